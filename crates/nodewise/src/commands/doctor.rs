@@ -1,0 +1,11 @@
+//! `nodewise doctor`.
+
+use std::process::ExitCode;
+
+/// Not written yet.
+#[derive(clap::Args)]
+pub struct Args {}
+
+pub fn main(_args: &Args) -> anyhow::Result<ExitCode> {
+    anyhow::bail!("'doctor' is not written yet")
+}

@@ -1,0 +1,49 @@
+//! One module for each command: its arguments and its `main`.
+
+pub mod attach;
+pub mod completions;
+pub mod doctor;
+pub mod rig;
+pub mod run;
+pub mod topo;
+
+use std::process::ExitCode;
+
+/// Exit codes, as `nodewise --help` documents them.
+///
+/// `run` and `rig` exit with the status of the program they started; these are used when there is none.
+pub mod exit {
+    /// Something went wrong that is none of the below.
+    pub const FAILURE: u8 = 1;
+    /// The command line could not be understood.
+    pub const USAGE: u8 = 2;
+    /// A capability, sysctl or file permission is missing; the message names it.
+    pub const NOT_PERMITTED: u8 = 77;
+    /// The program could not be executed (as `env`, `timeout` and `numactl` do).
+    pub const CANNOT_EXECUTE: u8 = 126;
+    /// The program was not found.
+    pub const NOT_FOUND: u8 = 127;
+}
+
+/// Prints an error with its causes and gives the exit code it asks for.
+pub fn fail(error: &anyhow::Error) -> ExitCode {
+    anstream::eprintln!("nodewise: {error:#}");
+    ExitCode::from(error.downcast_ref::<Exit>().map_or(exit::FAILURE, |e| e.code))
+}
+
+/// An error that carries the exit code the process should end with.
+#[derive(Debug)]
+pub struct Exit {
+    /// One of [`exit`], or the status of a program that was run.
+    pub code: u8,
+    /// What is printed after `nodewise: `.
+    pub message: String,
+}
+
+impl std::fmt::Display for Exit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Exit {}

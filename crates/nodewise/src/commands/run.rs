@@ -1,0 +1,11 @@
+//! `nodewise run`.
+
+use std::process::ExitCode;
+
+/// Not written yet.
+#[derive(clap::Args)]
+pub struct Args {}
+
+pub fn main(_args: &Args) -> anyhow::Result<ExitCode> {
+    anyhow::bail!("'run' is not written yet")
+}

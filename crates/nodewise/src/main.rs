@@ -1,0 +1,38 @@
+//! Command line of Nodewise: parse, then one function for each command.
+#![forbid(unsafe_code)]
+
+mod commands;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Manages memory traffic on NUMA machines: shows the machine, watches programs, places their pages.
+#[derive(Parser)]
+#[command(name = "nodewise", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Topo(commands::topo::Args),
+    Rig(commands::rig::Args),
+    Run(commands::run::Args),
+    Attach(commands::attach::Args),
+    Doctor(commands::doctor::Args),
+    Completions(commands::completions::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match cli.command {
+        Command::Topo(args) => commands::topo::main(&args),
+        Command::Rig(args) => commands::rig::main(&args),
+        Command::Run(args) => commands::run::main(&args),
+        Command::Attach(args) => commands::attach::main(&args),
+        Command::Doctor(args) => commands::doctor::main(&args),
+        Command::Completions(args) => commands::completions::main::<Cli>(&args),
+    };
+    done.unwrap_or_else(|error| commands::fail(&error))
+}
