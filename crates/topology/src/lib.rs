@@ -1,6 +1,30 @@
 //! Nodes, CPUs, caches, distances and devices of a machine, read from a live or captured sysfs tree.
+//!
+//! [`Topology::live`] reads this machine, [`Topology::from_root`] a directory that stands for `/` (hwloc's captures,
+//! or `/proc` and `/sys` copied from elsewhere); both go through the same code. [`Topology::synthetic`] invents a machine.
+//!
+//! Kernel numbers ([`NodeId`], [`CpuId`]) are what users write and see; [`NodeIndex`] is the dense position of a node in
+//! [`Topology::nodes`], for arrays.
+//!
+//! ```
+//! use nodewise_topology::{CpuId, NodeId, Topology};
+//!
+//! let machine = Topology::synthetic(2, 4, 1 << 30);
+//! let node = machine.node_of_cpu(CpuId(5)).unwrap();
+//! assert_eq!(machine.id_of(node), NodeId(1));
+//! assert_eq!(machine.node(node).cpus.to_string(), "4-7");
+//! ```
 #![forbid(unsafe_code)]
 
+mod cpus;
+mod error;
 mod ids;
+mod model;
+mod nodes;
+mod root;
+mod set;
 
+pub use error::{Error, ErrorKind, ParseError};
 pub use ids::{CpuId, NodeId, NodeIndex};
+pub use model::{HugePages, Node, Topology};
+pub use set::{CpuSet, Id, IdSet, MAX_ID, NodeSet};

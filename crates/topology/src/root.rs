@@ -1,0 +1,128 @@
+//! The one way files are read: below a root that is `/` or a captured tree.
+
+use crate::error::{Error, ErrorKind, ParseError};
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// A directory that stands for `/`. Paths below it are written without the leading slash.
+#[derive(Clone, Debug)]
+pub(crate) struct Root(PathBuf);
+
+/// No file read here is larger on any machine (/proc/cpuinfo of 8192 CPUs has some 12 MB); a tree that holds
+/// a larger one is not what it says it is.
+const LARGEST_FILE_BYTES: u64 = 64 << 20;
+
+impl Root {
+    pub(crate) fn new(path: &Path) -> Self {
+        Self(path.to_owned())
+    }
+
+    pub(crate) fn path(&self, below: &str) -> PathBuf {
+        self.0.join(below)
+    }
+
+    pub(crate) fn is_dir(&self, below: &str) -> bool {
+        self.path(below).is_dir()
+    }
+
+    /// The text of a file; `None` where there is no such file, which sysfs files of other kernels, other machines and
+    /// devices that just went away have in common.
+    pub(crate) fn text(&self, below: &str) -> Result<Option<Text>, Error> {
+        let path = self.path(below);
+        let mut bytes = Vec::new();
+        let read = fs::metadata(&path).and_then(|metadata| {
+            // A capture may hold anything; opening a pipe would wait for ever.
+            if !metadata.is_file() {
+                return Err(std::io::Error::other("not a regular file"));
+            }
+            File::open(&path)?.take(LARGEST_FILE_BYTES).read_to_end(&mut bytes)
+        });
+        match read {
+            Ok(_) => Ok(Some(Text { path, text: String::from_utf8_lossy(&bytes).into_owned() })),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(Error::io(&path, error)),
+        }
+    }
+
+    /// As [`Root::text`] for a file that every machine has.
+    pub(crate) fn required(&self, below: &str) -> Result<Text, Error> {
+        self.text(below)?.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, &self.path(below), "is not there, but every machine has it")
+        })
+    }
+
+    /// The names in a directory, sorted; none where there is no such directory.
+    pub(crate) fn names(&self, below: &str) -> Result<Vec<String>, Error> {
+        let path = self.path(below);
+        let entries = match fs::read_dir(&path) {
+            Ok(entries) => entries,
+            Err(error) if is_absent(&error) => return Ok(Vec::new()),
+            Err(error) => return Err(Error::io(&path, error)),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| Error::io(&path, error))?;
+            // Names that are not UTF-8 are not the kernel's.
+            names.extend(entry.file_name().into_string());
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// The numbers N of the entries `prefixN` of a directory, ascending.
+    pub(crate) fn numbered(&self, below: &str, prefix: &str) -> Result<Vec<u32>, Error> {
+        let names = self.names(below)?;
+        let mut numbers: Vec<u32> = names.iter().filter_map(|name| number_after(name, prefix)).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+}
+
+/// The number in a name like `node12`. A name with a sign or a leading zero is another thing's.
+pub(crate) fn number_after(name: &str, prefix: &str) -> Option<u32> {
+    let digits = name.strip_prefix(prefix)?;
+    let number: u32 = digits.parse().ok()?;
+    (number.to_string() == digits).then_some(number)
+}
+
+fn is_absent(error: &std::io::Error) -> bool {
+    // ENOENT and ENOTDIR; ENODEV and ENXIO are what sysfs answers for a device that goes away during the read.
+    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+        || matches!(error.raw_os_error(), Some(6 | 19))
+}
+
+/// The text of a file, and where it came from for error messages.
+#[derive(Debug)]
+pub(crate) struct Text {
+    path: PathBuf,
+    text: String,
+}
+
+impl Text {
+    /// The text without whitespace around it.
+    pub(crate) fn trimmed(&self) -> &str {
+        self.text.trim()
+    }
+
+    /// The lines, numbered from 1.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.text.lines().enumerate().map(|(index, line)| (index + 1, line))
+    }
+
+    /// The whole text through a parser.
+    pub(crate) fn parse<T>(&self, parse: impl Fn(&str) -> Result<T, ParseError>) -> Result<T, Error> {
+        // Files with one value have it in their first line that is not empty.
+        let line = self.lines().find(|(_, line)| !line.trim().is_empty()).map_or(1, |(number, _)| number);
+        parse(self.trimmed()).map_err(|error| self.error(line, error))
+    }
+
+    /// The whole text as a number.
+    pub(crate) fn number(&self) -> Result<u64, Error> {
+        self.parse(|text| text.parse().map_err(|_| ParseError::new("a number", text)))
+    }
+
+    pub(crate) fn error(&self, line: usize, what: impl std::fmt::Display) -> Error {
+        Error::malformed(&self.path, line, what)
+    }
+}
