@@ -1,1 +1,36 @@
-//! Placeholder.
+//! Thin safe wrappers over the system calls that Nodewise needs and few libraries have: memory policies,
+//! `move_pages`, advice to other processes, CPU affinity past 1024 CPUs, and perf events with their ring.
+//!
+//! One function a call. Nothing is retried, chunked or remembered here: what the kernel says is what the caller gets.
+//! This is the only crate of the workspace's core that contains `unsafe`; each block says why it is sound.
+//! All numbers are the kernel's own (process ids, node numbers, addresses), so the crate depends on nothing
+//! but `libc`.
+
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+compile_error!("nodewise runs on 64-bit Linux");
+
+mod error;
+mod mapping;
+mod mempolicy;
+mod move_pages;
+pub mod perf;
+mod process;
+mod sched;
+mod task;
+
+pub use error::{Error, ErrorKind, Result};
+pub use mapping::{Advice, Mapping, MappingOptions, Sharing, page_bytes};
+pub use mempolicy::{
+    MbindFlags, NODES_MAX, NodeMask, Policy, PolicyFlags, PolicyMode, get_mempolicy, get_mempolicy_at, mbind,
+    mems_allowed, node_of_address, set_mempolicy,
+};
+pub use move_pages::{MoveFlags, move_pages, query_pages};
+pub use process::{
+    AddressRange, Exited, ProcessAdvice, kill, pidfd_open, pidfd_send_signal, process_madvise,
+    set_child_subreaper, wait,
+};
+pub use sched::{CpuSet, getcpu, sched_getaffinity, sched_setaffinity};
+pub use task::{
+    Capability, Clock, FileLimit, Usage, Whose, auxiliary_value, clock_ns, effective_capabilities,
+    file_limit, gettid, set_file_limit, usage,
+};
