@@ -1,0 +1,100 @@
+//! What an interval's traffic was, and how surely each figure is known.
+
+use nodewise_topology::NodeIndex;
+use serde::{Deserialize, Serialize};
+
+/// A figure with its standing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "standing", content = "value")]
+pub enum Measure<T> {
+    /// Read from a counter.
+    Measured(T),
+    /// Computed from samples that stand for all accesses.
+    Estimated(T),
+    /// Another figure that moves with the one asked for; rules use it with a threshold of its own.
+    Proxy(T),
+    /// Not known: rules that need it are off.
+    Unknown,
+}
+
+impl<T> Measure<T> {
+    /// The figure, however it was found.
+    pub const fn get(&self) -> Option<&T> {
+        match self {
+            Self::Measured(v) | Self::Estimated(v) | Self::Proxy(v) => Some(v),
+            Self::Unknown => None,
+        }
+    }
+}
+
+/// DRAM accesses by accessor node (row) and home node (column) in one interval.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrafficMatrix {
+    nodes: usize,
+    accesses: Vec<f64>,
+}
+
+impl TrafficMatrix {
+    /// No traffic among `nodes` nodes.
+    #[must_use]
+    pub fn new(nodes: usize) -> Self {
+        Self { nodes, accesses: vec![0.0; nodes * nodes] }
+    }
+
+    /// Counts `accesses` from `accessor` to `home`.
+    pub fn add(&mut self, accessor: NodeIndex, home: NodeIndex, accesses: f64) {
+        self.accesses[accessor.get() * self.nodes + home.get()] += accesses;
+    }
+
+    /// Accesses from `accessor` to `home`.
+    #[must_use]
+    pub fn get(&self, accessor: NodeIndex, home: NodeIndex) -> f64 {
+        self.accesses[accessor.get() * self.nodes + home.get()]
+    }
+
+    /// All accesses.
+    #[must_use]
+    pub fn total(&self) -> f64 {
+        self.accesses.iter().sum()
+    }
+
+    /// Local access ratio in percent; none without traffic.
+    #[must_use]
+    pub fn local_access_percent(&self) -> Option<f64> {
+        let total = self.total();
+        let local: f64 = (0..self.nodes).map(|n| self.accesses[n * self.nodes + n]).sum();
+        (total > 0.0).then(|| 100.0 * local / total)
+    }
+
+    /// Accesses that each node's controller served, by home node.
+    #[must_use]
+    pub fn controller_loads(&self) -> Vec<f64> {
+        (0..self.nodes).map(|home| self.accesses.iter().skip(home).step_by(self.nodes).sum()).collect()
+    }
+}
+
+/// What the machine counted in one interval. All figures are of the managed processes where the counter allows that,
+/// else of the machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Counters {
+    /// DRAM accesses by accessor and home node. When unknown the engine estimates it from samples' homes.
+    pub traffic: Measure<TrafficMatrix>,
+    /// DRAM accesses in a microsecond, all nodes together; as proxy: hint faults in a second.
+    pub access_rate: Measure<f64>,
+    /// Share of DRAM accesses that are reads, in percent.
+    pub read_percent: Measure<f64>,
+    /// Mean DRAM latency by home node, in core cycles.
+    pub latency_cycles: Measure<Vec<f64>>,
+    /// Retired instructions.
+    pub instructions: Measure<f64>,
+    /// Core cycles while not halted.
+    pub cycles: Measure<f64>,
+    /// Last-level cache misses.
+    pub cache_misses: Measure<f64>,
+    /// Free memory by node, in bytes.
+    pub free_bytes: Vec<u64>,
+    /// All memory by node, in bytes.
+    pub total_bytes: Vec<u64>,
+    /// Pages that somebody else moved meanwhile (the kernel's balancing).
+    pub pages_moved_by_kernel: Measure<u64>,
+}

@@ -1,0 +1,127 @@
+//! What to do with which pages, why, and what came of it.
+
+use crate::{PageNumber, PageRange, Pid};
+use nodewise_topology::NodeIndex;
+use serde::{Deserialize, Serialize};
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// Whose pages.
+    pub pid: Pid,
+    /// Which pages; those that are not present are passed over.
+    pub range: PageRange,
+    /// What to do with them.
+    pub action: Action,
+    /// Which rule asked for it, with the figures behind it.
+    pub reason: Reason,
+}
+
+/// What to do with a range.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Move every page to the one node that uses it.
+    Collocate {
+        /// The accessor node.
+        to: NodeIndex,
+    },
+    /// Spread pages over the nodes.
+    Interleave(Interleaving),
+    /// Give each accessor node a copy. On a stock kernel only reported.
+    Replicate,
+}
+
+/// Which pages of a range leave a node, and where each goes: a pure function of the page, so that the machine needs no
+/// list and a page that was spread once is never picked again by a later, disjoint band.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interleaving {
+    /// Only pages whose home this is are moved.
+    pub from: NodeIndex,
+    /// Pages whose hash lies in `band.0..band.1` are moved; hashes are uniform over the 32-bit numbers.
+    pub band: (u64, u64),
+    /// Relative weight of each node as target, by node index.
+    pub weights: Vec<u32>,
+    /// Seed of the hash.
+    pub seed: u64,
+}
+
+/// The rule behind a decision.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reason {
+    /// A short sentence for people.
+    pub rule: String,
+    /// What the rule looked at.
+    pub figures: Figures,
+}
+
+/// The evidence for a decision.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Evidence for the range: reads by accessor node (weights of samples, decayed).
+    pub reads: Vec<f32>,
+    /// Evidence for the range: writes by accessor node.
+    pub writes: Vec<f32>,
+    /// Sampled pages of the range by home node.
+    pub homes: Vec<f32>,
+    /// Local access ratio of the interval, percent.
+    pub local_access_percent: Option<f64>,
+    /// Controller imbalance of the interval, percent.
+    pub controller_imbalance_percent: Option<f64>,
+}
+
+/// What came of a decision, in pages. `planned` is the sum of all that follow up to `not_permitted`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Present pages that the decision wanted elsewhere.
+    pub planned: u64,
+    /// Now at their target.
+    pub moved: u64,
+    /// Left for a later interval: the budget was spent.
+    pub deferred: u64,
+    /// Pinned or in use, after retries.
+    pub busy: u64,
+    /// The target node had no room.
+    pub node_full: u64,
+    /// Gone (unmapped, exited) between planning and moving.
+    pub vanished: u64,
+    /// The kernel would not let us.
+    pub not_permitted: u64,
+    /// How long the calls took: an upper bound on how long a thread of the target could have waited, ns.
+    pub blocked_ns: u64,
+    /// The longest single call, ns.
+    pub longest_call_ns: u64,
+    /// The process was gone.
+    pub process_gone: bool,
+    /// Nothing was done because this machine cannot (or a dry run must not).
+    pub only_reported: bool,
+}
+
+impl Interleaving {
+    /// Where the page goes, or none if it stays. The caller checks that its home is `from`.
+    #[must_use]
+    pub fn target(&self, page: PageNumber) -> Option<NodeIndex> {
+        let hash = mix(page.0 ^ mix(self.seed));
+        let selected = hash & 0xffff_ffff;
+        if selected < self.band.0 || selected >= self.band.1 {
+            return None;
+        }
+        let total: u64 = self.weights.iter().map(|&w| u64::from(w)).sum();
+        let mut ticket = ((hash >> 32) * total) >> 32;
+        for (node, &weight) in self.weights.iter().enumerate() {
+            if ticket < u64::from(weight) {
+                return Some(NodeIndex(node as u8));
+            }
+            ticket -= u64::from(weight);
+        }
+        None
+    }
+}
+
+/// A bijection of the 64-bit numbers that spreads neighbours apart (the finaliser of `SplitMix64`, Steele et al. 2014).
+const fn mix(mut x: u64) -> u64 {
+    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}

@@ -1,0 +1,87 @@
+//! The engine's only window on the world.
+
+use crate::{Counters, Decision, Outcome, PageRange, Pid, Sample};
+use nodewise_topology::Topology;
+use serde::{Deserialize, Serialize};
+
+/// A machine with nodes whose processes can be watched and whose pages can be moved: Linux or the simulator.
+pub trait Machine {
+    /// What can go wrong with the machine as a whole. A process that is gone is not an error but an outcome.
+    type Error: std::error::Error + Send + Sync + 'static;
+
+    /// The nodes. Fixed while the machine is managed.
+    fn topology(&self) -> &Topology;
+
+    /// Ends the interval and hands over what was seen in it. Does not wait: the caller paces the intervals.
+    fn observe(&mut self) -> Result<Observation, Self::Error>;
+
+    /// Carries out decisions; one outcome for each, in the same order.
+    fn apply(&mut self, decisions: &[Decision]) -> Result<Vec<Outcome>, Self::Error>;
+
+    /// Asks for more or fewer samples from now on.
+    fn set_sampling(&mut self, rate: SamplingRate) -> Result<(), Self::Error>;
+}
+
+/// How eagerly to sample. Carrefour's two modes (module source: IBS every 65 528 or every 262 112 cycles).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SamplingRate {
+    /// While there is little to do.
+    Cheap,
+    /// While pages are being placed.
+    Accurate,
+}
+
+/// What happened in one interval.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Observation {
+    /// When the interval ended, in nanoseconds of the machine's clock.
+    pub end_ns: u64,
+    /// How long it was.
+    pub duration_ns: u64,
+    /// Counters of the interval.
+    pub counters: Counters,
+    /// Samples of managed processes, in any order.
+    pub samples: Vec<Sample>,
+    /// Samples that were taken but lost on the way (ring overruns, throttling).
+    pub samples_lost: u64,
+    /// The managed processes that are alive. One that is no longer listed has ended (or replaced its memory by exec, in
+    /// which case it is listed with `fresh` set).
+    pub processes: Vec<ProcessState>,
+}
+
+/// A managed process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProcessState {
+    /// Who.
+    pub pid: Pid,
+    /// First seen in this interval, or executed another program in it: forget what was known.
+    pub fresh: bool,
+    /// Resident memory, in base pages.
+    pub resident_pages: u64,
+    /// Its mappings in address order; none when they were not read again (the last ones still hold).
+    pub mappings: Option<Vec<Mapping>>,
+}
+
+/// A range of a process's address space with one nature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mapping {
+    /// Where.
+    pub range: PageRange,
+    /// Whether the process may write to it.
+    pub writable: bool,
+    /// What backs it.
+    pub kind: MappingKind,
+}
+
+/// What backs a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MappingKind {
+    /// Private anonymous memory: heap, stacks, `mmap`.
+    Anonymous,
+    /// Memory shared between processes (shmem, memfd, `/dev/zero`).
+    Shared,
+    /// A file, or program text.
+    File,
+}
