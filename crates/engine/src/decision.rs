@@ -26,10 +26,24 @@ pub enum Action {
         /// The accessor node.
         to: NodeIndex,
     },
+    /// Move listed pages, each to the one node that uses it: private pages so finely mixed that no range says it.
+    CollocateEach {
+        /// In page order, all within the decision's range; a huge page by its first base page.
+        pages: Vec<PageTarget>,
+    },
     /// Spread pages over the nodes.
     Interleave(Interleaving),
     /// Give each accessor node a copy. On a stock kernel only reported.
     Replicate,
+}
+
+/// Where one page should go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageTarget {
+    /// The page.
+    pub page: PageNumber,
+    /// Its accessor node.
+    pub to: NodeIndex,
 }
 
 /// Which pages of a range leave a node, and where each goes: a pure function of the page, so that the machine needs no
@@ -58,7 +72,7 @@ pub struct Reason {
 /// The evidence for a decision.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// Evidence for the range: reads by accessor node (weights of samples, decayed).
+    /// Evidence for the range: reads and accesses of unknown kind by accessor node (samples, decayed).
     pub reads: Vec<f32>,
     /// Evidence for the range: writes by accessor node.
     pub writes: Vec<f32>,

@@ -11,7 +11,7 @@ mod memory;
 mod sample;
 
 pub use counters::{Counters, Measure, TrafficMatrix};
-pub use decision::{Action, Decision, Figures, Interleaving, Outcome, Reason};
+pub use decision::{Action, Decision, Figures, Interleaving, Outcome, PageTarget, Reason};
 pub use machine::{Machine, Mapping, MappingKind, Observation, ProcessState, SamplingRate};
 pub use memory::{HUGE_PAGE_PAGES, PAGE_BYTES, PageNumber, PageRange, Pid, Tid, VirtAddr};
 pub use sample::{Access, DataSource, PageSize, Sample};
