@@ -14,6 +14,7 @@ mod mapping;
 mod mempolicy;
 mod move_pages;
 pub mod perf;
+mod poll;
 mod process;
 mod sched;
 mod task;
@@ -25,6 +26,7 @@ pub use mempolicy::{
     mems_allowed, node_of_address, set_mempolicy,
 };
 pub use move_pages::{MoveFlags, move_pages, query_pages};
+pub use poll::poll_readable;
 pub use process::{
     AddressRange, Exited, ProcessAdvice, kill, pidfd_open, pidfd_send_signal, process_madvise,
     set_child_subreaper, wait,

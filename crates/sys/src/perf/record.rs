@@ -1,0 +1,190 @@
+//! The records of a ring.
+
+use super::sample::Cursor;
+use super::{Sample, SampleFormat};
+use std::fmt;
+
+/// A record from a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Record<'a> {
+    /// `PERF_RECORD_SAMPLE`
+    Sample(Sample<'a>),
+    /// `PERF_RECORD_LOST`: the ring was full, so many records are gone.
+    Lost {
+        /// The event.
+        id: u64,
+        /// Records lost.
+        records: u64,
+    },
+    /// `PERF_RECORD_LOST_SAMPLES`: the hardware dropped so many.
+    LostSamples {
+        /// Samples lost.
+        samples: u64,
+    },
+    /// `PERF_RECORD_THROTTLE`: more samples than the kernel allows; the event is off until the next tick.
+    Throttle {
+        /// When.
+        time_ns: u64,
+        /// The event.
+        id: u64,
+    },
+    /// `PERF_RECORD_UNTHROTTLE`: it is on again.
+    Unthrottle {
+        /// When.
+        time_ns: u64,
+        /// The event.
+        id: u64,
+    },
+    /// `PERF_RECORD_FORK`: a thread or process was started.
+    Fork(TaskChange),
+    /// `PERF_RECORD_EXIT`: a thread or process ended.
+    Exit(TaskChange),
+    /// `PERF_RECORD_COMM`: a name.
+    Comm {
+        /// Process.
+        pid: i32,
+        /// Thread.
+        tid: i32,
+        /// Whether an exec set it, with [`AttrFlags::COMM_EXEC`](super::AttrFlags::COMM_EXEC).
+        exec: bool,
+        /// The name, as bytes.
+        name: &'a [u8],
+    },
+    /// `PERF_RECORD_AUX`: so much of the AUX area was written.
+    Aux {
+        /// Where, counted from the start of time.
+        offset: u64,
+        /// How much.
+        bytes: u64,
+        /// What befell it.
+        flags: AuxFlags,
+    },
+    /// Another kind.
+    Other {
+        /// `PERF_RECORD_*`
+        kind: u32,
+    },
+}
+
+/// Body of a fork or an exit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskChange {
+    /// Process.
+    pub pid: i32,
+    /// Parent process.
+    pub parent_pid: i32,
+    /// Thread.
+    pub tid: i32,
+    /// Parent thread.
+    pub parent_tid: i32,
+    /// When.
+    pub time_ns: u64,
+}
+
+/// `PERF_AUX_FLAG_*`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuxFlags(pub u64);
+
+impl AuxFlags {
+    /// The AUX area was full, or the hardware collided with itself, or gaps are in the data: something was lost.
+    #[must_use]
+    pub const fn is_lossy(self) -> bool {
+        const TRUNCATED: u64 = 1;
+        const PARTIAL: u64 = 4;
+        const COLLISION: u64 = 8;
+        self.0 & (TRUNCATED | PARTIAL | COLLISION) != 0
+    }
+}
+
+/// Bytes that are no record: too short for what they claim to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("perf record shorter than what it claims to hold")
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// `struct perf_event_header`
+#[derive(Clone, Copy)]
+pub(super) struct Header {
+    pub(super) kind: u32,
+    misc: u16,
+    /// Of the whole record, this header included.
+    pub(super) bytes: u16,
+}
+
+impl Header {
+    pub(super) const BYTES: usize = 8;
+
+    pub(super) fn parse(bytes: [u8; Self::BYTES]) -> Self {
+        let word = u64::from_ne_bytes(bytes);
+        // Little-endian by field, whatever the machine: first kind, then misc, then size.
+        if cfg!(target_endian = "little") {
+            Self { kind: word as u32, misc: (word >> 32) as u16, bytes: (word >> 48) as u16 }
+        } else {
+            Self { kind: (word >> 32) as u32, misc: (word >> 16) as u16, bytes: word as u16 }
+        }
+    }
+}
+
+/// `PERF_RECORD_*`
+pub(super) mod kind {
+    pub const LOST: u32 = 2;
+    pub const COMM: u32 = 3;
+    pub const EXIT: u32 = 4;
+    pub const THROTTLE: u32 = 5;
+    pub const UNTHROTTLE: u32 = 6;
+    pub const FORK: u32 = 7;
+    pub const SAMPLE: u32 = 9;
+    pub const AUX: u32 = 11;
+    pub const LOST_SAMPLES: u32 = 13;
+}
+
+impl<'a> Record<'a> {
+    /// Takes a whole record apart, header first. Bytes past what the kind needs are ignored, as newer kernels and
+    /// [`AttrFlags::SAMPLE_ID_ALL`](super::AttrFlags::SAMPLE_ID_ALL) append.
+    ///
+    /// # Errors
+    /// [`Malformed`]: too short for what it claims to hold.
+    pub fn parse(bytes: &'a [u8], format: &SampleFormat) -> Result<Self, Malformed> {
+        const MISC_COMM_EXEC: u16 = 1 << 13;
+        let (header, body) = bytes.split_first_chunk::<{ Header::BYTES }>().ok_or(Malformed)?;
+        let header = Header::parse(*header);
+        let body_bytes = usize::from(header.bytes).checked_sub(Header::BYTES).ok_or(Malformed)?;
+        let body = body.get(..body_bytes).ok_or(Malformed)?;
+        let mut from = Cursor(body);
+        Ok(match header.kind {
+            kind::SAMPLE => Self::Sample(Sample::parse(body, format)?),
+            kind::LOST => Self::Lost { id: from.u64()?, records: from.u64()? },
+            kind::LOST_SAMPLES => Self::LostSamples { samples: from.u64()? },
+            kind::THROTTLE => Self::Throttle { time_ns: from.u64()?, id: from.u64()? },
+            kind::UNTHROTTLE => Self::Unthrottle { time_ns: from.u64()?, id: from.u64()? },
+            kind::FORK => Self::Fork(TaskChange::parse(&mut from)?),
+            kind::EXIT => Self::Exit(TaskChange::parse(&mut from)?),
+            kind::COMM => {
+                let (pid, tid) = (from.u32()? as i32, from.u32()? as i32);
+                let name = from.0.split(|&byte| byte == 0).next().unwrap_or_default();
+                Self::Comm { pid, tid, exec: header.misc & MISC_COMM_EXEC != 0, name }
+            }
+            kind::AUX => Self::Aux { offset: from.u64()?, bytes: from.u64()?, flags: AuxFlags(from.u64()?) },
+            kind => Self::Other { kind },
+        })
+    }
+}
+
+impl TaskChange {
+    fn parse(from: &mut Cursor<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
+            pid: from.u32()? as i32,
+            parent_pid: from.u32()? as i32,
+            tid: from.u32()? as i32,
+            parent_tid: from.u32()? as i32,
+            time_ns: from.u64()?,
+        })
+    }
+}

@@ -1,0 +1,217 @@
+//! `PERF_RECORD_SAMPLE`, whose layout depends on the event's attributes.
+
+use super::{Attr, BranchType, Malformed, ReadFormat, SampleType};
+
+/// What decides a sample's layout.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SampleFormat {
+    /// Which parts it has.
+    pub sample_type: SampleType,
+    /// The layout of [`SampleType::READ`].
+    pub read_format: ReadFormat,
+    /// The layout of [`SampleType::BRANCH_STACK`].
+    pub branch_type: BranchType,
+    /// The registers of [`SampleType::REGS_USER`].
+    pub regs_user: u64,
+    /// The registers of [`SampleType::REGS_INTR`].
+    pub regs_intr: u64,
+}
+
+impl From<&Attr> for SampleFormat {
+    fn from(attr: &Attr) -> Self {
+        Self {
+            sample_type: attr.sample_type,
+            read_format: attr.read_format,
+            branch_type: attr.branch_sample_type,
+            regs_user: attr.sample_regs_user,
+            regs_intr: attr.sample_regs_intr,
+        }
+    }
+}
+
+/// A sample. Parts that were not asked for are `None`; call chains, branches, registers and stacks are skipped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample<'a> {
+    /// Event's number, of [`SampleType::IDENTIFIER`] or [`SampleType::ID`].
+    pub id: Option<u64>,
+    /// Instruction pointer.
+    pub ip: Option<u64>,
+    /// Process.
+    pub pid: Option<i32>,
+    /// Thread.
+    pub tid: Option<i32>,
+    /// When, by the event's clock.
+    pub time_ns: Option<u64>,
+    /// The address accessed.
+    pub address: Option<u64>,
+    /// The event's number even inside a group.
+    pub stream_id: Option<u64>,
+    /// The CPU.
+    pub cpu: Option<u32>,
+    /// Events since the sample before.
+    pub period: Option<u64>,
+    /// PMU- or tracepoint-specific bytes.
+    pub raw: Option<&'a [u8]>,
+    /// The whole weight word: with [`SampleType::WEIGHT`] a cost in cycles, with
+    /// [`SampleType::WEIGHT_STRUCT`] three numbers, see [`Sample::weights`].
+    pub weight: Option<u64>,
+    /// `union perf_mem_data_src`.
+    pub data_source: Option<u64>,
+    /// Physical address.
+    pub physical_address: Option<u64>,
+    /// Control group's number.
+    pub cgroup: Option<u64>,
+    /// Size of the data's page.
+    pub data_page_bytes: Option<u64>,
+}
+
+impl Sample<'_> {
+    /// The parts of a [`SampleType::WEIGHT_STRUCT`]: 32, 16 and 16 bits (`var1_dw`, `var2_w`, `var3_w`), on x86 the
+    /// latency of the load, of the whole instruction, and retirement's.
+    #[must_use]
+    pub fn weights(&self) -> Option<(u32, u16, u16)> {
+        self.weight.map(|word| (word as u32, (word >> 32) as u16, (word >> 48) as u16))
+    }
+}
+
+/// Bytes read from the front.
+pub(super) struct Cursor<'a>(pub(super) &'a [u8]);
+
+impl<'a> Cursor<'a> {
+    pub(super) fn bytes(&mut self, length: u64) -> Result<&'a [u8], Malformed> {
+        let length = usize::try_from(length).map_err(|_| Malformed)?;
+        let (front, rest) = self.0.split_at_checked(length).ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(front)
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64, Malformed> {
+        let word = self.bytes(8)?.try_into().map_err(|_| Malformed)?;
+        Ok(u64::from_ne_bytes(word))
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32, Malformed> {
+        let word = self.bytes(4)?.try_into().map_err(|_| Malformed)?;
+        Ok(u32::from_ne_bytes(word))
+    }
+
+    fn skip_words(&mut self, words: u64) -> Result<(), Malformed> {
+        self.bytes(words.checked_mul(8).ok_or(Malformed)?).map(|_| ())
+    }
+}
+
+impl<'a> Sample<'a> {
+    /// Takes the body of a record (what follows the header) apart, in the order of `perf_output_sample` in
+    /// `kernel/events/core.c`.
+    pub(super) fn parse(body: &'a [u8], format: &SampleFormat) -> Result<Self, Malformed> {
+        let mut from = Cursor(body);
+        let mut sample = Self::default();
+        let has = |part| format.sample_type.contains(part);
+        if has(SampleType::IDENTIFIER) {
+            sample.id = Some(from.u64()?);
+        }
+        if has(SampleType::IP) {
+            sample.ip = Some(from.u64()?);
+        }
+        if has(SampleType::TID) {
+            sample.pid = Some(from.u32()? as i32);
+            sample.tid = Some(from.u32()? as i32);
+        }
+        if has(SampleType::TIME) {
+            sample.time_ns = Some(from.u64()?);
+        }
+        if has(SampleType::ADDR) {
+            sample.address = Some(from.u64()?);
+        }
+        if has(SampleType::ID) {
+            sample.id = Some(from.u64()?);
+        }
+        if has(SampleType::STREAM_ID) {
+            sample.stream_id = Some(from.u64()?);
+        }
+        if has(SampleType::CPU) {
+            sample.cpu = Some(from.u32()?);
+            from.u32()?;
+        }
+        if has(SampleType::PERIOD) {
+            sample.period = Some(from.u64()?);
+        }
+        if has(SampleType::READ) {
+            skip_read(&mut from, format.read_format)?;
+        }
+        if has(SampleType::CALLCHAIN) {
+            let addresses = from.u64()?;
+            from.skip_words(addresses)?;
+        }
+        if has(SampleType::RAW) {
+            // The kernel pads so that length word and bytes together are a multiple of 8, and counts the padding.
+            let length = from.u32()?;
+            sample.raw = Some(from.bytes(length.into())?);
+        }
+        if has(SampleType::BRANCH_STACK) {
+            skip_branches(&mut from, format.branch_type)?;
+        }
+        if has(SampleType::REGS_USER) {
+            skip_registers(&mut from, format.regs_user)?;
+        }
+        if has(SampleType::STACK_USER) {
+            let length = from.u64()?;
+            from.bytes(length)?;
+            if length != 0 {
+                // How much of it is meant.
+                from.u64()?;
+            }
+        }
+        if has(SampleType::WEIGHT) || has(SampleType::WEIGHT_STRUCT) {
+            sample.weight = Some(from.u64()?);
+        }
+        if has(SampleType::DATA_SRC) {
+            sample.data_source = Some(from.u64()?);
+        }
+        if has(SampleType::TRANSACTION) {
+            from.u64()?;
+        }
+        if has(SampleType::REGS_INTR) {
+            skip_registers(&mut from, format.regs_intr)?;
+        }
+        if has(SampleType::PHYS_ADDR) {
+            sample.physical_address = Some(from.u64()?);
+        }
+        if has(SampleType::CGROUP) {
+            sample.cgroup = Some(from.u64()?);
+        }
+        if has(SampleType::DATA_PAGE_SIZE) {
+            sample.data_page_bytes = Some(from.u64()?);
+        }
+        if has(SampleType::CODE_PAGE_SIZE) {
+            from.u64()?;
+        }
+        // SampleType::AUX would be last, and nothing after it is wanted.
+        Ok(sample)
+    }
+}
+
+/// `perf_output_read`
+fn skip_read(from: &mut Cursor<'_>, format: ReadFormat) -> Result<(), Malformed> {
+    let words = |format: ReadFormat| u64::from(format.0.count_ones());
+    let times = ReadFormat::TOTAL_TIME_ENABLED | ReadFormat::TOTAL_TIME_RUNNING;
+    let each = ReadFormat(format.0 & (ReadFormat::ID | ReadFormat::LOST).0);
+    let times = ReadFormat(format.0 & times.0);
+    let counters = if format.contains(ReadFormat::GROUP) { from.u64()? } else { 1 };
+    let all = counters.checked_mul(1 + words(each)).and_then(|all| all.checked_add(words(times)));
+    from.skip_words(all.ok_or(Malformed)?)
+}
+
+/// `perf_output_sample`'s branch part: a count, an index if asked for, three words a branch, one more with counters.
+fn skip_branches(from: &mut Cursor<'_>, format: BranchType) -> Result<(), Malformed> {
+    let branches = from.u64()?;
+    let each = 3 + u64::from(format.contains(BranchType::COUNTERS));
+    let index = u64::from(format.contains(BranchType::HW_INDEX));
+    let all = branches.checked_mul(each).and_then(|all| all.checked_add(index));
+    from.skip_words(all.ok_or(Malformed)?)
+}
+
+fn skip_registers(from: &mut Cursor<'_>, mask: u64) -> Result<(), Malformed> {
+    const NONE: u64 = 0; // PERF_SAMPLE_REGS_ABI_NONE
+    if from.u64()? == NONE { Ok(()) } else { from.skip_words(mask.count_ones().into()) }
+}
