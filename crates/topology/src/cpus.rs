@@ -1,21 +1,41 @@
-//! Which CPUs there are.
+//! The CPUs: which are online, and which make up a core and a package.
 
-use crate::error::Error;
+use crate::error::{Error, ParseError};
 use crate::ids::CpuId;
 use crate::root::{Root, Text};
 use crate::set::CpuSet;
+use serde::Serialize;
 
 /// Every Linux with sysfs has this directory.
 pub(crate) const DIR: &str = "sys/devices/system/cpu";
 
+/// CPUs that sit in one physical package.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Package {
+    /// The kernel's `physical_package_id`; `None` where firmware gives none.
+    pub id: Option<u32>,
+    /// Its online CPUs.
+    pub cpus: CpuSet,
+}
+
+/// A core: the CPUs that are its hardware threads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Core {
+    /// The kernel's `core_id`, which tells cores of one package apart, not cores of different packages; `None` where
+    /// firmware gives none.
+    pub id: Option<u32>,
+    /// Its online CPUs.
+    pub cpus: CpuSet,
+}
+
 /// The online CPUs, and those present but not online.
 pub(crate) fn read(root: &Root) -> Result<(CpuSet, CpuSet), Error> {
     let listed: CpuSet = root.numbered(DIR, "cpu")?.into_iter().map(CpuId).collect();
-    let online = match list(root, &format!("{DIR}/online"))? {
+    let online = match root.set(&format!("{DIR}/online"))? {
         Some(online) => online,
         None => switched_on(root, &listed)?,
     };
-    let present = list(root, &format!("{DIR}/present"))?.unwrap_or(listed);
+    let present = root.set(&format!("{DIR}/present"))?.unwrap_or(listed);
     let offline = &present - &online;
     Ok((online, offline))
 }
@@ -32,7 +52,58 @@ fn switched_on(root: &Root, listed: &CpuSet) -> Result<CpuSet, Error> {
     Ok(online)
 }
 
-/// A set in the kernel's list format; `None` where the file is missing.
-pub(crate) fn list(root: &Root, path: &str) -> Result<Option<CpuSet>, Error> {
-    root.text(path)?.map(|text| text.parse(str::parse)).transpose()
+/// The packages, by lowest CPU.
+pub(crate) fn packages(root: &Root, online: &CpuSet) -> Result<Vec<Package>, Error> {
+    // `package_cpus` is the name since Linux 5.2 of what `core_siblings` was.
+    let groups = groups(root, online, "physical_package_id", ["package_cpus", "core_siblings"])?;
+    Ok(groups.into_iter().map(|(id, cpus)| Package { id, cpus }).collect())
+}
+
+/// The cores, by lowest CPU.
+pub(crate) fn cores(root: &Root, online: &CpuSet) -> Result<Vec<Core>, Error> {
+    let groups = groups(root, online, "core_id", ["core_cpus", "thread_siblings"])?;
+    Ok(groups.into_iter().map(|(id, cpus)| Core { id, cpus }).collect())
+}
+
+/// Partitions the CPUs by one of the sibling sets in their `topology` directories. The set and not the id decides: ids
+/// repeat (core 0 of each package) and may be unknown. CPUs whose kernel says nothing are in no group.
+fn groups(
+    root: &Root,
+    online: &CpuSet,
+    id_file: &str,
+    sets: [&str; 2],
+) -> Result<Vec<(Option<u32>, CpuSet)>, Error> {
+    let mut groups = Vec::new();
+    let mut grouped = CpuSet::new();
+    for cpu in online.iter() {
+        if grouped.contains(cpu) {
+            continue;
+        }
+        let dir = format!("{DIR}/cpu{cpu}/topology");
+        let mut siblings = None;
+        for name in sets {
+            if siblings.is_none() {
+                siblings = root.list_or_mask(&format!("{dir}/{name}_list"), &format!("{dir}/{name}"))?;
+            }
+        }
+        let Some(siblings) = siblings else { continue };
+        let id =
+            root.text(&format!("{dir}/{id_file}"))?.map(|text| text.parse(group_id)).transpose()?.flatten();
+        let mut siblings = &(&siblings & online) - &grouped;
+        siblings.insert(cpu);
+        grouped = &grouped | &siblings;
+        groups.push((id, siblings));
+    }
+    Ok(groups)
+}
+
+/// -1 is the kernel's word for unknown; printed unsigned by some architectures.
+fn group_id(text: &str) -> Result<Option<u32>, ParseError> {
+    match text.parse::<i64>() {
+        Ok(-1) => Ok(None),
+        Ok(id) if (0..=i64::from(u32::MAX)).contains(&id) => {
+            Ok(u32::try_from(id).ok().filter(|&id| id != u32::MAX))
+        }
+        _ => Err(ParseError::new("a number or -1", text)),
+    }
 }

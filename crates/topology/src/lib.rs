@@ -16,15 +16,25 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod caches;
 mod cpus;
+mod devices;
 mod error;
 mod ids;
+mod memory;
 mod model;
 mod nodes;
 mod root;
 mod set;
+mod settings;
 
+pub use caches::{Cache, CacheKind};
+pub use cpus::{Core, Package};
+pub use devices::{Device, DeviceKind};
 pub use error::{Error, ErrorKind, ParseError};
 pub use ids::{CpuId, NodeId, NodeIndex};
-pub use model::{HugePages, Node, Topology};
+pub use memory::{Access, HugePages, MemorySideCache, MemoryTier};
+pub use model::Topology;
+pub use nodes::Node;
 pub use set::{CpuSet, Id, IdSet, MAX_ID, NodeSet};
+pub use settings::{NumaBalancing, TransparentHugePages};

@@ -1,55 +1,37 @@
-//! The machine as data.
+//! The machine as one value.
 
+use crate::caches::{self, Cache};
+use crate::cpus::{self, Core, Package};
+use crate::devices::{self, Device};
 use crate::error::{Error, ErrorKind};
 use crate::ids::{CpuId, NodeId, NodeIndex};
+use crate::memory::{self, MemoryTier};
+use crate::nodes::{self, MOST_NODES, Node};
 use crate::root::Root;
 use crate::set::CpuSet;
-use crate::{cpus, nodes};
+use crate::settings::{self, NumaBalancing, TransparentHugePages};
 use serde::Serialize;
 use std::path::Path;
 
-/// Distance of a node to itself where firmware says nothing (`LOCAL_DISTANCE`, include/linux/topology.h, Linux 6.1).
-const LOCAL_DISTANCE: u32 = 10;
-/// Distance between two nodes where firmware says nothing (`REMOTE_DISTANCE`, ibid.).
-const REMOTE_DISTANCE: u32 = 20;
-
 /// A machine: its nodes, CPUs, caches, distances, devices and the settings that matter to memory placement.
+///
+/// Its serde form is what `nodewise topo --json` prints: one object whose fields are named as the accessors below and the
+/// fields of the types they return; sets of CPUs and nodes are lists of numbers, what is unknown is null.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Topology {
-    pub(crate) nodes: Vec<Node>,
-    pub(crate) online_cpus: CpuSet,
-    pub(crate) offline_cpus: CpuSet,
-    pub(crate) warnings: Vec<String>,
+    nodes: Vec<Node>,
+    online_cpus: CpuSet,
+    offline_cpus: CpuSet,
+    packages: Vec<Package>,
+    cores: Vec<Core>,
+    caches: Vec<Cache>,
+    memory_tiers: Vec<MemoryTier>,
+    devices: Vec<Device>,
+    transparent_huge_pages: Option<TransparentHugePages>,
+    numa_balancing: Option<NumaBalancing>,
+    warnings: Vec<String>,
     #[serde(skip)]
     node_of_cpu: Vec<Option<NodeIndex>>,
-}
-
-/// One NUMA node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Node {
-    /// The kernel's number.
-    pub id: NodeId,
-    /// Its online CPUs; none for a node that is only memory.
-    pub cpus: CpuSet,
-    /// Memory the kernel manages on this node (`MemTotal`); 0 for a node without memory.
-    pub memory_total_bytes: u64,
-    /// Memory of it that was free when the topology was read (`MemFree`).
-    pub memory_free_bytes: u64,
-    /// Its pools of huge pages, by ascending page size.
-    pub huge_pages: Vec<HugePages>,
-    /// Distance to each node in the order of [`Topology::nodes`], in ACPI SLIT units: 10 is local, 20 twice as far.
-    pub distances: Vec<u32>,
-}
-
-/// A node's pool of hugetlb pages of one size.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct HugePages {
-    /// Size of one page.
-    pub page_bytes: u64,
-    /// Pages in the pool.
-    pub total: u64,
-    /// Pages of the pool nobody has allocated.
-    pub free: u64,
 }
 
 impl Topology {
@@ -62,54 +44,67 @@ impl Topology {
     ///
     /// Fails with [`ErrorKind::NotFound`] where there is no such directory or it holds no `sys/devices/system/cpu`, with
     /// [`ErrorKind::Malformed`] naming file and line where a file does not hold what the kernel writes there.
-    pub fn from_root(root: &Path) -> Result<Self, Error> {
-        let root = Root::new(root);
-        if !root.is_dir("") {
-            return Err(Error::new(ErrorKind::NotFound, &root.path(""), "is not a directory"));
+    pub fn from_root(path: &Path) -> Result<Self, Error> {
+        if !path.is_dir() {
+            let what = if path.exists() { "is not a directory" } else { "there is no such directory" };
+            return Err(Error::new(ErrorKind::NotFound, path, what));
         }
+        let root = Root::new(path);
         if !root.is_dir(cpus::DIR) {
-            let what = "is not there: the directory given does not stand for / of a Linux machine";
-            return Err(Error::new(ErrorKind::NotFound, &root.path(cpus::DIR), what));
+            let what = format!("does not stand for / of a Linux machine: it has no {}", cpus::DIR);
+            return Err(Error::new(ErrorKind::NotFound, path, what));
         }
         let (online_cpus, offline_cpus) = cpus::read(&root)?;
         let (nodes, warnings) = nodes::read(&root, &online_cpus)?;
-        Ok(Self::new(nodes, online_cpus, offline_cpus, warnings))
+        Ok(Self {
+            packages: cpus::packages(&root, &online_cpus)?,
+            cores: cpus::cores(&root, &online_cpus)?,
+            caches: caches::read(&root, &online_cpus)?,
+            memory_tiers: memory::tiers(&root)?,
+            devices: devices::read(&root, &nodes)?,
+            transparent_huge_pages: settings::transparent_huge_pages(&root)?,
+            numa_balancing: settings::numa_balancing(&root)?,
+            warnings,
+            node_of_cpu: node_of_cpu(&nodes),
+            nodes,
+            online_cpus,
+            offline_cpus,
+        })
     }
 
-    /// Invents a machine for tests and simulators: nodes 0 to `nodes`-1, each with its own block of CPUs and a memory
-    /// that is all free; distances 10 and 20.
+    /// Invents a machine for tests and simulators: nodes 0 to `nodes`-1, each a package with its own block of one-thread
+    /// cores and a memory that is all free; distances 10 and 20.
     ///
     /// # Panics
     ///
     /// If `nodes` is 0 or above 256.
     #[must_use]
     pub fn synthetic(nodes: usize, cpus_per_node: usize, memory_bytes_per_node: u64) -> Self {
-        assert!((1..=256).contains(&nodes), "a machine has 1 to 256 nodes, not {nodes}");
+        assert!((1..=MOST_NODES).contains(&nodes), "a machine has 1 to {MOST_NODES} nodes, not {nodes}");
         let cpu_range = |from: usize, to: usize| (from..to).map(|cpu| CpuId(cpu as u32)).collect();
-        let node = |index: usize| Node {
-            id: NodeId(index as u32),
-            cpus: cpu_range(index * cpus_per_node, (index + 1) * cpus_per_node),
-            memory_total_bytes: memory_bytes_per_node,
-            memory_free_bytes: memory_bytes_per_node,
-            huge_pages: Vec::new(),
-            distances: default_distances(index, nodes),
+        let node = |index: usize| {
+            let cpus = cpu_range(index * cpus_per_node, (index + 1) * cpus_per_node);
+            let distances = nodes::default_distances(index, nodes);
+            Node::plain(NodeId(index as u32), cpus, memory_bytes_per_node, distances)
         };
-        Self::new(
-            (0..nodes).map(node).collect(),
-            cpu_range(0, nodes * cpus_per_node),
-            CpuSet::new(),
-            Vec::new(),
-        )
-    }
-
-    fn new(nodes: Vec<Node>, online_cpus: CpuSet, offline_cpus: CpuSet, warnings: Vec<String>) -> Self {
-        let mut node_of_cpu = vec![None; online_cpus.last().map_or(0, |cpu| cpu.0 as usize + 1)];
-        for (index, node) in nodes.iter().enumerate() {
-            for cpu in node.cpus.iter() {
-                node_of_cpu[cpu.0 as usize] = Some(NodeIndex(index as u8));
-            }
+        let nodes: Vec<Node> = (0..nodes).map(node).collect();
+        let online_cpus: CpuSet = cpu_range(0, nodes.len() * cpus_per_node);
+        let package = |node: &Node| Package { id: Some(node.id.0), cpus: node.cpus.clone() };
+        let core = |cpu: CpuId| Core { id: Some(cpu.0), cpus: CpuSet::from_iter([cpu]) };
+        Self {
+            packages: nodes.iter().map(package).collect(),
+            cores: online_cpus.iter().map(core).collect(),
+            caches: Vec::new(),
+            memory_tiers: Vec::new(),
+            devices: Vec::new(),
+            transparent_huge_pages: None,
+            numa_balancing: None,
+            warnings: Vec::new(),
+            node_of_cpu: node_of_cpu(&nodes),
+            nodes,
+            online_cpus,
+            offline_cpus: CpuSet::new(),
         }
-        Self { nodes, online_cpus, offline_cpus, warnings, node_of_cpu }
     }
 
     /// The nodes, by ascending [`NodeId`].
@@ -173,6 +168,32 @@ impl Topology {
         self.node(from).distances[to.get()]
     }
 
+    /// The CPUs nearest to a node's memory: its own; for a node without CPUs those of its best initiators with CPUs where
+    /// firmware names them (HMAT), else those of the nodes at the least distance to it.
+    ///
+    /// # Panics
+    ///
+    /// If the index is not one of this topology's.
+    #[must_use]
+    pub fn nearest_cpus(&self, index: NodeIndex) -> CpuSet {
+        let node = self.node(index);
+        if !node.cpus.is_empty() {
+            return node.cpus.clone();
+        }
+        let cpus_of =
+            |nodes: &mut dyn Iterator<Item = &Node>| nodes.flat_map(|node| node.cpus.iter()).collect();
+        for access in node.access.iter().rev() {
+            let cpus: CpuSet =
+                cpus_of(&mut self.nodes.iter().filter(|node| access.initiators.contains(node.id)));
+            if !cpus.is_empty() {
+                return cpus;
+            }
+        }
+        let with_cpus = || self.nodes.iter().filter(|node| !node.cpus.is_empty());
+        let least = with_cpus().map(|from| from.distances[index.get()]).min();
+        cpus_of(&mut with_cpus().filter(|from| Some(from.distances[index.get()]) == least))
+    }
+
     /// All online CPUs.
     #[must_use]
     pub fn online_cpus(&self) -> &CpuSet {
@@ -185,6 +206,48 @@ impl Topology {
         &self.offline_cpus
     }
 
+    /// The physical packages, by lowest CPU. Empty where the kernel tells nothing of them.
+    #[must_use]
+    pub fn packages(&self) -> &[Package] {
+        &self.packages
+    }
+
+    /// The cores, by lowest CPU. Empty where the kernel tells nothing of them.
+    #[must_use]
+    pub fn cores(&self) -> &[Core] {
+        &self.cores
+    }
+
+    /// The CPUs' caches: highest level first, then by kind and lowest CPU.
+    #[must_use]
+    pub fn caches(&self) -> &[Cache] {
+        &self.caches
+    }
+
+    /// The memory tiers, fastest first. Empty before Linux 6.1.
+    #[must_use]
+    pub fn memory_tiers(&self) -> &[MemoryTier] {
+        &self.memory_tiers
+    }
+
+    /// Network, `InfiniBand`, block, graphics and accelerator devices, by kind and name.
+    #[must_use]
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// Transparent huge page settings; `None` on kernels without.
+    #[must_use]
+    pub fn transparent_huge_pages(&self) -> Option<&TransparentHugePages> {
+        self.transparent_huge_pages.as_ref()
+    }
+
+    /// The kernel's automatic NUMA balancing; `None` on kernels without.
+    #[must_use]
+    pub fn numa_balancing(&self) -> Option<NumaBalancing> {
+        self.numa_balancing
+    }
+
     /// What looked wrong about the machine and how it was treated, one sentence each: firmware that lists a CPU in two
     /// nodes, say.
     #[must_use]
@@ -193,7 +256,13 @@ impl Topology {
     }
 }
 
-/// The distances from one of `count` nodes where firmware gives none.
-pub(crate) fn default_distances(from: usize, count: usize) -> Vec<u32> {
-    (0..count).map(|to| if to == from { LOCAL_DISTANCE } else { REMOTE_DISTANCE }).collect()
+fn node_of_cpu(nodes: &[Node]) -> Vec<Option<NodeIndex>> {
+    let highest = nodes.iter().filter_map(|node| node.cpus.last()).max();
+    let mut table = vec![None; highest.map_or(0, |cpu| cpu.0 as usize + 1)];
+    for (index, node) in nodes.iter().enumerate() {
+        for cpu in node.cpus.iter() {
+            table[cpu.0 as usize] = Some(NodeIndex(index as u8));
+        }
+    }
+    table
 }

@@ -1,13 +1,62 @@
 //! The nodes: their CPUs, memory and distances.
 
-use crate::cpus;
 use crate::error::{Error, ErrorKind, ParseError};
 use crate::ids::NodeId;
-use crate::model::{HugePages, Node, default_distances};
+use crate::memory::{self, Access, HugePages, MemorySideCache};
 use crate::root::{Root, Text};
 use crate::set::{CpuSet, NodeSet};
+use serde::Serialize;
 
 const DIR: &str = "sys/devices/system/node";
+/// How many nodes a [`crate::NodeIndex`] can tell apart.
+pub(crate) const MOST_NODES: usize = 256;
+/// Distance of a node to itself where firmware says nothing (`LOCAL_DISTANCE`, include/linux/topology.h, Linux 6.1).
+const LOCAL_DISTANCE: u32 = 10;
+/// Distance between two nodes where firmware says nothing (`REMOTE_DISTANCE`, ibid.).
+const REMOTE_DISTANCE: u32 = 20;
+
+/// One NUMA node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Node {
+    /// The kernel's number.
+    pub id: NodeId,
+    /// Its online CPUs; none for a node that is only memory.
+    pub cpus: CpuSet,
+    /// Memory the kernel manages on this node (`MemTotal`); 0 for a node without memory.
+    pub memory_total_bytes: u64,
+    /// Memory of it that was free when the topology was read (`MemFree`).
+    pub memory_free_bytes: u64,
+    /// Its pools of huge pages, by ascending page size.
+    pub huge_pages: Vec<HugePages>,
+    /// Distance to each node in the order of [`crate::Topology::nodes`], in ACPI SLIT units: 10 is local, 20 twice as far.
+    pub distances: Vec<u32>,
+    /// Whether the node is a generic initiator: a device that accesses memory without CPUs of the operating system.
+    pub generic_initiator: bool,
+    /// How fast its best initiators reach its memory, one entry an access class; empty where firmware has no HMAT.
+    pub access: Vec<Access>,
+    /// Caches in front of its memory.
+    pub memory_side_caches: Vec<MemorySideCache>,
+    /// Its share under weighted interleaving, 1 to 255; `None` before Linux 6.9.
+    pub interleave_weight: Option<u64>,
+}
+
+impl Node {
+    /// A node of which nothing more is known than its CPUs and its memory, all free.
+    pub(crate) fn plain(id: NodeId, cpus: CpuSet, memory_bytes: u64, distances: Vec<u32>) -> Self {
+        Self {
+            id,
+            cpus,
+            memory_total_bytes: memory_bytes,
+            memory_free_bytes: memory_bytes,
+            huge_pages: Vec::new(),
+            distances,
+            generic_initiator: false,
+            access: Vec::new(),
+            memory_side_caches: Vec::new(),
+            interleave_weight: None,
+        }
+    }
+}
 
 /// The nodes by ascending id, and warnings about what firmware got wrong.
 pub(crate) fn read(root: &Root, online: &CpuSet) -> Result<(Vec<Node>, Vec<String>), Error> {
@@ -15,120 +64,77 @@ pub(crate) fn read(root: &Root, online: &CpuSet) -> Result<(Vec<Node>, Vec<Strin
     if ids.is_empty() {
         return Ok((vec![whole_machine(root, online)?], Vec::new()));
     }
-    if ids.len() > 256 {
-        let what = format!("has {} nodes, 256 is the most that is supported", ids.len());
+    if ids.len() > MOST_NODES {
+        let what = format!("has {} nodes, {MOST_NODES} is the most that is supported", ids.len());
         return Err(Error::new(ErrorKind::TooLarge, &root.path(DIR), what));
     }
+    let generic_initiators: NodeSet = root.set(&format!("{DIR}/has_generic_initiator"))?.unwrap_or_default();
     let mut nodes: Vec<Node> = Vec::new();
+    let mut kept = Vec::new();
     let mut warnings = Vec::new();
     let mut taken = CpuSet::new();
     for (index, &id) in ids.iter().enumerate() {
-        let cpus = &cpus_of(root, id)? & online;
+        let mut node = read_node(root, index, &ids)?;
+        node.cpus = &node.cpus & online;
         // Firmware that lists all CPUs in every node (hwloc's 8em64t-2s2ca2c-buggynuma has eight such nodes at
-        // distance 10) describes no NUMA machine. As hwloc does, the first node keeps the CPUs and the others are left out:
-        // a node that shares CPUs cannot be anybody's home.
-        if cpus.intersects(&taken) {
+        // distance 10) describes no NUMA machine. As in hwloc the first node keeps the CPUs and the others are left out:
+        // a node that shares its CPUs cannot be anybody's home.
+        let twice = &node.cpus & &taken;
+        if !twice.is_empty() {
+            let plural = if twice.len() == 1 { "CPU" } else { "CPUs" };
             warnings.push(format!(
-                "node {id} is left out: its CPUs {} already belong to another node (a firmware fault)",
-                &cpus & &taken
+                "node {id} is left out: firmware gives its {plural} {twice} to another node too"
             ));
             continue;
         }
-        taken = &taken | &cpus;
-        let (memory_total_bytes, memory_free_bytes) = memory_of(root, id)?;
-        nodes.push(Node {
-            id,
-            cpus,
-            memory_total_bytes,
-            memory_free_bytes,
-            huge_pages: huge_pages_of(root, id)?,
-            distances: distances_of(root, id, index, &ids)?,
-        });
+        taken = &taken | &node.cpus;
+        node.generic_initiator = generic_initiators.contains(id);
+        nodes.push(node);
+        kept.push(index);
     }
-    let kept: Vec<usize> = ids
-        .iter()
-        .enumerate()
-        .filter(|(_, id)| nodes.iter().any(|node| node.id == **id))
-        .map(|(index, _)| index)
-        .collect();
     for node in &mut nodes {
         node.distances = kept.iter().map(|&index| node.distances[index]).collect();
     }
     Ok((nodes, warnings))
 }
 
-/// A kernel without `CONFIG_NUMA` has no node directory: the machine is one node.
-fn whole_machine(root: &Root, online: &CpuSet) -> Result<Node, Error> {
-    let meminfo = root.required("proc/meminfo")?;
+fn read_node(root: &Root, index: usize, ids: &[NodeId]) -> Result<Node, Error> {
+    let id = ids[index];
+    let dir = format!("{DIR}/node{id}");
+    // `cpulist` came with Linux 2.6.25; before, and in a few captures, there is only the mask.
+    let cpus = match root.set(&format!("{dir}/cpulist"))? {
+        Some(cpus) => cpus,
+        None => root.required(&format!("{dir}/cpumap"))?.parse(CpuSet::from_mask)?,
+    };
+    let meminfo = root.required(&format!("{dir}/meminfo"))?;
+    let weight = root.text(&format!("sys/kernel/mm/mempolicy/weighted_interleave/node{id}"))?;
     Ok(Node {
-        id: NodeId(0),
-        cpus: online.clone(),
-        memory_total_bytes: meminfo_bytes(&meminfo, "MemTotal:")?,
-        memory_free_bytes: meminfo_bytes(&meminfo, "MemFree:")?,
-        huge_pages: huge_pages_in(root, "sys/kernel/mm/hugepages")?,
-        distances: default_distances(0, 1),
+        id,
+        cpus,
+        memory_total_bytes: memory::meminfo_bytes(&meminfo, &format!("Node {id} MemTotal:"))?,
+        memory_free_bytes: memory::meminfo_bytes(&meminfo, &format!("Node {id} MemFree:"))?,
+        huge_pages: memory::huge_pages(root, &format!("{dir}/hugepages"))?,
+        distances: distances(root, &dir, index, ids)?,
+        generic_initiator: false,
+        access: memory::access(root, &dir)?,
+        memory_side_caches: memory::side_caches(root, &dir)?,
+        interleave_weight: weight.as_ref().map(Text::number).transpose()?,
     })
 }
 
-/// `cpulist` came with Linux 2.6.25; before, and in a few captures, there is only the mask.
-fn cpus_of(root: &Root, id: NodeId) -> Result<CpuSet, Error> {
-    if let Some(list) = cpus::list(root, &format!("{DIR}/node{id}/cpulist"))? {
-        return Ok(list);
-    }
-    root.required(&format!("{DIR}/node{id}/cpumap"))?.parse(CpuSet::from_mask)
-}
-
-fn memory_of(root: &Root, id: NodeId) -> Result<(u64, u64), Error> {
-    let meminfo = root.required(&format!("{DIR}/node{id}/meminfo"))?;
-    Ok((
-        meminfo_bytes(&meminfo, &format!("Node {id} MemTotal:"))?,
-        meminfo_bytes(&meminfo, &format!("Node {id} MemFree:"))?,
-    ))
-}
-
-/// The value of a line like `MemTotal:  8386704 kB`.
-fn meminfo_bytes(meminfo: &Text, key: &str) -> Result<u64, Error> {
-    let Some((line, value)) =
-        meminfo.lines().find_map(|(line, text)| Some((line, text.strip_prefix(key)?.trim())))
-    else {
-        return Err(
-            meminfo.error(meminfo.lines().count().max(1), format!("expected a line '{key}', found none"))
-        );
-    };
-    let kilobytes: Option<u64> = value.strip_suffix("kB").and_then(|number| number.trim_end().parse().ok());
-    kilobytes
-        .and_then(|kilobytes| kilobytes.checked_mul(1024))
-        .ok_or_else(|| meminfo.error(line, ParseError::new("a size like '8386704 kB'", value)))
-}
-
-fn huge_pages_of(root: &Root, id: NodeId) -> Result<Vec<HugePages>, Error> {
-    huge_pages_in(root, &format!("{DIR}/node{id}/hugepages"))
-}
-
-fn huge_pages_in(root: &Root, dir: &str) -> Result<Vec<HugePages>, Error> {
-    let mut pools = Vec::new();
-    for name in root.names(dir)? {
-        let size = name.strip_prefix("hugepages-").and_then(|name| name.strip_suffix("kB"));
-        let Some(kilobytes) = size.and_then(|size| size.parse::<u64>().ok()).filter(|&kb| kb < 1 << 50)
-        else {
-            continue;
-        };
-        let count = |file: &str| -> Result<u64, Error> {
-            root.text(&format!("{dir}/{name}/{file}"))?.as_ref().map_or(Ok(0), Text::number)
-        };
-        pools.push(HugePages {
-            page_bytes: kilobytes * 1024,
-            total: count("nr_hugepages")?,
-            free: count("free_hugepages")?,
-        });
-    }
-    pools.sort_by_key(|pool| pool.page_bytes);
-    Ok(pools)
+/// A kernel without `CONFIG_NUMA` has no node directory: the machine is one node.
+fn whole_machine(root: &Root, online: &CpuSet) -> Result<Node, Error> {
+    let meminfo = root.required("proc/meminfo")?;
+    let total = memory::meminfo_bytes(&meminfo, "MemTotal:")?;
+    let mut node = Node::plain(NodeId(0), online.clone(), total, default_distances(0, 1));
+    node.memory_free_bytes = memory::meminfo_bytes(&meminfo, "MemFree:")?;
+    node.huge_pages = memory::huge_pages(root, "sys/kernel/mm/hugepages")?;
+    Ok(node)
 }
 
 /// One row of the SLIT: a number for each online node (`node_read_distance`, drivers/base/node.c, Linux 6.1).
-fn distances_of(root: &Root, id: NodeId, index: usize, ids: &[NodeId]) -> Result<Vec<u32>, Error> {
-    let Some(text) = root.text(&format!("{DIR}/node{id}/distance"))? else {
+fn distances(root: &Root, dir: &str, index: usize, ids: &[NodeId]) -> Result<Vec<u32>, Error> {
+    let Some(text) = root.text(&format!("{dir}/distance"))? else {
         return Ok(default_distances(index, ids.len()));
     };
     let row = text.parse(|row| {
@@ -140,8 +146,8 @@ fn distances_of(root: &Root, id: NodeId, index: usize, ids: &[NodeId]) -> Result
         return Ok(row);
     }
     // hwloc's offline-cpu0-node0 lists the distance to a node that is possible but not online.
-    let possible = root.text(&format!("{DIR}/possible"))?.map(|text| text.parse(str::parse::<NodeSet>));
-    let possible: Vec<NodeId> = possible.transpose()?.unwrap_or_default().iter().collect();
+    let possible: NodeSet = root.set(&format!("{DIR}/possible"))?.unwrap_or_default();
+    let possible: Vec<NodeId> = possible.iter().collect();
     if row.len() == possible.len() {
         let at = |id: &NodeId| possible.binary_search(id).ok().map(|index| row[index]);
         if let Some(row) = ids.iter().map(at).collect() {
@@ -149,4 +155,9 @@ fn distances_of(root: &Root, id: NodeId, index: usize, ids: &[NodeId]) -> Result
         }
     }
     Err(text.error(1, format!("expected a distance for each of {} nodes, found {}", ids.len(), row.len())))
+}
+
+/// The distances from one of `count` nodes where firmware gives none.
+pub(crate) fn default_distances(from: usize, count: usize) -> Vec<u32> {
+    (0..count).map(|to| if to == from { LOCAL_DISTANCE } else { REMOTE_DISTANCE }).collect()
 }

@@ -1,6 +1,7 @@
 //! The one way files are read: below a root that is `/` or a captured tree.
 
 use crate::error::{Error, ErrorKind, ParseError};
+use crate::set::{Id, IdSet};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,26 @@ impl Root {
         self.text(below)?.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, &self.path(below), "is not there, but every machine has it")
         })
+    }
+
+    /// A set in the kernel's list format; `None` where there is no such file.
+    pub(crate) fn set<I: Id>(&self, below: &str) -> Result<Option<IdSet<I>>, Error> {
+        self.text(below)?.map(|text| text.parse(str::parse)).transpose()
+    }
+
+    /// A set from its list, or where an old kernel has only the mask, from that.
+    pub(crate) fn list_or_mask<I: Id>(&self, list: &str, mask: &str) -> Result<Option<IdSet<I>>, Error> {
+        match self.set(list)? {
+            Some(set) => Ok(Some(set)),
+            None => self.text(mask)?.map(|text| text.parse(IdSet::from_mask)).transpose(),
+        }
+    }
+
+    /// Where a link below the root leads, as a path below the root; `None` if nowhere, or out of the root.
+    pub(crate) fn resolve(&self, below: &str) -> Option<PathBuf> {
+        let root = self.0.canonicalize().ok()?;
+        let place = self.path(below).canonicalize().ok()?;
+        place.strip_prefix(root).ok().map(Path::to_owned)
     }
 
     /// The names in a directory, sorted; none where there is no such directory.

@@ -1,0 +1,59 @@
+//! Kernel settings that matter to memory placement.
+
+use crate::error::{Error, ParseError};
+use crate::root::{Root, Text};
+use serde::Serialize;
+
+const HUGE_PAGES: &str = "sys/kernel/mm/transparent_hugepage";
+
+/// Transparent huge page settings (Documentation/admin-guide/mm/transhuge.rst, Linux 6.1).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TransparentHugePages {
+    /// `always`, `madvise` or `never`: who gets them.
+    pub enabled: String,
+    /// When an allocation stalls to make one: `always`, `defer`, `defer+madvise`, `madvise` or `never`.
+    pub defrag: Option<String>,
+    /// The same for shared memory and tmpfs.
+    pub shmem_enabled: Option<String>,
+    /// Size of one.
+    pub page_bytes: Option<u64>,
+}
+
+/// Automatic NUMA balancing (`kernel.numa_balancing`, Documentation/admin-guide/sysctl/kernel.rst, Linux 6.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct NumaBalancing {
+    /// Pages move to the nodes that use them (1).
+    pub normal: bool,
+    /// Hot pages are promoted from slow memory tiers (2).
+    pub memory_tiering: bool,
+}
+
+/// `None` on kernels without transparent huge pages.
+pub(crate) fn transparent_huge_pages(root: &Root) -> Result<Option<TransparentHugePages>, Error> {
+    let choice = |file: &str| -> Result<Option<String>, Error> {
+        root.text(&format!("{HUGE_PAGES}/{file}"))?.map(|text| text.parse(chosen)).transpose()
+    };
+    let Some(enabled) = choice("enabled")? else { return Ok(None) };
+    let page_bytes = root.text(&format!("{HUGE_PAGES}/hpage_pmd_size"))?;
+    Ok(Some(TransparentHugePages {
+        enabled,
+        defrag: choice("defrag")?,
+        shmem_enabled: choice("shmem_enabled")?,
+        page_bytes: page_bytes.as_ref().map(Text::number).transpose()?,
+    }))
+}
+
+/// `None` on kernels without NUMA balancing.
+pub(crate) fn numa_balancing(root: &Root) -> Result<Option<NumaBalancing>, Error> {
+    let Some(text) = root.text("proc/sys/kernel/numa_balancing")? else { return Ok(None) };
+    let mode = text.number()?;
+    Ok(Some(NumaBalancing { normal: mode & 1 != 0, memory_tiering: mode & 2 != 0 }))
+}
+
+/// The choice in brackets of `always [madvise] never`.
+fn chosen(text: &str) -> Result<String, ParseError> {
+    text.split_ascii_whitespace()
+        .find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))
+        .map(str::to_owned)
+        .ok_or_else(|| ParseError::new("a choice in brackets like 'always [madvise] never'", text))
+}
