@@ -14,6 +14,8 @@ struct Cli {
     command: Command,
 }
 
+// One of these is made in a process's life.
+#[allow(clippy::large_enum_variant)]
 #[derive(Subcommand)]
 enum Command {
     Topo(commands::topo::Args),

@@ -1,11 +1,258 @@
-//! `nodewise rig`.
+//! `nodewise rig`: one program in a throw-away guest.
 
-use std::process::ExitCode;
+use super::{Exit, exit};
+use nodewise_rig::{Accelerator, Distances, ErrorKind, Guest, Node, Stage, Streams, kernels, parse_size};
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
-/// Not written yet.
+/// Run a program of this machine in a throw-away guest with several NUMA nodes
+///
+/// The guest boots a Debian cloud kernel in QEMU, with KVM where it works and emulated else, in seconds.
+/// It holds busybox, the program with the libraries it needs, and what --copy adds, at the paths they have
+/// here; the program runs as root in the directory it is started from. Placement and the kernel's behaviour
+/// are real in the guest; time is not.
+// These comments are the help text, which is plain text.
+#[allow(clippy::doc_markdown)]
 #[derive(clap::Args)]
-pub struct Args {}
+#[command(after_help = "\
+Examples:
+  nodewise rig -- numactl --hardware
+  nodewise rig --nodes 8 --distances ring -- nodewise topo
+  nodewise rig --nodes 2 --cpuless-node=256M -- sh -c 'cat /sys/devices/system/node/has_cpu'
+  nodewise rig --mem-per-node 1G,1G,256M,1G --distances '10,20,30,20;20,10,20,30;30,20,10,20;20,30,20,10' \\
+      --copy ./target/release/bench -- ./run-all.sh
 
-pub fn main(_args: &Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("'rig' is not written yet")
+Exit status:
+  that of the program; 128 + N when signal N ended it (the program, or nodewise: 130 after Ctrl-C)
+  1    the guest did not boot, hung or panicked; QEMU or a kernel is missing
+  2    the command line could not be understood, or no such guest can be
+  124  the time limit was reached
+  126  the program cannot be executed
+  127  the program was not found")]
+pub struct Args {
+    /// Number of nodes with CPUs
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    nodes: usize,
+
+    /// CPUs of each node, or a list with one number for each node
+    #[arg(long, value_name = "K", value_delimiter = ',', default_value = "1")]
+    cpus_per_node: Vec<u32>,
+
+    /// Memory of each node, or a list with one size for each node
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "512M")]
+    mem_per_node: Vec<String>,
+
+    /// Adds a node with memory only, of this size or as large as the others; may be repeated
+    #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    cpuless_node: Vec<String>,
+
+    /// Distances between nodes: rows as in '10,20;20,10', one value for all, 'ring' or 'square'
+    #[arg(long, value_name = "TABLE")]
+    distances: Option<String>,
+
+    /// Kernel to boot; else $NODEWISE_KERNEL, or the newest in .nodewise/kernels, the user's cache or /boot
+    #[arg(long, value_name = "VMLINUZ")]
+    kernel: Option<PathBuf>,
+
+    /// Copies a file or directory to the same path in the guest, with the libraries of programs in it
+    #[arg(long, value_name = "PATH")]
+    copy: Vec<PathBuf>,
+
+    /// Sets a variable for the program; those set here are not seen in the guest
+    #[arg(short, long, value_name = "NAME=VALUE")]
+    env: Vec<String>,
+
+    /// Reads standard input to its end, before the guest boots, and gives it to the program
+    #[arg(short = 'i', long)]
+    stdin: bool,
+
+    /// Ends the guest when the program has run that long
+    #[arg(long, value_name = "SECONDS")]
+    time_limit: Option<f64>,
+
+    /// Adds kernel parameters, as in 'transparent_hugepage=never'
+    #[arg(long, value_name = "PARAMETERS")]
+    append: Vec<String>,
+
+    /// How the guest's CPUs are made
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    accel: Accel,
+
+    /// Shows the guest's kernel console on standard error
+    #[arg(short, long)]
+    verbose: bool,
+
+    /// Lists the kernels found, the one that would be booted first, and exits
+    #[arg(long)]
+    list_kernels: bool,
+
+    /// The program and its arguments
+    #[arg(last = true, value_name = "CMD", required_unless_present = "list_kernels")]
+    command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Accel {
+    Auto,
+    Kvm,
+    Tcg,
+}
+
+/// The program reached its time limit, as timeout(1) says it.
+const TIME_LIMIT: u8 = 124;
+
+pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.list_kernels {
+        for kernel in kernels() {
+            writeln!(io::stdout(), "{}", kernel.display())?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let guest = guest(args).map_err(|message| Exit { code: exit::USAGE, message })?;
+    let Some((name, arguments)) = args.command.split_first() else { return Ok(ExitCode::from(exit::USAGE)) };
+    let mut program = Command::new(name);
+    program.args(arguments);
+    for variable in &args.env {
+        let (name, value) = variable.split_once('=').ok_or_else(|| Exit {
+            code: exit::USAGE,
+            message: format!("--env {variable}: a variable is written NAME=VALUE"),
+        })?;
+        program.env(name, value);
+    }
+    let (stop, signal) = stop_on_signals()?;
+    let mut stdin = Vec::new();
+    if args.stdin {
+        io::stdin().read_to_end(&mut stdin)?;
+    }
+    let (mut stdout, mut stderr, mut console) = (io::stdout().lock(), io::stderr(), io::stderr());
+    let spinner = Spinner::new(!args.verbose);
+    let mut progress = |stage| spinner.show(stage);
+    let mut streams = Streams::new(&mut stdout, &mut stderr);
+    streams.stdin = stdin;
+    streams.progress = Some(&mut progress);
+    streams.stop = &stop;
+    if args.verbose {
+        streams.console = Some(&mut console);
+    }
+    let result = guest.run(&program, streams);
+    spinner.clear();
+    match result {
+        Ok(status) => Ok(ExitCode::from(status)),
+        Err(error) => match (error.kind(), signal.load(Ordering::Relaxed)) {
+            (ErrorKind::Stopped, signal @ 1..128) => Ok(ExitCode::from(128 + signal as u8)),
+            // Whoever read our output has gone; no message would help, as with any program in a pipe.
+            (ErrorKind::Output, _) => Ok(ExitCode::from(128 + signal_hook::consts::SIGPIPE as u8)),
+            (kind, _) => Err(match exit_code(kind) {
+                Some(code) => Exit { code, message: describe(&error) }.into(),
+                None => error.into(),
+            }),
+        },
+    }
+}
+
+fn exit_code(kind: ErrorKind) -> Option<u8> {
+    match kind {
+        ErrorKind::Shape => Some(exit::USAGE),
+        ErrorKind::TimeLimit => Some(TIME_LIMIT),
+        ErrorKind::ProgramNotFound => Some(exit::NOT_FOUND),
+        ErrorKind::ProgramNotExecutable => Some(exit::CANNOT_EXECUTE),
+        _ => None,
+    }
+}
+
+fn describe(error: &nodewise_rig::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+fn guest(args: &Args) -> Result<Guest, String> {
+    let say = |option: &str, error: nodewise_rig::Error| format!("{option}: {error}");
+    let total = args.nodes + args.cpuless_node.len();
+    let cpus = each(&args.cpus_per_node, args.nodes, args.nodes, "--cpus-per-node")?;
+    let sizes: Result<Vec<u64>, _> = args.mem_per_node.iter().map(|size| parse_size(size)).collect();
+    let sizes = sizes.map_err(|error| say("--mem-per-node", error))?;
+    let memory_bytes = each(&sizes, args.nodes, total, "--mem-per-node")?;
+    let mut nodes = Vec::with_capacity(total);
+    for id in 0..args.nodes {
+        nodes.push(Node { cpus: cpus[id], memory_bytes: memory_bytes[id] });
+    }
+    for (index, size) in args.cpuless_node.iter().enumerate() {
+        let listed = memory_bytes.get(args.nodes + index).or(memory_bytes.last());
+        let memory_bytes = match (size.as_str(), listed) {
+            ("", Some(&size)) => size,
+            (size, _) => parse_size(size).map_err(|error| say("--cpuless-node", error))?,
+        };
+        nodes.push(Node { cpus: 0, memory_bytes });
+    }
+    let mut guest = Guest::new(nodes);
+    if let Some(table) = &args.distances {
+        guest = guest.distances(Distances::parse(table, total).map_err(|error| say("--distances", error))?);
+    }
+    if let Some(kernel) = &args.kernel {
+        guest = guest.kernel(kernel);
+    }
+    if let Some(seconds) = args.time_limit {
+        let limit = Duration::try_from_secs_f64(seconds).ok().filter(|limit| !limit.is_zero());
+        let limit = limit.ok_or_else(|| format!("--time-limit {seconds}: not a time in seconds"))?;
+        guest = guest.time_limit(limit);
+    }
+    match args.accel {
+        Accel::Auto => {}
+        Accel::Kvm => guest = guest.accelerator(Accelerator::Kvm),
+        Accel::Tcg => guest = guest.accelerator(Accelerator::Emulation),
+    }
+    guest = args.copy.iter().fold(guest, Guest::copy);
+    Ok(args.append.iter().fold(guest, Guest::append))
+}
+
+/// One value for all nodes, or one for each: of those with CPUs, or of `total` with the others at the end.
+fn each<T: Copy>(values: &[T], nodes: usize, total: usize, option: &str) -> Result<Vec<T>, String> {
+    match values {
+        [value] => Ok(vec![*value; nodes]),
+        _ if values.len() == nodes || values.len() == total => Ok(values.to_vec()),
+        _ => Err(format!("{option}: {} values for {nodes} nodes", values.len())),
+    }
+}
+
+/// A flag that Ctrl-C and its kin raise, and the number of the signal.
+fn stop_on_signals() -> io::Result<(Arc<AtomicBool>, Arc<AtomicUsize>)> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let (stop, number) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register_usize(signal, Arc::clone(&number), signal as usize)?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok((stop, number))
+}
+
+/// What the boot has come to, on a terminal and until the program runs.
+struct Spinner(Option<indicatif::ProgressBar>);
+
+impl Spinner {
+    fn new(wanted: bool) -> Self {
+        Spinner((wanted && io::stderr().is_terminal()).then(indicatif::ProgressBar::new_spinner))
+    }
+
+    fn show(&self, stage: Stage) {
+        let Some(bar) = &self.0 else { return };
+        match stage {
+            Stage::Waiting => bar.set_message("waiting for another guest to end"),
+            Stage::Booting(how) => bar.set_message(format!("booting the guest ({how})")),
+            Stage::Running => return bar.finish_and_clear(),
+        }
+        bar.enable_steady_tick(Duration::from_millis(100));
+    }
+
+    fn clear(&self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
 }

@@ -1,0 +1,300 @@
+//! Boots a guest, follows it to its end, and leaves nothing behind.
+
+use crate::initramfs::Initramfs;
+use crate::lock::Lock;
+use crate::running::Running;
+use crate::{Accelerator, Distances, Error, ErrorKind, Node, kernel, program, qemu, shape};
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use std::{env, fs};
+
+/// A guest to be: its nodes and what is in it. Each [`run`](Guest::run) boots a fresh one.
+#[derive(Clone, Debug)]
+pub struct Guest {
+    nodes: Vec<Node>,
+    distances: Option<Distances>,
+    kernel: Option<PathBuf>,
+    accelerator: Option<Accelerator>,
+    copies: Vec<PathBuf>,
+    append: Vec<String>,
+    time_limit: Option<Duration>,
+    exclusive: bool,
+}
+
+/// Where a run's bytes and news go.
+pub struct Streams<'a> {
+    /// What the program finds on its standard input, all of it.
+    pub stdin: Vec<u8>,
+    /// The program's standard output.
+    pub stdout: &'a mut dyn Write,
+    /// The program's standard error.
+    pub stderr: &'a mut dyn Write,
+    /// The kernel's console, where given: the kernel says all it has to say, which takes it longer.
+    pub console: Option<&'a mut dyn Write>,
+    /// Called as the run goes from one stage to the next.
+    pub progress: Option<&'a mut dyn FnMut(Stage)>,
+    /// When somebody sets this, the guest is ended at once and the run is an error.
+    pub stop: &'a AtomicBool,
+}
+
+/// How far a run has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Another exclusive guest is running.
+    Waiting,
+    /// The guest boots.
+    Booting(Accelerator),
+    /// The program runs.
+    Running,
+}
+
+/// What a program left when it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// Its exit status as a shell gives it: 128 + the signal's number when a signal ended it.
+    pub status: u8,
+    /// All it wrote to standard output.
+    pub stdout: Vec<u8>,
+    /// All it wrote to standard error.
+    pub stderr: Vec<u8>,
+}
+
+/// Set to anything but `0`, every guest is exclusive.
+const EXCLUSIVE_VARIABLE: &str = "NODEWISE_RIG_EXCLUSIVE";
+impl Guest {
+    /// A guest with these nodes, numbered from 0.
+    #[must_use]
+    pub fn new(nodes: impl Into<Vec<Node>>) -> Self {
+        Guest {
+            nodes: nodes.into(),
+            distances: None,
+            kernel: None,
+            accelerator: None,
+            copies: Vec::new(),
+            append: Vec::new(),
+            time_limit: None,
+            exclusive: env::var_os(EXCLUSIVE_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0"),
+        }
+    }
+
+    /// A guest of `nodes` equal nodes.
+    #[must_use]
+    pub fn uniform(nodes: usize, cpus: u32, memory_bytes: u64) -> Self {
+        Self::new(vec![Node { cpus, memory_bytes }; nodes])
+    }
+
+    /// Distances between the nodes; without, each is 20 from each other.
+    #[must_use]
+    pub fn distances(mut self, distances: Distances) -> Self {
+        self.distances = Some(distances);
+        self
+    }
+
+    /// The kernel to boot, instead of the first of [`kernels`](crate::kernels).
+    #[must_use]
+    pub fn kernel(mut self, vmlinuz: impl Into<PathBuf>) -> Self {
+        self.kernel = Some(vmlinuz.into());
+        self
+    }
+
+    /// KVM or emulation, instead of KVM where it works.
+    #[must_use]
+    pub fn accelerator(mut self, accelerator: Accelerator) -> Self {
+        self.accelerator = Some(accelerator);
+        self
+    }
+
+    /// Copies a file or directory of this machine to the same path in the guest; programs in it bring
+    /// the libraries they need.
+    #[must_use]
+    pub fn copy(mut self, path: impl Into<PathBuf>) -> Self {
+        self.copies.push(path.into());
+        self
+    }
+
+    /// Adds kernel parameters, as in `transparent_hugepage=never`.
+    #[must_use]
+    pub fn append(mut self, parameters: impl Into<String>) -> Self {
+        self.append.push(parameters.into());
+        self
+    }
+
+    /// How long the program may run, its guest's boot not counted; without, as long as it likes.
+    #[must_use]
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = Some(limit);
+        self
+    }
+
+    /// Whether to wait until no other exclusive guest of this user runs. The environment variable
+    /// `NODEWISE_RIG_EXCLUSIVE=1` makes all of them so.
+    #[must_use]
+    pub fn exclusive(mut self, exclusive: bool) -> Self {
+        self.exclusive = exclusive;
+        self
+    }
+
+    /// Runs a program of this machine in the guest, as root, and collects its output.
+    ///
+    /// Of `program`, the name (looked up in PATH), the arguments, the variables set explicitly and the
+    /// working directory count. The guest has no other variables than PATH, HOME, TERM and, where set
+    /// here, `LD_LIBRARY_PATH`.
+    pub fn output(&self, program: &Command) -> Result<Output, Error> {
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let status = self.run(program, Streams::new(&mut stdout, &mut stderr))?;
+        Ok(Output { status, stdout, stderr })
+    }
+
+    /// Runs a program as [`output`](Self::output) does, with its output written as it comes, and returns
+    /// its exit status: 128 + the signal's number when a signal ended it.
+    pub fn run(&self, program: &Command, mut streams: Streams<'_>) -> Result<u8, Error> {
+        shape::check(&self.nodes, self.distances.as_ref())?;
+        let (kernel, qemu) = (kernel::choose(self.kernel.as_deref())?, qemu::executable()?);
+        let directory = tempfile::Builder::new().prefix("nodewise-rig-").tempdir();
+        let directory = directory.map_err(|error| Error::system("create a temporary directory", error))?;
+        self.pack(program, &streams.stdin, &directory.path().join("initramfs"))?;
+
+        let _lock = if self.exclusive {
+            streams.progress(Stage::Waiting);
+            Some(Lock::wait(streams.stop)?)
+        } else {
+            None
+        };
+        self.check_memory()?;
+        let accelerator = self.accelerator.unwrap_or_else(|| qemu::accelerator(&qemu, &kernel));
+        streams.progress(Stage::Booting(accelerator));
+        let mut append = self.append.clone();
+        if streams.console.is_none() {
+            append.insert(0, "quiet".into());
+        }
+        let mut command = qemu::command(
+            &qemu,
+            accelerator,
+            &kernel,
+            directory.path(),
+            &self.nodes,
+            self.distances.as_ref(),
+            &append,
+        );
+        let running = Running::start(&mut command, directory)?;
+        running.follow(&mut streams, self.time_limit)
+    }
+
+    fn pack(&self, program: &Command, stdin: &[u8], into: &Path) -> Result<(), Error> {
+        let here = env::current_dir().map_err(|error| Error::system("find the current directory", error))?;
+        let directory = program.get_current_dir().map_or_else(|| here.clone(), |dir| here.join(dir));
+        let executable = program::find(program.get_program(), &here)?;
+        let busybox = program::find("busybox".as_ref(), Path::new("/")).map_err(|_| {
+            let advice = "run 'make setup' in the nodewise sources, or 'apt-get install busybox-static'";
+            Error::new(ErrorKind::NotInstalled, format!("no busybox for the guest: {advice}"))
+        })?;
+        let mut root = Initramfs::new(&busybox)?;
+        root.copy_tree(&executable)?;
+        for path in &self.copies {
+            root.copy_tree(&here.join(path))?;
+        }
+        root.directory(&directory, 0o755);
+        root.bytes("/.rig/command", 0o644, shell_command(program, &executable, &directory));
+        root.bytes("/.rig/stdin", 0o644, stdin.to_vec());
+        let file = fs::File::create(into);
+        root.write(file.map_err(|error| Error::file(ErrorKind::System, "create", into, error))?)
+    }
+
+    /// The guest's memory is only taken as it is used, but a machine that runs out of it in the middle
+    /// kills something, and not necessarily the guest.
+    fn check_memory(&self) -> Result<(), Error> {
+        let asked_bytes: u64 = self.nodes.iter().map(|node| node.memory_bytes).sum();
+        let meminfo = fs::read_to_string("/proc/meminfo")
+            .map_err(|error| Error::file(ErrorKind::System, "read", Path::new("/proc/meminfo"), error))?;
+        let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+        let available = available.and_then(|value| value.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        match available {
+            Some(kib) if asked_bytes > kib << 10 => Err(Error::new(
+                ErrorKind::NotEnoughMemory,
+                format!(
+                    "the guest has {} MiB of memory, and this machine {} MiB to spare",
+                    asked_bytes >> 20,
+                    kib >> 10
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<'a> Streams<'a> {
+    /// The program's output to these, no input, and no news.
+    #[must_use]
+    pub fn new(stdout: &'a mut dyn Write, stderr: &'a mut dyn Write) -> Self {
+        static NEVER: AtomicBool = AtomicBool::new(false);
+        Streams { stdin: Vec::new(), stdout, stderr, console: None, progress: None, stop: &NEVER }
+    }
+
+    pub(crate) fn progress(&mut self, stage: Stage) {
+        if let Some(progress) = &mut self.progress {
+            progress(stage);
+        }
+    }
+}
+
+/// What init reads to start the program.
+fn shell_command(program: &Command, executable: &Path, directory: &Path) -> Vec<u8> {
+    let mut line = b"cd ".to_vec();
+    quote(directory.as_os_str(), &mut line);
+    line.extend(b" && exec env -i \"PATH=$PATH\" HOME=/root TERM=dumb");
+    let libraries = env::var_os("LD_LIBRARY_PATH").map(|value| ("LD_LIBRARY_PATH".into(), Some(value)));
+    let set = program.get_envs().map(|(name, value)| (name.to_owned(), value.map(OsStr::to_owned)));
+    for (name, value) in libraries.into_iter().chain(set) {
+        let Some(value) = value else { continue };
+        line.push(b' ');
+        quote(OsStr::from_bytes(&[name.as_bytes(), b"=", value.as_bytes()].concat()), &mut line);
+    }
+    line.push(b' ');
+    quote(executable.as_os_str(), &mut line);
+    for argument in program.get_args() {
+        line.push(b' ');
+        quote(argument, &mut line);
+    }
+    line.push(b'\n');
+    line
+}
+
+/// Appends `text` as one word of a shell.
+fn quote(text: &OsStr, line: &mut Vec<u8>) {
+    line.push(b'\'');
+    for &byte in text.as_bytes() {
+        match byte {
+            b'\'' => line.extend(b"'\\''"),
+            _ => line.push(byte),
+        }
+    }
+    line.push(b'\'');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn a_shell_gives_the_words_back(text in proptest::collection::vec(1u8..=255, 0..40)) {
+            let mut line = b"printf %s ".to_vec();
+            quote(OsStr::from_bytes(&text), &mut line);
+            let output = Command::new("/bin/busybox").args(["sh", "-c"]).arg(OsStr::from_bytes(&line)).output().unwrap();
+            prop_assert_eq!(output.stdout, text);
+        }
+    }
+
+    #[test]
+    fn more_memory_than_there_is() {
+        let error = Guest::uniform(2, 1, 1 << 50).check_memory().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotEnoughMemory);
+    }
+}

@@ -1,0 +1,46 @@
+#!/bin/busybox sh
+# The guest's first process. The serial lines are: ttyS0 the kernel's console, ttyS1 and ttyS2 the
+# program's standard output and error, ttyS3 one line when the guest is up and one with the exit status.
+/bin/busybox mount -t proc proc /proc
+/bin/busybox --install -s /bin 2>/dev/null # files copied from the host stay
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mkdir -p /dev/pts /dev/shm
+mount -t devpts -o ptmxmode=0666 devpts /dev/pts
+mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+ln -s /proc/self/fd /dev/fd
+ln -s /proc/self/fd/0 /dev/stdin
+ln -s /proc/self/fd/1 /dev/stdout
+ln -s /proc/self/fd/2 /dev/stderr
+mount -t debugfs debugfs /sys/kernel/debug
+mount -t tracefs tracefs /sys/kernel/tracing
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+ip link set lo up
+hostname guest
+
+for line in 1 2 3; do
+    stty -F /dev/ttyS$line 115200 raw -echo
+done
+echo up >/dev/ttyS3
+
+# The program gets pipes, not serial lines, so that it does not take its output for a terminal.
+mkfifo /.rig/out /.rig/err
+cat /.rig/out >/dev/ttyS1 &
+out=$!
+cat /.rig/err >/dev/ttyS2 &
+err=$!
+(. /.rig/command) </.rig/stdin >/.rig/out 2>/.rig/err
+status=$?
+
+# What the program left running would hold the pipes open. Closing a serial line waits until it is
+# empty, so when both cats are gone everything has been sent.
+for process in /proc/[0-9]*; do
+    case ${process#/proc/} in
+        1 | $out | $err) ;;
+        *) kill -9 ${process#/proc/} ;;
+    esac
+done 2>/dev/null
+wait $out $err
+echo "exit $status" >/dev/ttyS3
+poweroff -f

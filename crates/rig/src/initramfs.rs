@@ -1,0 +1,191 @@
+//! Collects what goes into a guest, busybox and our init first, and writes it as one archive.
+
+use crate::{Error, ErrorKind, cpio, program};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path, PathBuf};
+
+/// What will be at a path of the guest.
+enum Entry {
+    Directory { permissions: u32 },
+    Symlink(OsString),
+    HostFile { path: PathBuf, permissions: u32 },
+    Bytes { content: Vec<u8>, permissions: u32 },
+}
+
+/// The root directory of a guest. A sorted map: directories come before what is in them, and the same
+/// content gives the same archive.
+pub(crate) struct Initramfs {
+    entries: BTreeMap<PathBuf, Entry>,
+}
+
+/// Symbolic links followed in one path before it counts as a loop, as in the kernel.
+const LINKS_MAX: u32 = 40;
+
+impl Initramfs {
+    pub fn new(busybox: &Path) -> Result<Self, Error> {
+        let mut root = Initramfs { entries: BTreeMap::new() };
+        root.copy(Path::new("/bin"))?; // a link to usr/bin, where it is one
+        root.copy_tree(busybox)?;
+        if busybox != Path::new("/bin/busybox") && busybox != Path::new("/usr/bin/busybox") {
+            let link = root.resolve(Path::new("/bin"))?.join("busybox");
+            root.entries.insert(link, Entry::Symlink(busybox.into()));
+        }
+        for directory in
+            ["/dev", "/etc", "/proc", "/root", "/run", "/sys", "/usr/bin", "/usr/sbin", "/var", "/.rig"]
+        {
+            root.directory(Path::new(directory), 0o755);
+        }
+        root.directory(Path::new("/tmp"), 0o1777);
+        root.directory(Path::new("/var/tmp"), 0o1777);
+        root.bytes("/init", 0o755, include_bytes!("init.sh").to_vec());
+        root.bytes("/etc/passwd", 0o644, PASSWD.into());
+        root.bytes("/etc/group", 0o644, GROUP.into());
+        root.bytes("/etc/hosts", 0o644, "127.0.0.1 localhost guest\n".into());
+        Ok(root)
+    }
+
+    /// Puts `content` at `path`, whose directory must be there.
+    pub fn bytes(&mut self, path: &str, permissions: u32, content: Vec<u8>) {
+        self.entries.insert(path.into(), Entry::Bytes { content, permissions });
+    }
+
+    /// Makes a directory and those above it, where there are none yet.
+    pub fn directory(&mut self, path: &Path, permissions: u32) {
+        for above in path.ancestors().skip(1).filter(|above| above.parent().is_some()) {
+            self.entries.entry(above.into()).or_insert(Entry::Directory { permissions: 0o755 });
+        }
+        self.entries.entry(path.into()).or_insert(Entry::Directory { permissions });
+    }
+
+    /// Copies a file, or a directory with all in it, to the same path in the guest; programs and
+    /// libraries bring along the libraries they need.
+    pub fn copy_tree(&mut self, path: &Path) -> Result<(), Error> {
+        let mut left = vec![path.to_path_buf()];
+        while let Some(path) = left.pop() {
+            if let Some(dangling) = dangling_link(&path) {
+                self.entries.insert(path, Entry::Symlink(dangling));
+                continue;
+            }
+            let target = self.copy(&path)?;
+            if matches!(self.entries.get(&target), Some(Entry::Directory { .. })) && !is_kernels(&target) {
+                let children = fs::read_dir(&target)
+                    .and_then(|entries| {
+                        entries.map(|entry| entry.map(|e| e.path())).collect::<Result<Vec<_>, _>>()
+                    })
+                    .map_err(|error| unreadable(&target, error))?;
+                left.extend(children.into_iter().filter(|child| !self.entries.contains_key(child)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies one path, the symbolic links on the way to it included, and returns where it leads.
+    fn copy(&mut self, path: &Path) -> Result<PathBuf, Error> {
+        let target = self.resolve(path)?;
+        if self.entries.contains_key(&target) || target.parent().is_none() {
+            return Ok(target);
+        }
+        let metadata = fs::metadata(&target).map_err(|error| unreadable(path, error))?;
+        let permissions = metadata.permissions().mode() & 0o7777;
+        let kind = metadata.file_type();
+        if kind.is_dir() {
+            self.directory(&target, permissions);
+        } else if kind.is_file() {
+            self.entries.insert(target.clone(), Entry::HostFile { path: target.clone(), permissions });
+            for needed in program::needs(&target)? {
+                self.copy(&needed)?;
+            }
+            // Where the loader finds libraries outside its default directories.
+            let cache = Path::new("/etc/ld.so.cache");
+            if cache.exists() && !self.entries.contains_key(cache) {
+                self.copy(cache)?;
+            }
+        }
+        // Devices, sockets and pipes mean nothing in another machine.
+        Ok(target)
+    }
+
+    /// Follows the symbolic links in an absolute path on this machine and puts each into the guest.
+    fn resolve(&mut self, path: &Path) -> Result<PathBuf, Error> {
+        let mut resolved = PathBuf::from("/");
+        let mut left: Vec<OsString> = path.components().rev().map(|c| c.as_os_str().to_owned()).collect();
+        let mut links = 0;
+        while let Some(component) = left.pop() {
+            match Path::new(&component).components().next() {
+                None | Some(Component::CurDir) => continue,
+                Some(Component::RootDir | Component::Prefix(_)) => {
+                    resolved = PathBuf::from("/");
+                    continue;
+                }
+                Some(Component::ParentDir) => {
+                    resolved.pop();
+                    continue;
+                }
+                Some(Component::Normal(_)) => {}
+            }
+            let next = resolved.join(&component);
+            if !fs::symlink_metadata(&next).map_err(|error| unreadable(path, error))?.is_symlink() {
+                resolved = next;
+                continue;
+            }
+            links += 1;
+            if links > LINKS_MAX {
+                return Err(unreadable(path, std::io::Error::other("too many levels of symbolic links")));
+            }
+            let target = fs::read_link(&next).map_err(|error| unreadable(&next, error))?;
+            left.extend(target.components().rev().map(|c| c.as_os_str().to_owned()));
+            self.directory(&resolved, 0o755);
+            self.entries.insert(next, Entry::Symlink(target.into()));
+        }
+        if let Some(parent) = resolved.parent().filter(|parent| parent.parent().is_some()) {
+            self.directory(parent, 0o755);
+        }
+        Ok(resolved)
+    }
+
+    /// Writes the archive.
+    pub fn write(&self, out: impl Write) -> Result<(), Error> {
+        let failed = |error| Error::system("write the initramfs", error);
+        let mut archive = cpio::Writer::new(BufWriter::new(out));
+        for (path, entry) in self.entries.iter().filter(|(path, _)| path.parent().is_some()) {
+            match entry {
+                Entry::Directory { permissions } => archive.directory(path, *permissions),
+                Entry::Symlink(target) => archive.symlink(path, target),
+                Entry::Bytes { content, permissions } => {
+                    archive.file(path, *permissions, content.len() as u64, &mut &content[..])
+                }
+                Entry::HostFile { path: host, permissions } => {
+                    let open = File::open(host).and_then(|file| Ok((file.metadata()?.len(), file)));
+                    let (size, mut file) = open.map_err(|error| unreadable(host, error))?;
+                    archive.file(path, *permissions, size, &mut file)
+                }
+            }
+            .map_err(|error| Error::file(ErrorKind::System, "put into the initramfs", path, error))?;
+        }
+        // The kernel opens this for init's own output before anything is mounted.
+        archive.character_device(Path::new("/dev/console"), 0o600, (5, 1)).map_err(failed)?;
+        archive.finish().map_err(failed)?.into_inner().map_err(|error| failed(error.into_error()))?;
+        Ok(())
+    }
+}
+
+fn dangling_link(path: &Path) -> Option<OsString> {
+    let target = fs::read_link(path).ok()?;
+    (!path.exists()).then(|| target.into())
+}
+
+fn unreadable(path: &Path, error: std::io::Error) -> Error {
+    Error::file(ErrorKind::ProgramNotExecutable, "copy", path, error)
+}
+
+/// File systems of the kernel: the guest mounts its own.
+fn is_kernels(path: &Path) -> bool {
+    ["/proc", "/sys", "/dev"].iter().any(|mount| path == Path::new(mount))
+}
+
+const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n";
+const GROUP: &str = "root:x:0:\nnogroup:x:65534:\n";

@@ -1,0 +1,93 @@
+//! Finds kernels for guests to boot: Debian's cloud kernels, which have all they need built in.
+
+use crate::{Error, ErrorKind};
+use std::cmp::Reverse;
+use std::env;
+use std::path::{Path, PathBuf};
+
+/// All kernels found, best first: `$NODEWISE_KERNEL`, `.nodewise/kernels` in the current directory or
+/// one above it, `$XDG_CACHE_HOME/nodewise/kernels`, `/boot/vmlinuz-*cloud-amd64`; the newest version
+/// first in each place.
+#[must_use]
+pub fn kernels() -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = env::var_os("NODEWISE_KERNEL").map(PathBuf::from).into_iter().collect();
+    if let Ok(here) = env::current_dir() {
+        for directory in here.ancestors() {
+            found.extend(kernels_in(&directory.join(".nodewise/kernels"), ""));
+        }
+    }
+    let cache = env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
+    if let Some(cache) = cache {
+        found.extend(kernels_in(&cache.join("nodewise/kernels"), ""));
+    }
+    found.extend(kernels_in(Path::new("/boot"), "cloud-amd64"));
+    found
+}
+
+/// The kernel to boot: the one asked for, else the first of [`kernels`].
+pub(crate) fn choose(asked: Option<&Path>) -> Result<PathBuf, Error> {
+    let Some(path) = asked.map(Path::to_path_buf).or_else(|| kernels().into_iter().next()) else {
+        return Err(Error::new(
+            ErrorKind::NotInstalled,
+            "no kernel for the guest: run 'make setup' in the nodewise sources, or give one with --kernel or \
+             $NODEWISE_KERNEL (Debian's package linux-image-cloud-amd64 has one)",
+        ));
+    };
+    match std::fs::File::open(&path) {
+        Ok(_) => Ok(path),
+        Err(error) => Err(Error::file(ErrorKind::NotInstalled, "open the guest's kernel", &path, error)),
+    }
+}
+
+fn kernels_in(directory: &Path, ending: &str) -> Vec<PathBuf> {
+    let Ok(entries) = directory.read_dir() else { return Vec::new() };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut names: Vec<String> =
+        names.filter(|name| name.starts_with("vmlinuz") && name.ends_with(ending)).collect();
+    names.sort_by_cached_key(|name| Reverse(version(name)));
+    names.into_iter().map(|name| directory.join(name)).collect()
+}
+
+/// The numbers in a name, so that 6.12 comes after 6.1.
+fn version(name: &str) -> (Vec<u64>, String) {
+    let numbers = name.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok());
+    (numbers.collect(), name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn the_newest_version_comes_first() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in [
+            "vmlinuz-6.1.0-9-cloud-amd64",
+            "vmlinuz-6.12.9+deb12-cloud-amd64",
+            "vmlinuz-6.1.0-50-cloud-amd64",
+            "config-7",
+        ] {
+            fs::write(directory.path().join(name), "").unwrap();
+        }
+        let found = kernels_in(directory.path(), "cloud-amd64");
+        let names: Vec<_> = found.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
+        assert_eq!(
+            names,
+            [
+                "vmlinuz-6.12.9+deb12-cloud-amd64",
+                "vmlinuz-6.1.0-50-cloud-amd64",
+                "vmlinuz-6.1.0-9-cloud-amd64"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_missing_kernel_is_named() {
+        let error = choose(Some(Path::new("/no/such/vmlinuz"))).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotInstalled);
+        assert_eq!(error.to_string(), "cannot open the guest's kernel /no/such/vmlinuz");
+    }
+}

@@ -1,0 +1,185 @@
+//! QEMU's command line, and the choice between KVM and software emulation.
+
+use crate::{Distances, Error, ErrorKind, Node};
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc;
+use std::time::Duration;
+use std::{fmt, thread};
+
+/// How a guest's CPUs are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accelerator {
+    /// The host's CPUs, by /dev/kvm.
+    Kvm,
+    /// Software emulation, a host thread for each CPU.
+    Emulation,
+}
+
+impl fmt::Display for Accelerator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Accelerator::Kvm => "KVM",
+            Accelerator::Emulation => "software emulation",
+        })
+    }
+}
+
+/// A serial line of the guest, see init.sh; QEMU connects each to a socket of this name.
+pub(crate) const LINES: [&str; 3] = ["out", "err", "control"];
+
+/// Ports and interrupts of ttyS1 to ttyS3. A PC's third and fourth share the interrupts of the first two,
+/// and an edge-triggered one that is shared gets lost; the guest learns these from ACPI.
+const LINE_PORTS: [(&str, &str); 3] = [("0x2f8", "3"), ("0x3e8", "5"), ("0x2e8", "7")];
+
+/// Kernel parameters of every guest: nothing that only costs time on a machine that lives for seconds.
+const PARAMETERS: &str = "console=ttyS0 panic=-1 mitigations=off nokaslr tsc=reliable random.trust_cpu=on";
+
+pub(crate) fn executable() -> Result<PathBuf, Error> {
+    crate::program::find("qemu-system-x86_64".as_ref(), Path::new("/")).map_err(|_| {
+        Error::new(
+            ErrorKind::NotInstalled,
+            "no QEMU: run 'make setup' in the nodewise sources, or 'apt-get install --no-install-recommends \
+             qemu-system-x86'",
+        )
+    })
+}
+
+/// The whole command that runs a guest. `directory` holds the sockets and the initramfs.
+pub(crate) fn command(
+    qemu: &Path,
+    accelerator: Accelerator,
+    kernel: &Path,
+    directory: &Path,
+    nodes: &[Node],
+    distances: Option<&Distances>,
+    append: &[String],
+) -> Command {
+    let mut command = base(qemu, accelerator);
+    command.arg("-kernel").arg(kernel).arg("-initrd").arg(directory.join("initramfs"));
+    command.arg("-append").arg([&[PARAMETERS.to_owned()], append].concat().join(" "));
+    command.args(machine(nodes, distances));
+    command.args(["-serial", "stdio"]); // the console
+    for (index, (name, (port, interrupt))) in LINES.iter().zip(LINE_PORTS).enumerate() {
+        let mut path = OsString::from(format!("socket,id={name},path="));
+        path.push(directory.join(name));
+        command.arg("-chardev").arg(path).arg("-device");
+        command.arg(format!("isa-serial,chardev={name},index={},iobase={port},irq={interrupt}", index + 1));
+    }
+    command
+}
+
+/// setpriv takes QEMU down even when this process is killed with no chance to do so.
+fn base(qemu: &Path, accelerator: Accelerator) -> Command {
+    let mut command = match crate::program::find("setpriv".as_ref(), Path::new("/")) {
+        Ok(setpriv) => {
+            let mut command = Command::new(setpriv);
+            command.args(["--pdeathsig", "KILL", "--"]).arg(qemu);
+            command
+        }
+        Err(_) => Command::new(qemu),
+    };
+    match accelerator {
+        Accelerator::Kvm => command.args(["-accel", "kvm", "-cpu", "host"]),
+        Accelerator::Emulation => command.args(["-accel", "tcg,thread=multi", "-cpu", "max,la57=off"]),
+    };
+    command.args(["-M", "pc", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+    // Its own process group: a terminal's Ctrl-C is for us to handle.
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    command
+}
+
+/// Each node with CPUs is a package; where the counts differ, each CPU is one.
+fn machine(nodes: &[Node], distances: Option<&Distances>) -> Vec<String> {
+    let cpus: u32 = nodes.iter().map(|node| node.cpus).sum();
+    let memory_bytes: u64 = nodes.iter().map(|node| node.memory_bytes).sum();
+    let with_cpus: Vec<u32> = nodes.iter().map(|node| node.cpus).filter(|&cpus| cpus > 0).collect();
+    let (sockets, cores) = match with_cpus.as_slice() {
+        [first, rest @ ..] if rest.iter().all(|cpus| cpus == first) => (with_cpus.len() as u32, *first),
+        _ => (cpus, 1),
+    };
+    let mut arguments: Vec<String> = ["-m", &format!("{}M", memory_bytes >> 20)].map(String::from).into();
+    let mut option = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
+    option("-smp", format!("{cpus},sockets={sockets},cores={cores},threads=1"));
+    let mut first_cpu = 0;
+    for (id, node) in nodes.iter().enumerate() {
+        let mut numa = vec![format!("node,nodeid={id}")];
+        if node.cpus > 0 {
+            numa.push(format!("cpus={first_cpu}-{}", first_cpu + node.cpus - 1));
+            first_cpu += node.cpus;
+        }
+        if node.memory_bytes > 0 {
+            option("-object", format!("memory-backend-ram,id=memory{id},size={}M", node.memory_bytes >> 20));
+            numa.push(format!("memdev=memory{id}"));
+        }
+        option("-numa", numa.join(","));
+    }
+    for (from, row) in distances.map(Distances::rows).unwrap_or_default().iter().enumerate() {
+        for (to, value) in row.iter().enumerate() {
+            option("-numa", format!("dist,src={from},dst={to},val={value}"));
+        }
+    }
+    arguments
+}
+
+/// How long a kernel under KVM may take to its first line; it takes some 0.3 s.
+const KVM_PROBE_LIMIT: Duration = Duration::from_secs(2);
+
+/// KVM where a kernel really starts on it, else emulation. There are machines whose /dev/kvm opens, and
+/// even runs a few instructions, and then hangs. Found out once a process.
+pub(crate) fn accelerator(qemu: &Path, kernel: &Path) -> Accelerator {
+    static FOUND: OnceLock<Accelerator> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let usable = OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
+        if usable && kernel_starts(qemu, kernel) { Accelerator::Kvm } else { Accelerator::Emulation }
+    })
+}
+
+fn kernel_starts(qemu: &Path, kernel: &Path) -> bool {
+    let mut command = base(qemu, Accelerator::Kvm);
+    command.arg("-kernel").arg(kernel).args(["-append", "earlyprintk=ttyS0 console=ttyS0"]);
+    command.args(["-m", "256M", "-serial", "stdio"]).stderr(Stdio::null());
+    let Ok(mut child) = command.spawn() else { return false };
+    let (sender, receiver) = mpsc::channel();
+    if let Some(console) = child.stdout.take() {
+        thread::spawn(move || {
+            let lines = BufReader::new(console).split(b'\n').map_while(Result::ok);
+            let version = b"Linux version";
+            let started =
+                lines.take(100).any(|line| line.windows(version.len()).any(|words| words == version));
+            let _ = sender.send(started); // nobody listens when the limit has passed
+        });
+    }
+    let started = receiver.recv_timeout(KVM_PROBE_LIMIT).unwrap_or(false);
+    let _ = child.kill();
+    let _ = child.wait();
+    started
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uneven_nodes_are_laid_out_one_after_the_other() {
+        let node = |cpus, mib: u64| Node { cpus, memory_bytes: mib << 20 };
+        let distances = Distances::parse("10,20,17;20,10,28;17,28,10", 3).unwrap();
+        let arguments = machine(&[node(2, 1024), node(1, 512), node(0, 256)], Some(&distances)).join(" ");
+        assert!(arguments.starts_with("-m 1792M -smp 3,sockets=3,cores=1,threads=1"), "{arguments}");
+        assert!(arguments.contains("-numa node,nodeid=0,cpus=0-1,memdev=memory0"));
+        assert!(arguments.contains("-numa node,nodeid=1,cpus=2-2,memdev=memory1"));
+        assert!(arguments.contains("-numa node,nodeid=2,memdev=memory2"));
+        assert!(arguments.contains("-numa dist,src=0,dst=2,val=17"));
+    }
+
+    #[test]
+    fn equal_nodes_are_packages() {
+        let arguments = machine(&[Node { cpus: 2, memory_bytes: 1 << 30 }; 4], None).join(" ");
+        assert!(arguments.contains("-smp 8,sockets=4,cores=2,threads=1"), "{arguments}");
+    }
+}

@@ -1,0 +1,228 @@
+//! A QEMU that runs: its serial lines are read by a thread each, and one loop follows what they say.
+
+use crate::qemu::LINES;
+use crate::{Error, ErrorKind, Stage, Streams};
+use std::io::{self, Read};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Child, Command};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A guest that is not up by then is taken for hung. Emulated on a busy machine, 8 nodes take some 20 s.
+const BOOT_LIMIT: Duration = Duration::from_secs(180);
+/// QEMU connects its serial lines before it does anything that takes long.
+const CONNECT_LIMIT: Duration = Duration::from_secs(20);
+/// How often the stop flag is looked at.
+const TICK: Duration = Duration::from_millis(50);
+/// How much of the console an error shows, and how much is kept for it.
+const CONSOLE_LINES: usize = 15;
+const CONSOLE_BYTES: usize = 64 << 10;
+
+/// Where bytes came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Console,
+    Stdout,
+    Stderr,
+    Control,
+}
+
+/// A QEMU process, killed when dropped.
+pub(crate) struct Running {
+    child: Child,
+    /// Bytes of each source in order; empty ones at its end.
+    received: Receiver<(Source, Vec<u8>)>,
+    /// Gone as soon as QEMU has read what is in it, so that not even kill -9 leaves it behind.
+    directory: Option<TempDir>,
+    console: Vec<u8>,
+}
+
+impl Running {
+    pub fn start(command: &mut Command, directory: TempDir) -> Result<Self, Error> {
+        let listeners: io::Result<Vec<UnixListener>> =
+            LINES.iter().map(|name| UnixListener::bind(directory.path().join(name))).collect();
+        let listeners =
+            listeners.map_err(|error| Error::system("listen for the guest's serial lines", error))?;
+        let mut child = command.spawn().map_err(|error| Error::system("start QEMU", error))?;
+        let (sender, received) = mpsc::channel();
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let mut running = Running { child, received, directory: Some(directory), console: Vec::new() };
+        read_all(stdout, Source::Console, &sender);
+        read_all(stderr, Source::Console, &sender);
+        let deadline = Instant::now() + CONNECT_LIMIT;
+        for (listener, source) in listeners.iter().zip([Source::Stdout, Source::Stderr, Source::Control]) {
+            let stream = running.accept(listener, deadline)?;
+            read_all(Some(stream), source, &sender);
+        }
+        Ok(running)
+    }
+
+    fn accept(&mut self, listener: &UnixListener, deadline: Instant) -> Result<UnixStream, Error> {
+        let failed = |error| Error::system("connect the guest's serial lines", error);
+        listener.set_nonblocking(true).map_err(failed)?;
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    stream.set_nonblocking(false).map_err(failed)?;
+                    return Ok(stream);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(failed(error)),
+            }
+            if self.child.try_wait().map_err(failed)?.is_some() {
+                return Err(self.died());
+            }
+            if Instant::now() > deadline {
+                return Err(self.guest_error("QEMU does not connect its serial lines"));
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Follows the guest to its end and returns the program's exit status.
+    pub fn follow(mut self, streams: &mut Streams<'_>, time_limit: Option<Duration>) -> Result<u8, Error> {
+        let mut deadline = Some(Instant::now() + BOOT_LIMIT);
+        let mut up = false;
+        let mut control = Vec::new();
+        loop {
+            if streams.stop.load(Ordering::Relaxed) {
+                return Err(Error::new(ErrorKind::Stopped, "stopped"));
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                let Some(limit) = time_limit.filter(|_| up) else {
+                    return Err(self.guest_error("the guest hangs: it is not up after 180 s"));
+                };
+                let limit = limit.as_secs_f64();
+                return Err(Error::new(
+                    ErrorKind::TimeLimit,
+                    format!("the time limit of {limit} s was reached"),
+                ));
+            }
+            let (source, bytes) = match self.received.recv_timeout(TICK) {
+                Ok(received) => received,
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => return Err(self.died()),
+            };
+            if source != Source::Control {
+                self.pass_on(source, &bytes, streams)?;
+                continue;
+            }
+            if bytes.is_empty() {
+                return Err(self.died());
+            }
+            control.extend(bytes);
+            while let Some(end) = control.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = control.drain(..=end).collect();
+                match line.trim_ascii() {
+                    b"up" => {
+                        up = true;
+                        deadline = time_limit.map(|limit| Instant::now() + limit);
+                        self.directory = None;
+                        streams.progress(Stage::Running);
+                    }
+                    line => {
+                        let status =
+                            line.strip_prefix(b"exit ").and_then(|status| std::str::from_utf8(status).ok());
+                        let Some(status) = status.and_then(|status| status.parse().ok()) else {
+                            let line = String::from_utf8_lossy(line).into_owned();
+                            return Err(self.guest_error(&format!("the guest's init says '{line}'")));
+                        };
+                        return self.finish(status, streams);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The program has ended and all it wrote has left the guest: what is still in the sockets is read.
+    fn finish(mut self, status: u8, streams: &mut Streams<'_>) -> Result<u8, Error> {
+        self.end();
+        while let Ok((source, bytes)) = self.received.recv() {
+            self.pass_on(source, &bytes, streams)?;
+        }
+        streams.stdout.flush().and_then(|()| streams.stderr.flush()).map_err(Error::output)?;
+        Ok(status)
+    }
+
+    fn pass_on(&mut self, source: Source, bytes: &[u8], streams: &mut Streams<'_>) -> Result<(), Error> {
+        match source {
+            Source::Stdout => streams.stdout.write_all(bytes).and_then(|()| streams.stdout.flush()),
+            Source::Stderr => streams.stderr.write_all(bytes).and_then(|()| streams.stderr.flush()),
+            Source::Control => Ok(()),
+            Source::Console => {
+                self.keep(bytes);
+                streams.console.as_mut().map_or(Ok(()), |console| console.write_all(bytes))
+            }
+        }
+        .map_err(Error::output)
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        self.console.extend(bytes);
+        let excess = self.console.len().saturating_sub(CONSOLE_BYTES);
+        self.console.drain(..excess);
+    }
+
+    /// QEMU is gone, or the guest has switched itself off, without an exit status.
+    fn died(&mut self) -> Error {
+        // The console's last words may still be on their way.
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while let Ok((source, bytes)) =
+            self.received.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        {
+            if source == Source::Console {
+                self.keep(&bytes);
+            }
+        }
+        self.end();
+        let console = String::from_utf8_lossy(&self.console);
+        match console.lines().find_map(|line| line.split_once("Kernel panic - not syncing: ")) {
+            Some((_, why)) => {
+                let what = format!("the guest's kernel panicked: {}", why.trim());
+                self.guest_error(&what)
+            }
+            None => self.guest_error("the guest went away before the program ended"),
+        }
+    }
+
+    fn guest_error(&self, what: &str) -> Error {
+        let console = String::from_utf8_lossy(&self.console);
+        let lines: Vec<&str> = console.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+        let last = &lines[lines.len().saturating_sub(CONSOLE_LINES)..];
+        let console =
+            if last.is_empty() { "\n  (nothing)".into() } else { format!("\n  {}", last.join("\n  ")) };
+        Error::new(ErrorKind::Guest, format!("{what}; its console's last lines:{console}"))
+    }
+
+    fn end(&mut self) {
+        // Fails where it has ended already, and then wait gives its status all the same.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn read_all(stream: Option<impl Read + Send + 'static>, source: Source, sender: &Sender<(Source, Vec<u8>)>) {
+    let (Some(mut stream), sender) = (stream, sender.clone()) else { return };
+    thread::spawn(move || {
+        let mut buffer = [0; 16 << 10];
+        loop {
+            let count = match stream.read(&mut buffer) {
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => 0, // QEMU was killed: the end, as good as any
+            };
+            if sender.send((source, buffer[..count].to_vec())).is_err() || count == 0 {
+                return;
+            }
+        }
+    });
+}
