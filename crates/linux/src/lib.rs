@@ -1,2 +1,13 @@
-//! Placeholder.
+//! The live machine: samplers, the mover, processes, kernel settings, and the [`LinuxMachine`] made of them.
 #![forbid(unsafe_code)]
+
+mod error;
+pub mod kernel;
+mod machine;
+pub mod mover;
+pub mod process;
+pub mod sampler;
+pub mod settings;
+
+pub use error::{Error, ErrorKind};
+pub use machine::{LinuxMachine, MachineSettings, Totals, require_nodes};

@@ -1,0 +1,180 @@
+//! `workload`: threads pinned one to a node, memory touched first by one of them, and a line a second saying where the pages
+//! are.
+#![forbid(unsafe_code)]
+
+use anyhow::{Context as _, bail};
+use clap::Parser;
+use nodewise_bench::pattern::{Pattern, Touch};
+use nodewise_bench::report::Placement;
+use nodewise_sys::{
+    Advice, CpuSet, Mapping, MappingOptions, Usage, Whose, query_pages, sched_setaffinity, usage,
+};
+use nodewise_topology::{NodeId, Topology};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// A program with a known access pattern that reports where its pages are
+#[derive(Parser)]
+#[command(after_help = "Example:\n  workload private --mebibytes 64 --seconds 20")]
+struct Args {
+    /// Who touches what
+    pattern: Pattern,
+    /// Memory in all, in MiB
+    #[arg(long, default_value_t = 64)]
+    mebibytes: usize,
+    /// How long to run
+    #[arg(long, default_value_t = 20.0)]
+    seconds: f64,
+    /// End sooner, after this many passes of every thread over its pages
+    #[arg(long)]
+    passes: Option<u64>,
+    /// Threads on each node that has CPUs
+    #[arg(long, default_value_t = 1)]
+    threads_per_node: usize,
+    /// Ask for huge pages
+    #[arg(long)]
+    huge: bool,
+    /// Rest after each pass, in microseconds
+    #[arg(long, default_value_t = 0)]
+    rest_us: u64,
+    /// Write the reports here instead of on standard output
+    #[arg(long)]
+    report: Option<std::path::PathBuf>,
+}
+
+const WORDS_PER_PAGE: usize = 512;
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let topology = Topology::live()?;
+    let nodes: Vec<_> = topology.nodes().iter().filter(|node| !node.cpus.is_empty()).collect();
+    let threads = nodes.len() * args.threads_per_node;
+    let pages = (args.mebibytes << 20) / 4096;
+    if pages < 512 {
+        bail!("--mebibytes {}: at least 2 are needed", args.mebibytes);
+    }
+    let options = MappingOptions { align_bytes: 2 << 20, ..MappingOptions::default() };
+    let memory = Mapping::new(pages * 4096, options).context("cannot map memory")?;
+    let huge = args.huge || args.pattern == Pattern::FalseShare;
+    memory.advise(0..memory.bytes(), if huge { Advice::HugePage } else { Advice::NoHugePage })?;
+
+    let pin = |t: usize| {
+        let mut cpus = CpuSet::new();
+        nodes[t % nodes.len()].cpus.iter().for_each(|cpu| cpus.insert(cpu.0));
+        sched_setaffinity(0, &cpus)
+    };
+    let node_of = |t: usize| nodes[t % nodes.len()].id;
+    let words = memory.as_atomics();
+    for t in 0..threads {
+        pin(t)?;
+        (0..pages)
+            .filter(|&page| args.pattern.first_toucher(page, threads, pages) == t)
+            .for_each(|page| words[page * WORDS_PER_PAGE].store(1, Ordering::Relaxed));
+    }
+
+    let stop = AtomicBool::new(false);
+    let passes: Vec<AtomicU64> = (0..threads).map(|_| AtomicU64::new(0)).collect();
+    let uses: Vec<Vec<usize>> = (0..threads).map(|t| args.pattern.pages_of(t, threads, pages)).collect();
+    let mut out: Box<dyn std::io::Write> = match &args.report {
+        Some(path) => Box::new(
+            std::fs::File::create(path).with_context(|| format!("cannot create {}", path.display()))?,
+        ),
+        None => Box::new(std::io::stdout()),
+    };
+    std::thread::scope(|scope| -> anyhow::Result<()> {
+        let (finished, ended) = mpsc::channel();
+        for t in 0..threads {
+            let (stop, passes, uses) = (&stop, &passes[t], &uses[t]);
+            let (touch, rest) = (args.pattern.touch(), Duration::from_micros(args.rest_us));
+            let (limit, pin, finished) = (args.passes.unwrap_or(u64::MAX), &pin, finished.clone());
+            scope.spawn(move || {
+                pin(t).expect("a node's own CPUs are there");
+                while !uses.is_empty()
+                    && passes.load(Ordering::Relaxed) < limit
+                    && !stop.load(Ordering::Relaxed)
+                {
+                    run_pass(words, uses, touch);
+                    passes.fetch_add(1, Ordering::Relaxed);
+                    if !rest.is_zero() {
+                        std::thread::sleep(rest);
+                    }
+                }
+                // The receiver lives as long as the scope.
+                let _ = finished.send(());
+            });
+        }
+        let begin = Instant::now();
+        let mut running = threads;
+        loop {
+            let left = args.seconds - begin.elapsed().as_secs_f64();
+            let last = left <= 0.0 || (args.passes.is_some() && running == 0);
+            stop.store(last, Ordering::Relaxed);
+            let done = passes.iter().map(|p| p.load(Ordering::Relaxed)).sum();
+            let placement = look(&topology, &memory, &uses, node_of, begin, done)?;
+            writeln!(out, "{}", serde_json::to_string(&placement)?)?;
+            out.flush()?;
+            if last {
+                return Ok(());
+            }
+            let until = Instant::now() + Duration::from_secs_f64(left.min(1.0));
+            while let Ok(()) = ended.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                running -= 1;
+                if running == 0 && args.passes.is_some() {
+                    break;
+                }
+            }
+        }
+    })
+}
+
+/// Where the pages are now, asked of the kernel page by page.
+fn look(
+    topology: &Topology,
+    memory: &Mapping,
+    uses: &[Vec<usize>],
+    node_of: impl Fn(usize) -> NodeId,
+    begin: Instant,
+    passes: u64,
+) -> anyhow::Result<Placement> {
+    let addresses: Vec<u64> = (0..memory.pages()).map(|page| memory.page_address(page)).collect();
+    let mut homes = vec![0; addresses.len()];
+    query_pages(0, &addresses, &mut homes)?;
+    let mut pages_by_node = vec![0; topology.node_count()];
+    for home in homes.iter().filter_map(|&home| topology.index_of(NodeId(u32::try_from(home).ok()?))) {
+        pages_by_node[home.get()] += 1;
+    }
+    let shares: Vec<f64> = uses
+        .iter()
+        .enumerate()
+        .filter(|(_, uses)| !uses.is_empty())
+        .map(|(t, uses)| {
+            let local = uses.iter().filter(|&&page| homes[page] == node_of(t).0 as i32).count();
+            100.0 * local as f64 / uses.len() as f64
+        })
+        .collect();
+    let Usage { user_ns, system_ns, .. } = usage(Whose::Process)?;
+    Ok(Placement {
+        seconds: begin.elapsed().as_secs_f64(),
+        pages_by_node,
+        local_percent: shares.iter().sum::<f64>() / shares.len().max(1) as f64,
+        local_percent_min: shares.iter().copied().reduce(f64::min).unwrap_or(0.0),
+        passes,
+        user_seconds: user_ns as f64 / 1e9,
+        system_seconds: system_ns as f64 / 1e9,
+    })
+}
+
+fn run_pass(words: &[AtomicU64], pages: &[usize], touch: Touch) {
+    for &page in pages {
+        let word = &words[page * WORDS_PER_PAGE];
+        match touch {
+            Touch::Read => {
+                std::hint::black_box(word.load(Ordering::Relaxed));
+            }
+            Touch::Write => {
+                word.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}

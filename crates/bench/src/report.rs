@@ -1,0 +1,23 @@
+//! What the workload program says about its own placement, one JSON line at a time.
+
+use serde::{Deserialize, Serialize};
+
+/// Placement at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Placement {
+    /// Seconds since the threads began.
+    pub seconds: f64,
+    /// Pages by home node, by dense node index.
+    pub pages_by_node: Vec<u64>,
+    /// Share of the threads' accesses that go to their own node, in percent, if each thread touches its pages equally
+    /// often (as it does). 0 without accesses.
+    pub local_percent: f64,
+    /// The worst thread's share.
+    pub local_percent_min: f64,
+    /// Passes over their pages that all threads together have finished.
+    pub passes: u64,
+    /// CPU time of the program so far, in seconds: user, then kernel.
+    pub user_seconds: f64,
+    /// Kernel CPU time so far, in seconds.
+    pub system_seconds: f64,
+}

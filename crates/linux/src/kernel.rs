@@ -1,0 +1,150 @@
+//! The running kernel, as the mover and the machine see it.
+
+use crate::mover::Kernel;
+use nodewise_engine::{HUGE_PAGE_PAGES, PageNumber};
+use nodewise_sys::{Clock, Error, MoveFlags, clock_ns};
+use nodewise_topology::NodeId;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
+/// System calls and files of the live machine.
+#[derive(Debug, Default)]
+pub struct LiveKernel {
+    huge_pages: HugePages,
+}
+
+impl Kernel for LiveKernel {
+    fn query(&mut self, pid: u32, addresses: &[u64], status: &mut [i32]) -> Result<(), Error> {
+        nodewise_sys::query_pages(pid as i32, addresses, status)
+    }
+
+    fn move_pages(
+        &mut self,
+        pid: u32,
+        addresses: &[u64],
+        nodes: &[i32],
+        status: &mut [i32],
+        flags: MoveFlags,
+    ) -> Result<u64, Error> {
+        nodewise_sys::move_pages(pid as i32, addresses, nodes, status, flags)
+    }
+
+    fn is_huge(&mut self, pid: u32, page: PageNumber) -> bool {
+        self.huge_pages.look(pid, page)
+    }
+
+    fn free_bytes(&mut self, node: NodeId) -> u64 {
+        free_bytes(node).unwrap_or(0)
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        now_ns()
+    }
+}
+
+impl LiveKernel {
+    /// Forgets a process that has ended.
+    pub fn forget(&mut self, pid: u32) {
+        self.huge_pages.pagemaps.remove(&pid);
+    }
+}
+
+/// Now, on the clock that perf events are told to use.
+#[must_use]
+pub fn now_ns() -> u64 {
+    clock_ns(Clock::Monotonic).expect("every kernel has this clock")
+}
+
+/// Free memory of a node (`/sys/devices/system/node/nodeN/meminfo`).
+#[must_use]
+pub fn free_bytes(node: NodeId) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/sys/devices/system/node/node{node}/meminfo")).ok()?;
+    let line = text.lines().find(|line| line.contains("MemFree:"))?;
+    let kib: u64 = line.split_ascii_whitespace().rev().nth(1)?.parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// Which pages are huge: `/proc/PID/pagemap` for the page frame and `/proc/kpageflags` for what it is
+/// (`Documentation/admin-guide/mm/pagemap.rst`). Both need root; without it no page is known to be huge.
+#[derive(Debug)]
+struct HugePages {
+    flags: Option<File>,
+    pagemaps: BTreeMap<u32, Option<File>>,
+}
+
+/// `KPF_THP`: part of a transparent huge page, however it is mapped.
+const KPF_THP: u64 = 1 << 22;
+/// `KPF_HUGE`: part of a hugetlbfs page.
+const KPF_HUGE: u64 = 1 << 17;
+/// Bit 63 of a pagemap entry.
+const PRESENT: u64 = 1 << 63;
+/// Bits 0-54 of a pagemap entry; 0 for those who may not know.
+const FRAME: u64 = (1 << 55) - 1;
+
+impl Default for HugePages {
+    fn default() -> Self {
+        Self { flags: File::open("/proc/kpageflags").ok(), pagemaps: BTreeMap::new() }
+    }
+}
+
+impl HugePages {
+    fn look(&mut self, pid: u32, page: PageNumber) -> bool {
+        let Some(flags) = &self.flags else { return false };
+        let pagemap =
+            self.pagemaps.entry(pid).or_insert_with(|| File::open(format!("/proc/{pid}/pagemap")).ok());
+        let Some(entry) = pagemap.as_ref().and_then(|file| read_u64(file, page.0)) else { return false };
+        let frame = entry & FRAME;
+        if entry & PRESENT == 0 || frame == 0 {
+            return false;
+        }
+        // Smaller folios (mTHP) carry the flag too, but only a 2 MiB one begins and ends at these frames.
+        let offset = page.0 % HUGE_PAGE_PAGES;
+        if frame % HUGE_PAGE_PAGES != offset {
+            return false;
+        }
+        let is_part = |frame| read_u64(flags, frame).is_some_and(|flags| flags & (KPF_THP | KPF_HUGE) != 0);
+        is_part(frame - offset) && is_part(frame - offset + HUGE_PAGE_PAGES - 1)
+    }
+}
+
+fn read_u64(file: &File, index: u64) -> Option<u64> {
+    let mut bytes = [0; 8];
+    file.read_exact_at(&mut bytes, index * 8).ok()?;
+    Some(u64::from_ne_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodewise_sys::{Advice, Mapping, MappingOptions};
+    use std::sync::atomic::Ordering;
+
+    fn touched(advice: Advice) -> Mapping {
+        let mapping =
+            Mapping::new(4 << 20, MappingOptions { align_bytes: 2 << 20, ..MappingOptions::default() })
+                .unwrap();
+        mapping.advise(0..mapping.bytes(), advice).unwrap();
+        mapping.as_atomics().iter().step_by(512).for_each(|word| word.store(1, Ordering::Relaxed));
+        mapping
+    }
+
+    #[test]
+    fn small_pages_are_not_huge() {
+        let mapping = touched(Advice::NoHugePage);
+        let mut kernel = LiveKernel::default();
+        assert!(!kernel.is_huge(std::process::id(), PageNumber(mapping.page_address(3) / 4096)));
+    }
+
+    #[test]
+    fn knows_the_free_memory_of_node_0() {
+        assert!(free_bytes(NodeId(0)).unwrap() > 0);
+        assert_eq!(free_bytes(NodeId(9999)), None);
+    }
+
+    #[test]
+    fn the_clock_goes_forward() {
+        let before = now_ns();
+        assert!(now_ns() >= before);
+    }
+}

@@ -1,0 +1,335 @@
+//! [`LinuxMachine`]: the engine's window on the running system.
+
+use crate::kernel::{LiveKernel, now_ns};
+use crate::mover::{Kernel as _, Mover, MoverSettings};
+use crate::process::{Processes, ReadCost};
+use crate::sampler::Sampler;
+use crate::{Error, ErrorKind};
+use nodewise_engine::{
+    Action, Counters, Decision, Machine, Mapping, MappingKind, Measure, Observation, Outcome, PageNumber,
+    PageSize, Pid, ProcessState, Sample, SamplingRate,
+};
+use nodewise_sys::MoveFlags;
+use nodewise_topology::{NodeId, NodeIndex, Topology};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+/// How the live machine works.
+#[derive(Clone, Copy, Debug)]
+pub struct MachineSettings {
+    /// Bounds on moving.
+    pub mover: MoverSettings,
+    /// Most time that carrying out one round's decisions may take; the rest waits for the next.
+    pub apply: Duration,
+}
+
+impl Default for MachineSettings {
+    fn default() -> Self {
+        Self { mover: MoverSettings::default(), apply: Duration::from_millis(500) }
+    }
+}
+
+/// What the machine did since it was opened.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Totals {
+    /// Samples of managed processes.
+    pub samples: u64,
+    /// Samples lost in the kernel or in the rings.
+    pub samples_lost: u64,
+    /// What was read from `/proc`.
+    pub read: ReadCost,
+    /// Pages whose home was asked for.
+    pub homes_queried: u64,
+    /// Pages that the kernel's own balancing moved meanwhile, machine-wide.
+    pub pages_moved_by_kernel: u64,
+}
+
+/// The running system: some of its processes, their samples, and the power to move their pages.
+pub struct LinuxMachine {
+    topology: Topology,
+    processes: Processes,
+    mappings: BTreeMap<Pid, Vec<Mapping>>,
+    sampler: Box<dyn Sampler>,
+    mover: Mover<LiveKernel>,
+    settings: MachineSettings,
+    samples: Vec<Sample>,
+    huge: HugeCache,
+    interval_began_ns: u64,
+    losses_before: u64,
+    migrated_before: u64,
+    migrated_at_start: u64,
+    totals: Totals,
+}
+
+impl LinuxMachine {
+    /// A machine that manages `processes`.
+    #[must_use]
+    pub fn new(
+        topology: Topology,
+        processes: Processes,
+        sampler: Box<dyn Sampler>,
+        settings: MachineSettings,
+    ) -> Self {
+        let node_bytes = topology.nodes().iter().map(|node| (node.id, node.memory_total_bytes)).collect();
+        let migrated = pages_migrated_by_kernel();
+        let mut machine = Self {
+            topology,
+            processes,
+            mappings: BTreeMap::new(),
+            sampler,
+            mover: Mover::new(LiveKernel::default(), settings.mover, node_bytes),
+            settings,
+            samples: Vec::new(),
+            huge: HugeCache::default(),
+            interval_began_ns: now_ns(),
+            losses_before: 0,
+            migrated_before: migrated,
+            migrated_at_start: migrated,
+            totals: Totals::default(),
+        };
+        machine.processes.update();
+        machine
+    }
+
+    /// Empties the samplers' rings; call it several times an interval, so that they do not overrun.
+    pub fn drain(&mut self) {
+        let Self { sampler, processes, samples, .. } = self;
+        sampler.drain(&|pid| processes.contains(pid), samples);
+    }
+
+    /// Looks for new and ended processes between intervals.
+    pub fn update_processes(&mut self) {
+        self.processes.update();
+    }
+
+    /// Whether any managed process is alive.
+    #[must_use]
+    pub fn has_processes(&self) -> bool {
+        self.processes.iter().next().is_some()
+    }
+
+    /// The managed processes that are alive.
+    pub fn pids(&self) -> impl Iterator<Item = Pid> {
+        self.processes.iter().map(|process| process.pid)
+    }
+
+    /// The sampler in use.
+    #[must_use]
+    pub fn sampler(&self) -> &dyn Sampler {
+        &*self.sampler
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub const fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// Stops sampling and puts every kernel setting back.
+    pub fn close(&mut self) -> Result<(), Error> {
+        self.sampler.close()
+    }
+
+    /// Asks the kernel where the sampled pages are, and how large they are.
+    fn fill_homes(&mut self) {
+        self.samples.sort_unstable_by_key(|s| (s.pid, s.address));
+        let mut begin = 0;
+        while begin < self.samples.len() {
+            let pid = self.samples[begin].pid;
+            let end = begin + self.samples[begin..].partition_point(|s| s.pid == pid);
+            let mut pages: Vec<u64> =
+                self.samples[begin..end].iter().map(|s| s.address.page().address().0).collect();
+            pages.dedup();
+            let mut homes = vec![-1; pages.len()];
+            self.totals.homes_queried += pages.len() as u64;
+            for (pages, homes) in pages.chunks(QUERY_PAGES).zip(homes.chunks_mut(QUERY_PAGES)) {
+                // The process may be gone: then its homes stay unknown, and the next update drops it.
+                let _ = self.mover.kernel().query(pid.0, pages, homes);
+            }
+            let mappings = self.mappings.get(&pid).map_or(&[][..], Vec::as_slice);
+            let mut at = 0;
+            for sample in &mut self.samples[begin..end] {
+                let page = sample.address.page();
+                while pages[at] != page.address().0 {
+                    at += 1;
+                }
+                let home = u32::try_from(homes[at]).ok().map(NodeId);
+                sample.home = home.and_then(|id| self.topology.index_of(id));
+                let may_be_huge = mapping_of(mappings, page).is_none_or(|m| m.kind != MappingKind::File);
+                if may_be_huge && self.huge.look(self.mover.kernel(), pid, page) {
+                    sample.page_size = PageSize::Huge;
+                }
+            }
+            begin = end;
+        }
+    }
+
+    fn counters(&mut self, duration_ns: u64) -> Counters {
+        let migrated = pages_migrated_by_kernel();
+        let moved_by_kernel = migrated.saturating_sub(self.migrated_before);
+        self.migrated_before = migrated;
+        self.totals.pages_moved_by_kernel = migrated.saturating_sub(self.migrated_at_start);
+        let rate = self.samples.len() as f64 / (duration_ns.max(1) as f64 / 1e9);
+        let free_bytes =
+            self.topology.nodes().iter().map(|node| crate::kernel::free_bytes(node.id).unwrap_or(0));
+        Counters {
+            traffic: Measure::Unknown,
+            access_rate: if self.sampler.is_proportional() { Measure::Unknown } else { Measure::Proxy(rate) },
+            read_percent: Measure::Unknown,
+            latency_cycles: Measure::Unknown,
+            instructions: Measure::Unknown,
+            cycles: Measure::Unknown,
+            cache_misses: Measure::Unknown,
+            free_bytes: free_bytes.collect(),
+            total_bytes: self.topology.nodes().iter().map(|node| node.memory_total_bytes).collect(),
+            pages_moved_by_kernel: Measure::Measured(moved_by_kernel),
+        }
+    }
+
+    fn carry_out(&mut self, decision: &Decision, deadline_ns: u64) -> Outcome {
+        if !self.processes.is_same(decision.pid) {
+            return Outcome { process_gone: true, ..Outcome::default() };
+        }
+        let mappings = self.mappings.get(&decision.pid).map_or(&[][..], Vec::as_slice);
+        // Memory that processes share on purpose moves as a whole; a file's pages belong to others too and stay.
+        let shared = mapping_of(mappings, decision.range.start)
+            .is_some_and(|mapping| mapping.kind == MappingKind::Shared);
+        let flags = if shared { MoveFlags::All } else { MoveFlags::Exclusive };
+        let topology = &self.topology;
+        let (pid, range) = (decision.pid.0, decision.range);
+        let mut go = |target: &dyn Fn(PageNumber, NodeIndex) -> Option<NodeIndex>| {
+            self.mover.carry_out(pid, range, flags, deadline_ns, |page, home| {
+                target(page, topology.index_of(home)?).map(|to| topology.id_of(to))
+            })
+        };
+        match &decision.action {
+            Action::Collocate { to } => go(&|_, _| Some(*to)),
+            Action::CollocateEach { pages } => go(&|page, _| {
+                let at = pages.binary_search_by_key(&page, |target| target.page).ok()?;
+                Some(pages[at].to)
+            }),
+            Action::Interleave(interleaving) => {
+                go(&|page, home| interleaving.target(page).filter(|_| home == interleaving.from))
+            }
+            Action::Replicate => Outcome { only_reported: true, ..Outcome::default() },
+        }
+    }
+}
+
+impl Machine for LinuxMachine {
+    type Error = Error;
+
+    fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    fn observe(&mut self) -> Result<Observation, Error> {
+        self.drain();
+        self.processes.update();
+        self.mappings.retain(|&pid, _| self.processes.contains(pid));
+        let mut states = Vec::new();
+        for process in self.processes.iter() {
+            if let Some(mappings) = &process.mappings {
+                self.mappings.insert(process.pid, mappings.clone());
+            }
+            states.push(ProcessState {
+                pid: process.pid,
+                fresh: process.fresh,
+                resident_pages: process.resident_pages,
+                mappings: process.mappings.clone(),
+            });
+        }
+        self.huge.next_interval(&self.processes);
+        let processes = &self.processes;
+        self.samples.retain(|sample| processes.contains(sample.pid));
+        self.fill_homes();
+        let end_ns = now_ns();
+        let duration_ns = end_ns.saturating_sub(self.interval_began_ns);
+        self.interval_began_ns = end_ns;
+        let counters = self.counters(duration_ns);
+        let losses = self.sampler.losses();
+        let lost = losses.lost + losses.malformed;
+        let samples_lost = lost.saturating_sub(self.losses_before);
+        self.losses_before = lost;
+        self.totals.samples += self.samples.len() as u64;
+        self.totals.samples_lost += samples_lost;
+        self.totals.read = self.processes.cost();
+        let samples = std::mem::take(&mut self.samples);
+        Ok(Observation { end_ns, duration_ns, counters, samples, samples_lost, processes: states })
+    }
+
+    fn apply(&mut self, decisions: &[Decision]) -> Result<Vec<Outcome>, Error> {
+        let deadline_ns = now_ns() + self.settings.apply.as_nanos() as u64;
+        Ok(decisions.iter().map(|decision| self.carry_out(decision, deadline_ns)).collect())
+    }
+
+    fn set_sampling(&mut self, rate: SamplingRate) -> Result<(), Error> {
+        self.sampler.set_rate(rate)
+    }
+}
+
+/// Pages in one query: about 0.3 ms.
+const QUERY_PAGES: usize = 4096;
+
+fn mapping_of(mappings: &[Mapping], page: PageNumber) -> Option<&Mapping> {
+    let after = mappings.partition_point(|mapping| mapping.range.start <= page);
+    mappings[..after].last().filter(|mapping| mapping.range.contains(page))
+}
+
+/// Pages that the kernel's balancing has moved since boot (`/proc/vmstat`, `numa_pages_migrated`); 0 on kernels without.
+fn pages_migrated_by_kernel() -> u64 {
+    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let value = text.lines().find_map(|line| line.strip_prefix("numa_pages_migrated "));
+    value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+}
+
+/// What is known of 2 MiB blocks: asking takes two reads, so an answer is believed for some intervals, and only so many
+/// are asked for in one.
+#[derive(Debug, Default)]
+struct HugeCache {
+    known: HashMap<(Pid, PageNumber), (bool, u32)>,
+    interval: u32,
+    asked: u32,
+}
+
+impl HugeCache {
+    /// An answer holds this many intervals.
+    const BELIEVED_INTERVALS: u32 = 5;
+    /// Questions in an interval; two reads of some microseconds each.
+    const ASKED_MAX: u32 = 4096;
+
+    fn next_interval(&mut self, processes: &Processes) {
+        self.interval += 1;
+        self.asked = 0;
+        let interval = self.interval;
+        self.known.retain(|(pid, _), (_, asked)| {
+            interval - *asked < 4 * Self::BELIEVED_INTERVALS && processes.contains(*pid)
+        });
+    }
+
+    fn look(&mut self, kernel: &mut LiveKernel, pid: Pid, page: PageNumber) -> bool {
+        let known = self.known.get(&(pid, page.huge())).copied();
+        if let Some((huge, asked)) = known {
+            if self.interval - asked < Self::BELIEVED_INTERVALS || self.asked >= Self::ASKED_MAX {
+                return huge;
+            }
+        } else if self.asked >= Self::ASKED_MAX {
+            return false;
+        }
+        self.asked += 1;
+        let huge = kernel.is_huge(pid.0, page);
+        self.known.insert((pid, page.huge()), (huge, self.interval));
+        huge
+    }
+}
+
+/// A machine with one node is told so before anything is touched.
+pub fn require_nodes(topology: &Topology) -> Result<(), Error> {
+    if topology.node_count() > 1 {
+        return Ok(());
+    }
+    let message = "this machine has one NUMA node: every access is local and there is nothing to place; try it in a guest \
+                   with several: nodewise rig --nodes 4 -- nodewise run -- COMMAND";
+    Err(Error::new(ErrorKind::Unsupported, message))
+}

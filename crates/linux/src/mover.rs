@@ -1,0 +1,573 @@
+//! Moving pages: in batches short enough that no thread of the target waits long, within a budget, with every page accounted
+//! for.
+
+use nodewise_engine::{HUGE_PAGE_PAGES, Outcome, PAGE_BYTES, PageNumber, PageRange};
+use nodewise_sys::{Error, ErrorKind, MoveFlags};
+use nodewise_topology::NodeId;
+use std::collections::BTreeMap;
+
+/// What the mover needs of the kernel; another implementation stands in for it in tests.
+pub trait Kernel {
+    /// Where pages are: the node, or a negative error number (`-ENOENT` not present, `-EFAULT` not mapped).
+    fn query(&mut self, pid: u32, addresses: &[u64], status: &mut [i32]) -> Result<(), Error>;
+
+    /// `move_pages(2)`; the number returned is that of pages whose status was left unset.
+    fn move_pages(
+        &mut self,
+        pid: u32,
+        addresses: &[u64],
+        nodes: &[i32],
+        status: &mut [i32],
+        flags: MoveFlags,
+    ) -> Result<u64, Error>;
+
+    /// Whether the 2 MiB around this page are one huge page, which moves only as a whole.
+    fn is_huge(&mut self, pid: u32, page: PageNumber) -> bool;
+
+    /// Free memory of a node in bytes.
+    fn free_bytes(&mut self, node: NodeId) -> u64;
+
+    /// A monotonic clock, in ns.
+    fn now_ns(&mut self) -> u64;
+}
+
+/// Bounds on moving.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MoverSettings {
+    /// How much may be moved in a second, in bytes. Carrefour's module could move 30 000 pages (117 MiB) a second; memtierd's
+    /// sample configuration says 200 MB/s. Copying 512 MiB takes a current core about a tenth of a second.
+    pub budget_bytes_per_s: f64,
+    /// How long one call should take at most, in ns: a thread that touches a page on its way waits for it. 20 ms brought
+    /// blocking from minutes to milliseconds for others (katalyst issue 477).
+    pub call_ns: u64,
+    /// How often busy pages are tried again before they are reported as busy.
+    pub retries: u32,
+    /// What must stay free on a target node, as a share of its memory: the kernel reclaims below its watermarks.
+    pub reserve_share: f64,
+    /// Count what would be moved, and move nothing.
+    pub dry_run: bool,
+}
+
+impl Default for MoverSettings {
+    fn default() -> Self {
+        Self {
+            budget_bytes_per_s: 512.0 * 1024.0 * 1024.0,
+            call_ns: 20_000_000,
+            retries: 3,
+            reserve_share: 0.02,
+            dry_run: false,
+        }
+    }
+}
+
+/// Most pages in one call: bounds the arrays, not the time.
+const BATCH_MAX_PAGES: u64 = 16 * HUGE_PAGE_PAGES;
+/// Pages in the first call, before it is known how long a page takes.
+const BATCH_FIRST_PAGES: u64 = 64;
+/// Pages asked for at once.
+const QUERY_PAGES: u64 = 8 * HUGE_PAGE_PAGES;
+/// A status no kernel gives: this page's status was left unset.
+const UNSET: i32 = i32::MIN;
+
+/// Moves pages of other processes.
+#[derive(Debug)]
+pub struct Mover<K> {
+    kernel: K,
+    settings: MoverSettings,
+    node_bytes: BTreeMap<NodeId, u64>,
+    /// Bytes that may be moved now; refilled with time, up to a second's worth.
+    allowance_bytes: f64,
+    refilled_ns: u64,
+    /// How long a base page takes, in ns, smoothed.
+    page_ns: f64,
+}
+
+/// What moves together: a base page or a huge page.
+#[derive(Clone, Copy, Debug)]
+struct Unit {
+    page: PageNumber,
+    pages: u64,
+    to: NodeId,
+}
+
+impl<K: Kernel> Mover<K> {
+    /// A mover between nodes of these sizes (bytes).
+    pub fn new(mut kernel: K, settings: MoverSettings, node_bytes: BTreeMap<NodeId, u64>) -> Self {
+        let refilled_ns = kernel.now_ns();
+        Self {
+            kernel,
+            settings,
+            node_bytes,
+            allowance_bytes: settings.budget_bytes_per_s,
+            refilled_ns,
+            page_ns: settings.call_ns as f64 / BATCH_FIRST_PAGES as f64,
+        }
+    }
+
+    /// The kernel underneath.
+    pub fn kernel(&mut self) -> &mut K {
+        &mut self.kernel
+    }
+
+    /// Moves every present page of `range` for which `target(page, home)` names another node. Stops at `deadline_ns`; what is
+    /// left then is deferred.
+    pub fn carry_out(
+        &mut self,
+        pid: u32,
+        range: PageRange,
+        flags: MoveFlags,
+        deadline_ns: u64,
+        target: impl Fn(PageNumber, NodeId) -> Option<NodeId>,
+    ) -> Outcome {
+        self.refill();
+        let mut outcome = Outcome { only_reported: self.settings.dry_run, ..Outcome::default() };
+        let mut batch: Vec<Unit> = Vec::new();
+        let mut room: BTreeMap<NodeId, u64> = BTreeMap::new();
+        let mut at = range.start.0;
+        while at < range.end.0 && !outcome.process_gone {
+            if self.kernel.now_ns() >= deadline_ns {
+                outcome.planned += range.end.0 - at;
+                outcome.deferred += range.end.0 - at;
+                break;
+            }
+            // Windows end at huge page boundaries, so that no huge page is seen in two halves.
+            let end = ((at + QUERY_PAGES) / HUGE_PAGE_PAGES * HUGE_PAGE_PAGES).min(range.end.0);
+            let window = PageRange::new(at, end);
+            at = end;
+            let units = match self.units(pid, window, range, &target) {
+                Ok(units) => units,
+                Err(error) => {
+                    fail(&mut outcome, error, window.pages());
+                    break;
+                }
+            };
+            for unit in units {
+                outcome.planned += unit.pages;
+                if self.settings.dry_run {
+                    continue;
+                }
+                if let Some(counter) = self.refuse(&mut outcome, &unit, &mut room) {
+                    *counter += unit.pages;
+                    continue;
+                }
+                batch.push(unit);
+                if self.is_full(&batch) {
+                    self.flush(pid, &mut batch, flags, &mut outcome);
+                }
+            }
+        }
+        self.flush(pid, &mut batch, flags, &mut outcome);
+        outcome
+    }
+
+    fn refill(&mut self) {
+        let now = self.kernel.now_ns();
+        let elapsed_s = now.saturating_sub(self.refilled_ns) as f64 / 1e9;
+        let budget = self.settings.budget_bytes_per_s;
+        self.allowance_bytes = (self.allowance_bytes + elapsed_s * budget).min(budget);
+        self.refilled_ns = now;
+    }
+
+    /// The units of `window` that `target` wants elsewhere.
+    fn units(
+        &mut self,
+        pid: u32,
+        window: PageRange,
+        range: PageRange,
+        target: &impl Fn(PageNumber, NodeId) -> Option<NodeId>,
+    ) -> Result<Vec<Unit>, Error> {
+        let addresses: Vec<u64> = (window.start.0..window.end.0).map(|page| page * PAGE_BYTES).collect();
+        let mut status = vec![UNSET; addresses.len()];
+        self.kernel.query(pid, &addresses, &mut status)?;
+        let mut units = Vec::new();
+        let mut page = window.start.0;
+        while page < window.end.0 {
+            let block = PageNumber(page).huge().0;
+            let end = (block + HUGE_PAGE_PAGES).min(window.end.0);
+            let homes = &status[(page - window.start.0) as usize..(end - window.start.0) as usize];
+            let same_home = homes[0] >= 0 && homes.iter().all(|&home| home == homes[0]);
+            if same_home && self.kernel.is_huge(pid, PageNumber(page)) {
+                // A range that holds less than half of a huge page must not pull the rest along.
+                let covered = PageRange::new(block, block + HUGE_PAGE_PAGES).intersect(range).pages();
+                let home = NodeId(homes[0] as u32);
+                let to = target(PageNumber(block), home).filter(|&to| to != home);
+                if let Some(to) = to.filter(|_| covered * 2 > HUGE_PAGE_PAGES) {
+                    units.push(Unit { page: PageNumber(page), pages: HUGE_PAGE_PAGES, to });
+                }
+            } else {
+                for (page, &home) in (page..end).zip(homes).filter(|&(_, &home)| home >= 0) {
+                    let home = NodeId(home as u32);
+                    if let Some(to) = target(PageNumber(page), home).filter(|&to| to != home) {
+                        units.push(Unit { page: PageNumber(page), pages: 1, to });
+                    }
+                }
+            }
+            page = end;
+        }
+        Ok(units)
+    }
+
+    /// Why this unit cannot be moved now, as the counter it belongs to; none if it can, and then it is paid for.
+    fn refuse<'a>(
+        &mut self,
+        outcome: &'a mut Outcome,
+        unit: &Unit,
+        room: &mut BTreeMap<NodeId, u64>,
+    ) -> Option<&'a mut u64> {
+        let bytes = unit.pages * PAGE_BYTES;
+        if outcome.process_gone {
+            return Some(&mut outcome.vanished);
+        }
+        if self.allowance_bytes < bytes as f64 {
+            return Some(&mut outcome.deferred);
+        }
+        let reserve = self.reserve_bytes(unit.to);
+        let kernel = &mut self.kernel;
+        let room = room.entry(unit.to).or_insert_with(|| kernel.free_bytes(unit.to).saturating_sub(reserve));
+        if *room < bytes {
+            return Some(&mut outcome.node_full);
+        }
+        *room -= bytes;
+        self.allowance_bytes -= bytes as f64;
+        None
+    }
+
+    fn reserve_bytes(&self, node: NodeId) -> u64 {
+        let total = self.node_bytes.get(&node).copied().unwrap_or(0);
+        (total as f64 * self.settings.reserve_share) as u64
+    }
+
+    fn is_full(&self, batch: &[Unit]) -> bool {
+        let pages: u64 = batch.iter().map(|unit| unit.pages).sum();
+        let aim = (self.settings.call_ns as f64 / self.page_ns) as u64;
+        pages >= aim.clamp(1, BATCH_MAX_PAGES)
+    }
+
+    /// Moves the batch and empties it. Busy pages are tried again at once: what keeps a page busy is most often another CPU
+    /// that has it in its batch of pages for the LRU list, and that passes.
+    fn flush(&mut self, pid: u32, batch: &mut Vec<Unit>, flags: MoveFlags, outcome: &mut Outcome) {
+        for attempt in 0..=self.settings.retries {
+            if batch.is_empty() {
+                return;
+            }
+            let mut again = Vec::new();
+            // The first calls of a batch are as the time bound wants them; what comes again is no larger.
+            if let Err(error) = self.call(pid, batch, flags, outcome, &mut again) {
+                let pages = batch.iter().map(|unit| unit.pages).sum();
+                fail_planned(outcome, error, pages);
+                batch.clear();
+                return;
+            }
+            *batch = again;
+            if attempt == self.settings.retries {
+                for unit in batch.iter() {
+                    let full = self.kernel.free_bytes(unit.to) < self.reserve_bytes(unit.to);
+                    *(if full { &mut outcome.node_full } else { &mut outcome.busy }) += unit.pages;
+                }
+            }
+        }
+        batch.clear();
+    }
+
+    /// One `move_pages` call; `again` receives what was busy.
+    fn call(
+        &mut self,
+        pid: u32,
+        batch: &[Unit],
+        flags: MoveFlags,
+        outcome: &mut Outcome,
+        again: &mut Vec<Unit>,
+    ) -> Result<(), Error> {
+        let addresses: Vec<u64> = batch.iter().map(|unit| unit.page.address().0).collect();
+        let nodes: Vec<i32> = batch.iter().map(|unit| unit.to.0 as i32).collect();
+        let mut status = vec![UNSET; batch.len()];
+        let begin = self.kernel.now_ns();
+        let returned = self.kernel.move_pages(pid, &addresses, &nodes, &mut status, flags);
+        let took = self.kernel.now_ns().saturating_sub(begin);
+        outcome.blocked_ns += took;
+        outcome.longest_call_ns = outcome.longest_call_ns.max(took);
+        let pages: u64 = batch.iter().map(|unit| unit.pages).sum();
+        self.page_ns = 0.5 * self.page_ns + 0.5 * (took as f64 / pages as f64).max(1.0);
+        match returned {
+            Ok(_) => {}
+            // A node that fills up may fail the whole call after some pages went; which ones is asked below.
+            Err(error) if error.kind() == ErrorKind::OutOfMemory => {}
+            Err(error) => return Err(error),
+        }
+        // Statuses that the kernel left unset, or that name another node than asked for, say nothing: ask.
+        let unsure: Vec<usize> = (0..batch.len())
+            .filter(|&i| status[i] == UNSET || (status[i] >= 0 && status[i] != nodes[i]))
+            .collect();
+        if !unsure.is_empty() {
+            let where_now: Vec<u64> = unsure.iter().map(|&i| addresses[i]).collect();
+            let mut now = vec![UNSET; unsure.len()];
+            self.kernel.query(pid, &where_now, &mut now)?;
+            for (&i, now) in unsure.iter().zip(now) {
+                status[i] = now;
+            }
+        }
+        for (unit, &status) in batch.iter().zip(&status) {
+            match -status {
+                _ if status == unit.to.0 as i32 => outcome.moved += unit.pages,
+                ENOENT | EFAULT => outcome.vanished += unit.pages,
+                EACCES | EPERM => outcome.not_permitted += unit.pages,
+                ENOMEM | ENODEV => outcome.node_full += unit.pages,
+                // Busy, or still where it was for a reason that the kernel did not give.
+                _ => again.push(*unit),
+            }
+        }
+        Ok(())
+    }
+}
+
+const EPERM: i32 = 1;
+const ENOENT: i32 = 2;
+const ENOMEM: i32 = 12;
+const EACCES: i32 = 13;
+const EFAULT: i32 = 14;
+const ENODEV: i32 = 19;
+
+/// Accounts for pages that were not even planned when a call failed as a whole.
+fn fail(outcome: &mut Outcome, error: Error, pages: u64) {
+    outcome.planned += pages;
+    fail_planned(outcome, error, pages);
+}
+
+fn fail_planned(outcome: &mut Outcome, error: Error, pages: u64) {
+    match error.kind() {
+        ErrorKind::NoSuchProcess => {
+            outcome.process_gone = true;
+            outcome.vanished += pages;
+        }
+        ErrorKind::NotPermitted => outcome.not_permitted += pages,
+        ErrorKind::OutOfMemory | ErrorKind::NoSuchDevice => outcome.node_full += pages,
+        _ => outcome.busy += pages,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    const NODE_BYTES: u64 = 64 << 20;
+
+    /// A process whose pages are a map, with troubles on order.
+    #[derive(Debug, Default)]
+    struct Fake {
+        homes: BTreeMap<u64, i32>,
+        huge: BTreeSet<u64>,
+        /// Pages that fail this often with this error number before they move.
+        trouble: BTreeMap<u64, (u32, i32)>,
+        free: BTreeMap<u32, u64>,
+        dies_after_calls: Option<u32>,
+        stops_short: bool,
+        calls: Vec<usize>,
+        moves: BTreeMap<u64, u32>,
+        clock_ns: u64,
+    }
+
+    impl Fake {
+        fn alive(&mut self) -> Result<(), Error> {
+            match &mut self.dies_after_calls {
+                Some(0) => Err(Error::new("move_pages", 3)),
+                Some(left) => {
+                    *left -= 1;
+                    Ok(())
+                }
+                None => Ok(()),
+            }
+        }
+    }
+
+    impl Kernel for Fake {
+        fn query(&mut self, _pid: u32, addresses: &[u64], status: &mut [i32]) -> Result<(), Error> {
+            self.alive()?;
+            for (address, status) in addresses.iter().zip(status) {
+                *status = self.homes.get(&(address / PAGE_BYTES)).copied().unwrap_or(-ENOENT);
+            }
+            Ok(())
+        }
+
+        fn move_pages(
+            &mut self,
+            _pid: u32,
+            addresses: &[u64],
+            nodes: &[i32],
+            status: &mut [i32],
+            _flags: MoveFlags,
+        ) -> Result<u64, Error> {
+            self.alive()?;
+            self.calls.push(addresses.len());
+            for (i, address) in addresses.iter().enumerate() {
+                let page = address / PAGE_BYTES;
+                if let Some((times, errno)) = self.trouble.get_mut(&page) {
+                    if *times > 0 {
+                        *times -= 1;
+                        status[i] = -*errno;
+                        if self.stops_short {
+                            status[i] = UNSET;
+                            return Ok((addresses.len() - i) as u64);
+                        }
+                        continue;
+                    }
+                }
+                let head = PageNumber(page).huge().0;
+                let moved =
+                    if self.huge.contains(&head) { head..head + HUGE_PAGE_PAGES } else { page..page + 1 };
+                for page in moved {
+                    self.clock_ns += 10_000;
+                    *self.moves.entry(page).or_default() += 1;
+                    if let Some(home) = self.homes.get_mut(&page) {
+                        *home = nodes[i];
+                    }
+                }
+                status[i] = self.homes.get(&page).copied().unwrap_or(-ENOENT);
+            }
+            Ok(0)
+        }
+
+        fn is_huge(&mut self, _pid: u32, page: PageNumber) -> bool {
+            self.huge.contains(&page.huge().0)
+        }
+
+        fn free_bytes(&mut self, node: NodeId) -> u64 {
+            self.free.get(&node.0).copied().unwrap_or(NODE_BYTES)
+        }
+
+        fn now_ns(&mut self) -> u64 {
+            self.clock_ns += 100;
+            self.clock_ns
+        }
+    }
+
+    fn mover(fake: Fake, settings: MoverSettings) -> Mover<Fake> {
+        Mover::new(fake, settings, (0..4).map(|n| (NodeId(n), NODE_BYTES)).collect())
+    }
+
+    fn small_pages(count: u64) -> Fake {
+        Fake { homes: (0..count).map(|page| (page, 0)).collect(), ..Fake::default() }
+    }
+
+    fn all_to_2(mover: &mut Mover<Fake>, pages: u64) -> Outcome {
+        let range = PageRange::new(0, pages);
+        let outcome = mover.carry_out(1, range, MoveFlags::Exclusive, u64::MAX, |_, _| Some(NodeId(2)));
+        assert_adds_up(&outcome);
+        outcome
+    }
+
+    fn assert_adds_up(o: &Outcome) {
+        let parts = [o.moved, o.deferred, o.busy, o.node_full, o.vanished, o.not_permitted];
+        let sum: u64 = parts.iter().sum();
+        assert!(o.only_reported || sum == o.planned, "{sum} accounted for in {o:?}");
+    }
+
+    #[test]
+    fn moves_all_in_calls_of_bounded_time() {
+        let mut mover =
+            mover(small_pages(5000), MoverSettings { call_ns: 2_000_000, ..MoverSettings::default() });
+        let outcome = all_to_2(&mut mover, 6000);
+        assert_eq!((outcome.planned, outcome.moved), (5000, 5000));
+        // A page takes the fake 10 us: 2 ms are 200 pages; the first calls feel their way.
+        assert!(outcome.longest_call_ns <= 2_100_000, "{outcome:?}");
+        assert!(mover.kernel().calls.len() < 60, "{:?}", mover.kernel().calls);
+    }
+
+    #[test]
+    fn a_huge_page_is_one_entry_and_never_moved_twice() {
+        let mut fake = small_pages(4 * HUGE_PAGE_PAGES);
+        fake.huge = [0, 2 * HUGE_PAGE_PAGES].into();
+        let mut mover = mover(fake, MoverSettings::default());
+        let outcome = all_to_2(&mut mover, 4 * HUGE_PAGE_PAGES);
+        assert_eq!(outcome.moved, 4 * HUGE_PAGE_PAGES);
+        assert!(mover.kernel().moves.values().all(|&times| times == 1));
+        assert_eq!(mover.kernel().calls.iter().sum::<usize>() as u64, 2 + 2 * HUGE_PAGE_PAGES);
+    }
+
+    #[test]
+    fn a_corner_of_a_huge_page_does_not_pull_the_rest() {
+        let mut fake = small_pages(HUGE_PAGE_PAGES);
+        fake.huge = [0].into();
+        let mut mover = mover(fake, MoverSettings::default());
+        assert_eq!(all_to_2(&mut mover, 128).planned, 0);
+    }
+
+    #[test]
+    fn busy_pages_are_tried_again_then_reported() {
+        let mut fake = small_pages(100);
+        fake.trouble = [(7, (2, 16)), (8, (100, 16))].into();
+        let outcome = all_to_2(&mut mover(fake, MoverSettings::default()), 100);
+        assert_eq!((outcome.moved, outcome.busy), (99, 1));
+    }
+
+    #[test]
+    fn statuses_left_unset_are_asked_for() {
+        let mut fake = small_pages(100);
+        fake.trouble = [(7, (1, 12))].into();
+        fake.stops_short = true;
+        let outcome = all_to_2(&mut mover(fake, MoverSettings::default()), 100);
+        assert_eq!(outcome.moved, 100);
+    }
+
+    #[test]
+    fn a_full_node_and_a_spent_budget_are_told_apart() {
+        let mut fake = small_pages(100);
+        fake.free = [(2, (NODE_BYTES as f64 * 0.02) as u64 + 10 * PAGE_BYTES)].into();
+        let outcome = all_to_2(&mut mover(fake, MoverSettings::default()), 100);
+        assert_eq!((outcome.moved, outcome.node_full, outcome.deferred), (10, 90, 0));
+
+        let settings = MoverSettings { budget_bytes_per_s: 30.0 * 4096.0, ..MoverSettings::default() };
+        let mut mover = mover(small_pages(100), settings);
+        let outcome = all_to_2(&mut mover, 100);
+        assert_eq!((outcome.moved, outcome.deferred), (30, 70));
+        mover.kernel().clock_ns += 1_000_000_000;
+        let outcome = all_to_2(&mut mover, 100);
+        assert_eq!((outcome.moved, outcome.deferred), (30, 40), "a second later there is a second's budget");
+    }
+
+    #[test]
+    fn a_process_that_exits_in_the_middle_is_an_outcome() {
+        let mut fake = small_pages(5000);
+        fake.dies_after_calls = Some(5);
+        let outcome = all_to_2(&mut mover(fake, MoverSettings::default()), 5000);
+        assert!(outcome.process_gone && outcome.moved > 0 && outcome.vanished > 0, "{outcome:?}");
+    }
+
+    #[test]
+    fn a_dry_run_counts_and_moves_nothing() {
+        let settings = MoverSettings { dry_run: true, ..MoverSettings::default() };
+        let mut mover = mover(small_pages(100), settings);
+        let outcome = all_to_2(&mut mover, 100);
+        assert_eq!((outcome.planned, outcome.moved, outcome.only_reported), (100, 0, true));
+        assert!(mover.kernel().calls.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn planned_is_the_sum_of_its_parts(
+            present in prop::collection::btree_map(0u64..3000, 0i32..4, 0..600),
+            huge in prop::collection::btree_set(0u64..5, 0..3),
+            trouble in prop::collection::btree_map(0u64..3000, (1u32..6, prop::sample::select(vec![1, 2, 11, 12, 13, 14, 16])), 0..50),
+            stops_short: bool,
+            dies_after_calls in prop::option::of(0u32..20),
+            budget_pages in 1u64..4000,
+            deadline_ns in prop::option::of(0u64..20_000_000),
+        ) {
+            let mut fake = Fake { homes: present, trouble, stops_short, dies_after_calls, ..Fake::default() };
+            for block in huge {
+                let head = block * HUGE_PAGE_PAGES;
+                fake.huge.insert(head);
+                for page in head..head + HUGE_PAGE_PAGES {
+                    fake.homes.insert(page, 0);
+                }
+            }
+            let settings = MoverSettings { budget_bytes_per_s: (budget_pages * PAGE_BYTES) as f64, ..MoverSettings::default() };
+            let mut mover = mover(fake, settings);
+            let outcome = mover.carry_out(
+                1, PageRange::new(100, 2900), MoveFlags::All, deadline_ns.unwrap_or(u64::MAX),
+                |page, _| Some(NodeId(page.huge().0 as u32 / 512 % 4)));
+            assert_adds_up(&outcome);
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Which processes are managed, and what `/proc` says of them.
+//!
+//! Only cheap files are read: `stat`, `statm`, `maps`, `task/TID/children`. Never `smaps` or `numa_maps`, which walk the
+//! page tables of the whole process under its `mmap` lock and stall a large one for seconds.
+
+use crate::{Error, ErrorKind};
+use nodewise_engine::{Mapping, MappingKind, PAGE_BYTES, PageNumber, PageRange, Pid};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Read as _;
+use std::time::{Duration, Instant};
+
+/// What was read from `/proc` and `/sys`, and what that cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ReadCost {
+    /// Files opened.
+    pub files: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Wall time spent reading, ns.
+    pub time_ns: u64,
+}
+
+impl ReadCost {
+    /// Reads a small file whole, counting the cost. None when it is gone or not readable.
+    pub(crate) fn read(&mut self, path: &str) -> Option<String> {
+        let begin = Instant::now();
+        let mut text = String::new();
+        let read = fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text));
+        self.files += 1;
+        self.bytes += text.len() as u64;
+        self.time_ns += begin.elapsed().as_nanos() as u64;
+        read.ok().map(|_| text)
+    }
+}
+
+/// The fields of `/proc/PID/stat` that tell one life of a process from the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Life {
+    /// Field 22: clock ticks after boot. Changes when the process id is reused.
+    start_time: u64,
+    /// Field 28: where the stack begins, random for each `execve`. 0 when we may not know.
+    start_stack: u64,
+    /// Field 3 says that it has ended and waits for its parent.
+    zombie: bool,
+}
+
+impl Life {
+    fn parse(stat: &str) -> Option<Self> {
+        // The command name, field 2, may hold spaces and parentheses; it ends at the last ')'.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        Some(Self {
+            start_time: field(22)?,
+            start_stack: field(28)?,
+            zombie: matches!(fields.first(), Some(&("Z" | "X"))),
+        })
+    }
+}
+
+/// When a process started, in clock ticks after boot; none if there is no such process.
+#[must_use]
+pub fn start_time(pid: u32) -> Option<u64> {
+    Life::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?).map(|life| life.start_time)
+}
+
+/// A managed process as it was at the last [`Processes::update`].
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// Who.
+    pub pid: Pid,
+    /// New, or running another program than at the last update.
+    pub fresh: bool,
+    /// Resident base pages.
+    pub resident_pages: u64,
+    /// Its mappings, when they were read again this time.
+    pub mappings: Option<Vec<Mapping>>,
+    life: Life,
+    /// No sooner are the mappings read again.
+    maps_due: Instant,
+}
+
+/// The managed processes: some roots, and (unless told otherwise) all that descends from them.
+#[derive(Debug)]
+pub struct Processes {
+    follow_children: bool,
+    roots: BTreeSet<Pid>,
+    alive: BTreeMap<Pid, Process>,
+    cost: ReadCost,
+}
+
+impl Processes {
+    /// Starts with `roots`, which must exist.
+    pub fn new(roots: &[Pid], follow_children: bool) -> Result<Self, Error> {
+        for pid in roots {
+            if start_time(pid.0).is_none() {
+                return Err(Error::new(ErrorKind::NoSuchProcess, format!("there is no process {pid}")));
+            }
+        }
+        let roots = roots.iter().copied().collect();
+        Ok(Self { follow_children, roots, alive: BTreeMap::new(), cost: ReadCost::default() })
+    }
+
+    /// The managed processes, by id.
+    pub fn iter(&self) -> impl Iterator<Item = &Process> {
+        self.alive.values()
+    }
+
+    /// Whether this process is managed.
+    #[must_use]
+    pub fn contains(&self, pid: Pid) -> bool {
+        self.alive.contains_key(&pid)
+    }
+
+    /// What all updates read so far.
+    #[must_use]
+    pub const fn cost(&self) -> ReadCost {
+        self.cost
+    }
+
+    /// Whether the process still is the one that [`Processes::update`] saw.
+    #[must_use]
+    pub fn is_same(&self, pid: Pid) -> bool {
+        let now = fs::read_to_string(format!("/proc/{pid}/stat")).ok().and_then(|stat| Life::parse(&stat));
+        self.alive
+            .get(&pid)
+            .is_some_and(|process| now.is_some_and(|life| !life.zombie && life == process.life))
+    }
+
+    /// Looks again: who is alive, who is new, who runs another program. Reads mappings no more often than costs 1 % of
+    /// the time.
+    pub fn update(&mut self) {
+        let before = std::mem::take(&mut self.alive);
+        let mut found: Vec<Pid> = before.keys().copied().chain(self.roots.iter().copied()).collect();
+        while let Some(pid) = found.pop() {
+            if self.alive.contains_key(&pid) {
+                continue;
+            }
+            let Some(process) = self.look(pid, before.get(&pid)) else { continue };
+            if self.follow_children {
+                self.children(pid, &mut found);
+            }
+            self.alive.insert(pid, process);
+        }
+        // A root that has ended is no longer one: its number may come back as somebody else.
+        self.roots.retain(|pid| self.alive.contains_key(pid));
+    }
+
+    fn look(&mut self, pid: Pid, before: Option<&Process>) -> Option<Process> {
+        let life = Life::parse(&self.cost.read(&format!("/proc/{pid}/stat"))?)?;
+        if life.zombie || before.is_some_and(|p| p.life.start_time != life.start_time) {
+            return None;
+        }
+        let fresh = before.is_none_or(|p| p.life != life);
+        let statm = self.cost.read(&format!("/proc/{pid}/statm"))?;
+        let resident_pages = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
+        let mut maps_due = before.map_or_else(Instant::now, |p| p.maps_due);
+        let mut mappings = None;
+        if fresh || maps_due <= Instant::now() {
+            let spent = self.cost.time_ns;
+            mappings = self.cost.read(&format!("/proc/{pid}/maps")).map(|text| parse_mappings(&text));
+            maps_due = Instant::now() + Duration::from_nanos((self.cost.time_ns - spent).saturating_mul(100));
+        }
+        Some(Process { pid, fresh, resident_pages, mappings, life, maps_due })
+    }
+
+    /// Adds the children of all threads of `pid` (`Documentation/filesystems/proc.rst`, 3.7).
+    fn children(&mut self, pid: Pid, found: &mut Vec<Pid>) {
+        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return };
+        for task in tasks.flatten() {
+            let tid = task.file_name();
+            let Some(text) = self.cost.read(&format!("/proc/{pid}/task/{}/children", tid.to_string_lossy()))
+            else {
+                continue;
+            };
+            found.extend(text.split_ascii_whitespace().filter_map(|child| child.parse().ok()).map(Pid));
+        }
+    }
+}
+
+/// Parses `/proc/PID/maps` (proc(5)). Leaves out what has no pages to place: the vDSO, `PROT_NONE` reserves, devices.
+/// Lines that cannot be understood are left out too: a mapping we do not know is one we do not touch.
+#[must_use]
+pub fn parse_mappings(text: &str) -> Vec<Mapping> {
+    text.lines().filter_map(parse_mapping).collect()
+}
+
+fn parse_mapping(line: &str) -> Option<Mapping> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let page = |hex| u64::from_str_radix(hex, 16).ok().map(|address| PageNumber(address / PAGE_BYTES));
+    let range = PageRange { start: page(start)?, end: page(end)? };
+    let permissions = fields.next()?.as_bytes();
+    let inode = fields.nth(2)?;
+    let name = fields.next().unwrap_or("");
+    if range.is_empty() || permissions.len() < 4 || permissions.starts_with(b"---") {
+        return None;
+    }
+    let shared = permissions[3] == b's';
+    let in_memory =
+        ["/memfd:", "/dev/shm/", "/SYSV", "/dev/zero"].iter().any(|prefix| name.starts_with(prefix));
+    let kind = if name.starts_with("[v") || (name.starts_with("/dev/") && !in_memory) {
+        return None;
+    } else if shared && in_memory {
+        MappingKind::Shared
+    } else if inode == "0" || in_memory {
+        MappingKind::Anonymous
+    } else {
+        MappingKind::File
+    };
+    Some(Mapping { range, writable: permissions[1] == b'w', kind })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn maps_lines_become_mappings() {
+        let maps = "\
+55d0c0000000-55d0c0002000 r-xp 00000000 fe:00 1234                       /usr/bin/a name with spaces
+55d0c1000000-55d0c1021000 rw-p 00000000 00:00 0                          [heap]
+7f0000000000-7f0000200000 rw-p 00000000 00:00 0
+7f0000200000-7f0000300000 ---p 00000000 00:00 0
+7f1000000000-7f1000001000 rw-s 00000000 00:01 1025                       /memfd:x (deleted)
+7f2000000000-7f2000001000 rw-s 00000000 00:06 77                         /dev/nvidia0
+7fff00000000-7fff00021000 rw-p 00000000 00:00 0                          [stack]
+7fff00021000-7fff00023000 r-xp 00000000 00:00 0                          [vdso]
+nonsense
+7fff00021000-zzz rw-p 00000000 00:00 0
+";
+        let found: Vec<_> =
+            parse_mappings(maps).iter().map(|m| (m.range.pages(), m.writable, m.kind)).collect();
+        assert_eq!(
+            found,
+            [
+                (2, false, MappingKind::File),
+                (33, true, MappingKind::Anonymous),
+                (512, true, MappingKind::Anonymous),
+                (1, true, MappingKind::Shared),
+                (33, true, MappingKind::Anonymous)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_command_name_with_parentheses_does_not_confuse_stat() {
+        let rest: Vec<String> = (5..=52).map(|field| field.to_string()).collect();
+        let stat = format!("42 (a) R (b) c) S 1 {}", rest.join(" "));
+        let life = Life::parse(&stat).unwrap();
+        assert_eq!((life.start_time, life.start_stack, life.zombie), (22, 28, false));
+        assert!(Life::parse("42 (a").is_none());
+        assert!(Life::parse("").is_none());
+    }
+
+    #[test]
+    fn follows_children_and_notices_their_end() {
+        let mut child = Command::new("sh").args(["-c", "sleep 100 & wait"]).spawn().unwrap();
+        let root = Pid(child.id());
+        let mut processes = Processes::new(&[root], true).unwrap();
+        let grandchild = loop {
+            processes.update();
+            if let Some(p) = processes.iter().find(|p| p.pid != root) {
+                break p.pid;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        assert!(processes.contains(root) && processes.is_same(root));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        processes.update();
+        assert!(!processes.contains(root) && !processes.is_same(root));
+        assert!(processes.contains(grandchild), "an orphan of a managed process stays managed");
+        Command::new("kill").arg(grandchild.to_string()).status().unwrap();
+        assert!(processes.cost().files > 0 && processes.cost().bytes > 0);
+    }
+
+    #[test]
+    fn another_program_in_the_same_process_is_fresh() {
+        use std::io::Write as _;
+        let mut child = Command::new("sh")
+            .args(["-c", "read x; exec sleep 100"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut processes = Processes::new(&[Pid(child.id())], true).unwrap();
+        processes.update();
+        assert!(processes.iter().all(|p| p.fresh && p.mappings.is_some()));
+        // spawn() may return while the kernel is still laying out the new program's stack.
+        while processes.iter().any(|p| p.fresh) {
+            processes.update();
+        }
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        while !fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap().starts_with("sleep") {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        processes.update();
+        assert!(processes.iter().all(|p| p.fresh));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_wrong_pid_is_an_error() {
+        assert_eq!(Processes::new(&[Pid(u32::MAX)], true).unwrap_err().kind(), ErrorKind::NoSuchProcess);
+    }
+}

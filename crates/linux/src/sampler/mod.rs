@@ -1,0 +1,33 @@
+//! Who accesses which page: samplers, best first.
+
+pub mod hint_faults;
+mod page_fault_event;
+
+use crate::Error;
+use nodewise_engine::{Pid, Sample, SamplingRate};
+use nodewise_sys::perf::Losses;
+
+/// A source of samples of user-mode accesses to memory.
+pub trait Sampler {
+    /// What it is called in summaries and on the command line.
+    fn name(&self) -> &'static str;
+
+    /// One line about how it samples: events, settings changed, what it cannot tell.
+    fn description(&self) -> String;
+
+    /// Whether samples stand for accesses in proportion to their number. Hint faults do not: a page gives one a scan,
+    /// however often it is used.
+    fn is_proportional(&self) -> bool;
+
+    /// Takes all samples so far of the processes that `keep` names, in any order. Homes and page sizes are not filled in.
+    fn drain(&mut self, keep: &dyn Fn(Pid) -> bool, into: &mut Vec<Sample>);
+
+    /// What was lost so far.
+    fn losses(&self) -> Losses;
+
+    /// From now on samples more or less eagerly.
+    fn set_rate(&mut self, rate: SamplingRate) -> Result<(), Error>;
+
+    /// Stops and puts every kernel setting back.
+    fn close(&mut self) -> Result<(), Error>;
+}

@@ -1,0 +1,240 @@
+//! Page faults of user code as perf events on every CPU: address, thread, CPU and, through the tracepoint, read or write.
+
+use crate::{Error, ErrorKind};
+use nodewise_engine::{Access, DataSource, PageSize, Pid, Sample, Tid, VirtAddr};
+use nodewise_sys::perf::{
+    Attr, Event, EventType, Losses, Record, Ring, SampleFormat, SampleType, SoftwareEvent, Target,
+};
+use nodewise_topology::{CpuId, NodeIndex, Topology};
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// How a fault is seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// Tracepoint `exceptions:page_fault_user`, which carries the processor's error code: its bit 1 is set for a write
+    /// (x86, `arch/x86/include/asm/trap_pf.h`).
+    Tracepoint { id: u64, address: Range<usize>, error_code: Range<usize> },
+    /// Software event `page-faults`: no read or write.
+    Software,
+}
+
+impl Source {
+    /// The tracepoint where tracefs has it, else the software event.
+    pub(super) fn best() -> Self {
+        ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
+            .iter()
+            .find_map(|tracefs| {
+                Self::tracepoint(&Path::new(tracefs).join("events/exceptions/page_fault_user"))
+            })
+            .unwrap_or(Self::Software)
+    }
+
+    fn tracepoint(directory: &Path) -> Option<Self> {
+        let id = fs::read_to_string(directory.join("id")).ok()?.trim().parse().ok()?;
+        let format = fs::read_to_string(directory.join("format")).ok()?;
+        Self::parse(id, &format)
+    }
+
+    /// Finds the two fields in a tracepoint's `format` file: lines such as
+    /// `field:unsigned long address; offset:8; size:8; signed:0;`.
+    fn parse(id: u64, format: &str) -> Option<Self> {
+        let field = |name: &str| {
+            let line = format.lines().find(|line| {
+                let declaration = line.trim().strip_prefix("field:").and_then(|rest| rest.split(';').next());
+                declaration.and_then(|d| d.split_ascii_whitespace().last()) == Some(name)
+            })?;
+            let number = |key: &str| -> Option<usize> {
+                line.split(';').find_map(|part| part.trim().strip_prefix(key))?.parse().ok()
+            };
+            let (offset, size) = (number("offset:")?, number("size:")?);
+            (size == 8).then_some(offset..offset + 8)
+        };
+        Some(Self::Tracepoint { id, address: field("address")?, error_code: field("error_code")? })
+    }
+
+    fn attr(&self) -> Attr {
+        let mut attr = match self {
+            Self::Tracepoint { id, .. } => {
+                let mut attr = Attr::new(EventType::TRACEPOINT, *id);
+                attr.sample_type = SampleType::RAW;
+                // The tracepoint fires in the kernel, on behalf of user code.
+                attr.flags = attr.flags.without(nodewise_sys::perf::AttrFlags::EXCLUDE_KERNEL);
+                attr
+            }
+            Self::Software => {
+                let mut attr = Attr::software(SoftwareEvent::PageFaults);
+                attr.sample_type = SampleType::ADDR;
+                attr
+            }
+        };
+        attr.sample_type = attr.sample_type | SampleType::TID | SampleType::TIME | SampleType::CPU;
+        attr.sample_period = 1;
+        attr.monotonic()
+    }
+
+    fn decode(&self, sample: &nodewise_sys::perf::Sample<'_>) -> Option<(u64, Access)> {
+        match self {
+            Self::Software => Some((sample.address?, Access::Unknown)),
+            Self::Tracepoint { address, error_code, .. } => {
+                let raw = sample.raw?;
+                let field = |range: &Range<usize>| -> Option<u64> {
+                    Some(u64::from_ne_bytes(raw.get(range.clone())?.try_into().ok()?))
+                };
+                let write = field(error_code)? & 2 != 0;
+                Some((field(address)?, if write { Access::Write } else { Access::Read }))
+            }
+        }
+    }
+}
+
+/// The event on every CPU, with its ring.
+pub(super) struct PageFaultEvents {
+    source: Source,
+    rings: Vec<(Event, Ring)>,
+    node_of_cpu: Vec<Option<NodeIndex>>,
+}
+
+impl PageFaultEvents {
+    /// Opens the event on every online CPU, and starts it.
+    pub(super) fn open(topology: &Topology, source: Source) -> Result<Self, Error> {
+        let cpus: Vec<CpuId> = topology.nodes().iter().flat_map(|node| node.cpus.iter()).collect();
+        let attr = source.attr();
+        let pages = ring_pages(cpus.len());
+        let mut rings = Vec::with_capacity(cpus.len());
+        for cpu in &cpus {
+            let event = Event::open(&attr, Target::Cpu(cpu.0), None).map_err(|e| refused(&source, e))?;
+            let ring = Ring::map(&event, SampleFormat::from(&attr), pages).map_err(|e| {
+                Error::with_source(ErrorKind::NotPermitted, format!("cannot map a ring of {pages} pages; raise kernel.perf_event_mlock_kb or run with CAP_IPC_LOCK"), e)
+            })?;
+            event.enable().map_err(|e| refused(&source, e))?;
+            rings.push((event, ring));
+        }
+        let last = cpus.iter().map(|cpu| cpu.0).max().unwrap_or(0);
+        let node_of_cpu = (0..=last).map(|cpu| topology.node_of_cpu(CpuId(cpu))).collect();
+        Ok(Self { source, rings, node_of_cpu })
+    }
+
+    pub(super) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    pub(super) fn drain(&mut self, keep: &dyn Fn(Pid) -> bool, into: &mut Vec<Sample>) {
+        for (_, ring) in &mut self.rings {
+            ring.read(|record| {
+                let Record::Sample(sample) = record else { return };
+                let Some(pid) = sample.pid.and_then(|pid| u32::try_from(pid).ok()).map(Pid) else { return };
+                if !keep(pid) {
+                    return;
+                }
+                let node = sample.cpu.and_then(|cpu| self.node_of_cpu.get(cpu as usize).copied().flatten());
+                let (Some(accessor), Some((address, access))) = (node, self.source.decode(&sample)) else {
+                    return;
+                };
+                into.push(Sample {
+                    time_ns: sample.time_ns.unwrap_or(0),
+                    address: VirtAddr(address),
+                    pid,
+                    tid: Tid(sample.tid.unwrap_or(0) as u32),
+                    accessor,
+                    home: None,
+                    access,
+                    source: DataSource::Unknown,
+                    page_size: PageSize::Base,
+                    latency_cycles: 0,
+                    weight: 1,
+                });
+            });
+        }
+    }
+
+    pub(super) fn losses(&self) -> Losses {
+        self.rings.iter().fold(Losses::default(), |mut sum, (_, ring)| {
+            sum += ring.losses();
+            sum
+        })
+    }
+}
+
+/// Data pages of each ring: 512 KiB a CPU hold a tenth of a second at 100 000 faults a second; on very many CPUs less, so that
+/// all rings together stay below 64 MiB.
+fn ring_pages(cpus: usize) -> usize {
+    const TOTAL_PAGES: usize = 64 * 256;
+    (TOTAL_PAGES / cpus.max(1)).clamp(8, 128).next_power_of_two() / 2
+}
+
+fn refused(source: &Source, error: nodewise_sys::Error) -> Error {
+    let what = match source {
+        Source::Tracepoint { .. } => "tracepoint exceptions:page_fault_user",
+        Source::Software => "software event page-faults",
+    };
+    let (kind, hint) = match error.kind() {
+        nodewise_sys::ErrorKind::NotPermitted => {
+            let file = PathBuf::from("/proc/sys/kernel/perf_event_paranoid");
+            let paranoid = fs::read_to_string(file).unwrap_or_default();
+            let hint = format!(
+                "; run as root, or grant CAP_PERFMON, or set kernel.perf_event_paranoid to 0 or less (it is {})",
+                paranoid.trim()
+            );
+            (ErrorKind::NotPermitted, hint)
+        }
+        nodewise_sys::ErrorKind::TooManyFiles => {
+            (ErrorKind::NotPermitted, "; raise the limit on open files (ulimit -n)".to_owned())
+        }
+        _ => (ErrorKind::Unsupported, String::new()),
+    };
+    Error::with_source(kind, format!("cannot watch page faults by the {what}{hint}"), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodewise_sys::perf::Sample as PerfSample;
+
+    /// As Linux 6.1 and 6.12 print it on x86.
+    const FORMAT: &str = "name: page_fault_user
+ID: 117
+format:
+\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
+\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;
+\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
+
+\tfield:unsigned long address;\toffset:8;\tsize:8;\tsigned:0;
+\tfield:unsigned long ip;\toffset:16;\tsize:8;\tsigned:0;
+\tfield:unsigned long error_code;\toffset:24;\tsize:8;\tsigned:0;
+
+print fmt: \"address=%ps ip=%ps error_code=0x%lx\"
+";
+
+    #[test]
+    fn the_tracepoint_says_read_or_write() {
+        let source = Source::parse(117, FORMAT).unwrap();
+        assert_eq!(source, Source::Tracepoint { id: 117, address: 8..16, error_code: 24..32 });
+        let mut raw = [0u8; 36];
+        raw[8..16].copy_from_slice(&0x7f12_3456_7890_u64.to_ne_bytes());
+        for (error_code, access) in [(4_u64, Access::Read), (6, Access::Write), (0x14, Access::Read)] {
+            raw[24..32].copy_from_slice(&error_code.to_ne_bytes());
+            let sample = PerfSample { raw: Some(&raw), ..PerfSample::default() };
+            assert_eq!(source.decode(&sample), Some((0x7f12_3456_7890, access)));
+        }
+        let short = PerfSample { raw: Some(&raw[..20]), ..PerfSample::default() };
+        assert_eq!(source.decode(&short), None);
+    }
+
+    #[test]
+    fn a_format_without_the_fields_is_no_tracepoint() {
+        assert_eq!(Source::parse(1, "field:int error_code; offset:8; size:4;"), None);
+        assert_eq!(Source::parse(1, ""), None);
+    }
+
+    #[test]
+    fn rings_shrink_with_the_number_of_cpus() {
+        for cpus in [0, 1, 4, 64, 128, 1024, 4096] {
+            let pages = ring_pages(cpus);
+            assert!(pages.is_power_of_two(), "{pages}");
+            assert!(pages * cpus.max(1) <= 64 * 256 || pages == 4, "{cpus} CPUs, {pages} pages");
+        }
+        assert_eq!(ring_pages(4), 64);
+    }
+}

@@ -1,0 +1,245 @@
+//! Kernel settings that Nodewise changes, and how they come back.
+//!
+//! Before the first change of a setting its old value is written to a journal. The values are restored when [`Settings`]
+//! is dropped; after `kill -9` the journal is still there, and the next start restores from it.
+
+use crate::{Error, ErrorKind};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+/// Kernel settings by path, with their values before Nodewise touched them.
+///
+/// Only one process at a time owns the journal. Another one started meanwhile leaves the settings as they are: see
+/// [`Settings::is_owner`].
+#[derive(Debug)]
+pub struct Settings {
+    journal: PathBuf,
+    owner: bool,
+    originals: BTreeMap<PathBuf, String>,
+}
+
+/// The journal's content.
+#[derive(Debug, Serialize, Deserialize)]
+struct Journal {
+    /// The owner's process id.
+    pid: u32,
+    /// The owner's start time in clock ticks after boot (`/proc/PID/stat`, field 22): a process id alone may be reused.
+    start_time: u64,
+    /// Setting and value before.
+    originals: BTreeMap<PathBuf, String>,
+}
+
+impl Settings {
+    /// The journal of the live machine. `/run` is emptied at boot, just as the settings go back to their defaults.
+    #[must_use]
+    pub fn default_journal() -> PathBuf {
+        PathBuf::from("/run/nodewise/settings.json")
+    }
+
+    /// Opens the journal, first restoring what a killed predecessor left changed. Nothing is written before the first
+    /// [`Settings::set`], so this needs no permission unless there is something to restore.
+    pub fn open(journal: &Path) -> Result<Self, Error> {
+        let mut settings = Self { journal: journal.to_owned(), owner: true, originals: BTreeMap::new() };
+        let text = match fs::read_to_string(journal) {
+            Ok(text) => text,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(settings),
+            Err(e) => return Err(Error::file(journal, "read", e)),
+        };
+        let left: Journal = serde_json::from_str(&text)
+            .map_err(|e| Error::malformed(journal, e.line(), &format!("a settings journal ({e})")))?;
+        if crate::process::start_time(left.pid) == Some(left.start_time) && left.pid != std::process::id() {
+            settings.owner = false;
+        } else {
+            settings.originals = left.originals;
+            settings.restore()?;
+        }
+        Ok(settings)
+    }
+
+    /// Whether this process may change settings; false while another live Nodewise owns them.
+    #[must_use]
+    pub const fn is_owner(&self) -> bool {
+        self.owner
+    }
+
+    /// The settings changed so far, with their values before.
+    #[must_use]
+    pub const fn changed(&self) -> &BTreeMap<PathBuf, String> {
+        &self.originals
+    }
+
+    /// Writes `value` to a setting, remembering the old one. Does nothing when it has that value already, or when another
+    /// Nodewise owns the settings.
+    pub fn set(&mut self, path: &Path, value: &str) -> Result<(), Error> {
+        if !self.owner {
+            return Ok(());
+        }
+        let before =
+            fs::read_to_string(path).map_err(|e| Error::file(path, "read", e))?.trim_end().to_owned();
+        if before == value {
+            return Ok(());
+        }
+        if !self.originals.contains_key(path) {
+            self.originals.insert(path.to_owned(), before);
+            if let Err(e) = self.write_journal() {
+                self.originals.remove(path);
+                return Err(e);
+            }
+        }
+        fs::write(path, value).map_err(|e| Error::file(path, "write", e))
+    }
+
+    /// Gives one setting its old value for now; it stays in the journal.
+    pub fn put_back(&mut self, path: &Path) -> Result<(), Error> {
+        match self.originals.get(path).filter(|_| self.owner) {
+            Some(value) => fs::write(path, value).map_err(|e| Error::file(path, "write", e)),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts every setting back and removes the journal. A setting that cannot be restored stays in the journal and is
+    /// named in the error; the others are restored all the same.
+    pub fn restore(&mut self) -> Result<(), Error> {
+        if !self.owner {
+            return Ok(());
+        }
+        let mut failed = Vec::new();
+        self.originals.retain(|path, value| match fs::write(path, value.as_bytes()) {
+            Ok(()) => false,
+            // The setting itself is gone (module unloaded, debugfs unmounted): nothing is left to restore.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
+            Err(e) => {
+                failed.push(format!("{} to {value:?} ({e})", path.display()));
+                true
+            }
+        });
+        if failed.is_empty() {
+            match fs::remove_file(&self.journal) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    Err(Error::file(&self.journal, "remove", e))
+                }
+                _ => Ok(()),
+            }
+        } else {
+            self.write_journal()?;
+            Err(Error::new(ErrorKind::File, format!("cannot restore {}", failed.join(", "))))
+        }
+    }
+
+    /// Writes the journal whole or not at all.
+    fn write_journal(&self) -> Result<(), Error> {
+        let pid = std::process::id();
+        let journal = Journal {
+            pid,
+            start_time: crate::process::start_time(pid).unwrap_or(0),
+            originals: self.originals.clone(),
+        };
+        let directory = self.journal.parent().unwrap_or(Path::new("/"));
+        fs::create_dir_all(directory).map_err(|e| Error::file(directory, "create", e))?;
+        let temporary = self.journal.with_extension(format!("{pid}.new"));
+        let text = serde_json::to_string_pretty(&journal)
+            .map_err(|e| Error::with_source(ErrorKind::File, "cannot write the settings journal", e))?;
+        fs::File::create(&temporary)
+            .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+            .and_then(|()| fs::rename(&temporary, &self.journal))
+            .map_err(|e| Error::file(&self.journal, "write", e))
+    }
+}
+
+impl Drop for Settings {
+    fn drop(&mut self) {
+        if let Err(error) = self.restore() {
+            // There is nobody left to hand the error to, and an administrator must know which setting to put back.
+            eprintln!("nodewise: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setting(directory: &Path, name: &str, value: &str) -> PathBuf {
+        let path = directory.join(name);
+        fs::write(&path, value).unwrap();
+        path
+    }
+
+    #[test]
+    fn restores_on_drop_and_removes_the_journal() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (setting(dir.path(), "a", "1\n"), setting(dir.path(), "b", "1000\n"));
+        let journal = dir.path().join("run/journal.json");
+        let mut settings = Settings::open(&journal).unwrap();
+        settings.set(&a, "0").unwrap();
+        settings.set(&b, "200").unwrap();
+        settings.set(&b, "300").unwrap();
+        assert_eq!(fs::read_to_string(&b).unwrap(), "300");
+        assert!(journal.exists());
+        drop(settings);
+        assert_eq!(fs::read_to_string(&a).unwrap(), "1");
+        assert_eq!(fs::read_to_string(&b).unwrap(), "1000");
+        assert!(!journal.exists());
+    }
+
+    #[test]
+    fn a_killed_predecessor_is_cleaned_up_after() {
+        let dir = tempfile::tempdir().unwrap();
+        let a = setting(dir.path(), "a", "1");
+        let journal = dir.path().join("journal.json");
+        let mut killed = Settings::open(&journal).unwrap();
+        killed.set(&a, "0").unwrap();
+        // As kill -9 does: no destructor runs, and the process in the journal is no more.
+        std::mem::forget(killed);
+        let text = fs::read_to_string(&journal).unwrap();
+        let mut left: Journal = serde_json::from_str(&text).unwrap();
+        left.start_time += 1;
+        fs::write(&journal, serde_json::to_string(&left).unwrap()).unwrap();
+
+        let settings = Settings::open(&journal).unwrap();
+        assert!(settings.is_owner());
+        assert_eq!(fs::read_to_string(&a).unwrap(), "1");
+        assert!(!journal.exists());
+    }
+
+    #[test]
+    fn leaves_the_settings_of_a_living_owner_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let a = setting(dir.path(), "a", "0");
+        let journal = dir.path().join("journal.json");
+        let parent = std::os::unix::process::parent_id();
+        let living = Journal {
+            pid: parent,
+            start_time: crate::process::start_time(parent).unwrap(),
+            originals: BTreeMap::from([(a.clone(), "1".to_owned())]),
+        };
+        fs::write(&journal, serde_json::to_string(&living).unwrap()).unwrap();
+        let mut settings = Settings::open(&journal).unwrap();
+        assert!(!settings.is_owner());
+        settings.set(&a, "7").unwrap();
+        drop(settings);
+        assert_eq!(fs::read_to_string(&a).unwrap(), "0");
+        assert!(journal.exists());
+    }
+
+    #[test]
+    fn a_malformed_journal_is_an_error_that_names_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = dir.path().join("journal.json");
+        fs::write(&journal, "{\n oops").unwrap();
+        let error = Settings::open(&journal).unwrap_err().to_string();
+        assert!(error.contains("journal.json, line 2"), "{error}");
+    }
+
+    #[test]
+    fn a_setting_that_cannot_be_written_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut settings = Settings::open(&dir.path().join("journal.json")).unwrap();
+        let missing = dir.path().join("missing");
+        assert_eq!(settings.set(&missing, "1").unwrap_err().kind(), ErrorKind::File);
+        assert!(settings.changed().is_empty());
+    }
+}
