@@ -71,20 +71,17 @@ pub(crate) fn read(root: &Root, online: &CpuSet) -> Result<(Vec<Node>, Vec<Strin
     let generic_initiators: NodeSet = root.set(&format!("{DIR}/has_generic_initiator"))?.unwrap_or_default();
     let mut nodes: Vec<Node> = Vec::new();
     let mut kept = Vec::new();
-    let mut warnings = Vec::new();
     let mut taken = CpuSet::new();
+    let (mut dropped, mut claimed_twice) = (NodeSet::new(), CpuSet::new());
     for (index, &id) in ids.iter().enumerate() {
         let mut node = read_node(root, index, &ids)?;
         node.cpus = &node.cpus & online;
         // Firmware that lists all CPUs in every node (hwloc's 8em64t-2s2ca2c-buggynuma has eight such nodes at
         // distance 10) describes no NUMA machine. As in hwloc the first node keeps the CPUs and the others are left out:
         // a node that shares its CPUs cannot be anybody's home.
-        let twice = &node.cpus & &taken;
-        if !twice.is_empty() {
-            let plural = if twice.len() == 1 { "CPU" } else { "CPUs" };
-            warnings.push(format!(
-                "node {id} is left out: firmware gives its {plural} {twice} to another node too"
-            ));
+        if node.cpus.intersects(&taken) {
+            dropped.insert(id);
+            claimed_twice = &claimed_twice | &(&node.cpus & &taken);
             continue;
         }
         taken = &taken | &node.cpus;
@@ -94,6 +91,12 @@ pub(crate) fn read(root: &Root, online: &CpuSet) -> Result<(Vec<Node>, Vec<Strin
     }
     for node in &mut nodes {
         node.distances = kept.iter().map(|&index| node.distances[index]).collect();
+    }
+    let mut warnings = Vec::new();
+    if !dropped.is_empty() {
+        warnings.push(format!(
+            "left out node {dropped}: firmware gives CPU {claimed_twice} to a node of lower number too"
+        ));
     }
     Ok((nodes, warnings))
 }

@@ -121,9 +121,9 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    /// The text without whitespace around it.
+    /// The text without whitespace around it. Linux of 2010 ended some lists in a NUL (hwloc's captures have them).
     pub(crate) fn trimmed(&self) -> &str {
-        self.text.trim()
+        self.text.trim_matches(|c: char| c.is_whitespace() || c == '\0')
     }
 
     /// The lines, numbered from 1.

@@ -1,0 +1,274 @@
+//! A tree that does not hold what the kernel writes gives an error that names file and line, and never a panic.
+
+mod captures;
+
+use captures::Capture;
+use nodewise_topology::{ErrorKind, Topology};
+use proptest::prelude::*;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const NODE: &str = "sys/devices/system/node";
+const CPU: &str = "sys/devices/system/cpu";
+
+#[test]
+fn the_error_names_file_line_and_what_was_expected() {
+    let capture = Capture::unpack("32em64t-2n8c+dax+nvme+mic+dimms");
+    let root = capture.root();
+    let cases = [
+        (format!("{NODE}/node1/cpulist"), "8-1x\n", ":1: expected a list like 0-3,8,10-11, found '8-1x'"),
+        (format!("{NODE}/node1/distance"), "21\n", ":1: expected a distance for each of 2 nodes, found 1"),
+        (format!("{NODE}/node1/distance"), "21 far\n", ":1: expected distances like '10 20', found 'far'"),
+        (
+            format!("{NODE}/node1/meminfo"),
+            "\nNode 1 MemTotal: 16777216 MB\nNode 1 MemFree: 1 kB\n",
+            ":2: expected a size like '8386704 kB', found '16777216 MB'",
+        ),
+        (
+            format!("{NODE}/node1/meminfo"),
+            "Node 1 MemTotal: 99999999999999999999 kB\n",
+            ":1: expected a size like '8386704 kB', found '99999999999999999999 kB'",
+        ),
+        (
+            format!("{NODE}/node1/meminfo"),
+            "\nNode 1 MemTotal: 16 kB\nNode 2 MemFree: 1 kB\n",
+            ":3: expected a line 'Node 1 MemFree:', found none up to here",
+        ),
+        (format!("{CPU}/online"), "0-4000000000", ":1: expected numbers up to 65535, found '0-4000000000'"),
+        (format!("{CPU}/cpu3/topology/core_id"), "zero", ":1: expected a number or -1, found 'zero'"),
+        (
+            format!("{CPU}/cpu3/cache/index1/type"),
+            "\n\nJuice",
+            ":3: expected Data, Instruction, Unified or Unknown, found 'Juice'",
+        ),
+        (format!("{CPU}/cpu3/cache/index1/size"), "32M", ":1: expected a size like 32K, found '32M'"),
+        (
+            format!("{NODE}/node0/hugepages/hugepages-2048kB/nr_hugepages"),
+            "-1",
+            ":1: expected a number, found '-1'",
+        ),
+        ("proc/sys/kernel/numa_balancing".into(), "on", ":1: expected a number, found 'on'"),
+        (
+            "sys/kernel/mm/transparent_hugepage/enabled".into(),
+            "always madvise never",
+            ":1: expected a choice in brackets like 'always [madvise] never', found 'always madvise never'",
+        ),
+        (
+            "sys/bus/pci/devices/0000:82:00.0/numa_node".into(),
+            "one",
+            ":1: expected a node number or -1, found 'one'",
+        ),
+        (
+            "sys/bus/pci/devices/0000:05:00.0/vendor".into(),
+            "\u{1}",
+            ":1: expected a hexadecimal number like 0x020000, found '\\u{1}'",
+        ),
+    ];
+    for (file, text, expected) in cases {
+        let path = root.join(&file);
+        let before = fs::read(&path).ok();
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        let error = Topology::from_root(&root).expect_err(&file);
+        assert_eq!(error.kind(), ErrorKind::Malformed, "{error}");
+        let line = error.line().expect("a line");
+        // A device's files are named by where they lie, not by the link that led there.
+        assert_eq!(error.path().canonicalize().unwrap(), path.canonicalize().unwrap(), "{error}");
+        assert!(error.to_string().ends_with(expected), "{error}\nexpected: ...{expected}");
+        assert!(expected.starts_with(&format!(":{line}:")));
+        match before {
+            Some(before) => fs::write(&path, before).unwrap(),
+            None => fs::remove_file(&path).unwrap(),
+        }
+    }
+    Topology::from_root(&root).expect("every file is as it was");
+}
+
+#[test]
+fn a_directory_that_is_no_machine_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = |path: &Path, what: &str| {
+        let error = Topology::from_root(path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert_eq!(error.to_string(), format!("{}: {what}", path.display()));
+    };
+    refused(&dir.path().join("missing"), "there is no such directory");
+    refused(dir.path(), "does not stand for / of a Linux machine: it has no sys/devices/system/cpu");
+    fs::write(dir.path().join("file"), "").unwrap();
+    refused(&dir.path().join("file"), "is not a directory");
+}
+
+#[test]
+fn a_missing_file_that_every_node_has_is_an_error() {
+    let capture = Capture::unpack("16amd64-8n2c");
+    let meminfo = capture.root().join(NODE).join("node3/meminfo");
+    fs::remove_file(&meminfo).unwrap();
+    let error = Topology::from_root(&capture.root()).unwrap_err();
+    assert_eq!((error.kind(), error.path()), (ErrorKind::NotFound, meminfo.as_path()));
+}
+
+#[test]
+fn more_nodes_than_an_index_can_tell_apart_are_refused() {
+    let capture = Capture::unpack("16amd64-8n2c");
+    for id in 8..=256 {
+        fs::create_dir(capture.root().join(NODE).join(format!("node{id}"))).unwrap();
+    }
+    let error = Topology::from_root(&capture.root()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLarge);
+    assert!(error.to_string().ends_with("has 257 nodes, 256 is the most that is supported"), "{error}");
+}
+
+#[test]
+fn a_kernel_without_numa_is_one_node() {
+    let capture = Capture::unpack("2arm-2c");
+    let machine = Topology::from_root(&capture.root()).unwrap();
+    assert_eq!(machine.node_count(), 1);
+    assert_eq!(machine.nodes()[0].cpus.to_string(), "0-1");
+    assert_eq!(machine.nodes()[0].memory_total_bytes, 280_840 << 10);
+    fs::remove_file(capture.root().join("proc/meminfo")).unwrap();
+    assert_eq!(Topology::from_root(&capture.root()).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+/// What happens to a file.
+#[derive(Clone, Debug)]
+enum Mutation {
+    Remove,
+    BecomeDirectory,
+    Replace(Vec<u8>),
+    Truncate(usize),
+    /// Put these bytes in the place of the one at the position, both modulo the file's length.
+    Splice(usize, &'static str),
+}
+
+fn mutation() -> impl Strategy<Value = Mutation> {
+    // What breaks careless parsers: signs, overflow, separators, ranges, line ends, NUL, UTF-8 in the middle.
+    let pieces = [
+        "",
+        "-",
+        "-1",
+        "+",
+        ",",
+        ",,",
+        "0-",
+        "99999999999999999999",
+        "4294967295",
+        "65535",
+        "\n",
+        "\0",
+        "é",
+        " ",
+        "x",
+    ];
+    prop_oneof![
+        Just(Mutation::Remove),
+        Just(Mutation::BecomeDirectory),
+        proptest::collection::vec(any::<u8>(), 0..64).prop_map(Mutation::Replace),
+        any::<usize>().prop_map(Mutation::Truncate),
+        (any::<usize>(), proptest::sample::select(pieces.to_vec()))
+            .prop_map(|(at, text)| Mutation::Splice(at, text)),
+    ]
+}
+
+fn mutate(path: &Path, mutation: &Mutation) {
+    let mut bytes = fs::read(path).unwrap();
+    match mutation {
+        Mutation::Remove => return fs::remove_file(path).unwrap(),
+        Mutation::BecomeDirectory => {
+            fs::remove_file(path).unwrap();
+            return fs::create_dir(path).unwrap();
+        }
+        Mutation::Replace(other) => bytes.clone_from(other),
+        Mutation::Truncate(len) => bytes.truncate(len % (bytes.len() + 1)),
+        Mutation::Splice(at, text) => {
+            let at = at % (bytes.len() + 1);
+            bytes.splice(at..(at + 1).min(bytes.len()), text.bytes());
+        }
+    }
+    fs::write(path, bytes).unwrap();
+}
+
+fn files_below(dir: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        match entry.file_type().unwrap() {
+            kind if kind.is_dir() => files_below(&entry.path(), files),
+            kind if kind.is_file() => files.push(entry.path()),
+            _ => (),
+        }
+    }
+}
+
+/// Holds of every topology, however strange the tree it came from.
+fn check_invariants(machine: &Topology) {
+    assert!((1..=256).contains(&machine.node_count()));
+    for index in machine.node_indices() {
+        let node = machine.node(index);
+        assert_eq!(machine.index_of(node.id), Some(index));
+        assert_eq!(node.distances.len(), machine.node_count());
+        assert!(node.cpus.is_subset(machine.online_cpus()));
+        assert!(machine.nearest_cpus(index).is_subset(machine.online_cpus()));
+        assert!(node.cpus.iter().all(|cpu| machine.node_of_cpu(cpu) == Some(index)));
+    }
+    assert!(!machine.offline_cpus().intersects(machine.online_cpus()));
+    serde_json::to_string(machine).unwrap();
+}
+
+/// Mutates one to three of a capture's files at random, `cases` times.
+fn mutated_trees_load_or_fail(capture: &str, cases: u32) {
+    let capture = Capture::unpack(capture);
+    let root = capture.root();
+    let mut files = Vec::new();
+    // Not the dozens of files beside them that nobody reads.
+    for dir in [NODE, CPU, "sys/kernel", "sys/devices/pci0000:80", "proc"] {
+        if root.join(dir).is_dir() {
+            files_below(&root.join(dir), &mut files);
+        }
+    }
+    files.retain(|path| {
+        !["cpufreq", "cpuidle", "power"].iter().any(|dir| path.iter().any(|part| part == *dir))
+    });
+    files.sort();
+    let mutations = proptest::collection::vec((proptest::sample::select(files), mutation()), 1..=3);
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    let refused = std::cell::Cell::new(0);
+    proptest!(config, |(mutations in mutations)| {
+        let mut saved = Vec::new();
+        for (path, mutation) in &mutations {
+            if path.is_file() {
+                saved.push((path, fs::read(path).unwrap()));
+                mutate(path, mutation);
+            }
+        }
+        let loaded = std::panic::catch_unwind(|| Topology::from_root(&root).map(|machine| check_invariants(&machine)));
+        for (path, bytes) in saved.into_iter().rev() {
+            let _ = fs::remove_dir(path);
+            fs::write(path, bytes).unwrap();
+        }
+        match loaded {
+            Ok(Ok(())) => (),
+            Ok(Err(error)) => {
+                refused.set(refused.get() + 1);
+                prop_assert!(error.path().starts_with(&root), "{}", error);
+            }
+            Err(_) => prop_assert!(false, "panicked"),
+        }
+    });
+    // Some mutations must hit what is read, some must be harmless, or this tests nothing.
+    assert!((cases / 50..cases).contains(&refused.get()), "{} of {cases} refused", refused.get());
+    check_invariants(&Topology::from_root(&root).expect("every file is as it was"));
+}
+
+#[test]
+fn mutated_opteron_loads_or_fails() {
+    mutated_trees_load_or_fail("16amd64-8n2c", 400);
+}
+
+#[test]
+fn mutated_machine_with_slow_memory_loads_or_fails() {
+    mutated_trees_load_or_fail("fakememinitiators-1np2c+1npp+gi", 400);
+}
+
+#[test]
+fn mutated_machine_with_devices_loads_or_fails() {
+    mutated_trees_load_or_fail("32em64t-2n8c+dax+nvme+mic+dimms", 200);
+}
