@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod terminal;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

@@ -94,8 +94,10 @@ pub(crate) fn read(root: &Root, online: &CpuSet) -> Result<(Vec<Node>, Vec<Strin
     }
     let mut warnings = Vec::new();
     if !dropped.is_empty() {
+        let plural = |len: usize| if len == 1 { "" } else { "s" };
+        let (nodes, cpus) = (plural(dropped.len()), plural(claimed_twice.len()));
         warnings.push(format!(
-            "left out node {dropped}: firmware gives CPU {claimed_twice} to a node of lower number too"
+            "left out node{nodes} {dropped}: firmware gives CPU{cpus} {claimed_twice} to a lower node too"
         ));
     }
     Ok((nodes, warnings))

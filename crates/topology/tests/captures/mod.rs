@@ -46,7 +46,8 @@ pub fn names() -> Vec<String> {
 }
 
 fn sysfs() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/sysfs")
+    // The command line's tests use this file too, from their own crate beside this one.
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../topology/testdata/sysfs")
 }
 
 /// `node0/memory17` and the like: a third of all entries, and nobody reads them.

@@ -1,0 +1,75 @@
+//! `nodewise topo`: the machine as a drawing with its numbers, or as JSON.
+
+mod block;
+mod drawing;
+mod tables;
+
+use crate::terminal;
+use block::{ASCII, BOX_DRAWING, Block, Line};
+use nodewise_topology::Topology;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Show the machine: nodes, CPUs, memory, caches, distances, devices
+///
+/// Draws the machine as boxes in boxes (packages, nodes, shared caches, CPUs), and below it the numbers: each node's memory
+/// and CPUs, the distances firmware gives, how fast memory is reached where firmware says it (HMAT), devices with
+/// their node, and the kernel's huge page and NUMA balancing settings.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  nodewise topo                     draw this machine
+  nodewise topo --json | jq .nodes  the same as data
+  nodewise topo --from captures/db1 a machine captured by hwloc-gather-topology")]
+pub struct Args {
+    /// Print JSON: nodes, packages, cores, caches, memory tiers, devices, settings; bytes and kernel numbers throughout
+    #[arg(long)]
+    json: bool,
+    /// Read a captured tree instead: a directory that stands for /, with sys and proc in it
+    #[arg(long, value_name = "DIR")]
+    from: Option<PathBuf>,
+}
+
+pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    let machine = match &args.from {
+        Some(root) => Topology::from_root(root)?,
+        None => Topology::live()?,
+    };
+    let text = if !args.json {
+        render(&machine, terminal::width(), terminal::is_utf8())
+    } else if terminal::is_terminal() {
+        serde_json::to_string_pretty(&machine)? + "\n"
+    } else {
+        serde_json::to_string(&machine)? + "\n"
+    };
+    // `nodewise topo | head` is no error.
+    match anstream::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn render(machine: &Topology, width: usize, utf8: bool) -> String {
+    let canvas = drawing::Canvas { width, glyphs: if utf8 { &BOX_DRAWING } else { &ASCII } };
+    let mut page: Block = drawing::draw(machine, &canvas);
+    page.push(Line::default());
+    page.below(tables::all(machine, width));
+    page.render()
+}
+
+/// A size in the unit that suits it: `15.9 GiB`, `32 KiB`.
+fn size(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let rounded = (value * 10.0).round() / 10.0;
+    if rounded.fract() == 0.0 {
+        format!("{rounded:.0} {}", units[unit])
+    } else {
+        format!("{rounded:.1} {}", units[unit])
+    }
+}
