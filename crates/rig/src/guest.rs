@@ -22,6 +22,7 @@ pub struct Guest {
     accelerator: Option<Accelerator>,
     copies: Vec<PathBuf>,
     append: Vec<String>,
+    boot_limit: Duration,
     time_limit: Option<Duration>,
     exclusive: bool,
 }
@@ -66,6 +67,9 @@ pub struct Output {
 
 /// Set to anything but `0`, every guest is exclusive.
 const EXCLUSIVE_VARIABLE: &str = "NODEWISE_RIG_EXCLUSIVE";
+/// Emulated on a busy machine, 8 nodes take some 20 s.
+const BOOT_LIMIT: Duration = Duration::from_secs(180);
+
 impl Guest {
     /// A guest with these nodes, numbered from 0.
     #[must_use]
@@ -77,6 +81,7 @@ impl Guest {
             accelerator: None,
             copies: Vec::new(),
             append: Vec::new(),
+            boot_limit: BOOT_LIMIT,
             time_limit: None,
             exclusive: env::var_os(EXCLUSIVE_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0"),
         }
@@ -124,6 +129,13 @@ impl Guest {
         self
     }
 
+    /// How long the guest may take to boot before it counts as hung, instead of 180 s.
+    #[must_use]
+    pub fn boot_limit(mut self, limit: Duration) -> Self {
+        self.boot_limit = limit;
+        self
+    }
+
     /// How long the program may run, its guest's boot not counted; without, as long as it likes.
     #[must_use]
     pub fn time_limit(mut self, limit: Duration) -> Self {
@@ -154,7 +166,8 @@ impl Guest {
     /// its exit status: 128 + the signal's number when a signal ended it.
     pub fn run(&self, program: &Command, mut streams: Streams<'_>) -> Result<u8, Error> {
         shape::check(&self.nodes, self.distances.as_ref())?;
-        let (kernel, qemu) = (kernel::choose(self.kernel.as_deref())?, qemu::executable()?);
+        let (kernel, qemu) =
+            (kernel::choose(self.kernel.as_deref(), kernel::kernels())?, qemu::executable()?);
         let directory = tempfile::Builder::new().prefix("nodewise-rig-").tempdir();
         let directory = directory.map_err(|error| Error::system("create a temporary directory", error))?;
         self.pack(program, &streams.stdin, &directory.path().join("initramfs"))?;
@@ -182,7 +195,7 @@ impl Guest {
             &append,
         );
         let running = Running::start(&mut command, directory)?;
-        running.follow(&mut streams, self.time_limit)
+        running.follow(&mut streams, self.boot_limit, self.time_limit)
     }
 
     fn pack(&self, program: &Command, stdin: &[u8], into: &Path) -> Result<(), Error> {

@@ -26,9 +26,9 @@ pub fn kernels() -> Vec<PathBuf> {
     found
 }
 
-/// The kernel to boot: the one asked for, else the first of [`kernels`].
-pub(crate) fn choose(asked: Option<&Path>) -> Result<PathBuf, Error> {
-    let Some(path) = asked.map(Path::to_path_buf).or_else(|| kernels().into_iter().next()) else {
+/// The kernel to boot: the one asked for, else the first of those found.
+pub(crate) fn choose(asked: Option<&Path>, found: Vec<PathBuf>) -> Result<PathBuf, Error> {
+    let Some(path) = asked.map(Path::to_path_buf).or_else(|| found.into_iter().next()) else {
         return Err(Error::new(
             ErrorKind::NotInstalled,
             "no kernel for the guest: run 'make setup' in the nodewise sources, or give one with --kernel or \
@@ -86,8 +86,16 @@ mod tests {
 
     #[test]
     fn a_missing_kernel_is_named() {
-        let error = choose(Some(Path::new("/no/such/vmlinuz"))).unwrap_err();
+        let error = choose(Some(Path::new("/no/such/vmlinuz")), kernels()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotInstalled);
         assert_eq!(error.to_string(), "cannot open the guest's kernel /no/such/vmlinuz");
+    }
+
+    #[test]
+    fn without_any_kernel_the_error_says_what_to_do() {
+        let error = choose(None, Vec::new()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotInstalled);
+        assert!(error.to_string().contains("make setup"), "{error}");
+        assert!(error.to_string().contains("linux-image-cloud-amd64"), "{error}");
     }
 }

@@ -4,6 +4,7 @@ use crate::{Error, ErrorKind};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -17,7 +18,8 @@ impl Lock {
     /// Waits for this user's other exclusive guests, of any process, to end, or for `stop`.
     pub fn wait(stop: &AtomicBool) -> Result<Self, Error> {
         let user = rustix::process::geteuid().as_raw();
-        let path = std::env::temp_dir().join(format!("nodewise-rig-{user}.lock"));
+        // Not in $TMPDIR: all have to agree on the file.
+        let path = PathBuf::from(format!("/tmp/nodewise-rig-{user}.lock"));
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
         let file = file.map_err(|error| Error::file(ErrorKind::System, "open", &path, error))?;
         loop {

@@ -11,8 +11,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A guest that is not up by then is taken for hung. Emulated on a busy machine, 8 nodes take some 20 s.
-const BOOT_LIMIT: Duration = Duration::from_secs(180);
 /// QEMU connects its serial lines before it does anything that takes long.
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 /// How often the stop flag is looked at.
@@ -83,8 +81,13 @@ impl Running {
     }
 
     /// Follows the guest to its end and returns the program's exit status.
-    pub fn follow(mut self, streams: &mut Streams<'_>, time_limit: Option<Duration>) -> Result<u8, Error> {
-        let mut deadline = Some(Instant::now() + BOOT_LIMIT);
+    pub fn follow(
+        mut self,
+        streams: &mut Streams<'_>,
+        boot_limit: Duration,
+        time_limit: Option<Duration>,
+    ) -> Result<u8, Error> {
+        let mut deadline = Some(Instant::now() + boot_limit);
         let mut up = false;
         let mut control = Vec::new();
         loop {
@@ -93,13 +96,11 @@ impl Running {
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 let Some(limit) = time_limit.filter(|_| up) else {
-                    return Err(self.guest_error("the guest hangs: it is not up after 180 s"));
+                    let limit_s = boot_limit.as_secs_f64();
+                    return Err(self.guest_error(&format!("the guest hangs: not up after {limit_s} s")));
                 };
-                let limit = limit.as_secs_f64();
-                return Err(Error::new(
-                    ErrorKind::TimeLimit,
-                    format!("the time limit of {limit} s was reached"),
-                ));
+                let message = format!("the time limit of {} s was reached", limit.as_secs_f64());
+                return Err(Error::new(ErrorKind::TimeLimit, message));
             }
             let (source, bytes) = match self.received.recv_timeout(TICK) {
                 Ok(received) => received,

@@ -1,0 +1,152 @@
+//! `nodewise rig` as a person or a script uses it.
+
+use assert_cmd::cargo::cargo_bin;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+fn rig(arguments: &[&str]) -> Command {
+    let mut command = Command::new(cargo_bin("nodewise"));
+    command.arg("rig").args(arguments).env("NODEWISE_RIG_EXCLUSIVE", "1");
+    command
+}
+
+fn outcome(arguments: &[&str]) -> (Option<i32>, String) {
+    let Output { status, stdout, stderr } = rig(arguments).output().unwrap();
+    assert_eq!(stdout, b"");
+    (status.code(), String::from_utf8(stderr).unwrap())
+}
+
+#[test]
+fn the_command_line_is_checked_before_anything_is_booted() {
+    let usage = |arguments: &[&str], message: &str| {
+        assert_eq!(
+            outcome(&[arguments, &["--", "true"]].concat()),
+            (Some(2), format!("nodewise: {message}\n"))
+        );
+    };
+    usage(
+        &["--nodes", "2", "--distances", "10,20;2x,10"],
+        "--distances: malformed distances: row 2, entry 1: '2x' is not a distance (10 to 254)",
+    );
+    usage(&["--mem-per-node", "1Q"], "--mem-per-node: '1Q' is not a size such as 512M or 2G");
+    usage(&["--cpus-per-node", "1,2"], "--cpus-per-node: 2 values for 4 nodes");
+    usage(&["--nodes", "0"], "a guest has 1 to 64 nodes, not 0");
+    usage(&["--time-limit", "0"], "--time-limit 0: not a time in seconds");
+    usage(&["--env", "NAME"], "--env NAME: a variable is written NAME=VALUE");
+}
+
+#[test]
+fn programs_that_cannot_run_have_the_shells_statuses() {
+    let (code, message) = outcome(&["--", "no-such-program-anywhere"]);
+    assert_eq!(
+        (code, message.as_str()),
+        (Some(127), "nodewise: no-such-program-anywhere: not found in PATH\n")
+    );
+    let (code, message) = outcome(&["--", "/etc/os-release"]);
+    assert_eq!((code, message.as_str()), (Some(126), "nodewise: /etc/os-release: is not executable\n"));
+}
+
+#[test]
+fn what_is_missing_is_named_with_what_installs_it() {
+    let (code, message) = outcome(&["--kernel", "/no/such/vmlinuz", "--", "true"]);
+    assert_eq!(code, Some(1));
+    assert!(message.contains("cannot open the guest's kernel /no/such/vmlinuz"), "{message}");
+
+    let without_qemu = rig(&["--", "/bin/true"]).env("PATH", "/nowhere").output().unwrap();
+    let message = String::from_utf8(without_qemu.stderr).unwrap();
+    assert_eq!(without_qemu.status.code(), Some(1));
+    assert!(message.starts_with("nodewise: no QEMU: ") && message.contains("apt-get install"), "{message}");
+    assert_eq!(message.lines().count(), 1);
+}
+
+#[test]
+fn shape_copies_and_streams_reach_the_guest() {
+    let output = rig(&[
+        "--nodes",
+        "1",
+        "--cpuless-node=128M",
+        "--cpus-per-node",
+        "2",
+        "--append",
+        "quiet nohz=off",
+    ])
+    .args(["--copy", "/etc/os-release", "--env", "A=b c", "--", "sh", "-c"])
+    .arg(
+        "cat /sys/devices/system/node/has_cpu /sys/devices/system/node/has_memory; echo $A; grep -c ^ID= \
+              /etc/os-release; grep -o nohz=off /proc/cmdline; echo complaint >&2; exit 42",
+    )
+    .output()
+    .unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "0\n0-1\nb c\n1\nnohz=off\n");
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "complaint\n");
+    assert_eq!(output.status.code(), Some(42));
+}
+
+/// A guest whose program says "ready" and then waits for ever, with all temporary files in `directory`.
+fn running_guest(directory: &Path) -> Child {
+    let script = "echo ready; sleep 1000";
+    let mut child = rig(&["--nodes", "1", "--", "sh", "-c", script])
+        .env("TMPDIR", directory)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    assert_eq!(qemus_of(directory), 1);
+    child
+}
+
+/// QEMU processes of guests whose temporary files are, or were, in `directory`.
+fn qemus_of(directory: &Path) -> usize {
+    let directory = directory.to_str().unwrap();
+    let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let line = fs::read(entry.ok()?.path().join("cmdline")).ok()?;
+        Some(String::from_utf8_lossy(&line).into_owned())
+    });
+    processes.filter(|line| line.contains("-initrd") && line.contains(directory)).count()
+}
+
+fn send(signal: &str, child: &Child) {
+    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn ctrl_c_and_sigterm_leave_no_process_and_no_file() {
+    for (signal, status) in [("-INT", 130), ("-TERM", 143)] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut child = running_guest(directory.path());
+        send(signal, &child);
+        assert_eq!(child.wait().unwrap().code(), Some(status));
+        assert_eq!(qemus_of(directory.path()), 0);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn not_even_kill_9_leaves_anything() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut child = running_guest(directory.path());
+    send("-KILL", &child);
+    assert_eq!(child.wait().unwrap().code(), None);
+    // The kernel ends QEMU, soon.
+    for _ in 0..500 {
+        if qemus_of(directory.path()) == 0 {
+            break;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(qemus_of(directory.path()), 0);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn the_time_limit_has_timeouts_status() {
+    let (code, message) = outcome(&["--nodes", "1", "--time-limit", "0.5", "--", "sleep", "1000"]);
+    assert_eq!((code, message.as_str()), (Some(124), "nodewise: the time limit of 0.5 s was reached\n"));
+}
