@@ -23,7 +23,7 @@ lint:
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
 licences:
-	cargo run --quiet --locked --package xtask -- licences
+	cargo xtask licences
 
 tests:
 	cargo test --workspace --locked
