@@ -111,6 +111,9 @@ pub struct Outcome {
     pub only_reported: bool,
 }
 
+/// One past the largest hash of a page.
+pub(crate) const BAND_END: u64 = 1 << 32;
+
 impl Interleaving {
     /// Where the page goes, or none if it stays. The caller checks that its home is `from`.
     #[must_use]

@@ -6,12 +6,23 @@
 
 mod counters;
 mod decision;
+mod engine;
+mod history;
 mod machine;
 mod memory;
+mod metrics;
+mod policy;
+mod region;
+mod round;
 mod sample;
 
 pub use counters::{Counters, Measure, TrafficMatrix};
 pub use decision::{Action, Decision, Figures, Interleaving, Outcome, PageTarget, Reason};
+pub use engine::{Engine, EngineSettings};
+pub use history::{History, PatienceSettings, Spread};
 pub use machine::{Machine, Mapping, MappingKind, Observation, ProcessState, SamplingRate};
 pub use memory::{HUGE_PAGE_PAGES, PAGE_BYTES, PageNumber, PageRange, Pid, Tid, VirtAddr};
+pub use policy::{Carrefour, CarrefourSettings, Policy, ProcessView, View};
+pub use region::{Evidence, FalseSharing, Part, Region, RegionMap, RegionSettings};
+pub use round::{Finding, Footprint, Metrics, Round, RuleStatus, Standing};
 pub use sample::{Access, DataSource, PageSize, Sample};

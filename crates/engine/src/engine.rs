@@ -1,0 +1,296 @@
+//! One interval after another: observe, understand, decide, act, remember.
+
+use crate::decision::BAND_END;
+use crate::history::{History, PatienceSettings, Spread};
+use crate::metrics::{balanced_nodes, metrics};
+use crate::policy::{Policy, ProcessView, View};
+use crate::region::{Key, RegionMap, RegionSettings};
+use crate::round::{Finding, Footprint, Round};
+use crate::{
+    Action, Decision, Interleaving, Machine, Observation, Outcome, PageNumber, PageRange, Pid, SamplingRate,
+};
+use nodewise_topology::Topology;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How the engine works, whatever the policy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EngineSettings {
+    /// How memory is watched.
+    pub regions: RegionSettings,
+    /// How patiently ranges are left alone after they were acted upon.
+    pub patience: PatienceSettings,
+    /// With fewer pages moved in an interval sampling becomes cheap (Carrefour module: 10).
+    pub accurate_from_moves: u64,
+    /// With a larger share of samples in regions that are new or changed, sampling stays accurate.
+    pub accurate_from_unsettled_share: f32,
+    /// For pseudo-random choices.
+    pub seed: u64,
+}
+
+impl Default for EngineSettings {
+    fn default() -> Self {
+        Self {
+            regions: RegionSettings::default(),
+            patience: PatienceSettings::default(),
+            accurate_from_moves: 10,
+            accurate_from_unsettled_share: 0.1,
+            seed: 1,
+        }
+    }
+}
+
+/// Counters and samples in, placement decisions out.
+pub struct Engine {
+    topology: Topology,
+    policy: Box<dyn Policy>,
+    settings: EngineSettings,
+    processes: BTreeMap<Pid, Process>,
+    round: u32,
+    sampling: Option<SamplingRate>,
+}
+
+struct Process {
+    map: RegionMap,
+    history: History,
+    keys: Vec<Key>,
+    weights: u64,
+    /// Falsely shared huge pages that were reported.
+    reported: Vec<u64>,
+}
+
+/// A decision to interleave and what came of it.
+type Spreading<'a> = (&'a Decision, &'a Interleaving, &'a Outcome);
+
+impl Engine {
+    /// An engine that knows nothing of any process yet.
+    #[must_use]
+    pub fn new(topology: &Topology, policy: Box<dyn Policy>, settings: EngineSettings) -> Self {
+        let topology = topology.clone();
+        Self { topology, policy, settings, processes: BTreeMap::new(), round: 0, sampling: None }
+    }
+
+    /// One interval: takes what the machine saw since the last call, decides, lets the machine act.
+    pub fn step<M: Machine>(&mut self, machine: &mut M) -> Result<Round, M::Error> {
+        let observation = machine.observe()?;
+        self.ingest(&observation);
+        let nodes = balanced_nodes(&self.topology, &observation.counters);
+        let maps = self.processes.values().map(|process| &process.map);
+        let metrics = metrics(&self.topology, &observation.counters, maps, &nodes);
+        let processes = self.processes.iter();
+        let view = View {
+            topology: &self.topology,
+            counters: &observation.counters,
+            metrics: &metrics,
+            processes: processes
+                .map(|(&pid, p)| ProcessView { pid, map: &p.map, history: &p.history })
+                .collect(),
+            round: self.round,
+            seed: self.settings.seed,
+        };
+        let decisions = self.policy.decide(&view);
+        let outcomes = if decisions.is_empty() { Vec::new() } else { machine.apply(&decisions)? };
+        self.remember(&decisions, &outcomes);
+        let findings = self.findings();
+        let sampling = self.sampling_rate(&outcomes);
+        if self.sampling != Some(sampling) {
+            machine.set_sampling(sampling)?;
+            self.sampling = Some(sampling);
+        }
+        let round = Round {
+            number: self.round,
+            end_ns: observation.end_ns,
+            duration_ns: observation.duration_ns,
+            samples: observation.samples.len() as u64,
+            samples_lost: observation.samples_lost,
+            samples_outside: self.processes.values().map(|p| p.map.samples_outside()).sum(),
+            metrics,
+            rules: self.policy.rules(),
+            decisions: decisions.into_iter().zip(outcomes).collect(),
+            findings,
+            sampling,
+            footprint: self.footprint(),
+        };
+        self.round += 1;
+        Ok(round)
+    }
+
+    /// The region map of a process.
+    #[must_use]
+    pub fn regions(&self, pid: Pid) -> Option<&RegionMap> {
+        self.processes.get(&pid).map(|process| &process.map)
+    }
+
+    /// The policy's name.
+    #[must_use]
+    pub fn policy(&self) -> &'static str {
+        self.policy.name()
+    }
+
+    /// Sorts samples by process and takes them in.
+    fn ingest(&mut self, observation: &Observation) {
+        let nodes = self.topology.node_count();
+        self.processes
+            .retain(|pid, _| observation.processes.iter().any(|state| state.pid == *pid && !state.fresh));
+        for state in &observation.processes {
+            self.processes.entry(state.pid).or_insert_with(|| Process {
+                map: RegionMap::new(nodes, &self.settings.regions),
+                history: History::new(&self.settings.patience),
+                keys: Vec::new(),
+                weights: 0,
+                reported: Vec::new(),
+            });
+        }
+        for run in observation.samples.chunk_by(|a, b| a.pid == b.pid) {
+            if let Some(process) = self.processes.get_mut(&run[0].pid) {
+                process.keys.extend(run.iter().filter_map(|sample| Key::pack(sample, nodes)));
+                process.weights += run.iter().map(|sample| u64::from(sample.weight.max(1))).sum::<u64>();
+            }
+        }
+        for state in &observation.processes {
+            let Some(process) = self.processes.get_mut(&state.pid) else { continue };
+            let weight = process.weights as f32 / process.keys.len().max(1) as f32;
+            process.map.ingest(state.mappings.as_deref(), &mut process.keys, weight.max(1.0), self.round);
+            process.keys.clear();
+            process.weights = 0;
+            if state.mappings.is_some() {
+                let mapped: Vec<_> = process.map.mappings().iter().map(|mapping| mapping.range).collect();
+                process.history.clip(&mapped);
+            }
+            if self.round % 64 == 0 {
+                process.history.forget_calm(self.round);
+            }
+        }
+    }
+
+    /// Notes what was done, so that it is not done twice.
+    fn remember(&mut self, decisions: &[Decision], outcomes: &[Outcome]) {
+        let nodes = self.topology.node_count();
+        let mut moved: BTreeMap<Pid, Vec<(PageRange, Vec<f32>)>> = BTreeMap::new();
+        let mut spreads: BTreeMap<(Pid, PageRange), Vec<Spreading<'_>>> = BTreeMap::new();
+        for (decision, outcome) in decisions.iter().zip(outcomes) {
+            let Some(process) = self.processes.get_mut(&decision.pid) else { continue };
+            if outcome.process_gone {
+                continue;
+            }
+            match &decision.action {
+                Action::Replicate => process.history.replicated(decision.range),
+                _ if outcome.only_reported => {}
+                Action::Collocate { to } => {
+                    if outcome.deferred == 0 {
+                        process.history.collocated(decision.range, *to, outcome.moved > 0, self.round);
+                        let mut expected = vec![0.0; nodes];
+                        expected[to.get()] = 1.0;
+                        moved.entry(decision.pid).or_default().push((decision.range, expected));
+                    }
+                }
+                Action::CollocateEach { pages } => {
+                    if outcome.deferred == 0 {
+                        for target in pages {
+                            process.map.page_moved(target.page.0, target.to.0);
+                        }
+                    }
+                }
+                Action::Interleave(interleaving) => {
+                    spreads.entry((decision.pid, decision.range)).or_default().push((
+                        decision,
+                        interleaving,
+                        outcome,
+                    ));
+                }
+            }
+        }
+        for ((pid, range), group) in spreads {
+            let Some(process) = self.processes.get_mut(&pid) else { continue };
+            let (before, expected) = after_spread(&process.history, range, &group, nodes);
+            if before.pending.is_empty() {
+                moved.entry(pid).or_default().push((range, expected));
+            }
+            process.history.spread(range, before);
+        }
+        for (pid, ranges) in moved {
+            if let Some(process) = self.processes.get_mut(&pid) {
+                process.map.moved(&ranges);
+            }
+        }
+    }
+
+    /// Falsely shared huge pages that were not reported before.
+    fn findings(&mut self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for (&pid, process) in &mut self.processes {
+            let found = process.map.false_sharing();
+            process.reported.retain(|page| found.contains_key(page));
+            for (&page, samples) in found {
+                if let Err(at) = process.reported.binary_search(&page) {
+                    process.reported.insert(at, page);
+                    findings.push(Finding::FalselySharedHugePage {
+                        pid,
+                        page: PageNumber(page),
+                        samples: samples.clone(),
+                    });
+                }
+            }
+        }
+        findings
+    }
+
+    fn sampling_rate(&self, outcomes: &[Outcome]) -> SamplingRate {
+        let moved: u64 = outcomes.iter().map(|outcome| outcome.moved).sum();
+        let regions = || self.processes.values().flat_map(|process| process.map.regions());
+        let recent: f32 = regions().map(|region| region.recent as f32).sum();
+        let unsettled: f32 = regions().filter(|r| r.unsettled).map(|region| region.recent as f32).sum();
+        let busy = moved >= self.settings.accurate_from_moves
+            || unsettled > recent * self.settings.accurate_from_unsettled_share;
+        if self.round == 0 || (self.policy.active() && busy) {
+            SamplingRate::Accurate
+        } else {
+            SamplingRate::Cheap
+        }
+    }
+
+    fn footprint(&self) -> Footprint {
+        self.processes.values().fold(Footprint::default(), |sum, process| Footprint {
+            regions: sum.regions + process.map.regions().len() as u64,
+            tracked_pages: sum.tracked_pages + process.map.tracked_pages() as u64,
+            pages_dropped: sum.pages_dropped + process.map.pages_dropped(),
+            heap_bytes: sum.heap_bytes + process.map.heap_bytes() as u64,
+        })
+    }
+}
+
+/// How far a range is spread after these decisions, and where its pages should be.
+fn after_spread(
+    history: &History,
+    range: PageRange,
+    group: &[Spreading<'_>],
+    nodes: usize,
+) -> (Spread, Vec<f32>) {
+    let homes = &group[0].0.reason.figures.homes;
+    let known: f32 = homes.iter().sum();
+    let shares: Vec<f32> = (0..nodes).map(|n| if known > 0.0 { homes[n] / known } else { 0.0 }).collect();
+    let old = history.spreads(range).into_iter().find_map(|(_, spread)| spread.cloned());
+    let mut spread = old.unwrap_or_else(|| Spread { done: 0, waiting: shares.clone(), pending: Vec::new() });
+    let mut expected = shares;
+    spread.pending.clear();
+    let mut done = spread.done;
+    for (_, interleaving, outcome) in group {
+        let (from, (start, end)) = (interleaving.from.get(), interleaving.band);
+        done = done.max(end);
+        if outcome.deferred > 0 {
+            spread.pending.push((*interleaving).clone());
+        }
+        let left = (BAND_END - start).max(1) as f32;
+        let leaves = (spread.waiting[from] * (end - start) as f32 / left).min(expected[from]);
+        let weights: f32 = interleaving.weights.iter().map(|&w| w as f32).sum::<f32>().max(1.0);
+        expected[from] -= leaves;
+        for (share, &weight) in expected.iter_mut().zip(&interleaving.weights) {
+            *share += leaves * weight as f32 / weights;
+        }
+    }
+    let left = (BAND_END - done) as f32 / (BAND_END - spread.done).max(1) as f32;
+    spread.waiting.iter_mut().for_each(|share| *share *= left);
+    spread.done = done;
+    (spread, expected)
+}

@@ -1,0 +1,146 @@
+//! What was done to a process's pages, so that nothing is done twice and nothing bounces.
+
+use crate::region::RangeMap;
+use crate::{Interleaving, PageRange};
+use nodewise_topology::NodeIndex;
+use serde::{Deserialize, Serialize};
+
+/// How patiently ranges are left alone after they were acted upon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PatienceSettings {
+    /// A range that was moved is left alone for this many intervals, twice as long after each time its accessor changed soon
+    /// after a move.
+    pub rest_intervals: u32,
+    /// A range that was not moved again for this many rests counts as calm: the doubling starts over.
+    pub calm_rests: u32,
+    /// The doubling ends here.
+    pub max_rest_intervals: u32,
+}
+
+impl Default for PatienceSettings {
+    fn default() -> Self {
+        Self { rest_intervals: 2, calm_rests: 8, max_rest_intervals: 512 }
+    }
+}
+
+/// A range that was collocated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Collocated {
+    to: NodeIndex,
+    round: u32,
+    /// Changes of mind, or tries without success, in a row.
+    doublings: u32,
+}
+
+/// A range that is being spread over nodes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spread {
+    /// Pages whose hash is below have had their chance (32-bit numbers).
+    pub done: u64,
+    /// Of the range's pages, by home node, the share that has not had its chance.
+    pub waiting: Vec<f32>,
+    /// Decided but put off by the machine: must be repeated unchanged before anything new is decided.
+    pub pending: Vec<Interleaving>,
+}
+
+/// What was done to the pages of one process.
+#[derive(Clone, Debug)]
+pub struct History {
+    patience: PatienceSettings,
+    collocated: RangeMap<Collocated>,
+    spread: RangeMap<Spread>,
+    replicated: RangeMap<()>,
+}
+
+impl History {
+    pub(crate) fn new(patience: &PatienceSettings) -> Self {
+        Self {
+            patience: patience.clone(),
+            collocated: RangeMap::default(),
+            spread: RangeMap::default(),
+            replicated: RangeMap::default(),
+        }
+    }
+
+    /// The parts of a range that may be collocated now.
+    #[must_use]
+    pub fn collocatable(&self, range: PageRange, to: NodeIndex, round: u32) -> Vec<PageRange> {
+        let mut parts: Vec<PageRange> = Vec::new();
+        for (part, last) in self.collocated.parts(range) {
+            let free = last.is_none_or(|last| {
+                let doublings = last.doublings + u32::from(last.to != to);
+                round >= last.round + self.rest(doublings)
+            });
+            match parts.last_mut() {
+                Some(left) if free && left.end == part.start => left.end = part.end,
+                _ if free => parts.push(part),
+                _ => {}
+            }
+        }
+        parts
+    }
+
+    /// How long a range rests.
+    fn rest(&self, doublings: u32) -> u32 {
+        let rest =
+            self.patience.rest_intervals.saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX));
+        rest.min(self.patience.max_rest_intervals)
+    }
+
+    /// Whether a single page that was moved `moves` times, the last time `ago` rounds ago, may be moved again.
+    #[must_use]
+    pub fn page_movable(&self, moves: u8, ago: u16) -> bool {
+        u32::from(ago) >= self.rest(u32::from(moves))
+    }
+
+    /// The parts of a range with how far each has been spread.
+    #[must_use]
+    pub fn spreads(&self, range: PageRange) -> Vec<(PageRange, Option<&Spread>)> {
+        self.spread.parts(range)
+    }
+
+    /// The parts of a range that were not reported as worth replicating yet.
+    #[must_use]
+    pub fn replicatable(&self, range: PageRange) -> Vec<PageRange> {
+        let fresh = self.replicated.parts(range).into_iter().filter(|(_, done)| done.is_none());
+        fresh.map(|(part, _)| part).collect()
+    }
+
+    pub(crate) fn collocated(&mut self, range: PageRange, to: NodeIndex, progress: bool, round: u32) {
+        let parts: Vec<_> =
+            self.collocated.parts(range).into_iter().map(|(p, last)| (p, last.copied())).collect();
+        for (part, last) in parts {
+            let doublings = last.map_or(0, |last| {
+                let calm = self.rest(last.doublings).saturating_mul(self.patience.calm_rests);
+                if round.saturating_sub(last.round) > calm {
+                    0
+                } else {
+                    last.doublings + u32::from(last.to != to || !progress)
+                }
+            });
+            let doublings = doublings.max(u32::from(!progress));
+            self.collocated.insert(part, Collocated { to, round, doublings });
+        }
+    }
+
+    pub(crate) fn spread(&mut self, range: PageRange, state: Spread) {
+        self.spread.insert(range, state);
+    }
+
+    pub(crate) fn replicated(&mut self, range: PageRange) {
+        self.replicated.insert(range, ());
+    }
+
+    pub(crate) fn clip(&mut self, mapped: &[PageRange]) {
+        self.collocated.clip(mapped);
+        self.spread.clip(mapped);
+        self.replicated.clip(mapped);
+    }
+
+    pub(crate) fn forget_calm(&mut self, round: u32) {
+        let patience = self.patience.clone();
+        let long = patience.max_rest_intervals.saturating_mul(patience.calm_rests);
+        self.collocated.retain(|_, last| round.saturating_sub(last.round) <= long);
+    }
+}

@@ -1,0 +1,421 @@
+//! Carrefour: collocate, interleave, replicate (CACM 2015; code facts from carrefour-module and carrefour-runtime).
+//!
+//! The rules are the article's. They are applied to regions instead of sampled pages, so a decision reaches pages that no
+//! sample hit, and what the article leaves to chance page by page is a pure function of the page ([`Interleaving`]).
+
+use super::spread::plan;
+use super::{Policy, ProcessView, View};
+use crate::decision::BAND_END;
+use crate::metrics::{balanced_nodes, memory_bytes};
+use crate::region::{Evidence, Nature, Region};
+use crate::{
+    Action, Decision, Figures, Interleaving, Measure, PageRange, PageTarget, Reason, RuleStatus, Standing,
+};
+use nodewise_topology::NodeIndex;
+use serde::{Deserialize, Serialize};
+
+/// The thresholds. Defaults are the article's unless said otherwise.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CarrefourSettings {
+    /// Below this many DRAM accesses in a microsecond, machine-wide, nothing is done (article: 50).
+    pub enable_accesses_per_us: f64,
+    /// Without counters: below this many hint faults in a second nothing is done. Ours. Hint faults count touched pages, not
+    /// accesses, so this only tells an idle program from a busy one.
+    pub enable_hint_faults_per_s: f64,
+    /// Collocation is on below this local access ratio, in percent (article: 80).
+    pub collocate_below_percent: f64,
+    /// Once on, collocation stays on up to this ratio. Ours: the article switches at one threshold and leaves the last fifth
+    /// where it is; set to `collocate_below_percent` for that.
+    pub collocate_until_percent: f64,
+    /// Samples (decayed) of a region or page before it is collocated (module source: 2 unless interleaving is on).
+    pub collocate_min_samples: u32,
+    /// How sure one must be that a page is private before it is collocated on its own. Ours.
+    pub collocate_certainty: f64,
+    /// Interleaving is on above this controller imbalance, in percent (article: 35).
+    pub interleave_above_percent: f64,
+    /// Once on, interleaving stays on down to this imbalance. Ours: the article stops at 35 %, which on 8 nodes leaves one node with
+    /// 23 % of the load instead of 12.5 %; set to `interleave_above_percent` for that.
+    pub interleave_until_percent: f64,
+    /// Whether a page must have been written to be interleaved (article: yes; module source: no). Accesses of unknown
+    /// kind to a writable mapping count as writes.
+    pub interleave_needs_write: bool,
+    /// Whether nodes without CPUs may receive interleaved pages. Ours: no.
+    pub interleave_to_cpuless: bool,
+    /// Replication is on from this share of reads, in percent (article: 95).
+    pub replicate_reads_percent: f64,
+    /// Replication is on up to this much memory use, in percent ("enough free memory" in the article; the module says 25,
+    /// ours is 75 since only the candidates are copied).
+    pub replicate_memory_percent: f64,
+    /// A node with less of its memory free, in percent, receives nothing. Ours.
+    pub reserve_percent: f64,
+}
+
+impl Default for CarrefourSettings {
+    fn default() -> Self {
+        Self {
+            enable_accesses_per_us: 50.0,
+            enable_hint_faults_per_s: 20.0,
+            collocate_below_percent: 80.0,
+            collocate_until_percent: 99.0,
+            collocate_min_samples: 2,
+            collocate_certainty: 0.95,
+            interleave_above_percent: 35.0,
+            interleave_until_percent: 5.0,
+            interleave_needs_write: true,
+            interleave_to_cpuless: false,
+            replicate_reads_percent: 95.0,
+            replicate_memory_percent: 75.0,
+            reserve_percent: 3.0,
+        }
+    }
+}
+
+/// The policy.
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "one for each of the article's rules")]
+pub struct Carrefour {
+    settings: CarrefourSettings,
+    rules: Vec<RuleStatus>,
+    enabled: bool,
+    collocating: bool,
+    interleaving: bool,
+    replicating: bool,
+}
+
+/// A part of a region to be spread.
+struct Spreading<'a> {
+    process: ProcessView<'a>,
+    region: &'a Region,
+    range: PageRange,
+    done: u64,
+    waiting: Vec<f32>,
+}
+
+impl Carrefour {
+    /// With these thresholds.
+    #[must_use]
+    pub const fn new(settings: CarrefourSettings) -> Self {
+        Self {
+            settings,
+            rules: Vec::new(),
+            enabled: false,
+            collocating: false,
+            interleaving: false,
+            replicating: false,
+        }
+    }
+
+    /// Which rules are in force.
+    fn judge(&mut self, view: &View<'_>) {
+        let s = &self.settings;
+        let m = view.metrics;
+        let mut rules = Vec::new();
+
+        let (threshold, standing) = match &m.access_rate {
+            Measure::Measured(_) => (s.enable_accesses_per_us, Standing::Measured),
+            Measure::Estimated(_) => (s.enable_accesses_per_us, Standing::Estimated),
+            Measure::Proxy(_) => {
+                (s.enable_hint_faults_per_s, Standing::Proxy("hint faults in a second".into()))
+            }
+            Measure::Unknown => {
+                (s.enable_accesses_per_us, Standing::Off("access rate unknown: never idle".into()))
+            }
+        };
+        let value = m.access_rate.get().copied();
+        self.enabled = value.is_none_or(|rate| rate >= threshold);
+        rules.push(RuleStatus { name: "enable".into(), standing, value, threshold, enabled: self.enabled });
+
+        let value = m.local_access_percent.get().copied();
+        let limit = if self.collocating { s.collocate_until_percent } else { s.collocate_below_percent };
+        self.collocating = value.is_some_and(|lar| lar < limit);
+        rules.push(RuleStatus {
+            name: "collocate".into(),
+            standing: standing_of(&m.local_access_percent, "too few samples with a known home"),
+            value,
+            threshold: limit,
+            enabled: self.enabled && self.collocating,
+        });
+
+        let value = m.controller_imbalance_percent.get().copied();
+        // An estimate must be beyond its own uncertainty.
+        let limit = if self.interleaving { s.interleave_until_percent } else { s.interleave_above_percent };
+        let limit = limit + m.controller_imbalance_error;
+        self.interleaving = value.is_some_and(|imbalance| imbalance > limit);
+        rules.push(RuleStatus {
+            name: "interleave".into(),
+            standing: standing_of(&m.controller_imbalance_percent, "too few samples with a known home"),
+            value,
+            threshold: limit,
+            enabled: self.enabled && self.interleaving,
+        });
+
+        let room = m.memory_use_percent <= s.replicate_memory_percent;
+        let value = m.read_percent.get().copied();
+        self.replicating = room && value.is_none_or(|reads| reads >= s.replicate_reads_percent);
+        let standing = match &m.read_percent {
+            _ if !room => Standing::Off(format!("memory use {:.0} %", m.memory_use_percent)),
+            Measure::Unknown => Standing::Proxy("reads not told from writes: only read-only mappings".into()),
+            known => standing_of(known, ""),
+        };
+        rules.push(RuleStatus {
+            name: "replicate".into(),
+            standing,
+            value,
+            threshold: s.replicate_reads_percent,
+            enabled: self.enabled && self.replicating,
+        });
+        self.rules = rules;
+    }
+
+    /// A node's memory that may still be filled.
+    fn room(&self, view: &View<'_>, node: usize) -> u64 {
+        let total = memory_bytes(view.topology, view.counters, node);
+        let free = view.counters.free_bytes.get(node).copied().unwrap_or(total);
+        free.saturating_sub((total as f64 * self.settings.reserve_percent / 100.0) as u64)
+    }
+
+    /// The node where pages of an accessor node belong: itself, or if it has no memory the nearest that does.
+    fn home_for(view: &View<'_>, accessor: usize) -> Option<NodeIndex> {
+        let from = NodeIndex(accessor as u8);
+        view.topology
+            .node_indices()
+            .filter(|node| memory_bytes(view.topology, view.counters, node.get()) > 0)
+            .min_by_key(|&node| (node != from, view.topology.distance(from, node), node))
+    }
+
+    fn reason(rule: String, view: &View<'_>, evidence: &Evidence) -> Reason {
+        Reason {
+            rule,
+            figures: Figures {
+                reads: evidence.reads().to_vec(),
+                writes: evidence.writes().to_vec(),
+                homes: evidence.homes().to_vec(),
+                local_access_percent: view.metrics.local_access_percent.get().copied(),
+                controller_imbalance_percent: view.metrics.controller_imbalance_percent.get().copied(),
+            },
+        }
+    }
+
+    /// All pages of a region to its one accessor node.
+    fn collocate(
+        &self,
+        view: &View<'_>,
+        process: ProcessView<'_>,
+        at: usize,
+        accessor: usize,
+        out: &mut Vec<Decision>,
+    ) {
+        let region = &process.map.regions()[at];
+        let evidence = &region.evidence;
+        if !self.collocating || evidence.total() + 0.1 < self.settings.collocate_min_samples as f32 {
+            return;
+        }
+        let Some(to) = Self::home_for(view, accessor) else { return };
+        let homes: f32 = evidence.homes().iter().sum();
+        let misplaced = homes - evidence.homes()[to.get()];
+        if (homes > 0.0 && misplaced < 0.5) || self.room(view, to.get()) == 0 {
+            return;
+        }
+        for range in process.history.collocatable(process.map.reach(at), to, view.round) {
+            let rule = format!("only node {} uses it", view.topology.id_of(NodeIndex(accessor as u8)));
+            out.push(Decision {
+                pid: process.pid,
+                range,
+                action: Action::Collocate { to },
+                reason: Self::reason(rule, view, evidence),
+            });
+        }
+    }
+
+    /// Each page of a finely mixed region to its own accessor node.
+    fn collocate_each(&self, view: &View<'_>, process: ProcessView<'_>, at: usize, out: &mut Vec<Decision>) {
+        const AT_ONCE: usize = 1 << 15;
+        if !self.collocating {
+            return;
+        }
+        let region = &process.map.regions()[at];
+        let sharing = process.map.sharing(region);
+        let targets: Vec<_> = (0..view.topology.node_count())
+            .map(|node| Self::home_for(view, node).filter(|to| self.room(view, to.get()) > 0))
+            .collect();
+        let pages: Vec<PageTarget> = process
+            .map
+            .page_records(region.range)
+            .filter(|&(page, record)| {
+                record.total() >= self.settings.collocate_min_samples
+                    && !process.map.false_sharing().contains_key(&page)
+                    && record.moves(view.round).is_none_or(|(n, ago)| process.history.page_movable(n, ago))
+            })
+            .filter_map(|(page, record)| {
+                let (owner, certainty) = sharing.owner(record)?;
+                let to = targets[owner].filter(|to| record.home() != Some(to.0))?;
+                (certainty >= self.settings.collocate_certainty)
+                    .then_some(PageTarget { page: crate::PageNumber(page), to })
+            })
+            .collect();
+        for chunk in pages.chunks(AT_ONCE) {
+            out.push(Decision {
+                pid: process.pid,
+                range: PageRange::new(chunk[0].page.0, chunk[chunk.len() - 1].page.0 + 1),
+                action: Action::CollocateEach { pages: chunk.to_vec() },
+                reason: Self::reason("each page is used by one node only".into(), view, &region.evidence),
+            });
+        }
+    }
+
+    /// Copies of a read-only region for each accessor node.
+    fn replicate(view: &View<'_>, process: ProcessView<'_>, at: usize, out: &mut Vec<Decision>) {
+        let region = &process.map.regions()[at];
+        for range in process.history.replicatable(process.map.reach(at)) {
+            out.push(Decision {
+                pid: process.pid,
+                range,
+                action: Action::Replicate,
+                reason: Self::reason("several nodes read it, nobody writes".into(), view, &region.evidence),
+            });
+        }
+    }
+
+    /// Decides about all regions to be spread together: each changes the loads the others see.
+    fn interleave(&self, view: &View<'_>, list: &[Spreading<'_>], out: &mut Vec<Decision>) {
+        let Some(loads) = view.metrics.controller_loads.get() else { return };
+        let nodes = loads.len();
+        // What a sample stands for, so that regions and counters speak of the same accesses.
+        let sampled: f64 = view
+            .processes
+            .iter()
+            .flat_map(|p| p.map.regions().iter().map(|r| f64::from(r.evidence.total() * p.map.weight())))
+            .sum();
+        let scale = if sampled > 0.0 { loads.iter().sum::<f64>() / sampled } else { 0.0 };
+        let mut movable = vec![0.0; nodes];
+        for part in list {
+            let share = part.range.pages() as f64 / part.region.range.pages().max(part.range.pages()) as f64;
+            let traffic = f64::from(part.region.evidence.total() * part.process.map.weight()) * share * scale;
+            movable
+                .iter_mut()
+                .zip(&part.waiting)
+                .for_each(|(sum, &share)| *sum += traffic * f64::from(share));
+        }
+        movable.iter_mut().zip(loads).for_each(|(movable, &load)| *movable = movable.min(load));
+        let balanced = balanced_nodes(view.topology, view.counters);
+        let targets: Vec<bool> = (0..nodes)
+            .map(|node| (balanced[node] || self.settings.interleave_to_cpuless) && self.room(view, node) > 0)
+            .collect();
+        let plan = plan(loads, &movable, &targets);
+        for part in list {
+            for (home, leaving) in plan.iter().enumerate() {
+                // Below one percent it is noise.
+                if leaving.fraction < 0.01 || part.waiting[home] < 0.001 {
+                    continue;
+                }
+                let most = leaving.weights.iter().copied().fold(0.0, f64::max);
+                let weights = leaving.weights.iter().map(|w| (w / most * 1e6) as u32).collect();
+                let end = part.done + (leaving.fraction * (BAND_END - part.done) as f64) as u64;
+                let rule = format!(
+                    "several nodes use it, {:.0} % of traffic goes to node {}",
+                    100.0 * loads[home] / loads.iter().sum::<f64>(),
+                    view.topology.id_of(NodeIndex(home as u8))
+                );
+                out.push(Decision {
+                    pid: part.process.pid,
+                    range: part.range,
+                    action: Action::Interleave(Interleaving {
+                        from: NodeIndex(home as u8),
+                        band: (part.done, end),
+                        weights,
+                        seed: view.seed,
+                    }),
+                    reason: Self::reason(rule, view, &part.region.evidence),
+                });
+            }
+        }
+    }
+
+    /// Queues a shared, written region for spreading; what the machine put off is repeated as it was.
+    fn spreadings<'a>(
+        &self,
+        view: &View<'_>,
+        process: ProcessView<'a>,
+        at: usize,
+        list: &mut Vec<Spreading<'a>>,
+        out: &mut Vec<Decision>,
+    ) {
+        let region = &process.map.regions()[at];
+        let homes = region.evidence.homes();
+        let known: f32 = homes.iter().sum();
+        for (range, spread) in process.history.spreads(process.map.reach(at)) {
+            let (done, waiting) = match spread {
+                Some(spread) if !spread.pending.is_empty() => {
+                    for interleaving in &spread.pending {
+                        out.push(Decision {
+                            pid: process.pid,
+                            range,
+                            action: Action::Interleave(interleaving.clone()),
+                            reason: Self::reason("put off before".into(), view, &region.evidence),
+                        });
+                    }
+                    continue;
+                }
+                Some(spread) => (spread.done, spread.waiting.clone()),
+                None if known > 0.0 => (0, homes.iter().map(|home| home / known).collect()),
+                None => continue,
+            };
+            if self.interleaving && done < BAND_END {
+                list.push(Spreading { process, region, range, done, waiting });
+            }
+        }
+    }
+}
+
+impl Policy for Carrefour {
+    fn name(&self) -> &'static str {
+        "carrefour"
+    }
+
+    fn decide(&mut self, view: &View<'_>) -> Vec<Decision> {
+        self.judge(view);
+        let mut decisions = Vec::new();
+        if !self.enabled {
+            return decisions;
+        }
+        let mut spreadings = Vec::new();
+        for &process in &view.processes {
+            for (at, region) in process.map.regions().iter().enumerate() {
+                if let Some(accessor) = process.map.only_accessor(region) {
+                    self.collocate(view, process, at, accessor, &mut decisions);
+                    continue;
+                }
+                match region.nature(process.map) {
+                    Nature::Mixed => self.collocate_each(view, process, at, &mut decisions),
+                    Nature::Shared if region.is_read_only() && self.replicating => {
+                        Self::replicate(view, process, at, &mut decisions);
+                    }
+                    Nature::Shared if !region.is_read_only() || !self.settings.interleave_needs_write => {
+                        self.spreadings(view, process, at, &mut spreadings, &mut decisions);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        self.interleave(view, &spreadings, &mut decisions);
+        decisions
+    }
+
+    fn rules(&self) -> Vec<RuleStatus> {
+        self.rules.clone()
+    }
+
+    fn active(&self) -> bool {
+        self.enabled
+    }
+}
+
+fn standing_of<T>(measure: &Measure<T>, why: &str) -> Standing {
+    match measure {
+        Measure::Measured(_) => Standing::Measured,
+        Measure::Estimated(_) => Standing::Estimated,
+        Measure::Proxy(_) => Standing::Proxy(String::new()),
+        Measure::Unknown => Standing::Off(why.into()),
+    }
+}

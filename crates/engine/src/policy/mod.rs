@@ -1,0 +1,53 @@
+//! Policies turn what is known into decisions.
+
+mod carrefour;
+mod spread;
+
+pub use carrefour::{Carrefour, CarrefourSettings};
+
+use crate::region::RegionMap;
+use crate::{Counters, Decision, History, Metrics, Pid, RuleStatus};
+use nodewise_topology::Topology;
+
+/// Decides what to do about the placement of memory. Deterministic: same views, same decisions.
+pub trait Policy {
+    /// The name it goes by on the command line.
+    fn name(&self) -> &'static str;
+
+    /// Looks at everything known after an interval and decides. Called once an interval.
+    fn decide(&mut self, view: &View<'_>) -> Vec<Decision>;
+
+    /// How its rules stood in the last call of [`decide`](Self::decide).
+    fn rules(&self) -> Vec<RuleStatus>;
+
+    /// Whether there is anything to sample eagerly for, as of the last call: false while a rule says that nothing is to be
+    /// gained.
+    fn active(&self) -> bool;
+}
+
+/// Everything known after an interval.
+pub struct View<'a> {
+    /// The machine.
+    pub topology: &'a Topology,
+    /// What it counted.
+    pub counters: &'a Counters,
+    /// Figures derived from counters and samples.
+    pub metrics: &'a Metrics,
+    /// The managed processes, by ascending pid.
+    pub processes: Vec<ProcessView<'a>>,
+    /// The interval's number.
+    pub round: u32,
+    /// For pseudo-random choices.
+    pub seed: u64,
+}
+
+/// A managed process.
+#[derive(Clone, Copy)]
+pub struct ProcessView<'a> {
+    /// Who.
+    pub pid: Pid,
+    /// Its memory.
+    pub map: &'a RegionMap,
+    /// What was done to it.
+    pub history: &'a History,
+}

@@ -1,0 +1,173 @@
+//! Who accessed a range of pages and where they were, as decayed sample counts.
+
+use super::key::{Key, NO_NODE};
+
+/// Sample counts of one region, fading with time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evidence {
+    nodes: usize,
+    /// Reads (and accesses of unknown kind), writes, homes: `nodes` numbers each.
+    counts: Box<[f32]>,
+    /// Of the accesses, those of unknown kind.
+    unknown: f32,
+    /// Of the samples with a known home, those whose home was the accessor's node.
+    local: f32,
+}
+
+impl Evidence {
+    /// Nothing seen yet.
+    pub(crate) fn new(nodes: usize) -> Self {
+        Self { nodes, counts: vec![0.0; 3 * nodes].into_boxed_slice(), unknown: 0.0, local: 0.0 }
+    }
+
+    /// Counts samples.
+    pub(crate) fn from_keys(keys: &[Key], nodes: usize) -> Self {
+        // Integers first: exact for any number of samples, and quick.
+        let mut accesses = vec![0_u32; 2 * nodes];
+        let mut homes = vec![0_u32; 256];
+        let (mut unknown, mut local) = (0_u32, 0_u32);
+        for &key in keys {
+            let accessor = key.accessor();
+            accesses[accessor + if key.is_write() { nodes } else { 0 }] += 1;
+            homes[usize::from(key.home())] += 1;
+            unknown += u32::from(key.is_unknown());
+            local += u32::from(usize::from(key.home()) == accessor);
+        }
+        homes[usize::from(NO_NODE)] = 0;
+        let counts = accesses.iter().chain(&homes[..nodes]).map(|&count| count as f32).collect();
+        Self { nodes, counts, unknown: unknown as f32, local: local as f32 }
+    }
+
+    /// Reads and accesses of unknown kind, by accessor node.
+    #[must_use]
+    pub fn reads(&self) -> &[f32] {
+        &self.counts[..self.nodes]
+    }
+
+    /// Writes by accessor node.
+    #[must_use]
+    pub fn writes(&self) -> &[f32] {
+        &self.counts[self.nodes..2 * self.nodes]
+    }
+
+    /// Samples by home node, since homes were last reset.
+    #[must_use]
+    pub fn homes(&self) -> &[f32] {
+        &self.counts[2 * self.nodes..]
+    }
+
+    /// All accesses of one node.
+    #[must_use]
+    pub fn accesses(&self, node: usize) -> f32 {
+        self.counts[node] + self.counts[self.nodes + node]
+    }
+
+    /// All accesses.
+    #[must_use]
+    pub fn total(&self) -> f32 {
+        self.counts[..2 * self.nodes].iter().sum()
+    }
+
+    /// Accesses of unknown kind.
+    #[must_use]
+    pub const fn unknown(&self) -> f32 {
+        self.unknown
+    }
+
+    /// Samples that were local, among those with a known home.
+    #[must_use]
+    pub const fn local(&self) -> f32 {
+        self.local
+    }
+
+    /// Adds other evidence.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
+            *mine += theirs;
+        }
+        self.unknown += other.unknown;
+        self.local += other.local;
+    }
+
+    /// Multiplies everything.
+    pub(crate) fn scale(&mut self, factor: f32) {
+        self.counts.iter_mut().for_each(|count| *count *= factor);
+        self.unknown *= factor;
+        self.local *= factor;
+    }
+
+    /// Takes a part away: the given share of each count: `nodes` reads, `nodes` writes, `nodes` homes, and the local samples. What
+    /// is taken and what stays add up to what was.
+    pub(crate) fn take(&mut self, shares: &[f32]) -> Self {
+        let before = self.total();
+        let mut part = Self::new(self.nodes);
+        for (i, (mine, theirs)) in self.counts.iter_mut().zip(&mut part.counts).enumerate() {
+            *theirs = *mine * shares[i];
+            *mine -= *theirs;
+        }
+        part.local = self.local * shares[3 * self.nodes];
+        self.local -= part.local;
+        part.unknown = if before > 0.0 { self.unknown * part.total() / before } else { 0.0 };
+        self.unknown -= part.unknown;
+        part
+    }
+
+    /// Replaces what is known of homes: pages were moved. `expected` (shares by node) carries next to no weight, so that the
+    /// first samples decide.
+    pub(crate) fn reset_homes(&mut self, expected: &[f32]) {
+        const WEIGHT: f32 = 0.01;
+        let total = self.total().max(f32::MIN_POSITIVE);
+        self.local =
+            WEIGHT * (0..self.nodes).map(|node| expected[node] * self.accesses(node)).sum::<f32>() / total;
+        for (home, &share) in self.counts[2 * self.nodes..].iter_mut().zip(expected) {
+            *home = share * WEIGHT;
+        }
+    }
+
+    /// The accessor nodes with at least `min_share` of all accesses, by index.
+    pub(crate) fn accessors(&self, min_share: f32) -> impl Iterator<Item = usize> + '_ {
+        let least = (self.total() * min_share).max(f32::MIN_POSITIVE);
+        (0..self.nodes).filter(move |&node| self.accesses(node) >= least)
+    }
+
+    /// The one accessor node, if there is only one.
+    pub(crate) fn only_accessor(&self, min_share: f32) -> Option<usize> {
+        let mut accessors = self.accessors(min_share);
+        let first = accessors.next()?;
+        accessors.next().is_none().then_some(first)
+    }
+
+    /// Accesses of all but the most frequent accessor.
+    pub(crate) fn minority(&self) -> f32 {
+        let most = (0..self.nodes).map(|node| self.accesses(node)).fold(0.0, f32::max);
+        (self.total() - most).max(0.0)
+    }
+
+    /// Twice the logarithm of how much better two distributions of accessors explain the two parts than one does
+    /// (the G statistic), and its degrees of freedom. With `kinds`, reads and writes are told apart.
+    pub(crate) fn divergence(&self, other: &Self, kinds: bool) -> (f64, f64) {
+        let categories = if kinds { 2 * self.nodes } else { self.nodes };
+        let of = |e: &Self, i: usize| f64::from(if kinds { e.counts[i] } else { e.accesses(i) });
+        let (mine, theirs) = (f64::from(self.total()), f64::from(other.total()));
+        let mut g = xlogx(mine + theirs) - xlogx(mine) - xlogx(theirs);
+        let mut used = 0.0;
+        for i in 0..categories {
+            let (x, y) = (of(self, i), of(other, i));
+            if x + y > 0.0 {
+                used += 1.0;
+                g += xlogx(x) + xlogx(y) - xlogx(x + y);
+            }
+        }
+        (2.0 * g.max(0.0), (used - 1.0_f64).max(0.0))
+    }
+
+    /// Bytes on the heap.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.counts.len() * size_of::<f32>()
+    }
+}
+
+/// x ln x, continuous at 0.
+pub fn xlogx(x: f64) -> f64 {
+    if x > 0.0 { x * x.ln() } else { 0.0 }
+}

@@ -1,0 +1,85 @@
+//! A sample in eight bytes, so that sorting an interval's samples by page is sorting integers.
+//!
+//! From the highest bit: 45 bits page (57-bit addresses), 1 bit huge, 2 bits access, 8 bits accessor node, 8 bits home node.
+
+use crate::memory::HUGE_PAGE_PAGES;
+use crate::{Access, DataSource, PageSize, Sample};
+
+/// Stands for an unknown home.
+pub const NO_NODE: u8 = u8::MAX;
+
+const PAGE_SHIFT: u32 = 19;
+const HUGE_BIT: u64 = 1 << 18;
+const ACCESS_SHIFT: u32 = 16;
+
+/// A packed sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key(u64);
+
+impl Key {
+    /// Packs a sample; none if its address is no user address or its accessor is no node of the machine.
+    pub fn pack(sample: &Sample, nodes: usize) -> Option<Self> {
+        let page = sample.address.page().0;
+        if page >> 45 != 0 || sample.accessor.get() >= nodes {
+            return None;
+        }
+        let home = match (sample.home, sample.source) {
+            (Some(node), _) if node.get() < nodes => node.0,
+            (None, DataSource::LocalDram) => sample.accessor.0,
+            _ => NO_NODE,
+        };
+        let access = match sample.access {
+            Access::Read => 0,
+            Access::Write => 1,
+            Access::Unknown => 2,
+        };
+        let huge = if sample.page_size == PageSize::Huge { HUGE_BIT } else { 0 };
+        Some(Self(
+            page << PAGE_SHIFT
+                | huge
+                | access << ACCESS_SHIFT
+                | u64::from(sample.accessor.0) << 8
+                | u64::from(home),
+        ))
+    }
+
+    /// The base page.
+    pub const fn page(self) -> u64 {
+        self.0 >> PAGE_SHIFT
+    }
+
+    /// The first base page of what moves as a whole: the page, or the huge page around it.
+    pub const fn unit(self) -> u64 {
+        if self.is_huge() { self.page() & !(HUGE_PAGE_PAGES - 1) } else { self.page() }
+    }
+
+    /// One past the last base page of the unit.
+    pub const fn unit_end(self) -> u64 {
+        self.unit() + if self.is_huge() { HUGE_PAGE_PAGES } else { 1 }
+    }
+
+    /// Whether the page is huge.
+    pub const fn is_huge(self) -> bool {
+        self.0 & HUGE_BIT != 0
+    }
+
+    /// Whether it was surely a write.
+    pub const fn is_write(self) -> bool {
+        self.0 >> ACCESS_SHIFT & 3 == 1
+    }
+
+    /// Whether the kind of access is unknown.
+    pub const fn is_unknown(self) -> bool {
+        self.0 >> ACCESS_SHIFT & 3 == 2
+    }
+
+    /// The accessor node.
+    pub const fn accessor(self) -> usize {
+        (self.0 >> 8 & 0xff) as usize
+    }
+
+    /// The home node, or [`NO_NODE`].
+    pub const fn home(self) -> u8 {
+        (self.0 & 0xff) as u8
+    }
+}

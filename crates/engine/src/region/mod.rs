@@ -1,0 +1,601 @@
+//! What is known of a process's memory: address ranges that adapt to its patterns.
+//!
+//! A region is a range within one mapping over which accesses look alike. Regions exist only where samples fell. Each
+//! interval: new samples are counted into the region they hit, samples beside all regions make new ones (cut at wide gaps, so
+//! that cold memory gets no opinion); a region whose pages differ is tracked page by page and cut where the pattern changes
+//! along the addresses; neighbours that agree are merged. So the number of regions follows the number of
+//! patterns. The idea of adaptive regions is DAMON's (Linux, Documentation/mm/damon/design.rst); it has no accessors.
+
+mod cut;
+mod evidence;
+mod huge;
+mod key;
+mod pages;
+mod ranges;
+mod sharing;
+
+mod table;
+
+pub use evidence::Evidence;
+pub use huge::Part;
+pub(crate) use key::Key;
+pub(crate) use ranges::RangeMap;
+pub(crate) use sharing::{Nature, Sharing};
+
+use crate::memory::HUGE_PAGE_PAGES;
+use crate::{Mapping, MappingKind, PageRange};
+use cut::{Profile, Profiles};
+use huge::HugePages;
+use pages::{Page, Pages};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// How a process's memory is watched.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RegionSettings {
+    /// After this many intervals evidence counts half. 0 forgets everything each interval, as Carrefour does (module source:
+    /// the table is emptied when profiling begins); hint faults need several, since a page gives one sample a scan.
+    pub half_life_intervals: f32,
+    /// The same for single pages, which gather samples slower than regions.
+    pub page_half_life_intervals: u32,
+    /// A node with a smaller share of a region's accesses does not count as its accessor: who initialised the memory, or
+    /// a thread passing by.
+    pub min_accessor_share: f32,
+    /// Most pages of a process that have a record of their own (the Carrefour module: 30 000).
+    pub max_tracked_pages: usize,
+    /// Most regions of a process; beyond, the most alike neighbours are merged.
+    pub max_regions: usize,
+    /// Gaps without samples up to this many pages never separate regions.
+    pub min_gap_pages: u64,
+}
+
+impl Default for RegionSettings {
+    fn default() -> Self {
+        Self {
+            half_life_intervals: 4.0,
+            page_half_life_intervals: 8,
+            min_accessor_share: 0.05,
+            max_tracked_pages: 1 << 22,
+            max_regions: 4096,
+            min_gap_pages: HUGE_PAGE_PAGES,
+        }
+    }
+}
+
+/// A range with one pattern of accesses.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Region {
+    /// From the first to the last sampled page, or to where the pattern changes.
+    pub range: PageRange,
+    /// Whether the process may write to it.
+    pub writable: bool,
+    /// What backs it.
+    pub kind: MappingKind,
+    /// Who accessed it.
+    pub evidence: Evidence,
+    /// Mean distance of sampled pages in the best interval, in pages: how far evidence reaches beyond the last sample.
+    pub spacing: u64,
+    /// Whether its pages have records of their own.
+    pub tracked: bool,
+    /// New, cut or changed in the last interval it was sampled.
+    pub unsettled: bool,
+    /// Samples of the last interval.
+    pub recent: u32,
+    /// Intervals with samples since it was new, cut or changed.
+    pub age: u32,
+}
+
+impl Region {
+    /// Whether nobody can or was seen to write to it.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        let writes: f32 = self.evidence.writes().iter().sum();
+        !self.writable || (self.evidence.unknown() < 0.5 && writes < 0.5)
+    }
+
+    /// Whether its pages are shared, or private and finely mixed.
+    pub(crate) fn nature(&self, map: &RegionMap) -> Nature {
+        /// Intervals after which pages sampled once each are no longer waited for: the region is too large for that.
+        const PATIENCE: u32 = 6;
+        const MANY: f32 = 64.0;
+        match map.sharing(self).nature() {
+            None if self.age >= PATIENCE && self.evidence.total() >= MANY => Nature::Shared,
+            None => Nature::Undecided,
+            Some(nature) => nature,
+        }
+    }
+}
+
+/// A falsely shared huge page with its evidence, as found.
+pub type FalseSharing = BTreeMap<u64, Vec<Part>>;
+
+/// The memory of one process.
+#[derive(Clone, Debug)]
+pub struct RegionMap {
+    nodes: usize,
+    settings: RegionSettings,
+    mappings: Vec<Mapping>,
+    regions: Vec<Region>,
+    pages: Pages,
+    huge: HugePages,
+    false_sharing: FalseSharing,
+    round: u32,
+    /// What one sample stood for in the last interval.
+    weight: f32,
+    outside: u64,
+}
+
+impl RegionMap {
+    /// Knows nothing.
+    #[must_use]
+    pub fn new(nodes: usize, settings: &RegionSettings) -> Self {
+        Self {
+            nodes,
+            settings: settings.clone(),
+            mappings: Vec::new(),
+            regions: Vec::new(),
+            pages: Pages::new(nodes, settings),
+            huge: HugePages::new(),
+            false_sharing: BTreeMap::new(),
+            round: 0,
+            weight: 1.0,
+            outside: 0,
+        }
+    }
+
+    /// Takes in an interval. `mappings`: as read now, none if not read again. `keys` gets sorted. `weight`: how many accesses a
+    /// sample stands for.
+    pub(crate) fn ingest(&mut self, mappings: Option<&[Mapping]>, keys: &mut [Key], weight: f32, round: u32) {
+        self.round = round;
+        self.weight = weight;
+        if let Some(mappings) = mappings {
+            self.remap(mappings);
+        }
+        self.decay();
+        keys.sort_unstable();
+        self.count(keys);
+        self.track(keys);
+        self.split();
+        self.merge();
+        if round % 16 == 0 {
+            self.forget_faded();
+        }
+    }
+
+    /// The regions, in address order.
+    #[must_use]
+    pub fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    /// The one node that uses a region, if it is only one.
+    #[must_use]
+    pub fn only_accessor(&self, region: &Region) -> Option<usize> {
+        region.evidence.only_accessor(self.settings.min_accessor_share)
+    }
+
+    /// How many accesses a sample of the last interval stood for.
+    #[must_use]
+    pub const fn weight(&self) -> f32 {
+        self.weight
+    }
+
+    /// The mappings, joined where neighbours are alike.
+    #[must_use]
+    pub fn mappings(&self) -> &[Mapping] {
+        &self.mappings
+    }
+
+    /// Huge pages found to be falsely shared.
+    #[must_use]
+    pub const fn false_sharing(&self) -> &FalseSharing {
+        &self.false_sharing
+    }
+
+    /// What the page records of a region tell.
+    #[must_use]
+    pub(crate) fn sharing(&self, region: &Region) -> Sharing {
+        Sharing::of(self.page_records(region.range), self.nodes)
+    }
+
+    /// The page records in a range.
+    pub(crate) fn page_records(&self, range: PageRange) -> impl Iterator<Item = (u64, Page<'_>)> {
+        self.pages.range(range.start.0, range.end.0, self.round)
+    }
+
+    /// The range a decision about a region covers: evidence reaches one spacing beyond the outermost samples, or to the
+    /// end of the mapping if that is near.
+    #[must_use]
+    pub fn reach(&self, at: usize) -> PageRange {
+        let region = &self.regions[at];
+        let Some(mapping) = self.mapping_at(region.range.start.0) else { return region.range };
+        let low =
+            at.checked_sub(1).map_or(0, |left| self.regions[left].range.end.0).max(mapping.range.start.0);
+        let high = self.regions.get(at + 1).map_or(u64::MAX, |right| right.range.start.0);
+        let high = high.min(mapping.range.end.0);
+        let PageRange { start, end } = region.range;
+        let start = if start.0 - low <= 2 * region.spacing { low } else { start.0 - region.spacing };
+        let end = if high - end.0 <= 2 * region.spacing { high } else { end.0 + region.spacing };
+        PageRange::new(start, end)
+    }
+
+    /// Pages were moved: forget where they were. With each range the shares of its pages by home node now.
+    pub(crate) fn moved(&mut self, ranges: &[(PageRange, Vec<f32>)]) {
+        for region in &mut self.regions {
+            let mut expected = vec![0.0; self.nodes];
+            let mut covered = 0;
+            for (range, shares) in ranges {
+                let pages = region.range.intersect(*range).pages();
+                covered += pages;
+                expected.iter_mut().zip(shares).for_each(|(sum, share)| *sum += pages as f32 * share);
+            }
+            if 2 * covered >= region.range.pages() {
+                for share in &mut expected {
+                    *share /= covered as f32;
+                }
+                region.evidence.reset_homes(&expected);
+            }
+        }
+    }
+
+    /// A single page was moved.
+    pub(crate) fn page_moved(&mut self, page: u64, to: u8) {
+        self.pages.moved(page, to, self.round);
+    }
+
+    /// Pages with a record of their own.
+    #[must_use]
+    pub fn tracked_pages(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// How often a sampled page found no room for a record.
+    #[must_use]
+    pub const fn pages_dropped(&self) -> u64 {
+        self.pages.dropped()
+    }
+
+    /// Samples of the last interval that lay outside all known mappings.
+    #[must_use]
+    pub const fn samples_outside(&self) -> u64 {
+        self.outside
+    }
+
+    /// Bytes on the heap.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        let regions = self.regions.capacity() * size_of::<Region>();
+        let evidence: usize = self.regions.iter().map(|r| r.evidence.heap_bytes()).sum();
+        regions + evidence + self.pages.heap_bytes() + self.huge.heap_bytes()
+    }
+
+    fn mapping_at(&self, page: u64) -> Option<&Mapping> {
+        let at = self.mappings.partition_point(|mapping| mapping.range.end.0 <= page);
+        self.mappings.get(at).filter(|mapping| mapping.range.start.0 <= page)
+    }
+
+    /// Takes over new mappings and forgets what is gone.
+    fn remap(&mut self, mappings: &[Mapping]) {
+        let mut joined: Vec<Mapping> = Vec::with_capacity(mappings.len());
+        let mut sorted: Vec<_> = mappings.iter().filter(|m| !m.range.is_empty()).copied().collect();
+        sorted.sort_by_key(|m| m.range.start);
+        for mapping in sorted {
+            match joined.last_mut() {
+                Some(last) if mapping.range.start < last.range.end => {}
+                Some(last)
+                    if last.range.end == mapping.range.start
+                        && (last.writable, last.kind) == (mapping.writable, mapping.kind) =>
+                {
+                    last.range.end = mapping.range.end;
+                }
+                _ => joined.push(mapping),
+            }
+        }
+        if joined == self.mappings {
+            return;
+        }
+        self.mappings = joined;
+        let mut regions = Vec::with_capacity(self.regions.len());
+        for region in std::mem::take(&mut self.regions) {
+            let first = self.mappings.partition_point(|m| m.range.end <= region.range.start);
+            let overlapping = self.mappings[first..].iter().take_while(|m| m.range.start < region.range.end);
+            for mapping in overlapping {
+                let range = region.range.intersect(mapping.range);
+                let mut part =
+                    Region { range, writable: mapping.writable, kind: mapping.kind, ..region.clone() };
+                part.evidence.scale(range.pages() as f32 / region.range.pages() as f32);
+                regions.push(part);
+            }
+        }
+        self.regions = regions;
+        let mappings = &self.mappings;
+        let mapped = |page: u64| {
+            let at = mappings.partition_point(|m| m.range.end.0 <= page);
+            mappings.get(at).is_some_and(|m| m.range.start.0 <= page)
+        };
+        self.pages.retain(self.round, mapped);
+        self.huge.retain(mapped);
+        self.false_sharing.retain(|&page, _| mapped(page));
+    }
+
+    fn decay(&mut self) {
+        let half_life = self.settings.half_life_intervals;
+        let factor = if half_life > 0.0 { 0.5_f32.powf(1.0 / half_life) } else { 0.0 };
+        for region in &mut self.regions {
+            region.evidence.scale(factor);
+            region.recent = 0;
+        }
+        self.regions.retain(|region| region.evidence.total() > 0.05);
+    }
+
+    /// Counts samples into regions; those beside all regions make new ones.
+    fn count(&mut self, keys: &[Key]) {
+        let old = std::mem::take(&mut self.regions);
+        let mut old = old.into_iter().peekable();
+        let mut regions = Vec::with_capacity(old.len() + 8);
+        self.outside = 0;
+        let mut at = 0;
+        for mapping in &self.mappings {
+            let first = at + keys[at..].partition_point(|key| key.page() < mapping.range.start.0);
+            self.outside += (first - at) as u64;
+            at = first + keys[first..].partition_point(|key| key.page() < mapping.range.end.0);
+            let inside = &keys[first..at];
+            let gap = gap_limit(inside, self.settings.min_gap_pages);
+            let mut next = 0;
+            while let Some(mut region) = old.next_if(|region| region.range.start < mapping.range.end) {
+                let start = next + inside[next..].partition_point(|key| key.page() < region.range.start.0);
+                self.new_regions(&inside[next..start], mapping, gap, &mut regions);
+                next = start + inside[start..].partition_point(|key| key.page() < region.range.end.0);
+                update(&mut region, &inside[start..next], self.nodes);
+                regions.push(region);
+            }
+            self.new_regions(&inside[next..], mapping, gap, &mut regions);
+        }
+        self.outside += (keys.len() - at) as u64;
+        self.regions = regions;
+    }
+
+    /// Makes regions of samples that no region holds, cut where more than `gap` pages have none.
+    fn new_regions(&self, keys: &[Key], mapping: &Mapping, gap: u64, regions: &mut Vec<Region>) {
+        for cluster in keys.chunk_by(|a, b| b.page() - a.page() <= gap) {
+            let before = regions.last().map_or(0, |region: &Region| region.range.end.0);
+            let start = cluster[0].unit().max(mapping.range.start.0).max(before);
+            let end = cluster.iter().rev().take(1).map(|key| key.unit_end()).fold(start + 1, u64::max);
+            let range = PageRange::new(start, end.min(mapping.range.end.0));
+            let units = cluster.chunk_by(|a, b| a.unit() == b.unit()).count() as u64;
+            regions.push(Region {
+                range,
+                writable: mapping.writable,
+                kind: mapping.kind,
+                evidence: Evidence::from_keys(cluster, self.nodes),
+                spacing: range.pages() / units,
+                tracked: false,
+                unsettled: true,
+                recent: cluster.len() as u32,
+                age: 1,
+            });
+        }
+    }
+
+    /// Keeps page records where a region has several accessors.
+    fn track(&mut self, keys: &[Key]) {
+        let mut slices: Vec<&[Key]> = Vec::new();
+        let mut at = 0;
+        for region in &mut self.regions {
+            let minority = region.evidence.minority();
+            let least = region.evidence.total() * self.settings.min_accessor_share / 2.0;
+            region.tracked |= minority >= 1.0 && minority >= least;
+            if region.recent == 0 {
+                continue;
+            }
+            let first = at + keys[at..].partition_point(|key| key.page() < region.range.start.0);
+            at = first + keys[first..].partition_point(|key| key.page() < region.range.end.0);
+            if region.tracked {
+                slices.push(&keys[first..at]);
+            }
+        }
+        self.pages.add(&slices, self.round);
+        for page in self.huge.add(&slices) {
+            let parts = self.huge.parts(page);
+            if huge::falsely_shared(&parts) {
+                self.false_sharing.entry(page).or_insert(parts);
+            } else if huge::order(&parts).is_some() {
+                self.false_sharing.remove(&page);
+            }
+        }
+    }
+
+    /// Cuts regions where their pattern changes.
+    fn split(&mut self) {
+        let mut regions = Vec::with_capacity(self.regions.len());
+        for region in std::mem::take(&mut self.regions) {
+            if region.tracked && region.recent > 0 {
+                self.split_one(region, &mut regions);
+            } else {
+                regions.push(region);
+            }
+        }
+        self.regions = regions;
+    }
+
+    fn split_one(&self, mut region: Region, regions: &mut Vec<Region>) {
+        let profiles = self.profiles(region.range);
+        let cuts = profiles.cuts();
+        if cuts.is_empty() {
+            regions.push(region);
+            return;
+        }
+        // How accesses, homes and local samples are divided among the parts, judged by the page records.
+        let sums = |part: Range<usize>| {
+            let mut sum = vec![0.0_f32; 3 * self.nodes + 1];
+            let (first, last) = (&profiles.pages[part.start], &profiles.pages[part.end - 1]);
+            for (_, record) in self.page_records(PageRange::new(first.page, last.end)) {
+                let total = record.total() as f32;
+                if total > 0.0 {
+                    for node in 0..self.nodes {
+                        let (reads, writes) = record.kinds(node);
+                        sum[node] += reads as f32 / total;
+                        sum[self.nodes + node] += writes as f32 / total;
+                    }
+                    if let Some(home) = record.home().map(usize::from) {
+                        sum[2 * self.nodes + home] += 1.0;
+                        sum[3 * self.nodes] += record.accesses(home) as f32 / total;
+                    }
+                }
+            }
+            sum
+        };
+        let mut bounds = vec![0];
+        bounds.extend(&cuts);
+        bounds.push(profiles.pages.len());
+        let mut rest = sums(0..profiles.pages.len());
+        let mut start = region.range.start;
+        let (recent, pages) = (region.recent, profiles.pages.len());
+        for part in bounds.windows(2) {
+            let mine = sums(part[0]..part[1]);
+            let last = part[1] == pages;
+            let shares: Vec<f32> = mine
+                .iter()
+                .zip(&rest)
+                .map(|(&mine, &rest)| {
+                    if last {
+                        1.0
+                    } else if rest > 0.0 {
+                        (mine / rest).min(1.0)
+                    } else {
+                        0.0
+                    }
+                })
+                .collect();
+            rest.iter_mut().zip(&mine).for_each(|(rest, mine)| *rest -= mine);
+            let end = if last { region.range.end.0 } else { profiles.address(part[1]) };
+            let range = PageRange::new(start.0, end);
+            let count = part[1] - part[0];
+            regions.push(Region {
+                range,
+                evidence: region.evidence.take(&shares),
+                spacing: (range.pages() / count as u64).min(region.spacing.max(1)),
+                unsettled: true,
+                recent: (u64::from(recent) * count as u64 / pages as u64) as u32,
+                age: 1,
+                ..region.clone()
+            });
+            start = range.end;
+        }
+    }
+
+    fn profiles(&self, range: PageRange) -> Profiles {
+        let categories = 2 * self.nodes;
+        let room = self.pages.count(range.start.0, range.end.0);
+        let (mut pages, mut shares) = (Vec::with_capacity(room), Vec::with_capacity(room * categories));
+        for (page, record) in self.pages.range(range.start.0, range.end.0, self.round) {
+            let total = record.total() as f32;
+            if total > 0.0 {
+                pages.push(Profile { page, end: page + if record.is_huge() { HUGE_PAGE_PAGES } else { 1 } });
+                shares.extend((0..self.nodes).map(|node| record.kinds(node).0 as f32 / total));
+                shares.extend((0..self.nodes).map(|node| record.kinds(node).1 as f32 / total));
+            }
+        }
+        Profiles { pages, categories, shares }
+    }
+
+    /// Merges neighbours that agree, and, beyond the limit of regions, ever less alike ones.
+    fn merge(&mut self) {
+        let mut tolerance = 1.0;
+        loop {
+            let mut merged: Vec<Region> = Vec::with_capacity(self.regions.len());
+            for region in std::mem::take(&mut self.regions) {
+                match merged.last_mut() {
+                    Some(left) if self.mergeable(left, &region, tolerance) => join(left, &region),
+                    _ => merged.push(region),
+                }
+            }
+            self.regions = merged;
+            tolerance *= 4.0;
+            if self.regions.len() <= self.settings.max_regions || tolerance > 1e12 {
+                return;
+            }
+        }
+    }
+
+    fn mergeable(&self, left: &Region, right: &Region, tolerance: f64) -> bool {
+        let same_mapping =
+            self.mapping_at(left.range.start.0).is_some_and(|m| right.range.start < m.range.end);
+        if !same_mapping {
+            return false;
+        }
+        let gap = (right.range.start.0 - left.range.end.0) as f64;
+        let reach = self.settings.min_gap_pages.max(4 * left.spacing.max(right.spacing));
+        if gap > reach as f64 * tolerance {
+            return false;
+        }
+        let share = self.settings.min_accessor_share;
+        let (a, b) = (left.evidence.only_accessor(share), right.evidence.only_accessor(share));
+        if a != b && tolerance <= 1.0 && (a.is_some() || b.is_some()) {
+            return false;
+        }
+        let (g, degrees) = left.evidence.divergence(&right.evidence, true);
+        g <= (2.0 * degrees + 4.0) * tolerance
+    }
+
+    fn forget_faded(&mut self) {
+        let regions = &self.regions;
+        self.pages.retain(self.round, |page| {
+            let at = regions.partition_point(|region| region.range.end.0 <= page);
+            regions.get(at).is_some_and(|region| region.range.start.0 <= page)
+        });
+        let pages = &self.pages;
+        self.huge.retain(|page| pages.count(page, page + 1) > 0);
+    }
+}
+
+/// Adds an interval's samples to a region. If they look very unlike what was known, that is given up: a program's phases
+/// change faster than evidence fades, and its first touches say nothing of its later use.
+fn update(region: &mut Region, keys: &[Key], nodes: usize) {
+    const FORGET: f32 = 0.02;
+    if keys.is_empty() {
+        return;
+    }
+    let fresh = Evidence::from_keys(keys, nodes);
+    let (g, degrees) = region.evidence.divergence(&fresh, false);
+    let changed = keys.len() >= 4 && g > 12.0 + 4.0 * degrees;
+    if changed {
+        region.evidence.scale(FORGET);
+    }
+    region.unsettled = changed;
+    region.age = if changed { 1 } else { region.age + 1 };
+    region.evidence.add(&fresh);
+    region.recent = keys.len() as u32;
+    let units = keys.chunk_by(|a, b| a.unit() == b.unit()).count() as u64;
+    region.spacing = region.spacing.min(region.range.pages() / units);
+}
+
+fn join(left: &mut Region, right: &Region) {
+    left.range.end = right.range.end;
+    left.evidence.add(&right.evidence);
+    left.spacing = left.spacing.max(right.spacing);
+    left.tracked |= right.tracked;
+    left.unsettled |= right.unsettled;
+    left.age = left.age.max(right.age);
+    left.recent += right.recent;
+}
+
+/// The widest gap without samples that still lies within one cluster: far more than the usual distance, so that evenly
+/// scattered samples are not torn apart (a gap of 32 medians has chance e⁻²² among exponentially distributed ones).
+fn gap_limit(keys: &[Key], min: u64) -> u64 {
+    const PROBES: usize = 1024;
+    let step = (keys.len() / PROBES).max(1);
+    let mut gaps: Vec<u64> = keys
+        .windows(2)
+        .step_by(step)
+        .map(|pair| pair[1].page() - pair[0].page())
+        .filter(|&gap| gap > 0)
+        .collect();
+    if gaps.len() < 16 {
+        return min;
+    }
+    let middle = gaps.len() / 2;
+    min.max(32 * *gaps.select_nth_unstable(middle).1)
+}

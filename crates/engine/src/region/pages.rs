@@ -1,0 +1,203 @@
+//! What is known of single pages, where the pages of a region differ.
+//!
+//! A record is `8 + nodes` bytes: round of the last decay, home, where the page was moved last and when, how often it
+//! changed its accessor, and for each node reads (low four bits) and writes (high four bits). Counts halve when one
+//! would overflow, and with time: only their proportions matter.
+
+use super::RegionSettings;
+use super::key::{Key, NO_NODE};
+use super::table::Table;
+
+const STAMP: usize = 0;
+const HOME: usize = 2;
+const MOVED_TO: usize = 3;
+const MOVED_ROUND: usize = 4;
+const MOVES: usize = 6;
+const HUGE: usize = 7;
+const COUNTS: usize = 8;
+
+/// Per-page records of a process.
+#[derive(Clone, Debug)]
+pub struct Pages {
+    nodes: usize,
+    half_life: u32,
+    capacity: usize,
+    table: Table,
+    /// Pages that found no room.
+    dropped: u64,
+    unseen: Vec<u64>,
+    unseen_bytes: Vec<u8>,
+}
+
+/// One page's record.
+#[derive(Clone, Copy)]
+pub struct Page<'a> {
+    record: &'a [u8],
+    shift: u32,
+}
+
+impl Pages {
+    pub fn new(nodes: usize, settings: &RegionSettings) -> Self {
+        Self {
+            nodes,
+            half_life: settings.page_half_life_intervals,
+            capacity: settings.max_tracked_pages,
+            table: Table::new(COUNTS + nodes),
+            dropped: 0,
+            unseen: Vec::new(),
+            unseen_bytes: Vec::new(),
+        }
+    }
+
+    /// Adds an interval's samples of tracked regions: slices of keys in ascending page order.
+    pub fn add(&mut self, slices: &[&[Key]], round: u32) {
+        self.unseen.clear();
+        self.unseen_bytes.clear();
+        let mut at = 0;
+        let stride = COUNTS + self.nodes;
+        for group in slices.iter().flat_map(|slice| slice.chunk_by(|a, b| a.unit() == b.unit())) {
+            let unit = group[0].unit();
+            at = self.table.seek(at, unit);
+            let record = if self.table.pages().get(at) == Some(&unit) {
+                let record = self.table.record_mut(at);
+                decay(record, round, self.half_life);
+                record
+            } else if self.table.len() + self.unseen.len() < self.capacity {
+                let start = self.unseen_bytes.len();
+                self.unseen.push(unit);
+                self.unseen_bytes.resize(start + stride, 0);
+                let record = &mut self.unseen_bytes[start..];
+                record[STAMP..STAMP + 2].copy_from_slice(&(round as u16).to_le_bytes());
+                record[MOVED_TO] = NO_NODE;
+                record
+            } else {
+                self.dropped += 1;
+                continue;
+            };
+            record[HUGE] = u8::from(group[0].is_huge());
+            for &key in group {
+                count(record, key);
+            }
+        }
+        self.table.insert(&self.unseen, &self.unseen_bytes);
+    }
+
+    /// The records of pages in `start..end`.
+    pub fn range(&self, start: u64, end: u64, round: u32) -> impl Iterator<Item = (u64, Page<'_>)> {
+        self.table.positions(start, end).map(move |at| (self.table.pages()[at], self.at(at, round)))
+    }
+
+    fn at(&self, at: usize, round: u32) -> Page<'_> {
+        let record = self.table.record(at);
+        Page { record, shift: shift(record, round, self.half_life) }
+    }
+
+    /// How many pages of `start..end` have a record.
+    pub fn count(&self, start: u64, end: u64) -> usize {
+        self.table.positions(start, end).len()
+    }
+
+    /// Remembers that a page was moved.
+    pub fn moved(&mut self, page: u64, to: u8, round: u32) {
+        if let Some(at) = self.table.position(page) {
+            let record = self.table.record_mut(at);
+            record[MOVES] = record[MOVES].saturating_add(1);
+            record[HOME] = to;
+            record[MOVED_TO] = to;
+            record[MOVED_ROUND..MOVED_ROUND + 2].copy_from_slice(&(round as u16).to_le_bytes());
+        }
+    }
+
+    /// Forgets the records outside of what `keep` wants, and those that have faded.
+    pub fn retain(&mut self, round: u32, mut keep: impl FnMut(u64) -> bool) {
+        let half_life = self.half_life;
+        self.table.retain(|page, record| {
+            let shift = shift(record, round, half_life);
+            keep(page) && Page { record, shift }.total() > 0
+        });
+    }
+
+    /// Pages with a record.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// How often a sampled page found no room.
+    pub const fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Bytes on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        self.table.heap_bytes() + self.unseen.capacity() * 8 + self.unseen_bytes.capacity()
+    }
+}
+
+impl Page<'_> {
+    /// Accesses by a node, decayed.
+    pub fn accesses(self, node: usize) -> u32 {
+        let byte = self.record[COUNTS + node];
+        (u32::from(byte & 15) + u32::from(byte >> 4)) >> self.shift
+    }
+
+    /// Reads (and unknown accesses) and writes by a node, decayed.
+    pub fn kinds(self, node: usize) -> (u32, u32) {
+        let byte = self.record[COUNTS + node];
+        (u32::from(byte & 15) >> self.shift, u32::from(byte >> 4) >> self.shift)
+    }
+
+    /// All accesses, decayed.
+    pub fn total(self) -> u32 {
+        (0..self.record.len() - COUNTS).map(|node| self.accesses(node)).sum()
+    }
+
+    /// The home node when last sampled or moved; none when not known.
+    pub fn home(self) -> Option<u8> {
+        Some(self.record[HOME]).filter(|&node| node != NO_NODE)
+    }
+
+    /// How often it was moved as a single page, and how many rounds ago the last time.
+    pub fn moves(self, round: u32) -> Option<(u8, u16)> {
+        let last = u16::from_le_bytes([self.record[MOVED_ROUND], self.record[MOVED_ROUND + 1]]);
+        (self.record[MOVED_TO] != NO_NODE).then(|| (self.record[MOVES], (round as u16).wrapping_sub(last)))
+    }
+
+    /// Whether it is a huge page.
+    pub fn is_huge(self) -> bool {
+        self.record[HUGE] != 0
+    }
+}
+
+/// How many halvings are due.
+fn shift(record: &[u8], round: u32, half_life: u32) -> u32 {
+    let stamp = u16::from_le_bytes([record[STAMP], record[STAMP + 1]]);
+    let age = u32::from((round as u16).wrapping_sub(stamp));
+    age.checked_div(half_life).unwrap_or(age.min(1) * 8).min(8)
+}
+
+/// Brings a record's counts up to date.
+fn decay(record: &mut [u8], round: u32, half_life: u32) {
+    let shift = shift(record, round, half_life);
+    if shift == 0 {
+        return;
+    }
+    for byte in &mut record[COUNTS..] {
+        *byte = ((*byte & 15) >> shift) | (((*byte >> 4) >> shift) << 4);
+    }
+    let stamp = u16::from_le_bytes([record[STAMP], record[STAMP + 1]]);
+    let stamp = if shift >= 8 { round as u16 } else { stamp.wrapping_add((shift * half_life) as u16) };
+    record[STAMP..STAMP + 2].copy_from_slice(&stamp.to_le_bytes());
+}
+
+/// Counts one sample.
+fn count(record: &mut [u8], key: Key) {
+    record[HOME] = key.home();
+    let at = COUNTS + key.accessor();
+    let full = if key.is_write() { record[at] >> 4 == 15 } else { record[at] & 15 == 15 };
+    if full {
+        for byte in &mut record[COUNTS..] {
+            *byte = (*byte >> 1) & 0x77;
+        }
+    }
+    record[at] += if key.is_write() { 16 } else { 1 };
+}

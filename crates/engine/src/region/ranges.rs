@@ -1,0 +1,122 @@
+//! A map from disjoint page ranges to values: what was done where.
+
+use crate::PageRange;
+
+/// Disjoint ranges in address order, each with a value.
+#[derive(Clone, Debug)]
+pub struct RangeMap<T> {
+    entries: Vec<(PageRange, T)>,
+}
+
+impl<T> Default for RangeMap<T> {
+    fn default() -> Self {
+        Self { entries: Vec::new() }
+    }
+}
+
+impl<T: Clone + PartialEq> RangeMap<T> {
+    /// Sets the value of a range, cutting what was there.
+    pub fn insert(&mut self, range: PageRange, value: T) {
+        if range.is_empty() {
+            return;
+        }
+        let first = self.entries.partition_point(|(r, _)| r.end <= range.start);
+        let last = first + self.entries[first..].partition_point(|(r, _)| r.start < range.end);
+        let mut new = Vec::with_capacity(3);
+        if let Some((r, old)) = self.entries[first..last].first() {
+            if r.start < range.start {
+                new.push((PageRange { start: r.start, end: range.start }, old.clone()));
+            }
+        }
+        let tail = self.entries[first..last].last().filter(|(r, _)| r.end > range.end);
+        let tail = tail.map(|(r, old)| (PageRange { start: range.end, end: r.end }, old.clone()));
+        new.push((range, value));
+        new.extend(tail);
+        let count = new.len();
+        self.entries.splice(first..last, new);
+        self.join(first.saturating_sub(1), first + count + 1);
+    }
+
+    /// Joins neighbours with equal values among the entries `from..to`.
+    fn join(&mut self, from: usize, to: usize) {
+        let mut i = to.min(self.entries.len());
+        while i > from + 1 {
+            i -= 1;
+            let (left, right) = (&self.entries[i - 1], &self.entries[i]);
+            if left.0.end == right.0.start && left.1 == right.1 {
+                self.entries[i - 1].0.end = self.entries[i].0.end;
+                self.entries.remove(i);
+            }
+        }
+    }
+
+    /// The parts of a range: each with the value there, none where nothing is set. In order, and together the range.
+    pub fn parts(&self, range: PageRange) -> Vec<(PageRange, Option<&T>)> {
+        let mut parts = Vec::new();
+        let mut at = range.start;
+        let first = self.entries.partition_point(|(r, _)| r.end <= range.start);
+        for (r, value) in self.entries[first..].iter().take_while(|(r, _)| r.start < range.end) {
+            let part = r.intersect(range);
+            if at < part.start {
+                parts.push((PageRange { start: at, end: part.start }, None));
+            }
+            parts.push((part, Some(value)));
+            at = part.end;
+        }
+        if at < range.end {
+            parts.push((PageRange { start: at, end: range.end }, None));
+        }
+        parts
+    }
+
+    /// All entries.
+    #[cfg(test)]
+    pub fn iter(&self) -> impl Iterator<Item = &(PageRange, T)> {
+        self.entries.iter()
+    }
+
+    /// Keeps the entries that `keep` wants.
+    pub fn retain(&mut self, mut keep: impl FnMut(&PageRange, &T) -> bool) {
+        self.entries.retain(|(range, value)| keep(range, value));
+    }
+
+    /// Forgets what lies outside these ranges (disjoint, in order).
+    pub fn clip(&mut self, inside: &[PageRange]) {
+        let old = std::mem::take(&mut self.entries);
+        for (range, value) in old {
+            for part in inside.iter().map(|r| r.intersect(range)).filter(|part| !part.is_empty()) {
+                self.entries.push((part, value.clone()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RangeMap;
+    use crate::PageRange;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn ranges_behave_as_an_array_of_pages(writes in prop::collection::vec((0_u64..60, 0_u64..20, 0_u8..4), 0..30)) {
+            let mut map = RangeMap::default();
+            let mut pages = [None; 80];
+            for (start, len, value) in writes {
+                map.insert(PageRange::new(start, start + len), value);
+                pages[start as usize..(start + len) as usize].fill(Some(value));
+            }
+            let mut got = [None; 80];
+            let mut next = 0;
+            for (range, value) in map.parts(PageRange::new(0, 80)) {
+                prop_assert_eq!(range.start.0, next);
+                next = range.end.0;
+                got[range.start.0 as usize..range.end.0 as usize].fill(value.copied());
+            }
+            prop_assert_eq!(next, 80);
+            prop_assert_eq!(&got[..], &pages[..]);
+            let joined = map.iter().zip(map.iter().skip(1)).all(|(a, b)| a.0.end < b.0.start || a.1 != b.1);
+            prop_assert!(joined, "equal neighbours are one entry");
+        }
+    }
+}

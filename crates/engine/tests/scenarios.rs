@@ -1,0 +1,256 @@
+//! What the engine with the article's policy does, scenario by scenario.
+
+mod toy;
+
+use nodewise_engine::{Access, Action, Finding, MappingKind, PageRange};
+use toy::{BASE, Toy, decided, engine, moved, part, run};
+
+const PAGES: u64 = 8192;
+
+fn random_node(random: u64, nodes: u64) -> u8 {
+    (random >> 32) as u8 % nodes as u8
+}
+
+#[test]
+fn private_quarters_are_collocated_and_then_all_is_silent() {
+    for nodes in [2, 4, 8] {
+        for hardware in [false, true] {
+            let owner = move |page| part(page, PAGES, nodes);
+            let mut toy =
+                Toy::new(nodes as usize, PAGES, Box::new(move |page, _| Some((owner(page), Access::Write))));
+            if hardware {
+                toy = toy.hardware(2000);
+            }
+            let mut engine = engine(&toy);
+            run(&mut engine, &mut toy, 10);
+            assert!(toy.placed(owner) >= 0.99, "{nodes} nodes, hardware {hardware}: {}", toy.placed(owner));
+            let later = run(&mut engine, &mut toy, 10);
+            assert_eq!(decided(&later), 0, "{nodes} nodes, hardware {hardware}");
+            assert!(toy.moves.values().all(|&moves| moves == 1), "no page moved twice");
+        }
+    }
+}
+
+#[test]
+fn pages_written_by_all_are_spread_evenly_and_none_moves_twice() {
+    for nodes in [2, 3, 4, 8] {
+        for seed in 0..6 {
+            for hardware in [false, true] {
+                let pattern = move |_, random| Some((random_node(random, nodes), Access::Write));
+                let mut toy = Toy::new(nodes as usize, PAGES, Box::new(pattern)).seed(seed);
+                if hardware {
+                    toy = toy.hardware(20_000);
+                }
+                let mut engine = engine(&toy);
+                run(&mut engine, &mut toy, 15);
+                let even = 1.0 / nodes as f64;
+                let shares = toy.shares();
+                assert!(
+                    shares.iter().all(|share| (share - even).abs() <= 0.05),
+                    "{nodes} nodes, seed {seed}, {hardware}: {shares:?}"
+                );
+                assert!(toy.moves.values().all(|&moves| moves == 1), "no page moved twice");
+                let later = run(&mut engine, &mut toy, 10);
+                assert_eq!(moved(&later), 0, "{nodes} nodes, seed {seed}, hardware {hardware}");
+            }
+        }
+    }
+}
+
+#[test]
+fn pages_read_by_all_are_reported_once_and_not_moved() {
+    let pattern = |_, random| Some((random_node(random, 4), Access::Read));
+    let mut toy = Toy::new(4, PAGES, Box::new(pattern));
+    toy.mappings[0].writable = false;
+    toy.mappings[0].kind = MappingKind::File;
+    let mut engine = engine(&toy);
+    let rounds = run(&mut engine, &mut toy, 20);
+    assert_eq!(moved(&rounds), 0);
+    let actions: Vec<_> = rounds.iter().flat_map(|round| &round.decisions).collect();
+    let pages: u64 = actions.iter().map(|(decision, _)| decision.range.pages()).sum();
+    assert!(actions.iter().all(|(d, outcome)| d.action == Action::Replicate && outcome.only_reported));
+    assert!((PAGES * 99 / 100..=PAGES).contains(&pages), "each page reported once: {pages} of {PAGES}");
+}
+
+#[test]
+fn an_idle_or_well_placed_program_is_left_alone() {
+    let mut idle = Toy::new(4, PAGES, Box::new(|_, _| None));
+    let mut e = engine(&idle);
+    assert_eq!(decided(&run(&mut e, &mut idle, 10)), 0);
+    let mut placed = Toy::new(4, PAGES, Box::new(|page, _| Some((part(page, PAGES, 4), Access::Write))));
+    placed.homes.iter_mut().for_each(|(&page, home)| *home = part(page, PAGES, 4));
+    let mut e = engine(&placed);
+    assert_eq!(decided(&run(&mut e, &mut placed, 10)), 0);
+}
+
+#[test]
+fn finely_mixed_private_pages_are_collocated_one_by_one() {
+    let owner = |page| (page % 4) as u8;
+    for hardware in [false, true] {
+        let mut toy = Toy::new(4, PAGES, Box::new(move |page, _| Some((owner(page), Access::Write))));
+        if hardware {
+            toy = toy.hardware(20_000);
+        }
+        let mut engine = engine(&toy);
+        run(&mut engine, &mut toy, 15);
+        assert!(toy.placed(owner) >= 0.99, "hardware {hardware}: {}", toy.placed(owner));
+        assert_eq!(moved(&run(&mut engine, &mut toy, 10)), 0, "hardware {hardware}");
+        assert!(toy.moves.values().all(|&moves| moves == 1), "no page moved twice");
+    }
+}
+
+#[test]
+fn a_process_that_moves_to_another_node_is_followed() {
+    let mut toy = Toy::new(4, PAGES, Box::new(|_, _| Some((0, Access::Write))));
+    let mut engine = engine(&toy);
+    assert_eq!(decided(&run(&mut engine, &mut toy, 10)), 0);
+    toy.pattern = Box::new(|_, _| Some((3, Access::Write)));
+    run(&mut engine, &mut toy, 5);
+    assert!(toy.placed(|_| 3) >= 0.99, "{:?}", toy.shares());
+    toy.pattern = Box::new(|_, _| Some((1, Access::Write)));
+    run(&mut engine, &mut toy, 15);
+    assert!(toy.placed(|_| 1) >= 0.99, "{:?}", toy.shares());
+}
+
+#[test]
+fn a_process_that_never_stays_is_followed_ever_less() {
+    let mut toy = Toy::new(4, PAGES, Box::new(|_, _| None));
+    let mut engine = engine(&toy);
+    let mut moves = Vec::new();
+    for phase in 0..60_u64 {
+        toy.pattern = Box::new(move |_, _| Some(((phase % 4) as u8, Access::Write)));
+        moves.push(moved(&run(&mut engine, &mut toy, 3)));
+    }
+    let early: u64 = moves[..20].iter().sum();
+    let late: u64 = moves[40..].iter().sum();
+    assert!(early > 0 && late * 3 <= early, "{moves:?}");
+}
+
+#[test]
+fn falsely_shared_huge_pages_are_found_page_by_page() {
+    // Every quarter of a huge page is used by another node; every second huge page is truly shared.
+    let pages = 32 * 512;
+    let pattern = move |page: u64, random: u64| {
+        let node = if page / 512 % 2 == 0 { (page % 512 / 128) as u8 } else { random_node(random, 4) };
+        Some((node, Access::Write))
+    };
+    let mut toy = Toy::new(4, pages, Box::new(pattern)).huge();
+    toy.sampling = toy::Sampling::HintFaults { percent: 100 };
+    let mut engine = engine(&toy);
+    let rounds = run(&mut engine, &mut toy, 40);
+    let mut found: Vec<u64> = rounds
+        .iter()
+        .flat_map(|round| &round.findings)
+        .map(|finding| match finding {
+            Finding::FalselySharedHugePage { page, samples, .. } => {
+                assert!(samples.len() >= 12, "with the samples as evidence");
+                page.0
+            }
+        })
+        .collect();
+    found.sort_unstable();
+    let wanted: Vec<u64> = (BASE..BASE + pages).step_by(1024).collect();
+    assert_eq!(found, wanted);
+    assert!(toy.moves.values().all(|&moves| moves <= 1), "not bounced: {:?}", toy.moves);
+}
+
+#[test]
+fn a_full_node_receives_nothing() {
+    let mut toy = Toy::new(4, PAGES, Box::new(|_, random| Some((random_node(random, 4), Access::Write))));
+    toy.free[2] = 100;
+    let mut engine = engine(&toy);
+    run(&mut engine, &mut toy, 20);
+    let shares = toy.shares();
+    assert!(toy.homes.values().all(|&home| home != 2), "{shares:?}");
+    assert!([0, 1, 3].iter().all(|&node: &usize| (shares[node] - 1.0 / 3.0).abs() < 0.05), "{shares:?}");
+}
+
+#[test]
+fn half_private_half_shared_is_told_apart() {
+    let pattern = |page, random| {
+        Some((if page - BASE < PAGES / 2 { 3 } else { random_node(random, 4) }, Access::Write))
+    };
+    let mut toy = Toy::new(4, PAGES, Box::new(pattern));
+    let mut engine = engine(&toy);
+    run(&mut engine, &mut toy, 15);
+    let half = |from: u64| {
+        let mut shares = [0.0; 4];
+        toy.homes
+            .range(from..from + PAGES / 2)
+            .for_each(|(_, &h)| shares[usize::from(h)] += 2.0 / PAGES as f64);
+        shares
+    };
+    assert!(half(BASE)[3] > 0.98, "{:?}", half(BASE));
+    // The private half loads node 3, so the shared one goes rather to the others; nowhere does it stay as it was.
+    assert!(half(BASE + PAGES / 2)[0] < 0.5, "{:?}", half(BASE + PAGES / 2));
+    assert!(toy.moves.values().all(|&moves| moves == 1), "no page moved twice");
+}
+
+#[test]
+fn first_touch_by_one_thread_is_forgotten() {
+    let owner = |page| part(page, PAGES, 4);
+    let mut toy = Toy::new(4, PAGES, Box::new(|_, _| Some((0, Access::Write))));
+    let mut engine = engine(&toy);
+    run(&mut engine, &mut toy, 2);
+    toy.pattern = Box::new(move |page, random| {
+        Some((if random >> 20 & 0x3f < 1 { 0 } else { owner(page) }, Access::Write))
+    });
+    run(&mut engine, &mut toy, 6);
+    assert!(toy.placed(owner) >= 0.99, "{}", toy.placed(owner));
+    assert_eq!(moved(&run(&mut engine, &mut toy, 10)), 0);
+}
+
+#[test]
+fn memory_unmapped_in_the_middle_is_forgotten() {
+    let mut toy = Toy::new(4, PAGES, Box::new(|page, _| Some((part(page, PAGES, 4), Access::Write))));
+    let mut engine = engine(&toy);
+    run(&mut engine, &mut toy, 2);
+    let hole = PageRange::new(BASE + 1000, BASE + 5000);
+    toy.unmap(hole);
+    let rounds = run(&mut engine, &mut toy, 10);
+    let inside = |range: PageRange| !range.intersect(hole).is_empty();
+    assert!(!rounds.iter().flat_map(|r| &r.decisions).any(|(decision, _)| inside(decision.range)));
+    assert!(toy.placed(|page| part(page, PAGES, 4)) >= 0.99);
+}
+
+#[test]
+fn a_budget_is_used_up_interval_by_interval() {
+    for shared in [false, true] {
+        let pattern = move |page, random| {
+            Some((if shared { random_node(random, 4) } else { part(page, PAGES, 4) }, Access::Write))
+        };
+        let mut toy = Toy::new(4, PAGES, Box::new(pattern));
+        toy.budget = 500;
+        let mut engine = engine(&toy);
+        let rounds = run(&mut engine, &mut toy, 40);
+        assert!(rounds.iter().all(|round| moved(std::slice::from_ref(round)) <= 500));
+        if shared {
+            let shares = toy.shares();
+            assert!(shares.iter().all(|share| (share - 0.25).abs() <= 0.05), "{shares:?}");
+        } else {
+            assert!(toy.placed(|page| part(page, PAGES, 4)) >= 0.99);
+        }
+        assert!(toy.moves.values().all(|&moves| moves == 1), "no page moved twice");
+    }
+}
+
+#[test]
+fn a_dry_run_is_not_believed() {
+    let mut toy = Toy::new(4, PAGES, Box::new(|page, _| Some((part(page, PAGES, 4), Access::Write))));
+    toy.dry_run = true;
+    let mut engine = engine(&toy);
+    assert!(decided(&run(&mut engine, &mut toy, 5)) > 0);
+    toy.dry_run = false;
+    run(&mut engine, &mut toy, 5);
+    assert!(toy.placed(|page| part(page, PAGES, 4)) >= 0.99);
+}
+
+#[test]
+fn a_process_that_exits_is_forgotten() {
+    let mut toy = Toy::new(4, PAGES, Box::new(|page, _| Some((part(page, PAGES, 4), Access::Write))));
+    let mut engine = engine(&toy);
+    run(&mut engine, &mut toy, 1);
+    toy.gone = true;
+    assert_eq!(decided(&run(&mut engine, &mut toy, 3)), 0);
+    assert!(engine.regions(toy::PID).is_none());
+}

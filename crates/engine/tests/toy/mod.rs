@@ -1,0 +1,326 @@
+//! A machine small enough to understand: pages with homes, threads that use pages, two ways of sampling.
+
+#![allow(dead_code, reason = "each test file uses its part of the toy")]
+
+use nodewise_engine::{
+    Access, Action, Carrefour, CarrefourSettings, Counters, DataSource, Decision, Engine, EngineSettings,
+    HUGE_PAGE_PAGES, Machine, Mapping, MappingKind, Measure, Observation, Outcome, PAGE_BYTES, PageNumber,
+    PageRange, PageSize, Pid, ProcessState, Round, Sample, SamplingRate, Tid, VirtAddr,
+};
+use nodewise_topology::{NodeIndex, Topology};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+
+/// The one process.
+pub const PID: Pid = Pid(1000);
+/// Where its first mapping begins.
+pub const BASE: u64 = 0x7_f000_0000;
+
+/// Pseudo-random numbers (`SplitMix64`).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
+    }
+}
+
+/// Who uses a page: given the page and a random number, the accessor node and whether it writes; none if nobody does.
+pub type Pattern = Box<dyn Fn(u64, u64) -> Option<(u8, Access)>>;
+
+/// How accesses are sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sampling {
+    /// Like hint faults: this share of the pages, in percent, gives one sample each an interval; reads and writes look alike.
+    HintFaults { percent: u64 },
+    /// Like a hardware sampler: so many samples an interval, at random pages; reads and writes are told apart.
+    Hardware { samples: u64 },
+}
+
+pub struct Toy {
+    pub topology: Topology,
+    pub mappings: Vec<Mapping>,
+    /// Home of each page (of the huge page, if huge).
+    pub homes: BTreeMap<u64, u8>,
+    pub huge: bool,
+    pub pattern: Pattern,
+    pub sampling: Sampling,
+    /// Free pages by node.
+    pub free: Vec<u64>,
+    /// Pages that may move in an interval.
+    pub budget: u64,
+    pub dry_run: bool,
+    pub gone: bool,
+    /// How often each page was moved.
+    pub moves: BTreeMap<u64, u32>,
+    pub rates: Vec<SamplingRate>,
+    random: Random,
+    now_ns: u64,
+}
+
+impl Toy {
+    /// `pages` base pages, all on node 0.
+    pub fn new(nodes: usize, pages: u64, pattern: Pattern) -> Self {
+        let range = PageRange::new(BASE, BASE + pages);
+        let memory = 64 << 30;
+        Self {
+            topology: Topology::synthetic(nodes, 2, memory),
+            mappings: vec![Mapping { range, writable: true, kind: MappingKind::Anonymous }],
+            homes: (range.start.0..range.end.0).map(|page| (page, 0)).collect(),
+            huge: false,
+            pattern,
+            sampling: Sampling::HintFaults { percent: 80 },
+            free: vec![memory / PAGE_BYTES; nodes],
+            budget: u64::MAX,
+            dry_run: false,
+            gone: false,
+            moves: BTreeMap::new(),
+            rates: Vec::new(),
+            random: Random(42),
+            now_ns: 0,
+        }
+    }
+
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.random = Random(seed);
+        self
+    }
+
+    pub fn hardware(mut self, samples: u64) -> Self {
+        self.sampling = Sampling::Hardware { samples };
+        self
+    }
+
+    /// All pages are huge.
+    pub fn huge(mut self) -> Self {
+        self.huge = true;
+        self
+    }
+
+    pub fn topology(mut self, topology: Topology) -> Self {
+        self.topology = topology;
+        self
+    }
+
+    fn unit(&self, page: u64) -> u64 {
+        if self.huge { page / HUGE_PAGE_PAGES * HUGE_PAGE_PAGES } else { page }
+    }
+
+    /// Share of each node as home.
+    pub fn shares(&self) -> Vec<f64> {
+        let mut shares = vec![0.0; self.free.len()];
+        for &home in self.homes.values() {
+            shares[usize::from(home)] += 1.0 / self.homes.len() as f64;
+        }
+        shares
+    }
+
+    /// Share of pages whose home is what `right` says.
+    pub fn placed(&self, right: impl Fn(u64) -> u8) -> f64 {
+        let right = self.homes.iter().filter(|&(&page, &home)| right(page) == home).count();
+        right as f64 / self.homes.len() as f64
+    }
+
+    pub fn unmap(&mut self, range: PageRange) {
+        let old = std::mem::take(&mut self.mappings);
+        for mapping in old {
+            let left = PageRange { end: mapping.range.end.min(range.start), ..mapping.range };
+            let right = PageRange { start: mapping.range.start.max(range.end), ..mapping.range };
+            let parts = [left, right].into_iter().filter(|part| !part.is_empty());
+            self.mappings.extend(parts.map(|range| Mapping { range, ..mapping }));
+        }
+        self.homes.retain(|&page, _| !range.contains(PageNumber(page)));
+    }
+
+    fn sample(&mut self, page: u64, samples: &mut Vec<Sample>) {
+        let random = self.random.next();
+        let Some((node, access)) = (self.pattern)(page, random) else { return };
+        let hint = matches!(self.sampling, Sampling::HintFaults { .. });
+        samples.push(Sample {
+            time_ns: self.now_ns,
+            address: VirtAddr(page * PAGE_BYTES + random % PAGE_BYTES),
+            pid: PID,
+            tid: Tid(2000 + u32::from(node)),
+            accessor: NodeIndex(node),
+            home: self.homes.get(&page).map(|&home| NodeIndex(home)),
+            access: if hint { Access::Unknown } else { access },
+            source: DataSource::Unknown,
+            page_size: if self.huge { PageSize::Huge } else { PageSize::Base },
+            latency_cycles: 0,
+            weight: if hint { 1 } else { 1000 },
+        });
+    }
+
+    fn carry_out(&mut self, decision: &Decision, budget: &mut u64) -> Outcome {
+        let mut outcome = Outcome { process_gone: self.gone, ..Outcome::default() };
+        if self.gone || matches!(decision.action, Action::Replicate) {
+            outcome.only_reported = !self.gone;
+            return outcome;
+        }
+        let pages: Vec<(u64, u8)> = match &decision.action {
+            Action::CollocateEach { pages } => pages.iter().map(|t| (t.page.0, t.to.0)).collect(),
+            action => {
+                let inside = self.homes.range(decision.range.start.0..decision.range.end.0);
+                inside
+                    .filter_map(|(&page, &home)| match action {
+                        Action::Collocate { to } => Some((page, to.0)),
+                        Action::Interleave(i) if i.from.0 == home => {
+                            Some((page, i.target(PageNumber(self.unit(page)))?.0))
+                        }
+                        _ => None,
+                    })
+                    .collect()
+            }
+        };
+        for (page, to) in pages {
+            let unit = self.unit(page);
+            let size = if self.huge { HUGE_PAGE_PAGES } else { 1 };
+            let Some(&home) = self.homes.get(&unit) else { continue };
+            if home == to {
+                continue;
+            }
+            outcome.planned += size;
+            if self.dry_run {
+                outcome.only_reported = true;
+            } else if *budget < size {
+                outcome.deferred += size;
+            } else if self.free[usize::from(to)] < size {
+                outcome.node_full += size;
+            } else {
+                *budget -= size;
+                self.free[usize::from(to)] -= size;
+                self.free[usize::from(home)] += size;
+                for base in unit..unit + size {
+                    self.homes.insert(base, to);
+                }
+                *self.moves.entry(unit).or_default() += 1;
+                outcome.moved += size;
+            }
+        }
+        outcome
+    }
+}
+
+impl Machine for Toy {
+    type Error = Infallible;
+
+    fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    fn observe(&mut self) -> Result<Observation, Infallible> {
+        self.now_ns += 1_000_000_000;
+        let mut samples = Vec::new();
+        let pages: Vec<u64> = self.homes.keys().copied().collect();
+        match self.sampling {
+            Sampling::HintFaults { percent } if self.huge => {
+                for chunk in pages.chunks(HUGE_PAGE_PAGES as usize) {
+                    let page = chunk[self.random.below(chunk.len() as u64) as usize];
+                    if self.random.below(100) < percent {
+                        self.sample(page, &mut samples);
+                    }
+                }
+            }
+            Sampling::HintFaults { percent } => {
+                for &page in &pages {
+                    if self.random.below(100) < percent {
+                        self.sample(page, &mut samples);
+                    }
+                }
+            }
+            Sampling::Hardware { samples: count } => {
+                for _ in 0..count.min(count * pages.len() as u64) {
+                    let page = pages[self.random.below(pages.len() as u64) as usize];
+                    self.sample(page, &mut samples);
+                }
+            }
+        }
+        // The order in which threads come must not matter.
+        for i in (1..samples.len()).rev() {
+            samples.swap(i, self.random.below(i as u64 + 1) as usize);
+        }
+        let rate = match self.sampling {
+            Sampling::HintFaults { .. } => Measure::Proxy(samples.len() as f64),
+            Sampling::Hardware { .. } => Measure::Measured(if samples.is_empty() { 0.0 } else { 500.0 }),
+        };
+        let total = self.topology.nodes().iter().map(|node| node.memory_total_bytes).collect();
+        Ok(Observation {
+            end_ns: self.now_ns,
+            duration_ns: 1_000_000_000,
+            counters: Counters {
+                traffic: Measure::Unknown,
+                access_rate: rate,
+                read_percent: Measure::Unknown,
+                latency_cycles: Measure::Unknown,
+                instructions: Measure::Unknown,
+                cycles: Measure::Unknown,
+                cache_misses: Measure::Unknown,
+                free_bytes: self.free.iter().map(|pages| pages * PAGE_BYTES).collect(),
+                total_bytes: total,
+                pages_moved_by_kernel: Measure::Unknown,
+            },
+            samples,
+            samples_lost: 0,
+            processes: if self.gone {
+                Vec::new()
+            } else {
+                vec![ProcessState {
+                    pid: PID,
+                    fresh: self.now_ns == 1_000_000_000,
+                    resident_pages: self.homes.len() as u64,
+                    mappings: Some(self.mappings.clone()),
+                }]
+            },
+        })
+    }
+
+    fn apply(&mut self, decisions: &[Decision]) -> Result<Vec<Outcome>, Infallible> {
+        let mut budget = self.budget;
+        Ok(decisions.iter().map(|decision| self.carry_out(decision, &mut budget)).collect())
+    }
+
+    fn set_sampling(&mut self, rate: SamplingRate) -> Result<(), Infallible> {
+        self.rates.push(rate);
+        Ok(())
+    }
+}
+
+/// An engine with the article's policy.
+pub fn engine(toy: &Toy) -> Engine {
+    Engine::new(
+        &toy.topology,
+        Box::new(Carrefour::new(CarrefourSettings::default())),
+        EngineSettings::default(),
+    )
+}
+
+/// Lets the engine work for some intervals.
+pub fn run(engine: &mut Engine, toy: &mut Toy, rounds: usize) -> Vec<Round> {
+    let step = |_| match engine.step(toy) {
+        Ok(round) => round,
+        Err(never) => match never {},
+    };
+    (0..rounds).map(step).collect()
+}
+
+/// Pages moved in these rounds.
+pub fn moved(rounds: &[Round]) -> u64 {
+    rounds.iter().flat_map(|round| &round.decisions).map(|(_, outcome)| outcome.moved).sum()
+}
+
+/// Decisions in these rounds.
+pub fn decided(rounds: &[Round]) -> usize {
+    rounds.iter().map(|round| round.decisions.len()).sum()
+}
+
+/// One part of `count` equal parts of `pages` pages from [`BASE`].
+pub fn part(page: u64, pages: u64, count: u64) -> u8 {
+    ((page - BASE) * count / pages) as u8
+}
