@@ -1,7 +1,7 @@
 //! The records of a ring.
 
 use super::sample::Cursor;
-use super::{Sample, SampleFormat};
+use super::{Identity, Sample, SampleFormat};
 use std::fmt;
 
 /// A record from a ring.
@@ -59,6 +59,8 @@ pub enum Record<'a> {
         bytes: u64,
         /// What befell it.
         flags: AuxFlags,
+        /// Whose it is: with an event of a task, all of it is that thread's on one CPU.
+        identity: Identity,
     },
     /// Another kind.
     Other {
@@ -171,7 +173,12 @@ impl<'a> Record<'a> {
                 let name = from.0.split(|&byte| byte == 0).next().unwrap_or_default();
                 Self::Comm { pid, tid, exec: header.misc & MISC_COMM_EXEC != 0, name }
             }
-            kind::AUX => Self::Aux { offset: from.u64()?, bytes: from.u64()?, flags: AuxFlags(from.u64()?) },
+            kind::AUX => Self::Aux {
+                offset: from.u64()?,
+                bytes: from.u64()?,
+                flags: AuxFlags(from.u64()?),
+                identity: Identity::parse(&mut from, format)?,
+            },
             kind => Self::Other { kind },
         })
     }

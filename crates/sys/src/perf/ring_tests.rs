@@ -12,6 +12,7 @@ const FORMAT: SampleFormat = SampleFormat {
     branch_type: BranchType(0),
     regs_user: 0,
     regs_intr: 0,
+    sample_id_all: false,
 };
 
 /// A record of the kernel's layout: type (32 bits), misc (16), size (16), body.
@@ -135,6 +136,7 @@ proptest! {
             branch_type: BranchType(branches),
             regs_user: registers,
             regs_intr: !registers,
+            sample_id_all: true,
         };
         let bytes = record(kind::SAMPLE, &body);
         let whole = Record::parse(&bytes, &format);
@@ -219,7 +221,7 @@ fn side_band_records_are_told_apart_and_counted() {
         Record::Fork(change),
         Record::Exit(change),
         Record::Comm { pid: 10, tid: 11, exec: false, name: b"redis" },
-        Record::Aux { offset: 4096, bytes: 64, flags: AuxFlags(1) },
+        Record::Aux { offset: 4096, bytes: 64, flags: AuxFlags(1), identity: Identity::default() },
         Record::Other { kind: 77 },
     ]
     .into_iter();
@@ -237,6 +239,7 @@ fn every_part_of_a_sample_is_found_behind_every_other() {
         branch_type: BranchType::HW_INDEX | BranchType::COUNTERS,
         regs_user: 0b101,
         regs_intr: 0b1,
+        sample_id_all: false,
     };
     let mut body = Vec::new();
     let mut put = |words: &[u64]| words.iter().for_each(|word| body.extend(word.to_ne_bytes()));
@@ -276,6 +279,24 @@ fn every_part_of_a_sample_is_found_behind_every_other() {
     };
     assert_eq!(sample, kept);
     assert_eq!(Record::parse(&bytes[..bytes.len() - 1], &format), Err(Malformed));
+}
+
+#[test]
+fn aux_records_say_whose_they_are() {
+    let format = SampleFormat {
+        sample_type: SampleType::TID | SampleType::TIME | SampleType::CPU | SampleType::IDENTIFIER,
+        sample_id_all: true,
+        ..SampleFormat::default()
+    };
+    let mut body: Vec<u8> = [4096_u64, 64, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    body.extend([10_u32, 11].iter().flat_map(|n| n.to_ne_bytes()));
+    body.extend(99_u64.to_ne_bytes());
+    body.extend([3_u32, 0].iter().flat_map(|n| n.to_ne_bytes()));
+    body.extend(7_u64.to_ne_bytes());
+    let bytes = record(kind::AUX, &body);
+    let identity = Identity { pid: Some(10), tid: Some(11), time_ns: Some(99), cpu: Some(3) };
+    let expected = Record::Aux { offset: 4096, bytes: 64, flags: AuxFlags(0), identity };
+    assert_eq!(Record::parse(&bytes, &format), Ok(expected));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `PERF_RECORD_SAMPLE`, whose layout depends on the event's attributes.
 
-use super::{Attr, BranchType, Malformed, ReadFormat, SampleType};
+use super::{Attr, AttrFlags, BranchType, Malformed, ReadFormat, SampleType};
 
 /// What decides a sample's layout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct SampleFormat {
     pub regs_user: u64,
     /// The registers of [`SampleType::REGS_INTR`].
     pub regs_intr: u64,
+    /// Whether other records end with their identity ([`AttrFlags::SAMPLE_ID_ALL`](super::AttrFlags::SAMPLE_ID_ALL)).
+    pub sample_id_all: bool,
 }
 
 impl From<&Attr> for SampleFormat {
@@ -25,6 +27,7 @@ impl From<&Attr> for SampleFormat {
             branch_type: attr.branch_sample_type,
             regs_user: attr.sample_regs_user,
             regs_intr: attr.sample_regs_intr,
+            sample_id_all: attr.flags.contains(AttrFlags::SAMPLE_ID_ALL),
         }
     }
 }
@@ -71,6 +74,44 @@ impl Sample<'_> {
     #[must_use]
     pub fn weights(&self) -> Option<(u32, u16, u16)> {
         self.weight.map(|word| (word as u32, (word >> 32) as u16, (word >> 48) as u16))
+    }
+}
+
+/// Who was running where, and when, as far as the format has it: what other records than samples end with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Process.
+    pub pid: Option<i32>,
+    /// Thread.
+    pub tid: Option<i32>,
+    /// When, by the event's clock.
+    pub time_ns: Option<u64>,
+    /// The CPU.
+    pub cpu: Option<u32>,
+}
+
+impl Identity {
+    /// In the order of `__perf_event__output_id_sample` in `kernel/events/core.c`; nothing when records carry none.
+    pub(super) fn parse(from: &mut Cursor<'_>, format: &SampleFormat) -> Result<Self, Malformed> {
+        let mut identity = Self::default();
+        let has = |part| format.sample_id_all && format.sample_type.contains(part);
+        if has(SampleType::TID) {
+            identity.pid = Some(from.u32()? as i32);
+            identity.tid = Some(from.u32()? as i32);
+        }
+        if has(SampleType::TIME) {
+            identity.time_ns = Some(from.u64()?);
+        }
+        if has(SampleType::ID) {
+            from.u64()?;
+        }
+        if has(SampleType::STREAM_ID) {
+            from.u64()?;
+        }
+        if has(SampleType::CPU) {
+            identity.cpu = Some(from.u32()?);
+        }
+        Ok(identity)
     }
 }
 
