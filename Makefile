@@ -29,3 +29,7 @@ tests:
 	cargo test --workspace --locked
 
 # Targets that take nightly toolchains or long (fuzzing, sanitizers) go here, and are not part of `test`.
+.PHONY: asan
+
+asan:
+	@scripts/asan

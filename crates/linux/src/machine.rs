@@ -101,6 +101,8 @@ impl LinuxMachine {
     /// Looks for new and ended processes between intervals.
     pub fn update_processes(&mut self) {
         self.processes.update();
+        let Self { sampler, processes, .. } = self;
+        sampler.follow(&mut processes.iter().map(|process| process.pid));
     }
 
     /// Whether any managed process is alive.

@@ -1,5 +1,6 @@
 //! Who accesses which page: samplers, best first.
 
+pub mod hardware;
 pub mod hint_faults;
 mod page_fault_event;
 
@@ -21,6 +22,9 @@ pub trait Sampler {
 
     /// Takes all samples so far of the processes that `keep` names, in any order. Homes and page sizes are not filled in.
     fn drain(&mut self, keep: &dyn Fn(Pid) -> bool, into: &mut Vec<Sample>);
+
+    /// Hears which processes are managed, now and then; samplers that watch every CPU need not care.
+    fn follow(&mut self, _pids: &mut dyn Iterator<Item = Pid>) {}
 
     /// What was lost so far.
     fn losses(&self) -> Losses;
