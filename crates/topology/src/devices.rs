@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-const PCI: &str = "sys/bus/pci/devices";
+pub(crate) const PCI: &str = "sys/bus/pci/devices";
 
 /// A device programs know by a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -16,11 +16,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod affinity;
 mod caches;
 mod cpus;
 mod devices;
 mod error;
 mod ids;
+mod lists;
 mod memory;
 mod model;
 mod nodes;
@@ -33,6 +35,7 @@ pub use cpus::{Core, Package};
 pub use devices::{Device, DeviceKind};
 pub use error::{Error, ErrorKind, ParseError};
 pub use ids::{CpuId, NodeId, NodeIndex};
+pub use lists::{Allowed, ListError, ListErrorKind, Lists};
 pub use memory::{Access, HugePages, MemorySideCache, MemoryTier};
 pub use model::Topology;
 pub use nodes::Node;
