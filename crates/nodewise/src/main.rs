@@ -2,6 +2,9 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+// Used once `run` starts programs.
+#[allow(dead_code)]
+mod placement;
 mod terminal;
 
 use clap::{Parser, Subcommand};

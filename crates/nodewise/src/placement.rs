@@ -1,0 +1,411 @@
+//! numactl's placement options, and starting a program under them.
+
+use crate::commands::{Exit, exit};
+use anyhow::{Context, Result, bail};
+use nodewise_sys::{ErrorKind, NodeMask, Policy, PolicyFlags, PolicyMode};
+use nodewise_topology::{Allowed, CpuSet, ListError, Lists, NodeSet, Topology};
+use std::fmt;
+use std::path::Path;
+use std::process::{Child, Command};
+
+/// The options `numactl` has for where a program runs and where its memory goes: letters, names and meanings are its own
+/// (numactl(8)); one memory policy at most, as there.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Placement (numactl's options)")]
+pub struct PlacementArgs {
+    /// Run on the CPUs of these nodes
+    #[arg(short = 'N', long, value_name = "NODES")]
+    cpunodebind: Option<String>,
+    /// Run on these CPUs
+    #[arg(short = 'C', long, value_name = "CPUS")]
+    physcpubind: Option<String>,
+    /// Allocate memory on these nodes only
+    #[arg(short = 'm', long, value_name = "NODES", group = "memory_policy")]
+    membind: Option<String>,
+    /// Allocate page by page round these nodes
+    #[arg(short = 'i', long, value_name = "NODES", group = "memory_policy")]
+    interleave: Option<String>,
+    /// Allocate page by page round these nodes, each by its weight (Linux 6.9)
+    #[arg(short = 'w', long, value_name = "NODES", group = "memory_policy")]
+    weighted_interleave: Option<String>,
+    /// Allocate on this node while it has room
+    #[arg(short = 'p', long, value_name = "NODE", group = "memory_policy")]
+    preferred: Option<String>,
+    /// Allocate on these nodes while they have room (Linux 5.15)
+    #[arg(short = 'P', long, value_name = "NODES", group = "memory_policy")]
+    preferred_many: Option<String>,
+    /// Allocate on the node of the CPU that touches the memory first
+    #[arg(short = 'l', long, group = "memory_policy")]
+    localalloc: bool,
+    /// Let the kernel's NUMA balancing move pages within --membind or --preferred-many all the same
+    #[arg(short = 'b', long, conflicts_with_all = ["interleave", "weighted_interleave", "preferred", "localalloc"])]
+    balancing: bool,
+    /// Count lists within the whole machine instead of what this process is allowed
+    #[arg(short = 'a', long)]
+    all: bool,
+}
+
+/// Where a program runs and where its memory goes. Nothing is placed where the options said nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// The CPUs it may run on.
+    pub cpus: Option<CpuSet>,
+    /// Its memory policy.
+    pub policy: Option<MemoryPolicy>,
+}
+
+/// A memory policy (`set_mempolicy(2)`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryPolicy {
+    /// What it does with its nodes.
+    pub mode: PolicyMode,
+    /// Its nodes; none for [`PolicyMode::Local`].
+    pub nodes: NodeSet,
+    /// Whether NUMA balancing may move pages under it.
+    pub balancing: bool,
+}
+
+impl PlacementArgs {
+    /// What the options mean on this machine for this process. Errors name the option and the item of its list.
+    pub fn resolve(&self, machine: &Topology) -> Result<Placement> {
+        if self.all {
+            self.resolve_in(&Lists::new(machine, Allowed::everything(machine), Path::new("/")))
+        } else {
+            self.resolve_in(&Lists::live(machine)?)
+        }
+    }
+
+    fn resolve_in(&self, lists: &Lists) -> Result<Placement> {
+        let policy = self.policy(lists)?;
+        if self.balancing && policy.is_none() {
+            return Err(usage("--balancing: needs --membind or --preferred-many"));
+        }
+        Ok(Placement { cpus: self.cpus(lists)?, policy })
+    }
+
+    /// Both options together mean the CPUs that both name; numactl lets the later win, and nobody can tell.
+    fn cpus(&self, lists: &Lists) -> Result<Option<CpuSet>> {
+        let of_nodes = self.cpunodebind.as_deref().map(|list| {
+            let list = same(list, "--cpunodebind", self.memory_list())?;
+            lists.cpus_of_nodes(list).map_err(|error| in_option("--cpunodebind", &error))
+        });
+        let named = self
+            .physcpubind
+            .as_deref()
+            .map(|list| lists.cpus(list).map_err(|error| in_option("--physcpubind", &error)));
+        match (of_nodes.transpose()?, named.transpose()?) {
+            (Some(of_nodes), Some(named)) => {
+                let both = &of_nodes & &named;
+                if both.is_empty() {
+                    let nodes = format!("--cpunodebind stands for CPUs {of_nodes}");
+                    return Err(usage(format!(
+                        "{nodes}, --physcpubind for {named}: they have none in common"
+                    )));
+                }
+                Ok(Some(both))
+            }
+            (of_nodes, named) => Ok(of_nodes.or(named)),
+        }
+    }
+
+    fn policy(&self, lists: &Lists) -> Result<Option<MemoryPolicy>> {
+        if self.localalloc {
+            return Ok(Some(MemoryPolicy {
+                mode: PolicyMode::Local,
+                nodes: NodeSet::new(),
+                balancing: false,
+            }));
+        }
+        let Some((option, mode, list)) = self.memory_option() else { return Ok(None) };
+        let list = same(list, option, self.cpunodebind.as_deref())?;
+        let nodes = lists.memory_nodes(list).map_err(|error| in_option(option, &error))?;
+        if mode == PolicyMode::Preferred && nodes.len() > 1 {
+            return Err(usage(format!("{option}: takes one node, {nodes} are {}; see -P", nodes.len())));
+        }
+        Ok(Some(MemoryPolicy { mode, nodes, balancing: self.balancing }))
+    }
+
+    /// The memory policy given, by the option's name.
+    fn memory_option(&self) -> Option<(&'static str, PolicyMode, &str)> {
+        [
+            ("--membind", PolicyMode::Bind, &self.membind),
+            ("--interleave", PolicyMode::Interleave, &self.interleave),
+            ("--weighted-interleave", PolicyMode::WeightedInterleave, &self.weighted_interleave),
+            ("--preferred", PolicyMode::Preferred, &self.preferred),
+            ("--preferred-many", PolicyMode::PreferredMany, &self.preferred_many),
+        ]
+        .into_iter()
+        .find_map(|(option, mode, list)| Some((option, mode, list.as_deref()?)))
+    }
+
+    fn memory_list(&self) -> Option<&str> {
+        self.memory_option().map(|(_, _, list)| list)
+    }
+}
+
+impl Placement {
+    /// Whether there is nothing to place.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Starts a program with this placement.
+    ///
+    /// Affinity and policy belong to threads, and a child takes those of the thread that starts it. So a thread of its own
+    /// places itself and starts the program; the caller stays as it is. That thread is gone when this returns: do not
+    /// ask for a signal on the parent's death (`PR_SET_PDEATHSIG`), which would come at once.
+    pub fn spawn(&self, command: &mut Command) -> Result<Child> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let mut spawn = || {
+            self.apply()?;
+            command.spawn().map_err(|error| anyhow::Error::new(cannot_execute(&program, &error)))
+        };
+        if self.is_empty() {
+            return spawn();
+        }
+        std::thread::scope(|scope| match scope.spawn(spawn).join() {
+            Ok(child) => child,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    }
+
+    /// Places the calling thread, and what it starts from now on.
+    pub fn apply(&self) -> Result<()> {
+        if let Some(cpus) = &self.cpus {
+            let set = cpus.iter().map(|cpu| cpu.0).collect();
+            nodewise_sys::sched_setaffinity(0, &set).with_context(|| format!("cannot run on CPUs {cpus}"))?;
+        }
+        if let Some(policy) = &self.policy {
+            policy.apply()?;
+        }
+        Ok(())
+    }
+}
+
+impl MemoryPolicy {
+    fn apply(&self) -> Result<()> {
+        let mut nodes = NodeMask::EMPTY;
+        for node in self.nodes.iter() {
+            if !nodes.insert(node.0) {
+                bail!("node {node} is beyond what set_mempolicy can name");
+            }
+        }
+        let flags = if self.balancing { PolicyFlags::NUMA_BALANCING } else { PolicyFlags::NONE };
+        let policy = Policy::new(self.mode, nodes).with_flags(flags);
+        nodewise_sys::set_mempolicy(&policy).map_err(|error| self.refused(error))
+    }
+
+    /// Why the kernel refuses, and what to do.
+    fn refused(&self, error: nodewise_sys::Error) -> anyhow::Error {
+        let (code, hint) = match (error.kind(), self.mode) {
+            (ErrorKind::NotPermitted, _) => {
+                let hint = "memory policies are not permitted here; a container needs CAP_SYS_NICE (--cap-add SYS_NICE) or a \
+                            seccomp profile that allows set_mempolicy";
+                (exit::NOT_PERMITTED, hint)
+            }
+            (ErrorKind::NotSupported, _) => (exit::FAILURE, "this kernel is built without NUMA"),
+            (ErrorKind::Invalid, PolicyMode::WeightedInterleave) => (
+                exit::FAILURE,
+                "this kernel has no weighted interleaving (Linux 6.9 has); -i interleaves evenly",
+            ),
+            (ErrorKind::Invalid, PolicyMode::PreferredMany) if self.balancing => {
+                (exit::FAILURE, "this kernel does not balance under --preferred-many (Linux 6.10 does)")
+            }
+            (ErrorKind::Invalid, PolicyMode::PreferredMany) => {
+                (exit::FAILURE, "this kernel cannot prefer several nodes (Linux 5.15 can); -p prefers one")
+            }
+            (ErrorKind::Invalid, PolicyMode::Bind) if self.balancing => {
+                (exit::FAILURE, "this kernel does not balance under --membind (Linux 5.12 does)")
+            }
+            _ => (exit::FAILURE, "the kernel refuses this memory policy"),
+        };
+        Exit { code, message: format!("{hint} ({error})") }.into()
+    }
+}
+
+/// As a summary says it: `CPUs 0-3, memory interleaved over nodes 0-1`.
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cpus = self.cpus.as_ref().map(|cpus| format!("CPUs {cpus}"));
+        let memory = self.policy.as_ref().map(|policy| {
+            let plural = if policy.nodes.len() == 1 { "" } else { "s" };
+            let nodes = format!("node{plural} {}", policy.nodes);
+            let how = match policy.mode {
+                PolicyMode::Default => "by default".into(),
+                PolicyMode::Local => "local".into(),
+                PolicyMode::Bind => format!("on {nodes}"),
+                PolicyMode::Preferred | PolicyMode::PreferredMany => {
+                    format!("preferably on {nodes}")
+                }
+                PolicyMode::Interleave => format!("interleaved over {nodes}"),
+                PolicyMode::WeightedInterleave => {
+                    format!("interleaved by weight over {nodes}")
+                }
+            };
+            format!("memory {how}")
+        });
+        let parts: Vec<String> = cpus.into_iter().chain(memory).collect();
+        f.write_str(&if parts.is_empty() { "not placed".into() } else { parts.join(", ") })
+    }
+}
+
+/// `same` is the list of the other option.
+fn same<'a>(list: &'a str, option: &str, other: Option<&'a str>) -> Result<&'a str> {
+    match (list, other) {
+        ("same", None | Some("same")) => {
+            Err(usage(format!("{option}: 'same' needs a list in another option")))
+        }
+        ("same", Some(other)) => Ok(other),
+        (list, _) => Ok(list),
+    }
+}
+
+fn usage(message: impl Into<String>) -> anyhow::Error {
+    Exit { code: exit::USAGE, message: message.into() }.into()
+}
+
+fn in_option(option: &str, error: &ListError) -> anyhow::Error {
+    usage(format!("{option}: {error}"))
+}
+
+/// A program that does not start, with the exit codes of env(1) and timeout(1).
+fn cannot_execute(program: &str, error: &std::io::Error) -> Exit {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            Exit { code: exit::NOT_FOUND, message: format!("{program}: not found") }
+        }
+        _ => Exit { code: exit::CANNOT_EXECUTE, message: format!("{program}: cannot execute: {error}") },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use std::process::Stdio;
+
+    #[derive(Parser)]
+    #[command(no_binary_name = true)]
+    struct Options {
+        #[command(flatten)]
+        placement: PlacementArgs,
+    }
+
+    /// What the options mean on four nodes with four CPUs each.
+    fn resolve(options: &str) -> Result<Placement> {
+        let machine = Topology::synthetic(4, 4, 1 << 30);
+        let lists = Lists::new(&machine, Allowed::everything(&machine), Path::new("/nowhere"));
+        Options::try_parse_from(options.split_ascii_whitespace())?.placement.resolve_in(&lists)
+    }
+
+    fn error(options: &str) -> String {
+        resolve(options).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn options_mean_what_they_mean_to_numactl() {
+        for (options, meaning) in [
+            ("", "not placed"),
+            ("-N 1,3", "CPUs 4-7,12-15"),
+            ("--cpunodebind=!0-2", "CPUs 12-15"),
+            ("-C 1-2", "CPUs 1-2"),
+            ("-N 0-1 --physcpubind 3-4", "CPUs 3-4"),
+            ("-m 0", "memory on node 0"),
+            ("-m 0-1 -b", "memory on nodes 0-1"),
+            ("-i all", "memory interleaved over nodes 0-3"),
+            ("-w 0,2", "memory interleaved by weight over nodes 0,2"),
+            ("-p +2", "memory preferably on node 2"),
+            ("-P 1-2", "memory preferably on nodes 1-2"),
+            ("-l", "memory local"),
+            ("-N 2 -m same", "CPUs 8-11, memory on node 2"),
+            ("-i 1 -N same", "CPUs 4-7, memory interleaved over node 1"),
+        ] {
+            assert_eq!(resolve(options).unwrap().to_string(), meaning, "{options}");
+        }
+        assert!(resolve("-m 0 --balancing").unwrap().policy.unwrap().balancing);
+    }
+
+    #[test]
+    fn one_memory_policy_at_most() {
+        for options in ["-m 0 -i 0", "-l -p 0", "-w 0 -P 0", "-b -i 0", "-l -b"] {
+            assert!(error(options).contains("cannot be used with"), "{options}");
+        }
+        assert_eq!(error("-b"), "--balancing: needs --membind or --preferred-many");
+    }
+
+    #[test]
+    fn errors_name_option_and_item() {
+        assert_eq!(error("-m 0,9"), "--membind: '9' in node list '0,9': 9 is not allowed, only 0-3");
+        assert_eq!(error("-C 3-99"), "--physcpubind: CPU list '3-99': 99 is not allowed, only 0-15");
+        assert_eq!(error("-p 0-1"), "--preferred: takes one node, 0-1 are 2; see -P");
+        assert_eq!(error("-m same"), "--membind: 'same' needs a list in another option");
+        assert_eq!(error("-N same -m same"), "--membind: 'same' needs a list in another option");
+        assert_eq!(
+            error("-N 0 -C 5"),
+            "--cpunodebind stands for CPUs 0-3, --physcpubind for 5: they have none in common"
+        );
+        let code = resolve("-m 9").unwrap_err().downcast::<Exit>().unwrap().code;
+        assert_eq!(code, exit::USAGE);
+    }
+
+    #[test]
+    fn the_kernels_refusals_are_explained() {
+        let refused = |mode, balancing, errno| {
+            let policy = MemoryPolicy { mode, nodes: NodeSet::new(), balancing };
+            let error = policy.refused(nodewise_sys::Error::new("set_mempolicy", errno));
+            let exit = error.downcast::<Exit>().unwrap();
+            (exit.code, exit.message)
+        };
+        let (einval, eperm, enosys) = (22, 1, 38);
+        let (code, message) = refused(PolicyMode::WeightedInterleave, false, einval);
+        assert_eq!(code, exit::FAILURE);
+        assert!(message.starts_with("this kernel has no weighted interleaving (Linux 6.9 has)"), "{message}");
+        let (code, message) = refused(PolicyMode::Bind, false, eperm);
+        assert_eq!(code, exit::NOT_PERMITTED);
+        assert!(message.contains("CAP_SYS_NICE"), "{message}");
+        assert!(refused(PolicyMode::Interleave, false, enosys).1.contains("without NUMA"));
+        assert!(refused(PolicyMode::Bind, true, einval).1.contains("5.12"));
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_has_its_exit_code() {
+        let error = Placement::default().spawn(&mut Command::new("/no/such/program")).unwrap_err();
+        assert_eq!(error.downcast::<Exit>().unwrap().code, exit::NOT_FOUND);
+        let error = Placement::default().spawn(&mut Command::new("/etc/hostname")).unwrap_err();
+        assert_eq!(error.downcast::<Exit>().unwrap().code, exit::CANNOT_EXECUTE);
+    }
+
+    /// What a program started with each option finds is what numactl gives it. Guests repeat this on four nodes.
+    #[test]
+    fn a_program_finds_what_numactl_would_give_it() {
+        let machine = Topology::live().unwrap();
+        let show = |command: &mut Command| {
+            let output = command.arg("--show").stdout(Stdio::piped());
+            String::from_utf8(output.output().expect("`apt-get install numactl` brings it").stdout).unwrap()
+        };
+        let last = machine.online_cpus().last().unwrap();
+        for options in [
+            "",
+            "-m 0",
+            "-i 0",
+            "-p 0",
+            "-P 0",
+            "-l",
+            "-N 0",
+            "-b -m 0",
+            &format!("-C {last}"),
+            "-N 0 -i all",
+        ] {
+            let words: Vec<&str> = options.split_ascii_whitespace().collect();
+            let theirs = show(Command::new("numactl").args(&words).arg("numactl"));
+            let placement = Options::parse_from(words).placement.resolve(&machine).unwrap();
+            let mut command = Command::new("numactl");
+            let child = placement.spawn(command.arg("--show").stdout(Stdio::piped())).unwrap();
+            let ours = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+            assert_eq!(ours, theirs, "{options}");
+        }
+        // The thread that asked is where it was.
+        let here = nodewise_sys::get_mempolicy().unwrap();
+        assert_eq!(here, Policy::DEFAULT);
+    }
+}
