@@ -375,37 +375,78 @@ mod tests {
         assert_eq!(error.downcast::<Exit>().unwrap().code, exit::CANNOT_EXECUTE);
     }
 
-    /// What a program started with each option finds is what numactl gives it. Guests repeat this on four nodes.
+    /// What a program started with each option finds is what numactl gives it.
     #[test]
     fn a_program_finds_what_numactl_would_give_it() {
         let machine = Topology::live().unwrap();
-        let show = |command: &mut Command| {
-            let output = command.arg("--show").stdout(Stdio::piped());
-            String::from_utf8(output.output().expect("`apt-get install numactl` brings it").stdout).unwrap()
-        };
         let last = machine.online_cpus().last().unwrap();
-        for options in [
-            "",
-            "-m 0",
-            "-i 0",
-            "-p 0",
-            "-P 0",
-            "-l",
-            "-N 0",
-            "-b -m 0",
-            &format!("-C {last}"),
-            "-N 0 -i all",
-        ] {
-            let words: Vec<&str> = options.split_ascii_whitespace().collect();
-            let theirs = show(Command::new("numactl").args(&words).arg("numactl"));
+        let mut lines: Vec<String> =
+            ["", "-m 0", "-i 0", "-p 0", "-P 0", "-l", "-N 0", "-b -m 0", "-N 0 -i all"]
+                .map(str::to_owned)
+                .into();
+        lines.push(format!("-C {last}"));
+        if machine.node_count() >= 4 {
+            let more = [
+                "-m 1-2",
+                "-i 0,3",
+                "-p +2",
+                "-P !0",
+                "-N 3 -m same",
+                "-N +1-2 -i !0-1",
+                "-C !0 -p 3",
+                "-b -m 2-3",
+            ];
+            lines.extend(more.map(str::to_owned));
+        }
+        let show = |child: Child| String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+        for line in lines {
+            let words: Vec<&str> = line.split_ascii_whitespace().collect();
+            let theirs = Command::new("numactl")
+                .args(&words)
+                .args(["numactl", "--show"])
+                .stdout(Stdio::piped())
+                .spawn();
+            let theirs = show(theirs.expect("`apt-get install numactl` brings it"));
             let placement = Options::parse_from(words).placement.resolve(&machine).unwrap();
             let mut command = Command::new("numactl");
-            let child = placement.spawn(command.arg("--show").stdout(Stdio::piped())).unwrap();
-            let ours = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
-            assert_eq!(ours, theirs, "{options}");
+            let ours = show(placement.spawn(command.arg("--show").stdout(Stdio::piped())).unwrap());
+            assert_eq!(ours, theirs, "{line}");
         }
         // The thread that asked is where it was.
-        let here = nodewise_sys::get_mempolicy().unwrap();
-        assert_eq!(here, Policy::DEFAULT);
+        assert_eq!(nodewise_sys::get_mempolicy().unwrap(), Policy::DEFAULT);
+    }
+
+    /// The same on four nodes, on every kernel there is: this very test program runs in guests.
+    #[test]
+    fn a_program_finds_it_on_four_nodes_too() {
+        let node = |cpus| nodewise_rig::Node { cpus, memory_bytes: 256 << 20 };
+        let tests =
+            ["a_program_finds_what_numactl_would_give_it", "weighted_interleaving_is_set_or_explained"];
+        let mut this = Command::new(std::env::current_exe().unwrap());
+        this.arg("--exact").args(tests.map(|test| format!("placement::tests::{test}")));
+        let kernels = nodewise_rig::kernels();
+        assert!(!kernels.is_empty(), "no kernel for guests: run 'make setup'");
+        for kernel in kernels {
+            let guest = nodewise_rig::Guest::new([node(1), node(2), node(1), node(1)]).kernel(kernel);
+            let output = guest.copy("/usr/bin/numactl").exclusive(true).output(&this).unwrap();
+            let (stdout, stderr) =
+                (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            assert!(output.status == 0 && stdout.contains("2 passed"), "{stdout}{stderr}");
+        }
+    }
+
+    /// Weighted interleaving is newer than Debian 12's numactl and kernel: where the kernel has it, it is set, else the
+    /// error says so.
+    #[test]
+    fn weighted_interleaving_is_set_or_explained() {
+        let machine = Topology::live().unwrap();
+        let placement = Options::parse_from(["-w", "all"]).placement.resolve(&machine).unwrap();
+        let applied = std::thread::spawn(move || {
+            placement.apply().map(|()| nodewise_sys::get_mempolicy().unwrap().mode)
+        });
+        match applied.join().unwrap() {
+            Ok(mode) => assert_eq!(mode, PolicyMode::WeightedInterleave),
+            Err(error) => assert!(error.to_string().contains("(Linux 6.9 has)"), "{error}"),
+        }
     }
 }

@@ -92,27 +92,72 @@ fn json_of_this_machine_holds_what_scripts_rely_on() {
     }
 }
 
-/// Node sizes, CPUs and distances of this machine, as `numactl -H` prints them.
+/// Node sizes, CPUs and distances, as `numactl -H` prints them.
+fn check_against_numactl(machine: &Value, text: &str, numactl: &str) {
+    for node in machine["nodes"].as_array().unwrap() {
+        let id = node["id"].as_u64().unwrap();
+        let cpus = node["cpus"].as_array().unwrap().iter().map(|cpu| format!(" {cpu}"));
+        assert!(
+            numactl.contains(&format!("node {id} cpus:{}\n", cpus.collect::<Vec<_>>().concat())),
+            "{numactl}"
+        );
+        let mebibytes = node["memory_total_bytes"].as_u64().unwrap() >> 20;
+        assert!(numactl.contains(&format!("node {id} size: {mebibytes} MB\n")), "{numactl}");
+        let row = text.lines().find(|line| line.trim_start().starts_with(&format!("{id}  "))).unwrap();
+        assert!(row.contains(&format!(" {mebibytes} ")), "{text}");
+        let distances = node["distances"].as_array().unwrap().iter().map(|value| value.as_u64().unwrap());
+        let distances: Vec<String> = distances.map(|distance| format!("{distance:>3}")).collect();
+        assert!(numactl.contains(&format!("{id:>3}: {} \n", distances.join(" "))), "{numactl}");
+    }
+}
+
 #[test]
 fn the_numbers_are_those_of_numactl() {
     let numactl = std::process::Command::new("numactl").arg("-H").output();
     let numactl =
         numactl.unwrap_or_else(|error| panic!("numactl: {error}; `apt-get install numactl` brings it"));
-    let theirs = String::from_utf8(numactl.stdout).unwrap();
-    let machine = json(Path::new("/"));
     let text = String::from_utf8(topo(80, "C", &[]).assert().success().get_output().stdout.clone()).unwrap();
-    for node in machine["nodes"].as_array().unwrap() {
-        let id = node["id"].as_u64().unwrap();
-        let cpus: Vec<String> = node["cpus"].as_array().unwrap().iter().map(Value::to_string).collect();
-        assert!(theirs.contains(&format!("node {id} cpus: {}\n", cpus.join(" "))), "{theirs}");
-        let mebibytes = node["memory_total_bytes"].as_u64().unwrap() >> 20;
-        assert!(theirs.contains(&format!("node {id} size: {mebibytes} MB\n")), "{theirs}");
-        let row = text.lines().find(|line| line.trim_start().starts_with(&format!("{id}  "))).unwrap();
-        assert!(row.contains(&format!(" {mebibytes} ")), "{text}");
-        let distances = node["distances"].as_array().unwrap().iter().map(|value| value.as_u64().unwrap());
-        let distances: Vec<String> = distances.map(|distance| format!("{distance:>3}")).collect();
-        assert!(theirs.contains(&format!("{id:>3}: {} \n", distances.join(" "))), "{theirs}");
-    }
+    check_against_numactl(&json(Path::new("/")), &text, &String::from_utf8(numactl.stdout).unwrap());
+}
+
+/// A live machine with several nodes, one of them without CPUs, whose settings we know.
+#[test]
+fn a_guest_is_what_it_was_made_to_be() {
+    let node = |cpus, mebibytes: u64| nodewise_rig::Node { cpus, memory_bytes: mebibytes << 20 };
+    let nodewise = assert_cmd::cargo::cargo_bin("nodewise");
+    let script = "echo 2 >/proc/sys/vm/nr_hugepages
+        echo 3 >/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages
+        echo 0 >/sys/devices/system/cpu/cpu2/online
+        echo always >/sys/kernel/mm/transparent_hugepage/enabled
+        echo defer >/sys/kernel/mm/transparent_hugepage/defrag
+        echo 1 >/proc/sys/kernel/numa_balancing
+        $NODEWISE topo --json && echo --- && $NODEWISE topo && echo --- && numactl -H";
+    let output = nodewise_rig::Guest::new([node(2, 512), node(2, 256), node(1, 256), node(0, 128)])
+        .distances(
+            nodewise_rig::Distances::parse("10,20,30,17;20,10,30,28;30,30,10,30;17,28,30,10", 4).unwrap(),
+        )
+        .copy(&nodewise)
+        .copy("/usr/bin/numactl")
+        .exclusive(true)
+        .output(std::process::Command::new("sh").args(["-c", script]).env("NODEWISE", &nodewise))
+        .unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status, 0, "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    let [machine, text, numactl] = stdout.split("---\n").collect::<Vec<_>>()[..] else { panic!("{stdout}") };
+    let machine: Value = serde_json::from_str(machine).unwrap();
+    check_against_numactl(&machine, text, numactl);
+    let nodes = &machine["nodes"];
+    let cpus: Vec<String> = (0..4).map(|node| nodes[node]["cpus"].to_string()).collect();
+    assert_eq!(cpus, ["[0,1]", "[3]", "[4]", "[]"]);
+    assert_eq!(machine["offline_cpus"].to_string(), "[2]");
+    assert_eq!(nodes[0]["distances"].to_string(), "[10,20,30,17]");
+    let pool = &nodes[1]["huge_pages"][0];
+    assert_eq!((pool["page_bytes"].as_u64(), pool["total"].as_u64()), (Some(2 << 20), Some(3)));
+    assert_eq!(machine["transparent_huge_pages"]["enabled"], "always");
+    assert_eq!(machine["transparent_huge_pages"]["defrag"], "defer");
+    assert_eq!(machine["numa_balancing"]["normal"], true);
+    assert!(text.contains("no CPUs, near node 0 "), "{text}");
+    assert!(text.contains("CPUs not online: 2\n"), "{text}");
 }
 
 #[test]
