@@ -240,7 +240,8 @@ impl Engine {
         let moved: u64 = outcomes.iter().map(|outcome| outcome.moved).sum();
         let regions = || self.processes.values().flat_map(|process| process.map.regions());
         let recent: f32 = regions().map(|region| region.recent as f32).sum();
-        let unsettled: f32 = regions().filter(|r| r.unsettled).map(|region| region.recent as f32).sum();
+        let unsettled: f32 =
+            regions().filter(|region| region.is_unsettled()).map(|region| region.recent as f32).sum();
         let busy = moved >= self.settings.accurate_from_moves
             || unsettled > recent * self.settings.accurate_from_unsettled_share;
         if self.round == 0 || (self.policy.active() && busy) {

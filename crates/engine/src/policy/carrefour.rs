@@ -28,8 +28,13 @@ pub struct CarrefourSettings {
     /// Once on, collocation stays on up to this ratio. Ours: the article switches at one threshold and leaves the last fifth
     /// where it is; set to `collocate_below_percent` for that.
     pub collocate_until_percent: f64,
-    /// Samples (decayed) of a region or page before it is collocated (module source: 2 unless interleaving is on).
+    /// Samples (decayed) of a page before it is collocated (module source: 2 unless interleaving is on).
     pub collocate_min_samples: u32,
+    /// Samples (decayed) of a region of several pages. Ours: four of shared pages agree by chance in 2 % of cases on 4 nodes.
+    pub collocate_min_region_samples: u32,
+    /// Intervals in which a region was seen with one accessor before it is collocated. Ours: nodes that sweep over shared memory
+    /// in turn look like its only accessors for a while.
+    pub collocate_min_intervals: u32,
     /// How sure one must be that a page is private before it is collocated on its own. Ours.
     pub collocate_certainty: f64,
     /// Interleaving is on above this controller imbalance, in percent (article: 35).
@@ -59,6 +64,8 @@ impl Default for CarrefourSettings {
             collocate_below_percent: 80.0,
             collocate_until_percent: 99.0,
             collocate_min_samples: 2,
+            collocate_min_region_samples: 4,
+            collocate_min_intervals: 3,
             collocate_certainty: 0.95,
             interleave_above_percent: 35.0,
             interleave_until_percent: 5.0,
@@ -208,7 +215,13 @@ impl Carrefour {
     ) {
         let region = &process.map.regions()[at];
         let evidence = &region.evidence;
-        if !self.collocating || evidence.total() + 0.1 < self.settings.collocate_min_samples as f32 {
+        let samples = match region.range.pages() {
+            1 => self.settings.collocate_min_samples,
+            _ => self.settings.collocate_min_region_samples,
+        };
+        let known =
+            evidence.total() + 0.1 >= samples as f32 && region.age >= self.settings.collocate_min_intervals;
+        if !self.collocating || !known {
             return;
         }
         let Some(to) = Self::home_for(view, accessor) else { return };
@@ -231,11 +244,12 @@ impl Carrefour {
     /// Each page of a finely mixed region to its own accessor node.
     fn collocate_each(&self, view: &View<'_>, process: ProcessView<'_>, at: usize, out: &mut Vec<Decision>) {
         const AT_ONCE: usize = 1 << 15;
-        if !self.collocating {
-            return;
-        }
         let region = &process.map.regions()[at];
-        let sharing = process.map.sharing(region);
+        let homes: f32 = region.evidence.homes().iter().sum();
+        let all_local = homes > 0.0 && homes - region.evidence.local() < 0.5;
+        let Some(sharing) = region.sharing.as_ref().filter(|_| self.collocating && !all_local) else {
+            return;
+        };
         let targets: Vec<_> = (0..view.topology.node_count())
             .map(|node| Self::home_for(view, node).filter(|to| self.room(view, to.get()) > 0))
             .collect();
@@ -386,7 +400,7 @@ impl Policy for Carrefour {
                     self.collocate(view, process, at, accessor, &mut decisions);
                     continue;
                 }
-                match region.nature(process.map) {
+                match region.nature() {
                     Nature::Mixed => self.collocate_each(view, process, at, &mut decisions),
                     Nature::Shared if region.is_read_only() && self.replicating => {
                         Self::replicate(view, process, at, &mut decisions);

@@ -6,26 +6,45 @@
 //! about its neighbours.
 
 use super::evidence::xlogx;
+use super::pages::Pages;
+use crate::PageRange;
+use crate::memory::HUGE_PAGE_PAGES;
 
 const BUCKETS: usize = 256;
+/// Of more pages than this only some are looked at, evenly; the cuts are refined with all.
+const MOST: usize = 1 << 14;
 
-/// A page and the share of its accesses in each category (they sum to one); categories are nodes, reads and writes apart.
-pub struct Profile {
-    /// The page.
-    pub page: u64,
-    /// One past its last base page.
-    pub end: u64,
-}
-
-/// Pages in address order with their distributions.
+/// Pages in address order with their distributions of accesses over categories: nodes, reads and writes apart.
 pub struct Profiles {
-    pub pages: Vec<Profile>,
-    pub categories: usize,
-    /// `categories` shares for each page.
-    pub shares: Vec<f32>,
+    /// First base page and one past the last.
+    pages: Vec<(u64, u64)>,
+    categories: usize,
+    /// `categories` shares for each page, which sum to one.
+    shares: Vec<f32>,
+    /// Of so many pages with a record one is here.
+    step: usize,
 }
 
 impl Profiles {
+    /// The pages of a range that have a record.
+    pub fn of(pages: &Pages, range: PageRange, round: u32) -> Self {
+        Self::every(pages.count(range.start.0, range.end.0).div_ceil(MOST).max(1), pages, range, round)
+    }
+
+    fn every(step: usize, pages: &Pages, range: PageRange, round: u32) -> Self {
+        let categories = 2 * pages.nodes();
+        let mut profiles = Self { pages: Vec::new(), categories, shares: Vec::new(), step };
+        for (page, record) in pages.range(range.start.0, range.end.0, round).step_by(step) {
+            let total = record.total() as f32;
+            if total > 0.0 {
+                profiles.pages.push((page, page + if record.is_huge() { HUGE_PAGE_PAGES } else { 1 }));
+                profiles.shares.extend((0..pages.nodes()).map(|node| record.kinds(node).0 as f32 / total));
+                profiles.shares.extend((0..pages.nodes()).map(|node| record.kinds(node).1 as f32 / total));
+            }
+        }
+        profiles
+    }
+
     fn shares(&self, at: usize) -> &[f32] {
         &self.shares[at * self.categories..(at + 1) * self.categories]
     }
@@ -40,11 +59,43 @@ impl Profiles {
         sum
     }
 
-    /// The positions in `pages` at which another pattern begins, ascending.
-    pub fn cuts(&self) -> Vec<usize> {
+    /// The pages at which another pattern begins, ascending.
+    pub fn cuts(&self, pages: &Pages, round: u32) -> Vec<u64> {
         let mut cuts = Vec::new();
         self.cut(0, self.pages.len(), &mut cuts);
-        cuts
+        let mut bounds = vec![0];
+        bounds.extend(&cuts);
+        bounds.push(self.pages.len());
+        let addresses = (1..bounds.len() - 1).map(|i| {
+            let at = bounds[i];
+            if self.step == 1 {
+                return self.address(at);
+            }
+            let window =
+                PageRange::new(self.pages[at - 1].0, self.pages[(at + 1).min(self.pages.len() - 1)].1);
+            let all = Self::every(1, pages, window, round);
+            let border = all.border(&self.sum(bounds[i - 1], at), &self.sum(at, bounds[i + 1]));
+            all.address(border)
+        });
+        addresses.collect()
+    }
+
+    /// Where the left distribution gives way to the right one.
+    fn border(&self, left: &[f64], right: &[f64]) -> usize {
+        let log = |sum: &[f64]| -> Vec<f64> {
+            let total: f64 = sum.iter().sum::<f64>() + 1.0;
+            sum.iter().map(|x| ((x + 1.0 / sum.len() as f64) / total).ln()).collect()
+        };
+        let (left, right) = (log(left), log(right));
+        let (mut score, mut best, mut best_at) = (0.0, f64::NEG_INFINITY, 1);
+        for at in 1..self.pages.len() {
+            let shares = self.shares(at - 1).iter().map(|&share| f64::from(share));
+            score += shares.zip(left.iter().zip(&right)).map(|(share, (l, r))| share * (l - r)).sum::<f64>();
+            if score > best {
+                (best, best_at) = (score, at);
+            }
+        }
+        best_at
     }
 
     fn cut(&self, from: usize, to: usize, cuts: &mut Vec<usize>) {
@@ -99,10 +150,10 @@ impl Profiles {
         best_at
     }
 
-    /// The first page of the right part of a cut: of all addresses between the two sampled pages the roundest, since
-    /// programs lay out their data so.
-    pub fn address(&self, cut: usize) -> u64 {
-        roundest(self.pages[cut - 1].end, self.pages[cut].page)
+    /// The first page of the right part of a cut before the page at a position: of all addresses between the two pages the
+    /// roundest, since programs lay out their data so.
+    fn address(&self, at: usize) -> u64 {
+        roundest(self.pages[at - 1].1, self.pages[at].0)
     }
 }
 
@@ -132,30 +183,36 @@ fn gain(left: &[f64], all: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Profile, Profiles, roundest};
+    use super::{Profiles, roundest};
 
     fn profiles(owner: impl Fn(u64) -> usize, pages: impl Iterator<Item = u64>) -> Profiles {
-        let pages: Vec<_> = pages.map(|page| Profile { page, end: page + 1 }).collect();
+        let pages: Vec<_> = pages.map(|page| (page, page + 1)).collect();
         let mut shares = vec![0.0; pages.len() * 4];
         for (at, p) in pages.iter().enumerate() {
-            shares[at * 4 + owner(p.page)] = 1.0;
+            shares[at * 4 + owner(p.0)] = 1.0;
         }
-        Profiles { pages, categories: 4, shares }
+        Profiles { pages, categories: 4, shares, step: 1 }
+    }
+
+    fn positions(profiles: &Profiles) -> Vec<usize> {
+        let mut cuts = Vec::new();
+        profiles.cut(0, profiles.pages.len(), &mut cuts);
+        cuts
     }
 
     #[test]
     fn quarters_are_cut_exactly() {
         let p = profiles(|page| (page / 5000) as usize, (0..20000).filter(|p| p % 7 == 3));
-        let cuts: Vec<u64> = p.cuts().iter().map(|&cut| p.pages[cut - 1].page / 5000).collect();
-        assert_eq!(cuts, [0, 1, 2]);
+        let cuts: Vec<u64> = positions(&p).iter().map(|&cut| p.address(cut)).collect();
+        assert_eq!(cuts.iter().map(|cut| (cut + 7) / 5000).collect::<Vec<_>>(), [1, 2, 3], "{cuts:?}");
     }
 
     #[test]
     fn one_pattern_is_not_cut() {
-        assert!(profiles(|_| 2, 0..3000).cuts().is_empty());
-        assert!(profiles(|page| (page % 4) as usize, 0..3000).cuts().is_empty());
+        assert!(positions(&profiles(|_| 2, 0..3000)).is_empty());
+        assert!(positions(&profiles(|page| (page % 4) as usize, 0..3000)).is_empty());
         let scattered = |page: u64| (page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize % 4;
-        assert!(profiles(scattered, 0..30000).cuts().is_empty());
+        assert!(positions(&profiles(scattered, 0..30000)).is_empty());
     }
 
     #[test]

@@ -137,6 +137,13 @@ impl Evidence {
         accessors.next().is_none().then_some(first)
     }
 
+    /// The node with most accesses.
+    pub(crate) fn most_frequent(&self) -> usize {
+        (0..self.nodes)
+            .max_by(|&a, &b| self.accesses(a).total_cmp(&self.accesses(b)).then(b.cmp(&a)))
+            .unwrap_or(0)
+    }
+
     /// Accesses of all but the most frequent accessor.
     pub(crate) fn minority(&self) -> f32 {
         let most = (0..self.nodes).map(|node| self.accesses(node)).fold(0.0, f32::max);

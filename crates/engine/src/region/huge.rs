@@ -6,6 +6,7 @@
 //! same samples (the join-count form of the runs test: Wald and Wolfowitz 1940, Mood 1940).
 
 use super::key::Key;
+use super::pages::Pages;
 use super::table::Table;
 use serde::{Deserialize, Serialize};
 
@@ -43,13 +44,15 @@ impl HugePages {
     }
 
     /// Adds samples (ascending); gives the huge pages that got some.
-    pub fn add(&mut self, slices: &[&[Key]]) -> Vec<u64> {
+    pub fn add(&mut self, slices: &[(&[Key], bool)]) -> Vec<u64> {
         let mut touched = Vec::new();
         let (mut pages, mut bytes) = (Vec::new(), Vec::new());
-        for group in slices.iter().flat_map(|slice| slice.chunk_by(|a, b| a.unit() == b.unit())) {
-            let Some(first) = group.iter().find(|key| key.is_huge() && key.accessor() < NODES) else {
-                continue;
-            };
+        let groups = slices.iter().flat_map(|&(keys, thinned)| {
+            let groups = keys.chunk_by(|a, b| a.unit() == b.unit());
+            groups.filter(move |group| group[0].is_huge() && (!thinned || Pages::is_chosen(group[0].unit())))
+        });
+        for group in groups {
+            let first = group[0];
             touched.push(first.unit());
             let record = if let Some(at) = self.table.position(first.unit()) {
                 self.table.record_mut(at)

@@ -11,25 +11,27 @@ mod evidence;
 mod huge;
 mod key;
 mod pages;
+mod pattern;
 mod ranges;
 mod sharing;
-
 mod table;
 
 pub use evidence::Evidence;
 pub use huge::Part;
 pub(crate) use key::Key;
+use pattern::Records;
+pub use pattern::Region;
 pub(crate) use ranges::RangeMap;
-pub(crate) use sharing::{Nature, Sharing};
+pub(crate) use sharing::Nature;
+use sharing::Sharing;
 
 use crate::memory::HUGE_PAGE_PAGES;
-use crate::{Mapping, MappingKind, PageRange};
-use cut::{Profile, Profiles};
+use crate::{Mapping, PageRange};
+use cut::Profiles;
 use huge::HugePages;
 use pages::{Page, Pages};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 /// How a process's memory is watched.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -64,50 +66,6 @@ impl Default for RegionSettings {
     }
 }
 
-/// A range with one pattern of accesses.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Region {
-    /// From the first to the last sampled page, or to where the pattern changes.
-    pub range: PageRange,
-    /// Whether the process may write to it.
-    pub writable: bool,
-    /// What backs it.
-    pub kind: MappingKind,
-    /// Who accessed it.
-    pub evidence: Evidence,
-    /// Mean distance of sampled pages in the best interval, in pages: how far evidence reaches beyond the last sample.
-    pub spacing: u64,
-    /// Whether its pages have records of their own.
-    pub tracked: bool,
-    /// New, cut or changed in the last interval it was sampled.
-    pub unsettled: bool,
-    /// Samples of the last interval.
-    pub recent: u32,
-    /// Intervals with samples since it was new, cut or changed.
-    pub age: u32,
-}
-
-impl Region {
-    /// Whether nobody can or was seen to write to it.
-    #[must_use]
-    pub fn is_read_only(&self) -> bool {
-        let writes: f32 = self.evidence.writes().iter().sum();
-        !self.writable || (self.evidence.unknown() < 0.5 && writes < 0.5)
-    }
-
-    /// Whether its pages are shared, or private and finely mixed.
-    pub(crate) fn nature(&self, map: &RegionMap) -> Nature {
-        /// Intervals after which pages sampled once each are no longer waited for: the region is too large for that.
-        const PATIENCE: u32 = 6;
-        const MANY: f32 = 64.0;
-        match map.sharing(self).nature() {
-            None if self.age >= PATIENCE && self.evidence.total() >= MANY => Nature::Shared,
-            None => Nature::Undecided,
-            Some(nature) => nature,
-        }
-    }
-}
-
 /// A falsely shared huge page with its evidence, as found.
 pub type FalseSharing = BTreeMap<u64, Vec<Part>>;
 
@@ -125,6 +83,8 @@ pub struct RegionMap {
     /// What one sample stood for in the last interval.
     weight: f32,
     outside: u64,
+    /// There are records nobody needs.
+    stale: bool,
 }
 
 impl RegionMap {
@@ -142,6 +102,7 @@ impl RegionMap {
             round: 0,
             weight: 1.0,
             outside: 0,
+            stale: false,
         }
     }
 
@@ -159,8 +120,9 @@ impl RegionMap {
         self.track(keys);
         self.split();
         self.merge();
-        if round % 16 == 0 {
-            self.forget_faded();
+        self.judge();
+        if self.stale || round % 16 == 0 {
+            self.forget_records();
         }
     }
 
@@ -192,12 +154,6 @@ impl RegionMap {
     #[must_use]
     pub const fn false_sharing(&self) -> &FalseSharing {
         &self.false_sharing
-    }
-
-    /// What the page records of a region tell.
-    #[must_use]
-    pub(crate) fn sharing(&self, region: &Region) -> Sharing {
-        Sharing::of(self.page_records(region.range), self.nodes)
     }
 
     /// The page records in a range.
@@ -348,7 +304,7 @@ impl RegionMap {
                 let start = next + inside[next..].partition_point(|key| key.page() < region.range.start.0);
                 self.new_regions(&inside[next..start], mapping, gap, &mut regions);
                 next = start + inside[start..].partition_point(|key| key.page() < region.range.end.0);
-                update(&mut region, &inside[start..next], self.nodes);
+                region.update(&inside[start..next], self.nodes, self.round);
                 regions.push(region);
             }
             self.new_regions(&inside[next..], mapping, gap, &mut regions);
@@ -364,36 +320,32 @@ impl RegionMap {
             let start = cluster[0].unit().max(mapping.range.start.0).max(before);
             let end = cluster.iter().rev().take(1).map(|key| key.unit_end()).fold(start + 1, u64::max);
             let range = PageRange::new(start, end.min(mapping.range.end.0));
-            let units = cluster.chunk_by(|a, b| a.unit() == b.unit()).count() as u64;
-            regions.push(Region {
-                range,
-                writable: mapping.writable,
-                kind: mapping.kind,
-                evidence: Evidence::from_keys(cluster, self.nodes),
-                spacing: range.pages() / units,
-                tracked: false,
-                unsettled: true,
-                recent: cluster.len() as u32,
-                age: 1,
-            });
+            regions.push(Region::new(range, mapping, cluster, self.nodes));
         }
     }
 
     /// Keeps page records where a region has several accessors.
     fn track(&mut self, keys: &[Key]) {
-        let mut slices: Vec<&[Key]> = Vec::new();
+        let mut slices: Vec<(&[Key], bool)> = Vec::new();
         let mut at = 0;
         for region in &mut self.regions {
+            // Far fewer than would make an accessor: they may sit at an end, where the region should be cut.
+            let least = region.evidence.total() * self.settings.min_accessor_share / 10.0;
             let minority = region.evidence.minority();
-            let least = region.evidence.total() * self.settings.min_accessor_share / 2.0;
-            region.tracked |= minority >= 1.0 && minority >= least;
+            if region.records != Records::None && minority < 0.25 {
+                region.untrack();
+                self.stale = true;
+            }
+            if region.records == Records::None && minority >= least.max(1.0) {
+                region.records = Records::All;
+            }
             if region.recent == 0 {
                 continue;
             }
             let first = at + keys[at..].partition_point(|key| key.page() < region.range.start.0);
             at = first + keys[first..].partition_point(|key| key.page() < region.range.end.0);
-            if region.tracked {
-                slices.push(&keys[first..at]);
+            if region.records != Records::None {
+                slices.push((&keys[first..at], region.records == Records::Chosen));
             }
         }
         self.pages.add(&slices, self.round);
@@ -411,7 +363,7 @@ impl RegionMap {
     fn split(&mut self) {
         let mut regions = Vec::with_capacity(self.regions.len());
         for region in std::mem::take(&mut self.regions) {
-            if region.tracked && region.recent > 0 {
+            if region.records != Records::None && region.recent > 0 {
                 self.split_one(region, &mut regions);
             } else {
                 regions.push(region);
@@ -420,85 +372,92 @@ impl RegionMap {
         self.regions = regions;
     }
 
-    fn split_one(&self, mut region: Region, regions: &mut Vec<Region>) {
-        let profiles = self.profiles(region.range);
-        let cuts = profiles.cuts();
+    fn split_one(&mut self, mut region: Region, regions: &mut Vec<Region>) {
+        let PageRange { start, end } = region.range;
+        let cuts = Profiles::of(&self.pages, region.range, self.round).cuts(&self.pages, self.round);
         if cuts.is_empty() {
             regions.push(region);
             return;
         }
-        // How accesses, homes and local samples are divided among the parts, judged by the page records.
-        let sums = |part: Range<usize>| {
-            let mut sum = vec![0.0_f32; 3 * self.nodes + 1];
-            let (first, last) = (&profiles.pages[part.start], &profiles.pages[part.end - 1]);
-            for (_, record) in self.page_records(PageRange::new(first.page, last.end)) {
-                let total = record.total() as f32;
-                if total > 0.0 {
-                    for node in 0..self.nodes {
-                        let (reads, writes) = record.kinds(node);
-                        sum[node] += reads as f32 / total;
-                        sum[self.nodes + node] += writes as f32 / total;
-                    }
-                    if let Some(home) = record.home().map(usize::from) {
-                        sum[2 * self.nodes + home] += 1.0;
-                        sum[3 * self.nodes] += record.accesses(home) as f32 / total;
-                    }
-                }
-            }
-            sum
-        };
-        let mut bounds = vec![0];
-        bounds.extend(&cuts);
-        bounds.push(profiles.pages.len());
-        let mut rest = sums(0..profiles.pages.len());
-        let mut start = region.range.start;
-        let (recent, pages) = (region.recent, profiles.pages.len());
-        for part in bounds.windows(2) {
-            let mine = sums(part[0]..part[1]);
-            let last = part[1] == pages;
-            let shares: Vec<f32> = mine
-                .iter()
-                .zip(&rest)
-                .map(|(&mine, &rest)| {
-                    if last {
-                        1.0
-                    } else if rest > 0.0 {
-                        (mine / rest).min(1.0)
-                    } else {
-                        0.0
-                    }
-                })
-                .collect();
+        let mut rest = self.page_sums(region.range);
+        let (recent, records) = (u64::from(region.recent), self.pages.count(start.0, end.0) as u64);
+        let bounds: Vec<u64> = std::iter::once(start.0).chain(cuts).chain([end.0]).collect();
+        for bound in bounds.windows(2) {
+            let range = PageRange::new(bound[0], bound[1]);
+            let last = range.end == end;
+            let mine = self.page_sums(range);
+            let share = |(&mine, &rest): (&f32, &f32)| match () {
+                () if last => 1.0,
+                () if rest > 0.0 => (mine / rest).clamp(0.0, 1.0),
+                () => 0.0,
+            };
+            let shares: Vec<f32> = mine.iter().zip(&rest).map(share).collect();
             rest.iter_mut().zip(&mine).for_each(|(rest, mine)| *rest -= mine);
-            let end = if last { region.range.end.0 } else { profiles.address(part[1]) };
-            let range = PageRange::new(start.0, end);
-            let count = part[1] - part[0];
-            regions.push(Region {
+            let count = self.pages.count(range.start.0, range.end.0).max(1) as u64;
+            let mut part = Region {
                 range,
                 evidence: region.evidence.take(&shares),
-                spacing: (range.pages() / count as u64).min(region.spacing.max(1)),
+                spacing: (range.pages() / count).min(region.spacing.max(1)),
                 unsettled: true,
-                recent: (u64::from(recent) * count as u64 / pages as u64) as u32,
+                recent: (recent * count / records.max(1)) as u32,
                 age: 1,
+                sharing: None,
                 ..region.clone()
-            });
-            start = range.end;
+            };
+            if part.evidence.minority() < 0.25 {
+                part.untrack();
+                self.stale = true;
+            }
+            regions.push(part);
         }
     }
 
-    fn profiles(&self, range: PageRange) -> Profiles {
-        let categories = 2 * self.nodes;
-        let room = self.pages.count(range.start.0, range.end.0);
-        let (mut pages, mut shares) = (Vec::with_capacity(room), Vec::with_capacity(room * categories));
-        for (page, record) in self.pages.range(range.start.0, range.end.0, self.round) {
+    /// How accesses (reads and writes by node), homes and local samples are divided, judged by the page records in a range:
+    /// `3 * nodes + 1` sums.
+    fn page_sums(&self, range: PageRange) -> Vec<f32> {
+        let mut sum = vec![0.0_f32; 3 * self.nodes + 1];
+        for (_, record) in self.page_records(range) {
             let total = record.total() as f32;
             if total > 0.0 {
-                pages.push(Profile { page, end: page + if record.is_huge() { HUGE_PAGE_PAGES } else { 1 } });
-                shares.extend((0..self.nodes).map(|node| record.kinds(node).0 as f32 / total));
-                shares.extend((0..self.nodes).map(|node| record.kinds(node).1 as f32 / total));
+                for node in 0..self.nodes {
+                    let (reads, writes) = record.kinds(node);
+                    sum[node] += reads as f32 / total;
+                    sum[self.nodes + node] += writes as f32 / total;
+                }
+                if let Some(home) = record.home().map(usize::from).filter(|&home| home < self.nodes) {
+                    sum[2 * self.nodes + home] += 1.0;
+                    sum[3 * self.nodes] += record.accesses(home) as f32 / total;
+                }
             }
         }
-        Profiles { pages, categories, shares }
+        sum
+    }
+
+    /// Finds out which regions are shared and which are private page by page.
+    fn judge(&mut self) {
+        /// Records of a shared region beyond which a sixteenth of them is enough to notice a change.
+        const ENOUGH: usize = 1 << 15;
+        for at in 0..self.regions.len() {
+            let region = &self.regions[at];
+            if region.records == Records::None || region.recent == 0 {
+                continue;
+            }
+            if self.only_accessor(region).is_some() {
+                self.regions[at].sharing = None;
+                continue;
+            }
+            let sharing = Sharing::of(self.page_records(region.range), self.nodes);
+            let records = self.pages.count(region.range.start.0, region.range.end.0);
+            let region = &mut self.regions[at];
+            region.sharing = Some(sharing);
+            let shared = region.nature() == Nature::Shared;
+            if !shared {
+                region.records = Records::All;
+            } else if region.records == Records::All && records > ENOUGH {
+                region.records = Records::Chosen;
+                self.stale = true;
+            }
+        }
     }
 
     /// Merges neighbours that agree, and, beyond the limit of regions, ever less alike ones.
@@ -508,7 +467,7 @@ impl RegionMap {
             let mut merged: Vec<Region> = Vec::with_capacity(self.regions.len());
             for region in std::mem::take(&mut self.regions) {
                 match merged.last_mut() {
-                    Some(left) if self.mergeable(left, &region, tolerance) => join(left, &region),
+                    Some(left) if self.mergeable(left, &region, tolerance) => left.join(&region),
                     _ => merged.push(region),
                 }
             }
@@ -540,46 +499,27 @@ impl RegionMap {
         g <= (2.0 * degrees + 4.0) * tolerance
     }
 
-    fn forget_faded(&mut self) {
+    /// Forgets records that have faded or that no region needs.
+    fn forget_records(&mut self) {
         let regions = &self.regions;
+        let mut at = 0;
         self.pages.retain(self.round, |page| {
-            let at = regions.partition_point(|region| region.range.end.0 <= page);
-            regions.get(at).is_some_and(|region| region.range.start.0 <= page)
+            while regions.get(at).is_some_and(|region| region.range.end.0 <= page) {
+                at += 1;
+            }
+            regions.get(at).is_some_and(|region| {
+                region.range.start.0 <= page
+                    && match region.records {
+                        Records::None => false,
+                        Records::Chosen => Pages::is_chosen(page),
+                        Records::All => true,
+                    }
+            })
         });
         let pages = &self.pages;
         self.huge.retain(|page| pages.count(page, page + 1) > 0);
+        self.stale = false;
     }
-}
-
-/// Adds an interval's samples to a region. If they look very unlike what was known, that is given up: a program's phases
-/// change faster than evidence fades, and its first touches say nothing of its later use.
-fn update(region: &mut Region, keys: &[Key], nodes: usize) {
-    const FORGET: f32 = 0.02;
-    if keys.is_empty() {
-        return;
-    }
-    let fresh = Evidence::from_keys(keys, nodes);
-    let (g, degrees) = region.evidence.divergence(&fresh, false);
-    let changed = keys.len() >= 4 && g > 12.0 + 4.0 * degrees;
-    if changed {
-        region.evidence.scale(FORGET);
-    }
-    region.unsettled = changed;
-    region.age = if changed { 1 } else { region.age + 1 };
-    region.evidence.add(&fresh);
-    region.recent = keys.len() as u32;
-    let units = keys.chunk_by(|a, b| a.unit() == b.unit()).count() as u64;
-    region.spacing = region.spacing.min(region.range.pages() / units);
-}
-
-fn join(left: &mut Region, right: &Region) {
-    left.range.end = right.range.end;
-    left.evidence.add(&right.evidence);
-    left.spacing = left.spacing.max(right.spacing);
-    left.tracked |= right.tracked;
-    left.unsettled |= right.unsettled;
-    left.age = left.age.max(right.age);
-    left.recent += right.recent;
 }
 
 /// The widest gap without samples that still lies within one cluster: far more than the usual distance, so that evenly

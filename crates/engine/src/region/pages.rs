@@ -49,13 +49,16 @@ impl Pages {
         }
     }
 
-    /// Adds an interval's samples of tracked regions: slices of keys in ascending page order.
-    pub fn add(&mut self, slices: &[&[Key]], round: u32) {
-        self.unseen.clear();
-        self.unseen_bytes.clear();
+    /// Adds an interval's samples of tracked regions: slices of keys in ascending page order,
+    /// with each whether to keep only the chosen pages.
+    pub fn add(&mut self, slices: &[(&[Key], bool)], round: u32) {
         let mut at = 0;
         let stride = COUNTS + self.nodes;
-        for group in slices.iter().flat_map(|slice| slice.chunk_by(|a, b| a.unit() == b.unit())) {
+        let groups = slices.iter().flat_map(|&(keys, thinned)| {
+            let groups = keys.chunk_by(|a, b| a.unit() == b.unit());
+            groups.filter(move |group| !thinned || Self::is_chosen(group[0].unit()))
+        });
+        for group in groups {
             let unit = group[0].unit();
             at = self.table.seek(at, unit);
             let record = if self.table.pages().get(at) == Some(&unit) {
@@ -80,6 +83,19 @@ impl Pages {
             }
         }
         self.table.insert(&self.unseen, &self.unseen_bytes);
+        // Steady state needs neither, and memory per page is a promise.
+        self.unseen = Vec::new();
+        self.unseen_bytes = Vec::new();
+    }
+
+    /// One page in sixteen, for regions whose pages are all alike.
+    pub const fn is_chosen(page: u64) -> bool {
+        page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 == 0
+    }
+
+    /// How many nodes there are.
+    pub const fn nodes(&self) -> usize {
+        self.nodes
     }
 
     /// The records of pages in `start..end`.
@@ -129,7 +145,7 @@ impl Pages {
 
     /// Bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
-        self.table.heap_bytes() + self.unseen.capacity() * 8 + self.unseen_bytes.capacity()
+        self.table.heap_bytes()
     }
 }
 

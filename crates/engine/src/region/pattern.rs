@@ -1,0 +1,149 @@
+//! A region: a range of pages and what is known of it as a whole.
+
+use super::key::Key;
+use super::{Evidence, Nature, Sharing};
+use crate::{Mapping, MappingKind, PageRange};
+
+/// A range with one pattern of accesses.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Region {
+    /// From the first to the last sampled page, or to where the pattern changes.
+    pub range: PageRange,
+    /// Whether the process may write to it.
+    pub writable: bool,
+    /// What backs it.
+    pub kind: MappingKind,
+    /// Who accessed it.
+    pub evidence: Evidence,
+    /// Mean distance of sampled pages in the best interval, in pages: how far evidence reaches beyond the last sample.
+    pub spacing: u64,
+    /// Samples of the last interval.
+    pub recent: u32,
+    /// Intervals with samples since it was new, cut or changed.
+    pub age: u32,
+    /// New, cut or changed in the last interval it was sampled.
+    pub(crate) unsettled: bool,
+    /// Which of its pages have records of their own.
+    pub(crate) records: Records,
+    /// What the records tell.
+    pub(crate) sharing: Option<Sharing>,
+    /// When what was known before was given up.
+    pub(crate) forgot: Option<u32>,
+    /// The node from which most samples came while they were unlike what was known, and for how many intervals in a row.
+    pub(crate) rival: (u8, u8),
+}
+
+/// Which pages of a region have records of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Records {
+    /// None: they are alike, with one accessor.
+    None,
+    /// Some: they are alike, with several.
+    Chosen,
+    /// All that are sampled: they may differ.
+    All,
+}
+
+impl Region {
+    /// A region of samples that no other holds.
+    pub(crate) fn new(range: PageRange, mapping: &Mapping, keys: &[Key], nodes: usize) -> Self {
+        Self {
+            range,
+            writable: mapping.writable,
+            kind: mapping.kind,
+            evidence: Evidence::from_keys(keys, nodes),
+            spacing: range.pages() / units(keys),
+            recent: keys.len() as u32,
+            age: 1,
+            unsettled: true,
+            records: Records::None,
+            sharing: None,
+            forgot: None,
+            rival: (0, 0),
+        }
+    }
+
+    /// Adds an interval's samples.
+    pub(crate) fn update(&mut self, keys: &[Key], nodes: usize, round: u32) {
+        if keys.is_empty() {
+            return;
+        }
+        let fresh = Evidence::from_keys(keys, nodes);
+        self.unsettled = self.unlike(&fresh);
+        if self.unsettled && self.gives_up(&fresh, round) {
+            self.evidence.scale(0.0);
+            self.forgot = Some(round);
+        }
+        self.age = if self.unsettled { 1 } else { self.age + 1 };
+        self.evidence.add(&fresh);
+        self.recent = keys.len() as u32;
+        self.spacing = self.spacing.min(self.range.pages() / units(keys));
+    }
+
+    /// Whether new samples come from other nodes than could be expected.
+    fn unlike(&self, fresh: &Evidence) -> bool {
+        const FEW: f32 = 4.0;
+        let (g, degrees) = self.evidence.divergence(fresh, false);
+        fresh.total() >= FEW && g > 12.0 + 4.0 * degrees
+    }
+
+    /// Whether what was known is to be forgotten in favour of samples that contradict it. A program's phases change faster
+    /// than evidence fades, and its first touches say nothing of its later use. But hint faults give the nodes that
+    /// sweep over shared memory each a turn, interval by interval: if that made us forget, shared memory would
+    /// seem to be private to one after the other. So once in a while, or when the same node insists.
+    fn gives_up(&mut self, fresh: &Evidence, round: u32) -> bool {
+        const WHILE: u32 = 8;
+        const INSISTENCE: u8 = 4;
+        let most = fresh.most_frequent() as u8;
+        self.rival = if self.rival.0 == most { (most, self.rival.1.saturating_add(1)) } else { (most, 1) };
+        self.forgot.is_none_or(|last| round - last >= WHILE) || self.rival.1 >= INSISTENCE
+    }
+
+    /// Takes in the right neighbour.
+    pub(crate) fn join(&mut self, right: &Self) {
+        self.range.end = right.range.end;
+        self.evidence.add(&right.evidence);
+        self.spacing = self.spacing.max(right.spacing);
+        self.recent += right.recent;
+        self.age = self.age.max(right.age);
+        self.unsettled |= right.unsettled;
+        self.records = self.records.max(right.records);
+        self.forgot = self.forgot.max(right.forgot);
+    }
+
+    /// Its pages are alike: no records.
+    pub(crate) fn untrack(&mut self) {
+        self.records = Records::None;
+        self.sharing = None;
+    }
+
+    /// Whether nobody can or was seen to write to it.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        let writes: f32 = self.evidence.writes().iter().sum();
+        !self.writable || (self.evidence.unknown() < 0.5 && writes < 0.5)
+    }
+
+    /// Whether more samples would help: it is new or changed, or it is not clear whether its pages are shared.
+    #[must_use]
+    pub fn is_unsettled(&self) -> bool {
+        self.unsettled || (self.sharing.is_some() && self.nature() == Nature::Undecided)
+    }
+
+    /// Whether pages of a region with several accessors are shared, or private and finely mixed.
+    pub(crate) fn nature(&self) -> Nature {
+        /// Intervals after which pages sampled once each are no longer waited for: the region is too large for that.
+        const PATIENCE: u32 = 6;
+        const MANY: f32 = 64.0;
+        match self.sharing.as_ref().and_then(Sharing::nature) {
+            None if self.age >= PATIENCE && self.evidence.total() >= MANY => Nature::Shared,
+            None => Nature::Undecided,
+            Some(nature) => nature,
+        }
+    }
+}
+
+/// How many pages that move as a whole were sampled.
+fn units(keys: &[Key]) -> u64 {
+    keys.chunk_by(|a, b| a.unit() == b.unit()).count() as u64
+}
