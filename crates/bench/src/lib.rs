@@ -3,3 +3,4 @@
 
 pub mod pattern;
 pub mod report;
+pub mod scenario;

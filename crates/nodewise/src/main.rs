@@ -2,8 +2,9 @@
 #![forbid(unsafe_code)]
 
 mod commands;
-// Used once `run` starts programs.
 #[allow(dead_code)]
+// Used once `run` starts programs.
+mod manage;
 mod placement;
 mod terminal;
 

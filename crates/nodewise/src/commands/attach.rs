@@ -1,11 +1,69 @@
-//! `nodewise attach`.
+//! `nodewise attach`: manage processes that run already.
 
+use super::{Exit, exit};
+use crate::manage::{self, Options};
+use anyhow::Context as _;
+use nodewise_engine::Pid;
+use nodewise_topology::Topology;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::ops::ControlFlow;
 use std::process::ExitCode;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
-/// Not written yet.
+/// Manage processes that are running already, and their children
+///
+/// Goes on until they have ended, until Ctrl-C, or for --duration; then puts every kernel setting back and prints a
+/// summary on standard error.
 #[derive(clap::Args)]
-pub struct Args {}
+#[command(after_help = "\
+Examples:
+  nodewise attach -p 4711
+  nodewise attach -p $(pidof postgres | tr ' ' ',') --duration 60 --dry-run --log decisions.jsonl
 
-pub fn main(_args: &Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("'attach' is not written yet")
+Exit status: 0 when managing ended as asked; 77 if a capability or sysctl is missing; 2 for a wrong command line; 1 otherwise,
+for example if there is no such process.")]
+pub struct Args {
+    /// The processes
+    #[arg(short, long = "pid", value_name = "PID", required = true, num_args = 1.., value_delimiter = ',',
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pids: Vec<u32>,
+    /// End after this many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    duration: Option<u64>,
+    #[command(flatten)]
+    options: Options,
+}
+
+pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    let topology = Topology::live()?;
+    let pids: Vec<Pid> = args.pids.iter().copied().map(Pid).collect();
+    for pid in &args.pids {
+        if nodewise_linux::process::start_time(*pid).is_none() {
+            let message = format!("there is no process {pid}");
+            return Err(Exit { code: exit::FAILURE, message }.into());
+        }
+    }
+    if let Err(note) = nodewise_linux::require_nodes(&topology) {
+        anstream::eprintln!("nodewise: {note}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut session = manage::prepare(&args.options, topology)?.start(&pids)?;
+    let (ended, end) = channel();
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch signals")?;
+    std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            // The receiver is gone only when main is about to return.
+            let _ = ended.send(());
+        }
+    });
+    let until = args.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let managed = session.manage(|time| {
+        let due = until.is_some_and(|until| until <= Instant::now());
+        if due || end.recv_timeout(time).is_ok() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    session.finish()?;
+    managed?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,133 @@
+//! Runs a shell script where the nodes are (in a guest, or on this very machine) and brings its files back.
+
+use crate::report::Placement;
+use anyhow::{Context as _, bail};
+use nodewise_rig::{Guest, Output};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The programs that scenarios run, as built by cargo.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    /// The command line, `nodewise`.
+    pub nodewise: PathBuf,
+    /// The program with a known pattern.
+    pub workload: PathBuf,
+}
+
+impl Programs {
+    /// Builds them optimised, as users have them: emulated guests are slow enough.
+    pub fn build() -> anyhow::Result<Self> {
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("no workspace")?;
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let built = Command::new(cargo)
+            .args(["build", "--release", "--package", "nodewise", "--package", "nodewise-bench", "--bins"])
+            .args(["--message-format", "json-render-diagnostics"])
+            .current_dir(workspace)
+            .output()
+            .context("cannot run cargo")?;
+        if !built.status.success() {
+            bail!("cargo build failed:\n{}", String::from_utf8_lossy(&built.stderr));
+        }
+        let find = |name: &str| {
+            let messages = String::from_utf8_lossy(&built.stdout);
+            let found = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+            let of_target = found.filter(|message| message["target"]["name"] == name);
+            let executable = of_target.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).last();
+            executable.with_context(|| format!("cargo built no program {name}"))
+        };
+        Ok(Self { nodewise: find("nodewise")?, workload: find("workload")? })
+    }
+}
+
+/// What a script left.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// Its exit status.
+    pub status: u8,
+    /// Its standard output.
+    pub stdout: String,
+    /// Its standard error.
+    pub stderr: String,
+    /// The files asked for, by name; those that are not there are left out.
+    pub files: BTreeMap<String, String>,
+}
+
+impl Finished {
+    /// A file that must be there.
+    pub fn file(&self, name: &str) -> anyhow::Result<&str> {
+        self.files.get(name).map(String::as_str).with_context(|| format!("the script left no file {name}: {self:?}"))
+    }
+
+    /// A file of one JSON value.
+    pub fn json(&self, name: &str) -> anyhow::Result<serde_json::Value> {
+        serde_json::from_str(self.file(name)?).with_context(|| format!("{name} is not JSON"))
+    }
+
+    /// A file of one JSON value a line. A last line without its end is left out: the writer was killed.
+    pub fn lines<T: serde::de::DeserializeOwned>(&self, name: &str) -> anyhow::Result<Vec<T>> {
+        let text = self.file(name)?;
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole
+            .lines()
+            .map(|line| serde_json::from_str(line).with_context(|| format!("{name}: not JSON: {line}")))
+            .collect()
+    }
+
+    /// The workload's reports.
+    pub fn placements(&self, name: &str) -> anyhow::Result<Vec<Placement>> {
+        self.lines(name)
+    }
+}
+
+/// Where scripts run.
+pub enum Place {
+    /// In a guest booted for each script. Boxed, since it is the larger.
+    Guest(Box<Guest>),
+    /// Here.
+    Host,
+}
+
+impl Place {
+    /// A guest with the programs in it, which no other guest disturbs.
+    #[must_use]
+    pub fn guest(guest: Guest, programs: &Programs) -> Self {
+        let guest = guest.copy(&programs.nodewise).copy(&programs.workload).exclusive(true);
+        Self::Guest(Box::new(guest.time_limit(Duration::from_secs(300))))
+    }
+
+    /// Runs `script` with `sh` in a fresh directory, `$NODEWISE` and `$WORKLOAD` naming the programs, and brings back the
+    /// files that are named relative to it.
+    pub fn run(&self, programs: &Programs, script: &str, files: &[&str]) -> anyhow::Result<Finished> {
+        const MARK: &str = "-----8<-----";
+        let mut whole = format!(
+            "NODEWISE='{}'; WORKLOAD='{}'; cd \"$(mktemp -d)\" || exit 99\n(\n{script}\n)\nstatus=$?\n",
+            programs.nodewise.display(),
+            programs.workload.display()
+        );
+        for file in files {
+            whole += &format!("[ -f '{file}' ] && {{ printf '{MARK}{file}\\n'; cat '{file}'; }}\n");
+        }
+        whole += &format!("printf '{MARK}\\n'; exit $status\n");
+        let mut command = Command::new("sh");
+        command.args(["-c", &whole]);
+        let Output { status, stdout, stderr } = match self {
+            Self::Guest(guest) => guest.output(&command).context("the guest failed")?,
+            Self::Host => {
+                let output = command.output().context("cannot run sh")?;
+                Output { status: output.status.code().unwrap_or(1) as u8, stdout: output.stdout, stderr: output.stderr }
+            }
+        };
+        let text = String::from_utf8_lossy(&stdout).into_owned();
+        let mut parts = text.split(MARK);
+        let stdout = parts.next().unwrap_or_default().to_owned();
+        let files = parts
+            .filter_map(|part| part.split_once('\n'))
+            .filter(|(name, _)| !name.is_empty())
+            .map(|(name, content)| (name.to_owned(), content.to_owned()))
+            .collect();
+        Ok(Finished { status, stdout, stderr: String::from_utf8_lossy(&stderr).into_owned(), files })
+    }
+}

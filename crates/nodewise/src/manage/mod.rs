@@ -1,0 +1,172 @@
+//! What `run` and `attach` share: options, the loop of rounds, the log and the summary.
+
+mod log;
+mod options;
+mod output;
+mod summary;
+
+pub use options::Options;
+
+use crate::commands::{Exit, exit};
+use log::Line;
+use nodewise_engine::{Carrefour, Engine, EngineSettings, Pid, Policy};
+use nodewise_linux::mover::MoverSettings;
+use nodewise_linux::process::Processes;
+use nodewise_linux::sampler::{Sampler, hint_faults::HintFaults};
+use nodewise_linux::settings::Settings;
+use nodewise_linux::{ErrorKind, LinuxMachine, MachineSettings, kernel};
+use nodewise_sys::{Whose, usage};
+use nodewise_topology::Topology;
+use options::{PolicyName, SamplerName};
+use output::{JsonLines, WholeFile};
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant, SystemTime};
+use summary::Summary;
+
+/// Everything that can be refused is refused here, before a program is started or touched.
+pub struct Prepared<'a> {
+    options: &'a Options,
+    topology: Topology,
+    sampler: Box<dyn Sampler>,
+    log: Option<JsonLines>,
+    json: Option<WholeFile>,
+}
+
+/// Opens the files and the sampler.
+pub fn prepare(options: &Options, topology: Topology) -> anyhow::Result<Prepared<'_>> {
+    let log = options.log.as_deref().map(JsonLines::create).transpose()?;
+    let json = options.json.as_deref().map(WholeFile::create).transpose()?;
+    let settings = Settings::open(&Settings::default_journal()).map_err(explain)?;
+    let sampler: Box<dyn Sampler> = match options.sampler {
+        SamplerName::Auto | SamplerName::HintFaults => {
+            Box::new(HintFaults::open(&topology, settings).map_err(explain)?)
+        }
+    };
+    Ok(Prepared { options, topology, sampler, log, json })
+}
+
+/// Gives an error of the live machine the exit code that fits.
+pub fn explain(error: nodewise_linux::Error) -> anyhow::Error {
+    let code = match error.kind() {
+        ErrorKind::NotPermitted => exit::NOT_PERMITTED,
+        _ => exit::FAILURE,
+    };
+    Exit { code, message: format!("{:#}", anyhow::Error::from(error)) }.into()
+}
+
+impl<'a> Prepared<'a> {
+    /// Begins to manage these processes.
+    pub fn start(self, pids: &[Pid]) -> anyhow::Result<Session<'a>> {
+        let options = self.options;
+        let processes = Processes::new(pids, !options.no_children).map_err(explain)?;
+        let mover = MoverSettings {
+            budget_bytes_per_s: options.move_budget as f64,
+            dry_run: options.dry_run,
+            ..MoverSettings::default()
+        };
+        let policy: Box<dyn Policy> = match options.policy {
+            PolicyName::Carrefour => Box::new(Carrefour::default()),
+        };
+        let summary =
+            Summary::new(policy.name(), self.sampler.name(), self.sampler.description(), options.dry_run);
+        let settings = MachineSettings { mover, apply: options.interval / 2 };
+        let engine = Engine::new(&self.topology, policy, EngineSettings::default());
+        let nodes = self.topology.nodes().iter().map(|node| node.id).collect();
+        let machine = LinuxMachine::new(self.topology, processes, self.sampler, settings);
+        let mut session = Session {
+            options,
+            machine,
+            engine,
+            log: self.log,
+            json: self.json,
+            summary,
+            began: Instant::now(),
+            began_ns: kernel::now_ns(),
+        };
+        session.log(&[Line::Start {
+            unix_seconds: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
+            policy: session.summary.policy,
+            sampler: session.summary.sampler,
+            dry_run: options.dry_run,
+            nodes,
+        }]);
+        Ok(session)
+    }
+}
+
+/// Processes being managed.
+pub struct Session<'a> {
+    options: &'a Options,
+    machine: LinuxMachine,
+    engine: Engine,
+    log: Option<JsonLines>,
+    json: Option<WholeFile>,
+    summary: Summary,
+    began: Instant,
+    began_ns: u64,
+}
+
+/// How often the rings are emptied between rounds.
+const DRAIN_EVERY: Duration = Duration::from_millis(100);
+
+impl Session<'_> {
+    /// Manages until `wait` breaks or no managed process is left. `wait` is called again and again to sleep for at most the
+    /// time it is given.
+    ///
+    /// # Errors
+    /// When the machine can no longer be managed; the processes themselves are none the worse.
+    pub fn manage(&mut self, mut wait: impl FnMut(Duration) -> ControlFlow<()>) -> anyhow::Result<()> {
+        loop {
+            let round_ends = Instant::now() + self.options.interval;
+            while let Some(left) = round_ends.checked_duration_since(Instant::now()) {
+                if wait(left.min(DRAIN_EVERY)).is_break() {
+                    return Ok(());
+                }
+                self.machine.drain();
+            }
+            let round = self.engine.step(&mut self.machine).map_err(explain)?;
+            self.summary.add(&round);
+            let lines = log::lines(&round, nodewise_engine::Machine::topology(&self.machine), self.began_ns);
+            write_lines(&mut self.log, &lines);
+            if !self.machine.has_processes() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn log(&mut self, lines: &[Line<'_>]) {
+        write_lines(&mut self.log, lines);
+    }
+
+    /// Puts the kernel's settings back and reports.
+    pub fn finish(mut self) -> anyhow::Result<()> {
+        let closed = self.machine.close().map_err(explain);
+        let summary = &mut self.summary;
+        summary.elapsed_seconds = self.began.elapsed().as_secs_f64();
+        summary.totals = *self.machine.totals();
+        summary.samples = summary.totals.samples;
+        summary.samples_lost = summary.totals.samples_lost;
+        summary.pages_moved_by_kernel = summary.totals.pages_moved_by_kernel;
+        if let Ok(usage) = usage(Whose::Process) {
+            summary.own_cost.cpu_seconds = (usage.user_ns + usage.system_ns) as f64 / 1e9;
+            summary.own_cost.cpu_percent = 100.0 * summary.own_cost.cpu_seconds / summary.elapsed_seconds;
+            summary.own_cost.resident_max_bytes = usage.resident_max_bytes;
+        }
+        if let Some(json) = self.json.take() {
+            json.finish(&(serde_json::to_string_pretty(&summary)? + "\n"))?;
+        }
+        if !self.options.quiet {
+            anstream::eprint!("\n{}\n", summary.text());
+        }
+        closed
+    }
+}
+
+/// A log that can no longer be written ends, and says so once; the management goes on.
+fn write_lines(log: &mut Option<JsonLines>, lines: &[Line<'_>]) {
+    let Some(file) = log else { return };
+    if let Err(error) = lines.iter().try_for_each(|line| file.line(line)) {
+        anstream::eprintln!("nodewise: {error:#}; the decision log ends here");
+        *log = None;
+    }
+}

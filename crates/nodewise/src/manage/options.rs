@@ -1,0 +1,106 @@
+//! The options that `run` and `attach` share.
+
+use clap::ValueEnum;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How processes are managed
+#[derive(clap::Args)]
+#[command(next_help_heading = "Management")]
+pub struct Options {
+    /// How pages are placed
+    #[arg(long, value_enum, default_value_t = PolicyName::Carrefour)]
+    pub policy: PolicyName,
+    /// How accesses are sampled
+    #[arg(long, value_enum, default_value_t = SamplerName::Auto)]
+    pub sampler: SamplerName,
+    /// Time between decisions: seconds, or with a unit (500ms, 2s)
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
+    pub interval: Duration,
+    /// Most memory to move in a second (200M, 1G)
+    #[arg(long, value_name = "BYTES", default_value = "512M", value_parser = parse_bytes)]
+    pub move_budget: u64,
+    /// Decide and report, but move nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do not follow the children of the managed processes
+    #[arg(long)]
+    pub no_children: bool,
+    /// Write every decision here, one JSON object a line
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub log: Option<PathBuf>,
+    /// Write the summary here as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Print no summary
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// The placement policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PolicyName {
+    /// Carrefour (Dashti et al. 2013, Gaud et al. 2015): collocate, interleave, find what could be replicated
+    Carrefour,
+}
+
+/// The samplers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SamplerName {
+    /// The best that works here
+    Auto,
+    /// The kernel's NUMA hint faults: works everywhere, virtual machines included
+    HintFaults,
+}
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match text.find(|c: char| c.is_ascii_alphabetic()) {
+        Some(at) => text.split_at(at),
+        None => (text, "s"),
+    };
+    let scale = match unit {
+        "ms" => 0.001,
+        "s" => 1.0,
+        _ => return Err(format!("unknown unit '{unit}'; use ms or s")),
+    };
+    let seconds = number.parse::<f64>().map_err(|_| format!("'{number}' is not a number"))? * scale;
+    if (0.05..=3600.0).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err("must be from 50ms to 3600s".to_owned())
+    }
+}
+
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let (number, shift) = match text.char_indices().last() {
+        Some((at, 'K' | 'k')) => (&text[..at], 10),
+        Some((at, 'M' | 'm')) => (&text[..at], 20),
+        Some((at, 'G' | 'g')) => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    let number: u64 = number.parse().map_err(|_| format!("'{text}' is not a size such as 200M or 1G"))?;
+    number.checked_mul(1 << shift).filter(|&bytes| bytes >= 1 << 20).ok_or("must be at least 1M".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_have_units_and_bounds() {
+        assert_eq!(parse_interval("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_interval("2"), Ok(Duration::from_secs(2)));
+        for bad in ["", "0", "1h", "x", "1e9", "nan", "-1"] {
+            assert!(parse_interval(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_units_and_bounds() {
+        assert_eq!(parse_bytes("200M"), Ok(200 << 20));
+        assert_eq!(parse_bytes("1G"), Ok(1 << 30));
+        for bad in ["", "G", "1T", "12", "-1M", "99999999999999G"] {
+            assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+    }
+}

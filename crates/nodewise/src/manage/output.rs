@@ -1,0 +1,75 @@
+//! Files that a command writes: never half-written, and refused before anything is started.
+
+use anyhow::Context as _;
+use std::fs::{File, Permissions};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// A file that appears, whole, when it is finished. A path that is no ordinary file (`/dev/stderr`, a pipe) is written to
+/// directly.
+pub struct WholeFile {
+    path: PathBuf,
+    /// Beside the path, so that it can be renamed over it.
+    pending: Option<tempfile::NamedTempFile>,
+}
+
+impl WholeFile {
+    /// Checks that the file can be written.
+    pub fn create(path: &Path) -> anyhow::Result<Self> {
+        let cannot = || format!("cannot write {}", path.display());
+        let special = path.metadata().is_ok_and(|metadata| !metadata.is_file());
+        let pending = if special {
+            File::options().write(true).open(path).with_context(cannot)?;
+            None
+        } else {
+            let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let mut builder = tempfile::Builder::new();
+            builder.prefix(".nodewise-");
+            Some(builder.tempfile_in(directory).with_context(cannot)?)
+        };
+        Ok(Self { path: path.to_owned(), pending })
+    }
+
+    /// Writes the content and makes it visible.
+    pub fn finish(self, content: &str) -> anyhow::Result<()> {
+        let cannot = || format!("cannot write {}", self.path.display());
+        match self.pending {
+            None => File::options()
+                .write(true)
+                .open(&self.path)
+                .and_then(|mut file| file.write_all(content.as_bytes()))
+                .with_context(cannot),
+            Some(mut file) => {
+                file.write_all(content.as_bytes()).with_context(cannot)?;
+                // Temporary files are private; this one is to be read like any other output.
+                file.as_file().set_permissions(Permissions::from_mode(0o644)).with_context(cannot)?;
+                file.persist(&self.path).map(|_| ()).map_err(|e| e.error).with_context(cannot)
+            }
+        }
+    }
+}
+
+/// A file of one JSON value a line, each line written whole.
+pub struct JsonLines {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl JsonLines {
+    /// Creates or empties the file.
+    pub fn create(path: &Path) -> anyhow::Result<Self> {
+        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path: path.to_owned(), file: BufWriter::new(file) })
+    }
+
+    /// Adds a line.
+    pub fn line(&mut self, value: &impl serde::Serialize) -> anyhow::Result<()> {
+        let mut text = serde_json::to_string(value)?;
+        text.push('\n');
+        self.file
+            .write_all(text.as_bytes())
+            .and_then(|()| self.file.flush())
+            .with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}

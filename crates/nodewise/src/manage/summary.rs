@@ -1,0 +1,271 @@
+//! What was done, added up over the rounds: printed as `perf stat` prints its counts, or as JSON.
+
+use nodewise_engine::{Action, Decision, Finding, Measure, Outcome, Round, RuleStatus, Standing};
+use nodewise_linux::Totals;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+/// A figure at the beginning and at the end, in percent.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct BeforeAfter {
+    /// In the first round that could tell.
+    pub before: Option<f64>,
+    /// In the last round that could tell.
+    pub after: Option<f64>,
+}
+
+impl BeforeAfter {
+    fn note(&mut self, measure: &Measure<f64>) {
+        if let Some(&value) = measure.get() {
+            self.before.get_or_insert(value);
+            self.after = Some(value);
+        }
+    }
+}
+
+/// Decisions by kind.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Actions {
+    /// Ranges moved to the one node that uses them.
+    pub collocated: u64,
+    /// Ranges spread over the nodes.
+    pub interleaved: u64,
+    /// Distinct pages that every node could have a copy of: read by several nodes, written by none.
+    pub replication_candidate_pages: u64,
+}
+
+/// What Nodewise itself cost.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct OwnCost {
+    /// CPU time, user and kernel, in seconds.
+    pub cpu_seconds: f64,
+    /// Share of one CPU, in percent.
+    pub cpu_percent: f64,
+    /// Greatest resident memory.
+    pub resident_max_bytes: u64,
+}
+
+/// Everything that is reported at the end.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Which policy decided.
+    pub policy: &'static str,
+    /// Which sampler was used.
+    pub sampler: &'static str,
+    /// How it sampled.
+    pub sampler_description: String,
+    /// How long processes were managed.
+    pub elapsed_seconds: f64,
+    /// Whether nothing was to be moved.
+    pub dry_run: bool,
+    /// Rounds of decisions.
+    pub rounds: u64,
+    /// Samples of managed processes.
+    pub samples: u64,
+    /// Samples lost on the way.
+    pub samples_lost: u64,
+    /// Decisions by kind.
+    pub actions: Actions,
+    /// Base pages that arrived at their target.
+    pub pages_moved: u64,
+    /// What came of all decisions, in base pages.
+    pub outcome: Outcome,
+    /// Base pages that the kernel's own balancing moved meanwhile, machine-wide.
+    pub pages_moved_by_kernel: u64,
+    /// Local access ratio, as estimated from samples.
+    pub local_access_percent: BeforeAfter,
+    /// Imbalance of the controllers' loads.
+    pub controller_imbalance_percent: BeforeAfter,
+    /// How each rule of the policy stood at the end: measured, estimated, replaced by a proxy or off.
+    pub rules: Vec<RuleStatus>,
+    /// Huge pages whose parts are used by different nodes.
+    pub falsely_shared_huge_pages: u64,
+    /// What was read from `/proc`, and what that took.
+    pub totals: Totals,
+    /// What Nodewise itself cost.
+    pub own_cost: OwnCost,
+    #[serde(skip)]
+    candidates: BTreeSet<(u32, u64, u64)>,
+    #[serde(skip)]
+    falsely_shared: BTreeSet<(u32, u64)>,
+}
+
+impl Summary {
+    /// Nothing yet.
+    pub fn new(policy: &'static str, sampler: &'static str, sampler_description: String, dry_run: bool) -> Self {
+        Self {
+            policy,
+            sampler,
+            sampler_description,
+            elapsed_seconds: 0.0,
+            dry_run,
+            rounds: 0,
+            samples: 0,
+            samples_lost: 0,
+            actions: Actions::default(),
+            pages_moved: 0,
+            outcome: Outcome::default(),
+            pages_moved_by_kernel: 0,
+            local_access_percent: BeforeAfter::default(),
+            controller_imbalance_percent: BeforeAfter::default(),
+            rules: Vec::new(),
+            falsely_shared_huge_pages: 0,
+            totals: Totals::default(),
+            own_cost: OwnCost::default(),
+            candidates: BTreeSet::new(),
+            falsely_shared: BTreeSet::new(),
+        }
+    }
+
+    /// Adds a round.
+    pub fn add(&mut self, round: &Round) {
+        self.rounds += 1;
+        self.local_access_percent.note(&round.metrics.local_access_percent);
+        self.controller_imbalance_percent.note(&round.metrics.controller_imbalance_percent);
+        self.rules.clone_from(&round.rules);
+        for (decision, outcome) in &round.decisions {
+            self.add_decision(decision, outcome);
+        }
+        for finding in &round.findings {
+            let Finding::FalselySharedHugePage { pid, page, .. } = finding;
+            self.falsely_shared.insert((pid.0, page.0));
+        }
+        self.falsely_shared_huge_pages = self.falsely_shared.len() as u64;
+    }
+
+    fn add_decision(&mut self, decision: &Decision, outcome: &Outcome) {
+        match &decision.action {
+            Action::Collocate { .. } | Action::CollocateEach { .. } => self.actions.collocated += 1,
+            Action::Interleave(_) => self.actions.interleaved += 1,
+            Action::Replicate => {
+                self.candidates.insert((decision.pid.0, decision.range.start.0, decision.range.end.0));
+                self.actions.replication_candidate_pages = distinct_pages(&self.candidates);
+            }
+        }
+        let sum = &mut self.outcome;
+        sum.planned += outcome.planned;
+        sum.moved += outcome.moved;
+        sum.deferred += outcome.deferred;
+        sum.busy += outcome.busy;
+        sum.node_full += outcome.node_full;
+        sum.vanished += outcome.vanished;
+        sum.not_permitted += outcome.not_permitted;
+        sum.blocked_ns += outcome.blocked_ns;
+        sum.longest_call_ns = sum.longest_call_ns.max(outcome.longest_call_ns);
+        self.pages_moved = sum.moved;
+    }
+
+    /// The text for people.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let mut line = |value: String, what: &str| {
+            let _ = writeln!(text, "{value:>16}  {what}");
+        };
+        let percent = |value: Option<f64>| value.map_or("unknown".to_owned(), |v| format!("{v:.1}%"));
+        let arrow = |pair: BeforeAfter| format!("{} -> {}", percent(pair.before), percent(pair.after));
+        line(arrow(self.local_access_percent), "local accesses, by samples");
+        line(arrow(self.controller_imbalance_percent), "imbalance of the controllers");
+        line(count(self.pages_moved), &format!("pages moved ({})", mebibytes(self.pages_moved)));
+        line(count(self.pages_moved_by_kernel), "pages moved meanwhile by the kernel's balancing, machine-wide");
+        line(count(self.actions.collocated), "decisions to collocate");
+        line(count(self.actions.interleaved), "decisions to interleave");
+        let candidates = self.actions.replication_candidate_pages;
+        if candidates > 0 {
+            let what = format!("pages could be replicated: read by several nodes, written by none ({})", mebibytes(candidates));
+            line(count(candidates), &what);
+        }
+        if self.falsely_shared_huge_pages > 0 {
+            line(count(self.falsely_shared_huge_pages), "huge pages whose parts different nodes use (see the log)");
+        }
+        let o = &self.outcome;
+        for (pages, what) in [
+            (o.busy, "pages stayed: busy"),
+            (o.node_full, "pages stayed: their node is full"),
+            (o.vanished, "pages vanished before they could be moved"),
+            (o.not_permitted, "pages stayed: not permitted (shared with other processes, or outside the cpuset)"),
+        ] {
+            if pages > 0 {
+                line(count(pages), what);
+            }
+        }
+        let ms = |ns: u64| format!("{:.1} ms", ns as f64 / 1e6);
+        if o.blocked_ns > 0 {
+            line(ms(o.blocked_ns), &format!("in calls that move pages, the longest {}", ms(o.longest_call_ns)));
+        }
+        line(count(self.samples), &format!("samples by {} ({})", self.sampler, self.sampler_description));
+        if self.samples_lost > 0 {
+            line(count(self.samples_lost), "samples lost");
+        }
+        let own = format!(
+            "of a CPU used by nodewise ({:.2} s; {} files read of /proc, {} KiB, {})",
+            self.own_cost.cpu_seconds,
+            self.totals.read.files,
+            self.totals.read.bytes / 1024,
+            ms(self.totals.read.time_ns)
+        );
+        line(format!("{:.2}%", self.own_cost.cpu_percent), &own);
+        for rule in &self.rules {
+            let _ = writeln!(text, "{:>16}  {}", "rule", describe(rule));
+        }
+        let dry = if self.dry_run { ", dry run: nothing was moved" } else { "" };
+        let _ = writeln!(text, "\n{:>16.3}  seconds managed by policy {}{dry}", self.elapsed_seconds, self.policy);
+        text
+    }
+}
+
+fn describe(rule: &RuleStatus) -> String {
+    let state = if rule.enabled { "on" } else { "off" };
+    let value = rule.value.map_or(String::new(), |value| format!(" {value:.1} against {:.1}", rule.threshold));
+    let how = match &rule.standing {
+        Standing::Measured => "measured".to_owned(),
+        Standing::Estimated => "estimated from samples".to_owned(),
+        Standing::Proxy(what) => format!("by proxy: {what}"),
+        Standing::Off(why) => return format!("{}: off, {why}", rule.name),
+    };
+    format!("{}: {state} at the end,{value} ({how})", rule.name)
+}
+
+fn distinct_pages(ranges: &BTreeSet<(u32, u64, u64)>) -> u64 {
+    let (mut pages, mut pid_before, mut end_before) = (0, None, 0);
+    for &(pid, start, end) in ranges {
+        if pid_before != Some(pid) {
+            (pid_before, end_before) = (Some(pid), 0);
+        }
+        pages += end.saturating_sub(start.max(end_before));
+        end_before = end_before.max(end);
+    }
+    pages
+}
+
+fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn mebibytes(pages: u64) -> String {
+    format!("{:.1} MiB", pages as f64 / 256.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlapping_candidates_count_once() {
+        let ranges = BTreeSet::from([(1, 0, 10), (1, 5, 20), (1, 30, 31), (2, 0, 10)]);
+        assert_eq!(distinct_pages(&ranges), 31);
+    }
+
+    #[test]
+    fn digits_come_in_groups() {
+        assert_eq!([count(0), count(999), count(1000), count(1_234_567)], ["0", "999", "1 000", "1 234 567"]);
+    }
+}
