@@ -5,6 +5,7 @@ mod error;
 pub mod kernel;
 mod machine;
 pub mod mover;
+mod presence;
 pub mod process;
 pub mod sampler;
 pub mod settings;

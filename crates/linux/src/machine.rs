@@ -1,7 +1,8 @@
 //! [`LinuxMachine`]: the engine's window on the running system.
 
 use crate::kernel::{LiveKernel, now_ns};
-use crate::mover::{Kernel as _, Mover, MoverSettings};
+use crate::mover::{Job, Kernel as _, Mover, MoverSettings};
+use crate::presence::Presence;
 use crate::process::{Processes, ReadCost};
 use crate::sampler::Sampler;
 use crate::{Error, ErrorKind};
@@ -35,6 +36,8 @@ impl Default for MachineSettings {
 pub struct Totals {
     /// Samples of managed processes.
     pub samples: u64,
+    /// Faults that allocated their page and so say nothing; not counted as samples.
+    pub first_touches: u64,
     /// Samples lost in the kernel or in the rings.
     pub samples_lost: u64,
     /// What was read from `/proc`.
@@ -54,6 +57,7 @@ pub struct LinuxMachine {
     mover: Mover<LiveKernel>,
     settings: MachineSettings,
     samples: Vec<Sample>,
+    presence: BTreeMap<Pid, Presence>,
     huge: HugeCache,
     interval_began_ns: u64,
     losses_before: u64,
@@ -81,6 +85,7 @@ impl LinuxMachine {
             mover: Mover::new(LiveKernel::default(), settings.mover, node_bytes),
             settings,
             samples: Vec::new(),
+            presence: BTreeMap::new(),
             huge: HugeCache::default(),
             interval_began_ns: now_ns(),
             losses_before: 0,
@@ -101,8 +106,6 @@ impl LinuxMachine {
     /// Looks for new and ended processes between intervals.
     pub fn update_processes(&mut self) {
         self.processes.update();
-        let Self { sampler, processes, .. } = self;
-        sampler.follow(&mut processes.iter().map(|process| process.pid));
     }
 
     /// Whether any managed process is alive.
@@ -133,9 +136,36 @@ impl LinuxMachine {
         self.sampler.close()
     }
 
+    /// Leaves out the faults that allocated their page, in processes that were followed from their start. In others every
+    /// page is taken to have been there before.
+    fn drop_first_touches(&mut self) {
+        self.samples.sort_unstable_by_key(|s| (s.pid, s.address.page(), s.time_ns));
+        for process in self.processes.iter().filter(|process| process.fresh) {
+            self.presence.remove(&process.pid);
+        }
+        self.presence.retain(|&pid, _| self.processes.contains(pid));
+        for process in self.processes.iter().filter(|process| process.from_the_start) {
+            let presence = self.presence.entry(process.pid).or_default();
+            if let Some(mappings) = &process.mappings {
+                presence.keep_mapped(mappings);
+            }
+        }
+        let before = self.samples.len();
+        let Self { samples, presence, huge, mover, .. } = self;
+        samples.retain(|s| {
+            let Some(presence) = presence.get_mut(&s.pid) else { return true };
+            let page = s.address.page();
+            let before = presence.note(page);
+            if !before && huge.look(mover.kernel(), s.pid, page) {
+                presence.note_huge(page);
+            }
+            before
+        });
+        self.totals.first_touches += (before - samples.len()) as u64;
+    }
+
     /// Asks the kernel where the sampled pages are, and how large they are.
     fn fill_homes(&mut self) {
-        self.samples.sort_unstable_by_key(|s| (s.pid, s.address));
         let mut begin = 0;
         while begin < self.samples.len() {
             let pid = self.samples[begin].pid;
@@ -189,33 +219,48 @@ impl LinuxMachine {
         }
     }
 
-    fn carry_out(&mut self, decision: &Decision, deadline_ns: u64) -> Outcome {
-        if !self.processes.is_same(decision.pid) {
-            return Outcome { process_gone: true, ..Outcome::default() };
+    /// Carries out decisions about one process.
+    fn carry_out(&mut self, decisions: &[Decision], deadline_ns: u64) -> Vec<Outcome> {
+        let pid = decisions[0].pid;
+        if !self.processes.is_same(pid) {
+            return vec![Outcome { process_gone: true, ..Outcome::default() }; decisions.len()];
         }
-        let mappings = self.mappings.get(&decision.pid).map_or(&[][..], Vec::as_slice);
-        // Memory that processes share on purpose moves as a whole; a file's pages belong to others too and stay.
-        let shared = mapping_of(mappings, decision.range.start)
-            .is_some_and(|mapping| mapping.kind == MappingKind::Shared);
-        let flags = if shared { MoveFlags::All } else { MoveFlags::Exclusive };
+        let mappings = self.mappings.get(&pid).map_or(&[][..], Vec::as_slice);
         let topology = &self.topology;
-        let (pid, range) = (decision.pid.0, decision.range);
-        let mut go = |target: &dyn Fn(PageNumber, NodeIndex) -> Option<NodeIndex>| {
-            self.mover.carry_out(pid, range, flags, deadline_ns, |page, home| {
-                target(page, topology.index_of(home)?).map(|to| topology.id_of(to))
+        let targets: Vec<_> = decisions
+            .iter()
+            .map(|decision| {
+                move |page: PageNumber, home: NodeId| {
+                    let to = target(&decision.action, page, topology.index_of(home)?)?;
+                    Some(topology.id_of(to))
+                }
             })
-        };
-        match &decision.action {
-            Action::Collocate { to } => go(&|_, _| Some(*to)),
-            Action::CollocateEach { pages } => go(&|page, _| {
-                let at = pages.binary_search_by_key(&page, |target| target.page).ok()?;
-                Some(pages[at].to)
-            }),
-            Action::Interleave(interleaving) => {
-                go(&|page, home| interleaving.target(page).filter(|_| home == interleaving.from))
-            }
-            Action::Replicate => Outcome { only_reported: true, ..Outcome::default() },
+            .collect();
+        let jobs: Vec<Job<'_>> = decisions
+            .iter()
+            .zip(&targets)
+            .map(|(decision, target)| {
+                // Memory that processes share on purpose moves as a whole; a file's pages belong to others too and stay.
+                let shared = mapping_of(mappings, decision.range.start).is_some_and(|m| m.kind == MappingKind::Shared);
+                let flags = if shared { MoveFlags::All } else { MoveFlags::Exclusive };
+                Job { range: decision.range, flags, target }
+            })
+            .collect();
+        self.mover.carry_out(pid.0, &jobs, deadline_ns)
+    }
+}
+
+/// Where the decision wants a page that is at `home`.
+fn target(action: &Action, page: PageNumber, home: NodeIndex) -> Option<NodeIndex> {
+    match action {
+        Action::Collocate { to } => Some(*to),
+        Action::CollocateEach { pages } => {
+            let at = pages.binary_search_by_key(&page, |target| target.page).ok()?;
+            Some(pages[at].to)
         }
+        Action::Interleave(interleaving) => interleaving.target(page).filter(|_| home == interleaving.from),
+        // A stock kernel has one page table a process: this can only be reported.
+        Action::Replicate => None,
     }
 }
 
@@ -245,6 +290,7 @@ impl Machine for LinuxMachine {
         self.huge.next_interval(&self.processes);
         let processes = &self.processes;
         self.samples.retain(|sample| processes.contains(sample.pid));
+        self.drop_first_touches();
         self.fill_homes();
         let end_ns = now_ns();
         let duration_ns = end_ns.saturating_sub(self.interval_began_ns);
@@ -263,7 +309,14 @@ impl Machine for LinuxMachine {
 
     fn apply(&mut self, decisions: &[Decision]) -> Result<Vec<Outcome>, Error> {
         let deadline_ns = now_ns() + self.settings.apply.as_nanos() as u64;
-        Ok(decisions.iter().map(|decision| self.carry_out(decision, deadline_ns)).collect())
+        let mut outcomes = Vec::with_capacity(decisions.len());
+        for of_process in decisions.chunk_by(|a, b| a.pid == b.pid) {
+            outcomes.extend(self.carry_out(of_process, deadline_ns));
+        }
+        for (decision, outcome) in decisions.iter().zip(&mut outcomes) {
+            outcome.only_reported |= decision.action == Action::Replicate;
+        }
+        Ok(outcomes)
     }
 
     fn set_sampling(&mut self, rate: SamplingRate) -> Result<(), Error> {

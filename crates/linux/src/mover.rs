@@ -62,8 +62,9 @@ impl Default for MoverSettings {
 
 /// Most pages in one call: bounds the arrays, not the time.
 const BATCH_MAX_PAGES: u64 = 16 * HUGE_PAGE_PAGES;
-/// Pages in the first call, before it is known how long a page takes.
-const BATCH_FIRST_PAGES: u64 = 64;
+/// Least pages in one call, unless there are no more. Every call first has all CPUs empty their lists of pages on the way to the
+/// LRU lists (`lru_add_drain_all`, `mm/swap.c`), which takes the same time for one page as for many.
+const BATCH_MIN_PAGES: u64 = 64;
 /// Pages asked for at once.
 const QUERY_PAGES: u64 = 8 * HUGE_PAGE_PAGES;
 /// A status no kernel gives: this page's status was left unset.
@@ -78,16 +79,28 @@ pub struct Mover<K> {
     /// Bytes that may be moved now; refilled with time, up to a second's worth.
     allowance_bytes: f64,
     refilled_ns: u64,
-    /// How long a base page takes, in ns, smoothed.
-    page_ns: f64,
+    /// Pages in the next call: doubled after a call that took less than half of the time allowed, halved after one that
+    /// took longer than allowed.
+    batch_pages: u64,
 }
 
 /// What moves together: a base page or a huge page.
 #[derive(Clone, Copy, Debug)]
 struct Unit {
+    job: usize,
     page: PageNumber,
     pages: u64,
     to: NodeId,
+}
+
+/// A range of a process and where its pages should go.
+pub struct Job<'a> {
+    /// The range; pages that are not present are passed over.
+    pub range: PageRange,
+    /// Whether pages that other processes map too may be moved.
+    pub flags: MoveFlags,
+    /// Where the page should go, given its home; none to leave it.
+    pub target: &'a dyn Fn(PageNumber, NodeId) -> Option<NodeId>,
 }
 
 impl<K: Kernel> Mover<K> {
@@ -100,7 +113,7 @@ impl<K: Kernel> Mover<K> {
             node_bytes,
             allowance_bytes: settings.budget_bytes_per_s,
             refilled_ns,
-            page_ns: settings.call_ns as f64 / BATCH_FIRST_PAGES as f64,
+            batch_pages: BATCH_MIN_PAGES,
         }
     }
 
@@ -109,55 +122,60 @@ impl<K: Kernel> Mover<K> {
         &mut self.kernel
     }
 
-    /// Moves every present page of `range` for which `target(page, home)` names another node. Stops at `deadline_ns`; what is
-    /// left then is deferred.
-    pub fn carry_out(
-        &mut self,
-        pid: u32,
-        range: PageRange,
-        flags: MoveFlags,
-        deadline_ns: u64,
-        target: impl Fn(PageNumber, NodeId) -> Option<NodeId>,
-    ) -> Outcome {
+    /// Does the jobs, all of one process; one outcome for each. Stops at `deadline_ns`; what is left then is deferred. Small
+    /// jobs share calls, since each call has a price of its own.
+    pub fn carry_out(&mut self, pid: u32, jobs: &[Job<'_>], deadline_ns: u64) -> Vec<Outcome> {
         self.refill();
-        let mut outcome = Outcome { only_reported: self.settings.dry_run, ..Outcome::default() };
+        let mut outcomes = vec![Outcome { only_reported: self.settings.dry_run, ..Outcome::default() }; jobs.len()];
         let mut batch: Vec<Unit> = Vec::new();
         let mut room: BTreeMap<NodeId, u64> = BTreeMap::new();
-        let mut at = range.start.0;
-        while at < range.end.0 && !outcome.process_gone {
-            if self.kernel.now_ns() >= deadline_ns {
-                outcome.planned += range.end.0 - at;
-                outcome.deferred += range.end.0 - at;
-                break;
+        for (index, job) in jobs.iter().enumerate() {
+            if batch.last().is_some_and(|unit| jobs[unit.job].flags != job.flags) {
+                self.flush(pid, &mut batch, jobs, &mut outcomes);
             }
-            // Windows end at huge page boundaries, so that no huge page is seen in two halves.
-            let end = ((at + QUERY_PAGES) / HUGE_PAGE_PAGES * HUGE_PAGE_PAGES).min(range.end.0);
-            let window = PageRange::new(at, end);
-            at = end;
-            let units = match self.units(pid, window, range, &target) {
-                Ok(units) => units,
-                Err(error) => {
-                    fail(&mut outcome, error, window.pages());
+            let mut at = job.range.start.0;
+            while at < job.range.end.0 {
+                if outcomes.iter().any(|outcome| outcome.process_gone) {
+                    outcomes[index].process_gone = true;
                     break;
                 }
-            };
-            for unit in units {
-                outcome.planned += unit.pages;
-                if self.settings.dry_run {
-                    continue;
+                if self.kernel.now_ns() >= deadline_ns {
+                    let left = job.range.end.0 - at;
+                    outcomes[index].planned += left;
+                    outcomes[index].deferred += left;
+                    break;
                 }
-                if let Some(counter) = self.refuse(&mut outcome, &unit, &mut room) {
-                    *counter += unit.pages;
-                    continue;
-                }
-                batch.push(unit);
-                if self.is_full(&batch) {
-                    self.flush(pid, &mut batch, flags, &mut outcome);
+                // Windows end at huge page boundaries, so that no huge page is seen in two halves.
+                let end = ((at + QUERY_PAGES) / HUGE_PAGE_PAGES * HUGE_PAGE_PAGES).min(job.range.end.0);
+                let window = PageRange::new(at, end);
+                at = end;
+                let units = match self.units(pid, window, index, job) {
+                    Ok(units) => units,
+                    Err(error) => {
+                        outcomes[index].planned += window.pages();
+                        fail(&mut outcomes[index], error, window.pages());
+                        break;
+                    }
+                };
+                for unit in units {
+                    let outcome = &mut outcomes[index];
+                    outcome.planned += unit.pages;
+                    if self.settings.dry_run {
+                        continue;
+                    }
+                    if let Some(counter) = self.refuse(outcome, &unit, deadline_ns, &mut room) {
+                        *counter += unit.pages;
+                        continue;
+                    }
+                    batch.push(unit);
+                    if self.is_full(&batch) {
+                        self.flush(pid, &mut batch, jobs, &mut outcomes);
+                    }
                 }
             }
         }
-        self.flush(pid, &mut batch, flags, &mut outcome);
-        outcome
+        self.flush(pid, &mut batch, jobs, &mut outcomes);
+        outcomes
     }
 
     fn refill(&mut self) {
@@ -168,14 +186,8 @@ impl<K: Kernel> Mover<K> {
         self.refilled_ns = now;
     }
 
-    /// The units of `window` that `target` wants elsewhere.
-    fn units(
-        &mut self,
-        pid: u32,
-        window: PageRange,
-        range: PageRange,
-        target: &impl Fn(PageNumber, NodeId) -> Option<NodeId>,
-    ) -> Result<Vec<Unit>, Error> {
+    /// The units of `window` that the job wants elsewhere.
+    fn units(&mut self, pid: u32, window: PageRange, index: usize, job: &Job<'_>) -> Result<Vec<Unit>, Error> {
         let addresses: Vec<u64> = (window.start.0..window.end.0).map(|page| page * PAGE_BYTES).collect();
         let mut status = vec![UNSET; addresses.len()];
         self.kernel.query(pid, &addresses, &mut status)?;
@@ -188,17 +200,17 @@ impl<K: Kernel> Mover<K> {
             let same_home = homes[0] >= 0 && homes.iter().all(|&home| home == homes[0]);
             if same_home && self.kernel.is_huge(pid, PageNumber(page)) {
                 // A range that holds less than half of a huge page must not pull the rest along.
-                let covered = PageRange::new(block, block + HUGE_PAGE_PAGES).intersect(range).pages();
+                let covered = PageRange::new(block, block + HUGE_PAGE_PAGES).intersect(job.range).pages();
                 let home = NodeId(homes[0] as u32);
-                let to = target(PageNumber(block), home).filter(|&to| to != home);
+                let to = (job.target)(PageNumber(block), home).filter(|&to| to != home);
                 if let Some(to) = to.filter(|_| covered * 2 > HUGE_PAGE_PAGES) {
-                    units.push(Unit { page: PageNumber(page), pages: HUGE_PAGE_PAGES, to });
+                    units.push(Unit { job: index, page: PageNumber(page), pages: HUGE_PAGE_PAGES, to });
                 }
             } else {
                 for (page, &home) in (page..end).zip(homes).filter(|&(_, &home)| home >= 0) {
                     let home = NodeId(home as u32);
-                    if let Some(to) = target(PageNumber(page), home).filter(|&to| to != home) {
-                        units.push(Unit { page: PageNumber(page), pages: 1, to });
+                    if let Some(to) = (job.target)(PageNumber(page), home).filter(|&to| to != home) {
+                        units.push(Unit { job: index, page: PageNumber(page), pages: 1, to });
                     }
                 }
             }
@@ -212,13 +224,14 @@ impl<K: Kernel> Mover<K> {
         &mut self,
         outcome: &'a mut Outcome,
         unit: &Unit,
+        deadline_ns: u64,
         room: &mut BTreeMap<NodeId, u64>,
     ) -> Option<&'a mut u64> {
         let bytes = unit.pages * PAGE_BYTES;
         if outcome.process_gone {
             return Some(&mut outcome.vanished);
         }
-        if self.allowance_bytes < bytes as f64 {
+        if self.allowance_bytes < bytes as f64 || self.kernel.now_ns() >= deadline_ns {
             return Some(&mut outcome.deferred);
         }
         let reserve = self.reserve_bytes(unit.to);
@@ -239,55 +252,55 @@ impl<K: Kernel> Mover<K> {
 
     fn is_full(&self, batch: &[Unit]) -> bool {
         let pages: u64 = batch.iter().map(|unit| unit.pages).sum();
-        let aim = (self.settings.call_ns as f64 / self.page_ns) as u64;
-        pages >= aim.clamp(1, BATCH_MAX_PAGES)
+        pages >= self.batch_pages
     }
 
     /// Moves the batch and empties it. Busy pages are tried again at once: what keeps a page busy is most often another CPU
     /// that has it in its batch of pages for the LRU list, and that passes.
-    fn flush(&mut self, pid: u32, batch: &mut Vec<Unit>, flags: MoveFlags, outcome: &mut Outcome) {
-        for attempt in 0..=self.settings.retries {
-            if batch.is_empty() {
-                return;
-            }
-            let mut again = Vec::new();
-            // The first calls of a batch are as the time bound wants them; what comes again is no larger.
-            if let Err(error) = self.call(pid, batch, flags, outcome, &mut again) {
-                let pages = batch.iter().map(|unit| unit.pages).sum();
-                fail_planned(outcome, error, pages);
-                batch.clear();
-                return;
-            }
-            *batch = again;
-            if attempt == self.settings.retries {
-                for unit in batch.iter() {
-                    let full = self.kernel.free_bytes(unit.to) < self.reserve_bytes(unit.to);
-                    *(if full { &mut outcome.node_full } else { &mut outcome.busy }) += unit.pages;
+    fn flush(&mut self, pid: u32, batch: &mut Vec<Unit>, jobs: &[Job<'_>], outcomes: &mut [Outcome]) {
+        for _ in 0..=self.settings.retries {
+            let Some(first) = batch.first() else { return };
+            let flags = jobs[first.job].flags;
+            match self.call(pid, batch, flags, outcomes) {
+                Ok(again) => *batch = again,
+                Err(error) => {
+                    batch.drain(..).for_each(|unit| fail(&mut outcomes[unit.job], error, unit.pages));
+                    return;
                 }
             }
         }
-        batch.clear();
+        for unit in batch.drain(..) {
+            let full = self.kernel.free_bytes(unit.to) < self.reserve_bytes(unit.to);
+            let outcome = &mut outcomes[unit.job];
+            *(if full { &mut outcome.node_full } else { &mut outcome.busy }) += unit.pages;
+        }
     }
 
-    /// One `move_pages` call; `again` receives what was busy.
+    /// One `move_pages` call; returns what was busy.
     fn call(
         &mut self,
         pid: u32,
         batch: &[Unit],
         flags: MoveFlags,
-        outcome: &mut Outcome,
-        again: &mut Vec<Unit>,
-    ) -> Result<(), Error> {
+        outcomes: &mut [Outcome],
+    ) -> Result<Vec<Unit>, Error> {
         let addresses: Vec<u64> = batch.iter().map(|unit| unit.page.address().0).collect();
         let nodes: Vec<i32> = batch.iter().map(|unit| unit.to.0 as i32).collect();
         let mut status = vec![UNSET; batch.len()];
         let begin = self.kernel.now_ns();
         let returned = self.kernel.move_pages(pid, &addresses, &nodes, &mut status, flags);
         let took = self.kernel.now_ns().saturating_sub(begin);
-        outcome.blocked_ns += took;
-        outcome.longest_call_ns = outcome.longest_call_ns.max(took);
         let pages: u64 = batch.iter().map(|unit| unit.pages).sum();
-        self.page_ns = 0.5 * self.page_ns + 0.5 * (took as f64 / pages as f64).max(1.0);
+        if took > self.settings.call_ns {
+            self.batch_pages = (self.batch_pages / 2).max(BATCH_MIN_PAGES);
+        } else if pages >= self.batch_pages && took < self.settings.call_ns / 2 {
+            self.batch_pages = (self.batch_pages * 2).min(BATCH_MAX_PAGES);
+        }
+        for unit in batch {
+            let outcome = &mut outcomes[unit.job];
+            outcome.blocked_ns += took * unit.pages / pages;
+            outcome.longest_call_ns = outcome.longest_call_ns.max(took);
+        }
         match returned {
             Ok(_) => {}
             // A node that fills up may fail the whole call after some pages went; which ones is asked below.
@@ -295,9 +308,8 @@ impl<K: Kernel> Mover<K> {
             Err(error) => return Err(error),
         }
         // Statuses that the kernel left unset, or that name another node than asked for, say nothing: ask.
-        let unsure: Vec<usize> = (0..batch.len())
-            .filter(|&i| status[i] == UNSET || (status[i] >= 0 && status[i] != nodes[i]))
-            .collect();
+        let unsure: Vec<usize> =
+            (0..batch.len()).filter(|&i| status[i] == UNSET || (status[i] >= 0 && status[i] != nodes[i])).collect();
         if !unsure.is_empty() {
             let where_now: Vec<u64> = unsure.iter().map(|&i| addresses[i]).collect();
             let mut now = vec![UNSET; unsure.len()];
@@ -306,7 +318,9 @@ impl<K: Kernel> Mover<K> {
                 status[i] = now;
             }
         }
+        let mut again = Vec::new();
         for (unit, &status) in batch.iter().zip(&status) {
+            let outcome = &mut outcomes[unit.job];
             match -status {
                 _ if status == unit.to.0 as i32 => outcome.moved += unit.pages,
                 ENOENT | EFAULT => outcome.vanished += unit.pages,
@@ -316,7 +330,7 @@ impl<K: Kernel> Mover<K> {
                 _ => again.push(*unit),
             }
         }
-        Ok(())
+        Ok(again)
     }
 }
 
@@ -327,13 +341,8 @@ const EACCES: i32 = 13;
 const EFAULT: i32 = 14;
 const ENODEV: i32 = 19;
 
-/// Accounts for pages that were not even planned when a call failed as a whole.
+/// Accounts for planned pages when a call failed as a whole.
 fn fail(outcome: &mut Outcome, error: Error, pages: u64) {
-    outcome.planned += pages;
-    fail_planned(outcome, error, pages);
-}
-
-fn fail_planned(outcome: &mut Outcome, error: Error, pages: u64) {
     match error.kind() {
         ErrorKind::NoSuchProcess => {
             outcome.process_gone = true;
@@ -451,8 +460,9 @@ mod tests {
     }
 
     fn all_to_2(mover: &mut Mover<Fake>, pages: u64) -> Outcome {
-        let range = PageRange::new(0, pages);
-        let outcome = mover.carry_out(1, range, MoveFlags::Exclusive, u64::MAX, |_, _| Some(NodeId(2)));
+        let target = |_, _| Some(NodeId(2));
+        let job = Job { range: PageRange::new(0, pages), flags: MoveFlags::Exclusive, target: &target };
+        let outcome = mover.carry_out(1, &[job], u64::MAX)[0];
         assert_adds_up(&outcome);
         outcome
     }
@@ -483,6 +493,17 @@ mod tests {
         assert_eq!(outcome.moved, 4 * HUGE_PAGE_PAGES);
         assert!(mover.kernel().moves.values().all(|&times| times == 1));
         assert_eq!(mover.kernel().calls.iter().sum::<usize>() as u64, 2 + 2 * HUGE_PAGE_PAGES);
+    }
+
+    #[test]
+    fn small_jobs_share_calls() {
+        let mut mover = mover(small_pages(6400), MoverSettings::default());
+        let target = |_, _| Some(NodeId(1));
+        let job = |n: u64| Job { range: PageRange::new(n * 10, n * 10 + 10), flags: MoveFlags::Exclusive, target: &target };
+        let jobs: Vec<Job<'_>> = (0..640).map(job).collect();
+        let outcomes = mover.carry_out(1, &jobs, u64::MAX);
+        assert!(outcomes.iter().all(|outcome| outcome.moved == 10));
+        assert!(mover.kernel().calls.len() < 30, "{:?}", mover.kernel().calls);
     }
 
     #[test]
@@ -564,10 +585,13 @@ mod tests {
             }
             let settings = MoverSettings { budget_bytes_per_s: (budget_pages * PAGE_BYTES) as f64, ..MoverSettings::default() };
             let mut mover = mover(fake, settings);
-            let outcome = mover.carry_out(
-                1, PageRange::new(100, 2900), MoveFlags::All, deadline_ns.unwrap_or(u64::MAX),
-                |page, _| Some(NodeId(page.huge().0 as u32 / 512 % 4)));
-            assert_adds_up(&outcome);
+            let target = |page: PageNumber, _| Some(NodeId(page.huge().0 as u32 / 512 % 4));
+            let job = |start, end, flags| Job { range: PageRange::new(start, end), flags, target: &target };
+            let jobs = [
+                job(100, 900, MoveFlags::All), job(900, 950, MoveFlags::All),
+                job(700, 2900, MoveFlags::Exclusive), job(50, 40, MoveFlags::All)];
+            let outcomes = mover.carry_out(1, &jobs, deadline_ns.unwrap_or(u64::MAX));
+            outcomes.iter().for_each(assert_adds_up);
         }
     }
 }

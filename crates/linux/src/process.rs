@@ -72,6 +72,9 @@ pub struct Process {
     pub pid: Pid,
     /// New, or running another program than at the last update.
     pub fresh: bool,
+    /// Whether its memory was empty when it was first seen: it was started, or executed its program, since. None of its pages
+    /// was there before.
+    pub from_the_start: bool,
     /// Resident base pages.
     pub resident_pages: u64,
     /// Its mappings, when they were read again this time.
@@ -85,21 +88,24 @@ pub struct Process {
 #[derive(Debug)]
 pub struct Processes {
     follow_children: bool,
+    /// Whether the roots were started by us just now.
+    started: bool,
     roots: BTreeSet<Pid>,
     alive: BTreeMap<Pid, Process>,
     cost: ReadCost,
 }
 
 impl Processes {
-    /// Starts with `roots`, which must exist.
-    pub fn new(roots: &[Pid], follow_children: bool) -> Result<Self, Error> {
+    /// Begins with `roots`, which must exist. `started`: they were started just now, so that none of their memory is older
+    /// than our knowledge of it.
+    pub fn new(roots: &[Pid], follow_children: bool, started: bool) -> Result<Self, Error> {
         for pid in roots {
             if start_time(pid.0).is_none() {
                 return Err(Error::new(ErrorKind::NoSuchProcess, format!("there is no process {pid}")));
             }
         }
         let roots = roots.iter().copied().collect();
-        Ok(Self { follow_children, roots, alive: BTreeMap::new(), cost: ReadCost::default() })
+        Ok(Self { follow_children, started, roots, alive: BTreeMap::new(), cost: ReadCost::default() })
     }
 
     /// The managed processes, by id.
@@ -153,6 +159,11 @@ impl Processes {
             return None;
         }
         let fresh = before.is_none_or(|p| p.life != life);
+        // A child of fork has its parent's pages; only exec starts over. A root that was just started is about to exec.
+        let from_the_start = match before {
+            Some(before) => fresh || before.from_the_start,
+            None => self.started && self.roots.contains(&pid),
+        };
         let statm = self.cost.read(&format!("/proc/{pid}/statm"))?;
         let resident_pages = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
         let mut maps_due = before.map_or_else(Instant::now, |p| p.maps_due);
@@ -162,7 +173,7 @@ impl Processes {
             mappings = self.cost.read(&format!("/proc/{pid}/maps")).map(|text| parse_mappings(&text));
             maps_due = Instant::now() + Duration::from_nanos((self.cost.time_ns - spent).saturating_mul(100));
         }
-        Some(Process { pid, fresh, resident_pages, mappings, life, maps_due })
+        Some(Process { pid, fresh, from_the_start, resident_pages, mappings, life, maps_due })
     }
 
     /// Adds the children of all threads of `pid` (`Documentation/filesystems/proc.rst`, 3.7).
@@ -259,7 +270,7 @@ nonsense
     fn follows_children_and_notices_their_end() {
         let mut child = Command::new("sh").args(["-c", "sleep 100 & wait"]).spawn().unwrap();
         let root = Pid(child.id());
-        let mut processes = Processes::new(&[root], true).unwrap();
+        let mut processes = Processes::new(&[root], true, true).unwrap();
         let grandchild = loop {
             processes.update();
             if let Some(p) = processes.iter().find(|p| p.pid != root) {
@@ -285,7 +296,7 @@ nonsense
             .stdin(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let mut processes = Processes::new(&[Pid(child.id())], true).unwrap();
+        let mut processes = Processes::new(&[Pid(child.id())], true, true).unwrap();
         processes.update();
         assert!(processes.iter().all(|p| p.fresh && p.mappings.is_some()));
         // spawn() may return while the kernel is still laying out the new program's stack.
@@ -304,6 +315,6 @@ nonsense
 
     #[test]
     fn a_wrong_pid_is_an_error() {
-        assert_eq!(Processes::new(&[Pid(u32::MAX)], true).unwrap_err().kind(), ErrorKind::NoSuchProcess);
+        assert_eq!(Processes::new(&[Pid(u32::MAX)], true, false).unwrap_err().kind(), ErrorKind::NoSuchProcess);
     }
 }

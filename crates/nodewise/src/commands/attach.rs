@@ -49,7 +49,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
         anstream::eprintln!("nodewise: {note}");
         return Ok(ExitCode::SUCCESS);
     }
-    let mut session = manage::prepare(&args.options, topology)?.start(&pids)?;
+    let mut session = manage::prepare(&args.options, topology)?.start(&pids, false)?;
     let (ended, end) = channel();
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch signals")?;
     std::thread::spawn(move || {

@@ -56,7 +56,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let mut status = None;
     watch_child(child, events);
     if let Some(prepared) = prepared {
-        match prepared.start(&[Pid(pid)]) {
+        match prepared.start(&[Pid(pid)], true) {
             Ok(mut session) => {
                 let managed = session.manage(|time| {
                     status = next_event(&received, pid, Some(time));

@@ -9,7 +9,7 @@ pub use options::Options;
 
 use crate::commands::{Exit, exit};
 use log::Line;
-use nodewise_engine::{Carrefour, Engine, EngineSettings, Pid, Policy};
+use nodewise_engine::{Carrefour, CarrefourSettings, Engine, EngineSettings, Pid, Policy};
 use nodewise_linux::mover::MoverSettings;
 use nodewise_linux::process::Processes;
 use nodewise_linux::sampler::{Sampler, hint_faults::HintFaults};
@@ -56,16 +56,18 @@ pub fn explain(error: nodewise_linux::Error) -> anyhow::Error {
 
 impl<'a> Prepared<'a> {
     /// Begins to manage these processes.
-    pub fn start(self, pids: &[Pid]) -> anyhow::Result<Session<'a>> {
+    ///
+    /// `started`: they were started just now.
+    pub fn start(self, pids: &[Pid], started: bool) -> anyhow::Result<Session<'a>> {
         let options = self.options;
-        let processes = Processes::new(pids, !options.no_children).map_err(explain)?;
+        let processes = Processes::new(pids, !options.no_children, started).map_err(explain)?;
         let mover = MoverSettings {
             budget_bytes_per_s: options.move_budget as f64,
             dry_run: options.dry_run,
             ..MoverSettings::default()
         };
         let policy: Box<dyn Policy> = match options.policy {
-            PolicyName::Carrefour => Box::new(Carrefour::default()),
+            PolicyName::Carrefour => Box::new(Carrefour::new(CarrefourSettings::default())),
         };
         let summary =
             Summary::new(policy.name(), self.sampler.name(), self.sampler.description(), options.dry_run);
