@@ -33,9 +33,11 @@ impl Programs {
         }
         let find = |name: &str| {
             let messages = String::from_utf8_lossy(&built.stdout);
-            let found = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+            let found =
+                messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
             let of_target = found.filter(|message| message["target"]["name"] == name);
-            let executable = of_target.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).last();
+            let executable =
+                of_target.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
             executable.with_context(|| format!("cargo built no program {name}"))
         };
         Ok(Self { nodewise: find("nodewise")?, workload: find("workload")? })
@@ -58,7 +60,10 @@ pub struct Finished {
 impl Finished {
     /// A file that must be there.
     pub fn file(&self, name: &str) -> anyhow::Result<&str> {
-        self.files.get(name).map(String::as_str).with_context(|| format!("the script left no file {name}: {self:?}"))
+        self.files
+            .get(name)
+            .map(String::as_str)
+            .with_context(|| format!("the script left no file {name}: {self:?}"))
     }
 
     /// A file of one JSON value.
@@ -102,22 +107,25 @@ impl Place {
     /// files that are named relative to it.
     pub fn run(&self, programs: &Programs, script: &str, files: &[&str]) -> anyhow::Result<Finished> {
         const MARK: &str = "-----8<-----";
-        let mut whole = format!(
-            "NODEWISE='{}'; WORKLOAD='{}'; cd \"$(mktemp -d)\" || exit 99\n(\n{script}\n)\nstatus=$?\n",
+        let show = |file| format!("[ -f '{file}' ] && {{ printf '{MARK}{file}\\n'; cat '{file}'; }}\n");
+        let whole = format!(
+            "NODEWISE='{}'; WORKLOAD='{}'; cd \"$(mktemp -d)\" || exit 99\n(\n{script}\n)\nstatus=$?\n{}\
+             printf '{MARK}\\n'; exit $status\n",
             programs.nodewise.display(),
-            programs.workload.display()
+            programs.workload.display(),
+            files.iter().map(show).collect::<String>()
         );
-        for file in files {
-            whole += &format!("[ -f '{file}' ] && {{ printf '{MARK}{file}\\n'; cat '{file}'; }}\n");
-        }
-        whole += &format!("printf '{MARK}\\n'; exit $status\n");
         let mut command = Command::new("sh");
         command.args(["-c", &whole]);
         let Output { status, stdout, stderr } = match self {
             Self::Guest(guest) => guest.output(&command).context("the guest failed")?,
             Self::Host => {
                 let output = command.output().context("cannot run sh")?;
-                Output { status: output.status.code().unwrap_or(1) as u8, stdout: output.stdout, stderr: output.stderr }
+                Output {
+                    status: output.status.code().unwrap_or(1) as u8,
+                    stdout: output.stdout,
+                    stderr: output.stderr,
+                }
             }
         };
         let text = String::from_utf8_lossy(&stdout).into_owned();

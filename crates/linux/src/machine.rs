@@ -241,7 +241,8 @@ impl LinuxMachine {
             .zip(&targets)
             .map(|(decision, target)| {
                 // Memory that processes share on purpose moves as a whole; a file's pages belong to others too and stay.
-                let shared = mapping_of(mappings, decision.range.start).is_some_and(|m| m.kind == MappingKind::Shared);
+                let shared =
+                    mapping_of(mappings, decision.range.start).is_some_and(|m| m.kind == MappingKind::Shared);
                 let flags = if shared { MoveFlags::All } else { MoveFlags::Exclusive };
                 Job { range: decision.range, flags, target }
             })
@@ -275,6 +276,7 @@ impl Machine for LinuxMachine {
         self.drain();
         self.processes.update();
         self.mappings.retain(|&pid, _| self.processes.contains(pid));
+        self.sampler.follow(&mut self.processes.iter().map(|process| process.pid));
         let mut states = Vec::new();
         for process in self.processes.iter() {
             if let Some(mappings) = &process.mappings {

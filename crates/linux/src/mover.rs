@@ -126,7 +126,8 @@ impl<K: Kernel> Mover<K> {
     /// jobs share calls, since each call has a price of its own.
     pub fn carry_out(&mut self, pid: u32, jobs: &[Job<'_>], deadline_ns: u64) -> Vec<Outcome> {
         self.refill();
-        let mut outcomes = vec![Outcome { only_reported: self.settings.dry_run, ..Outcome::default() }; jobs.len()];
+        let mut outcomes =
+            vec![Outcome { only_reported: self.settings.dry_run, ..Outcome::default() }; jobs.len()];
         let mut batch: Vec<Unit> = Vec::new();
         let mut room: BTreeMap<NodeId, u64> = BTreeMap::new();
         for (index, job) in jobs.iter().enumerate() {
@@ -187,7 +188,13 @@ impl<K: Kernel> Mover<K> {
     }
 
     /// The units of `window` that the job wants elsewhere.
-    fn units(&mut self, pid: u32, window: PageRange, index: usize, job: &Job<'_>) -> Result<Vec<Unit>, Error> {
+    fn units(
+        &mut self,
+        pid: u32,
+        window: PageRange,
+        index: usize,
+        job: &Job<'_>,
+    ) -> Result<Vec<Unit>, Error> {
         let addresses: Vec<u64> = (window.start.0..window.end.0).map(|page| page * PAGE_BYTES).collect();
         let mut status = vec![UNSET; addresses.len()];
         self.kernel.query(pid, &addresses, &mut status)?;
@@ -308,8 +315,9 @@ impl<K: Kernel> Mover<K> {
             Err(error) => return Err(error),
         }
         // Statuses that the kernel left unset, or that name another node than asked for, say nothing: ask.
-        let unsure: Vec<usize> =
-            (0..batch.len()).filter(|&i| status[i] == UNSET || (status[i] >= 0 && status[i] != nodes[i])).collect();
+        let unsure: Vec<usize> = (0..batch.len())
+            .filter(|&i| status[i] == UNSET || (status[i] >= 0 && status[i] != nodes[i]))
+            .collect();
         if !unsure.is_empty() {
             let where_now: Vec<u64> = unsure.iter().map(|&i| addresses[i]).collect();
             let mut now = vec![UNSET; unsure.len()];
@@ -499,7 +507,11 @@ mod tests {
     fn small_jobs_share_calls() {
         let mut mover = mover(small_pages(6400), MoverSettings::default());
         let target = |_, _| Some(NodeId(1));
-        let job = |n: u64| Job { range: PageRange::new(n * 10, n * 10 + 10), flags: MoveFlags::Exclusive, target: &target };
+        let job = |n: u64| Job {
+            range: PageRange::new(n * 10, n * 10 + 10),
+            flags: MoveFlags::Exclusive,
+            target: &target,
+        };
         let jobs: Vec<Job<'_>> = (0..640).map(job).collect();
         let outcomes = mover.carry_out(1, &jobs, u64::MAX);
         assert!(outcomes.iter().all(|outcome| outcome.moved == 10));

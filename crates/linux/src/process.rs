@@ -315,6 +315,9 @@ nonsense
 
     #[test]
     fn a_wrong_pid_is_an_error() {
-        assert_eq!(Processes::new(&[Pid(u32::MAX)], true, false).unwrap_err().kind(), ErrorKind::NoSuchProcess);
+        assert_eq!(
+            Processes::new(&[Pid(u32::MAX)], true, false).unwrap_err().kind(),
+            ErrorKind::NoSuchProcess
+        );
     }
 }

@@ -2,8 +2,6 @@
 #![forbid(unsafe_code)]
 
 mod commands;
-#[allow(dead_code)]
-// Used once `run` starts programs.
 mod manage;
 mod placement;
 mod terminal;

@@ -1,7 +1,7 @@
 //! `nodewise run`: start a program and manage it.
 
-use super::{Exit, exit};
 use crate::manage::{self, Options};
+use crate::placement::PlacementArgs;
 use anyhow::Context as _;
 use nodewise_engine::Pid;
 use nodewise_topology::Topology;
@@ -23,12 +23,15 @@ Examples:
   nodewise run -- ./solver input.dat
   nodewise run --dry-run --log decisions.jsonl -- redis-server
   nodewise run --json summary.json -- java -jar server.jar
+  nodewise run -N 0-1 --interleave 0-1 -- ./solver input.dat
 
 Exit status: the program's own; 128 + N if signal N ended it; 126 or 127 if it could not be started; 77 if a capability or
 sysctl is missing; 2 for a wrong command line; 1 otherwise.")]
 pub struct Args {
     #[command(flatten)]
     options: Options,
+    #[command(flatten)]
+    placement: PlacementArgs,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<String>,
@@ -41,6 +44,7 @@ enum Event {
 
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let topology = Topology::live()?;
+    let placement = args.placement.resolve(&topology)?;
     let prepared = match nodewise_linux::require_nodes(&topology) {
         Ok(()) => Some(manage::prepare(&args.options, topology)?),
         // Nothing can be gained, but nothing is lost either: the program runs as it would have.
@@ -51,7 +55,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let (events, received) = channel();
     watch_signals(events.clone())?;
-    let child = spawn(&args.command)?;
+    let child = placement.spawn(Command::new(&args.command[0]).args(&args.command[1..]))?;
     let pid = child.id();
     let mut status = None;
     watch_child(child, events);
@@ -87,16 +91,6 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
             None => status = next_event(&received, pid, None),
         }
     }
-}
-
-fn spawn(command: &[String]) -> anyhow::Result<Child> {
-    Command::new(&command[0]).args(&command[1..]).spawn().map_err(|error| {
-        let code = match error.kind() {
-            std::io::ErrorKind::NotFound => exit::NOT_FOUND,
-            _ => exit::CANNOT_EXECUTE,
-        };
-        Exit { code, message: format!("cannot start '{}': {error}", command[0]) }.into()
-    })
 }
 
 /// Signals that end or steer programs are the program's business. What the terminal sends, it sends to the whole foreground

@@ -52,12 +52,9 @@ pub fn lines<'a>(round: &'a Round, topology: &Topology, began_ns: u64) -> Vec<Li
     let decisions =
         round.decisions.iter().map(|(decision, outcome)| decision_line(seconds, decision, outcome, topology));
     let findings = round.findings.iter().map(|finding| match finding {
-        Finding::FalselySharedHugePage { pid, page, samples } => Line::FalselySharedHugePage {
-            seconds,
-            pid: pid.0,
-            address: hex(*page),
-            evidence: samples,
-        },
+        Finding::FalselySharedHugePage { pid, page, samples } => {
+            Line::FalselySharedHugePage { seconds, pid: pid.0, address: hex(*page), evidence: samples }
+        }
     });
     decisions.chain(findings).collect()
 }

@@ -12,7 +12,7 @@ use log::Line;
 use nodewise_engine::{Carrefour, CarrefourSettings, Engine, EngineSettings, Pid, Policy};
 use nodewise_linux::mover::MoverSettings;
 use nodewise_linux::process::Processes;
-use nodewise_linux::sampler::{Sampler, hint_faults::HintFaults};
+use nodewise_linux::sampler::{Sampler, hardware::HardwareSampler, hint_faults::HintFaults};
 use nodewise_linux::settings::Settings;
 use nodewise_linux::{ErrorKind, LinuxMachine, MachineSettings, kernel};
 use nodewise_sys::{Whose, usage};
@@ -36,13 +36,22 @@ pub struct Prepared<'a> {
 pub fn prepare(options: &Options, topology: Topology) -> anyhow::Result<Prepared<'_>> {
     let log = options.log.as_deref().map(JsonLines::create).transpose()?;
     let json = options.json.as_deref().map(WholeFile::create).transpose()?;
-    let settings = Settings::open(&Settings::default_journal()).map_err(explain)?;
-    let sampler: Box<dyn Sampler> = match options.sampler {
-        SamplerName::Auto | SamplerName::HintFaults => {
-            Box::new(HintFaults::open(&topology, settings).map_err(explain)?)
-        }
-    };
+    let sampler = open_sampler(options.sampler, &topology)?;
     Ok(Prepared { options, topology, sampler, log, json })
+}
+
+/// The sampler asked for; on `auto` the hardware's where there is one, and one clear line where there is not.
+fn open_sampler(name: SamplerName, topology: &Topology) -> anyhow::Result<Box<dyn Sampler>> {
+    // Opened first whichever sampler is used: what a killed predecessor left changed is put back.
+    let settings = Settings::open(&Settings::default_journal()).map_err(explain)?;
+    if name != SamplerName::HintFaults {
+        match HardwareSampler::open(topology) {
+            Ok(sampler) => return Ok(Box::new(sampler)),
+            Err(error) if name == SamplerName::Hardware => return Err(explain(error)),
+            Err(error) => anstream::eprintln!("nodewise: {error}; using hint faults"),
+        }
+    }
+    Ok(Box::new(HintFaults::open(topology, settings).map_err(explain)?))
 }
 
 /// Gives an error of the live machine the exit code that fits.

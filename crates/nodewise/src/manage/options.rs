@@ -49,6 +49,8 @@ pub enum PolicyName {
 pub enum SamplerName {
     /// The best that works here
     Auto,
+    /// The CPU's own: Intel PEBS, AMD IBS or Arm SPE
+    Hardware,
     /// The kernel's NUMA hint faults: works everywhere, virtual machines included
     HintFaults,
 }

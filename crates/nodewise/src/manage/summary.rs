@@ -93,7 +93,12 @@ pub struct Summary {
 
 impl Summary {
     /// Nothing yet.
-    pub fn new(policy: &'static str, sampler: &'static str, sampler_description: String, dry_run: bool) -> Self {
+    pub fn new(
+        policy: &'static str,
+        sampler: &'static str,
+        sampler_description: String,
+        dry_run: bool,
+    ) -> Self {
         Self {
             policy,
             sampler,
@@ -167,23 +172,35 @@ impl Summary {
         line(arrow(self.local_access_percent), "local accesses, by samples");
         line(arrow(self.controller_imbalance_percent), "imbalance of the controllers");
         line(count(self.pages_moved), &format!("pages moved ({})", mebibytes(self.pages_moved)));
-        line(count(self.pages_moved_by_kernel), "pages moved meanwhile by the kernel's balancing, machine-wide");
+        line(
+            count(self.pages_moved_by_kernel),
+            "pages moved meanwhile by the kernel's balancing, machine-wide",
+        );
         line(count(self.actions.collocated), "decisions to collocate");
         line(count(self.actions.interleaved), "decisions to interleave");
         let candidates = self.actions.replication_candidate_pages;
         if candidates > 0 {
-            let what = format!("pages could be replicated: read by several nodes, written by none ({})", mebibytes(candidates));
+            let what = format!(
+                "pages could be replicated: read by several nodes, written by none ({})",
+                mebibytes(candidates)
+            );
             line(count(candidates), &what);
         }
         if self.falsely_shared_huge_pages > 0 {
-            line(count(self.falsely_shared_huge_pages), "huge pages whose parts different nodes use (see the log)");
+            line(
+                count(self.falsely_shared_huge_pages),
+                "huge pages whose parts different nodes use (see the log)",
+            );
         }
         let o = &self.outcome;
         for (pages, what) in [
             (o.busy, "pages stayed: busy"),
             (o.node_full, "pages stayed: their node is full"),
             (o.vanished, "pages vanished before they could be moved"),
-            (o.not_permitted, "pages stayed: not permitted (shared with other processes, or outside the cpuset)"),
+            (
+                o.not_permitted,
+                "pages stayed: not permitted (shared with other processes, or outside the cpuset)",
+            ),
         ] {
             if pages > 0 {
                 line(count(pages), what);
@@ -191,7 +208,10 @@ impl Summary {
         }
         let ms = |ns: u64| format!("{:.1} ms", ns as f64 / 1e6);
         if o.blocked_ns > 0 {
-            line(ms(o.blocked_ns), &format!("in calls that move pages, the longest {}", ms(o.longest_call_ns)));
+            line(
+                ms(o.blocked_ns),
+                &format!("in calls that move pages, the longest {}", ms(o.longest_call_ns)),
+            );
         }
         line(count(self.samples), &format!("samples by {} ({})", self.sampler, self.sampler_description));
         if self.samples_lost > 0 {
@@ -209,14 +229,19 @@ impl Summary {
             let _ = writeln!(text, "{:>16}  {}", "rule", describe(rule));
         }
         let dry = if self.dry_run { ", dry run: nothing was moved" } else { "" };
-        let _ = writeln!(text, "\n{:>16.3}  seconds managed by policy {}{dry}", self.elapsed_seconds, self.policy);
+        let _ = writeln!(
+            text,
+            "\n{:>16.3}  seconds managed by policy {}{dry}",
+            self.elapsed_seconds, self.policy
+        );
         text
     }
 }
 
 fn describe(rule: &RuleStatus) -> String {
     let state = if rule.enabled { "on" } else { "off" };
-    let value = rule.value.map_or(String::new(), |value| format!(" {value:.1} against {:.1}", rule.threshold));
+    let value =
+        rule.value.map_or(String::new(), |value| format!(" {value:.1} against {:.1}", rule.threshold));
     let how = match &rule.standing {
         Standing::Measured => "measured".to_owned(),
         Standing::Estimated => "estimated from samples".to_owned(),
