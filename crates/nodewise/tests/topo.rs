@@ -77,6 +77,34 @@ fn json_with_memory_access() {
     insta::assert_snapshot!(one_a_line(&json(&Capture::unpack("fakememinitiators-1np2c+1npp+gi").root())));
 }
 
+/// docs/topo-json.md names every field there is.
+#[test]
+fn every_field_is_documented() {
+    fn check(value: &Value, documented: &str) {
+        match value {
+            Value::Object(fields) => {
+                for (field, value) in fields {
+                    assert!(
+                        documented.contains(&format!("`{field}`")),
+                        "docs/topo-json.md does not name {field}"
+                    );
+                    check(value, documented);
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| check(item, documented)),
+            _ => (),
+        }
+    }
+    let documented =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/topo-json.md")).unwrap();
+    // Between them these have every kind of thing.
+    for capture in ["32em64t-2n8c+dax+nvme+mic+dimms", "fakememinitiators-1np2c+1npp+gi", "memorysidecaches"]
+    {
+        check(&json(&Capture::unpack(capture).root()), &documented);
+    }
+    check(&json(Path::new("/")), &documented);
+}
+
 #[test]
 fn json_of_this_machine_holds_what_scripts_rely_on() {
     let machine = json(Path::new("/"));
@@ -178,6 +206,32 @@ fn a_malformed_tree_is_a_clear_error() {
         error,
         format!("nodewise: {}:1: expected distances like '10 20', found 'twenty'\n", file.display())
     );
+}
+
+#[test]
+fn an_unreadable_file_is_named_with_its_own_exit_code() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let everybody = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let capture = Capture::unpack("16amd64-8n2c");
+    let root = capture.root();
+    let file = root.join("sys/devices/system/node/node2/distance");
+    everybody(&file, 0o000);
+    // Root may read anything, so it runs a copy as a user that may not (nobody's number is 65534 everywhere).
+    let dir = tempfile::tempdir().unwrap();
+    let nodewise = dir.path().join("nodewise");
+    std::fs::copy(assert_cmd::cargo::cargo_bin("nodewise"), &nodewise).unwrap();
+    let mut command = std::process::Command::new(&nodewise);
+    if std::fs::read(&file).is_ok() {
+        everybody(dir.path(), 0o755);
+        everybody(root.parent().unwrap(), 0o755);
+        command.uid(65534).gid(65534);
+    }
+    let outcome = command.args(["topo", "--from"]).arg(&root).output().unwrap();
+    let error = format!("nodewise: {}: cannot be read: Permission denied (os error 13)\n", file.display());
+    assert_eq!((outcome.status.code(), String::from_utf8(outcome.stderr).unwrap()), (Some(77), error));
 }
 
 #[test]

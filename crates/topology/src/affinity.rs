@@ -174,7 +174,7 @@ impl LookUp<'_> {
 
     /// The nodes of an entry of a class directory, through the devices it is made of where it is virtual.
     fn entry(&self, entry: &str, depth: u32) -> Result<NodeSet, Unresolved> {
-        if let Some(place) = place_of(self.root, entry) {
+        if let Some(place) = place_of(self.root, entry)? {
             return Ok(node_of(self.root, self.nodes, &place)?.into_iter().collect());
         }
         let mut found = NodeSet::new();

@@ -63,7 +63,7 @@ pub(crate) fn read(root: &Root, nodes: &[Node]) -> Result<Vec<Device>, Error> {
             if !shown {
                 continue;
             }
-            let Some(place) = place_of(root, &format!("{class}/{name}")) else { continue };
+            let Some(place) = place_of(root, &format!("{class}/{name}"))? else { continue };
             let pci_address = pci_address_in(&place);
             let pci_id = pci_address.as_deref().map(|address| pci_id(root, address)).transpose()?.flatten();
             devices.push(Device { name, kind, node: node_of(root, nodes, &place)?, pci_address, pci_id });
@@ -94,10 +94,24 @@ pub(crate) fn node_of_pci(root: &Root, nodes: &[Node], address: &str) -> Result<
 
 /// Where in /sys/devices an entry of a class directory is; `None` if there is no such entry, or it is virtual as `lo`,
 /// `loop0` and bridges are.
-pub(crate) fn place_of(root: &Root, entry: &str) -> Option<PathBuf> {
+pub(crate) fn place_of(root: &Root, entry: &str) -> Result<Option<PathBuf>, Error> {
     // Entries are links into /sys/devices; before Linux 2.6.25 directories with a link `device`.
-    let place = root.resolve(&format!("{entry}/device")).or_else(|| root.resolve(entry))?;
-    (place.starts_with("sys/devices") && !place.starts_with("sys/devices/virtual")).then_some(place)
+    let Some(place) = root.resolve(&format!("{entry}/device")).or_else(|| root.resolve(entry)) else {
+        return Ok(None);
+    };
+    if !place.starts_with("sys/devices/virtual") {
+        return Ok(Some(place).filter(|place| place.starts_with("sys/devices")));
+    }
+    // A disk that several NVMe controllers may lead to (drivers/nvme/host/multipath.c) is below the subsystem; the
+    // first controller there stands for it.
+    if place.starts_with("sys/devices/virtual/nvme-subsystem") {
+        for name in root.numbered(&place.to_string_lossy(), "nvme")? {
+            if let Some(controller) = root.resolve(&format!("{}/nvme{name}", place.display())) {
+                return Ok(Some(controller));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// The node of a device in /sys/devices: a disk has none of its own, its controller has.

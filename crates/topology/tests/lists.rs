@@ -94,6 +94,25 @@ fn a_device_made_of_others_stands_for_all_their_nodes() {
     assert_eq!(nodes(&root, "block:dm-0").as_deref(), Ok("1"));
 }
 
+/// What Linux shows of a disk on a controller that can share it with others: the namespace is below its subsystem.
+#[test]
+fn a_disk_with_several_paths_is_where_its_controller_is() {
+    let capture = Capture::unpack("32em64t-2n8c+dax+nvme+mic+dimms");
+    let root = capture.root();
+    let subsystem = root.join("sys/devices/virtual/nvme-subsystem/nvme-subsys7");
+    let controller = root.join("sys/devices/pci0000:80/0000:80:02.2/0000:82:00.0/nvme/nvme7");
+    fs::create_dir_all(subsystem.join("nvme7n1")).unwrap();
+    fs::create_dir_all(&controller).unwrap();
+    symlink("../../../pci0000:80/0000:80:02.2/0000:82:00.0/nvme/nvme7", subsystem.join("nvme7")).unwrap();
+    symlink("../../nvme-subsys7", subsystem.join("nvme7n1/device")).unwrap();
+    let class = "../../devices/virtual/nvme-subsystem/nvme-subsys7/nvme7n1";
+    symlink(class, root.join("sys/class/block/nvme7n1")).unwrap();
+    assert_eq!(nodes(&root, "block:nvme7n1").as_deref(), Ok("1"));
+    let machine = Topology::from_root(&root).unwrap();
+    let disk = machine.devices().iter().find(|device| device.name == "nvme7n1").unwrap();
+    assert_eq!((disk.node.unwrap().0, disk.pci_address.as_deref()), (1, Some("0000:82:00.0")));
+}
+
 #[test]
 fn a_host_stands_for_the_interface_that_routes_there() {
     let capture = Capture::unpack("32em64t-2n8c+dax+nvme+mic+dimms");

@@ -13,7 +13,7 @@ pub struct Canvas<'a> {
 }
 
 /// More parts alike than this in one box are drawn as one line.
-const MOST_ALIKE: usize = 8;
+const MOST_ALIKE: usize = 16;
 /// Machines with more nodes than this are drawn with as little in each as possible; the table has the rest.
 const MOST_NODES_IN_FULL: usize = 16;
 

@@ -4,9 +4,10 @@ mod block;
 mod drawing;
 mod tables;
 
+use crate::commands::{Exit, exit};
 use crate::terminal;
 use block::{ASCII, BOX_DRAWING, Block, Line};
-use nodewise_topology::Topology;
+use nodewise_topology::{Error, ErrorKind, Topology};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,7 +21,9 @@ use std::process::ExitCode;
 #[command(after_help = "Examples:
   nodewise topo                     draw this machine
   nodewise topo --json | jq .nodes  the same as data
-  nodewise topo --from captures/db1 a machine captured by hwloc-gather-topology")]
+  nodewise topo --from captures/db1 a machine captured by hwloc-gather-topology
+
+Exit codes: 0, 1 the machine cannot be read, 2 usage, 77 reading is not permitted")]
 pub struct Args {
     /// Print JSON: nodes, packages, cores, caches, memory tiers, devices, settings; bytes and kernel numbers throughout
     #[arg(long)]
@@ -32,9 +35,10 @@ pub struct Args {
 
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let machine = match &args.from {
-        Some(root) => Topology::from_root(root)?,
-        None => Topology::live()?,
+        Some(root) => Topology::from_root(root),
+        None => Topology::live(),
     };
+    let machine = machine.map_err(explain)?;
     let text = if !args.json {
         render(&machine, terminal::width(), terminal::is_utf8())
     } else if terminal::is_terminal() {
@@ -46,6 +50,16 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     match anstream::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn explain(error: Error) -> anyhow::Error {
+    match error.kind() {
+        ErrorKind::PermissionDenied => {
+            let message = format!("{:#}", anyhow::Error::new(error));
+            Exit { code: exit::NOT_PERMITTED, message }.into()
+        }
+        _ => error.into(),
     }
 }
 
