@@ -4,6 +4,7 @@ use crate::error::{Error, ParseError};
 use crate::ids::NodeId;
 use crate::nodes::Node;
 use crate::root::Root;
+use crate::set::MAX_ID;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -120,7 +121,7 @@ pub(crate) fn node_of(root: &Root, nodes: &[Node], place: &Path) -> Result<Optio
         if let Some(text) = root.text(&format!("{ancestor}/numa_node"))? {
             let node = text.parse(|text| match text.parse::<i32>() {
                 Ok(-1) => Ok(None),
-                Ok(node) if node >= 0 => Ok(Some(NodeId(node.unsigned_abs()))),
+                Ok(node) if (0..=MAX_ID as i32).contains(&node) => Ok(Some(NodeId(node.unsigned_abs()))),
                 _ => Err(ParseError::new("a node number or -1", text)),
             })?;
             if node.is_some() {

@@ -1,7 +1,7 @@
 //! The one way files are read: below a root that is `/` or a captured tree.
 
 use crate::error::{Error, ErrorKind, ParseError};
-use crate::set::{Id, IdSet};
+use crate::set::{Id, IdSet, MAX_ID};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -91,10 +91,11 @@ impl Root {
         Ok(names)
     }
 
-    /// The numbers N of the entries `prefixN` of a directory, ascending.
+    /// The numbers N of the entries `prefixN` of a directory, ascending; without those no kernel gives.
     pub(crate) fn numbered(&self, below: &str, prefix: &str) -> Result<Vec<u32>, Error> {
         let names = self.names(below)?;
-        let mut numbers: Vec<u32> = names.iter().filter_map(|name| number_after(name, prefix)).collect();
+        let numbers = names.iter().filter_map(|name| number_after(name, prefix));
+        let mut numbers: Vec<u32> = numbers.filter(|&number| number <= MAX_ID).collect();
         numbers.sort_unstable();
         Ok(numbers)
     }

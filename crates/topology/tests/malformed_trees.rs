@@ -59,6 +59,11 @@ fn the_error_names_file_line_and_what_was_expected() {
             ":1: expected a node number or -1, found 'one'",
         ),
         (
+            "sys/bus/pci/devices/0000:82:00.0/numa_node".into(),
+            "2147483647",
+            ":1: expected a node number or -1, found '2147483647'",
+        ),
+        (
             "sys/bus/pci/devices/0000:05:00.0/vendor".into(),
             "\u{1}",
             ":1: expected a hexadecimal number like 0x020000, found '\\u{1}'",
@@ -105,6 +110,19 @@ fn a_missing_file_that_every_node_has_is_an_error() {
     fs::remove_file(&meminfo).unwrap();
     let error = Topology::from_root(&capture.root()).unwrap_err();
     assert_eq!((error.kind(), error.path()), (ErrorKind::NotFound, meminfo.as_path()));
+}
+
+/// Sets are bitmaps: such numbers would cost half a gigabyte each.
+#[test]
+fn numbers_no_kernel_gives_are_not_taken_for_ids() {
+    let capture = Capture::unpack("16em64t-4s2c2t-offlines");
+    let root = capture.root();
+    for dir in [format!("{CPU}/cpu4294967295"), format!("{NODE}/node4294967295"), format!("{CPU}/cpu017")] {
+        fs::create_dir(root.join(dir)).unwrap();
+    }
+    let machine = Topology::from_root(&root).unwrap();
+    assert_eq!(machine.online_cpus().to_string(), "0-1,3-4,6-12,15");
+    assert_eq!(machine.node_count(), 1);
 }
 
 #[test]
