@@ -21,20 +21,21 @@ pub struct Profiles {
     categories: usize,
     /// `categories` shares for each page, which sum to one.
     shares: Vec<f32>,
-    /// Of so many pages with a record one is here.
-    step: usize,
+    /// Whether all pages with a record are here.
+    complete: bool,
 }
 
 impl Profiles {
     /// The pages of a range that have a record.
     pub fn of(pages: &Pages, range: PageRange, round: u32) -> Self {
-        Self::every(pages.count(range.start.0, range.end.0).div_ceil(MOST).max(1), pages, range, round)
+        Self::some(MOST, pages, range, round)
     }
 
-    fn every(step: usize, pages: &Pages, range: PageRange, round: u32) -> Self {
+    fn some(most: usize, pages: &Pages, range: PageRange, round: u32) -> Self {
         let categories = 2 * pages.nodes();
-        let mut profiles = Self { pages: Vec::new(), categories, shares: Vec::new(), step };
-        for (page, record) in pages.range(range.start.0, range.end.0, round).step_by(step) {
+        let complete = pages.count(range.start.0, range.end.0) <= most;
+        let mut profiles = Self { pages: Vec::new(), categories, shares: Vec::new(), complete };
+        for (page, record) in pages.survey(range, most, round) {
             let total = record.total() as f32;
             if total > 0.0 {
                 profiles.pages.push((page, page + if record.is_huge() { HUGE_PAGE_PAGES } else { 1 }));
@@ -68,12 +69,12 @@ impl Profiles {
         bounds.push(self.pages.len());
         let addresses = (1..bounds.len() - 1).map(|i| {
             let at = bounds[i];
-            if self.step == 1 {
+            if self.complete {
                 return self.address(at);
             }
             let window =
                 PageRange::new(self.pages[at - 1].0, self.pages[(at + 1).min(self.pages.len() - 1)].1);
-            let all = Self::every(1, pages, window, round);
+            let all = Self::some(usize::MAX, pages, window, round);
             let border = all.border(&self.sum(bounds[i - 1], at), &self.sum(at, bounds[i + 1]));
             all.address(border)
         });
@@ -191,7 +192,7 @@ mod tests {
         for (at, p) in pages.iter().enumerate() {
             shares[at * 4 + owner(p.0)] = 1.0;
         }
-        Profiles { pages, categories: 4, shares, step: 1 }
+        Profiles { pages, categories: 4, shares, complete: true }
     }
 
     fn positions(profiles: &Profiles) -> Vec<usize> {

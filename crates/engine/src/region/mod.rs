@@ -66,6 +66,9 @@ impl Default for RegionSettings {
     }
 }
 
+/// Page records looked at to tell what a range is like.
+const SURVEYED: usize = 1 << 15;
+
 /// A falsely shared huge page with its evidence, as found.
 pub type FalseSharing = BTreeMap<u64, Vec<Part>>;
 
@@ -380,11 +383,13 @@ impl RegionMap {
             return;
         }
         let mut rest = self.page_sums(region.range);
+
         let (recent, records) = (u64::from(region.recent), self.pages.count(start.0, end.0) as u64);
         let bounds: Vec<u64> = std::iter::once(start.0).chain(cuts).chain([end.0]).collect();
         for bound in bounds.windows(2) {
             let range = PageRange::new(bound[0], bound[1]);
             let last = range.end == end;
+            let count = self.pages.count(range.start.0, range.end.0).max(1) as u64;
             let mine = self.page_sums(range);
             let share = |(&mine, &rest): (&f32, &f32)| match () {
                 () if last => 1.0,
@@ -393,7 +398,6 @@ impl RegionMap {
             };
             let shares: Vec<f32> = mine.iter().zip(&rest).map(share).collect();
             rest.iter_mut().zip(&mine).for_each(|(rest, mine)| *rest -= mine);
-            let count = self.pages.count(range.start.0, range.end.0).max(1) as u64;
             let mut part = Region {
                 range,
                 evidence: region.evidence.take(&shares),
@@ -416,7 +420,7 @@ impl RegionMap {
     /// `3 * nodes + 1` sums.
     fn page_sums(&self, range: PageRange) -> Vec<f32> {
         let mut sum = vec![0.0_f32; 3 * self.nodes + 1];
-        for (_, record) in self.page_records(range) {
+        for (_, record) in self.pages.survey(range, SURVEYED, self.round) {
             let total = record.total() as f32;
             if total > 0.0 {
                 for node in 0..self.nodes {
@@ -430,7 +434,10 @@ impl RegionMap {
                 }
             }
         }
-        sum
+        // As if all had been looked at.
+        let seen: f32 = sum[..2 * self.nodes].iter().sum();
+        let weight = self.pages.count(range.start.0, range.end.0) as f32 / seen.max(1.0);
+        sum.into_iter().map(|sum| sum * weight).collect()
     }
 
     /// Finds out which regions are shared and which are private page by page.
@@ -446,7 +453,7 @@ impl RegionMap {
                 self.regions[at].sharing = None;
                 continue;
             }
-            let sharing = Sharing::of(self.page_records(region.range), self.nodes);
+            let sharing = Sharing::of(self.pages.survey(region.range, SURVEYED, self.round), self.nodes);
             let records = self.pages.count(region.range.start.0, region.range.end.0);
             let region = &mut self.regions[at];
             region.sharing = Some(sharing);

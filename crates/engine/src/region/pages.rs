@@ -7,6 +7,7 @@
 use super::RegionSettings;
 use super::key::{Key, NO_NODE};
 use super::table::Table;
+use crate::PageRange;
 
 const STAMP: usize = 0;
 const HOME: usize = 2;
@@ -101,6 +102,20 @@ impl Pages {
     /// The records of pages in `start..end`.
     pub fn range(&self, start: u64, end: u64, round: u32) -> impl Iterator<Item = (u64, Page<'_>)> {
         self.table.positions(start, end).map(move |at| (self.table.pages()[at], self.at(at, round)))
+    }
+
+    /// The same, or of more than `most` only some, spread evenly: what a range is like shows in some thousands.
+    pub fn survey(&self, range: PageRange, most: usize, round: u32) -> impl Iterator<Item = (u64, Page<'_>)> {
+        let positions = self.table.positions(range.start.0, range.end.0);
+        let step = positions.len().div_ceil(most).max(1);
+        // One of each `step`, but not always the same: patterns repeat every so many pages.
+        let pick = move |k: usize| {
+            let any = (k as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+            positions.start + k * step + ((any * step as u64) >> 32) as usize
+        };
+        (0..self.count(range.start.0, range.end.0) / step)
+            .map(pick)
+            .map(move |at| (self.table.pages()[at], self.at(at, round)))
     }
 
     fn at(&self, at: usize, round: u32) -> Page<'_> {

@@ -58,6 +58,18 @@ impl Table {
         low + self.pages[low..high].partition_point(|&p| p < page)
     }
 
+    /// How many of the first `to` pages are below `page`: quick when it is near the end.
+    fn seek_back(&self, to: usize, page: u64) -> usize {
+        let mut step = 1;
+        let mut high = to;
+        while high >= step && self.pages[high - step] >= page {
+            high -= step;
+            step *= 2;
+        }
+        let low = high.saturating_sub(step);
+        low + self.pages[low..high].partition_point(|&p| p < page)
+    }
+
     /// Inserts records of pages that are not in the table; ascending. In place, from the back.
     pub fn insert(&mut self, new_pages: &[u64], new_bytes: &[u8]) {
         let (stride, old, new) = (self.stride, self.pages.len(), new_pages.len());
@@ -77,7 +89,7 @@ impl Table {
         while next > 0 {
             let page = new_pages[next - 1];
             // The run of old records above `page` moves up at once.
-            let keep = self.pages[..read].partition_point(|&p| p < page);
+            let keep = self.seek_back(read, page);
             let run = read - keep;
             self.pages.copy_within(keep..read, write - run);
             self.bytes.copy_within(keep * stride..read * stride, (write - run) * stride);
