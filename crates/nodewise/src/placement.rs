@@ -14,9 +14,13 @@ use std::process::{Child, Command};
 #[command(next_help_heading = "Placement (numactl's options)")]
 pub struct PlacementArgs {
     /// Run on the CPUs of these nodes
+    ///
+    /// NODES is a list like 0,2-3 or all. With + before it numbers count within what this process is allowed (+0-1), with !
+    /// it is all but these (!1). A device stands for its node: netdev:eth0, block:sda, pci:3b:00.0, ip:192.0.2.1,
+    /// or file: with a path; same is the list of the other option.
     #[arg(short = 'N', long, value_name = "NODES")]
     cpunodebind: Option<String>,
-    /// Run on these CPUs
+    /// Run on these CPUs, a list like 0-3,8, all, +0-3 or !0
     #[arg(short = 'C', long, value_name = "CPUS")]
     physcpubind: Option<String>,
     /// Allocate memory on these nodes only

@@ -159,19 +159,28 @@ fn a_guest_is_what_it_was_made_to_be() {
         echo always >/sys/kernel/mm/transparent_hugepage/enabled
         echo defer >/sys/kernel/mm/transparent_hugepage/defrag
         echo 1 >/proc/sys/kernel/numa_balancing
-        $NODEWISE topo --json && echo --- && $NODEWISE topo && echo --- && numactl -H";
+        $NODEWISE topo --json && echo --- && $NODEWISE topo && echo --- && numactl -H &&
+        echo --- && taskset -c 1 $NODEWISE topo";
     let output = nodewise_rig::Guest::new([node(2, 512), node(2, 256), node(1, 256), node(0, 128)])
         .distances(
             nodewise_rig::Distances::parse("10,20,30,17;20,10,30,28;30,30,10,30;17,28,30,10", 4).unwrap(),
         )
         .copy(&nodewise)
         .copy("/usr/bin/numactl")
+        .copy("/usr/bin/taskset")
         .exclusive(true)
         .output(std::process::Command::new("sh").args(["-c", script]).env("NODEWISE", &nodewise))
         .unwrap();
     let stdout = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status, 0, "{stdout}{}", String::from_utf8_lossy(&output.stderr));
-    let [machine, text, numactl] = stdout.split("---\n").collect::<Vec<_>>()[..] else { panic!("{stdout}") };
+    let [machine, text, numactl, confined] = stdout.split("---\n").collect::<Vec<_>>()[..] else {
+        panic!("{stdout}")
+    };
+    assert!(
+        confined.ends_with("\n\nthis process may use CPUs 1 and memory of nodes 0-3 only\n"),
+        "{confined}"
+    );
+    assert!(!text.contains("this process"), "{text}");
     let machine: Value = serde_json::from_str(machine).unwrap();
     check_against_numactl(&machine, text, numactl);
     let nodes = &machine["nodes"];

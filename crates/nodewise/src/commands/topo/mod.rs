@@ -7,7 +7,7 @@ mod tables;
 use crate::commands::{Exit, exit};
 use crate::terminal;
 use block::{ASCII, BOX_DRAWING, Block, Line};
-use nodewise_topology::{Error, ErrorKind, Topology};
+use nodewise_topology::{Allowed, Error, ErrorKind, Topology};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -40,7 +40,11 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let machine = machine.map_err(explain)?;
     let text = if !args.json {
-        render(&machine, terminal::width(), terminal::is_utf8())
+        let mut text = render(&machine, terminal::width(), terminal::is_utf8());
+        if args.from.is_none() {
+            text += &confinement(&machine)?;
+        }
+        text
     } else if terminal::is_terminal() {
         serde_json::to_string_pretty(&machine)? + "\n"
     } else {
@@ -61,6 +65,16 @@ fn explain(error: Error) -> anyhow::Error {
         }
         _ => error.into(),
     }
+}
+
+/// A line for processes in a container or under taskset, which may not use all that is drawn.
+fn confinement(machine: &Topology) -> anyhow::Result<String> {
+    let allowed = Allowed::of_this_thread(machine).map_err(explain)?;
+    if allowed == Allowed::everything(machine) {
+        return Ok(String::new());
+    }
+    let (cpus, nodes) = (allowed.cpus, allowed.memory_nodes);
+    Ok(format!("\nthis process may use CPUs {cpus} and memory of nodes {nodes} only\n"))
 }
 
 fn render(machine: &Topology, width: usize, utf8: bool) -> String {
