@@ -2,6 +2,7 @@
 
 use crate::initramfs::Initramfs;
 use crate::lock::Lock;
+use crate::qemu::Qemu;
 use crate::running::Running;
 use crate::{Accelerator, Distances, Error, ErrorKind, Node, kernel, program, qemu, shape};
 use std::ffi::OsStr;
@@ -166,8 +167,7 @@ impl Guest {
     /// its exit status: 128 + the signal's number when a signal ended it.
     pub fn run(&self, program: &Command, mut streams: Streams<'_>) -> Result<u8, Error> {
         shape::check(&self.nodes, self.distances.as_ref())?;
-        let (kernel, qemu) =
-            (kernel::choose(self.kernel.as_deref(), kernel::kernels())?, qemu::executable()?);
+        let (kernel, qemu) = (kernel::choose(self.kernel.as_deref(), kernel::kernels())?, Qemu::find()?);
         let directory = tempfile::Builder::new().prefix("nodewise-rig-").tempdir();
         let directory = directory.map_err(|error| Error::system("create a temporary directory", error))?;
         self.pack(program, &streams.stdin, &directory.path().join("initramfs"))?;

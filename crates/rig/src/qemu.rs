@@ -17,7 +17,7 @@ use std::{fmt, thread};
 pub enum Accelerator {
     /// The host's CPUs, by /dev/kvm.
     Kvm,
-    /// Software emulation, a host thread for each CPU.
+    /// Software emulation.
     Emulation,
 }
 
@@ -38,21 +38,59 @@ pub(crate) const LINES: [&str; 3] = ["out", "err", "control"];
 const LINE_PORTS: [(&str, &str); 3] = [("0x2f8", "3"), ("0x3e8", "5"), ("0x2e8", "7")];
 
 /// Kernel parameters of every guest: nothing that only costs time on a machine that lives for seconds.
-const PARAMETERS: &str = "console=ttyS0 panic=-1 mitigations=off nokaslr tsc=reliable random.trust_cpu=on";
+const PARAMETERS: &str = "console=ttyS0 panic=-1 mitigations=off tsc=reliable random.trust_cpu=on";
+/// For emulated ones: how far a delay loop counts in 4 ms, here that of a TSC with 2.5 GHz, this machine's being
+/// not far from that. Else each CPU measures it, fails to, and tries again: 2 of a 4-node guest's 5 s.
+const EMULATED_PARAMETERS: &str = "lpj=10000000";
 
-pub(crate) fn executable() -> Result<PathBuf, Error> {
-    crate::program::find("qemu-system-x86_64".as_ref(), Path::new("/")).map_err(|_| {
-        Error::new(
-            ErrorKind::NotInstalled,
-            "no QEMU: run 'make setup' in the nodewise sources, or 'apt-get install --no-install-recommends \
-             qemu-system-x86'",
-        )
-    })
+/// The QEMU of this machine.
+pub(crate) struct Qemu {
+    path: PathBuf,
+    /// Major and minor number.
+    version: (u32, u32),
+}
+
+impl Qemu {
+    pub fn find() -> Result<Self, Error> {
+        let path = crate::program::find("qemu-system-x86_64".as_ref(), Path::new("/")).map_err(|_| {
+            Error::new(
+                ErrorKind::NotInstalled,
+                "no QEMU: run 'make setup' in the nodewise sources, or 'apt-get install --no-install-recommends \
+                 qemu-system-x86'",
+            )
+        })?;
+        let output = Command::new(&path).arg("--version").output();
+        let output = output.map_err(|error| Error::file(ErrorKind::NotInstalled, "run", &path, error))?;
+        let version = version(&String::from_utf8_lossy(&output.stdout)).unwrap_or_default();
+        Ok(Qemu { path, version })
+    }
+
+    /// The emulated CPU is all QEMU knows, without five-level page tables, which only make walks longer.
+    ///
+    /// QEMU before 8.1 (Debian 12 has 7.2) has two bugs that each kill some boots:
+    /// - it computes a cmpxchg16b's result from flags it has not brought up to date, and an interrupt right
+    ///   after it saves and restores garbage. 13 of 40 boots panicked, most in the slab allocator, which
+    ///   uses it wherever CPUID has it;
+    /// - with a thread for each CPU, it may translate code while another CPU writes it, and keep what was
+    ///   there before. 2 of 80 boots met an int3 that the kernel had long replaced (Oops: int3).
+    fn emulation(&self) -> [&'static str; 4] {
+        if self.version < (8, 1) {
+            ["-accel", "tcg,thread=single", "-cpu", "max,la57=off,cx16=off"]
+        } else {
+            ["-accel", "tcg,thread=multi", "-cpu", "max,la57=off"]
+        }
+    }
+}
+
+/// The number in `QEMU emulator version 7.2.15 (Debian ...)`.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split_once("version ")?.1.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 /// The whole command that runs a guest. `directory` holds the sockets and the initramfs.
 pub(crate) fn command(
-    qemu: &Path,
+    qemu: &Qemu,
     accelerator: Accelerator,
     kernel: &Path,
     directory: &Path,
@@ -62,7 +100,9 @@ pub(crate) fn command(
 ) -> Command {
     let mut command = base(qemu, accelerator);
     command.arg("-kernel").arg(kernel).arg("-initrd").arg(directory.join("initramfs"));
-    command.arg("-append").arg([&[PARAMETERS.to_owned()], append].concat().join(" "));
+    let emulated = (accelerator == Accelerator::Emulation).then_some(EMULATED_PARAMETERS);
+    let parameters = std::iter::once(PARAMETERS).chain(emulated).chain(append.iter().map(String::as_str));
+    command.arg("-append").arg(parameters.collect::<Vec<_>>().join(" "));
     command.args(machine(nodes, distances));
     command.args(["-serial", "stdio"]); // the console
     for (index, (name, (port, interrupt))) in LINES.iter().zip(LINE_PORTS).enumerate() {
@@ -74,25 +114,19 @@ pub(crate) fn command(
     command
 }
 
-/// The emulated CPU: all QEMU knows, without five-level page tables, which only make page walks longer, and
-/// without cmpxchg16b. QEMU 7.2 (Debian 12) computes its result from flags it has not brought up to date, and
-/// an interrupt right after it saves and restores garbage: one boot in some twenty panicked in the slab
-/// allocator, which uses it wherever CPUID has it.
-const EMULATED_CPU: &str = "max,la57=off,cx16=off";
-
 /// setpriv takes QEMU down even when this process is killed with no chance to do so.
-fn base(qemu: &Path, accelerator: Accelerator) -> Command {
+fn base(qemu: &Qemu, accelerator: Accelerator) -> Command {
     let mut command = match crate::program::find("setpriv".as_ref(), Path::new("/")) {
         Ok(setpriv) => {
             let mut command = Command::new(setpriv);
-            command.args(["--pdeathsig", "KILL", "--"]).arg(qemu);
+            command.args(["--pdeathsig", "KILL", "--"]).arg(&qemu.path);
             command
         }
-        Err(_) => Command::new(qemu),
+        Err(_) => Command::new(&qemu.path),
     };
     match accelerator {
         Accelerator::Kvm => command.args(["-accel", "kvm", "-cpu", "host"]),
-        Accelerator::Emulation => command.args(["-accel", "tcg,thread=multi", "-cpu", EMULATED_CPU]),
+        Accelerator::Emulation => command.args(qemu.emulation()),
     };
     command.args(["-M", "pc", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
     // Its own process group: a terminal's Ctrl-C is for us to handle.
@@ -138,7 +172,7 @@ const KVM_PROBE_LIMIT: Duration = Duration::from_secs(2);
 
 /// KVM where a kernel really starts on it, else emulation. There are machines whose /dev/kvm opens, and
 /// even runs a few instructions, and then hangs. Found out once a process.
-pub(crate) fn accelerator(qemu: &Path, kernel: &Path) -> Accelerator {
+pub(crate) fn accelerator(qemu: &Qemu, kernel: &Path) -> Accelerator {
     static FOUND: OnceLock<Accelerator> = OnceLock::new();
     *FOUND.get_or_init(|| {
         let usable = OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
@@ -146,7 +180,7 @@ pub(crate) fn accelerator(qemu: &Path, kernel: &Path) -> Accelerator {
     })
 }
 
-fn kernel_starts(qemu: &Path, kernel: &Path) -> bool {
+fn kernel_starts(qemu: &Qemu, kernel: &Path) -> bool {
     let mut command = base(qemu, Accelerator::Kvm);
     command.arg("-kernel").arg(kernel).args(["-append", "earlyprintk=ttyS0 console=ttyS0"]);
     command.args(["-m", "256M", "-serial", "stdio"]).stderr(Stdio::null());
@@ -181,6 +215,17 @@ mod tests {
         assert!(arguments.contains("-numa node,nodeid=1,cpus=2-2,memdev=memory1"));
         assert!(arguments.contains("-numa node,nodeid=2,memdev=memory2"));
         assert!(arguments.contains("-numa dist,src=0,dst=2,val=17"));
+    }
+
+    #[test]
+    fn old_qemus_are_kept_from_their_bugs() {
+        let text = "QEMU emulator version 7.2.15 (Debian 1:7.2+dfsg-7+deb12u18)\nCopyright (c) 2003-2022";
+        assert_eq!(version(text), Some((7, 2)));
+        assert_eq!(version("QEMU emulator version 10.0.2\n"), Some((10, 0)));
+        assert_eq!(version("something else"), None);
+        let emulation = |version| Qemu { path: PathBuf::new(), version }.emulation().join(" ");
+        assert!(emulation((7, 2)).contains("thread=single -cpu max,la57=off,cx16=off"));
+        assert!(emulation((8, 1)).contains("thread=multi") && !emulation((10, 0)).contains("cx16"));
     }
 
     #[test]

@@ -16,7 +16,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 /// How often the stop flag is looked at.
 const TICK: Duration = Duration::from_millis(50);
 /// How much of the console an error shows, and how much is kept for it.
-const CONSOLE_LINES: usize = 15;
+const CONSOLE_LINES: usize = 40;
 const CONSOLE_BYTES: usize = 64 << 10;
 
 /// Where bytes came from.
