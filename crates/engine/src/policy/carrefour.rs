@@ -99,6 +99,18 @@ struct Spreading<'a> {
     waiting: Vec<f32>,
 }
 
+impl Spreading<'_> {
+    /// With the homes of this part, where they are known apart from those of the region.
+    fn reason(&self, rule: String, view: &View<'_>) -> Reason {
+        let mut reason = Carrefour::reason(rule, view, &self.region.evidence);
+        if self.done == 0 {
+            let known: f32 = self.region.evidence.homes().iter().sum();
+            reason.figures.homes = self.waiting.iter().map(|share| share * known.max(1.0)).collect();
+        }
+        reason
+    }
+}
+
 impl Carrefour {
     /// With these thresholds.
     #[must_use]
@@ -204,6 +216,17 @@ impl Carrefour {
         }
     }
 
+    /// How many intervals a region must have had one accessor: more where the accessors of much memory keep changing, and
+    /// more for memory that was found to be shared before.
+    fn intervals(&self, process: ProcessView<'_>, at: usize) -> u32 {
+        const PER_TURMOIL: f32 = 12.0;
+        const ONCE_SHARED: u32 = 4;
+        let least = self.settings.collocate_min_intervals;
+        let spread = process.history.spreads(process.map.regions()[at].range);
+        let factor = if spread.iter().any(|(_, spread)| spread.is_some()) { ONCE_SHARED } else { 1 };
+        least * factor + (PER_TURMOIL * process.map.turmoil()) as u32
+    }
+
     /// All pages of a region to its one accessor node.
     fn collocate(
         &self,
@@ -219,8 +242,7 @@ impl Carrefour {
             1 => self.settings.collocate_min_samples,
             _ => self.settings.collocate_min_region_samples,
         };
-        let known =
-            evidence.total() + 0.1 >= samples as f32 && region.age >= self.settings.collocate_min_intervals;
+        let known = evidence.total() + 0.1 >= samples as f32 && region.age >= self.intervals(process, at);
         if !self.collocating || !known {
             return;
         }
@@ -320,7 +342,8 @@ impl Carrefour {
         for part in list {
             for (home, leaving) in plan.iter().enumerate() {
                 // Below one percent it is noise.
-                if leaving.fraction < 0.01 || part.waiting[home] < 0.001 {
+                let pages = leaving.fraction * f64::from(part.waiting[home]) * part.range.pages() as f64;
+                if leaving.fraction < 0.01 || pages < 0.5 {
                     continue;
                 }
                 let most = leaving.weights.iter().copied().fold(0.0, f64::max);
@@ -340,7 +363,7 @@ impl Carrefour {
                         weights,
                         seed: view.seed,
                     }),
-                    reason: Self::reason(rule, view, &part.region.evidence),
+                    reason: part.reason(rule, view),
                 });
             }
         }
@@ -372,8 +395,12 @@ impl Carrefour {
                     continue;
                 }
                 Some(spread) => (spread.done, spread.waiting.clone()),
-                None if known > 0.0 => (0, homes.iter().map(|home| home / known).collect()),
-                None => continue,
+                // The part may be placed unlike the whole, when other parts were spread before.
+                None => match process.map.homes_in(range) {
+                    Some(shares) => (0, shares),
+                    None if known > 0.0 => (0, homes.iter().map(|home| home / known).collect()),
+                    None => continue,
+                },
             };
             if self.interleaving && done < BAND_END {
                 list.push(Spreading { process, region, range, done, waiting });

@@ -3,8 +3,8 @@
 //! The article moves a page with a probability equal to its home's share of the load, to a node chosen with weight (1 − share),
 //! by loads measured a second ago, for the pages it happened to sample. We decide for all pages of many regions at once; with the
 //! loads of a second ago that would overshoot. So the rule is applied to one small part of the pages after another, each seeing
-//! the loads the parts before it leave behind. Moves to a node that carries more than the home, and moves that cancel (as
-//! many from a to b as back) are not made: they cost and change nothing.
+//! the loads the parts before it leave behind. Only the outcome counts: a node either
+//! gives or receives, never both, so that no page goes over a third node and none is exchanged for another.
 
 /// Where the pages of one home should go.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,7 +22,6 @@ pub fn plan(loads: &[f64], movable: &[f64], targets: &[bool]) -> Vec<Leaving> {
     let nodes = loads.len();
     let mut now = loads.to_vec();
     let total: f64 = now.iter().sum();
-    let mut flows = vec![vec![0.0_f64; nodes]; nodes];
     if total > 0.0 {
         for _ in 0..STEPS {
             let share: Vec<f64> = now.iter().map(|load| (load / total).clamp(0.0, 1.0)).collect();
@@ -44,22 +43,19 @@ pub fn plan(loads: &[f64], movable: &[f64], targets: &[bool]) -> Vec<Leaving> {
                         continue;
                     }
                     let part = leaves * weights[to] / all;
-                    flows[home][to] += part;
                     now[home] -= part;
                     now[to] += part;
                 }
             }
         }
     }
-    (0..nodes)
-        .map(|home| {
-            let weights: Vec<f64> =
-                (0..nodes).map(|to| (flows[home][to] - flows[to][home]).max(0.0)).collect();
-            let leaves: f64 = weights.iter().sum();
-            let fraction = if movable[home] > 0.0 { (leaves / movable[home]).min(1.0) } else { 0.0 };
-            Leaving { fraction, weights }
-        })
-        .collect()
+    let weights: Vec<f64> = now.iter().zip(loads).map(|(now, before)| (now - before).max(0.0)).collect();
+    let leaving = |home: usize| {
+        let leaves = (loads[home] - now[home]).max(0.0);
+        let fraction = if movable[home] > 0.0 { (leaves / movable[home]).min(1.0) } else { 0.0 };
+        Leaving { fraction, weights: weights.clone() }
+    };
+    (0..nodes).map(leaving).collect()
 }
 
 #[cfg(test)]

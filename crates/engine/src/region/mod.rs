@@ -86,6 +86,7 @@ pub struct RegionMap {
     /// What one sample stood for in the last interval.
     weight: f32,
     outside: u64,
+    turmoil: f32,
     /// There are records nobody needs.
     stale: bool,
 }
@@ -105,6 +106,7 @@ impl RegionMap {
             round: 0,
             weight: 1.0,
             outside: 0,
+            turmoil: 0.0,
             stale: false,
         }
     }
@@ -120,6 +122,7 @@ impl RegionMap {
         self.decay();
         keys.sort_unstable();
         self.count(keys);
+        self.feel_turmoil();
         self.track(keys);
         self.split();
         self.merge();
@@ -139,6 +142,13 @@ impl RegionMap {
     #[must_use]
     pub fn only_accessor(&self, region: &Region) -> Option<usize> {
         region.evidence.only_accessor(self.settings.min_accessor_share)
+    }
+
+    /// Share of recent samples that contradicted what was known of their region, 0 to 1: how little a few intervals of the
+    /// same accessor mean.
+    #[must_use]
+    pub const fn turmoil(&self) -> f32 {
+        self.turmoil
     }
 
     /// How many accesses a sample of the last interval stood for.
@@ -162,6 +172,19 @@ impl RegionMap {
     /// The page records in a range.
     pub(crate) fn page_records(&self, range: PageRange) -> impl Iterator<Item = (u64, Page<'_>)> {
         self.pages.range(range.start.0, range.end.0, self.round)
+    }
+
+    /// The homes of the recorded pages of a range as last sampled, as shares by node; none if there are too few.
+    pub(crate) fn homes_in(&self, range: PageRange) -> Option<Vec<f32>> {
+        const FEW: f32 = 16.0;
+        let mut homes = vec![0.0; self.nodes];
+        for (_, record) in self.pages.survey(range, SURVEYED, self.round) {
+            if let Some(home) = record.home().filter(|&home| usize::from(home) < self.nodes) {
+                homes[usize::from(home)] += 1.0;
+            }
+        }
+        let known: f32 = homes.iter().sum();
+        (known >= FEW).then(|| homes.into_iter().map(|home| home / known).collect())
     }
 
     /// The range a decision about a region covers: evidence reaches one spacing beyond the outermost samples, or to the
@@ -314,6 +337,20 @@ impl RegionMap {
         }
         self.outside += (keys.len() - at) as u64;
         self.regions = regions;
+    }
+
+    /// Follows how much of what is seen contradicts what was known.
+    fn feel_turmoil(&mut self) {
+        const HALF_LIFE_INTERVALS: f32 = 4.0;
+        let sum = |unlike: bool| -> f32 {
+            let counted = self.regions.iter().filter(|region| !unlike || region.unlike);
+            counted.map(|region| region.recent as f32).sum()
+        };
+        let (all, unlike) = (sum(false), sum(true));
+        if all > 0.0 {
+            let keep = 0.5_f32.powf(1.0 / HALF_LIFE_INTERVALS);
+            self.turmoil = self.turmoil * keep + (1.0 - keep) * unlike / all;
+        }
     }
 
     /// Makes regions of samples that no region holds, cut where more than `gap` pages have none.

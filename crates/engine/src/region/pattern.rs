@@ -23,6 +23,8 @@ pub struct Region {
     pub age: u32,
     /// New, cut or changed in the last interval it was sampled.
     pub(crate) unsettled: bool,
+    /// Changed in the last interval it was sampled.
+    pub(crate) unlike: bool,
     /// Which of its pages have records of their own.
     pub(crate) records: Records,
     /// What the records tell.
@@ -56,6 +58,7 @@ impl Region {
             recent: keys.len() as u32,
             age: 1,
             unsettled: true,
+            unlike: false,
             records: Records::None,
             sharing: None,
             forgot: None,
@@ -69,8 +72,9 @@ impl Region {
             return;
         }
         let fresh = Evidence::from_keys(keys, nodes);
-        self.unsettled = self.unlike(&fresh);
-        if self.unsettled && self.gives_up(&fresh, round) {
+        self.unlike = self.is_unlike(&fresh);
+        self.unsettled = self.unlike;
+        if self.unlike && self.gives_up(&fresh, round) {
             self.evidence.scale(0.0);
             self.forgot = Some(round);
         }
@@ -81,7 +85,7 @@ impl Region {
     }
 
     /// Whether new samples come from other nodes than could be expected.
-    fn unlike(&self, fresh: &Evidence) -> bool {
+    fn is_unlike(&self, fresh: &Evidence) -> bool {
         const FEW: f32 = 4.0;
         let (g, degrees) = self.evidence.divergence(fresh, false);
         fresh.total() >= FEW && g > 12.0 + 4.0 * degrees

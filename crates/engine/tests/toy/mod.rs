@@ -40,6 +40,9 @@ pub type Pattern = Box<dyn Fn(u64, u64) -> Option<(u8, Access)>>;
 pub enum Sampling {
     /// Like hint faults: this share of the pages, in percent, gives one sample each an interval; reads and writes look alike.
     HintFaults { percent: u64 },
+    /// Hint faults while all nodes sweep over all pages, each beginning elsewhere: at each scan, whoever comes first
+    /// faults on a long run of pages. The pattern only says whether a page is used and how.
+    Sweeps { scans: u64 },
     /// Like a hardware sampler: so many samples an interval, at random pages; reads and writes are told apart.
     Hardware { samples: u64 },
 }
@@ -142,7 +145,7 @@ impl Toy {
     fn sample(&mut self, page: u64, samples: &mut Vec<Sample>) {
         let random = self.random.next();
         let Some((node, access)) = (self.pattern)(page, random) else { return };
-        let hint = matches!(self.sampling, Sampling::HintFaults { .. });
+        let hint = !matches!(self.sampling, Sampling::Hardware { .. });
         samples.push(Sample {
             time_ns: self.now_ns,
             address: VirtAddr(page * PAGE_BYTES + random % PAGE_BYTES),
@@ -235,6 +238,18 @@ impl Machine for Toy {
                     }
                 }
             }
+            Sampling::Sweeps { scans } => {
+                let nodes = self.free.len();
+                for _ in 0..scans {
+                    let begin = self.random.below(pages.len() as u64) as usize;
+                    for (at, &page) in pages.iter().enumerate() {
+                        let first = (at + begin) % pages.len() * nodes / pages.len();
+                        let before = samples.len();
+                        self.sample(page, &mut samples);
+                        samples[before..].iter_mut().for_each(|s| s.accessor = NodeIndex(first as u8));
+                    }
+                }
+            }
             Sampling::Hardware { samples: count } => {
                 for _ in 0..count.min(count * pages.len() as u64) {
                     let page = pages[self.random.below(pages.len() as u64) as usize];
@@ -247,7 +262,7 @@ impl Machine for Toy {
             samples.swap(i, self.random.below(i as u64 + 1) as usize);
         }
         let rate = match self.sampling {
-            Sampling::HintFaults { .. } => Measure::Proxy(samples.len() as f64),
+            Sampling::HintFaults { .. } | Sampling::Sweeps { .. } => Measure::Proxy(samples.len() as f64),
             Sampling::Hardware { .. } => Measure::Measured(if samples.is_empty() { 0.0 } else { 500.0 }),
         };
         let total = self.topology.nodes().iter().map(|node| node.memory_total_bytes).collect();
