@@ -45,12 +45,12 @@ pub fn metrics<'a>(
     let (lar, loads, error) = match &measured {
         Some((Some(lar), loads, standing)) => {
             let (lar, loads) = (*lar, loads.clone());
-            let loads_measure = if matches!(counters.traffic, Measure::Measured(_)) {
-                Measure::Measured(loads)
+            if matches!(counters.traffic, Measure::Measured(_)) {
+                (standing(lar), Measure::Measured(loads), 0.0)
             } else {
-                Measure::Estimated(loads)
-            };
-            (standing(lar), loads_measure, 0.0)
+                let error = 100.0 * ((nodes as f64 - 1.0) / loads.iter().sum::<f64>()).sqrt();
+                (standing(lar), Measure::Estimated(loads), error)
+            }
         }
         _ if measured.is_none() && estimate.samples >= MIN_SAMPLES => {
             let lar = 100.0 * estimate.local / estimate.located;

@@ -3,9 +3,9 @@
 
 mod error;
 pub mod kernel;
+mod known_homes;
 mod machine;
 pub mod mover;
-mod presence;
 pub mod process;
 pub mod sampler;
 pub mod settings;

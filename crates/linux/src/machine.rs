@@ -1,14 +1,14 @@
 //! [`LinuxMachine`]: the engine's window on the running system.
 
 use crate::kernel::{LiveKernel, now_ns};
+use crate::known_homes::KnownHomes;
 use crate::mover::{Job, Kernel as _, Mover, MoverSettings};
-use crate::presence::Presence;
 use crate::process::{Processes, ReadCost};
 use crate::sampler::Sampler;
 use crate::{Error, ErrorKind};
 use nodewise_engine::{
     Action, Counters, Decision, Machine, Mapping, MappingKind, Measure, Observation, Outcome, PageNumber,
-    PageSize, Pid, ProcessState, Sample, SamplingRate,
+    PageSize, Pid, ProcessState, Sample, SamplingRate, TrafficMatrix,
 };
 use nodewise_sys::MoveFlags;
 use nodewise_topology::{NodeId, NodeIndex, Topology};
@@ -57,7 +57,7 @@ pub struct LinuxMachine {
     mover: Mover<LiveKernel>,
     settings: MachineSettings,
     samples: Vec<Sample>,
-    presence: BTreeMap<Pid, Presence>,
+    known_homes: BTreeMap<Pid, KnownHomes>,
     huge: HugeCache,
     interval_began_ns: u64,
     losses_before: u64,
@@ -85,7 +85,7 @@ impl LinuxMachine {
             mover: Mover::new(LiveKernel::default(), settings.mover, node_bytes),
             settings,
             samples: Vec::new(),
-            presence: BTreeMap::new(),
+            known_homes: BTreeMap::new(),
             huge: HugeCache::default(),
             interval_began_ns: now_ns(),
             losses_before: 0,
@@ -136,68 +136,80 @@ impl LinuxMachine {
         self.sampler.close()
     }
 
-    /// Leaves out the faults that allocated their page, in processes that were followed from their start. In others every
-    /// page is taken to have been there before.
-    fn drop_first_touches(&mut self) {
+    /// Keeps what is known of pages in step with the processes: nothing of one that executed another program, nothing of
+    /// what was unmapped, and all there is (within bounds) of one that ran before we came.
+    fn update_known_homes(&mut self) {
+        let Self { known_homes, processes, mover, topology, totals, .. } = self;
+        known_homes.retain(|&pid, _| processes.contains(pid));
+        for process in processes.iter() {
+            if process.fresh {
+                known_homes.remove(&process.pid);
+            }
+            let Some(mappings) = &process.mappings else { continue };
+            let is_new = !known_homes.contains_key(&process.pid);
+            let known = known_homes.entry(process.pid).or_default();
+            known.keep_mapped(mappings);
+            if !is_new || process.from_the_start {
+                continue;
+            }
+            let pages = mappings
+                .iter()
+                .filter(|m| m.kind != MappingKind::File)
+                .flat_map(|m| m.range.start.0..m.range.end.0);
+            let addresses: Vec<u64> =
+                pages.take(SURVEY_PAGES).map(|page| PageNumber(page).address().0).collect();
+            totals.homes_queried += addresses.len() as u64;
+            let homes = query(mover.kernel(), topology, process.pid, &addresses);
+            let pages = addresses.iter().map(|&address| nodewise_engine::VirtAddr(address).page());
+            known.note(pages.zip(homes));
+        }
+    }
+
+    /// Leaves out faults that allocated their page, asks the kernel where the sampled pages are now, and how large they
+    /// are. Returns the traffic that the samples met: accesses by accessor and by the home before the fault.
+    fn locate(&mut self) -> TrafficMatrix {
+        let mut traffic = TrafficMatrix::new(self.topology.node_count());
         self.samples.sort_unstable_by_key(|s| (s.pid, s.address.page(), s.time_ns));
-        for process in self.processes.iter().filter(|process| process.fresh) {
-            self.presence.remove(&process.pid);
-        }
-        self.presence.retain(|&pid, _| self.processes.contains(pid));
-        for process in self.processes.iter().filter(|process| process.from_the_start) {
-            let presence = self.presence.entry(process.pid).or_default();
-            if let Some(mappings) = &process.mappings {
-                presence.keep_mapped(mappings);
-            }
-        }
-        let before = self.samples.len();
-        let Self { samples, presence, huge, mover, .. } = self;
-        samples.retain(|s| {
-            let Some(presence) = presence.get_mut(&s.pid) else { return true };
-            let page = s.address.page();
-            let before = presence.note(page);
-            if !before && huge.look(mover.kernel(), s.pid, page) {
-                presence.note_huge(page);
-            }
-            before
-        });
-        self.totals.first_touches += (before - samples.len()) as u64;
-    }
-
-    /// Asks the kernel where the sampled pages are, and how large they are.
-    fn fill_homes(&mut self) {
-        let mut begin = 0;
-        while begin < self.samples.len() {
-            let pid = self.samples[begin].pid;
-            let end = begin + self.samples[begin..].partition_point(|s| s.pid == pid);
-            let mut pages: Vec<u64> =
-                self.samples[begin..end].iter().map(|s| s.address.page().address().0).collect();
-            pages.dedup();
-            let mut homes = vec![-1; pages.len()];
-            self.totals.homes_queried += pages.len() as u64;
-            for (pages, homes) in pages.chunks(QUERY_PAGES).zip(homes.chunks_mut(QUERY_PAGES)) {
-                // The process may be gone: then its homes stay unknown, and the next update drops it.
-                let _ = self.mover.kernel().query(pid.0, pages, homes);
-            }
+        let samples = std::mem::take(&mut self.samples);
+        for of_process in samples.chunk_by(|a, b| a.pid == b.pid) {
+            let pid = of_process[0].pid;
+            let from_the_start =
+                self.processes.iter().any(|process| process.pid == pid && process.from_the_start);
+            let mut addresses: Vec<u64> = of_process.iter().map(|s| s.address.page().address().0).collect();
+            addresses.dedup();
+            self.totals.homes_queried += addresses.len() as u64;
+            let homes = query(self.mover.kernel(), &self.topology, pid, &addresses);
+            let known = self.known_homes.entry(pid).or_default();
             let mappings = self.mappings.get(&pid).map_or(&[][..], Vec::as_slice);
-            let mut at = 0;
-            for sample in &mut self.samples[begin..end] {
-                let page = sample.address.page();
-                while pages[at] != page.address().0 {
-                    at += 1;
-                }
-                let home = u32::try_from(homes[at]).ok().map(NodeId);
-                sample.home = home.and_then(|id| self.topology.index_of(id));
+            for (of_page, &home) in
+                of_process.chunk_by(|a, b| a.address.page() == b.address.page()).zip(&homes)
+            {
+                let page = of_page[0].address.page();
+                let before = known.get(page);
                 let may_be_huge = mapping_of(mappings, page).is_none_or(|m| m.kind != MappingKind::File);
-                if may_be_huge && self.huge.look(self.mover.kernel(), pid, page) {
-                    sample.page_size = PageSize::Huge;
+                let huge = may_be_huge && self.huge.look(self.mover.kernel(), pid, page);
+                if let Some(home) = home.filter(|_| huge) {
+                    known.note_huge(page, home);
+                }
+                let allocates = before.is_none() && from_the_start;
+                self.totals.first_touches += u64::from(allocates);
+                // The first fault may have moved the page, so only it met the home before; memory is allocated where it is first
+                // touched, unless a policy says otherwise.
+                let mut met = if allocates { Some(of_page[0].accessor) } else { before.or(home) };
+                for sample in &of_page[usize::from(allocates)..] {
+                    if let Some(met) = std::mem::replace(&mut met, home) {
+                        traffic.add(sample.accessor, met, f64::from(sample.weight));
+                    }
+                    let page_size = if huge { PageSize::Huge } else { PageSize::Base };
+                    self.samples.push(Sample { home, page_size, ..*sample });
                 }
             }
-            begin = end;
+            known.note(addresses.iter().map(|&address| nodewise_engine::VirtAddr(address).page()).zip(homes));
         }
+        traffic
     }
 
-    fn counters(&mut self, duration_ns: u64) -> Counters {
+    fn counters(&mut self, duration_ns: u64, traffic: TrafficMatrix) -> Counters {
         let migrated = pages_migrated_by_kernel();
         let moved_by_kernel = migrated.saturating_sub(self.migrated_before);
         self.migrated_before = migrated;
@@ -206,7 +218,11 @@ impl LinuxMachine {
         let free_bytes =
             self.topology.nodes().iter().map(|node| crate::kernel::free_bytes(node.id).unwrap_or(0));
         Counters {
-            traffic: Measure::Unknown,
+            traffic: if traffic.total() >= TRAFFIC_SAMPLES {
+                Measure::Estimated(traffic)
+            } else {
+                Measure::Unknown
+            },
             access_rate: if self.sampler.is_proportional() { Measure::Unknown } else { Measure::Proxy(rate) },
             read_percent: Measure::Unknown,
             latency_cycles: Measure::Unknown,
@@ -292,12 +308,12 @@ impl Machine for LinuxMachine {
         self.huge.next_interval(&self.processes);
         let processes = &self.processes;
         self.samples.retain(|sample| processes.contains(sample.pid));
-        self.drop_first_touches();
-        self.fill_homes();
+        self.update_known_homes();
+        let traffic = self.locate();
         let end_ns = now_ns();
         let duration_ns = end_ns.saturating_sub(self.interval_began_ns);
         self.interval_began_ns = end_ns;
-        let counters = self.counters(duration_ns);
+        let counters = self.counters(duration_ns, traffic);
         let losses = self.sampler.losses();
         let lost = losses.lost + losses.malformed;
         let samples_lost = lost.saturating_sub(self.losses_before);
@@ -328,6 +344,26 @@ impl Machine for LinuxMachine {
 
 /// Pages in one query: about 0.3 ms.
 const QUERY_PAGES: usize = 4096;
+/// Pages of a process that ran before we came whose homes are asked for at once: 1 GiB, about 20 ms.
+const SURVEY_PAGES: usize = 1 << 18;
+/// Fewer samples in an interval say too little about its traffic; the engine then goes by what it remembers.
+const TRAFFIC_SAMPLES: f64 = 100.0;
+
+/// Where pages are. None: not present, or the process is gone, which the next update will notice.
+fn query(
+    kernel: &mut LiveKernel,
+    topology: &Topology,
+    pid: Pid,
+    addresses: &[u64],
+) -> Vec<Option<NodeIndex>> {
+    let mut homes = vec![-1; addresses.len()];
+    for (addresses, homes) in addresses.chunks(QUERY_PAGES).zip(homes.chunks_mut(QUERY_PAGES)) {
+        if kernel.query(pid.0, addresses, homes).is_err() {
+            homes.fill(-1);
+        }
+    }
+    homes.iter().map(|&home| topology.index_of(NodeId(u32::try_from(home).ok()?))).collect()
+}
 
 fn mapping_of(mappings: &[Mapping], page: PageNumber) -> Option<&Mapping> {
     let after = mappings.partition_point(|mapping| mapping.range.start <= page);

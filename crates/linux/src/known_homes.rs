@@ -1,0 +1,152 @@
+//! Where each page of a process was when it was last seen.
+//!
+//! This tells two things that a fault alone does not. The first fault on a page allocates it and says nothing about who uses it
+//! later, while every further one is a hint fault. And a hint fault may itself have moved the page (the kernel
+//! migrates in the fault handler), so that asking afterwards finds it local: where it was before is what the access met.
+
+use nodewise_engine::{HUGE_PAGE_PAGES, Mapping, PageNumber};
+use nodewise_topology::NodeIndex;
+use std::collections::HashMap;
+
+/// The last known home of the pages of one process. Takes memory by the pattern, not by the page: a 2 MiB block whose pages are
+/// all at one node takes a few bytes.
+#[derive(Debug, Default)]
+pub(crate) struct KnownHomes {
+    /// By the first page of each 2 MiB.
+    blocks: HashMap<u64, Block>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Block {
+    Same(u8),
+    Each(Box<[u8; PAGES]>),
+}
+
+const PAGES: usize = HUGE_PAGE_PAGES as usize;
+/// Not known to be present.
+const ABSENT: u8 = u8::MAX;
+
+impl Block {
+    fn homes(&self) -> [u8; PAGES] {
+        match self {
+            Self::Same(home) => [*home; PAGES],
+            Self::Each(homes) => **homes,
+        }
+    }
+
+    fn from_homes(homes: [u8; PAGES]) -> Self {
+        if homes.iter().all(|&home| home == homes[0]) {
+            Self::Same(homes[0])
+        } else {
+            Self::Each(Box::new(homes))
+        }
+    }
+}
+
+impl KnownHomes {
+    /// Where the page was; none if it was not known to be there.
+    pub(crate) fn get(&self, page: PageNumber) -> Option<NodeIndex> {
+        let home = match self.blocks.get(&page.huge().0)? {
+            Block::Same(home) => *home,
+            Block::Each(homes) => homes[(page.0 % HUGE_PAGE_PAGES) as usize],
+        };
+        (home != ABSENT).then_some(NodeIndex(home))
+    }
+
+    /// Notes where pages are now, in page order; none: not present any more.
+    pub(crate) fn note(&mut self, pages: impl Iterator<Item = (PageNumber, Option<NodeIndex>)>) {
+        let mut pages = pages.peekable();
+        while let Some(&(PageNumber(first), _)) = pages.peek() {
+            let block = PageNumber(first).huge();
+            let mut homes = self.blocks.get(&block.0).map_or([ABSENT; PAGES], Block::homes);
+            while let Some((page, home)) = pages.next_if(|(page, _)| page.huge() == block) {
+                homes[(page.0 % HUGE_PAGE_PAGES) as usize] = home.map_or(ABSENT, |home| home.0);
+            }
+            match Block::from_homes(&homes) {
+                Block::Same(ABSENT) => self.blocks.remove(&block.0),
+                known => self.blocks.insert(block.0, known),
+            };
+        }
+    }
+
+    /// Notes that a whole huge page is at one node.
+    pub(crate) fn note_huge(&mut self, page: PageNumber, home: NodeIndex) {
+        self.blocks.insert(page.huge().0, Block::Same(home.0));
+    }
+
+    /// Forgets what lies outside of these mappings (in address order): if it is mapped again, it is allocated again.
+    pub(crate) fn keep_mapped(&mut self, mappings: &[Mapping]) {
+        let mapping_at = |page: u64| {
+            let after = mappings.partition_point(|mapping| mapping.range.start.0 <= page);
+            mappings[..after].last().filter(|mapping| page < mapping.range.end.0)
+        };
+        self.blocks.retain(|&first, block| {
+            if mapping_at(first).is_some_and(|mapping| first + HUGE_PAGE_PAGES <= mapping.range.end.0) {
+                return true;
+            }
+            let mut homes = block.homes();
+            for (page, home) in (first..).zip(&mut homes) {
+                if mapping_at(page).is_none() {
+                    *home = ABSENT;
+                }
+            }
+            *block = Block::from_homes(&homes);
+            *block != Block::Same(ABSENT)
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodewise_engine::{MappingKind, PageRange};
+
+    fn mapping(start: u64, end: u64) -> Mapping {
+        Mapping { range: PageRange::new(start, end), writable: true, kind: MappingKind::Anonymous }
+    }
+
+    fn note(known: &mut KnownHomes, pages: std::ops::Range<u64>, home: u8) {
+        known.note(pages.map(|page| (PageNumber(page), Some(NodeIndex(home)))));
+    }
+
+    #[test]
+    fn remembers_where_pages_were() {
+        let mut known = KnownHomes::default();
+        assert_eq!(known.get(PageNumber(7)), None);
+        note(&mut known, 0..700, 1);
+        note(&mut known, 600..1100, 2);
+        for page in 0..1200 {
+            let home = [(600, Some(1)), (1100, Some(2)), (1200, None)]
+                .iter()
+                .find(|(end, _)| page < *end)
+                .unwrap()
+                .1;
+            assert_eq!(known.get(PageNumber(page)), home.map(NodeIndex), "{page}");
+        }
+        known.note([(PageNumber(3), None)].into_iter());
+        assert_eq!(known.get(PageNumber(3)), None);
+        known.note_huge(PageNumber(5), NodeIndex(3));
+        assert_eq!(known.get(PageNumber(3)), Some(NodeIndex(3)));
+    }
+
+    #[test]
+    fn a_block_of_one_home_is_small() {
+        let mut known = KnownHomes::default();
+        note(&mut known, 0..300, 1);
+        assert!(matches!(known.blocks[&0], Block::Each(_)));
+        note(&mut known, 300..512, 1);
+        assert_eq!(known.blocks[&0], Block::Same(1));
+    }
+
+    #[test]
+    fn what_was_unmapped_is_new_again() {
+        let mut known = KnownHomes::default();
+        note(&mut known, 0..2048, 0);
+        known.keep_mapped(&[mapping(0, 512), mapping(600, 700), mapping(1024, 1536)]);
+        for page in 0..2048 {
+            let mapped = page < 512 || (600..700).contains(&page) || (1024..1536).contains(&page);
+            assert_eq!(known.get(PageNumber(page)).is_some(), mapped, "{page}");
+        }
+        assert_eq!(known.blocks.len(), 3);
+    }
+}
