@@ -34,11 +34,11 @@ impl Block {
         }
     }
 
-    fn from_homes(homes: [u8; PAGES]) -> Self {
+    fn from_homes(homes: &[u8; PAGES]) -> Self {
         if homes.iter().all(|&home| home == homes[0]) {
             Self::Same(homes[0])
         } else {
-            Self::Each(Box::new(homes))
+            Self::Each(Box::new(*homes))
         }
     }
 }
