@@ -2,7 +2,7 @@
 
 use assert_cmd::cargo::cargo_bin;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
@@ -149,4 +149,43 @@ fn not_even_kill_9_leaves_anything() {
 fn the_time_limit_has_timeouts_status() {
     let (code, message) = outcome(&["--nodes", "1", "--time-limit", "0.5", "--", "sleep", "1000"]);
     assert_eq!((code, message.as_str()), (Some(124), "nodewise: the time limit of 0.5 s was reached\n"));
+}
+
+/// Under script(1) of bsdutils, which gives a command a terminal and, with -e, exits with its status.
+#[test]
+fn a_shell_in_the_guest_has_this_terminal() {
+    let command = format!("{} rig -t --nodes 1 -- sh", cargo_bin("nodewise").display());
+    let mut child = Command::new("script")
+        .args(["-q", "-e", "-c", &format!("stty rows 33 cols 99; exec {command}"), "/dev/null"])
+        .env("NODEWISE_RIG_EXCLUSIVE", "1")
+        .env("PS1", "")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut keys = child.stdin.take().unwrap();
+    // Typed ahead; the guest's terminal echoes what it gets, so that what is printed is told from what is typed
+    // by the sum.
+    keys.write_all(b"tty; stty size; echo $((6 * 7))ready; sleep 1000\n").unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut until = |mark: &str| {
+        let mut seen = String::new();
+        while !seen.contains(mark) {
+            assert_ne!(output.read_line(&mut seen).unwrap(), 0, "{mark} does not come: {seen}");
+        }
+        seen
+    };
+    let seen = until("42ready");
+    assert!(seen.contains("/dev/ttyS1\r\n33 99\r\n"), "{seen}");
+    keys.write_all(b"\x03").unwrap(); // Ctrl-C ends sleep, in the guest
+    keys.write_all(b"echo $((50 + 6))on; exit 3\n").unwrap();
+    until("56on");
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+}
+
+#[test]
+fn a_terminal_needs_a_terminal() {
+    let (code, message) = outcome(&["-t", "--", "sh"]);
+    assert_eq!(code, Some(2));
+    assert_eq!(message, "nodewise: --terminal: standard input and output are not a terminal\n");
 }

@@ -64,11 +64,11 @@ impl<W: Write> Writer<W> {
         self.pad()
     }
 
-    /// Writes the trailer and gives the writer back.
-    pub fn finish(mut self) -> io::Result<W> {
+    /// Writes the trailer and returns how many bytes the archive has.
+    pub fn finish(mut self) -> io::Result<u64> {
         self.header(Path::new("TRAILER!!!"), 0, 0, (0, 0))?;
         self.out.flush()?;
-        Ok(self.out)
+        Ok(self.written)
     }
 
     fn header(&mut self, path: &Path, mode: u32, size: u64, (major, minor): (u32, u32)) -> io::Result<()> {
@@ -125,12 +125,13 @@ mod tests {
 
     #[test]
     fn debians_cpio_lists_types_and_sizes() {
-        let mut writer = Writer::new(Vec::new());
+        let mut archive = Vec::new();
+        let mut writer = Writer::new(&mut archive);
         writer.directory(Path::new("/etc"), 0o755).unwrap();
         writer.file(Path::new("/etc/motd"), 0o640, 3, &mut &b"hey"[..]).unwrap();
         writer.symlink(Path::new("/etc/issue"), OsStr::new("motd")).unwrap();
         writer.character_device(Path::new("/console"), 0o600, (5, 1)).unwrap();
-        let archive = writer.finish().unwrap();
+        assert_eq!(writer.finish().unwrap(), archive.len() as u64);
         let listing = cpio(&["-tv", "--quiet", "--numeric-uid-gid"], Path::new("/"), &archive);
         let lines: Vec<Vec<&str>> = listing.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[0][0], "drwxr-xr-x");
@@ -154,13 +155,14 @@ mod tests {
         ) {
             let files: BTreeMap<String, Vec<u8>> =
                 files.into_iter().filter(|(name, _)| name != "." && name != ".." && name != "TRAILER!!!").collect();
-            let mut writer = Writer::new(Vec::new());
+            let mut archive = Vec::new();
+            let mut writer = Writer::new(&mut archive);
             writer.directory(Path::new("d"), 0o755).unwrap();
             for (name, content) in &files {
                 let path = Path::new("/d").join(name);
                 writer.file(&path, 0o644, content.len() as u64, &mut &content[..]).unwrap();
             }
-            let archive = writer.finish().unwrap();
+            writer.finish().unwrap();
             let directory = tempfile::tempdir().unwrap();
             cpio(&["-i", "--quiet"], directory.path(), &archive);
             let unpacked: BTreeMap<String, Vec<u8>> = fs::read_dir(directory.path().join("d"))

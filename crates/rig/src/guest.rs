@@ -6,7 +6,7 @@ use crate::qemu::Qemu;
 use crate::running::Running;
 use crate::{Accelerator, Distances, Error, ErrorKind, Node, kernel, program, qemu, shape};
 use std::ffi::OsStr;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,8 +40,22 @@ pub struct Streams<'a> {
     pub console: Option<&'a mut dyn Write>,
     /// Called as the run goes from one stage to the next.
     pub progress: Option<&'a mut dyn FnMut(Stage)>,
+    /// Where given, the program gets a terminal, as large as this one: its input comes from here, and all
+    /// its output goes to `stdout`; `stdin` and `stderr` are not used.
+    pub terminal: Option<Terminal>,
     /// When somebody sets this, the guest is ended at once and the run is an error.
     pub stop: &'a AtomicBool,
+}
+
+/// A terminal for the program.
+pub struct Terminal {
+    /// Keys, byte by byte as a terminal in raw mode gives them. Read by a thread that outlives the run until
+    /// its next read returns.
+    pub keys: Box<dyn Read + Send>,
+    /// Height in lines.
+    pub rows: u16,
+    /// Width in characters.
+    pub columns: u16,
 }
 
 /// How far a run has come.
@@ -68,6 +82,8 @@ pub struct Output {
 
 /// Set to anything but `0`, every guest is exclusive.
 const EXCLUSIVE_VARIABLE: &str = "NODEWISE_RIG_EXCLUSIVE";
+/// What is not there for files: the kernel and what it reserves at boot.
+const KERNEL_MIB: u64 = 64;
 /// Emulated on a busy machine, 8 nodes take some 20 s.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
@@ -155,8 +171,8 @@ impl Guest {
     /// Runs a program of this machine in the guest, as root, and collects its output.
     ///
     /// Of `program`, the name (looked up in PATH), the arguments, the variables set explicitly and the
-    /// working directory count. The guest has no other variables than PATH, HOME, TERM and, where set
-    /// here, `LD_LIBRARY_PATH`.
+    /// working directory count. The guest has no other variables than PATH, HOME and, where set here, TERM
+    /// and `LD_LIBRARY_PATH`.
     pub fn output(&self, program: &Command) -> Result<Output, Error> {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let status = self.run(program, Streams::new(&mut stdout, &mut stderr))?;
@@ -170,7 +186,7 @@ impl Guest {
         let (kernel, qemu) = (kernel::choose(self.kernel.as_deref(), kernel::kernels())?, Qemu::find()?);
         let directory = tempfile::Builder::new().prefix("nodewise-rig-").tempdir();
         let directory = directory.map_err(|error| Error::system("create a temporary directory", error))?;
-        self.pack(program, &streams.stdin, &directory.path().join("initramfs"))?;
+        self.pack(program, &streams, &directory.path().join("initramfs"))?;
 
         let _lock = if self.exclusive {
             streams.progress(Stage::Waiting);
@@ -198,7 +214,7 @@ impl Guest {
         running.follow(&mut streams, self.boot_limit, self.time_limit)
     }
 
-    fn pack(&self, program: &Command, stdin: &[u8], into: &Path) -> Result<(), Error> {
+    fn pack(&self, program: &Command, streams: &Streams<'_>, into: &Path) -> Result<(), Error> {
         let here = env::current_dir().map_err(|error| Error::system("find the current directory", error))?;
         let directory = program.get_current_dir().map_or_else(|| here.clone(), |dir| here.join(dir));
         let executable = program::find(program.get_program(), &here)?;
@@ -213,9 +229,27 @@ impl Guest {
         }
         root.directory(&directory, 0o755);
         root.bytes("/.rig/command", 0o644, shell_command(program, &executable, &directory));
-        root.bytes("/.rig/stdin", 0o644, stdin.to_vec());
+        root.bytes("/.rig/stdin", 0o644, streams.stdin.clone());
+        if let Some(Terminal { rows, columns, .. }) = streams.terminal {
+            root.bytes("/.rig/terminal", 0o644, format!("rows {rows} cols {columns}").into());
+        }
         let file = fs::File::create(into);
-        root.write(file.map_err(|error| Error::file(ErrorKind::System, "create", into, error))?)
+        let size_bytes =
+            root.write(file.map_err(|error| Error::file(ErrorKind::System, "create", into, error))?)?;
+        self.check_room(size_bytes)
+    }
+
+    /// The kernel unpacks the archive into a tmpfs, which takes up to half of the memory; one that does not
+    /// fit panics.
+    fn check_room(&self, archive_bytes: u64) -> Result<(), Error> {
+        let memory_mib = self.nodes.iter().map(|node| node.memory_bytes).sum::<u64>() >> 20;
+        let archive_mib = archive_bytes >> 20;
+        if archive_mib + KERNEL_MIB / 2 <= memory_mib / 2 {
+            return Ok(());
+        }
+        let message =
+            format!("{archive_mib} MiB of files do not fit into a guest with {memory_mib} MiB of memory");
+        Err(Error::new(ErrorKind::Shape, message))
     }
 
     /// The guest's memory is only taken as it is used, but a machine that runs out of it in the middle
@@ -245,7 +279,15 @@ impl<'a> Streams<'a> {
     #[must_use]
     pub fn new(stdout: &'a mut dyn Write, stderr: &'a mut dyn Write) -> Self {
         static NEVER: AtomicBool = AtomicBool::new(false);
-        Streams { stdin: Vec::new(), stdout, stderr, console: None, progress: None, stop: &NEVER }
+        Streams {
+            stdin: Vec::new(),
+            stdout,
+            stderr,
+            console: None,
+            progress: None,
+            terminal: None,
+            stop: &NEVER,
+        }
     }
 
     pub(crate) fn progress(&mut self, stage: Stage) {
@@ -259,10 +301,11 @@ impl<'a> Streams<'a> {
 fn shell_command(program: &Command, executable: &Path, directory: &Path) -> Vec<u8> {
     let mut line = b"cd ".to_vec();
     quote(directory.as_os_str(), &mut line);
-    line.extend(b" && exec env -i \"PATH=$PATH\" HOME=/root TERM=dumb");
-    let libraries = env::var_os("LD_LIBRARY_PATH").map(|value| ("LD_LIBRARY_PATH".into(), Some(value)));
+    line.extend(b" && exec env -i \"PATH=$PATH\" HOME=/root");
+    let inherited = ["TERM", "LD_LIBRARY_PATH"];
+    let inherited = inherited.iter().filter_map(|name| Some((name.into(), Some(env::var_os(name)?))));
     let set = program.get_envs().map(|(name, value)| (name.to_owned(), value.map(OsStr::to_owned)));
-    for (name, value) in libraries.into_iter().chain(set) {
+    for (name, value) in inherited.chain(set) {
         let Some(value) = value else { continue };
         line.push(b' ');
         quote(OsStr::from_bytes(&[name.as_bytes(), b"=", value.as_bytes()].concat()), &mut line);
@@ -303,6 +346,14 @@ mod tests {
             let output = Command::new("/bin/busybox").args(["sh", "-c"]).arg(OsStr::from_bytes(&line)).output().unwrap();
             prop_assert_eq!(output.stdout, text);
         }
+    }
+
+    #[test]
+    fn files_must_fit_into_the_guest() {
+        let guest = Guest::uniform(2, 1, 256 << 20);
+        assert!(guest.check_room(200 << 20).is_ok());
+        let error = guest.check_room(300 << 20).unwrap_err();
+        assert_eq!(error.to_string(), "300 MiB of files do not fit into a guest with 512 MiB of memory");
     }
 
     #[test]

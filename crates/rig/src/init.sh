@@ -1,6 +1,7 @@
 #!/bin/busybox sh
-# The guest's first process. The serial lines are: ttyS0 the kernel's console, ttyS1 and ttyS2 the
-# program's standard output and error, ttyS3 one line when the guest is up and one with the exit status.
+# The guest's first process. The serial lines are: ttyS0 the kernel's console; ttyS1 and ttyS2 the program's
+# standard output and error, or ttyS1 its terminal; ttyS3 one line when the guest is up and one with the
+# exit status.
 /bin/busybox mount -t proc proc /proc
 /bin/busybox --install -s /bin 2>/dev/null # files copied from the host stay
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -22,17 +23,29 @@ hostname guest
 for line in 1 2 3; do
     stty -F /dev/ttyS$line 115200 raw -echo
 done
+if [ -e /.rig/terminal ]; then
+    exec 3<>/dev/ttyS1 # open from now on: what comes for a closed line is lost
+    stty -F /dev/ttyS1 sane
+    stty -F /dev/ttyS1 $(cat /.rig/terminal)
+fi
 echo up >/dev/ttyS3
 
-# The program gets pipes, not serial lines, so that it does not take its output for a terminal.
-mkfifo /.rig/out /.rig/err
-cat /.rig/out >/dev/ttyS1 &
-out=$!
-cat /.rig/err >/dev/ttyS2 &
-err=$!
-(. /.rig/command) </.rig/stdin >/.rig/out 2>/.rig/err
-status=$?
+if [ -e /.rig/terminal ]; then
+    setsid -c sh -c '. /.rig/command' <&3 >&3 2>&3 3>&-
+    status=$?
+    out=0 err=0
+else
+    # Pipes, not serial lines, so that the program does not take its output for a terminal.
+    mkfifo /.rig/out /.rig/err
+    cat /.rig/out >/dev/ttyS1 &
+    out=$!
+    cat /.rig/err >/dev/ttyS2 &
+    err=$!
+    (. /.rig/command) </.rig/stdin >/.rig/out 2>/.rig/err
+    status=$?
+fi
 
+exec 3>&-
 # What the program left running would hold the pipes open. Closing a serial line waits until it is
 # empty, so when both cats are gone everything has been sent.
 for process in /proc/[0-9]*; do
@@ -41,6 +54,6 @@ for process in /proc/[0-9]*; do
         *) kill -9 ${process#/proc/} ;;
     esac
 done 2>/dev/null
-wait $out $err
+wait
 echo "exit $status" >/dev/ttyS3
 poweroff -f

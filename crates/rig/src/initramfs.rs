@@ -147,8 +147,8 @@ impl Initramfs {
         Ok(resolved)
     }
 
-    /// Writes the archive.
-    pub fn write(&self, out: impl Write) -> Result<(), Error> {
+    /// Writes the archive and returns its size in bytes.
+    pub fn write(&self, out: impl Write) -> Result<u64, Error> {
         let failed = |error| Error::system("write the initramfs", error);
         let mut archive = cpio::Writer::new(BufWriter::new(out));
         for (path, entry) in self.entries.iter().filter(|(path, _)| path.parent().is_some()) {
@@ -168,8 +168,7 @@ impl Initramfs {
         }
         // The kernel opens this for init's own output before anything is mounted.
         archive.character_device(Path::new("/dev/console"), 0o600, (5, 1)).map_err(failed)?;
-        archive.finish().map_err(failed)?.into_inner().map_err(|error| failed(error.into_error()))?;
-        Ok(())
+        archive.finish().map_err(failed)
     }
 }
 

@@ -27,7 +27,7 @@ mod running;
 mod shape;
 
 pub use error::{Error, ErrorKind};
-pub use guest::{Guest, Output, Stage, Streams};
+pub use guest::{Guest, Output, Stage, Streams, Terminal};
 pub use kernel::kernels;
 pub use qemu::Accelerator;
 pub use shape::{Distances, Node, parse_size};

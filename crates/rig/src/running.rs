@@ -36,6 +36,8 @@ pub(crate) struct Running {
     /// Gone as soon as QEMU has read what is in it, so that not even kill -9 leaves it behind.
     directory: Option<TempDir>,
     console: Vec<u8>,
+    /// The line that is the program's terminal where it has one.
+    terminal: Option<UnixStream>,
 }
 
 impl Running {
@@ -47,12 +49,16 @@ impl Running {
         let mut child = command.spawn().map_err(|error| Error::system("start QEMU", error))?;
         let (sender, received) = mpsc::channel();
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let mut running = Running { child, received, directory: Some(directory), console: Vec::new() };
+        let mut running =
+            Running { child, received, directory: Some(directory), console: Vec::new(), terminal: None };
         read_all(stdout, Source::Console, &sender);
         read_all(stderr, Source::Console, &sender);
         let deadline = Instant::now() + CONNECT_LIMIT;
         for (listener, source) in listeners.iter().zip([Source::Stdout, Source::Stderr, Source::Control]) {
             let stream = running.accept(listener, deadline)?;
+            if source == Source::Stdout {
+                running.terminal = stream.try_clone().ok();
+            }
             read_all(Some(stream), source, &sender);
         }
         Ok(running)
@@ -123,6 +129,10 @@ impl Running {
                         deadline = time_limit.map(|limit| Instant::now() + limit);
                         self.directory = None;
                         streams.progress(Stage::Running);
+                        if let (Some(terminal), Some(line)) = (streams.terminal.take(), self.terminal.take())
+                        {
+                            send_keys(terminal.keys, line);
+                        }
                     }
                     line => {
                         let status =
@@ -226,4 +236,9 @@ fn read_all(stream: Option<impl Read + Send + 'static>, source: Source, sender: 
             }
         }
     });
+}
+
+/// Until one of the two ends; a read that waits for a key when the guest ends is nobody's concern.
+fn send_keys(mut keys: Box<dyn Read + Send>, mut line: UnixStream) {
+    thread::spawn(move || io::copy(&mut keys, &mut line));
 }

@@ -1,5 +1,7 @@
 //! `nodewise rig`: one program in a throw-away guest.
 
+mod terminal;
+
 use super::{Exit, exit};
 use nodewise_rig::{Accelerator, Distances, ErrorKind, Guest, Node, Stage, Streams, kernels, parse_size};
 use std::ffi::OsString;
@@ -16,16 +18,15 @@ use std::time::Duration;
 /// It holds busybox, the program with the libraries it needs, and what --copy adds, at the paths they have
 /// here; the program runs as root in the directory it is started from. Placement and the kernel's behaviour
 /// are real in the guest; time is not.
-// These comments are the help text, which is plain text.
-#[allow(clippy::doc_markdown)]
+#[allow(clippy::doc_markdown, clippy::struct_excessive_bools)] // help is plain text; switches are bools
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   nodewise rig -- numactl --hardware
   nodewise rig --nodes 8 --distances ring -- nodewise topo
   nodewise rig --nodes 2 --cpuless-node=256M -- sh -c 'cat /sys/devices/system/node/has_cpu'
-  nodewise rig --mem-per-node 1G,1G,256M,1G --distances '10,20,30,20;20,10,20,30;30,20,10,20;20,30,20,10' \\
-      --copy ./target/release/bench -- ./run-all.sh
+  nodewise rig --nodes 3 --mem-per-node 1G,1G,256M --distances '10,20,30;20,10,20;30,20,10' -- ./bench.sh
+  nodewise rig -t --copy ./target/release -- sh
 
 Exit status:
   that of the program; 128 + N when signal N ended it (the program, or nodewise: 130 after Ctrl-C)
@@ -68,8 +69,12 @@ pub struct Args {
     env: Vec<String>,
 
     /// Reads standard input to its end, before the guest boots, and gives it to the program
-    #[arg(short = 'i', long)]
+    #[arg(short = 'i', long, conflicts_with = "terminal")]
     stdin: bool,
+
+    /// Gives the program this terminal, for a shell, say; Ctrl-] ends the guest
+    #[arg(short, long)]
+    terminal: bool,
 
     /// Ends the guest when the program has run that long
     #[arg(long, value_name = "SECONDS")]
@@ -129,22 +134,32 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     if args.stdin {
         io::stdin().read_to_end(&mut stdin)?;
     }
+    let terminal = args.terminal.then(|| terminal::open(&stop)).transpose()?;
     let (mut stdout, mut stderr, mut console) = (io::stdout().lock(), io::stderr(), io::stderr());
     let spinner = Spinner::new(!args.verbose);
-    let mut progress = |stage| spinner.show(stage);
+    let mut raw = None;
+    let mut progress = |stage| {
+        spinner.show(stage);
+        if args.terminal && stage == Stage::Running {
+            raw = terminal::Raw::enter().ok();
+        }
+    };
     let mut streams = Streams::new(&mut stdout, &mut stderr);
     streams.stdin = stdin;
+    streams.terminal = terminal;
     streams.progress = Some(&mut progress);
     streams.stop = &stop;
     if args.verbose {
         streams.console = Some(&mut console);
     }
     let result = guest.run(&program, streams);
+    drop(raw);
     spinner.clear();
     match result {
         Ok(status) => Ok(ExitCode::from(status)),
         Err(error) => match (error.kind(), signal.load(Ordering::Relaxed)) {
             (ErrorKind::Stopped, signal @ 1..128) => Ok(ExitCode::from(128 + signal as u8)),
+            (ErrorKind::Stopped, _) => Ok(ExitCode::from(exit::FAILURE)), // by Ctrl-]
             // Whoever read our output has gone; no message would help, as with any program in a pipe.
             (ErrorKind::Output, _) => Ok(ExitCode::from(128 + signal_hook::consts::SIGPIPE as u8)),
             (kind, _) => Err(match exit_code(kind) {
