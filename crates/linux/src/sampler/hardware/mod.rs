@@ -145,12 +145,13 @@ impl Sampler for HardwareSampler {
             self.close_stream(tid);
         }
         for tid in threads.iter().copied() {
-            if !self.streams.contains_key(&tid) {
-                match self.stream(Target::Task(tid as i32), threads.len()) {
-                    Ok(stream) => drop(self.streams.insert(tid, stream)),
-                    // Gone meanwhile, another user's, or no descriptor left: counted, as its samples are lost.
-                    Err(_) => self.losses += Losses { lost: 1, ..Losses::default() },
-                }
+            if self.streams.contains_key(&tid) {
+                continue;
+            }
+            match self.stream(Target::Task(tid as i32), threads.len()) {
+                Ok(stream) => drop(self.streams.insert(tid, stream)),
+                // Gone meanwhile, another user's, or no descriptor left: counted, as its samples are lost.
+                Err(_) => self.losses += Losses { lost: 1, ..Losses::default() },
             }
         }
     }
