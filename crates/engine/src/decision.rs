@@ -115,11 +115,17 @@ pub struct Outcome {
 pub(crate) const BAND_END: u64 = 1 << 32;
 
 impl Interleaving {
+    /// What is compared with the band.
+    #[must_use]
+    pub const fn hash(page: PageNumber, seed: u64) -> u32 {
+        mix(page.0 ^ mix(seed)) as u32
+    }
+
     /// Where the page goes, or none if it stays. The caller checks that its home is `from`.
     #[must_use]
     pub fn target(&self, page: PageNumber) -> Option<NodeIndex> {
         let hash = mix(page.0 ^ mix(self.seed));
-        let selected = hash & 0xffff_ffff;
+        let selected = u64::from(Self::hash(page, self.seed));
         if selected < self.band.0 || selected >= self.band.1 {
             return None;
         }

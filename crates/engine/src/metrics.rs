@@ -1,6 +1,6 @@
 //! Machine-wide figures from counters, or from the region maps where counters are missing.
 
-use crate::region::RegionMap;
+use crate::region::{Nature, RegionMap};
 use crate::round::Metrics;
 use crate::{Counters, Measure};
 use nodewise_topology::Topology;
@@ -111,7 +111,16 @@ impl Estimate {
             if homes > 0.0 {
                 self.samples += homes;
                 self.located += total;
-                self.local += total * f64::from(evidence.local()) / homes;
+                // The kernel may have moved a page to its accessor just before its home was asked for, which makes any page
+                // look local. Where all nodes use all pages it does not matter which page an access met.
+                let local = if region.nature() == Nature::Shared {
+                    let located =
+                        (0..evidence.homes().len()).map(|n| evidence.accesses(n) * evidence.homes()[n]);
+                    f64::from(located.sum::<f32>() / evidence.total())
+                } else {
+                    f64::from(evidence.local())
+                };
+                self.local += total * (local / homes).min(1.0);
                 for (load, &home) in self.loads.iter_mut().zip(evidence.homes()) {
                     *load += total * f64::from(home) / homes;
                 }

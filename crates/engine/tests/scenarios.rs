@@ -276,3 +276,115 @@ fn a_process_that_exits_is_forgotten() {
     assert_eq!(decided(&run(&mut engine, &mut toy, 3)), 0);
     assert!(engine.regions(toy::PID).is_none());
 }
+
+/// Private parts, sampled in every way one can think of, with bounds on time.
+#[test]
+fn private_memory_is_found_however_it_is_sampled() {
+    use toy::Sampling::{Hardware, HintFaults, Windows};
+    let cases = [
+        (8192, 4, HintFaults { percent: 5 }, 12),
+        (8192, 3, HintFaults { percent: 30 }, 10),
+        (8192, 7, HintFaults { percent: 30 }, 10),
+        (100_000, 4, HintFaults { percent: 2 }, 12),
+        (100_000, 5, Hardware { samples: 3000 }, 12),
+        (8192, 4, Windows { windows: 4 }, 16),
+        (8192, 4, Windows { windows: 3 }, 16),
+        (64, 4, HintFaults { percent: 80 }, 10),
+        (16, 4, HintFaults { percent: 80 }, 10),
+        (100, 3, Hardware { samples: 300 }, 10),
+    ];
+    for (pages, parts, sampling, rounds) in cases {
+        for seed in 0..5 {
+            let owner = move |page| part(page, pages, parts);
+            let mut toy =
+                Toy::new(8, pages, Box::new(move |page, _| Some((owner(page), Access::Write)))).seed(seed);
+            toy.sampling = sampling;
+            let mut engine = engine(&toy);
+            run(&mut engine, &mut toy, rounds);
+            let placed = toy.placed(owner);
+            let case = format!("{pages} pages in {parts} parts, {sampling:?}, seed {seed}");
+            assert!(placed >= 0.99, "{case}: {placed}");
+            assert_eq!(moved(&run(&mut engine, &mut toy, 20)), 0, "{case}");
+            assert!(toy.moves.values().all(|&moves| moves == 1), "{case}: no page moved twice");
+        }
+    }
+}
+
+#[test]
+fn shared_memory_is_spread_however_it_is_sampled() {
+    use toy::Sampling::{Hardware, HintFaults, Windows};
+    let cases = [
+        (8192, HintFaults { percent: 5 }, 20),
+        (100_000, HintFaults { percent: 2 }, 20),
+        (1_000_000, Hardware { samples: 3000 }, 20),
+        (8192, Windows { windows: 4 }, 24),
+        (8192, Windows { windows: 3 }, 24),
+        (600, HintFaults { percent: 80 }, 15),
+    ];
+    for (pages, sampling, rounds) in cases {
+        for seed in 0..5 {
+            let pattern = |_, random| Some((random_node(random, 4), Access::Write));
+            let mut toy = Toy::new(4, pages, Box::new(pattern)).seed(seed);
+            toy.sampling = sampling;
+            let mut engine = engine(&toy);
+            run(&mut engine, &mut toy, rounds);
+            let shares = toy.shares();
+            let case = format!("{pages} pages, {sampling:?}, seed {seed}");
+            assert!(shares.iter().all(|share| (share - 0.25).abs() <= 0.05), "{case}: {shares:.3?}");
+            assert!(toy.moves.values().all(|&moves| moves == 1), "{case}: no page moved twice");
+            assert_eq!(moved(&run(&mut engine, &mut toy, 10)), 0, "{case}");
+        }
+    }
+}
+
+#[test]
+fn what_the_kernel_moves_meanwhile_is_put_right() {
+    let owner = |page| part(page, PAGES, 4);
+    let mut toy = Toy::new(4, PAGES, Box::new(move |page, _| Some((owner(page), Access::Write))));
+    let mut engine = engine(&toy);
+    run(&mut engine, &mut toy, 6);
+    assert!(toy.placed(owner) >= 0.99);
+    // Once in a while a quarter of the memory goes astray: enough for the rule to be in force again.
+    for round in 0..5 {
+        let from = BASE + 1000 * (round + 1);
+        toy.homes.range_mut(from..from + 2200).for_each(|(_, home)| *home = (*home + 1) % 4);
+        run(&mut engine, &mut toy, 12);
+        assert!(toy.placed(owner) >= 0.99, "round {round}: {}", toy.placed(owner));
+    }
+}
+
+#[test]
+fn huge_pages_private_to_a_node_are_collocated_whole() {
+    let pages = 32 * 512;
+    let owner = move |page| part(page, pages, 4);
+    let mut toy = Toy::new(4, pages, Box::new(move |page, _| Some((owner(page), Access::Write)))).huge();
+    let mut engine = engine(&toy);
+    run(&mut engine, &mut toy, 12);
+    assert!(toy.placed(owner) >= 0.99, "{}", toy.placed(owner));
+    assert_eq!(decided(&run(&mut engine, &mut toy, 10)), 0);
+}
+
+#[test]
+fn accessors_without_memory_are_served_by_their_nearest_node() {
+    // All nodes are equally far; node 3 has no memory.
+    let mut toy = Toy::new(4, PAGES, Box::new(|page, _| Some((2 + part(page, PAGES, 2), Access::Write))));
+    toy.free[3] = 0;
+    toy.homes.values_mut().for_each(|home| *home = 1);
+    let mut engine = engine(&toy);
+    run(&mut engine, &mut toy, 10);
+    assert!(toy.placed(|page| if part(page, PAGES, 2) == 0 { 2 } else { 0 }) >= 0.99, "{:?}", toy.shares());
+    assert_eq!(decided(&run(&mut engine, &mut toy, 10)), 0);
+}
+
+#[test]
+fn unknown_homes_cost_one_try() {
+    let owner = |page| part(page, PAGES, 4);
+    let mut toy =
+        Toy::new(4, PAGES, Box::new(move |page, _| Some((owner(page), Access::Write)))).hardware(3000);
+    toy.homes_known = false;
+    let mut engine = engine(&toy);
+    let rounds = run(&mut engine, &mut toy, 10);
+    let rule = rounds[5].rules.iter().find(|rule| rule.name == "collocate").expect("a rule for collocation");
+    assert!(!rule.enabled && matches!(rule.standing, nodewise_engine::Standing::Off(_)), "{rule:?}");
+    assert_eq!(decided(&rounds), 0, "without homes nothing says that anything is wrong");
+}

@@ -3,14 +3,11 @@
 //! The rules are the article's. They are applied to regions instead of sampled pages, so a decision reaches pages that no
 //! sample hit, and what the article leaves to chance page by page is a pure function of the page ([`Interleaving`]).
 
-use super::spread::plan;
+use super::areas::{Areas, reason};
 use super::{Policy, ProcessView, View};
-use crate::decision::BAND_END;
 use crate::metrics::{balanced_nodes, memory_bytes};
-use crate::region::{Evidence, Nature, Region};
-use crate::{
-    Action, Decision, Figures, Interleaving, Measure, PageRange, PageTarget, Reason, RuleStatus, Standing,
-};
+use crate::region::Nature;
+use crate::{Action, Decision, Measure, PageRange, PageTarget, RuleStatus, Standing};
 use nodewise_topology::NodeIndex;
 use serde::{Deserialize, Serialize};
 
@@ -32,9 +29,9 @@ pub struct CarrefourSettings {
     pub collocate_min_samples: u32,
     /// Samples (decayed) of a region of several pages. Ours: four of shared pages agree by chance in 2 % of cases on 4 nodes.
     pub collocate_min_region_samples: u32,
-    /// Intervals in which a region was seen with one accessor before it is collocated. Ours: nodes that sweep over shared memory
-    /// in turn look like its only accessors for a while.
-    pub collocate_min_intervals: u32,
+    /// Intervals in which a region was seen before its pages are moved. Ours: samples of one interval are not independent. Nodes
+    /// that sweep over shared memory look like its only accessors, each of another part, until the next sweep.
+    pub min_intervals: u32,
     /// How sure one must be that a page is private before it is collocated on its own. Ours.
     pub collocate_certainty: f64,
     /// Interleaving is on above this controller imbalance, in percent (article: 35).
@@ -60,12 +57,12 @@ impl Default for CarrefourSettings {
     fn default() -> Self {
         Self {
             enable_accesses_per_us: 50.0,
-            enable_hint_faults_per_s: 20.0,
+            enable_hint_faults_per_s: 5.0,
             collocate_below_percent: 80.0,
             collocate_until_percent: 99.0,
             collocate_min_samples: 2,
             collocate_min_region_samples: 4,
-            collocate_min_intervals: 3,
+            min_intervals: 3,
             collocate_certainty: 0.95,
             interleave_above_percent: 35.0,
             interleave_until_percent: 5.0,
@@ -86,29 +83,10 @@ pub struct Carrefour {
     rules: Vec<RuleStatus>,
     enabled: bool,
     collocating: bool,
+    /// Whether the loads have been uneven and not yet even since.
+    unbalanced: bool,
     interleaving: bool,
     replicating: bool,
-}
-
-/// A part of a region to be spread.
-struct Spreading<'a> {
-    process: ProcessView<'a>,
-    region: &'a Region,
-    range: PageRange,
-    done: u64,
-    waiting: Vec<f32>,
-}
-
-impl Spreading<'_> {
-    /// With the homes of this part, where they are known apart from those of the region.
-    fn reason(&self, rule: String, view: &View<'_>) -> Reason {
-        let mut reason = Carrefour::reason(rule, view, &self.region.evidence);
-        if self.done == 0 {
-            let known: f32 = self.region.evidence.homes().iter().sum();
-            reason.figures.homes = self.waiting.iter().map(|share| share * known.max(1.0)).collect();
-        }
-        reason
-    }
 }
 
 impl Carrefour {
@@ -120,6 +98,7 @@ impl Carrefour {
             rules: Vec::new(),
             enabled: false,
             collocating: false,
+            unbalanced: false,
             interleaving: false,
             replicating: false,
         }
@@ -157,8 +136,9 @@ impl Carrefour {
         });
 
         let value = m.controller_imbalance_percent.get().copied();
+        let limit = if self.unbalanced { s.interleave_until_percent } else { s.interleave_above_percent };
+        self.unbalanced = value.is_some_and(|imbalance| imbalance > limit);
         // An estimate must be beyond its own uncertainty.
-        let limit = if self.interleaving { s.interleave_until_percent } else { s.interleave_above_percent };
         let limit = limit + m.controller_imbalance_error;
         self.interleaving = value.is_some_and(|imbalance| imbalance > limit);
         rules.push(RuleStatus {
@@ -203,25 +183,12 @@ impl Carrefour {
             .min_by_key(|&node| (node != from, view.topology.distance(from, node), node))
     }
 
-    fn reason(rule: String, view: &View<'_>, evidence: &Evidence) -> Reason {
-        Reason {
-            rule,
-            figures: Figures {
-                reads: evidence.reads().to_vec(),
-                writes: evidence.writes().to_vec(),
-                homes: evidence.homes().to_vec(),
-                local_access_percent: view.metrics.local_access_percent.get().copied(),
-                controller_imbalance_percent: view.metrics.controller_imbalance_percent.get().copied(),
-            },
-        }
-    }
-
     /// How many intervals a region must have had one accessor: more where the accessors of much memory keep changing, and
     /// more for memory that was found to be shared before.
     fn intervals(&self, process: ProcessView<'_>, at: usize) -> u32 {
         const PER_TURMOIL: f32 = 12.0;
         const ONCE_SHARED: u32 = 4;
-        let least = self.settings.collocate_min_intervals;
+        let least = self.settings.min_intervals;
         let spread = process.history.spreads(process.map.regions()[at].range);
         let factor = if spread.iter().any(|(_, spread)| spread.is_some()) { ONCE_SHARED } else { 1 };
         least * factor + (PER_TURMOIL * process.map.turmoil()) as u32
@@ -258,7 +225,7 @@ impl Carrefour {
                 pid: process.pid,
                 range,
                 action: Action::Collocate { to },
-                reason: Self::reason(rule, view, evidence),
+                reason: reason(rule, view, evidence),
             });
         }
     }
@@ -295,7 +262,7 @@ impl Carrefour {
                 pid: process.pid,
                 range: PageRange::new(chunk[0].page.0, chunk[chunk.len() - 1].page.0 + 1),
                 action: Action::CollocateEach { pages: chunk.to_vec() },
-                reason: Self::reason("each page is used by one node only".into(), view, &region.evidence),
+                reason: reason("each page is used by one node only".into(), view, &region.evidence),
             });
         }
     }
@@ -308,104 +275,17 @@ impl Carrefour {
                 pid: process.pid,
                 range,
                 action: Action::Replicate,
-                reason: Self::reason("several nodes read it, nobody writes".into(), view, &region.evidence),
+                reason: reason("several nodes read it, nobody writes".into(), view, &region.evidence),
             });
         }
     }
 
-    /// Decides about all regions to be spread together: each changes the loads the others see.
-    fn interleave(&self, view: &View<'_>, list: &[Spreading<'_>], out: &mut Vec<Decision>) {
-        let Some(loads) = view.metrics.controller_loads.get() else { return };
-        let nodes = loads.len();
-        // What a sample stands for, so that regions and counters speak of the same accesses.
-        let sampled: f64 = view
-            .processes
-            .iter()
-            .flat_map(|p| p.map.regions().iter().map(|r| f64::from(r.evidence.total() * p.map.weight())))
-            .sum();
-        let scale = if sampled > 0.0 { loads.iter().sum::<f64>() / sampled } else { 0.0 };
-        let mut movable = vec![0.0; nodes];
-        for part in list {
-            let share = part.range.pages() as f64 / part.region.range.pages().max(part.range.pages()) as f64;
-            let traffic = f64::from(part.region.evidence.total() * part.process.map.weight()) * share * scale;
-            movable
-                .iter_mut()
-                .zip(&part.waiting)
-                .for_each(|(sum, &share)| *sum += traffic * f64::from(share));
-        }
-        movable.iter_mut().zip(loads).for_each(|(movable, &load)| *movable = movable.min(load));
-        let balanced = balanced_nodes(view.topology, view.counters);
-        let targets: Vec<bool> = (0..nodes)
-            .map(|node| (balanced[node] || self.settings.interleave_to_cpuless) && self.room(view, node) > 0)
-            .collect();
-        let plan = plan(loads, &movable, &targets);
-        for part in list {
-            for (home, leaving) in plan.iter().enumerate() {
-                // Below one percent it is noise.
-                let pages = leaving.fraction * f64::from(part.waiting[home]) * part.range.pages() as f64;
-                if leaving.fraction < 0.01 || pages < 0.5 {
-                    continue;
-                }
-                let most = leaving.weights.iter().copied().fold(0.0, f64::max);
-                let weights = leaving.weights.iter().map(|w| (w / most * 1e6) as u32).collect();
-                let end = part.done + (leaving.fraction * (BAND_END - part.done) as f64) as u64;
-                let rule = format!(
-                    "several nodes use it, {:.0} % of traffic goes to node {}",
-                    100.0 * loads[home] / loads.iter().sum::<f64>(),
-                    view.topology.id_of(NodeIndex(home as u8))
-                );
-                out.push(Decision {
-                    pid: part.process.pid,
-                    range: part.range,
-                    action: Action::Interleave(Interleaving {
-                        from: NodeIndex(home as u8),
-                        band: (part.done, end),
-                        weights,
-                        seed: view.seed,
-                    }),
-                    reason: part.reason(rule, view),
-                });
-            }
-        }
-    }
-
-    /// Queues a shared, written region for spreading; what the machine put off is repeated as it was.
-    fn spreadings<'a>(
-        &self,
-        view: &View<'_>,
-        process: ProcessView<'a>,
-        at: usize,
-        list: &mut Vec<Spreading<'a>>,
-        out: &mut Vec<Decision>,
-    ) {
-        let region = &process.map.regions()[at];
-        let homes = region.evidence.homes();
-        let known: f32 = homes.iter().sum();
-        for (range, spread) in process.history.spreads(process.map.reach(at)) {
-            let (done, waiting) = match spread {
-                Some(spread) if !spread.pending.is_empty() => {
-                    for interleaving in &spread.pending {
-                        out.push(Decision {
-                            pid: process.pid,
-                            range,
-                            action: Action::Interleave(interleaving.clone()),
-                            reason: Self::reason("put off before".into(), view, &region.evidence),
-                        });
-                    }
-                    continue;
-                }
-                Some(spread) => (spread.done, spread.waiting.clone()),
-                // The part may be placed unlike the whole, when other parts were spread before.
-                None => match process.map.homes_in(range) {
-                    Some(shares) => (0, shares),
-                    None if known > 0.0 => (0, homes.iter().map(|home| home / known).collect()),
-                    None => continue,
-                },
-            };
-            if self.interleaving && done < BAND_END {
-                list.push(Spreading { process, region, range, done, waiting });
-            }
-        }
+    /// Nodes that may receive interleaved pages.
+    fn targets(&self, view: &View<'_>) -> Vec<bool> {
+        let balanced = balanced_nodes(view.topology, view.counters).into_iter().enumerate();
+        balanced
+            .map(|(node, ok)| (ok || self.settings.interleave_to_cpuless) && self.room(view, node) > 0)
+            .collect()
     }
 }
 
@@ -420,9 +300,12 @@ impl Policy for Carrefour {
         if !self.enabled {
             return decisions;
         }
-        let mut spreadings = Vec::new();
+        let mut areas = Areas::default();
         for &process in &view.processes {
             for (at, region) in process.map.regions().iter().enumerate() {
+                if region.is_unsettled() {
+                    areas.add_unsettled(process, at);
+                }
                 if let Some(accessor) = process.map.only_accessor(region) {
                     self.collocate(view, process, at, accessor, &mut decisions);
                     continue;
@@ -433,13 +316,19 @@ impl Policy for Carrefour {
                         Self::replicate(view, process, at, &mut decisions);
                     }
                     Nature::Shared if !region.is_read_only() || !self.settings.interleave_needs_write => {
-                        self.spreadings(view, process, at, &mut spreadings, &mut decisions);
+                        areas.add(process, at);
                     }
                     _ => {}
                 }
             }
         }
-        self.interleave(view, &spreadings, &mut decisions);
+        areas.interleave(
+            view,
+            self.interleaving,
+            &self.targets(view),
+            self.settings.min_intervals,
+            &mut decisions,
+        );
         decisions
     }
 

@@ -1,5 +1,6 @@
 //! Policies turn what is known into decisions.
 
+mod areas;
 mod carrefour;
 mod spread;
 

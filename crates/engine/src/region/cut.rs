@@ -11,6 +11,8 @@ use crate::PageRange;
 use crate::memory::HUGE_PAGE_PAGES;
 
 const BUCKETS: usize = 256;
+/// Parts less far apart (half the sum of the differences of their distributions) are left together.
+const LEAST: f64 = 0.4;
 /// Of more pages than this only some are looked at, evenly; the cuts are refined with all.
 const MOST: usize = 1 << 14;
 
@@ -126,6 +128,12 @@ impl Profiles {
         let degrees = (used - 1) as f64;
         let threshold = degrees * (pages as f64).ln() + 2.0 * (buckets as f64).ln() + 6.0;
         if best <= threshold {
+            return;
+        }
+        let left = self.sum(from, bound(best_at));
+        let (l, r) = (left.iter().sum::<f64>(), all.iter().sum::<f64>() - left.iter().sum::<f64>());
+        let differences = left.iter().zip(&all).map(|(x, all)| (x / l - (all - x) / r).abs());
+        if differences.sum::<f64>() / 2.0 < LEAST {
             return;
         }
         let at = self.refine(bound(best_at - 1), bound(best_at), bound((best_at + 1).min(buckets)), from, to);

@@ -105,7 +105,10 @@ impl Evidence {
             *theirs = *mine * shares[i];
             *mine -= *theirs;
         }
-        part.local = self.local * shares[3 * self.nodes];
+        // Not more local than located, on either side: homes and local samples are divided by different keys.
+        let (mine, theirs) = (self.homes().iter().sum::<f32>(), part.homes().iter().sum::<f32>());
+        part.local =
+            (self.local * shares[3 * self.nodes]).clamp((self.local - mine).max(0.0), theirs.min(self.local));
         self.local -= part.local;
         part.unknown = if before > 0.0 { self.unknown * part.total() / before } else { 0.0 };
         self.unknown -= part.unknown;
@@ -166,6 +169,13 @@ impl Evidence {
             }
         }
         (2.0 * g.max(0.0), (used - 1.0_f64).max(0.0))
+    }
+
+    /// How far apart two distributions of accesses are: half the sum of differences of shares, 0 to 1.
+    pub(crate) fn distance(&self, other: &Self) -> f32 {
+        let (mine, theirs) = (self.total().max(f32::MIN_POSITIVE), other.total().max(f32::MIN_POSITIVE));
+        let pairs = self.counts[..2 * self.nodes].iter().zip(&other.counts);
+        pairs.map(|(a, b)| (a / mine - b / theirs).abs()).sum::<f32>() / 2.0
     }
 
     /// Bytes on the heap.

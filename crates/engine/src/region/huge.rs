@@ -1,12 +1,11 @@
 //! Huge pages whose parts are used by different nodes: no home is right for such a page.
 //!
-//! Of each huge page with several accessors the last [`RECENT`] samples are kept, two bytes each: 9 bits base page, 6 bits
+//! Of each sampled huge page the last [`RECENT`] samples are kept, two bytes each: 9 bits base page, 6 bits
 //! node, 1 bit write. Sorted by address, samples of a truly shared page come from the nodes in random order; those of a
 //! falsely shared one in runs. The number of neighbours that agree is compared with its mean and variance over all orders of the
 //! same samples (the join-count form of the runs test: Wald and Wolfowitz 1940, Mood 1940).
 
 use super::key::Key;
-use super::pages::Pages;
 use super::table::Table;
 use serde::{Deserialize, Serialize};
 
@@ -44,14 +43,10 @@ impl HugePages {
     }
 
     /// Adds samples (ascending); gives the huge pages that got some.
-    pub fn add(&mut self, slices: &[(&[Key], bool)]) -> Vec<u64> {
+    pub fn add(&mut self, keys: &[Key]) -> Vec<u64> {
         let mut touched = Vec::new();
         let (mut pages, mut bytes) = (Vec::new(), Vec::new());
-        let groups = slices.iter().flat_map(|&(keys, thinned)| {
-            let groups = keys.chunk_by(|a, b| a.unit() == b.unit());
-            groups.filter(move |group| group[0].is_huge() && (!thinned || Pages::is_chosen(group[0].unit())))
-        });
-        for group in groups {
+        for group in keys.chunk_by(|a, b| a.unit() == b.unit()).filter(|group| group[0].is_huge()) {
             let first = group[0];
             touched.push(first.unit());
             let record = if let Some(at) = self.table.position(first.unit()) {

@@ -26,7 +26,7 @@ pub(crate) use sharing::Nature;
 use sharing::Sharing;
 
 use crate::memory::HUGE_PAGE_PAGES;
-use crate::{Mapping, PageRange};
+use crate::{Mapping, PageNumber, PageRange};
 use cut::Profiles;
 use huge::HugePages;
 use pages::{Page, Pages};
@@ -65,6 +65,10 @@ impl Default for RegionSettings {
         }
     }
 }
+
+/// Neighbouring regions with several accessors are merged when their distributions of accesses are nearer than this (half
+/// the sum of differences, 0 to 1), and cut only where they are farther than a little more.
+const MERGE_BELOW: f64 = 0.35;
 
 /// Page records looked at to tell what a range is like.
 const SURVEYED: usize = 1 << 15;
@@ -174,16 +178,18 @@ impl RegionMap {
         self.pages.range(range.start.0, range.end.0, self.round)
     }
 
-    /// The homes of the recorded pages of a range as last sampled, as shares by node; none if there are too few.
-    pub(crate) fn homes_in(&self, range: PageRange) -> Option<Vec<f32>> {
+    /// The homes of the recorded pages of a range as last sampled, as shares of all of them by node, counting only the pages
+    /// that `which` picks; none if too few have a record.
+    pub(crate) fn homes_in(&self, range: PageRange, which: impl Fn(PageNumber) -> bool) -> Option<Vec<f32>> {
         const FEW: f32 = 16.0;
         let mut homes = vec![0.0; self.nodes];
-        for (_, record) in self.pages.survey(range, SURVEYED, self.round) {
+        let mut known = 0.0;
+        for (page, record) in self.pages.survey(range, SURVEYED, self.round) {
             if let Some(home) = record.home().filter(|&home| usize::from(home) < self.nodes) {
-                homes[usize::from(home)] += 1.0;
+                known += 1.0;
+                homes[usize::from(home)] += if which(PageNumber(page)) { 1.0 } else { 0.0 };
             }
         }
-        let known: f32 = homes.iter().sum();
         (known >= FEW).then(|| homes.into_iter().map(|home| home / known).collect())
     }
 
@@ -372,7 +378,7 @@ impl RegionMap {
             // Far fewer than would make an accessor: they may sit at an end, where the region should be cut.
             let least = region.evidence.total() * self.settings.min_accessor_share / 10.0;
             let minority = region.evidence.minority();
-            if region.records != Records::None && minority < 0.25 {
+            if region.records != Records::None && minority < 0.25 && region.age >= 3 {
                 region.untrack();
                 self.stale = true;
             }
@@ -389,7 +395,7 @@ impl RegionMap {
             }
         }
         self.pages.add(&slices, self.round);
-        for page in self.huge.add(&slices) {
+        for page in self.huge.add(keys) {
             let parts = self.huge.parts(page);
             if huge::falsely_shared(&parts) {
                 self.false_sharing.entry(page).or_insert(parts);
@@ -435,20 +441,15 @@ impl RegionMap {
             };
             let shares: Vec<f32> = mine.iter().zip(&rest).map(share).collect();
             rest.iter_mut().zip(&mine).for_each(|(rest, mine)| *rest -= mine);
-            let mut part = Region {
+            let part = Region {
                 range,
                 evidence: region.evidence.take(&shares),
                 spacing: (range.pages() / count).min(region.spacing.max(1)),
-                unsettled: true,
                 recent: (recent * count / records.max(1)) as u32,
                 age: 1,
                 sharing: None,
                 ..region.clone()
             };
-            if part.evidence.minority() < 0.25 {
-                part.untrack();
-                self.stale = true;
-            }
             regions.push(part);
         }
     }
@@ -539,8 +540,10 @@ impl RegionMap {
         if a != b && tolerance <= 1.0 && (a.is_some() || b.is_some()) {
             return false;
         }
+        // Significance is not all: samples of an interval hang together, so two parts of shared memory differ for long.
         let (g, degrees) = left.evidence.divergence(&right.evidence, true);
         g <= (2.0 * degrees + 4.0) * tolerance
+            || f64::from(left.evidence.distance(&right.evidence)) <= MERGE_BELOW * tolerance
     }
 
     /// Forgets records that have faded or that no region needs.
@@ -560,8 +563,6 @@ impl RegionMap {
                     }
             })
         });
-        let pages = &self.pages;
-        self.huge.retain(|page| pages.count(page, page + 1) > 0);
         self.stale = false;
     }
 }

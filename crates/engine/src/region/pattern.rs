@@ -21,8 +21,8 @@ pub struct Region {
     pub recent: u32,
     /// Intervals with samples since it was new, cut or changed.
     pub age: u32,
-    /// New, cut or changed in the last interval it was sampled.
-    pub(crate) unsettled: bool,
+    /// Intervals with samples in all.
+    pub rounds: u32,
     /// Changed in the last interval it was sampled.
     pub(crate) unlike: bool,
     /// Which of its pages have records of their own.
@@ -57,7 +57,7 @@ impl Region {
             spacing: range.pages() / units(keys),
             recent: keys.len() as u32,
             age: 1,
-            unsettled: true,
+            rounds: 1,
             unlike: false,
             records: Records::None,
             sharing: None,
@@ -73,13 +73,13 @@ impl Region {
         }
         let fresh = Evidence::from_keys(keys, nodes);
         self.unlike = self.is_unlike(&fresh);
-        self.unsettled = self.unlike;
         if self.unlike && self.gives_up(&fresh, round) {
             self.evidence.scale(0.0);
             self.forgot = Some(round);
         }
-        self.age = if self.unsettled { 1 } else { self.age + 1 };
+        self.age = if self.unlike { 1 } else { self.age + 1 };
         self.evidence.add(&fresh);
+        self.rounds += 1;
         self.recent = keys.len() as u32;
         self.spacing = self.spacing.min(self.range.pages() / units(keys));
     }
@@ -110,7 +110,7 @@ impl Region {
         self.spacing = self.spacing.max(right.spacing);
         self.recent += right.recent;
         self.age = self.age.max(right.age);
-        self.unsettled |= right.unsettled;
+        self.rounds = self.rounds.max(right.rounds);
         self.records = self.records.max(right.records);
         self.forgot = self.forgot.max(right.forgot);
     }
@@ -131,7 +131,11 @@ impl Region {
     /// Whether more samples would help: it is new or changed, or it is not clear whether its pages are shared.
     #[must_use]
     pub fn is_unsettled(&self) -> bool {
-        self.unsettled || (self.sharing.is_some() && self.nature() == Nature::Undecided)
+        const SETTLED: u32 = 3;
+        match self.sharing {
+            Some(_) => self.nature() == Nature::Undecided,
+            None => self.age < SETTLED,
+        }
     }
 
     /// Whether pages of a region with several accessors are shared, or private and finely mixed.

@@ -15,6 +15,8 @@ const STRAY: f64 = 0.02;
 pub struct Sharing {
     /// Pages with at least two samples.
     pub pairs: f64,
+    /// Further samples of pages after the first, as far as they add to what is known.
+    pub repeats: f64,
     /// Share of private pages: the best guess, and its standard error.
     pub private: f64,
     /// See `private`.
@@ -34,14 +36,16 @@ pub enum Nature {
     Undecided,
 }
 
-/// Pages sampled at least twice that are needed to tell.
-const MIN_PAIRS: f64 = 16.0;
+/// Samples of pages already sampled that are needed to tell, and of how many pages.
+const MIN_REPEATS: f64 = 16.0;
+/// See above.
+const MIN_PAIRS: f64 = 4.0;
 
 impl Sharing {
     /// Looks at the pages of a region.
     pub fn of<'a>(pages: impl Iterator<Item = (u64, Page<'a>)>, nodes: usize) -> Self {
         let mut accessors = vec![0.0; nodes];
-        let (mut pairs, mut agree, mut agree_squares, mut seen) = (0.0, 0.0, 0.0, 0.0);
+        let (mut pairs, mut repeats, mut agree, mut agree_squares, mut seen) = (0.0, 0.0, 0.0, 0.0, 0.0);
         for (_, page) in pages {
             let total = f64::from(page.total());
             if total == 0.0 {
@@ -57,6 +61,7 @@ impl Sharing {
             if total >= 2.0 {
                 let rate = same / (total * (total - 1.0));
                 pairs += 1.0;
+                repeats += (total - 1.0).min(8.0);
                 agree += rate;
                 agree_squares += rate * rate;
             }
@@ -67,7 +72,7 @@ impl Sharing {
             }
         }
         let chance: f64 = accessors.iter().map(|p| p * p).sum();
-        let mut sharing = Self { pairs, private: 0.0, error: 1.0, accessors };
+        let mut sharing = Self { pairs, repeats, private: 0.0, error: 1.0, accessors };
         if pairs > 0.0 && chance < 1.0 {
             let mean = agree / pairs;
             // One page more that agrees and one that does not: never more certain than the number of pages allows.
@@ -80,13 +85,15 @@ impl Sharing {
 
     /// What to make of the region; none with too few pages sampled twice.
     pub fn nature(&self) -> Option<Nature> {
-        (self.pairs >= MIN_PAIRS).then_some(if self.private + 2.0 * self.error < 0.5 {
-            Nature::Shared
-        } else if self.private - 2.0 * self.error > 0.5 {
-            Nature::Mixed
-        } else {
-            Nature::Undecided
-        })
+        (self.pairs >= MIN_PAIRS && self.repeats >= MIN_REPEATS).then_some(
+            if self.private + 2.0 * self.error < 0.5 {
+                Nature::Shared
+            } else if self.private - 2.0 * self.error > 0.5 {
+                Nature::Mixed
+            } else {
+                Nature::Undecided
+            },
+        )
     }
 
     /// The node that most likely owns the page, and how likely the page is private to it.

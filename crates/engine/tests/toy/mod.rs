@@ -40,6 +40,8 @@ pub type Pattern = Box<dyn Fn(u64, u64) -> Option<(u8, Access)>>;
 pub enum Sampling {
     /// Like hint faults: this share of the pages, in percent, gives one sample each an interval; reads and writes look alike.
     HintFaults { percent: u64 },
+    /// As hint faults, but a scan takes so many intervals: each covers the next window of the memory.
+    Windows { windows: u64 },
     /// Hint faults while all nodes sweep over all pages, each beginning elsewhere: at each scan, whoever comes first
     /// faults on a long run of pages. The pattern only says whether a page is used and how.
     Sweeps { scans: u64 },
@@ -47,6 +49,7 @@ pub enum Sampling {
     Hardware { samples: u64 },
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "switches of a test")]
 pub struct Toy {
     pub topology: Topology,
     pub mappings: Vec<Mapping>,
@@ -60,6 +63,8 @@ pub struct Toy {
     /// Pages that may move in an interval.
     pub budget: u64,
     pub dry_run: bool,
+    /// Whether samples say where their page is.
+    pub homes_known: bool,
     pub gone: bool,
     /// How often each page was moved.
     pub moves: BTreeMap<u64, u32>,
@@ -83,6 +88,7 @@ impl Toy {
             free: vec![memory / PAGE_BYTES; nodes],
             budget: u64::MAX,
             dry_run: false,
+            homes_known: true,
             gone: false,
             moves: BTreeMap::new(),
             rates: Vec::new(),
@@ -152,7 +158,7 @@ impl Toy {
             pid: PID,
             tid: Tid(2000 + u32::from(node)),
             accessor: NodeIndex(node),
-            home: self.homes.get(&page).map(|&home| NodeIndex(home)),
+            home: self.homes.get(&page).filter(|_| self.homes_known).map(|&home| NodeIndex(home)),
             access: if hint { Access::Unknown } else { access },
             source: DataSource::Unknown,
             page_size: if self.huge { PageSize::Huge } else { PageSize::Base },
@@ -238,6 +244,13 @@ impl Machine for Toy {
                     }
                 }
             }
+            Sampling::Windows { windows } => {
+                let window = self.now_ns / 1_000_000_000 % windows;
+                let bound = |window: u64| pages.len() as u64 * window / windows;
+                for &page in &pages[bound(window) as usize..bound(window + 1) as usize] {
+                    self.sample(page, &mut samples);
+                }
+            }
             Sampling::Sweeps { scans } => {
                 let nodes = self.free.len();
                 for _ in 0..scans {
@@ -262,10 +275,14 @@ impl Machine for Toy {
             samples.swap(i, self.random.below(i as u64 + 1) as usize);
         }
         let rate = match self.sampling {
-            Sampling::HintFaults { .. } | Sampling::Sweeps { .. } => Measure::Proxy(samples.len() as f64),
+            Sampling::HintFaults { .. } | Sampling::Sweeps { .. } | Sampling::Windows { .. } => {
+                Measure::Proxy(samples.len() as f64)
+            }
             Sampling::Hardware { .. } => Measure::Measured(if samples.is_empty() { 0.0 } else { 500.0 }),
         };
-        let total = self.topology.nodes().iter().map(|node| node.memory_total_bytes).collect();
+        let nodes = self.topology.nodes().iter().zip(&self.free);
+        // A node that never had a free page is one without memory.
+        let total = nodes.map(|(node, &free)| if free == 0 { 0 } else { node.memory_total_bytes }).collect();
         Ok(Observation {
             end_ns: self.now_ns,
             duration_ns: 1_000_000_000,

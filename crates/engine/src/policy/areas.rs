@@ -1,0 +1,207 @@
+//! Shared memory to be spread: neighbouring regions are one area, so that few decisions move much.
+
+use super::spread::plan;
+use super::{ProcessView, View};
+use crate::decision::BAND_END;
+use crate::region::Evidence;
+use crate::{Action, Decision, Figures, Interleaving, PageRange, Reason, Spread};
+use nodewise_topology::NodeIndex;
+
+/// Neighbouring shared regions of one process.
+struct Area<'a> {
+    process: ProcessView<'a>,
+    range: PageRange,
+    evidence: Evidence,
+    /// Intervals with samples of its oldest region.
+    rounds: u32,
+}
+
+/// A part of an area of which all pages have had the same chances.
+struct Part<'a> {
+    area: &'a Area<'a>,
+    range: PageRange,
+    /// Pages whose hash is below have had their chance.
+    done: u64,
+    /// By home node, the share of its pages that have not.
+    waiting: Vec<f32>,
+}
+
+/// All areas, in order.
+#[derive(Default)]
+pub struct Areas<'a> {
+    areas: Vec<Area<'a>>,
+    /// Accesses to regions that may turn out to be shared.
+    unsettled: f32,
+}
+
+impl<'a> Areas<'a> {
+    /// Adds a shared region; regions come in order.
+    pub fn add(&mut self, process: ProcessView<'a>, at: usize) {
+        let range = process.map.reach(at);
+        let region = &process.map.regions()[at];
+        match self.areas.last_mut() {
+            Some(area) if area.process.pid == process.pid && area.range.end == range.start => {
+                area.range.end = range.end;
+                area.evidence.add(&region.evidence);
+                area.rounds = area.rounds.max(region.rounds);
+            }
+            _ => {
+                let evidence = region.evidence.clone();
+                self.areas.push(Area { process, range, evidence, rounds: region.rounds });
+            }
+        }
+    }
+
+    /// Counts a region of which one cannot say yet what it is.
+    pub fn add_unsettled(&mut self, process: ProcessView<'a>, at: usize) {
+        self.unsettled += process.map.regions()[at].evidence.total() * process.map.weight();
+    }
+
+    /// Decides about all areas together: each changes the loads the others see. What the machine put off is repeated as it
+    /// was; with `more`, further pages are spread over `targets`, in areas seen for `min_rounds` intervals.
+    pub fn interleave(
+        &self,
+        view: &View<'_>,
+        more: bool,
+        targets: &[bool],
+        min_rounds: u32,
+        out: &mut Vec<Decision>,
+    ) {
+        // Else the little that is known to be shared would have to make up for all the rest.
+        let known: f32 =
+            self.areas.iter().map(|area| area.evidence.total() * area.process.map.weight()).sum();
+        let more = more && known >= self.unsettled;
+        let mut parts = Vec::new();
+        for area in self.areas.iter().filter(|area| area.rounds >= min_rounds) {
+            for (range, spread) in area.parts() {
+                match spread {
+                    Some(spread) if !spread.pending.is_empty() => {
+                        let again = |interleaving: &Interleaving| Decision {
+                            pid: area.process.pid,
+                            range,
+                            action: Action::Interleave(interleaving.clone()),
+                            reason: reason("put off before".into(), view, &area.evidence),
+                        };
+                        out.extend(spread.pending.iter().map(again));
+                    }
+                    spread if more => parts.extend(Part::new(area, range, spread, view.seed)),
+                    _ => {}
+                }
+            }
+        }
+        if !parts.is_empty() {
+            spread(view, &parts, targets, out);
+        }
+    }
+}
+
+impl Area<'_> {
+    /// The area by how far it was spread. A small part goes with its larger neighbour, at the price that some of its pages
+    /// lose their chance.
+    fn parts(&self) -> Vec<(PageRange, Option<Spread>)> {
+        const SMALL: u64 = 16;
+        let is_small = |range: PageRange| range.pages() * SMALL <= self.range.pages();
+        let pending = |spread: Option<&Spread>| spread.is_some_and(|spread| !spread.pending.is_empty());
+        let mut parts: Vec<(PageRange, Option<Spread>)> = Vec::new();
+        for (range, spread) in self.process.history.spreads(self.range) {
+            match parts.last_mut() {
+                Some((left, state)) if !pending(state.as_ref()) && !pending(spread) => {
+                    let (was, is) = (state.as_ref().map_or(0, |s| s.done), spread.map_or(0, |s| s.done));
+                    if is_small(range) && is <= was {
+                        left.end = range.end;
+                    } else if is_small(*left) && was <= is {
+                        *left = PageRange { start: left.start, end: range.end };
+                        *state = spread.cloned();
+                    } else {
+                        parts.push((range, spread.cloned()));
+                    }
+                }
+                _ => parts.push((range, spread.cloned())),
+            }
+        }
+        // A small part that was spread further than its neighbours has had its turn.
+        parts.retain(|(range, spread)| !is_small(*range) || spread.is_none() || pending(spread.as_ref()));
+        parts
+    }
+}
+
+impl<'a> Part<'a> {
+    fn new(area: &'a Area<'a>, range: PageRange, spread: Option<Spread>, seed: u64) -> Option<Self> {
+        let done = spread.as_ref().map_or(0, |spread| spread.done);
+        let homes = area.evidence.homes();
+        let known: f32 = homes.iter().sum();
+        // Best by looking at pages: others, the kernel among them, may have moved some.
+        let looked_at =
+            area.process.map.homes_in(range, |page| u64::from(Interleaving::hash(page, seed)) >= done);
+        let waiting = match (looked_at, spread) {
+            (Some(shares), _) => shares,
+            (None, Some(spread)) => spread.waiting,
+            (None, None) if known > 0.0 => homes.iter().map(|home| home / known).collect(),
+            (None, None) => return None,
+        };
+        (done < BAND_END).then_some(Self { area, range, done, waiting })
+    }
+
+    /// The accesses that go to its pages.
+    fn traffic(&self) -> f64 {
+        let share = self.range.pages() as f64 / self.area.range.pages() as f64;
+        f64::from(self.area.evidence.total() * self.area.process.map.weight()) * share
+    }
+}
+
+fn spread(view: &View<'_>, parts: &[Part<'_>], targets: &[bool], out: &mut Vec<Decision>) {
+    let Some(loads) = view.metrics.controller_loads.get() else { return };
+    let all: f64 = loads.iter().sum();
+    // What a sample stands for, so that regions and counters speak of the same accesses.
+    let regions = view.processes.iter().flat_map(|p| p.map.regions().iter().map(|r| (p.map.weight(), r)));
+    let sampled: f64 = regions.map(|(weight, region)| f64::from(region.evidence.total() * weight)).sum();
+    let scale = if sampled > 0.0 { all / sampled } else { 0.0 };
+    let mut movable = vec![0.0; loads.len()];
+    for part in parts {
+        let traffic = part.traffic() * scale;
+        movable.iter_mut().zip(&part.waiting).for_each(|(sum, &share)| *sum += traffic * f64::from(share));
+    }
+    movable.iter_mut().zip(loads).for_each(|(movable, &load)| *movable = movable.min(load));
+    let plan = plan(loads, &movable, targets);
+    for part in parts {
+        for (home, leaving) in plan.iter().enumerate() {
+            let pages = leaving.fraction * f64::from(part.waiting[home]) * part.range.pages() as f64;
+            // Below one percent it is noise.
+            if leaving.fraction < 0.01 || pages < 0.5 {
+                continue;
+            }
+            let most = leaving.weights.iter().copied().fold(0.0, f64::max);
+            let rule = format!(
+                "several nodes use it, {:.0} % of traffic goes to node {}",
+                100.0 * loads[home] / all,
+                view.topology.id_of(NodeIndex(home as u8))
+            );
+            let end = part.done + (leaving.fraction * (BAND_END - part.done) as f64) as u64;
+            out.push(Decision {
+                pid: part.area.process.pid,
+                range: part.range,
+                action: Action::Interleave(Interleaving {
+                    from: NodeIndex(home as u8),
+                    band: (part.done, end),
+                    weights: leaving.weights.iter().map(|w| (w / most * 1e6) as u32).collect(),
+                    seed: view.seed,
+                }),
+                reason: reason(rule, view, &part.area.evidence),
+            });
+        }
+    }
+}
+
+/// A rule with the figures behind it.
+pub fn reason(rule: String, view: &View<'_>, evidence: &Evidence) -> Reason {
+    Reason {
+        rule,
+        figures: Figures {
+            reads: evidence.reads().to_vec(),
+            writes: evidence.writes().to_vec(),
+            homes: evidence.homes().to_vec(),
+            local_access_percent: view.metrics.local_access_percent.get().copied(),
+            controller_imbalance_percent: view.metrics.controller_imbalance_percent.get().copied(),
+        },
+    }
+}
