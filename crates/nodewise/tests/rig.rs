@@ -1,6 +1,7 @@
 //! `nodewise rig` as a person or a script uses it.
 
 use assert_cmd::cargo::cargo_bin;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -112,13 +113,13 @@ fn qemus_of(directory: &Path) -> usize {
     processes.filter(|line| line.contains("-initrd") && line.contains(directory)).count()
 }
 
-fn send(signal: &str, child: &Child) {
-    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+fn send(signal: Signal, child: &Child) {
+    kill_process(Pid::from_child(child), signal).unwrap();
 }
 
 #[test]
 fn ctrl_c_and_sigterm_leave_no_process_and_no_file() {
-    for (signal, status) in [("-INT", 130), ("-TERM", 143)] {
+    for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let directory = tempfile::tempdir().unwrap();
         let mut child = running_guest(directory.path());
         send(signal, &child);
@@ -132,7 +133,7 @@ fn ctrl_c_and_sigterm_leave_no_process_and_no_file() {
 fn not_even_kill_9_leaves_anything() {
     let directory = tempfile::tempdir().unwrap();
     let mut child = running_guest(directory.path());
-    send("-KILL", &child);
+    send(Signal::KILL, &child);
     assert_eq!(child.wait().unwrap().code(), None);
     // The kernel ends QEMU, soon.
     for _ in 0..500 {
