@@ -284,7 +284,7 @@ nonsense
         processes.update();
         assert!(!processes.contains(root) && !processes.is_same(root));
         assert!(processes.contains(grandchild), "an orphan of a managed process stays managed");
-        Command::new("kill").arg(grandchild.to_string()).status().unwrap();
+        Command::new("sh").args(["-c", &format!("kill {grandchild}")]).status().unwrap();
         assert!(processes.cost().files > 0 && processes.cost().bytes > 0);
     }
 

@@ -87,17 +87,27 @@ fn shape_copies_and_streams_reach_the_guest() {
     assert_eq!(output.status.code(), Some(42));
 }
 
+/// Ended with the test, so that one that fails does not leave its guest to the others.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A guest whose program says "ready" and then waits for ever, with all temporary files in `directory`.
-fn running_guest(directory: &Path) -> Child {
+fn running_guest(directory: &Path) -> Running {
     let script = "echo ready; sleep 1000";
-    let mut child = rig(&["--nodes", "1", "--", "sh", "-c", script])
+    let child = rig(&["--nodes", "1", "--", "sh", "-c", script])
         .env("TMPDIR", directory)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+        .spawn();
+    let mut child = Running(child.unwrap());
     let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
     assert_eq!(qemus_of(directory), 1);
     child
@@ -113,8 +123,8 @@ fn qemus_of(directory: &Path) -> usize {
     processes.filter(|line| line.contains("-initrd") && line.contains(directory)).count()
 }
 
-fn send(signal: Signal, child: &Child) {
-    kill_process(Pid::from_child(child), signal).unwrap();
+fn send(signal: Signal, child: &Running) {
+    kill_process(Pid::from_child(&child.0), signal).unwrap();
 }
 
 #[test]
@@ -123,7 +133,7 @@ fn ctrl_c_and_sigterm_leave_no_process_and_no_file() {
         let directory = tempfile::tempdir().unwrap();
         let mut child = running_guest(directory.path());
         send(signal, &child);
-        assert_eq!(child.wait().unwrap().code(), Some(status));
+        assert_eq!(child.0.wait().unwrap().code(), Some(status));
         assert_eq!(qemus_of(directory.path()), 0);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
     }
@@ -134,7 +144,7 @@ fn not_even_kill_9_leaves_anything() {
     let directory = tempfile::tempdir().unwrap();
     let mut child = running_guest(directory.path());
     send(Signal::KILL, &child);
-    assert_eq!(child.wait().unwrap().code(), None);
+    assert_eq!(child.0.wait().unwrap().code(), None);
     // The kernel ends QEMU, soon.
     for _ in 0..500 {
         if qemus_of(directory.path()) == 0 {
