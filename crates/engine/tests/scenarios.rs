@@ -388,3 +388,62 @@ fn unknown_homes_cost_one_try() {
     assert!(!rule.enabled && matches!(rule.standing, nodewise_engine::Standing::Off(_)), "{rule:?}");
     assert_eq!(decided(&rounds), 0, "without homes nothing says that anything is wrong");
 }
+
+#[test]
+fn beside_the_kernels_balancing_shared_memory_is_only_evened_out() {
+    for scans in [1, 2, 3] {
+        for seed in 0..10 {
+            let pattern = move |_, random| Some((random_node(random, 4), Access::Write));
+            let mut toy = Toy::new(4, PAGES, Box::new(pattern)).seed(seed);
+            toy.sampling = toy::Sampling::Sweeps { scans };
+            toy.kernel = true;
+            let mut engine = engine(&toy);
+            let rounds = run(&mut engine, &mut toy, 20);
+            let case = format!("{scans} scans, seed {seed}: {:.3?}", toy.shares());
+            let collocated = |(d, o): &&(nodewise_engine::Decision, nodewise_engine::Outcome)| {
+                o.moved > 0 && !matches!(d.action, Action::Interleave(_))
+            };
+            let wrong = rounds.iter().flat_map(|round| &round.decisions).filter(collocated).count();
+            eprintln!(
+                "{case} wrong {wrong} decisions {} moved {} twice {}",
+                decided(&rounds),
+                moved(&rounds),
+                toy.moves.values().filter(|&&m| m > 1).count()
+            );
+        }
+    }
+}
+
+#[test]
+fn beside_the_kernels_balancing_private_memory_is_not_misled() {
+    let owner = |page| part(page, PAGES, 4);
+    let mut toy = Toy::new(4, PAGES, Box::new(move |page, _| Some((owner(page), Access::Write))));
+    toy.sampling = toy::Sampling::HintFaults { percent: 20 };
+    toy.kernel = true;
+    let mut engine = engine(&toy);
+    run(&mut engine, &mut toy, 12);
+    assert!(toy.placed(owner) >= 0.99, "{}", toy.placed(owner));
+    assert!(toy.moves.iter().all(|(_, &moves)| moves == 1), "no page moved twice");
+    assert_eq!(moved(&run(&mut engine, &mut toy, 10)), 0);
+}
+
+#[test]
+fn falsely_shared_huge_pages_are_found_beside_the_kernels_balancing() {
+    // A thread that comes to its part begins at its first page; one fault for each huge page a scan.
+    let pages = 32 * 512;
+    let mut toy =
+        Toy::new(4, pages, Box::new(|page, _| Some(((page % 512 / 128) as u8, Access::Write)))).huge();
+    toy.sampling = toy::Sampling::HintFaults { percent: 80 };
+    toy.kernel = true;
+    let mut engine = engine(&toy);
+    let rounds = run(&mut engine, &mut toy, 26);
+    let found = rounds.iter().map(|round| round.findings.len()).sum::<usize>();
+    assert_eq!(found, 32);
+    let ours: u64 = rounds
+        .iter()
+        .flat_map(|r| &r.decisions)
+        .filter(|(d, _)| !matches!(d.action, Action::Interleave(_)))
+        .map(|(_, o)| o.moved)
+        .sum();
+    assert_eq!(ours, 0, "no node is right for such a page");
+}

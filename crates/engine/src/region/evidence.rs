@@ -107,8 +107,8 @@ impl Evidence {
         }
         // Not more local than located, on either side: homes and local samples are divided by different keys.
         let (mine, theirs) = (self.homes().iter().sum::<f32>(), part.homes().iter().sum::<f32>());
-        part.local =
-            (self.local * shares[3 * self.nodes]).clamp((self.local - mine).max(0.0), theirs.min(self.local));
+        let local = self.local * shares[3 * self.nodes];
+        part.local = local.max(self.local - mine).min(theirs).min(self.local).max(0.0);
         self.local -= part.local;
         part.unknown = if before > 0.0 { self.unknown * part.total() / before } else { 0.0 };
         self.unknown -= part.unknown;

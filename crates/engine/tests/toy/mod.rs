@@ -63,6 +63,11 @@ pub struct Toy {
     /// Pages that may move in an interval.
     pub budget: u64,
     pub dry_run: bool,
+    /// Whether the kernel balances too: a page that faults goes to its accessor, in the first four intervals at once, later
+    /// when the same node came twice in a row (`should_numa_migrate_memory`, kernel/sched/fair.c, Linux 6.12).
+    pub kernel: bool,
+    /// The accessor of each page's last fault.
+    last: BTreeMap<u64, u8>,
     /// Whether samples say where their page is.
     pub homes_known: bool,
     pub gone: bool,
@@ -88,6 +93,8 @@ impl Toy {
             free: vec![memory / PAGE_BYTES; nodes],
             budget: u64::MAX,
             dry_run: false,
+            kernel: false,
+            last: BTreeMap::new(),
             homes_known: true,
             gone: false,
             moves: BTreeMap::new(),
@@ -148,9 +155,17 @@ impl Toy {
         self.homes.retain(|&page, _| !range.contains(PageNumber(page)));
     }
 
-    fn sample(&mut self, page: u64, samples: &mut Vec<Sample>) {
+    fn sample(&mut self, page: u64, by: Option<u8>, samples: &mut Vec<Sample>) {
         let random = self.random.next();
         let Some((node, access)) = (self.pattern)(page, random) else { return };
+        let node = by.unwrap_or(node);
+        if self.kernel {
+            let unit = self.unit(page);
+            if self.last.insert(unit, node) == Some(node) || self.now_ns <= 4_000_000_000 {
+                let size = if self.huge { HUGE_PAGE_PAGES } else { 1 };
+                self.homes.range_mut(unit..unit + size).for_each(|(_, home)| *home = node);
+            }
+        }
         let hint = !matches!(self.sampling, Sampling::Hardware { .. });
         samples.push(Sample {
             time_ns: self.now_ns,
@@ -233,14 +248,14 @@ impl Machine for Toy {
                 for chunk in pages.chunks(HUGE_PAGE_PAGES as usize) {
                     let page = chunk[self.random.below(chunk.len() as u64) as usize];
                     if self.random.below(100) < percent {
-                        self.sample(page, &mut samples);
+                        self.sample(page, None, &mut samples);
                     }
                 }
             }
             Sampling::HintFaults { percent } => {
                 for &page in &pages {
                     if self.random.below(100) < percent {
-                        self.sample(page, &mut samples);
+                        self.sample(page, None, &mut samples);
                     }
                 }
             }
@@ -248,7 +263,7 @@ impl Machine for Toy {
                 let window = self.now_ns / 1_000_000_000 % windows;
                 let bound = |window: u64| pages.len() as u64 * window / windows;
                 for &page in &pages[bound(window) as usize..bound(window + 1) as usize] {
-                    self.sample(page, &mut samples);
+                    self.sample(page, None, &mut samples);
                 }
             }
             Sampling::Sweeps { scans } => {
@@ -257,16 +272,14 @@ impl Machine for Toy {
                     let begin = self.random.below(pages.len() as u64) as usize;
                     for (at, &page) in pages.iter().enumerate() {
                         let first = (at + begin) % pages.len() * nodes / pages.len();
-                        let before = samples.len();
-                        self.sample(page, &mut samples);
-                        samples[before..].iter_mut().for_each(|s| s.accessor = NodeIndex(first as u8));
+                        self.sample(page, Some(first as u8), &mut samples);
                     }
                 }
             }
             Sampling::Hardware { samples: count } => {
                 for _ in 0..count.min(count * pages.len() as u64) {
                     let page = pages[self.random.below(pages.len() as u64) as usize];
-                    self.sample(page, &mut samples);
+                    self.sample(page, None, &mut samples);
                 }
             }
         }
