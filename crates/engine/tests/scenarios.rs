@@ -404,12 +404,9 @@ fn beside_the_kernels_balancing_shared_memory_is_only_evened_out() {
                 o.moved > 0 && !matches!(d.action, Action::Interleave(_))
             };
             let wrong = rounds.iter().flat_map(|round| &round.decisions).filter(collocated).count();
-            eprintln!(
-                "{case} wrong {wrong} decisions {} moved {} twice {}",
-                decided(&rounds),
-                moved(&rounds),
-                toy.moves.values().filter(|&&m| m > 1).count()
-            );
+            assert_eq!(wrong, 0, "{case}");
+            assert!(toy.moves.values().all(|&moves| moves == 1), "{case}: a page moved twice");
+            assert!(toy.shares().iter().all(|share| (share - 0.25).abs() <= 0.05), "{case}");
         }
     }
 }
@@ -421,10 +418,10 @@ fn beside_the_kernels_balancing_private_memory_is_not_misled() {
     toy.sampling = toy::Sampling::HintFaults { percent: 20 };
     toy.kernel = true;
     let mut engine = engine(&toy);
-    run(&mut engine, &mut toy, 12);
+    run(&mut engine, &mut toy, 40);
+    // Asked after the fault every sampled page is at home, so it may be left to the kernel; but what we move, we move right.
+    assert!(toy.moves.iter().all(|(page, &moves)| moves == 1 && toy.homes[page] == owner(*page)));
     assert!(toy.placed(owner) >= 0.99, "{}", toy.placed(owner));
-    assert!(toy.moves.iter().all(|(_, &moves)| moves == 1), "no page moved twice");
-    assert_eq!(moved(&run(&mut engine, &mut toy, 10)), 0);
 }
 
 #[test]
