@@ -22,8 +22,10 @@ pub enum ErrorKind {
     NotEnoughMemory,
     /// The program to run in the guest was not found.
     ProgramNotFound,
-    /// The program to run in the guest, or a file it needs, cannot be executed or read.
+    /// The program to run in the guest, or one to copy, cannot be executed: no permission, no library.
     ProgramNotExecutable,
+    /// A file to copy is not there or cannot be read.
+    Unreadable,
     /// The guest did not boot, panicked, or went away; the message ends in the console's last lines.
     Guest,
     /// The time limit was reached.

@@ -63,14 +63,18 @@ impl Initramfs {
 
     /// Copies a file, or a directory with all in it, to the same path in the guest; programs and
     /// libraries bring along the libraries they need.
-    pub fn copy_tree(&mut self, path: &Path) -> Result<(), Error> {
-        let mut left = vec![path.to_path_buf()];
+    pub fn copy_tree(&mut self, asked: &Path) -> Result<(), Error> {
+        let mut left = vec![asked.to_path_buf()];
         while let Some(path) = left.pop() {
             if let Some(dangling) = dangling_link(&path) {
                 self.entries.insert(path, Entry::Symlink(dangling));
                 continue;
             }
-            let target = self.copy(&path)?;
+            let target = match self.copy(&path) {
+                // A directory may well hold a plugin or a test that nobody can run here, or will run there.
+                Err(error) if error.kind() == ErrorKind::ProgramNotExecutable && path != asked => continue,
+                copied => copied?,
+            };
             if matches!(self.entries.get(&target), Some(Entry::Directory { .. })) && !is_kernels(&target) {
                 let children = fs::read_dir(&target)
                     .and_then(|entries| {
@@ -178,7 +182,7 @@ fn dangling_link(path: &Path) -> Option<OsString> {
 }
 
 fn unreadable(path: &Path, error: std::io::Error) -> Error {
-    Error::file(ErrorKind::ProgramNotExecutable, "copy", path, error)
+    Error::file(ErrorKind::Unreadable, "copy", path, error)
 }
 
 /// File systems of the kernel: the guest mounts its own.
@@ -188,3 +192,51 @@ fn is_kernels(path: &Path) -> bool {
 
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n";
 const GROUP: &str = "root:x:0:\nnogroup:x:65534:\n";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_library_is_named_unless_the_program_is_one_of_many() {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("program");
+        let mut file = fs::read("/usr/bin/env").unwrap();
+        let name = b"libc.so.6\0";
+        let at = file.windows(name.len()).position(|bytes| bytes == name).unwrap();
+        file[at + 3] = b'X';
+        fs::write(&program, file).unwrap();
+
+        let mut root = Initramfs::new(Path::new("/bin/busybox")).unwrap();
+        let error = root.copy_tree(&program).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ProgramNotExecutable);
+        assert!(error.to_string().contains("libX.so.6"), "{error}");
+
+        let mut root = Initramfs::new(Path::new("/bin/busybox")).unwrap();
+        root.copy_tree(directory.path()).unwrap();
+        assert!(root.entries.contains_key(&program));
+
+        let error = root.copy_tree(Path::new("/no/such/file")).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (ErrorKind::Unreadable, "cannot copy /no/such/file")
+        );
+    }
+
+    #[test]
+    fn links_lead_where_they_lead_here() {
+        let directory = tempfile::tempdir().unwrap();
+        let here = directory.path().canonicalize().unwrap();
+        fs::create_dir(here.join("real")).unwrap();
+        fs::write(here.join("real/file"), "x").unwrap();
+        std::os::unix::fs::symlink("real", here.join("link")).unwrap();
+        std::os::unix::fs::symlink("b", here.join("a")).unwrap();
+        std::os::unix::fs::symlink("a", here.join("b")).unwrap();
+
+        let mut root = Initramfs::new(Path::new("/bin/busybox")).unwrap();
+        root.copy_tree(&here.join("link/../link/file")).unwrap();
+        assert!(matches!(root.entries.get(&here.join("link")), Some(Entry::Symlink(_))));
+        assert!(matches!(root.entries.get(&here.join("real/file")), Some(Entry::HostFile { .. })));
+        assert!(root.copy(&here.join("a")).is_err(), "a loop of links is an error, not a hang");
+    }
+}

@@ -4,7 +4,7 @@ use crate::{Error, ErrorKind};
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ fn in_path(program: &OsStr) -> Option<PathBuf> {
 /// What a file needs beside itself to be executed, as absolute paths: nothing for data, its interpreter
 /// for a script, the dynamic loader and all libraries for a program or a library.
 pub(crate) fn needs(path: &Path) -> Result<Vec<PathBuf>, Error> {
-    let unreadable = |error| Error::file(ErrorKind::ProgramNotExecutable, "read", path, error);
+    let unreadable = |error| Error::file(ErrorKind::Unreadable, "read", path, error);
     let mut start = Vec::new();
     File::open(path).and_then(|file| file.take(64 << 10).read_to_end(&mut start)).map_err(unreadable)?;
     if let Some(line) = start.strip_prefix(b"#!") {
@@ -62,7 +62,7 @@ pub(crate) fn needs(path: &Path) -> Result<Vec<PathBuf>, Error> {
     if !loader.exists() {
         return Ok(Vec::new());
     }
-    let listing = list_libraries(&loader, path).map_err(unreadable)?;
+    let listing = list_libraries(&loader, path)?;
     let mut needed = vec![loader];
     for line in listing.split(|&byte| byte == b'\n') {
         if let Some(library) = library_of(line) {
@@ -95,17 +95,16 @@ fn script_needs(line: &[u8]) -> Vec<PathBuf> {
 }
 
 /// The loader resolves names exactly as it will when the program runs, search paths in the files included.
-fn list_libraries(loader: &Path, path: &Path) -> io::Result<Vec<u8>> {
-    let output = Command::new(loader).arg("--list").arg(path).env_remove("LD_PRELOAD").output()?;
-    if output.status.success() {
+fn list_libraries(loader: &Path, path: &Path) -> Result<Vec<u8>, Error> {
+    let output = Command::new(loader).arg("--list").arg(path).env_remove("LD_PRELOAD").output();
+    let output = output.map_err(|error| Error::file(ErrorKind::System, "run", loader, error))?;
+    // Programs and libraries that are dynamic in form but need nothing, static-pie for one.
+    if output.status.success() || output.stderr.windows(10).any(|words| words == b"statically") {
         return Ok(output.stdout);
     }
-    // Said of programs and libraries that are dynamic in form but need nothing, static-pie for one.
-    if output.stderr.windows(10).any(|words| words == b"statically") {
-        return Ok(Vec::new());
-    }
-    let why = String::from_utf8_lossy(&output.stderr);
-    Err(io::Error::other(why.lines().next().unwrap_or("the dynamic loader refuses it").trim().to_owned()))
+    let why = String::from_utf8_lossy(&output.stderr); // names the file and the library
+    let why = why.lines().next().unwrap_or("the dynamic loader refuses it").trim().to_owned();
+    Err(Error::new(ErrorKind::ProgramNotExecutable, why))
 }
 
 /// The path in a line such as `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f...)`.
