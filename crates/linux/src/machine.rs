@@ -62,7 +62,7 @@ pub struct LinuxMachine {
     interval_began_ns: u64,
     losses_before: u64,
     migrated_before: u64,
-    migrated_at_start: u64,
+    free_bytes: Vec<u64>,
     totals: Totals,
 }
 
@@ -76,7 +76,6 @@ impl LinuxMachine {
         settings: MachineSettings,
     ) -> Self {
         let node_bytes = topology.nodes().iter().map(|node| (node.id, node.memory_total_bytes)).collect();
-        let migrated = pages_migrated_by_kernel();
         let mut machine = Self {
             topology,
             processes,
@@ -89,8 +88,8 @@ impl LinuxMachine {
             huge: HugeCache::default(),
             interval_began_ns: now_ns(),
             losses_before: 0,
-            migrated_before: migrated,
-            migrated_at_start: migrated,
+            migrated_before: pages_migrated_by_kernel(),
+            free_bytes: Vec::new(),
             totals: Totals::default(),
         };
         machine.processes.update();
@@ -133,6 +132,7 @@ impl LinuxMachine {
 
     /// Stops sampling and puts every kernel setting back.
     pub fn close(&mut self) -> Result<(), Error> {
+        self.note_kernel_moves();
         self.sampler.close()
     }
 
@@ -210,13 +210,14 @@ impl LinuxMachine {
     }
 
     fn counters(&mut self, duration_ns: u64, traffic: TrafficMatrix) -> Counters {
-        let migrated = pages_migrated_by_kernel();
-        let moved_by_kernel = migrated.saturating_sub(self.migrated_before);
-        self.migrated_before = migrated;
-        self.totals.pages_moved_by_kernel = migrated.saturating_sub(self.migrated_at_start);
+        let mut moved_by_kernel = 0;
+        // Without samples nothing is decided, and an idle program must cost next to nothing.
+        if !self.samples.is_empty() || self.free_bytes.is_empty() {
+            moved_by_kernel = self.note_kernel_moves();
+            let nodes = self.topology.nodes().iter();
+            self.free_bytes = nodes.map(|node| crate::kernel::free_bytes(node.id).unwrap_or(0)).collect();
+        }
         let rate = self.samples.len() as f64 / (duration_ns.max(1) as f64 / 1e9);
-        let free_bytes =
-            self.topology.nodes().iter().map(|node| crate::kernel::free_bytes(node.id).unwrap_or(0));
         Counters {
             traffic: if traffic.total() >= TRAFFIC_SAMPLES {
                 Measure::Estimated(traffic)
@@ -229,10 +230,19 @@ impl LinuxMachine {
             instructions: Measure::Unknown,
             cycles: Measure::Unknown,
             cache_misses: Measure::Unknown,
-            free_bytes: free_bytes.collect(),
+            free_bytes: self.free_bytes.clone(),
             total_bytes: self.topology.nodes().iter().map(|node| node.memory_total_bytes).collect(),
             pages_moved_by_kernel: Measure::Measured(moved_by_kernel),
         }
+    }
+
+    /// Pages that the kernel's balancing moved since the last call.
+    fn note_kernel_moves(&mut self) -> u64 {
+        let migrated = pages_migrated_by_kernel();
+        let since = migrated.saturating_sub(self.migrated_before);
+        self.migrated_before = migrated;
+        self.totals.pages_moved_by_kernel += since;
+        since
     }
 
     /// Carries out decisions about one process.

@@ -117,8 +117,12 @@ pub struct Session<'a> {
     began_ns: u64,
 }
 
-/// How often the rings are emptied between rounds.
+/// How often the rings are emptied between rounds while there are many samples.
 const DRAIN_EVERY: Duration = Duration::from_millis(100);
+/// How often when there are few: waking up costs, too.
+const DRAIN_EVERY_QUIET: Duration = Duration::from_millis(500);
+/// More samples than this in a round are many.
+const MANY_SAMPLES: u64 = 1000;
 
 impl Session<'_> {
     /// Manages until `wait` breaks or no managed process is left. `wait` is called again and again to sleep for at most the
@@ -127,15 +131,17 @@ impl Session<'_> {
     /// # Errors
     /// When the machine can no longer be managed; the processes themselves are none the worse.
     pub fn manage(&mut self, mut wait: impl FnMut(Duration) -> ControlFlow<()>) -> anyhow::Result<()> {
+        let mut drain_every = DRAIN_EVERY;
         loop {
             let round_ends = Instant::now() + self.options.interval;
             while let Some(left) = round_ends.checked_duration_since(Instant::now()) {
-                if wait(left.min(DRAIN_EVERY)).is_break() {
+                if wait(left.min(drain_every)).is_break() {
                     return Ok(());
                 }
                 self.machine.drain();
             }
             let round = self.engine.step(&mut self.machine).map_err(explain)?;
+            drain_every = if round.samples > MANY_SAMPLES { DRAIN_EVERY } else { DRAIN_EVERY_QUIET };
             self.summary.add(&round);
             let lines = log::lines(&round, nodewise_engine::Machine::topology(&self.machine), self.began_ns);
             write_lines(&mut self.log, &lines);
