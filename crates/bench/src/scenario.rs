@@ -106,7 +106,7 @@ impl Place {
     /// Runs `script` with `sh` in a fresh directory, `$NODEWISE` and `$WORKLOAD` naming the programs, and brings back the
     /// files that are named relative to it.
     pub fn run(&self, programs: &Programs, script: &str, files: &[&str]) -> anyhow::Result<Finished> {
-        const MARK: &str = "-----8<-----";
+        const MARK: &str = "=====8<=====";
         let show = |file| format!("[ -f '{file}' ] && {{ printf '{MARK}{file}\\n'; cat '{file}'; }}\n");
         let whole = format!(
             "NODEWISE='{}'; WORKLOAD='{}'; cd \"$(mktemp -d)\" || exit 99\n(\n{script}\n)\nstatus=$?\n{}\

@@ -32,7 +32,7 @@ struct Args {
     #[arg(long, default_value_t = 60)]
     seconds: u32,
     /// How often each thread passes over its memory
-    #[arg(long, default_value_t = 20_000)]
+    #[arg(long, default_value_t = 10_000)]
     passes: u32,
 }
 

@@ -1,6 +1,6 @@
 //! The decision log: one JSON line for every decision and every finding.
 
-use nodewise_engine::{Action, Decision, Figures, Finding, Outcome, PageNumber, Part, Round};
+use nodewise_engine::{Action, Decision, Figures, Finding, Interleaving, Outcome, PageNumber, Part, Round};
 use nodewise_topology::{NodeId, NodeIndex, Topology};
 use serde::Serialize;
 
@@ -31,6 +31,9 @@ pub enum Line<'a> {
         from: Vec<NodeId>,
         /// Where they should go.
         to: Vec<NodeId>,
+        /// Which pages of the range leave which node, for `interleave`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        interleaving: Option<&'a Interleaving>,
         reason: &'a str,
         figures: &'a Figures,
         outcome: &'a Outcome,
@@ -79,6 +82,10 @@ fn decision_line<'a>(
         }
         Action::Replicate => ("replicate", homes(), Vec::new()),
     };
+    let interleaving = match &decision.action {
+        Action::Interleave(interleaving) => Some(interleaving),
+        _ => None,
+    };
     let ids = |nodes: Vec<NodeIndex>| nodes.into_iter().map(|n| topology.id_of(n)).collect();
     Line::Decision {
         seconds,
@@ -88,6 +95,7 @@ fn decision_line<'a>(
         action,
         from: ids(from),
         to: ids(to),
+        interleaving,
         reason: &decision.reason.rule,
         figures,
         outcome,

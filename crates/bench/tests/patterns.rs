@@ -1,0 +1,134 @@
+//! The main job, in a guest with four nodes: programs of a known pattern end up well placed, each for its pattern.
+
+use nodewise_bench::report::Placement;
+use nodewise_bench::scenario::{Finished, Place, Programs};
+use nodewise_engine::{Interleaving, PageNumber};
+use nodewise_rig::Guest;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+/// 64 MiB.
+const PAGES: u64 = 16_384;
+
+fn run(script: &str, files: &[&str]) -> Finished {
+    static PROGRAMS: OnceLock<Programs> = OnceLock::new();
+    let programs = PROGRAMS.get_or_init(|| Programs::build().unwrap());
+    let place = Place::guest(Guest::uniform(4, 1, 512 << 20), programs);
+    let finished = place.run(programs, script, files).unwrap();
+    assert_eq!(finished.status, 0, "{}", finished.stderr);
+    finished
+}
+
+/// Runs the workload under Nodewise; its reports, the summary, and the decisions that were logged.
+fn managed(workload: &str) -> (Vec<Placement>, Value, Vec<Value>) {
+    let script = format!("$NODEWISE run --json summary --log log -- $WORKLOAD {workload} --report report");
+    let finished = run(&script, &["report", "summary", "log"]);
+    let placements = finished.placements("report").unwrap();
+    for placement in &placements {
+        println!("{placement:?}");
+    }
+    println!("{}", finished.stderr);
+    (placements, finished.json("summary").unwrap(), finished.lines("log").unwrap())
+}
+
+fn moved(line: &Value) -> u64 {
+    line["outcome"]["moved"].as_u64().unwrap_or(0)
+}
+
+fn page(line: &Value, end: usize) -> u64 {
+    u64::from_str_radix(line["range"][end].as_str().unwrap().trim_start_matches("0x"), 16).unwrap() / 4096
+}
+
+/// How often Nodewise may have moved each page, by what its decisions selected.
+fn times_moved(log: &[Value]) -> HashMap<u64, u32> {
+    let mut times = HashMap::new();
+    for line in log.iter().filter(|line| moved(line) > 0) {
+        let interleaving: Option<Interleaving> = serde_json::from_value(line["interleaving"].clone()).ok();
+        for page in page(line, 0)..page(line, 1) {
+            if interleaving.as_ref().is_none_or(|i| i.target(PageNumber(page)).is_some()) {
+                *times.entry(page).or_default() += 1;
+            }
+        }
+    }
+    times
+}
+
+#[test]
+fn private_data_goes_to_its_threads_and_stays() {
+    let (placements, summary, log) = managed("private --seconds 30");
+    let in_time = placements.iter().take_while(|p| p.seconds <= 15.0);
+    assert!(
+        in_time.into_iter().any(|p| p.local_percent_min >= 95.0),
+        "95 % of each thread's pages within 15 s"
+    );
+    assert!(placements.last().unwrap().local_percent_min >= 99.0, "99 % finally");
+    let elapsed = summary["elapsed_seconds"].as_f64().unwrap();
+    let moves = log.iter().filter(|line| moved(line) > 0);
+    let last_move = moves.filter_map(|line| line["seconds"].as_f64()).next_back();
+    assert!(last_move.is_none_or(|at| at <= elapsed - 10.0), "moves at {last_move:?} of {elapsed} s");
+    let before = summary["local_access_percent"]["before"].as_f64().unwrap();
+    let after = summary["local_access_percent"]["after"].as_f64().unwrap();
+    assert!(before < 90.0 && after >= 99.0, "local accesses by samples: {before} -> {after}");
+}
+
+#[test]
+fn data_written_by_all_is_spread_and_no_page_moved_twice() {
+    let (placements, _, log) = managed("shared-write --seconds 40");
+    let twice: Vec<_> = times_moved(&log).into_iter().filter(|&(_, times)| times > 1).collect();
+    assert!(twice.is_empty(), "pages selected more than once: {twice:?}");
+    let last = placements.last().unwrap();
+    for &pages in &last.pages_by_node {
+        let percent = 100.0 * pages as f64 / PAGES as f64;
+        assert!((20.0..=30.0).contains(&percent), "{:?}", last.pages_by_node);
+    }
+}
+
+#[test]
+fn data_read_by_all_is_reported_and_not_moved() {
+    let (_, summary, log) = managed("shared-read --seconds 30");
+    let candidates = summary["actions"]["replication_candidate_pages"].as_u64().unwrap();
+    assert!(candidates >= PAGES * 9 / 10, "{candidates} candidates of {PAGES} pages");
+    let of_the_array = |line: &&Value| page(line, 1) - page(line, 0) >= 256;
+    let decisions = log.iter().filter(|line| line["event"] == "decision");
+    let wrong: Vec<_> = decisions.filter(of_the_array).filter(|line| moved(line) > 0).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+#[test]
+fn well_placed_and_idle_programs_are_left_alone_at_little_cost() {
+    for pattern in ["local", "idle"] {
+        // CPU time of nodewise, in ticks of 10 ms, at 12 and at 42 seconds: placing is over, watching goes on.
+        let script = format!(
+            "$WORKLOAD {pattern} --seconds 50 --report report & workload=$!
+             sleep 1; $NODEWISE attach --json summary --log log -p $workload & nodewise=$!
+             sleep 12; cut -d' ' -f14,15 /proc/$nodewise/stat >cost
+             sleep 30; cut -d' ' -f14,15 /proc/$nodewise/stat >>cost
+             kill -INT $nodewise; wait $nodewise"
+        );
+        let finished = run(&script, &["report", "summary", "log", "cost"]);
+        println!("{}\ncost in ticks: {}", finished.stderr, finished.file("cost").unwrap());
+        let summary = finished.json("summary").unwrap();
+        assert_eq!(summary["pages_moved"], 0, "{pattern}: {:?}", finished.files["log"]);
+        let cost =
+            finished.file("cost").unwrap().split_whitespace().map(|ticks| ticks.parse::<f64>().unwrap());
+        let cost: Vec<f64> = cost.collect();
+        let percent = (cost[2] + cost[3] - cost[0] - cost[1]) / 30.0;
+        assert!(percent < 1.0, "{pattern}: nodewise used {percent} % of a CPU");
+    }
+}
+
+#[test]
+fn falsely_shared_huge_pages_are_reported_one_by_one() {
+    let (placements, summary, log) = managed("false-share --seconds 40");
+    let last = placements.last().unwrap();
+    println!("local at the end: {} %", last.local_percent);
+    let found: Vec<_> = log.iter().filter(|line| line["event"] == "falsely_shared_huge_page").collect();
+    assert!(
+        found.iter().all(|line| line["evidence"].as_array().is_some_and(|evidence| !evidence.is_empty()))
+    );
+    let huge_pages = PAGES / 512;
+    let reported = summary["falsely_shared_huge_pages"].as_u64().unwrap();
+    assert!(reported >= huge_pages - 2, "{reported} of {huge_pages} reported");
+    assert!(reported <= huge_pages + 1, "only these: {reported}");
+}
