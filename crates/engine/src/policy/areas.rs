@@ -70,7 +70,7 @@ impl<'a> Areas<'a> {
         // Else the little that is known to be shared would have to make up for all the rest.
         let known: f32 =
             self.areas.iter().map(|area| area.evidence.total() * area.process.map.weight()).sum();
-        let more = more && known >= self.unsettled;
+        let more = more && 2.0 * known >= self.unsettled;
         let mut parts = Vec::new();
         for area in self.areas.iter().filter(|area| area.rounds >= min_rounds) {
             for (range, spread) in area.parts() {

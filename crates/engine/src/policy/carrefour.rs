@@ -62,7 +62,7 @@ impl Default for CarrefourSettings {
             collocate_until_percent: 99.0,
             collocate_min_samples: 2,
             collocate_min_region_samples: 4,
-            min_intervals: 3,
+            min_intervals: 2,
             collocate_certainty: 0.95,
             interleave_above_percent: 35.0,
             interleave_until_percent: 5.0,
@@ -186,12 +186,14 @@ impl Carrefour {
     /// How many intervals a region must have had one accessor: more where the accessors of much memory keep changing, and
     /// more for memory that was found to be shared before.
     fn intervals(&self, process: ProcessView<'_>, at: usize) -> u32 {
-        const PER_TURMOIL: f32 = 12.0;
+        const PER_TURMOIL: f32 = 8.0;
         const ONCE_SHARED: u32 = 4;
+        const CALM: f32 = 0.02;
         let least = self.settings.min_intervals;
         let spread = process.history.spreads(process.map.regions()[at].range);
         let factor = if spread.iter().any(|(_, spread)| spread.is_some()) { ONCE_SHARED } else { 1 };
-        least * factor + (PER_TURMOIL * process.map.turmoil()) as u32
+        let turmoil = process.map.turmoil();
+        least * factor + if turmoil > CALM { (1.0 + PER_TURMOIL * turmoil) as u32 } else { 0 }
     }
 
     /// All pages of a region to its one accessor node.

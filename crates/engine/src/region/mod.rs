@@ -378,6 +378,9 @@ impl RegionMap {
             // Far fewer than would make an accessor: they may sit at an end, where the region should be cut.
             let least = region.evidence.total() * self.settings.min_accessor_share / 10.0;
             let minority = region.evidence.minority();
+            if region.forgot == Some(self.round) {
+                self.pages.forget(region.range);
+            }
             if region.records != Records::None && minority < 0.25 && region.age >= 3 {
                 region.untrack();
                 self.stale = true;

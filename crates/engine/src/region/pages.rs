@@ -128,6 +128,13 @@ impl Pages {
         self.table.positions(start, end).len()
     }
 
+    /// Forgets who accessed the pages of a range.
+    pub fn forget(&mut self, range: PageRange) {
+        for at in self.table.positions(range.start.0, range.end.0) {
+            self.table.record_mut(at)[COUNTS..].fill(0);
+        }
+    }
+
     /// Remembers that a page was moved.
     pub fn moved(&mut self, page: u64, to: u8, round: u32) {
         if let Some(at) = self.table.position(page) {

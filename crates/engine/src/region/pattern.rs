@@ -29,6 +29,8 @@ pub struct Region {
     pub(crate) records: Records,
     /// What the records tell.
     pub(crate) sharing: Option<Sharing>,
+    /// Changed after it had been the same for a while: the next samples show whether for good.
+    pub(crate) shaken: bool,
     /// When what was known before was given up.
     pub(crate) forgot: Option<u32>,
     /// The node from which most samples came while they were unlike what was known, and for how many intervals in a row.
@@ -59,7 +61,9 @@ impl Region {
             age: 1,
             rounds: 1,
             unlike: false,
-            records: Records::None,
+            shaken: false,
+            // Until it has shown one accessor for a while.
+            records: Records::All,
             sharing: None,
             forgot: None,
             rival: (0, 0),
@@ -73,10 +77,16 @@ impl Region {
         }
         let fresh = Evidence::from_keys(keys, nodes);
         self.unlike = self.is_unlike(&fresh);
-        if self.unlike && self.gives_up(&fresh, round) {
+        if !self.unlike {
+            self.rival = (0, 0);
+        } else if self.gives_up(&fresh) {
+            // A change for good: no turmoil.
+            self.unlike = false;
+            self.age = 0;
             self.evidence.scale(0.0);
             self.forgot = Some(round);
         }
+        self.shaken = self.unlike && self.age >= 2;
         self.age = if self.unlike { 1 } else { self.age + 1 };
         self.evidence.add(&fresh);
         self.rounds += 1;
@@ -91,16 +101,14 @@ impl Region {
         fresh.total() >= FEW && g > 12.0 + 4.0 * degrees
     }
 
-    /// Whether what was known is to be forgotten in favour of samples that contradict it. A program's phases change faster
-    /// than evidence fades, and its first touches say nothing of its later use. But hint faults give the nodes that
-    /// sweep over shared memory each a turn, interval by interval: if that made us forget, shared memory would
-    /// seem to be private to one after the other. So once in a while, or when the same node insists.
-    fn gives_up(&mut self, fresh: &Evidence, round: u32) -> bool {
-        const WHILE: u32 = 8;
-        const INSISTENCE: u8 = 4;
+    /// Whether what was known is to be forgotten in favour of samples that contradict it: a program's phases change faster than
+    /// evidence fades. But hint faults give the nodes that sweep over shared memory each a turn, scan by scan: if that made us
+    /// forget, shared memory would seem to be private to one after the other. So the same node must insist.
+    fn gives_up(&mut self, fresh: &Evidence) -> bool {
+        const INSISTENCE: u8 = 2;
         let most = fresh.most_frequent() as u8;
         self.rival = if self.rival.0 == most { (most, self.rival.1.saturating_add(1)) } else { (most, 1) };
-        self.forgot.is_none_or(|last| round - last >= WHILE) || self.rival.1 >= INSISTENCE
+        self.rival.1 >= INSISTENCE
     }
 
     /// Takes in the right neighbour.
@@ -111,6 +119,7 @@ impl Region {
         self.recent += right.recent;
         self.age = self.age.max(right.age);
         self.rounds = self.rounds.max(right.rounds);
+        self.shaken |= right.shaken;
         self.records = self.records.max(right.records);
         self.forgot = self.forgot.max(right.forgot);
     }
@@ -144,6 +153,7 @@ impl Region {
         const PATIENCE: u32 = 6;
         const MANY: f32 = 64.0;
         match self.sharing.as_ref().and_then(Sharing::nature) {
+            _ if self.shaken => Nature::Undecided,
             None if self.age >= PATIENCE && self.evidence.total() >= MANY => Nature::Shared,
             None => Nature::Undecided,
             Some(nature) => nature,
