@@ -6,6 +6,7 @@ pub mod kernel;
 mod known_homes;
 mod machine;
 pub mod mover;
+pub mod probe;
 pub mod process;
 pub mod sampler;
 pub mod settings;

@@ -1,11 +1,141 @@
-//! `nodewise doctor`.
+//! `nodewise doctor`: what works on this machine, and what to do where it does not.
 
-use std::process::ExitCode;
+use crate::terminal;
+use anstyle::{AnsiColor, Style};
+use nodewise_linux::probe::{Area, Check, Facts, Report, Status, patient};
+use std::fmt::Write as _;
+use std::process::{Command, ExitCode};
 
-/// Not written yet.
+/// Show what of Nodewise works on this machine, and what to do where it does not
+///
+/// Everything is tried, not guessed from version numbers, on memory of doctor's own and of a process that it
+/// starts for that; no setting is changed. It takes a moment, up to six seconds where it waits for the kernel's NUMA
+/// balancing to show itself.
 #[derive(clap::Args)]
-pub struct Args {}
+#[command(after_help = "\
+Examples:
+  nodewise doctor
+  sudo nodewise doctor                       what root could do
+  nodewise doctor --json | jq '.checks[] | select(.status != \"works\")'
+  nodewise rig --nodes 4 -- nodewise doctor  the same in a guest
 
-pub fn main(_args: &Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("'doctor' is not written yet")
+Exit status:
+  0  programs can be managed here, perhaps with limits
+  1  they cannot: fewer than two nodes, nothing to sample with, or pages cannot be moved")]
+pub struct Args {
+    /// Print JSON: kernel, architecture, nodes, sampler, manageable, and checks with area, name, status (works,
+    /// limited or missing), found and advice
+    #[arg(long)]
+    json: bool,
+
+    /// Be the process that things are tried on.
+    #[arg(long, hide = true, conflicts_with = "json")]
+    patient: bool,
+}
+
+pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.patient {
+        patient::lie_still()?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let program = std::env::current_exe()?;
+    let report = Report::new(&Facts::gather(Command::new(program).args(["doctor", "--patient"]))?);
+    if args.json {
+        anstream::println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        anstream::print!("{}", text(&report, terminal::width()));
+    }
+    Ok(if report.manageable { ExitCode::SUCCESS } else { ExitCode::from(super::exit::FAILURE) })
+}
+
+fn text(report: &Report, width: usize) -> String {
+    let Report { kernel, architecture, nodes, .. } = report;
+    let plural = if *nodes == 1 { "" } else { "s" };
+    let mut out = format!("Linux {kernel} on {architecture}, {nodes} node{plural} with memory\n");
+    let name_width = report.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+    let mut area = None;
+    for check in &report.checks {
+        if area != Some(check.area) {
+            area = Some(check.area);
+            let bold = Style::new().bold();
+            // Writing to a string does not fail.
+            let _ = writeln!(out, "\n{bold}{}{bold:#}", heading(check.area));
+        }
+        line(&mut out, check, name_width, width);
+    }
+    let _ = writeln!(out, "\n{}", verdict(report));
+    out
+}
+
+const fn heading(area: Area) -> &'static str {
+    match area {
+        Area::Machine => "Machine",
+        Area::Sampling => "Sampling",
+        Area::Moving => "Moving",
+        Area::Policies => "Policies",
+        Area::Rights => "Rights and limits",
+    }
+}
+
+fn line(out: &mut String, check: &Check, name_width: usize, width: usize) {
+    let (word, color) = match check.status {
+        Status::Works => ("works  ", AnsiColor::Green),
+        Status::Limited => ("limited", AnsiColor::Yellow),
+        Status::Missing => ("missing", AnsiColor::Red),
+    };
+    let style = color.on_default();
+    let _ = write!(out, "  {style}{word}{style:#}  {:name_width$}  ", check.name);
+    let indent = 2 + 7 + 2 + name_width + 2;
+    let room = width.saturating_sub(indent).max(24);
+    let advice = check.advice.as_deref().map(|advice| format!("-> {advice}"));
+    let lines =
+        std::iter::once(check.found.as_str()).chain(advice.as_deref()).flat_map(|text| wrap(text, room));
+    for (i, text) in lines.enumerate() {
+        let _ = if i == 0 { writeln!(out, "{text}") } else { writeln!(out, "{:indent$}{text}", "") };
+    }
+}
+
+/// Breaks text at spaces into lines of at most `room` characters; a longer word keeps a line of its own.
+fn wrap(text: &str, room: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= room => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+fn verdict(report: &Report) -> String {
+    match (report.manageable, report.sampler) {
+        (true, Some(sampler)) => format!("Programs can be managed here; the sampler would be: {sampler}."),
+        _ => "Programs cannot be managed here: see what is missing above.".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_is_wrapped_under_what_was_found() {
+        let check = Check {
+            area: Area::Sampling,
+            name: "hint faults",
+            status: Status::Missing,
+            found: "none".to_owned(),
+            advice: Some("do this and that and then something else".to_owned()),
+        };
+        let mut out = String::new();
+        line(&mut out, &check, 12, 52);
+        let plain = anstream::adapter::strip_str(&out).to_string();
+        assert_eq!(
+            plain,
+            "  missing  hint faults   none\n                         -> do this and that and\n                         then something else\n"
+        );
+    }
 }
