@@ -1,5 +1,6 @@
 //! Who accesses which page: samplers, best first.
 
+mod files;
 pub mod hardware;
 pub mod hint_faults;
 mod page_fault_event;

@@ -6,15 +6,14 @@
 
 pub mod data_source;
 mod detect;
-mod files;
 mod format;
 pub mod ibs;
 mod pebs;
 pub mod spe;
 mod stream;
 
+use super::files::{make_room, ring_pages};
 pub use detect::Pmu;
-pub use files::{Opening, opening, ring_pages};
 
 use super::Sampler;
 use crate::{Error, ErrorKind};
@@ -78,15 +77,8 @@ impl HardwareSampler {
         if matches!(self.pmu, Pmu::Spe(_)) {
             return Ok(false);
         }
-        let limit = nodewise_sys::file_limit().map_err(limit_error)?;
-        let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-        match opening(cpus.len(), self.pmu.files_each(), limit, open) {
-            Opening::PerThread => return Ok(false),
-            Opening::PerCpu { raise_to: None } => {}
-            Opening::PerCpu { raise_to: Some(soft) } => {
-                nodewise_sys::set_file_limit(nodewise_sys::FileLimit { soft, ..limit })
-                    .map_err(limit_error)?;
-            }
+        if !make_room(cpus.len(), self.pmu.files_each())? {
+            return Ok(false);
         }
         for cpu in cpus {
             match self.stream(Target::Cpu(cpu.0), cpus.len()) {
@@ -111,10 +103,6 @@ impl HardwareSampler {
             self.losses += stream.losses();
         }
     }
-}
-
-fn limit_error(error: nodewise_sys::Error) -> Error {
-    Error::with_source(ErrorKind::NotPermitted, "cannot raise the limit on open files (ulimit -n)", error)
 }
 
 impl Sampler for HardwareSampler {

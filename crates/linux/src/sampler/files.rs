@@ -2,7 +2,9 @@
 //!
 //! An event on every CPU of a machine with 1024 takes thousands of descriptors, while the usual limit is 1024.
 
+use crate::{Error, ErrorKind};
 use nodewise_sys::FileLimit;
+use std::fs;
 
 /// Left for files of `/proc`, the log, children's pipes.
 const SPARE: u64 = 128;
@@ -33,12 +35,29 @@ pub fn opening(cpus: usize, files_per_cpu: usize, limit: FileLimit, open: usize)
     }
 }
 
-/// Data pages of each of `rings`: 512 KiB hold a tenth of a second at 100 000 samples a second; where there are
-/// very many rings less, so that all together stay about 64 MiB.
+/// Raises the soft limit on open files so far that events fit on every CPU; false if even the hard one is too low.
+pub(super) fn make_room(cpus: usize, files_per_cpu: usize) -> Result<bool, Error> {
+    let failed = |error| {
+        Error::with_source(ErrorKind::Unsupported, "cannot learn or raise the limit on open files", error)
+    };
+    let limit = nodewise_sys::file_limit().map_err(failed)?;
+    let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    match opening(cpus, files_per_cpu, limit, open) {
+        Opening::PerThread => return Ok(false),
+        Opening::PerCpu { raise_to: None } => {}
+        Opening::PerCpu { raise_to: Some(soft) } => {
+            nodewise_sys::set_file_limit(FileLimit { soft, ..limit }).map_err(failed)?;
+        }
+    }
+    Ok(true)
+}
+
+/// Data pages of each of `rings`: up to 2 MiB, some 29 000 faults, so that a program that allocates between two readings does not
+/// overrun it; where there are very many rings less, so that all together stay about 64 MiB.
 #[must_use]
 pub fn ring_pages(rings: usize) -> usize {
     const TOTAL_PAGES: usize = 64 * 256;
-    let fair = (TOTAL_PAGES / rings.max(1)).clamp(4, 128);
+    let fair = (TOTAL_PAGES / rings.max(1)).clamp(4, 512);
     // Down to a power of two.
     1 << fair.ilog2()
 }
