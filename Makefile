@@ -36,3 +36,8 @@ tests:
 
 asan:
 	@scripts/asan
+
+.PHONY: fuzz
+
+fuzz:
+	@scripts/fuzz
