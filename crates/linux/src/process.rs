@@ -226,6 +226,7 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
     use std::process::Command;
 
     #[test]
@@ -268,7 +269,13 @@ nonsense
 
     #[test]
     fn follows_children_and_notices_their_end() {
-        let mut child = Command::new("sh").args(["-c", "sleep 100 & wait"]).spawn().unwrap();
+        let mut child = Command::new("sh")
+            .args(["-c", "echo; sleep 100 >&- & wait"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        // spawn returns in the middle of execve, when the stack's start is not set yet.
+        child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
         let root = Pid(child.id());
         let mut processes = Processes::new(&[root], true, true).unwrap();
         let grandchild = loop {
