@@ -15,6 +15,8 @@ pub struct Programs {
     pub nodewise: PathBuf,
     /// The program with a known pattern.
     pub workload: PathBuf,
+    /// The program that ends, forks, executes and unmaps.
+    pub churn: PathBuf,
 }
 
 impl Programs {
@@ -40,7 +42,7 @@ impl Programs {
                 of_target.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
             executable.with_context(|| format!("cargo built no program {name}"))
         };
-        Ok(Self { nodewise: find("nodewise")?, workload: find("workload")? })
+        Ok(Self { nodewise: find("nodewise")?, workload: find("workload")?, churn: find("churn")? })
     }
 }
 
@@ -99,20 +101,22 @@ impl Place {
     /// A guest with the programs in it, which no other guest disturbs.
     #[must_use]
     pub fn guest(guest: Guest, programs: &Programs) -> Self {
-        let guest = guest.copy(&programs.nodewise).copy(&programs.workload).exclusive(true);
+        let guest =
+            guest.copy(&programs.nodewise).copy(&programs.workload).copy(&programs.churn).exclusive(true);
         Self::Guest(Box::new(guest.time_limit(Duration::from_secs(300))))
     }
 
-    /// Runs `script` with `sh` in a fresh directory, `$NODEWISE` and `$WORKLOAD` naming the programs, and brings back the
+    /// Runs `script` with `sh` in a fresh directory, `$NODEWISE`, `$WORKLOAD` and `$CHURN` naming the programs, and brings back the
     /// files that are named relative to it.
     pub fn run(&self, programs: &Programs, script: &str, files: &[&str]) -> anyhow::Result<Finished> {
         const MARK: &str = "=====8<=====";
         let show = |file| format!("[ -f '{file}' ] && {{ printf '{MARK}{file}\\n'; cat '{file}'; }}\n");
         let whole = format!(
-            "NODEWISE='{}'; WORKLOAD='{}'; cd \"$(mktemp -d)\" || exit 99\n(\n{script}\n)\nstatus=$?\n{}\
+            "NODEWISE='{}'; WORKLOAD='{}'; CHURN='{}'; cd \"$(mktemp -d)\" || exit 99\n(\n{script}\n)\nstatus=$?\n{}\
              printf '{MARK}\\n'; exit $status\n",
             programs.nodewise.display(),
             programs.workload.display(),
+            programs.churn.display(),
             files.iter().map(show).collect::<String>()
         );
         let mut command = Command::new("sh");

@@ -4,7 +4,7 @@ use crate::mover::Kernel;
 use nodewise_engine::{HUGE_PAGE_PAGES, PageNumber};
 use nodewise_sys::{Clock, Error, MoveFlags, clock_ns};
 use nodewise_topology::NodeId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
@@ -44,9 +44,10 @@ impl Kernel for LiveKernel {
 }
 
 impl LiveKernel {
-    /// Forgets a process that has ended.
-    pub fn forget(&mut self, pid: u32) {
-        self.huge_pages.pagemaps.remove(&pid);
+    /// Closes the files of other processes than these. An open pagemap stays that of the program that ran when it was
+    /// opened, so one that executes another program must be among the others.
+    pub fn keep(&mut self, processes: &BTreeSet<u32>) {
+        self.huge_pages.pagemaps.retain(|pid, _| processes.contains(pid));
     }
 }
 
@@ -134,6 +135,18 @@ mod tests {
         let mapping = touched(Advice::NoHugePage);
         let mut kernel = LiveKernel::default();
         assert!(!kernel.is_huge(std::process::id(), PageNumber(mapping.page_address(3) / 4096)));
+    }
+
+    #[test]
+    fn files_of_processes_that_are_gone_are_closed() {
+        let mut kernel = LiveKernel::default();
+        let me = std::process::id();
+        kernel.is_huge(me, PageNumber(1));
+        kernel.keep(&BTreeSet::from([me]));
+        // Without root there is nothing to keep open.
+        assert_eq!(kernel.huge_pages.pagemaps.len(), usize::from(kernel.huge_pages.flags.is_some()));
+        kernel.keep(&BTreeSet::new());
+        assert!(kernel.huge_pages.pagemaps.is_empty());
     }
 
     #[test]

@@ -141,6 +141,9 @@ impl LinuxMachine {
     fn update_known_homes(&mut self) {
         let Self { known_homes, processes, mover, topology, totals, .. } = self;
         known_homes.retain(|&pid, _| processes.contains(pid));
+        mover
+            .kernel()
+            .keep(&processes.iter().filter(|process| !process.fresh).map(|process| process.pid.0).collect());
         for process in processes.iter() {
             if process.fresh {
                 known_homes.remove(&process.pid);

@@ -65,6 +65,23 @@ pub fn start_time(pid: u32) -> Option<u64> {
     Life::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?).map(|life| life.start_time)
 }
 
+/// Checks that a process exists and that we may see and move its memory.
+pub fn require_access(pid: Pid) -> Result<(), Error> {
+    if start_time(pid.0).is_none() {
+        return Err(Error::new(ErrorKind::NoSuchProcess, format!("there is no process {pid}")));
+    }
+    // The right that move_pages asks for too (`mm/migrate.c`, `find_mm_struct`: `PTRACE_MODE_READ`). Opening is checked; the
+    // one error that says so counts, as the process may be ending just now.
+    match fs::File::open(format!("/proc/{pid}/maps")) {
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+            let message =
+                format!("process {pid} belongs to somebody else; run as root, or grant CAP_SYS_PTRACE");
+            Err(Error::new(ErrorKind::NotPermitted, message))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// A managed process as it was at the last [`Processes::update`].
 #[derive(Clone, Debug)]
 pub struct Process {
@@ -96,10 +113,10 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Begins with `roots`, which must exist. `started`: they were started just now, so that none of their memory is older
-    /// than our knowledge of it.
+    /// Begins with `roots`. `started`: they were started just now, so that none of their memory is older than our knowledge
+    /// of it, and they may have ended already; otherwise they must exist.
     pub fn new(roots: &[Pid], follow_children: bool, started: bool) -> Result<Self, Error> {
-        for pid in roots {
+        for pid in roots.iter().filter(|_| !started) {
             if start_time(pid.0).is_none() {
                 return Err(Error::new(ErrorKind::NoSuchProcess, format!("there is no process {pid}")));
             }
@@ -326,5 +343,12 @@ nonsense
             Processes::new(&[Pid(u32::MAX)], true, false).unwrap_err().kind(),
             ErrorKind::NoSuchProcess
         );
+    }
+
+    #[test]
+    fn a_program_that_ended_as_soon_as_it_was_started_is_no_error() {
+        let mut processes = Processes::new(&[Pid(u32::MAX)], true, true).unwrap();
+        processes.update();
+        assert_eq!(processes.iter().count(), 0);
     }
 }

@@ -1,6 +1,5 @@
 //! `nodewise attach`: manage processes that run already.
 
-use super::{Exit, exit};
 use crate::manage::{self, Options};
 use anyhow::Context as _;
 use nodewise_engine::Pid;
@@ -39,17 +38,14 @@ pub struct Args {
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let topology = Topology::live()?;
     let pids: Vec<Pid> = args.pids.iter().copied().map(Pid).collect();
-    for pid in &args.pids {
-        if nodewise_linux::process::start_time(*pid).is_none() {
-            let message = format!("there is no process {pid}");
-            return Err(Exit { code: exit::FAILURE, message }.into());
-        }
+    for &pid in &pids {
+        nodewise_linux::process::require_access(pid).map_err(manage::explain)?;
     }
     if let Err(note) = nodewise_linux::require_nodes(&topology) {
         anstream::eprintln!("nodewise: {note}");
         return Ok(ExitCode::SUCCESS);
     }
-    let mut session = manage::prepare(&args.options, topology)?.start(&pids, false)?;
+    // Before the first kernel setting is changed: a signal must not keep it from being put back.
     let (ended, end) = channel();
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch signals")?;
     std::thread::spawn(move || {
@@ -58,6 +54,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
             let _ = ended.send(());
         }
     });
+    let mut session = manage::prepare(&args.options, topology)?.start(&pids, false)?;
     let until = args.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let managed = session.manage(|time| {
         let due = until.is_some_and(|until| until <= Instant::now());

@@ -45,6 +45,9 @@ enum Event {
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let topology = Topology::live()?;
     let placement = args.placement.resolve(&topology)?;
+    // Before the first kernel setting is changed: a signal must not keep it from being put back.
+    let (events, received) = channel();
+    watch_signals(events.clone())?;
     let prepared = match nodewise_linux::require_nodes(&topology) {
         Ok(()) => Some(manage::prepare(&args.options, topology)?),
         // Nothing can be gained, but nothing is lost either: the program runs as it would have.
@@ -53,8 +56,6 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
             None
         }
     };
-    let (events, received) = channel();
-    watch_signals(events.clone())?;
     let child = placement.spawn(Command::new(&args.command[0]).args(&args.command[1..]))?;
     let pid = child.id();
     let mut status = None;

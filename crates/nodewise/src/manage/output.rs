@@ -50,26 +50,60 @@ impl WholeFile {
     }
 }
 
-/// A file of one JSON value a line, each line written whole.
+/// A file of one JSON value a line, each line written whole. Until the first line, whatever the path held stays; without
+/// any, nothing is left.
 pub struct JsonLines {
     path: PathBuf,
     file: BufWriter<File>,
+    begun: bool,
+    /// Whether there was no such file before.
+    created: bool,
 }
 
 impl JsonLines {
-    /// Creates or empties the file.
+    /// Checks that the file can be written.
     pub fn create(path: &Path) -> anyhow::Result<Self> {
-        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { path: path.to_owned(), file: BufWriter::new(file) })
+        let cannot = || format!("cannot write {}", path.display());
+        let created = !path.exists();
+        let file =
+            File::options().write(true).create(true).truncate(false).open(path).with_context(cannot)?;
+        Ok(Self { path: path.to_owned(), file: BufWriter::new(file), begun: false, created })
     }
 
     /// Adds a line.
     pub fn line(&mut self, value: &impl serde::Serialize) -> anyhow::Result<()> {
+        let cannot = || format!("cannot write {}", self.path.display());
+        if !std::mem::replace(&mut self.begun, true) && self.file.get_ref().metadata()?.is_file() {
+            self.file.get_ref().set_len(0).with_context(cannot)?;
+        }
         let mut text = serde_json::to_string(value)?;
         text.push('\n');
-        self.file
-            .write_all(text.as_bytes())
-            .and_then(|()| self.file.flush())
-            .with_context(|| format!("cannot write {}", self.path.display()))
+        self.file.write_all(text.as_bytes()).and_then(|()| self.file.flush()).with_context(cannot)
+    }
+}
+
+impl Drop for JsonLines {
+    fn drop(&mut self) {
+        if self.created && !self.begun {
+            // An empty file left behind is a blemish, not an error.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_without_lines_leaves_everything_as_it_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let (old, new) = (directory.path().join("old"), directory.path().join("new"));
+        std::fs::write(&old, "of yesterday\n").unwrap();
+        drop((JsonLines::create(&old).unwrap(), JsonLines::create(&new).unwrap()));
+        assert_eq!(std::fs::read_to_string(&old).unwrap(), "of yesterday\n");
+        assert!(!new.exists());
+        JsonLines::create(&old).unwrap().line(&1).unwrap();
+        assert_eq!(std::fs::read_to_string(&old).unwrap(), "1\n");
     }
 }

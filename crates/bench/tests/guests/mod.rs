@@ -1,0 +1,24 @@
+//! What the guest tests of this directory share.
+
+use nodewise_bench::scenario::{Finished, Place, Programs};
+use nodewise_rig::Guest;
+use std::sync::OnceLock;
+
+/// The programs, built once for a test binary.
+pub fn programs() -> &'static Programs {
+    static PROGRAMS: OnceLock<Programs> = OnceLock::new();
+    PROGRAMS.get_or_init(|| Programs::build().expect("the programs build"))
+}
+
+/// Runs a script in the guest. `try NAME COMMAND...` leaves NAME.out, NAME.err and NAME.status there.
+pub fn run(guest: Guest, script: &str, files: &[&str]) -> Finished {
+    let script = format!("{TRY}{script}");
+    Place::guest(guest, programs()).run(programs(), &script, files).unwrap()
+}
+
+const TRY: &str = "
+try() { name=$1; shift; \"$@\" >$name.out 2>$name.err; echo $? >$name.status; }
+# within SECONDS COMMAND...: waits until the command succeeds.
+within() { tenths=$(($1 * 10)); shift; until \"$@\"; do
+    tenths=$((tenths - 1)); [ $tenths -gt 0 ] || { echo \"in vain: $*\" >&2; return 1; }; sleep 0.1; done; }
+";

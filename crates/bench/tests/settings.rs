@@ -1,0 +1,98 @@
+//! Every kernel setting that Nodewise touches is put back: on exit, on signals, and after `kill -9` at the next start.
+
+mod guests;
+
+use guests::run;
+use nodewise_rig::Guest;
+
+/// `look NAME` notes the settings in NAME; `changed` and `restored` compare them with those noted as `before`.
+const FUNCTIONS: &str = "
+look() { grep . /proc/sys/kernel/numa_balancing /sys/kernel/debug/sched/numa_balancing/* >$1; }
+restored() { look now; cmp -s now before; }
+changed() { ! restored; }
+journal=/run/nodewise/settings.json
+check() { name=$1; shift; if \"$@\"; then echo \"$name: yes\"; else echo \"$name: NO\"; cat before now; fi; }
+no() { ! \"$@\"; }
+";
+
+/// Runs a script of checks, all of which must say yes.
+#[track_caller]
+fn all_hold(script: &str, checks: usize) -> String {
+    let finished = run(Guest::uniform(2, 1, 384 << 20), &format!("{FUNCTIONS}{script}"), &["doctor"]);
+    let said: Vec<&str> = finished.stdout.lines().filter(|line| line.contains(": ")).collect();
+    assert!(said.iter().all(|line| line.ends_with(": yes")), "{finished:?}");
+    assert_eq!((finished.status, said.len()), (0, checks), "{finished:?}");
+    finished.file("doctor").unwrap_or_default().to_owned()
+}
+
+#[test]
+fn settings_come_back_after_exit_signals_and_failure() {
+    let script = "
+        look before
+        # The program itself waits until it is watched.
+        started() { $NODEWISE \"$@\" 2>/dev/null & nodewise=$!; within 60 changed; check \"watched\" changed; }
+
+        started run -- sh -c 'while [ ! -e end ]; do sleep 0.1; done'
+        check 'one journal' [ -s $journal ]
+        touch end; wait $nodewise; check 'status 0' [ $? = 0 ]
+        check 'after exit' restored; check 'no journal after exit' [ ! -e $journal ]
+
+        for signal in TERM HUP INT; do
+            started run -- sleep 100
+            kill -$signal $nodewise; wait $nodewise; check \"status of $signal\" [ $? -gt 128 ]
+            check \"after $signal\" restored
+        done
+
+        sleep 100 & target=$!
+        for signal in TERM HUP INT; do
+            started attach -p $target
+            kill -$signal $nodewise; wait $nodewise; check \"attach ends well on $signal\" [ $? = 0 ]
+            check \"attach, after $signal\" restored
+        done
+        kill $target
+
+        $NODEWISE run -- no-such-program 2>/dev/null; check 'no program' [ $? = 127 ]
+        check 'after a failed start' restored; check 'no journal at the end' [ ! -e $journal ]
+
+        # Balancing was off: it is on while it is needed.
+        echo 0 >/proc/sys/kernel/numa_balancing; look before
+        balancing() { [ $(cat /proc/sys/kernel/numa_balancing) = $1 ]; }
+        started attach -p $$
+        check 'switched on' balancing 1
+        kill $nodewise; wait $nodewise; check 'switched off again' balancing 0; check 'and the rest' restored";
+    all_hold(script, 4 + 1 + 3 * 3 + 3 * 3 + 3 + 4);
+}
+
+#[test]
+fn what_kill_9_leaves_is_put_back_by_the_next_start_and_two_do_not_disturb_each_other() {
+    let script = "
+        echo 0 >/proc/sys/kernel/numa_balancing; look before
+        sleep 1000 & target=$!
+        for next in \"run -- true\" \"attach -p $target --duration 1\" \"run -- no-such-program\"; do
+            $NODEWISE attach -p $target 2>/dev/null & nodewise=$!
+            within 60 changed
+            kill -9 $nodewise; wait $nodewise
+            check 'killed' changed; check 'the journal stays' [ -s $journal ]
+            $NODEWISE doctor >doctor 2>&1
+            $NODEWISE $next 2>/dev/null
+            check \"after $next\" restored; check 'the journal is gone' [ ! -e $journal ]
+        done
+
+        # The second leaves the first's settings alone, whoever ends first.
+        $NODEWISE attach -p $target 2>/dev/null & first=$!
+        within 60 changed
+        look of-first; cp $journal journal
+        $NODEWISE run -- sh -c 'true' 2>err; check 'the second runs' [ $? = 0 ]
+        check 'the first is still there' kill -0 $first
+        check 'its journal too' cmp $journal journal
+        kill $first; wait $first; check 'first ended' restored
+
+        $NODEWISE attach -p $target 2>/dev/null & first=$!
+        within 60 changed
+        $NODEWISE run --json second.json -- sh -c 'until [ -e end ]; do sleep 0.1; done' & second=$!
+        sleep 2
+        kill $first; wait $first; check 'the first has ended' restored
+        touch end; wait $second; check 'the second goes on to its end' [ $? = 0 ]
+        check 'both have ended' restored; check 'no journal at the end' [ ! -e $journal ]";
+    all_hold(script, 3 * 4 + 4 + 4);
+}
