@@ -1,0 +1,28 @@
+//! Real programs from Debian's packages: their memory follows them, at least as far as the number says.
+
+use nodewise_bench::follow::{Followed, redis, table};
+use nodewise_bench::scenario::Programs;
+use std::sync::OnceLock;
+
+fn programs() -> &'static Programs {
+    static PROGRAMS: OnceLock<Programs> = OnceLock::new();
+    PROGRAMS.get_or_init(|| Programs::build().expect("the programs build"))
+}
+
+#[track_caller]
+fn follows(runs: &[Followed]) {
+    println!("{}", table(runs));
+    let nodewise = runs.iter().find(|run| run.placer == "nodewise").expect("it ran under nodewise");
+    let kernel = runs.iter().find(|run| run.placer == "kernel").expect("it ran without");
+    for run in runs {
+        let first = &run.moments[0];
+        assert!(first.pages > 8192, "{} had something to move: {first:?}", run.program);
+    }
+    assert!(kernel.moments[0].local_percent < 50.0, "it was misplaced at first: {:?}", kernel.moments[0]);
+    assert!(nodewise.last_percent() >= 95.0, "{:#?}\n{}", nodewise.moments, nodewise.log);
+}
+
+#[test]
+fn redis_follows_to_the_node_it_runs_on() {
+    follows(&redis(programs()).unwrap());
+}
