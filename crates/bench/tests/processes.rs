@@ -1,0 +1,116 @@
+//! The target ends, executes, forks and unmaps while its pages are moved: that is seen for what it is, nothing hangs,
+//! nothing leaks.
+
+mod guests;
+
+use guests::run;
+use nodewise_bench::scenario::Finished;
+use nodewise_rig::Guest;
+use serde_json::Value;
+
+fn two_nodes() -> Guest {
+    Guest::uniform(2, 1, 512 << 20)
+}
+
+fn decisions(finished: &Finished, log: &str) -> Vec<Value> {
+    let lines = finished.lines::<Value>(log).unwrap();
+    lines.into_iter().filter(|line| line["event"] == "decision").collect()
+}
+
+fn count(outcome: &Value, field: &str) -> u64 {
+    outcome[field].as_u64().unwrap()
+}
+
+/// Every page of every decision is accounted for.
+fn check_accounts(decisions: &[Value]) {
+    for decision in decisions {
+        let outcome = &decision["outcome"];
+        if outcome["only_reported"] == true {
+            continue;
+        }
+        let parts = ["moved", "deferred", "busy", "node_full", "vanished", "not_permitted"];
+        let sum: u64 = parts.iter().map(|part| count(outcome, part)).sum();
+        assert_eq!(sum, count(outcome, "planned"), "{decision}");
+        assert_eq!(count(outcome, "not_permitted"), 0, "{decision}");
+    }
+}
+
+#[test]
+fn targets_that_exit_execute_fork_and_unmap_are_followed_and_nothing_leaks() {
+    // 60 s of churn in all under one Nodewise, whose open files and memory are looked at early and late. Beside it a program
+    // with so much to spread, within so small a budget, that pages are moved all the time.
+    let script = "
+        cost() { ls /proc/$nodewise/fd | wc -l; awk '/^VmRSS/ { print $2 }' /proc/$nodewise/status; }
+        $NODEWISE run --move-budget 1M --log log.jsonl --json json -- sh -c '
+            $WORKLOAD shared-write --mebibytes 64 --seconds 60 --report /dev/null &
+            for mode in fork exec unmap mmap-churn fork unmap; do
+                $CHURN $mode --mebibytes 48 --seconds 10 --life-ms 2500 || exit 1
+            done; wait; exit 6' 2>err & nodewise=$!
+        sleep 20; cost >early
+        sleep 40; cost >late
+        wait $nodewise; echo $? >status";
+    let script = script.replace("$CHURN", "'$CHURN'").replace("$WORKLOAD", "'$WORKLOAD'");
+    let files = ["early", "late", "log.jsonl", "json", "err", "status"];
+    let f = run(two_nodes(), &script, &files);
+    assert_eq!(f.file("status").unwrap(), "6\n", "{}\n{}", f.stderr, f.file("err").unwrap());
+    let numbers = |name: &str| -> Vec<i64> {
+        f.file(name).unwrap().lines().map(|line| line.trim().parse().unwrap()).collect()
+    };
+
+    let decisions = decisions(&f, "log.jsonl");
+    check_accounts(&decisions);
+    let summary = f.json("json").unwrap();
+    assert!(count(&summary, "pages_moved") > 0, "{summary}");
+
+    let (early, late) = (numbers("early"), numbers("late"));
+    assert!(late[0] <= early[0] + 4, "open files: {} after 20 s, {} after 60 s", early[0], late[0]);
+    assert!(late[1] <= early[1] + 4096, "resident KiB: {} after 20 s, {} after 60 s", early[1], late[1]);
+}
+
+#[test]
+fn a_process_that_ends_in_the_middle_ends_the_management() {
+    // Data that all nodes write is to be spread; with so small a budget, the process ends long before it is.
+    let script = "
+        program=\"$WORKLOAD shared-write --mebibytes 64 --report /dev/null --seconds\"
+        $NODEWISE run --move-budget 1M --log exit.jsonl -- $program 8 2>err || cat err >&2
+        for end in KILL TERM; do
+            $program 100 & target=$!
+            $NODEWISE attach -p $target --move-budget 1M --log $end.jsonl 2>err & nodewise=$!
+            moving() { grep -q '\"deferred\":[1-9]' $end.jsonl; }
+            within 60 moving
+            kill -$end $target
+            wait $nodewise; echo $? >$end.status
+            kill -0 $nodewise 2>/dev/null && echo still there
+        done
+        true";
+    let files = ["exit.jsonl", "KILL.jsonl", "KILL.status", "TERM.jsonl", "TERM.status"];
+    let f = run(two_nodes(), script, &files);
+    assert_eq!((f.status, f.stdout.as_str()), (0, ""), "{f:?}");
+    for log in ["exit.jsonl", "KILL.jsonl", "TERM.jsonl"] {
+        let decisions = decisions(&f, log);
+        check_accounts(&decisions);
+        let sum = |field: &str| decisions.iter().map(|d| count(&d["outcome"], field)).sum::<u64>();
+        assert!(
+            sum("moved") > 0 && sum("deferred") > 0,
+            "{log}: it was in the middle of moving: {decisions:?}"
+        );
+        assert!(sum("moved") < 64 * 256, "{log}: and not at the end");
+    }
+    assert_eq!((f.file("KILL.status").unwrap(), f.file("TERM.status").unwrap()), ("0\n", "0\n"));
+}
+
+#[test]
+fn children_are_followed_unless_told_otherwise() {
+    let script = "
+        for follow in '' --no-children; do
+            $NODEWISE run $follow --interval 200ms --json json$follow --log log$follow -- \\
+                sh -c \"$CHURN fork --mebibytes 128 --seconds 6 --life-ms 6000; true\" 2>err || cat err >&2
+        done";
+    let f = run(two_nodes(), script, &["json", "log", "json--no-children", "log--no-children"]);
+    assert_eq!(f.status, 0, "{f:?}");
+    let with = f.json("json").unwrap();
+    assert!(count(&with, "samples") > 0 && count(&with, "pages_moved") > 0, "{with}");
+    let without = f.json("json--no-children").unwrap();
+    assert_eq!(count(&without, "pages_moved"), 0, "{without}");
+    assert_eq!(decisions(&f, "log--no-children"), Vec::<Value>::new());
+}
