@@ -1,0 +1,81 @@
+//! Machines of other shapes: 8 nodes, a node without CPUs.
+
+mod guests;
+
+use guests::run;
+use nodewise_bench::report::Placement;
+use nodewise_bench::scenario::Finished;
+use nodewise_rig::{Guest, Node};
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+
+fn node(cpus: u32, mebibytes: u64) -> Node {
+    Node { cpus, memory_bytes: mebibytes * MIB }
+}
+
+fn last(finished: &Finished, report: &str) -> Placement {
+    finished.placements(report).unwrap().pop().expect("the workload reports")
+}
+
+/// Private data that one node touched first ends where it is used.
+fn private_data_arrives(guest: Guest, nodes: usize, seconds: u32) {
+    let script = format!(
+        "$NODEWISE run --log log --json json -- $WORKLOAD private --mebibytes {} --seconds {seconds} --report report 2>err; \
+         status=$?; cat err >&2; exit $status",
+        8 * nodes
+    );
+    let f = run(guest, &script, &["log", "json", "report"]);
+    assert_eq!(f.status, 0, "{}", f.stderr);
+    let placements = f.placements("report").unwrap();
+    let end = placements.last().unwrap();
+    assert_eq!(end.pages_by_node.len(), nodes);
+    assert!(end.local_percent_min >= 99.0, "{placements:#?}\n{}", f.stderr);
+    let summary = f.json("json").unwrap();
+    assert!(summary["pages_moved"].as_u64().unwrap() > 0, "Nodewise had its part in it: {summary}");
+}
+
+#[test]
+fn eight_nodes() {
+    private_data_arrives(Guest::uniform(8, 1, 256 * MIB), 8, 30);
+}
+
+/// Nodes that decisions moved pages to.
+fn targets(finished: &Finished, log: &str) -> Vec<u64> {
+    let lines = finished.lines::<Value>(log).unwrap();
+    let decisions = lines.iter().filter(|line| line["event"] == "decision");
+    let to = decisions.flat_map(|line| line["to"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()));
+    let mut to: Vec<u64> = to.collect();
+    to.sort_unstable();
+    to.dedup();
+    to
+}
+
+#[test]
+fn a_node_without_cpus_gives_its_pages_and_gets_none() {
+    // The pages of the first program are put on the memory-only node, 2, before Nodewise comes.
+    let script = "
+        $WORKLOAD private --mebibytes 32 --seconds 40 --report private & target=$!
+        within 60 [ -s private ]
+        migratepages $target 0,1 2
+        $NODEWISE attach -p $target --log private.log --json private.json 2>err & nodewise=$!
+        wait $target; wait $nodewise || cat err >&2
+        $NODEWISE run --log shared.log --json shared.json -- \\
+            $WORKLOAD shared-write --mebibytes 32 --seconds 15 --report shared 2>err || cat err >&2";
+    let files = ["private", "private.log", "private.json", "shared", "shared.log", "shared.json"];
+    let guest = Guest::new([node(1, 384), node(1, 384), node(0, 256)]).copy("/usr/bin/migratepages");
+    let f = run(guest, script, &files);
+    let placements = f.placements("private").unwrap();
+    let most_there = placements.iter().map(|placement| placement.pages_by_node[2]).max();
+    let all: u64 = placements[0].pages_by_node.iter().sum();
+    assert!(most_there > Some(all / 2), "the pages were put there: {placements:?} {}", f.stderr);
+    let end = last(&f, "private");
+    assert!(
+        end.pages_by_node[2] * 100 <= all && end.local_percent_min >= 99.0,
+        "{placements:#?}\n{}",
+        f.stderr
+    );
+    assert!(!targets(&f, "private.log").contains(&2), "{:?}", targets(&f, "private.log"));
+    assert!(!targets(&f, "shared.log").contains(&2), "{:?}", targets(&f, "shared.log"));
+    assert_eq!(last(&f, "shared").pages_by_node[2], 0);
+}
