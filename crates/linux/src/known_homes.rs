@@ -14,6 +14,8 @@ use std::collections::HashMap;
 pub(crate) struct KnownHomes {
     /// By the first page of each 2 MiB.
     blocks: HashMap<u64, Block>,
+    /// Which pages we have moved: a bit for each of 2 MiB.
+    moved: HashMap<u64, [u64; PAGES / 64]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +76,21 @@ impl KnownHomes {
         self.blocks.insert(page.huge().0, Block::Same(home.0));
     }
 
+    /// Notes that we moved this page; whether we had moved it before.
+    pub(crate) fn note_moved(&mut self, page: PageNumber) -> bool {
+        let at = (page.0 % HUGE_PAGE_PAGES) as usize;
+        let word = &mut self.moved.entry(page.huge().0).or_default()[at / 64];
+        let before = *word >> (at % 64) & 1 == 1;
+        *word |= 1 << (at % 64);
+        before
+    }
+
+    /// Whether we moved this page before.
+    pub(crate) fn was_moved(&self, page: PageNumber) -> bool {
+        let at = (page.0 % HUGE_PAGE_PAGES) as usize;
+        self.moved.get(&page.huge().0).is_some_and(|words| words[at / 64] >> (at % 64) & 1 == 1)
+    }
+
     /// Forgets what lies outside of these mappings (in address order): if it is mapped again, it is allocated again.
     pub(crate) fn keep_mapped(&mut self, mappings: &[Mapping]) {
         let mapping_at = |page: u64| {
@@ -93,6 +110,8 @@ impl KnownHomes {
             *block = Block::from_homes(&homes);
             *block != Block::Same(ABSENT)
         });
+        let blocks = &self.blocks;
+        self.moved.retain(|first, _| blocks.contains_key(first));
     }
 }
 
@@ -127,6 +146,17 @@ mod tests {
         assert_eq!(known.get(PageNumber(3)), None);
         known.note_huge(PageNumber(5), NodeIndex(3));
         assert_eq!(known.get(PageNumber(3)), Some(NodeIndex(3)));
+    }
+
+    #[test]
+    fn remembers_what_was_moved() {
+        let mut known = KnownHomes::default();
+        note(&mut known, 0..1024, 0);
+        assert!(!known.was_moved(PageNumber(700)) && !known.note_moved(PageNumber(700)));
+        assert!(known.was_moved(PageNumber(700)) && known.note_moved(PageNumber(700)));
+        assert!(!known.was_moved(PageNumber(701)));
+        known.keep_mapped(&[mapping(0, 512)]);
+        assert!(!known.was_moved(PageNumber(700)), "unmapped since");
     }
 
     #[test]

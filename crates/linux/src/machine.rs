@@ -46,6 +46,8 @@ pub struct Totals {
     pub homes_queried: u64,
     /// Pages that the kernel's own balancing moved meanwhile, machine-wide.
     pub pages_moved_by_kernel: u64,
+    /// Pages that Nodewise moved more than once, counted at each move after the first: bouncing, or a program that changed.
+    pub pages_moved_again: u64,
 }
 
 /// The running system: some of its processes, their samples, and the power to move their pages.
@@ -256,12 +258,16 @@ impl LinuxMachine {
         }
         let mappings = self.mappings.get(&pid).map_or(&[][..], Vec::as_slice);
         let topology = &self.topology;
+        let known = self.known_homes.entry(pid).or_default();
+        let before: &KnownHomes = known;
         let targets: Vec<_> = decisions
             .iter()
             .map(|decision| {
                 move |page: PageNumber, home: NodeId| {
+                    // The kernel may have put a page back that we spread; chasing it would be bouncing.
+                    let spread = matches!(decision.action, Action::Interleave(_)) && before.was_moved(page);
                     let to = target(&decision.action, page, topology.index_of(home)?)?;
-                    Some(topology.id_of(to))
+                    Some(topology.id_of(to)).filter(|_| !spread)
                 }
             })
             .collect();
@@ -276,7 +282,21 @@ impl LinuxMachine {
                 Job { range: decision.range, flags, target }
             })
             .collect();
-        self.mover.carry_out(pid.0, &jobs, deadline_ns)
+        let outcomes = self.mover.carry_out(pid.0, &jobs, deadline_ns);
+        drop(jobs);
+        drop(targets);
+        let mut moved = self.mover.take_moved();
+        moved.sort_unstable_by_key(|moved| moved.page);
+        for moved in &moved {
+            let again = known.note_moved(moved.page);
+            self.totals.pages_moved_again += if again { moved.pages } else { 0 };
+            if let Some(home) = self.topology.index_of(moved.to).filter(|_| moved.pages > 1) {
+                known.note_huge(moved.page, home);
+            }
+        }
+        let small = moved.iter().filter(|moved| moved.pages == 1);
+        known.note(small.map(|moved| (moved.page, self.topology.index_of(moved.to))));
+        outcomes
     }
 }
 

@@ -79,9 +79,24 @@ pub struct Mover<K> {
     /// Bytes that may be moved now; refilled with time, up to a second's worth.
     allowance_bytes: f64,
     refilled_ns: u64,
+    /// Pages moved since they were last taken.
+    moved: Vec<Moved>,
     /// Pages in the next call: doubled after a call that took less than half of the time allowed, halved after one that
     /// took longer than allowed.
     batch_pages: u64,
+}
+
+/// A page that arrived at its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Which job moved it.
+    pub job: usize,
+    /// The page, or one of a huge page.
+    pub page: PageNumber,
+    /// Base pages that moved with it: 1, or those of a huge page.
+    pub pages: u64,
+    /// Where it is now.
+    pub to: NodeId,
 }
 
 /// What moves together: a base page or a huge page.
@@ -113,6 +128,7 @@ impl<K: Kernel> Mover<K> {
             node_bytes,
             allowance_bytes: settings.budget_bytes_per_s,
             refilled_ns,
+            moved: Vec::new(),
             batch_pages: BATCH_MIN_PAGES,
         }
     }
@@ -120,6 +136,11 @@ impl<K: Kernel> Mover<K> {
     /// The kernel underneath.
     pub fn kernel(&mut self) -> &mut K {
         &mut self.kernel
+    }
+
+    /// The pages that the last [`Mover::carry_out`] moved, in no order.
+    pub fn take_moved(&mut self) -> Vec<Moved> {
+        std::mem::take(&mut self.moved)
     }
 
     /// Does the jobs, all of one process; one outcome for each. Stops at `deadline_ns`; what is left then is deferred. Small
@@ -330,7 +351,11 @@ impl<K: Kernel> Mover<K> {
         for (unit, &status) in batch.iter().zip(&status) {
             let outcome = &mut outcomes[unit.job];
             match -status {
-                _ if status == unit.to.0 as i32 => outcome.moved += unit.pages,
+                _ if status == unit.to.0 as i32 => {
+                    outcome.moved += unit.pages;
+                    let Unit { job, page, pages, to } = *unit;
+                    self.moved.push(Moved { job, page, pages, to });
+                }
                 ENOENT | EFAULT => outcome.vanished += unit.pages,
                 EACCES | EPERM => outcome.not_permitted += unit.pages,
                 ENOMEM | ENODEV => outcome.node_full += unit.pages,

@@ -297,6 +297,10 @@ nonsense
         let mut processes = Processes::new(&[root], true, true).unwrap();
         let grandchild = loop {
             processes.update();
+            // Fresh ones may be in the middle of executing their program.
+            if processes.iter().any(|p| p.fresh) {
+                continue;
+            }
             if let Some(p) = processes.iter().find(|p| p.pid != root) {
                 break p.pid;
             }
