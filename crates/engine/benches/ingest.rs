@@ -129,6 +129,7 @@ fn observation(shape: &Shape, interval: u64) -> Observation {
         counters: Counters {
             traffic: Measure::Unknown,
             access_rate: Measure::Measured(1000.0),
+            controller_loads: Measure::Unknown,
             read_percent: Measure::Unknown,
             latency_cycles: Measure::Unknown,
             instructions: Measure::Unknown,

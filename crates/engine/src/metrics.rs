@@ -59,6 +59,10 @@ pub fn metrics<'a>(
         }
         _ => (Measure::Unknown, Measure::Unknown, 0.0),
     };
+    let (loads, error) = match &counters.controller_loads {
+        Measure::Unknown => (loads, error),
+        known => (known.clone(), 0.0),
+    };
     let imbalance = match &loads {
         Measure::Measured(loads) => imbalance_percent(loads, targets).map(Measure::Measured),
         Measure::Estimated(loads) | Measure::Proxy(loads) => {

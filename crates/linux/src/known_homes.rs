@@ -14,6 +14,8 @@ use std::collections::HashMap;
 pub(crate) struct KnownHomes {
     /// By the first page of each 2 MiB.
     blocks: HashMap<u64, Block>,
+    /// When (in which interval) pages of each 2 MiB were last accessed.
+    used: HashMap<u64, u32>,
     /// Which pages we have moved: a bit for each of 2 MiB.
     moved: HashMap<u64, [u64; PAGES / 64]>,
 }
@@ -76,6 +78,25 @@ impl KnownHomes {
         self.blocks.insert(page.huge().0, Block::Same(home.0));
     }
 
+    /// Notes that the page was accessed in this interval.
+    pub(crate) fn note_used(&mut self, page: PageNumber, interval: u32) {
+        self.used.insert(page.huge().0, interval);
+    }
+
+    /// Adds the known pages by home node, of those 2 MiB that were accessed in `since` or later.
+    pub(crate) fn add_used(&self, since: u32, pages_by_home: &mut [f64]) {
+        for (first, _) in self.used.iter().filter(|&(_, &interval)| interval >= since) {
+            match self.blocks.get(first) {
+                Some(Block::Same(home)) => pages_by_home[usize::from(*home)] += PAGES as f64,
+                Some(Block::Each(homes)) => homes
+                    .iter()
+                    .filter(|&&home| home != ABSENT)
+                    .for_each(|&home| pages_by_home[usize::from(home)] += 1.0),
+                None => {}
+            }
+        }
+    }
+
     /// Notes that we moved this page; whether we had moved it before.
     pub(crate) fn note_moved(&mut self, page: PageNumber) -> bool {
         let at = (page.0 % HUGE_PAGE_PAGES) as usize;
@@ -112,6 +133,7 @@ impl KnownHomes {
         });
         let blocks = &self.blocks;
         self.moved.retain(|first, _| blocks.contains_key(first));
+        self.used.retain(|first, _| blocks.contains_key(first));
     }
 }
 
@@ -157,6 +179,20 @@ mod tests {
         assert!(!known.was_moved(PageNumber(701)));
         known.keep_mapped(&[mapping(0, 512)]);
         assert!(!known.was_moved(PageNumber(700)), "unmapped since");
+    }
+
+    #[test]
+    fn pages_in_use_are_counted_by_home() {
+        let mut known = KnownHomes::default();
+        note(&mut known, 0..512, 1);
+        note(&mut known, 512..612, 2);
+        note(&mut known, 1024..1536, 3);
+        known.note_used(PageNumber(5), 7);
+        known.note_used(PageNumber(600), 9);
+        known.note_used(PageNumber(1024), 2);
+        let mut pages = [0.0; 4];
+        known.add_used(7, &mut pages);
+        assert_eq!(pages.map(|count| count as u64), [0, 512, 100, 0]);
     }
 
     #[test]

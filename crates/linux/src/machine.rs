@@ -61,6 +61,7 @@ pub struct LinuxMachine {
     samples: Vec<Sample>,
     known_homes: BTreeMap<Pid, KnownHomes>,
     huge: HugeCache,
+    interval: u32,
     interval_began_ns: u64,
     losses_before: u64,
     migrated_before: u64,
@@ -88,6 +89,7 @@ impl LinuxMachine {
             samples: Vec::new(),
             known_homes: BTreeMap::new(),
             huge: HugeCache::default(),
+            interval: 0,
             interval_began_ns: now_ns(),
             losses_before: 0,
             migrated_before: pages_migrated_by_kernel(),
@@ -201,6 +203,9 @@ impl LinuxMachine {
                 // The first fault may have moved the page, so only it met the home before; memory is allocated where it is first
                 // touched, unless a policy says otherwise.
                 let mut met = if allocates { Some(of_page[0].accessor) } else { before.or(home) };
+                if of_page.len() > usize::from(allocates) {
+                    known.note_used(page, self.interval);
+                }
                 for sample in &of_page[usize::from(allocates)..] {
                     if let Some(met) = std::mem::replace(&mut met, home) {
                         traffic.add(sample.accessor, met, f64::from(sample.weight));
@@ -223,12 +228,16 @@ impl LinuxMachine {
             self.free_bytes = nodes.map(|node| crate::kernel::free_bytes(node.id).unwrap_or(0)).collect();
         }
         let rate = self.samples.len() as f64 / (duration_ns.max(1) as f64 / 1e9);
+        // A page gives one sample a scan, and a scan takes several intervals: who was sampled in this one says little about where the
+        // load is, but which memory is in use, and where its pages are, is known.
+        let mut pages_in_use = vec![0.0; self.topology.node_count()];
+        let since = self.interval.saturating_sub(IN_USE_INTERVALS);
+        self.known_homes.values().for_each(|known| known.add_used(since, &mut pages_in_use));
+        let enough = traffic.total() >= TRAFFIC_SAMPLES;
+        let by_pages = enough && !self.sampler.is_proportional();
         Counters {
-            traffic: if traffic.total() >= TRAFFIC_SAMPLES {
-                Measure::Estimated(traffic)
-            } else {
-                Measure::Unknown
-            },
+            controller_loads: if by_pages { Measure::Estimated(pages_in_use) } else { Measure::Unknown },
+            traffic: if enough { Measure::Estimated(traffic) } else { Measure::Unknown },
             access_rate: if self.sampler.is_proportional() { Measure::Unknown } else { Measure::Proxy(rate) },
             read_percent: Measure::Unknown,
             latency_cycles: Measure::Unknown,
@@ -342,6 +351,7 @@ impl Machine for LinuxMachine {
         let processes = &self.processes;
         self.samples.retain(|sample| processes.contains(sample.pid));
         self.update_known_homes();
+        self.interval += 1;
         let traffic = self.locate();
         let end_ns = now_ns();
         let duration_ns = end_ns.saturating_sub(self.interval_began_ns);
@@ -381,6 +391,9 @@ const QUERY_PAGES: usize = 4096;
 const SURVEY_PAGES: usize = 1 << 18;
 /// Fewer samples in an interval say too little about its traffic; the engine then goes by what it remembers.
 const TRAFFIC_SAMPLES: f64 = 100.0;
+
+/// Memory that was accessed so many intervals ago still counts as in use.
+const IN_USE_INTERVALS: u32 = 10;
 
 /// Where pages are. None: not present, or the process is gone, which the next update will notice.
 fn query(

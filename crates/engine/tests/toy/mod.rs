@@ -302,6 +302,7 @@ impl Machine for Toy {
             counters: Counters {
                 traffic: Measure::Unknown,
                 access_rate: rate,
+                controller_loads: Measure::Unknown,
                 read_percent: Measure::Unknown,
                 latency_cycles: Measure::Unknown,
                 instructions: Measure::Unknown,

@@ -18,8 +18,10 @@ use std::path::{Path, PathBuf};
 /// How fast the kernel is asked to scan while pages are being placed. The kernel itself never marks more than 2560 MB/s, lets a
 /// thread run 32 times as long as it scanned, and slows down towards the maximum while most faults are local
 /// (`kernel/sched/fair.c`, Linux 6.1 to 6.12, `task_scan_min`, `update_task_scan_period`).
-const ACCURATE: &[(&str, &str)] =
-    &[("scan_delay_ms", "100"), ("scan_period_min_ms", "100"), ("scan_period_max_ms", "1000")];
+///
+/// `scan_delay_ms` stays as it is: since Linux 6.7 the kernel remembers for four to eight times that long which threads faulted in a
+/// mapping, and scans it for no others (`vma_is_accessed`), so that a short delay makes it stop scanning.
+const ACCURATE: &[(&str, &str)] = &[("scan_period_min_ms", "100"), ("scan_period_max_ms", "1000")];
 
 /// Samples page accesses through NUMA hint faults.
 pub struct HintFaults {
