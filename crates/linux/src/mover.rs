@@ -286,11 +286,12 @@ impl<K: Kernel> Mover<K> {
     /// Moves the batch and empties it. Busy pages are tried again at once: what keeps a page busy is most often another CPU
     /// that has it in its batch of pages for the LRU list, and that passes.
     fn flush(&mut self, pid: u32, batch: &mut Vec<Unit>, jobs: &[Job<'_>], outcomes: &mut [Outcome]) {
+        let mut out_of_memory = false;
         for _ in 0..=self.settings.retries {
             let Some(first) = batch.first() else { return };
             let flags = jobs[first.job].flags;
             match self.call(pid, batch, flags, outcomes) {
-                Ok(again) => *batch = again,
+                Ok((again, full)) => (*batch, out_of_memory) = (again, full),
                 Err(error) => {
                     batch.drain(..).for_each(|unit| fail(&mut outcomes[unit.job], error, unit.pages));
                     return;
@@ -298,20 +299,21 @@ impl<K: Kernel> Mover<K> {
             }
         }
         for unit in batch.drain(..) {
-            let full = self.kernel.free_bytes(unit.to) < self.reserve_bytes(unit.to);
+            let full = out_of_memory || self.kernel.free_bytes(unit.to) < self.reserve_bytes(unit.to);
             let outcome = &mut outcomes[unit.job];
             *(if full { &mut outcome.node_full } else { &mut outcome.busy }) += unit.pages;
         }
     }
 
-    /// One `move_pages` call; returns what was busy.
+    /// One `move_pages` call; returns what was busy, and whether the kernel said that it found no memory on a target: its
+    /// watermarks may be above our reserve.
     fn call(
         &mut self,
         pid: u32,
         batch: &[Unit],
         flags: MoveFlags,
         outcomes: &mut [Outcome],
-    ) -> Result<Vec<Unit>, Error> {
+    ) -> Result<(Vec<Unit>, bool), Error> {
         let addresses: Vec<u64> = batch.iter().map(|unit| unit.page.address().0).collect();
         let nodes: Vec<i32> = batch.iter().map(|unit| unit.to.0 as i32).collect();
         let mut status = vec![UNSET; batch.len()];
@@ -329,12 +331,12 @@ impl<K: Kernel> Mover<K> {
             outcome.blocked_ns += took * unit.pages / pages;
             outcome.longest_call_ns = outcome.longest_call_ns.max(took);
         }
-        match returned {
-            Ok(_) => {}
+        let out_of_memory = match returned {
+            Ok(_) => false,
             // A node that fills up may fail the whole call after some pages went; which ones is asked below.
-            Err(error) if error.kind() == ErrorKind::OutOfMemory => {}
+            Err(error) if error.kind() == ErrorKind::OutOfMemory => true,
             Err(error) => return Err(error),
-        }
+        };
         // Statuses that the kernel left unset, or that name another node than asked for, say nothing: ask.
         let unsure: Vec<usize> = (0..batch.len())
             .filter(|&i| status[i] == UNSET || (status[i] >= 0 && status[i] != nodes[i]))
@@ -363,7 +365,7 @@ impl<K: Kernel> Mover<K> {
                 _ => again.push(*unit),
             }
         }
-        Ok(again)
+        Ok((again, out_of_memory))
     }
 }
 
@@ -405,6 +407,8 @@ mod tests {
         free: BTreeMap<u32, u64>,
         dies_after_calls: Option<u32>,
         stops_short: bool,
+        /// The target has room for so many pages more.
+        out_of_memory_after: Option<u32>,
         calls: Vec<usize>,
         moves: BTreeMap<u64, u32>,
         clock_ns: u64,
@@ -454,6 +458,12 @@ mod tests {
                         }
                         continue;
                     }
+                }
+                if let Some(left) = &mut self.out_of_memory_after {
+                    if *left == 0 {
+                        return Err(Error::new("move_pages", ENOMEM));
+                    }
+                    *left -= 1;
                 }
                 let head = PageNumber(page).huge().0;
                 let moved =
@@ -581,6 +591,14 @@ mod tests {
         mover.kernel().clock_ns += 1_000_000_000;
         let outcome = all_to_2(&mut mover, 100);
         assert_eq!((outcome.moved, outcome.deferred), (30, 40), "a second later there is a second's budget");
+    }
+
+    #[test]
+    fn a_node_that_the_kernel_calls_full_is_full() {
+        let mut fake = small_pages(100);
+        fake.out_of_memory_after = Some(30);
+        let outcome = all_to_2(&mut mover(fake, MoverSettings::default()), 100);
+        assert_eq!((outcome.moved, outcome.node_full, outcome.busy), (30, 70, 0));
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Default for CarrefourSettings {
             min_intervals: 2,
             collocate_certainty: 0.95,
             interleave_above_percent: 35.0,
-            interleave_until_percent: 10.0,
+            interleave_until_percent: 5.0,
             interleave_needs_write: true,
             interleave_to_cpuless: false,
             replicate_reads_percent: 95.0,
