@@ -92,14 +92,6 @@ impl Settings {
         fs::write(path, value).map_err(|e| Error::file(path, "write", e))
     }
 
-    /// Gives one setting its old value for now; it stays in the journal.
-    pub fn put_back(&mut self, path: &Path) -> Result<(), Error> {
-        match self.originals.get(path).filter(|_| self.owner) {
-            Some(value) => fs::write(path, value).map_err(|e| Error::file(path, "write", e)),
-            None => Ok(()),
-        }
-    }
-
     /// Puts every setting back and removes the journal. A setting that cannot be restored stays in the journal and is
     /// named in the error; the others are restored all the same.
     pub fn restore(&mut self) -> Result<(), Error> {

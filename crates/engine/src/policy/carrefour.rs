@@ -36,6 +36,9 @@ pub struct CarrefourSettings {
     pub collocate_certainty: f64,
     /// Interleaving is on above this controller imbalance, in percent (article: 35).
     pub interleave_above_percent: f64,
+    /// Once it has been on, interleaving comes back on above this imbalance. Ours: the kernel's balancing may undo part of a spread, and
+    /// 15 % is where one node of four has 30 % of the load; set to `interleave_above_percent` for the article's rule.
+    pub interleave_again_percent: f64,
     /// Once on, interleaving stays on down to this imbalance. Ours: the article stops at 35 %, which on 8 nodes leaves one node with
     /// 23 % of the load instead of 12.5 %; set to `interleave_above_percent` for that.
     pub interleave_until_percent: f64,
@@ -65,6 +68,7 @@ impl Default for CarrefourSettings {
             min_intervals: 2,
             collocate_certainty: 0.95,
             interleave_above_percent: 35.0,
+            interleave_again_percent: 15.0,
             interleave_until_percent: 5.0,
             interleave_needs_write: true,
             interleave_to_cpuless: false,
@@ -85,6 +89,8 @@ pub struct Carrefour {
     collocating: bool,
     /// Whether the loads have been uneven and not yet even since.
     unbalanced: bool,
+    /// Interleaving has been on.
+    spread_before: bool,
     interleaving: bool,
     replicating: bool,
 }
@@ -99,6 +105,7 @@ impl Carrefour {
             enabled: false,
             collocating: false,
             unbalanced: false,
+            spread_before: false,
             interleaving: false,
             replicating: false,
         }
@@ -136,8 +143,13 @@ impl Carrefour {
         });
 
         let value = m.controller_imbalance_percent.get().copied();
-        let limit = if self.unbalanced { s.interleave_until_percent } else { s.interleave_above_percent };
+        let limit = match (self.unbalanced, self.spread_before) {
+            (true, _) => s.interleave_until_percent,
+            (false, true) => s.interleave_again_percent,
+            (false, false) => s.interleave_above_percent,
+        };
         self.unbalanced = value.is_some_and(|imbalance| imbalance > limit);
+        self.spread_before |= self.unbalanced;
         // An estimate must be beyond its own uncertainty.
         let limit = limit + m.controller_imbalance_error;
         self.interleaving = value.is_some_and(|imbalance| imbalance > limit);

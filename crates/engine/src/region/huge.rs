@@ -86,6 +86,17 @@ impl HugePages {
         parts
     }
 
+    /// Whether a page that several nodes use has too few samples yet to say how.
+    pub fn has_unjudged(&self) -> bool {
+        (0..self.table.len()).any(|at| {
+            let record = self.table.record(at);
+            let parts = record[..2 * usize::from(record[COUNT])].chunks_exact(2);
+            let mut nodes = parts.map(|part| u16::from_le_bytes([part[0], part[1]]) >> 9 & 63);
+            let first = nodes.next();
+            usize::from(record[COUNT]) < RECENT && nodes.any(|node| Some(node) != first)
+        })
+    }
+
     pub fn retain(&mut self, mut keep: impl FnMut(u64) -> bool) {
         self.table.retain(|page, _| keep(page));
     }

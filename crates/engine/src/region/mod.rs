@@ -251,6 +251,12 @@ impl RegionMap {
         self.outside
     }
 
+    /// Whether a huge page that several nodes use has too few samples yet to say how.
+    #[must_use]
+    pub fn has_unjudged_huge_pages(&self) -> bool {
+        self.huge.has_unjudged()
+    }
+
     /// Bytes on the heap.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
