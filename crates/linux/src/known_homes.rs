@@ -18,6 +18,8 @@ pub(crate) struct KnownHomes {
     used: HashMap<u64, u32>,
     /// Which pages we have moved: a bit for each of 2 MiB.
     moved: HashMap<u64, [u64; PAGES / 64]>,
+    /// Which of them we have spread, the same way.
+    spread: HashMap<u64, [u64; PAGES / 64]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,19 +99,26 @@ impl KnownHomes {
         }
     }
 
-    /// Notes that we moved this page; whether we had moved it before.
-    pub(crate) fn note_moved(&mut self, page: PageNumber) -> bool {
+    /// Notes that we moved this page, to spread it or not; whether we had moved it before.
+    pub(crate) fn note_moved(&mut self, page: PageNumber, spread: bool) -> bool {
+        let before = self.was_moved(page);
         let at = (page.0 % HUGE_PAGE_PAGES) as usize;
-        let word = &mut self.moved.entry(page.huge().0).or_default()[at / 64];
-        let before = *word >> (at % 64) & 1 == 1;
-        *word |= 1 << (at % 64);
+        let set = |words: &mut [u64; PAGES / 64]| words[at / 64] |= 1 << (at % 64);
+        set(self.moved.entry(page.huge().0).or_default());
+        if spread {
+            set(self.spread.entry(page.huge().0).or_default());
+        }
         before
     }
 
     /// Whether we moved this page before.
     pub(crate) fn was_moved(&self, page: PageNumber) -> bool {
-        let at = (page.0 % HUGE_PAGE_PAGES) as usize;
-        self.moved.get(&page.huge().0).is_some_and(|words| words[at / 64] >> (at % 64) & 1 == 1)
+        is_set(&self.moved, page)
+    }
+
+    /// Whether we spread this page before.
+    pub(crate) fn was_spread(&self, page: PageNumber) -> bool {
+        is_set(&self.spread, page)
     }
 
     /// Forgets what lies outside of these mappings (in address order): if it is mapped again, it is allocated again.
@@ -133,8 +142,14 @@ impl KnownHomes {
         });
         let blocks = &self.blocks;
         self.moved.retain(|first, _| blocks.contains_key(first));
+        self.spread.retain(|first, _| blocks.contains_key(first));
         self.used.retain(|first, _| blocks.contains_key(first));
     }
+}
+
+fn is_set(bits: &HashMap<u64, [u64; PAGES / 64]>, page: PageNumber) -> bool {
+    let at = (page.0 % HUGE_PAGE_PAGES) as usize;
+    bits.get(&page.huge().0).is_some_and(|words| words[at / 64] >> (at % 64) & 1 == 1)
 }
 
 #[cfg(test)]
@@ -174,8 +189,10 @@ mod tests {
     fn remembers_what_was_moved() {
         let mut known = KnownHomes::default();
         note(&mut known, 0..1024, 0);
-        assert!(!known.was_moved(PageNumber(700)) && !known.note_moved(PageNumber(700)));
-        assert!(known.was_moved(PageNumber(700)) && known.note_moved(PageNumber(700)));
+        assert!(!known.was_moved(PageNumber(700)) && !known.note_moved(PageNumber(700), false));
+        assert!(!known.was_spread(PageNumber(700)));
+        assert!(known.was_moved(PageNumber(700)) && known.note_moved(PageNumber(700), true));
+        assert!(known.was_spread(PageNumber(700)));
         assert!(!known.was_moved(PageNumber(701)));
         known.keep_mapped(&[mapping(0, 512)]);
         assert!(!known.was_moved(PageNumber(700)), "unmapped since");

@@ -273,10 +273,14 @@ impl LinuxMachine {
             .iter()
             .map(|decision| {
                 move |page: PageNumber, home: NodeId| {
-                    // The kernel may have put a page back that we spread; chasing it would be bouncing.
-                    let spread = matches!(decision.action, Action::Interleave(_)) && before.was_moved(page);
+                    // The kernel may have put a page back that we spread; chasing it would be bouncing. And what several nodes were seen
+                    // to use is not collocated for looking private in a few scans.
+                    let done = match decision.action {
+                        Action::Interleave(_) => before.was_moved(page),
+                        _ => before.was_spread(page),
+                    };
                     let to = target(&decision.action, page, topology.index_of(home)?)?;
-                    Some(topology.id_of(to)).filter(|_| !spread)
+                    Some(topology.id_of(to)).filter(|_| !done)
                 }
             })
             .collect();
@@ -297,7 +301,8 @@ impl LinuxMachine {
         let mut moved = self.mover.take_moved();
         moved.sort_unstable_by_key(|moved| moved.page);
         for moved in &moved {
-            let again = known.note_moved(moved.page);
+            let spread = matches!(decisions[moved.job].action, Action::Interleave(_));
+            let again = known.note_moved(moved.page, spread);
             self.totals.pages_moved_again += if again { moved.pages } else { 0 };
             if let Some(home) = self.topology.index_of(moved.to).filter(|_| moved.pages > 1) {
                 known.note_huge(moved.page, home);

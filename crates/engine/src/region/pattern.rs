@@ -130,11 +130,13 @@ impl Region {
         self.sharing = None;
     }
 
-    /// Whether nobody can or was seen to write to it.
+    /// Whether nobody can or was seen to write to it, but for stray writes: one access in two hundred, as where a region ends
+    /// within somebody else's memory.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         let writes: f32 = self.evidence.writes().iter().sum();
-        !self.writable || (self.evidence.unknown() < 0.5 && writes < 0.5)
+        !self.writable
+            || (self.evidence.unknown() < 0.5 && writes < 0.5_f32.max(self.evidence.total() / 200.0))
     }
 
     /// Whether more samples would help: it is new or changed, or it is not clear whether its pages are shared.
