@@ -109,8 +109,10 @@ fn children_are_followed_unless_told_otherwise() {
     let f = run(two_nodes(), script, &["json", "log", "json--no-children", "log--no-children"]);
     assert_eq!(f.status, 0, "{f:?}");
     let with = f.json("json").unwrap();
-    assert!(count(&with, "samples") > 0 && count(&with, "pages_moved") > 0, "{with}");
     let without = f.json("json--no-children").unwrap();
+    // Whether pages are moved by us or by the kernel's balancing first is a matter of luck; who is sampled is not.
+    assert!(count(&with, "samples") > 1000, "{with}");
+    assert!(count(&without, "samples") < 100, "{without}");
     assert_eq!(count(&without, "pages_moved"), 0, "{without}");
     assert_eq!(decisions(&f, "log--no-children"), Vec::<Value>::new());
 }

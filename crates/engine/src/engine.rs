@@ -243,9 +243,10 @@ impl Engine {
         let unsettled: f32 =
             regions().filter(|region| region.is_unsettled()).map(|region| region.recent as f32).sum();
         let busy = moved >= self.settings.accurate_from_moves
-            || unsettled > recent * self.settings.accurate_from_unsettled_share
-            || self.processes.values().any(|process| process.map.has_unjudged_huge_pages());
-        if self.round == 0 || (self.policy.active() && busy) {
+            || unsettled > recent * self.settings.accurate_from_unsettled_share;
+        // A huge page gives so few samples that the policy may be off for want of them.
+        let unjudged = self.processes.values().any(|process| process.map.has_unjudged_huge_pages());
+        if self.round == 0 || unjudged || (self.policy.active() && busy) {
             SamplingRate::Accurate
         } else {
             SamplingRate::Cheap
