@@ -1,0 +1,7 @@
+//! A simulated NUMA machine: a small operating system, real algorithms as workloads, policies and published studies.
+#![forbid(unsafe_code)]
+
+mod program;
+pub mod workloads;
+
+pub use program::{Area, Array, Op, Program, Progress, Role, Space, Trace};
