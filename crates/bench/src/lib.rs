@@ -7,14 +7,18 @@ pub mod report;
 pub mod scenario;
 
 use nodewise_sys::{CpuSet, Mapping, sched_setaffinity};
-use nodewise_topology::Topology;
+use nodewise_topology::{Node, Topology};
 use std::sync::atomic::Ordering;
 
 /// Pins the calling thread to the CPUs of node `n` of those that have any; the last one for larger numbers.
 pub fn pin_to_node(topology: &Topology, n: usize) -> anyhow::Result<()> {
     let with_cpus: Vec<_> = topology.nodes().iter().filter(|node| !node.cpus.is_empty()).collect();
-    let node = with_cpus.get(n).or(with_cpus.last());
-    let cpus: CpuSet = node.into_iter().flat_map(|node| node.cpus.iter()).map(|cpu| cpu.0).collect();
+    with_cpus.get(n).or(with_cpus.last()).map_or(Ok(()), |node| pin_to(node))
+}
+
+/// Pins the calling thread to the CPUs of a node.
+pub fn pin_to(node: &Node) -> anyhow::Result<()> {
+    let cpus: CpuSet = node.cpus.iter().map(|cpu| cpu.0).collect();
     Ok(sched_setaffinity(0, &cpus)?)
 }
 

@@ -17,6 +17,8 @@ pub struct Programs {
     pub workload: PathBuf,
     /// The program that ends, forks, executes and unmaps.
     pub churn: PathBuf,
+    /// The program that holds the live machine to what every machine must do.
+    pub conformance: PathBuf,
 }
 
 impl Programs {
@@ -42,7 +44,12 @@ impl Programs {
                 of_target.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
             executable.with_context(|| format!("cargo built no program {name}"))
         };
-        Ok(Self { nodewise: find("nodewise")?, workload: find("workload")?, churn: find("churn")? })
+        Ok(Self {
+            nodewise: find("nodewise")?,
+            workload: find("workload")?,
+            churn: find("churn")?,
+            conformance: find("conformance")?,
+        })
     }
 }
 

@@ -4,6 +4,7 @@
 //! window. Same observations and same seed give the same decisions.
 #![forbid(unsafe_code)]
 
+pub mod conformance;
 mod counters;
 mod decision;
 mod engine;

@@ -370,6 +370,7 @@ impl Machine for LinuxMachine {
         self.totals.samples_lost += samples_lost;
         self.totals.read = self.processes.cost();
         let samples = std::mem::take(&mut self.samples);
+        self.processes.begin_interval();
         Ok(Observation { end_ns, duration_ns, counters, samples, samples_lost, processes: states })
     }
 

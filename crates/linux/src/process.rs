@@ -87,14 +87,14 @@ pub fn require_access(pid: Pid) -> Result<(), Error> {
 pub struct Process {
     /// Who.
     pub pid: Pid,
-    /// New, or running another program than at the last update.
+    /// Seen for the first time, or begun to run another program, in this interval.
     pub fresh: bool,
     /// Whether its memory was empty when it was first seen: it was started, or executed its program, since. None of its pages
     /// was there before.
     pub from_the_start: bool,
     /// Resident base pages.
     pub resident_pages: u64,
-    /// Its mappings, when they were read again this time.
+    /// Its mappings, when they were read again in this interval.
     pub mappings: Option<Vec<Mapping>>,
     life: Life,
     /// No sooner are the mappings read again.
@@ -170,26 +170,35 @@ impl Processes {
         self.roots.retain(|pid| self.alive.contains_key(pid));
     }
 
+    /// What was news is known from now on. There may be several updates in an interval.
+    pub fn begin_interval(&mut self) {
+        for process in self.alive.values_mut() {
+            (process.fresh, process.mappings) = (false, None);
+        }
+    }
+
     fn look(&mut self, pid: Pid, before: Option<&Process>) -> Option<Process> {
         let life = Life::parse(&self.cost.read(&format!("/proc/{pid}/stat"))?)?;
         if life.zombie || before.is_some_and(|p| p.life.start_time != life.start_time) {
             return None;
         }
-        let fresh = before.is_none_or(|p| p.life != life);
+        let changed = before.is_none_or(|p| p.life != life);
         // A child of fork has its parent's pages; only exec starts over. A root that was just started is about to exec.
         let from_the_start = match before {
-            Some(before) => fresh || before.from_the_start,
+            Some(before) => changed || before.from_the_start,
             None => self.started && self.roots.contains(&pid),
         };
         let statm = self.cost.read(&format!("/proc/{pid}/statm"))?;
         let resident_pages = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
         let mut maps_due = before.map_or_else(Instant::now, |p| p.maps_due);
-        let mut mappings = None;
-        if fresh || maps_due <= Instant::now() {
+        let before = before.filter(|_| !changed);
+        let mut mappings = before.and_then(|p| p.mappings.clone());
+        if changed || maps_due <= Instant::now() {
             let spent = self.cost.time_ns;
             mappings = self.cost.read(&format!("/proc/{pid}/maps")).map(|text| parse_mappings(&text));
             maps_due = Instant::now() + Duration::from_nanos((self.cost.time_ns - spent).saturating_mul(100));
         }
+        let fresh = changed || before.is_some_and(|p| p.fresh);
         Some(Process { pid, fresh, from_the_start, resident_pages, mappings, life, maps_due })
     }
 
@@ -296,6 +305,7 @@ nonsense
         let root = Pid(child.id());
         let mut processes = Processes::new(&[root], true, true).unwrap();
         let grandchild = loop {
+            processes.begin_interval();
             processes.update();
             // Fresh ones may be in the middle of executing their program.
             if processes.iter().any(|p| p.fresh) {
@@ -325,10 +335,16 @@ nonsense
             .spawn()
             .unwrap();
         let mut processes = Processes::new(&[Pid(child.id())], true, true).unwrap();
-        processes.update();
-        assert!(processes.iter().all(|p| p.fresh && p.mappings.is_some()));
+        for _ in 0..2 {
+            processes.update();
+            assert!(
+                processes.iter().all(|p| p.fresh && p.mappings.is_some()),
+                "news until the interval ends"
+            );
+        }
         // spawn() may return while the kernel is still laying out the new program's stack.
         while processes.iter().any(|p| p.fresh) {
+            processes.begin_interval();
             processes.update();
         }
         child.stdin.take().unwrap().write_all(b"\n").unwrap();

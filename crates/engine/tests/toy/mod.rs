@@ -8,10 +8,10 @@ use nodewise_engine::{
     PageRange, PageSize, Pid, ProcessState, Round, Sample, SamplingRate, Tid, VirtAddr,
 };
 use nodewise_topology::{NodeIndex, Topology};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
-/// The one process.
+/// The one process, unless a test adds more.
 pub const PID: Pid = Pid(1000);
 /// Where its first mapping begins.
 pub const BASE: u64 = 0x7_f000_0000;
@@ -71,6 +71,9 @@ pub struct Toy {
     /// Whether samples say where their page is.
     pub homes_known: bool,
     pub gone: bool,
+    /// Processes beside [`PID`], each with its part of the address space: one page table does for all.
+    pub others: BTreeMap<Pid, PageRange>,
+    seen: BTreeSet<Pid>,
     /// How often each page was moved.
     pub moves: BTreeMap<u64, u32>,
     pub rates: Vec<SamplingRate>,
@@ -97,6 +100,8 @@ impl Toy {
             last: BTreeMap::new(),
             homes_known: true,
             gone: false,
+            others: BTreeMap::new(),
+            seen: BTreeSet::new(),
             moves: BTreeMap::new(),
             rates: Vec::new(),
             random: Random(42),
@@ -123,6 +128,25 @@ impl Toy {
     pub fn topology(mut self, topology: Topology) -> Self {
         self.topology = topology;
         self
+    }
+
+    pub fn pid_of(&self, page: PageNumber) -> Pid {
+        let other = self.others.iter().find(|(_, range)| range.contains(page));
+        other.map_or(PID, |(&pid, _)| pid)
+    }
+
+    /// The processes that live.
+    fn pids(&self) -> Vec<Pid> {
+        let first = Some(PID).filter(|_| !self.gone);
+        first.into_iter().chain(self.others.keys().copied()).collect()
+    }
+
+    fn state(&mut self, pid: Pid) -> ProcessState {
+        let mappings = self.mappings.iter().filter(|mapping| self.pid_of(mapping.range.start) == pid);
+        let mappings: Vec<Mapping> = mappings.copied().collect();
+        let pages = |mapping: &Mapping| self.homes.range(mapping.range.start.0..mapping.range.end.0).count();
+        let resident_pages = mappings.iter().map(pages).sum::<usize>() as u64;
+        ProcessState { pid, fresh: self.seen.insert(pid), resident_pages, mappings: Some(mappings) }
     }
 
     fn unit(&self, page: u64) -> u64 {
@@ -170,7 +194,7 @@ impl Toy {
         samples.push(Sample {
             time_ns: self.now_ns,
             address: VirtAddr(page * PAGE_BYTES + random % PAGE_BYTES),
-            pid: PID,
+            pid: self.pid_of(PageNumber(page)),
             tid: Tid(2000 + u32::from(node)),
             accessor: NodeIndex(node),
             home: self.homes.get(&page).filter(|_| self.homes_known).map(|&home| NodeIndex(home)),
@@ -183,9 +207,10 @@ impl Toy {
     }
 
     fn carry_out(&mut self, decision: &Decision, budget: &mut u64) -> Outcome {
-        let mut outcome = Outcome { process_gone: self.gone, ..Outcome::default() };
-        if self.gone || matches!(decision.action, Action::Replicate) {
-            outcome.only_reported = !self.gone;
+        let gone = !self.pids().contains(&decision.pid);
+        let mut outcome = Outcome { process_gone: gone, ..Outcome::default() };
+        if gone || matches!(decision.action, Action::Replicate) {
+            outcome.only_reported = !gone;
             return outcome;
         }
         let pages: Vec<(u64, u8)> = match &decision.action {
@@ -314,16 +339,7 @@ impl Machine for Toy {
             },
             samples,
             samples_lost: 0,
-            processes: if self.gone {
-                Vec::new()
-            } else {
-                vec![ProcessState {
-                    pid: PID,
-                    fresh: self.now_ns == 1_000_000_000,
-                    resident_pages: self.homes.len() as u64,
-                    mappings: Some(self.mappings.clone()),
-                }]
-            },
+            processes: self.pids().into_iter().map(|pid| self.state(pid)).collect(),
         })
     }
 
