@@ -1,6 +1,6 @@
 //! Real programs from Debian's packages: their memory follows them, at least as far as the number says.
 
-use nodewise_bench::follow::{Followed, redis, table};
+use nodewise_bench::follow::{Followed, redis, stress_ng, table};
 use nodewise_bench::scenario::Programs;
 use std::sync::OnceLock;
 
@@ -25,4 +25,9 @@ fn follows(runs: &[Followed]) {
 #[test]
 fn redis_follows_to_the_node_it_runs_on() {
     follows(&redis(programs()).unwrap());
+}
+
+#[test]
+fn workers_of_stress_ng_follow_to_theirs() {
+    follows(&stress_ng(programs()).unwrap());
 }
