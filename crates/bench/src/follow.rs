@@ -1,6 +1,7 @@
-//! Programs that nobody here wrote, loaded on one node and then made to run on another (or on all): how long until their
-//! memory has followed, by the kernel's balancing alone and under Nodewise.
+//! Programs whose memory was touched on one node and is used on another (or on all), most of them written by nobody here: how
+//! long until their memory has followed, by the kernel's balancing alone and under Nodewise.
 
+use crate::report::Placement;
 use crate::scenario::{Finished, Place, Programs};
 use anyhow::Context as _;
 use nodewise_rig::Guest;
@@ -11,8 +12,8 @@ use serde::{Deserialize, Serialize};
 pub struct Moment {
     /// Since the program was told to run elsewhere, in seconds.
     pub seconds: f64,
-    /// The share of its resident anonymous pages that are on the node that uses them, in percent; the worst process's, if
-    /// there are several.
+    /// The share of its resident anonymous pages that are on the node that uses them, in percent; the worst process's (or
+    /// thread's), if there are several.
     pub local_percent: f64,
     /// Resident anonymous pages.
     pub pages: u64,
@@ -45,8 +46,13 @@ impl Followed {
         self.moments.last().map_or(0.0, |moment| moment.local_percent)
     }
 
-    fn of(finished: &Finished, program: &str, placer: &str) -> anyhow::Result<Self> {
-        let moments: Vec<Moment> = finished.lines(&format!("{placer}.moments"))?;
+    fn of(
+        finished: &Finished,
+        program: &str,
+        placer: &str,
+        moments: impl Fn(&str) -> anyhow::Result<Vec<Moment>>,
+    ) -> anyhow::Result<Self> {
+        let moments = moments(&format!("{placer}.moments"))?;
         let reached = moments.iter().find(|moment| moment.local_percent >= 95.0);
         let summary = (placer == "nodewise").then(|| finished.json("json")).transpose()?;
         Ok(Self {
@@ -131,21 +137,53 @@ measure() {
 measure kernel; measure nodewise; true
 "#;
 
-fn follow(programs: &Programs, program: &str, script: &str, needs: &[&str]) -> anyhow::Result<Vec<Followed>> {
+/// The program of this crate, whose first thread touched everything and whose four threads each use a quarter.
+const PRIVATE: &str = "
+program='private --mebibytes 64 --seconds 30'
+$WORKLOAD $program --report kernel.moments
+$NODEWISE run --json json --log log -- $WORKLOAD $program --report nodewise.moments 2>err || cat err >&2
+";
+
+const PLACERS: [&str; 2] = ["kernel", "nodewise"];
+
+fn run(programs: &Programs, script: &str, needs: &[&str]) -> anyhow::Result<Finished> {
     let mut guest = Guest::uniform(4, 1, 512 << 20).copy("/usr/bin/taskset");
     for name in needs {
         guest = guest.copy(format!("/usr/bin/{name}"));
     }
     let script = format!("{FUNCTIONS}{script}");
-    let files = ["kernel.moments", "nodewise.moments", "json", "log"];
-    let finished = Place::guest(guest, programs).run(programs, &script, &files)?;
-    ["kernel", "nodewise"]
-        .map(|placer| {
-            Followed::of(&finished, program, placer)
-                .with_context(|| format!("{program}, {placer}: {}", finished.stderr))
-        })
-        .into_iter()
-        .collect()
+    Place::guest(guest, programs).run(
+        programs,
+        &script,
+        &["kernel.moments", "nodewise.moments", "json", "log"],
+    )
+}
+
+fn follow(programs: &Programs, program: &str, script: &str, needs: &[&str]) -> anyhow::Result<Vec<Followed>> {
+    let finished = run(programs, script, needs)?;
+    let each = PLACERS.map(|placer| {
+        Followed::of(&finished, program, placer, |file| finished.lines(file))
+            .with_context(|| format!("{program}, {placer}: {}", finished.stderr))
+    });
+    each.into_iter().collect()
+}
+
+/// 64 MiB that one thread touched and four use, by the kernel's balancing, then under Nodewise. Kernel CPU time is counted from
+/// the program's start.
+pub fn private(programs: &Programs) -> anyhow::Result<Vec<Followed>> {
+    let finished = run(programs, PRIVATE, &[])?;
+    let moment = |p: Placement| Moment {
+        seconds: p.seconds,
+        local_percent: p.local_percent_min,
+        pages: p.pages_by_node.iter().sum(),
+        system_seconds: p.system_seconds,
+    };
+    let moments = |file: &str| Ok(finished.placements(file)?.into_iter().map(moment).collect());
+    let each = PLACERS.map(|placer| {
+        Followed::of(&finished, "workload private", placer, moments)
+            .with_context(|| format!("workload private, {placer}: {}", finished.stderr))
+    });
+    each.into_iter().collect()
 }
 
 /// redis-server loaded on node 0 follows to node 3, by the kernel's balancing, then under Nodewise.

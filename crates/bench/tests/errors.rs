@@ -115,9 +115,13 @@ fn what_cannot_be_done_is_refused_before_anything_starts() {
 
 #[test]
 fn the_program_gets_its_signals_and_nodewise_its_status() {
-    let names = ["exit", "killed", "term", "hup", "untrapped", "usr", "interrupt", "dry"];
+    let names = ["exit", "limit", "killed", "term", "hup", "untrapped", "usr", "interrupt", "dry"];
     let script = "
         try exit $NODEWISE run -- sh -c 'exit 7'
+        # Fewer than samplers take: nodewise raises its own limit, not the program's.
+        ulimit -S -n 40
+        try limit $NODEWISE run -- sh -c 'ulimit -S -n; grep \"open files\" /proc/$PPID/limits'
+        ulimit -S -n 1024
         try killed $NODEWISE run -- sh -c 'kill -SEGV $$'
         # signal NAME SIGNAL HANDLER
         signal() {
@@ -151,6 +155,10 @@ fn the_program_gets_its_signals_and_nodewise_its_status() {
     let more = ["term.json", "hup.json", "interrupt.json", "dry.json", "dry.jsonl", "dry.report"];
     let f = run_tries(two_nodes(), script, &names, &more);
     assert_eq!((f.stdout.as_str(), tried(&f, "exit").0, tried(&f, "killed").0), ("", 7, 128 + 11), "{f:?}");
+    let limits = f.file("limit.out").unwrap();
+    let numbers = limits.split_ascii_whitespace().filter_map(|word| word.parse::<u64>().ok());
+    let [of_program, of_nodewise, _] = numbers.collect::<Vec<_>>()[..] else { panic!("{limits}") };
+    assert!(of_program == 40 && of_nodewise > 100, "{limits}");
     for (name, status) in [("term", 3), ("hup", 4), ("usr", 5), ("untrapped", 128 + 15)] {
         assert_eq!(tried(&f, name).0, status, "{name}: {f:?}");
         assert_eq!(f.file(&format!("{name}.out")).unwrap(), if status < 128 { "got it\n" } else { "" });

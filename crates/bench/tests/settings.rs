@@ -74,6 +74,7 @@ fn what_kill_9_leaves_is_put_back_by_the_next_start_and_two_do_not_disturb_each_
             kill -9 $nodewise; wait $nodewise
             check 'killed' changed; check 'the journal stays' [ -s $journal ]
             $NODEWISE doctor >doctor 2>&1
+            check 'doctor names it' grep -q 'left changed by nodewise' doctor
             $NODEWISE $next 2>/dev/null
             check \"after $next\" restored; check 'the journal is gone' [ ! -e $journal ]
         done
@@ -94,5 +95,5 @@ fn what_kill_9_leaves_is_put_back_by_the_next_start_and_two_do_not_disturb_each_
         kill $first; wait $first; check 'the first has ended' restored
         touch end; wait $second; check 'the second goes on to its end' [ $? = 0 ]
         check 'both have ended' restored; check 'no journal at the end' [ ! -e $journal ]";
-    all_hold(script, 3 * 4 + 4 + 4);
+    all_hold(script, 3 * 5 + 4 + 4);
 }

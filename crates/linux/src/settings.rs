@@ -32,6 +32,50 @@ struct Journal {
     originals: BTreeMap<PathBuf, String>,
 }
 
+impl Journal {
+    fn read(path: &Path) -> Result<Option<Self>, Error> {
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(Error::file(path, "read", e)),
+        };
+        let journal = serde_json::from_str(&text)
+            .map_err(|e| Error::malformed(path, e.line(), &format!("a settings journal ({e})")))?;
+        Ok(Some(journal))
+    }
+
+    fn owner_lives(&self) -> bool {
+        crate::process::start_time(self.pid) == Some(self.start_time)
+    }
+}
+
+/// Who has changed the kernel's settings, as the journal says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// Nobody.
+    No,
+    /// A Nodewise that runs, and will put them back.
+    ByRunning(u32),
+    /// One that was killed: they are still changed.
+    LeftBy {
+        /// Its process id.
+        pid: u32,
+        /// The settings, with their values before.
+        originals: BTreeMap<PathBuf, String>,
+    },
+}
+
+impl Changed {
+    /// Looks, and touches nothing.
+    pub fn look(journal: &Path) -> Result<Self, Error> {
+        Ok(match Journal::read(journal)? {
+            None => Self::No,
+            Some(journal) if journal.owner_lives() => Self::ByRunning(journal.pid),
+            Some(journal) => Self::LeftBy { pid: journal.pid, originals: journal.originals },
+        })
+    }
+}
+
 impl Settings {
     /// The journal of the live machine. `/run` is emptied at boot, just as the settings go back to their defaults.
     #[must_use]
@@ -42,15 +86,11 @@ impl Settings {
     /// Opens the journal, first restoring what a killed predecessor left changed. Nothing is written before the first
     /// [`Settings::set`], so this needs no permission unless there is something to restore.
     pub fn open(journal: &Path) -> Result<Self, Error> {
+        // Read first: what is dropped removes its journal, and one that cannot be understood is for the administrator to read.
+        let left = Journal::read(journal)?;
         let mut settings = Self { journal: journal.to_owned(), owner: true, originals: BTreeMap::new() };
-        let text = match fs::read_to_string(journal) {
-            Ok(text) => text,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(settings),
-            Err(e) => return Err(Error::file(journal, "read", e)),
-        };
-        let left: Journal = serde_json::from_str(&text)
-            .map_err(|e| Error::malformed(journal, e.line(), &format!("a settings journal ({e})")))?;
-        if crate::process::start_time(left.pid) == Some(left.start_time) && left.pid != std::process::id() {
+        let Some(left) = left else { return Ok(settings) };
+        if left.owner_lives() && left.pid != std::process::id() {
             settings.owner = false;
         } else {
             settings.originals = left.originals;
@@ -191,10 +231,15 @@ mod tests {
         left.start_time += 1;
         fs::write(&journal, serde_json::to_string(&left).unwrap()).unwrap();
 
+        let originals = BTreeMap::from([(a.clone(), "1".to_owned())]);
+        assert_eq!(Changed::look(&journal).unwrap(), Changed::LeftBy { pid: left.pid, originals });
+        assert_eq!(fs::read_to_string(&a).unwrap(), "0", "looking puts nothing back");
+
         let settings = Settings::open(&journal).unwrap();
         assert!(settings.is_owner());
         assert_eq!(fs::read_to_string(&a).unwrap(), "1");
         assert!(!journal.exists());
+        assert_eq!(Changed::look(&journal).unwrap(), Changed::No);
     }
 
     #[test]
@@ -209,6 +254,7 @@ mod tests {
             originals: BTreeMap::from([(a.clone(), "1".to_owned())]),
         };
         fs::write(&journal, serde_json::to_string(&living).unwrap()).unwrap();
+        assert_eq!(Changed::look(&journal).unwrap(), Changed::ByRunning(parent));
         let mut settings = Settings::open(&journal).unwrap();
         assert!(!settings.is_owner());
         settings.set(&a, "7").unwrap();
@@ -222,8 +268,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let journal = dir.path().join("journal.json");
         fs::write(&journal, "{\n oops").unwrap();
-        let error = Settings::open(&journal).unwrap_err().to_string();
-        assert!(error.contains("journal.json, line 2"), "{error}");
+        for error in [
+            Settings::open(&journal).unwrap_err(),
+            Settings::open(&journal).unwrap_err(),
+            Changed::look(&journal).unwrap_err(),
+        ] {
+            assert!(error.to_string().contains("journal.json, line 2"), "{error}");
+        }
     }
 
     #[test]

@@ -34,5 +34,5 @@ pub use process::{
 pub use sched::{CpuSet, getcpu, sched_getaffinity, sched_setaffinity};
 pub use task::{
     Capability, Clock, FileLimit, Usage, Whose, auxiliary_value, clock_ns, effective_capabilities,
-    file_limit, gettid, set_file_limit, usage,
+    file_limit, gettid, set_file_limit, start_with_file_limit, usage,
 };

@@ -1,6 +1,8 @@
 //! The process itself: time and resources used, limits, capabilities.
 
 use crate::error::{Result, check};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 /// Which clock [`clock_ns`] reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +123,14 @@ pub fn set_file_limit(limit: FileLimit) -> Result<()> {
     check("setrlimit", returned.into()).map(|_| ())
 }
 
+/// Has the program that `command` starts begin with this limit instead of the caller's, which may have been raised since the
+/// caller itself began: `select(2)` knows no descriptor above 1023, and programs that use it rely on the usual limit.
+pub fn start_with_file_limit(command: &mut Command, limit: FileLimit) {
+    let set = move || set_file_limit(limit).map_err(|error| std::io::Error::from_raw_os_error(error.errno()));
+    // SAFETY: between fork and exec one system call is made; nothing is allocated, locked or shared.
+    unsafe { command.pre_exec(set) };
+}
+
 /// Capabilities that matter here; `include/uapi/linux/capability.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -211,6 +221,15 @@ mod tests {
         assert!(limit.soft <= limit.hard);
         set_file_limit(limit).unwrap();
         assert_eq!(file_limit().unwrap(), limit);
+    }
+
+    #[test]
+    fn a_program_starts_with_the_file_limit_it_is_given() {
+        let own = file_limit().unwrap();
+        let mut command = Command::new("sh");
+        start_with_file_limit(command.args(["-c", "ulimit -S -n"]), FileLimit { soft: 77, ..own });
+        assert_eq!(command.output().unwrap().stdout, b"77\n");
+        assert_eq!(file_limit().unwrap(), own);
     }
 
     #[test]

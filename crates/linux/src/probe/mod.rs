@@ -13,6 +13,7 @@ mod tests;
 pub use report::{Area, Check, Report, Status};
 
 use crate::Error;
+use crate::settings::{Changed, Settings};
 use nodewise_sys::{ErrorKind, FileLimit};
 use nodewise_topology::Topology;
 use std::fs;
@@ -82,6 +83,8 @@ pub struct Facts {
     pub balancing_writable: bool,
     /// Whether the scanner's periods in debugfs can be set.
     pub scan_settings: bool,
+    /// Who has changed settings of balancing; why that is not known.
+    pub settings_changed: Result<Changed, String>,
     /// Pages lose their mapping and are noticed when they are used again.
     pub hint_faults: Outcome,
     /// The software event on a CPU.
@@ -151,6 +154,7 @@ impl Facts {
             balancing,
             balancing_writable: is_writable("/proc/sys/kernel/numa_balancing"),
             scan_settings: is_writable("/sys/kernel/debug/sched/numa_balancing/scan_period_min_ms"),
+            settings_changed: Changed::look(&Settings::default_journal()).map_err(|e| e.to_string()),
             hint_faults: sampling::hint_faults(&topology, balancing),
             page_fault_event: sampling::page_fault_event(&topology),
             page_fault_tracepoint: sampling::page_fault_tracepoint(&topology),

@@ -1,6 +1,7 @@
 //! What the facts mean, line by line, and what to do about it.
 
 use super::{Facts, Outcome};
+use crate::settings::Changed;
 use nodewise_sys::Capability;
 use serde::Serialize;
 
@@ -171,6 +172,7 @@ fn sampling(facts: &Facts, checks: &mut Vec<Check>) {
     let perf = "run as root, or grant CAP_PERFMON, or set kernel.perf_event_paranoid to 0";
     checks.push(tried(Area::Sampling, "hardware sampler", &facts.hardware_sampler, perf, ""));
     checks.push(balancing(facts));
+    checks.push(settings_changed(facts));
     checks.push(tried(
         Area::Sampling,
         "hint faults",
@@ -231,6 +233,29 @@ fn balancing(facts: &Facts) -> Check {
             "off, and this user may not switch it on",
             Some("run as root, or: sysctl kernel.numa_balancing=1"),
         ),
+    }
+}
+
+fn settings_changed(facts: &Facts) -> Check {
+    let name = "kernel settings";
+    match &facts.settings_changed {
+        Ok(Changed::No) => line(Area::Sampling, name, Status::Works, "as they were found", None),
+        Ok(Changed::ByRunning(pid)) => {
+            let found = format!("changed by nodewise {pid}, which runs and will put them back");
+            line(Area::Sampling, name, Status::Works, found, None)
+        }
+        Ok(Changed::LeftBy { pid, originals }) => {
+            let each = originals.iter().map(|(path, before)| format!("{} (was {before})", path.display()));
+            let each = each.collect::<Vec<_>>().join(", ");
+            let found = format!("left changed by nodewise {pid}, which was killed: {each}");
+            let advice =
+                "the next nodewise run or attach puts them back first, as root: nodewise run -- true";
+            line(Area::Sampling, name, Status::Limited, found, Some(advice))
+        }
+        Err(error) => {
+            let advice = "look at the settings that this file names, put them back, and delete it";
+            line(Area::Sampling, name, Status::Limited, error.clone(), Some(advice))
+        }
     }
 }
 

@@ -21,6 +21,7 @@ fn server() -> Facts {
         balancing: Some(1),
         balancing_writable: true,
         scan_settings: true,
+        settings_changed: Ok(Changed::No),
         hint_faults: works("1024 seen on resident pages after 1.2 s"),
         page_fault_event: works("opened on a CPU"),
         page_fault_tracepoint: works("opened on a CPU: reads and writes are told apart"),
@@ -123,6 +124,27 @@ fn hint_faults_that_do_not_come_are_not_counted_on() {
         ..server()
     };
     assert_eq!(Report::new(&silent).sampler, None);
+}
+
+#[test]
+fn settings_that_a_killed_nodewise_left_are_named_with_what_to_do() {
+    let check = |changed| {
+        let report = Report::new(&Facts { settings_changed: changed, ..server() });
+        report.checks.into_iter().find(|check| check.name == "kernel settings").unwrap()
+    };
+    let path = std::path::PathBuf::from("/proc/sys/kernel/numa_balancing");
+    let left = check(Ok(Changed::LeftBy { pid: 42, originals: [(path, "0".to_owned())].into() }));
+    assert_eq!(
+        (left.status, left.found.as_str()),
+        (
+            Status::Limited,
+            "left changed by nodewise 42, which was killed: /proc/sys/kernel/numa_balancing (was 0)"
+        )
+    );
+    assert!(left.advice.unwrap().contains("nodewise run -- true"));
+    assert_eq!(check(Ok(Changed::ByRunning(42))).status, Status::Works);
+    let broken = check(Err("/run/nodewise/settings.json, line 1: expected a settings journal".to_owned()));
+    assert!(broken.status == Status::Limited && broken.found.contains("line 1"));
 }
 
 #[test]

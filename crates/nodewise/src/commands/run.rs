@@ -48,6 +48,8 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     // Before the first kernel setting is changed: a signal must not keep it from being put back.
     let (events, received) = channel();
     watch_signals(events.clone())?;
+    // Sampling may raise the limit on open files, for this process alone.
+    let file_limit = nodewise_sys::file_limit().context("cannot learn the limit on open files")?;
     let prepared = match nodewise_linux::require_nodes(&topology) {
         Ok(()) => Some(manage::prepare(&args.options, topology)?),
         // Nothing can be gained, but nothing is lost either: the program runs as it would have.
@@ -56,7 +58,9 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
             None
         }
     };
-    let child = placement.spawn(Command::new(&args.command[0]).args(&args.command[1..]))?;
+    let mut command = Command::new(&args.command[0]);
+    nodewise_sys::start_with_file_limit(command.args(&args.command[1..]), file_limit);
+    let child = placement.spawn(&mut command)?;
     let pid = child.id();
     let mut status = None;
     watch_child(child, events);
