@@ -33,6 +33,9 @@ fn private_data_arrives(guest: Guest, nodes: usize, seconds: u32) {
     assert_eq!(end.pages_by_node.len(), nodes);
     assert!(end.local_percent_min >= 99.0, "{placements:#?}\n{}", f.stderr);
     let summary = f.json("json").unwrap();
+    let before = summary["local_access_percent"]["before"].as_f64().unwrap();
+    println!("local accesses before: {before} %");
+    assert!((before - 100.0 / nodes as f64).abs() <= 15.0, "all was on one node at first: {before}");
     // Who moves private data first, Nodewise or the kernel's balancing that it speeds up, is luck; that it was watched is not.
     assert!(summary["samples"].as_u64() > Some(0), "{summary}");
 }

@@ -46,6 +46,10 @@ pub struct Totals {
     pub homes_queried: u64,
     /// Pages that the kernel's own balancing moved meanwhile, machine-wide.
     pub pages_moved_by_kernel: u64,
+    /// Local share of the first sampled access to each page, against where the page was before it, in the first interval that
+    /// sampled enough pages; in percent. The kernel moves pages in the faults that are the samples, so that a page's later
+    /// samples meet it where it was moved to.
+    pub local_access_percent_at_first: Option<f64>,
     /// Pages that Nodewise moved more than once, counted at each move after the first: bouncing, or a program that changed.
     pub pages_moved_again: u64,
 }
@@ -176,6 +180,7 @@ impl LinuxMachine {
     /// are. Returns the traffic that the samples met: accesses by accessor and by the home before the fault.
     fn locate(&mut self) -> TrafficMatrix {
         let mut traffic = TrafficMatrix::new(self.topology.node_count());
+        let mut first_met = TrafficMatrix::new(self.topology.node_count());
         self.samples.sort_unstable_by_key(|s| (s.pid, s.address.page(), s.time_ns));
         let samples = std::mem::take(&mut self.samples);
         for of_process in samples.chunk_by(|a, b| a.pid == b.pid) {
@@ -206,7 +211,11 @@ impl LinuxMachine {
                 if of_page.len() > usize::from(allocates) {
                     known.note_used(page, self.interval);
                 }
-                for sample in &of_page[usize::from(allocates)..] {
+                let of_page = &of_page[usize::from(allocates)..];
+                if let (Some(sample), Some(met)) = (of_page.first(), met) {
+                    first_met.add(sample.accessor, met, 1.0);
+                }
+                for sample in of_page {
                     if let Some(met) = std::mem::replace(&mut met, home) {
                         traffic.add(sample.accessor, met, f64::from(sample.weight));
                     }
@@ -215,6 +224,10 @@ impl LinuxMachine {
                 }
             }
             known.note(addresses.iter().map(|&address| nodewise_engine::VirtAddr(address).page()).zip(homes));
+        }
+        let at_first = self.totals.local_access_percent_at_first;
+        if at_first.is_none() && !self.sampler.is_proportional() && first_met.total() >= TRAFFIC_SAMPLES {
+            self.totals.local_access_percent_at_first = first_met.local_access_percent();
         }
         traffic
     }

@@ -73,7 +73,8 @@ pub struct Summary {
     pub outcome: Outcome,
     /// Base pages that the kernel's own balancing moved meanwhile, machine-wide.
     pub pages_moved_by_kernel: u64,
-    /// Local access ratio, as estimated from samples.
+    /// Local access ratio, as estimated from samples. Before: of the first sampled access to each page, where there are enough
+    /// in one interval ([`Totals::local_access_percent_at_first`]); else as in the first round that could tell.
     pub local_access_percent: BeforeAfter,
     /// Imbalance of the controllers' loads.
     pub controller_imbalance_percent: BeforeAfter,
