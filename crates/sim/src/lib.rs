@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod program;
+pub mod studies;
 pub mod workloads;
 
 pub use program::{Area, Array, Op, Program, Progress, Role, Space, Trace};

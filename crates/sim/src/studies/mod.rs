@@ -1,0 +1,226 @@
+//! The published studies, run again: what was printed beside what the simulator gives.
+//!
+//! A study uses one hardware preset and one parameter set per workload in all of its rows. A row that does not hold
+//! stays in the table as not holding; `docs/fidelity.md` says why.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::Mutex;
+
+use serde::{Serialize, Serializer};
+
+/// The rows of one published study.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Study {
+    /// Its name, as [`Reproduction::name`].
+    #[serde(rename = "study")]
+    pub name: String,
+    /// One row per published figure or statement.
+    pub rows: Vec<Row>,
+}
+
+impl Study {
+    /// Whether every row holds.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.rows.iter().all(|row| row.holds)
+    }
+}
+
+/// One published figure, and what the simulator gives.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// What is measured, of which program under which policy.
+    pub what: String,
+    /// The unit of the next three.
+    pub unit: String,
+    /// What was printed.
+    pub published: f64,
+    /// What came out here.
+    pub simulated: f64,
+    /// How far the two may be apart.
+    pub tolerance: Tolerance,
+    /// Whether they are no further apart.
+    pub holds: bool,
+}
+
+impl Row {
+    /// Judges one figure.
+    #[must_use]
+    pub fn new(
+        what: impl Into<String>,
+        unit: impl Into<String>,
+        published: f64,
+        simulated: f64,
+        tolerance: Tolerance,
+    ) -> Row {
+        let holds = match tolerance {
+            Tolerance::Within(distance) => (simulated - published).abs() <= distance,
+            Tolerance::AtLeast => simulated >= published,
+            Tolerance::AtMost => simulated <= published,
+        };
+        Row { what: what.into(), unit: unit.into(), published, simulated, tolerance, holds }
+    }
+}
+
+/// How far a simulated figure may be from the published one.
+///
+/// In JSON a number, or `"at least"` or `"at most"`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Tolerance {
+    /// At most this far to either side, in the row's unit.
+    Within(f64),
+    /// Not below the published figure: for shapes ("ahead of", "growing"), whose bound stands as published figure.
+    AtLeast,
+    /// Not above the published figure.
+    AtMost,
+}
+
+impl Tolerance {
+    /// At most `percent` of the published figure to either side.
+    #[must_use]
+    pub fn percent_of(published: f64, percent: f64) -> Tolerance {
+        Tolerance::Within(published.abs() * percent / 100.0)
+    }
+}
+
+impl fmt::Display for Tolerance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Tolerance::Within(distance) => write!(f, "±{distance:.3}"),
+            Tolerance::AtLeast => f.write_str("at least"),
+            Tolerance::AtMost => f.write_str("at most"),
+        }
+    }
+}
+
+impl Serialize for Tolerance {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Tolerance::Within(distance) => serializer.serialize_f64(*distance),
+            Tolerance::AtLeast | Tolerance::AtMost => serializer.collect_str(self),
+        }
+    }
+}
+
+/// How a study is run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options {
+    /// Problem sizes relative to the study's own, in (0, 1]; 1 is what the rows are judged at.
+    pub scale: f64,
+    /// Seed of the workloads' inputs.
+    pub seed: u64,
+    /// Simulated runs at a time.
+    pub jobs: NonZeroUsize,
+}
+
+impl Default for Options {
+    /// The study's own sizes, on all processors there are.
+    fn default() -> Options {
+        Options {
+            scale: 1.0,
+            seed: 1,
+            jobs: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+        }
+    }
+}
+
+/// Is told the share of the work done so far, in [0, 1], from any thread and not always in order.
+pub type Progress<'a> = &'a (dyn Fn(f64) + Sync);
+
+/// A study that can be named on the command line.
+#[derive(Clone, Copy)]
+pub struct Reproduction {
+    /// Its name: lower case, words joined by `-`.
+    pub name: &'static str,
+    /// What was published, and where, in one line.
+    pub about: &'static str,
+    /// Runs it.
+    pub run: fn(&Options, Progress<'_>) -> Result<Study, String>,
+}
+
+/// Every study, in the order of `nodewise sim reproduce all`.
+#[must_use]
+pub fn all() -> Vec<Reproduction> {
+    vec![]
+}
+
+/// Runs `work` on each item, `jobs` at a time; the results are in the items' order, whatever finished first.
+///
+/// Give the longest first: the items are started in order.
+pub fn in_parallel<T: Sync, R: Send>(
+    items: &[T],
+    jobs: NonZeroUsize,
+    progress: Progress<'_>,
+    work: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
+    struct Shared<R> {
+        next: usize,
+        done: usize,
+        results: Vec<Option<R>>,
+    }
+    let shared = Mutex::new(Shared { next: 0, done: 0, results: items.iter().map(|_| None).collect() });
+    let lock = || shared.lock().expect("no job panics while it holds the lock");
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.get().min(items.len()) {
+            scope.spawn(|| {
+                loop {
+                    let index = {
+                        let mut shared = lock();
+                        if shared.next == items.len() {
+                            break;
+                        }
+                        shared.next += 1;
+                        shared.next - 1
+                    };
+                    let result = work(&items[index]);
+                    let done = {
+                        let mut shared = lock();
+                        shared.results[index] = Some(result);
+                        shared.done += 1;
+                        shared.done
+                    };
+                    progress(done as f64 / items.len() as f64);
+                }
+            });
+        }
+    });
+    let results = shared.into_inner().expect("every job has ended").results;
+    results.into_iter().map(|result| result.expect("every item was taken")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_the_documented_json() {
+        let study = Study {
+            name: "ace".to_owned(),
+            rows: vec![
+                Row::new("alpha of FFT", "1", 0.96, 0.95, Tolerance::Within(0.05)),
+                Row::new("blocked ahead of interleaved", "x", 1.0, 0.5, Tolerance::AtLeast),
+            ],
+        };
+        assert!(!study.holds());
+        assert_eq!(
+            serde_json::to_string(&study).unwrap(),
+            r#"{"study":"ace","rows":[{"what":"alpha of FFT","unit":"1","published":0.96,"simulated":0.95,"tolerance":0.05,"holds":true},{"what":"blocked ahead of interleaved","unit":"x","published":1.0,"simulated":0.5,"tolerance":"at least","holds":false}]}"#
+        );
+    }
+
+    #[test]
+    fn results_keep_the_items_order() {
+        let items: Vec<u64> = (0..50).collect();
+        let squares = in_parallel(&items, NonZeroUsize::new(4).unwrap(), &|_| (), |item| item * item);
+        assert_eq!(squares, items.iter().map(|item| item * item).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn names_are_distinct() {
+        let mut names: Vec<_> = all().iter().map(|study| study.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all().len());
+    }
+}
