@@ -72,7 +72,7 @@ fn a_process_that_ends_in_the_middle_ends_the_management() {
     // Data that all nodes write is to be spread; with so small a budget, the process ends long before it is.
     let script = "
         program=\"$WORKLOAD shared-write --mebibytes 64 --report /dev/null --seconds\"
-        $NODEWISE run --move-budget 1M --log exit.jsonl -- $program 8 2>err || cat err >&2
+        $NODEWISE run --move-budget 1M --log exit.jsonl -- $program 15 2>err || cat err >&2
         for end in KILL TERM; do
             $program 100 & target=$!
             $NODEWISE attach -p $target --move-budget 1M --log $end.jsonl 2>err & nodewise=$!

@@ -68,11 +68,14 @@ fn targets(finished: &Finished, log: &str) -> Vec<u64> {
 
 #[test]
 fn a_node_without_cpus_gives_its_pages_and_gets_none() {
-    // The pages of the first program are put on the memory-only node, 2, before Nodewise comes.
+    // The pages of the first program are put on the memory-only node, 2, before Nodewise comes; the kernel does not balance until then,
+    // and a report sees them there.
     let script = "
+        echo 0 >/proc/sys/kernel/numa_balancing
         $WORKLOAD private --mebibytes 32 --seconds 40 --report private & target=$!
         within 60 [ -s private ]
         migratepages $target 0,1 2
+        sleep 2
         $NODEWISE attach -p $target --log private.log --json private.json 2>err & nodewise=$!
         wait $target; wait $nodewise || cat err >&2
         $NODEWISE run --log shared.log --json shared.json -- \\
