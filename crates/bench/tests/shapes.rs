@@ -34,8 +34,16 @@ fn private_data_arrives(guest: Guest, nodes: usize, seconds: u32) {
     assert!(end.local_percent_min >= 99.0, "{placements:#?}\n{}", f.stderr);
     let summary = f.json("json").unwrap();
     let before = summary["local_access_percent"]["before"].as_f64().unwrap();
-    println!("local accesses before: {before} %");
-    assert!((before - 100.0 / nodes as f64).abs() <= 15.0, "all was on one node at first: {before}");
+    let imbalance = summary["controller_imbalance_percent"]["before"].as_f64().unwrap();
+    println!("before: {before} % local, {imbalance} % imbalance, {} samples lost", summary["samples_lost"]);
+    // All was on one node at first. Where samples were lost, what was before is not known so well.
+    if summary["samples_lost"] == 0 {
+        assert!((before - 100.0 / nodes as f64).abs() <= 15.0, "{summary}");
+        assert!(
+            imbalance >= 70.0 * (nodes as f64).sqrt(),
+            "all on one of n nodes is 100 times the root of n: {summary}"
+        );
+    }
     // Who moves private data first, Nodewise or the kernel's balancing that it speeds up, is luck; that it was watched is not.
     assert!(summary["samples"].as_u64() > Some(0), "{summary}");
 }

@@ -23,6 +23,7 @@ pub use engine::{Engine, EngineSettings};
 pub use history::{History, PatienceSettings, Spread};
 pub use machine::{Machine, Mapping, MappingKind, Observation, ProcessState, SamplingRate};
 pub use memory::{HUGE_PAGE_PAGES, PAGE_BYTES, PageNumber, PageRange, Pid, Tid, VirtAddr};
+pub use metrics::imbalance_percent;
 pub use policy::{Carrefour, CarrefourSettings, Policy, ProcessView, View};
 pub use region::{Evidence, FalseSharing, Part, Region, RegionMap, RegionSettings};
 pub use round::{Finding, Footprint, Metrics, Round, RuleStatus, Standing};

@@ -139,6 +139,7 @@ impl Estimate {
 
 /// Sample standard deviation over mean, in percent, of the loads of the balanced nodes and of any other node that serves
 /// accesses; none when there is nothing to compare.
+#[must_use]
 pub fn imbalance_percent(loads: &[f64], balanced: &[bool]) -> Option<f64> {
     let loads: Vec<f64> = loads
         .iter()

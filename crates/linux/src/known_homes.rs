@@ -20,6 +20,8 @@ pub(crate) struct KnownHomes {
     moved: HashMap<u64, [u64; PAGES / 64]>,
     /// Which of them we have spread, the same way.
     spread: HashMap<u64, [u64; PAGES / 64]>,
+    /// Which pages were sampled, while somebody asks, the same way.
+    sampled: HashMap<u64, [u64; PAGES / 64]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,6 +113,24 @@ impl KnownHomes {
         before
     }
 
+    /// Notes that the page, or the huge page around it, was sampled; whether that had been noted before.
+    pub(crate) fn note_sampled(&mut self, page: PageNumber, huge: bool) -> bool {
+        let before = is_set(&self.sampled, page);
+        let words = self.sampled.entry(page.huge().0).or_default();
+        if huge {
+            *words = [u64::MAX; PAGES / 64];
+        } else {
+            let at = (page.0 % HUGE_PAGE_PAGES) as usize;
+            words[at / 64] |= 1 << (at % 64);
+        }
+        before
+    }
+
+    /// Nobody asks any more which pages were sampled.
+    pub(crate) fn forget_sampled(&mut self) {
+        self.sampled = HashMap::new();
+    }
+
     /// Whether we moved this page before.
     pub(crate) fn was_moved(&self, page: PageNumber) -> bool {
         is_set(&self.moved, page)
@@ -143,6 +163,7 @@ impl KnownHomes {
         let blocks = &self.blocks;
         self.moved.retain(|first, _| blocks.contains_key(first));
         self.spread.retain(|first, _| blocks.contains_key(first));
+        self.sampled.retain(|first, _| blocks.contains_key(first));
         self.used.retain(|first, _| blocks.contains_key(first));
     }
 }
@@ -196,6 +217,15 @@ mod tests {
         assert!(!known.was_moved(PageNumber(701)));
         known.keep_mapped(&[mapping(0, 512)]);
         assert!(!known.was_moved(PageNumber(700)), "unmapped since");
+    }
+
+    #[test]
+    fn remembers_what_was_sampled() {
+        let mut known = KnownHomes::default();
+        assert!(!known.note_sampled(PageNumber(700), false) && known.note_sampled(PageNumber(700), false));
+        assert!(!known.note_sampled(PageNumber(701), true) && known.note_sampled(PageNumber(1023), true));
+        known.forget_sampled();
+        assert!(!known.note_sampled(PageNumber(700), false));
     }
 
     #[test]

@@ -12,4 +12,4 @@ pub mod sampler;
 pub mod settings;
 
 pub use error::{Error, ErrorKind};
-pub use machine::{LinuxMachine, MachineSettings, Totals, require_nodes};
+pub use machine::{AtFirst, LinuxMachine, MachineSettings, Totals, require_nodes};

@@ -7,8 +7,8 @@ use crate::process::{Processes, ReadCost};
 use crate::sampler::Sampler;
 use crate::{Error, ErrorKind};
 use nodewise_engine::{
-    Action, Counters, Decision, Machine, Mapping, MappingKind, Measure, Observation, Outcome, PageNumber,
-    PageSize, Pid, ProcessState, Sample, SamplingRate, TrafficMatrix,
+    Action, Counters, Decision, HUGE_PAGE_PAGES, Machine, Mapping, MappingKind, Measure, Observation,
+    Outcome, PageNumber, PageSize, Pid, ProcessState, Sample, SamplingRate, TrafficMatrix, imbalance_percent,
 };
 use nodewise_sys::MoveFlags;
 use nodewise_topology::{NodeId, NodeIndex, Topology};
@@ -46,12 +46,21 @@ pub struct Totals {
     pub homes_queried: u64,
     /// Pages that the kernel's own balancing moved meanwhile, machine-wide.
     pub pages_moved_by_kernel: u64,
-    /// Local share of the first sampled access to each page, against where the page was before it, in the first interval that
-    /// sampled enough pages; in percent. The kernel moves pages in the faults that are the samples, so that a page's later
-    /// samples meet it where it was moved to.
-    pub local_access_percent_at_first: Option<f64>,
+    /// What the first sampled access to each page met, when there are enough of them.
+    pub at_first: Option<AtFirst>,
     /// Pages that Nodewise moved more than once, counted at each move after the first: bouncing, or a program that changed.
     pub pages_moved_again: u64,
+}
+
+/// What the first sampled access to each page met, held against where the page was before it, until half of the resident pages were
+/// sampled, or Nodewise moved one, or a sample was lost. The kernel moves pages in the faults that are the samples, so that a page's
+/// later samples meet it where it was moved to.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct AtFirst {
+    /// Share of accesses that were local, in percent.
+    pub local_access_percent: f64,
+    /// Imbalance of the accesses that each node's controller served, in percent.
+    pub controller_imbalance_percent: f64,
 }
 
 /// The running system: some of its processes, their samples, and the power to move their pages.
@@ -64,6 +73,8 @@ pub struct LinuxMachine {
     settings: MachineSettings,
     samples: Vec<Sample>,
     known_homes: BTreeMap<Pid, KnownHomes>,
+    /// What the first sampled access to each page met; none when that is settled.
+    first_met: Option<TrafficMatrix>,
     huge: HugeCache,
     interval: u32,
     interval_began_ns: u64,
@@ -83,6 +94,7 @@ impl LinuxMachine {
         settings: MachineSettings,
     ) -> Self {
         let node_bytes = topology.nodes().iter().map(|node| (node.id, node.memory_total_bytes)).collect();
+        let first_met = (!sampler.is_proportional()).then(|| TrafficMatrix::new(topology.node_count()));
         let mut machine = Self {
             topology,
             processes,
@@ -92,6 +104,7 @@ impl LinuxMachine {
             settings,
             samples: Vec::new(),
             known_homes: BTreeMap::new(),
+            first_met,
             huge: HugeCache::default(),
             interval: 0,
             interval_began_ns: now_ns(),
@@ -180,7 +193,7 @@ impl LinuxMachine {
     /// are. Returns the traffic that the samples met: accesses by accessor and by the home before the fault.
     fn locate(&mut self) -> TrafficMatrix {
         let mut traffic = TrafficMatrix::new(self.topology.node_count());
-        let mut first_met = TrafficMatrix::new(self.topology.node_count());
+        let mut first_met = self.first_met.take();
         self.samples.sort_unstable_by_key(|s| (s.pid, s.address.page(), s.time_ns));
         let samples = std::mem::take(&mut self.samples);
         for of_process in samples.chunk_by(|a, b| a.pid == b.pid) {
@@ -212,8 +225,10 @@ impl LinuxMachine {
                     known.note_used(page, self.interval);
                 }
                 let of_page = &of_page[usize::from(allocates)..];
-                if let (Some(sample), Some(met)) = (of_page.first(), met) {
-                    first_met.add(sample.accessor, met, 1.0);
+                if let (Some(first_met), Some(sample), Some(met)) = (&mut first_met, of_page.first(), met) {
+                    if !known.note_sampled(page, huge) {
+                        first_met.add(sample.accessor, met, if huge { HUGE_PAGE_PAGES as f64 } else { 1.0 });
+                    }
                 }
                 for sample in of_page {
                     if let Some(met) = std::mem::replace(&mut met, home) {
@@ -225,11 +240,27 @@ impl LinuxMachine {
             }
             known.note(addresses.iter().map(|&address| nodewise_engine::VirtAddr(address).page()).zip(homes));
         }
-        let at_first = self.totals.local_access_percent_at_first;
-        if at_first.is_none() && !self.sampler.is_proportional() && first_met.total() >= TRAFFIC_SAMPLES {
-            self.totals.local_access_percent_at_first = first_met.local_access_percent();
-        }
+        self.note_first_met(first_met);
         traffic
+    }
+
+    fn note_first_met(&mut self, met: Option<TrafficMatrix>) {
+        // A lost sample may have been a page's allocation, and then the next one is taken for that.
+        let Some(met) = met.filter(|_| self.sampler.losses().lost == 0) else {
+            self.known_homes.values_mut().for_each(KnownHomes::forget_sampled);
+            return;
+        };
+        if met.total() >= TRAFFIC_SAMPLES {
+            let nodes = self.topology.nodes().iter();
+            let balanced: Vec<bool> =
+                nodes.map(|node| !node.cpus.is_empty() && node.memory_total_bytes > 0).collect();
+            let imbalance = imbalance_percent(&met.controller_loads(), &balanced);
+            self.totals.at_first = met.local_access_percent().zip(imbalance).map(|(local, imbalance)| {
+                AtFirst { local_access_percent: local, controller_imbalance_percent: imbalance }
+            });
+        }
+        let resident: u64 = self.processes.iter().map(|process| process.resident_pages).sum();
+        self.first_met = Some(met).filter(|met| met.total() < resident as f64 / 2.0);
     }
 
     fn counters(&mut self, duration_ns: u64, traffic: TrafficMatrix) -> Counters {
@@ -312,6 +343,9 @@ impl LinuxMachine {
         drop(jobs);
         drop(targets);
         let mut moved = self.mover.take_moved();
+        if !moved.is_empty() {
+            self.first_met = None;
+        }
         moved.sort_unstable_by_key(|moved| moved.page);
         for moved in &moved {
             let spread = matches!(decisions[moved.job].action, Action::Interleave(_));
@@ -488,6 +522,6 @@ pub fn require_nodes(topology: &Topology) -> Result<(), Error> {
         return Ok(());
     }
     let message = "this machine has one NUMA node: every access is local and there is nothing to place; try it in a guest \
-                   with several: nodewise rig --nodes 4 -- nodewise run -- COMMAND";
+                   with several: nodewise rig --nodes 4 --copy PROGRAM -- nodewise run -- PROGRAM";
     Err(Error::new(ErrorKind::Unsupported, message))
 }

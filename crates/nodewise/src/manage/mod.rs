@@ -164,8 +164,10 @@ impl Session<'_> {
         summary.samples = summary.totals.samples;
         summary.samples_lost = summary.totals.samples_lost;
         summary.pages_moved_by_kernel = summary.totals.pages_moved_by_kernel;
-        let at_first = summary.totals.local_access_percent_at_first;
-        summary.local_access_percent.before = at_first.or(summary.local_access_percent.before);
+        if let Some(at_first) = summary.totals.at_first {
+            summary.local_access_percent.before = Some(at_first.local_access_percent);
+            summary.controller_imbalance_percent.before = Some(at_first.controller_imbalance_percent);
+        }
         if let Ok(usage) = usage(Whose::Process) {
             summary.own_cost.cpu_seconds = (usage.user_ns + usage.system_ns) as f64 / 1e9;
             summary.own_cost.cpu_percent = 100.0 * summary.own_cost.cpu_seconds / summary.elapsed_seconds;

@@ -9,7 +9,8 @@ use std::fmt::Write as _;
 /// A figure at the beginning and at the end, in percent.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct BeforeAfter {
-    /// In the first round that could tell.
+    /// What the first sampled access to each page met, where there are enough in one interval ([`Totals::at_first`]); else
+    /// as in the first round that could tell.
     pub before: Option<f64>,
     /// In the last round that could tell.
     pub after: Option<f64>,
@@ -73,8 +74,7 @@ pub struct Summary {
     pub outcome: Outcome,
     /// Base pages that the kernel's own balancing moved meanwhile, machine-wide.
     pub pages_moved_by_kernel: u64,
-    /// Local access ratio, as estimated from samples. Before: of the first sampled access to each page, where there are enough
-    /// in one interval ([`Totals::local_access_percent_at_first`]); else as in the first round that could tell.
+    /// Local access ratio, as estimated from samples.
     pub local_access_percent: BeforeAfter,
     /// Imbalance of the controllers' loads.
     pub controller_imbalance_percent: BeforeAfter,
