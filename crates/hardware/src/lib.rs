@@ -1,2 +1,13 @@
 //! Caches, memory controllers and links as queues: the machine under the simulator.
+//!
+//! Time is in picoseconds. Nodes, cores and links are dense indices.
 #![forbid(unsafe_code)]
+
+mod counters;
+mod hardware;
+mod preset;
+mod route;
+
+pub use counters::{Counters, Load};
+pub use hardware::{Access, Hardware, Source};
+pub use preset::{Cache, Controller, Core, Link, Node, Preset, PresetError, Uncached};

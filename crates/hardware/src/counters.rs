@@ -1,0 +1,99 @@
+//! What the hardware counted.
+
+/// Counts since the start. The difference of two is what happened between them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// How many nodes there are.
+    pub nodes: usize,
+    /// Instructions of each core.
+    pub instructions: Vec<u64>,
+    /// Reads and writes that a program's DRAM accesses came to, by accessor node and home node: `[accessor * nodes + home]`.
+    /// Fills only; lines written back are in the controllers' bytes.
+    pub dram: Vec<u64>,
+    /// Sum of their latencies, in the same order.
+    pub dram_latency_ps: Vec<u64>,
+    /// Misses of each node's LLC.
+    pub llc_misses: Vec<u64>,
+    /// Of those, lines that another node's LLC held modified and delivered.
+    pub remote_llc: Vec<u64>,
+    /// Work of each controller.
+    pub controllers: Vec<Load>,
+    /// Work of each link, in the preset's order.
+    pub links: Vec<Load>,
+}
+
+/// Work of a controller or a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Bytes it moved.
+    pub bytes: u64,
+    /// Time it was busy.
+    pub busy_ps: u64,
+    /// Time that requests waited for it.
+    pub wait_ps: u64,
+}
+
+impl Counters {
+    /// Counts of nothing, for a machine of this many nodes, cores and links.
+    #[must_use]
+    pub fn new(nodes: usize, cores: usize, links: usize) -> Counters {
+        Counters {
+            nodes,
+            instructions: vec![0; cores],
+            dram: vec![0; nodes * nodes],
+            dram_latency_ps: vec![0; nodes * nodes],
+            llc_misses: vec![0; nodes],
+            remote_llc: vec![0; nodes],
+            controllers: vec![Load::default(); nodes],
+            links: vec![Load::default(); links],
+        }
+    }
+
+    /// What was counted since an earlier state of the same counters.
+    #[must_use]
+    pub fn since(&self, earlier: &Counters) -> Counters {
+        let difference =
+            |now: &[u64], then: &[u64]| now.iter().zip(then).map(|(now, then)| now - then).collect();
+        let loads = |now: &[Load], then: &[Load]| {
+            now.iter()
+                .zip(then)
+                .map(|(now, then)| Load {
+                    bytes: now.bytes - then.bytes,
+                    busy_ps: now.busy_ps - then.busy_ps,
+                    wait_ps: now.wait_ps - then.wait_ps,
+                })
+                .collect()
+        };
+        Counters {
+            nodes: self.nodes,
+            instructions: difference(&self.instructions, &earlier.instructions),
+            dram: difference(&self.dram, &earlier.dram),
+            dram_latency_ps: difference(&self.dram_latency_ps, &earlier.dram_latency_ps),
+            llc_misses: difference(&self.llc_misses, &earlier.llc_misses),
+            remote_llc: difference(&self.remote_llc, &earlier.remote_llc),
+            controllers: loads(&self.controllers, &earlier.controllers),
+            links: loads(&self.links, &earlier.links),
+        }
+    }
+
+    /// DRAM accesses from one node to another's memory.
+    #[must_use]
+    pub fn dram_between(&self, accessor: usize, home: usize) -> u64 {
+        self.dram[accessor * self.nodes + home]
+    }
+
+    /// Mean latency of DRAM accesses; 0 if there were none.
+    #[must_use]
+    pub fn mean_dram_latency_ps(&self) -> f64 {
+        let accesses: u64 = self.dram.iter().sum();
+        self.dram_latency_ps.iter().sum::<u64>() as f64 / accesses.max(1) as f64
+    }
+}
+
+impl std::ops::Sub for &Counters {
+    type Output = Counters;
+
+    fn sub(self, earlier: &Counters) -> Counters {
+        self.since(earlier)
+    }
+}

@@ -1,0 +1,454 @@
+//! A machine as a TOML file: what a user copies, edits and runs.
+
+use std::{fmt, fs, path::Path};
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::route;
+
+/// The presets that come along: name and text.
+const BUILT_IN: &[(&str, &str)] = &[
+    ("ace-7", include_str!("../presets/ace-7.toml")),
+    ("opteron-8385-4n", include_str!("../presets/opteron-8385-4n.toml")),
+];
+
+/// A machine that can be right: every node is reachable, every server has a speed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Preset {
+    /// Its name.
+    pub name: String,
+    /// What machine it is, in one line.
+    pub about: String,
+    /// What every core is like.
+    pub core: Core,
+    /// Bytes of a cache line, the unit of every transfer; a power of two.
+    pub line_bytes: u64,
+    /// First-level cache of each core.
+    pub l1: Option<Cache>,
+    /// Second-level cache of each core.
+    pub l2: Option<Cache>,
+    /// Last-level cache of each node. Inclusive: what is in a core's caches is in it too.
+    pub llc: Option<Cache>,
+    /// Access times of a machine without caches.
+    pub uncached: Option<Uncached>,
+    /// What every memory controller is like.
+    pub controller: Controller,
+    /// The nodes. Cores are numbered node by node.
+    pub nodes: Vec<Node>,
+    /// The directed links.
+    pub links: Vec<Link>,
+    /// `routes[from][to]`: the links that a message from one node to another takes, in order.
+    pub routes: Vec<Vec<Vec<usize>>>,
+    /// `distances[from][to]`, in the firmware's unit (SLIT): 10 is local.
+    pub distances: Vec<Vec<u32>>,
+}
+
+/// What every core is like.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Core {
+    /// Frequency in GHz.
+    pub ghz: f64,
+    /// Cycles an instruction takes when its data is in the first-level cache.
+    pub cycles_per_instruction: f64,
+    /// How many misses a core has outstanding before it waits for one.
+    pub outstanding_misses: usize,
+}
+
+/// A cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cache {
+    /// Size in KiB.
+    pub kib: u64,
+    /// Ways of a set.
+    pub ways: usize,
+    /// Cycles from the access to its data.
+    pub latency_cycles: u64,
+}
+
+/// Access times of a machine without caches, on which every access waits for its data.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Uncached {
+    /// Fetching a word from the own node.
+    pub local_fetch_ns: f64,
+    /// Storing a word to the own node.
+    pub local_store_ns: f64,
+    /// Fetching a word from any other node.
+    pub global_fetch_ns: f64,
+    /// Storing a word to any other node.
+    pub global_store_ns: f64,
+}
+
+/// What every memory controller is like.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Controller {
+    /// From a miss to its data when nothing else goes on and the memory is local.
+    pub idle_latency_ns: f64,
+    /// How long a line keeps the controller busy: line size over bandwidth.
+    pub service_ns: f64,
+}
+
+/// A node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its cores; a node may have none.
+    pub cores: usize,
+    /// Its memory in bytes.
+    pub memory_bytes: u64,
+}
+
+/// A link in one direction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Link {
+    /// From this node
+    pub from: usize,
+    /// to this one.
+    pub to: usize,
+    /// Bandwidth in GB/s (10^9 bytes).
+    pub gb_per_s: f64,
+    /// What it adds to a message's way.
+    pub hop_latency_ns: f64,
+}
+
+/// Why a preset is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PresetError {
+    origin: String,
+    line: Option<usize>,
+    reason: String,
+}
+
+impl fmt::Display for PresetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{}:{line}: {}", self.origin, self.reason),
+            None => write!(f, "{}: {}", self.origin, self.reason),
+        }
+    }
+}
+
+impl std::error::Error for PresetError {}
+
+/// The file as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: String,
+    about: String,
+    line_bytes: Spanned<u64>,
+    core: Spanned<Core>,
+    l1: Option<Spanned<Cache>>,
+    l2: Option<Spanned<Cache>>,
+    llc: Option<Spanned<Cache>>,
+    uncached: Option<Spanned<Uncached>>,
+    controller: Spanned<Controller>,
+    node: Vec<Spanned<NodeEntry>>,
+    #[serde(default)]
+    link: Vec<Spanned<LinkEntry>>,
+    #[serde(default)]
+    route: Vec<Spanned<RouteEntry>>,
+    distances: Option<Spanned<Vec<Vec<u32>>>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodeEntry {
+    count: usize,
+    cores: usize,
+    memory_mib: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinkEntry {
+    /// Two nodes, joined in both directions.
+    between: Option<[usize; 2]>,
+    /// One direction only.
+    from: Option<usize>,
+    to: Option<usize>,
+    gb_per_s: f64,
+    hop_latency_ns: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RouteEntry {
+    from: usize,
+    to: usize,
+    #[serde(default)]
+    via: Vec<usize>,
+}
+
+impl Preset {
+    /// The names of the presets that come along.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        BUILT_IN.iter().map(|&(name, _)| name)
+    }
+
+    /// The text of a preset that comes along, to copy and edit.
+    #[must_use]
+    pub fn text(name: &str) -> Option<&'static str> {
+        BUILT_IN.iter().find(|entry| entry.0 == name).map(|entry| entry.1)
+    }
+
+    /// A preset that comes along.
+    pub fn named(name: &str) -> Result<Preset, PresetError> {
+        let Some(text) = Preset::text(name) else {
+            let names: Vec<_> = Preset::names().collect();
+            let reason = format!("no such machine; there are {}", names.join(", "));
+            return Err(PresetError { origin: name.to_string(), line: None, reason });
+        };
+        Preset::parse(text, name)
+    }
+
+    /// A preset in a file.
+    pub fn load(path: impl AsRef<Path>) -> Result<Preset, PresetError> {
+        let origin = path.as_ref().display().to_string();
+        match fs::read_to_string(path) {
+            Ok(text) => Preset::parse(&text, &origin),
+            Err(error) => Err(PresetError { origin, line: None, reason: format!("cannot be read: {error}") }),
+        }
+    }
+
+    /// A preset as text; `origin` is what errors name as its place.
+    pub fn parse(text: &str, origin: &str) -> Result<Preset, PresetError> {
+        let line_at = |offset: usize| 1 + text[..offset.min(text.len())].matches('\n').count();
+        toml::from_str::<File>(text)
+            .map_err(|error| (error.message().to_string(), error.span().map(|span| span.start)))
+            .and_then(|file| check(file).map_err(|Refusal { reason, at }| (reason, at)))
+            .map_err(|(reason, at)| PresetError { origin: origin.to_string(), line: at.map(line_at), reason })
+    }
+
+    /// How many cores there are.
+    #[must_use]
+    pub fn cores(&self) -> usize {
+        self.nodes.iter().map(|node| node.cores).sum()
+    }
+
+    /// The node of each core.
+    #[must_use]
+    pub fn nodes_of_cores(&self) -> Vec<usize> {
+        self.nodes.iter().enumerate().flat_map(|(index, node)| vec![index; node.cores]).collect()
+    }
+
+    /// How many links a message from one node to another takes.
+    #[must_use]
+    pub fn hops(&self, from: usize, to: usize) -> usize {
+        self.routes[from][to].len()
+    }
+
+    /// Picoseconds of a core's cycle.
+    #[must_use]
+    pub fn cycle_ps(&self) -> f64 {
+        1000.0 / self.core.ghz
+    }
+
+    /// The same machine with caches shrunk by a factor (to a set at least), for problems that are shrunk by it. Latencies,
+    /// bandwidths and memory stay.
+    #[must_use]
+    pub fn scaled(&self, factor: f64) -> Preset {
+        let shrink = |cache: Option<Cache>| {
+            cache.map(|cache| {
+                let smallest = (cache.ways as u64 * self.line_bytes).div_ceil(1024).max(1);
+                Cache { kib: ((cache.kib as f64 * factor).round() as u64).max(smallest), ..cache }
+            })
+        };
+        Preset { l1: shrink(self.l1), l2: shrink(self.l2), llc: shrink(self.llc), ..self.clone() }
+    }
+}
+
+struct Refusal {
+    reason: String,
+    at: Option<usize>,
+}
+
+fn refuse<T>(at: usize, reason: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal { reason: reason.into(), at: Some(at) })
+}
+
+fn positive(at: usize, what: &str, value: f64) -> Result<(), Refusal> {
+    if value.is_finite() && value > 0.0 {
+        Ok(())
+    } else {
+        refuse(at, format!("{what} is {value}, and has to be more than 0"))
+    }
+}
+
+/// Whether this can be a machine.
+fn check(file: File) -> Result<Preset, Refusal> {
+    let line_bytes = *file.line_bytes.get_ref();
+    if !line_bytes.is_power_of_two() || !(4..=4096).contains(&line_bytes) {
+        return refuse(
+            file.line_bytes.span().start,
+            format!("line_bytes is {line_bytes}, not a power of two from 4 to 4096"),
+        );
+    }
+    let (at, core) = (file.core.span().start, file.core.into_inner());
+    positive(at, "ghz", core.ghz)?;
+    positive(at, "cycles_per_instruction", core.cycles_per_instruction)?;
+    if !(1..=64).contains(&core.outstanding_misses) {
+        return refuse(at, format!("outstanding_misses is {}, not from 1 to 64", core.outstanding_misses));
+    }
+    let (at, controller) = (file.controller.span().start, file.controller.into_inner());
+    positive(at, "the controller's idle_latency_ns", controller.idle_latency_ns)?;
+    positive(at, "the controller's service_ns", controller.service_ns)?;
+    if let Some(uncached) = &file.uncached {
+        let (at, uncached) = (uncached.span().start, uncached.get_ref());
+        positive(at, "local_fetch_ns", uncached.local_fetch_ns)?;
+        positive(at, "local_store_ns", uncached.local_store_ns)?;
+        positive(at, "global_fetch_ns", uncached.global_fetch_ns)?;
+        positive(at, "global_store_ns", uncached.global_store_ns)?;
+        if file.l1.is_some() || file.l2.is_some() || file.llc.is_some() {
+            return refuse(at, "a machine with caches has no uncached access times");
+        }
+    }
+    let nodes = check_nodes(&file.node)?;
+    let [l1, l2, llc] =
+        [("l1", file.l1), ("l2", file.l2), ("llc", file.llc)].map(|(name, cache)| (name, cache));
+    let l1 = check_cache(l1.0, l1.1, line_bytes)?;
+    let l2 = check_cache(l2.0, l2.1, line_bytes)?;
+    let llc = check_cache(llc.0, llc.1, line_bytes)?;
+    if llc.is_none() && (l1.is_some() || l2.is_some()) {
+        return Err(Refusal {
+            reason: "private caches need an llc, which knows who holds a line".into(),
+            at: None,
+        });
+    }
+    let (links, starts) = check_links(file.link, nodes.len())?;
+    let mut routes = match route::shortest(nodes.len(), &links) {
+        Ok(routes) => routes,
+        Err((from, to)) => {
+            return Err(Refusal {
+                reason: format!("node {to} cannot be reached from node {from}: no links lead there"),
+                at: starts.last().copied(),
+            });
+        }
+    };
+    for entry in &file.route {
+        let (at, entry) = (entry.span().start, entry.get_ref());
+        if entry.from >= nodes.len() || entry.to >= nodes.len() {
+            return refuse(
+                at,
+                format!("a route between nodes {} and {} of {}", entry.from, entry.to, nodes.len()),
+            );
+        }
+        match route::along(entry.from, &entry.via, entry.to, &links) {
+            Ok(route) => routes[entry.from][entry.to] = route,
+            Err((from, to)) => {
+                return refuse(
+                    at,
+                    format!("the route takes a link from node {from} to node {to}, and there is none"),
+                );
+            }
+        }
+    }
+    let distances = check_distances(file.distances, &routes)?;
+    Ok(Preset {
+        name: file.name,
+        about: file.about,
+        core,
+        line_bytes,
+        l1,
+        l2,
+        llc,
+        uncached: file.uncached.map(Spanned::into_inner),
+        controller,
+        nodes,
+        links,
+        routes,
+        distances,
+    })
+}
+
+fn check_nodes(entries: &[Spanned<NodeEntry>]) -> Result<Vec<Node>, Refusal> {
+    let mut nodes = Vec::new();
+    for entry in entries {
+        let (at, entry) = (entry.span().start, entry.get_ref());
+        if entry.cores > 32 {
+            return refuse(at, format!("{} cores on a node, and at most 32 are modelled", entry.cores));
+        }
+        if entry.memory_mib == 0 || entry.memory_mib > 1 << 30 {
+            return refuse(at, format!("memory_mib is {}, not from 1 to 2^30", entry.memory_mib));
+        }
+        if nodes.len() + entry.count > 15 {
+            return refuse(at, "more than 15 nodes, and no more are modelled");
+        }
+        nodes.extend(vec![Node { cores: entry.cores, memory_bytes: entry.memory_mib << 20 }; entry.count]);
+    }
+    if nodes.iter().all(|node| node.cores == 0) {
+        return Err(Refusal { reason: "no node has cores".into(), at: None });
+    }
+    Ok(nodes)
+}
+
+fn check_cache(name: &str, cache: Option<Spanned<Cache>>, line_bytes: u64) -> Result<Option<Cache>, Refusal> {
+    let Some(cache) = cache else { return Ok(None) };
+    let (at, cache) = (cache.span().start, cache.into_inner());
+    if !(1..=64).contains(&cache.ways) {
+        return refuse(at, format!("{name} has {} ways, not from 1 to 64", cache.ways));
+    }
+    if cache.kib > 4 << 20 || cache.kib * 1024 < cache.ways as u64 * line_bytes {
+        return refuse(at, format!("{name} of {} KiB: smaller than a set, or more than 4 GiB", cache.kib));
+    }
+    Ok(Some(cache))
+}
+
+fn check_links(entries: Vec<Spanned<LinkEntry>>, nodes: usize) -> Result<(Vec<Link>, Vec<usize>), Refusal> {
+    let (mut links, mut starts): (Vec<Link>, Vec<usize>) = (Vec::new(), Vec::new());
+    for entry in entries {
+        let (at, entry) = (entry.span().start, entry.into_inner());
+        let ends = match (entry.between, entry.from, entry.to) {
+            (Some([one, other]), None, None) => vec![(one, other), (other, one)],
+            (None, Some(from), Some(to)) => vec![(from, to)],
+            _ => return refuse(at, "a link is `between = [a, b]`, or has `from` and `to`"),
+        };
+        for (from, to) in ends {
+            if from >= nodes || to >= nodes || from == to {
+                return refuse(
+                    at,
+                    format!("a link from node {from} to node {to} on a machine of {nodes} nodes"),
+                );
+            }
+            positive(at, &format!("bandwidth of the link from node {from} to node {to}"), entry.gb_per_s)?;
+            if !entry.hop_latency_ns.is_finite() || entry.hop_latency_ns < 0.0 {
+                return refuse(at, format!("hop_latency_ns is {}", entry.hop_latency_ns));
+            }
+            if links.iter().any(|link| (link.from, link.to) == (from, to)) {
+                return refuse(
+                    at,
+                    format!("a second link from node {from} to node {to}: give one the bandwidth of both"),
+                );
+            }
+            links.push(Link { from, to, gb_per_s: entry.gb_per_s, hop_latency_ns: entry.hop_latency_ns });
+            starts.push(at);
+        }
+    }
+    Ok((links, starts))
+}
+
+/// As given, or 10 and 10 more for every hop.
+fn check_distances(
+    given: Option<Spanned<Vec<Vec<u32>>>>,
+    routes: &[Vec<Vec<usize>>],
+) -> Result<Vec<Vec<u32>>, Refusal> {
+    let Some(given) = given else {
+        return Ok(routes
+            .iter()
+            .map(|row| row.iter().map(|route| 10 + 10 * route.len() as u32).collect())
+            .collect());
+    };
+    let (at, given) = (given.span().start, given.into_inner());
+    if given.len() != routes.len() || given.iter().any(|row| row.len() != routes.len()) {
+        return refuse(at, format!("distances are not {0} rows of {0}", routes.len()));
+    }
+    for (node, row) in given.iter().enumerate() {
+        if row[node] != 10 || row.iter().any(|&distance| !(10..=254).contains(&distance)) {
+            return refuse(at, format!("distances of node {node}: 10 to itself, 10 to 254 to others"));
+        }
+    }
+    Ok(given)
+}
