@@ -1,5 +1,7 @@
 //! The workloads: real algorithms over simulated arrays.
 
+pub mod ace;
+
 use crate::Program;
 
 /// What a workload is built from.
@@ -27,6 +29,6 @@ pub struct Workload {
 /// Every workload, in the order of `nodewise sim list`.
 #[must_use]
 pub fn all() -> Vec<Workload> {
-    let families: [&[Workload]; 0] = [];
+    let families: [&[Workload]; 1] = [&ace::ALL];
     families.concat()
 }
