@@ -1,6 +1,7 @@
 //! A simulated NUMA machine: a small operating system, real algorithms as workloads, policies and published studies.
 #![forbid(unsafe_code)]
 
+pub mod ace;
 mod program;
 pub mod studies;
 pub mod workloads;
