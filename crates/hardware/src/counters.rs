@@ -16,6 +16,10 @@ pub struct Counters {
     pub llc_misses: Vec<u64>,
     /// Of those, lines that another node's LLC held modified and delivered.
     pub remote_llc: Vec<u64>,
+    /// Modified lines that were written back, `[node * nodes + home]`.
+    pub writebacks: Vec<u64>,
+    /// Bytes of pages that were copied between memories: each is read once and written once.
+    pub copied_bytes: u64,
     /// Work of each controller.
     pub controllers: Vec<Load>,
     /// Work of each link, in the preset's order.
@@ -44,6 +48,8 @@ impl Counters {
             dram_latency_ps: vec![0; nodes * nodes],
             llc_misses: vec![0; nodes],
             remote_llc: vec![0; nodes],
+            writebacks: vec![0; nodes * nodes],
+            copied_bytes: 0,
             controllers: vec![Load::default(); nodes],
             links: vec![Load::default(); links],
         }
@@ -71,6 +77,8 @@ impl Counters {
             dram_latency_ps: difference(&self.dram_latency_ps, &earlier.dram_latency_ps),
             llc_misses: difference(&self.llc_misses, &earlier.llc_misses),
             remote_llc: difference(&self.remote_llc, &earlier.remote_llc),
+            writebacks: difference(&self.writebacks, &earlier.writebacks),
+            copied_bytes: self.copied_bytes - earlier.copied_bytes,
             controllers: loads(&self.controllers, &earlier.controllers),
             links: loads(&self.links, &earlier.links),
         }

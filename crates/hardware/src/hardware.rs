@@ -1,6 +1,11 @@
 //! The machine: cores that touch memory, in simulated time.
 
-use crate::{Counters, Preset};
+use crate::{
+    Counters, Preset, Uncached,
+    cache::{DIRTY, Entry, Tags, WRITABLE},
+    directory::{Directory, Holders},
+    fabric::{Fabric, ps},
+};
 
 /// Where the data of an access came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,28 +37,113 @@ pub struct Access {
 }
 
 /// A machine at work.
+///
+/// Call it for the cores in nearly the order of their clocks: a core may run ahead of another by some microseconds, and its requests
+/// are then served as if all had come in order, on average.
+///
+/// What is modelled:
+/// - A core issues an instruction every so many cycles and does not wait for data, except when all its misses are
+///   outstanding (then for the first to come back) and for the data that a chase's address depends on. A prefetcher is more
+///   outstanding misses.
+/// - The LLC of a node is inclusive and knows which of its cores may hold a line. A write takes the line away from all
+///   other caches. A node reads a line that another node has modified from that node's LLC, and the line is written
+///   back to its home; a line that others hold unmodified comes from memory.
+/// - A modified line that leaves an LLC is written back: through links and controller, and nobody waits for it.
+/// - A request occupies the links on its way only with data: the message that asks is small.
+///
+/// What is not: the bandwidth of caches, TLBs (the operating system's page sizes do not change a latency here), banks and
+/// rows of the memory, SMT.
 #[derive(Clone, Debug)]
 pub struct Hardware {
-    node_of: Vec<usize>,
-    hops: Vec<Vec<usize>>,
-    clocks: Vec<u64>,
-    instruction_ps: f64,
-    idle_ps: u64,
+    cores: Vec<Core>,
+    llcs: Vec<Tags>,
+    directory: Directory,
+    fabric: Fabric,
     counters: Counters,
+    timing: Timing,
+    line_shift: u32,
+    has_llc: bool,
+    uncached: Option<Uncached>,
+    /// The first core of each node.
+    first_core: Vec<usize>,
+}
+
+/// Times in picoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Timing {
+    /// Of 1024 instructions.
+    kilo_instruction: u64,
+    instruction: u64,
+    l1: u64,
+    l2: u64,
+    llc: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Core {
+    clock: u64,
+    /// When the data of the last read is there.
+    ready: u64,
+    /// Its line, if it may still be on its way for an earlier access.
+    last_line: u64,
+    node: usize,
+    l1: Tags,
+    l2: Tags,
+    /// Outstanding misses: when each is done, and its line.
+    window: Vec<(u64, u64)>,
+}
+
+const NO_LINE: u64 = u64::MAX;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write,
 }
 
 impl Hardware {
     /// The machine of a preset, caches empty, all clocks at 0.
     #[must_use]
     pub fn new(preset: &Preset) -> Hardware {
+        let tags = |cache: Option<crate::Cache>, with_sharers| match cache {
+            Some(cache) => Tags::new(cache.kib * 1024 / preset.line_bytes, cache.ways, with_sharers),
+            None => Tags::default(),
+        };
+        let cycles = |cycles: u64| (cycles as f64 * preset.cycle_ps()).round() as u64;
+        let latency = |cache: Option<crate::Cache>| cache.map_or(0, |cache| cycles(cache.latency_cycles));
+        let instruction_ps = preset.cycle_ps() * preset.core.cycles_per_instruction;
         let nodes = preset.nodes.len();
+        let mut first_core = vec![0; nodes];
+        for node in 1..nodes {
+            first_core[node] = first_core[node - 1] + preset.nodes[node - 1].cores;
+        }
+        let core = |node| Core {
+            clock: 0,
+            ready: 0,
+            last_line: NO_LINE,
+            node,
+            l1: tags(preset.l1, false),
+            l2: tags(preset.l2, false),
+            window: vec![(0, NO_LINE); preset.core.outstanding_misses],
+        };
+        let line_shift = preset.line_bytes.trailing_zeros();
         Hardware {
-            node_of: preset.nodes_of_cores(),
-            hops: (0..nodes).map(|from| (0..nodes).map(|to| preset.hops(from, to)).collect()).collect(),
-            clocks: vec![0; preset.cores()],
-            instruction_ps: preset.cycle_ps() * preset.core.cycles_per_instruction,
-            idle_ps: (preset.controller.idle_latency_ns * 1000.0) as u64,
+            cores: preset.nodes_of_cores().into_iter().map(core).collect(),
+            llcs: (0..nodes).map(|_| tags(preset.llc, true)).collect(),
+            directory: Directory::new(line_shift),
+            fabric: Fabric::new(preset),
             counters: Counters::new(nodes, preset.cores(), preset.links.len()),
+            timing: Timing {
+                kilo_instruction: (instruction_ps * 1024.0).round() as u64,
+                instruction: (instruction_ps.round() as u64).max(1),
+                l1: latency(preset.l1),
+                l2: latency(preset.l2),
+                llc: latency(preset.llc),
+            },
+            line_shift,
+            has_llc: preset.llc.is_some(),
+            uncached: preset.uncached,
+            first_core,
         }
     }
 
@@ -61,66 +151,105 @@ impl Hardware {
     #[inline]
     #[must_use]
     pub fn clock(&self, core: usize) -> u64 {
-        self.clocks[core]
+        self.cores[core].clock
     }
 
     /// Moves a core's time forward; a time in its past changes nothing.
     #[inline]
     pub fn set_clock(&mut self, core: usize, ps: u64) {
-        self.clocks[core] = self.clocks[core].max(ps);
+        let clock = &mut self.cores[core].clock;
+        *clock = ps.max(*clock);
     }
 
     /// Executes instructions that touch no memory.
     #[inline]
     pub fn execute(&mut self, core: usize, instructions: u64) {
         self.counters.instructions[core] += instructions;
-        self.clocks[core] += (instructions as f64 * self.instruction_ps) as u64;
+        // In whole thousands and the rest, so that no count overflows.
+        let (whole, rest) = (instructions >> 10, instructions & 1023);
+        self.cores[core].clock +=
+            whole * self.timing.kilo_instruction + (rest * self.timing.kilo_instruction >> 10);
     }
 
-    /// Reads memory: one instruction. `address` is virtual; `home` is the node that holds its page.
+    /// Reads memory: one instruction. `address` is virtual, below 2^44; `home` is the node whose memory holds its page. A
+    /// cached line remembers its home: [`forget`](Self::forget) a page that moves.
     #[inline]
     pub fn read(&mut self, core: usize, address: u64, home: usize) -> Access {
-        self.access(core, address, home)
+        let line = address >> self.line_shift;
+        let state = self.issue(core);
+        if state.l1.touch(line).is_some() {
+            return self.hit(core, line);
+        }
+        self.read_beyond_l1(core, line, home)
     }
 
-    /// Reads memory once the data of the core's last read is there.
+    /// Reads memory once the data of the core's last read is there: its address was in that.
     #[inline]
     pub fn chase(&mut self, core: usize, address: u64, home: usize) -> Access {
-        self.access(core, address, home)
+        let state = &mut self.cores[core];
+        let mut ready = state.ready;
+        if state.last_line != NO_LINE {
+            // The last read hit a line that may have been on its way.
+            for &(done, line) in &state.window {
+                if line == state.last_line {
+                    ready = ready.max(done);
+                }
+            }
+        }
+        state.clock = state.clock.max(ready);
+        self.read(core, address, home)
     }
 
     /// Writes memory: one instruction.
     #[inline]
     pub fn write(&mut self, core: usize, address: u64, home: usize) -> Access {
-        self.access(core, address, home)
-    }
-
-    fn access(&mut self, core: usize, _address: u64, home: usize) -> Access {
-        let node = self.node_of[core];
-        self.execute(core, 1);
-        self.clocks[core] += self.idle_ps;
-        self.counters.dram[node * self.counters.nodes + home] += 1;
-        self.counters.dram_latency_ps[node * self.counters.nodes + home] += self.idle_ps;
-        let hops = self.hops[node][home] as u8;
-        let source = if hops == 0 { Source::LocalDram } else { Source::RemoteDram { hops } };
-        Access { source, latency_ps: self.idle_ps }
+        let line = address >> self.line_shift;
+        let latency_ps = self.timing.l1;
+        let state = self.issue(core);
+        if let Some(entry) = state.l1.touch(line) {
+            if entry.has(WRITABLE) {
+                return Access { source: Source::L1, latency_ps };
+            }
+        }
+        self.write_beyond_l1(core, line, home)
     }
 
     /// Waits until all outstanding accesses of a core are done.
     pub fn drain(&mut self, core: usize) {
-        let _ = core;
+        let state = &mut self.cores[core];
+        let last = state.window.iter().map(|entry| entry.0).max().unwrap_or(0);
+        state.clock = state.clock.max(last).max(state.ready);
     }
 
-    /// Copies bytes from one node's memory to another's, through controllers and links, from `at_ps` on. Returns when it is
-    /// done. No core's clock moves: whoever copies is charged by the caller.
+    /// Copies bytes from one node's memory to another's, through controllers and links, from `at_ps` on, with a core's
+    /// outstanding misses at a time. Returns when it is done. No core's clock moves: whoever copies is charged by the caller.
     pub fn copy_page(&mut self, at_ps: u64, from: usize, to: usize, bytes: u64) -> u64 {
-        let _ = (from, to);
-        at_ps + bytes / 4096 * self.idle_ps
+        let mut left = bytes.div_ceil(1 << self.line_shift);
+        let at_once = self.cores[0].window.len() as u64;
+        let (mut next_ps, mut done_ps) = (at_ps, at_ps);
+        if let Some(uncached) = self.uncached {
+            return at_ps + left * (ps(uncached.global_fetch_ns) + ps(uncached.local_store_ns));
+        }
+        while left > 0 {
+            let lines = left.min(at_once);
+            next_ps = self.fabric.fetch(next_ps, to, from, lines, &mut self.counters);
+            done_ps = self.fabric.store(at_ps, next_ps, to, to, lines, &mut self.counters);
+            left -= lines;
+        }
+        self.counters.copied_bytes += bytes.next_multiple_of(1 << self.line_shift);
+        done_ps
     }
 
-    /// Drops the lines of a range from all caches: its page has moved or gone.
+    /// Drops the lines of a range from all caches: its page has moved, or gone. Modifications go along with the copy.
     pub fn forget(&mut self, address: u64, bytes: u64) {
-        let _ = (address, bytes);
+        if !self.has_llc || bytes == 0 {
+            return;
+        }
+        for line in address >> self.line_shift..=(address + bytes - 1) >> self.line_shift {
+            for node in self.directory.get(line).nodes() {
+                self.take_from_node(node, line);
+            }
+        }
     }
 
     /// What was counted since the start.
@@ -128,4 +257,269 @@ impl Hardware {
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
+
+    /// Counts and times an instruction.
+    #[inline]
+    fn issue(&mut self, core: usize) -> &mut Core {
+        self.counters.instructions[core] += 1;
+        let state = &mut self.cores[core];
+        state.clock += self.timing.instruction;
+        state
+    }
+
+    #[inline]
+    fn hit(&mut self, core: usize, line: u64) -> Access {
+        let state = &mut self.cores[core];
+        state.last_line = line;
+        state.ready = state.clock + self.timing.l1;
+        Access { source: Source::L1, latency_ps: self.timing.l1 }
+    }
+
+    fn read_beyond_l1(&mut self, core: usize, line: u64, home: usize) -> Access {
+        if let Some(uncached) = self.uncached {
+            return self.word(core, home, uncached.local_fetch_ns, uncached.global_fetch_ns);
+        }
+        let state = &mut self.cores[core];
+        if let Some(&mut entry) = state.l2.touch(line) {
+            state.l1.insert(entry, 0);
+            state.last_line = line;
+            state.ready = state.clock + self.timing.l2;
+            return Access { source: Source::L2, latency_ps: self.timing.l2 };
+        }
+        let access = self.miss(core, line, home, Kind::Read);
+        let state = &mut self.cores[core];
+        state.l1.insert(Entry::new(line, 0, 0), 0);
+        state.l2.insert(Entry::new(line, 0, 0), 0);
+        state.last_line = NO_LINE;
+        state.ready = state.clock + access.latency_ps;
+        access
+    }
+
+    fn write_beyond_l1(&mut self, core: usize, line: u64, home: usize) -> Access {
+        if let Some(uncached) = self.uncached {
+            return self.word(core, home, uncached.local_store_ns, uncached.global_store_ns);
+        }
+        let state = &mut self.cores[core];
+        let mut held = false;
+        if let Some(entry) = state.l2.touch(line) {
+            if entry.has(WRITABLE) {
+                let entry = *entry;
+                state.l1.insert(entry, 0);
+                return Access { source: Source::L2, latency_ps: self.timing.l2 };
+            }
+            entry.set(WRITABLE);
+            held = true;
+        }
+        let access = self.miss(core, line, home, Kind::Write);
+        let entry = Entry::new(line, 0, WRITABLE);
+        let state = &mut self.cores[core];
+        if !held {
+            state.l2.insert(entry, 0);
+        }
+        match state.l1.touch(line) {
+            Some(in_l1) => in_l1.set(WRITABLE),
+            None => drop(state.l1.insert(entry, 0)),
+        }
+        access
+    }
+
+    /// An access that the core's own caches cannot serve: takes a place among the outstanding misses. The core's time at the
+    /// end is the time of its issue.
+    fn miss(&mut self, core: usize, line: u64, home: usize, kind: Kind) -> Access {
+        let state = &mut self.cores[core];
+        let (mut place, mut first) = (0, u64::MAX);
+        for (index, &(done, _)) in state.window.iter().enumerate() {
+            if done < first {
+                (place, first) = (index, done);
+            }
+        }
+        state.clock = state.clock.max(first);
+        let (at_ps, node) = (state.clock, state.node);
+        let (source, done_ps) = if self.has_llc {
+            self.llc(at_ps, core, node, line, home, kind)
+        } else {
+            self.memory(at_ps, node, home)
+        };
+        self.cores[core].window[place] = (done_ps, line);
+        Access { source, latency_ps: done_ps - at_ps }
+    }
+
+    /// Looks a line up in the LLC of the core's node. Returns when the data is there.
+    fn llc(
+        &mut self,
+        at_ps: u64,
+        core: usize,
+        node: usize,
+        line: u64,
+        home: usize,
+        kind: Kind,
+    ) -> (Source, u64) {
+        let bit = 1 << (core - self.first_core[node]);
+        let llc_ps = at_ps + self.timing.llc;
+        if let Some(entry) = self.llcs[node].touch(line) {
+            let before = *entry;
+            match kind {
+                Kind::Read => entry.clear(WRITABLE),
+                Kind::Write => entry.set(WRITABLE | DIRTY),
+            }
+            let sharers = self.llcs[node].sharers_of_touched(line);
+            let others = *sharers & !bit;
+            let mut done_ps = llc_ps;
+            match kind {
+                Kind::Read => {
+                    *sharers |= bit;
+                    if before.has(WRITABLE) {
+                        self.downgrade(node, line, others);
+                    }
+                }
+                Kind::Write => {
+                    *sharers = bit;
+                    self.take_from_cores(node, line, others);
+                    if !before.has(DIRTY) {
+                        done_ps += self.take_from_others(node, line);
+                        self.directory.set(line, Holders::only(node).modified());
+                    }
+                }
+            }
+            return (Source::Llc, done_ps);
+        }
+        self.counters.llc_misses[node] += 1;
+        let holders = self.directory.get(line);
+        let (source, mut done_ps) = match holders.modifier() {
+            Some(owner) => (Source::RemoteLlc, self.remote_llc(at_ps, node, owner, line, kind)),
+            None => self.memory(at_ps, node, home),
+        };
+        let state = match kind {
+            Kind::Read => {
+                self.directory.set(line, holders.with(node));
+                0
+            }
+            Kind::Write => {
+                if source != Source::RemoteLlc && !holders.is_empty() {
+                    done_ps = done_ps.max(llc_ps + self.take_from_others(node, line));
+                }
+                self.directory.set(line, Holders::only(node).modified());
+                WRITABLE | DIRTY
+            }
+        };
+        if let Some((victim, sharers)) = self.llcs[node].insert(Entry::new(line, home, state), bit) {
+            self.take_from_cores(node, victim.line(), sharers);
+            self.directory.set(victim.line(), self.directory.get(victim.line()).without(node));
+            if victim.has(DIRTY) {
+                self.write_back(at_ps, at_ps, node, victim.home());
+            }
+        }
+        (source, done_ps)
+    }
+
+    /// A fill from memory.
+    fn memory(&mut self, at_ps: u64, node: usize, home: usize) -> (Source, u64) {
+        let done_ps = self.fabric.fetch(at_ps, node, home, 1, &mut self.counters);
+        let index = node * self.counters.nodes + home;
+        self.counters.dram[index] += 1;
+        self.counters.dram_latency_ps[index] += done_ps - at_ps;
+        let source = if node == home {
+            Source::LocalDram
+        } else {
+            Source::RemoteDram { hops: self.fabric.hops(node, home) as u8 }
+        };
+        (source, done_ps)
+    }
+
+    /// A fill from the LLC of another node, which has modified the line.
+    fn remote_llc(&mut self, at_ps: u64, node: usize, owner: usize, line: u64, kind: Kind) -> u64 {
+        self.counters.remote_llc[node] += 1;
+        let found_ps = at_ps + self.fabric.way_ps(node, owner) + self.timing.llc;
+        match kind {
+            Kind::Write => self.take_from_node(owner, line),
+            Kind::Read => {
+                if let Some((entry, sharers)) = self.llcs[owner].find(line) {
+                    let home = entry.home();
+                    entry.clear(DIRTY | WRITABLE);
+                    self.downgrade(owner, line, sharers);
+                    self.write_back(at_ps, found_ps, owner, home);
+                }
+            }
+        }
+        self.fabric.carry(at_ps, found_ps, owner, node, 1, &mut self.counters) + self.timing.llc
+    }
+
+    /// Sends a modified line home. Nobody waits for it.
+    fn write_back(&mut self, now_ps: u64, at_ps: u64, node: usize, home: usize) {
+        self.counters.writebacks[node * self.counters.nodes + home] += 1;
+        self.fabric.store(now_ps, at_ps, node, home, 1, &mut self.counters);
+    }
+
+    /// Takes a line away from all other nodes. Returns how long until the farthest has answered.
+    fn take_from_others(&mut self, node: usize, line: u64) -> u64 {
+        let mut farthest_ps = 0;
+        for other in self.directory.get(line).without(node).nodes() {
+            farthest_ps = farthest_ps.max(self.fabric.way_ps(node, other) + self.fabric.way_ps(other, node));
+            self.take_from_node(other, line);
+        }
+        farthest_ps
+    }
+
+    /// Takes a line out of the LLC of a node and all caches under it.
+    fn take_from_node(&mut self, node: usize, line: u64) {
+        if let Some((_, sharers)) = self.llcs[node].remove(line) {
+            self.take_from_cores(node, line, sharers);
+        }
+        self.directory.set(line, self.directory.get(line).without(node));
+    }
+
+    fn take_from_cores(&mut self, node: usize, line: u64, sharers: u32) {
+        for core in self.sharing(node, sharers) {
+            self.cores[core].l1.remove(line);
+            self.cores[core].l2.remove(line);
+        }
+    }
+
+    /// Whoever may write the line has to ask again.
+    fn downgrade(&mut self, node: usize, line: u64, sharers: u32) {
+        for core in self.sharing(node, sharers) {
+            let core = &mut self.cores[core];
+            for tags in [&mut core.l1, &mut core.l2] {
+                if let Some((entry, _)) = tags.find(line) {
+                    entry.clear(WRITABLE);
+                }
+            }
+        }
+    }
+
+    fn sharing(&self, node: usize, mut sharers: u32) -> impl Iterator<Item = usize> + use<> {
+        let first = self.first_core[node];
+        std::iter::from_fn(move || {
+            let bit = sharers.trailing_zeros();
+            (bit < 32).then(|| {
+                sharers &= sharers - 1;
+                first + bit as usize
+            })
+        })
+    }
+
+    /// An access to a word on a machine without caches: the core waits for it.
+    fn word(&mut self, core: usize, home: usize, local_ns: f64, global_ns: f64) -> Access {
+        let state = &mut self.cores[core];
+        let node = state.node;
+        // The access time is the whole instruction's.
+        let at_ps = state.clock - self.timing.instruction;
+        let (source, latency_ps) = if node == home {
+            (Source::LocalDram, ps(local_ns))
+        } else {
+            let hops = self.fabric.hops(node, home) as u8;
+            let wait_ps = self.fabric.word(at_ps, node, home, &mut self.counters);
+            (Source::RemoteDram { hops }, ps(global_ns) + wait_ps)
+        };
+        state.clock = at_ps + latency_ps;
+        state.ready = state.clock;
+        let index = node * self.counters.nodes + home;
+        self.counters.dram[index] += 1;
+        self.counters.dram_latency_ps[index] += latency_ps;
+        Access { source, latency_ps }
+    }
 }
+
+#[cfg(test)]
+#[path = "hardware_tests.rs"]
+mod tests;

@@ -3,9 +3,13 @@
 //! Time is in picoseconds. Nodes, cores and links are dense indices.
 #![forbid(unsafe_code)]
 
+mod cache;
 mod counters;
+mod directory;
+mod fabric;
 mod hardware;
 mod preset;
+mod queue;
 mod route;
 
 pub use counters::{Counters, Load};

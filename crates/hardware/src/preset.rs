@@ -11,6 +11,12 @@ use crate::route;
 const BUILT_IN: &[(&str, &str)] = &[
     ("ace-7", include_str!("../presets/ace-7.toml")),
     ("opteron-8385-4n", include_str!("../presets/opteron-8385-4n.toml")),
+    ("opteron-6272-8n", include_str!("../presets/opteron-6272-8n.toml")),
+    ("xeon-e7-4830v3-4n", include_str!("../presets/xeon-e7-4830v3-4n.toml")),
+    ("xeon-5120-4s", include_str!("../presets/xeon-5120-4s.toml")),
+    ("dahu-2n", include_str!("../presets/dahu-2n.toml")),
+    ("epyc-nps4", include_str!("../presets/epyc-nps4.toml")),
+    ("xeon-snc", include_str!("../presets/xeon-snc.toml")),
 ];
 
 /// A machine that can be right: every node is reachable, every server has a speed.
@@ -451,4 +457,89 @@ fn check_distances(
         }
     }
     Ok(given)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(text: &str) -> String {
+        Preset::parse(text, "my.toml").unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_preset_is_a_machine() {
+        for name in Preset::names() {
+            let preset = Preset::named(name).unwrap();
+            assert_eq!(preset.name, name);
+            for (from, row) in preset.routes.iter().enumerate() {
+                for (to, route) in row.iter().enumerate() {
+                    let end = route.iter().fold(from, |at, &link| {
+                        assert_eq!(preset.links[link].from, at);
+                        preset.links[link].to
+                    });
+                    assert_eq!(end, to);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn routes_of_the_square_and_of_the_asymmetric_machine() {
+        let square = Preset::named("opteron-8385-4n").unwrap();
+        let hops: Vec<usize> = (0..4).map(|to| square.hops(0, to)).collect();
+        assert_eq!(hops, [0, 1, 1, 2]);
+        let asymmetric = Preset::named("opteron-6272-8n").unwrap();
+        for from in 0..8 {
+            for to in 0..8 {
+                assert_eq!(asymmetric.distances[from][to], [10, 16, 22][asymmetric.hops(from, to)]);
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_place_and_reason() {
+        let text = Preset::text("opteron-8385-4n").unwrap();
+        let line = |part: &str| text[..text.find(part).unwrap()].lines().count() + 1;
+        let no_bandwidth = refusal(&text.replacen("gb_per_s = 4.0", "gb_per_s = 0.0", 1));
+        let place = line("[[link]]");
+        assert_eq!(
+            no_bandwidth,
+            format!(
+                "my.toml:{place}: bandwidth of the link from node 0 to node 1 is 0, and has to be more than 0"
+            )
+        );
+        let unreachable =
+            refusal(&text.replace("between = [1, 3]", "from = 3\nto = 1").replace("[2, 3]", "[1, 2]"));
+        assert!(
+            unreachable.ends_with("node 3 cannot be reached from node 0: no links lead there"),
+            "{unreachable}"
+        );
+        assert!(refusal(&text.replace("service_ns = 12.04", "service_ns = -1")).contains("service_ns is -1"));
+        assert!(refusal(&text.replace("ways = 48", "ways = 0")).contains("llc has 0 ways"));
+        assert!(refusal(&text.replace("ghz = 2.3", "ghz = \"fast\"")).starts_with("my.toml:"));
+        assert!(refusal(&text.replace("count = 4", "count = 400")).contains("more than 15 nodes"));
+        assert!(refusal(&text.replace("[llc]", "[l9]")).contains("unknown field `l9`"));
+        assert!(refusal(&text.replace("between = [0, 1]", "between = [0, 0]")).contains("node 0 to node 0"));
+        let route = format!("{text}\n[[route]]\nfrom = 0\nto = 3\nvia = [3]\n");
+        assert!(refusal(&route).ends_with("the route takes a link from node 0 to node 3, and there is none"));
+    }
+
+    #[test]
+    fn a_given_route_is_taken() {
+        let text = Preset::text("opteron-8385-4n").unwrap();
+        let route = format!("{text}\n[[route]]\nfrom = 0\nto = 3\nvia = [2]\n");
+        let preset = Preset::parse(&route, "").unwrap();
+        let ends: Vec<usize> = preset.routes[0][3].iter().map(|&link| preset.links[link].to).collect();
+        assert_eq!(ends, [2, 3]);
+    }
+
+    #[test]
+    fn scaling_shrinks_caches_only() {
+        let preset = Preset::named("dahu-2n").unwrap();
+        let half = preset.scaled(0.5);
+        assert_eq!(half.llc.unwrap().kib, 11264);
+        assert_eq!((half.controller, &half.links), (preset.controller, &preset.links));
+        assert_eq!(preset.scaled(1e-9).l1.unwrap().kib, 1);
+    }
 }

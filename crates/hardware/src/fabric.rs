@@ -1,0 +1,141 @@
+//! Controllers and links: what lies between the caches and the memories.
+
+use crate::{Counters, Preset, queue::Queue};
+
+/// The queues of a machine, and the ways through them.
+#[derive(Clone, Debug)]
+pub(crate) struct Fabric {
+    nodes: usize,
+    line_bytes: u64,
+    idle_ps: u64,
+    service_ps: u64,
+    controllers: Vec<Queue>,
+    links: Vec<Link>,
+    /// `[from * nodes + to]`: the links in between, and their latencies' sum.
+    routes: Vec<(Vec<usize>, u64)>,
+}
+
+#[derive(Clone, Debug)]
+struct Link {
+    queue: Queue,
+    /// Of a line.
+    service_ps: u64,
+    hop_ps: u64,
+}
+
+pub(crate) fn ps(ns: f64) -> u64 {
+    (ns * 1000.0).round() as u64
+}
+
+impl Fabric {
+    pub fn new(preset: &Preset) -> Fabric {
+        let links: Vec<_> = preset
+            .links
+            .iter()
+            .map(|link| Link {
+                queue: Queue::default(),
+                service_ps: ps(preset.line_bytes as f64 / link.gb_per_s).max(1),
+                hop_ps: ps(link.hop_latency_ns),
+            })
+            .collect();
+        let routes = preset
+            .routes
+            .iter()
+            .flatten()
+            .map(|route| (route.clone(), route.iter().map(|&link| links[link].hop_ps).sum()))
+            .collect();
+        Fabric {
+            nodes: preset.nodes.len(),
+            line_bytes: preset.line_bytes,
+            idle_ps: ps(preset.controller.idle_latency_ns),
+            service_ps: ps(preset.controller.service_ns).max(1),
+            controllers: vec![Queue::default(); preset.nodes.len()],
+            links,
+            routes,
+        }
+    }
+
+    /// Links between two nodes.
+    #[inline]
+    pub fn hops(&self, from: usize, to: usize) -> usize {
+        self.routes[from * self.nodes + to].0.len()
+    }
+
+    /// How long a message without data takes: it does not wait, being small and first in line.
+    #[inline]
+    pub fn way_ps(&self, from: usize, to: usize) -> u64 {
+        self.routes[from * self.nodes + to].1
+    }
+
+    /// When lines that leave a node at `at_ps` are at another.
+    pub fn carry(
+        &mut self,
+        now_ps: u64,
+        at_ps: u64,
+        from: usize,
+        to: usize,
+        lines: u64,
+        counters: &mut Counters,
+    ) -> u64 {
+        let mut at_ps = at_ps;
+        for &index in &self.routes[from * self.nodes + to].0 {
+            let link = &mut self.links[index];
+            let load = &mut counters.links[index];
+            load.bytes += lines * self.line_bytes;
+            let service_ps = lines * link.service_ps;
+            // Cut-through: a line is passed on while it comes in; its own length is within the idle latency.
+            at_ps = link.queue.serve(now_ps, at_ps, service_ps, load) - link.service_ps + link.hop_ps;
+        }
+        at_ps
+    }
+
+    /// When a controller that is asked at `at_ps` has taken or given these lines; the latency of the memory is not in it.
+    #[inline]
+    fn serve(&mut self, now_ps: u64, at_ps: u64, node: usize, lines: u64, counters: &mut Counters) -> u64 {
+        let load = &mut counters.controllers[node];
+        load.bytes += lines * self.line_bytes;
+        self.controllers[node].serve(now_ps, at_ps, lines * self.service_ps, load) - self.service_ps
+    }
+
+    /// When lines that a node asks for at `at_ps` are there, from the memory of `home`.
+    #[inline]
+    pub fn fetch(
+        &mut self,
+        at_ps: u64,
+        node: usize,
+        home: usize,
+        lines: u64,
+        counters: &mut Counters,
+    ) -> u64 {
+        if node == home {
+            return self.serve(at_ps, at_ps, home, lines, counters) + self.idle_ps;
+        }
+        let asked_ps = at_ps + self.way_ps(node, home);
+        let given_ps = self.serve(at_ps, asked_ps, home, lines, counters) + self.idle_ps;
+        self.carry(at_ps, given_ps, home, node, lines, counters)
+    }
+
+    /// Sends lines from a node to the memory of `home`; returns when that has taken them.
+    #[inline]
+    pub fn store(
+        &mut self,
+        now_ps: u64,
+        at_ps: u64,
+        node: usize,
+        home: usize,
+        lines: u64,
+        counters: &mut Counters,
+    ) -> u64 {
+        let there_ps = self.carry(now_ps, at_ps, node, home, lines, counters);
+        self.serve(now_ps, there_ps, home, lines, counters) + self.service_ps
+    }
+
+    /// How long one word waits for another node's memory, on a machine without caches.
+    pub fn word(&mut self, at_ps: u64, from: usize, to: usize, counters: &mut Counters) -> u64 {
+        for &link in &self.routes[from * self.nodes + to].0 {
+            counters.links[link].bytes += self.line_bytes;
+            counters.links[link].busy_ps += self.links[link].service_ps;
+        }
+        self.serve(at_ps, at_ps, to, 1, counters) - at_ps
+    }
+}

@@ -1,0 +1,251 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const MACHINE: &str = r#"
+name = "test"
+about = "two nodes, figures that are easy to add"
+line_bytes = 64
+core = { ghz = 1.0, cycles_per_instruction = 1.0, outstanding_misses = 4 }
+l1 = { kib = 1, ways = 4, latency_cycles = 3 }
+l2 = { kib = 2, ways = 4, latency_cycles = 10 }
+llc = { kib = 8, ways = 8, latency_cycles = 30 }
+controller = { idle_latency_ns = 100.0, service_ns = 10.0 }
+node = [{ count = 2, cores = 2, memory_mib = 64 }]
+link = [{ between = [0, 1], gb_per_s = 4.0, hop_latency_ns = 20.0 }]
+"#;
+
+/// Two lines an L1 apart, without hashing luck: far more lines than any cache holds are between two uses of one.
+const APART: u64 = 64;
+
+fn machine() -> Hardware {
+    Hardware::new(&Preset::parse(MACHINE, "test").unwrap())
+}
+
+fn near(value: f64, expected: f64) -> bool {
+    (value / expected - 1.0).abs() < 0.02
+}
+
+#[test]
+fn a_lone_pointer_chase_takes_the_sum_of_its_latencies() {
+    for (home, latency_ns) in [(0, 100.0), (1, 140.0)] {
+        let mut hw = machine();
+        let links = 1000;
+        for link in 0..links {
+            hw.chase(0, link * APART, home);
+        }
+        hw.drain(0);
+        assert!(near(hw.clock(0) as f64, links as f64 * (latency_ns + 1.0) * 1000.0), "{}", hw.clock(0));
+    }
+}
+
+#[test]
+fn a_chase_through_a_line_on_its_way_waits_for_it() {
+    let mut hw = machine();
+    hw.read(0, 0, 0);
+    assert_eq!(hw.chase(0, 8, 0).source, Source::L1);
+    hw.read(1, 1 << 20, 0);
+    hw.read(1, (1 << 20) + 8, 0);
+    hw.chase(1, 2 << 20, 0);
+    assert!(hw.clock(1) >= 101_000);
+}
+
+#[test]
+fn chases_in_the_caches_take_their_latencies() {
+    let mut hw = machine();
+    for (lines, latency) in [(8, 3u32), (24, 10), (96, 30)] {
+        let walk = |hw: &mut Hardware| {
+            for line in 0..lines {
+                hw.chase(0, line * APART, 0);
+            }
+        };
+        (0..3).for_each(|_| walk(&mut hw));
+        hw.drain(0);
+        let start = hw.clock(0);
+        let rounds = 20;
+        (0..rounds).for_each(|_| walk(&mut hw));
+        let each = (hw.clock(0) - start) as f64 / (rounds * lines) as f64;
+        // Hashing lets a few lines out to the next level.
+        assert!(
+            each >= f64::from(latency + 1) * 995.0 && each < f64::from(latency + 1) * 1300.0,
+            "{lines} lines: {each}"
+        );
+    }
+}
+
+#[test]
+fn independent_misses_overlap_as_many_as_may_be_outstanding() {
+    let mut hw = machine();
+    let lines = 4000;
+    for line in 0..lines {
+        hw.read(0, line * APART, 1);
+    }
+    hw.drain(0);
+    // 140 ns for 4 lines; the link, 16 ns a line, is not the limit.
+    assert!(near(hw.clock(0) as f64, lines as f64 * 140_000.0 / 4.0), "{}", hw.clock(0));
+}
+
+/// Runs cores in time order, each reading its own lines on `home`. Returns the time and each core's reads.
+fn stream(hw: &mut Hardware, cores: &[usize], home: usize, reads: u64) -> (u64, Vec<u64>) {
+    let mut done = vec![0; cores.len()];
+    for _ in 0..reads {
+        let (index, &core) = cores.iter().enumerate().min_by_key(|&(_, &core)| hw.clock(core)).unwrap();
+        hw.read(core, ((core as u64) << 30) + done[index] * APART, home);
+        done[index] += 1;
+    }
+    (cores.iter().map(|&core| hw.clock(core)).max().unwrap(), done)
+}
+
+#[test]
+fn a_saturated_controller_serves_a_line_per_service_time() {
+    let mut hw = machine();
+    let reads = 20_000;
+    // Two cores with 4 misses each want a line every 12.5 ns locally: make it saturate with all four.
+    let (time, _) = stream(&mut hw, &[0, 1, 2, 3], 0, reads);
+    // The remote half comes over a link of 16 ns a line, the local half takes the rest.
+    assert!(near(time as f64, reads as f64 * 10_000.0), "{time}");
+    let load = hw.counters().controllers[0];
+    assert!(near(load.busy_ps as f64, time as f64));
+    assert_eq!(load.bytes, reads * 64);
+}
+
+#[test]
+fn two_threads_share_a_controller_evenly() {
+    let slow = MACHINE.replace("service_ns = 10.0", "service_ns = 40.0");
+    let mut hw = Hardware::new(&Preset::parse(&slow, "test").unwrap());
+    let (time, done) = stream(&mut hw, &[0, 1], 0, 10_000);
+    assert!(near(time as f64, 10_000.0 * 40_000.0));
+    assert!(near(done[0] as f64, 5000.0), "{done:?}");
+    // Little: 8 outstanding, one served each 40 ns.
+    assert!(near(hw.counters().mean_dram_latency_ps(), 8.0 * 40_000.0));
+}
+
+#[test]
+fn a_saturated_link_carries_a_line_per_its_time() {
+    let slow = MACHINE.replace("gb_per_s = 4.0", "gb_per_s = 1.0");
+    let mut hw = Hardware::new(&Preset::parse(&slow, "test").unwrap());
+    let (time, done) = stream(&mut hw, &[0, 1], 1, 10_000);
+    assert!(near(time as f64, 10_000.0 * 64_000.0), "{time}");
+    assert!(near(done[0] as f64, 5000.0), "{done:?}");
+}
+
+#[test]
+fn a_write_takes_the_line_from_all_others_and_its_reader_gets_it_from_the_writer() {
+    let mut hw = machine();
+    for core in 0..4 {
+        hw.read(core, 0, 0);
+    }
+    assert_eq!(hw.read(0, 0, 0).source, Source::L1);
+    assert_eq!(hw.write(2, 0, 0).source, Source::Llc);
+    assert_eq!(hw.write(2, 0, 0).source, Source::L1);
+    hw.drain(2);
+    assert_eq!(hw.read(3, 0, 0).source, Source::Llc);
+    assert_eq!(hw.read(0, 0, 0).source, Source::RemoteLlc);
+    assert_eq!(hw.counters().writebacks, [0, 0, 1, 0]);
+    assert_eq!(hw.read(1, 0, 0).source, Source::Llc);
+    // The writer lost the right to write silently.
+    assert_eq!(hw.write(2, 0, 0).source, Source::Llc);
+    assert_eq!(hw.read(1, 0, 0).source, Source::RemoteLlc);
+}
+
+#[test]
+fn a_copy_goes_through_both_controllers_and_the_link() {
+    let mut hw = machine();
+    let done = hw.copy_page(1_000_000, 0, 1, 4096);
+    assert!(done > 1_000_000 + 64 * 16_000);
+    let counters = hw.counters();
+    assert_eq!(
+        [counters.controllers[0].bytes, counters.controllers[1].bytes, counters.copied_bytes],
+        [4096; 3]
+    );
+    assert_eq!(counters.links.iter().map(|link| link.bytes).sum::<u64>(), 4096);
+}
+
+#[test]
+fn what_is_forgotten_comes_from_its_new_home() {
+    let mut hw = machine();
+    hw.write(0, 128, 0);
+    hw.read(2, 192, 0);
+    hw.forget(0, 4096);
+    assert_eq!(hw.read(0, 128, 1).source, Source::RemoteDram { hops: 1 });
+    assert_eq!(hw.read(2, 192, 1).source, Source::LocalDram);
+    assert_eq!(hw.counters().writebacks, [0; 4]);
+}
+
+#[test]
+fn words_of_a_machine_without_caches_take_their_times() {
+    let mut hw = Hardware::new(&Preset::named("ace-7").unwrap());
+    hw.read(0, 0, 0);
+    assert_eq!(hw.clock(0), 650_000);
+    hw.write(0, 0, 7);
+    assert_eq!(hw.clock(0), 2_050_000);
+}
+
+/// The state of all caches is one that a machine can be in.
+fn check_coherence(hw: &Hardware) {
+    for (node, llc) in hw.llcs.iter().enumerate() {
+        for entry in llc.iter() {
+            let holders = hw.directory.get(entry.line());
+            assert!(holders.nodes().any(|holder| holder == node), "the directory does not know a holder");
+            assert_eq!(holders.modifier() == Some(node), entry.has(DIRTY));
+            assert!(
+                !entry.has(DIRTY) || holders.nodes().count() == 1,
+                "modified on one node, held on another"
+            );
+        }
+    }
+    for (index, core) in hw.cores.iter().enumerate() {
+        let mut llc = hw.llcs[core.node].clone();
+        for entry in core.l1.iter().chain(core.l2.iter()) {
+            let (in_llc, sharers) = llc.find(entry.line()).expect("the LLC is inclusive");
+            let bit = 1 << (index - hw.first_core[core.node]);
+            assert!(sharers & bit != 0, "the LLC does not know a sharer");
+            if entry.has(WRITABLE) {
+                assert!(in_llc.has(WRITABLE) && in_llc.has(DIRTY) && sharers == bit, "writable, and shared");
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn caches_stay_coherent_bytes_are_conserved_and_clocks_never_go_back(
+        accesses in prop::collection::vec((0usize..4, 0u64..400, 0u8..3), 1..1500),
+    ) {
+        let mut hw = machine();
+        for (core, line, kind) in accesses {
+            let (before, home) = (hw.clock(core), line as usize / 64 % 2);
+            let access = match kind {
+                0 => hw.read(core, line * 64, home),
+                1 => hw.chase(core, line * 64, home),
+                _ => hw.write(core, line * 64, home),
+            };
+            prop_assert!(hw.clock(core) > before && access.latency_ps >= 3000);
+        }
+        check_coherence(&hw);
+        let counters = hw.counters();
+        for home in 0..2 {
+            let lines: u64 =
+                (0..2).map(|node| counters.dram[node * 2 + home] + counters.writebacks[node * 2 + home]).sum();
+            prop_assert_eq!(counters.controllers[home].bytes, lines * 64);
+            prop_assert_eq!(counters.controllers[home].busy_ps, lines * 10_000);
+        }
+        let misses: u64 = counters.llc_misses.iter().sum();
+        prop_assert_eq!(misses, counters.dram.iter().chain(&counters.remote_llc).sum::<u64>());
+        let crossing = counters.dram[1] + counters.dram[2] + counters.writebacks[1] + counters.writebacks[2];
+        let crossed: u64 = counters.links.iter().map(|link| link.bytes).sum();
+        prop_assert_eq!(crossed, (crossing + counters.remote_llc.iter().sum::<u64>()) * 64);
+    }
+
+    #[test]
+    fn the_same_accesses_give_the_same_machine(accesses in prop::collection::vec((0usize..4, 0u64..400), 1..300)) {
+        let run = || {
+            let mut hw = machine();
+            for &(core, line) in &accesses {
+                hw.write(core, line * 64, line as usize % 2);
+            }
+            (hw.counters().clone(), (0..4).map(|core| hw.clock(core)).collect::<Vec<_>>())
+        };
+        prop_assert_eq!(run(), run());
+    }
+}
