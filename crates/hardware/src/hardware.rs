@@ -43,8 +43,9 @@ pub struct Access {
 ///
 /// What is modelled:
 /// - A core issues an instruction every so many cycles and does not wait for data, except when all its misses are
-///   outstanding (then for the first to come back) and for the data that a chase's address depends on. A prefetcher is more
-///   outstanding misses.
+///   outstanding (then for the first to come back) and for the data that a chase's address depends on. A prefetcher that
+///   follows streams is more outstanding misses; one that fetches neighbouring lines is modelled, for what it takes from
+///   others.
 /// - The LLC of a node is inclusive and knows which of its cores may hold a line. A write takes the line away from all
 ///   other caches. A node reads a line that another node has modified from that node's LLC, and the line is written
 ///   back to its home; a line that others hold unmodified comes from memory.
@@ -63,6 +64,7 @@ pub struct Hardware {
     timing: Timing,
     line_shift: u32,
     has_llc: bool,
+    outstanding_misses: usize,
     uncached: Option<Uncached>,
     /// The first core of each node.
     first_core: Vec<usize>,
@@ -89,7 +91,7 @@ struct Core {
     node: usize,
     l1: Tags,
     l2: Tags,
-    /// Outstanding misses: when each is done, and its line.
+    /// Outstanding misses, then prefetches: when each is done, and its line.
     window: Vec<(u64, u64)>,
 }
 
@@ -124,7 +126,7 @@ impl Hardware {
             node,
             l1: tags(preset.l1, false),
             l2: tags(preset.l2, false),
-            window: vec![(0, NO_LINE); preset.core.outstanding_misses],
+            window: vec![(0, NO_LINE); preset.core.outstanding_misses + preset.core.adjacent_line_prefetches],
         };
         let line_shift = preset.line_bytes.trailing_zeros();
         Hardware {
@@ -142,6 +144,7 @@ impl Hardware {
             },
             line_shift,
             has_llc: preset.llc.is_some(),
+            outstanding_misses: preset.core.outstanding_misses,
             uncached: preset.uncached,
             first_core,
         }
@@ -225,7 +228,7 @@ impl Hardware {
     /// outstanding misses at a time. Returns when it is done. No core's clock moves: whoever copies is charged by the caller.
     pub fn copy_page(&mut self, at_ps: u64, from: usize, to: usize, bytes: u64) -> u64 {
         let mut left = bytes.div_ceil(1 << self.line_shift);
-        let at_once = self.cores[0].window.len() as u64;
+        let at_once = self.outstanding_misses as u64;
         let (mut next_ps, mut done_ps) = (at_ps, at_ps);
         if let Some(uncached) = self.uncached {
             return at_ps + left * (ps(uncached.global_fetch_ns) + ps(uncached.local_store_ns));
@@ -328,7 +331,7 @@ impl Hardware {
     fn miss(&mut self, core: usize, line: u64, home: usize, kind: Kind) -> Access {
         let state = &mut self.cores[core];
         let (mut place, mut first) = (0, u64::MAX);
-        for (index, &(done, _)) in state.window.iter().enumerate() {
+        for (index, &(done, _)) in state.window[..self.outstanding_misses].iter().enumerate() {
             if done < first {
                 (place, first) = (index, done);
             }
@@ -341,7 +344,27 @@ impl Hardware {
             self.memory(at_ps, node, home)
         };
         self.cores[core].window[place] = (done_ps, line);
+        if self.has_llc {
+            self.prefetch(at_ps, core, line ^ 1, home);
+        }
         Access { source, latency_ps: done_ps - at_ps }
+    }
+
+    /// Brings a neighbouring line into the second-level cache, if a prefetch may be outstanding.
+    fn prefetch(&mut self, at_ps: u64, core: usize, line: u64, home: usize) {
+        let state = &mut self.cores[core];
+        let Some(free) = state.window[self.outstanding_misses..].iter().position(|&(done, _)| done <= at_ps)
+        else {
+            return;
+        };
+        if state.l2.find(line).is_some() || state.l1.find(line).is_some() {
+            return;
+        }
+        let node = state.node;
+        let (_, done_ps) = self.llc(at_ps, core, node, line, home, Kind::Read);
+        let state = &mut self.cores[core];
+        state.window[self.outstanding_misses + free] = (done_ps, line);
+        state.l2.insert(Entry::new(line, 0, 0), 0);
     }
 
     /// Looks a line up in the LLC of the core's node. Returns when the data is there.

@@ -181,6 +181,22 @@ fn words_of_a_machine_without_caches_take_their_times() {
     assert_eq!(hw.clock(0), 2_050_000);
 }
 
+#[test]
+fn a_neighbouring_line_is_brought_along_and_taken_from_whoever_had_it() {
+    let paired =
+        MACHINE.replace("outstanding_misses = 4", "outstanding_misses = 4, adjacent_line_prefetches = 2");
+    let mut hw = Hardware::new(&Preset::parse(&paired, "test").unwrap());
+    hw.read(0, 0, 0);
+    assert_eq!(hw.read(0, 64, 0).source, Source::L2);
+    assert_eq!(hw.read(0, 128, 0).source, Source::LocalDram);
+    hw.write(2, 256, 0);
+    hw.drain(0);
+    hw.read(0, 320, 0);
+    assert_eq!(hw.counters().remote_llc, [1, 0]);
+    assert_eq!(hw.write(2, 256, 0).source, Source::Llc);
+    check_coherence(&hw);
+}
+
 /// The state of all caches is one that a machine can be in.
 fn check_coherence(hw: &Hardware) {
     for (node, llc) in hw.llcs.iter().enumerate() {
@@ -211,8 +227,10 @@ proptest! {
     #[test]
     fn caches_stay_coherent_bytes_are_conserved_and_clocks_never_go_back(
         accesses in prop::collection::vec((0usize..4, 0u64..400, 0u8..3), 1..1500),
+        prefetch in any::<bool>(),
     ) {
-        let mut hw = machine();
+        let paired = MACHINE.replace("outstanding_misses = 4", "outstanding_misses = 4, adjacent_line_prefetches = 2");
+        let mut hw = Hardware::new(&Preset::parse(if prefetch { &paired } else { MACHINE }, "test").unwrap());
         for (core, line, kind) in accesses {
             let (before, home) = (hw.clock(core), line as usize / 64 % 2);
             let access = match kind {

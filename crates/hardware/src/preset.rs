@@ -60,6 +60,10 @@ pub struct Core {
     pub cycles_per_instruction: f64,
     /// How many misses a core has outstanding before it waits for one.
     pub outstanding_misses: usize,
+    /// How many more it has for neighbouring lines: a line that its private caches miss brings the other of its aligned pair
+    /// along, as Intel's spatial prefetcher does. 0 if it has none.
+    #[serde(default)]
+    pub adjacent_line_prefetches: usize,
 }
 
 /// A cache.
@@ -298,6 +302,12 @@ fn check(file: File) -> Result<Preset, Refusal> {
     positive(at, "cycles_per_instruction", core.cycles_per_instruction)?;
     if !(1..=64).contains(&core.outstanding_misses) {
         return refuse(at, format!("outstanding_misses is {}, not from 1 to 64", core.outstanding_misses));
+    }
+    if core.adjacent_line_prefetches > 64 {
+        return refuse(
+            at,
+            format!("adjacent_line_prefetches is {}, more than 64", core.adjacent_line_prefetches),
+        );
     }
     let (at, controller) = (file.controller.span().start, file.controller.into_inner());
     positive(at, "the controller's idle_latency_ns", controller.idle_latency_ns)?;
