@@ -148,9 +148,9 @@ fn the_program_gets_its_signals_and_nodewise_its_status() {
         kill -0 $target || echo the target is gone
         kill $target
 
-        # The kernel's own balancing moves private data so fast that little may be left to plan; shared data it leaves.
+        # The kernel gives samples, and moves nothing.
         try dry $NODEWISE run --dry-run --json dry.json --log dry.jsonl -- \\
-            $WORKLOAD shared-write --mebibytes 32 --seconds 10 --report dry.report
+            $WORKLOAD private --bound --mebibytes 32 --seconds 10 --report dry.report
         true";
     let more = ["term.json", "hup.json", "interrupt.json", "dry.json", "dry.jsonl", "dry.report"];
     let f = run_tries(two_nodes(), script, &names, &more);

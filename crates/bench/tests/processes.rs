@@ -69,9 +69,9 @@ fn targets_that_exit_execute_fork_and_unmap_are_followed_and_nothing_leaks() {
 
 #[test]
 fn a_process_that_ends_in_the_middle_ends_the_management() {
-    // Data that all nodes write is to be spread; with so small a budget, the process ends long before it is.
+    // The kernel gives samples, and moves nothing; with so small a budget, the process ends long before Nodewise has.
     let script = "
-        program=\"$WORKLOAD shared-write --mebibytes 64 --report /dev/null --seconds\"
+        program=\"$WORKLOAD private --bound --mebibytes 64 --report /dev/null --seconds\"
         $NODEWISE run --move-budget 1M --log exit.jsonl -- $program 15 2>err || cat err >&2
         for end in KILL TERM; do
             $program 100 & target=$!
@@ -94,7 +94,7 @@ fn a_process_that_ends_in_the_middle_ends_the_management() {
             sum("moved") > 0 && sum("deferred") > 0,
             "{log}: it was in the middle of moving: {decisions:?}"
         );
-        assert!(sum("moved") < 64 * 256, "{log}: and not at the end");
+        assert!(sum("moved") < 32 * 256, "{log}: and not at the end");
     }
     assert_eq!((f.file("KILL.status").unwrap(), f.file("TERM.status").unwrap()), ("0\n", "0\n"));
 }
@@ -103,17 +103,17 @@ fn a_process_that_ends_in_the_middle_ends_the_management() {
 fn children_are_followed_unless_told_otherwise() {
     let script = "
         for follow in '' --no-children; do
-            $NODEWISE run $follow --interval 200ms --json json$follow --log log$follow -- \\
-                sh -c \"$CHURN fork --mebibytes 128 --seconds 6 --life-ms 6000; true\" 2>err || cat err >&2
+            $NODEWISE run $follow --json json$follow --log log$follow -- \\
+                sh -c \"$WORKLOAD private --bound --mebibytes 64 --seconds 8 --report /dev/null; true\" 2>err || cat err >&2
         done";
     let f = run(two_nodes(), script, &["json", "log", "json--no-children", "log--no-children"]);
     assert_eq!(f.status, 0, "{f:?}");
     let with = f.json("json").unwrap();
     let without = f.json("json--no-children").unwrap();
-    // Whether pages are moved by us or by the kernel's balancing first is a matter of luck; who is sampled is not.
-    let (with_samples, without_samples) = (count(&with, "samples"), count(&without, "samples"));
-    println!("samples: {with_samples} with children, {without_samples} without");
-    assert!(with_samples > 0 && with_samples > 2 * without_samples, "{with_samples}, {without_samples}");
+    // The kernel moves nothing of it, so what was moved was moved by Nodewise.
+    assert!(count(&with, "pages_moved") > 0, "{with}");
+    // The memory was empty when the child began, though Nodewise may have met it later.
+    assert!(with["totals"]["first_touches"].as_u64() >= Some(64 * 256 * 9 / 10), "{with}");
     assert_eq!(count(&without, "pages_moved"), 0, "{without}");
     assert_eq!(decisions(&f, "log--no-children"), Vec::<Value>::new());
 }

@@ -89,8 +89,7 @@ pub struct Process {
     pub pid: Pid,
     /// Seen for the first time, or begun to run another program, in this interval.
     pub fresh: bool,
-    /// Whether its memory was empty when it was first seen: it was started, or executed its program, since. None of its pages
-    /// was there before.
+    /// Whether it was started, or executed its program, since we came: the first fault on each of its pages allocates it.
     pub from_the_start: bool,
     /// Resident base pages.
     pub resident_pages: u64,
@@ -107,6 +106,8 @@ pub struct Processes {
     follow_children: bool,
     /// Whether the roots were started by us just now.
     started: bool,
+    /// Whether those that were there when we came are known.
+    updated: bool,
     roots: BTreeSet<Pid>,
     alive: BTreeMap<Pid, Process>,
     cost: ReadCost,
@@ -122,7 +123,8 @@ impl Processes {
             }
         }
         let roots = roots.iter().copied().collect();
-        Ok(Self { follow_children, started, roots, alive: BTreeMap::new(), cost: ReadCost::default() })
+        let (alive, cost) = (BTreeMap::new(), ReadCost::default());
+        Ok(Self { follow_children, started, updated: false, roots, alive, cost })
     }
 
     /// The managed processes, by id.
@@ -166,6 +168,7 @@ impl Processes {
             }
             self.alive.insert(pid, process);
         }
+        self.updated = true;
         // A root that has ended is no longer one: its number may come back as somebody else.
         self.roots.retain(|pid| self.alive.contains_key(pid));
     }
@@ -183,10 +186,11 @@ impl Processes {
             return None;
         }
         let changed = before.is_none_or(|p| p.life != life);
-        // A child of fork has its parent's pages; only exec starts over. A root that was just started is about to exec.
+        // Whoever was not there at first was born since. A child of fork has its parent's pages until exec starts over; that the first
+        // fault on each of them is taken for its allocation costs no more than that one sample.
         let from_the_start = match before {
             Some(before) => changed || before.from_the_start,
-            None => self.started && self.roots.contains(&pid),
+            None => self.started || (self.updated && !self.roots.contains(&pid)),
         };
         let statm = self.cost.read(&format!("/proc/{pid}/statm"))?;
         let resident_pages = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
@@ -296,14 +300,18 @@ nonsense
     #[test]
     fn follows_children_and_notices_their_end() {
         let mut child = Command::new("sh")
-            .args(["-c", "echo; sleep 100 >&- & wait"])
+            .args(["-c", "echo; read x; sleep 100 >&- & wait"])
+            .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
         // spawn returns in the middle of execve, when the stack's start is not set yet.
         child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
         let root = Pid(child.id());
-        let mut processes = Processes::new(&[root], true, true).unwrap();
+        let mut processes = Processes::new(&[root], true, false).unwrap();
+        processes.update();
+        assert!(processes.iter().all(|p| !p.from_the_start));
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"\n").unwrap();
         let grandchild = loop {
             processes.begin_interval();
             processes.update();
@@ -312,6 +320,7 @@ nonsense
                 continue;
             }
             if let Some(p) = processes.iter().find(|p| p.pid != root) {
+                assert!(p.from_the_start, "born since we came");
                 break p.pid;
             }
             std::thread::sleep(Duration::from_millis(5));

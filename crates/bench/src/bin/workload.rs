@@ -7,7 +7,8 @@ use clap::Parser;
 use nodewise_bench::pattern::{Pattern, Touch};
 use nodewise_bench::report::Placement;
 use nodewise_sys::{
-    Advice, CpuSet, Mapping, MappingOptions, Usage, Whose, query_pages, sched_setaffinity, usage,
+    Advice, CpuSet, Mapping, MappingOptions, NodeMask, Policy, PolicyFlags, PolicyMode, Usage, Whose,
+    query_pages, sched_setaffinity, set_mempolicy, usage,
 };
 use nodewise_topology::{NodeId, Topology};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,6 +36,10 @@ struct Args {
     /// Ask for huge pages
     #[arg(long)]
     huge: bool,
+    /// Bind the memory to the first node with balancing allowed: the kernel then takes mappings away and so gives samples, but moves
+    /// nothing to a node outside of the binding. Whatever goes there was moved by others
+    #[arg(long)]
+    bound: bool,
     /// Rest after each pass, in microseconds
     #[arg(long, default_value_t = 0)]
     rest_us: u64,
@@ -56,6 +61,11 @@ fn main() -> anyhow::Result<()> {
     }
     let options = MappingOptions { align_bytes: 2 << 20, ..MappingOptions::default() };
     let memory = Mapping::new(pages * 4096, options).context("cannot map memory")?;
+    if args.bound {
+        let first = nodes.first().context("no node has CPUs")?;
+        let policy = Policy::new(PolicyMode::Bind, NodeMask::from_iter([first.id.0]));
+        set_mempolicy(&policy.with_flags(PolicyFlags::NUMA_BALANCING))?;
+    }
     let huge = args.huge || args.pattern == Pattern::FalseShare;
     memory.advise(0..memory.bytes(), if huge { Advice::HugePage } else { Advice::NoHugePage })?;
 
