@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ace;
+pub mod bare;
 mod program;
 pub mod studies;
 pub mod workloads;

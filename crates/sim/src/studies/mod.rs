@@ -3,6 +3,8 @@
 //! A study uses one hardware preset and one parameter set per workload in all of its rows. A row that does not hold
 //! stays in the table as not holding; `docs/fidelity.md` says why.
 
+mod pikus;
+
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
@@ -142,7 +144,11 @@ pub struct Reproduction {
 /// Every study, in the order of `nodewise sim reproduce all`.
 #[must_use]
 pub fn all() -> Vec<Reproduction> {
-    vec![]
+    vec![Reproduction {
+        name: "pikus",
+        about: "bandwidth and latency across nodes (Pikus's talk on NUMA)",
+        run: pikus::run,
+    }]
 }
 
 /// Runs `work` on each item, `jobs` at a time; the results are in the items' order, whatever finished first.

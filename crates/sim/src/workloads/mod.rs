@@ -1,6 +1,7 @@
 //! The workloads: real algorithms over simulated arrays.
 
 pub mod ace;
+pub mod bandwidth;
 
 use crate::Program;
 
@@ -29,6 +30,6 @@ pub struct Workload {
 /// Every workload, in the order of `nodewise sim list`.
 #[must_use]
 pub fn all() -> Vec<Workload> {
-    let families: [&[Workload]; 1] = [&ace::ALL];
+    let families: [&[Workload]; 2] = [&ace::ALL, &bandwidth::ALL];
     families.concat()
 }
