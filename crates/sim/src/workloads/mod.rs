@@ -2,6 +2,11 @@
 
 pub mod ace;
 pub mod bandwidth;
+mod facerec;
+mod metis;
+mod nas;
+mod phases;
+mod streamcluster;
 
 use crate::Program;
 
@@ -30,6 +35,52 @@ pub struct Workload {
 /// Every workload, in the order of `nodewise sim list`.
 #[must_use]
 pub fn all() -> Vec<Workload> {
-    let families: [&[Workload]; 2] = [&ace::ALL, &bandwidth::ALL];
+    let families: [&[Workload]; 6] =
+        [&ace::ALL, &bandwidth::ALL, &streamcluster::ALL, &metis::ALL, &facerec::ALL, &nas::ALL];
     families.concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Those of algorithms in phases.
+    fn phased() -> Vec<Workload> {
+        all().into_iter().skip(ace::ALL.len() + bandwidth::ALL.len()).collect()
+    }
+
+    #[test]
+    fn results_are_right_with_any_number_of_threads() {
+        for workload in phased() {
+            for threads in [1, 3, 16] {
+                let mut program = (workload.build)(Parameters { threads, scale: 0.0005, seed: 5 });
+                assert_eq!(program.threads(), threads);
+                let references = phases::run(&mut *program);
+                assert!(references > 0);
+                program.check().unwrap_or_else(|error| panic!("{} of {threads}: {error}", workload.name));
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_distinct() {
+        let mut names: Vec<_> = all().iter().map(|workload| workload.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all().len());
+    }
+
+    /// Prints each program's size and references at a scale.
+    #[test]
+    #[ignore = "calibration, read by a person"]
+    fn sizes() {
+        let scale = std::env::var("SCALE").map_or(0.01, |scale| scale.parse().unwrap());
+        for workload in phased() {
+            let mut program = (workload.build)(Parameters { threads: 16, scale, seed: 1 });
+            let bytes: u64 = program.areas().iter().map(|area| area.bytes).sum();
+            let references = phases::run(&mut *program);
+            let (mib, millions) = (bytes as f64 / f64::from(1 << 20), references as f64 / 1e6);
+            println!("{:15} {mib:9.1} MiB {millions:9.2} M references", workload.name);
+        }
+    }
 }
