@@ -3,6 +3,7 @@
 //! A study uses one hardware preset and one parameter set per workload in all of its rows. A row that does not hold
 //! stays in the table as not holding; `docs/fidelity.md` says why.
 
+mod ace;
 mod pikus;
 
 use std::fmt;
@@ -144,11 +145,18 @@ pub struct Reproduction {
 /// Every study, in the order of `nodewise sim reproduce all`.
 #[must_use]
 pub fn all() -> Vec<Reproduction> {
-    vec![Reproduction {
-        name: "pikus",
-        about: "bandwidth and latency across nodes (Pikus's talk on NUMA)",
-        run: pikus::run,
-    }]
+    vec![
+        Reproduction {
+            name: "ace",
+            about: "alpha, beta and gamma of eight programs, and the overhead (Bolosky, Fitzgerald, Scott 1989)",
+            run: ace::study,
+        },
+        Reproduction {
+            name: "pikus",
+            about: "bandwidth and latency across nodes (Pikus's talk on NUMA)",
+            run: pikus::run,
+        },
+    ]
 }
 
 /// Runs `work` on each item, `jobs` at a time; the results are in the items' order, whatever finished first.

@@ -1,9 +1,11 @@
 //! Primes1: an odd number is prime if no odd number up to its square root divides it.
+//!
+//! The paper gives Primes2 an output vector and Primes3 a vector of results, and none to Primes1: here it counts primes.
 
 use super::shared::{Counter, Stack, check_primes};
 use super::{DIVIDE, scaled};
 use crate::workloads::Parameters;
-use crate::{Area, Array, Program, Progress, Role, Space, Trace};
+use crate::{Area, Program, Progress, Space, Trace};
 
 const LIMIT: u64 = 10_000_000;
 /// Odd numbers handed out at a time.
@@ -16,7 +18,8 @@ const PIECE: usize = 1000;
 struct Primes1 {
     areas: Vec<Area>,
     limit: u32,
-    output: Array<u32>,
+    /// The primes, for the check; the program itself keeps only their number.
+    primes: Vec<u32>,
     found: Counter,
     work: Counter,
     stacks: Vec<Stack>,
@@ -27,24 +30,18 @@ struct Primes1 {
 pub fn build(parameters: Parameters) -> Box<dyn Program> {
     let limit = scaled(LIMIT, parameters, 1000) as u32;
     let mut space = Space::new();
-    let output = space.array("output", vec![0; output_words(limit)], Role::WriteShared);
     let found = Counter::new(&mut space, "found");
     let work = Counter::new(&mut space, "work");
     let stacks = (0..parameters.threads).map(|thread| Stack::new(&mut space, thread)).collect();
     Box::new(Primes1 {
         areas: space.into_areas(),
         limit,
-        output,
+        primes: Vec::new(),
         found,
         work,
         stacks,
         portions: vec![(0, 0); parameters.threads],
     })
-}
-
-/// Room for every prime up to `limit`, and some more: no more than 1.26 n / ln n (Rosser and Schoenfeld).
-pub(super) fn output_words(limit: u32) -> usize {
-    (1.26 * f64::from(limit) / f64::from(limit).ln()).ceil() as usize
 }
 
 impl Primes1 {
@@ -66,8 +63,8 @@ impl Primes1 {
             }
         }
         if prime {
-            let place = self.found.take(1, u32::MAX, trace);
-            self.output.write(place as usize, candidate, trace);
+            self.found.take(1, u32::MAX, trace);
+            self.primes.push(candidate);
         }
         divisions
     }
@@ -102,6 +99,9 @@ impl Program for Primes1 {
     }
 
     fn check(&self) -> Result<(), String> {
-        check_primes(&self.output.values()[..self.found.value() as usize], self.limit)
+        if self.found.value() as usize != self.primes.len() {
+            return Err(format!("{} primes counted, and {} found", self.found.value(), self.primes.len()));
+        }
+        check_primes(&self.primes, self.limit)
     }
 }

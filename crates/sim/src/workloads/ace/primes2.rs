@@ -3,8 +3,7 @@
 //! The primes found so far are the shared output vector. Before tuning it was also where divisors were fetched from; then
 //! each thread copied them into a private vector (paper, section 4.2).
 
-use super::primes1::output_words;
-use super::shared::{Counter, Stack, check_primes, primes_to, square_root};
+use super::shared::{Counter, Stack, check_primes, output_words, primes_to, square_root};
 use super::{DIVIDE, scaled};
 use crate::workloads::Parameters;
 use crate::{Area, Array, Program, Progress, Role, Space, Trace};

@@ -1,8 +1,7 @@
 //! Primes3: a sieve of Eratosthenes in a bit vector that all threads share, scanned into a vector of integers.
 
-use super::primes1::output_words;
 use super::scaled;
-use super::shared::{Counter, check_primes, square_root};
+use super::shared::{Counter, check_primes, output_words, square_root};
 use crate::workloads::Parameters;
 use crate::{Area, Array, Program, Progress, Role, Space, Trace};
 

@@ -89,3 +89,8 @@ pub fn square_root(number: u32) -> u32 {
     // Exact: a f64 holds every u32, and its root is rounded correctly.
     f64::from(number).sqrt() as u32
 }
+
+/// Room for every prime up to `limit`, and some more: no more than 1.26 n / ln n (Rosser and Schoenfeld).
+pub fn output_words(limit: u32) -> usize {
+    (1.26 * f64::from(limit) / f64::from(limit).ln()).ceil() as usize
+}

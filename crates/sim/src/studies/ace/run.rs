@@ -1,0 +1,272 @@
+//! Programs on the ACE: the NUMA manager's page faults, and nothing else of an operating system.
+//!
+//! The paper's times are user and system time, a page at a time, on a machine without caches, so this needs none of
+//! the general OS model: no virtual memory areas, no scheduler, no memory pressure.
+
+use nodewise_hardware::{Hardware, Preset};
+
+use crate::ace::{Actions, Location, Page, Policy, State};
+use crate::{Area, Op, Program, Progress, Role, Trace};
+
+const PAGE_SHIFT: u32 = 12;
+const PAGE_BYTES: u64 = 1 << PAGE_SHIFT;
+const PAGE_WORDS: f64 = 1024.0;
+
+/// How far a thread may run ahead of the one that is furthest behind, on its own memory. References over the bus and
+/// faults come in the order of their times.
+const SLACK_PS: u64 = 50_000_000;
+
+/// What the kernel's work takes, besides the words it moves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Costs {
+    /// A page fault through Mach's machine-independent VM system and `pmap_enter`. The paper does not print it: estimated
+    /// from Table 4 as `docs/fidelity.md` tells.
+    pub fault_us: f64,
+    /// Dropping the mappings of a page on one node.
+    pub shootdown_us: f64,
+}
+
+impl Default for Costs {
+    fn default() -> Costs {
+        Costs { fault_us: 1000.0, shootdown_us: 100.0 }
+    }
+}
+
+/// What a run took, in seconds over all threads, as time(1) gives it; waiting at barriers is in neither.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Times {
+    /// In the program.
+    pub user_s: f64,
+    /// In the kernel.
+    pub system_s: f64,
+    /// Page faults.
+    pub faults: u64,
+    /// Pages copied into a local memory or back.
+    pub copies: u64,
+    /// References made.
+    pub references: u64,
+}
+
+/// A machine with a program on it: thread i on processor i.
+pub struct Run<'a> {
+    hardware: Hardware,
+    program: &'a mut dyn Program,
+    policy: Policy,
+    pages: Vec<(Page, Role)>,
+    base: u64,
+    global: usize,
+    fault_ps: u64,
+    shootdown_ps: u64,
+    /// Filling a page with zeros.
+    fill_local_ps: u64,
+    fill_global_ps: u64,
+    user_ps: u64,
+    system_ps: u64,
+    faults: u64,
+    copies: u64,
+    references: u64,
+}
+
+/// Ends of the roles' areas and of the pages in between.
+fn pages_of(areas: &[Area]) -> (u64, Vec<(Page, Role)>) {
+    let base = areas.first().map_or(0, |area| area.base);
+    let end = areas.last().map_or(0, |area| area.base + area.bytes);
+    let mut pages = vec![(Page::default(), Role::Unknown); (end - base).div_ceil(PAGE_BYTES) as usize];
+    for area in areas {
+        let first = ((area.base - base) >> PAGE_SHIFT) as usize;
+        let last = (area.base + area.bytes - base).div_ceil(PAGE_BYTES) as usize;
+        pages[first..last].iter_mut().for_each(|page| page.1 = area.role);
+    }
+    (base, pages)
+}
+
+struct Thread {
+    trace: Trace,
+    /// Operations of the trace already executed.
+    done: usize,
+    progress: Progress,
+}
+
+impl<'a> Run<'a> {
+    /// Puts a program on a machine that has no caches and whose last node is the global memory.
+    pub fn new(
+        preset: &Preset,
+        program: &'a mut dyn Program,
+        policy: Policy,
+        costs: Costs,
+    ) -> Result<Run<'a>, String> {
+        let Some(uncached) = preset.uncached else {
+            return Err(format!("{}: the ACE study needs a machine without caches", preset.name));
+        };
+        let global = preset.nodes.len() - 1;
+        if preset.nodes[global].cores > 0 || preset.nodes[..global].iter().any(|node| node.cores != 1) {
+            return Err(format!(
+                "{}: the ACE study needs nodes of one processor, and a last one of none",
+                preset.name
+            ));
+        }
+        if program.threads() > global {
+            return Err(format!("{} threads on {global} processors", program.threads()));
+        }
+        let (base, pages) = pages_of(program.areas());
+        let page_ps = |ns: f64| (PAGE_WORDS * ns * 1000.0) as u64;
+        Ok(Run {
+            hardware: Hardware::new(preset),
+            program,
+            policy,
+            pages,
+            base,
+            global,
+            fault_ps: (costs.fault_us * 1e6) as u64,
+            shootdown_ps: (costs.shootdown_us * 1e6) as u64,
+            fill_local_ps: page_ps(uncached.local_store_ns),
+            fill_global_ps: page_ps(uncached.global_store_ns),
+            user_ps: 0,
+            system_ps: 0,
+            faults: 0,
+            copies: 0,
+            references: 0,
+        })
+    }
+
+    /// Runs the program to its end and checks its result.
+    pub fn finish(mut self) -> Result<Times, String> {
+        let mut threads: Vec<Thread> = (0..self.program.threads())
+            .map(|_| Thread { trace: Trace::default(), done: 0, progress: Progress::Running })
+            .collect();
+        // Times of the threads that can run.
+        let mut times = vec![0; threads.len()];
+        loop {
+            let (mut core, mut least, mut second) = (usize::MAX, u64::MAX, u64::MAX);
+            for (candidate, &time) in times.iter().enumerate() {
+                if time < least {
+                    (core, least, second) = (candidate, time, least);
+                } else {
+                    second = second.min(time);
+                }
+            }
+            if core == usize::MAX {
+                if !self.release(&mut threads, &mut times) {
+                    break;
+                }
+                continue;
+            }
+            let can_run = self.turn(core, &mut threads[core], second);
+            times[core] = if can_run { self.hardware.clock(core) } else { u64::MAX };
+        }
+        self.program.check()?;
+        Ok(Times {
+            user_s: self.user_ps as f64 / 1e12,
+            system_s: self.system_ps as f64 / 1e12,
+            faults: self.faults,
+            copies: self.copies,
+            references: self.references,
+        })
+    }
+
+    /// Runs the thread that is furthest behind until it is ahead of the next, whose time is `second`. False if it is at a
+    /// barrier or at its end.
+    fn turn(&mut self, core: usize, thread: &mut Thread, second: u64) -> bool {
+        loop {
+            if thread.done < thread.trace.words().len() {
+                let before = thread.done;
+                thread.done = self.execute(core, &mut thread.trace, before, second);
+                if thread.done < thread.trace.words().len() {
+                    return true;
+                }
+            }
+            if thread.progress != Progress::Running {
+                return false;
+            }
+            if self.hardware.clock(core) > second {
+                return true;
+            }
+            thread.trace.clear();
+            thread.done = 0;
+            thread.progress = self.program.advance(core, &mut thread.trace);
+        }
+    }
+
+    /// Lets everyone past the barrier, from the time the last one came; false if no one waits.
+    fn release(&mut self, threads: &mut [Thread], times: &mut [u64]) -> bool {
+        let waits = |thread: &Thread| thread.progress == Progress::Barrier;
+        let waiting: Vec<usize> = (0..threads.len()).filter(|&core| waits(&threads[core])).collect();
+        let last = waiting.iter().map(|&core| self.hardware.clock(core)).max();
+        for &core in &waiting {
+            self.hardware.set_clock(core, last.unwrap_or(0));
+            threads[core].progress = Progress::Running;
+            times[core] = self.hardware.clock(core);
+        }
+        !waiting.is_empty()
+    }
+
+    /// Executes operations from `first` on, until one has to wait for the thread whose time is `second`; gives how many of
+    /// the trace are done then.
+    fn execute(&mut self, core: usize, trace: &mut Trace, first: usize, second: u64) -> usize {
+        let words = trace.words();
+        let mut done = first;
+        // Faults move the clock too; they are not user time.
+        let (start, system) = (self.hardware.clock(core), self.system_ps);
+        let ahead = second.saturating_add(SLACK_PS);
+        while done < words.len() {
+            let (address, instructions, write) = match Op::decode(words[done]) {
+                Op::Read { address, instructions } | Op::Chase { address, instructions } => {
+                    (address, instructions, false)
+                }
+                Op::Write { address, instructions } => (address, instructions, true),
+                Op::Compute { instructions } => {
+                    self.hardware.execute(core, instructions);
+                    done += 1;
+                    continue;
+                }
+            };
+            let page = ((address - self.base) >> PAGE_SHIFT) as usize;
+            let mut location = self.pages[page].0.place(core, write);
+            let limit = if location == Some(Location::Local) { ahead } else { second };
+            if self.hardware.clock(core) > limit {
+                break;
+            }
+            done += 1;
+            if instructions > 0 {
+                self.hardware.execute(core, instructions);
+            }
+            if location.is_none() {
+                location = Some(self.fault(core, page, write));
+            }
+            let home = if location == Some(Location::Local) { core } else { self.global };
+            self.references += 1;
+            if write {
+                self.hardware.write(core, address, home);
+            } else {
+                self.hardware.read(core, address, home);
+            }
+        }
+        self.user_ps += self.hardware.clock(core) - start - (self.system_ps - system);
+        done
+    }
+
+    /// Handles a fault, in the time of the processor that has it; where the page is then.
+    #[cold]
+    fn fault(&mut self, core: usize, page: usize, write: bool) -> Location {
+        let at = self.hardware.clock(core);
+        let (page, role) = &mut self.pages[page];
+        let location = self.policy.location(page, *role);
+        let Actions { sync, flush, unmap, copy, fill } = page.fault(core, write, location, self.policy.count);
+        let mut done = at + self.fault_ps + u64::from((flush | unmap).count_ones()) * self.shootdown_ps;
+        if let Some(owner) = sync {
+            done = self.hardware.copy_page(done, owner, self.global, PAGE_BYTES);
+            self.copies += 1;
+        }
+        if copy {
+            done = self.hardware.copy_page(done, self.global, core, PAGE_BYTES);
+            self.copies += 1;
+        }
+        if fill {
+            done += if location == Location::Local { self.fill_local_ps } else { self.fill_global_ps };
+        }
+        self.hardware.set_clock(core, done);
+        self.system_ps += self.hardware.clock(core) - at;
+        self.faults += 1;
+        if page.state() == State::GlobalWritable { Location::Global } else { Location::Local }
+    }
+}
