@@ -3,7 +3,7 @@
 //! The paper's times are user and system time, a page at a time, on a machine without caches, so this needs none of
 //! the general OS model: no virtual memory areas, no scheduler, no memory pressure.
 
-use nodewise_hardware::{Hardware, Preset};
+use nodewise_hardware::{Hardware, Preset, Uncached};
 
 use crate::ace::{Actions, Location, Page, Policy, State};
 use crate::{Area, Op, Program, Progress, Role, Trace};
@@ -55,6 +55,7 @@ pub struct Run<'a> {
     pages: Vec<(Page, Role)>,
     base: u64,
     global: usize,
+    uncached: Uncached,
     fault_ps: u64,
     shootdown_ps: u64,
     /// Filling a page with zeros.
@@ -84,6 +85,8 @@ struct Thread {
     trace: Trace,
     /// Operations of the trace already executed.
     done: usize,
+    /// Whether the instructions before the next one's reference are executed already.
+    computed: bool,
     progress: Progress,
 }
 
@@ -117,6 +120,7 @@ impl<'a> Run<'a> {
             pages,
             base,
             global,
+            uncached,
             fault_ps: (costs.fault_us * 1e6) as u64,
             shootdown_ps: (costs.shootdown_us * 1e6) as u64,
             fill_local_ps: page_ps(uncached.local_store_ns),
@@ -132,7 +136,12 @@ impl<'a> Run<'a> {
     /// Runs the program to its end and checks its result.
     pub fn finish(mut self) -> Result<Times, String> {
         let mut threads: Vec<Thread> = (0..self.program.threads())
-            .map(|_| Thread { trace: Trace::default(), done: 0, progress: Progress::Running })
+            .map(|_| Thread {
+                trace: Trace::default(),
+                done: 0,
+                computed: false,
+                progress: Progress::Running,
+            })
             .collect();
         // Times of the threads that can run.
         let mut times = vec![0; threads.len()];
@@ -168,12 +177,8 @@ impl<'a> Run<'a> {
     /// barrier or at its end.
     fn turn(&mut self, core: usize, thread: &mut Thread, second: u64) -> bool {
         loop {
-            if thread.done < thread.trace.words().len() {
-                let before = thread.done;
-                thread.done = self.execute(core, &mut thread.trace, before, second);
-                if thread.done < thread.trace.words().len() {
-                    return true;
-                }
+            if !self.execute(core, thread, second) {
+                return true;
             }
             if thread.progress != Progress::Running {
                 return false;
@@ -200,41 +205,46 @@ impl<'a> Run<'a> {
         !waiting.is_empty()
     }
 
-    /// Executes operations from `first` on, until one has to wait for the thread whose time is `second`; gives how many of
-    /// the trace are done then.
-    fn execute(&mut self, core: usize, trace: &mut Trace, first: usize, second: u64) -> usize {
-        let words = trace.words();
-        let mut done = first;
+    /// Executes operations of the trace until one has to wait for the thread whose time is `second`; true if none had to.
+    fn execute(&mut self, core: usize, thread: &mut Thread, second: u64) -> bool {
+        let words = thread.trace.words();
         // Faults move the clock too; they are not user time.
         let (start, system) = (self.hardware.clock(core), self.system_ps);
         let ahead = second.saturating_add(SLACK_PS);
-        while done < words.len() {
-            let (address, instructions, write) = match Op::decode(words[done]) {
+        while thread.done < words.len() {
+            let (address, instructions, write) = match Op::decode(words[thread.done]) {
                 Op::Read { address, instructions } | Op::Chase { address, instructions } => {
                     (address, instructions, false)
                 }
                 Op::Write { address, instructions } => (address, instructions, true),
                 Op::Compute { instructions } => {
                     self.hardware.execute(core, instructions);
-                    done += 1;
+                    thread.done += 1;
                     continue;
                 }
             };
+            if instructions > 0 && !thread.computed {
+                self.hardware.execute(core, instructions);
+            }
+            thread.computed = true;
             let page = ((address - self.base) >> PAGE_SHIFT) as usize;
-            let mut location = self.pages[page].0.place(core, write);
+            let location = self.pages[page].0.place(core, write);
             let limit = if location == Some(Location::Local) { ahead } else { second };
             if self.hardware.clock(core) > limit {
                 break;
             }
-            done += 1;
-            if instructions > 0 {
-                self.hardware.execute(core, instructions);
-            }
+            thread.done += 1;
+            thread.computed = false;
+            self.references += 1;
             if location.is_none() {
-                location = Some(self.fault(core, page, write));
+                // The reference that faulted is completed in any case, or two nodes might take a page from each other for
+                // ever (section 2.1). It must not hold the bus for those whose time is before the fault's end.
+                let location = self.fault(core, page, write);
+                let ps = self.uncontended_ps(location, write);
+                self.hardware.set_clock(core, self.hardware.clock(core) + ps);
+                continue;
             }
             let home = if location == Some(Location::Local) { core } else { self.global };
-            self.references += 1;
             if write {
                 self.hardware.write(core, address, home);
             } else {
@@ -242,7 +252,17 @@ impl<'a> Run<'a> {
             }
         }
         self.user_ps += self.hardware.clock(core) - start - (self.system_ps - system);
-        done
+        thread.done == words.len()
+    }
+
+    fn uncontended_ps(&self, location: Location, write: bool) -> u64 {
+        let ns = match (location, write) {
+            (Location::Local, false) => self.uncached.local_fetch_ns,
+            (Location::Local, true) => self.uncached.local_store_ns,
+            (Location::Global, false) => self.uncached.global_fetch_ns,
+            (Location::Global, true) => self.uncached.global_store_ns,
+        };
+        (ns * 1000.0) as u64
     }
 
     /// Handles a fault, in the time of the processor that has it; where the page is then.

@@ -1,7 +1,7 @@
 //! Primes3: a sieve of Eratosthenes in a bit vector that all threads share, scanned into a vector of integers.
 
 use super::scaled;
-use super::shared::{Counter, check_primes, output_words, square_root};
+use super::shared::{Counter, Stack, check_primes, output_words, square_root};
 use crate::workloads::Parameters;
 use crate::{Area, Array, Program, Progress, Role, Space, Trace};
 
@@ -12,8 +12,10 @@ const MARK: u64 = 4;
 const SCAN: u64 = 9;
 /// Marks in a piece.
 const PIECE: usize = 1000;
-/// Words of the bit vector scanned at a time.
-const SCANNED: u32 = 32;
+/// Words of the bit vector scanned at a time: about a page of primes.
+const SCANNED: u32 = 256;
+/// Words that the function which stores a prime saves on the stack and fetches again: its link, and what it uses.
+const SAVED: u64 = 2;
 
 struct Primes3 {
     areas: Vec<Area>,
@@ -25,6 +27,7 @@ struct Primes3 {
     sieved: Counter,
     scanned: Counter,
     found: Counter,
+    stacks: Vec<Stack>,
     threads: Vec<Step>,
 }
 
@@ -49,6 +52,7 @@ pub fn build(parameters: Parameters) -> Box<dyn Program> {
     let sieved = Counter::new(&mut space, "sieved");
     let scanned = Counter::new(&mut space, "scanned");
     let found = Counter::new(&mut space, "found");
+    let stacks = (0..parameters.threads).map(|thread| Stack::new(&mut space, thread)).collect();
     Box::new(Primes3 {
         areas: space.into_areas(),
         limit,
@@ -57,6 +61,7 @@ pub fn build(parameters: Parameters) -> Box<dyn Program> {
         sieved,
         scanned,
         found,
+        stacks,
         threads: vec![Step::Choose; parameters.threads],
     })
 }
@@ -98,7 +103,7 @@ impl Primes3 {
     }
 
     /// Scans some words into the output; false if none were left.
-    fn scan(&mut self, trace: &mut Trace) -> bool {
+    fn scan(&mut self, thread: usize, trace: &mut Trace) -> bool {
         let words = self.composite.values().len() as u32;
         let first = self.scanned.take(SCANNED, words, trace);
         if first >= words {
@@ -118,7 +123,9 @@ impl Primes3 {
         }
         let place = self.found.take(primes.len() as u32, u32::MAX, trace) as usize;
         for (place, prime) in (place..).zip(primes) {
+            (0..SAVED).for_each(|word| self.stacks[thread].store(word, trace));
             self.output.write(place, prime, trace);
+            (0..SAVED).for_each(|word| self.stacks[thread].fetch(word, trace));
         }
         true
     }
@@ -134,21 +141,23 @@ impl Program for Primes3 {
     }
 
     fn advance(&mut self, thread: usize, trace: &mut Trace) -> Progress {
-        let step = self.threads[thread];
-        match step {
-            Step::Choose => {
-                let Some(step) = self.choose(trace) else {
-                    self.threads[thread] = Step::Scan;
-                    return Progress::Barrier;
-                };
-                self.threads[thread] = step;
+        let mut step = self.threads[thread];
+        if let Step::Choose = step {
+            // The first multiples are marked in the same piece, before another thread looks for its prime among them.
+            step = self.choose(trace).unwrap_or(Step::Scan);
+            self.threads[thread] = step;
+            if let Step::Scan = step {
+                return Progress::Barrier;
             }
+        }
+        match step {
+            Step::Choose => {}
             Step::Mark { bit, step } => {
                 let bit = self.mark(bit, step, trace);
                 self.threads[thread] =
                     if bit < bits(self.limit) { Step::Mark { bit, step } } else { Step::Choose };
             }
-            Step::Scan if self.scan(trace) => {}
+            Step::Scan if self.scan(thread, trace) => {}
             Step::Scan => return Progress::Finished,
         }
         Progress::Running
