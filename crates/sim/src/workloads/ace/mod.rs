@@ -17,7 +17,7 @@ mod shared;
 
 use super::{Parameters, Workload};
 
-/// What an instruction takes on preset `ace-7`, a cycle and a half of the ROMP-C. The paper does not print it; only its
+/// What an instruction takes on preset `ace-7`, two and a half cycles of the ROMP-C. The paper does not print it; only its
 /// products with the counts below enter any result.
 #[cfg(test)]
 const INSTRUCTION_NS: u64 = 250;
