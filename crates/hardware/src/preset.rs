@@ -511,7 +511,7 @@ mod tests {
     fn what_cannot_be_is_refused_with_place_and_reason() {
         let text = Preset::text("opteron-8385-4n").unwrap();
         let line = |part: &str| text[..text.find(part).unwrap()].lines().count() + 1;
-        let no_bandwidth = refusal(&text.replacen("gb_per_s = 4.0", "gb_per_s = 0.0", 1));
+        let no_bandwidth = refusal(&text.replacen("gb_per_s = 2.45", "gb_per_s = 0.0", 1));
         let place = line("[[link]]");
         assert_eq!(
             no_bandwidth,
