@@ -13,6 +13,7 @@ struct Column {
     on_node_0: f64,
     latency_cycles: f64,
     link_use: f64,
+    ipc: f64,
 }
 
 const COLUMNS: [Column; 4] = [
@@ -23,6 +24,7 @@ const COLUMNS: [Column; 4] = [
         on_node_0: 0.25,
         latency_cycles: 476.0,
         link_use: 0.59,
+        ipc: 0.29,
     },
     Column {
         name: "Streamcluster first-touch",
@@ -31,6 +33,7 @@ const COLUMNS: [Column; 4] = [
         on_node_0: 0.89,
         latency_cycles: 1197.0,
         link_use: 0.33,
+        ipc: 0.15,
     },
     Column {
         name: "PCA interleaved",
@@ -39,6 +42,7 @@ const COLUMNS: [Column; 4] = [
         on_node_0: 0.25,
         latency_cycles: 465.0,
         link_use: 0.48,
+        ipc: 0.52,
     },
     Column {
         name: "PCA first-touch",
@@ -47,6 +51,7 @@ const COLUMNS: [Column; 4] = [
         on_node_0: 0.74,
         latency_cycles: 660.0,
         link_use: 0.31,
+        ipc: 0.36,
     },
 ];
 
@@ -96,6 +101,7 @@ fn latencies_and_link_use_of_the_article_come_out() {
         if column.name != "PCA first-touch" {
             assert!((latency / column.latency_cycles - 1.0).abs() < 0.15, "{seen}");
         }
-        assert!((link_use - column.link_use).abs() < 0.08, "{seen}");
+        // At the article's speed: this stream's is up to 14 % lower.
+        assert!((link_use / ipc * column.ipc - column.link_use).abs() < 0.05, "{seen}");
     }
 }
