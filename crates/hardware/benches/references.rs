@@ -45,7 +45,20 @@ fn mixed(hw: &mut Hardware, core: usize, position: &mut u64, random: &mut Random
     }
 }
 
-/// The worst: every reference misses everywhere and goes through controllers, half of them writes.
+/// Nothing but misses, line after line of the thread's own memory, every fourth a write.
+fn streaming(hw: &mut Hardware, core: usize, position: &mut u64, _: &mut Random) {
+    for step in 0..TURN {
+        *position = (*position + 64) % OWN;
+        let address = ((core as u64 + 1) << 32) + *position;
+        if step % 4 == 0 {
+            hw.write(core, address, core / 4);
+        } else {
+            hw.read(core, address, core / 4);
+        }
+    }
+}
+
+/// The worst, for the simulator's own caches too: reads and writes anywhere in 1 GiB, by all.
 fn all_miss(hw: &mut Hardware, core: usize, _: &mut u64, random: &mut Random) {
     for step in 0..TURN {
         let address = random.next() % (1 << 30) & !63;
@@ -64,7 +77,7 @@ fn references(c: &mut Criterion) {
     let preset = Preset::named("opteron-8385-4n").unwrap();
     let mut group = c.benchmark_group("references");
     group.throughput(Throughput::Elements(TURN * TURNS)).sample_size(10);
-    for (name, turn) in [("mixed", mixed as Turn), ("all-miss", all_miss)] {
+    for (name, turn) in [("mixed", mixed as Turn), ("streaming", streaming), ("all-miss", all_miss)] {
         let mut hw = Hardware::new(&preset);
         let mut random = Random(1);
         let mut positions = [0; 16];

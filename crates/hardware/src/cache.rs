@@ -4,18 +4,20 @@
 pub(crate) const WRITABLE: u64 = 1;
 /// The line differs from memory.
 pub(crate) const DIRTY: u64 = 2;
-const VALID: u64 = 4;
 const HOME_SHIFT: u32 = 4;
 const LINE_SHIFT: u32 = 8;
 
 /// A line in a cache: its number, its home node, its state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry(u64);
+
+/// A place without a line: no address has this line number.
+const EMPTY: Entry = Entry(u64::MAX);
 
 impl Entry {
     #[inline]
     pub fn new(line: u64, home: usize, state: u64) -> Entry {
-        Entry(line << LINE_SHIFT | (home as u64) << HOME_SHIFT | VALID | state)
+        Entry(line << LINE_SHIFT | (home as u64) << HOME_SHIFT | state)
     }
 
     #[inline]
@@ -45,7 +47,7 @@ impl Entry {
 
     #[inline]
     fn holds(self, line: u64) -> bool {
-        self.0 >> LINE_SHIFT == line && self.0 & VALID != 0
+        self.0 >> LINE_SHIFT == line
     }
 }
 
@@ -63,7 +65,7 @@ impl Tags {
     /// An empty cache of at least one set.
     pub fn new(lines: u64, ways: usize, with_sharers: bool) -> Tags {
         let sets = (lines / ways as u64).max(1);
-        let entries = vec![Entry::default(); sets as usize * ways];
+        let entries = vec![EMPTY; sets as usize * ways];
         let sharers = if with_sharers { vec![0; entries.len()] } else { Vec::new() };
         Tags { sets, ways, entries, sharers }
     }
@@ -131,7 +133,7 @@ impl Tags {
             set.copy_within(0..self.ways - 1, 1);
             set[0] = sharers;
         }
-        victim.has(VALID).then_some((victim, victim_sharers))
+        (victim != EMPTY).then_some((victim, victim_sharers))
     }
 
     /// Takes a line out.
@@ -142,7 +144,7 @@ impl Tags {
         let entry = self.entries[first + at];
         // The hole goes to the end of the set, where it is filled first.
         self.entries[first + at..first + self.ways].rotate_left(1);
-        self.entries[first + self.ways - 1] = Entry::default();
+        self.entries[first + self.ways - 1] = EMPTY;
         let mut sharers = 0;
         if !self.sharers.is_empty() {
             self.sharers[first + at..first + self.ways].rotate_left(1);
@@ -154,7 +156,7 @@ impl Tags {
     /// All lines in it.
     #[cfg(test)]
     pub fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
-        self.entries.iter().copied().filter(|entry| entry.has(VALID))
+        self.entries.iter().copied().filter(|&entry| entry != EMPTY)
     }
 }
 

@@ -76,6 +76,12 @@ impl Holders {
         (self.0 & MODIFIED != 0).then_some(self.0.trailing_zeros() as usize)
     }
 
+    /// Whether a node holds it.
+    #[inline]
+    pub fn has(self, node: usize) -> bool {
+        self.0 & 1 << node != 0
+    }
+
     /// Whether none holds it.
     #[inline]
     pub fn is_empty(self) -> bool {

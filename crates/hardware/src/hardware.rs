@@ -379,7 +379,10 @@ impl Hardware {
     ) -> (Source, u64) {
         let bit = 1 << (core - self.first_core[node]);
         let llc_ps = at_ps + self.timing.llc;
-        if let Some(entry) = self.llcs[node].touch(line) {
+        let holders = self.directory.get(line);
+        // The directory is exact, and asking it is cheaper than searching a set for nothing.
+        let held = if holders.has(node) { self.llcs[node].touch(line) } else { None };
+        if let Some(entry) = held {
             let before = *entry;
             match kind {
                 Kind::Read => entry.clear(WRITABLE),
@@ -407,7 +410,6 @@ impl Hardware {
             return (Source::Llc, done_ps);
         }
         self.counters.llc_misses[node] += 1;
-        let holders = self.directory.get(line);
         let (source, mut done_ps) = match holders.modifier() {
             Some(owner) => (Source::RemoteLlc, self.remote_llc(at_ps, node, owner, line, kind)),
             None => self.memory(at_ps, node, home),
