@@ -139,7 +139,7 @@ measure kernel; measure nodewise; true
 
 /// The program of this crate, whose first thread touched everything and whose four threads each use a quarter.
 const PRIVATE: &str = "
-program='private --mebibytes 64 --seconds 30'
+program=\"private $options --mebibytes 64 --seconds 30\"
 $WORKLOAD $program --report kernel.moments
 $NODEWISE run --json json --log log -- $WORKLOAD $program --report nodewise.moments 2>err || cat err >&2
 ";
@@ -168,10 +168,12 @@ fn follow(programs: &Programs, program: &str, script: &str, needs: &[&str]) -> a
     each.into_iter().collect()
 }
 
-/// 64 MiB that one thread touched and four use, by the kernel's balancing, then under Nodewise. Kernel CPU time is counted from
-/// the program's start.
-pub fn private(programs: &Programs) -> anyhow::Result<Vec<Followed>> {
-    let finished = run(programs, PRIVATE, &[])?;
+/// 64 MiB that one thread touched and four use, by the kernel's balancing, then under Nodewise; bound to the first thread's node or
+/// not. Bound, the kernel moves none of it. Kernel CPU time is counted from the program's start.
+pub fn private(programs: &Programs, bound: bool) -> anyhow::Result<Vec<Followed>> {
+    let options = if bound { "--bound" } else { "" };
+    let finished = run(programs, &format!("options={options}\n{PRIVATE}"), &[])?;
+    let program = format!("workload private {options}");
     let moment = |p: Placement| Moment {
         seconds: p.seconds,
         local_percent: p.local_percent_min,
@@ -180,8 +182,8 @@ pub fn private(programs: &Programs) -> anyhow::Result<Vec<Followed>> {
     };
     let moments = |file: &str| Ok(finished.placements(file)?.into_iter().map(moment).collect());
     let each = PLACERS.map(|placer| {
-        Followed::of(&finished, "workload private", placer, moments)
-            .with_context(|| format!("workload private, {placer}: {}", finished.stderr))
+        Followed::of(&finished, program.trim_end(), placer, moments)
+            .with_context(|| format!("{program}, {placer}: {}", finished.stderr))
     });
     each.into_iter().collect()
 }

@@ -16,7 +16,8 @@ struct Args {
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let programs = Programs::build()?;
-    let mut followed = private(&programs)?;
+    let mut followed = private(&programs, false)?;
+    followed.extend(private(&programs, true)?);
     followed.extend(redis(&programs)?);
     followed.extend(stress_ng(&programs)?);
     if args.json {
