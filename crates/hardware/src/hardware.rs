@@ -1,7 +1,7 @@
 //! The machine: cores that touch memory, in simulated time.
 
 use crate::{
-    Counters, Preset, Uncached,
+    Counters, Preset,
     cache::{DIRTY, Entry, Tags, WRITABLE},
     directory::{Directory, Holders},
     fabric::{Fabric, ps},
@@ -65,9 +65,18 @@ pub struct Hardware {
     line_shift: u32,
     has_llc: bool,
     outstanding_misses: usize,
-    uncached: Option<Uncached>,
+    uncached: Option<Words>,
     /// The first core of each node.
     first_core: Vec<usize>,
+}
+
+/// Access times of a machine without caches, in picoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Words {
+    local_fetch: u64,
+    local_store: u64,
+    global_fetch: u64,
+    global_store: u64,
 }
 
 /// Times in picoseconds.
@@ -145,7 +154,12 @@ impl Hardware {
             line_shift,
             has_llc: preset.llc.is_some(),
             outstanding_misses: preset.core.outstanding_misses,
-            uncached: preset.uncached,
+            uncached: preset.uncached.map(|times| Words {
+                local_fetch: ps(times.local_fetch_ns),
+                local_store: ps(times.local_store_ns),
+                global_fetch: ps(times.global_fetch_ns),
+                global_store: ps(times.global_store_ns),
+            }),
             first_core,
         }
     }
@@ -231,7 +245,7 @@ impl Hardware {
         let at_once = self.outstanding_misses as u64;
         let (mut next_ps, mut done_ps) = (at_ps, at_ps);
         if let Some(uncached) = self.uncached {
-            return at_ps + left * (ps(uncached.global_fetch_ns) + ps(uncached.local_store_ns));
+            return at_ps + left * (uncached.global_fetch + uncached.local_store);
         }
         while left > 0 {
             let lines = left.min(at_once);
@@ -280,7 +294,7 @@ impl Hardware {
 
     fn read_beyond_l1(&mut self, core: usize, line: u64, home: usize) -> Access {
         if let Some(uncached) = self.uncached {
-            return self.word(core, home, uncached.local_fetch_ns, uncached.global_fetch_ns);
+            return self.word(core, home, uncached.local_fetch, uncached.global_fetch);
         }
         let state = &mut self.cores[core];
         if let Some(&mut entry) = state.l2.touch(line) {
@@ -300,7 +314,7 @@ impl Hardware {
 
     fn write_beyond_l1(&mut self, core: usize, line: u64, home: usize) -> Access {
         if let Some(uncached) = self.uncached {
-            return self.word(core, home, uncached.local_store_ns, uncached.global_store_ns);
+            return self.word(core, home, uncached.local_store, uncached.global_store);
         }
         let state = &mut self.cores[core];
         let mut held = false;
@@ -524,17 +538,17 @@ impl Hardware {
     }
 
     /// An access to a word on a machine without caches: the core waits for it.
-    fn word(&mut self, core: usize, home: usize, local_ns: f64, global_ns: f64) -> Access {
+    fn word(&mut self, core: usize, home: usize, local_ps: u64, global_ps: u64) -> Access {
         let state = &mut self.cores[core];
         let node = state.node;
         // The access time is the whole instruction's.
         let at_ps = state.clock - self.timing.instruction;
         let (source, latency_ps) = if node == home {
-            (Source::LocalDram, ps(local_ns))
+            (Source::LocalDram, local_ps)
         } else {
             let hops = self.fabric.hops(node, home) as u8;
             let wait_ps = self.fabric.word(at_ps, node, home, &mut self.counters);
-            (Source::RemoteDram { hops }, ps(global_ns) + wait_ps)
+            (Source::RemoteDram { hops }, global_ps + wait_ps)
         };
         state.clock = at_ps + latency_ps;
         state.ready = state.clock;

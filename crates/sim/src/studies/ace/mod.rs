@@ -96,7 +96,7 @@ const PUBLISHED: [Published; 8] = [
         beta: 0.16,
         gamma: 1.0,
         ratio: 2.0,
-        scale: 0.25,
+        scale: 1.0,
         overhead_percent: Some(0.4),
     },
     Published {
