@@ -68,7 +68,7 @@ pub struct Run<'a> {
     references: u64,
 }
 
-/// Ends of the roles' areas and of the pages in between.
+/// The pages from the first area to the last, with what is said of each, and the first address.
 fn pages_of(areas: &[Area]) -> (u64, Vec<(Page, Role)>) {
     let base = areas.first().map_or(0, |area| area.base);
     let end = areas.last().map_or(0, |area| area.base + area.bytes);
@@ -288,5 +288,74 @@ impl<'a> Run<'a> {
         self.system_ps += self.hardware.clock(core) - at;
         self.faults += 1;
         if page.state() == State::GlobalWritable { Location::Global } else { Location::Local }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workloads::{Parameters, ace};
+
+    fn run(workload: &str, threads: usize, policy: Policy) -> Times {
+        let workload = ace::ALL.iter().find(|candidate| candidate.name == workload).unwrap();
+        let mut program = (workload.build)(Parameters { threads, scale: 0.005, seed: 1 });
+        let preset = Preset::named("ace-7").unwrap();
+        Run::new(&preset, &mut *program, policy, Costs::default()).unwrap().finish().unwrap()
+    }
+
+    /// The user time of one thread is the sum of its instructions' and references' times.
+    #[test]
+    fn a_lone_thread_is_the_closed_form() {
+        for (all_global, fetch_us, store_us) in [(false, 0.65, 0.84), (true, 1.5, 1.4)] {
+            let times = run("gfetch", 1, Policy { all_global, ..Policy::default() });
+            let workload = ace::ALL.iter().find(|workload| workload.name == "gfetch").unwrap();
+            let mut program = (workload.build)(Parameters { threads: 1, scale: 0.005, seed: 1 });
+            let mut expected_us = 0.0;
+            let mut trace = Trace::default();
+            while program.advance(0, &mut trace) != Progress::Finished {
+                expected_us += trace
+                    .ops()
+                    .map(|op| match op {
+                        Op::Read { instructions, .. } | Op::Chase { instructions, .. } => {
+                            instructions as f64 * 0.25 + fetch_us
+                        }
+                        Op::Write { instructions, .. } => instructions as f64 * 0.25 + store_us,
+                        Op::Compute { instructions } => instructions as f64 * 0.25,
+                    })
+                    .sum::<f64>();
+                trace.clear();
+            }
+            let difference = (times.user_s * 1e6 / expected_us - 1.0).abs();
+            assert!(difference < 1e-4, "{} against {} s", times.user_s, expected_us / 1e6);
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_run() {
+        assert_eq!(run("plytrace", 7, Policy::default()), run("plytrace", 7, Policy::default()));
+    }
+
+    #[test]
+    fn pragmas_save_the_moves_before_pinning() {
+        let plain = run("primes3", 7, Policy::default());
+        let told = run("primes3", 7, Policy { pragmas: true, ..Policy::default() });
+        assert!(plain.copies > 0);
+        assert_eq!(told.copies, 0);
+        assert!(told.system_s < plain.system_s);
+    }
+
+    #[test]
+    fn with_more_moves_allowed_pages_are_copied_more_often() {
+        let copies = |moves| run("primes3", 7, Policy { moves, ..Policy::default() }).copies;
+        let counts: Vec<u64> = [0, 1, 4, 16].into_iter().map(copies).collect();
+        assert!(counts.is_sorted() && counts[0] < counts[3], "{counts:?}");
+    }
+
+    #[test]
+    fn a_machine_with_caches_is_refused() {
+        let mut program = (ace::ALL[0].build)(Parameters { threads: 1, scale: 0.01, seed: 1 });
+        let preset = Preset::named("opteron-8385-4n").unwrap();
+        let refused = Run::new(&preset, &mut *program, Policy::default(), Costs::default()).err().unwrap();
+        assert!(refused.contains("opteron-8385-4n"), "{refused}");
     }
 }
