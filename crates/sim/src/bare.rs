@@ -1,5 +1,5 @@
 //! A program on the bare hardware: its pages lie where they are told to, its threads stay on their cores, and no operating
-//! system costs time. For measuring machines.
+//! system costs time but what the caller makes of it. For measuring machines.
 
 use nodewise_hardware::{Counters, Hardware, Preset};
 
@@ -24,14 +24,15 @@ struct Thread {
     after: Progress,
 }
 
-/// Runs a program, thread `i` on `cores[i]` (each its own), with every address on the node that `home` says.
+/// Runs a program, thread `i` on `cores[i]`, with every address on the node that `home` says, which is asked at each access with
+/// the hardware, the core and the address. Threads may share a core if they never run at the same time.
 ///
 /// Fails if the program finds its result wrong.
 pub fn run(
     preset: &Preset,
     program: &mut dyn Program,
     cores: &[usize],
-    home: impl Fn(u64) -> usize,
+    mut home: impl FnMut(&mut Hardware, usize, u64) -> usize,
 ) -> Result<Outcome, String> {
     let mut hardware = Hardware::new(preset);
     let mut threads: Vec<Thread> = cores[..program.threads()]
@@ -78,7 +79,7 @@ pub fn run(
         let words = thread.trace.words();
         let end = (thread.done + TURN).min(words.len());
         for &word in &words[thread.done..end] {
-            perform(&mut hardware, thread.core, Op::decode(word), &home);
+            perform(&mut hardware, thread.core, Op::decode(word), &mut home);
         }
         thread.done = end;
     }
@@ -87,20 +88,28 @@ pub fn run(
     Ok(Outcome { time_ps, counters: hardware.counters().clone() })
 }
 
-fn perform(hardware: &mut Hardware, core: usize, op: Op, home: impl Fn(u64) -> usize) {
+fn perform(
+    hardware: &mut Hardware,
+    core: usize,
+    op: Op,
+    mut home: impl FnMut(&mut Hardware, usize, u64) -> usize,
+) {
     match op {
         Op::Compute { instructions } => hardware.execute(core, instructions),
         Op::Read { address, instructions } => {
             hardware.execute(core, instructions);
-            hardware.read(core, address, home(address));
+            let node = home(hardware, core, address);
+            hardware.read(core, address, node);
         }
         Op::Chase { address, instructions } => {
             hardware.execute(core, instructions);
-            hardware.chase(core, address, home(address));
+            let node = home(hardware, core, address);
+            hardware.chase(core, address, node);
         }
         Op::Write { address, instructions } => {
             hardware.execute(core, instructions);
-            hardware.write(core, address, home(address));
+            let node = home(hardware, core, address);
+            hardware.write(core, address, node);
         }
     }
 }
@@ -114,7 +123,7 @@ mod tests {
     fn bytes_written_reach_the_memory_they_belong_to() {
         let preset = Preset::named("dahu-2n").unwrap().scaled(1e-3);
         let mut stream = Stream::own(Parameters { threads: 4, scale: 1e-3, seed: 1 });
-        let outcome = run(&preset, &mut stream, &[0, 5, 16, 17], |_| 1).unwrap();
+        let outcome = run(&preset, &mut stream, &[0, 5, 16, 17], |_, _, _| 1).unwrap();
         assert!(outcome.time_ps > 0);
         assert_eq!(outcome.counters.controllers[0].bytes, 0);
         let fills: u64 = outcome.counters.dram.iter().sum();

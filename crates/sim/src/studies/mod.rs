@@ -4,6 +4,7 @@
 //! stays in the table as not holding; `docs/fidelity.md` says why.
 
 mod ace;
+mod intel;
 mod pikus;
 
 use std::fmt;
@@ -150,6 +151,11 @@ pub fn all() -> Vec<Reproduction> {
             name: "ace",
             about: "alpha, beta and gamma of eight programs, and the overhead (Bolosky, Fitzgerald, Scott 1989)",
             run: ace::study,
+        },
+        Reproduction {
+            name: "intel",
+            about: "what migrating pages costs a program that uses them once (Gill and Peri, Intel)",
+            run: intel::run,
         },
         Reproduction {
             name: "pikus",

@@ -101,7 +101,7 @@ fn bandwidth(
 ) -> Result<f64, String> {
     let parameters = Parameters { threads: cores.len(), scale: SCALE * options.scale, seed: options.seed };
     let mut stream = program(parameters);
-    let outcome = bare::run(preset, &mut stream, cores, |_| memory)?;
+    let outcome = bare::run(preset, &mut stream, cores, |_, _, _| memory)?;
     Ok(stream.bytes_written() as f64 / outcome.time_ps as f64 * 1e12)
 }
 
