@@ -26,6 +26,7 @@ enum Command {
     Run(commands::run::Args),
     Attach(commands::attach::Args),
     Doctor(commands::doctor::Args),
+    Sim(commands::sim::Args),
     Completions(commands::completions::Args),
 }
 
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Command::Run(args) => commands::run::main(&args),
         Command::Attach(args) => commands::attach::main(&args),
         Command::Doctor(args) => commands::doctor::main(&args),
+        Command::Sim(args) => commands::sim::main(&args),
         Command::Completions(args) => commands::completions::main::<Cli>(&args),
     };
     done.unwrap_or_else(|error| commands::fail(&error))

@@ -3,8 +3,10 @@
 
 pub mod ace;
 pub mod bare;
+mod os;
 mod program;
 pub mod studies;
 pub mod workloads;
 
+pub use os::{Costs, LinkReport, POLICIES, Pinning, Policy, Report, Settings, SimMachine, Simulation};
 pub use program::{Area, Array, Op, Program, Progress, Role, Space, Trace};

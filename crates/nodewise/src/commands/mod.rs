@@ -5,6 +5,7 @@ pub mod completions;
 pub mod doctor;
 pub mod rig;
 pub mod run;
+pub mod sim;
 pub mod topo;
 
 use std::process::ExitCode;

@@ -1,0 +1,379 @@
+//! `nodewise sim`: programs on a simulated machine.
+
+use super::{Exit, exit};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
+use nodewise_hardware::Preset;
+use nodewise_sim::studies::{self, Study};
+use nodewise_sim::workloads::{self, Parameters, Workload};
+use nodewise_sim::{POLICIES, Pinning, Policy, Report, Settings, Simulation};
+use serde::Serialize;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Run programs on a simulated NUMA machine, under any placement policy
+///
+/// The programs are real algorithms; caches, controllers and links are queues in simulated time. The same command gives
+/// the same result on any computer.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  nodewise sim list
+  nodewise sim run --machine opteron-8385-4n --workload streamcluster --policy first-touch,interleave
+  nodewise sim reproduce pikus")]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    List(ListArgs),
+    Run(RunArgs),
+    Reproduce(ReproduceArgs),
+}
+
+/// List machines, workloads, policies and studies
+#[derive(clap::Args)]
+struct ListArgs {
+    /// Print JSON: machines, workloads, policies and studies, each with name and about
+    #[arg(long)]
+    json: bool,
+}
+
+/// Run a workload on a machine, once for each policy
+///
+/// Caches shrink with the problem, so that what fits stays what fits; latencies, bandwidths and page size do not.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  nodewise sim run --machine opteron-8385-4n --workload streamcluster --policy first-touch,interleave,carrefour
+  nodewise sim run --machine ./mine.toml --workload cg --policy bind:0 --threads 4 --json
+
+Exit status:
+  0  every run ended and its result was right
+  1  one failed: its memory ran out, say
+  2  there is no such machine, workload or policy, or it cannot be run there")]
+struct RunArgs {
+    /// A machine of `nodewise sim list`, or a file that describes one
+    #[arg(long, value_name = "MACHINE")]
+    machine: String,
+
+    /// A program of `nodewise sim list`
+    #[arg(long, value_name = "WORKLOAD")]
+    workload: String,
+
+    /// Placement policies of `nodewise sim list`
+    #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "first-touch")]
+    policy: Vec<String>,
+
+    /// Threads of the program; else one for each core
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+
+    /// How threads are laid over the cores: spread or sequential
+    #[arg(long, value_name = "ORDER", default_value = "spread")]
+    pinning: String,
+
+    /// Map 2 MiB at a time
+    #[arg(long)]
+    huge_pages: bool,
+
+    /// Seed of the program's input and of the engine's choices
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// Problem and caches relative to the real ones, above 0 and up to 1
+    #[arg(long, value_name = "X", default_value_t = 0.0625)]
+    scale: f64,
+
+    /// Print JSON: machine, workload, threads, seed, scale and runs, one report for each policy
+    #[arg(long)]
+    json: bool,
+}
+
+/// Run published studies again: what was printed beside what the simulator gives
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  nodewise sim reproduce pikus
+  nodewise sim reproduce all --json | jq '.[].rows[] | select(.holds | not)'
+
+Exit status:
+  0  every row holds
+  1  a row does not
+  2  there is no such study")]
+struct ReproduceArgs {
+    /// A study of `nodewise sim list`, or all
+    #[arg(value_name = "STUDY", default_value = "all")]
+    study: String,
+
+    /// Seed of the programs' inputs
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// Print JSON: study and rows, each with what, unit, published, simulated, tolerance and holds; of all studies a list
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        Command::List(args) => list(args),
+        Command::Run(args) => run(args),
+        Command::Reproduce(args) => reproduce(args),
+    }
+}
+
+fn usage(message: impl Into<String>) -> anyhow::Error {
+    Exit { code: exit::USAGE, message: message.into() }.into()
+}
+
+#[derive(Serialize)]
+struct Entry {
+    name: String,
+    about: String,
+}
+
+#[derive(Serialize)]
+struct Listing {
+    machines: Vec<Entry>,
+    workloads: Vec<Entry>,
+    policies: Vec<Entry>,
+    studies: Vec<Entry>,
+}
+
+fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
+    let entry = |name: &str, about: &str| Entry { name: name.to_owned(), about: about.to_owned() };
+    let machines: Result<Vec<Entry>, _> =
+        Preset::names().map(|name| Preset::named(name).map(|preset| entry(name, &preset.about))).collect();
+    let listing = Listing {
+        machines: machines?,
+        workloads: workloads::all().iter().map(|workload| entry(workload.name, workload.about)).collect(),
+        policies: POLICIES.iter().map(|(name, about)| entry(name, about)).collect(),
+        studies: studies::all().iter().map(|study| entry(study.name, study.about)).collect(),
+    };
+    if args.json {
+        anstream::println!("{}", serde_json::to_string_pretty(&listing)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let groups = [
+        ("Machines", &listing.machines),
+        ("Workloads", &listing.workloads),
+        ("Policies", &listing.policies),
+        ("Studies", &listing.studies),
+    ];
+    let width = groups.iter().flat_map(|group| group.1).map(|entry| entry.name.len()).max().unwrap_or(0);
+    for (index, (heading, entries)) in groups.into_iter().enumerate() {
+        anstream::println!("{}{heading}", if index > 0 { "\n" } else { "" });
+        for Entry { name, about } in entries {
+            anstream::println!("  {name:width$}  {about}");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Serialize)]
+struct Printed<'a> {
+    machine: &'a str,
+    workload: &'a str,
+    threads: usize,
+    seed: u64,
+    scale: f64,
+    runs: Vec<Report>,
+}
+
+fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    if !(args.scale > 0.0 && args.scale <= 1.0) {
+        return Err(usage(format!("--scale {}: not above 0 and up to 1", args.scale)));
+    }
+    let preset = machine(&args.machine)?.scaled(args.scale);
+    let workload = workload(&args.workload)?;
+    let policies: Result<Vec<Policy>, String> = args.policy.iter().map(|name| name.parse()).collect();
+    let policies = policies.map_err(|message| usage(format!("--policy: {message}")))?;
+    let pinning: Pinning = args.pinning.parse().map_err(|message| usage(format!("--pinning: {message}")))?;
+    let threads = args.threads.unwrap_or_else(|| preset.cores());
+    if threads == 0 || threads > preset.cores() {
+        return Err(usage(format!("--threads {threads}: {} has {} cores", preset.name, preset.cores())));
+    }
+    let settings =
+        Settings { pinning, huge_pages: args.huge_pages, seed: args.seed, ..Settings::scaled(args.scale) };
+    let parameters = Parameters { threads, scale: args.scale, seed: args.seed };
+    let bar = Bar::new();
+    let operations = AtomicU64::new(0);
+    let jobs = studies::Options::default().jobs;
+    let runs = studies::in_parallel(&policies, jobs, &|share| bar.at(share), |policy| {
+        let program = (workload.build)(parameters);
+        let simulation =
+            Simulation::new(&preset, program, settings.clone(), policy.clone()).map_err(usage)?;
+        let mut before = 0;
+        let report = simulation.run(&mut |now| {
+            let all = operations.fetch_add(now - before, Ordering::Relaxed) + now - before;
+            before = now;
+            bar.says(&format!("{} million operations", all / 1_000_000));
+        });
+        report.map_err(|message| anyhow::anyhow!("{policy}: {message}"))
+    });
+    bar.clear();
+    let runs: Vec<Report> = runs.into_iter().collect::<anyhow::Result<_>>()?;
+    if args.json {
+        let printed = Printed {
+            machine: &preset.name,
+            workload: workload.name,
+            threads,
+            seed: args.seed,
+            scale: args.scale,
+            runs,
+        };
+        anstream::println!("{}", serde_json::to_string_pretty(&printed)?);
+    } else {
+        anstream::println!("{}", table(&runs));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn machine(name: &str) -> anyhow::Result<Preset> {
+    let is_path =
+        name.contains('/') || std::path::Path::new(name).extension().is_some_and(|ext| ext == "toml");
+    let preset = if is_path { Preset::load(name) } else { Preset::named(name) };
+    preset.map_err(|error| usage(format!("--machine: {error}")))
+}
+
+fn workload(name: &str) -> anyhow::Result<Workload> {
+    let all = workloads::all();
+    all.iter().find(|workload| workload.name == name).copied().ok_or_else(|| {
+        let names: Vec<_> = all.iter().map(|workload| workload.name).collect();
+        usage(format!("--workload: no such program: {name}; there are {}", names.join(", ")))
+    })
+}
+
+/// What a row says of a run, given the first.
+type Figure = fn(&Report, &Report) -> String;
+
+/// Figures down, policies across: there are more figures than fit side by side.
+fn table(runs: &[Report]) -> String {
+    fn percent(value: Option<f64>) -> String {
+        value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1} %"))
+    }
+    let figures: [(&str, Figure); 15] = [
+        ("run time", |run, _| format!("{:.3} ms", run.run_time_s * 1e3)),
+        ("speed-up over the first", |run, first| format!("{:.2}", first.run_time_s / run.run_time_s)),
+        ("local accesses", |run, _| percent(run.local_access_percent)),
+        ("DRAM latency", |run, _| format!("{:.0} cycles", run.dram_latency_cycles)),
+        ("controller imbalance", |run, _| percent(run.controller_imbalance_percent)),
+        ("link imbalance", |run, _| percent(run.link_imbalance_percent)),
+        ("link use, mean", |run, _| format!("{:.1} %", run.link_use_percent)),
+        ("link use, busiest", |run, _| format!("{:.1} %", run.busiest_link_percent)),
+        ("L3 misses per 1000 instructions", |run, _| format!("{:.2}", run.llc_misses_per_kilo_instruction)),
+        ("instructions per cycle", |run, _| format!("{:.2}", run.instructions_per_cycle)),
+        ("pages migrated", |run, _| run.pages_migrated.to_string()),
+        ("pages replicated", |run, _| run.pages_replicated.to_string()),
+        ("huge pages split", |run, _| run.pages_split.to_string()),
+        ("user time", |run, _| format!("{:.3} ms", run.user_s * 1e3)),
+        ("kernel time", |run, _| format!("{:.3} ms", run.kernel_s * 1e3)),
+    ];
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(std::iter::once("").chain(runs.iter().map(|run| run.policy.as_str())));
+    for (name, figure) in figures {
+        table.add_row(std::iter::once(name.to_owned()).chain(runs.iter().map(|run| figure(run, &runs[0]))));
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.trim_fmt()
+}
+
+fn reproduce(args: &ReproduceArgs) -> anyhow::Result<ExitCode> {
+    let all = studies::all();
+    let chosen: Vec<_> = all.iter().filter(|study| args.study == "all" || study.name == args.study).collect();
+    if chosen.is_empty() {
+        let names: Vec<_> = all.iter().map(|study| study.name).collect();
+        return Err(usage(format!("no such study: {}; there are {}, all", args.study, names.join(", "))));
+    }
+    let bar = Bar::new();
+    let options = studies::Options { seed: args.seed, ..studies::Options::default() };
+    let mut done: Vec<Study> = Vec::new();
+    for (index, study) in chosen.iter().enumerate() {
+        bar.says(study.name);
+        let share = |share: f64| bar.at((index as f64 + share) / chosen.len() as f64);
+        let rows = (study.run)(&options, &share);
+        done.push(rows.map_err(|message| anyhow::anyhow!("{}: {message}", study.name))?);
+    }
+    bar.clear();
+    if args.json {
+        let text = match (&done[..], args.study.as_str()) {
+            ([study], name) if name != "all" => serde_json::to_string_pretty(study)?,
+            (studies, _) => serde_json::to_string_pretty(studies)?,
+        };
+        anstream::println!("{text}");
+    } else {
+        for study in &done {
+            anstream::println!("{}\n{}\n", study.name, rows(study));
+        }
+    }
+    let holds = done.iter().all(Study::holds);
+    Ok(if holds { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILURE) })
+}
+
+fn rows(study: &Study) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(["", "published", "simulated", "tolerance", "unit", "holds"]);
+    for row in &study.rows {
+        table.add_row([
+            row.what.clone(),
+            format!("{:.3}", row.published),
+            format!("{:.3}", row.simulated),
+            row.tolerance.to_string(),
+            row.unit.clone(),
+            if row.holds { "yes" } else { "no" }.to_owned(),
+        ]);
+    }
+    for column in [1, 2, 3] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.trim_fmt()
+}
+
+/// How far it has come, on a terminal and after two seconds.
+struct Bar {
+    bar: ProgressBar,
+    started: Instant,
+}
+
+impl Bar {
+    fn new() -> Bar {
+        let bar =
+            if std::io::stderr().is_terminal() { ProgressBar::new(1000) } else { ProgressBar::hidden() };
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3} %  {elapsed}  {msg}") {
+            bar.set_style(style);
+        }
+        Bar { bar, started: Instant::now() }
+    }
+
+    fn shown(&self) -> bool {
+        self.started.elapsed() >= Duration::from_secs(2)
+    }
+
+    fn at(&self, share: f64) {
+        if self.shown() {
+            // Shares do not always come in order.
+            self.bar.set_position(self.bar.position().max((share * 1000.0) as u64));
+        }
+    }
+
+    fn says(&self, what: &str) {
+        if self.shown() {
+            self.bar.set_message(what.to_owned());
+        }
+    }
+
+    fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,79 @@
+//! `nodewise sim` as a person or a script uses it.
+
+use assert_cmd::Command;
+use serde_json::Value;
+
+fn sim(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::cargo_bin("nodewise").unwrap().arg("sim").args(arguments).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+const RUN: [&str; 7] =
+    ["run", "--machine", "opteron-8385-4n", "--workload", "streamcluster", "--scale", "0.001"];
+
+#[test]
+fn the_list_names_what_can_be_run() {
+    let (code, text, _) = sim(&["list"]);
+    assert_eq!(code, Some(0));
+    for name in ["opteron-8385-4n", "streamcluster", "carrefour", "pikus"] {
+        assert!(text.contains(name), "{text}");
+    }
+    let list: Value = serde_json::from_str(&sim(&["list", "--json"]).1).unwrap();
+    for part in ["machines", "workloads", "policies", "studies"] {
+        assert!(list[part].as_array().is_some_and(|entries| !entries.is_empty()), "{part}");
+    }
+}
+
+#[test]
+fn the_same_command_prints_the_same_bytes() {
+    let arguments = [&RUN[..], &["--policy", "first-touch,interleave,carrefour", "--json"]].concat();
+    let first = sim(&arguments);
+    assert_eq!(first.0, Some(0), "{}", first.2);
+    assert_eq!(first, sim(&arguments));
+    let printed: Value = serde_json::from_str(&first.1).unwrap();
+    assert_eq!(printed["threads"], 16);
+    let policies: Vec<_> = printed["runs"].as_array().unwrap().iter().map(|run| &run["policy"]).collect();
+    assert_eq!(policies, ["first-touch", "interleave", "carrefour"]);
+    assert!(printed["runs"][0]["run_time_s"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn the_table_has_a_column_for_each_policy() {
+    let (code, text, error) =
+        sim(&[&RUN[..], &["--policy", "first-touch,bind:1", "--threads", "2"]].concat());
+    assert_eq!(code, Some(0), "{error}");
+    let header = text.lines().next().unwrap();
+    assert!(header.contains("first-touch") && header.ends_with("bind:1"), "{text}");
+    assert!(text.lines().any(|line| line.trim_start().starts_with("speed-up over the first")), "{text}");
+}
+
+#[test]
+fn what_there_is_not_is_named_with_what_there_is() {
+    let refused = |arguments: &[&str], message: &str| {
+        let (code, text, error) = sim(arguments);
+        assert_eq!((code, text.as_str()), (Some(2), ""), "{error}");
+        assert!(error.starts_with(message), "{error}");
+    };
+    refused(
+        &["run", "--machine", "cray", "--workload", "streamcluster"],
+        "nodewise: --machine: cray: no such machine; there are ace-7, ",
+    );
+    refused(
+        &["run", "--machine", "dahu-2n", "--workload", "x"],
+        "nodewise: --workload: no such program: x; there are ",
+    );
+    refused(
+        &[&RUN[..], &["--policy", "magic"]].concat(),
+        "nodewise: --policy: no such policy: magic; there are ",
+    );
+    refused(
+        &[&RUN[..], &["--policy", "bind:4"]].concat(),
+        "nodewise: bind:4: opteron-8385-4n has no memory on node 4",
+    );
+    refused(
+        &[&RUN[..], &["--threads", "17"]].concat(),
+        "nodewise: --threads 17: opteron-8385-4n has 16 cores",
+    );
+    refused(&["reproduce", "nobody"], "nodewise: no such study: nobody; there are ");
+}

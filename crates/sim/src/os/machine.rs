@@ -1,0 +1,382 @@
+//! Hardware and memory under one operating system: accesses, faults, moves, and what they cost.
+
+use nodewise_engine::{Counters, Measure, Pid, TrafficMatrix};
+use nodewise_hardware::{Access, Hardware, Preset, Source};
+use nodewise_topology::Topology;
+
+use super::balancing::Balancing;
+use super::costs::Costs;
+use super::memory::{HUGE_PAGES, Memory, PAGE_BYTES, PAGE_SHIFT, State};
+use super::policy::Policy;
+use super::sampler::Sampler;
+use crate::Area;
+
+/// A process's part of the address space.
+#[derive(Clone, Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: Pid,
+    /// Its mappings, as page indices.
+    pub(crate) mappings: Vec<std::ops::Range<usize>>,
+    /// Observed before.
+    pub(crate) known: bool,
+}
+
+/// What the operating system did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Done {
+    pub(crate) migrated: u64,
+    pub(crate) replicated: u64,
+    pub(crate) collapsed: u64,
+    pub(crate) split: u64,
+    pub(crate) hint_faults: u64,
+    pub(crate) samples: u64,
+}
+
+/// A simulated machine whose processes the engine can manage.
+pub struct SimMachine {
+    pub(crate) hardware: Hardware,
+    pub(crate) memory: Memory,
+    pub(crate) topology: Topology,
+    pub(crate) costs: Costs,
+    /// Core and node of each thread.
+    pub(crate) threads: Vec<(usize, usize)>,
+    /// Time in the kernel of each thread.
+    pub(crate) kernel_ps: Vec<u64>,
+    pub(crate) processes: Vec<Process>,
+    pub(crate) sampler: Sampler,
+    pub(crate) balancing: Option<Balancing>,
+    pub(crate) done: Done,
+    /// Why the program cannot go on.
+    pub(crate) failure: Option<String>,
+    /// The engine may replicate.
+    pub(crate) replication: bool,
+    /// End and counters of the last interval.
+    pub(crate) last: (u64, nodewise_hardware::Counters, [u64; 2]),
+    /// DRAM accesses of reads and of writes.
+    pub(crate) dram: [u64; 2],
+    pub(crate) cycle_ps: f64,
+    policy: Policy,
+    areas: Vec<(usize, usize)>,
+    turn: usize,
+}
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Read,
+    Chase,
+    Write,
+}
+
+impl SimMachine {
+    pub(crate) fn new(
+        preset: &Preset,
+        areas: &[Area],
+        cores: &[usize],
+        policy: &Policy,
+        huge_pages: bool,
+        costs: Costs,
+    ) -> SimMachine {
+        let hardware = Hardware::new(preset);
+        let memory = Memory::new(preset, areas, huge_pages);
+        let nodes = preset.nodes_of_cores();
+        let extent = |area: &Area| {
+            let first = memory.page(area.base);
+            (first, first + area.bytes.div_ceil(PAGE_BYTES) as usize)
+        };
+        let areas: Vec<(usize, usize)> = areas.iter().map(extent).collect();
+        let mappings = areas.iter().map(|&(start, end)| start..end).collect();
+        // The engine asks whether a node has cores, and how far it is; memory it is told in the counters.
+        let cores_of_a_node = preset.nodes.iter().map(|node| node.cores).max().unwrap_or(1);
+        SimMachine {
+            last: (0, hardware.counters().clone(), [0; 2]),
+            topology: Topology::synthetic(preset.nodes.len(), cores_of_a_node, preset.nodes[0].memory_bytes),
+            costs,
+            threads: cores.iter().map(|&core| (core, nodes[core])).collect(),
+            kernel_ps: vec![0; cores.len()],
+            processes: vec![Process { pid: Pid(1), mappings, known: false }],
+            sampler: Sampler::off(cores.len()),
+            balancing: None,
+            done: Done::default(),
+            failure: None,
+            replication: false,
+            dram: [0; 2],
+            cycle_ps: preset.cycle_ps(),
+            policy: policy.clone(),
+            areas,
+            turn: 0,
+            hardware,
+            memory,
+        }
+    }
+
+    /// One access of a thread.
+    #[inline]
+    pub(crate) fn access(&mut self, thread: usize, core: usize, kind: Kind, address: u64) {
+        let page = self.memory.page(address);
+        let home = match self.memory.plain_home(page) {
+            Some(home) => home,
+            None => self.fault(thread, page, kind),
+        };
+        let access = match kind {
+            Kind::Read => self.hardware.read(core, address, home),
+            Kind::Chase => self.hardware.chase(core, address, home),
+            Kind::Write => self.hardware.write(core, address, home),
+        };
+        if matches!(access.source, Source::LocalDram | Source::RemoteDram { .. }) {
+            self.dram[usize::from(kind == Kind::Write)] += 1;
+            if self.sampler.takes(thread) {
+                self.sample(thread, kind, address, access);
+            }
+        }
+    }
+
+    #[cold]
+    fn sample(&mut self, thread: usize, kind: Kind, address: u64, access: Access) {
+        let time_ps = self.hardware.clock(self.threads[thread].0);
+        let node = self.threads[thread].1;
+        self.sampler.take(thread, node, time_ps, kind, address, access, self.cycle_ps);
+        self.done.samples += 1;
+        self.charge_ps(thread, self.sampler.cost_ps);
+    }
+
+    /// An access that the page table does not serve. Returns the node it then goes to.
+    fn fault(&mut self, thread: usize, page: usize, kind: Kind) -> usize {
+        let node = self.threads[thread].1;
+        if page >= self.memory.pages() {
+            let address = self.memory.address(page);
+            self.failure
+                .get_or_insert(format!("thread {thread} touches {address:#x}, beyond the program's memory"));
+            return node;
+        }
+        match self.memory.state(page) {
+            State::At(home) => home,
+            State::Replicated if kind != Kind::Write && self.memory.nodes().contains(&node) => node,
+            State::Replicated => {
+                if kind == Kind::Write {
+                    self.collapse(thread, page);
+                }
+                self.memory.home(page).unwrap_or(node)
+            }
+            State::Absent => self.first_touch(thread, page),
+            State::Marked => self.hint_fault(thread, page),
+        }
+    }
+
+    fn first_touch(&mut self, thread: usize, page: usize) -> usize {
+        let huge = self.memory.is_huge(page);
+        let wanted = self.wanted(thread, if huge { page / HUGE_PAGES * HUGE_PAGES } else { page });
+        self.charge(thread, if huge { self.costs.huge_page_fault_ns } else { self.costs.page_fault_ns });
+        let only_there = matches!(self.policy, Policy::Bind(_));
+        let home = self.memory.map(page, wanted, only_there);
+        if home.is_none() {
+            let which = if only_there { format!("node {wanted}") } else { "every node".to_string() };
+            self.failure.get_or_insert(format!("out of memory: {which} is full"));
+        }
+        home.unwrap_or(wanted)
+    }
+
+    /// Where the policy wants a page.
+    fn wanted(&self, thread: usize, page: usize) -> usize {
+        let nodes = self.memory.nodes();
+        // A huge page is one step of an interleaving.
+        let step = if self.memory.is_huge(page) { page / HUGE_PAGES } else { page };
+        match &self.policy {
+            Policy::FirstTouch | Policy::AutoNuma { .. } | Policy::Carrefour => self.threads[thread].1,
+            Policy::Bind(node) => *node,
+            Policy::Interleave => nodes[step % nodes.len()],
+            Policy::WeightedInterleave(weights) => {
+                let weight =
+                    |place: usize| weights.get(place).copied().unwrap_or(u32::from(weights.is_empty()));
+                let total: u32 = (0..nodes.len()).map(weight).sum();
+                let mut ticket = (step as u64 % u64::from(total.max(1))) as u32;
+                for (place, &node) in nodes.iter().enumerate() {
+                    if ticket < weight(place) {
+                        return node;
+                    }
+                    ticket -= weight(place);
+                }
+                nodes[0]
+            }
+            Policy::Blocked => {
+                let area = self.areas.iter().find(|&&(start, end)| start <= page && page < end);
+                let &(start, end) = area.unwrap_or(&(page, page + 1));
+                nodes[(page - start) * nodes.len() / (end - start)]
+            }
+        }
+    }
+
+    fn hint_fault(&mut self, thread: usize, page: usize) -> usize {
+        self.charge(thread, self.costs.hint_fault_ns);
+        self.done.hint_faults += 1;
+        let node = self.threads[thread].1;
+        let home = self.memory.home(page).unwrap_or(node);
+        self.memory.unmark(page);
+        let touched = page;
+        let huge = self.memory.is_huge(page);
+        let page = self.memory.together(page).start;
+        let Some(balancing) = &mut self.balancing else { return home };
+        if huge && balancing.split && balancing.shared(page, node) {
+            self.memory.split(page);
+            self.done.split += 1;
+            for part in page..page + HUGE_PAGES {
+                balancing.forget(part);
+                self.memory.mark(part);
+            }
+            self.memory.unmark(touched);
+            self.charge(thread, self.costs.split_ns);
+            self.shoot_down(thread);
+            return home;
+        }
+        if !balancing.wants(page, thread, node, home) || !self.memory.nodes().contains(&node) {
+            return home;
+        }
+        let moved = self.move_pages(thread, &[(page, node)]) > 0;
+        if let Some(balancing) = &mut self.balancing {
+            balancing.migration_ended(moved);
+        }
+        if moved { node } else { home }
+    }
+
+    /// Every other copy goes: the writer needs the only one.
+    fn collapse(&mut self, thread: usize, page: usize) {
+        self.memory.collapse(page);
+        self.hardware.forget(self.memory.address(page), PAGE_BYTES);
+        self.done.collapsed += 1;
+        self.charge(thread, self.costs.page_fault_ns);
+        self.shoot_down(thread);
+    }
+
+    /// Moves pages, one after the other, in the time of a thread. Returns how many base pages went.
+    pub(crate) fn move_pages(&mut self, thread: usize, pages: &[(usize, usize)]) -> u64 {
+        let mut moved = 0;
+        let mut since_shootdown = 0;
+        for &(page, to) in pages {
+            let from = self.memory.home(page);
+            let together = self.memory.together(page);
+            if from.is_none_or(|from| from == to) || !self.memory.relocate(page, to) {
+                continue;
+            }
+            let bytes = (together.len() as u64) << PAGE_SHIFT;
+            self.copy(thread, from.unwrap_or(to), to, bytes);
+            self.hardware.forget(self.memory.address(together.start), bytes);
+            moved += together.len() as u64;
+            since_shootdown += 1;
+            if since_shootdown == self.costs.pages_per_shootdown {
+                self.shoot_down(thread);
+                since_shootdown = 0;
+            }
+        }
+        if since_shootdown > 0 {
+            self.shoot_down(thread);
+        }
+        self.done.migrated += moved;
+        moved
+    }
+
+    /// Gives every node a copy of pages. Returns how many pages have them now.
+    pub(crate) fn replicate(&mut self, thread: usize, pages: &[usize]) -> u64 {
+        let mut done = 0;
+        for &page in pages {
+            let Some(home) = self.memory.home(page) else { continue };
+            if self.memory.state(page) == State::Replicated || !self.memory.replicate(page) {
+                continue;
+            }
+            for to in self.memory.nodes().to_vec() {
+                if to != home {
+                    self.copy(thread, home, to, PAGE_BYTES);
+                }
+            }
+            self.hardware.forget(self.memory.address(page), PAGE_BYTES);
+            done += 1;
+            if done % self.costs.pages_per_shootdown == 0 {
+                self.shoot_down(thread);
+            }
+        }
+        if done % self.costs.pages_per_shootdown != 0 {
+            self.shoot_down(thread);
+        }
+        self.done.replicated += done;
+        done
+    }
+
+    fn copy(&mut self, thread: usize, from: usize, to: usize, bytes: u64) {
+        self.charge(thread, self.costs.move_page_ns);
+        let at_ps = self.hardware.clock(self.threads[thread].0);
+        let done_ps = self.hardware.copy_page(at_ps, from, to, bytes);
+        self.charge_ps(thread, done_ps.saturating_sub(at_ps));
+    }
+
+    /// Pages were marked in the time of a thread.
+    pub(crate) fn scanned(&mut self, thread: usize, marked: u64) {
+        self.charge(thread, marked * self.costs.mark_page_ns);
+        if marked > 0 {
+            self.shoot_down(thread);
+        }
+    }
+
+    /// A thread in whose time the kernel works on behalf of nobody in particular: each in turn.
+    pub(crate) fn next_thread(&mut self) -> usize {
+        self.turn = (self.turn + 1) % self.threads.len();
+        self.turn
+    }
+
+    /// Takes stale translations from all cores.
+    fn shoot_down(&mut self, thread: usize) {
+        for other in 0..self.threads.len() {
+            let cost = if other == thread { self.costs.shootdown_ns } else { self.costs.interrupted_ns };
+            self.charge(other, cost);
+        }
+    }
+
+    pub(crate) fn charge(&mut self, thread: usize, ns: u64) {
+        self.charge_ps(thread, ns * 1000);
+    }
+
+    pub(crate) fn charge_ps(&mut self, thread: usize, ps: u64) {
+        let core = self.threads[thread].0;
+        self.hardware.set_clock(core, self.hardware.clock(core) + ps);
+        self.kernel_ps[thread] += ps;
+    }
+
+    /// What the hardware counted since the last interval, as the engine wants it.
+    pub(crate) fn engine_counters(&mut self, end_ps: u64) -> Counters {
+        let now = self.hardware.counters().clone();
+        let since = now.since(&self.last.1);
+        let (reads, writes) = (self.dram[0] - self.last.2[0], self.dram[1] - self.last.2[1]);
+        let elapsed_ps = end_ps.saturating_sub(self.last.0).max(1) as f64;
+        let nodes = since.nodes;
+        let mut traffic = TrafficMatrix::new(nodes);
+        let mut latencies = vec![0.0; nodes];
+        for (home, latency) in latencies.iter_mut().enumerate() {
+            let mut sum_ps = 0;
+            for accessor in 0..nodes {
+                let accesses = since.dram_between(accessor, home);
+                let index = |node: usize| nodewise_topology::NodeIndex(node as u8);
+                traffic.add(index(accessor), index(home), accesses as f64);
+                sum_ps += since.dram_latency_ps[accessor * nodes + home];
+            }
+            let accesses: u64 = (0..nodes).map(|accessor| since.dram_between(accessor, home)).sum();
+            *latency = sum_ps as f64 / accesses.max(1) as f64 / self.cycle_ps;
+        }
+        let total = (reads + writes) as f64;
+        self.last = (end_ps, now, self.dram);
+        Counters {
+            access_rate: Measure::Measured(traffic.total() / (elapsed_ps / 1e6)),
+            controller_loads: Measure::Measured(traffic.controller_loads()),
+            traffic: Measure::Measured(traffic),
+            read_percent: if total > 0.0 {
+                Measure::Measured(100.0 * reads as f64 / total)
+            } else {
+                Measure::Unknown
+            },
+            latency_cycles: Measure::Measured(latencies),
+            instructions: Measure::Measured(since.instructions.iter().sum::<u64>() as f64),
+            cycles: Measure::Measured(elapsed_ps / self.cycle_ps * self.threads.len() as f64),
+            cache_misses: Measure::Measured(since.llc_misses.iter().sum::<u64>() as f64),
+            free_bytes: self.memory.free_bytes(),
+            total_bytes: self.memory.total_bytes(),
+            pages_moved_by_kernel: Measure::Measured(0),
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The simulated machine as the engine sees it.
+
+use std::convert::Infallible;
+
+use nodewise_engine::{
+    Access, Action, DataSource, Decision, HUGE_PAGE_PAGES, Machine, Mapping, MappingKind, Observation,
+    Outcome, PageNumber, PageRange, PageSize, Pid, ProcessState, Sample, SamplingRate, Tid, VirtAddr,
+};
+use nodewise_topology::{NodeIndex, Topology};
+
+use super::machine::{Process, SimMachine};
+use super::memory::{PAGE_SHIFT, State};
+
+/// DRAM accesses of a thread for each sample, when eager; four times that when not, as with Carrefour's two periods.
+const ACCURATE_EVERY: u32 = 64;
+const CHEAP_EVERY: u32 = 4 * ACCURATE_EVERY;
+
+impl SimMachine {
+    fn index(&self, page: PageNumber) -> usize {
+        self.memory.page(page.0 << PAGE_SHIFT)
+    }
+
+    fn number(&self, page: usize) -> PageNumber {
+        PageNumber(self.memory.address(page) >> PAGE_SHIFT)
+    }
+
+    fn process_of(&self, page: usize) -> Option<&Process> {
+        self.processes.iter().find(|process| process.mappings.iter().any(|mapping| mapping.contains(&page)))
+    }
+
+    fn sample_of(&self, taken: super::sampler::Taken) -> Option<Sample> {
+        let page = self.memory.page(taken.address);
+        let home = self.memory.home(page).map(|home| match self.memory.state(page) {
+            State::Replicated => taken.node,
+            _ => home,
+        });
+        Some(Sample {
+            time_ns: taken.time_ps / 1000,
+            address: VirtAddr(taken.address),
+            pid: self.process_of(page)?.pid,
+            tid: Tid(1 + taken.thread as u32),
+            accessor: NodeIndex(taken.node as u8),
+            home: home.map(|home| NodeIndex(home as u8)),
+            access: if taken.write { Access::Write } else { Access::Read },
+            source: taken.hops.map_or(DataSource::LocalDram, |hops| DataSource::RemoteDram { hops }),
+            page_size: if self.memory.is_huge(page) { PageSize::Huge } else { PageSize::Base },
+            latency_cycles: taken.latency_cycles,
+            weight: taken.weight,
+        })
+    }
+
+    /// The mapped pages of a process in a range, one for each huge page.
+    fn mapped(&self, pid: Pid, range: PageRange) -> Vec<usize> {
+        let Some(process) = self.processes.iter().find(|process| process.pid == pid) else {
+            return Vec::new();
+        };
+        let mut pages = Vec::new();
+        for mapping in &process.mappings {
+            let whole = PageRange { start: self.number(mapping.start), end: self.number(mapping.end) };
+            let part = whole.intersect(range);
+            if part.is_empty() {
+                continue;
+            }
+            let (mut page, end) = (self.index(part.start), self.index(part.end));
+            while page < end {
+                if self.memory.home(page).is_some() {
+                    pages.push(page);
+                }
+                page = self.memory.together(page).end;
+            }
+        }
+        pages
+    }
+
+    fn carry_out(&mut self, decision: &Decision) -> Outcome {
+        let mut outcome = Outcome::default();
+        if !self.processes.iter().any(|process| process.pid == decision.pid) {
+            outcome.process_gone = true;
+            return outcome;
+        }
+        let pages = self.mapped(decision.pid, decision.range);
+        let thread = self.next_thread();
+        let before_ps = self.kernel_ps[thread];
+        let targets: Vec<(usize, usize)> = match &decision.action {
+            Action::Collocate { to } => pages.into_iter().map(|page| (page, to.get())).collect(),
+            Action::CollocateEach { pages } => {
+                let target = |target: &nodewise_engine::PageTarget| {
+                    let page = self.index(target.page);
+                    self.memory.home(page).map(|_| (page, target.to.get()))
+                };
+                pages.iter().filter_map(target).collect()
+            }
+            Action::Interleave(interleaving) => {
+                let target = |&page: &usize| {
+                    let at_home = self.memory.home(page) == Some(interleaving.from.get());
+                    let to = interleaving.target(self.number(page)).filter(|_| at_home)?;
+                    Some((page, to.get()))
+                };
+                pages.iter().filter_map(target).collect()
+            }
+            Action::Replicate if self.replication => {
+                outcome.planned = pages.len() as u64;
+                outcome.moved = self.replicate(thread, &pages);
+                outcome.busy = outcome.planned - outcome.moved;
+                Vec::new()
+            }
+            Action::Replicate => {
+                outcome.only_reported = true;
+                Vec::new()
+            }
+        };
+        let elsewhere: Vec<_> =
+            targets.into_iter().filter(|&(page, to)| self.memory.home(page) != Some(to)).collect();
+        let planned: u64 = elsewhere.iter().map(|&(page, _)| self.memory.together(page).len() as u64).sum();
+        let moved = self.move_pages(thread, &elsewhere);
+        outcome.planned += planned;
+        outcome.moved += moved;
+        outcome.node_full += planned - moved;
+        outcome.blocked_ns = (self.kernel_ps[thread] - before_ps) / 1000;
+        outcome.longest_call_ns = outcome.blocked_ns;
+        outcome
+    }
+}
+
+impl Machine for SimMachine {
+    type Error = Infallible;
+
+    fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    fn observe(&mut self) -> Result<Observation, Infallible> {
+        let clocks = self.threads.iter().map(|&(core, _)| self.hardware.clock(core));
+        let end_ps = clocks.max().unwrap_or(0).max(self.last.0 + 1000) / 1000 * 1000;
+        let duration_ns = (end_ps - self.last.0) / 1000;
+        let counters = self.engine_counters(end_ps);
+        let taken = std::mem::take(&mut self.sampler.taken);
+        let samples = taken.into_iter().filter_map(|taken| self.sample_of(taken)).collect();
+        let processes = (0..self.processes.len()).map(|index| {
+            let process = &self.processes[index];
+            let resident = |mapping: &std::ops::Range<usize>| {
+                mapping.clone().filter(|&page| self.memory.home(page).is_some()).count() as u64
+            };
+            let mappings =
+                process.mappings.iter().filter(|mapping| !mapping.is_empty()).map(|mapping| Mapping {
+                    range: PageRange { start: self.number(mapping.start), end: self.number(mapping.end) },
+                    writable: true,
+                    kind: MappingKind::Anonymous,
+                });
+            ProcessState {
+                pid: process.pid,
+                fresh: !process.known,
+                resident_pages: process.mappings.iter().map(resident).sum(),
+                mappings: (!process.known).then(|| mappings.collect()),
+            }
+        });
+        let processes = processes.collect();
+        self.processes.iter_mut().for_each(|process| process.known = true);
+        Ok(Observation { end_ns: end_ps / 1000, duration_ns, counters, samples, samples_lost: 0, processes })
+    }
+
+    fn apply(&mut self, decisions: &[Decision]) -> Result<Vec<Outcome>, Infallible> {
+        Ok(decisions.iter().map(|decision| self.carry_out(decision)).collect())
+    }
+
+    fn set_sampling(&mut self, rate: SamplingRate) -> Result<(), Infallible> {
+        let every = match rate {
+            SamplingRate::Accurate => ACCURATE_EVERY,
+            SamplingRate::Cheap => CHEAP_EVERY,
+        };
+        self.sampler.set(every, self.sampler.cost_ps);
+        Ok(())
+    }
+}
+
+// A page here is a page there.
+const _: () = assert!(1 << PAGE_SHIFT == nodewise_engine::PAGE_BYTES);
+const _: () = assert!(super::memory::HUGE_PAGES as u64 == HUGE_PAGE_PAGES);

@@ -1,0 +1,301 @@
+//! Where each page of the program is.
+
+use nodewise_hardware::Preset;
+
+use crate::Area;
+
+/// Bytes of a page, as a power of two.
+pub(crate) const PAGE_SHIFT: u32 = 12;
+/// Bytes of a page.
+pub(crate) const PAGE_BYTES: u64 = 1 << PAGE_SHIFT;
+/// Pages of a huge page.
+pub(crate) const HUGE_PAGES: usize = 512;
+/// Most nodes of a machine.
+pub(crate) const MOST_NODES: usize = 63;
+
+// A page's state: its home, if nothing else has to be known; else one of these bits with it, or that there is no page.
+const HOME: u8 = 63;
+const REPLICATED: u8 = 64;
+const MARKED: u8 = 128;
+const ABSENT: u8 = 255;
+
+/// What is to be known of a page on an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Never touched.
+    Absent,
+    /// Marked for a hint fault.
+    Marked,
+    /// Every node has a copy.
+    Replicated,
+    /// On one node.
+    At(usize),
+}
+
+/// The page table of the one process, and the memory of the nodes.
+///
+/// A page is named by its index: 4 KiB pages from the first area's first page on.
+#[derive(Clone, Debug)]
+pub(crate) struct Memory {
+    base: u64,
+    states: Vec<u8>,
+    /// Whether each 2 MiB are one page.
+    huge: Vec<bool>,
+    free: Vec<u64>,
+    total: Vec<u64>,
+    /// Nodes by distance, from each node.
+    nearest: Vec<Vec<usize>>,
+    /// The nodes that may have pages.
+    nodes: Vec<usize>,
+}
+
+impl Memory {
+    /// No page touched yet. With `huge`, first touches map 2 MiB at once.
+    pub(crate) fn new(preset: &Preset, areas: &[Area], huge: bool) -> Memory {
+        let base = areas.first().map_or(0, |area| area.base);
+        let end = areas.iter().map(|area| area.base + area.bytes).max().unwrap_or(0);
+        let blocks = (end - base).div_ceil(PAGE_BYTES * HUGE_PAGES as u64).max(1) as usize;
+        let total: Vec<u64> = preset.nodes.iter().map(|node| node.memory_bytes >> PAGE_SHIFT).collect();
+        let nearest = |from: usize| {
+            let mut nodes: Vec<usize> = (0..total.len()).collect();
+            nodes.sort_by_key(|&to| (preset.distances[from][to], to));
+            nodes
+        };
+        Memory {
+            base,
+            states: vec![ABSENT; blocks * HUGE_PAGES],
+            huge: vec![huge; blocks],
+            free: total.clone(),
+            nearest: (0..total.len()).map(nearest).collect(),
+            nodes: (0..total.len()).filter(|&node| total[node] > 0).collect(),
+            total,
+        }
+    }
+
+    /// The page of an address.
+    #[inline]
+    pub(crate) fn page(&self, address: u64) -> usize {
+        (address.wrapping_sub(self.base) >> PAGE_SHIFT) as usize
+    }
+
+    /// A page's first address.
+    pub(crate) fn address(&self, page: usize) -> u64 {
+        self.base.wrapping_add((page as u64) << PAGE_SHIFT)
+    }
+
+    /// The page's only home, if the access needs nobody's help.
+    #[inline]
+    pub(crate) fn plain_home(&self, page: usize) -> Option<usize> {
+        let state = *self.states.get(page)?;
+        (state <= HOME).then_some(usize::from(state))
+    }
+
+    /// What there is to know of a page.
+    pub(crate) fn state(&self, page: usize) -> State {
+        match self.states[page] {
+            ABSENT => State::Absent,
+            state if state & MARKED != 0 => State::Marked,
+            state if state & REPLICATED != 0 => State::Replicated,
+            state => State::At(usize::from(state)),
+        }
+    }
+
+    /// The page's home, or that of its first copy.
+    pub(crate) fn home(&self, page: usize) -> Option<usize> {
+        let state = *self.states.get(page)?;
+        (state != ABSENT).then_some(usize::from(state & HOME))
+    }
+
+    /// The nodes that may have pages.
+    pub(crate) fn nodes(&self) -> &[usize] {
+        &self.nodes
+    }
+
+    /// Pages from the first to the last.
+    pub(crate) fn pages(&self) -> usize {
+        self.states.len()
+    }
+
+    /// Free bytes of each node.
+    pub(crate) fn free_bytes(&self) -> Vec<u64> {
+        self.free.iter().map(|pages| pages << PAGE_SHIFT).collect()
+    }
+
+    /// All bytes of each node.
+    pub(crate) fn total_bytes(&self) -> Vec<u64> {
+        self.total.iter().map(|pages| pages << PAGE_SHIFT).collect()
+    }
+
+    /// Whether a page is part of a huge page.
+    pub(crate) fn is_huge(&self, page: usize) -> bool {
+        self.huge[page / HUGE_PAGES]
+    }
+
+    /// The pages that move together with one: all of its huge page, or itself.
+    pub(crate) fn together(&self, page: usize) -> std::ops::Range<usize> {
+        if self.is_huge(page) {
+            let first = page / HUGE_PAGES * HUGE_PAGES;
+            first..first + HUGE_PAGES
+        } else {
+            page..page + 1
+        }
+    }
+
+    /// Makes base pages of a huge page.
+    pub(crate) fn split(&mut self, page: usize) {
+        self.huge[page / HUGE_PAGES] = false;
+    }
+
+    /// Maps an absent page on a node, or on the nearest that has room unless it has to be this one. Returns where, or none if there
+    /// is no room.
+    pub(crate) fn map(&mut self, page: usize, wanted: usize, only_there: bool) -> Option<usize> {
+        let pages = self.together(page);
+        let room = |node: &usize| self.free[*node] >= pages.len() as u64;
+        let candidates = &self.nearest[wanted];
+        let home =
+            *candidates[..if only_there { 1 } else { candidates.len() }].iter().find(|node| room(node))?;
+        self.free[home] -= pages.len() as u64;
+        self.states[pages].fill(home as u8);
+        Some(home)
+    }
+
+    /// Makes a page (or the huge page it is in) another node's; false if there is no room. Replicas and marks go.
+    pub(crate) fn relocate(&mut self, page: usize, to: usize) -> bool {
+        let pages = self.together(page);
+        let count = pages.len() as u64;
+        self.collapse(page);
+        let from = self.home(page).expect("only pages that are mapped move");
+        if from != to && self.free[to] < count {
+            return false;
+        }
+        self.free[from] += count;
+        self.free[to] -= count;
+        self.states[pages].fill(to as u8);
+        true
+    }
+
+    /// Gives every node with memory a copy of a page; false if one has no room, or if it is huge.
+    pub(crate) fn replicate(&mut self, page: usize) -> bool {
+        let home = self.home(page).expect("only pages that are mapped are replicated");
+        let others = || self.nodes.iter().copied().filter(|&node| node != home);
+        if self.is_huge(page) || others().any(|node| self.free[node] == 0) {
+            return false;
+        }
+        for node in others().collect::<Vec<_>>() {
+            self.free[node] -= 1;
+        }
+        self.states[page] = home as u8 | REPLICATED;
+        true
+    }
+
+    /// Drops all copies but the first.
+    pub(crate) fn collapse(&mut self, page: usize) {
+        let state = self.states[page];
+        if state == ABSENT || state & REPLICATED == 0 {
+            return;
+        }
+        let home = usize::from(state & HOME);
+        for &node in &self.nodes {
+            self.free[node] += u64::from(node != home);
+        }
+        self.states[page] &= !REPLICATED;
+    }
+
+    /// Marks a page for a hint fault; false if it is absent, replicated or marked.
+    pub(crate) fn mark(&mut self, page: usize) -> bool {
+        let plain = self.states[page] <= HOME;
+        if plain {
+            self.states[page] |= MARKED;
+        }
+        plain
+    }
+
+    /// Takes the mark from a page, and from those of its huge page.
+    pub(crate) fn unmark(&mut self, page: usize) {
+        let pages = self.together(page);
+        for state in &mut self.states[pages] {
+            if *state != ABSENT {
+                *state &= !MARKED;
+            }
+        }
+    }
+
+    /// Pages of the process on each node, copies included.
+    pub(crate) fn resident(&self) -> Vec<u64> {
+        let mut resident = vec![0; self.total.len()];
+        for &state in self.states.iter().filter(|&&state| state != ABSENT) {
+            if state & REPLICATED == 0 {
+                resident[usize::from(state & HOME)] += 1;
+            } else {
+                self.nodes.iter().for_each(|&node| resident[node] += 1);
+            }
+        }
+        resident
+    }
+
+    /// No page is lost or invented: what is mapped on a node and what is free there is all there is.
+    pub(crate) fn assert_conserved(&self) {
+        for (node, resident) in self.resident().into_iter().enumerate() {
+            assert_eq!(resident + self.free[node], self.total[node], "pages of node {node}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Role, Space};
+    use proptest::prelude::*;
+
+    fn memory(huge: bool, mib: u64) -> Memory {
+        let mut preset = Preset::named("opteron-8385-4n").unwrap();
+        preset.nodes.iter_mut().for_each(|node| node.memory_bytes = mib << 20);
+        let mut space = Space::new();
+        space.area("data", 4 << 20, Role::Unknown);
+        Memory::new(&preset, &space.into_areas(), huge)
+    }
+
+    #[test]
+    fn a_full_node_hands_over_to_the_nearest() {
+        let mut memory = memory(false, 1);
+        for page in 0..256 {
+            assert_eq!(memory.map(page, 1, false), Some(1));
+        }
+        assert_eq!(memory.map(256, 1, true), None);
+        let next = memory.map(256, 1, false).unwrap();
+        assert!(next == 0 || next == 3, "corners of the square that are a hop away: {next}");
+        memory.assert_conserved();
+    }
+
+    #[test]
+    fn a_huge_page_moves_as_a_whole_until_it_is_split() {
+        let mut memory = memory(true, 16);
+        memory.map(3, 0, false);
+        assert_eq!((memory.home(511), memory.home(512)), (Some(0), None));
+        assert!(memory.relocate(7, 2));
+        assert_eq!(memory.resident(), [0, 0, 512, 0]);
+        memory.split(7);
+        assert!(memory.relocate(7, 1));
+        assert_eq!(memory.resident(), [0, 1, 511, 0]);
+        memory.assert_conserved();
+    }
+
+    proptest! {
+        #[test]
+        fn pages_are_conserved(huge: bool, steps in prop::collection::vec((0..5u8, 0..1024usize, 0..4usize), 1..200)) {
+            let mut memory = memory(huge, 3);
+            for (what, page, node) in steps {
+                match (what, memory.state(page)) {
+                    (_, State::Absent) => drop(memory.map(page, node, false)),
+                    (0, _) => drop(memory.relocate(page, node)),
+                    (1, State::At(_)) => drop(memory.replicate(page)),
+                    (2, _) => memory.collapse(page),
+                    (3, _) => drop(memory.mark(page)),
+                    (4, _) => { memory.unmark(page); memory.split(page); }
+                    _ => {}
+                }
+                memory.assert_conserved();
+            }
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! The operating system under a simulated program: page table, placement, migration and what they cost.
+
+mod balancing;
+mod costs;
+mod machine;
+mod manage;
+mod memory;
+mod policy;
+mod report;
+mod sampler;
+mod simulation;
+
+pub use costs::Costs;
+pub use machine::SimMachine;
+pub use policy::{POLICIES, Policy};
+pub use report::{LinkReport, Report};
+pub use simulation::{Pinning, Settings, Simulation};

@@ -1,0 +1,120 @@
+//! Placement policies by name.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Where pages go, and who moves them later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Where the thread runs that touches a page first: Linux's default.
+    FirstTouch,
+    /// Page by page around the nodes (`MPOL_INTERLEAVE`).
+    Interleave,
+    /// The same, each node in proportion to its weight (`MPOL_WEIGHTED_INTERLEAVE`, Linux 6.9); equal weights if none are given.
+    WeightedInterleave(Vec<u32>),
+    /// Each area in as many contiguous blocks as there are nodes, one for each.
+    Blocked,
+    /// One node only (`MPOL_BIND`).
+    Bind(usize),
+    /// First touch, then NUMA balancing as Linux 6 does it, threads pinned.
+    AutoNuma {
+        /// Huge pages that nodes share are split in the fault path (Gachod's patch).
+        split: bool,
+    },
+    /// First touch, then Nodewise's engine with its Carrefour policy, and replication.
+    Carrefour,
+}
+
+/// Names that [`Policy`] is parsed from, with what they are.
+pub const POLICIES: [(&str, &str); 8] = [
+    ("first-touch", "pages where they are touched first"),
+    ("interleave", "pages round the nodes"),
+    ("weighted-interleave", "the same by weights, as in weighted-interleave:2/1/1/1"),
+    ("blocked", "each area in one block a node"),
+    ("bind:N", "all pages on node N"),
+    ("autonuma", "first touch and the kernel's NUMA balancing"),
+    ("autonuma+split", "the same, splitting huge pages that nodes share"),
+    ("carrefour", "first touch and Nodewise's engine, with replication"),
+];
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Policy::FirstTouch => f.write_str("first-touch"),
+            Policy::Interleave => f.write_str("interleave"),
+            Policy::WeightedInterleave(weights) => {
+                f.write_str("weighted-interleave")?;
+                for (index, weight) in weights.iter().enumerate() {
+                    write!(f, "{}{weight}", if index == 0 { ':' } else { '/' })?;
+                }
+                Ok(())
+            }
+            Policy::Blocked => f.write_str("blocked"),
+            Policy::Bind(node) => write!(f, "bind:{node}"),
+            Policy::AutoNuma { split: false } => f.write_str("autonuma"),
+            Policy::AutoNuma { split: true } => f.write_str("autonuma+split"),
+            Policy::Carrefour => f.write_str("carrefour"),
+        }
+    }
+}
+
+impl FromStr for Policy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Policy, String> {
+        let unknown = || {
+            let names: Vec<_> = POLICIES.iter().map(|policy| policy.0).collect();
+            format!("no such policy: {text}; there are {}", names.join(", "))
+        };
+        let (name, argument) = match text.split_once(':') {
+            Some((name, argument)) => (name, Some(argument)),
+            None => (text, None),
+        };
+        match (name, argument) {
+            ("first-touch", None) => Ok(Policy::FirstTouch),
+            ("interleave", None) => Ok(Policy::Interleave),
+            ("weighted-interleave", None) => Ok(Policy::WeightedInterleave(Vec::new())),
+            ("weighted-interleave", Some(weights)) => {
+                let weights: Result<Vec<u32>, _> = weights.split('/').map(str::parse).collect();
+                let weights = weights.ok().filter(|weights| weights.iter().any(|&weight| weight > 0));
+                weights.map(Policy::WeightedInterleave).ok_or_else(|| {
+                    format!("{text}: weights are numbers, not all 0, as in weighted-interleave:2/1/1/1")
+                })
+            }
+            ("blocked", None) => Ok(Policy::Blocked),
+            ("bind", Some(node)) => node
+                .parse()
+                .map(Policy::Bind)
+                .map_err(|_| format!("{text}: a node is a number, as in bind:0")),
+            ("autonuma", None) => Ok(Policy::AutoNuma { split: false }),
+            ("autonuma+split", None) => Ok(Policy::AutoNuma { split: true }),
+            ("carrefour", None) => Ok(Policy::Carrefour),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for name in [
+            "first-touch",
+            "interleave",
+            "weighted-interleave",
+            "weighted-interleave:2/1",
+            "blocked",
+            "bind:3",
+            "autonuma",
+            "autonuma+split",
+            "carrefour",
+        ] {
+            assert_eq!(name.parse::<Policy>().unwrap().to_string(), name);
+        }
+        for name in ["", "bind", "bind:x", "weighted-interleave:0/0", "interleave:1", "magic"] {
+            assert!(name.parse::<Policy>().is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,491 @@
+//! A program on a machine under a policy, from start to end.
+
+use std::fmt;
+use std::str::FromStr;
+
+use nodewise_engine::{Carrefour, CarrefourSettings, Engine, EngineSettings, Machine, SamplingRate};
+use nodewise_hardware::Preset;
+
+use super::balancing::Balancing;
+use super::costs::Costs;
+use super::machine::{Kind, SimMachine};
+use super::memory::MOST_NODES;
+use super::policy::Policy;
+use super::report::{Report, Times};
+use crate::{Op, Program, Progress, Trace};
+
+/// How threads are laid over the cores; they stay there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pinning {
+    /// One on each node in turn, as an idle Linux spreads them.
+    #[default]
+    Spread,
+    /// All cores of a node, then those of the next.
+    Sequential,
+}
+
+impl fmt::Display for Pinning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Pinning::Spread => "spread",
+            Pinning::Sequential => "sequential",
+        })
+    }
+}
+
+impl FromStr for Pinning {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Pinning, String> {
+        match text {
+            "spread" => Ok(Pinning::Spread),
+            "sequential" => Ok(Pinning::Sequential),
+            _ => Err(format!("no such pinning order: {text}; there are spread, sequential")),
+        }
+    }
+}
+
+impl Pinning {
+    /// The cores of a machine in this order.
+    #[must_use]
+    pub fn cores(self, preset: &Preset) -> Vec<usize> {
+        let mut next = 0;
+        let mut places = Vec::with_capacity(preset.cores());
+        for (node, cores) in preset.nodes.iter().map(|node| node.cores).enumerate() {
+            places.extend((0..cores).map(|turn| (turn, node, next + turn)));
+            next += cores;
+        }
+        if self == Pinning::Spread {
+            places.sort_unstable();
+        }
+        places.into_iter().map(|(_, _, core)| core).collect()
+    }
+}
+
+/// How a simulation is run, whatever the policy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// How threads are laid over the cores.
+    pub pinning: Pinning,
+    /// Whether first touches map 2 MiB at once.
+    pub huge_pages: bool,
+    /// What the operating system charges.
+    pub costs: Costs,
+    /// Simulated memory over real memory: the scale of the problem. What the kernel scans at a time shrinks by it.
+    pub size_scale: f64,
+    /// Simulated periods over real ones: the engine's interval of a second and the kernel's scan periods shrink by it. A simulated
+    /// run stands for one that takes 1/`period_scale` as long: with fewer bytes, and fewer iterations over them. Samples are taken
+    /// that much more often, and each costs that much less.
+    pub period_scale: f64,
+    /// How far a thread may run ahead of the one that is most behind, in picoseconds.
+    pub slack_ps: u64,
+    /// Seed of the engine's choices.
+    pub seed: u64,
+}
+
+impl Settings {
+    /// Those for a problem of this scale.
+    ///
+    /// A workload runs few of the iterations of the real program: a hundredth, we say of all of them.
+    #[must_use]
+    pub fn scaled(scale: f64) -> Settings {
+        Settings {
+            pinning: Pinning::Spread,
+            huge_pages: false,
+            costs: Costs::default(),
+            size_scale: scale,
+            period_scale: scale / 100.0,
+            slack_ps: 1_000_000,
+            seed: 1,
+        }
+    }
+}
+
+/// A program on a machine under a policy.
+pub struct Simulation {
+    preset: Preset,
+    program: Box<dyn Program>,
+    settings: Settings,
+    policy: Policy,
+    cores: Vec<usize>,
+}
+
+struct Thread {
+    trace: Trace,
+    done: usize,
+    after: Progress,
+}
+
+impl Simulation {
+    /// Lays the program's threads over the machine's cores.
+    ///
+    /// Fails if there are more threads than cores, more than 63 nodes, or the policy names a node that there is not.
+    pub fn new(
+        preset: &Preset,
+        program: Box<dyn Program>,
+        settings: Settings,
+        policy: Policy,
+    ) -> Result<Simulation, String> {
+        let (name, nodes, all) = (&preset.name, preset.nodes.len(), preset.cores());
+        let threads = program.threads();
+        if threads == 0 || threads > all {
+            return Err(format!(
+                "{threads} threads: {name} has {all} cores, and every thread needs one of its own"
+            ));
+        }
+        if nodes > MOST_NODES {
+            return Err(format!("{name} has {nodes} nodes; {MOST_NODES} can be simulated"));
+        }
+        if preset.uncached.is_some() && !matches!(policy, Policy::FirstTouch | Policy::Bind(_)) {
+            return Err(format!(
+                "{name} has no caches to count the misses of; it runs first-touch and bind:N"
+            ));
+        }
+        let with_memory = |node: usize| preset.nodes.get(node).is_some_and(|node| node.memory_bytes > 0);
+        match &policy {
+            Policy::Bind(node) if !with_memory(*node) => {
+                return Err(format!(
+                    "{policy}: {name} has no memory on node {node}; its nodes are 0 to {}",
+                    nodes - 1
+                ));
+            }
+            Policy::WeightedInterleave(weights) if !weights.is_empty() && weights.len() != nodes => {
+                return Err(format!("{policy}: {} weights, and {name} has {nodes} nodes", weights.len()));
+            }
+            _ => {}
+        }
+        let mut cores = settings.pinning.cores(preset);
+        cores.truncate(threads);
+        Ok(Simulation { preset: preset.clone(), program, settings, policy, cores })
+    }
+
+    /// Runs to the end. `progress` is told now and then how many operations have been simulated.
+    ///
+    /// Fails if memory runs out or the program finds its result wrong.
+    pub fn run(self, progress: &mut dyn FnMut(u64)) -> Result<Report, String> {
+        let Simulation { preset, mut program, settings, policy, cores } = self;
+        let mut machine =
+            SimMachine::new(&preset, program.areas(), &cores, &policy, settings.huge_pages, settings.costs);
+        let mut clockwork = Clockwork::new(&mut machine, &settings, &policy);
+        let mut threads: Vec<Thread> = cores
+            .iter()
+            .map(|_| Thread { trace: Trace::default(), done: 0, after: Progress::Running })
+            .collect();
+        let mut running: Vec<usize> = (0..threads.len()).collect();
+        let mut at_barrier: Vec<usize> = Vec::new();
+        let mut waiting_ps = 0;
+        let (mut operations, mut told) = (0u64, 0);
+        loop {
+            let Some((place, index, limit_ps)) = behind(&machine, &cores, &running, settings.slack_ps) else {
+                if at_barrier.is_empty() {
+                    break;
+                }
+                // Everyone is there.
+                let clock = |thread: &usize| machine.hardware.clock(cores[*thread]);
+                let last = at_barrier.iter().map(clock).max().unwrap_or(0) + settings.costs.barrier_ns * 1000;
+                for &thread in &at_barrier {
+                    waiting_ps += last - machine.hardware.clock(cores[thread]);
+                    machine.hardware.set_clock(cores[thread], last);
+                }
+                running.append(&mut at_barrier);
+                running.sort_unstable();
+                continue;
+            };
+            let core = cores[index];
+            if machine.hardware.clock(core) >= clockwork.next_ps {
+                clockwork.tick(&mut machine, index);
+                continue;
+            }
+            let thread = &mut threads[index];
+            if thread.done == thread.trace.len() {
+                thread.trace.clear();
+                thread.done = 0;
+                match std::mem::replace(&mut thread.after, Progress::Running) {
+                    Progress::Running => thread.after = program.advance(index, &mut thread.trace),
+                    ended => {
+                        machine.hardware.drain(core);
+                        running.swap_remove(place);
+                        if ended == Progress::Barrier {
+                            at_barrier.push(index);
+                        }
+                    }
+                }
+                continue;
+            }
+            let limit_ps = limit_ps.min(clockwork.next_ps);
+            let words = thread.trace.words();
+            let before = thread.done;
+            for &word in &words[before..] {
+                perform(&mut machine, index, core, word);
+                thread.done += 1;
+                if machine.hardware.clock(core) >= limit_ps {
+                    break;
+                }
+            }
+            operations += (thread.done - before) as u64;
+            if operations >= told + (1 << 20) {
+                told = operations;
+                progress(operations);
+            }
+            if let Some(failure) = machine.failure {
+                return Err(failure);
+            }
+        }
+        progress(operations);
+        program.check()?;
+        machine.memory.assert_conserved();
+        let run_ps = cores.iter().map(|&core| machine.hardware.clock(core)).max().unwrap_or(0);
+        waiting_ps += cores.iter().map(|&core| run_ps - machine.hardware.clock(core)).sum::<u64>();
+        let times =
+            Times { run_ps, kernel_ps: machine.kernel_ps.iter().sum(), waiting_ps, threads: cores.len() };
+        Ok(Report::new(
+            policy.to_string(),
+            &preset,
+            machine.hardware.counters(),
+            &times,
+            machine.done,
+            machine.memory.resident(),
+        ))
+    }
+}
+
+#[inline]
+fn perform(machine: &mut SimMachine, thread: usize, core: usize, word: u64) {
+    let (kind, address, instructions) = match Op::decode(word) {
+        Op::Compute { instructions } => return machine.hardware.execute(core, instructions),
+        Op::Read { address, instructions } => (Kind::Read, address, instructions),
+        Op::Chase { address, instructions } => (Kind::Chase, address, instructions),
+        Op::Write { address, instructions } => (Kind::Write, address, instructions),
+    };
+    if instructions > 0 {
+        machine.hardware.execute(core, instructions);
+    }
+    machine.access(thread, core, kind, address);
+}
+
+/// The running thread that is most behind (the first of several), its place, and how far it may go.
+fn behind(
+    machine: &SimMachine,
+    cores: &[usize],
+    running: &[usize],
+    slack_ps: u64,
+) -> Option<(usize, usize, u64)> {
+    let mut first = None;
+    let mut second_ps = u64::MAX;
+    let mut first_key = (u64::MAX, usize::MAX);
+    for (place, &thread) in running.iter().enumerate() {
+        let key = (machine.hardware.clock(cores[thread]), thread);
+        if key < first_key {
+            second_ps = first_key.0;
+            (first, first_key) = (Some(place), key);
+        } else {
+            second_ps = second_ps.min(key.0);
+        }
+    }
+    first.map(|place| (place, running[place], second_ps.saturating_add(slack_ps)))
+}
+
+/// What happens by the clock.
+struct Clockwork {
+    next_ps: u64,
+    engine: Option<Engine>,
+    engine_ps: u64,
+    interval_ps: u64,
+}
+
+/// Between two decisions of the engine, as in Carrefour.
+const INTERVAL_MS: f64 = 1000.0;
+
+impl Clockwork {
+    fn new(machine: &mut SimMachine, settings: &Settings, policy: &Policy) -> Clockwork {
+        let interval_ps = ((INTERVAL_MS * settings.period_scale * 1e9) as u64).max(1_000_000);
+        let mut clockwork =
+            Clockwork { next_ps: u64::MAX, engine: None, engine_ps: interval_ps, interval_ps };
+        match policy {
+            Policy::Carrefour => {
+                machine.replication = true;
+                machine.sampler.cost_ps =
+                    (settings.costs.sample_ns as f64 * 1000.0 * settings.period_scale) as u64;
+                let Ok(()) = machine.set_sampling(SamplingRate::Accurate);
+                clockwork.engine = Some(Engine::new(
+                    &machine.topology,
+                    Box::new(Carrefour::new(CarrefourSettings::default())),
+                    EngineSettings { seed: settings.seed, ..EngineSettings::default() },
+                ));
+                clockwork.next_ps = interval_ps;
+            }
+            Policy::AutoNuma { split } => {
+                let nodes: Vec<usize> = machine.threads.iter().map(|thread| thread.1).collect();
+                let balancing = Balancing::new(
+                    *split,
+                    machine.memory.pages(),
+                    &nodes,
+                    machine.topology.node_count(),
+                    settings.period_scale,
+                    settings.size_scale,
+                );
+                clockwork.next_ps = balancing.next_scan_ps;
+                machine.balancing = Some(balancing);
+            }
+            _ => {}
+        }
+        clockwork
+    }
+
+    /// Something is due, and `thread` is the one that is most behind.
+    fn tick(&mut self, machine: &mut SimMachine, thread: usize) {
+        let now_ps = machine.hardware.clock(machine.threads[thread].0);
+        if let Some(engine) = &mut self.engine {
+            let Ok(_round) = engine.step(machine);
+            self.engine_ps = self.engine_ps.max(now_ps) + self.interval_ps;
+            self.next_ps = self.engine_ps;
+        }
+        if let Some(mut balancing) = machine.balancing.take() {
+            let marked = balancing.scan(&mut machine.memory, now_ps);
+            self.next_ps = balancing.next_scan_ps;
+            machine.balancing = Some(balancing);
+            machine.scanned(thread, marked);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Area, Role, Space};
+
+    /// The first thread writes everything, then each of them reads one half over and over.
+    struct Halves {
+        areas: Vec<Area>,
+        base: u64,
+        steps: Vec<u64>,
+        passes: u64,
+    }
+
+    const PAGES: u64 = 512;
+
+    impl Halves {
+        fn boxed(passes: u64) -> Box<dyn Program> {
+            let mut space = Space::new();
+            let base = space.area("halves", PAGES * 4096, Role::Unknown);
+            Box::new(Halves { areas: space.into_areas(), base, steps: vec![0; 2], passes })
+        }
+    }
+
+    impl Program for Halves {
+        fn threads(&self) -> usize {
+            2
+        }
+
+        fn areas(&self) -> &[Area] {
+            &self.areas
+        }
+
+        fn advance(&mut self, thread: usize, trace: &mut Trace) -> Progress {
+            let step = self.steps[thread];
+            self.steps[thread] += 1;
+            let lines = PAGES * 64;
+            if step == 0 {
+                if thread == 0 {
+                    (0..lines).for_each(|line| trace.write(self.base + line * 64));
+                }
+                return Progress::Barrier;
+            }
+            let half = lines / 2;
+            (0..half).for_each(|line| trace.read(self.base + (thread as u64 * half + line) * 64));
+            if step == self.passes { Progress::Finished } else { Progress::Running }
+        }
+
+        fn check(&self) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    fn report(policy: &str, huge_pages: bool, passes: u64) -> Report {
+        // Caches of one set, so that every pass goes to memory.
+        let preset = Preset::named("opteron-8385-4n").unwrap().scaled(1e-3);
+        let settings = Settings { huge_pages, period_scale: 3e-4, ..Settings::scaled(0.01) };
+        let simulation =
+            Simulation::new(&preset, Halves::boxed(passes), settings, policy.parse().unwrap()).unwrap();
+        let mut operations = 0;
+        let report = simulation.run(&mut |so_far| operations = so_far).unwrap();
+        assert_eq!(operations, PAGES * 64 + passes * PAGES * 64);
+        report
+    }
+
+    #[test]
+    fn pages_go_where_the_policy_says() {
+        assert_eq!(report("first-touch", false, 1).resident_pages, [512, 0, 0, 0]);
+        assert_eq!(report("interleave", false, 1).resident_pages, [128; 4]);
+        assert_eq!(report("weighted-interleave:1/2/1/0", false, 1).resident_pages, [128, 256, 128, 0]);
+        assert_eq!(report("blocked", false, 1).resident_pages, [128; 4]);
+        assert_eq!(report("bind:2", false, 1).resident_pages, [0, 0, 512, 0]);
+        assert_eq!(report("first-touch", true, 1).resident_pages, [512, 0, 0, 0]);
+    }
+
+    #[test]
+    fn the_report_adds_up() {
+        let report = report("interleave", false, 3);
+        let threads_s = 2.0 * report.run_time_s;
+        assert!((report.user_s + report.kernel_s + report.waiting_s - threads_s).abs() < 1e-9);
+        assert!(report.kernel_s >= 512.0 * 1e-6);
+        assert!((20.0..30.0).contains(&report.local_access_percent.unwrap()), "{report:?}");
+        assert!(report.instructions_per_cycle > 0.0 && report.dram_latency_cycles >= 299.0, "{report:?}");
+    }
+
+    #[test]
+    fn same_seed_same_bytes() {
+        for policy in ["interleave", "autonuma", "carrefour"] {
+            assert_eq!(report(policy, false, 20), report(policy, false, 20));
+        }
+    }
+
+    #[test]
+    fn those_who_move_pages_find_the_half_that_is_used_elsewhere() {
+        let before = report("first-touch", false, 60);
+        for policy in ["autonuma", "carrefour"] {
+            let after = report(policy, false, 60);
+            assert!(after.pages_migrated + after.pages_replicated > 200, "{policy}: {after:?}");
+            assert!(after.local_access_percent > before.local_access_percent, "{policy}: {after:?}");
+        }
+    }
+
+    #[test]
+    fn a_huge_page_that_nodes_share_is_split() {
+        let plain = report("autonuma", true, 120);
+        assert_eq!(plain.pages_split, 0);
+        let split = report("autonuma+split", true, 120);
+        assert_eq!(split.pages_split, 1);
+        assert!(split.local_access_percent > Some(80.0), "{split:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_refused_with_the_reason() {
+        let preset = Preset::named("dahu-2n").unwrap();
+        let refused = |policy: &str| {
+            let refused =
+                Simulation::new(&preset, Halves::boxed(1), Settings::scaled(1.0), policy.parse().unwrap());
+            refused.err().unwrap()
+        };
+        assert_eq!(refused("bind:2"), "bind:2: dahu-2n has no memory on node 2; its nodes are 0 to 1");
+        assert_eq!(
+            refused("weighted-interleave:1/2/3"),
+            "weighted-interleave:1/2/3: 3 weights, and dahu-2n has 2 nodes"
+        );
+        let mut small = preset.clone();
+        small.nodes.iter_mut().for_each(|node| node.memory_bytes = 1 << 20);
+        let run = |policy: Policy| {
+            let settings = Settings::scaled(1.0);
+            Simulation::new(&small, Halves::boxed(1), settings, policy).unwrap().run(&mut |_| ())
+        };
+        assert_eq!(run(Policy::Bind(1)).unwrap_err(), "out of memory: node 1 is full");
+        assert_eq!(run(Policy::FirstTouch).unwrap().resident_pages, [256, 256]);
+    }
+
+    #[test]
+    fn threads_are_laid_over_cores_in_order() {
+        let preset = Preset::named("opteron-8385-4n").unwrap();
+        assert_eq!(Pinning::Spread.cores(&preset)[..6], [0, 4, 8, 12, 1, 5]);
+        assert_eq!(Pinning::Sequential.cores(&preset), (0..16).collect::<Vec<_>>());
+    }
+}
