@@ -27,7 +27,16 @@ impl Programs {
         let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("no workspace")?;
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let built = Command::new(cargo)
-            .args(["build", "--release", "--package", "nodewise", "--package", "nodewise-bench", "--bins"])
+            .args([
+                "build",
+                "--profile",
+                "guest",
+                "--package",
+                "nodewise",
+                "--package",
+                "nodewise-bench",
+                "--bins",
+            ])
             .args(["--message-format", "json-render-diagnostics"])
             .current_dir(workspace)
             .output()

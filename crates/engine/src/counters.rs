@@ -46,6 +46,16 @@ impl TrafficMatrix {
         self.accesses[accessor.get() * self.nodes + home.get()] += accesses;
     }
 
+    /// Adds the counts of another.
+    pub fn merge(&mut self, other: &Self) {
+        self.accesses.iter_mut().zip(&other.accesses).for_each(|(sum, accesses)| *sum += accesses);
+    }
+
+    /// Lets all counts fade to this share of what they were.
+    pub fn fade(&mut self, share: f64) {
+        self.accesses.iter_mut().for_each(|accesses| *accesses *= share);
+    }
+
     /// Accesses from `accessor` to `home`.
     #[must_use]
     pub fn get(&self, accessor: NodeIndex, home: NodeIndex) -> f64 {

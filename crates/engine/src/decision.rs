@@ -101,9 +101,9 @@ pub struct Outcome {
     pub vanished: u64,
     /// The kernel would not let us.
     pub not_permitted: u64,
-    /// How long the calls took: an upper bound on how long a thread of the target could have waited, ns.
+    /// CPU time of the calls: an upper bound on how long a thread of the target could have waited, ns.
     pub blocked_ns: u64,
-    /// The longest single call, ns.
+    /// That of the longest single call, ns.
     pub longest_call_ns: u64,
     /// The process was gone.
     pub process_gone: bool,

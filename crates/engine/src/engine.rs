@@ -1,11 +1,12 @@
 //! One interval after another: observe, understand, decide, act, remember.
 
 use crate::decision::BAND_END;
+use crate::eagerness::{Eagerness, EagernessSettings, Signs};
 use crate::history::{History, PatienceSettings, Spread};
 use crate::metrics::{balanced_nodes, metrics};
 use crate::policy::{Policy, ProcessView, View};
 use crate::region::{Key, RegionMap, RegionSettings};
-use crate::round::{Finding, Footprint, Round};
+use crate::round::{Finding, Footprint, Metrics, Round};
 use crate::{
     Action, Decision, Interleaving, Machine, Observation, Outcome, PageNumber, PageRange, Pid, SamplingRate,
 };
@@ -21,10 +22,8 @@ pub struct EngineSettings {
     pub regions: RegionSettings,
     /// How patiently ranges are left alone after they were acted upon.
     pub patience: PatienceSettings,
-    /// With fewer pages moved in an interval sampling becomes cheap (Carrefour module: 10).
-    pub accurate_from_moves: u64,
-    /// With a larger share of samples in regions that are new or changed, sampling stays accurate.
-    pub accurate_from_unsettled_share: f32,
+    /// When to sample eagerly.
+    pub eagerness: EagernessSettings,
     /// For pseudo-random choices.
     pub seed: u64,
 }
@@ -34,8 +33,7 @@ impl Default for EngineSettings {
         Self {
             regions: RegionSettings::default(),
             patience: PatienceSettings::default(),
-            accurate_from_moves: 10,
-            accurate_from_unsettled_share: 0.1,
+            eagerness: EagernessSettings::default(),
             seed: 1,
         }
     }
@@ -48,6 +46,7 @@ pub struct Engine {
     settings: EngineSettings,
     processes: BTreeMap<Pid, Process>,
     round: u32,
+    eagerness: Eagerness,
     sampling: Option<SamplingRate>,
 }
 
@@ -68,7 +67,8 @@ impl Engine {
     #[must_use]
     pub fn new(topology: &Topology, policy: Box<dyn Policy>, settings: EngineSettings) -> Self {
         let topology = topology.clone();
-        Self { topology, policy, settings, processes: BTreeMap::new(), round: 0, sampling: None }
+        let eagerness = Eagerness::new(&settings.eagerness);
+        Self { topology, policy, settings, processes: BTreeMap::new(), round: 0, eagerness, sampling: None }
     }
 
     /// One interval: takes what the machine saw since the last call, decides, lets the machine act.
@@ -93,7 +93,9 @@ impl Engine {
         let outcomes = if decisions.is_empty() { Vec::new() } else { machine.apply(&decisions)? };
         self.remember(&decisions, &outcomes);
         let findings = self.findings();
-        let sampling = self.sampling_rate(&outcomes);
+        let acted: Vec<_> = decisions.into_iter().zip(outcomes).collect();
+        let signs = self.signs(&observation, &metrics, &acted);
+        let sampling = self.eagerness.next(&signs);
         if self.sampling != Some(sampling) {
             machine.set_sampling(sampling)?;
             self.sampling = Some(sampling);
@@ -107,7 +109,7 @@ impl Engine {
             samples_outside: self.processes.values().map(|p| p.map.samples_outside()).sum(),
             metrics,
             rules: self.policy.rules(),
-            decisions: decisions.into_iter().zip(outcomes).collect(),
+            decisions: acted,
             findings,
             sampling,
             footprint: self.footprint(),
@@ -236,20 +238,23 @@ impl Engine {
         findings
     }
 
-    fn sampling_rate(&self, outcomes: &[Outcome]) -> SamplingRate {
-        let moved: u64 = outcomes.iter().map(|outcome| outcome.moved).sum();
+    /// What this interval says about how eagerly to sample.
+    fn signs(&self, observation: &Observation, metrics: &Metrics, acted: &[(Decision, Outcome)]) -> Signs {
+        let by_page = |decision: &Decision| matches!(decision.action, Action::CollocateEach { .. });
+        let moved: u64 =
+            acted.iter().filter(|(decision, _)| by_page(decision)).map(|(_, outcome)| outcome.moved).sum();
         let regions = || self.processes.values().flat_map(|process| process.map.regions());
         let recent: f32 = regions().map(|region| region.recent as f32).sum();
         let unsettled: f32 =
             regions().filter(|region| region.is_unsettled()).map(|region| region.recent as f32).sum();
-        let busy = moved >= self.settings.accurate_from_moves
-            || unsettled > recent * self.settings.accurate_from_unsettled_share;
-        // A huge page gives so few samples that the policy may be off for want of them.
-        let unjudged = self.processes.values().any(|process| process.map.has_unjudged_huge_pages());
-        if self.round == 0 || unjudged || (self.policy.active() && busy) {
-            SamplingRate::Accurate
-        } else {
-            SamplingRate::Cheap
+        let settings = &self.settings.eagerness;
+        let busy = moved >= settings.from_moves || unsettled > recent * settings.from_unsettled_share;
+        Signs {
+            curious: self.policy.active() && busy,
+            unjudged: self.processes.values().any(|process| process.map.has_unjudged_huge_pages()),
+            fresh: observation.processes.iter().any(|process| process.fresh),
+            resident_pages: observation.processes.iter().map(|process| process.resident_pages).sum(),
+            local_access_percent: metrics.local_access_percent.get().copied(),
         }
     }
 

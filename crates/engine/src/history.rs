@@ -100,6 +100,11 @@ impl History {
         self.spread.parts(range)
     }
 
+    /// Spreading that was decided and put off by the machine.
+    pub fn pending(&self) -> impl Iterator<Item = (PageRange, &Interleaving)> {
+        self.spread.iter().flat_map(|(range, spread)| spread.pending.iter().map(move |next| (range, next)))
+    }
+
     /// The parts of a range that were not reported as worth replicating yet.
     #[must_use]
     pub fn replicatable(&self, range: PageRange) -> Vec<PageRange> {

@@ -7,6 +7,7 @@
 pub mod conformance;
 mod counters;
 mod decision;
+mod eagerness;
 mod engine;
 mod history;
 mod machine;
@@ -19,6 +20,7 @@ mod sample;
 
 pub use counters::{Counters, Measure, TrafficMatrix};
 pub use decision::{Action, Decision, Figures, Interleaving, Outcome, PageTarget, Reason};
+pub use eagerness::EagernessSettings;
 pub use engine::{Engine, EngineSettings};
 pub use history::{History, PatienceSettings, Spread};
 pub use machine::{Machine, Mapping, MappingKind, Observation, ProcessState, SamplingRate};

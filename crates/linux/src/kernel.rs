@@ -41,6 +41,10 @@ impl Kernel for LiveKernel {
     fn now_ns(&mut self) -> u64 {
         now_ns()
     }
+
+    fn cpu_ns(&mut self) -> u64 {
+        clock_ns(Clock::ThreadCpu).expect("every kernel has this clock")
+    }
 }
 
 impl LiveKernel {

@@ -81,6 +81,10 @@ pub struct LinuxMachine {
     losses_before: u64,
     migrated_before: u64,
     free_bytes: Vec<u64>,
+    /// Of the last intervals, fading.
+    traffic: TrafficMatrix,
+    /// Of the last intervals, fading.
+    samples_per_s: f64,
     totals: Totals,
 }
 
@@ -95,6 +99,7 @@ impl LinuxMachine {
     ) -> Self {
         let node_bytes = topology.nodes().iter().map(|node| (node.id, node.memory_total_bytes)).collect();
         let first_met = (!sampler.is_proportional()).then(|| TrafficMatrix::new(topology.node_count()));
+        let traffic = TrafficMatrix::new(topology.node_count());
         let mut machine = Self {
             topology,
             processes,
@@ -111,6 +116,8 @@ impl LinuxMachine {
             losses_before: 0,
             migrated_before: pages_migrated_by_kernel(),
             free_bytes: Vec::new(),
+            traffic,
+            samples_per_s: 0.0,
             totals: Totals::default(),
         };
         machine.processes.update();
@@ -263,7 +270,7 @@ impl LinuxMachine {
         self.first_met = Some(met).filter(|met| met.total() < resident as f64 / 2.0);
     }
 
-    fn counters(&mut self, duration_ns: u64, traffic: TrafficMatrix) -> Counters {
+    fn counters(&mut self, duration_ns: u64, traffic: &TrafficMatrix) -> Counters {
         let mut moved_by_kernel = 0;
         // Without samples nothing is decided, and an idle program must cost next to nothing.
         if !self.samples.is_empty() || self.free_bytes.is_empty() {
@@ -271,13 +278,22 @@ impl LinuxMachine {
             let nodes = self.topology.nodes().iter();
             self.free_bytes = nodes.map(|node| crate::kernel::free_bytes(node.id).unwrap_or(0)).collect();
         }
+        // Samples come in bursts, once a pass over the memory.
+        self.traffic.fade(FADED_SHARE);
+        self.traffic.merge(traffic);
+        let traffic = self.traffic.clone();
         let rate = self.samples.len() as f64 / (duration_ns.max(1) as f64 / 1e9);
+        self.samples_per_s = FADED_SHARE * self.samples_per_s + (1.0 - FADED_SHARE) * rate;
+        let rate = self.samples_per_s;
         // A page gives one sample a scan, and a scan takes several intervals: who was sampled in this one says little about where the
         // load is, but which memory is in use, and where its pages are, is known.
         let mut pages_in_use = vec![0.0; self.topology.node_count()];
-        let since = self.interval.saturating_sub(IN_USE_INTERVALS);
+        let pass = self.sampler.pass().as_nanos() / u128::from(duration_ns.max(1));
+        let since = self.interval.saturating_sub(IN_USE_INTERVALS + pass as u32);
         self.known_homes.values().for_each(|known| known.add_used(since, &mut pages_in_use));
-        let enough = traffic.total() >= TRAFFIC_SAMPLES;
+        // What has ended has no load any more.
+        let enough =
+            traffic.total() >= TRAFFIC_SAMPLES && pages_in_use.iter().sum::<f64>() >= TRAFFIC_SAMPLES;
         let by_pages = enough && !self.sampler.is_proportional();
         Counters {
             controller_loads: if by_pages { Measure::Estimated(pages_in_use) } else { Measure::Unknown },
@@ -408,7 +424,7 @@ impl Machine for LinuxMachine {
         let end_ns = now_ns();
         let duration_ns = end_ns.saturating_sub(self.interval_began_ns);
         self.interval_began_ns = end_ns;
-        let counters = self.counters(duration_ns, traffic);
+        let counters = self.counters(duration_ns, &traffic);
         let losses = self.sampler.losses();
         let lost = losses.lost + losses.malformed;
         let samples_lost = lost.saturating_sub(self.losses_before);
@@ -417,6 +433,7 @@ impl Machine for LinuxMachine {
         self.totals.samples_lost += samples_lost;
         self.totals.read = self.processes.cost();
         let samples = std::mem::take(&mut self.samples);
+        self.sampler.adapt(samples.len() as u64, Duration::from_nanos(duration_ns))?;
         self.processes.begin_interval();
         Ok(Observation { end_ns, duration_ns, counters, samples, samples_lost, processes: states })
     }
@@ -445,7 +462,10 @@ const SURVEY_PAGES: usize = 1 << 18;
 /// Fewer samples in an interval say too little about its traffic; the engine then goes by what it remembers.
 const TRAFFIC_SAMPLES: f64 = 100.0;
 
-/// Memory that was accessed so many intervals ago still counts as in use.
+/// What an interval's figures still count for one interval later.
+const FADED_SHARE: f64 = 0.5;
+
+/// Memory that was accessed so many intervals ago, and those of a pass, still counts as in use.
 const IN_USE_INTERVALS: u32 = 10;
 
 /// Where pages are. None: not present, or the process is gone, which the next update will notice.

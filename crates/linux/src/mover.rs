@@ -29,6 +29,9 @@ pub trait Kernel {
 
     /// A monotonic clock, in ns.
     fn now_ns(&mut self) -> u64;
+
+    /// CPU time of the calling thread, in ns.
+    fn cpu_ns(&mut self) -> u64;
 }
 
 /// Bounds on moving.
@@ -37,8 +40,9 @@ pub struct MoverSettings {
     /// How much may be moved in a second, in bytes. Carrefour's module could move 30 000 pages (117 MiB) a second; memtierd's
     /// sample configuration says 200 MB/s. Copying 512 MiB takes a current core about a tenth of a second.
     pub budget_bytes_per_s: f64,
-    /// How long one call should take at most, in ns: a thread that touches a page on its way waits for it. 20 ms brought
-    /// blocking from minutes to milliseconds for others (katalyst issue 477).
+    /// How long one call should work at most, in ns of CPU time: a thread that touches a page on its way waits for it. 20 ms
+    /// brought blocking from minutes to milliseconds for others (katalyst issue 477). What the call waits for itself, that all CPUs
+    /// have emptied their lists of pages for the LRU lists, holds nobody up.
     pub call_ns: u64,
     /// How often busy pages are tried again before they are reported as busy.
     pub retries: u32,
@@ -317,9 +321,9 @@ impl<K: Kernel> Mover<K> {
         let addresses: Vec<u64> = batch.iter().map(|unit| unit.page.address().0).collect();
         let nodes: Vec<i32> = batch.iter().map(|unit| unit.to.0 as i32).collect();
         let mut status = vec![UNSET; batch.len()];
-        let begin = self.kernel.now_ns();
+        let begin = self.kernel.cpu_ns();
         let returned = self.kernel.move_pages(pid, &addresses, &nodes, &mut status, flags);
-        let took = self.kernel.now_ns().saturating_sub(begin);
+        let took = self.kernel.cpu_ns().saturating_sub(begin);
         let pages: u64 = batch.iter().map(|unit| unit.pages).sum();
         if took > self.settings.call_ns {
             self.batch_pages = (self.batch_pages / 2).max(BATCH_MIN_PAGES);
@@ -486,6 +490,10 @@ mod tests {
 
         fn free_bytes(&mut self, node: NodeId) -> u64 {
             self.free.get(&node.0).copied().unwrap_or(NODE_BYTES)
+        }
+
+        fn cpu_ns(&mut self) -> u64 {
+            self.clock_ns
         }
 
         fn now_ns(&mut self) -> u64 {

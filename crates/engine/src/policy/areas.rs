@@ -57,8 +57,7 @@ impl<'a> Areas<'a> {
         self.unsettled += process.map.regions()[at].evidence.total() * process.map.weight();
     }
 
-    /// Decides about all areas together: each changes the loads the others see. What the machine put off is repeated as it
-    /// was; with `more`, further pages are spread over `targets`, in areas seen for `min_rounds` intervals.
+    /// Decides about all areas together: each changes the loads the others see. With `more`, further pages are spread over `targets`, in areas seen for `min_rounds` intervals.
     pub fn interleave(
         &self,
         view: &View<'_>,
@@ -75,15 +74,7 @@ impl<'a> Areas<'a> {
         for area in self.areas.iter().filter(|area| area.rounds >= min_rounds) {
             for (range, spread) in area.parts() {
                 match spread {
-                    Some(spread) if !spread.pending.is_empty() => {
-                        let again = |interleaving: &Interleaving| Decision {
-                            pid: area.process.pid,
-                            range,
-                            action: Action::Interleave(interleaving.clone()),
-                            reason: reason("put off before".into(), view, &area.evidence),
-                        };
-                        out.extend(spread.pending.iter().map(again));
-                    }
+                    Some(spread) if !spread.pending.is_empty() => {}
                     spread if more => parts.extend(Part::new(area, range, spread, view.seed)),
                     _ => {}
                 }
@@ -193,6 +184,22 @@ fn spread(view: &View<'_>, parts: &[Part<'_>], targets: &[bool], out: &mut Vec<D
 }
 
 /// A rule with the figures behind it.
+/// What was decided before and put off by the machine, as it was: also while nothing new is decided for want of samples.
+pub fn pending(view: &View<'_>, out: &mut Vec<Decision>) {
+    for process in &view.processes {
+        for (range, interleaving) in process.history.pending() {
+            let mut evidence = Evidence::new(view.topology.node_count());
+            let regions = process.map.regions().iter();
+            regions
+                .filter(|region| !region.range.intersect(range).is_empty())
+                .for_each(|region| evidence.add(&region.evidence));
+            let reason = reason("put off before".into(), view, &evidence);
+            let action = Action::Interleave(interleaving.clone());
+            out.push(Decision { pid: process.pid, range, action, reason });
+        }
+    }
+}
+
 pub fn reason(rule: String, view: &View<'_>, evidence: &Evidence) -> Reason {
     Reason {
         rule,

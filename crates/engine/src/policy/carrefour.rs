@@ -3,7 +3,7 @@
 //! The rules are the article's. They are applied to regions instead of sampled pages, so a decision reaches pages that no
 //! sample hit, and what the article leaves to chance page by page is a pure function of the page ([`Interleaving`]).
 
-use super::areas::{Areas, reason};
+use super::areas::{Areas, pending, reason};
 use super::{Policy, ProcessView, View};
 use crate::metrics::{balanced_nodes, memory_bytes};
 use crate::region::Nature;
@@ -158,7 +158,7 @@ impl Carrefour {
             standing: standing_of(&m.controller_imbalance_percent, "too few samples with a known home"),
             value,
             threshold: limit,
-            enabled: self.enabled && self.interleaving,
+            enabled: self.interleaving,
         });
 
         let room = m.memory_use_percent <= s.replicate_memory_percent;
@@ -311,6 +311,7 @@ impl Policy for Carrefour {
     fn decide(&mut self, view: &View<'_>) -> Vec<Decision> {
         self.judge(view);
         let mut decisions = Vec::new();
+        pending(view, &mut decisions);
         if !self.enabled {
             return decisions;
         }

@@ -50,6 +50,11 @@ impl<T: Clone + PartialEq> RangeMap<T> {
         }
     }
 
+    /// All ranges that have a value, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (PageRange, &T)> {
+        self.entries.iter().map(|(range, value)| (*range, value))
+    }
+
     /// The parts of a range: each with the value there, none where nothing is set. In order, and together the range.
     pub fn parts(&self, range: PageRange) -> Vec<(PageRange, Option<&T>)> {
         let mut parts = Vec::new();
@@ -67,12 +72,6 @@ impl<T: Clone + PartialEq> RangeMap<T> {
             parts.push((PageRange { start: at, end: range.end }, None));
         }
         parts
-    }
-
-    /// All entries.
-    #[cfg(test)]
-    pub fn iter(&self) -> impl Iterator<Item = &(PageRange, T)> {
-        self.entries.iter()
     }
 
     /// Keeps the entries that `keep` wants.

@@ -14,18 +14,33 @@ use nodewise_sys::perf::Losses;
 use nodewise_topology::Topology;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-/// How fast the kernel is asked to scan while pages are being placed. The kernel itself never marks more than 2560 MB/s, lets a
-/// thread run 32 times as long as it scanned, and slows down towards the maximum while most faults are local
-/// (`kernel/sched/fair.c`, Linux 6.1 to 6.12, `task_scan_min`, `update_task_scan_period`).
+/// A pass over a program's memory while pages are being placed, to begin with: half the kernel's own default rate. Every fault is
+/// also a chance for the kernel to move the page; few samples suffice, since decisions are about regions.
+const PASS: Duration = Duration::from_secs(2);
+/// The fastest pass that is asked for. The kernel itself never marks more than 2560 MB/s, and lets a thread run 32 times as long as
+/// it scanned.
+const PASS_MIN: Duration = Duration::from_millis(100);
+/// A pass while there is little to do, which leaves well-placed programs alone and the kernel few chances to move what was just
+/// spread. A thread that changes its node is still scanned anew at once.
+const PASS_CHEAP: Duration = Duration::from_secs(60);
+
+/// How much the kernel marks at once while pages are being placed: its own default. Its scan period is the knob over the number
+/// of such portions in resident memory (`kernel/sched/fair.c`, Linux 6.1 to 6.12, `task_scan_min`), so that the knob is the time
+/// of a pass over all memory.
+const PORTION_MB: &str = "256";
+/// And while there is little to do. Marked whole, a small program falls into a burst of faults that the kernel answers with a
+/// burst of migrations; little by little, samples come evenly. The next portion, then as large as above, also ends the pass, and only
+/// then does the kernel heed a shorter period (`task_numa_placement`): so it is at once, not after a minute, that sampling becomes eager.
+const PORTION_CHEAP_MB: &str = "4";
+
+/// While pages are being placed, passes become faster until so many samples come in a second: memory in huge pages gives
+/// one for 2 MiB a pass.
 ///
 /// `scan_delay_ms` stays as it is: since Linux 6.7 the kernel remembers for four to eight times that long which threads faulted in a
 /// mapping, and scans it for no others (`vma_is_accessed`), so that a short delay makes it stop scanning.
-const ACCURATE: &[(&str, &str)] = &[("scan_period_min_ms", "100"), ("scan_period_max_ms", "1000")];
-
-/// And while there is little to do: a quarter of the kernel's own default rate, which leaves well-placed programs alone and the kernel
-/// fewer chances to move what was just spread. A thread that changes its node is still scanned anew at once.
-const CHEAP: &[(&str, &str)] = &[("scan_period_min_ms", "4000"), ("scan_period_max_ms", "60000")];
+const ENOUGH_PER_S: f64 = 500.0;
 
 /// Samples page accesses through NUMA hint faults.
 pub struct HintFaults {
@@ -36,6 +51,9 @@ pub struct HintFaults {
     /// `/sys/kernel/debug/sched/numa_balancing`, where we can write there.
     knobs: Option<PathBuf>,
     losses: Losses,
+    rate: SamplingRate,
+    /// A pass at the accurate rate.
+    pass: Duration,
 }
 
 impl HintFaults {
@@ -43,7 +61,15 @@ impl HintFaults {
     pub fn open(topology: &Topology, settings: Settings) -> Result<Self, Error> {
         let balancing = PathBuf::from("/proc/sys/kernel/numa_balancing");
         let knobs = PathBuf::from("/sys/kernel/debug/sched/numa_balancing");
-        let mut sampler = Self { events: None, settings, balancing, knobs: None, losses: Losses::default() };
+        let mut sampler = Self {
+            events: None,
+            settings,
+            balancing,
+            knobs: None,
+            losses: Losses::default(),
+            rate: SamplingRate::Accurate,
+            pass: PASS,
+        };
         sampler.switch_on()?;
         sampler.knobs = knobs.join("scan_period_min_ms").exists().then_some(knobs);
         sampler.events = Some(match PageFaultEvents::open(topology, Source::best()) {
@@ -122,16 +148,34 @@ impl Sampler for HintFaults {
     }
 
     fn set_rate(&mut self, rate: SamplingRate) -> Result<(), Error> {
-        let values = match rate {
-            SamplingRate::Accurate => ACCURATE,
-            SamplingRate::Cheap => CHEAP,
-        };
-        for (name, value) in values {
+        self.rate = rate;
+        let pass = self.pass().as_millis().to_string();
+        let portion = if rate == SamplingRate::Cheap { PORTION_CHEAP_MB } else { PORTION_MB };
+        // Both ends the same: the period is not to adapt by the kernel's rules.
+        for (name, value) in
+            [("scan_size_mb", portion), ("scan_period_min_ms", &pass), ("scan_period_max_ms", &pass)]
+        {
             if let Some(path) = self.knob(name) {
                 self.settings.set(&path, value)?;
             }
         }
         Ok(())
+    }
+
+    fn adapt(&mut self, samples: u64, over: Duration) -> Result<(), Error> {
+        let few = (samples as f64) < ENOUGH_PER_S * over.as_secs_f64();
+        if self.rate == SamplingRate::Cheap || !few || self.pass <= PASS_MIN {
+            return Ok(());
+        }
+        self.pass = (self.pass / 2).max(PASS_MIN);
+        self.set_rate(self.rate)
+    }
+
+    fn pass(&self) -> Duration {
+        match self.rate {
+            SamplingRate::Accurate => self.pass,
+            SamplingRate::Cheap => PASS_CHEAP,
+        }
     }
 
     fn close(&mut self) -> Result<(), Error> {

@@ -8,6 +8,7 @@ mod page_fault_event;
 use crate::Error;
 use nodewise_engine::{Pid, Sample, SamplingRate};
 use nodewise_sys::perf::Losses;
+use std::time::Duration;
 
 /// A source of samples of user-mode accesses to memory.
 pub trait Sampler {
@@ -32,6 +33,16 @@ pub trait Sampler {
 
     /// From now on samples more or less eagerly.
     fn set_rate(&mut self, rate: SamplingRate) -> Result<(), Error>;
+
+    /// Hears at the end of each interval how many samples of managed processes it gave.
+    fn adapt(&mut self, _samples: u64, _over: Duration) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// How long it takes, at the present rate, until every page in use has had its chance of a sample.
+    fn pass(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// Stops and puts every kernel setting back.
     fn close(&mut self) -> Result<(), Error>;

@@ -1,0 +1,175 @@
+//! When to sample eagerly, and when to rest.
+//!
+//! Samples cost the program time, and where they come from hint faults each is also a chance for the kernel to move the page. So
+//! an eager phase ends when there is nothing more to learn, or when it has lasted long enough, and the rest that follows lasts
+//! until something has changed: new memory, a process more, or accesses that were local and are no longer.
+
+use crate::SamplingRate;
+use serde::{Deserialize, Serialize};
+
+/// How long to be eager, and how long to rest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EagernessSettings {
+    /// With fewer pages collocated one by one in an interval there is nothing to learn from samples of each page (Carrefour module: 10,
+    /// of any pages moved; ours moves whole regions by what is known already).
+    pub from_moves: u64,
+    /// With a larger share of samples in regions that are new or changed there is something to learn.
+    pub from_unsettled_share: f32,
+    /// So many intervals in a row with nothing to learn end an eager phase: samples may come in bursts, once a pass over the memory.
+    pub calm_rounds: u32,
+    /// So many intervals end it in any case: what is not settled by then may never be.
+    pub eager_rounds: u32,
+    /// A rest lasts so many intervals if nothing changes: a pass over the memory at the cheap rate.
+    pub rest_rounds: u32,
+    /// A local access ratio that fell by so many points is a change.
+    pub lost_percent: f64,
+    /// Resident memory that grew by so much is a change.
+    pub grown_percent: f64,
+}
+
+impl Default for EagernessSettings {
+    fn default() -> Self {
+        Self {
+            from_moves: 10,
+            from_unsettled_share: 0.1,
+            calm_rounds: 4,
+            eager_rounds: 15,
+            rest_rounds: 60,
+            lost_percent: 20.0,
+            grown_percent: 25.0,
+        }
+    }
+}
+
+/// What an interval says about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Signs {
+    /// There is something to learn from more samples.
+    pub curious: bool,
+    /// There are huge pages that several nodes use, with too few samples to say how: a huge page gives so few that only eager
+    /// sampling ever judges it.
+    pub unjudged: bool,
+    /// A process is new.
+    pub fresh: bool,
+    /// Memory of all processes.
+    pub resident_pages: u64,
+    /// Of the interval, if known.
+    pub local_access_percent: Option<f64>,
+}
+
+/// Eager, or resting since.
+#[derive(Clone, Debug)]
+pub struct Eagerness {
+    settings: EagernessSettings,
+    calm_rounds: u32,
+    eager_rounds: u32,
+    rest: Option<Rest>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    rounds: u32,
+    resident_pages: u64,
+    local_access_percent: Option<f64>,
+}
+
+impl Eagerness {
+    pub fn new(settings: &EagernessSettings) -> Self {
+        Self { settings: settings.clone(), calm_rounds: 0, eager_rounds: 0, rest: None }
+    }
+
+    /// The rate after an interval.
+    pub fn next(&mut self, signs: &Signs) -> SamplingRate {
+        if let Some(rest) = &mut self.rest {
+            let changed = rest.is_changed(signs, &self.settings);
+            let rested = rest.rounds >= self.settings.rest_rounds && signs.curious;
+            if !changed && !rested && !signs.unjudged {
+                return SamplingRate::Cheap;
+            }
+            (self.rest, self.calm_rounds, self.eager_rounds) = (None, 0, 0);
+        }
+        self.calm_rounds = if signs.curious { 0 } else { self.calm_rounds + 1 };
+        self.eager_rounds += 1;
+        let done =
+            self.calm_rounds >= self.settings.calm_rounds || self.eager_rounds >= self.settings.eager_rounds;
+        if !done || signs.unjudged {
+            return SamplingRate::Accurate;
+        }
+        self.rest = Some(Rest {
+            rounds: 0,
+            resident_pages: signs.resident_pages,
+            local_access_percent: signs.local_access_percent,
+        });
+        SamplingRate::Cheap
+    }
+}
+
+impl Rest {
+    /// Pages that were just spread are expected to be remote: so long a ratio that was low already may fall.
+    const SETTLING_ROUNDS: u32 = 10;
+    const LOW_PERCENT: f64 = 80.0;
+
+    fn is_changed(&mut self, signs: &Signs, settings: &EagernessSettings) -> bool {
+        self.rounds += 1;
+        let now = signs.local_access_percent;
+        let before = *self.local_access_percent.get_or_insert(now.unwrap_or(100.0));
+        if self.rounds <= Self::SETTLING_ROUNDS && before < Self::LOW_PERCENT {
+            self.local_access_percent = Some(now.map_or(before, |now| now.min(before)));
+            return signs.fresh;
+        }
+        let lost = now.is_some_and(|now| now < Self::LOW_PERCENT && now < before - settings.lost_percent);
+        let grown =
+            signs.resident_pages as f64 > self.resident_pages as f64 * (1.0 + settings.grown_percent / 100.0);
+        signs.fresh || lost || grown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALM: Signs = Signs {
+        curious: false,
+        unjudged: false,
+        fresh: false,
+        resident_pages: 1000,
+        local_access_percent: Some(95.0),
+    };
+    const CURIOUS: Signs = Signs { curious: true, ..CALM };
+
+    fn rates(signs: &[Signs]) -> String {
+        let mut eagerness = Eagerness::new(&EagernessSettings::default());
+        let letter = |rate| if rate == SamplingRate::Accurate { 'a' } else { 'c' };
+        signs.iter().map(|signs| letter(eagerness.next(signs))).collect()
+    }
+
+    #[test]
+    fn some_calm_intervals_end_an_eager_phase() {
+        assert_eq!(rates(&[CURIOUS, CALM, CALM, CURIOUS, CALM, CALM, CALM, CALM, CALM]), "aaaaaaacc");
+    }
+
+    #[test]
+    fn what_never_settles_is_left_to_rest_for_a_pass() {
+        let expected = format!("{0}{1}{0}c", "a".repeat(14), "c".repeat(60));
+        assert_eq!(rates(&[CURIOUS; 14 + 60 + 15]), expected);
+    }
+
+    #[test]
+    fn a_change_ends_a_rest() {
+        let resting = [CALM; 4];
+        let with = |last: Signs| rates(&[&resting[..], &[CURIOUS, last]].concat());
+        assert_eq!(with(CALM), "aaaccc");
+        assert_eq!(with(Signs { local_access_percent: Some(60.0), ..CALM }), "aaacca");
+        assert_eq!(with(Signs { resident_pages: 1300, ..CALM }), "aaacca");
+        assert_eq!(with(Signs { fresh: true, ..CALM }), "aaacca");
+        assert_eq!(with(Signs { unjudged: true, ..CALM }), "aaacca");
+    }
+
+    #[test]
+    fn a_ratio_that_falls_while_pages_are_spread_is_no_change() {
+        let spread = Signs { local_access_percent: Some(60.0), ..CALM };
+        let after = Signs { local_access_percent: Some(25.0), ..CALM };
+        assert_eq!(rates(&[&[spread; 4][..], &[after; 12]].concat()), "aaaccccccccccccc");
+    }
+}
