@@ -10,10 +10,10 @@ use std::sync::OnceLock;
 /// 64 MiB.
 const PAGES: u64 = 16_384;
 
-fn run(script: &str, files: &[&str]) -> Finished {
+fn run(nodes: usize, script: &str, files: &[&str]) -> Finished {
     static PROGRAMS: OnceLock<Programs> = OnceLock::new();
     let programs = PROGRAMS.get_or_init(|| Programs::build().unwrap());
-    let place = Place::guest(Guest::uniform(4, 1, 512 << 20), programs);
+    let place = Place::guest(Guest::uniform(nodes, 1, 512 << 20), programs);
     let finished = place.run(programs, script, files).unwrap();
     assert_eq!(finished.status, 0, "{}", finished.stderr);
     finished
@@ -22,7 +22,7 @@ fn run(script: &str, files: &[&str]) -> Finished {
 /// Runs the workload under Nodewise; its reports, the summary, and the decisions that were logged.
 fn managed(workload: &str) -> (Vec<Placement>, Value, Vec<Value>) {
     let script = format!("$NODEWISE run --json summary --log log -- $WORKLOAD {workload} --report report");
-    let finished = run(&script, &["report", "summary", "log"]);
+    let finished = run(4, &script, &["report", "summary", "log"]);
     let placements = finished.placements("report").unwrap();
     for placement in &placements {
         println!("{placement:?}");
@@ -53,10 +53,17 @@ fn private_data_goes_to_its_threads_and_stays() {
     assert!(before < 90.0 && after >= 99.0, "local accesses by samples: {before} -> {after}");
 }
 
-/// How evenly the pages end up depends on the kernel's balancing, which goes on moving pages that several nodes write:
-/// docs/results.md has the measured spread beside the goal. What Nodewise itself does is held here.
+/// The kernel samples but may not move the program's pages: what arrives was moved by Nodewise.
 #[test]
-fn data_written_by_all_leaves_its_first_node_and_no_page_is_moved_twice() {
+fn private_data_goes_to_its_threads_without_the_kernels_help() {
+    let (placements, summary, _) = managed("private --bound --seconds 40");
+    assert!(summary["pages_moved"].as_u64() >= Some(PAGES * 3 / 4 * 99 / 100), "{summary}");
+    assert_eq!(summary["totals"]["pages_moved_again"], 0);
+    assert!(placements.last().unwrap().local_percent_min >= 99.0);
+}
+
+#[test]
+fn data_written_by_all_is_spread_and_no_page_is_moved_twice() {
     let (placements, summary, _) = managed("shared-write --seconds 30");
     assert_eq!(summary["totals"]["pages_moved_again"], 0);
     assert!(
@@ -64,14 +71,18 @@ fn data_written_by_all_leaves_its_first_node_and_no_page_is_moved_twice() {
             || summary["pages_moved_by_kernel"].as_u64() > Some(0)
     );
     let last = placements.last().unwrap();
-    assert!(last.pages_by_node[0] < PAGES / 2, "{:?}", last.pages_by_node);
+    for &pages in &last.pages_by_node {
+        assert!((PAGES / 5..=PAGES * 3 / 10).contains(&pages), "25 +- 5 %: {:?}", last.pages_by_node);
+    }
 }
 
 #[test]
 fn data_read_by_all_is_reported_and_not_bounced() {
     let (_, summary, _) = managed("shared-read --seconds 40");
     let candidates = summary["actions"]["replication_candidate_pages"].as_u64().unwrap();
-    assert!(candidates >= PAGES * 3 / 4, "{candidates} candidates of {PAGES} pages");
+    assert!(candidates >= PAGES * 9 / 10, "{candidates} candidates of {PAGES} pages");
+    // Of its heap, maybe, which is no part of the data.
+    assert!(summary["pages_moved"].as_u64() <= Some(PAGES / 100), "{summary}");
     assert_eq!(summary["totals"]["pages_moved_again"], 0, "not bounced");
 }
 
@@ -86,7 +97,8 @@ fn well_placed_and_idle_programs_are_left_alone_at_little_cost() {
              sleep 30; cut -d' ' -f14,15 /proc/$nodewise/stat >>cost
              kill -INT $nodewise; wait $nodewise"
         );
-        let finished = run(&script, &["report", "summary", "log", "cost"]);
+        // Two CPUs: with more than the host has, a guest counts the time as used in which the host runs its other CPUs.
+        let finished = run(2, &script, &["report", "summary", "log", "cost"]);
         println!("{}\ncost in ticks: {}", finished.stderr, finished.file("cost").unwrap());
         let summary = finished.json("summary").unwrap();
         assert_eq!(summary["pages_moved"], 0, "{pattern}: {:?}", finished.files["log"]);
@@ -98,8 +110,7 @@ fn well_placed_and_idle_programs_are_left_alone_at_little_cost() {
     }
 }
 
-/// How many of the 32 are found in the time depends on how often the kernel scans; docs/results.md has the measured share. Those
-/// that are reported are huge pages of the array, each once, with samples of several nodes as evidence.
+/// Each is reported once, with samples of several nodes as evidence.
 #[test]
 fn falsely_shared_huge_pages_are_reported_one_by_one() {
     let (placements, summary, log) = managed("false-share --seconds 40");
@@ -113,5 +124,6 @@ fn falsely_shared_huge_pages_are_reported_one_by_one() {
     }
     let reported = summary["falsely_shared_huge_pages"].as_u64().unwrap();
     assert_eq!(reported, addresses.len() as u64);
-    assert!((1..=PAGES / 512).contains(&reported), "{reported} of {} reported", PAGES / 512);
+    println!("{reported} of {} reported", PAGES / 512);
+    assert!((30..=PAGES / 512).contains(&reported), "{reported} of {} reported", PAGES / 512);
 }

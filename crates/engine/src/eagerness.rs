@@ -20,7 +20,7 @@ pub struct EagernessSettings {
     pub calm_rounds: u32,
     /// So many intervals end it in any case: what is not settled by then may never be.
     pub eager_rounds: u32,
-    /// A rest lasts so many intervals if nothing changes: a pass over the memory at the cheap rate.
+    /// A rest lasts so many intervals if nothing changes, and longer where all is known and well.
     pub rest_rounds: u32,
     /// A local access ratio that fell by so many points is a change.
     pub lost_percent: f64,
@@ -83,7 +83,8 @@ impl Eagerness {
     pub fn next(&mut self, signs: &Signs) -> SamplingRate {
         if let Some(rest) = &mut self.rest {
             let changed = rest.is_changed(signs, &self.settings);
-            let rested = rest.rounds >= self.settings.rest_rounds && signs.curious;
+            let wonders = signs.curious || signs.local_access_percent.is_none();
+            let rested = rest.rounds >= self.settings.rest_rounds && wonders;
             if !changed && !rested && !signs.unjudged {
                 return SamplingRate::Cheap;
             }
@@ -113,7 +114,8 @@ impl Rest {
     fn is_changed(&mut self, signs: &Signs, settings: &EagernessSettings) -> bool {
         self.rounds += 1;
         let now = signs.local_access_percent;
-        let before = *self.local_access_percent.get_or_insert(now.unwrap_or(100.0));
+        // Whoever did nothing so far may begin with anything.
+        let before = self.local_access_percent.unwrap_or(100.0);
         if self.rounds <= Self::SETTLING_ROUNDS && before < Self::LOW_PERCENT {
             self.local_access_percent = Some(now.map_or(before, |now| now.min(before)));
             return signs.fresh;

@@ -16,11 +16,9 @@ pub(crate) struct KnownHomes {
     blocks: HashMap<u64, Block>,
     /// When (in which interval) pages of each 2 MiB were last accessed.
     used: HashMap<u64, u32>,
-    /// Which pages we have moved: a bit for each of 2 MiB.
-    moved: HashMap<u64, [u64; PAGES / 64]>,
-    /// Which of them we have spread, the same way.
-    spread: HashMap<u64, [u64; PAGES / 64]>,
-    /// Which pages were sampled, while somebody asks, the same way.
+    /// Where we have moved pages of each 2 MiB: the node, `SPREAD` or `ABSENT`.
+    moved: HashMap<u64, Box<[u8; PAGES]>>,
+    /// Which pages were sampled, while somebody asks: a bit for each of 2 MiB.
     sampled: HashMap<u64, [u64; PAGES / 64]>,
 }
 
@@ -31,8 +29,19 @@ enum Block {
 }
 
 const PAGES: usize = HUGE_PAGE_PAGES as usize;
-/// Not known to be present.
+/// Not known to be present, or not moved.
 const ABSENT: u8 = u8::MAX;
+/// Moved as one of many that were spread over nodes.
+const SPREAD: u8 = u8::MAX - 1;
+
+/// What we did to a page last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placed {
+    /// It was one of many that were spread over nodes.
+    Spread,
+    /// It was collocated with its accessor.
+    At(NodeIndex),
+}
 
 impl Block {
     fn homes(&self) -> [u8; PAGES] {
@@ -101,16 +110,14 @@ impl KnownHomes {
         }
     }
 
-    /// Notes that we moved this page, to spread it or not; whether we had moved it before.
-    pub(crate) fn note_moved(&mut self, page: PageNumber, spread: bool) -> bool {
-        let before = self.was_moved(page);
-        let at = (page.0 % HUGE_PAGE_PAGES) as usize;
-        let set = |words: &mut [u64; PAGES / 64]| words[at / 64] |= 1 << (at % 64);
-        set(self.moved.entry(page.huge().0).or_default());
-        if spread {
-            set(self.spread.entry(page.huge().0).or_default());
-        }
-        before
+    /// Notes that we moved this page; whether we had moved it before.
+    pub(crate) fn note_moved(&mut self, page: PageNumber, placed: Placed) -> bool {
+        let block = self.moved.entry(page.huge().0).or_insert_with(|| Box::new([ABSENT; PAGES]));
+        let new = match placed {
+            Placed::Spread => SPREAD,
+            Placed::At(node) => node.0,
+        };
+        std::mem::replace(&mut block[(page.0 % HUGE_PAGE_PAGES) as usize], new) != ABSENT
     }
 
     /// Notes that the page, or the huge page around it, was sampled; whether that had been noted before.
@@ -131,14 +138,13 @@ impl KnownHomes {
         self.sampled = HashMap::new();
     }
 
-    /// Whether we moved this page before.
-    pub(crate) fn was_moved(&self, page: PageNumber) -> bool {
-        is_set(&self.moved, page)
-    }
-
-    /// Whether we spread this page before.
-    pub(crate) fn was_spread(&self, page: PageNumber) -> bool {
-        is_set(&self.spread, page)
+    /// How we placed this page; none if we never moved it.
+    pub(crate) fn placed(&self, page: PageNumber) -> Option<Placed> {
+        match self.moved.get(&page.huge().0)?[(page.0 % HUGE_PAGE_PAGES) as usize] {
+            ABSENT => None,
+            SPREAD => Some(Placed::Spread),
+            node => Some(Placed::At(NodeIndex(node))),
+        }
     }
 
     /// Forgets what lies outside of these mappings (in address order): if it is mapped again, it is allocated again.
@@ -162,7 +168,6 @@ impl KnownHomes {
         });
         let blocks = &self.blocks;
         self.moved.retain(|first, _| blocks.contains_key(first));
-        self.spread.retain(|first, _| blocks.contains_key(first));
         self.sampled.retain(|first, _| blocks.contains_key(first));
         self.used.retain(|first, _| blocks.contains_key(first));
     }
@@ -210,13 +215,15 @@ mod tests {
     fn remembers_what_was_moved() {
         let mut known = KnownHomes::default();
         note(&mut known, 0..1024, 0);
-        assert!(!known.was_moved(PageNumber(700)) && !known.note_moved(PageNumber(700), false));
-        assert!(!known.was_spread(PageNumber(700)));
-        assert!(known.was_moved(PageNumber(700)) && known.note_moved(PageNumber(700), true));
-        assert!(known.was_spread(PageNumber(700)));
-        assert!(!known.was_moved(PageNumber(701)));
+        let (page, to) = (PageNumber(700), Placed::At(NodeIndex(2)));
+        assert_eq!(known.placed(page), None);
+        assert!(!known.note_moved(page, to));
+        assert_eq!(known.placed(page), Some(to));
+        assert!(known.note_moved(page, Placed::Spread));
+        assert_eq!(known.placed(page), Some(Placed::Spread));
+        assert_eq!(known.placed(PageNumber(701)), None);
         known.keep_mapped(&[mapping(0, 512)]);
-        assert!(!known.was_moved(PageNumber(700)), "unmapped since");
+        assert_eq!(known.placed(page), None, "unmapped since");
     }
 
     #[test]

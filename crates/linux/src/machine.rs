@@ -1,7 +1,7 @@
 //! [`LinuxMachine`]: the engine's window on the running system.
 
 use crate::kernel::{LiveKernel, now_ns};
-use crate::known_homes::KnownHomes;
+use crate::known_homes::{KnownHomes, Placed};
 use crate::mover::{Job, Kernel as _, Mover, MoverSettings};
 use crate::process::{Processes, ReadCost};
 use crate::sampler::Sampler;
@@ -291,10 +291,8 @@ impl LinuxMachine {
         let pass = self.sampler.pass().as_nanos() / u128::from(duration_ns.max(1));
         let since = self.interval.saturating_sub(IN_USE_INTERVALS + pass as u32);
         self.known_homes.values().for_each(|known| known.add_used(since, &mut pages_in_use));
-        // What has ended has no load any more.
-        let enough =
-            traffic.total() >= TRAFFIC_SAMPLES && pages_in_use.iter().sum::<f64>() >= TRAFFIC_SAMPLES;
-        let by_pages = enough && !self.sampler.is_proportional();
+        let by_pages = !self.sampler.is_proportional() && pages_in_use.iter().sum::<f64>() >= TRAFFIC_SAMPLES;
+        let enough = traffic.total() >= TRAFFIC_SAMPLES;
         Counters {
             controller_loads: if by_pages { Measure::Estimated(pages_in_use) } else { Measure::Unknown },
             traffic: if enough { Measure::Estimated(traffic) } else { Measure::Unknown },
@@ -333,13 +331,14 @@ impl LinuxMachine {
             .iter()
             .map(|decision| {
                 move |page: PageNumber, home: NodeId| {
-                    // The kernel may have put a page back that we spread; chasing it would be bouncing. And what several nodes were seen
-                    // to use is not collocated for looking private in a few scans.
-                    let done = match decision.action {
-                        Action::Interleave(_) => before.was_moved(page),
-                        _ => before.was_spread(page),
-                    };
                     let to = target(&decision.action, page, topology.index_of(home)?)?;
+                    // The kernel may have taken a page away from where we put it; chasing it would be bouncing. And what several
+                    // nodes were seen to use is not collocated for looking private in a few scans.
+                    let done = match (&decision.action, before.placed(page)) {
+                        (_, None) => false,
+                        (Action::Interleave(_), Some(_)) | (_, Some(Placed::Spread)) => true,
+                        (_, Some(Placed::At(node))) => node == to,
+                    };
                     Some(topology.id_of(to)).filter(|_| !done)
                 }
             })
@@ -364,10 +363,12 @@ impl LinuxMachine {
         }
         moved.sort_unstable_by_key(|moved| moved.page);
         for moved in &moved {
+            let Some(home) = self.topology.index_of(moved.to) else { continue };
             let spread = matches!(decisions[moved.job].action, Action::Interleave(_));
-            let again = known.note_moved(moved.page, spread);
+            let page = if moved.pages > 1 { moved.page.huge() } else { moved.page };
+            let again = known.note_moved(page, if spread { Placed::Spread } else { Placed::At(home) });
             self.totals.pages_moved_again += if again { moved.pages } else { 0 };
-            if let Some(home) = self.topology.index_of(moved.to).filter(|_| moved.pages > 1) {
+            if moved.pages > 1 {
                 known.note_huge(moved.page, home);
             }
         }

@@ -352,7 +352,7 @@ impl Policy for Carrefour {
     }
 
     fn active(&self) -> bool {
-        self.enabled
+        self.enabled && (self.collocating || self.interleaving || self.replicating)
     }
 }
 

@@ -22,9 +22,13 @@ const PASS: Duration = Duration::from_secs(2);
 /// The fastest pass that is asked for. The kernel itself never marks more than 2560 MB/s, and lets a thread run 32 times as long as
 /// it scanned.
 const PASS_MIN: Duration = Duration::from_millis(100);
-/// A pass while there is little to do, which leaves well-placed programs alone and the kernel few chances to move what was just
-/// spread. A thread that changes its node is still scanned anew at once.
+/// The shortest pass while there is little to do, which leaves well-placed programs alone and the kernel few chances to move what
+/// was just spread. A thread that changes its node is still scanned anew at once.
 const PASS_CHEAP: Duration = Duration::from_secs(60);
+/// And the longest.
+const PASS_CHEAP_MAX: Duration = Duration::from_secs(600);
+/// Samples in a second that show a change while there is little to do: a larger program's pass takes longer.
+const ENOUGH_CHEAP_PER_S: f64 = 50.0;
 
 /// How much the kernel marks at once while pages are being placed: its own default. Its scan period is the knob over the number
 /// of such portions in resident memory (`kernel/sched/fair.c`, Linux 6.1 to 6.12, `task_scan_min`), so that the knob is the time
@@ -36,7 +40,7 @@ const PORTION_MB: &str = "256";
 const PORTION_CHEAP_MB: &str = "4";
 
 /// While pages are being placed, passes become faster until so many samples come in a second: memory in huge pages gives
-/// one for 2 MiB a pass.
+/// one for 2 MiB a pass. They become slower again, up to `PASS`, where that gives more than twice as many.
 ///
 /// `scan_delay_ms` stays as it is: since Linux 6.7 the kernel remembers for four to eight times that long which threads faulted in a
 /// mapping, and scans it for no others (`vma_is_accessed`), so that a short delay makes it stop scanning.
@@ -54,6 +58,10 @@ pub struct HintFaults {
     rate: SamplingRate,
     /// A pass at the accurate rate.
     pass: Duration,
+    /// And at the cheap rate.
+    cheap_pass: Duration,
+    /// Samples since the pass at the accurate rate was last judged, and how long that is.
+    recent: (u64, Duration),
 }
 
 impl HintFaults {
@@ -69,6 +77,8 @@ impl HintFaults {
             losses: Losses::default(),
             rate: SamplingRate::Accurate,
             pass: PASS,
+            cheap_pass: PASS_CHEAP,
+            recent: (0, Duration::ZERO),
         };
         sampler.switch_on()?;
         sampler.knobs = knobs.join("scan_period_min_ms").exists().then_some(knobs);
@@ -149,6 +159,7 @@ impl Sampler for HintFaults {
 
     fn set_rate(&mut self, rate: SamplingRate) -> Result<(), Error> {
         self.rate = rate;
+        self.recent = (0, Duration::ZERO);
         let pass = self.pass().as_millis().to_string();
         let portion = if rate == SamplingRate::Cheap { PORTION_CHEAP_MB } else { PORTION_MB };
         // Both ends the same: the period is not to adapt by the kernel's rules.
@@ -163,18 +174,29 @@ impl Sampler for HintFaults {
     }
 
     fn adapt(&mut self, samples: u64, over: Duration) -> Result<(), Error> {
-        let few = (samples as f64) < ENOUGH_PER_S * over.as_secs_f64();
-        if self.rate == SamplingRate::Cheap || !few || self.pass <= PASS_MIN {
+        self.recent = (self.recent.0 + samples, self.recent.1 + over);
+        let (samples, over) = self.recent;
+        // Samples come in bursts, one a pass, and passes can take longer than was asked for.
+        if self.rate == SamplingRate::Cheap || over < self.pass * 2 {
             return Ok(());
         }
-        self.pass = (self.pass / 2).max(PASS_MIN);
+        self.recent = (0, Duration::ZERO);
+        let per_s = samples as f64 / over.as_secs_f64();
+        let cheap_s = per_s * self.pass.as_secs_f64() / ENOUGH_CHEAP_PER_S;
+        self.cheap_pass = Duration::from_secs(cheap_s as u64).clamp(PASS_CHEAP, PASS_CHEAP_MAX);
+        let factor = (per_s / ENOUGH_PER_S).clamp(0.25, 4.0);
+        let pass = self.pass.mul_f64(factor).clamp(PASS_MIN, PASS);
+        if (0.5..=2.0).contains(&factor) || pass == self.pass {
+            return Ok(());
+        }
+        self.pass = pass;
         self.set_rate(self.rate)
     }
 
     fn pass(&self) -> Duration {
         match self.rate {
             SamplingRate::Accurate => self.pass,
-            SamplingRate::Cheap => PASS_CHEAP,
+            SamplingRate::Cheap => self.cheap_pass,
         }
     }
 
