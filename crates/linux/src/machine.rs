@@ -1,5 +1,6 @@
 //! [`LinuxMachine`]: the engine's window on the running system.
 
+use crate::huge::HugeCache;
 use crate::kernel::{LiveKernel, now_ns};
 use crate::known_homes::{KnownHomes, Placed};
 use crate::mover::{Job, Kernel as _, Mover, MoverSettings};
@@ -13,7 +14,7 @@ use nodewise_engine::{
 use nodewise_sys::MoveFlags;
 use nodewise_topology::{NodeId, NodeIndex, Topology};
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How the live machine works.
@@ -128,11 +129,6 @@ impl LinuxMachine {
     pub fn drain(&mut self) {
         let Self { sampler, processes, samples, .. } = self;
         sampler.drain(&|pid| processes.contains(pid), samples);
-    }
-
-    /// Looks for new and ended processes between intervals.
-    pub fn update_processes(&mut self) {
-        self.processes.update();
     }
 
     /// Whether any managed process is alive.
@@ -495,46 +491,6 @@ fn pages_migrated_by_kernel() -> u64 {
     let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
     let value = text.lines().find_map(|line| line.strip_prefix("numa_pages_migrated "));
     value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
-}
-
-/// What is known of 2 MiB blocks: asking takes two reads, so an answer is believed for some intervals, and only so many
-/// are asked for in one.
-#[derive(Debug, Default)]
-struct HugeCache {
-    known: HashMap<(Pid, PageNumber), (bool, u32)>,
-    interval: u32,
-    asked: u32,
-}
-
-impl HugeCache {
-    /// An answer holds this many intervals.
-    const BELIEVED_INTERVALS: u32 = 5;
-    /// Questions in an interval; two reads of some microseconds each.
-    const ASKED_MAX: u32 = 4096;
-
-    fn next_interval(&mut self, processes: &Processes) {
-        self.interval += 1;
-        self.asked = 0;
-        let interval = self.interval;
-        self.known.retain(|(pid, _), (_, asked)| {
-            interval - *asked < 4 * Self::BELIEVED_INTERVALS && processes.contains(*pid)
-        });
-    }
-
-    fn look(&mut self, kernel: &mut LiveKernel, pid: Pid, page: PageNumber) -> bool {
-        let known = self.known.get(&(pid, page.huge())).copied();
-        if let Some((huge, asked)) = known {
-            if self.interval - asked < Self::BELIEVED_INTERVALS || self.asked >= Self::ASKED_MAX {
-                return huge;
-            }
-        } else if self.asked >= Self::ASKED_MAX {
-            return false;
-        }
-        self.asked += 1;
-        let huge = kernel.is_huge(pid.0, page);
-        self.known.insert((pid, page.huge()), (huge, self.interval));
-        huge
-    }
 }
 
 /// A machine with one node is told so before anything is touched.

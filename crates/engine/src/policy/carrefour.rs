@@ -354,6 +354,10 @@ impl Policy for Carrefour {
     fn active(&self) -> bool {
         self.enabled && (self.collocating || self.interleaving || self.replicating)
     }
+
+    fn unfinished(&self) -> bool {
+        self.interleaving
+    }
 }
 
 fn standing_of<T>(measure: &Measure<T>, why: &str) -> Standing {

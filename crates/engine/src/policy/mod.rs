@@ -24,6 +24,11 @@ pub trait Policy {
     /// Whether there is anything to sample eagerly for, as of the last call: false while a rule says that nothing is to be
     /// gained.
     fn active(&self) -> bool;
+
+    /// Whether something is known to be wrong, as of the last call, that the samples so far could not mend.
+    fn unfinished(&self) -> bool {
+        false
+    }
 }
 
 /// Everything known after an interval.

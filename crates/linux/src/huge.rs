@@ -1,0 +1,47 @@
+//! Which 2 MiB blocks are huge pages.
+
+use crate::kernel::LiveKernel;
+use crate::mover::Kernel;
+use crate::process::Processes;
+use nodewise_engine::{PageNumber, Pid};
+use std::collections::HashMap;
+
+/// What is known of 2 MiB blocks: asking takes two reads, so an answer is believed for some intervals, and only so many
+/// are asked for in one.
+#[derive(Debug, Default)]
+pub(crate) struct HugeCache {
+    known: HashMap<(Pid, PageNumber), (bool, u32)>,
+    interval: u32,
+    asked: u32,
+}
+
+impl HugeCache {
+    /// An answer holds this many intervals.
+    const BELIEVED_INTERVALS: u32 = 5;
+    /// Questions in an interval; two reads of some microseconds each.
+    const ASKED_MAX: u32 = 4096;
+
+    pub(crate) fn next_interval(&mut self, processes: &Processes) {
+        self.interval += 1;
+        self.asked = 0;
+        let interval = self.interval;
+        self.known.retain(|(pid, _), (_, asked)| {
+            interval - *asked < 4 * Self::BELIEVED_INTERVALS && processes.contains(*pid)
+        });
+    }
+
+    pub(crate) fn look(&mut self, kernel: &mut LiveKernel, pid: Pid, page: PageNumber) -> bool {
+        let known = self.known.get(&(pid, page.huge())).copied();
+        if let Some((huge, asked)) = known {
+            if self.interval - asked < Self::BELIEVED_INTERVALS || self.asked >= Self::ASKED_MAX {
+                return huge;
+            }
+        } else if self.asked >= Self::ASKED_MAX {
+            return false;
+        }
+        self.asked += 1;
+        let huge = kernel.is_huge(pid.0, page);
+        self.known.insert((pid, page.huge()), (huge, self.interval));
+        huge
+    }
+}
