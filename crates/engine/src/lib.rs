@@ -14,6 +14,7 @@ mod machine;
 mod memory;
 mod metrics;
 mod policy;
+pub mod recording;
 mod region;
 mod round;
 mod sample;

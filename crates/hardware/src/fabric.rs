@@ -130,6 +130,17 @@ impl Fabric {
         self.serve(now_ps, there_ps, home, lines, counters) + self.service_ps
     }
 
+    /// Whatever moved a line was busy with it for its service time, and no controller for longer than it has promised to be.
+    pub fn assert_sound(&self, counters: &Counters) {
+        for (node, (queue, load)) in self.controllers.iter().zip(&counters.controllers).enumerate() {
+            assert_eq!(load.busy_ps, load.bytes / self.line_bytes * self.service_ps, "controller {node}");
+            assert!(load.busy_ps <= queue.end_ps(), "controller {node} is busy for longer than it can be");
+        }
+        for (link, load) in self.links.iter().zip(&counters.links) {
+            assert_eq!(load.busy_ps, load.bytes / self.line_bytes * link.service_ps, "{link:?}");
+        }
+    }
+
     /// How long one word waits for another node's memory, on a machine without caches.
     pub fn word(&mut self, at_ps: u64, from: usize, to: usize, counters: &mut Counters) -> u64 {
         for &link in &self.routes[from * self.nodes + to].0 {

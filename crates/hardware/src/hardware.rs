@@ -269,6 +269,26 @@ impl Hardware {
         }
     }
 
+    /// What always holds: every byte through a controller is of a line that was fetched or written back, or of a copy, which reads
+    /// it once and writes it once (not on a machine without caches, whose local references and copies pass no controller); nothing is
+    /// busy for longer than it can be.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn assert_sound(&self) {
+        let counters = &self.counters;
+        let bytes: u64 = counters.controllers.iter().map(|load| load.bytes).sum();
+        let lines: u64 = counters.dram.iter().chain(&counters.writebacks).sum();
+        if self.uncached.is_none() {
+            assert_eq!(
+                bytes,
+                (lines << self.line_shift) + 2 * counters.copied_bytes,
+                "bytes of the controllers"
+            );
+        }
+        self.fabric.assert_sound(counters);
+    }
+
     /// What was counted since the start.
     #[must_use]
     pub fn counters(&self) -> &Counters {

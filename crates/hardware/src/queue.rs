@@ -49,6 +49,11 @@ impl Queue {
         done_ps
     }
 
+    /// The end of the last promise.
+    pub fn end_ps(&self) -> u64 {
+        self.free_ps
+    }
+
     /// Serves a request in the idle times after its arrival.
     fn fill_gaps(&mut self, at_ps: u64, service_ps: u64) -> u64 {
         let mut left_ps = service_ps;

@@ -79,6 +79,12 @@ impl Page {
         self.copies
     }
 
+    /// Whether it was never referenced.
+    #[must_use]
+    pub fn is_blank(&self) -> bool {
+        self.blank
+    }
+
     /// Ownership transfers so far.
     #[must_use]
     pub fn moves(&self) -> u32 {

@@ -8,5 +8,7 @@ mod program;
 pub mod studies;
 pub mod workloads;
 
-pub use os::{Costs, LinkReport, POLICIES, Pinning, Policy, Report, Settings, SimMachine, Simulation};
+pub use os::{
+    Costs, LinkReport, POLICIES, Pinning, Policy, Report, Settings, SimMachine, Simulation, simulate,
+};
 pub use program::{Area, Array, Op, Program, Progress, Role, Space, Trace};

@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use nodewise_hardware::Preset;
 use nodewise_sim::studies::{self, Study};
 use nodewise_sim::workloads::{self, Parameters, Workload};
-use nodewise_sim::{POLICIES, Pinning, Policy, Report, Settings, Simulation};
+use nodewise_sim::{Costs, POLICIES, Pinning, Policy, Report, Settings, Simulation, simulate};
 use serde::Serialize;
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -198,18 +198,22 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     if threads == 0 || threads > preset.cores() {
         return Err(usage(format!("--threads {threads}: {} has {} cores", preset.name, preset.cores())));
     }
-    let settings =
-        Settings { pinning, huge_pages: args.huge_pages, seed: args.seed, ..Settings::scaled(args.scale) };
+    let settings = Settings {
+        pinning,
+        huge_pages: args.huge_pages,
+        seed: args.seed,
+        costs: Costs::of(&preset),
+        ..Settings::scaled(args.scale)
+    };
     let parameters = Parameters { threads, scale: args.scale, seed: args.seed };
     let bar = Bar::new();
     let operations = AtomicU64::new(0);
     let jobs = studies::Options::default().jobs;
     let runs = studies::in_parallel(&policies, jobs, &|share| bar.at(share), |policy| {
-        let program = (workload.build)(parameters);
-        let simulation =
-            Simulation::new(&preset, program, settings.clone(), policy.clone()).map_err(usage)?;
+        let build = || (workload.build)(parameters);
+        Simulation::new(&preset, build(), settings.clone(), policy.clone()).map_err(usage)?;
         let mut before = 0;
-        let report = simulation.run(&mut |now| {
+        let report = simulate(&preset, &build, &settings, policy, &mut |now| {
             let all = operations.fetch_add(now - before, Ordering::Relaxed) + now - before;
             before = now;
             bar.says(&format!("{} million operations", all / 1_000_000));

@@ -54,6 +54,14 @@ fn open_sampler(name: SamplerName, topology: &Topology) -> anyhow::Result<Box<dy
     Ok(Box::new(HintFaults::open(topology, settings).map_err(explain)?))
 }
 
+/// The engine that `run` and `attach` step.
+fn engine(topology: &Topology, policy: PolicyName) -> Engine {
+    let policy: Box<dyn Policy> = match policy {
+        PolicyName::Carrefour => Box::new(Carrefour::new(CarrefourSettings::default())),
+    };
+    Engine::new(topology, policy, EngineSettings::default())
+}
+
 /// Gives an error of the live machine the exit code that fits.
 pub fn explain(error: nodewise_linux::Error) -> anyhow::Error {
     let code = match error.kind() {
@@ -75,13 +83,10 @@ impl<'a> Prepared<'a> {
             dry_run: options.dry_run,
             ..MoverSettings::default()
         };
-        let policy: Box<dyn Policy> = match options.policy {
-            PolicyName::Carrefour => Box::new(Carrefour::new(CarrefourSettings::default())),
-        };
+        let engine = engine(&self.topology, options.policy);
         let summary =
-            Summary::new(policy.name(), self.sampler.name(), self.sampler.description(), options.dry_run);
+            Summary::new(engine.policy(), self.sampler.name(), self.sampler.description(), options.dry_run);
         let settings = MachineSettings { mover, apply: options.interval / 2 };
-        let engine = Engine::new(&self.topology, policy, EngineSettings::default());
         let nodes = self.topology.nodes().iter().map(|node| node.id).collect();
         let machine = LinuxMachine::new(self.topology, processes, self.sampler, settings);
         let mut session = Session {
@@ -189,5 +194,30 @@ fn write_lines(log: &mut Option<JsonLines>, lines: &[Line<'_>]) {
     if let Err(error) = lines.iter().try_for_each(|line| file.line(line)) {
         anstream::eprintln!("nodewise: {error:#}; the decision log ends here");
         *log = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodewise_engine::recording::{Interval, Replay};
+
+    /// What `run` and `attach` decide is what the simulator decides, given the same input (`crates/sim/tests/recordings.rs`).
+    #[test]
+    fn recorded_input_gives_recorded_decisions() {
+        let recordings = ["hint-faults", "hardware-samples"];
+        for name in recordings {
+            let path = format!("{}/../engine/tests/recordings/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
+            let text = std::fs::read_to_string(path).unwrap();
+            let intervals: Vec<Interval> =
+                text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            let nodes = intervals[0].seen.counters.total_bytes.len();
+            let topology = Topology::synthetic(nodes, 12, intervals[0].seen.counters.total_bytes[0]);
+            let mut engine = engine(&topology, PolicyName::Carrefour);
+            let mut replay = Replay::new(topology, intervals);
+            while replay.goes_on() {
+                engine.step(&mut replay).unwrap();
+            }
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! What the operating system charges.
 
+use nodewise_hardware::Preset;
+
 /// Kernel time of each thing the operating system does, in nanoseconds.
 ///
 /// Copies are not in here: they go through the machine's controllers and links. All are our estimates for x86-64 of the 2010s, of the
@@ -44,6 +46,26 @@ impl Default for Costs {
             pages_per_shootdown: 512,
             sample_ns: 1000,
             barrier_ns: 500,
+        }
+    }
+}
+
+impl Costs {
+    /// Those of a machine: on one without caches as the ACE study has them (`studies/ace/run.rs`), else the default.
+    #[must_use]
+    pub fn of(preset: &Preset) -> Costs {
+        let default = Costs::default();
+        if preset.uncached.is_none() {
+            return default;
+        }
+        Costs {
+            page_fault_ns: 1_000_000,
+            hint_fault_ns: 1_000_000,
+            move_page_ns: 0,
+            shootdown_ns: 100_000,
+            interrupted_ns: 0,
+            pages_per_shootdown: 1,
+            ..default
         }
     }
 }

@@ -4,9 +4,11 @@ use nodewise_engine::{Counters, Measure, Pid, TrafficMatrix};
 use nodewise_hardware::{Access, Hardware, Preset, Source};
 use nodewise_topology::Topology;
 
+use super::ace_pages::AcePages;
 use super::balancing::Balancing;
 use super::costs::Costs;
 use super::memory::{HUGE_PAGES, Memory, PAGE_BYTES, PAGE_SHIFT, State};
+use super::oracle::{Plan, Record};
 use super::policy::Policy;
 use super::sampler::Sampler;
 use crate::Area;
@@ -19,6 +21,14 @@ pub(crate) struct Process {
     pub(crate) mappings: Vec<std::ops::Range<usize>>,
     /// Observed before.
     pub(crate) known: bool,
+    /// Its mappings were reported as they are.
+    pub(crate) told: bool,
+}
+
+impl Process {
+    pub(crate) fn new(pid: Pid, mappings: Vec<std::ops::Range<usize>>) -> Process {
+        Process { pid, mappings, known: false, told: false }
+    }
 }
 
 /// What the operating system did.
@@ -45,6 +55,12 @@ pub struct SimMachine {
     pub(crate) processes: Vec<Process>,
     pub(crate) sampler: Sampler,
     pub(crate) balancing: Option<Balancing>,
+    /// Pages under the ACE paper's policy.
+    pub(crate) ace: Option<AcePages>,
+    /// Where pages belong that were seen in an earlier run.
+    pub(crate) plan: Option<Plan>,
+    /// The accesses of this run, for such a plan.
+    pub(crate) record: Option<Record>,
     pub(crate) done: Done,
     /// Why the program cannot go on.
     pub(crate) failure: Option<String>,
@@ -71,32 +87,42 @@ pub(crate) enum Kind {
 impl SimMachine {
     pub(crate) fn new(
         preset: &Preset,
-        areas: &[Area],
+        all: &[Area],
         cores: &[usize],
         policy: &Policy,
         huge_pages: bool,
         costs: Costs,
     ) -> SimMachine {
         let hardware = Hardware::new(preset);
-        let memory = Memory::new(preset, areas, huge_pages);
+        let memory = Memory::new(preset, all, huge_pages);
         let nodes = preset.nodes_of_cores();
         let extent = |area: &Area| {
             let first = memory.page(area.base);
             (first, first + area.bytes.div_ceil(PAGE_BYTES) as usize)
         };
-        let areas: Vec<(usize, usize)> = areas.iter().map(extent).collect();
+        let areas: Vec<(usize, usize)> = all.iter().map(extent).collect();
         let mappings = areas.iter().map(|&(start, end)| start..end).collect();
         // The engine asks whether a node has cores, and how far it is; memory it is told in the counters.
         let cores_of_a_node = preset.nodes.iter().map(|node| node.cores).max().unwrap_or(1);
+        let ace = match policy {
+            Policy::Ace(policy) => {
+                let cores: Vec<usize> = preset.nodes.iter().map(|node| node.cores).collect();
+                Some(AcePages::new(*policy, &memory, all, &cores))
+            }
+            _ => None,
+        };
         SimMachine {
             last: (0, hardware.counters().clone(), [0; 2]),
             topology: Topology::synthetic(preset.nodes.len(), cores_of_a_node, preset.nodes[0].memory_bytes),
             costs,
             threads: cores.iter().map(|&core| (core, nodes[core])).collect(),
             kernel_ps: vec![0; cores.len()],
-            processes: vec![Process { pid: Pid(1), mappings, known: false }],
+            processes: vec![Process::new(Pid(1), mappings)],
             sampler: Sampler::off(cores.len()),
             balancing: None,
+            ace,
+            plan: None,
+            record: None,
             done: Done::default(),
             failure: None,
             replication: false,
@@ -118,16 +144,43 @@ impl SimMachine {
             Some(home) => home,
             None => self.fault(thread, page, kind),
         };
+        debug_assert!(
+            self.serves(thread, page, home, kind),
+            "page {page} at {home}: {kind:?} of thread {thread}"
+        );
         let access = match kind {
             Kind::Read => self.hardware.read(core, address, home),
             Kind::Chase => self.hardware.chase(core, address, home),
             Kind::Write => self.hardware.write(core, address, home),
         };
-        if matches!(access.source, Source::LocalDram | Source::RemoteDram { .. }) {
+        let missed = matches!(access.source, Source::LocalDram | Source::RemoteDram { .. });
+        if let Some(record) = &mut self.record {
+            record.note(page, self.threads[thread].1, kind == Kind::Write, missed);
+        }
+        if missed {
             self.dram[usize::from(kind == Kind::Write)] += 1;
             if self.sampler.takes(thread) {
                 self.sample(thread, kind, address, access);
             }
+        }
+    }
+
+    /// Whether an access goes where the data is: never to a stale copy. A run that has failed is excused.
+    fn serves(&self, thread: usize, page: usize, home: usize, kind: Kind) -> bool {
+        let (node, write) = (self.threads[thread].1, kind == Kind::Write);
+        self.failure.is_some()
+            || match &self.ace {
+                Some(ace) => ace.place(&self.memory, page, node, write) == Some(home),
+                None => self.memory.serves(page, node, home, write),
+            }
+    }
+
+    /// What always holds: see [`Memory::assert_sound`] and [`Hardware::assert_sound`].
+    pub(crate) fn assert_sound(&self) {
+        self.memory.assert_sound();
+        self.hardware.assert_sound();
+        if let Some(ace) = &self.ace {
+            ace.assert_sound(&self.memory);
         }
     }
 
@@ -150,6 +203,12 @@ impl SimMachine {
             return node;
         }
         match self.memory.state(page) {
+            State::Absent => {
+                let home = self.first_touch(thread, page);
+                if self.ace.is_some() { self.ace_access(thread, page, kind) } else { home }
+            }
+            _ if self.ace.is_some() => self.ace_access(thread, page, kind),
+            State::Marked if self.plan.is_some() => self.planned(thread, page, kind),
             State::At(home) => home,
             State::Replicated if kind != Kind::Write && self.memory.nodes().contains(&node) => node,
             State::Replicated => {
@@ -158,7 +217,6 @@ impl SimMachine {
                 }
                 self.memory.home(page).unwrap_or(node)
             }
-            State::Absent => self.first_touch(thread, page),
             State::Marked => self.hint_fault(thread, page),
         }
     }
@@ -173,6 +231,10 @@ impl SimMachine {
             let which = if only_there { format!("node {wanted}") } else { "every node".to_string() };
             self.failure.get_or_insert(format!("out of memory: {which} is full"));
         }
+        if self.ace.is_some() || self.plan.as_ref().is_some_and(|plan| plan.copies(page)) {
+            // Every access asks.
+            self.memory.mark(page);
+        }
         home.unwrap_or(wanted)
     }
 
@@ -184,6 +246,8 @@ impl SimMachine {
         match &self.policy {
             Policy::FirstTouch | Policy::AutoNuma { .. } | Policy::Carrefour => self.threads[thread].1,
             Policy::Bind(node) => *node,
+            Policy::Oracle => self.plan.as_ref().map_or(self.threads[thread].1, |plan| plan.home(page)),
+            Policy::Ace(_) => self.ace.as_ref().map_or(0, |ace| ace.global(page)),
             Policy::Interleave => nodes[step % nodes.len()],
             Policy::WeightedInterleave(weights) => {
                 let weight =
@@ -300,7 +364,7 @@ impl SimMachine {
         done
     }
 
-    fn copy(&mut self, thread: usize, from: usize, to: usize, bytes: u64) {
+    pub(crate) fn copy(&mut self, thread: usize, from: usize, to: usize, bytes: u64) {
         self.charge(thread, self.costs.move_page_ns);
         let at_ps = self.hardware.clock(self.threads[thread].0);
         let done_ps = self.hardware.copy_page(at_ps, from, to, bytes);
@@ -322,7 +386,7 @@ impl SimMachine {
     }
 
     /// Takes stale translations from all cores.
-    fn shoot_down(&mut self, thread: usize) {
+    pub(crate) fn shoot_down(&mut self, thread: usize) {
         for other in 0..self.threads.len() {
             let cost = if other == thread { self.costs.shootdown_ns } else { self.costs.interrupted_ns };
             self.charge(other, cost);

@@ -16,15 +16,15 @@ const ACCURATE_EVERY: u32 = 64;
 const CHEAP_EVERY: u32 = 4 * ACCURATE_EVERY;
 
 impl SimMachine {
-    fn index(&self, page: PageNumber) -> usize {
+    pub(super) fn index(&self, page: PageNumber) -> usize {
         self.memory.page(page.0 << PAGE_SHIFT)
     }
 
-    fn number(&self, page: usize) -> PageNumber {
+    pub(super) fn number(&self, page: usize) -> PageNumber {
         PageNumber(self.memory.address(page) >> PAGE_SHIFT)
     }
 
-    fn process_of(&self, page: usize) -> Option<&Process> {
+    pub(super) fn process_of(&self, page: usize) -> Option<&Process> {
         self.processes.iter().find(|process| process.mappings.iter().any(|mapping| mapping.contains(&page)))
     }
 
@@ -86,7 +86,8 @@ impl SimMachine {
             Action::CollocateEach { pages } => {
                 let target = |target: &nodewise_engine::PageTarget| {
                     let page = self.index(target.page);
-                    self.memory.home(page).map(|_| (page, target.to.get()))
+                    let mine = self.process_of(page).is_some_and(|process| process.pid == decision.pid);
+                    (mine && self.memory.home(page).is_some()).then_some((page, target.to.get()))
                 };
                 pages.iter().filter_map(target).collect()
             }
@@ -151,11 +152,13 @@ impl Machine for SimMachine {
                 pid: process.pid,
                 fresh: !process.known,
                 resident_pages: process.mappings.iter().map(resident).sum(),
-                mappings: (!process.known).then(|| mappings.collect()),
+                mappings: (!process.told).then(|| mappings.collect()),
             }
         });
         let processes = processes.collect();
-        self.processes.iter_mut().for_each(|process| process.known = true);
+        for process in &mut self.processes {
+            (process.known, process.told) = (true, true);
+        }
         Ok(Observation { end_ns: end_ps / 1000, duration_ns, counters, samples, samples_lost: 0, processes })
     }
 

@@ -42,6 +42,8 @@ pub(crate) struct Memory {
     /// Whether each 2 MiB are one page.
     huge: Vec<bool>,
     free: Vec<u64>,
+    /// Pages of each node that are not in this table: others', or copies that a policy keeps account of.
+    occupied: Vec<u64>,
     total: Vec<u64>,
     /// Nodes by distance, from each node.
     nearest: Vec<Vec<usize>>,
@@ -66,6 +68,7 @@ impl Memory {
             states: vec![ABSENT; blocks * HUGE_PAGES],
             huge: vec![huge; blocks],
             free: total.clone(),
+            occupied: vec![0; total.len()],
             nearest: (0..total.len()).map(nearest).collect(),
             nodes: (0..total.len()).filter(|&node| total[node] > 0).collect(),
             total,
@@ -159,6 +162,42 @@ impl Memory {
         Some(home)
     }
 
+    /// Takes pages out of the table. A huge page of which a part goes is split.
+    pub(crate) fn unmap(&mut self, pages: std::ops::Range<usize>) {
+        for page in pages.clone() {
+            let together = self.together(page);
+            if together.start < pages.start || together.end > pages.end {
+                self.split(page);
+            }
+            self.collapse(page);
+            if let Some(home) = self.home(page) {
+                self.free[home] += 1;
+                self.states[page] = ABSENT;
+            }
+        }
+    }
+
+    /// Takes pages of a node for something that is not in this table; false if it has not as many.
+    pub(crate) fn occupy(&mut self, node: usize, pages: u64) -> bool {
+        let room = self.free[node] >= pages;
+        if room {
+            self.free[node] -= pages;
+            self.occupied[node] += pages;
+        }
+        room
+    }
+
+    /// Pages of each node that are [occupied](Self::occupy).
+    pub(crate) fn occupied(&self) -> &[u64] {
+        &self.occupied
+    }
+
+    /// Gives pages back that were [occupied](Self::occupy).
+    pub(crate) fn vacate(&mut self, node: usize, pages: u64) {
+        self.occupied[node] -= pages;
+        self.free[node] += pages;
+    }
+
     /// Makes a page (or the huge page it is in) another node's; false if there is no room. Replicas and marks go.
     pub(crate) fn relocate(&mut self, page: usize, to: usize) -> bool {
         let pages = self.together(page);
@@ -233,10 +272,36 @@ impl Memory {
         resident
     }
 
-    /// No page is lost or invented: what is mapped on a node and what is free there is all there is.
-    pub(crate) fn assert_conserved(&self) {
+    /// Whether an access of `node` that goes to `home` meets what was written last: writes need the only copy, reads any.
+    pub(crate) fn serves(&self, page: usize, node: usize, home: usize, write: bool) -> bool {
+        match self.state(page) {
+            State::Absent => false,
+            State::Marked | State::At(_) => self.home(page) == Some(home),
+            State::Replicated => !write && (home == node || self.home(page) == Some(home)),
+        }
+    }
+
+    /// What always holds: no page is lost or invented, since what is mapped on a node, occupied and free is all there is; copies are of
+    /// base pages that carry no mark; a huge page is on one node.
+    pub(crate) fn assert_sound(&self) {
         for (node, resident) in self.resident().into_iter().enumerate() {
-            assert_eq!(resident + self.free[node], self.total[node], "pages of node {node}");
+            assert_eq!(
+                resident + self.occupied[node] + self.free[node],
+                self.total[node],
+                "pages of node {node}"
+            );
+        }
+        for (page, &state) in self.states.iter().enumerate() {
+            if state == ABSENT {
+                continue;
+            }
+            assert!(self.nodes.contains(&usize::from(state & HOME)), "page {page} is nowhere: {state:#x}");
+            assert!(state & (MARKED | REPLICATED) != MARKED | REPLICATED, "page {page}: {state:#x}");
+            if self.is_huge(page) {
+                assert!(state & REPLICATED == 0, "page {page} is huge and copied");
+                let first = self.states[page / HUGE_PAGES * HUGE_PAGES];
+                assert_eq!((state & HOME, state == ABSENT), (first & HOME, first == ABSENT), "page {page}");
+            }
         }
     }
 }
@@ -264,7 +329,7 @@ mod tests {
         assert_eq!(memory.map(256, 1, true), None);
         let next = memory.map(256, 1, false).unwrap();
         assert!(next == 0 || next == 3, "corners of the square that are a hop away: {next}");
-        memory.assert_conserved();
+        memory.assert_sound();
     }
 
     #[test]
@@ -277,24 +342,74 @@ mod tests {
         memory.split(7);
         assert!(memory.relocate(7, 1));
         assert_eq!(memory.resident(), [0, 1, 511, 0]);
-        memory.assert_conserved();
+        memory.assert_sound();
+    }
+
+    /// What somebody wrote last, and what each node's copy says.
+    #[derive(Clone, Debug, Default)]
+    struct Content {
+        last: u32,
+        copies: [Option<u32>; 4],
     }
 
     proptest! {
+        /// A page table under random operations, beside one that says what is written in each copy: nothing stale is read, nothing
+        /// is lost.
         #[test]
-        fn pages_are_conserved(huge: bool, steps in prop::collection::vec((0..5u8, 0..1024usize, 0..4usize), 1..200)) {
+        fn every_read_sees_the_last_write(
+            huge: bool,
+            steps in prop::collection::vec((0..10u8, 0..1024usize, 0..4usize), 1..150),
+        ) {
             let mut memory = memory(huge, 3);
-            for (what, page, node) in steps {
+            let mut contents = vec![Content::default(); memory.pages()];
+            for (number, (what, page, node)) in (1..).zip(steps) {
+                let home = memory.home(page);
                 match (what, memory.state(page)) {
-                    (_, State::Absent) => drop(memory.map(page, node, false)),
-                    (0, _) => drop(memory.relocate(page, node)),
-                    (1, State::At(_)) => drop(memory.replicate(page)),
-                    (2, _) => memory.collapse(page),
-                    (3, _) => drop(memory.mark(page)),
-                    (4, _) => { memory.unmark(page); memory.split(page); }
+                    (0, State::At(_) | State::Marked | State::Replicated) => {
+                        let together = memory.together(page);
+                        if memory.relocate(page, node) {
+                            for content in &mut contents[together] {
+                                let moved = content.copies[home.unwrap()];
+                                content.copies = [None; 4];
+                                content.copies[node] = moved;
+                            }
+                        }
+                    }
+                    (1, State::At(home)) if memory.replicate(page) => {
+                        contents[page].copies = [contents[page].copies[home]; 4];
+                    }
+                    (2, _) => drop(memory.mark(page)),
+                    (3, _) => memory.unmark(page),
+                    (4, _) => memory.split(page),
+                    (5, _) => {
+                        let pages = page..(page + 7 * node).min(memory.pages());
+                        memory.unmap(pages.clone());
+                        contents[pages].fill(Content::default());
+                    }
+                    (6, _) if memory.occupy(node, page as u64 % 90) => memory.vacate(node, page as u64 % 45),
+                    (7, State::Absent) => {
+                        if let Some(home) = memory.map(page, node, false) {
+                            contents[memory.together(page)].iter_mut().for_each(|c| c.copies[home] = Some(0));
+                        }
+                    }
+                    (8, State::Absent) | (6 | 7, _) => {}
+                    (8, _) => {
+                        // A write: the only copy is the writer's, wherever it is.
+                        memory.collapse(page);
+                        let home = memory.home(page).unwrap();
+                        prop_assert!(memory.serves(page, node, home, true));
+                        contents[page].last = number;
+                        contents[page].copies = [None; 4];
+                        contents[page].copies[home] = Some(number);
+                    }
                     _ => {}
                 }
-                memory.assert_conserved();
+                for home in 0..4 {
+                    if memory.serves(page, node, home, false) {
+                        prop_assert_eq!(contents[page].copies[home], Some(contents[page].last));
+                    }
+                }
+                memory.assert_sound();
             }
         }
     }

@@ -1,10 +1,13 @@
 //! The operating system under a simulated program: page table, placement, migration and what they cost.
 
+mod ace_pages;
 mod balancing;
+mod by_hand;
 mod costs;
 mod machine;
 mod manage;
 mod memory;
+mod oracle;
 mod policy;
 mod report;
 mod sampler;
@@ -12,6 +15,7 @@ mod simulation;
 
 pub use costs::Costs;
 pub use machine::SimMachine;
+pub use oracle::simulate;
 pub use policy::{POLICIES, Policy};
 pub use report::{LinkReport, Report};
 pub use simulation::{Pinning, Settings, Simulation};

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::ace;
+
 /// Where pages go, and who moves them later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Policy {
@@ -23,10 +25,14 @@ pub enum Policy {
     },
     /// First touch, then Nodewise's engine with its Carrefour policy, and replication.
     Carrefour,
+    /// The ACE paper's: every node's memory a cache over global memory, until a page was moved too often.
+    Ace(ace::Policy),
+    /// Where a first run of the same program shows that each page belongs: see [`simulate`](super::simulate).
+    Oracle,
 }
 
 /// Names that [`Policy`] is parsed from, with what they are.
-pub const POLICIES: [(&str, &str); 8] = [
+pub const POLICIES: [(&str, &str); 10] = [
     ("first-touch", "pages where they are touched first"),
     ("interleave", "pages round the nodes"),
     ("weighted-interleave", "the same by weights, as in weighted-interleave:2/1/1/1"),
@@ -35,6 +41,11 @@ pub const POLICIES: [(&str, &str); 8] = [
     ("autonuma", "first touch and the kernel's NUMA balancing"),
     ("autonuma+split", "the same, splitting huge pages that nodes share"),
     ("carrefour", "first touch and Nodewise's engine, with replication"),
+    (
+        "ace",
+        "copies where pages are used, until a page moved 4 times; ace:N for N, ace+pragmas to heed the program",
+    ),
+    ("oracle", "runs the program twice, and the second time puts each page where it belongs: an upper bound"),
 ];
 
 impl fmt::Display for Policy {
@@ -54,6 +65,14 @@ impl fmt::Display for Policy {
             Policy::AutoNuma { split: false } => f.write_str("autonuma"),
             Policy::AutoNuma { split: true } => f.write_str("autonuma+split"),
             Policy::Carrefour => f.write_str("carrefour"),
+            Policy::Ace(policy) => {
+                f.write_str("ace")?;
+                if policy.moves != ace::Policy::default().moves {
+                    write!(f, ":{}", policy.moves)?;
+                }
+                f.write_str(if policy.pragmas { "+pragmas" } else { "" })
+            }
+            Policy::Oracle => f.write_str("oracle"),
         }
     }
 }
@@ -66,6 +85,21 @@ impl FromStr for Policy {
             let names: Vec<_> = POLICIES.iter().map(|policy| policy.0).collect();
             format!("no such policy: {text}; there are {}", names.join(", "))
         };
+        if let Some(told) = text.strip_prefix("ace") {
+            let (moves, pragmas) = match told.strip_suffix("+pragmas") {
+                Some(moves) => (moves, true),
+                None => (told, false),
+            };
+            let default = ace::Policy::default();
+            let moves = match moves.strip_prefix(':') {
+                Some(number) => {
+                    number.parse().map_err(|_| format!("{text}: moves are a number, as in ace:4"))?
+                }
+                None if moves.is_empty() => default.moves,
+                None => return Err(unknown()),
+            };
+            return Ok(Policy::Ace(ace::Policy { moves, pragmas, ..default }));
+        }
         let (name, argument) = match text.split_once(':') {
             Some((name, argument)) => (name, Some(argument)),
             None => (text, None),
@@ -89,6 +123,7 @@ impl FromStr for Policy {
             ("autonuma", None) => Ok(Policy::AutoNuma { split: false }),
             ("autonuma+split", None) => Ok(Policy::AutoNuma { split: true }),
             ("carrefour", None) => Ok(Policy::Carrefour),
+            ("oracle", None) => Ok(Policy::Oracle),
             _ => Err(unknown()),
         }
     }
@@ -110,10 +145,17 @@ mod tests {
             "autonuma",
             "autonuma+split",
             "carrefour",
+            "ace",
+            "ace:0",
+            "ace+pragmas",
+            "ace:7+pragmas",
+            "oracle",
         ] {
             assert_eq!(name.parse::<Policy>().unwrap().to_string(), name);
         }
-        for name in ["", "bind", "bind:x", "weighted-interleave:0/0", "interleave:1", "magic"] {
+        for name in
+            ["", "bind", "bind:x", "weighted-interleave:0/0", "interleave:1", "magic", "ace:", "acepragmas"]
+        {
             assert!(name.parse::<Policy>().is_err(), "{name}");
         }
     }

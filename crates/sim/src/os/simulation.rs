@@ -5,11 +5,13 @@ use std::str::FromStr;
 
 use nodewise_engine::{Carrefour, CarrefourSettings, Engine, EngineSettings, Machine, SamplingRate};
 use nodewise_hardware::Preset;
+use nodewise_topology::Topology;
 
 use super::balancing::Balancing;
 use super::costs::Costs;
 use super::machine::{Kind, SimMachine};
 use super::memory::MOST_NODES;
+use super::oracle::{Plan, Record};
 use super::policy::Policy;
 use super::report::{Report, Times};
 use crate::{Op, Program, Progress, Trace};
@@ -101,6 +103,15 @@ impl Settings {
     }
 }
 
+impl Settings {
+    /// The engine that runs under [`Policy::Carrefour`].
+    #[must_use]
+    pub fn engine(&self, topology: &Topology) -> Engine {
+        let settings = EngineSettings { seed: self.seed, ..EngineSettings::default() };
+        Engine::new(topology, Box::new(Carrefour::new(CarrefourSettings::default())), settings)
+    }
+}
+
 /// A program on a machine under a policy.
 pub struct Simulation {
     preset: Preset,
@@ -108,6 +119,7 @@ pub struct Simulation {
     settings: Settings,
     policy: Policy,
     cores: Vec<usize>,
+    plan: Option<Plan>,
 }
 
 struct Thread {
@@ -136,10 +148,11 @@ impl Simulation {
         if nodes > MOST_NODES {
             return Err(format!("{name} has {nodes} nodes; {MOST_NODES} can be simulated"));
         }
-        if preset.uncached.is_some() && !matches!(policy, Policy::FirstTouch | Policy::Bind(_)) {
-            return Err(format!(
-                "{name} has no caches to count the misses of; it runs first-touch and bind:N"
-            ));
+        if preset.uncached.is_some() && policy == Policy::Carrefour {
+            return Err(format!("{policy}: {name} has no caches to count the misses of"));
+        }
+        if settings.huge_pages && matches!(policy, Policy::Ace(_)) {
+            return Err(format!("{policy}: it keeps copies of base pages; run it without huge pages"));
         }
         let with_memory = |node: usize| preset.nodes.get(node).is_some_and(|node| node.memory_bytes > 0);
         match &policy {
@@ -156,16 +169,38 @@ impl Simulation {
         }
         let mut cores = settings.pinning.cores(preset);
         cores.truncate(threads);
-        Ok(Simulation { preset: preset.clone(), program, settings, policy, cores })
+        Ok(Simulation { preset: preset.clone(), program, settings, policy, cores, plan: None })
+    }
+
+    /// What [`Policy::Oracle`] needs to know.
+    pub(crate) fn after(self, plan: Plan) -> Simulation {
+        Simulation { plan: Some(plan), ..self }
+    }
+
+    /// Runs to the end and remembers who used which page.
+    pub(crate) fn observe(self, progress: &mut dyn FnMut(u64)) -> Result<Plan, String> {
+        let huge_pages = self.settings.huge_pages;
+        let (_, machine) = self.execute(true, progress)?;
+        let record = machine.record.as_ref().ok_or("nothing was recorded")?;
+        Ok(record.plan(huge_pages, machine.memory.nodes()))
     }
 
     /// Runs to the end. `progress` is told now and then how many operations have been simulated.
     ///
     /// Fails if memory runs out or the program finds its result wrong.
     pub fn run(self, progress: &mut dyn FnMut(u64)) -> Result<Report, String> {
-        let Simulation { preset, mut program, settings, policy, cores } = self;
+        if self.policy == Policy::Oracle && self.plan.is_none() {
+            return Err("oracle: it has to see the program run first".to_owned());
+        }
+        Ok(self.execute(false, progress)?.0)
+    }
+
+    fn execute(self, record: bool, progress: &mut dyn FnMut(u64)) -> Result<(Report, SimMachine), String> {
+        let Simulation { preset, mut program, settings, policy, cores, plan } = self;
         let mut machine =
             SimMachine::new(&preset, program.areas(), &cores, &policy, settings.huge_pages, settings.costs);
+        machine.plan = plan;
+        machine.record = record.then(|| Record::new(machine.memory.pages(), preset.nodes.len()));
         let mut clockwork = Clockwork::new(&mut machine, &settings, &policy);
         let mut threads: Vec<Thread> = cores
             .iter()
@@ -175,6 +210,7 @@ impl Simulation {
         let mut at_barrier: Vec<usize> = Vec::new();
         let mut waiting_ps = 0;
         let (mut operations, mut told) = (0u64, 0);
+        let mut behind_ps = 0;
         loop {
             let Some((place, index, limit_ps)) = behind(&machine, &cores, &running, settings.slack_ps) else {
                 if at_barrier.is_empty() {
@@ -189,9 +225,13 @@ impl Simulation {
                 }
                 running.append(&mut at_barrier);
                 running.sort_unstable();
+                // A thread that finished may have been ahead of those who waited.
+                behind_ps = 0;
                 continue;
             };
             let core = cores[index];
+            debug_assert!(machine.hardware.clock(core) >= behind_ps, "time runs back in thread {index}");
+            behind_ps = machine.hardware.clock(core);
             if machine.hardware.clock(core) >= clockwork.next_ps {
                 clockwork.tick(&mut machine, index);
                 continue;
@@ -233,19 +273,22 @@ impl Simulation {
         }
         progress(operations);
         program.check()?;
-        machine.memory.assert_conserved();
+        machine.assert_sound();
         let run_ps = cores.iter().map(|&core| machine.hardware.clock(core)).max().unwrap_or(0);
         waiting_ps += cores.iter().map(|&core| run_ps - machine.hardware.clock(core)).sum::<u64>();
         let times =
             Times { run_ps, kernel_ps: machine.kernel_ps.iter().sum(), waiting_ps, threads: cores.len() };
-        Ok(Report::new(
+        let resident = machine.memory.resident();
+        let resident = resident.iter().zip(machine.memory.occupied()).map(|(mapped, copies)| mapped + copies);
+        let report = Report::new(
             policy.to_string(),
             &preset,
             machine.hardware.counters(),
             &times,
             machine.done,
-            machine.memory.resident(),
-        ))
+            resident.collect(),
+        );
+        Ok((report, machine))
     }
 }
 
@@ -307,11 +350,7 @@ impl Clockwork {
                 machine.sampler.cost_ps =
                     (settings.costs.sample_ns as f64 * 1000.0 * settings.period_scale) as u64;
                 let Ok(()) = machine.set_sampling(SamplingRate::Accurate);
-                clockwork.engine = Some(Engine::new(
-                    &machine.topology,
-                    Box::new(Carrefour::new(CarrefourSettings::default())),
-                    EngineSettings { seed: settings.seed, ..EngineSettings::default() },
-                ));
+                clockwork.engine = Some(settings.engine(&machine.topology));
                 clockwork.next_ps = interval_ps;
             }
             Policy::AutoNuma { split } => {
@@ -351,6 +390,7 @@ impl Clockwork {
 
 #[cfg(test)]
 mod tests {
+    use super::super::simulate;
     use super::*;
     use crate::{Area, Role, Space};
 
@@ -448,6 +488,42 @@ mod tests {
             assert!(after.pages_migrated + after.pages_replicated > 200, "{policy}: {after:?}");
             assert!(after.local_access_percent > before.local_access_percent, "{policy}: {after:?}");
         }
+    }
+
+    fn twice(policy: &str) -> Report {
+        let preset = Preset::named("opteron-8385-4n").unwrap().scaled(1e-3);
+        let settings = Settings { period_scale: 3e-4, ..Settings::scaled(0.01) };
+        simulate(&preset, &|| Halves::boxed(20), &settings, &policy.parse().unwrap(), &mut |_| ()).unwrap()
+    }
+
+    #[test]
+    fn the_oracle_places_best() {
+        let oracle = twice("oracle");
+        assert_eq!(oracle.resident_pages, [256, 256, 0, 0]);
+        assert!(oracle.local_access_percent > Some(95.0), "{oracle:?}");
+        for policy in ["first-touch", "interleave", "blocked", "bind:1", "autonuma", "carrefour", "ace"] {
+            let other = twice(policy);
+            assert!(oracle.run_time_s <= other.run_time_s, "{policy}: {other:?}");
+        }
+        let unseen = Simulation::new(
+            &Preset::named("dahu-2n").unwrap(),
+            Halves::boxed(1),
+            Settings::scaled(1.0),
+            Policy::Oracle,
+        );
+        assert_eq!(
+            unseen.unwrap().run(&mut |_| ()).unwrap_err(),
+            "oracle: it has to see the program run first"
+        );
+    }
+
+    #[test]
+    fn under_ace_readers_get_copies_of_their_own() {
+        let ace = twice("ace");
+        assert!(ace.local_access_percent > Some(95.0), "{ace:?}");
+        // Of the second half's 256 pages, those whose global frame is not on node 1; node 0's copies go when node 1 reads.
+        assert_eq!((ace.pages_replicated, ace.pages_migrated), (192, 0));
+        assert_eq!(ace.resident_pages, [320, 320, 128, 128]);
     }
 
     #[test]

@@ -1,0 +1,166 @@
+//! What an engine was given, decided and was told, kept so that it can be played again: here, elsewhere, later.
+//!
+//! A [`Recorder`] lies around a machine. A [`Replay`] is a machine that lives the recorded intervals again and does not do
+//! anything: it answers as the first machine did, as long as the engine decides as it did then.
+
+use crate::{Decision, Machine, Observation, Outcome, SamplingRate};
+use nodewise_topology::Topology;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// One interval; a line of a recording.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// What the machine saw.
+    pub seen: Observation,
+    /// What was decided; empty if nothing was.
+    pub decisions: Vec<Decision>,
+    /// What came of each.
+    pub outcomes: Vec<Outcome>,
+    /// What the machine was told about sampling, if anything.
+    pub sampling: Option<SamplingRate>,
+}
+
+/// A machine that remembers all it says and is told.
+pub struct Recorder<M> {
+    machine: M,
+    intervals: Vec<Interval>,
+}
+
+impl<M: Machine> Recorder<M> {
+    /// Records a machine from now on.
+    pub const fn new(machine: M) -> Self {
+        Self { machine, intervals: Vec::new() }
+    }
+
+    /// The machine.
+    pub const fn machine(&mut self) -> &mut M {
+        &mut self.machine
+    }
+
+    /// What was recorded.
+    #[must_use]
+    pub fn intervals(&self) -> &[Interval] {
+        &self.intervals
+    }
+}
+
+impl<M: Machine> Machine for Recorder<M> {
+    type Error = M::Error;
+
+    fn topology(&self) -> &Topology {
+        self.machine.topology()
+    }
+
+    fn observe(&mut self) -> Result<Observation, M::Error> {
+        let seen = self.machine.observe()?;
+        let interval =
+            Interval { seen: seen.clone(), decisions: Vec::new(), outcomes: Vec::new(), sampling: None };
+        self.intervals.push(interval);
+        Ok(seen)
+    }
+
+    fn apply(&mut self, decisions: &[Decision]) -> Result<Vec<Outcome>, M::Error> {
+        let outcomes = self.machine.apply(decisions)?;
+        if let Some(interval) = self.intervals.last_mut() {
+            interval.decisions.extend_from_slice(decisions);
+            interval.outcomes.extend_from_slice(&outcomes);
+        }
+        Ok(outcomes)
+    }
+
+    fn set_sampling(&mut self, rate: SamplingRate) -> Result<(), M::Error> {
+        self.machine.set_sampling(rate)?;
+        if let Some(interval) = self.intervals.last_mut() {
+            interval.sampling = Some(rate);
+        }
+        Ok(())
+    }
+}
+
+/// Recorded intervals as a machine.
+pub struct Replay {
+    topology: Topology,
+    intervals: Vec<Interval>,
+    /// Intervals begun.
+    begun: usize,
+}
+
+/// How an engine departs from a recording.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Departure {
+    /// The interval, from 0.
+    pub interval: usize,
+    /// What it did instead.
+    pub what: String,
+}
+
+impl fmt::Display for Departure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "interval {} of the recording: {}", self.interval, self.what)
+    }
+}
+
+impl std::error::Error for Departure {}
+
+impl Replay {
+    /// A machine of this topology that lives through these intervals.
+    #[must_use]
+    pub const fn new(topology: Topology, intervals: Vec<Interval>) -> Self {
+        Self { topology, intervals, begun: 0 }
+    }
+
+    /// Whether there is another interval.
+    #[must_use]
+    pub fn goes_on(&self) -> bool {
+        self.begun < self.intervals.len()
+    }
+
+    fn now(&self) -> Result<&Interval, Departure> {
+        self.begun
+            .checked_sub(1)
+            .and_then(|now| self.intervals.get(now))
+            .ok_or_else(|| self.departs("it has not begun".to_owned()))
+    }
+
+    fn departs(&self, what: String) -> Departure {
+        Departure { interval: self.begun.saturating_sub(1), what }
+    }
+}
+
+impl Machine for Replay {
+    type Error = Departure;
+
+    fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    fn observe(&mut self) -> Result<Observation, Departure> {
+        let Some(interval) = self.intervals.get(self.begun) else {
+            return Err(self.departs("there is none after it".to_owned()));
+        };
+        self.begun += 1;
+        Ok(interval.seen.clone())
+    }
+
+    fn apply(&mut self, decisions: &[Decision]) -> Result<Vec<Outcome>, Departure> {
+        let interval = self.now()?;
+        if decisions == interval.decisions {
+            return Ok(interval.outcomes.clone());
+        }
+        let differs = decisions.iter().zip(&interval.decisions).position(|(now, then)| now != then);
+        let what = match differs {
+            Some(at) => format!("decision {at} is {:?}, was {:?}", decisions[at], interval.decisions[at]),
+            None => format!("{} decisions, were {}", decisions.len(), interval.decisions.len()),
+        };
+        Err(self.departs(what))
+    }
+
+    fn set_sampling(&mut self, rate: SamplingRate) -> Result<(), Departure> {
+        let then = self.now()?.sampling;
+        if then == Some(rate) {
+            return Ok(());
+        }
+        Err(self.departs(format!("sampling is to be {rate:?}, was {then:?}")))
+    }
+}

@@ -1,0 +1,106 @@
+//! A machine without a program: processes whose memory is touched and taken away by hand, for tests of whoever manages them.
+
+use nodewise_engine::{Access, PageNumber, PageRange, Pid, VirtAddr};
+use nodewise_hardware::Preset;
+use nodewise_topology::NodeIndex;
+
+use super::costs::Costs;
+use super::machine::{Kind, Process, SimMachine};
+use super::memory::{PAGE_BYTES, PAGE_SHIFT};
+use super::policy::Policy;
+use crate::{Role, Space};
+
+impl SimMachine {
+    /// A machine with processes, each with mappings of so many pages, and with one thread on each node that has cores. Pages go where
+    /// they are touched first; none has been.
+    #[must_use]
+    pub fn with_processes(preset: &Preset, mappings: &[Vec<u64>]) -> SimMachine {
+        let mut space = Space::new();
+        for (process, pages) in mappings.iter().enumerate() {
+            for (mapping, pages) in pages.iter().enumerate() {
+                space.area(format!("mapping {mapping} of {process}"), pages * PAGE_BYTES, Role::Unknown);
+            }
+        }
+        let nodes = preset.nodes_of_cores();
+        let cores: Vec<usize> =
+            (0..nodes.len()).filter(|&core| core == 0 || nodes[core] != nodes[core - 1]).collect();
+        let areas = space.into_areas();
+        let mut machine =
+            SimMachine::new(preset, &areas, &cores, &Policy::FirstTouch, false, Costs::default());
+        let mut ranges = std::mem::take(&mut machine.processes[0].mappings).into_iter();
+        machine.processes = (1..)
+            .zip(mappings)
+            .map(|(pid, pages)| Process::new(Pid(pid), ranges.by_ref().take(pages.len()).collect()))
+            .collect();
+        machine
+    }
+
+    /// A process, by its place when the machine was made.
+    #[must_use]
+    pub fn pid(&self, process: usize) -> Pid {
+        Pid(1 + process as u32)
+    }
+
+    /// A mapping of a process that lives, by its place; empty once it is unmapped.
+    ///
+    /// # Panics
+    /// If there is no such process or mapping.
+    #[must_use]
+    pub fn mapping(&self, pid: Pid, mapping: usize) -> PageRange {
+        let process = self.processes.iter().find(|process| process.pid == pid);
+        let pages = process.expect("the process lives").mappings[mapping].clone();
+        PageRange { start: self.number(pages.start), end: self.number(pages.end) }
+    }
+
+    /// An access by the thread on a node.
+    ///
+    /// # Panics
+    /// If no thread is there, or the address is beyond all mappings.
+    pub fn touch(&mut self, node: NodeIndex, address: VirtAddr, access: Access) {
+        let thread = self.threads.iter().position(|thread| thread.1 == node.get());
+        let thread = thread.expect("a thread is on the node");
+        let kind = if access == Access::Write { Kind::Write } else { Kind::Read };
+        self.access(thread, self.threads[thread].0, kind, address.0);
+        assert_eq!(self.failure, None);
+    }
+
+    /// Where a page of a process is; none where no page is, or no process.
+    #[must_use]
+    pub fn home(&self, pid: Pid, page: PageNumber) -> Option<NodeIndex> {
+        let page = self.index(page);
+        self.process_of(page).filter(|process| process.pid == pid)?;
+        self.memory.home(page).map(|home| NodeIndex(home as u8))
+    }
+
+    /// A process ends; its memory is free again.
+    pub fn end(&mut self, pid: Pid) {
+        let (ended, live) = self.processes.drain(..).partition(|process| process.pid == pid);
+        self.processes = live;
+        let ended: Vec<Process> = ended;
+        for pages in ended.into_iter().flat_map(|process| process.mappings) {
+            self.take_away(pages);
+        }
+    }
+
+    /// A process unmaps one of its mappings.
+    pub fn unmap(&mut self, pid: Pid, mapping: usize) {
+        let Some(process) = self.processes.iter_mut().find(|process| process.pid == pid) else { return };
+        let pages = &mut process.mappings[mapping];
+        let gone = std::mem::replace(pages, pages.start..pages.start);
+        process.told = false;
+        self.take_away(gone);
+    }
+
+    /// Somebody else takes a node's free memory but for so many pages.
+    pub fn fill(&mut self, node: NodeIndex, free_pages: u64) {
+        let free = self.memory.free_bytes()[node.get()] >> PAGE_SHIFT;
+        self.memory.occupy(node.get(), free.saturating_sub(free_pages));
+    }
+
+    fn take_away(&mut self, pages: std::ops::Range<usize>) {
+        self.hardware.forget(self.memory.address(pages.start), (pages.len() as u64) << PAGE_SHIFT);
+        self.memory.unmap(pages);
+        let thread = self.next_thread();
+        self.shoot_down(thread);
+    }
+}

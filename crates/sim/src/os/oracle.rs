@@ -1,0 +1,199 @@
+//! The oracle: a policy that has seen the whole run before.
+//!
+//! Bolosky et al. (section 3.1) could not measure `T_optimal`, the time "when running under a page placement strategy that minimizes the sum of
+//! user and NUMA-related system time using future knowledge". Here the program runs twice. The first run, under first touch,
+//! records who uses each page; in the second each page is put where it belongs when it is first touched, and stays there. That costs nothing
+//! but the first touch: an upper bound for policies that leave pages where they are. A policy that moves pages after a
+//! program's phases can do better; so can one that spreads private pages when all threads are on one node. A program that deals
+//! out work as it goes makes other accesses in the second run than in the first.
+
+use nodewise_hardware::Preset;
+
+use super::machine::{Kind, SimMachine};
+use super::memory::{HUGE_PAGES, State};
+use super::{Policy, Report, Settings, Simulation};
+use crate::Program;
+
+/// The share of a page's accesses, in percent, from which it belongs to one node.
+const OWNED_PERCENT: u64 = 75;
+
+/// Who used which page.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    nodes: usize,
+    /// DRAM accesses, `[page * nodes + node]`; and those since the last write.
+    accesses: Vec<u32>,
+    since: Vec<u32>,
+    /// Writes, those that caches absorbed too.
+    writes: Vec<u32>,
+}
+
+impl Record {
+    pub(crate) fn new(pages: usize, nodes: usize) -> Record {
+        Record {
+            nodes,
+            accesses: vec![0; pages * nodes],
+            since: vec![0; pages * nodes],
+            writes: vec![0; pages],
+        }
+    }
+
+    /// Notes an access.
+    pub(crate) fn note(&mut self, page: usize, node: usize, write: bool, missed: bool) {
+        let first = page * self.nodes;
+        if write {
+            self.writes[page] += 1;
+            self.since[first..first + self.nodes].fill(0);
+        }
+        if missed {
+            self.accesses[first + node] += 1;
+            self.since[first + node] += u32::from(!write);
+        }
+    }
+
+    /// Sums over the pages that can only be placed together.
+    fn sum(&self, counts: &[u32], pages: &std::ops::Range<usize>) -> Vec<u64> {
+        let mut sums = vec![0; self.nodes];
+        for counts in counts[pages.start * self.nodes..pages.end * self.nodes].chunks(self.nodes) {
+            sums.iter_mut().zip(counts).for_each(|(sum, &count)| *sum += u64::from(count));
+        }
+        sums
+    }
+
+    /// Where each page belongs. `nodes`: those that have memory.
+    pub(crate) fn plan(&self, huge_pages: bool, nodes: &[usize]) -> Plan {
+        let pages = self.writes.len();
+        let unit = if huge_pages { HUGE_PAGES } else { 1 };
+        let mut plan =
+            Plan { homes: vec![None; pages], copied: vec![false; pages], writes: self.writes.clone() };
+        let mut loads = vec![0; self.nodes];
+        let mut contended = Vec::new();
+        for start in (0..pages).step_by(unit) {
+            let range = start..(start + unit).min(pages);
+            let accesses = self.sum(&self.accesses, &range);
+            let total: u64 = accesses.iter().sum();
+            if total == 0 {
+                continue;
+            }
+            let top = (0..self.nodes).max_by_key(|&node| (accesses[node], usize::MAX - node)).unwrap_or(0);
+            if accesses[top] * 100 >= total * OWNED_PERCENT && nodes.contains(&top) {
+                loads[top] += total;
+                plan.homes[range].fill(Some(top as u8));
+                continue;
+            }
+            let readers = self.sum(&self.since, &range);
+            if unit == 1 && readers.iter().sum::<u64>() * 2 > total {
+                // Every reader will find a copy at home.
+                loads.iter_mut().zip(&readers).for_each(|(load, reads)| *load += reads);
+                plan.copied[start] = true;
+            }
+            contended.push((total, start, accesses));
+        }
+        // What nobody owns evens the controllers out, the heaviest first, its users' nodes preferred.
+        contended.sort_by_key(|&(total, start, _)| (std::cmp::Reverse(total), start));
+        for (total, start, accesses) in contended {
+            let best = nodes.iter().copied().min_by_key(|&node| (loads[node] + total - accesses[node], node));
+            let best = best.unwrap_or(0);
+            if !plan.copied[start] {
+                loads[best] += total;
+            }
+            plan.homes[start..(start + unit).min(pages)].fill(Some(best as u8));
+        }
+        plan
+    }
+}
+
+/// Where pages belong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// None for pages that nobody used.
+    homes: Vec<Option<u8>>,
+    /// Pages that every node shall have a copy of after the last write.
+    copied: Vec<bool>,
+    /// Writes that are still to come.
+    writes: Vec<u32>,
+}
+
+impl Plan {
+    /// The node for a page; the first one, for one that was not used.
+    pub(crate) fn home(&self, page: usize) -> usize {
+        self.homes[page].map_or(0, usize::from)
+    }
+
+    /// Whether every node shall have a copy of a page, some time.
+    pub(crate) fn copies(&self, page: usize) -> bool {
+        self.copied[page]
+    }
+}
+
+impl SimMachine {
+    /// An access to a page that will be copied once nobody writes it any more. Returns the node it goes to.
+    pub(super) fn planned(&mut self, thread: usize, page: usize, kind: Kind) -> usize {
+        let (node, home) = (self.threads[thread].1, self.memory.home(page));
+        let home = home.unwrap_or(node);
+        let Some(plan) = &mut self.plan else { return home };
+        let left = &mut plan.writes[page];
+        if kind == Kind::Write {
+            *left = left.saturating_sub(1);
+            return home;
+        }
+        if *left > 0 {
+            return home;
+        }
+        self.memory.unmark(page);
+        if self.memory.replicate(page) {
+            self.done.replicated += 1;
+        }
+        let copied = self.memory.state(page) == State::Replicated && self.memory.nodes().contains(&node);
+        if copied { node } else { home }
+    }
+}
+
+/// Runs a program under a policy to its end, as often as the policy needs: the oracle sees it twice. `build` makes the program anew each time;
+/// `progress` is told now and then how many operations have been simulated, all runs together.
+///
+/// Fails as [`Simulation::new`] and [`Simulation::run`] do.
+pub fn simulate(
+    preset: &Preset,
+    build: &dyn Fn() -> Box<dyn Program>,
+    settings: &Settings,
+    policy: &Policy,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Report, String> {
+    let simulation = |policy: &Policy| Simulation::new(preset, build(), settings.clone(), policy.clone());
+    if *policy != Policy::Oracle {
+        return simulation(policy)?.run(progress);
+    }
+    let mut before = 0;
+    let plan = simulation(&Policy::FirstTouch)?.observe(&mut |now| {
+        before = now;
+        progress(now);
+    })?;
+    simulation(policy)?.after(plan).run(&mut |now| progress(before + now))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_belong_to_who_uses_them_most() {
+        let mut record = Record::new(5, 4);
+        let mut note = |page, node, write, times| {
+            (0..times).for_each(|_| record.note(page, node, write, true));
+        };
+        // One node's but for a few accesses; all nodes' after one has written; written by all, much and little.
+        note(0, 2, true, 90);
+        note(0, 1, false, 10);
+        note(1, 3, true, 10);
+        (0..4).for_each(|node| note(1, node, false, 20));
+        (0..4).for_each(|node| note(2, node, true, 100));
+        (0..4).for_each(|node| note(3, node, true, 10 + node as u32));
+        let plan = record.plan(false, &[0, 1, 2, 3]);
+        assert_eq!(plan.copied, [false, true, false, false, false]);
+        assert_eq!(plan.writes, [90, 10, 400, 46, 0]);
+        // Node 2 has 100 accesses already, the others their reads of the copies.
+        assert_eq!(plan.homes[..], [Some(2), Some(3), Some(0), Some(3), None]);
+        assert_eq!(record.plan(false, &[1, 3]).homes[2], Some(1));
+    }
+}

@@ -1,0 +1,91 @@
+//! The simulated machine is held to what every machine must do.
+
+use nodewise_engine::conformance::{Part, Stage, check};
+use nodewise_engine::{Access, PAGE_BYTES, PageNumber, PageRange, Pid, VirtAddr};
+use nodewise_hardware::Preset;
+use nodewise_sim::SimMachine;
+use nodewise_topology::NodeIndex;
+
+struct SimStage {
+    machine: SimMachine,
+    cast: Vec<Vec<(Part, PageRange)>>,
+    /// Intervals that passed: threads use another line of their pages in each.
+    passed: u64,
+}
+
+const LINE_BYTES: u64 = 64;
+
+impl SimStage {
+    fn new(preset: &Preset, cast: &[Vec<Part>]) -> Self {
+        let pages = |parts: &Vec<Part>| parts.iter().map(|part| part.pages).collect();
+        let mut machine = SimMachine::with_processes(preset, &cast.iter().map(pages).collect::<Vec<_>>());
+        let lay = |(process, parts): (usize, &Vec<Part>)| {
+            let range = |mapping| machine.mapping(machine.pid(process), mapping);
+            parts.iter().copied().zip((0..parts.len()).map(range)).collect()
+        };
+        let cast: Vec<Vec<(Part, PageRange)>> = cast.iter().enumerate().map(lay).collect();
+        for &(part, range) in cast.iter().flatten() {
+            write_all(&mut machine, part.touched_on, range, 0);
+        }
+        Self { machine, cast, passed: 0 }
+    }
+}
+
+fn write_all(machine: &mut SimMachine, node: NodeIndex, range: PageRange, line: u64) {
+    for page in range.start.0..range.end.0 {
+        let address = VirtAddr(page * PAGE_BYTES + line % (PAGE_BYTES / LINE_BYTES) * LINE_BYTES);
+        machine.touch(node, address, Access::Write);
+    }
+}
+
+impl Stage for SimStage {
+    type Machine = SimMachine;
+
+    fn machine(&mut self) -> &mut SimMachine {
+        &mut self.machine
+    }
+
+    fn pid(&self, process: usize) -> Pid {
+        self.machine.pid(process)
+    }
+
+    fn range(&self, process: usize, part: usize) -> PageRange {
+        self.cast[process][part].1
+    }
+
+    fn homes(&mut self, pid: Pid, range: PageRange) -> Vec<Option<NodeIndex>> {
+        (range.start.0..range.end.0).map(|page| self.machine.home(pid, PageNumber(page))).collect()
+    }
+
+    fn pass(&mut self) {
+        self.passed += 1;
+        for &(part, range) in self.cast.iter().flatten() {
+            if let Some(node) = part.used_on {
+                write_all(&mut self.machine, node, range, self.passed);
+            }
+        }
+    }
+
+    fn end(&mut self, process: usize) {
+        self.machine.end(self.machine.pid(process));
+    }
+
+    fn unmap(&mut self, process: usize, part: usize) -> bool {
+        self.machine.unmap(self.machine.pid(process), part);
+        true
+    }
+
+    fn fill(&mut self, node: NodeIndex) -> bool {
+        self.machine.fill(node, 1000);
+        true
+    }
+}
+
+#[test]
+fn machines_of_two_four_and_eight_nodes() {
+    for machine in ["dahu-2n", "opteron-8385-4n", "epyc-nps4"] {
+        // Caches of one set, so that whatever is used is used in memory.
+        let preset = Preset::named(machine).unwrap().scaled(1e-3);
+        check(|cast| SimStage::new(&preset, cast));
+    }
+}
