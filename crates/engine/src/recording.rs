@@ -3,7 +3,7 @@
 //! A [`Recorder`] lies around a machine. A [`Replay`] is a machine that lives the recorded intervals again and does not do
 //! anything: it answers as the first machine did, as long as the engine decides as it did then.
 
-use crate::{Decision, Machine, Observation, Outcome, SamplingRate};
+use crate::{Decision, Engine, Machine, Observation, Outcome, SamplingRate};
 use nodewise_topology::Topology;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -78,6 +78,21 @@ impl<M: Machine> Machine for Recorder<M> {
     }
 }
 
+/// Lets an engine live through recorded intervals. Returns them as they came out: the same, to the last bit, if the engine decides as
+/// the recorded one did.
+pub fn play(
+    engine: &mut Engine,
+    topology: Topology,
+    intervals: Vec<Interval>,
+) -> Result<Vec<Interval>, Departure> {
+    let rounds = intervals.len();
+    let mut machine = Recorder::new(Replay::new(topology, intervals));
+    for _ in 0..rounds {
+        engine.step(&mut machine)?;
+    }
+    Ok(machine.intervals)
+}
+
 /// Recorded intervals as a machine.
 pub struct Replay {
     topology: Topology,
@@ -108,12 +123,6 @@ impl Replay {
     #[must_use]
     pub const fn new(topology: Topology, intervals: Vec<Interval>) -> Self {
         Self { topology, intervals, begun: 0 }
-    }
-
-    /// Whether there is another interval.
-    #[must_use]
-    pub fn goes_on(&self) -> bool {
-        self.begun < self.intervals.len()
     }
 
     fn now(&self) -> Result<&Interval, Departure> {

@@ -200,7 +200,7 @@ fn write_lines(log: &mut Option<JsonLines>, lines: &[Line<'_>]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodewise_engine::recording::{Interval, Replay};
+    use nodewise_engine::recording::{Interval, play};
 
     /// What `run` and `attach` decide is what the simulator decides, given the same input (`crates/sim/tests/recordings.rs`).
     #[test]
@@ -214,9 +214,9 @@ mod tests {
             let nodes = intervals[0].seen.counters.total_bytes.len();
             let topology = Topology::synthetic(nodes, 12, intervals[0].seen.counters.total_bytes[0]);
             let mut engine = engine(&topology, PolicyName::Carrefour);
-            let mut replay = Replay::new(topology, intervals);
-            while replay.goes_on() {
-                engine.step(&mut replay).unwrap();
+            let again = play(&mut engine, topology, intervals).unwrap();
+            for (again, recorded) in again.iter().zip(text.lines()) {
+                assert_eq!(serde_json::to_string(again).unwrap(), recorded, "{name}");
             }
         }
     }
