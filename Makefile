@@ -30,6 +30,7 @@ licences:
 
 tests:
 	cargo test --workspace --locked
+	cargo xtask loom
 
 # Targets that take nightly toolchains or long (fuzzing, sanitizers) go here, and are not part of `test`.
 .PHONY: asan

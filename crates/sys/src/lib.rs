@@ -1,5 +1,6 @@
 //! Thin safe wrappers over the system calls that Nodewise needs and few libraries have: memory policies,
-//! `move_pages`, advice to other processes, CPU affinity past 1024 CPUs, and perf events with their ring.
+//! `move_pages`, advice to other processes, CPU affinity past 1024 CPUs, futexes, restartable sequences, and perf events with
+//! their ring.
 //!
 //! One function a call. Nothing is retried, chunked or remembered here: what the kernel says is what the caller gets.
 //! This is the only crate of the workspace's core that contains `unsafe`; each block says why it is sound.
@@ -10,16 +11,19 @@
 compile_error!("nodewise runs on 64-bit Linux");
 
 mod error;
+mod futex;
 mod mapping;
 mod mempolicy;
 mod move_pages;
 pub mod perf;
 mod poll;
 mod process;
+mod rseq;
 mod sched;
 mod task;
 
 pub use error::{Error, ErrorKind, Result};
+pub use futex::{Membarrier, futex_wait, futex_wake, membarrier};
 pub use mapping::{Advice, Mapping, MappingOptions, Sharing, page_bytes};
 pub use mempolicy::{
     MbindFlags, NODES_MAX, NodeMask, Policy, PolicyFlags, PolicyMode, get_mempolicy, get_mempolicy_at, mbind,
@@ -31,7 +35,8 @@ pub use process::{
     AddressRange, Exited, ProcessAdvice, kill, pidfd_open, pidfd_send_signal, process_madvise,
     set_child_subreaper, wait,
 };
-pub use sched::{CpuSet, getcpu, sched_getaffinity, sched_setaffinity};
+pub use rseq::{CpuSlot, rseq_add, rseq_adds, rseq_cpu, rseq_node};
+pub use sched::{CpuSet, getcpu, sched_getaffinity, sched_getcpu, sched_setaffinity};
 pub use task::{
     Capability, Clock, FileLimit, Usage, Whose, auxiliary_value, clock_ns, effective_capabilities,
     file_limit, gettid, set_file_limit, start_with_file_limit, usage,

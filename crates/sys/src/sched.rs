@@ -125,6 +125,21 @@ pub fn getcpu() -> Result<(u32, u32)> {
     Ok((cpu, node))
 }
 
+/// `int sched_getcpu(void)`
+///
+/// As [`getcpu`], the CPU only, and without a system call where the C library or the vDSO can tell.
+///
+/// # Errors
+/// `ENOSYS` the kernel does not tell.
+///
+/// # References
+/// [`sched_getcpu(3)`](https://man7.org/linux/man-pages/man3/sched_getcpu.3.html)
+pub fn sched_getcpu() -> Result<u32> {
+    // SAFETY: no arguments.
+    let returned = unsafe { libc::sched_getcpu() };
+    check("sched_getcpu", returned.into()).map(|cpu| cpu as u32)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,6 +155,7 @@ mod tests {
                     sched_setaffinity(0, &one).unwrap();
                     assert_eq!(sched_getaffinity(0).unwrap(), one);
                     assert_eq!(getcpu().unwrap().0, cpu);
+                    assert_eq!(sched_getcpu().unwrap(), cpu);
                 });
             });
         }

@@ -1,10 +1,11 @@
 //! The CPUs: which are online, and which make up a core and a package.
 
 use crate::error::{Error, ParseError};
-use crate::ids::CpuId;
+use crate::ids::{CpuId, NodeId};
 use crate::root::{Root, Text};
-use crate::set::CpuSet;
+use crate::set::{CpuSet, NodeSet};
 use serde::Serialize;
+use std::path::Path;
 
 /// Every Linux with sysfs has this directory.
 pub(crate) const DIR: &str = "sys/devices/system/cpu";
@@ -26,6 +27,34 @@ pub struct Core {
     pub id: Option<u32>,
     /// Its online CPUs.
     pub cpus: CpuSet,
+}
+
+/// Everything that may ever be there while this kernel runs, hot-plugged or not: what tables indexed by kernel numbers have to
+/// have room for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Possible {
+    /// CPUs (`/sys/devices/system/cpu/possible`).
+    pub cpus: CpuSet,
+    /// Nodes (`/sys/devices/system/node/possible`); node 0 alone on kernels without NUMA.
+    pub nodes: NodeSet,
+}
+
+impl Possible {
+    /// Of this machine.
+    pub fn live() -> Result<Self, Error> {
+        Self::from_root(Path::new("/"))
+    }
+
+    /// Of the machine whose `/` a directory stands for.
+    pub fn from_root(path: &Path) -> Result<Self, Error> {
+        let root = Root::new(path);
+        let cpus = match root.set(&format!("{DIR}/possible"))? {
+            Some(cpus) => cpus,
+            None => root.numbered(DIR, "cpu")?.into_iter().map(CpuId).collect(),
+        };
+        let nodes = root.set("sys/devices/system/node/possible")?;
+        Ok(Self { cpus, nodes: nodes.unwrap_or_else(|| NodeSet::from_iter([NodeId(0)])) })
+    }
 }
 
 /// The online CPUs, and those present but not online.

@@ -2,15 +2,22 @@
 #![forbid(unsafe_code)]
 
 mod licences;
+mod loom;
 mod spdx;
 
 use std::process::ExitCode;
 
 fn main() -> anyhow::Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments == ["licences"] {
-        return licences::check();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["licences"] => licences::check(),
+        ["loom"] => loom::check(),
+        _ => {
+            eprintln!("usage: cargo xtask licences   check every dependency against deny.toml");
+            eprintln!(
+                "       cargo xtask loom       check the runtime's models under every order of their steps"
+            );
+            Ok(ExitCode::from(2))
+        }
     }
-    eprintln!("usage: cargo xtask licences   check every dependency against deny.toml");
-    Ok(ExitCode::from(2))
 }

@@ -1,0 +1,3 @@
+//! The runtime beside rayon and std.
+
+fn main() {}

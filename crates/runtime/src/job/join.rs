@@ -1,0 +1,126 @@
+//! Two closures at once, and a closure on a worker.
+
+use super::{Anchored, Job, Signal, StackJob, with_current};
+use crate::pool::Shared;
+use crate::sync::Futex;
+use crate::worker::{Event, Worker};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The signal to a worker of the same pool.
+struct Latch {
+    set: AtomicBool,
+    waiter: usize,
+}
+
+impl Signal for Latch {
+    unsafe fn set(this: *const Self, worker: &Worker) {
+        // SAFETY: valid until the store, which is the last access.
+        let waiter = unsafe { (*this).waiter };
+        // SAFETY: likewise.
+        unsafe { (*this).set.store(true, Ordering::Release) };
+        worker.shared.sleep.happened(waiter);
+    }
+}
+
+impl Event for &Latch {
+    fn over(&mut self) -> bool {
+        self.set.load(Ordering::Acquire)
+    }
+}
+
+/// The signal to anybody else: a thread, or a worker of another pool, which goes on working for that.
+struct RemoteLatch {
+    set: Futex,
+    waiter: Option<(Arc<Shared>, usize)>,
+}
+
+impl Signal for Arc<RemoteLatch> {
+    unsafe fn set(this: *const Self, _: &Worker) {
+        // SAFETY: valid now; from here on this is our own share of it.
+        let latch = unsafe { (*this).clone() };
+        latch.set.set(1, Ordering::Release);
+        match &latch.waiter {
+            Some((shared, worker)) => shared.sleep.happened(*worker),
+            None => latch.set.wake_all(),
+        }
+    }
+}
+
+impl Event for Arc<RemoteLatch> {
+    fn over(&mut self) -> bool {
+        self.set.get(Ordering::Acquire) == 1
+    }
+}
+
+impl Worker {
+    /// Runs both, `b` on another worker if one comes for it; `b` is told whether that was so. If one panics, so does this, after the
+    /// other has ended, or was taken back unrun.
+    pub(crate) fn join<RA, RB: Send>(
+        &self,
+        a: impl FnOnce(&Worker) -> RA,
+        b: impl FnOnce(&Worker, bool) -> RB + Send,
+    ) -> (RA, RB) {
+        let here = self.index;
+        let latch = Latch { set: AtomicBool::new(false), waiter: here };
+        let stack = StackJob::new(latch, move |worker: &Worker| b(worker, worker.index != here));
+        // SAFETY: taken back or waited for below, whatever `a` does; nothing between can unwind out of this function.
+        let job = unsafe { stack.job() };
+        let mine = job.data;
+        self.push(job);
+        let anchored = Anchored;
+        let a = catch_unwind(AssertUnwindSafe(|| a(self)));
+        let taken_back = loop {
+            if (&stack.signal).over() {
+                break false;
+            }
+            match self.pop() {
+                Some(job) if std::ptr::eq(job.data, mine) => break true,
+                // `a` left work behind.
+                Some(job) => self.run(job),
+                None => self.run_until(&mut &stack.signal),
+            }
+        };
+        std::mem::forget(anchored);
+        let a = a.unwrap_or_else(|panic| resume_unwind(panic));
+        let b = if taken_back {
+            self.count_run();
+            stack.into_inner()(self)
+        } else {
+            stack.into_result().unwrap_or_else(|panic| resume_unwind(panic))
+        };
+        (a, b)
+    }
+}
+
+impl Shared {
+    /// Runs `op` on a worker of this pool: here if this thread is one, else on one near to it, while this thread waits.
+    pub(crate) fn in_worker<R: Send>(self: &Arc<Self>, op: impl FnOnce(&Worker) -> R + Send) -> R {
+        with_current(|current| match current {
+            Some(worker) if Arc::ptr_eq(&worker.shared, self) => op(worker),
+            other => self.in_worker_from(other, op),
+        })
+    }
+
+    #[cold]
+    fn in_worker_from<R: Send>(&self, from: Option<&Worker>, op: impl FnOnce(&Worker) -> R + Send) -> R {
+        let waiter = from.map(|worker| (worker.shared.clone(), worker.index));
+        let mut latch = Arc::new(RemoteLatch { set: Futex::default(), waiter });
+        let stack = StackJob::new(latch.clone(), op);
+        // SAFETY: waited for below, and nothing between can unwind out of this function.
+        let job: Job = unsafe { stack.job() };
+        let anchored = Anchored;
+        self.inject(self.near(), job);
+        match from {
+            Some(worker) => worker.run_until(&mut latch),
+            None => {
+                while latch.set.get(Ordering::Acquire) == 0 {
+                    latch.set.wait(0, None);
+                }
+            }
+        }
+        std::mem::forget(anchored);
+        stack.into_result().unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}

@@ -1,0 +1,143 @@
+//! Work that borrows: the one module of this crate with `unsafe` in it.
+//!
+//! A queue holds [`Job`]s: an address and a function, since closures of many types, with borrows that end before the queue does,
+//! lie in one deque. Three things make that sound, and each is kept in one place:
+//! - A job runs exactly once: [`Job`] is neither `Clone` nor `Copy`, is consumed by running, and no pool ends with a job in its queues.
+//! - What it points to lives until it has run: [`StackJob`]s are waited for before their frame is left ([`Worker::join`],
+//!   `Shared::in_worker`), and closures with borrows are spawned by a [`Scope`] only, which waits for all of them.
+//! - The end of a job is told by one atomic operation, after which nothing of what the waiter may free is touched: `Signal::set`,
+//!   [`crate::tally::count_done`].
+#![allow(unsafe_code)]
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod join;
+mod scope;
+mod task;
+
+pub use scope::Scope;
+pub use task::Task;
+
+use crate::worker::Worker;
+use std::cell::{Cell, UnsafeCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+
+/// Something to run once, on a worker.
+#[derive(Debug)]
+pub(crate) struct Job {
+    data: *const (),
+    run: unsafe fn(*const (), &Worker),
+}
+
+// SAFETY: the constructors are given closures that are Send, and what else a job touches is atomic or its own until it is told to
+// have ended.
+unsafe impl Send for Job {}
+
+impl Job {
+    /// Runs it. Jobs catch panics.
+    pub(crate) fn run(self, worker: &Worker) {
+        // SAFETY: whoever made the job promised that it may run once, and self is consumed.
+        unsafe { (self.run)(self.data, worker) }
+    }
+
+    /// A job of its own memory.
+    ///
+    /// # Safety
+    /// What the closure borrows must live until it has run. It must not unwind.
+    unsafe fn boxed<F: FnOnce(&Worker) + Send>(f: F) -> Self {
+        /// # Safety
+        /// `data` comes from `Box::<F>::into_raw`, and this is its only use.
+        unsafe fn run<F: FnOnce(&Worker)>(data: *const (), worker: &Worker) {
+            // SAFETY: as promised.
+            let f = unsafe { Box::from_raw(data.cast::<F>().cast_mut()) };
+            f(worker);
+        }
+        Self { data: Box::into_raw(Box::new(f)).cast_const().cast(), run: run::<F> }
+    }
+}
+
+/// How the end of a [`StackJob`] is told to who waits for it.
+trait Signal {
+    /// # Safety
+    /// `this` is valid when called, and not after the waiter can have seen the signal.
+    unsafe fn set(this: *const Self, worker: &Worker);
+}
+
+/// A job in the frame of a function that waits for it.
+struct StackJob<S, F, R> {
+    signal: S,
+    f: UnsafeCell<Option<F>>,
+    result: UnsafeCell<Option<thread::Result<R>>>,
+}
+
+impl<S: Signal, F: FnOnce(&Worker) -> R + Send, R: Send> StackJob<S, F, R> {
+    fn new(signal: S, f: F) -> Self {
+        Self { signal, f: UnsafeCell::new(Some(f)), result: UnsafeCell::new(None) }
+    }
+
+    /// # Safety
+    /// Called once. `self` is neither moved nor dropped until the job was run and the signal was seen, or the job was taken back from
+    /// the queue.
+    unsafe fn job(&self) -> Job {
+        Job { data: std::ptr::from_ref(self).cast(), run: Self::run }
+    }
+
+    /// # Safety
+    /// `data` is a `StackJob` of this type whose waiter has not seen the signal.
+    unsafe fn run(data: *const (), worker: &Worker) {
+        // SAFETY: valid until the signal below.
+        let this = unsafe { &*data.cast::<Self>() };
+        // SAFETY: until the signal nobody else looks at f or the result.
+        let f = unsafe { &mut *this.f.get() }.take();
+        let f = f.expect("a job runs once");
+        let result = catch_unwind(AssertUnwindSafe(|| f(worker)));
+        // SAFETY: likewise.
+        unsafe { *this.result.get() = Some(result) };
+        // SAFETY: valid now, and not touched after this.
+        unsafe { S::set(&raw const this.signal, worker) };
+    }
+
+    /// What came of it, after the signal was seen.
+    fn into_result(self) -> thread::Result<R> {
+        self.result.into_inner().expect("a job leaves a result")
+    }
+
+    /// The closure, after its job was taken back from the queue.
+    fn into_inner(self) -> F {
+        self.f.into_inner().expect("a job that was taken back has not run")
+    }
+}
+
+thread_local! {
+    static CURRENT: Cell<*const Worker> = const { Cell::new(std::ptr::null()) };
+}
+
+/// Makes the calling thread that worker, for as long as `body` runs.
+pub(crate) fn as_worker(worker: &Worker, body: impl FnOnce()) {
+    struct Reset;
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            CURRENT.set(std::ptr::null());
+        }
+    }
+    let _reset = Reset;
+    CURRENT.set(worker);
+    body();
+}
+
+/// Calls `f` with the worker that the calling thread is, if it is one.
+#[inline]
+pub(crate) fn with_current<R>(f: impl FnOnce(Option<&Worker>) -> R) -> R {
+    // SAFETY: set by as_worker only, which borrows the worker for as long; a thread that is in its body is in ours.
+    f(unsafe { CURRENT.get().as_ref() })
+}
+
+/// Ends the process if it is dropped: while others hold addresses into this frame, it cannot be unwound.
+struct Anchored;
+
+impl Drop for Anchored {
+    fn drop(&mut self) {
+        eprintln!("nodewise-runtime: a panic while waiting for work that borrows from the stack");
+        std::process::abort();
+    }
+}

@@ -1,0 +1,160 @@
+//! Tasks of their own, and what comes of them.
+
+use super::{Job, with_current};
+use crate::pool::Shared;
+use crate::sync::Futex;
+use crate::worker::{Event, Worker};
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+/// A task that was spawned with [`crate::NodePool::spawn`]. Dropping it lets the task go on by itself.
+pub struct Task<T> {
+    packet: Arc<dyn Ends<T>>,
+    shared: Arc<Shared>,
+}
+
+/// What the task and its joiner share.
+struct Packet<F, T> {
+    f: UnsafeCell<Option<F>>,
+    outcome: Outcome<T>,
+}
+
+struct Outcome<T> {
+    /// The task's until `state` is [`DONE`], then the joiner's.
+    result: UnsafeCell<Option<thread::Result<T>>>,
+    state: Futex,
+    /// The worker that joins, if one does.
+    joiner: AtomicUsize,
+}
+
+const RUNNING: u32 = 0;
+/// A thread sleeps on it.
+const WATCHED: u32 = 1;
+const DONE: u32 = 2;
+const NOBODY: usize = usize::MAX;
+
+trait Ends<T>: Send + Sync {
+    fn outcome(&self) -> &Outcome<T>;
+}
+
+// SAFETY: f is touched by the one that runs the job only, the result by one side at a time.
+unsafe impl<F: Send, T: Send> Sync for Packet<F, T> {}
+
+impl<F: Send, T: Send> Ends<T> for Packet<F, T> {
+    fn outcome(&self) -> &Outcome<T> {
+        &self.outcome
+    }
+}
+
+impl<F: FnOnce() -> T + Send + 'static, T: Send + 'static> Packet<F, T> {
+    fn job(self: &Arc<Self>) -> Job {
+        Job { data: Arc::into_raw(self.clone()).cast(), run: Self::run }
+    }
+
+    /// # Safety
+    /// `data` comes from `Arc::into_raw`, and this is its only use.
+    unsafe fn run(data: *const (), worker: &Worker) {
+        // SAFETY: as promised.
+        let packet = unsafe { Arc::from_raw(data.cast::<Self>()) };
+        // SAFETY: jobs run once, and nobody else looks at f.
+        let f = unsafe { (*packet.f.get()).take() };
+        let f = f.expect("a job runs once");
+        let result = catch_unwind(AssertUnwindSafe(f));
+        let outcome = &packet.outcome;
+        // SAFETY: the joiner does not look before the state says so.
+        unsafe { *outcome.result.get() = Some(result) };
+        if outcome.state.swap(DONE, Ordering::SeqCst) == WATCHED {
+            outcome.state.wake_all();
+        }
+        let joiner = outcome.joiner.load(Ordering::SeqCst);
+        if joiner != NOBODY {
+            worker.shared.sleep.happened(joiner);
+        }
+        // A result that nobody wants may panic when it is dropped: that is the task's end as well.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(packet)));
+        worker.shared.detached.done_on(worker.node, 1);
+    }
+}
+
+impl<T: Send + 'static> Task<T> {
+    /// The task, and its job for a queue.
+    pub(crate) fn new(shared: &Arc<Shared>, f: impl FnOnce() -> T + Send + 'static) -> (Self, Job) {
+        let outcome = Outcome {
+            result: UnsafeCell::new(None),
+            state: Futex::default(),
+            joiner: AtomicUsize::new(NOBODY),
+        };
+        let packet = Arc::new(Packet { f: UnsafeCell::new(Some(f)), outcome });
+        let job = packet.job();
+        (Self { packet, shared: shared.clone() }, job)
+    }
+}
+
+impl<T> Task<T> {
+    /// Waits until the task has ended and returns what it returned. A worker of the task's pool does other tasks meanwhile; any other
+    /// thread sleeps.
+    ///
+    /// # Panics
+    ///
+    /// With the task's payload, if it panicked.
+    #[allow(clippy::must_use_candidate)] // Many tasks return nothing.
+    pub fn join(self) -> T {
+        self.join_caught().unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// As [`Task::join`].
+    ///
+    /// # Errors
+    /// The task's payload, if it panicked.
+    pub fn join_caught(self) -> thread::Result<T> {
+        let outcome = self.packet.outcome();
+        with_current(|current| match current {
+            Some(worker) if Arc::ptr_eq(&worker.shared, &self.shared) => {
+                outcome.joiner.store(worker.index, Ordering::SeqCst);
+                worker.run_until(&mut Ended(outcome));
+            }
+            _ => outcome.sleep(),
+        });
+        // SAFETY: the task has ended and does not look at it any more; there is one Task, and it is consumed.
+        let result = unsafe { (*outcome.result.get()).take() };
+        result.expect("a task that has ended left a result")
+    }
+
+    /// Whether the task has ended.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        Ended(self.packet.outcome()).over()
+    }
+}
+
+impl<T> Outcome<T> {
+    fn sleep(&self) {
+        loop {
+            match self.state.get(Ordering::Acquire) {
+                DONE => return,
+                RUNNING => {
+                    self.state.compare_exchange(RUNNING, WATCHED, Ordering::AcqRel);
+                }
+                _ => self.state.wait(WATCHED, None),
+            }
+        }
+    }
+}
+
+struct Ended<'a, T>(&'a Outcome<T>);
+
+impl<T> Event for Ended<'_, T> {
+    fn over(&mut self) -> bool {
+        self.0.state.get(Ordering::Acquire) == DONE
+    }
+}
+
+impl<T> fmt::Debug for Task<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task").field("finished", &self.is_finished()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,35 @@
+//! NUMA-friendly building blocks: where a thread runs, counters that move no cache line between nodes, and a pool of workers that
+//! stay on their nodes.
+//!
+//! - [`current_node`] and [`current_cpu`]: one load, no system call. [`Allowance`]: what this process may use, under cpusets,
+//!   affinity and quotas.
+//! - [`NodeCounter`]: added to by all, read by few. [`TaskCounter`]: tasks submitted and done, and a sleeping waiter.
+//! - [`NodePool`]: tasks, scopes and loops, on the node where they belong first.
+//!
+//! The ideas are those of Fedor Pikus's talk 'Nearly Unfathomable Morass of Arcana': state for each node instead of
+//! shared state, encapsulated where nobody has to think of it.
+//!
+//! Only the module `job` contains `unsafe`; it says why it is sound.
+#![deny(unsafe_code)]
+
+mod allowance;
+mod error;
+mod job;
+mod location;
+mod node_counter;
+mod parallel;
+mod pool;
+mod sleep;
+mod slots;
+mod sync;
+mod tally;
+mod task_counter;
+mod worker;
+
+pub use allowance::{Allowance, AllowedNode};
+pub use error::{Error, ErrorKind, Result};
+pub use job::{Scope, Task};
+pub use location::{current_cpu, current_node, refresh};
+pub use node_counter::NodeCounter;
+pub use pool::{NodePool, NodePoolBuilder, NodeStatistics};
+pub use task_counter::TaskCounter;

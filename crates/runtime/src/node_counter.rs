@@ -1,0 +1,160 @@
+//! A count that all threads add to and few read.
+
+use crate::location::machine;
+use crate::slots::{CpuSlot, adds_alone, current_slot, try_add};
+use crate::sync::atomic::Ordering;
+use nodewise_topology::NodeId;
+use std::fmt;
+
+/// A count whose parts lie apart, so that adding moves no cache line between nodes, nor between CPUs: each CPU has 128 bytes of
+/// its own.
+///
+/// On x86-64 with Linux 4.18, glibc 2.35 or later, adding is a restartable sequence: a plain addition that the kernel starts
+/// again if the thread is taken off its CPU midway. Elsewhere it is an atomic addition to the CPU's own part.
+///
+/// Any number of threads may add and read at the same time. What a thread wrote before it added is visible to a reader that has
+/// the addition in its sum. Sums wrap beyond 2^64. A counter takes 128 bytes for each CPU the machine may ever have
+/// (`/sys/devices/system/cpu/possible`).
+///
+/// ```
+/// let counter = nodewise_runtime::NodeCounter::new();
+/// std::thread::scope(|scope| {
+///     for _ in 0..4 {
+///         scope.spawn(|| (0..1000).for_each(|_| counter.add(1)));
+///     }
+/// });
+/// assert_eq!(counter.exact(), Some(4000));
+/// ```
+pub struct NodeCounter {
+    /// One for each CPU, then one for threads that the kernel does not tell their CPU by the restartable sequence's area.
+    slots: Box<[CpuSlot]>,
+    cpus: usize,
+}
+
+/// How often [`NodeCounter::exact`] looks before it gives up.
+const PASSES: usize = 100;
+
+impl NodeCounter {
+    /// Zero.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_cpus(machine().cpus)
+    }
+
+    fn with_cpus(cpus: usize) -> Self {
+        Self { slots: (0..=cpus).map(|_| CpuSlot::default()).collect(), cpus }
+    }
+
+    /// Adds.
+    #[inline]
+    pub fn add(&self, number: u64) {
+        if !try_add(&self.slots[..self.cpus], number) {
+            self.add_atomically(number);
+        }
+    }
+
+    #[cold]
+    fn add_atomically(&self, number: u64) {
+        // A CPU's own slot must not be added to in two ways.
+        let slot = if adds_alone() { self.cpus } else { current_slot().min(self.cpus) };
+        self.slots[slot].add(number);
+    }
+
+    /// The sum of the parts, each read at another moment. What was added before the call is in it, what is added meanwhile may be: so
+    /// it lies between the counts at the call's begin and end.
+    #[must_use]
+    pub fn approximate(&self) -> u64 {
+        self.slots.iter().fold(0, |sum, slot| sum.wrapping_add(slot.get(Ordering::Acquire)))
+    }
+
+    /// The count at one moment during the call; `None` if additions kept coming for 100 passes over the parts.
+    #[must_use]
+    pub fn exact(&self) -> Option<u64> {
+        // Parts only grow. What two passes agree on all parts had when the first ended.
+        let pass = || self.slots.iter().map(|slot| slot.get(Ordering::Acquire)).collect::<Vec<_>>();
+        let mut last = pass();
+        for _ in 0..PASSES {
+            let next = pass();
+            if next == last {
+                return Some(next.into_iter().fold(0, u64::wrapping_add));
+            }
+            last = next;
+        }
+        None
+    }
+
+    /// What was added by CPUs of one node, read as [`NodeCounter::approximate`] does. Additions by threads without a restartable
+    /// sequence's area, where the process has them, belong to no node.
+    #[must_use]
+    pub fn on_node(&self, node: NodeId) -> u64 {
+        let of_node = (0..self.cpus).filter(|&cpu| machine().node_of(cpu) == node);
+        of_node.fold(0, |sum, cpu| sum.wrapping_add(self.slots[cpu].get(Ordering::Acquire)))
+    }
+}
+
+impl Default for NodeCounter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for NodeCounter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("NodeCounter").field(&self.approximate()).finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use nodewise_topology::Topology;
+
+    #[test]
+    fn nodes_add_up_and_nothing_is_lost() {
+        let counter = NodeCounter::new();
+        std::thread::scope(|scope| {
+            for thread in 1..=6_u64 {
+                let counter = &counter;
+                scope.spawn(move || (0..20_000).for_each(|_| counter.add(thread)));
+            }
+        });
+        assert_eq!(counter.exact(), Some(21 * 20_000));
+        assert_eq!(counter.approximate(), 21 * 20_000);
+        let topology = Topology::live().unwrap();
+        let by_node: u64 = topology.nodes().iter().map(|node| counter.on_node(node.id)).sum();
+        assert_eq!(by_node, 21 * 20_000);
+    }
+
+    #[test]
+    fn a_cpu_beyond_the_table_is_counted_too() {
+        let counter = NodeCounter::with_cpus(0);
+        counter.add(3);
+        assert_eq!(counter.exact(), Some(3));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+
+    #[test]
+    fn exact_is_a_count_there_was() {
+        loom::model(|| {
+            let counter = Arc::new(NodeCounter::with_cpus(2));
+            // One thread adds to one slot, then to the other: 0, 1 and 11 are the counts there ever are, and not 10.
+            let adder = {
+                let counter = counter.clone();
+                loom::thread::spawn(move || {
+                    counter.slots[0].add(1);
+                    counter.slots[1].add(10);
+                })
+            };
+            if let Some(count) = counter.exact() {
+                assert!([0, 1, 11].contains(&count), "{count}");
+            }
+            adder.join().unwrap();
+            assert_eq!(counter.exact(), Some(11));
+        });
+    }
+}

@@ -1,0 +1,211 @@
+//! Loops over ranges and slices: divided among the nodes first, then inside each.
+
+use crate::job::Scope;
+use crate::pool::NodePool;
+use crate::sync::{Mutex, lock};
+use crate::worker::Worker;
+use std::ops::{ControlFlow, Range};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How far a range is still to be divided: into some parts a worker at first, and again where a part was taken by an idle worker, which
+/// shows that there are idle ones.
+#[derive(Clone, Copy)]
+struct Divisions(usize);
+
+impl Divisions {
+    fn halve(&mut self, worker: &Worker, taken: bool) -> bool {
+        if taken {
+            self.0 = self.0.max(worker.shared.workers.len());
+        }
+        let more = self.0 > 0;
+        self.0 /= 2;
+        more
+    }
+}
+
+/// What can be cut in two.
+trait Divide: Sized + Send {
+    fn size(&self) -> usize;
+    /// The first `at` elements and the rest.
+    fn divide(self, at: usize) -> (Self, Self);
+}
+
+impl Divide for Range<usize> {
+    fn size(&self) -> usize {
+        self.len()
+    }
+
+    fn divide(self, at: usize) -> (Self, Self) {
+        let middle = self.start + at;
+        (self.start..middle, middle..self.end)
+    }
+}
+
+/// A slice, and the index of its first element.
+impl<T: Send> Divide for (usize, &mut [T]) {
+    fn size(&self) -> usize {
+        self.1.len()
+    }
+
+    fn divide(self, at: usize) -> (Self, Self) {
+        let (first, rest) = self.1.split_at_mut(at);
+        ((self.0, first), (self.0 + at, rest))
+    }
+}
+
+/// Something to do with each part, and how to put the results of two neighbours together.
+struct Plan<L, C> {
+    leaf: L,
+    combine: C,
+}
+
+impl<L, C> Plan<L, C> {
+    fn divide<W: Divide, R: Send>(
+        &self,
+        worker: &Worker,
+        whole: W,
+        mut divisions: Divisions,
+        taken: bool,
+    ) -> R
+    where
+        L: Fn(W) -> R + Sync,
+        C: Fn(R, R) -> R + Sync,
+    {
+        if whole.size() < 2 || !divisions.halve(worker, taken) {
+            return (self.leaf)(whole);
+        }
+        let middle = whole.size() / 2;
+        let (first, rest) = whole.divide(middle);
+        let (a, b) = worker.join(
+            |worker| self.divide(worker, first, divisions, false),
+            |worker, taken| self.divide(worker, rest, divisions, taken),
+        );
+        (self.combine)(a, b)
+    }
+
+    /// From a worker the range starts there, and other nodes come for it when they have run dry. From outside each node is given its share
+    /// at once, in one task that divides it there.
+    fn run<W: Divide, R: Send>(&self, pool: &NodePool, whole: W) -> R
+    where
+        L: Fn(W) -> R + Sync,
+        C: Fn(R, R) -> R + Sync,
+    {
+        let inside = pool.worker_node().is_some();
+        pool.shared().in_worker(|worker| {
+            let divisions = Divisions(worker.shared.workers.len());
+            if inside || worker.shared.nodes.len() == 1 || whole.size() < 2 {
+                return self.divide(worker, whole, divisions, false);
+            }
+            self.share_among_nodes(worker, whole)
+        })
+    }
+
+    fn share_among_nodes<W: Divide, R: Send>(&self, worker: &Worker, whole: W) -> R
+    where
+        L: Fn(W) -> R + Sync,
+        C: Fn(R, R) -> R + Sync,
+    {
+        let nodes = &worker.shared.nodes;
+        let (workers, len) = (worker.shared.workers.len() as u128, whole.size() as u128);
+        let (mut rest, mut given) = (whole, 0);
+        let mut parts = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            let end = (len * node.workers.end as u128 / workers) as usize;
+            let (part, left) = rest.divide(end - given);
+            parts.push(part);
+            (rest, given) = (left, end);
+        }
+        let results: Vec<Mutex<Option<R>>> = nodes.iter().map(|_| Mutex::new(None)).collect();
+        Scope::run(worker, |scope| {
+            let mut own = None;
+            for (node, part) in parts.into_iter().enumerate() {
+                let (result, divisions) = (&results[node], Divisions(nodes[node].workers.len()));
+                let task = move |worker: &Worker| {
+                    let done = self.divide(worker, part, divisions, false);
+                    *lock(result) = Some(done);
+                };
+                if node == worker.node {
+                    own = Some(task);
+                } else {
+                    scope.spawn_at(node, task);
+                }
+            }
+            own.expect("the worker's node is one of the pool's")(worker);
+        });
+        let results = results.iter().map(|result| lock(result).take().expect("every node's part was done"));
+        results.reduce(&self.combine).expect("a pool has nodes")
+    }
+}
+
+impl NodePool {
+    /// Calls `f` with each number of the range, on all workers. Neighbouring numbers mostly on the same worker, in ascending order.
+    ///
+    /// Called from outside, each node gets a share in proportion to its workers, the lower numbers the lower nodes; called from a worker,
+    /// the range starts on its node. In both cases nodes that have run dry take from others.
+    ///
+    /// # Panics
+    ///
+    /// If `f` does, with one of the payloads, when all that was begun has ended; which other numbers were reached is open.
+    pub fn parallel_for(&self, range: Range<usize>, f: impl Fn(usize) + Sync) {
+        let leaf = |part: Range<usize>| part.for_each(&f);
+        Plan { leaf, combine: |(), ()| () }.run(self, range);
+    }
+
+    /// Calls `f` with the index and a reference to each element, as [`NodePool::parallel_for`] does.
+    ///
+    /// # Panics
+    ///
+    /// As [`NodePool::parallel_for`].
+    pub fn parallel_for_each<T: Send>(&self, elements: &mut [T], f: impl Fn(usize, &mut T) + Sync) {
+        let leaf = |(first, part): (usize, &mut [T])| {
+            part.iter_mut().enumerate().for_each(|(index, element)| f(first + index, element));
+        };
+        Plan { leaf, combine: |(), ()| () }.run(self, (0, elements));
+    }
+
+    /// Folds parts of the range, each from `identity()` on, and combines the results of neighbours, in order: `combine` has to be
+    /// associative, but need not be commutative. Into which parts the range is divided differs from call to call.
+    ///
+    /// # Panics
+    ///
+    /// As [`NodePool::parallel_for`].
+    pub fn parallel_reduce<T: Send>(
+        &self,
+        range: Range<usize>,
+        identity: impl Fn() -> T + Sync,
+        fold: impl Fn(T, usize) -> T + Sync,
+        combine: impl Fn(T, T) -> T + Sync,
+    ) -> T {
+        Plan { leaf: |part: Range<usize>| part.fold(identity(), &fold), combine }.run(self, range)
+    }
+
+    /// As [`NodePool::parallel_for`] until one call breaks off: returns what one of those gave that did. No part begins after that, and those
+    /// that have begun end within 64 numbers.
+    ///
+    /// # Panics
+    ///
+    /// As [`NodePool::parallel_for`].
+    pub fn try_parallel_for<B: Send>(
+        &self,
+        range: Range<usize>,
+        f: impl Fn(usize) -> ControlFlow<B> + Sync,
+    ) -> ControlFlow<B> {
+        const LOOK: usize = 64;
+        let stop = AtomicBool::new(false);
+        let leaf = |part: Range<usize>| {
+            for from in part.clone().step_by(LOOK) {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let broken = (from..part.end.min(from.saturating_add(LOOK))).try_for_each(&f);
+                if broken.is_break() {
+                    stop.store(true, Ordering::Relaxed);
+                    return broken;
+                }
+            }
+            ControlFlow::Continue(())
+        };
+        let combine = |a: ControlFlow<B>, b: ControlFlow<B>| if a.is_break() { a } else { b };
+        Plan { leaf, combine }.run(self, range)
+    }
+}

@@ -1,0 +1,400 @@
+//! The pool: workers on each node, and queues of its own for each.
+
+use crate::allowance::Allowance;
+use crate::error::{Error, Result};
+use crate::job::{Job, Scope, Task, with_current};
+use crate::location::current_node;
+use crate::sleep::Sleep;
+use crate::task_counter::TaskCounter;
+use crate::worker::{Counts, Worker};
+use crossbeam_deque::{Injector, Stealer, Worker as Deque};
+use crossbeam_utils::CachePadded;
+use nodewise_topology::{CpuSet, NodeId, NodeSet};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+/// Workers that are confined to their node's CPUs and run tasks, their own node's first.
+///
+/// Each worker has a queue, each node two: one for tasks from outside, one for tasks that must run there. A worker that has nothing takes
+/// from its node, and only when that has run dry from another, the nearest first; if there is nothing anywhere it sleeps. Waiting for
+/// tasks on a worker runs others meanwhile, so that nesting does not deadlock.
+///
+/// By default there is one worker for each CPU that the creating thread may run on, or fewer under a quota of CPU time
+/// ([`Allowance::parallelism`]). The number stays as it is: if the cpuset shrinks or CPUs are unplugged, the kernel
+/// moves the workers (to CPUs outside of their node where none is left of it), and they share what is left.
+///
+/// All methods may be called from any thread at any time, the pool's workers included. Dropping the pool waits for everything that was
+/// spawned and ends the workers.
+///
+/// ```
+/// let pool = nodewise_runtime::NodePool::new()?;
+/// let sum = pool.parallel_reduce(0..1000, || 0, |sum, i| sum + i, |a, b| a + b);
+/// assert_eq!(sum, 499_500);
+///
+/// let mut words = vec!["numa", "node", "near"];
+/// pool.scope(|scope| {
+///     for word in &mut words {
+///         scope.spawn(|_| *word = &word[1..]);
+///     }
+/// });
+/// assert_eq!(words, ["uma", "ode", "ear"]);
+/// # Ok::<(), nodewise_runtime::Error>(())
+/// ```
+pub struct NodePool {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// How a [`NodePool`] is set up.
+#[derive(Clone, Debug)]
+pub struct NodePoolBuilder {
+    allowance: Option<Allowance>,
+    nodes: Option<NodeSet>,
+    workers: usize,
+    stack_bytes: usize,
+    confined: bool,
+}
+
+/// What one node's workers have done so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeStatistics {
+    /// The node.
+    pub node: NodeId,
+    /// Its workers.
+    pub workers: usize,
+    /// Pieces of work they have begun: spawned tasks, and parts that ranges were divided into.
+    pub run: u64,
+    /// How many of them they took from another worker of the node.
+    pub stolen_inside: u64,
+    /// How many they took from another node.
+    pub stolen_across: u64,
+}
+
+/// What the workers and the handle share.
+pub(crate) struct Shared {
+    pub(crate) nodes: Box<[PoolNode]>,
+    pub(crate) workers: Box<[WorkerPlace]>,
+    pub(crate) sleep: Sleep,
+    pub(crate) stopping: AtomicBool,
+    /// Tasks that nobody has to wait for but the pool's end.
+    pub(crate) detached: TaskCounter,
+    /// Where threads that are on none of the pool's nodes submit.
+    next: AtomicUsize,
+}
+
+pub(crate) struct PoolNode {
+    pub(crate) id: NodeId,
+    pub(crate) workers: Range<usize>,
+    /// The other nodes, nearest first.
+    pub(crate) others: Vec<usize>,
+    pub(crate) injector: Injector<Job>,
+    /// For this node's workers only.
+    pub(crate) bound: Injector<Job>,
+}
+
+/// What others see of a worker.
+pub(crate) struct WorkerPlace {
+    pub(crate) stealer: Stealer<Job>,
+    pub(crate) counts: CachePadded<Counts>,
+}
+
+impl NodePool {
+    /// A pool on all nodes that the calling thread may run on.
+    ///
+    /// # Errors
+    /// As [`NodePoolBuilder::build`].
+    pub fn new() -> Result<Self> {
+        Self::builder().build()
+    }
+
+    /// To set up a pool otherwise.
+    #[must_use]
+    pub fn builder() -> NodePoolBuilder {
+        NodePoolBuilder {
+            allowance: None,
+            nodes: None,
+            workers: usize::MAX,
+            stack_bytes: 2 << 20,
+            confined: true,
+        }
+    }
+
+    /// The nodes it has workers on, ascending.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.shared.nodes.iter().map(|node| node.id)
+    }
+
+    /// How many workers it has.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        self.shared.workers.len()
+    }
+
+    /// The node of the worker that calls this; `None` on threads that are not workers of this pool.
+    #[must_use]
+    pub fn worker_node(&self) -> Option<NodeId> {
+        with_current(|current| {
+            let worker = current.filter(|worker| Arc::ptr_eq(&worker.shared, &self.shared))?;
+            Some(self.shared.nodes[worker.node].id)
+        })
+    }
+
+    /// Starts a task, on the node that the calling thread is on if the pool has workers there.
+    pub fn spawn<T: Send + 'static>(&self, task: impl FnOnce() -> T + Send + 'static) -> Task<T> {
+        let (handle, job) = Task::new(&self.shared, task);
+        with_current(|current| match current {
+            Some(worker) if Arc::ptr_eq(&worker.shared, &self.shared) => {
+                self.shared.detached.submit_on(worker.node, 1);
+                worker.push(job);
+            }
+            _ => {
+                let node = self.shared.near();
+                self.shared.detached.submit_on(node, 1);
+                self.shared.inject(node, job);
+            }
+        });
+        handle
+    }
+
+    /// Starts a task that only workers of this node run.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::NoWorkers`]: the pool has none on this node; the task is dropped.
+    pub fn spawn_on<T: Send + 'static>(
+        &self,
+        node: NodeId,
+        task: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<Task<T>> {
+        let node = self.shared.index_of(node)?;
+        let (handle, job) = Task::new(&self.shared, task);
+        self.shared.detached.submit_on(node, 1);
+        self.shared.inject_bound(node, job);
+        Ok(handle)
+    }
+
+    /// Runs `body` on a worker (the calling thread, if it is one), and returns when it and all tasks that it and they spawned have ended. Tasks may
+    /// borrow what lives longer than this call.
+    ///
+    /// # Panics
+    ///
+    /// With the payload of `body` if that panicked, else of the first task that did.
+    pub fn scope<'scope, R: Send>(&self, body: impl FnOnce(&Scope<'scope>) -> R + Send) -> R {
+        self.shared.in_worker(|worker| Scope::run(worker, body))
+    }
+
+    /// Runs both closures, the second on another worker if one is idle.
+    ///
+    /// # Panics
+    ///
+    /// If one of them does, with the first's payload if both do.
+    pub fn join<RA: Send, RB: Send>(
+        &self,
+        a: impl FnOnce() -> RA + Send,
+        b: impl FnOnce() -> RB + Send,
+    ) -> (RA, RB) {
+        self.shared.in_worker(|worker| worker.join(|_| a(), |_, _| b()))
+    }
+
+    /// What each node's workers have done since the pool was made, by ascending node. Numbers of running workers may lag behind.
+    #[must_use]
+    pub fn statistics(&self) -> Vec<NodeStatistics> {
+        let of_node = |node: &PoolNode| {
+            let places = &self.shared.workers[node.workers.clone()];
+            let sum = |count: fn(&Counts) -> &std::sync::atomic::AtomicU64| {
+                places.iter().map(|place| count(&place.counts).load(Ordering::Relaxed)).sum()
+            };
+            NodeStatistics {
+                node: node.id,
+                workers: places.len(),
+                run: sum(|counts| &counts.run),
+                stolen_inside: sum(|counts| &counts.stolen_inside),
+                stolen_across: sum(|counts| &counts.stolen_across),
+            }
+        };
+        self.shared.nodes.iter().map(of_node).collect()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl Drop for NodePool {
+    fn drop(&mut self) {
+        let threads = std::mem::take(&mut self.threads);
+        let shared = self.shared.clone();
+        let end = move || {
+            shared.detached.wait();
+            shared.stopping.store(true, Ordering::SeqCst);
+            shared.sleep.wake_everybody();
+            for thread in threads {
+                // Workers catch what tasks throw.
+                let _ = thread.join();
+            }
+        };
+        if self.worker_node().is_some() {
+            // A task holds the pool: it cannot wait for its own end.
+            std::thread::spawn(end);
+        } else {
+            end();
+        }
+    }
+}
+
+impl fmt::Debug for NodePool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodePool").field("statistics", &self.statistics()).finish_non_exhaustive()
+    }
+}
+
+impl NodePoolBuilder {
+    /// At most so many workers, shared among the nodes in proportion to their CPUs. 0 counts as 1.
+    #[must_use]
+    pub fn workers(mut self, most: usize) -> Self {
+        self.workers = most.max(1);
+        self
+    }
+
+    /// On these nodes only.
+    #[must_use]
+    pub fn nodes(mut self, nodes: &NodeSet) -> Self {
+        self.nodes = Some(nodes.clone());
+        self
+    }
+
+    /// Stack of each worker; 2 MiB if nothing is said. Waiting tasks run others on top of themselves.
+    #[must_use]
+    pub fn stack_bytes(mut self, bytes: usize) -> Self {
+        self.stack_bytes = bytes;
+        self
+    }
+
+    /// For what is given instead of what the calling thread may use.
+    #[must_use]
+    pub fn allowance(mut self, allowance: Allowance) -> Self {
+        self.allowance = Some(allowance);
+        self
+    }
+
+    /// Whether workers are confined to their node's CPUs, which they are if nothing is said. If not, nodes are mere groups: for tests of
+    /// machines that this one is not.
+    #[must_use]
+    pub fn confined(mut self, confined: bool) -> Self {
+        self.confined = confined;
+        self
+    }
+
+    /// Starts the workers.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read. [`crate::ErrorKind::NoWorkers`]: none of the nodes asked
+    /// for has a CPU that may be used. [`crate::ErrorKind::Thread`]: the kernel refused a thread, or to confine it.
+    pub fn build(self) -> Result<NodePool> {
+        let allowance = self.allowance.map_or_else(Allowance::of_this_thread, Ok)?;
+        let allowance = self.nodes.as_ref().map_or(allowance.clone(), |nodes| allowance.on_nodes(nodes));
+        // Nodes that get no worker are none of the pool's.
+        let workers = allowance.workers(self.workers);
+        let used = allowance.nodes().iter().zip(&workers).filter(|(_, workers)| **workers > 0);
+        let allowance = allowance.on_nodes(&used.map(|(node, _)| node.id).collect());
+        let workers: Vec<usize> = workers.into_iter().filter(|&workers| workers > 0).collect();
+        if workers.is_empty() {
+            return Err(Error::nowhere());
+        }
+        let node_of: Vec<usize> =
+            workers.iter().enumerate().flat_map(|(node, &workers)| vec![node; workers]).collect();
+        let deques: Vec<Deque<Job>> = node_of.iter().map(|_| Deque::new_lifo()).collect();
+        let shared = Arc::new(Shared::new(&allowance, &workers, &node_of, &deques));
+        // From here on dropping the pool ends those workers that were started.
+        let mut pool = NodePool { shared, threads: Vec::with_capacity(node_of.len()) };
+        for (index, (deque, node)) in deques.into_iter().zip(node_of).enumerate() {
+            let worker = Worker::new(pool.shared.clone(), index, node, deque);
+            let node = &allowance.nodes()[node];
+            let cpus = self.confined.then(|| node.cpus.clone());
+            pool.threads.push(start(worker, node.id, cpus, self.stack_bytes)?);
+        }
+        Ok(pool)
+    }
+}
+
+/// Starts a worker's thread and returns once it is confined.
+fn start(worker: Worker, node: NodeId, cpus: Option<CpuSet>, stack_bytes: usize) -> Result<JoinHandle<()>> {
+    let (tell, told) = std::sync::mpsc::sync_channel(1);
+    // The kernel keeps 15 characters of it.
+    let name = format!("node{node}-{}", worker.index);
+    let thread = std::thread::Builder::new().name(name).stack_size(stack_bytes).spawn(move || {
+        let confined = cpus.map_or(Ok(()), |cpus| {
+            nodewise_sys::sched_setaffinity(0, &cpus.iter().map(|cpu| cpu.0).collect())
+        });
+        let go = confined.is_ok();
+        let _ = tell.send(confined);
+        if go {
+            worker.work();
+        }
+    });
+    let thread =
+        thread.map_err(|error| Error::thread(format!("cannot start a worker on node {node}"), error))?;
+    match told.recv() {
+        Ok(Ok(())) => Ok(thread),
+        Ok(Err(error)) => {
+            Err(Error::thread(format!("cannot confine a worker to the CPUs of node {node}"), error))
+        }
+        Err(error) => Err(Error::thread(format!("a worker on node {node} ended at once"), error)),
+    }
+}
+
+impl Shared {
+    fn new(allowance: &Allowance, workers: &[usize], node_of: &[usize], deques: &[Deque<Job>]) -> Self {
+        let mut end = 0;
+        let node = |(index, (node, &workers)): (usize, (&crate::AllowedNode, &usize))| {
+            let mut others: Vec<usize> =
+                (0..allowance.nodes().len()).filter(|&other| other != index).collect();
+            others.sort_by_key(|&other| node.distances[other]);
+            end += workers;
+            PoolNode {
+                id: node.id,
+                workers: end - workers..end,
+                others,
+                injector: Injector::new(),
+                bound: Injector::new(),
+            }
+        };
+        let place =
+            |deque: &Deque<Job>| WorkerPlace { stealer: deque.stealer(), counts: CachePadded::default() };
+        Self {
+            nodes: allowance.nodes().iter().zip(workers).enumerate().map(node).collect(),
+            workers: deques.iter().map(place).collect(),
+            sleep: Sleep::new(workers.len(), node_of.iter().copied()),
+            stopping: AtomicBool::new(false),
+            detached: TaskCounter::with_nodes(workers.len()),
+            next: AtomicUsize::new(0),
+        }
+    }
+
+    pub(crate) fn index_of(&self, node: NodeId) -> Result<usize> {
+        self.nodes.iter().position(|own| own.id == node).ok_or_else(|| Error::no_workers(node))
+    }
+
+    /// The pool's node that the calling thread is on; any, where it is on none.
+    pub(crate) fn near(&self) -> usize {
+        let here = current_node();
+        self.nodes
+            .iter()
+            .position(|node| node.id == here)
+            .unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed) % self.nodes.len())
+    }
+
+    /// Queues a job from outside for a node, which others may take when they have run dry.
+    pub(crate) fn inject(&self, node: usize, job: Job) {
+        self.nodes[node].injector.push(job);
+        self.sleep.work_made(node);
+    }
+
+    /// Queues a job that only this node may take.
+    pub(crate) fn inject_bound(&self, node: usize, job: Job) {
+        self.nodes[node].bound.push(job);
+        self.sleep.work_made_for(node);
+    }
+}

@@ -1,0 +1,73 @@
+//! Atomics, mutexes and futexes: the real ones, or those of loom, which tries every order that the memory model allows.
+
+#[cfg(not(loom))]
+pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
+
+#[cfg(loom)]
+pub(crate) use loom::sync::{Mutex, MutexGuard, atomic};
+
+use atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// Locks. What these mutexes guard is never left half changed, so that a panic of another holder does not matter.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// A number to sleep on until it changes.
+#[derive(Debug, Default)]
+pub(crate) struct Futex {
+    number: AtomicU32,
+    #[cfg(loom)]
+    sleepers: (Mutex<()>, loom::sync::Condvar),
+}
+
+impl Futex {
+    pub(crate) fn get(&self, order: Ordering) -> u32 {
+        self.number.load(order)
+    }
+
+    pub(crate) fn set(&self, number: u32, order: Ordering) {
+        self.number.store(number, order);
+    }
+
+    pub(crate) fn swap(&self, number: u32, order: Ordering) -> u32 {
+        self.number.swap(number, order)
+    }
+
+    pub(crate) fn compare_exchange(&self, from: u32, to: u32, order: Ordering) -> bool {
+        self.number.compare_exchange(from, to, order, Ordering::Acquire).is_ok()
+    }
+
+    /// Changes the number and wakes everybody.
+    pub(crate) fn ring(&self) {
+        self.number.fetch_add(1, Ordering::Release);
+        self.wake_all();
+    }
+
+    /// Sleeps while the number is `expected`; may return for no reason, and does after the timeout.
+    #[cfg(not(loom))]
+    pub(crate) fn wait(&self, expected: u32, timeout: Option<Duration>) {
+        // All its errors mean: look again.
+        let _ = nodewise_sys::futex_wait(&self.number, expected, timeout);
+    }
+
+    #[cfg(not(loom))]
+    pub(crate) fn wake_all(&self) {
+        let _ = nodewise_sys::futex_wake(&self.number, u32::MAX);
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn wait(&self, expected: u32, _timeout: Option<Duration>) {
+        let guard = lock(&self.sleepers.0);
+        if self.number.load(Ordering::SeqCst) == expected {
+            drop(self.sleepers.1.wait(guard));
+        }
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn wake_all(&self) {
+        drop(lock(&self.sleepers.0));
+        self.sleepers.1.notify_all();
+    }
+}

@@ -1,0 +1,285 @@
+//! Waiting until all that was submitted is done.
+
+use crate::location::{current_node, machine};
+use crate::sync::atomic::Ordering;
+use crate::sync::{Futex, Mutex, lock};
+use crate::tally::{Alarms, Tally, count_done};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// How many tasks were submitted and not yet done, for a thread to wait until none is: what Pikus's talk calls `NUMA_task_count`.
+///
+/// Each node counts in cache lines of its own what it submits and what it has done, so that the end of a task moves no line between
+/// nodes. The waiter sleeps (futex), and no task's end looks at other nodes' counts to know whether to wake it; for `r` tasks on
+/// `n` nodes it is woken about `n ln r` times, on one node once.
+///
+/// Any number of threads may submit, do and wait. A task must be submitted before it is done. What a thread wrote before it
+/// called [`TaskCounter::done`] is visible to a waiter that returns because of it. Nothing allocates after [`TaskCounter::new`].
+///
+/// ```
+/// let tasks = nodewise_runtime::TaskCounter::new();
+/// std::thread::scope(|scope| {
+///     for _ in 0..4 {
+///         tasks.submit(1);
+///         scope.spawn(|| tasks.done(1));
+///     }
+///     tasks.wait();
+/// });
+/// assert_eq!(tasks.count(), 0);
+/// ```
+pub struct TaskCounter {
+    tally: Tally,
+    waiters: Mutex<Waiters>,
+    bell: Futex,
+}
+
+/// The caller's place in counters made by [`TaskCounter::new`].
+fn here() -> usize {
+    current_node().0 as usize & (machine().nodes - 1)
+}
+
+struct Waiters {
+    alarms: Alarms,
+    sleeping: usize,
+}
+
+impl TaskCounter {
+    /// No tasks.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_nodes(machine().nodes)
+    }
+
+    /// For nodes with numbers below `nodes`, a power of two.
+    pub(crate) fn with_nodes(nodes: usize) -> Self {
+        let (tally, alarms) = Tally::new(nodes);
+        Self { tally, waiters: Mutex::new(Waiters { alarms, sleeping: 0 }), bell: Futex::default() }
+    }
+
+    /// Counts tasks that are to be done.
+    pub fn submit(&self, tasks: u64) {
+        self.submit_on(here(), tasks);
+    }
+
+    /// Counts tasks that are done.
+    ///
+    /// Where more are done than were submitted, the next waiter panics.
+    pub fn done(&self, tasks: u64) {
+        self.done_on(here(), tasks);
+    }
+
+    pub(crate) fn submit_on(&self, node: usize, tasks: u64) {
+        self.tally.submit(node, tasks);
+    }
+
+    pub(crate) fn done_on(&self, node: usize, tasks: u64) {
+        if count_done(self.tally.done_word(node), tasks) {
+            self.bell.ring();
+        }
+    }
+
+    /// How many are left: exact while nobody submits or does any, else a number there was or would have been, had some been done a little
+    /// later. 0 only if it was 0 at one moment during the call.
+    ///
+    /// # Panics
+    ///
+    /// If more were done than submitted.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.tally.left(&lock(&self.waiters).alarms)
+    }
+
+    /// Sleeps until all is done. Returns at once where nothing is left; where tasks are submitted all the time, a moment at which all was
+    /// done may pass unseen.
+    ///
+    /// # Panics
+    ///
+    /// If more were done than submitted.
+    pub fn wait(&self) {
+        self.wait_until(None);
+    }
+
+    /// As [`TaskCounter::wait`] for at most that long; says whether all was done.
+    pub fn wait_timeout(&self, timeout: Duration) -> bool {
+        self.wait_until(Instant::now().checked_add(timeout))
+    }
+
+    fn wait_until(&self, end: Option<Instant>) -> bool {
+        loop {
+            // An alarm that is set from here on and rings changes the number.
+            let silent = self.bell.get(Ordering::Acquire);
+            let mut waiters = lock(&self.waiters);
+            if self.tally.over(&mut waiters.alarms) {
+                // Others sleep because of alarms that were just taken away.
+                if waiters.sleeping > 0 {
+                    self.bell.ring();
+                }
+                return true;
+            }
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return false;
+            }
+            waiters.sleeping += 1;
+            drop(waiters);
+            self.bell.wait(silent, left);
+            lock(&self.waiters).sleeping -= 1;
+        }
+    }
+}
+
+impl Default for TaskCounter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for TaskCounter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TaskCounter").field(&self.count()).finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn nothing_to_wait_for() {
+        let tasks = TaskCounter::new();
+        tasks.wait();
+        tasks.submit(2);
+        assert!(!tasks.wait_timeout(Duration::ZERO));
+        assert!(!tasks.wait_timeout(Duration::from_millis(1)));
+        assert_eq!(tasks.count(), 2);
+        tasks.done(2);
+        tasks.wait();
+    }
+
+    #[test]
+    #[should_panic = "more tasks were done than were submitted"]
+    fn too_many_done_is_a_bug_that_the_waiter_tells() {
+        let tasks = TaskCounter::new();
+        tasks.done(1);
+        tasks.wait();
+    }
+
+    #[test]
+    fn waits_again_and_again() {
+        let tasks = TaskCounter::with_nodes(4);
+        for round in 0..200 {
+            std::thread::scope(|scope| {
+                tasks.submit_on(round % 4, 8);
+                for node in 0..4 {
+                    let tasks = &tasks;
+                    scope.spawn(move || {
+                        tasks.done_on(node, 1);
+                        tasks.done_on((node + round) % 4, 1);
+                    });
+                }
+                scope.spawn(|| tasks.wait());
+                tasks.wait();
+                assert_eq!(tasks.count(), 0);
+            });
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn waiters_return_after_the_last_task(
+            nodes in proptest::collection::vec(0..4_usize, 1..6),
+            tasks in 1..200_u64,
+        ) {
+            let counter = TaskCounter::with_nodes(4);
+            let done = std::sync::atomic::AtomicU64::new(0);
+            let all = tasks * nodes.len() as u64;
+            counter.submit_on(0, all);
+            std::thread::scope(|scope| {
+                for &node in &nodes {
+                    let (counter, done) = (&counter, &done);
+                    scope.spawn(move || for _ in 0..tasks {
+                        done.fetch_add(1, Ordering::Relaxed);
+                        counter.done_on(node, 1);
+                    });
+                }
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        counter.wait();
+                        assert_eq!(done.load(Ordering::Relaxed), all);
+                    });
+                }
+            });
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    fn does(tasks: &Arc<TaskCounter>, node: usize, times: usize) -> thread::JoinHandle<()> {
+        let tasks = tasks.clone();
+        thread::spawn(move || (0..times).for_each(|_| tasks.done_on(node, 1)))
+    }
+
+    /// All orders in which no more than that many threads are cut off while they could go on.
+    fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(preemptions);
+        builder.check(model);
+    }
+
+    /// A lost wake-up is a deadlock, which loom reports.
+    #[test]
+    fn the_waiter_is_woken_by_the_last_task_of_any_node() {
+        bounded(2, || {
+            let tasks = Arc::new(TaskCounter::with_nodes(2));
+            tasks.submit_on(0, 2);
+            let workers = [does(&tasks, 0, 1), does(&tasks, 1, 1)];
+            tasks.wait();
+            assert_eq!(tasks.count(), 0);
+            workers.into_iter().for_each(|worker| worker.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn both_waiters_are_woken() {
+        bounded(3, || {
+            let tasks = Arc::new(TaskCounter::with_nodes(1));
+            tasks.submit_on(0, 1);
+            let worker = does(&tasks, 0, 1);
+            let other = {
+                let tasks = tasks.clone();
+                thread::spawn(move || tasks.wait())
+            };
+            tasks.wait();
+            other.join().unwrap();
+            worker.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn tasks_that_submit_tasks_are_waited_for() {
+        bounded(3, || {
+            let tasks = Arc::new(TaskCounter::with_nodes(2));
+            let seen = Arc::new(loom::sync::atomic::AtomicUsize::new(0));
+            tasks.submit_on(0, 1);
+            let worker = {
+                let (tasks, seen) = (tasks.clone(), seen.clone());
+                thread::spawn(move || {
+                    tasks.submit_on(1, 1);
+                    tasks.done_on(0, 1);
+                    seen.store(1, Ordering::Relaxed);
+                    tasks.done_on(1, 1);
+                })
+            };
+            tasks.wait();
+            assert_eq!(seen.load(Ordering::Relaxed), 1);
+            worker.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,201 @@
+//! A worker: takes the nearest work there is, and sleeps if there is none.
+
+use crate::job::{Job, as_worker};
+use crate::pool::Shared;
+use crossbeam_deque::{Steal, Worker as Deque};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a worker waits for while it works.
+pub(crate) trait Event {
+    /// Whether it has happened. Asked often.
+    fn over(&mut self) -> bool;
+
+    /// The same, when the worker will sleep if not: from here on `Sleep::happened` must be called when it happens.
+    fn over_before_sleep(&mut self) -> bool {
+        self.over()
+    }
+}
+
+pub(crate) struct Worker {
+    pub(crate) shared: Arc<Shared>,
+    /// Among all workers of the pool.
+    pub(crate) index: usize,
+    /// Among the pool's nodes.
+    pub(crate) node: usize,
+    deque: Deque<Job>,
+    random: Cell<u64>,
+}
+
+/// What became of a worker's work; written by itself only.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) run: AtomicU64,
+    pub(crate) stolen_inside: AtomicU64,
+    pub(crate) stolen_across: AtomicU64,
+}
+
+/// Without a locked instruction, since there is one writer.
+fn increment(count: &AtomicU64) {
+    count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+/// How often a worker looks for work in vain before it sleeps: first with pauses, which cost other threads nothing, then letting others
+/// have the CPU.
+const PAUSES: usize = 8;
+const ROUNDS: usize = 32;
+
+impl Worker {
+    pub(crate) fn new(shared: Arc<Shared>, index: usize, node: usize, deque: Deque<Job>) -> Self {
+        // Anything but 0, and not the same for two.
+        let random = Cell::new((index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        Self { shared, index, node, deque, random }
+    }
+
+    /// The life of a worker.
+    pub(crate) fn work(&self) {
+        as_worker(self, || self.run_until(&mut Stopping(&self.shared)));
+    }
+
+    /// A job that any worker may run, this one most likely.
+    #[inline]
+    pub(crate) fn push(&self, job: Job) {
+        self.deque.push(job);
+        self.shared.sleep.work_made(self.node);
+    }
+
+    /// The job that was pushed last.
+    #[inline]
+    pub(crate) fn pop(&self) -> Option<Job> {
+        self.deque.pop()
+    }
+
+    #[inline]
+    pub(crate) fn run(&self, job: Job) {
+        self.count_run();
+        job.run(self);
+    }
+
+    #[inline]
+    pub(crate) fn count_run(&self) {
+        increment(&self.counts().run);
+    }
+
+    fn counts(&self) -> &Counts {
+        &self.shared.workers[self.index].counts
+    }
+
+    /// Works until it has happened, sleeping while there is nothing to do.
+    pub(crate) fn run_until(&self, event: &mut impl Event) {
+        while !event.over() {
+            if let Some(job) = self.find().or_else(|| self.search(event)) {
+                self.run(job);
+            }
+        }
+    }
+
+    #[cold]
+    fn search(&self, event: &mut impl Event) -> Option<Job> {
+        let sleep = &self.shared.sleep;
+        sleep.start_search();
+        loop {
+            for round in 0..ROUNDS {
+                let job = if event.over() { Some(None) } else { self.find().map(Some) };
+                if let Some(job) = job {
+                    sleep.end_search(self.node, || self.sees_work());
+                    return job;
+                }
+                if round < PAUSES {
+                    (0..1 << round).for_each(|_| std::hint::spin_loop());
+                } else {
+                    std::thread::yield_now();
+                }
+            }
+            sleep.sleep(self.index, || event.over_before_sleep() || self.sees_work());
+        }
+    }
+
+    /// The nearest job: its own, its node's, its mates', and only if all those have none another node's.
+    fn find(&self) -> Option<Job> {
+        self.deque.pop().or_else(|| self.find_inside()).or_else(|| self.find_across())
+    }
+
+    fn find_inside(&self) -> Option<Job> {
+        let node = &self.shared.nodes[self.node];
+        if !node.bound.is_empty() {
+            if let Some(job) = insist(|| node.bound.steal()) {
+                return Some(job);
+            }
+        }
+        if !node.injector.is_empty() {
+            if let Some(job) = insist(|| node.injector.steal_batch_and_pop(&self.deque)) {
+                return Some(job);
+            }
+        }
+        let job = self.steal_from(self.node)?;
+        increment(&self.counts().stolen_inside);
+        Some(job)
+    }
+
+    fn find_across(&self) -> Option<Job> {
+        for &other in &self.shared.nodes[self.node].others {
+            let node = &self.shared.nodes[other];
+            let job = if node.injector.is_empty() { None } else { insist(|| node.injector.steal()) };
+            if let Some(job) = job.or_else(|| self.steal_from(other)) {
+                increment(&self.counts().stolen_across);
+                return Some(job);
+            }
+        }
+        None
+    }
+
+    /// The oldest job of a worker of that node, which is the largest where work is divided.
+    fn steal_from(&self, node: usize) -> Option<Job> {
+        let workers = self.shared.nodes[node].workers.clone();
+        let first = self.random_below(workers.len());
+        let (before, after) = (workers.start..workers.start + first, workers.start + first..workers.end);
+        after.chain(before).filter(|&victim| victim != self.index).find_map(|victim| {
+            let stealer = &self.shared.workers[victim].stealer;
+            if stealer.is_empty() { None } else { insist(|| stealer.steal()) }
+        })
+    }
+
+    /// Whether there is anything this worker could run.
+    fn sees_work(&self) -> bool {
+        let shared = &*self.shared;
+        !shared.nodes[self.node].bound.is_empty()
+            || shared.nodes.iter().any(|node| !node.injector.is_empty())
+            || shared.workers.iter().any(|worker| !worker.stealer.is_empty())
+    }
+
+    /// Marsaglia's xorshift64, reduced by Lemire's multiplication.
+    fn random_below(&self, end: usize) -> usize {
+        let mut bits = self.random.get();
+        bits ^= bits << 13;
+        bits ^= bits >> 7;
+        bits ^= bits << 17;
+        self.random.set(bits);
+        ((u128::from(bits) * end as u128) >> 64) as usize
+    }
+}
+
+/// Steals until it is clear whether there is something.
+fn insist(mut steal: impl FnMut() -> Steal<Job>) -> Option<Job> {
+    loop {
+        match steal() {
+            Steal::Success(job) => return Some(job),
+            Steal::Empty => return None,
+            Steal::Retry => std::hint::spin_loop(),
+        }
+    }
+}
+
+/// The pool ends, and nothing is left to be done.
+struct Stopping<'a>(&'a Shared);
+
+impl Event for Stopping<'_> {
+    fn over(&mut self) -> bool {
+        self.0.stopping.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,258 @@
+//! What the pool promises, on this machine's nodes and on invented ones (whose workers are not confined).
+
+mod watchdog;
+
+use nodewise_runtime::{Allowance, ErrorKind, NodePool, current_cpu};
+use nodewise_topology::{Allowed, CpuQuota, NodeId, NodeSet, Topology};
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+fn machine(nodes: usize, cpus: usize) -> NodePool {
+    let topology = Topology::synthetic(nodes, cpus, 1 << 30);
+    let allowance = Allowance::new(&topology, &Allowed::everything(&topology), None);
+    NodePool::builder().allowance(allowance).confined(false).build().unwrap()
+}
+
+fn message(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic.downcast_ref::<&str>().copied().unwrap_or_default()
+}
+
+#[test]
+fn workers_run_on_the_cpus_of_their_node_only() {
+    watchdog::start();
+    let pool = NodePool::new().unwrap();
+    let allowance = Allowance::of_this_thread().unwrap();
+    for node in allowance.nodes() {
+        for _ in 0..50 {
+            let task = pool.spawn_on(node.id, current_cpu).unwrap();
+            assert!(node.cpus.contains(task.join()));
+        }
+    }
+    assert!(pool.workers() <= allowance.parallelism());
+}
+
+#[test]
+fn a_quota_and_a_choice_of_nodes_limit_the_workers() {
+    watchdog::start();
+    let topology = Topology::synthetic(4, 4, 1 << 30);
+    let quota = CpuQuota { quota_us: 350_000, period_us: 100_000 };
+    let allowance = Allowance::new(&topology, &Allowed::everything(&topology), Some(quota));
+    let builder = NodePool::builder().allowance(allowance).confined(false);
+    let pool = builder.clone().build().unwrap();
+    assert_eq!(pool.workers(), 3);
+    assert_eq!(pool.nodes().map(|node| node.0).collect::<Vec<_>>(), [0, 1, 2]);
+    let pool = builder.clone().nodes(&NodeSet::from_iter([NodeId(2)])).workers(2).build().unwrap();
+    assert_eq!((pool.workers(), pool.statistics()[0].node), (2, NodeId(2)));
+    assert_eq!(pool.spawn_on(NodeId(0), || ()).unwrap_err().kind(), ErrorKind::NoWorkers);
+    let nowhere = builder.nodes(&NodeSet::from_iter([NodeId(9)])).build().unwrap_err();
+    assert_eq!(nowhere.kind(), ErrorKind::NoWorkers);
+}
+
+#[test]
+fn every_number_once_from_inside_and_outside() {
+    watchdog::start();
+    for (nodes, cpus) in [(1, 1), (1, 3), (3, 2), (8, 1)] {
+        let pool = machine(nodes, cpus);
+        for len in [0, 1, 2, 7, 10_000] {
+            let counts: Vec<AtomicUsize> = (0..len).map(|_| AtomicUsize::new(0)).collect();
+            pool.parallel_for(0..len, |i| {
+                counts[i].fetch_add(1, Ordering::Relaxed);
+            });
+            pool.scope(|_| {
+                pool.parallel_for(0..len, |i| {
+                    counts[i].fetch_add(1, Ordering::Relaxed);
+                });
+            });
+            assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 2));
+            let mut indices = vec![0; len];
+            pool.parallel_for_each(&mut indices, |index, element| *element = index);
+            assert!(indices.iter().copied().eq(0..len));
+        }
+    }
+}
+
+#[test]
+fn results_are_combined_in_order() {
+    watchdog::start();
+    let pool = machine(3, 2);
+    let digits = pool.parallel_reduce(
+        0..5000,
+        String::new,
+        |text, i| text + &i.to_string() + ",",
+        |first, second| first + &second,
+    );
+    assert_eq!(digits, (0..5000).map(|i| i.to_string() + ",").collect::<String>());
+}
+
+#[test]
+fn a_break_ends_the_loop_early() {
+    watchdog::start();
+    let pool = machine(2, 2);
+    let calls = AtomicUsize::new(0);
+    let found = pool.try_parallel_for(0..10_000_000, |i| {
+        calls.fetch_add(1, Ordering::Relaxed);
+        if i % 1000 == 999 { ControlFlow::Break(i) } else { ControlFlow::Continue(()) }
+    });
+    assert_eq!(found.break_value().unwrap() % 1000, 999);
+    assert!(calls.load(Ordering::Relaxed) < 100_000);
+    assert_eq!(
+        pool.try_parallel_for(0..1000, |_| ControlFlow::<()>::Continue(())),
+        ControlFlow::Continue(())
+    );
+}
+
+#[test]
+fn tasks_may_borrow_nest_and_be_waited_for_on_workers() {
+    watchdog::start();
+    for pool in [machine(1, 1), machine(2, 1)] {
+        let pool = &pool;
+        let depth = |pool: &NodePool, n| {
+            fn fib(pool: &NodePool, n: u64) -> u64 {
+                if n < 2 {
+                    return n;
+                }
+                let (mut a, b) = (0, AtomicUsize::new(0));
+                pool.scope(|scope| {
+                    scope.spawn(|_| a = fib(pool, n - 1));
+                    scope.spawn(|_| b.store(fib(pool, n - 2) as usize, Ordering::Relaxed));
+                });
+                a + b.load(Ordering::Relaxed) as u64
+            }
+            fib(pool, n)
+        };
+        assert_eq!(depth(pool, 12), 144);
+        assert_eq!(pool.join(|| depth(pool, 5), || depth(pool, 6)), (5, 8));
+    }
+    let pool = Arc::new(machine(1, 1));
+    let inner = pool.clone();
+    assert_eq!(pool.spawn(move || inner.spawn(|| 7).join() + 1).join(), 8);
+}
+
+#[test]
+fn one_pool_inside_another_and_back() {
+    watchdog::start();
+    let (one, other) = (machine(1, 1), machine(1, 1));
+    let sum = one.scope(|_| {
+        other.scope(|_| one.scope(|_| other.parallel_reduce(0..10, || 0, |a, b| a + b, |a, b| a + b)))
+    });
+    assert_eq!(sum, 45);
+}
+
+#[test]
+fn panics_reach_the_joiner_when_all_else_has_ended() {
+    watchdog::start();
+    let pool = machine(2, 2);
+    let ended = AtomicUsize::new(0);
+    let panic = catch_unwind(AssertUnwindSafe(|| {
+        pool.scope(|scope| {
+            for i in 0..100 {
+                let ended = &ended;
+                scope.spawn(move |_| {
+                    ended.fetch_add(1, Ordering::Relaxed);
+                    assert!(i != 50, "the fiftieth");
+                });
+            }
+        });
+    }));
+    assert_eq!(message(&*panic.unwrap_err()), "the fiftieth");
+    assert_eq!(ended.load(Ordering::Relaxed), 100);
+    let panic =
+        catch_unwind(AssertUnwindSafe(|| pool.parallel_for(0..1000, |i| assert!(i != 777, "no 777"))));
+    assert_eq!(message(&*panic.unwrap_err()), "no 777");
+    let panic = pool.spawn(|| -> u8 { panic!("a task's") }).join_caught();
+    assert_eq!(message(&*panic.unwrap_err()), "a task's");
+    let panic = catch_unwind(AssertUnwindSafe(|| pool.join(|| panic!("the first"), || panic!("the second"))));
+    assert_eq!(message(&*panic.unwrap_err()), "the first");
+    assert_eq!(pool.parallel_reduce(0..100, || 0, |a, _| a + 1, |a, b| a + b), 100);
+}
+
+#[test]
+fn a_cancelled_scope_drops_what_has_not_begun() {
+    watchdog::start();
+    let pool = machine(1, 2);
+    let (begun, dropped) = (AtomicUsize::new(0), Arc::new(()));
+    pool.scope(|scope| {
+        for _ in 0..1000 {
+            let (token, begun) = (dropped.clone(), &begun);
+            scope.spawn(move |scope| {
+                assert!(Arc::strong_count(&token) > 1);
+                begun.fetch_add(1, Ordering::Relaxed);
+                while !scope.is_cancelled() {
+                    std::thread::yield_now();
+                }
+            });
+        }
+        scope.cancel();
+    });
+    assert!(begun.load(Ordering::Relaxed) <= 2);
+    assert_eq!(Arc::strong_count(&dropped), 1);
+}
+
+#[test]
+fn bound_tasks_stay_and_a_dry_node_helps_with_the_rest() {
+    watchdog::start();
+    let pool = machine(2, 1);
+    let here = AtomicUsize::new(0);
+    pool.scope(|scope| {
+        for _ in 0..200 {
+            scope
+                .spawn_on(NodeId(1), |_| {
+                    assert_eq!(pool.worker_node(), Some(NodeId(1)));
+                    here.fetch_add(1, Ordering::Relaxed);
+                })
+                .unwrap();
+        }
+    });
+    assert_eq!(here.load(Ordering::Relaxed), 200);
+    // The first task ends only when the other node has taken the second.
+    let taken = AtomicBool::new(false);
+    pool.scope(|scope| {
+        scope.spawn(|_| taken.store(true, Ordering::Release));
+        while !taken.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    });
+    let across: u64 = pool.statistics().iter().map(|node| node.stolen_across).sum();
+    assert!(across > 0);
+}
+
+#[test]
+fn dropping_the_pool_waits_for_what_was_spawned() {
+    watchdog::start();
+    let done = Arc::new(AtomicUsize::new(0));
+    for round in 0..20 {
+        let pool = machine(1 + round % 3, 1 + round % 2);
+        for _ in 0..50 {
+            let done = done.clone();
+            drop(pool.spawn(move || done.fetch_add(1, Ordering::Relaxed)));
+        }
+    }
+    assert_eq!(done.load(Ordering::Relaxed), 1000);
+    // And when the last handle is a task's own.
+    let pool = Arc::new(machine(1, 2));
+    let inner = pool.clone();
+    let task = pool.spawn(move || {
+        while Arc::strong_count(&inner) > 1 {
+            std::thread::yield_now();
+        }
+        drop(inner);
+    });
+    drop(pool);
+    task.join();
+}
+
+#[test]
+fn sleeping_workers_wake_for_each_task_from_outside() {
+    watchdog::start();
+    let pool = machine(2, 2);
+    for i in 0..50 {
+        if i % 10 == 0 {
+            // Long enough for all to be asleep.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(pool.spawn(move || i).join(), i);
+    }
+}

@@ -1,0 +1,271 @@
+//! Where the calling thread runs, from the area that it shares with the kernel: `struct rseq`, `include/uapi/linux/rseq.h`.
+//!
+//! The C library (glibc 2.35 and later) registers one area a thread with the kernel and says where it lies: `__rseq_offset`
+//! bytes from the thread pointer. The kernel keeps the area up to date whenever the thread is put on another CPU (`rseq_update_cpu_node_id`,
+//! kernel/rseq.c), so that reading it is one load. Where there is no such area (an older C library, a static program, musl,
+//! Valgrind) every function here says so, and callers ask [`crate::sched_getcpu`].
+
+use crate::auxiliary_value;
+use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering};
+
+/// `AT_RSEQ_FEATURE_SIZE`, include/uapi/linux/auxvec.h: bytes of `struct rseq` that the kernel fills. Linux 6.3.
+const AT_RSEQ_FEATURE_SIZE: u64 = 27;
+/// Where `cpu_id` begins; negative numbers say that this thread is not registered. Linux 4.18.
+const CPU_ID: isize = 4;
+/// Where `node_id` begins. Linux 6.3, which also brought `AT_RSEQ_FEATURE_SIZE`.
+const NODE_ID: isize = 20;
+const NODE_ID_END: u64 = 24;
+
+/// Not looked up yet. No offset is that far.
+const UNKNOWN: isize = isize::MIN;
+/// The C library registers none, or the kernel does not fill the field in question.
+const ABSENT: isize = isize::MIN + 1;
+
+static CPU_OFFSET: AtomicIsize = AtomicIsize::new(UNKNOWN);
+static NODE_OFFSET: AtomicIsize = AtomicIsize::new(UNKNOWN);
+
+/// The node the calling thread runs on, by one load; `None` where the area does not tell. It may have changed when this returns,
+/// unless the thread is bound.
+///
+/// # References
+/// `node_id` in `include/uapi/linux/rseq.h`, Linux 6.3; `__rseq_offset` in the manual of the C library, 'Restartable Sequences'
+#[inline]
+#[must_use]
+pub fn rseq_node() -> Option<u32> {
+    let node = load(field_offset(&NODE_OFFSET)?)?;
+    // As cpu_id's, its top bit says that this thread is not registered: the kernel's numbers stay far below.
+    (node >> 31 == 0).then_some(node)
+}
+
+/// The CPU the calling thread runs on, likewise.
+#[inline]
+#[must_use]
+pub fn rseq_cpu() -> Option<u32> {
+    let cpu = load(field_offset(&CPU_OFFSET)?)?;
+    (cpu >> 31 == 0).then_some(cpu)
+}
+
+#[inline]
+fn field_offset(known: &AtomicIsize) -> Option<isize> {
+    match known.load(Ordering::Relaxed) {
+        ABSENT => None,
+        UNKNOWN => {
+            look_up();
+            Some(known.load(Ordering::Relaxed)).filter(|&offset| offset != ABSENT)
+        }
+        offset => Some(offset),
+    }
+}
+
+#[cold]
+fn look_up() {
+    let area = area();
+    let offset_of = |field: isize, there: bool| area.filter(|_| there).map_or(ABSENT, |area| area + field);
+    let filled = auxiliary_value(AT_RSEQ_FEATURE_SIZE).is_some_and(|bytes| bytes >= NODE_ID_END);
+    CPU_OFFSET.store(offset_of(CPU_ID, true), Ordering::Relaxed);
+    NODE_OFFSET.store(offset_of(NODE_ID, filled), Ordering::Relaxed);
+}
+
+/// Where the area lies from the thread pointer, if this process has one that is large enough for `node_id`.
+fn area() -> Option<isize> {
+    let symbol = |name: &std::ffi::CStr| {
+        // SAFETY: dlsym reads a string that ends in NUL.
+        let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        (!address.is_null()).then_some(address)
+    };
+    let (offset, size) = (symbol(c"__rseq_offset")?.cast::<isize>(), symbol(c"__rseq_size")?.cast::<u32>());
+    // SAFETY: a constant of the C library, `const ptrdiff_t` (sys/rseq.h).
+    let offset = unsafe { offset.read() };
+    // SAFETY: likewise, `const unsigned int`.
+    let size = unsafe { size.read() };
+    // 0: registration failed or was turned off by a tunable. Until glibc 2.39 the size is 32 then; later it is what the
+    // kernel fills, 20 before Linux 6.3, of which 4 + 4 bytes are cpu_id and what is before it.
+    (size >= 20).then_some(offset)
+}
+
+/// Four bytes at the thread pointer plus `offset`, which is the offset of a field of the area.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[allow(clippy::unnecessary_wraps)]
+fn load(offset: isize) -> Option<u32> {
+    let value: u32;
+    // SAFETY: fs is the thread pointer, and the offset is that of an aligned field of memory that lives as long as the thread. The
+    // kernel writes it only while the thread is not running user code.
+    unsafe {
+        std::arch::asm!(
+            "mov {value:e}, dword ptr fs:[{offset}]",
+            value = out(reg) value,
+            offset = in(reg) offset,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    Some(value)
+}
+
+#[cfg(target_arch = "aarch64")]
+#[inline]
+#[allow(clippy::unnecessary_wraps)]
+fn load(offset: isize) -> Option<u32> {
+    let value: u32;
+    // SAFETY: as above, with tpidr_el0 as the thread pointer.
+    unsafe {
+        std::arch::asm!(
+            "mrs {area}, tpidr_el0",
+            "ldr {value:w}, [{area}, {offset}]",
+            area = out(reg) _,
+            value = out(reg) value,
+            offset = in(reg) offset,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    Some(value)
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn load(_offset: isize) -> Option<u32> {
+    None
+}
+
+/// Whether [`rseq_add`] works in this process; the answer never changes. A thread without an area is refused all the same.
+#[must_use]
+pub fn rseq_adds() -> bool {
+    cfg!(target_arch = "x86_64") && field_offset(&CPU_OFFSET).is_some()
+}
+
+/// Two cache lines of its own, since x86 fetches them in pairs, for a number that one CPU adds to.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub struct CpuSlot(AtomicU64);
+
+impl CpuSlot {
+    /// The number.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, order: Ordering) -> u64 {
+        self.0.load(order)
+    }
+
+    /// Adds in one atomic operation. Never for a slot that [`rseq_add`] adds to as well: its additions may be lost then.
+    #[inline]
+    pub fn add(&self, number: u64) {
+        self.0.fetch_add(number, Ordering::Release);
+    }
+}
+
+/// Adds to the slot of the CPU that the calling thread runs on, without a locked instruction: if the thread is taken off the CPU
+/// between choosing the slot and adding, the kernel starts the sequence again. False, and nothing is added, where this thread
+/// has no area, the CPU has no slot, or this processor's sequence is not written yet (all but x86-64).
+///
+/// What was written before is visible to a thread that sees the sum (release).
+///
+/// # References
+/// [`rseq(2)`](https://github.com/compudj/librseq/blob/master/doc/man/rseq.2.md); `struct rseq_cs` in `include/uapi/linux/rseq.h`,
+/// Linux 4.18; `RSEQ_SIG` in the C library's `bits/rseq.h`
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[must_use]
+pub fn rseq_add(slots: &[CpuSlot], number: u64) -> bool {
+    let Some(cpu_id) = field_offset(&CPU_OFFSET) else { return false };
+    // All ones where the CPU has a slot, else 0.
+    let there: u32;
+    // SAFETY: the sequence is what the kernel asks for: it names itself in the area's rseq_cs (8 bytes into it, 4 after cpu_id),
+    // reads the CPU, refuses one without a slot (an unregistered thread's CPU is negative, which is large), and ends in its
+    // only store to shared memory, an aligned add within `slots`. Where it is cut off the kernel goes to label 5, which stands
+    // after the signature the C library registered, and it begins anew. rseq_cs is cleared behind it, since the kernel
+    // would read the descriptor when this code may have been unloaded. Readers load atomically; no other CPU stores to the slot,
+    // and on x86 a plain store is a release.
+    unsafe {
+        std::arch::asm!(
+            ".pushsection __rseq_cs, \"aw\"",
+            ".balign 32",
+            "2:",
+            ".long 0, 0",
+            ".quad 3f, (4f - 3f), 5f",
+            ".popsection",
+            ".pushsection .text.rseq_abort, \"ax\"",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "5:",
+            "jmp 6f",
+            ".popsection",
+            "6:",
+            "lea {at}, [rip + 2b]",
+            "mov qword ptr fs:[{cpu_id} + 4], {at}",
+            "3:",
+            "mov {at:e}, dword ptr fs:[{cpu_id}]",
+            "cmp {at}, {len}",
+            "sbb {there:e}, {there:e}",
+            "jae 4f",
+            "shl {at}, 7",
+            "add qword ptr [{slots} + {at}], {number}",
+            "4:",
+            "mov qword ptr fs:[{cpu_id} + 4], 0",
+            at = out(reg) _,
+            there = out(reg) there,
+            cpu_id = in(reg) cpu_id,
+            len = in(reg) slots.len(),
+            slots = in(reg) slots.as_ptr(),
+            number = in(reg) number,
+            options(nostack),
+        );
+    }
+    there != 0
+}
+
+/// As on x86-64, where the sequence is written.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+#[must_use]
+pub fn rseq_add(_slots: &[CpuSlot], _number: u64) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CpuSet, getcpu, sched_getaffinity, sched_setaffinity};
+
+    #[test]
+    fn a_bound_thread_is_where_the_kernel_says() {
+        for cpu in sched_getaffinity(0).unwrap().iter() {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    sched_setaffinity(0, &[cpu].into_iter().collect::<CpuSet>()).unwrap();
+                    let (here, node) = getcpu().unwrap();
+                    assert_eq!(here, cpu);
+                    assert!(rseq_cpu().is_none_or(|told| told == cpu));
+                    assert!(rseq_node().is_none_or(|told| told == node));
+                });
+            });
+        }
+    }
+
+    #[test]
+    fn nothing_is_lost_while_threads_push_each_other_off_their_cpus() {
+        const THREADS: u64 = 8;
+        const ADDS: u64 = 200_000;
+        let slots: Vec<CpuSlot> = (0..8192).map(|_| CpuSlot::default()).collect();
+        if !rseq_add(&slots, 0) {
+            return;
+        }
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    for add in 0..ADDS {
+                        assert!(rseq_add(&slots, 1));
+                        if add % 1024 == 0 {
+                            std::thread::yield_now();
+                        }
+                    }
+                });
+            }
+        });
+        let sum: u64 = slots.iter().map(|slot| slot.get(Ordering::Relaxed)).sum();
+        assert_eq!(sum, THREADS * ADDS);
+    }
+
+    #[test]
+    fn a_cpu_without_a_slot_is_refused() {
+        assert!(!rseq_add(&[], 1));
+    }
+}
