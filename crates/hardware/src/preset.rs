@@ -224,6 +224,19 @@ impl Preset {
         }
     }
 
+    /// A preset in a JSON file with the fields of the TOML ones, as a program writes it that has measured a machine.
+    pub fn load_json(path: impl AsRef<Path>) -> Result<Preset, PresetError> {
+        let origin = path.as_ref().display().to_string();
+        let refused = |reason: String, line| PresetError { origin: origin.clone(), line, reason };
+        let text =
+            fs::read_to_string(path).map_err(|error| refused(format!("cannot be read: {error}"), None))?;
+        let value: toml::Table =
+            serde_json::from_str(&text).map_err(|error| refused(error.to_string(), Some(error.line())))?;
+        let text = toml::to_string(&value).map_err(|error| refused(error.to_string(), None))?;
+        // Lines of the TOML in between would lead nowhere.
+        Preset::parse(&text, &origin).map_err(|error| PresetError { line: None, ..error })
+    }
+
     /// A preset as text; `origin` is what errors name as its place.
     pub fn parse(text: &str, origin: &str) -> Result<Preset, PresetError> {
         let line_at = |offset: usize| 1 + text[..offset.min(text.len())].matches('\n').count();
@@ -492,6 +505,28 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn json_says_the_same_as_toml() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("measured.json");
+        let load = |text: &str| {
+            fs::write(&path, text).unwrap();
+            Preset::load_json(&path)
+        };
+        for name in Preset::names() {
+            let value: toml::Table = toml::from_str(Preset::text(name).unwrap()).unwrap();
+            let json = serde_json::to_string(&value).unwrap();
+            assert_eq!(load(&json), Preset::named(name), "{name}");
+        }
+        let refused = |text: &str| load(text).unwrap_err().to_string();
+        assert!(refused("{\n  \"name\": }").contains("measured.json:2: "));
+        assert!(
+            refused("{\"name\": \"x\"}").ends_with("missing field `about`"),
+            "{}",
+            refused("{\"name\": \"x\"}")
+        );
     }
 
     #[test]

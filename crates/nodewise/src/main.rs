@@ -3,6 +3,7 @@
 
 mod commands;
 mod manage;
+mod output;
 mod placement;
 mod terminal;
 

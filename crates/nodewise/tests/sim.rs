@@ -49,6 +49,46 @@ fn the_table_has_a_column_for_each_policy() {
 }
 
 #[test]
+fn the_plot_is_a_picture_with_every_policy_and_is_written_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("traffic.svg");
+    let plot = ["--policy", "first-touch,ace,oracle", "--plot", file.to_str().unwrap()];
+    let (code, _, error) = sim(&[&RUN[..], &plot].concat());
+    assert_eq!(code, Some(0), "{error}");
+    let svg = std::fs::read_to_string(&file).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+    assert!(["first-touch", "ace", "oracle"].iter().all(|policy| svg.contains(&format!(">{policy}</text>"))));
+    assert_eq!(svg.matches("<circle").count(), 3 * 4);
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    // A run that fails leaves what was there.
+    let failing = ["--policy", "bind:4", "--plot", file.to_str().unwrap()];
+    assert_eq!(sim(&[&RUN[..], &failing].concat()).0, Some(2));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), svg);
+}
+
+#[test]
+fn a_machine_may_come_as_json() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("measured.json");
+    let node = r#"{ "count": 2, "cores": 2, "memory_mib": 1024 }"#;
+    let link = r#"{ "between": [0, 1], "gb_per_s": 20, "hop_latency_ns": 60 }"#;
+    let rest = r#""core": { "ghz": 2, "cycles_per_instruction": 1, "outstanding_misses": 10 },
+        "controller": { "idle_latency_ns": 80, "service_ns": 1 }, "line_bytes": 64"#;
+    let json =
+        format!(r#"{{ "name": "mine", "about": "measured", "node": [{node}], "link": [{link}], {rest} }}"#);
+    std::fs::write(&file, json).unwrap();
+    let run = |file: &str| {
+        sim(&["run", "--machine-from", file, "--workload", "streamcluster", "--scale", "0.001", "--json"])
+    };
+    let (code, text, error) = run(file.to_str().unwrap());
+    assert_eq!(code, Some(0), "{error}");
+    assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["machine"], "mine");
+    let (code, _, error) = run("/nowhere.json");
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.starts_with("nodewise: --machine-from: /nowhere.json: cannot be read"), "{error}");
+}
+
+#[test]
 fn what_there_is_not_is_named_with_what_there_is() {
     let refused = |arguments: &[&str], message: &str| {
         let (code, text, error) = sim(arguments);

@@ -1,6 +1,9 @@
 //! `nodewise sim`: programs on a simulated machine.
 
+mod plot;
+
 use super::{Exit, exit};
+use crate::output::WholeFile;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use nodewise_hardware::Preset;
@@ -9,6 +12,7 @@ use nodewise_sim::workloads::{self, Parameters, Workload};
 use nodewise_sim::{Costs, POLICIES, Pinning, Policy, Report, Settings, Simulation, simulate};
 use serde::Serialize;
 use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -50,6 +54,7 @@ struct ListArgs {
 #[command(after_help = "\
 Examples:
   nodewise sim run --machine opteron-8385-4n --workload streamcluster --policy first-touch,interleave,carrefour
+  nodewise sim run --machine opteron-8385-4n --workload pca --policy first-touch,oracle --plot pca.svg
   nodewise sim run --machine ./mine.toml --workload cg --policy bind:0 --threads 4 --json
 
 Exit status:
@@ -58,8 +63,12 @@ Exit status:
   2  there is no such machine, workload or policy, or it cannot be run there")]
 struct RunArgs {
     /// A machine of `nodewise sim list`, or a file that describes one
-    #[arg(long, value_name = "MACHINE")]
-    machine: String,
+    #[arg(long, value_name = "MACHINE", required_unless_present = "machine_from")]
+    machine: Option<String>,
+
+    /// A machine in a JSON file, with the fields that the TOML of a machine has
+    #[arg(long, value_name = "FILE.json", conflicts_with = "machine")]
+    machine_from: Option<PathBuf>,
 
     /// A program of `nodewise sim list`
     #[arg(long, value_name = "WORKLOAD")]
@@ -92,6 +101,10 @@ struct RunArgs {
     /// Print JSON: machine, workload, threads, seed, scale and runs, one report for each policy
     #[arg(long)]
     json: bool,
+
+    /// Draw each run's traffic, nodes and links by their load, and the run times
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
 }
 
 /// Run published studies again: what was printed beside what the simulator gives
@@ -189,7 +202,7 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     if !(args.scale > 0.0 && args.scale <= 1.0) {
         return Err(usage(format!("--scale {}: not above 0 and up to 1", args.scale)));
     }
-    let preset = machine(&args.machine)?.scaled(args.scale);
+    let preset = machine(args)?.scaled(args.scale);
     let workload = workload(&args.workload)?;
     let policies: Result<Vec<Policy>, String> = args.policy.iter().map(|name| name.parse()).collect();
     let policies = policies.map_err(|message| usage(format!("--policy: {message}")))?;
@@ -206,6 +219,7 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         ..Settings::scaled(args.scale)
     };
     let parameters = Parameters { threads, scale: args.scale, seed: args.seed };
+    let picture = args.plot.as_deref().map(WholeFile::create).transpose()?;
     let bar = Bar::new();
     let operations = AtomicU64::new(0);
     let jobs = studies::Options::default().jobs;
@@ -222,6 +236,10 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     });
     bar.clear();
     let runs: Vec<Report> = runs.into_iter().collect::<anyhow::Result<_>>()?;
+    if let Some(picture) = picture {
+        let title = format!("{} on {}, {threads} threads, scale {}", workload.name, preset.name, args.scale);
+        picture.finish(&plot::draw(&title, &preset, &runs))?;
+    }
     if args.json {
         let printed = Printed {
             machine: &preset.name,
@@ -238,9 +256,12 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn machine(name: &str) -> anyhow::Result<Preset> {
-    let is_path =
-        name.contains('/') || std::path::Path::new(name).extension().is_some_and(|ext| ext == "toml");
+fn machine(args: &RunArgs) -> anyhow::Result<Preset> {
+    if let Some(path) = &args.machine_from {
+        return Preset::load_json(path).map_err(|error| usage(format!("--machine-from: {error}")));
+    }
+    let name = args.machine.as_deref().unwrap_or_default();
+    let is_path = name.contains('/') || Path::new(name).extension().is_some_and(|ext| ext == "toml");
     let preset = if is_path { Preset::load(name) } else { Preset::named(name) };
     preset.map_err(|error| usage(format!("--machine: {error}")))
 }

@@ -2,12 +2,12 @@
 
 mod log;
 mod options;
-mod output;
 mod summary;
 
 pub use options::Options;
 
 use crate::commands::{Exit, exit};
+use crate::output::{JsonLines, WholeFile};
 use log::Line;
 use nodewise_engine::{Carrefour, CarrefourSettings, Engine, EngineSettings, Pid, Policy};
 use nodewise_linux::mover::MoverSettings;
@@ -18,7 +18,6 @@ use nodewise_linux::{ErrorKind, LinuxMachine, MachineSettings, kernel};
 use nodewise_sys::{Whose, usage};
 use nodewise_topology::Topology;
 use options::{PolicyName, SamplerName};
-use output::{JsonLines, WholeFile};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant, SystemTime};
 use summary::Summary;

@@ -205,7 +205,8 @@ impl SimMachine {
         match self.memory.state(page) {
             State::Absent => {
                 let home = self.first_touch(thread, page);
-                if self.ace.is_some() { self.ace_access(thread, page, kind) } else { home }
+                // Some policies have a word on this very access already.
+                if self.memory.state(page) == State::Marked { self.fault(thread, page, kind) } else { home }
             }
             _ if self.ace.is_some() => self.ace_access(thread, page, kind),
             State::Marked if self.plan.is_some() => self.planned(thread, page, kind),

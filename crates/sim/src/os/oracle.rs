@@ -129,9 +129,8 @@ impl Plan {
 impl SimMachine {
     /// An access to a page that will be copied once nobody writes it any more. Returns the node it goes to.
     pub(super) fn planned(&mut self, thread: usize, page: usize, kind: Kind) -> usize {
-        let (node, home) = (self.threads[thread].1, self.memory.home(page));
-        let home = home.unwrap_or(node);
-        let Some(plan) = &mut self.plan else { return home };
+        let node = self.threads[thread].1;
+        let (Some(home), Some(plan)) = (self.memory.home(page), &mut self.plan) else { return node };
         let left = &mut plan.writes[page];
         if kind == Kind::Write {
             *left = left.saturating_sub(1);

@@ -5,7 +5,7 @@ use nodewise_hardware::{Counters, Preset};
 use serde::Serialize;
 
 /// The figures of a run, from its first instruction to its last.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// The policy, by name.
     pub policy: String,
@@ -51,6 +51,8 @@ pub struct Report {
     pub traffic: Vec<Vec<u64>>,
     /// Bytes through each controller.
     pub controller_bytes: Vec<u64>,
+    /// Share of the run in which each controller was busy, in percent.
+    pub controller_use_percent: Vec<f64>,
     /// Each link's load.
     pub links: Vec<LinkReport>,
     /// Pages of the program on each node at the end, copies included.
@@ -139,6 +141,7 @@ impl Report {
             kernel_s: seconds(times.kernel_ps),
             waiting_s: seconds(times.waiting_ps),
             traffic,
+            controller_use_percent: counters.controllers.iter().map(|load| percent(load.busy_ps)).collect(),
             controller_bytes: counters.controllers.iter().map(|load| load.bytes).collect(),
             links,
             resident_pages,

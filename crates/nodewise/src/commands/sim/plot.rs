@@ -1,0 +1,320 @@
+//! The traffic of a machine as a picture, after Figure 3 of Gaud et al. (CACM 58(12), 2015): a drawing of nodes and links for each
+//! policy, the loaded ones larger and brighter, and the run times side by side.
+
+use nodewise_hardware::Preset;
+use nodewise_sim::Report;
+use std::f64::consts::TAU;
+use std::fmt::Write as _;
+
+const MARGIN: f64 = 30.0;
+/// Side of a drawing, and what is written above it.
+const PANEL: f64 = 300.0;
+const CAPTION: f64 = 46.0;
+const MOST_IN_A_ROW: usize = 4;
+const TITLE: f64 = 40.0;
+const KEY: f64 = 50.0;
+const BAR: f64 = 26.0;
+/// Radius of a node that has all accesses; areas are in proportion.
+const LARGEST: f64 = 58.0;
+/// Width of a link that is always busy.
+const WIDEST: f64 = 13.0;
+/// Links up to which there is room to write at each how busy it is.
+const LABELLED_LINKS: usize = 16;
+
+const INK: &str = "#1f2933";
+const FAINT: &str = "#6b7785";
+const USER: &str = "#34618e";
+const KERNEL: &str = "#e08e1b";
+const WAITING: &str = "#d3d9e0";
+
+type Point = (f64, f64);
+
+/// Draws runs of one program on one machine.
+pub fn draw(title: &str, preset: &Preset, runs: &[Report]) -> String {
+    let rows = runs.len().div_ceil(MOST_IN_A_ROW).max(1);
+    let columns = runs.len().div_ceil(rows);
+    let width = 2.0 * MARGIN + (columns as f64 * PANEL).max(2.0 * PANEL);
+    let drawings = rows as f64 * (PANEL + CAPTION);
+    let height = MARGIN + TITLE + drawings + KEY + runs.len() as f64 * BAR + KEY + MARGIN;
+    let places = places(preset);
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
+         viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\" fill=\"{INK}\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
+    );
+    text(&mut svg, (MARGIN, MARGIN + 14.0), "font-size=\"18\" font-weight=\"bold\"", title);
+    for (index, run) in runs.iter().enumerate() {
+        let left = MARGIN + (index % columns) as f64 * PANEL;
+        let top = MARGIN + TITLE + (index / columns) as f64 * (PANEL + CAPTION);
+        panel(&mut svg, (left, top), preset, &places, run);
+    }
+    let below = MARGIN + TITLE + drawings;
+    key(&mut svg, (MARGIN, below));
+    bars(&mut svg, (MARGIN, below + KEY), width - 2.0 * MARGIN, runs);
+    svg.push_str("</svg>\n");
+    svg
+}
+
+/// One policy's machine.
+fn panel(svg: &mut String, (left, top): Point, preset: &Preset, places: &[Point], run: &Report) {
+    let middle = left + PANEL / 2.0;
+    text(
+        svg,
+        (middle, top + 14.0),
+        "text-anchor=\"middle\" font-size=\"15\" font-weight=\"bold\"",
+        &run.policy,
+    );
+    let local =
+        run.local_access_percent.map_or_else(String::new, |percent| format!("{percent:.0} % local, "));
+    let caption = format!("{local}{:.0} cycles a DRAM access", run.dram_latency_cycles);
+    text(svg, (middle, top + 32.0), &format!("text-anchor=\"middle\" fill=\"{FAINT}\""), &caption);
+    let at = |node: usize| {
+        let (x, y) = places[node];
+        (left + x * PANEL, top + CAPTION + y * PANEL)
+    };
+    let shares = shares(run);
+    let radius = |node: usize| LARGEST * shares[node].sqrt().max(0.22);
+    let labelled = run.links.len() <= LABELLED_LINKS;
+    for link in &run.links {
+        let ends = (at(link.from), at(link.to));
+        arrow(svg, ends, (radius(link.from), radius(link.to)), link.use_percent, labelled);
+    }
+    for node in 0..preset.nodes.len() {
+        let busy = run.controller_use_percent[node];
+        let ((x, y), radius) = (at(node), radius(node));
+        let _ = writeln!(
+            svg,
+            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius:.1}\" fill=\"{}\" stroke=\"{INK}\"/>",
+            colour(busy)
+        );
+        let percent = format!("{:.0} %", shares[node] * 100.0);
+        // What does not fit into a node stands beside it.
+        if radius >= 22.0 {
+            let ink = if busy > 65.0 { "#ffffff" } else { INK };
+            let style = format!("text-anchor=\"middle\" fill=\"{ink}\"");
+            text(svg, (x, y - 2.0), &format!("{style} font-weight=\"bold\""), &percent);
+            text(svg, (x, y + 13.0), &format!("{style} font-size=\"11\""), &format!("node {node}"));
+        } else {
+            let (dx, dy) = outwards(places[node]);
+            let beside = (x + dx * (radius + 20.0), y + dy * (radius + 13.0) + 4.0);
+            text(svg, beside, "text-anchor=\"middle\" font-size=\"11\"", &format!("{node}: {percent}"));
+        }
+    }
+}
+
+/// The share of all DRAM accesses that each node's memory served.
+fn shares(run: &Report) -> Vec<f64> {
+    let homes = |home: usize| run.traffic.iter().map(|row| row[home]).sum::<u64>() as f64;
+    let accesses: f64 = (0..run.traffic.len()).map(homes).sum();
+    (0..run.traffic.len()).map(|home| homes(home) / accesses.max(1.0)).collect()
+}
+
+/// A link in one direction, on its right side of the road.
+fn arrow(svg: &mut String, ends: (Point, Point), radii: (f64, f64), busy: f64, labelled: bool) {
+    let ((x0, y0), (x1, y1)) = ends;
+    let length = (x1 - x0).hypot(y1 - y0);
+    let (along, aside) = (((x1 - x0) / length, (y1 - y0) / length), ((y0 - y1) / length, (x1 - x0) / length));
+    let half = (WIDEST * busy / 100.0).max(1.5) / 2.0;
+    let (head, barb) = (half * 1.5 + 4.0, half + 2.5);
+    let lane = 3.0 + WIDEST / 4.0 + half / 2.0;
+    let point = |far: f64, side: f64| {
+        (x0 + along.0 * far + aside.0 * (lane + side), y0 + along.1 * far + aside.1 * (lane + side))
+    };
+    let (start, end) = (radii.0 + 3.0, length - radii.1 - 3.0);
+    let neck = end - head;
+    let outline = [
+        point(start, -half),
+        point(neck, -half),
+        point(neck, -barb),
+        point(end, 0.0),
+        point(neck, barb),
+        point(neck, half),
+        point(start, half),
+    ];
+    let points: Vec<String> = outline.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+    let _ = writeln!(svg, "<polygon points=\"{}\" fill=\"{}\"/>", points.join(" "), colour(busy));
+    if labelled {
+        let (x, y) = point(f64::midpoint(start, neck), barb + 12.0);
+        let style = format!("text-anchor=\"middle\" font-size=\"10\" fill=\"{FAINT}\"");
+        text(svg, (x, y + 3.5), &style, &format!("{busy:.0} %"));
+    }
+}
+
+/// What sizes and colours mean.
+fn key(svg: &mut String, (left, top): Point) {
+    let (width, steps) = (120.0, 24);
+    let step = width / f64::from(steps);
+    for index in 0..steps {
+        let busy = 100.0 * f64::from(index) / f64::from(steps - 1);
+        let _ = writeln!(
+            svg,
+            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"12\" fill=\"{}\"/>",
+            left + f64::from(index) * step,
+            top + 8.0,
+            step + 0.3,
+            colour(busy)
+        );
+    }
+    let words = "idle to always busy: colour of controllers, colour and width of links. \
+                 Area of a node: its share of the DRAM accesses";
+    text(svg, (left + width + 10.0, top + 18.0), &format!("font-size=\"11\" fill=\"{FAINT}\""), words);
+}
+
+/// Run times, and what the threads did all that time.
+fn bars(svg: &mut String, (left, top): Point, width: f64, runs: &[Report]) {
+    let longest = runs.iter().map(|run| run.run_time_s).fold(f64::MIN_POSITIVE, f64::max);
+    let names = runs.iter().map(|run| run.policy.len()).max().unwrap_or(0) as f64 * 7.5 + 12.0;
+    let room = width - names - 150.0;
+    for (index, run) in runs.iter().enumerate() {
+        let y = top + index as f64 * BAR;
+        text(svg, (left + names - 10.0, y + 14.0), "text-anchor=\"end\"", &run.policy);
+        let all = (run.user_s + run.kernel_s + run.waiting_s).max(f64::MIN_POSITIVE);
+        let mut x = left + names;
+        for (part, fill) in [(run.user_s, USER), (run.kernel_s, KERNEL), (run.waiting_s, WAITING)] {
+            let length = room * run.run_time_s / longest * part / all;
+            let _ = writeln!(
+                svg,
+                "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{length:.1}\" height=\"{:.1}\" fill=\"{fill}\"/>",
+                BAR - 7.0
+            );
+            x += length;
+        }
+        let faster = runs[0].run_time_s / run.run_time_s;
+        let label = format!("{:.3} ms, x {faster:.2}", run.run_time_s * 1e3);
+        text(svg, (x + 8.0, y + 14.0), "", &label);
+    }
+    let y = top + runs.len() as f64 * BAR + 6.0;
+    let mut x = left + names;
+    for (name, fill) in [("program", USER), ("kernel", KERNEL), ("waiting at barriers", WAITING)] {
+        let _ = writeln!(svg, "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"12\" height=\"12\" fill=\"{fill}\"/>");
+        text(svg, (x + 17.0, y + 10.5), &format!("font-size=\"11\" fill=\"{FAINT}\""), name);
+        x += 17.0 + name.len() as f64 * 6.0 + 16.0;
+    }
+}
+
+fn text(svg: &mut String, (x, y): Point, style: &str, words: &str) {
+    let words = words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let space = if style.is_empty() { "" } else { " " };
+    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\"{space}{style}>{words}</text>");
+}
+
+/// From pale over amber to red, by how busy something is.
+fn colour(percent: f64) -> String {
+    const STOPS: [(f64, [f64; 3]); 4] = [
+        (0.0, [214.0, 222.0, 230.0]),
+        (0.35, [247.0, 202.0, 92.0]),
+        (0.7, [233.0, 110.0, 40.0]),
+        (1.0, [168.0, 20.0, 28.0]),
+    ];
+    let share = (percent / 100.0).clamp(0.0, 1.0);
+    let above = STOPS.iter().position(|stop| stop.0 >= share).unwrap_or(STOPS.len() - 1).max(1);
+    let ((from, low), (to, high)) = (STOPS[above - 1], STOPS[above]);
+    let part = (share - from) / (to - from);
+    let [red, green, blue] =
+        [0, 1, 2].map(|part_of| (low[part_of] + (high[part_of] - low[part_of]) * part) as u8);
+    format!("#{red:02x}{green:02x}{blue:02x}")
+}
+
+/// Away from the middle of the drawing.
+fn outwards((x, y): Point) -> Point {
+    let (dx, dy) = (x - 0.5, y - 0.5);
+    let length = dx.hypot(dy);
+    if length < 0.01 { (0.0, 1.0) } else { (dx / length, dy / length) }
+}
+
+/// Where each node is drawn, in a square of side 1: on a circle, in an order that keeps links short; a node that is linked to all others
+/// and has no cores in the middle.
+fn places(preset: &Preset) -> Vec<Point> {
+    let nodes = preset.nodes.len();
+    let linked = |node: usize| preset.links.iter().filter(|link| link.from == node).count();
+    let middle =
+        (0..nodes).find(|&node| nodes > 2 && preset.nodes[node].cores == 0 && linked(node) == nodes - 1);
+    let around: Vec<usize> = (0..nodes).filter(|&node| Some(node) != middle).collect();
+    let order = shortest_circle(preset, &around);
+    let mut places = vec![(0.5, 0.5); nodes];
+    if let [one, other] = order[..] {
+        (places[one], places[other]) = ((0.22, 0.5), (0.78, 0.5));
+        return places;
+    }
+    for (index, &node) in order.iter().enumerate() {
+        // The first at the upper left, then clockwise.
+        let angle = TAU * (index as f64 / order.len() as f64 - 0.375);
+        places[node] = (0.5 + 0.36 * angle.cos(), 0.5 + 0.36 * angle.sin());
+    }
+    places
+}
+
+/// An order of nodes around a circle: pairs are swapped as long as that makes the links shorter.
+fn shortest_circle(preset: &Preset, nodes: &[usize]) -> Vec<usize> {
+    let length = |order: &[usize]| -> usize {
+        let place = |node: usize| order.iter().position(|&other| other == node);
+        let chord = |(one, other): (usize, usize)| {
+            let apart = one.abs_diff(other);
+            apart.min(order.len() - apart)
+        };
+        preset.links.iter().filter_map(|link| place(link.from).zip(place(link.to))).map(chord).sum()
+    };
+    let mut order = nodes.to_vec();
+    let mut shortest = length(&order);
+    loop {
+        let before = shortest;
+        for one in 1..order.len() {
+            for other in one + 1..order.len() {
+                order.swap(one, other);
+                let now = length(&order);
+                if now < shortest {
+                    shortest = now;
+                } else {
+                    order.swap(one, other);
+                }
+            }
+        }
+        if shortest == before {
+            return order;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodewise_sim::LinkReport;
+
+    #[test]
+    fn nodes_that_are_linked_are_neighbours() {
+        let square = Preset::named("opteron-8385-4n").unwrap();
+        assert_eq!(shortest_circle(&square, &[0, 1, 2, 3]), [0, 1, 3, 2]);
+        assert_eq!(places(&Preset::named("ace-7").unwrap())[7], (0.5, 0.5));
+    }
+
+    #[test]
+    fn colours_go_from_pale_to_red() {
+        assert_eq!([0.0, 35.0, 100.0, 120.0].map(colour), ["#d6dee6", "#f7ca5c", "#a8141c", "#a8141c"]);
+    }
+
+    #[test]
+    fn two_runs_on_two_nodes() {
+        let preset = Preset::named("dahu-2n").unwrap();
+        let run = |policy: &str, run_time_s, traffic: [[u64; 2]; 2], busy: [f64; 2]| Report {
+            policy: policy.to_owned(),
+            run_time_s,
+            local_access_percent: Some(50.0),
+            dram_latency_cycles: 300.0 + busy[0],
+            user_s: run_time_s,
+            kernel_s: run_time_s / 4.0,
+            waiting_s: run_time_s * 0.75,
+            traffic: traffic.map(|row| row.to_vec()).to_vec(),
+            controller_use_percent: busy.to_vec(),
+            links: vec![
+                LinkReport { from: 0, to: 1, bytes: 0, use_percent: busy[0] },
+                LinkReport { from: 1, to: 0, bytes: 0, use_percent: busy[1] },
+            ],
+            ..Report::default()
+        };
+        let runs = [
+            run("first-touch", 0.004, [[500, 0], [500, 0]], [95.0, 0.0]),
+            run("interleave", 0.002, [[250, 250], [250, 250]], [50.0, 50.0]),
+        ];
+        insta::assert_snapshot!(draw("a < b & c", &preset, &runs));
+    }
+}
