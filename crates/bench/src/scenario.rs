@@ -19,6 +19,8 @@ pub struct Programs {
     pub churn: PathBuf,
     /// The program that holds the live machine to what every machine must do.
     pub conformance: PathBuf,
+    /// The program that uses the runtime library.
+    pub building_blocks: PathBuf,
 }
 
 impl Programs {
@@ -58,6 +60,7 @@ impl Programs {
             workload: find("workload")?,
             churn: find("churn")?,
             conformance: find("conformance")?,
+            building_blocks: find("building-blocks")?,
         })
     }
 }

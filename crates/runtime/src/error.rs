@@ -1,5 +1,6 @@
 //! The crate's one error.
 
+use crate::memory::Placement;
 use nodewise_topology::NodeId;
 use std::fmt;
 
@@ -24,6 +25,12 @@ pub enum ErrorKind {
     NoWorkers,
     /// The kernel refused a thread, or to confine it to its node.
     Thread,
+    /// A layout that this process cannot have.
+    Layout,
+    /// The kernel has not so much memory, or refuses a call.
+    Memory,
+    /// Pages found no room on their node.
+    NodeFull,
 }
 
 impl Error {
@@ -41,6 +48,31 @@ impl Error {
     pub(crate) fn nowhere() -> Self {
         let what = "none of the nodes asked for has a CPU that this thread may use".to_owned();
         Self { kind: ErrorKind::NoWorkers, what, source: None }
+    }
+
+    pub(crate) fn layout(what: String) -> Self {
+        Self { kind: ErrorKind::Layout, what, source: None }
+    }
+
+    pub(crate) fn memory(what: String, source: nodewise_sys::Error) -> Self {
+        Self { kind: ErrorKind::Memory, what, source: Some(Box::new(source)) }
+    }
+
+    pub(crate) fn too_large(len: usize, size: usize) -> Self {
+        let what = format!("{len} elements of {size} bytes are more than there are addresses");
+        Self { kind: ErrorKind::Memory, what, source: None }
+    }
+
+    pub(crate) fn node_full(placement: &Placement) -> Self {
+        let all: usize = placement.pages.values().sum();
+        let there: Vec<String> =
+            placement.pages.iter().map(|(node, pages)| format!("{pages} on node {node}")).collect();
+        let what = format!(
+            "{} of {all} pages found no room on their node ({}): free some, or allow Fallback::Anywhere",
+            placement.misplaced,
+            there.join(", ")
+        );
+        Self { kind: ErrorKind::NodeFull, what, source: None }
     }
 
     pub(crate) fn thread(what: String, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {

@@ -5,6 +5,7 @@
 //!   affinity and quotas.
 //! - [`NodeCounter`]: added to by all, read by few. [`TaskCounter`]: tasks submitted and done, and a sleeping waiter.
 //! - [`NodePool`]: tasks, scopes and loops, on the node where they belong first.
+//! - [`NodeVec`] and [`ReplicatedVec`]: arrays whose pages lie as a [`Layout`] says.
 //!
 //! The ideas are those of Fedor Pikus's talk 'Nearly Unfathomable Morass of Arcana': state for each node instead of
 //! shared state, encapsulated where nobody has to think of it.
@@ -16,6 +17,7 @@ mod allowance;
 mod error;
 mod job;
 mod location;
+mod memory;
 mod node_counter;
 mod parallel;
 mod pool;
@@ -30,6 +32,7 @@ pub use allowance::{Allowance, AllowedNode};
 pub use error::{Error, ErrorKind, Result};
 pub use job::{Scope, Task};
 pub use location::{current_cpu, current_node, refresh};
+pub use memory::{Block, Fallback, Layout, NodeVec, NodeVecBuilder, Placement, ReplicatedVec};
 pub use node_counter::NodeCounter;
 pub use pool::{NodePool, NodePoolBuilder, NodeStatistics};
 pub use task_counter::TaskCounter;

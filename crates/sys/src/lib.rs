@@ -15,6 +15,7 @@ mod futex;
 mod mapping;
 mod mempolicy;
 mod move_pages;
+mod owned_memory;
 pub mod perf;
 mod poll;
 mod process;
@@ -30,6 +31,7 @@ pub use mempolicy::{
     mems_allowed, node_of_address, set_mempolicy,
 };
 pub use move_pages::{MoveFlags, move_pages, query_pages};
+pub use owned_memory::OwnedMemory;
 pub use poll::poll_readable;
 pub use process::{
     AddressRange, Exited, ProcessAdvice, kill, pidfd_open, pidfd_send_signal, process_madvise,

@@ -1,0 +1,170 @@
+//! `building-blocks`: uses the runtime library on a machine with several nodes and says what came of it, for the tests in guests.
+#![forbid(unsafe_code)]
+
+use anyhow::{Context as _, ensure};
+use clap::{Parser, Subcommand};
+use nodewise_runtime::{
+    ErrorKind, Fallback, Layout, NodePool, NodeVec, NodeVecBuilder, ReplicatedVec, current_node,
+};
+use nodewise_sys::{getcpu, page_bytes, query_pages};
+use nodewise_topology::NodeId;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Uses the runtime library and says what came of it
+#[derive(Parser)]
+struct Args {
+    #[command(subcommand)]
+    part: Part,
+}
+
+#[derive(Subcommand)]
+enum Part {
+    /// Each layout's pages, as the kernel sees them: a line of JSON each, with runs of pages and their node
+    Layouts,
+    /// What happens when a node has no room for what is to lie there
+    Full {
+        /// The node
+        node: u32,
+    },
+    /// On which nodes blocks are worked on, and where workers run
+    Blocks,
+    /// Tasks on all nodes for so many seconds; fails if one runs elsewhere before anybody shrank what the process may use
+    Pool {
+        /// How long
+        seconds: u64,
+    },
+}
+
+const PAGES: usize = 2048;
+
+fn main() -> anyhow::Result<()> {
+    match Args::parse().part {
+        Part::Layouts => layouts(),
+        Part::Full { node } => full(NodeId(node)),
+        Part::Blocks => blocks(),
+        Part::Pool { seconds } => pool(Duration::from_secs(seconds)),
+    }
+}
+
+/// The node of each base page, asked of the kernel without the library.
+fn homes<T: bytemuck::Pod>(values: &[T], pages: usize) -> anyhow::Result<Vec<i32>> {
+    let start = values.as_ptr() as u64;
+    let addresses: Vec<u64> = (0..pages as u64).map(|page| start + page * page_bytes() as u64).collect();
+    let mut status = vec![i32::MIN; pages];
+    query_pages(0, &addresses, &mut status)?;
+    Ok(status)
+}
+
+/// Equal neighbours together: how many and which.
+fn runs(homes: &[i32]) -> Vec<(usize, i32)> {
+    homes.chunk_by(|a, b| a == b).map(|run| (run.len(), run[0])).collect()
+}
+
+/// Resident memory of this process in pages.
+fn resident_pages() -> anyhow::Result<usize> {
+    let statm = std::fs::read_to_string("/proc/self/statm")?;
+    Ok(statm.split(' ').nth(1).context("statm has a second field")?.parse()?)
+}
+
+fn layouts() -> anyhow::Result<()> {
+    let pool = NodePool::new()?;
+    let weighted = Layout::Weighted(vec![(NodeId(0), 1), (NodeId(1), 3), (NodeId(3), 2)]);
+    let len = PAGES * page_bytes() / 8;
+    let resident = resident_pages()?;
+    for (name, layout) in [
+        ("on", Layout::On(NodeId(2))),
+        ("interleaved", Layout::Interleaved),
+        ("weighted", weighted),
+        ("blocked", Layout::Blocked),
+    ] {
+        for (huge, pooled) in [(false, false), (false, true), (true, false)] {
+            let mut builder = NodeVecBuilder::new(layout.clone());
+            if huge {
+                builder = builder.huge_pages();
+            }
+            if pooled {
+                builder = builder.pool(&pool);
+            }
+            let vec: NodeVec<u64> = builder.build(len)?;
+            let line = json!({"layout": name, "huge": huge, "homes": runs(&homes(&vec, PAGES)?)});
+            println!("{line}");
+        }
+    }
+    let mut moved = NodeVec::<u64>::new(len, Layout::On(NodeId(0)))?;
+    moved.iter_mut().zip(0..).for_each(|(value, i)| *value = i);
+    moved.lay_out(Layout::Blocked)?;
+    ensure!(moved.iter().copied().eq(0..len as u64), "moving changes no value");
+    println!("{}", json!({"layout": "moved", "huge": false, "homes": runs(&homes(&moved, PAGES)?)}));
+    let replicated = ReplicatedVec::new(&moved)?;
+    for node in replicated.nodes() {
+        let homes = homes(replicated.near(node), PAGES)?;
+        ensure!(homes.iter().all(|&home| home == node.0 as i32), "copy of node {node}: {:?}", runs(&homes));
+    }
+    drop((moved, replicated));
+    let left = resident_pages()?.saturating_sub(resident);
+    println!("{}", json!({"left_pages": left}));
+    Ok(())
+}
+
+fn full(node: NodeId) -> anyhow::Result<()> {
+    // Most of what the node has, whatever that is.
+    let meminfo = std::fs::read_to_string(format!("/sys/devices/system/node/node{node}/meminfo"))?;
+    let free = meminfo.lines().find(|line| line.contains("MemFree:")).context("MemFree")?;
+    let free_kb: usize = free.split_whitespace().nth(3).context("a number")?.parse()?;
+    let len = free_kb * 1024 * 3 / 4 / 8;
+    let first = NodeVecBuilder::new(Layout::On(node)).fallback(Fallback::Anywhere).build::<u64>(len)?;
+    let refused = NodeVec::<u64>::new(len, Layout::On(node)).err().context("there is no room for two")?;
+    ensure!(refused.kind() == ErrorKind::NodeFull, "{refused}");
+    let second = NodeVecBuilder::new(Layout::On(node)).fallback(Fallback::Anywhere).build::<u64>(len)?;
+    println!(
+        "{}",
+        json!({
+            "first_misplaced": first.placement()?.misplaced,
+            "refused": refused.to_string(),
+            "second_misplaced": second.placement()?.misplaced,
+            "pages": len * 8 / page_bytes(),
+        })
+    );
+    Ok(())
+}
+
+fn blocks() -> anyhow::Result<()> {
+    let pool = NodePool::new()?;
+    let mut vec = NodeVec::<u64>::new(PAGES * page_bytes() / 8, Layout::Blocked)?;
+    let worked = Mutex::new(BTreeMap::<(u32, u32, u32), usize>::new());
+    vec.for_each_block(&pool, |block, values| {
+        values.fill(1);
+        let by_kernel = getcpu().map_or(u32::MAX, |(_, node)| node);
+        let mut worked = worked.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        *worked.entry((block.node.0, by_kernel, current_node().0)).or_default() += values.len();
+    });
+    let worked = worked.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    for ((wanted, by_kernel, by_library), elements) in worked {
+        println!(
+            "{}",
+            json!({"wanted": wanted, "kernel": by_kernel, "library": by_library, "elements": elements})
+        );
+    }
+    Ok(())
+}
+
+fn pool(time: Duration) -> anyhow::Result<()> {
+    let pool = NodePool::new()?;
+    let began = Instant::now();
+    let mut rounds = 0_u64;
+    while began.elapsed() < time {
+        let sum = pool.parallel_reduce(0..10_000, || 0, |sum, i| sum + i, |a, b| a + b);
+        ensure!(sum == 49_995_000, "{sum}");
+        let bound: Vec<_> = pool.nodes().map(|node| pool.spawn_on(node, move || node)).collect();
+        for task in bound {
+            task?.join();
+        }
+        rounds += 1;
+    }
+    let run: Vec<u64> = pool.statistics().iter().map(|node| node.run).collect();
+    println!("{}", json!({"rounds": rounds, "run": run}));
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! The runtime library on four nodes: what it lays out lies there, its workers stay where they belong, and nothing hangs when a node is
+//! full or what the process may use shrinks.
+
+mod guests;
+
+use guests::{programs, run};
+use nodewise_bench::scenario::Finished;
+use nodewise_rig::Guest;
+use serde_json::{Value, json};
+
+fn in_guest(script: &str, files: &[&str]) -> Finished {
+    let program = &programs().building_blocks;
+    let guest = Guest::uniform(4, 1, 256 << 20).copy(program);
+    let finished = run(guest, &script.replace("$BLOCKS", &program.display().to_string()), files);
+    assert_eq!(finished.status, 0, "{}{}", finished.stdout, finished.stderr);
+    finished
+}
+
+fn lines(finished: &Finished) -> Vec<Value> {
+    finished.stdout.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
+/// Runs of pages by node, from the pattern that repeats.
+fn expected(cycle: &[u64], unit: u64, pages: u64) -> Value {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    let units = cycle.iter().cycle().take((pages / unit) as usize);
+    for &node in units {
+        match runs.last_mut() {
+            Some((length, last)) if *last == node => *length += unit,
+            _ => runs.push((unit, node)),
+        }
+    }
+    json!(runs)
+}
+
+#[test]
+fn layouts_lie_as_they_say_page_by_page_and_are_given_back() {
+    let finished = in_guest("'$BLOCKS' layouts", &[]);
+    let mut seen = 0;
+    for line in lines(&finished) {
+        let Some(layout) = line["layout"].as_str() else {
+            assert!(line["left_pages"].as_u64() < Some(256), "memory is given back: {line}");
+            continue;
+        };
+        let unit = if line["huge"] == true { 512 } else { 1 };
+        let homes = match layout {
+            "on" => expected(&[2], unit, 2048),
+            "interleaved" => expected(&[0, 1, 2, 3], unit, 2048),
+            "weighted" => expected(&[0, 1, 1, 1, 3, 3], unit, 2048),
+            _ => expected(&[0, 1, 2, 3], 512, 2048),
+        };
+        assert_eq!(line["homes"], homes, "{layout}, huge {}", line["huge"]);
+        seen += 1;
+    }
+    assert_eq!(seen, 13, "{}", finished.stdout);
+}
+
+#[test]
+fn a_full_node_is_an_error_or_a_stated_fallback() {
+    let finished = in_guest("'$BLOCKS' full 2; status=$?; dmesg | grep -i oom-kill; exit $status", &[]);
+    let line = &lines(&finished)[0];
+    let (pages, misplaced) = (line["pages"].as_u64().unwrap(), line["second_misplaced"].as_u64().unwrap());
+    assert_eq!(line["first_misplaced"], 0, "{line}");
+    assert!((pages / 4..pages).contains(&misplaced), "{line}");
+    assert!(line["refused"].as_str().unwrap().contains("found no room on their node"), "{line}");
+    assert_eq!(finished.stdout.lines().count(), 1, "nobody was killed for it: {}", finished.stdout);
+}
+
+#[test]
+fn blocks_are_worked_on_where_they_lie() {
+    let finished = in_guest("'$BLOCKS' blocks", &[]);
+    let lines = lines(&finished);
+    assert_eq!(lines.len(), 4, "{}", finished.stdout);
+    for (node, line) in lines.iter().enumerate() {
+        let expected = json!({"wanted": node, "kernel": node, "library": node, "elements": 512 * 512});
+        assert_eq!(*line, expected);
+    }
+}
+
+#[test]
+fn a_pool_survives_what_is_taken_from_it() {
+    // A CPU is unplugged and comes back, then the cpuset shrinks to one CPU.
+    let script = "
+        '$BLOCKS' pool 12 >pool & pool=$!
+        sleep 2
+        echo 0 >/sys/devices/system/cpu/cpu3/online || exit 90
+        sleep 2
+        echo 1 >/sys/devices/system/cpu/cpu3/online || exit 91
+        mkdir -p /cpuset && mount -t cgroup2 none /cpuset || exit 92
+        echo +cpuset >/cpuset/cgroup.subtree_control || exit 93
+        mkdir /cpuset/small && echo 1 >/cpuset/small/cpuset.cpus && echo $pool >/cpuset/small/cgroup.procs || exit 94
+        sleep 2; grep Cpus_allowed_list /proc/$pool/status >allowed
+        wait $pool";
+    let finished = in_guest(script, &["pool", "allowed"]);
+    assert!(finished.file("allowed").unwrap().trim().ends_with('1'), "{:?}", finished.files);
+    let report = finished.json("pool").unwrap();
+    assert!(report["rounds"].as_u64() > Some(10), "{report}");
+    assert_eq!(report["run"].as_array().unwrap().len(), 4, "{report}");
+}

@@ -1,0 +1,11 @@
+//! Arrays whose pages lie where they are told to.
+
+mod layout;
+mod node_vec;
+mod place;
+mod replicated_vec;
+
+pub use layout::Layout;
+pub use node_vec::{Block, NodeVec, NodeVecBuilder};
+pub use place::{Fallback, Placement};
+pub use replicated_vec::ReplicatedVec;

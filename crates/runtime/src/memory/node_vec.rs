@@ -1,0 +1,331 @@
+//! [`NodeVec`]: an array whose pages lie as a [`Layout`] says.
+
+use super::layout::{Layout, Plan};
+use super::place::{Fallback, Placed, Placement, memory_nodes};
+use crate::error::{Error, Result};
+use crate::pool::NodePool;
+use bytemuck::Pod;
+use nodewise_sys::{OwnedMemory, page_bytes};
+use nodewise_topology::NodeId;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut, Range};
+
+/// Bytes of a huge page.
+const HUGE_BYTES: usize = 2 << 20;
+
+/// An array of fixed length whose pages lie as a [`Layout`] says; all bits zero at first.
+///
+/// All pages are brought in when it is made, each node's by a thread of that node, and then looked at: [`NodeVec::placement`] tells
+/// what came of it. The kernel's balancing leaves the memory alone. It is given back to the system when dropped.
+///
+/// It is a slice to its user: any thread may read it, and `&mut` gives it to one writer, or to the pool by
+/// [`NodeVec::for_each_block`].
+///
+/// ```
+/// use nodewise_runtime::{Layout, NodePool, NodeVec};
+///
+/// let pool = NodePool::new()?;
+/// let mut squares = NodeVec::<u64>::new(1 << 16, Layout::Blocked)?;
+/// squares.for_each_block(&pool, |block, values| {
+///     for (i, value) in block.elements.zip(values) {
+///         *value = (i * i) as u64;
+///     }
+/// });
+/// assert_eq!(squares[300], 90_000);
+/// assert_eq!(squares.placement()?.misplaced, 0);
+/// # Ok::<(), nodewise_runtime::Error>(())
+/// ```
+pub struct NodeVec<T> {
+    placed: Placed,
+    layout: Layout,
+    fallback: Fallback,
+    len: usize,
+    elements: PhantomData<T>,
+}
+
+/// How a [`NodeVec`] is made.
+#[derive(Clone, Debug)]
+pub struct NodeVecBuilder<'a> {
+    layout: Layout,
+    huge: bool,
+    fallback: Fallback,
+    pool: Option<&'a NodePool>,
+}
+
+/// Neighbouring elements on one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The node.
+    pub node: NodeId,
+    /// Their indices. An element that lies across two pages belongs to the first.
+    pub elements: Range<usize>,
+}
+
+impl NodeVecBuilder<'_> {
+    /// Lays the array out so.
+    #[must_use]
+    pub fn new(layout: Layout) -> Self {
+        Self { layout, huge: false, fallback: Fallback::default(), pool: None }
+    }
+
+    /// Takes huge pages of 2 MiB where the system gives them: fewer TLB misses, and layouts in steps of 2 MiB. It takes base pages otherwise,
+    /// even where transparent huge pages are always on.
+    #[must_use]
+    pub fn huge_pages(mut self) -> Self {
+        self.huge = true;
+        self
+    }
+
+    /// What to do about pages that find no room on their node.
+    #[must_use]
+    pub fn fallback(mut self, fallback: Fallback) -> Self {
+        self.fallback = fallback;
+        self
+    }
+
+    /// Has this pool's workers touch the pages first, instead of a thread for each node.
+    #[must_use]
+    pub fn pool(self, pool: &NodePool) -> NodeVecBuilder<'_> {
+        NodeVecBuilder { pool: Some(pool), ..self }
+    }
+
+    /// Makes an array of `len` elements.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Layout`]: the layout names a node that has no memory for this process. [`crate::ErrorKind::Memory`]: there is not
+    /// so much, or the kernel (before 5.14) or a container's filter refuses a call. [`crate::ErrorKind::NodeFull`]: pages found no room
+    /// on their node, and the fallback is [`Fallback::Error`].
+    ///
+    /// # Panics
+    /// If elements have no size.
+    pub fn build<T: Pod>(self, len: usize) -> Result<NodeVec<T>> {
+        let size = size_of::<T>();
+        assert!(size > 0, "elements of a NodeVec have a size");
+        let unit_bytes = if self.huge { HUGE_BYTES } else { page_bytes() };
+        let bytes = len.checked_mul(size).and_then(|bytes| bytes.max(1).checked_next_multiple_of(unit_bytes));
+        let bytes = bytes.ok_or_else(|| Error::too_large(len, size))?;
+        let plan = Plan::new(&self.layout, bytes / unit_bytes, &memory_nodes()?)?;
+        let memory = OwnedMemory::new(bytes, unit_bytes)
+            .map_err(|error| Error::memory(format!("cannot map {bytes} bytes"), error))?;
+        let mut placed = Placed { memory, unit_bytes, plan };
+        placed.first_touch(self.pool, self.huge)?;
+        let mut made =
+            NodeVec { placed, layout: self.layout, fallback: self.fallback, len, elements: PhantomData };
+        made.settle()?;
+        Ok(made)
+    }
+}
+
+impl<T: Pod> NodeVec<T> {
+    /// An array of `len` elements on base pages that must all find room on their nodes.
+    ///
+    /// # Errors
+    /// As [`NodeVecBuilder::build`].
+    pub fn new(len: usize, layout: Layout) -> Result<Self> {
+        NodeVecBuilder::new(layout).build(len)
+    }
+
+    /// The layout.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Asks the kernel where the pages are now.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Memory`]: a container's filter refuses `move_pages(2)`.
+    pub fn placement(&self) -> Result<Placement> {
+        self.placed.placement()
+    }
+
+    /// Moves the pages to where another layout wants them; the contents stay as they are.
+    ///
+    /// # Errors
+    /// As [`NodeVecBuilder::build`]; after [`crate::ErrorKind::NodeFull`] pages that found room have moved, the rest have not.
+    pub fn lay_out(&mut self, layout: Layout) -> Result<Placement> {
+        let units = self.placed.memory.len_bytes() / self.placed.unit_bytes;
+        self.placed.plan = Plan::new(&layout, units, &memory_nodes()?)?;
+        self.layout = layout;
+        self.placed.move_there()?;
+        self.settle()
+    }
+
+    /// Looks whether pages are where they belong, and tries once more to get them there.
+    fn settle(&mut self) -> Result<Placement> {
+        let mut placement = self.placement()?;
+        if placement.misplaced > 0 {
+            self.placed.move_there()?;
+            placement = self.placement()?;
+        }
+        if placement.misplaced > 0 && self.fallback == Fallback::Error {
+            return Err(Error::node_full(&placement));
+        }
+        Ok(placement)
+    }
+
+    /// The array in blocks of neighbouring elements on one node, in order.
+    pub fn blocks(&self) -> impl Iterator<Item = Block> + '_ {
+        let first_in = |unit: usize| (unit * self.placed.unit_bytes).div_ceil(size_of::<T>()).min(self.len);
+        let runs = self.placed.plan.runs();
+        let blocks = runs
+            .map(move |(node, units)| Block { node, elements: first_in(units.start)..first_in(units.end) });
+        blocks.filter(|block| !block.elements.is_empty())
+    }
+
+    /// Calls `body` with each of [`NodeVec::blocks`], divided among its node's workers, on a worker of that node; on any where the pool has
+    /// none there. Returns when all are done.
+    ///
+    /// # Panics
+    /// With what `body` panicked with first.
+    pub fn for_each_block(&mut self, pool: &NodePool, body: impl Fn(Block, &mut [T]) + Sync)
+    where
+        T: Send,
+    {
+        let workers: BTreeMap<NodeId, usize> =
+            pool.statistics().into_iter().map(|node| (node.node, node.workers)).collect();
+        let workers_on = |node| workers.get(&node).copied().unwrap_or(1).max(1);
+        let divided = self.blocks().flat_map(|block| {
+            let parts = workers_on(block.node);
+            block.divided::<T>(parts)
+        });
+        let pieces: Vec<Block> = divided.collect();
+        // Each worker's pieces, by its node and its turn there.
+        let mut work: BTreeMap<(NodeId, usize), Vec<Piece<'_, T>>> = BTreeMap::new();
+        let mut turns: BTreeMap<NodeId, usize> = BTreeMap::new();
+        let mut rest = &mut self[..];
+        for block in pieces {
+            let (values, after) = rest.split_at_mut(block.elements.len());
+            rest = after;
+            let turn = turns.entry(block.node).or_default();
+            work.entry((block.node, *turn % workers_on(block.node))).or_default().push((block, values));
+            *turn += 1;
+        }
+        let body = &body;
+        pool.scope(|scope| {
+            for ((node, _), pieces) in work {
+                let run = move || pieces.into_iter().for_each(|(block, values)| body(block, values));
+                if workers.contains_key(&node) {
+                    // It has workers there: it does not fail.
+                    let _ = scope.spawn_on(node, move |_| run());
+                } else {
+                    scope.spawn(move |_| run());
+                }
+            }
+        });
+    }
+}
+
+/// A block, or a part of one, and its values.
+type Piece<'a, T> = (Block, &'a mut [T]);
+
+/// A block is not divided into pieces smaller than this.
+const PIECE_BYTES: usize = 64 << 10;
+
+impl Block {
+    /// The block in at most so many parts of about the same size.
+    fn divided<T>(self, parts: usize) -> impl Iterator<Item = Block> {
+        let Block { node, elements } = self;
+        let step = elements.len().div_ceil(parts).max(PIECE_BYTES / size_of::<T>()).max(1);
+        let starts = elements.clone().step_by(step);
+        starts.map(move |start| Block { node, elements: start..(start + step).min(elements.end) })
+    }
+}
+
+impl<T: Pod> Deref for NodeVec<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        bytemuck::cast_slice(&self.placed.memory.as_bytes()[..self.len * size_of::<T>()])
+    }
+}
+
+impl<T: Pod> DerefMut for NodeVec<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        bytemuck::cast_slice_mut(&mut self.placed.memory.as_mut_bytes()[..self.len * size_of::<T>()])
+    }
+}
+
+impl<T> fmt::Debug for NodeVec<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeVec")
+            .field("len", &self.len)
+            .field("layout", &self.layout)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    fn here() -> NodeId {
+        memory_nodes().unwrap().first().unwrap()
+    }
+
+    #[test]
+    fn is_a_slice_of_zeros_that_keeps_what_is_written() {
+        for layout in [Layout::On(here()), Layout::Interleaved, Layout::Blocked] {
+            let mut vec = NodeVec::<u32>::new(3000, layout.clone()).unwrap();
+            assert_eq!((vec.len(), vec.iter().sum::<u32>()), (3000, 0));
+            vec[2999] = 7;
+            let placement = vec.lay_out(Layout::Interleaved).unwrap();
+            assert_eq!((placement.misplaced, placement.absent), (0, 0));
+            assert_eq!(placement.pages.values().sum::<usize>(), 3);
+            assert_eq!((vec[2999], vec[0]), (7, 0));
+        }
+    }
+
+    #[test]
+    fn blocks_cover_the_array_each_once() {
+        // Neither divides a page.
+        let mut vec = NodeVec::<[u8; 24]>::new(10_000, Layout::Interleaved).unwrap();
+        let pool = NodePool::new().unwrap();
+        vec.for_each_block(&pool, |block, values| {
+            assert_eq!(block.elements.len(), values.len());
+            for (i, value) in block.elements.zip(values) {
+                assert_eq!(value[0], 0);
+                value[..8].copy_from_slice(&(i as u64 + 1).to_le_bytes());
+            }
+        });
+        for (i, value) in vec.iter().enumerate() {
+            assert_eq!(value[..8], (i as u64 + 1).to_le_bytes());
+        }
+        let mut next = 0;
+        for block in vec.blocks() {
+            assert_eq!(block.elements.start, next);
+            next = block.elements.end;
+        }
+        assert_eq!(next, 10_000);
+    }
+
+    #[test]
+    fn small_and_huge_ones_work() {
+        assert!(NodeVec::<u64>::new(0, Layout::Blocked).unwrap().is_empty());
+        assert_eq!(
+            NodeVec::<u8>::new(1, Layout::Interleaved)
+                .unwrap()
+                .placement()
+                .unwrap()
+                .pages
+                .values()
+                .sum::<usize>(),
+            1
+        );
+        let pool = NodePool::new().unwrap();
+        let huge =
+            NodeVecBuilder::new(Layout::Interleaved).huge_pages().pool(&pool).build::<f64>(1000).unwrap();
+        assert_eq!(huge.placement().unwrap().pages.values().sum::<usize>(), 512);
+    }
+
+    #[test]
+    fn what_cannot_be_made_is_refused_with_the_reason() {
+        let kind = |made: Result<NodeVec<u64>>| made.unwrap_err().kind();
+        assert_eq!(kind(NodeVec::new(1, Layout::On(NodeId(1000)))), ErrorKind::Layout);
+        assert_eq!(kind(NodeVec::new(usize::MAX / 4, Layout::Blocked)), ErrorKind::Memory);
+        assert_eq!(kind(NodeVec::new(usize::MAX / 64, Layout::Blocked)), ErrorKind::Memory);
+    }
+}

@@ -1,0 +1,194 @@
+//! Getting pages to their nodes, and seeing whether they got there.
+
+use super::layout::Plan;
+use crate::error::{Error, Result};
+use crate::pool::NodePool;
+use nodewise_sys::{
+    Advice, MbindFlags, MoveFlags, NodeMask, OwnedMemory, Policy, PolicyMode, get_mempolicy, move_pages,
+    page_bytes, query_pages, set_mempolicy,
+};
+use nodewise_topology::{NodeId, NodeSet};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// What to do about pages that find no room on their node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fallback {
+    /// It is an error, and the memory is given back.
+    #[default]
+    Error,
+    /// They stay where the kernel put them, most often on the nearest node that has room; [`Placement::misplaced`] counts them.
+    Anywhere,
+}
+
+/// Where the base pages of an array are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// How many are on each node that has some.
+    pub pages: BTreeMap<NodeId, usize>,
+    /// How many are on another node than the layout wants.
+    pub misplaced: usize,
+    /// How many are in no memory now: swapped out, or never touched since they were given back.
+    pub absent: usize,
+}
+
+/// Pages in one call: milliseconds at most.
+const BATCH_PAGES: usize = 4096;
+
+/// Memory and how it is laid out: `unit_bytes` at a time.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    pub(crate) memory: OwnedMemory,
+    pub(crate) unit_bytes: usize,
+    pub(crate) plan: Plan,
+}
+
+impl Placed {
+    /// Brings all pages in, each node's by threads on that node: the pool's workers, or one thread for each.
+    pub(crate) fn first_touch(&mut self, pool: Option<&NodePool>, huge: bool) -> Result<()> {
+        let all = 0..self.memory.len_bytes();
+        // A stripe must not bring its neighbours along, nor khugepaged later. Kernels without huge pages refuse both.
+        let advice = if huge { Advice::HugePage } else { Advice::NoHugePage };
+        let _ = self.memory.advise(all, advice);
+        let failures = std::sync::Mutex::new(Vec::new());
+        let (placed, failures_of) = (&*self, &failures);
+        let touch = move |node: NodeId| {
+            if let Err(error) = placed.touch_those_of(node) {
+                failures_of.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((node, error));
+            }
+        };
+        let nodes = self.plan.nodes();
+        match pool {
+            Some(pool) => pool.scope(|scope| {
+                for node in nodes.iter() {
+                    // Nodes without workers are filled from elsewhere.
+                    if scope.spawn_on(node, move |_| touch(node)).is_err() {
+                        scope.spawn(move |_| touch(node));
+                    }
+                }
+            }),
+            None => std::thread::scope(|scope| {
+                for node in nodes.iter() {
+                    scope.spawn(move || touch(node));
+                }
+            }),
+        }
+        let failures = failures.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match failures.into_iter().next() {
+            Some((node, error)) => {
+                Err(Error::memory(format!("cannot bring in the pages that belong on node {node}"), error))
+            }
+            None => self.keep(),
+        }
+    }
+
+    /// Touches what belongs on a node while the thread prefers it. A preference, unlike a binding, finds memory elsewhere when
+    /// the node is full, instead of having the kernel end a process for want of it.
+    fn touch_those_of(&self, node: NodeId) -> nodewise_sys::Result<()> {
+        let before = get_mempolicy()?;
+        set_mempolicy(&Policy::new(PolicyMode::Preferred, mask([node])))?;
+        let mut runs = self.plan.runs().filter(|(of, _)| *of == node);
+        let touched = runs.try_for_each(|(_, units)| self.memory.populate(self.bytes(units)));
+        set_mempolicy(&before)?;
+        touched
+    }
+
+    /// Tells the kernel, so that its balancing leaves the pages alone and those that it reclaims come back to their node.
+    fn keep(&mut self) -> Result<()> {
+        let nodes = self.plan.nodes();
+        let runs: Vec<_> = self.plan.runs().collect();
+        let bind =
+            |bytes: Range<usize>, policy: Policy| self.memory.bind(bytes, &policy, MbindFlags::FuturePages);
+        // A mapping for each node at most; what is finer interleaves.
+        let bound = if runs.len() <= nodes.len() {
+            runs.into_iter().try_for_each(|(node, units)| {
+                bind(self.bytes(units), Policy::new(PolicyMode::Preferred, mask([node])))
+            })
+        } else {
+            bind(0..self.memory.len_bytes(), Policy::new(PolicyMode::Interleave, mask(nodes.iter())))
+        };
+        bound.map_err(|error| Error::memory("cannot set the memory's policy".into(), error))
+    }
+
+    /// The bytes of units, within the memory.
+    fn bytes(&self, units: Range<usize>) -> Range<usize> {
+        let end = (units.end * self.unit_bytes).min(self.memory.len_bytes());
+        units.start * self.unit_bytes..end
+    }
+
+    /// The node a base page belongs on.
+    pub(crate) fn wanted(&self, page: usize) -> NodeId {
+        self.plan.node_of(page * page_bytes() / self.unit_bytes)
+    }
+
+    /// Where the base pages are.
+    pub(crate) fn placement(&self) -> Result<Placement> {
+        let mut placement = Placement::default();
+        self.for_each_home(|page, home| match home {
+            None => placement.absent += 1,
+            Some(node) => {
+                *placement.pages.entry(node).or_default() += 1;
+                placement.misplaced += usize::from(node != self.wanted(page));
+            }
+        })?;
+        Ok(placement)
+    }
+
+    /// Moves what is elsewhere. Huge pages move as a whole, so their first pages go first.
+    pub(crate) fn move_there(&mut self) -> Result<()> {
+        if self.unit_bytes > page_bytes() {
+            self.move_misplaced(self.unit_bytes / page_bytes())?;
+        }
+        self.move_misplaced(1)?;
+        self.keep()
+    }
+
+    fn move_misplaced(&self, step: usize) -> Result<()> {
+        let mut pages = Vec::new();
+        self.for_each_home(|page, home| {
+            if page % step == 0 && home.is_some_and(|node| node != self.wanted(page)) {
+                pages.push(page);
+            }
+        })?;
+        for batch in pages.chunks(BATCH_PAGES) {
+            let addresses: Vec<u64> = batch.iter().map(|&page| self.memory.page_address(page)).collect();
+            let nodes: Vec<i32> = batch.iter().map(|&page| self.wanted(page).0 as i32).collect();
+            let mut status = vec![0; batch.len()];
+            // What found no room shows in the placement.
+            match move_pages(0, &addresses, &nodes, &mut status, MoveFlags::Exclusive) {
+                Err(error) if error.kind() != nodewise_sys::ErrorKind::OutOfMemory => {
+                    return Err(Error::memory("cannot move pages".into(), error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls with each base page and its home.
+    fn for_each_home(&self, mut each: impl FnMut(usize, Option<NodeId>)) -> Result<()> {
+        let pages = self.memory.len_bytes() / page_bytes();
+        let mut status = vec![0; BATCH_PAGES.min(pages)];
+        for first in (0..pages).step_by(BATCH_PAGES) {
+            let batch = first..(first + BATCH_PAGES).min(pages);
+            let addresses: Vec<u64> = batch.clone().map(|page| self.memory.page_address(page)).collect();
+            let status = &mut status[..addresses.len()];
+            query_pages(0, &addresses, status)
+                .map_err(|error| Error::memory("cannot ask where pages are".into(), error))?;
+            for (page, &home) in batch.zip(&*status) {
+                each(page, u32::try_from(home).ok().map(NodeId));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn mask(nodes: impl IntoIterator<Item = NodeId>) -> NodeMask {
+    nodes.into_iter().map(|node| node.0).collect()
+}
+
+/// The nodes that this process may have memory on.
+pub(crate) fn memory_nodes() -> Result<NodeSet> {
+    let topology = nodewise_topology::Topology::live()?;
+    Ok(nodewise_topology::Allowed::of_this_thread(&topology)?.memory_nodes)
+}

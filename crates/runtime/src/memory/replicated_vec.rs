@@ -1,0 +1,101 @@
+//! [`ReplicatedVec`]: one copy on each node.
+
+use super::layout::Layout;
+use super::node_vec::NodeVec;
+use super::place::memory_nodes;
+use crate::error::Result;
+use crate::location::current_node;
+use bytemuck::Pod;
+use nodewise_topology::{NodeId, Topology};
+use std::fmt;
+
+/// An array of which every node that this process may have memory on has a copy: for data that all read and few write.
+///
+/// Reading never waits and goes to the local copy. Writing takes `&mut`, so that nobody reads meanwhile.
+pub struct ReplicatedVec<T> {
+    copies: Vec<(NodeId, NodeVec<T>)>,
+    /// For each node's number, which copy is nearest.
+    nearest: Vec<usize>,
+}
+
+impl<T: Pod> ReplicatedVec<T> {
+    /// Copies `values` to each node.
+    ///
+    /// # Errors
+    /// As [`crate::NodeVecBuilder::build`], of any of the copies.
+    pub fn new(values: &[T]) -> Result<Self> {
+        let topology = Topology::live()?;
+        let mut copies = Vec::new();
+        for node in memory_nodes()?.iter() {
+            let mut copy = NodeVec::new(values.len(), Layout::On(node))?;
+            copy.copy_from_slice(values);
+            copies.push((node, copy));
+        }
+        let numbers = topology.nodes().iter().map(|node| node.id.0 as usize + 1).max().unwrap_or(0);
+        let mut nearest = vec![0; numbers];
+        for from in topology.node_indices() {
+            let distance = |place: usize| {
+                let to = topology.index_of(copies[place].0)?;
+                Some(topology.distance(from, to))
+            };
+            let best = (0..copies.len()).min_by_key(|&place| (distance(place).unwrap_or(u32::MAX), place));
+            nearest[topology.id_of(from).0 as usize] = best.unwrap_or(0);
+        }
+        Ok(Self { copies, nearest })
+    }
+
+    /// The copy nearest to the calling thread.
+    #[inline]
+    #[must_use]
+    pub fn local(&self) -> &[T] {
+        self.near(current_node())
+    }
+
+    /// The copy nearest to a node.
+    #[inline]
+    #[must_use]
+    pub fn near(&self, node: NodeId) -> &[T] {
+        let place = self.nearest.get(node.0 as usize).copied().unwrap_or(0);
+        &self.copies[place].1
+    }
+
+    /// The nodes that have a copy, ascending.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.copies.iter().map(|(node, _)| *node)
+    }
+
+    /// Changes one copy, then makes the others like it.
+    pub fn update<R>(&mut self, change: impl FnOnce(&mut [T]) -> R) -> R {
+        let Some(((_, first), others)) = self.copies.split_first_mut() else {
+            return change(&mut []);
+        };
+        let result = change(first);
+        for (_, copy) in others {
+            copy.copy_from_slice(first);
+        }
+        result
+    }
+}
+
+impl<T> fmt::Debug for ReplicatedVec<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReplicatedVec").field("copies", &self.copies.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_copy_has_what_was_written() {
+        let mut primes = ReplicatedVec::new(&[2_u16, 3, 5, 8]).unwrap();
+        assert_eq!(primes.local(), [2, 3, 5, 8]);
+        assert_eq!(primes.update(|values| std::mem::replace(&mut values[3], 7)), 8);
+        for node in primes.nodes().collect::<Vec<_>>() {
+            assert_eq!(primes.near(node), [2, 3, 5, 7]);
+        }
+        assert_eq!(primes.near(NodeId(999)), [2, 3, 5, 7]);
+        assert!(ReplicatedVec::<u64>::new(&[]).unwrap().local().is_empty());
+    }
+}
