@@ -13,6 +13,9 @@ pub(crate) struct Fabric {
     links: Vec<Link>,
     /// `[from * nodes + to]`: the links in between, and their latencies' sum.
     routes: Vec<(Vec<usize>, u64)>,
+    probe_bytes: f64,
+    /// The link whose turn it is to carry a miss's probes.
+    probed: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -52,6 +55,8 @@ impl Fabric {
             controllers: vec![Queue::default(); preset.nodes.len()],
             links,
             routes,
+            probe_bytes: preset.controller.probe_bytes,
+            probed: 0,
         }
     }
 
@@ -87,6 +92,21 @@ impl Fabric {
             at_ps = link.queue.serve(now_ps, at_ps, service_ps, load) - link.service_ps + link.hop_ps;
         }
         at_ps
+    }
+
+    /// Puts the probes of a miss on a link, on each in turn: they go everywhere and nobody waits for them, but data wait behind
+    /// them.
+    #[inline]
+    pub fn probe(&mut self, at_ps: u64, counters: &mut Counters) {
+        if self.probe_bytes == 0.0 || self.links.is_empty() {
+            return;
+        }
+        self.probed = (self.probed + 1) % self.links.len();
+        let link = &mut self.links[self.probed];
+        let load = &mut counters.links[self.probed];
+        load.bytes += self.probe_bytes as u64;
+        let service_ps = (link.service_ps as f64 * self.probe_bytes / self.line_bytes as f64) as u64;
+        link.queue.serve(at_ps, at_ps, service_ps, load);
     }
 
     /// When a controller that is asked at `at_ps` has taken or given these lines; the latency of the memory is not in it.

@@ -444,6 +444,7 @@ impl Hardware {
             return (Source::Llc, done_ps);
         }
         self.counters.llc_misses[node] += 1;
+        self.fabric.probe(at_ps, &mut self.counters);
         let (source, mut done_ps) = match holders.modifier() {
             Some(owner) => (Source::RemoteLlc, self.remote_llc(at_ps, node, owner, line, kind)),
             None => self.memory(at_ps, node, home),

@@ -100,6 +100,10 @@ pub struct Controller {
     pub idle_latency_ns: f64,
     /// How long a line keeps the controller busy: line size over bandwidth.
     pub service_ns: f64,
+    /// Bytes that every LLC miss of the machine puts on its links besides data, evenly: the request, probes to all other nodes
+    /// and their answers, where no directory tells who has a line. 0 if that is little.
+    #[serde(default)]
+    pub probe_bytes: f64,
 }
 
 /// A node.
@@ -325,6 +329,12 @@ fn check(file: File) -> Result<Preset, Refusal> {
     let (at, controller) = (file.controller.span().start, file.controller.into_inner());
     positive(at, "the controller's idle_latency_ns", controller.idle_latency_ns)?;
     positive(at, "the controller's service_ns", controller.service_ns)?;
+    if !(controller.probe_bytes >= 0.0 && controller.probe_bytes.is_finite()) {
+        return refuse(
+            at,
+            format!("the controller's probe_bytes is {}, not 0 or more", controller.probe_bytes),
+        );
+    }
     if let Some(uncached) = &file.uncached {
         let (at, uncached) = (uncached.span().start, uncached.get_ref());
         positive(at, "local_fetch_ns", uncached.local_fetch_ns)?;
@@ -546,7 +556,7 @@ mod tests {
     fn what_cannot_be_is_refused_with_place_and_reason() {
         let text = Preset::text("opteron-8385-4n").unwrap();
         let line = |part: &str| text[..text.find(part).unwrap()].lines().count() + 1;
-        let no_bandwidth = refusal(&text.replacen("gb_per_s = 2.45", "gb_per_s = 0.0", 1));
+        let no_bandwidth = refusal(&text.replacen("gb_per_s = 4.0", "gb_per_s = 0.0", 1));
         let place = line("[[link]]");
         assert_eq!(
             no_bandwidth,
@@ -560,7 +570,7 @@ mod tests {
             unreachable.ends_with("node 3 cannot be reached from node 0: no links lead there"),
             "{unreachable}"
         );
-        assert!(refusal(&text.replace("service_ns = 12.04", "service_ns = -1")).contains("service_ns is -1"));
+        assert!(refusal(&text.replace("service_ns = 10.9", "service_ns = -1")).contains("service_ns is -1"));
         assert!(refusal(&text.replace("ways = 48", "ways = 0")).contains("llc has 0 ways"));
         assert!(refusal(&text.replace("ghz = 2.3", "ghz = \"fast\"")).starts_with("my.toml:"));
         assert!(refusal(&text.replace("count = 4", "count = 400")).contains("more than 15 nodes"));

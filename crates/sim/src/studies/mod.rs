@@ -4,6 +4,7 @@
 //! stays in the table as not holding; `docs/fidelity.md` says why.
 
 mod ace;
+mod carrefour;
 mod intel;
 mod pikus;
 
@@ -151,6 +152,11 @@ pub fn all() -> Vec<Reproduction> {
             name: "ace",
             about: "alpha, beta and gamma of eight programs, and the overhead (Bolosky, Fitzgerald, Scott 1989)",
             run: ace::study,
+        },
+        Reproduction {
+            name: "carrefour",
+            about: "first touch and interleaving on four Opterons (Carrefour's article, CACM 2015)",
+            run: carrefour::run,
         },
         Reproduction {
             name: "intel",

@@ -102,7 +102,9 @@ impl Phased for FaceRecognition {
     }
 
     fn item(&mut self, phase: usize, thread: usize, item: usize, trace: &mut Trace) {
-        let (face, strip) = (item / self.strips() % self.faces(), item % self.strips());
+        // Each thread begins with another eigenface, so that those of a node do not read the basis in step.
+        let first = if phase == 0 { 0 } else { self.faces() * thread / self.threads };
+        let (face, strip) = ((item / self.strips() + first) % self.faces(), item % self.strips());
         let pixels = strip * STRIP..((strip + 1) * STRIP).min(self.pixels);
         let bytes = pixels.len() as u64 * 8;
         if phase == 0 {

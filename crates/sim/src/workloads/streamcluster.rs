@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use super::phases::{LINE, Lines, Phased, Phases, Random, alone, part, scaled, wait_for, write_lines};
+use super::phases::{LINE, Lines, Phased, Phases, Random, alone, part, scaled, write_lines};
 use super::{Parameters, Workload};
 use crate::{Area, Array, Program, Role, Space, Trace};
 
@@ -190,8 +190,9 @@ impl Phased for Streamcluster {
                 let candidate = self.candidates[round];
                 let mut gain = 0.0;
                 for point in batch {
-                    let known = self.points.chase(point, trace);
-                    wait_for(self.points.address(point), trace);
+                    // The points come in order: the prefetcher is one ahead.
+                    trace.read(self.points.address((point + 1).min(self.count() - 1)));
+                    let known = self.points.values()[point];
                     trace.compute(POINT);
                     let first = self.coordinates.address(known.coordinates as usize * DIMENSIONS);
                     COORDINATES.read(first, POINT_BYTES, trace);

@@ -9,13 +9,14 @@ use crate::workloads::Parameters;
 use crate::workloads::phases::{Lines, Phased, Phases, Random, alone, part, scaled, write_lines};
 use crate::{Area, Array, Program, Role, Space, Trace};
 
-const ROWS: usize = 200;
-const COLUMNS: usize = 80_000;
+const ROWS: usize = 300;
+const COLUMNS: usize = 52_000;
 /// Values are below this, as in the suite.
 const VALUES: usize = 1000;
 
-/// A line has 16 values: load, subtract the mean, load, subtract, multiply, add to a long, the loop.
-const PAIR: Lines = Lines { at_once: 3, instructions: 128 };
+/// A line has 16 values, eight instructions each (load, subtract the mean and extend, twice, multiply, add to a long), and the loop. Three lines
+/// at once are the 1.8 outstanding misses of the article's table (Little's law).
+const PAIR: Lines = Lines { at_once: 3, instructions: 132 };
 /// A line's sum.
 const MEAN: Lines = Lines { at_once: 3, instructions: 48 };
 
@@ -29,7 +30,7 @@ struct Pca {
 }
 
 /// Columns of an item.
-const STRIP: usize = 8192;
+const STRIP: usize = 4096;
 
 pub fn build(parameters: Parameters) -> Box<dyn Program> {
     let columns = scaled(COLUMNS, parameters.scale, 32);
