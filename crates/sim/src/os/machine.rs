@@ -48,6 +48,8 @@ pub struct SimMachine {
     pub(crate) memory: Memory,
     pub(crate) topology: Topology,
     pub(crate) costs: Costs,
+    /// What kernel time and copies weigh: less than 1 where the run stands for one that goes over its data more often.
+    pub(crate) once: f64,
     /// Core and node of each thread.
     pub(crate) threads: Vec<(usize, usize)>,
     /// Time in the kernel of each thread.
@@ -115,6 +117,7 @@ impl SimMachine {
             last: (0, hardware.counters().clone(), [0; 2]),
             topology: Topology::synthetic(preset.nodes.len(), cores_of_a_node, preset.nodes[0].memory_bytes),
             costs,
+            once: 1.0,
             threads: cores.iter().map(|&core| (core, nodes[core])).collect(),
             kernel_ps: vec![0; cores.len()],
             processes: vec![Process::new(Pid(1), mappings)],
@@ -368,6 +371,7 @@ impl SimMachine {
     pub(crate) fn copy(&mut self, thread: usize, from: usize, to: usize, bytes: u64) {
         self.charge(thread, self.costs.move_page_ns);
         let at_ps = self.hardware.clock(self.threads[thread].0);
+        let bytes = (bytes as f64 * self.once) as u64;
         let done_ps = self.hardware.copy_page(at_ps, from, to, bytes);
         self.charge_ps(thread, done_ps.saturating_sub(at_ps));
     }
@@ -395,7 +399,7 @@ impl SimMachine {
     }
 
     pub(crate) fn charge(&mut self, thread: usize, ns: u64) {
-        self.charge_ps(thread, ns * 1000);
+        self.charge_ps(thread, (ns as f64 * 1000.0 * self.once) as u64);
     }
 
     pub(crate) fn charge_ps(&mut self, thread: usize, ps: u64) {

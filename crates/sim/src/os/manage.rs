@@ -11,10 +11,6 @@ use nodewise_topology::{NodeIndex, Topology};
 use super::machine::{Process, SimMachine};
 use super::memory::{PAGE_SHIFT, State};
 
-/// DRAM accesses of a thread for each sample, when eager; four times that when not, as with Carrefour's two periods.
-const ACCURATE_EVERY: u32 = 64;
-const CHEAP_EVERY: u32 = 4 * ACCURATE_EVERY;
-
 impl SimMachine {
     pub(super) fn index(&self, page: PageNumber) -> usize {
         self.memory.page(page.0 << PAGE_SHIFT)
@@ -168,8 +164,9 @@ impl Machine for SimMachine {
 
     fn set_sampling(&mut self, rate: SamplingRate) -> Result<(), Infallible> {
         let every = match rate {
-            SamplingRate::Accurate => ACCURATE_EVERY,
-            SamplingRate::Cheap => CHEAP_EVERY,
+            SamplingRate::Accurate => self.sampler.accurate_every,
+            // Carrefour's two periods: 65 528 and 262 112 cycles.
+            SamplingRate::Cheap => 4 * self.sampler.accurate_every,
         };
         self.sampler.set(every, self.sampler.cost_ps);
         Ok(())

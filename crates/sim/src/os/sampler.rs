@@ -9,6 +9,8 @@ use super::machine::Kind;
 pub(crate) struct Sampler {
     /// 0 when off.
     pub(crate) every: u32,
+    /// When eager.
+    pub(crate) accurate_every: u32,
     pub(crate) cost_ps: u64,
     left: Vec<u32>,
     pub(crate) taken: Vec<Taken>,
@@ -30,7 +32,7 @@ pub(crate) struct Taken {
 
 impl Sampler {
     pub(crate) fn off(threads: usize) -> Sampler {
-        Sampler { every: 0, cost_ps: 0, left: vec![u32::MAX; threads], taken: Vec::new() }
+        Sampler { every: 0, accurate_every: 64, cost_ps: 0, left: vec![u32::MAX; threads], taken: Vec::new() }
     }
 
     /// Takes one of `every` from now on.

@@ -155,7 +155,7 @@ pub fn all() -> Vec<Reproduction> {
         },
         Reproduction {
             name: "carrefour",
-            about: "first touch and interleaving on four Opterons (Carrefour's article, CACM 2015)",
+            about: "Carrefour beside first touch, interleaving and the kernel's balancing (Gaud et al., CACM 2015)",
             run: carrefour::run,
         },
         Reproduction {

@@ -19,7 +19,7 @@ pub const ALL: [Workload; 1] = [Workload {
 const PIXELS: usize = 130 * 150;
 const EIGENFACES: usize = 400;
 /// Images that each of 16 threads projects.
-const IMAGES: usize = 16 * 6;
+const IMAGES: usize = 16 * 48;
 
 /// A line has eight coefficients: load, load, multiply, add and the loop, two elements unrolled. Calibrated by the gain of
 /// interleaving over first touch (+60 %); the gain of Carrefour is then predicted.

@@ -22,7 +22,7 @@ pub const ALL: [Workload; 1] = [Workload {
 const POINTS: usize = 200_000;
 const DIMENSIONS: usize = 128;
 /// Candidate centers evaluated.
-const CANDIDATES: usize = 60;
+const CANDIDATES: usize = 720;
 const POINT_BYTES: u64 = DIMENSIONS as u64 * 4;
 
 /// A line has 16 coordinates: load, subtract, multiply, add each, with the loop unrolled. Half of a point's eight lines are fetched
