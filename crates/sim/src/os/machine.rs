@@ -399,7 +399,7 @@ impl SimMachine {
     }
 
     pub(crate) fn charge(&mut self, thread: usize, ns: u64) {
-        self.charge_ps(thread, (ns as f64 * 1000.0 * self.once) as u64);
+        self.charge_ps(thread, (ns as f64 * 1000.0 * self.once).round() as u64);
     }
 
     pub(crate) fn charge_ps(&mut self, thread: usize, ps: u64) {

@@ -473,7 +473,8 @@ mod tests {
         let report = report("interleave", false, 3);
         let threads_s = 2.0 * report.run_time_s;
         assert!((report.user_s + report.kernel_s + report.waiting_s - threads_s).abs() < 1e-9);
-        assert!(report.kernel_s >= 512.0 * 1e-6);
+        // A microsecond each, in a run that stands for one with 1 / 0.03 as many passes.
+        assert!(report.kernel_s >= 512.0 * 1e-6 * 0.03);
         assert!((20.0..30.0).contains(&report.local_access_percent.unwrap()), "{report:?}");
         assert!(report.instructions_per_cycle > 0.0 && report.dram_latency_cycles >= 299.0, "{report:?}");
     }

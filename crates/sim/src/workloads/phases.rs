@@ -35,19 +35,18 @@ pub struct Phases<P> {
     threads: Vec<Place>,
 }
 
-/// Where a thread is: its phase, and its items left.
-#[derive(Clone)]
+/// Where a thread is: its phase, and its items left, which are asked for when it is past the barrier: what there is to do may be a
+/// result of the phase before.
+#[derive(Clone, Default)]
 struct Place {
     phase: usize,
-    items: Range<usize>,
+    items: Option<Range<usize>>,
 }
 
 impl<P: Phased + 'static> Phases<P> {
     /// The program of an algorithm.
     pub fn program(algorithm: P, threads: usize) -> Box<dyn Program> {
-        let threads =
-            (0..threads).map(|thread| Place { phase: 0, items: algorithm.items(0, thread) }).collect();
-        Box::new(Phases { algorithm, threads })
+        Box::new(Phases { algorithm, threads: vec![Place::default(); threads] })
     }
 }
 
@@ -63,13 +62,12 @@ impl<P: Phased> Program for Phases<P> {
     fn advance(&mut self, thread: usize, trace: &mut Trace) -> Progress {
         let place = &mut self.threads[thread];
         while trace.len() < PIECE {
-            let Some(item) = place.items.next() else {
+            let items = place.items.get_or_insert_with(|| self.algorithm.items(place.phase, thread));
+            let Some(item) = items.next() else {
                 place.phase += 1;
-                if place.phase == self.algorithm.phases() {
-                    return Progress::Finished;
-                }
-                place.items = self.algorithm.items(place.phase, thread);
-                return Progress::Barrier;
+                place.items = None;
+                let ended = place.phase == self.algorithm.phases();
+                return if ended { Progress::Finished } else { Progress::Barrier };
             };
             self.algorithm.item(place.phase, thread, item, trace);
         }

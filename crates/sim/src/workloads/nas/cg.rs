@@ -2,7 +2,7 @@
 //!
 //! Scale 1 is class B: 75 000 rows, 13 random vectors' worth of elements a row (14 million in all). Kept: the matrix by rows
 //! with 8-byte values and 4-byte columns, the gather of `p`. Different: the matrix is made diagonally dominant rather than
-//! by outer products, and one solution of eight iterations stands for 75 of 25.
+//! by outer products, and eight solutions of eight iterations stand for 75 of 25.
 
 use std::ops::Range;
 
@@ -12,6 +12,7 @@ use crate::{Area, Array, Program, Role, Space, Trace};
 
 const ROWS: usize = 75_000;
 const ROW_ELEMENTS: usize = 14 * 13;
+const SOLUTIONS: usize = 8;
 const ITERATIONS: usize = 8;
 
 /// Instructions of an element: load the column, load the value, load and multiply, add, loop; unrolled.
@@ -38,6 +39,8 @@ struct Cg {
     q: Array<f64>,
     /// Each thread's part of `p q` and of `r r`, on lines of their own.
     parts: [Array<f64>; 2],
+    /// Of the right side.
+    first_rho: f64,
     /// `r r` before this iteration and after it.
     rho: f64,
     next_rho: f64,
@@ -90,16 +93,41 @@ pub fn build(parameters: Parameters) -> Box<dyn Program> {
         p,
         q,
         parts,
+        first_rho: next_rho,
         rho: 0.0,
         next_rho,
     };
     Phases::program(program, parameters.threads)
 }
 
-// What a phase is: the arrays are made, then for each iteration three steps.
-const MAKE: usize = 0;
-const PRODUCT: usize = 0;
-const SOLUTION: usize = 1;
+/// What a phase is.
+enum Phase {
+    /// The matrix, then for each solution
+    Make,
+    /// the vectors, and for each iteration
+    Begin,
+    /// the matrix times `p`,
+    Product,
+    /// the step along `p`
+    Step,
+    /// and the next direction.
+    Direction,
+}
+
+impl Phase {
+    const OF_SOLUTION: usize = 1 + 3 * ITERATIONS;
+
+    fn of(phase: usize) -> Phase {
+        let Some(after) = phase.checked_sub(1) else { return Phase::Make };
+        match (after % Phase::OF_SOLUTION).checked_sub(1).map(|after| after % 3) {
+            None => Phase::Begin,
+            Some(0) => Phase::Product,
+            Some(1) => Phase::Step,
+            Some(_) => Phase::Direction,
+        }
+    }
+}
+
 // Which sum.
 const PQ: usize = 0;
 const RR: usize = 1;
@@ -175,7 +203,12 @@ impl Cg {
         write_lines(self.rows.address(rows.start), rows.len() as u64 * 4, trace);
         write_lines(self.columns.address(elements.start), elements.len() as u64 * 4, trace);
         write_lines(self.values.address(elements.start), elements.len() as u64 * 8, trace);
-        for row in rows {
+    }
+
+    /// The vectors before the first iteration.
+    fn begin(&mut self, thread: usize, item: usize, trace: &mut Trace) {
+        self.next_rho = self.first_rho;
+        for row in self.strip(thread, item) {
             let right = self.right[row];
             self.x.write(row, 0.0, trace);
             self.r.write(row, right, trace);
@@ -191,26 +224,25 @@ impl Phased for Cg {
     }
 
     fn phases(&self) -> usize {
-        1 + 3 * ITERATIONS
+        1 + SOLUTIONS * Phase::OF_SOLUTION
     }
 
     fn items(&self, phase: usize, thread: usize) -> Range<usize> {
         let own = self.own(thread).len();
-        let items = match phase {
-            MAKE => own.div_ceil(8),
-            _ if (phase - 1) % 3 == PRODUCT => own,
+        let items = match Phase::of(phase) {
+            Phase::Make => own.div_ceil(8),
+            Phase::Product => own,
             _ => own.div_ceil(STRIP),
         };
         0..items
     }
 
     fn item(&mut self, phase: usize, thread: usize, item: usize, trace: &mut Trace) {
-        if phase == MAKE {
-            return self.make(thread, item, trace);
-        }
         let first = item == 0;
-        match (phase - 1) % 3 {
-            PRODUCT => {
+        match Phase::of(phase) {
+            Phase::Make => self.make(thread, item, trace),
+            Phase::Begin => self.begin(thread, item, trace),
+            Phase::Product => {
                 // The same for every thread that comes here.
                 self.rho = self.next_rho;
                 let row = self.own(thread).start + item;
@@ -219,7 +251,7 @@ impl Phased for Cg {
                 let p = self.p.read(row, trace);
                 self.add(PQ, thread, first, p * sum, trace);
             }
-            SOLUTION => {
+            Phase::Step => {
                 let alpha = self.rho / self.sum(PQ, first, trace);
                 let strip = self.strip(thread, item);
                 let start = strip.start;
@@ -238,7 +270,7 @@ impl Phased for Cg {
                 }
                 self.add(RR, thread, first, rr, trace);
             }
-            _ => {
+            Phase::Direction => {
                 let rho = self.sum(RR, first, trace);
                 let beta = rho / self.rho;
                 self.next_rho = rho;
