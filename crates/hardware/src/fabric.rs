@@ -13,7 +13,7 @@ pub(crate) struct Fabric {
     links: Vec<Link>,
     /// `[from * nodes + to]`: the links in between, and their latencies' sum.
     routes: Vec<(Vec<usize>, u64)>,
-    probe_bytes: f64,
+    probe_bytes: u64,
     /// The link whose turn it is to carry a miss's probes.
     probed: usize,
 }
@@ -23,6 +23,9 @@ struct Link {
     queue: Queue,
     /// Of a line.
     service_ps: u64,
+    /// Of a miss's probes.
+    probe_ps: u64,
+    probes: u64,
     hop_ps: u64,
 }
 
@@ -38,6 +41,8 @@ impl Fabric {
             .map(|link| Link {
                 queue: Queue::default(),
                 service_ps: ps(preset.line_bytes as f64 / link.gb_per_s).max(1),
+                probe_ps: ps(preset.controller.probe_bytes as f64 / link.gb_per_s),
+                probes: 0,
                 hop_ps: ps(link.hop_latency_ns),
             })
             .collect();
@@ -98,15 +103,15 @@ impl Fabric {
     /// them.
     #[inline]
     pub fn probe(&mut self, at_ps: u64, counters: &mut Counters) {
-        if self.probe_bytes == 0.0 || self.links.is_empty() {
+        if self.probe_bytes == 0 || self.links.is_empty() {
             return;
         }
         self.probed = (self.probed + 1) % self.links.len();
         let link = &mut self.links[self.probed];
         let load = &mut counters.links[self.probed];
-        load.bytes += self.probe_bytes as u64;
-        let service_ps = (link.service_ps as f64 * self.probe_bytes / self.line_bytes as f64) as u64;
-        link.queue.serve(at_ps, at_ps, service_ps, load);
+        load.bytes += self.probe_bytes;
+        link.probes += 1;
+        link.queue.serve(at_ps, at_ps, link.probe_ps, load);
     }
 
     /// When a controller that is asked at `at_ps` has taken or given these lines; the latency of the memory is not in it.
@@ -157,7 +162,8 @@ impl Fabric {
             assert!(load.busy_ps <= queue.end_ps(), "controller {node} is busy for longer than it can be");
         }
         for (link, load) in self.links.iter().zip(&counters.links) {
-            assert_eq!(load.busy_ps, load.bytes / self.line_bytes * link.service_ps, "{link:?}");
+            let lines = (load.bytes - link.probes * self.probe_bytes) / self.line_bytes;
+            assert_eq!(load.busy_ps, lines * link.service_ps + link.probes * link.probe_ps, "{link:?}");
         }
     }
 

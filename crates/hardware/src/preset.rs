@@ -103,7 +103,7 @@ pub struct Controller {
     /// Bytes that every LLC miss of the machine puts on its links besides data, evenly: the request, probes to all other nodes
     /// and their answers, where no directory tells who has a line. 0 if that is little.
     #[serde(default)]
-    pub probe_bytes: f64,
+    pub probe_bytes: u64,
 }
 
 /// A node.
@@ -329,12 +329,6 @@ fn check(file: File) -> Result<Preset, Refusal> {
     let (at, controller) = (file.controller.span().start, file.controller.into_inner());
     positive(at, "the controller's idle_latency_ns", controller.idle_latency_ns)?;
     positive(at, "the controller's service_ns", controller.service_ns)?;
-    if !(controller.probe_bytes >= 0.0 && controller.probe_bytes.is_finite()) {
-        return refuse(
-            at,
-            format!("the controller's probe_bytes is {}, not 0 or more", controller.probe_bytes),
-        );
-    }
     if let Some(uncached) = &file.uncached {
         let (at, uncached) = (uncached.span().start, uncached.get_ref());
         positive(at, "local_fetch_ns", uncached.local_fetch_ns)?;
