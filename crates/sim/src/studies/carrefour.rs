@@ -13,8 +13,10 @@ const MACHINE: &str = "opteron-8385-4n";
 const THREADS: usize = 16;
 /// Problems and caches relative to the article's.
 const SCALE: f64 = 1.0 / 64.0;
-/// How long a run under first touch is, of the time that the engine and the kernel count in: each workload stands for a program that goes over its
-/// data so much more often. The article has "at least 10 seconds" for the NAS programs and PARSEC's native inputs.
+/// How long a run under first touch is, in the time that the engine and the kernel count in: each workload stands for a program that goes
+/// over its data so much more often. "At least 10 seconds" is what the article says of the NAS programs; of the others it says that
+/// inputs are PARSEC's native ones and that of face recognition the long one, which we take for two minutes.
+const NAS_SECONDS: f64 = 10.0;
 const SECONDS: f64 = 120.0;
 /// How often the workloads go over their data, relative to that, in the runs under first touch and interleaving: of what time is needed
 /// for there, only page faults depend on it.
@@ -24,6 +26,9 @@ const FIRST_TOUCH: Policy = Policy::FirstTouch;
 const INTERLEAVE: Policy = Policy::Interleave;
 const CARREFOUR: Policy = Policy::Carrefour;
 const AUTONUMA: Policy = Policy::AutoNuma { split: false };
+
+/// Programs that first touch places badly.
+const MISPLACED: [&str; 3] = ["streamcluster", "facerec", "pca"];
 
 /// The article's table: program, policy, then [`COLUMNS`].
 const TABLE: [(&str, Policy, [f64; 7]); 4] = [
@@ -58,17 +63,18 @@ const TOO_FAST: &str = "is";
 pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, String> {
     let there: Vec<_> = workloads::all().into_iter().map(|workload| workload.name).collect();
     let classes = WELL_PLACED.into_iter().chain([TOO_FAST]).filter(|name| there.contains(name));
-    let programs: Vec<&str> = ["pca", "facerec", "streamcluster"].into_iter().chain(classes).collect();
+    let programs: Vec<&str> = MISPLACED.into_iter().chain(classes).collect();
     let scale = SCALE * options.scale;
     let placed = programs.iter().map(|&program| (program, FIRST_TOUCH, REPEATED * scale));
     let placed: Vec<_> = placed.collect();
     let mut reports = simulate_all(&placed, options, &|share| progress(share / 3.0))?;
     let mut moved = Vec::new();
     for (&program, report) in programs.iter().zip(&reports) {
+        let seconds = if MISPLACED.contains(&program) { SECONDS } else { NAS_SECONDS };
         moved.push((program, INTERLEAVE, REPEATED * scale));
-        moved.push((program, CARREFOUR, report.run_time_s / SECONDS));
+        moved.push((program, CARREFOUR, report.run_time_s / seconds));
         if LITTLE_BY_AUTONUMA.contains(&program) {
-            moved.push((program, AUTONUMA, report.run_time_s / SECONDS));
+            moved.push((program, AUTONUMA, report.run_time_s / seconds));
         }
     }
     reports.extend(simulate_all(&moved, options, &|share| progress((1.0 + 2.0 * share) / 3.0))?);
@@ -217,12 +223,13 @@ mod tests {
         let options = Options { scale, ..Options::default() };
         if let Some(program) = variable("PROGRAM") {
             let mut period_scale = REPEATED * SCALE * scale;
+            let seconds = if MISPLACED.contains(&program.as_str()) { SECONDS } else { NAS_SECONDS };
             for policy in [FIRST_TOUCH, INTERLEAVE, CARREFOUR, AUTONUMA] {
                 let start = std::time::Instant::now();
                 let first = policy == FIRST_TOUCH;
                 let report = simulate(&(&program, policy.clone(), period_scale), &options).unwrap();
                 if first {
-                    period_scale = report.run_time_s / SECONDS;
+                    period_scale = report.run_time_s / seconds;
                 }
                 println!("{policy}: {:?}", start.elapsed());
                 println!("{:.2?} {report:.3?}", columns(&report));
