@@ -6,11 +6,12 @@
 //! - [`NodeCounter`]: added to by all, read by few. [`TaskCounter`]: tasks submitted and done, and a sleeping waiter.
 //! - [`NodePool`]: tasks, scopes and loops, on the node where they belong first.
 //! - [`NodeVec`] and [`ReplicatedVec`]: arrays whose pages lie as a [`Layout`] says.
+//! - [`Replicated`]: a value that all read and few write, with copies on each node.
 //!
 //! The ideas are those of Fedor Pikus's talk 'Nearly Unfathomable Morass of Arcana': state for each node instead of
 //! shared state, encapsulated where nobody has to think of it.
 //!
-//! Only the module `job` contains `unsafe`; it says why it is sound.
+//! Only the modules `job` and `replicated` contain `unsafe`; they say why it is sound.
 #![deny(unsafe_code)]
 
 mod allowance;
@@ -18,9 +19,11 @@ mod error;
 mod job;
 mod location;
 mod memory;
+mod nearest;
 mod node_counter;
 mod parallel;
 mod pool;
+mod replicated;
 mod sleep;
 mod slots;
 mod sync;
@@ -35,4 +38,5 @@ pub use location::{current_cpu, current_node, refresh};
 pub use memory::{Block, Fallback, Layout, NodeVec, NodeVecBuilder, Placement, ReplicatedVec};
 pub use node_counter::NodeCounter;
 pub use pool::{NodePool, NodePoolBuilder, NodeStatistics};
+pub use replicated::{ReadGuard, Replicated};
 pub use task_counter::TaskCounter;

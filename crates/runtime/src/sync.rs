@@ -9,6 +9,31 @@ pub(crate) use loom::sync::{Mutex, MutexGuard, atomic};
 use atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+#[cfg(loom)]
+pub(crate) use loom::cell::UnsafeCell;
+
+/// As loom has it.
+#[cfg(not(loom))]
+#[derive(Debug, Default)]
+pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+#[cfg(not(loom))]
+impl<T> UnsafeCell<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(std::cell::UnsafeCell::new(value))
+    }
+
+    #[inline]
+    pub(crate) fn with<R>(&self, reads: impl FnOnce(*const T) -> R) -> R {
+        reads(self.0.get())
+    }
+
+    #[inline]
+    pub(crate) fn with_mut<R>(&self, writes: impl FnOnce(*mut T) -> R) -> R {
+        writes(self.0.get())
+    }
+}
+
 /// Locks. What these mutexes guard is never left half changed, so that a panic of another holder does not matter.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

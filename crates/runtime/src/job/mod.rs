@@ -1,4 +1,4 @@
-//! Work that borrows: the one module of this crate with `unsafe` in it.
+//! Work that borrows, with `unsafe`.
 //!
 //! A queue holds [`Job`]s: an address and a function, since closures of many types, with borrows that end before the queue does,
 //! lie in one deque. Three things make that sound, and each is kept in one place:

@@ -8,4 +8,5 @@ mod replicated_vec;
 pub use layout::Layout;
 pub use node_vec::{Block, NodeVec, NodeVecBuilder};
 pub use place::{Fallback, Placement};
+pub(crate) use place::{memory_nodes, prefer};
 pub use replicated_vec::ReplicatedVec;

@@ -82,15 +82,11 @@ impl Placed {
         }
     }
 
-    /// Touches what belongs on a node while the thread prefers it. A preference, unlike a binding, finds memory elsewhere when
-    /// the node is full, instead of having the kernel end a process for want of it.
     fn touch_those_of(&self, node: NodeId) -> nodewise_sys::Result<()> {
-        let before = get_mempolicy()?;
-        set_mempolicy(&Policy::new(PolicyMode::Preferred, mask([node])))?;
-        let mut runs = self.plan.runs().filter(|(of, _)| *of == node);
-        let touched = runs.try_for_each(|(_, units)| self.memory.populate(self.bytes(units)));
-        set_mempolicy(&before)?;
-        touched
+        prefer(node, || {
+            let mut runs = self.plan.runs().filter(|(of, _)| *of == node);
+            runs.try_for_each(|(_, units)| self.memory.populate(self.bytes(units)))
+        })?
     }
 
     /// Tells the kernel, so that its balancing leaves the pages alone and those that it reclaims come back to their node.
@@ -185,6 +181,16 @@ impl Placed {
 
 fn mask(nodes: impl IntoIterator<Item = NodeId>) -> NodeMask {
     nodes.into_iter().map(|node| node.0).collect()
+}
+
+/// Does something while this thread prefers a node's memory. A preference, unlike a binding, finds memory elsewhere when the
+/// node is full, instead of having the kernel end a process for want of it.
+pub(crate) fn prefer<R>(node: NodeId, body: impl FnOnce() -> R) -> nodewise_sys::Result<R> {
+    let before = get_mempolicy()?;
+    set_mempolicy(&Policy::new(PolicyMode::Preferred, mask([node])))?;
+    let returned = body();
+    set_mempolicy(&before)?;
+    Ok(returned)
 }
 
 /// The nodes that this process may have memory on.

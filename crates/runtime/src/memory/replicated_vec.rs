@@ -5,8 +5,9 @@ use super::node_vec::NodeVec;
 use super::place::memory_nodes;
 use crate::error::Result;
 use crate::location::current_node;
+use crate::nearest::Nearest;
 use bytemuck::Pod;
-use nodewise_topology::{NodeId, Topology};
+use nodewise_topology::NodeId;
 use std::fmt;
 
 /// An array of which every node that this process may have memory on has a copy: for data that all read and few write.
@@ -14,8 +15,7 @@ use std::fmt;
 /// Reading never waits and goes to the local copy. Writing takes `&mut`, so that nobody reads meanwhile.
 pub struct ReplicatedVec<T> {
     copies: Vec<(NodeId, NodeVec<T>)>,
-    /// For each node's number, which copy is nearest.
-    nearest: Vec<usize>,
+    nearest: Nearest,
 }
 
 impl<T: Pod> ReplicatedVec<T> {
@@ -24,23 +24,14 @@ impl<T: Pod> ReplicatedVec<T> {
     /// # Errors
     /// As [`crate::NodeVecBuilder::build`], of any of the copies.
     pub fn new(values: &[T]) -> Result<Self> {
-        let topology = Topology::live()?;
         let mut copies = Vec::new();
         for node in memory_nodes()?.iter() {
             let mut copy = NodeVec::new(values.len(), Layout::On(node))?;
             copy.copy_from_slice(values);
             copies.push((node, copy));
         }
-        let numbers = topology.nodes().iter().map(|node| node.id.0 as usize + 1).max().unwrap_or(0);
-        let mut nearest = vec![0; numbers];
-        for from in topology.node_indices() {
-            let distance = |place: usize| {
-                let to = topology.index_of(copies[place].0)?;
-                Some(topology.distance(from, to))
-            };
-            let best = (0..copies.len()).min_by_key(|&place| (distance(place).unwrap_or(u32::MAX), place));
-            nearest[topology.id_of(from).0 as usize] = best.unwrap_or(0);
-        }
+        let nodes: Vec<NodeId> = copies.iter().map(|(node, _)| *node).collect();
+        let nearest = Nearest::among(&nodes)?;
         Ok(Self { copies, nearest })
     }
 
@@ -55,8 +46,7 @@ impl<T: Pod> ReplicatedVec<T> {
     #[inline]
     #[must_use]
     pub fn near(&self, node: NodeId) -> &[T] {
-        let place = self.nearest.get(node.0 as usize).copied().unwrap_or(0);
-        &self.copies[place].1
+        &self.copies[self.nearest.to(node)].1
     }
 
     /// The nodes that have a copy, ascending.

@@ -1,0 +1,414 @@
+//! One value, a copy on each node.
+//!
+//! Each node has the value twice, and all readers of all nodes use the same side of the two. A writer changes the side that nobody reads,
+//! on every node; turns all readers over to it with one store; waits until the old side's last reader has left; and changes that
+//! too. (The left-right technique of Ramalhete and Correia, with a pair for each node.)
+//!
+//! A reader counts itself in before it looks which side is read, and the writer looks at the counts after it has turned the side over.
+//! Both change the count with one atomic operation each, so one of them comes second and sees the other: either the
+//! writer sees the reader and waits, or the reader sees the new side and goes there.
+
+#![allow(unsafe_code)]
+
+use crate::error::{Error, Result};
+use crate::location::current_node;
+use crate::memory::{memory_nodes, prefer};
+use crate::nearest::Nearest;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Futex, Mutex, UnsafeCell, lock};
+use crossbeam_utils::CachePadded;
+use nodewise_topology::NodeId;
+use std::fmt;
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// A value that all read and few write: each node has copies of its own.
+///
+/// [`Replicated::read`] touches nothing but its node's copy, and a word that changes only with the value; it never waits.
+/// [`Replicated::update`] changes every copy and waits for readers that began before it. Reads and updates are linearizable: once
+/// one thread has seen a value, none sees an older one, on whatever node it runs.
+///
+/// The value is kept twice on each node that this process may have memory on. A copy is made by a thread that prefers memory of its node: what
+/// `T` allocates for it comes from there as far as the allocator asks the system for it.
+///
+/// ```
+/// let routes = nodewise_runtime::Replicated::new(vec!["a", "b"])?;
+/// assert_eq!(routes.read().len(), 2);
+/// routes.update(|routes| routes.push("c"));
+/// assert_eq!(routes.read()[2], "c");
+/// # Ok::<(), nodewise_runtime::Error>(())
+/// ```
+pub struct Replicated<T> {
+    /// The side that is read: 0 or 1.
+    side: CachePadded<AtomicUsize>,
+    copies: Box<[Box<Copies<T>>]>,
+    nearest: Option<Nearest>,
+    writer: Mutex<()>,
+}
+
+/// What a node has.
+struct Copies<T> {
+    sides: [Side<T>; 2],
+}
+
+struct Side<T> {
+    /// Twice the readers, and 1 while the writer waits for the last of them.
+    readers: CachePadded<AtomicUsize>,
+    /// Rung by the last reader.
+    bell: Futex,
+    value: CachePadded<UnsafeCell<T>>,
+}
+
+const READER: usize = 2;
+const WAITED_FOR: usize = 1;
+
+// SAFETY: values are shared as `&T` between threads, and dropped and changed by whichever thread has the `Replicated` or writes.
+unsafe impl<T: Send + Sync> Sync for Replicated<T> {}
+// SAFETY: a `Replicated` owns its values.
+unsafe impl<T: Send> Send for Replicated<T> {}
+
+/// The value, as it is until the guard is dropped.
+pub struct ReadGuard<'a, T> {
+    side: &'a Side<T>,
+}
+
+impl<T: Clone + Send + Sync> Replicated<T> {
+    /// Copies `value` to each node.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read. [`crate::ErrorKind::Memory`]: a container's filter refuses
+    /// memory policies.
+    ///
+    /// # Panics
+    /// With what `T::clone` panicked with.
+    pub fn new(value: T) -> Result<Self> {
+        let nodes: Vec<NodeId> = memory_nodes()?.iter().collect();
+        let nearest = Nearest::among(&nodes)?;
+        let original = &value;
+        let copies = std::thread::scope(|scope| {
+            let threads: Vec<_> = nodes
+                .iter()
+                .map(|&node| scope.spawn(move || prefer(node, || Box::new(Copies::of(original)))))
+                .collect();
+            let made =
+                threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            made.collect::<nodewise_sys::Result<Box<[_]>>>()
+        });
+        let copies =
+            copies.map_err(|error| Error::memory("cannot prefer a node's memory".to_owned(), error))?;
+        Ok(Self::with_copies(copies, Some(nearest)))
+    }
+
+    fn with_copies(copies: Box<[Box<Copies<T>>]>, nearest: Option<Nearest>) -> Self {
+        Self { side: CachePadded::new(AtomicUsize::new(0)), copies, nearest, writer: Mutex::new(()) }
+    }
+
+    /// The value; the copy nearest to the calling thread. Never waits; an [`update`](Self::update) waits until the guard is dropped, so a
+    /// thread that holds one must not update.
+    #[inline]
+    pub fn read(&self) -> ReadGuard<'_, T> {
+        let place = self.nearest.as_ref().map_or(0, |nearest| nearest.to(current_node()));
+        self.read_copy(place)
+    }
+
+    #[inline]
+    fn read_copy(&self, place: usize) -> ReadGuard<'_, T> {
+        let copies = &self.copies[place];
+        let mut at = self.side.load(Ordering::Relaxed);
+        loop {
+            let side = &copies.sides[at];
+            side.readers.fetch_add(READER, Ordering::AcqRel);
+            let now = self.side.load(Ordering::Acquire);
+            if now == at {
+                return ReadGuard { side };
+            }
+            // Turned over just now.
+            side.leave();
+            at = now;
+        }
+    }
+
+    /// Changes every copy. `change` is called for each, twice a node, and must do the same to each: it gets no say from outside that may
+    /// differ from call to call. Returns what it returned first. Updates are made one after the other.
+    ///
+    /// # Panics
+    /// With what `change` panicked with. The value is then as if nothing had been changed if it panicked the first time or on the first side,
+    /// and as if all had been if later.
+    pub fn update<R>(&self, mut change: impl FnMut(&mut T) -> R) -> R {
+        let _alone = lock(&self.writer);
+        let old = self.side.load(Ordering::Relaxed);
+        let new = 1 - old;
+        // Nobody reads the other side: the last update waited until its readers had left, and none has come since who saw it to be in use.
+        let first = self.change_side(new, old, &mut change);
+        self.side.store(new, Ordering::Release);
+        for copies in &self.copies {
+            copies.sides[old].wait_for_readers();
+        }
+        self.change_side(old, new, &mut change);
+        first
+    }
+
+    /// Takes the place of the value with another.
+    pub fn set(&self, value: &T) {
+        self.update(|copy| copy.clone_from(value));
+    }
+
+    /// Changes one side of all copies. If that panics, makes the side like the other again.
+    fn change_side<R>(&self, side: usize, other: usize, change: &mut impl FnMut(&mut T) -> R) -> R {
+        let mut first = None;
+        for copies in &self.copies {
+            let changed = copies.sides[side].value.with_mut(|value| {
+                // SAFETY: nobody reads this side, and we hold the writers' lock.
+                catch_unwind(AssertUnwindSafe(|| change(unsafe { &mut *value })))
+            });
+            match changed {
+                Ok(returned) => {
+                    first.get_or_insert(returned);
+                }
+                Err(panic) => {
+                    self.copy_side(other, side);
+                    resume_unwind(panic);
+                }
+            }
+        }
+        first.expect("there is a node with memory")
+    }
+
+    fn copy_side(&self, from: usize, to: usize) {
+        // Half copied it would be a value there never was.
+        let abort = AbortOnDrop;
+        for copies in &self.copies {
+            let [from, to] = [&copies.sides[from].value, &copies.sides[to].value];
+            from.with(|from| {
+                // SAFETY: readers share it with us, and nobody else writes: we hold the writers' lock.
+                let from = unsafe { &*from };
+                // SAFETY: nobody reads this side, and we hold the writers' lock.
+                to.with_mut(|to| unsafe { &mut *to }.clone_from(from));
+            });
+        }
+        std::mem::forget(abort);
+    }
+}
+
+/// A panic in the middle of putting things right ends the process.
+struct AbortOnDrop;
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
+impl<T: Clone> Copies<T> {
+    fn of(value: &T) -> Self {
+        Self { sides: [Side::new(value.clone()), Side::new(value.clone())] }
+    }
+}
+
+impl<T> Side<T> {
+    fn new(value: T) -> Self {
+        Self {
+            readers: CachePadded::new(AtomicUsize::new(0)),
+            bell: Futex::default(),
+            value: CachePadded::new(UnsafeCell::new(value)),
+        }
+    }
+
+    #[inline]
+    fn leave(&self) {
+        if self.readers.fetch_sub(READER, Ordering::AcqRel) == READER + WAITED_FOR {
+            self.bell.ring();
+        }
+    }
+
+    /// Waits until everybody has left who counted himself in before this call, or found the side in use.
+    fn wait_for_readers(&self) {
+        loop {
+            let rung = self.bell.get(Ordering::Acquire);
+            if self.readers.fetch_or(WAITED_FOR, Ordering::AcqRel) < READER {
+                break;
+            }
+            self.bell.wait(rung, None);
+        }
+        self.readers.fetch_and(!WAITED_FOR, Ordering::AcqRel);
+    }
+}
+
+impl<T> Deref for ReadGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: as long as this guard is counted among the side's readers the writer leaves the value alone.
+        self.side.value.with(|value| unsafe { &*value })
+    }
+}
+
+impl<T> Drop for ReadGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.side.leave();
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for ReadGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<T> fmt::Debug for Replicated<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replicated").field("copies", &self.copies.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    fn on_nodes<T: Clone + Send + Sync>(nodes: usize, value: &T) -> Replicated<T> {
+        Replicated::with_copies((0..nodes).map(|_| Box::new(Copies::of(value))).collect(), None)
+    }
+
+    #[test]
+    fn what_was_written_is_read_from_every_copy() {
+        let names = Replicated::new(vec!["a".to_owned()]).unwrap();
+        assert_eq!(
+            names.update(|names| {
+                names.push("b".to_owned());
+                names.len()
+            }),
+            2
+        );
+        assert_eq!(*names.read(), ["a", "b"]);
+        names.set(&vec![]);
+        assert!(names.read().is_empty());
+        let copied = on_nodes(3, &1);
+        copied.update(|value| *value += 1);
+        assert!((0..3).all(|place| *copied.read_copy(place) == 2));
+    }
+
+    #[test]
+    fn a_panic_leaves_all_copies_alike() {
+        let copied = on_nodes(3, &vec![1]);
+        for calls in 0..6 {
+            let before = copied.read_copy(0).len();
+            let mut left = calls;
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                copied.update(|value| {
+                    value.push(7);
+                    assert!(left > 0, "on order");
+                    left -= 1;
+                });
+            }));
+            assert!(panicked.is_err());
+            let expected = before + usize::from(calls >= 3);
+            for place in [0, 1, 2] {
+                assert_eq!(copied.read_copy(place).len(), expected, "{calls} calls, copy {place}");
+            }
+            copied.update(|value| value.truncate(expected));
+            assert_eq!(copied.read_copy(2).len(), expected);
+        }
+    }
+
+    /// The value counts updates, and both its halves must agree. Once anybody has seen a count, nobody may see a smaller one.
+    #[test]
+    fn histories_are_linearizable() {
+        let copied = on_nodes(2, &[0_u64; 2]);
+        let seen = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for writer in 0..2 {
+                let (copied, seen) = (&copied, &seen);
+                scope.spawn(move || {
+                    for _ in 0..20_000 {
+                        let mine = copied.update(|value| {
+                            *value = value.map(|half| half + 1);
+                            value[0]
+                        });
+                        assert!(copied.read_copy(writer)[0] >= mine, "one's own write");
+                        seen.fetch_max(mine, Ordering::SeqCst);
+                    }
+                });
+            }
+            for reader in 0..3 {
+                let (copied, seen) = (&copied, &seen);
+                scope.spawn(move || {
+                    while seen.load(Ordering::SeqCst) < 40_000 {
+                        let least = seen.load(Ordering::SeqCst);
+                        let value = *copied.read_copy(reader % 2);
+                        assert_eq!(value[0], value[1], "torn");
+                        assert!(value[0] >= least, "{} after {least}", value[0]);
+                        seen.fetch_max(value[0], Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        assert_eq!(copied.read_copy(0)[0], 40_000);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(preemptions);
+        builder.check(model);
+    }
+
+    fn on_nodes(nodes: usize) -> Arc<Replicated<usize>> {
+        Arc::new(Replicated::with_copies((0..nodes).map(|_| Box::new(Copies::of(&0))).collect(), None))
+    }
+
+    /// Loom finds a value that is read while it is changed by itself.
+    #[test]
+    fn a_value_is_never_changed_while_it_is_read() {
+        bounded(3, || {
+            let copied = on_nodes(1);
+            let reader = {
+                let copied = copied.clone();
+                thread::spawn(move || {
+                    let first = *copied.read_copy(0);
+                    let second = *copied.read_copy(0);
+                    assert!(first <= second && second <= 2, "{first}, then {second}");
+                })
+            };
+            copied.update(|value| *value += 1);
+            copied.update(|value| *value += 1);
+            reader.join().unwrap();
+            assert_eq!(*copied.read_copy(0), 2);
+        });
+    }
+
+    #[test]
+    fn what_one_node_has_seen_no_other_sees_undone() {
+        bounded(3, || {
+            let copied = on_nodes(2);
+            let seen = Arc::new(loom::sync::atomic::AtomicUsize::new(0));
+            let reader = {
+                let (copied, seen) = (copied.clone(), seen.clone());
+                thread::spawn(move || {
+                    let value = *copied.read_copy(1);
+                    seen.fetch_max(value, Ordering::AcqRel);
+                })
+            };
+            let writer = {
+                let copied = copied.clone();
+                thread::spawn(move || {
+                    copied.update(|value| *value += 1);
+                    assert_eq!(*copied.read_copy(0), 1, "one's own write");
+                })
+            };
+            let least = seen.load(Ordering::Acquire);
+            let value = *copied.read_copy(0);
+            assert!(value >= least, "{value} after {least}");
+            reader.join().unwrap();
+            writer.join().unwrap();
+        });
+    }
+}
