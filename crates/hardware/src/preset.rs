@@ -564,7 +564,7 @@ mod tests {
             unreachable.ends_with("node 3 cannot be reached from node 0: no links lead there"),
             "{unreachable}"
         );
-        assert!(refusal(&text.replace("service_ns = 10.9", "service_ns = -1")).contains("service_ns is -1"));
+        assert!(refusal(&text.replace("service_ns = 10.7", "service_ns = -1")).contains("service_ns is -1"));
         assert!(refusal(&text.replace("ways = 48", "ways = 0")).contains("llc has 0 ways"));
         assert!(refusal(&text.replace("ghz = 2.3", "ghz = \"fast\"")).starts_with("my.toml:"));
         assert!(refusal(&text.replace("count = 4", "count = 400")).contains("more than 15 nodes"));

@@ -50,6 +50,8 @@ pub struct SimMachine {
     pub(crate) costs: Costs,
     /// What kernel time and copies weigh: less than 1 where the run stands for one that goes over its data more often.
     pub(crate) once: f64,
+    /// Base pages that may yet be moved for the engine in this interval, and how many that are at its beginning.
+    pub(crate) movable: (u64, u64),
     /// Core and node of each thread.
     pub(crate) threads: Vec<(usize, usize)>,
     /// Time in the kernel of each thread.
@@ -118,6 +120,7 @@ impl SimMachine {
             topology: Topology::synthetic(preset.nodes.len(), cores_of_a_node, preset.nodes[0].memory_bytes),
             costs,
             once: 1.0,
+            movable: (u64::MAX, u64::MAX),
             threads: cores.iter().map(|&core| (core, nodes[core])).collect(),
             kernel_ps: vec![0; cores.len()],
             processes: vec![Process::new(Pid(1), mappings)],

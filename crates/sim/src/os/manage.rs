@@ -108,6 +108,7 @@ impl SimMachine {
         };
         let elsewhere: Vec<_> =
             targets.into_iter().filter(|&(page, to)| self.memory.home(page) != Some(to)).collect();
+        let elsewhere = self.within_budget(elsewhere, &mut outcome);
         let planned: u64 = elsewhere.iter().map(|&(page, _)| self.memory.together(page).len() as u64).sum();
         let moved = self.move_pages(thread, &elsewhere);
         outcome.planned += planned;
@@ -119,6 +120,31 @@ impl SimMachine {
     }
 }
 
+impl SimMachine {
+    /// As many of these pages as may still be moved in this interval; the others are put off.
+    fn within_budget(
+        &mut self,
+        mut targets: Vec<(usize, usize)>,
+        outcome: &mut Outcome,
+    ) -> Vec<(usize, usize)> {
+        let mut left = self.movable.0;
+        let fits = targets.iter().take_while(|&&(page, _)| {
+            let pages = self.memory.together(page).len() as u64;
+            let fits = pages <= left;
+            left = left.saturating_sub(pages);
+            fits
+        });
+        let late = targets.split_off(fits.count());
+        let pages = |targets: &[(usize, usize)]| -> u64 {
+            targets.iter().map(|&(page, _)| self.memory.together(page).len() as u64).sum()
+        };
+        outcome.deferred = pages(&late);
+        outcome.planned += outcome.deferred;
+        self.movable.0 = self.movable.0.saturating_sub(pages(&targets));
+        targets
+    }
+}
+
 impl Machine for SimMachine {
     type Error = Infallible;
 
@@ -127,6 +153,7 @@ impl Machine for SimMachine {
     }
 
     fn observe(&mut self) -> Result<Observation, Infallible> {
+        self.movable.0 = self.movable.1;
         let clocks = self.threads.iter().map(|&(core, _)| self.hardware.clock(core));
         let end_ps = clocks.max().unwrap_or(0).max(self.last.0 + 1000) / 1000 * 1000;
         let duration_ns = (end_ps - self.last.0) / 1000;

@@ -340,6 +340,8 @@ struct Clockwork {
 
 /// Between two decisions of the engine, as in Carrefour.
 const INTERVAL_MS: f64 = 1000.0;
+/// Pages that are moved in an interval, at most: Carrefour's module knows no more of them (`carrefour-module`, its table of pages).
+const MOST_PAGES: f64 = 30_000.0;
 /// DRAM accesses of a thread for each sample, when eager: in Carrefour's 65 528 cycles there are some 230 (Streamcluster and PCA in the
 /// article's table, 2.5 to 4.9 misses in 1000 cycles), and two of five operations that its sampling tags touch memory (estimate).
 const ACCURATE_EVERY: f64 = 600.0;
@@ -352,6 +354,7 @@ impl Clockwork {
         match policy {
             Policy::Carrefour => {
                 machine.replication = true;
+                machine.movable = [(MOST_PAGES * settings.size_scale).max(1.0) as u64; 2].into();
                 machine.sampler.cost_ps = (settings.costs.sample_ns as f64 * 1000.0 * machine.once) as u64;
                 machine.sampler.accurate_every = (ACCURATE_EVERY * machine.once).max(1.0) as u32;
                 let Ok(()) = machine.set_sampling(SamplingRate::Accurate);
