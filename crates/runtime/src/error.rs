@@ -31,6 +31,8 @@ pub enum ErrorKind {
     Memory,
     /// Pages found no room on their node.
     NodeFull,
+    /// There is no such device, or nobody knows where it is.
+    Device,
 }
 
 impl Error {
@@ -48,6 +50,10 @@ impl Error {
     pub(crate) fn nowhere() -> Self {
         let what = "none of the nodes asked for has a CPU that this thread may use".to_owned();
         Self { kind: ErrorKind::NoWorkers, what, source: None }
+    }
+
+    pub(crate) fn device(what: String) -> Self {
+        Self { kind: ErrorKind::Device, what, source: None }
     }
 
     pub(crate) fn layout(what: String) -> Self {

@@ -7,6 +7,7 @@
 //! - [`NodePool`]: tasks, scopes and loops, on the node where they belong first.
 //! - [`NodeVec`] and [`ReplicatedVec`]: arrays whose pages lie as a [`Layout`] says.
 //! - [`Replicated`]: a value that all read and few write, with copies on each node.
+//! - [`nodes_near`] and [`bind_thread`]: threads, pools and memory near a device.
 //!
 //! The ideas are those of Fedor Pikus's talk 'Nearly Unfathomable Morass of Arcana': state for each node instead of
 //! shared state, encapsulated where nobody has to think of it.
@@ -15,6 +16,7 @@
 #![deny(unsafe_code)]
 
 mod allowance;
+mod device;
 mod error;
 mod job;
 mod location;
@@ -32,6 +34,7 @@ mod task_counter;
 mod worker;
 
 pub use allowance::{Allowance, AllowedNode};
+pub use device::{bind_thread, nodes_near};
 pub use error::{Error, ErrorKind, Result};
 pub use job::{Scope, Task};
 pub use location::{current_cpu, current_node, refresh};
