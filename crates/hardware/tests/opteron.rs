@@ -97,7 +97,7 @@ fn latencies_and_link_use_of_the_article_come_out() {
     for column in &COLUMNS {
         let (latency, link_use, ipc) = measure(column);
         let seen = format!("{}: {latency:.0} cycles, link use {link_use:.2}, IPC {ipc:.2}", column.name);
-        // PCA's misses under first-touch come in bursts, which an even stream lacks: 513 cycles.
+        // PCA's misses under first-touch come in bursts, which an even stream lacks.
         if column.name != "PCA first-touch" {
             assert!((latency / column.latency_cycles - 1.0).abs() < 0.15, "{seen}");
         }
