@@ -1,3 +1,470 @@
-//! The runtime beside rayon and std.
+//! The runtime beside rayon and std in one run.
+//!
+//! `cargo bench -p nodewise-runtime --bench compare` prints one table, `-- --json` the same as JSON; `-- NAME` only the contests
+//! with that in their names. All contenders of a contest take turns, in changing order, so that what else the machine does hurts them alike; a figure is
+//! the median of the turns. Pools have as many workers as each other.
+#![forbid(unsafe_code)]
 
-fn main() {}
+use nodewise_runtime::{NodeCounter, NodePool, TaskCounter, current_node};
+use nodewise_sys::{Clock, clock_ns, getcpu, sched_getcpu};
+use rayon::prelude::*;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+/// How long a contest goes on.
+const CONTEST: Duration = Duration::from_millis(1500);
+/// Between turns: the last contender's workers fall asleep.
+const SETTLE: Duration = Duration::from_micros(200);
+/// Turns of each contender at least and at most, after one that does not count. Short turns and many: most then fall between what
+/// other programs do.
+const TURNS_LEAST: usize = 15;
+const TURNS_MOST: usize = 1001;
+
+struct Contender<'a> {
+    name: &'static str,
+    /// How many operations one turn makes.
+    operations: u64,
+    /// Takes one turn; a turn's time is measured around it unless it gives its own, in nanoseconds for all operations.
+    turn: Box<dyn FnMut() -> Option<u64> + 'a>,
+}
+
+struct Contest<'a> {
+    name: &'static str,
+    operation: &'static str,
+    contenders: Vec<Contender<'a>>,
+}
+
+fn plain<'a>(name: &'static str, operations: u64, mut turn: impl FnMut() + 'a) -> Contender<'a> {
+    let turn = move || {
+        turn();
+        None
+    };
+    Contender { name, operations, turn: Box::new(turn) }
+}
+
+fn timed<'a>(name: &'static str, operations: u64, turn: impl FnMut() -> u64 + 'a) -> Contender<'a> {
+    let mut turn = turn;
+    Contender { name, operations, turn: Box::new(move || Some(turn())) }
+}
+
+/// The median of each contender's nanoseconds an operation.
+fn run(contest: &mut Contest<'_>) -> Vec<f64> {
+    let mut turns: Vec<Vec<f64>> = contest.contenders.iter().map(|_| Vec::new()).collect();
+    let end = Instant::now() + CONTEST;
+    for turn in 0..=TURNS_MOST {
+        if turn > TURNS_LEAST && Instant::now() > end {
+            break;
+        }
+        // Who comes after whom matters: in which state the CPUs are, and where the scheduler has the threads.
+        let len = turns.len();
+        let mut order: Vec<usize> = (0..len).map(|place| (place + turn / 2) % len).collect();
+        if turn % 2 == 1 {
+            order.reverse();
+        }
+        for index in order {
+            let (contender, turns) = (&mut contest.contenders[index], &mut turns[index]);
+            std::thread::sleep(SETTLE);
+            let begin = Instant::now();
+            let own = (contender.turn)();
+            let ns = own.unwrap_or_else(|| begin.elapsed().as_nanos() as u64);
+            if turn > 0 {
+                turns.push(ns as f64 / contender.operations as f64);
+            }
+        }
+    }
+    turns.iter_mut().map(|turns| median(turns)).collect()
+}
+
+fn median(numbers: &mut [f64]) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers[numbers.len() / 2]
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let json = arguments.iter().any(|argument| argument == "--json");
+    let wanted: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with("--")).collect();
+    let pool = NodePool::new().expect("this machine has a node");
+    let workers = pool.workers();
+    let rayon = rayon_pool(workers);
+    let mut rows = Vec::new();
+    if !json {
+        let nodes = pool.nodes().count();
+        println!(
+            "{workers} workers on {nodes} node(s); medians of at least {TURNS_LEAST} turns, taken in turn\n"
+        );
+        println!("{:<28} {:<24} {:>12}  {:>10}", "", "", "ns each", "to best other");
+    }
+    for mut contest in contests(&pool, &rayon, workers) {
+        if !wanted.is_empty() && !wanted.iter().any(|wanted| contest.name.contains(*wanted)) {
+            continue;
+        }
+        let medians = run(&mut contest);
+        let others = medians[1..].iter().copied().fold(f64::INFINITY, f64::min);
+        for (index, (contender, ns)) in contest.contenders.iter().zip(&medians).enumerate() {
+            let ratio = (index == 0).then_some(ns / others);
+            if json {
+                rows.push(serde_json::json!({
+                    "contest": contest.name, "operation": contest.operation, "contender": contender.name,
+                    "ns_each": ns, "ratio_to_best_other": ratio,
+                }));
+            } else {
+                let ratio = ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
+                let name = if index == 0 { contest.name } else { "" };
+                println!("{name:<28} {:<24} {ns:>12.2}  {ratio:>10}", contender.name);
+            }
+        }
+    }
+    drop((pool, rayon));
+    if wanted.is_empty() {
+        for (name, idle) in idle_cpu(workers) {
+            if json {
+                rows.push(
+                    serde_json::json!({ "contest": "idle CPU", "contender": name, "cpu_per_mille": idle }),
+                );
+            } else {
+                println!("{:<28} {name:<24} {idle:>9.2} thousandths of a CPU", "idle CPU");
+            }
+        }
+    }
+    if json {
+        println!("{}", serde_json::to_string_pretty(&rows).expect("numbers and names"));
+    }
+}
+
+/// Has the compiler make it.
+fn use_up<T>(thing: T) {
+    black_box(thing);
+}
+
+fn rayon_pool(workers: usize) -> rayon::ThreadPool {
+    rayon::ThreadPoolBuilder::new().num_threads(workers).build().expect("threads can be started")
+}
+
+thread_local! {
+    /// Atomic so that the compiler makes every addition, in memory; a load and a store, since no other thread looks.
+    static COUNT: AtomicU64 = const { AtomicU64::new(0) };
+}
+
+#[inline]
+fn add_to_thread_local() {
+    COUNT.with(|count| count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed));
+}
+
+/// Some work of about a microsecond.
+#[inline]
+fn microsecond(rounds: u64) {
+    let mut state = 1_u64;
+    for _ in 0..rounds {
+        state = black_box(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+    }
+}
+
+/// How many rounds that is: the quickest of some tries, so that other programs do not shorten it.
+fn rounds_a_microsecond() -> u64 {
+    const ROUNDS: u64 = 100_000;
+    let took = || {
+        let begin = Instant::now();
+        microsecond(ROUNDS);
+        begin.elapsed().as_nanos().max(1) as u64
+    };
+    let ns = (0..20).map(|_| took()).min().unwrap_or(1);
+    (ROUNDS * 1000 / ns).max(1)
+}
+
+/// Ours first, in each.
+fn contests<'a>(pool: &'a NodePool, rayon: &'a rayon::ThreadPool, workers: usize) -> Vec<Contest<'a>> {
+    let mut contests = small_things();
+    contests.extend(tasks(pool, rayon));
+    contests.extend(loops(pool, rayon, workers));
+    contests.extend(nesting(pool, rayon));
+    contests.extend(from_outside(pool, rayon));
+    contests
+}
+
+fn small_things<'a>() -> Vec<Contest<'a>> {
+    const N: u64 = 200_000;
+    let counter = Arc::new(NodeCounter::new());
+    let atomic = Arc::new(AtomicU64::new(0));
+    let (other_counter, other_atomic) = (counter.clone(), atomic.clone());
+    vec![
+        Contest {
+            name: "current_node",
+            operation: "call",
+            contenders: vec![
+                plain("nodewise", N, || (0..N).for_each(|_| use_up(current_node()))),
+                plain("sched_getcpu", N, || (0..N).for_each(|_| use_up(sched_getcpu()))),
+                plain("getcpu system call", N / 20, || (0..N / 20).for_each(|_| use_up(getcpu()))),
+            ],
+        },
+        Contest {
+            name: "count, one thread",
+            operation: "addition",
+            contenders: vec![
+                plain("NodeCounter", N, move || (0..N).for_each(|_| counter.add(1))),
+                plain("thread-local", N, || {
+                    (0..N).for_each(|_| add_to_thread_local());
+                }),
+                plain("AtomicU64", N, move || {
+                    (0..N).for_each(|_| {
+                        atomic.fetch_add(1, Ordering::Relaxed);
+                    });
+                }),
+            ],
+        },
+        Contest {
+            name: "count, two threads",
+            operation: "addition of each thread",
+            contenders: vec![
+                plain("NodeCounter", N, move || {
+                    on_two_threads(|| (0..N).for_each(|_| other_counter.add(1)));
+                }),
+                plain("thread-local", N, || {
+                    on_two_threads(|| {
+                        (0..N).for_each(|_| add_to_thread_local());
+                    });
+                }),
+                plain("AtomicU64", N, move || {
+                    on_two_threads(|| {
+                        (0..N).for_each(|_| {
+                            other_atomic.fetch_add(1, Ordering::Relaxed);
+                        });
+                    });
+                }),
+            ],
+        },
+    ]
+}
+
+fn on_two_threads(body: impl Fn() + Sync) {
+    std::thread::scope(|scope| {
+        scope.spawn(&body);
+        scope.spawn(&body);
+    });
+}
+
+fn tasks<'a>(pool: &'a NodePool, rayon: &'a rayon::ThreadPool) -> Vec<Contest<'a>> {
+    const N: u64 = 5_000;
+    /// Starting a thread for each task takes longer.
+    const THREADS: u64 = 20;
+    let rounds = rounds_a_microsecond();
+    let of = |name, operation, work: fn(u64)| Contest {
+        name,
+        operation,
+        contenders: vec![
+            plain("nodewise scope", N, move || {
+                pool.scope(|scope| (0..N).for_each(|_| scope.spawn(move |_| work(rounds))));
+            }),
+            plain("rayon scope", N, move || {
+                rayon.scope(|scope| (0..N).for_each(|_| scope.spawn(move |_| work(rounds))));
+            }),
+            plain("std thread each", THREADS, move || {
+                std::thread::scope(|scope| {
+                    for _ in 0..THREADS {
+                        scope.spawn(move || work(rounds));
+                    }
+                });
+            }),
+        ],
+    };
+    vec![of("empty tasks", "task", |_| ()), of("1 us tasks", "task", microsecond)]
+}
+
+#[inline]
+fn square(i: usize) -> u64 {
+    (i as u64).wrapping_mul(i as u64) ^ (i as u64 >> 3)
+}
+
+/// The range's parts for so many threads.
+fn parts(len: usize, threads: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    (0..threads).map(move |thread| len * thread / threads..len * (thread + 1) / threads)
+}
+
+fn loops<'a>(pool: &'a NodePool, rayon: &'a rayon::ThreadPool, threads: usize) -> Vec<Contest<'a>> {
+    let each = |name, len: usize| Contest {
+        name,
+        operation: "element",
+        contenders: vec![
+            plain("nodewise parallel_for", len as u64, move || pool.parallel_for(0..len, use_up)),
+            plain("rayon par_iter", len as u64, move || {
+                rayon.install(|| (0..len).into_par_iter().for_each(use_up));
+            }),
+            plain("std threads", len as u64, move || {
+                std::thread::scope(|scope| {
+                    for part in parts(len, threads) {
+                        scope.spawn(move || part.for_each(use_up));
+                    }
+                });
+            }),
+        ],
+    };
+    let reduce = |name, len: usize| Contest {
+        name,
+        operation: "element",
+        contenders: vec![
+            plain("nodewise parallel_reduce", len as u64, move || {
+                let add = |sum: u64, i| sum.wrapping_add(square(i));
+                black_box(pool.parallel_reduce(0..len, || 0, add, u64::wrapping_add));
+            }),
+            plain("rayon fold, reduce", len as u64, move || {
+                let add = |sum: u64, i| sum.wrapping_add(square(i));
+                let sum = || (0..len).into_par_iter().fold(|| 0, add).reduce(|| 0, u64::wrapping_add);
+                black_box(rayon.install(sum));
+            }),
+            plain("std threads", len as u64, move || {
+                std::thread::scope(|scope| {
+                    let sum =
+                        |part: std::ops::Range<usize>| part.fold(0_u64, |sum, i| sum.wrapping_add(square(i)));
+                    let threads: Vec<_> =
+                        parts(len, threads).map(|part| scope.spawn(move || sum(part))).collect();
+                    let sums = threads.into_iter().map(|thread| thread.join().unwrap_or(0));
+                    black_box(sums.fold(0, u64::wrapping_add));
+                });
+            }),
+        ],
+    };
+    vec![
+        each("parallel_for, 1e6", 1_000_000),
+        each("parallel_for, 1e8", 100_000_000),
+        reduce("reduce, 1e6", 1_000_000),
+        reduce("reduce, 1e8", 100_000_000),
+    ]
+}
+
+fn nesting<'a>(pool: &'a NodePool, rayon: &'a rayon::ThreadPool) -> Vec<Contest<'a>> {
+    const FIB: u64 = 18;
+    /// How often fib(18) divides.
+    const JOINS: u64 = 4_180;
+    const OUTER: usize = 100;
+    const INNER: usize = 1000;
+    const ELEMENTS: u64 = (OUTER * INNER) as u64;
+    fn nodewise_fib(pool: &NodePool, n: u64) -> u64 {
+        if n < 2 {
+            return n;
+        }
+        let (a, b) = pool.join(|| nodewise_fib(pool, n - 1), || nodewise_fib(pool, n - 2));
+        a + b
+    }
+    fn rayon_fib(n: u64) -> u64 {
+        if n < 2 {
+            return n;
+        }
+        let (a, b) = rayon::join(|| rayon_fib(n - 1), || rayon_fib(n - 2));
+        a + b
+    }
+    vec![
+        Contest {
+            name: "nested joins",
+            operation: "join",
+            contenders: vec![
+                plain("nodewise join", JOINS, move || {
+                    black_box(pool.scope(|_| nodewise_fib(pool, FIB)));
+                }),
+                plain("rayon join", JOINS, move || {
+                    black_box(rayon.install(|| rayon_fib(FIB)));
+                }),
+            ],
+        },
+        Contest {
+            name: "nested loops",
+            operation: "element",
+            contenders: vec![
+                plain("nodewise parallel_for", ELEMENTS, move || {
+                    pool.parallel_for(0..OUTER, |_| pool.parallel_for(0..INNER, use_up));
+                }),
+                plain("rayon par_iter", ELEMENTS, move || {
+                    rayon.install(|| {
+                        (0..OUTER).into_par_iter().for_each(|_| {
+                            (0..INNER).into_par_iter().for_each(use_up);
+                        });
+                    });
+                }),
+            ],
+        },
+    ]
+}
+
+fn from_outside<'a>(pool: &'a NodePool, rayon: &'a rayon::ThreadPool) -> Vec<Contest<'a>> {
+    const N: u64 = 2_000;
+    const WAKES: u64 = 11;
+    /// Long enough for all workers to be asleep.
+    const REST: Duration = Duration::from_millis(1);
+    let (ours, theirs) = (Arc::new(TaskCounter::new()), Arc::new(TaskCounter::new()));
+    let median_of_wakes = |wake: &mut dyn FnMut()| {
+        let mut times: Vec<f64> = (0..WAKES)
+            .map(|_| {
+                std::thread::sleep(REST);
+                let begin = Instant::now();
+                wake();
+                begin.elapsed().as_nanos() as f64
+            })
+            .collect();
+        median(&mut times) as u64
+    };
+    let (ask, asked) = sync_channel::<()>(1);
+    let (answer, answered) = sync_channel::<()>(1);
+    std::thread::spawn(move || {
+        while asked.recv().is_ok() {
+            let _ = answer.send(());
+        }
+    });
+    vec![
+        Contest {
+            name: "tasks from outside",
+            operation: "task",
+            contenders: vec![
+                plain("nodewise spawn", N, move || {
+                    ours.submit(N);
+                    for _ in 0..N {
+                        let done = ours.clone();
+                        drop(pool.spawn(move || done.done(1)));
+                    }
+                    ours.wait();
+                }),
+                plain("rayon spawn", N, move || {
+                    theirs.submit(N);
+                    for _ in 0..N {
+                        let done = theirs.clone();
+                        rayon.spawn(move || done.done(1));
+                    }
+                    theirs.wait();
+                }),
+            ],
+        },
+        Contest {
+            name: "wake-up and back",
+            operation: "round trip to a sleeping worker",
+            contenders: vec![
+                timed("nodewise scope", 1, move || median_of_wakes(&mut || pool.scope(|_| ()))),
+                timed("rayon install", 1, move || median_of_wakes(&mut || rayon.install(|| ()))),
+                timed("std channel", 1, move || {
+                    median_of_wakes(&mut || {
+                        let _ = ask.send(());
+                        let _ = answered.recv();
+                    })
+                }),
+            ],
+        },
+    ]
+}
+
+/// Thousandths of a CPU that a pool with nothing to do uses, over a second.
+fn idle_cpu(workers: usize) -> Vec<(&'static str, f64)> {
+    let cpu = || clock_ns(Clock::ProcessCpu).unwrap_or(0);
+    let measure = || {
+        std::thread::sleep(Duration::from_millis(100));
+        let (begin, cpu_begin) = (Instant::now(), cpu());
+        std::thread::sleep(Duration::from_secs(1));
+        (cpu() - cpu_begin) as f64 * 1000.0 / begin.elapsed().as_nanos() as f64
+    };
+    let pool = NodePool::new().expect("this machine has a node");
+    pool.parallel_for(0..1000, use_up);
+    let ours = measure();
+    drop(pool);
+    let rayon = rayon_pool(workers);
+    rayon.install(|| (0..1000).into_par_iter().for_each(use_up));
+    vec![("nodewise", ours), ("rayon", measure())]
+}

@@ -98,7 +98,7 @@ pub(crate) struct PoolNode {
 /// What others see of a worker.
 pub(crate) struct WorkerPlace {
     pub(crate) stealer: Stealer<Job>,
-    pub(crate) counts: CachePadded<Counts>,
+    pub(crate) counts: Arc<CachePadded<Counts>>,
 }
 
 impl NodePool {
@@ -361,8 +361,7 @@ impl Shared {
                 bound: Injector::new(),
             }
         };
-        let place =
-            |deque: &Deque<Job>| WorkerPlace { stealer: deque.stealer(), counts: CachePadded::default() };
+        let place = |deque: &Deque<Job>| WorkerPlace { stealer: deque.stealer(), counts: Arc::default() };
         Self {
             nodes: allowance.nodes().iter().zip(workers).enumerate().map(node).collect(),
             workers: deques.iter().map(place).collect(),

@@ -16,6 +16,8 @@ const BELL: u64 = 1 << 63;
 #[derive(Debug)]
 pub(crate) struct Tally {
     nodes: Box<[Node]>,
+    /// Submitted by the one thread that may do so without a locked instruction.
+    submitted_alone: CachePadded<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
@@ -31,12 +33,21 @@ pub(crate) struct Alarms(Box<[u64]>);
 
 impl Tally {
     pub(crate) fn new(nodes: usize) -> (Self, Alarms) {
-        let tally = Self { nodes: (0..nodes).map(|_| Node::default()).collect() };
+        let tally = Self {
+            nodes: (0..nodes).map(|_| Node::default()).collect(),
+            submitted_alone: CachePadded::default(),
+        };
         (tally, Alarms(vec![0; nodes].into()))
     }
 
     pub(crate) fn submit(&self, node: usize, tasks: u64) {
         self.nodes[node].submitted.fetch_add(tasks, Ordering::Relaxed);
+    }
+
+    /// As [`Tally::submit`], for one and the same thread.
+    pub(crate) fn submit_alone(&self, tasks: u64) {
+        let before = self.submitted_alone.load(Ordering::Relaxed);
+        self.submitted_alone.store(before + tasks, Ordering::Relaxed);
     }
 
     /// Where a node counts what it has done; [`count_done`] does.
@@ -55,7 +66,8 @@ impl Tally {
     /// The done ones must have been counted before: a task is submitted before it is done, so that this is never less than what was
     /// left when the counting ended.
     fn left_of(&self, done: u64) -> u64 {
-        let submitted: u64 = self.nodes.iter().map(|node| node.submitted.load(Ordering::Acquire)).sum();
+        let by_nodes = self.nodes.iter().map(|node| node.submitted.load(Ordering::Acquire));
+        let submitted = by_nodes.sum::<u64>() + self.submitted_alone.load(Ordering::Acquire);
         submitted.checked_sub(done).expect("more tasks were done than were submitted")
     }
 

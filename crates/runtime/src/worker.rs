@@ -3,6 +3,7 @@
 use crate::job::{Job, as_worker};
 use crate::pool::Shared;
 use crossbeam_deque::{Steal, Worker as Deque};
+use crossbeam_utils::CachePadded;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +26,7 @@ pub(crate) struct Worker {
     /// Among the pool's nodes.
     pub(crate) node: usize,
     deque: Deque<Job>,
+    counts: Arc<CachePadded<Counts>>,
     random: Cell<u64>,
 }
 
@@ -41,16 +43,16 @@ fn increment(count: &AtomicU64) {
     count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// How often a worker looks for work in vain before it sleeps: first with pauses, which cost other threads nothing, then letting others
-/// have the CPU.
-const PAUSES: usize = 8;
-const ROUNDS: usize = 32;
+/// How often a worker looks for work in vain before it sleeps, yielding after each time: who waits for this worker's last task may have been
+/// woken on this very CPU. Rayon's number; with less, workers of finely divided work sleep and are woken all the time.
+const ROUNDS: u32 = 32;
 
 impl Worker {
     pub(crate) fn new(shared: Arc<Shared>, index: usize, node: usize, deque: Deque<Job>) -> Self {
         // Anything but 0, and not the same for two.
         let random = Cell::new((index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        Self { shared, index, node, deque, random }
+        let counts = shared.workers[index].counts.clone();
+        Self { shared, index, node, deque, counts, random }
     }
 
     /// The life of a worker.
@@ -79,11 +81,7 @@ impl Worker {
 
     #[inline]
     pub(crate) fn count_run(&self) {
-        increment(&self.counts().run);
-    }
-
-    fn counts(&self) -> &Counts {
-        &self.shared.workers[self.index].counts
+        increment(&self.counts.run);
     }
 
     /// Works until it has happened, sleeping while there is nothing to do.
@@ -100,17 +98,13 @@ impl Worker {
         let sleep = &self.shared.sleep;
         sleep.start_search();
         loop {
-            for round in 0..ROUNDS {
+            for _ in 0..ROUNDS {
                 let job = if event.over() { Some(None) } else { self.find().map(Some) };
                 if let Some(job) = job {
                     sleep.end_search(self.node, || self.sees_work());
                     return job;
                 }
-                if round < PAUSES {
-                    (0..1 << round).for_each(|_| std::hint::spin_loop());
-                } else {
-                    std::thread::yield_now();
-                }
+                std::thread::yield_now();
             }
             sleep.sleep(self.index, || event.over_before_sleep() || self.sees_work());
         }
@@ -134,7 +128,7 @@ impl Worker {
             }
         }
         let job = self.steal_from(self.node)?;
-        increment(&self.counts().stolen_inside);
+        increment(&self.counts.stolen_inside);
         Some(job)
     }
 
@@ -143,7 +137,7 @@ impl Worker {
             let node = &self.shared.nodes[other];
             let job = if node.injector.is_empty() { None } else { insist(|| node.injector.steal()) };
             if let Some(job) = job.or_else(|| self.steal_from(other)) {
-                increment(&self.counts().stolen_across);
+                increment(&self.counts.stolen_across);
                 return Some(job);
             }
         }

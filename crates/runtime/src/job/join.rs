@@ -57,6 +57,7 @@ impl Event for Arc<RemoteLatch> {
 impl Worker {
     /// Runs both, `b` on another worker if one comes for it; `b` is told whether that was so. If one panics, so does this, after the
     /// other has ended, or was taken back unrun.
+    #[inline]
     pub(crate) fn join<RA, RB: Send>(
         &self,
         a: impl FnOnce(&Worker) -> RA,
@@ -71,16 +72,9 @@ impl Worker {
         self.push(job);
         let anchored = Anchored;
         let a = catch_unwind(AssertUnwindSafe(|| a(self)));
-        let taken_back = loop {
-            if (&stack.signal).over() {
-                break false;
-            }
-            match self.pop() {
-                Some(job) if std::ptr::eq(job.data, mine) => break true,
-                // `a` left work behind.
-                Some(job) => self.run(job),
-                None => self.run_until(&mut &stack.signal),
-            }
+        let taken_back = match self.pop() {
+            Some(job) if std::ptr::eq(job.data, mine) => true,
+            other => self.take_back_or_wait(mine, &stack.signal, other),
         };
         std::mem::forget(anchored);
         let a = a.unwrap_or_else(|panic| resume_unwind(panic));
@@ -94,8 +88,32 @@ impl Worker {
     }
 }
 
+impl Worker {
+    /// Works until the job was taken back from this worker's queue (true) or was run elsewhere (false).
+    #[cold]
+    fn take_back_or_wait(&self, job: *const (), mut latch: &Latch, mut popped: Option<Job>) -> bool {
+        loop {
+            match popped {
+                Some(mine) if std::ptr::eq(mine.data, job) => return true,
+                // The first of the two left work behind.
+                Some(other) => self.run(other),
+                // Whoever took the job took all that was queued before it.
+                None => {
+                    self.run_until(&mut latch);
+                    return false;
+                }
+            }
+            if latch.over() {
+                return false;
+            }
+            popped = self.pop();
+        }
+    }
+}
+
 impl Shared {
     /// Runs `op` on a worker of this pool: here if this thread is one, else on one near to it, while this thread waits.
+    #[inline]
     pub(crate) fn in_worker<R: Send>(self: &Arc<Self>, op: impl FnOnce(&Worker) -> R + Send) -> R {
         with_current(|current| match current {
             Some(worker) if Arc::ptr_eq(&worker.shared, self) => op(worker),

@@ -70,11 +70,17 @@ impl<'scope> Scope<'scope> {
     pub fn spawn(&self, task: impl FnOnce(&Self) + Send + 'scope) {
         with_current(|current| match current {
             Some(worker) if Arc::ptr_eq(&worker.shared, &self.shared) => {
-                worker.push(self.job(worker.node, task));
+                if worker.index == self.owner {
+                    self.tally.submit_alone(1);
+                } else {
+                    self.tally.submit(worker.node, 1);
+                }
+                worker.push(self.submitted(|scope, _| task(scope)));
             }
             _ => {
                 let node = self.shared.near();
-                self.shared.inject(node, self.job(node, task));
+                self.tally.submit(node, 1);
+                self.shared.inject(node, self.submitted(|scope, _| task(scope)));
             }
         });
     }
@@ -85,13 +91,15 @@ impl<'scope> Scope<'scope> {
     /// [`crate::ErrorKind::NoWorkers`]: the pool has none on this node; the task is dropped.
     pub fn spawn_on(&self, node: NodeId, task: impl FnOnce(&Self) + Send + 'scope) -> Result<()> {
         let node = self.shared.index_of(node)?;
-        self.shared.inject_bound(node, self.job(node, task));
+        self.tally.submit(node, 1);
+        self.shared.inject_bound(node, self.submitted(|scope, _| task(scope)));
         Ok(())
     }
 
     /// Spawns a task on a node of the pool by its index there; others may take it.
     pub(crate) fn spawn_at(&self, node: usize, task: impl FnOnce(&Worker) + Send + 'scope) {
-        self.shared.inject(node, self.job_of(node, |_, worker| task(worker)));
+        self.tally.submit(node, 1);
+        self.shared.inject(node, self.submitted(|_, worker| task(worker)));
     }
 
     /// Has the tasks that have not begun be dropped instead of run. Those that run may ask [`Scope::is_cancelled`].
@@ -105,12 +113,8 @@ impl<'scope> Scope<'scope> {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    fn job(&self, node: usize, task: impl FnOnce(&Self) + Send + 'scope) -> Job {
-        self.job_of(node, |scope, _| task(scope))
-    }
-
-    fn job_of(&self, node: usize, task: impl FnOnce(&Self, &Worker) + Send + 'scope) -> Job {
-        self.tally.submit(node, 1);
+    /// The job of a task that was counted as submitted.
+    fn submitted(&self, task: impl FnOnce(&Self, &Worker) + Send + 'scope) -> Job {
         let scope = Outlives(self);
         let job = move |worker: &Worker| {
             // SAFETY: the scope waits for this task, until it is counted as done below.
