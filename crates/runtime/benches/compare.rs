@@ -335,9 +335,9 @@ fn loops<'a>(pool: &'a NodePool, rayon: &'a rayon::ThreadPool, threads: usize) -
 }
 
 fn nesting<'a>(pool: &'a NodePool, rayon: &'a rayon::ThreadPool) -> Vec<Contest<'a>> {
-    const FIB: u64 = 18;
-    /// How often fib(18) divides.
-    const JOINS: u64 = 4_180;
+    const FIB: u64 = 22;
+    /// How often fib(22) divides.
+    const JOINS: u64 = 28_656;
     const OUTER: usize = 100;
     const INNER: usize = 1000;
     const ELEMENTS: u64 = (OUTER * INNER) as u64;

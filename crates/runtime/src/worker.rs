@@ -43,9 +43,12 @@ fn increment(count: &AtomicU64) {
     count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// How often a worker looks for work in vain before it sleeps, yielding after each time: who waits for this worker's last task may have been
-/// woken on this very CPU. Rayon's number; with less, workers of finely divided work sleep and are woken all the time.
-const ROUNDS: u32 = 32;
+/// How often a worker looks for work in vain before it sleeps: first with pauses of 1, 2, 4 ... processor hints in between, some
+/// microseconds in all, then yielding, since who waits for this worker's last task may have been woken on this very CPU. Yielding is kept
+/// short: where other programs want the CPU, a thread that has yielded waits for their time to end, and one that sleeps runs as soon
+/// as it is woken.
+const PAUSES: u32 = 8;
+const YIELDS: u32 = 4;
 
 impl Worker {
     pub(crate) fn new(shared: Arc<Shared>, index: usize, node: usize, deque: Deque<Job>) -> Self {
@@ -98,13 +101,17 @@ impl Worker {
         let sleep = &self.shared.sleep;
         sleep.start_search();
         loop {
-            for _ in 0..ROUNDS {
+            for round in 0..PAUSES + YIELDS {
                 let job = if event.over() { Some(None) } else { self.find().map(Some) };
                 if let Some(job) = job {
                     sleep.end_search(self.node, || self.sees_work());
                     return job;
                 }
-                std::thread::yield_now();
+                if round < PAUSES {
+                    (0..1 << round).for_each(|_| std::hint::spin_loop());
+                } else {
+                    std::thread::yield_now();
+                }
             }
             sleep.sleep(self.index, || event.over_before_sleep() || self.sees_work());
         }
