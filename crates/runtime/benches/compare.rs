@@ -1,8 +1,8 @@
 //! The runtime beside rayon and std in one run.
 //!
 //! `cargo bench -p nodewise-runtime --bench compare` prints one table, `-- --json` the same as JSON; `-- NAME` only the contests
-//! with that in their names. All contenders of a contest take turns, in changing order, so that what else the machine does hurts them alike; a figure is
-//! the median of the turns. Pools have as many workers as each other.
+//! with that in their names. All contenders of a contest take turns, in changing order, so that what else the machine does hurts them alike; figures are
+//! the median of the turns, and the tenth percentile for machines that are never quiet. Pools have as many workers as each other.
 #![forbid(unsafe_code)]
 
 use nodewise_runtime::{NodeCounter, NodePool, TaskCounter, current_node};
@@ -50,8 +50,8 @@ fn timed<'a>(name: &'static str, operations: u64, turn: impl FnMut() -> u64 + 'a
     Contender { name, operations, turn: Box::new(move || Some(turn())) }
 }
 
-/// The median of each contender's nanoseconds an operation.
-fn run(contest: &mut Contest<'_>) -> Vec<f64> {
+/// Each contender's nanoseconds an operation, in ascending order.
+fn run(contest: &mut Contest<'_>) -> Vec<Vec<f64>> {
     let mut turns: Vec<Vec<f64>> = contest.contenders.iter().map(|_| Vec::new()).collect();
     let end = Instant::now() + CONTEST;
     for turn in 0..=TURNS_MOST {
@@ -75,12 +75,26 @@ fn run(contest: &mut Contest<'_>) -> Vec<f64> {
             }
         }
     }
-    turns.iter_mut().map(|turns| median(turns)).collect()
+    for turns in &mut turns {
+        turns.sort_by(f64::total_cmp);
+    }
+    turns
 }
 
-fn median(numbers: &mut [f64]) -> f64 {
-    numbers.sort_by(f64::total_cmp);
+/// Of ascending numbers.
+fn median(numbers: &[f64]) -> f64 {
     numbers[numbers.len() / 2]
+}
+
+/// The tenth percentile of ascending numbers: what it takes when other programs leave the CPUs alone for once.
+fn undisturbed(numbers: &[f64]) -> f64 {
+    numbers[numbers.len() / 10]
+}
+
+/// The first contender's figure over the best of the others'.
+fn ratio(turns: &[Vec<f64>], figure: fn(&[f64]) -> f64) -> f64 {
+    let best = turns[1..].iter().map(|turns| figure(turns)).fold(f64::INFINITY, f64::min);
+    figure(&turns[0]) / best
 }
 
 fn main() {
@@ -93,28 +107,39 @@ fn main() {
     let mut rows = Vec::new();
     if !json {
         let nodes = pool.nodes().count();
-        println!(
-            "{workers} workers on {nodes} node(s); medians of at least {TURNS_LEAST} turns, taken in turn\n"
-        );
-        println!("{:<28} {:<24} {:>12}  {:>10}", "", "", "ns each", "to best other");
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        println!("{workers} workers on {nodes} node(s); at least {TURNS_LEAST} turns each, taken in turn;");
+        println!("load average before: {}\n", load.split(' ').next().unwrap_or_default());
+        println!("{:<20} {:<24} {:>25} {:>17}", "", "", "ns each", "over best other");
+        let (median, tenth) = ("median", "10th pct");
+        println!("{:<20} {:<24} {median:>12} {tenth:>12} {median:>8} {tenth:>8}", "", "");
     }
     for mut contest in contests(&pool, &rayon, workers) {
         if !wanted.is_empty() && !wanted.iter().any(|wanted| contest.name.contains(*wanted)) {
             continue;
         }
-        let medians = run(&mut contest);
-        let others = medians[1..].iter().copied().fold(f64::INFINITY, f64::min);
-        for (index, (contender, ns)) in contest.contenders.iter().zip(&medians).enumerate() {
-            let ratio = (index == 0).then_some(ns / others);
+        let turns = run(&mut contest);
+        let ratios = [ratio(&turns, median), ratio(&turns, undisturbed)];
+        for (index, (contender, turns)) in contest.contenders.iter().zip(&turns).enumerate() {
+            let ratios = (index == 0).then_some(ratios);
+            let (ns, undisturbed_ns) = (median(turns), undisturbed(turns));
             if json {
                 rows.push(serde_json::json!({
                     "contest": contest.name, "operation": contest.operation, "contender": contender.name,
-                    "ns_each": ns, "ratio_to_best_other": ratio,
+                    "turns": turns.len(), "median_ns": ns, "tenth_percentile_ns": undisturbed_ns,
+                    "ratio_to_best_other": ratios.map(|[median, tenth]| serde_json::json!({
+                        "median": median, "tenth_percentile": tenth,
+                    })),
                 }));
             } else {
-                let ratio = ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
+                let [median, tenth] = ratios.map_or([String::new(), String::new()], |ratios| {
+                    ratios.map(|ratio| format!("{ratio:.2}"))
+                });
                 let name = if index == 0 { contest.name } else { "" };
-                println!("{name:<28} {:<24} {ns:>12.2}  {ratio:>10}", contender.name);
+                let contender = contender.name;
+                println!(
+                    "{name:<20} {contender:<24} {ns:>12.2} {undisturbed_ns:>12.2} {median:>8} {tenth:>8}"
+                );
             }
         }
     }
@@ -126,7 +151,7 @@ fn main() {
                     serde_json::json!({ "contest": "idle CPU", "contender": name, "cpu_per_mille": idle }),
                 );
             } else {
-                println!("{:<28} {name:<24} {idle:>9.2} thousandths of a CPU", "idle CPU");
+                println!("{:<20} {name:<24} {idle:>12.2} thousandths of a CPU", "idle CPU");
             }
         }
     }
@@ -402,7 +427,8 @@ fn from_outside<'a>(pool: &'a NodePool, rayon: &'a rayon::ThreadPool) -> Vec<Con
                 begin.elapsed().as_nanos() as f64
             })
             .collect();
-        median(&mut times) as u64
+        times.sort_by(f64::total_cmp);
+        median(&times) as u64
     };
     let (ask, asked) = sync_channel::<()>(1);
     let (answer, answered) = sync_channel::<()>(1);

@@ -1,6 +1,6 @@
 //! Two closures at once, and a closure on a worker.
 
-use super::{Anchored, Job, Signal, StackJob, with_current};
+use super::{Anchored, Job, Signal, StackJob, current_of, with_current};
 use crate::pool::Shared;
 use crate::sync::Futex;
 use crate::worker::{Event, Worker};
@@ -65,7 +65,7 @@ impl Worker {
     ) -> (RA, RB) {
         let here = self.index;
         let latch = Latch { set: AtomicBool::new(false), waiter: here };
-        let stack = StackJob::new(latch, move |worker: &Worker| b(worker, worker.index != here));
+        let mut stack = StackJob::new(latch, move |worker: &Worker| b(worker, worker.index != here));
         // SAFETY: taken back or waited for below, whatever `a` does; nothing between can unwind out of this function.
         let job = unsafe { stack.job() };
         let mine = job.data;
@@ -80,7 +80,7 @@ impl Worker {
         let a = a.unwrap_or_else(|panic| resume_unwind(panic));
         let b = if taken_back {
             self.count_run();
-            stack.into_inner()(self)
+            stack.take()(self)
         } else {
             stack.into_result().unwrap_or_else(|panic| resume_unwind(panic))
         };
@@ -115,10 +115,10 @@ impl Shared {
     /// Runs `op` on a worker of this pool: here if this thread is one, else on one near to it, while this thread waits.
     #[inline]
     pub(crate) fn in_worker<R: Send>(self: &Arc<Self>, op: impl FnOnce(&Worker) -> R + Send) -> R {
-        with_current(|current| match current {
-            Some(worker) if Arc::ptr_eq(&worker.shared, self) => op(worker),
-            other => self.in_worker_from(other, op),
-        })
+        match current_of(self) {
+            Some(worker) => op(worker),
+            None => with_current(|other| self.in_worker_from(other, op)),
+        }
     }
 
     #[cold]

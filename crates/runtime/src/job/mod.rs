@@ -17,9 +17,11 @@ mod task;
 pub use scope::Scope;
 pub use task::Task;
 
+use crate::pool::Shared;
 use crate::worker::Worker;
 use std::cell::{Cell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::thread;
 
 /// Something to run once, on a worker.
@@ -108,8 +110,8 @@ impl<S: Signal, F: FnOnce(&Worker) -> R + Send, R: Send> StackJob<S, F, R> {
 
     /// The closure, after its job was taken back from the queue.
     #[inline(always)]
-    fn into_inner(self) -> F {
-        self.f.into_inner().expect("a job that was taken back has not run")
+    fn take(&mut self) -> F {
+        self.f.get_mut().take().expect("a job that was taken back has not run")
     }
 }
 
@@ -135,6 +137,16 @@ pub(crate) fn as_worker(worker: &Worker, body: impl FnOnce()) {
 pub(crate) fn with_current<R>(f: impl FnOnce(Option<&Worker>) -> R) -> R {
     // SAFETY: set by as_worker only, which borrows the worker for as long; a thread that is in its body is in ours.
     f(unsafe { CURRENT.get().as_ref() })
+}
+
+/// The worker of this pool that the calling thread is. As a value and not, as above, for the length of a call: joins that pass their
+/// closures through one more take twice as long.
+#[inline]
+fn current_of(shared: &Arc<Shared>) -> Option<&Worker> {
+    // SAFETY: as above. The reference cannot leave this thread, since workers are not Sync, nor this module, whose functions use
+    // it in their own frames, which lie within as_worker's body.
+    let worker = unsafe { CURRENT.get().as_ref() }?;
+    Arc::ptr_eq(&worker.shared, shared).then_some(worker)
 }
 
 /// Ends the process if it is dropped: while others hold addresses into this frame, it cannot be unwound.
