@@ -5,7 +5,7 @@ use nodewise_sim::workloads::{self, Parameters};
 use nodewise_sim::{Report, Settings, simulate};
 
 fn run(workload: &str, policy: &str) -> Report {
-    let scale = 0.002;
+    let scale = 0.001;
     let preset = Preset::named("opteron-8385-4n").unwrap().scaled(scale);
     let workload = workloads::all().into_iter().find(|candidate| candidate.name == workload).unwrap();
     let build = || (workload.build)(Parameters { threads: preset.cores(), scale, seed: 1 });

@@ -90,7 +90,7 @@ fn panel(svg: &mut String, (left, top): Point, preset: &Preset, places: &[Point]
         let percent = format!("{:.0} %", shares[node] * 100.0);
         // What does not fit into a node stands beside it.
         if radius >= 22.0 {
-            let ink = if busy > 65.0 { "#ffffff" } else { INK };
+            let ink = if busy > 80.0 { "#ffffff" } else { INK };
             let style = format!("text-anchor=\"middle\" fill=\"{ink}\"");
             text(svg, (x, y - 2.0), &format!("{style} font-weight=\"bold\""), &percent);
             text(svg, (x, y + 13.0), &format!("{style} font-size=\"11\""), &format!("node {node}"));
