@@ -124,7 +124,7 @@ pub struct Session<'a> {
 /// How often the rings are emptied between rounds while there are many samples.
 const DRAIN_EVERY: Duration = Duration::from_millis(100);
 /// How often when there are few: waking up costs, too.
-const DRAIN_EVERY_QUIET: Duration = Duration::from_millis(500);
+const DRAIN_EVERY_QUIET: Duration = Duration::from_secs(1);
 /// More samples than this in a round are many.
 const MANY_SAMPLES: u64 = 1000;
 
