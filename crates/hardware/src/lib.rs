@@ -14,4 +14,4 @@ mod route;
 
 pub use counters::{Counters, Load};
 pub use hardware::{Access, Hardware, Source};
-pub use preset::{Cache, Controller, Core, Link, Node, Preset, PresetError, Uncached};
+pub use preset::{Cache, Controller, Core, CpuNumbering, Link, Node, Preset, PresetError, Uncached};

@@ -48,6 +48,19 @@ pub struct Preset {
     pub routes: Vec<Vec<Vec<usize>>>,
     /// `distances[from][to]`, in the firmware's unit (SLIT): 10 is local.
     pub distances: Vec<Vec<u32>>,
+    /// How the operating system numbers the cores of the real machine.
+    pub cpu_numbering: CpuNumbering,
+}
+
+/// How an operating system numbers cores, in the terms of Grid'5000's reference repository.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CpuNumbering {
+    /// All of a node, then those of the next.
+    #[default]
+    Contiguous,
+    /// One of each node in turn.
+    RoundRobin,
 }
 
 /// What every core is like.
@@ -166,6 +179,8 @@ struct File {
     #[serde(default)]
     route: Vec<Spanned<RouteEntry>>,
     distances: Option<Spanned<Vec<Vec<u32>>>>,
+    #[serde(default)]
+    cpu_numbering: CpuNumbering,
 }
 
 #[derive(Deserialize)]
@@ -394,6 +409,7 @@ fn check(file: File) -> Result<Preset, Refusal> {
         links,
         routes,
         distances,
+        cpu_numbering: file.cpu_numbering,
     })
 }
 

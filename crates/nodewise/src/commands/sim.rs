@@ -82,9 +82,9 @@ struct RunArgs {
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 
-    /// How threads are laid over the cores: spread or sequential
-    #[arg(long, value_name = "ORDER", default_value = "spread")]
-    pinning: String,
+    /// How threads are laid over the cores: sequential (by CPU number), sockorder, spread or none
+    #[arg(long, value_name = "ORDER", default_value = "none")]
+    pin: String,
 
     /// Map 2 MiB at a time
     #[arg(long)]
@@ -206,7 +206,7 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let workload = workload(&args.workload)?;
     let policies: Result<Vec<Policy>, String> = args.policy.iter().map(|name| name.parse()).collect();
     let policies = policies.map_err(|message| usage(format!("--policy: {message}")))?;
-    let pinning: Pinning = args.pinning.parse().map_err(|message| usage(format!("--pinning: {message}")))?;
+    let pinning: Pinning = args.pin.parse().map_err(|message| usage(format!("--pin: {message}")))?;
     let threads = args.threads.unwrap_or_else(|| preset.cores());
     if threads == 0 || threads > preset.cores() {
         return Err(usage(format!("--threads {threads}: {} has {} cores", preset.name, preset.cores())));

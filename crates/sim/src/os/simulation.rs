@@ -1,8 +1,5 @@
 //! A program on a machine under a policy, from start to end.
 
-use std::fmt;
-use std::str::FromStr;
-
 use nodewise_engine::{Carrefour, CarrefourSettings, Engine, EngineSettings, Machine, SamplingRate};
 use nodewise_hardware::Preset;
 use nodewise_topology::Topology;
@@ -12,57 +9,10 @@ use super::costs::Costs;
 use super::machine::{Kind, SimMachine};
 use super::memory::MOST_NODES;
 use super::oracle::{Plan, Record};
+use super::pinning::Pinning;
 use super::policy::Policy;
 use super::report::{Report, Times};
 use crate::{Op, Program, Progress, Trace};
-
-/// How threads are laid over the cores; they stay there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pinning {
-    /// One on each node in turn, as an idle Linux spreads them.
-    #[default]
-    Spread,
-    /// All cores of a node, then those of the next.
-    Sequential,
-}
-
-impl fmt::Display for Pinning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Pinning::Spread => "spread",
-            Pinning::Sequential => "sequential",
-        })
-    }
-}
-
-impl FromStr for Pinning {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Pinning, String> {
-        match text {
-            "spread" => Ok(Pinning::Spread),
-            "sequential" => Ok(Pinning::Sequential),
-            _ => Err(format!("no such pinning order: {text}; there are spread, sequential")),
-        }
-    }
-}
-
-impl Pinning {
-    /// The cores of a machine in this order.
-    #[must_use]
-    pub fn cores(self, preset: &Preset) -> Vec<usize> {
-        let mut next = 0;
-        let mut places = Vec::with_capacity(preset.cores());
-        for (node, cores) in preset.nodes.iter().map(|node| node.cores).enumerate() {
-            places.extend((0..cores).map(|turn| (turn, node, next + turn)));
-            next += cores;
-        }
-        if self == Pinning::Spread {
-            places.sort_unstable();
-        }
-        places.into_iter().map(|(_, _, core)| core).collect()
-    }
-}
 
 /// How a simulation is run, whatever the policy.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,7 +43,7 @@ impl Settings {
     #[must_use]
     pub fn scaled(scale: f64) -> Settings {
         Settings {
-            pinning: Pinning::Spread,
+            pinning: Pinning::None,
             huge_pages: false,
             costs: Costs::default(),
             size_scale: scale,
@@ -565,12 +515,5 @@ mod tests {
         };
         assert_eq!(run(Policy::Bind(1)).unwrap_err(), "out of memory: node 1 is full");
         assert_eq!(run(Policy::FirstTouch).unwrap().resident_pages, [256, 256]);
-    }
-
-    #[test]
-    fn threads_are_laid_over_cores_in_order() {
-        let preset = Preset::named("opteron-8385-4n").unwrap();
-        assert_eq!(Pinning::Spread.cores(&preset)[..6], [0, 4, 8, 12, 1, 5]);
-        assert_eq!(Pinning::Sequential.cores(&preset), (0..16).collect::<Vec<_>>());
     }
 }
