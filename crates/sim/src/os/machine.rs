@@ -7,7 +7,7 @@ use nodewise_topology::Topology;
 use super::ace_pages::AcePages;
 use super::balancing::Balancing;
 use super::costs::Costs;
-use super::memory::{HUGE_PAGES, Memory, PAGE_BYTES, PAGE_SHIFT, State};
+use super::memory::{Memory, PAGE_BYTES, PAGE_SHIFT, State};
 use super::oracle::{Plan, Record};
 use super::policy::Policy;
 use super::sampler::Sampler;
@@ -66,6 +66,8 @@ pub struct SimMachine {
     /// The accesses of this run, for such a plan.
     pub(crate) record: Option<Record>,
     pub(crate) done: Done,
+    /// When the threads first were all at a barrier.
+    pub(crate) first_barrier_ps: Option<u64>,
     /// Why the program cannot go on.
     pub(crate) failure: Option<String>,
     /// The engine may replicate.
@@ -130,6 +132,7 @@ impl SimMachine {
             plan: None,
             record: None,
             done: Done::default(),
+            first_barrier_ps: None,
             failure: None,
             replication: false,
             dram: [0; 2],
@@ -230,7 +233,7 @@ impl SimMachine {
 
     fn first_touch(&mut self, thread: usize, page: usize) -> usize {
         let huge = self.memory.is_huge(page);
-        let wanted = self.wanted(thread, if huge { page / HUGE_PAGES * HUGE_PAGES } else { page });
+        let wanted = self.wanted(thread, self.memory.together(page).start);
         self.charge(thread, if huge { self.costs.huge_page_fault_ns } else { self.costs.page_fault_ns });
         let only_there = matches!(self.policy, Policy::Bind(_));
         let home = self.memory.map(page, wanted, only_there);
@@ -249,7 +252,7 @@ impl SimMachine {
     fn wanted(&self, thread: usize, page: usize) -> usize {
         let nodes = self.memory.nodes();
         // A huge page is one step of an interleaving.
-        let step = if self.memory.is_huge(page) { page / HUGE_PAGES } else { page };
+        let step = if self.memory.is_huge(page) { page / self.memory.pages_of_huge() } else { page };
         match &self.policy {
             Policy::FirstTouch | Policy::AutoNuma { .. } | Policy::Carrefour => self.threads[thread].1,
             Policy::Bind(node) => *node,
@@ -288,16 +291,19 @@ impl SimMachine {
         let page = self.memory.together(page).start;
         let Some(balancing) = &mut self.balancing else { return home };
         if huge && balancing.split && balancing.shared(page, node) {
+            let parts = self.memory.together(page);
             self.memory.split(page);
             self.done.split += 1;
-            for part in page..page + HUGE_PAGES {
+            for part in parts {
                 balancing.forget(part);
                 self.memory.mark(part);
             }
             self.memory.unmark(touched);
             self.charge(thread, self.costs.split_ns);
             self.shoot_down(thread);
-            return home;
+            // The part that was touched comes at once; the others when they are.
+            let moved = home != node && self.move_pages(thread, &[(touched, node)]) > 0;
+            return if moved { node } else { home };
         }
         if !balancing.wants(page, thread, node, home) || !self.memory.nodes().contains(&node) {
             return home;

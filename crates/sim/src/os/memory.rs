@@ -8,7 +8,7 @@ use crate::Area;
 pub(crate) const PAGE_SHIFT: u32 = 12;
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: u64 = 1 << PAGE_SHIFT;
-/// Pages of a huge page.
+/// Pages of a huge page, unless a simulation shrinks them with its problem.
 pub(crate) const HUGE_PAGES: usize = 512;
 /// Most nodes of a machine.
 pub(crate) const MOST_NODES: usize = 63;
@@ -39,8 +39,10 @@ pub(crate) enum State {
 pub(crate) struct Memory {
     base: u64,
     states: Vec<u8>,
-    /// Whether each 2 MiB are one page.
+    /// Whether each `unit` pages are one.
     huge: Vec<bool>,
+    /// Pages of a huge page.
+    unit: usize,
     free: Vec<u64>,
     /// Pages of each node that are not in this table: others', or copies that a policy keeps account of.
     occupied: Vec<u64>,
@@ -67,12 +69,25 @@ impl Memory {
             base,
             states: vec![ABSENT; blocks * HUGE_PAGES],
             huge: vec![huge; blocks],
+            unit: HUGE_PAGES,
             free: total.clone(),
             occupied: vec![0; total.len()],
             nearest: (0..total.len()).map(nearest).collect(),
             nodes: (0..total.len()).filter(|&node| total[node] > 0).collect(),
             total,
         }
+    }
+
+    /// Huge pages have so many pages, a divisor of 512. Only while nothing has been touched.
+    pub(crate) fn set_huge_pages_of(&mut self, pages: usize) {
+        assert!(pages > 0 && HUGE_PAGES % pages == 0, "{pages} pages do not divide a huge page");
+        self.unit = pages;
+        self.huge = vec![self.huge[0]; self.states.len() / pages];
+    }
+
+    /// Pages of a huge page.
+    pub(crate) fn pages_of_huge(&self) -> usize {
+        self.unit
     }
 
     /// The page of an address.
@@ -131,14 +146,14 @@ impl Memory {
 
     /// Whether a page is part of a huge page.
     pub(crate) fn is_huge(&self, page: usize) -> bool {
-        self.huge[page / HUGE_PAGES]
+        self.huge[page / self.unit]
     }
 
     /// The pages that move together with one: all of its huge page, or itself.
     pub(crate) fn together(&self, page: usize) -> std::ops::Range<usize> {
         if self.is_huge(page) {
-            let first = page / HUGE_PAGES * HUGE_PAGES;
-            first..first + HUGE_PAGES
+            let first = page / self.unit * self.unit;
+            first..first + self.unit
         } else {
             page..page + 1
         }
@@ -146,7 +161,7 @@ impl Memory {
 
     /// Makes base pages of a huge page.
     pub(crate) fn split(&mut self, page: usize) {
-        self.huge[page / HUGE_PAGES] = false;
+        self.huge[page / self.unit] = false;
     }
 
     /// Maps an absent page on a node, or on the nearest that has room unless it has to be this one. Returns where, or none if there
@@ -299,7 +314,7 @@ impl Memory {
             assert!(state & (MARKED | REPLICATED) != MARKED | REPLICATED, "page {page}: {state:#x}");
             if self.is_huge(page) {
                 assert!(state & REPLICATED == 0, "page {page} is huge and copied");
-                let first = self.states[page / HUGE_PAGES * HUGE_PAGES];
+                let first = self.states[page / self.unit * self.unit];
                 assert_eq!((state & HOME, state == ABSENT), (first & HOME, first == ABSENT), "page {page}");
             }
         }

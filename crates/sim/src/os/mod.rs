@@ -12,6 +12,7 @@ mod pinning;
 mod policy;
 mod report;
 mod sampler;
+mod sharing;
 mod simulation;
 
 pub use costs::Costs;
@@ -20,4 +21,5 @@ pub use oracle::simulate;
 pub use pinning::{PINNINGS, Pinning};
 pub use policy::{POLICIES, Policy};
 pub use report::{LinkReport, Report};
+pub(crate) use simulation::Watched;
 pub use simulation::{Settings, Simulation};

@@ -10,7 +10,7 @@
 use nodewise_hardware::Preset;
 
 use super::machine::{Kind, SimMachine};
-use super::memory::{HUGE_PAGES, State};
+use super::memory::State;
 use super::{Policy, Report, Settings, Simulation};
 use crate::Program;
 
@@ -60,10 +60,14 @@ impl Record {
         sums
     }
 
-    /// Where each page belongs. `nodes`: those that have memory.
-    pub(crate) fn plan(&self, huge_pages: bool, nodes: &[usize]) -> Plan {
+    /// DRAM accesses of a page by each node.
+    pub(crate) fn accesses(&self, page: usize) -> &[u32] {
+        &self.accesses[page * self.nodes..(page + 1) * self.nodes]
+    }
+
+    /// Where each page belongs. `unit`: pages that can only be placed together; `nodes`: those that have memory.
+    pub(crate) fn plan(&self, unit: usize, nodes: &[usize]) -> Plan {
         let pages = self.writes.len();
-        let unit = if huge_pages { HUGE_PAGES } else { 1 };
         let mut plan =
             Plan { homes: vec![None; pages], copied: vec![false; pages], writes: self.writes.clone() };
         let mut loads = vec![0; self.nodes];
@@ -188,11 +192,11 @@ mod tests {
         (0..4).for_each(|node| note(1, node, false, 20));
         (0..4).for_each(|node| note(2, node, true, 100));
         (0..4).for_each(|node| note(3, node, true, 10 + node as u32));
-        let plan = record.plan(false, &[0, 1, 2, 3]);
+        let plan = record.plan(1, &[0, 1, 2, 3]);
         assert_eq!(plan.copied, [false, true, false, false, false]);
         assert_eq!(plan.writes, [90, 10, 400, 46, 0]);
         // Node 2 has 100 accesses already, the others their reads of the copies.
         assert_eq!(plan.homes[..], [Some(2), Some(3), Some(0), Some(3), None]);
-        assert_eq!(record.plan(false, &[1, 3]).homes[2], Some(1));
+        assert_eq!(record.plan(1, &[1, 3]).homes[2], Some(1));
     }
 }

@@ -7,11 +7,12 @@ use nodewise_topology::Topology;
 use super::balancing::Balancing;
 use super::costs::Costs;
 use super::machine::{Kind, SimMachine};
-use super::memory::MOST_NODES;
+use super::memory::{HUGE_PAGES, MOST_NODES};
 use super::oracle::{Plan, Record};
 use super::pinning::Pinning;
 use super::policy::Policy;
 use super::report::{Report, Times};
+use super::sharing::Sharing;
 use crate::{Op, Program, Progress, Trace};
 
 /// How a simulation is run, whatever the policy.
@@ -21,6 +22,9 @@ pub struct Settings {
     pub pinning: Pinning,
     /// Whether first touches map 2 MiB at once.
     pub huge_pages: bool,
+    /// 4 KiB pages of a huge page: 512, or a divisor of it that shrinks huge pages with the problem, so that as many of them are
+    /// shared as at full size.
+    pub huge_page_pages: usize,
     /// What the operating system charges.
     pub costs: Costs,
     /// Simulated memory over real memory: the scale of the problem. What the kernel scans at a time shrinks by it.
@@ -45,6 +49,7 @@ impl Settings {
         Settings {
             pinning: Pinning::None,
             huge_pages: false,
+            huge_page_pages: HUGE_PAGES,
             costs: Costs::default(),
             size_scale: scale,
             period_scale: scale / 100.0,
@@ -71,6 +76,14 @@ pub struct Simulation {
     policy: Policy,
     cores: Vec<usize>,
     plan: Option<Plan>,
+}
+
+/// What was seen of a run, besides its report.
+pub(crate) struct Watched {
+    pub(crate) report: Report,
+    /// When all threads had got to the first barrier: the end of what many programs do not count in their times.
+    pub(crate) first_barrier_s: f64,
+    pub(crate) sharing: Sharing,
 }
 
 struct Thread {
@@ -130,10 +143,18 @@ impl Simulation {
 
     /// Runs to the end and remembers who used which page.
     pub(crate) fn observe(self, progress: &mut dyn FnMut(u64)) -> Result<Plan, String> {
-        let huge_pages = self.settings.huge_pages;
+        let unit = if self.settings.huge_pages { self.settings.huge_page_pages } else { 1 };
         let (_, machine) = self.execute(true, progress)?;
         let record = machine.record.as_ref().ok_or("nothing was recorded")?;
-        Ok(record.plan(huge_pages, machine.memory.nodes()))
+        Ok(record.plan(unit, machine.memory.nodes()))
+    }
+
+    /// Runs to the end and tells, besides, who shared huge pages.
+    pub(crate) fn watch(self, progress: &mut dyn FnMut(u64)) -> Result<Watched, String> {
+        let (report, machine) = self.execute(true, progress)?;
+        let record = machine.record.as_ref().ok_or("nothing was recorded")?;
+        let first_barrier_s = machine.first_barrier_ps.unwrap_or(0) as f64 / 1e12;
+        Ok(Watched { report, first_barrier_s, sharing: Sharing::new(record, &machine.memory) })
     }
 
     /// Runs to the end. `progress` is told now and then how many operations have been simulated.
@@ -150,6 +171,7 @@ impl Simulation {
         let Simulation { preset, mut program, settings, policy, cores, plan } = self;
         let mut machine =
             SimMachine::new(&preset, program.areas(), &cores, &policy, settings.huge_pages, settings.costs);
+        machine.memory.set_huge_pages_of(settings.huge_page_pages);
         machine.plan = plan;
         machine.record = record.then(|| Record::new(machine.memory.pages(), preset.nodes.len()));
         machine.once = settings.period_scale / settings.size_scale;
@@ -175,6 +197,7 @@ impl Simulation {
                     waiting_ps += last - machine.hardware.clock(cores[thread]);
                     machine.hardware.set_clock(cores[thread], last);
                 }
+                machine.first_barrier_ps.get_or_insert(last);
                 running.append(&mut at_barrier);
                 running.sort_unstable();
                 // A thread that finished may have been ahead of those who waited.

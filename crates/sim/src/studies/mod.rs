@@ -6,6 +6,7 @@
 mod ace;
 mod carrefour;
 mod intel;
+mod page_split;
 mod pikus;
 
 use std::fmt;
@@ -162,6 +163,11 @@ pub fn all() -> Vec<Reproduction> {
             name: "intel",
             about: "what migrating pages costs a program that uses them once (Gill and Peri, Intel)",
             run: intel::run,
+        },
+        Reproduction {
+            name: "page-split",
+            about: "CG with huge pages that nodes share, by thread pinning (Gachod 2024)",
+            run: page_split::run,
         },
         Reproduction {
             name: "pikus",

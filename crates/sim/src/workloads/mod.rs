@@ -10,6 +10,8 @@ mod streamcluster;
 
 use crate::Program;
 
+pub(crate) use nas::cg;
+
 /// What a workload is built from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {

@@ -4,7 +4,7 @@
 //! Each file names the class that scale 1 is, and what was left out; iterations are fewer than published, as all are alike.
 
 mod adi;
-mod cg;
+pub mod cg;
 mod dc;
 mod ft;
 mod is;

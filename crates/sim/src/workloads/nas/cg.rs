@@ -13,7 +13,8 @@ use crate::{Area, Array, Program, Role, Space, Trace};
 const ROWS: usize = 75_000;
 const ROW_ELEMENTS: usize = 14 * 13;
 const SOLUTIONS: usize = 8;
-const ITERATIONS: usize = 8;
+/// Of a solution.
+pub const ITERATIONS: usize = 8;
 
 /// Instructions of an element: load the column, load the value, load and multiply, add, loop; unrolled.
 const ELEMENT: u64 = 5;
@@ -28,6 +29,7 @@ const STRIP: usize = 512;
 struct Cg {
     areas: Vec<Area>,
     threads: usize,
+    solutions: usize,
     /// The first element of each row, and the end.
     rows: Array<u32>,
     columns: Array<u32>,
@@ -47,6 +49,11 @@ struct Cg {
 }
 
 pub fn build(parameters: Parameters) -> Box<dyn Program> {
+    with_solutions(parameters, SOLUTIONS)
+}
+
+/// With another number of solutions, for studies of a run's course.
+pub fn with_solutions(parameters: Parameters, solutions: usize) -> Box<dyn Program> {
     let rows = scaled(ROWS, parameters.scale, 64);
     let elements = ROW_ELEMENTS.min(rows / 2);
     let mut random = Random::new(parameters.seed);
@@ -84,6 +91,7 @@ pub fn build(parameters: Parameters) -> Box<dyn Program> {
     let program = Cg {
         areas: space.into_areas(),
         threads: parameters.threads,
+        solutions,
         rows: rows_of,
         columns,
         values,
@@ -224,7 +232,7 @@ impl Phased for Cg {
     }
 
     fn phases(&self) -> usize {
-        1 + SOLUTIONS * Phase::OF_SOLUTION
+        1 + self.solutions * Phase::OF_SOLUTION
     }
 
     fn items(&self, phase: usize, thread: usize) -> Range<usize> {

@@ -1,0 +1,226 @@
+//! Gachod, "NUMA Page split: Improving Memory Management in the Linux Kernel for NUMA Architectures" (2024): CG with huge pages,
+//! whose threads are pinned by CPU number or socket by socket.
+
+use nodewise_hardware::Preset;
+
+use super::{Options, Progress, Row, Study, Tolerance};
+use crate::os::Watched;
+use crate::workloads::{Parameters, cg};
+use crate::{Costs, Pinning, Policy, Settings, Simulation};
+
+const MACHINE: &str = "dahu-2n";
+/// Class C's 36 million elements, over class B's that the workload's scale counts in.
+const CLASS_C: f64 = 2.64;
+/// Problem, caches and huge pages relative to the real ones: a huge page has 128 KiB, and as many threads share one as do of 2 MiB.
+const SCALE: f64 = 1.0 / 16.0;
+/// Sizes relative to class C.
+const SIZES: [f64; 4] = [0.25, 0.5, 0.75, 1.0];
+/// Each of them stands for several, whose mean is taken: where in a huge page a thread's part ends is chance.
+const NEARBY: [f64; 3] = [1.0, 0.97, 1.03];
+/// Solutions where pages stay where they are, and where the kernel balances; and iterations of class C.
+const FEW: usize = 1;
+const MANY: usize = 6;
+const REAL: usize = 75 * 25;
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    pinning: Pinning,
+    size: f64,
+    huge_pages: bool,
+    /// None where pages stay; else whether balancing splits.
+    balancing: Option<bool>,
+}
+
+impl Run {
+    fn run(self, options: &Options) -> Result<Watched, String> {
+        let scale = SCALE * options.scale;
+        let preset = Preset::named(MACHINE).map_err(|error| error.to_string())?.scaled(scale);
+        let parameters =
+            Parameters { threads: preset.cores(), scale: CLASS_C * scale * self.size, seed: options.seed };
+        let solutions = if self.balancing.is_some() { MANY } else { FEW };
+        let iterations = solutions * cg::ITERATIONS;
+        let program = cg::with_solutions(parameters, solutions);
+        let huge_page_pages = ((512.0 * scale) as usize).next_power_of_two();
+        let settings = Settings {
+            pinning: self.pinning,
+            huge_pages: self.huge_pages,
+            huge_page_pages,
+            costs: costs(iterations, huge_page_pages),
+            period_scale: scale * iterations as f64 / REAL as f64,
+            seed: options.seed,
+            ..Settings::scaled(scale)
+        };
+        let policy = self.balancing.map_or(Policy::FirstTouch, |split| Policy::AutoNuma { split });
+        Simulation::new(&preset, program, settings, policy)?.watch(&mut |_| ())
+    }
+}
+
+/// A run stands for one with all of the iterations, in which the kernel does as much: of what it does once for each page, and by its
+/// clock, the part is charged that the run is of that one.
+fn costs(iterations: usize, huge_page_pages: usize) -> Costs {
+    let real = Costs::default();
+    let part = |ns: u64| (ns as f64 * iterations as f64 / REAL as f64).round() as u64;
+    Costs {
+        huge_page_fault_ns: real.huge_page_fault_ns * huge_page_pages as u64 / 512,
+        hint_fault_ns: part(real.hint_fault_ns),
+        mark_page_ns: part(real.mark_page_ns),
+        move_page_ns: part(real.move_page_ns),
+        split_ns: part(real.split_ns),
+        shootdown_ns: part(real.shootdown_ns),
+        interrupted_ns: part(real.interrupted_ns),
+        ..real
+    }
+}
+
+/// What a pinning came to at a size.
+struct Point {
+    time_s: f64,
+    remote_percent: f64,
+    shared_percent: f64,
+    falsely_percent: f64,
+}
+
+impl Point {
+    fn mean(of: &[&Watched]) -> Point {
+        let mean = |value: &dyn Fn(&Watched) -> f64| {
+            of.iter().map(|watched| value(watched)).sum::<f64>() / of.len() as f64
+        };
+        Point {
+            // As the benchmark's own, without the making of the matrix.
+            time_s: mean(&|run| run.report.run_time_s - run.first_barrier_s),
+            remote_percent: mean(&|run| 100.0 - run.report.local_access_percent.unwrap_or(100.0)),
+            shared_percent: mean(&|run| run.sharing.shared_percent),
+            falsely_percent: mean(&|run| run.sharing.falsely_percent),
+        }
+    }
+}
+
+/// Runs the study.
+pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, String> {
+    let (sequential, sockorder) = (Pinning::Sequential, Pinning::SockOrder);
+    let class_c = |pinning, huge_pages, balancing| Run { pinning, size: 1.0, huge_pages, balancing };
+    let mut runs = vec![
+        class_c(sequential, true, Some(false)),
+        class_c(sequential, true, Some(true)),
+        class_c(sockorder, true, Some(false)),
+        class_c(sequential, false, None),
+        class_c(sockorder, false, None),
+    ];
+    let single = runs.len();
+    for size in SIZES {
+        for pinning in [sequential, sockorder] {
+            runs.extend(NEARBY.map(|near| Run { size: size * near, ..class_c(pinning, true, None) }));
+        }
+    }
+    let results: Vec<Watched> = super::in_parallel(&runs, options.jobs, progress, |run| run.run(options))
+        .into_iter()
+        .collect::<Result<_, _>>()?;
+    let alone: Vec<Point> = results[..single].iter().map(|run| Point::mean(&[run])).collect();
+    let [balanced, split, balanced_sockorder, small, small_sockorder] = &alone[..] else {
+        return Err("a run is missing".to_owned());
+    };
+    let points: Vec<Point> = results[single..]
+        .chunks(NEARBY.len())
+        .map(|runs| Point::mean(&runs.iter().collect::<Vec<_>>()))
+        .collect();
+    let slower: Vec<f64> = points.chunks(2).map(|pair| pair[0].time_s / pair[1].time_s).collect();
+    // Sizes differ in what fits into caches: each is measured by its sockorder.
+    let relative: Vec<f64> = points.chunks(2).zip(&slower).flat_map(|(_, &slower)| [slower, 1.0]).collect();
+    let remote: Vec<f64> = points.iter().map(|point| point.remote_percent).collect();
+    let [.., largest, largest_sockorder] = &points[..] else {
+        return Err("a size is missing".to_owned());
+    };
+    let rows = vec![
+        Row::new(
+            "sequential over sockorder, run time: least of all sizes",
+            "x",
+            1.0,
+            slower.iter().copied().fold(f64::INFINITY, f64::min),
+            Tolerance::AtLeast,
+        ),
+        Row::new(
+            "run time over its size's sockorder, and share of L3 misses served by remote DRAM: correlation",
+            "1",
+            0.95,
+            correlation(&relative, &remote),
+            Tolerance::AtLeast,
+        ),
+        Row::new(
+            "sequential: L3 misses served by remote DRAM, those by false sharing of huge pages",
+            "%",
+            50.0,
+            largest.falsely_percent,
+            Tolerance::AtLeast,
+        ),
+        Row::new(
+            "huge pages that nodes share: sequential over sockorder",
+            "x",
+            1.0,
+            largest.shared_percent / largest_sockorder.shared_percent,
+            Tolerance::AtLeast,
+        ),
+        Row::new(
+            "what sequential loses to sockorder: with 4 KiB pages, of that with huge pages",
+            "%",
+            50.0,
+            100.0 * (small.time_s / small_sockorder.time_s - 1.0) / (slower[SIZES.len() - 1] - 1.0),
+            Tolerance::AtMost,
+        ),
+        Row::new(
+            "what sequential loses to sockorder under balancing: recovered by the split",
+            "%",
+            0.0,
+            100.0 * (balanced.time_s - split.time_s) / (balanced.time_s - balanced_sockorder.time_s),
+            Tolerance::AtLeast,
+        ),
+    ];
+    Ok(Study { name: "page-split".to_owned(), rows })
+}
+
+/// Pearson's.
+fn correlation(one: &[f64], other: &[f64]) -> f64 {
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let (x, y) = (mean(one), mean(other));
+    let sum = |product: &dyn Fn(f64, f64) -> f64| -> f64 {
+        one.iter().zip(other).map(|(a, b)| product(a - x, b - y)).sum()
+    };
+    sum(&|a, b| a * b) / (sum(&|a, _| a * a) * sum(&|_, b| b * b)).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn correlations() {
+        assert!((correlation(&[1.0, 2.0, 3.0], &[5.0, 7.0, 9.0]) - 1.0).abs() < 1e-12);
+        assert!(correlation(&[1.0, 2.0, 1.0], &[1.0, 1.0, 2.0]) < 0.0);
+    }
+
+    fn watched(pinning: Pinning, balancing: Option<bool>) -> Point {
+        let run = Run { pinning, size: 0.25, huge_pages: true, balancing };
+        Point::mean(&[&run.run(&Options { scale: 1.0 / 8.0, ..Options::default() }).unwrap()])
+    }
+
+    #[test]
+    fn neighbours_on_different_nodes_share_huge_pages_falsely() {
+        let (sequential, sockorder) = (watched(Pinning::Sequential, None), watched(Pinning::SockOrder, None));
+        assert!(sequential.time_s > sockorder.time_s);
+        assert!(sequential.remote_percent > sockorder.remote_percent);
+        assert!(sequential.shared_percent > 2.0 * sockorder.shared_percent);
+        assert!(sequential.falsely_percent > 50.0);
+    }
+
+    #[test]
+    fn splitting_brings_pages_home() {
+        let [plain, split] = [false, true].map(|split| watched(Pinning::Sequential, Some(split)));
+        assert!(split.remote_percent < plain.remote_percent);
+    }
+
+    #[test]
+    #[ignore = "a minute, in a release build"]
+    fn every_row_holds() {
+        let study = run(&Options::default(), &|_| ()).unwrap();
+        assert!(study.holds(), "{:#?}", study.rows);
+    }
+}
