@@ -7,6 +7,7 @@ mod metis;
 mod nas;
 mod phases;
 mod streamcluster;
+mod today;
 
 use crate::Program;
 
@@ -37,8 +38,8 @@ pub struct Workload {
 /// Every workload, in the order of `nodewise sim list`.
 #[must_use]
 pub fn all() -> Vec<Workload> {
-    let families: [&[Workload]; 6] =
-        [&ace::ALL, &bandwidth::ALL, &streamcluster::ALL, &metis::ALL, &facerec::ALL, &nas::ALL];
+    let families: [&[Workload]; 7] =
+        [&ace::ALL, &bandwidth::ALL, &streamcluster::ALL, &metis::ALL, &facerec::ALL, &nas::ALL, &today::ALL];
     families.concat()
 }
 
