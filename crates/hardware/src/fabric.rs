@@ -126,6 +126,7 @@ impl Fabric {
     #[inline]
     pub fn fetch(
         &mut self,
+        now_ps: u64,
         at_ps: u64,
         node: usize,
         home: usize,
@@ -133,11 +134,11 @@ impl Fabric {
         counters: &mut Counters,
     ) -> u64 {
         if node == home {
-            return self.serve(at_ps, at_ps, home, lines, counters) + self.idle_ps;
+            return self.serve(now_ps, at_ps, home, lines, counters) + self.idle_ps;
         }
         let asked_ps = at_ps + self.way_ps(node, home);
-        let given_ps = self.serve(at_ps, asked_ps, home, lines, counters) + self.idle_ps;
-        self.carry(at_ps, given_ps, home, node, lines, counters)
+        let given_ps = self.serve(now_ps, asked_ps, home, lines, counters) + self.idle_ps;
+        self.carry(now_ps, given_ps, home, node, lines, counters)
     }
 
     /// Sends lines from a node to the memory of `home`; returns when that has taken them.

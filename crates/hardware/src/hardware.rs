@@ -249,8 +249,9 @@ impl Hardware {
         }
         while left > 0 {
             let lines = left.min(at_once);
-            next_ps = self.fabric.fetch(next_ps, to, from, lines, &mut self.counters);
-            done_ps = self.fabric.store(at_ps, next_ps, to, to, lines, &mut self.counters);
+            // Whoever copies may be far ahead of all others, who will still ask for the time in between.
+            next_ps = self.fabric.fetch(0, next_ps, to, from, lines, &mut self.counters);
+            done_ps = self.fabric.store(0, next_ps, to, to, lines, &mut self.counters);
             left -= lines;
         }
         self.counters.copied_bytes += bytes.next_multiple_of(1 << self.line_shift);
@@ -474,7 +475,7 @@ impl Hardware {
 
     /// A fill from memory.
     fn memory(&mut self, at_ps: u64, node: usize, home: usize) -> (Source, u64) {
-        let done_ps = self.fabric.fetch(at_ps, node, home, 1, &mut self.counters);
+        let done_ps = self.fabric.fetch(at_ps, at_ps, node, home, 1, &mut self.counters);
         let index = node * self.counters.nodes + home;
         self.counters.dram[index] += 1;
         self.counters.dram_latency_ps[index] += done_ps - at_ps;

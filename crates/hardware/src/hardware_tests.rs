@@ -27,6 +27,18 @@ fn near(value: f64, expected: f64) -> bool {
 }
 
 #[test]
+fn copies_far_ahead_delay_nobody_before_them() {
+    let preset = Preset::named("opteron-8385-4n").unwrap();
+    let mut hardware = Hardware::new(&preset);
+    let alone = hardware.read(0, 1 << 20, 1).latency_ps;
+    let mut hardware = Hardware::new(&preset);
+    for ms in 1..5 {
+        hardware.copy_page(ms * 1_000_000_000, 1, 0, 4096);
+    }
+    assert_eq!(hardware.read(0, 1 << 20, 1).latency_ps, alone);
+}
+
+#[test]
 fn a_lone_pointer_chase_takes_the_sum_of_its_latencies() {
     for (home, latency_ns) in [(0, 100.0), (1, 140.0)] {
         let mut hw = machine();
