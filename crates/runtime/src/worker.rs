@@ -43,12 +43,10 @@ fn increment(count: &AtomicU64) {
     count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// How often a worker looks for work in vain before it sleeps: first with pauses of 1, 2, 4 ... processor hints in between, some
-/// microseconds in all, then yielding, since who waits for this worker's last task may have been woken on this very CPU. Yielding is kept
-/// short: where other programs want the CPU, a thread that has yielded waits for their time to end, and one that sleeps runs as soon
-/// as it is woken.
-const PAUSES: u32 = 8;
-const YIELDS: u32 = 4;
+/// How often a worker looks for work in vain before it sleeps, with pauses of 1, 2, 4 ... processor hints in between: a few microseconds in
+/// all, about what being woken costs. It does not yield: where other programs want the CPU, a thread that has yielded waits for their
+/// time slices, milliseconds, and one that sleeps runs as soon as it is woken.
+const PAUSES: u32 = 7;
 
 impl Worker {
     pub(crate) fn new(shared: Arc<Shared>, index: usize, node: usize, deque: Deque<Job>) -> Self {
@@ -101,17 +99,13 @@ impl Worker {
         let sleep = &self.shared.sleep;
         sleep.start_search();
         loop {
-            for round in 0..PAUSES + YIELDS {
+            for round in 0..PAUSES {
                 let job = if event.over() { Some(None) } else { self.find().map(Some) };
                 if let Some(job) = job {
                     sleep.end_search(self.node, || self.sees_work());
                     return job;
                 }
-                if round < PAUSES {
-                    (0..1 << round).for_each(|_| std::hint::spin_loop());
-                } else {
-                    std::thread::yield_now();
-                }
+                (0..1 << round).for_each(|_| std::hint::spin_loop());
             }
             sleep.sleep(self.index, || event.over_before_sleep() || self.sees_work());
         }
