@@ -11,7 +11,7 @@ use crate::workloads::phases::{Lines, Phased, Phases, Random, alone, part, scale
 use crate::{Area, Array, Program, Role, Space, Trace};
 
 const KEYS: usize = 1 << 20;
-const REQUESTS_PER_KEY: usize = 4;
+const REQUESTS_PER_KEY: usize = 16;
 const READ_PERCENT: usize = 95;
 const VALUE_BYTES: u64 = 128;
 const BATCH: usize = 32;
@@ -19,6 +19,8 @@ const BATCH: usize = 32;
 /// To parse a request, hash its key and answer.
 const REQUEST: u64 = 150;
 const COMPARE: u64 = 6;
+/// To put an entry in, from a file.
+const LOAD: u64 = 40;
 const VALUE: Lines = Lines { at_once: 2, instructions: 16 };
 
 /// An entry of a chain, 24 bytes; the value lies elsewhere.
@@ -140,7 +142,7 @@ impl Phased for KeyValue {
             return (0..BATCH).for_each(|_| self.serve(thread, trace));
         }
         for number in item * BATCH..((item + 1) * BATCH).min(self.keys()) {
-            trace.compute(REQUEST);
+            trace.compute(LOAD);
             let entry = self.entries.values()[number];
             let bucket = hash(entry.key) as usize & (self.keys() - 1);
             self.buckets.write(bucket, self.buckets.values()[bucket], trace);

@@ -13,7 +13,7 @@ const VERTICES: usize = 1 << 20;
 const EDGES_PER_VERTEX: usize = 16;
 /// Of a hundred edges, how many go to each quarter of the matrix but the last.
 const QUARTERS: [usize; 3] = [57, 19, 19];
-const ITERATIONS: usize = 5;
+const ITERATIONS: usize = 10;
 const DAMPING: f64 = 0.85;
 /// Edges and vertices of an item.
 const BLOCK: usize = 512;
@@ -158,7 +158,7 @@ impl Phased for PageRank {
             let blocks = self.sources.values().len().div_ceil(BLOCK);
             let edges = part(self.sources.values().len(), item, blocks);
             let vertices = part(self.vertices(), item, blocks);
-            trace.compute(edges.len() as u64 * 10);
+            trace.compute(edges.len() as u64 * 2);
             write_lines(self.sources.address(edges.start), edges.len() as u64 * 4, trace);
             write_lines(self.starts.address(vertices.start), vertices.len() as u64 * 4, trace);
             write_lines(self.degrees.address(vertices.start), vertices.len() as u64 * 4, trace);
