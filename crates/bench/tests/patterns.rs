@@ -10,10 +10,10 @@ use std::sync::OnceLock;
 /// 64 MiB.
 const PAGES: u64 = 16_384;
 
-fn run(nodes: usize, script: &str, files: &[&str]) -> Finished {
+fn run(script: &str, files: &[&str]) -> Finished {
     static PROGRAMS: OnceLock<Programs> = OnceLock::new();
     let programs = PROGRAMS.get_or_init(|| Programs::build().unwrap());
-    let place = Place::guest(Guest::uniform(nodes, 1, 512 << 20), programs);
+    let place = Place::guest(Guest::uniform(4, 1, 512 << 20), programs);
     let finished = place.run(programs, script, files).unwrap();
     assert_eq!(finished.status, 0, "{}", finished.stderr);
     finished
@@ -22,7 +22,7 @@ fn run(nodes: usize, script: &str, files: &[&str]) -> Finished {
 /// Runs the workload under Nodewise; its reports, the summary, and the decisions that were logged.
 fn managed(workload: &str) -> (Vec<Placement>, Value, Vec<Value>) {
     let script = format!("$NODEWISE run --json summary --log log -- $WORKLOAD {workload} --report report");
-    let finished = run(4, &script, &["report", "summary", "log"]);
+    let finished = run(&script, &["report", "summary", "log"]);
     let placements = finished.placements("report").unwrap();
     for placement in &placements {
         println!("{placement:?}");
@@ -97,8 +97,7 @@ fn well_placed_and_idle_programs_are_left_alone_at_little_cost() {
              sleep 30; cut -d' ' -f14,15 /proc/$nodewise/stat >>cost
              kill -INT $nodewise; wait $nodewise"
         );
-        // Two CPUs: with more than the host has, a guest counts the time as used in which the host runs its other CPUs.
-        let finished = run(2, &script, &["report", "summary", "log", "cost"]);
+        let finished = run(&script, &["report", "summary", "log", "cost"]);
         println!("{}\ncost in ticks: {}", finished.stderr, finished.file("cost").unwrap());
         let summary = finished.json("summary").unwrap();
         assert_eq!(summary["pages_moved"], 0, "{pattern}: {:?}", finished.files["log"]);

@@ -101,7 +101,7 @@ pub struct Outcome {
     pub vanished: u64,
     /// The kernel would not let us.
     pub not_permitted: u64,
-    /// CPU time of the calls: an upper bound on how long a thread of the target could have waited, ns.
+    /// CPU time of the calls, ns: about how long threads of the target could have waited, and longer where the caller was taken off its CPU midway.
     pub blocked_ns: u64,
     /// That of the longest single call, ns.
     pub longest_call_ns: u64,
