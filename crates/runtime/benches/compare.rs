@@ -5,7 +5,9 @@
 //! the median of the turns, and the tenth percentile for machines that are never quiet. Pools have as many workers as each other.
 #![forbid(unsafe_code)]
 
-use nodewise_runtime::{NodeCounter, NodePool, TaskCounter, current_node};
+use allocator_api2::alloc::{Allocator, Global};
+use allocator_api2::vec::Vec as VecIn;
+use nodewise_runtime::{NodeArena, NodeCounter, NodePool, TaskCounter, current_node};
 use nodewise_sys::{Clock, clock_ns, getcpu, sched_getcpu};
 use rayon::prelude::*;
 use std::hint::black_box;
@@ -203,6 +205,7 @@ fn rounds_a_microsecond() -> u64 {
 /// Ours first, in each.
 fn contests<'a>(pool: &'a NodePool, rayon: &'a rayon::ThreadPool, workers: usize) -> Vec<Contest<'a>> {
     let mut contests = small_things();
+    contests.extend(allocation());
     contests.extend(tasks(pool, rayon));
     contests.extend(loops(pool, rayon, workers));
     contests.extend(nesting(pool, rayon));
@@ -262,6 +265,34 @@ fn small_things<'a>() -> Vec<Contest<'a>> {
             ],
         },
     ]
+}
+
+/// An arena beside the C library's malloc.
+fn allocation<'a>() -> Vec<Contest<'a>> {
+    const N: u64 = 64_000;
+    let mut contests = Vec::new();
+    for (name, two) in [("allocate, one thread", false), ("allocate, two threads", true)] {
+        let arena = NodeArena::on(current_node()).expect("this node has memory");
+        let both = move |body: &(dyn Fn() + Sync)| if two { on_two_threads(body) } else { body() };
+        contests.push(Contest {
+            name,
+            operation: "block of 16 to 528 bytes, taken and freed",
+            contenders: vec![
+                plain("NodeArena", N, move || both(&|| boxes(N, &arena))),
+                plain("malloc", N, move || both(&|| boxes(N, Global))),
+            ],
+        });
+    }
+    contests
+}
+
+/// Takes so many blocks, 64 at a time.
+fn boxes(blocks: u64, allocator: impl Allocator + Copy) {
+    for _ in 0..blocks / 64 {
+        black_box::<[_; 64]>(std::array::from_fn(|i| {
+            VecIn::<u8, _>::with_capacity_in(i * 37 % 512 + 16, allocator)
+        }));
+    }
 }
 
 fn on_two_threads(body: impl Fn() + Sync) {

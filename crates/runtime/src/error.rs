@@ -69,6 +69,11 @@ impl Error {
         Self { kind: ErrorKind::Memory, what, source: None }
     }
 
+    pub(crate) fn alignment(align: usize) -> Self {
+        let what = format!("an alignment of {align} is no power of two");
+        Self { kind: ErrorKind::Memory, what, source: None }
+    }
+
     pub(crate) fn node_full(placement: &Placement) -> Self {
         let all: usize = placement.pages.values().sum();
         let there: Vec<String> =

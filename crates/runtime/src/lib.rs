@@ -5,14 +5,14 @@
 //!   affinity and quotas.
 //! - [`NodeCounter`]: added to by all, read by few. [`TaskCounter`]: tasks submitted and done, and a sleeping waiter.
 //! - [`NodePool`]: tasks, scopes and loops, on the node where they belong first.
-//! - [`NodeVec`] and [`ReplicatedVec`]: arrays whose pages lie as a [`Layout`] says.
+//! - [`NodeVec`] and [`ReplicatedVec`]: arrays whose pages lie as a [`Layout`] says; [`NodeArena`]: an allocator with such memory.
 //! - [`Replicated`]: a value that all read and few write, with copies on each node.
 //! - [`nodes_near`] and [`bind_thread`]: threads, pools and memory near a device.
 //!
 //! The ideas are those of Fedor Pikus's talk 'Nearly Unfathomable Morass of Arcana': state for each node instead of
 //! shared state, encapsulated where nobody has to think of it.
 //!
-//! Only the modules `job` and `replicated` contain `unsafe`; they say why it is sound.
+//! Only the modules `job`, `replicated` and `memory::arena` contain `unsafe`; they say why it is sound.
 #![deny(unsafe_code)]
 
 mod allowance;
@@ -38,7 +38,9 @@ pub use device::{bind_thread, nodes_near};
 pub use error::{Error, ErrorKind, Result};
 pub use job::{Scope, Task};
 pub use location::{current_cpu, current_node, refresh};
-pub use memory::{Block, Fallback, Layout, NodeVec, NodeVecBuilder, Placement, ReplicatedVec};
+pub use memory::{
+    Block, Fallback, Layout, NodeArena, NodeArenaBuilder, NodeVec, NodeVecBuilder, Placement, ReplicatedVec,
+};
 pub use node_counter::NodeCounter;
 pub use pool::{NodePool, NodePoolBuilder, NodeStatistics};
 pub use replicated::{ReadGuard, Replicated};

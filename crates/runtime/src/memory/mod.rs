@@ -1,10 +1,12 @@
 //! Arrays whose pages lie where they are told to.
 
+mod arena;
 mod layout;
 mod node_vec;
 mod place;
 mod replicated_vec;
 
+pub use arena::{NodeArena, NodeArenaBuilder};
 pub use layout::Layout;
 pub use node_vec::{Block, NodeVec, NodeVecBuilder};
 pub use place::{Fallback, Placement};

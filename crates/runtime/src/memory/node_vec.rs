@@ -1,7 +1,7 @@
 //! [`NodeVec`]: an array whose pages lie as a [`Layout`] says.
 
 use super::layout::{Layout, Plan};
-use super::place::{Fallback, Placed, Placement, memory_nodes};
+use super::place::{Fallback, HUGE_BYTES, Placed, Placement, memory_nodes};
 use crate::error::{Error, Result};
 use crate::pool::NodePool;
 use bytemuck::Pod;
@@ -11,9 +11,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
-
-/// Bytes of a huge page.
-const HUGE_BYTES: usize = 2 << 20;
 
 /// An array of fixed length whose pages lie as a [`Layout`] says; all bits zero at first.
 ///
@@ -111,10 +108,8 @@ impl NodeVecBuilder<'_> {
             .map_err(|error| Error::memory(format!("cannot map {bytes} bytes"), error))?;
         let mut placed = Placed { memory, unit_bytes, plan };
         placed.first_touch(self.pool, self.huge)?;
-        let mut made =
-            NodeVec { placed, layout: self.layout, fallback: self.fallback, len, elements: PhantomData };
-        made.settle()?;
-        Ok(made)
+        placed.settle(self.fallback)?;
+        Ok(NodeVec { placed, layout: self.layout, fallback: self.fallback, len, elements: PhantomData })
     }
 }
 
@@ -150,20 +145,7 @@ impl<T: Pod> NodeVec<T> {
         self.placed.plan = Plan::new(&layout, units, &memory_nodes()?)?;
         self.layout = layout;
         self.placed.move_there()?;
-        self.settle()
-    }
-
-    /// Looks whether pages are where they belong, and tries once more to get them there.
-    fn settle(&mut self) -> Result<Placement> {
-        let mut placement = self.placement()?;
-        if placement.misplaced > 0 {
-            self.placed.move_there()?;
-            placement = self.placement()?;
-        }
-        if placement.misplaced > 0 && self.fallback == Fallback::Error {
-            return Err(Error::node_full(&placement));
-        }
-        Ok(placement)
+        self.placed.settle(self.fallback)
     }
 
     /// The array in blocks of neighbouring elements on one node, in order.

@@ -32,6 +32,19 @@ pub struct Placement {
     pub absent: usize,
 }
 
+impl Placement {
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (node, pages) in &other.pages {
+            *self.pages.entry(*node).or_default() += pages;
+        }
+        self.misplaced += other.misplaced;
+        self.absent += other.absent;
+    }
+}
+
+/// Bytes of a huge page.
+pub(crate) const HUGE_BYTES: usize = 2 << 20;
+
 /// Pages in one call: milliseconds at most.
 const BATCH_PAGES: usize = 4096;
 
@@ -46,10 +59,7 @@ pub(crate) struct Placed {
 impl Placed {
     /// Brings all pages in, each node's by threads on that node: the pool's workers, or one thread for each.
     pub(crate) fn first_touch(&mut self, pool: Option<&NodePool>, huge: bool) -> Result<()> {
-        let all = 0..self.memory.len_bytes();
-        // A stripe must not bring its neighbours along, nor khugepaged later. Kernels without huge pages refuse both.
-        let advice = if huge { Advice::HugePage } else { Advice::NoHugePage };
-        let _ = self.memory.advise(all, advice);
+        self.advise(huge);
         let failures = std::sync::Mutex::new(Vec::new());
         let (placed, failures_of) = (&*self, &failures);
         let touch = move |node: NodeId| {
@@ -75,11 +85,24 @@ impl Placed {
         }
         let failures = failures.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         match failures.into_iter().next() {
-            Some((node, error)) => {
-                Err(Error::memory(format!("cannot bring in the pages that belong on node {node}"), error))
-            }
+            Some((node, error)) => Err(cannot_bring_in(node, error)),
             None => self.keep(),
         }
+    }
+
+    /// The same by the calling thread alone.
+    pub(crate) fn touch_here(&mut self, huge: bool) -> Result<()> {
+        self.advise(huge);
+        for node in self.plan.nodes().iter() {
+            self.touch_those_of(node).map_err(|error| cannot_bring_in(node, error))?;
+        }
+        self.keep()
+    }
+
+    /// A stripe must not bring its neighbours along, nor khugepaged later. Kernels without huge pages refuse both.
+    fn advise(&mut self, huge: bool) {
+        let advice = if huge { Advice::HugePage } else { Advice::NoHugePage };
+        let _ = self.memory.advise(0..self.memory.len_bytes(), advice);
     }
 
     fn touch_those_of(&self, node: NodeId) -> nodewise_sys::Result<()> {
@@ -130,6 +153,19 @@ impl Placed {
         Ok(placement)
     }
 
+    /// Looks whether pages are where they belong, and tries once more to get them there.
+    pub(crate) fn settle(&mut self, fallback: Fallback) -> Result<Placement> {
+        let mut placement = self.placement()?;
+        if placement.misplaced > 0 {
+            self.move_there()?;
+            placement = self.placement()?;
+        }
+        if placement.misplaced > 0 && fallback == Fallback::Error {
+            return Err(Error::node_full(&placement));
+        }
+        Ok(placement)
+    }
+
     /// Moves what is elsewhere. Huge pages move as a whole, so their first pages go first.
     pub(crate) fn move_there(&mut self) -> Result<()> {
         if self.unit_bytes > page_bytes() {
@@ -177,6 +213,10 @@ impl Placed {
         }
         Ok(())
     }
+}
+
+fn cannot_bring_in(node: NodeId, error: nodewise_sys::Error) -> Error {
+    Error::memory(format!("cannot bring in the pages that belong on node {node}"), error)
 }
 
 fn mask(nodes: impl IntoIterator<Item = NodeId>) -> NodeMask {

@@ -1,0 +1,355 @@
+//! [`NodeArena`]: an allocator whose memory lies as a [`Layout`] says.
+//!
+//! Memory comes from the system in chunks, which are placed and looked at like a [`crate::NodeVec`]. Requests are rounded up to size
+//! classes. Up to 8 KiB each CPU has free blocks of its own, behind a lock that only its threads take, and a span of 64 KiB to cut new ones
+//! from; what it has too many of goes to the others a batch at a time. Larger blocks, up to 256 KiB, are cut from the chunks under one
+//! lock. What is larger still is a mapping of its own.
+
+#![allow(unsafe_code)]
+
+mod blocks;
+mod class;
+
+use super::layout::{Layout, Plan};
+use super::place::{Fallback, HUGE_BYTES, Placed, Placement, memory_nodes};
+use crate::error::{Error, Result};
+use crate::location::{current_cpu, machine};
+use crate::sync::{Mutex, lock};
+use allocator_api2::alloc::{AllocError, Allocator};
+use blocks::{Batches, Shard, Span, batch_of_one};
+use class::{CLASSES, Class};
+use crossbeam_utils::CachePadded;
+use nodewise_sys::{OwnedMemory, page_bytes};
+use nodewise_topology::{NodeId, NodeSet};
+use std::alloc;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ptr::NonNull;
+
+/// What a CPU takes at a time.
+const SPAN_BYTES: usize = 64 << 10;
+/// An arena grows by an eighth of what it has, but so much at least and at most.
+const CHUNK_BYTES: std::ops::RangeInclusive<usize> = HUGE_BYTES..=32 << 20;
+
+/// Memory that lies as a [`Layout`] says, for values of any size; given back to the system when the arena is dropped.
+///
+/// It is an allocator of the crate `allocator-api2`, as is a reference to it: that crate's `Vec` and `Box`, and `hashbrown`'s maps, take their
+/// memory from it. Other languages use [`NodeArena::allocate`] and [`NodeArena::deallocate`]. Any number of threads may; those of different
+/// CPUs rarely wait for each other.
+///
+/// It grows in chunks aligned to huge pages, each brought in, placed and checked at once, so that a request may take
+/// milliseconds. Small blocks that are freed serve requests of the same size class again; only those larger than 256 KiB go back to the
+/// system before the arena does. The kernel's balancing leaves the memory alone.
+///
+/// ```
+/// use allocator_api2::vec::Vec;
+/// use nodewise_runtime::{NodeArena, current_node};
+///
+/// let arena = NodeArena::on(current_node())?;
+/// let mut near = Vec::new_in(&arena);
+/// near.extend(0..1000);
+/// assert_eq!(near[999], 999);
+/// # Ok::<(), nodewise_runtime::Error>(())
+/// ```
+pub struct NodeArena {
+    layout: Layout,
+    huge: bool,
+    fallback: Fallback,
+    nodes: NodeSet,
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
+    central: Mutex<Central>,
+}
+
+// SAFETY: the addresses in it are of memory that it owns, free blocks that nobody uses; all is behind locks.
+unsafe impl Send for NodeArena {}
+// SAFETY: as above.
+unsafe impl Sync for NodeArena {}
+
+/// What all CPUs share.
+struct Central {
+    batches: [Batches; CLASSES],
+    span: Span,
+    chunks: Vec<Placed>,
+    /// Mappings of their own, by address.
+    large: BTreeMap<usize, Placed>,
+}
+
+/// How a [`NodeArena`] is made.
+#[derive(Clone, Debug)]
+pub struct NodeArenaBuilder {
+    layout: Layout,
+    huge: bool,
+    fallback: Fallback,
+}
+
+impl NodeArenaBuilder {
+    /// Lays each chunk out so; chunks start at 2 MiB and grow to 32 MiB. An arena on one node takes huge pages; others take base pages, so
+    /// that few values too are spread.
+    #[must_use]
+    pub fn new(layout: Layout) -> Self {
+        Self { huge: matches!(layout, Layout::On(_)), layout, fallback: Fallback::default() }
+    }
+
+    /// Whether to take huge pages of 2 MiB where the system gives them, and to lay out in steps of 2 MiB.
+    #[must_use]
+    pub fn huge_pages(mut self, huge: bool) -> Self {
+        self.huge = huge;
+        self
+    }
+
+    /// What to do about pages that find no room on their node.
+    #[must_use]
+    pub fn fallback(mut self, fallback: Fallback) -> Self {
+        self.fallback = fallback;
+        self
+    }
+
+    /// Makes an arena. It takes no memory for values yet.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Layout`]: the layout names a node that has no memory for this process. [`crate::ErrorKind::Machine`]: `/sys` or
+    /// `/proc` cannot be read.
+    pub fn build(self) -> Result<NodeArena> {
+        let nodes = memory_nodes()?;
+        Plan::new(&self.layout, 1, &nodes)?;
+        let central = Central {
+            batches: std::array::from_fn(|_| Batches::default()),
+            span: Span::default(),
+            chunks: Vec::new(),
+            large: BTreeMap::new(),
+        };
+        Ok(NodeArena {
+            layout: self.layout,
+            huge: self.huge,
+            fallback: self.fallback,
+            nodes,
+            shards: (0..machine().cpus).map(|_| CachePadded::new(Mutex::new(Shard::default()))).collect(),
+            central: Mutex::new(central),
+        })
+    }
+}
+
+impl NodeArena {
+    /// An arena of huge pages that must all find room on this node.
+    ///
+    /// # Errors
+    /// As [`NodeArenaBuilder::build`].
+    pub fn on(node: NodeId) -> Result<Self> {
+        NodeArenaBuilder::new(Layout::On(node)).build()
+    }
+
+    /// Memory for at least `bytes`, aligned to `align`: the block's address and real length. Its contents are not defined. 0 bytes are a
+    /// block like any other. Whoever takes it gives it back by [`NodeArena::deallocate`], or with the arena.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Memory`]: there is not so much, `align` is no power of two, or the kernel or a container's filter refuses a call.
+    /// [`crate::ErrorKind::NodeFull`]: pages found no room on their node, and the fallback is [`Fallback::Error`]. The arena can be used
+    /// on after both.
+    #[inline]
+    pub fn allocate(&self, bytes: usize, align: usize) -> Result<NonNull<[u8]>> {
+        if !align.is_power_of_two() {
+            return Err(Error::alignment(align));
+        }
+        match Class::of(bytes, align) {
+            Some(class) => {
+                let block = if class.is_small() { self.small(class)? } else { self.medium(class)? };
+                Ok(NonNull::slice_from_raw_parts(block, class.bytes()))
+            }
+            None => self.large(bytes, align),
+        }
+    }
+
+    /// Gives a block back.
+    ///
+    /// # Safety
+    /// `block` is the start of what [`NodeArena::allocate`] of this arena returned, not given back since, and nobody uses it any more. `bytes` is
+    /// what was asked for then, or up to the real length; `align` is what was asked for.
+    #[inline]
+    pub unsafe fn deallocate(&self, block: NonNull<u8>, bytes: usize, align: usize) {
+        match Class::of(bytes, align) {
+            Some(class) if class.is_small() => {
+                // SAFETY: by contract; the same request has the same class.
+                let full = unsafe { lock(self.shard()).push(class, block) };
+                if let Some(batch) = full {
+                    lock(&self.central).batches[class.index()].push(batch);
+                }
+            }
+            Some(class) => {
+                // SAFETY: as above; batches are of more than one up to 8 KiB only.
+                let batch = unsafe { batch_of_one(block) };
+                lock(&self.central).batches[class.index()].push(batch);
+            }
+            None => {
+                let mapping = lock(&self.central).large.remove(&block.addr().get());
+                drop(mapping);
+            }
+        }
+    }
+
+    /// The layout of each chunk.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// What it has from the system, in bytes.
+    #[must_use]
+    pub fn reserved_bytes(&self) -> usize {
+        let central = lock(&self.central);
+        let all = central.chunks.iter().chain(central.large.values());
+        all.map(|placed| placed.memory.len_bytes()).sum()
+    }
+
+    /// Asks the kernel where the pages are now, used or free. Who needs new memory waits meanwhile.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Memory`]: a container's filter refuses `move_pages(2)`.
+    pub fn placement(&self) -> Result<Placement> {
+        let central = lock(&self.central);
+        let mut sum = Placement::default();
+        for placed in central.chunks.iter().chain(central.large.values()) {
+            sum.add(&placed.placement()?);
+        }
+        Ok(sum)
+    }
+
+    fn shard(&self) -> &Mutex<Shard> {
+        &self.shards[current_cpu().0 as usize % self.shards.len()]
+    }
+
+    #[inline]
+    fn small(&self, class: Class) -> Result<NonNull<u8>> {
+        let mut shard = lock(self.shard());
+        let block = shard.pop(class).or_else(|| shard.span.cut(class.bytes(), class.align()));
+        block.map_or_else(|| self.refill(&mut shard, class), Ok)
+    }
+
+    #[cold]
+    fn refill(&self, shard: &mut Shard, class: Class) -> Result<NonNull<u8>> {
+        let mut central = lock(&self.central);
+        if let Some(batch) = central.batches[class.index()].pop(class) {
+            shard.load(class, batch);
+            return Ok(shard.pop(class).expect("a batch is not empty"));
+        }
+        let start = self.cut(&mut central, SPAN_BYTES, SPAN_BYTES)?;
+        // SAFETY: just cut.
+        shard.span = unsafe { Span::new(start, SPAN_BYTES) };
+        Ok(shard.span.cut(class.bytes(), class.align()).expect("small blocks fit into a span"))
+    }
+
+    fn medium(&self, class: Class) -> Result<NonNull<u8>> {
+        let mut central = lock(&self.central);
+        if let Some(mut batch) = central.batches[class.index()].pop(class) {
+            return Ok(batch.pop().expect("a batch is not empty"));
+        }
+        self.cut(&mut central, class.bytes(), class.align())
+    }
+
+    /// Memory that was never used, from a new chunk if need be.
+    fn cut(&self, central: &mut Central, bytes: usize, align: usize) -> Result<NonNull<u8>> {
+        if let Some(block) = central.span.cut(bytes, align) {
+            return Ok(block);
+        }
+        let has: usize = central.chunks.iter().map(|chunk| chunk.memory.len_bytes()).sum();
+        let wanted = (has / 8).next_multiple_of(HUGE_BYTES).clamp(*CHUNK_BYTES.start(), *CHUNK_BYTES.end());
+        // Where there is no room for much there may be for little.
+        let (start, chunk) = self.map(wanted, HUGE_BYTES).or_else(|error| {
+            if wanted > HUGE_BYTES { self.map(HUGE_BYTES, HUGE_BYTES) } else { Err(error) }
+        })?;
+        // SAFETY: the chunk is new and stays mapped as long as the arena.
+        central.span = unsafe { Span::new(start, chunk.memory.len_bytes()) };
+        central.chunks.push(chunk);
+        Ok(central.span.cut(bytes, align).expect("blocks fit into a chunk"))
+    }
+
+    fn large(&self, bytes: usize, align: usize) -> Result<NonNull<[u8]>> {
+        let (start, mapping) = self.map(bytes.max(1), align.max(HUGE_BYTES))?;
+        let bytes = mapping.memory.len_bytes();
+        lock(&self.central).large.insert(start.addr().get(), mapping);
+        Ok(NonNull::slice_from_raw_parts(start, bytes))
+    }
+
+    /// New memory in its place.
+    fn map(&self, bytes: usize, align: usize) -> Result<(NonNull<u8>, Placed)> {
+        let mut memory = OwnedMemory::new(bytes, align)
+            .map_err(|error| Error::memory(format!("cannot map {bytes} bytes"), error))?;
+        // Taken once: whoever borrows the memory as bytes later would claim what users of blocks have.
+        let start = NonNull::from(memory.as_mut_bytes()).cast();
+        let unit_bytes = if self.huge { HUGE_BYTES } else { page_bytes() };
+        let plan = Plan::new(&self.layout, memory.len_bytes().div_ceil(unit_bytes), &self.nodes)?;
+        let mut placed = Placed { memory, unit_bytes, plan };
+        placed.touch_here(self.huge)?;
+        placed.settle(self.fallback)?;
+        Ok((start, placed))
+    }
+
+    /// The block again, if it serves the other request as well.
+    fn in_place(block: NonNull<u8>, old: alloc::Layout, new: alloc::Layout) -> Option<NonNull<[u8]>> {
+        let class = Class::of(new.size(), new.align())?;
+        let same = Class::of(old.size(), old.align()) == Some(class);
+        same.then(|| NonNull::slice_from_raw_parts(block, class.bytes()))
+    }
+
+    /// # Safety
+    /// As [`Allocator::grow`] or [`Allocator::shrink`].
+    unsafe fn resize(
+        &self,
+        block: NonNull<u8>,
+        old: alloc::Layout,
+        new: alloc::Layout,
+    ) -> Result<NonNull<[u8]>, AllocError> {
+        if let Some(same) = Self::in_place(block, old, new) {
+            return Ok(same);
+        }
+        let other = Allocator::allocate(self, new)?;
+        let bytes = old.size().min(new.size());
+        // SAFETY: both are blocks of at least so many bytes, and the new one is nobody else's.
+        unsafe { block.copy_to_nonoverlapping(other.cast(), bytes) };
+        // SAFETY: by contract.
+        unsafe { NodeArena::deallocate(self, block, old.size(), old.align()) };
+        Ok(other)
+    }
+}
+
+// SAFETY: blocks stay where they are, and mapped, until they are given back or the arena is dropped; it has no copies.
+unsafe impl Allocator for NodeArena {
+    #[inline]
+    fn allocate(&self, layout: alloc::Layout) -> Result<NonNull<[u8]>, AllocError> {
+        NodeArena::allocate(self, layout.size(), layout.align()).map_err(|_| AllocError)
+    }
+
+    #[inline]
+    unsafe fn deallocate(&self, block: NonNull<u8>, layout: alloc::Layout) {
+        // SAFETY: by contract.
+        unsafe { NodeArena::deallocate(self, block, layout.size(), layout.align()) };
+    }
+
+    unsafe fn grow(
+        &self,
+        block: NonNull<u8>,
+        old: alloc::Layout,
+        new: alloc::Layout,
+    ) -> Result<NonNull<[u8]>, AllocError> {
+        // SAFETY: by contract.
+        unsafe { self.resize(block, old, new) }
+    }
+
+    unsafe fn shrink(
+        &self,
+        block: NonNull<u8>,
+        old: alloc::Layout,
+        new: alloc::Layout,
+    ) -> Result<NonNull<[u8]>, AllocError> {
+        // SAFETY: by contract.
+        unsafe { self.resize(block, old, new) }
+    }
+}
+
+impl fmt::Debug for NodeArena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeArena").field("layout", &self.layout).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;
