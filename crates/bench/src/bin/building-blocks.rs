@@ -4,7 +4,7 @@
 use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand};
 use nodewise_runtime::{
-    ErrorKind, Fallback, Layout, NodePool, NodeVec, NodeVecBuilder, ReplicatedVec, current_node,
+    ErrorKind, Fallback, Layout, NodeArena, NodePool, NodeVec, NodeVecBuilder, ReplicatedVec, current_node,
 };
 use nodewise_sys::{getcpu, page_bytes, query_pages};
 use nodewise_topology::NodeId;
@@ -103,9 +103,25 @@ fn layouts() -> anyhow::Result<()> {
         let homes = homes(replicated.near(node), PAGES)?;
         ensure!(homes.iter().all(|&home| home == node.0 as i32), "copy of node {node}: {:?}", runs(&homes));
     }
+    arena_lies_there()?;
     drop((moved, replicated));
     let left = resident_pages()?.saturating_sub(resident);
     println!("{}", json!({"left_pages": left}));
+    Ok(())
+}
+
+/// Blocks of all sizes, some of them from several chunks, lie on the arena's node.
+fn arena_lies_there() -> anyhow::Result<()> {
+    let arena = NodeArena::on(NodeId(1))?;
+    let mut addresses = Vec::new();
+    for bytes in [16, 5000, 100_000, 1 << 20, 3 << 20].into_iter().cycle().take(60) {
+        let block = arena.allocate(bytes, 8)?;
+        addresses.extend((0..bytes as u64).step_by(page_bytes()).map(|at| block.addr().get() as u64 + at));
+    }
+    let mut homes = vec![i32::MIN; addresses.len()];
+    query_pages(0, &addresses, &mut homes)?;
+    ensure!(homes.iter().all(|&home| home == 1), "blocks of an arena: {:?}", runs(&homes));
+    ensure!(arena.placement()?.misplaced == 0, "{:?}", arena.placement()?);
     Ok(())
 }
 
@@ -118,6 +134,9 @@ fn full(node: NodeId) -> anyhow::Result<()> {
     let first = NodeVecBuilder::new(Layout::On(node)).fallback(Fallback::Anywhere).build::<u64>(len)?;
     let refused = NodeVec::<u64>::new(len, Layout::On(node)).err().context("there is no room for two")?;
     ensure!(refused.kind() == ErrorKind::NodeFull, "{refused}");
+    let arena = NodeArena::on(node)?;
+    let refused_block = arena.allocate(len * 8, 8).err().context("an arena finds no room either")?;
+    ensure!(refused_block.kind() == ErrorKind::NodeFull, "{refused_block}");
     let second = NodeVecBuilder::new(Layout::On(node)).fallback(Fallback::Anywhere).build::<u64>(len)?;
     println!(
         "{}",

@@ -1,7 +1,7 @@
 //! [`NodeArena`]: an allocator whose memory lies as a [`Layout`] says.
 //!
 //! Memory comes from the system in chunks, which are placed and looked at like a [`crate::NodeVec`]. Requests are rounded up to size
-//! classes. Up to 8 KiB each CPU has free blocks of its own, behind a lock that only its threads take, and a span of 64 KiB to cut new ones
+//! classes. Up to 8 KiB each CPU has free blocks of its own, that hardly another CPU's threads ask for, and a span of 64 KiB to cut new ones
 //! from; what it has too many of goes to the others a batch at a time. Larger blocks, up to 256 KiB, are cut from the chunks under one
 //! lock. What is larger still is a mapping of its own.
 
@@ -9,18 +9,18 @@
 
 mod blocks;
 mod class;
+mod shards;
 
 use super::layout::{Layout, Plan};
 use super::place::{Fallback, HUGE_BYTES, Placed, Placement, memory_nodes};
 use crate::error::{Error, Result};
-use crate::location::{current_cpu, machine};
 use crate::sync::{Mutex, lock};
 use allocator_api2::alloc::{AllocError, Allocator};
 use blocks::{Batches, Shard, Span, batch_of_one};
 use class::{CLASSES, Class};
-use crossbeam_utils::CachePadded;
 use nodewise_sys::{OwnedMemory, page_bytes};
 use nodewise_topology::{NodeId, NodeSet};
+use shards::Shards;
 use std::alloc;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -56,7 +56,7 @@ pub struct NodeArena {
     huge: bool,
     fallback: Fallback,
     nodes: NodeSet,
-    shards: Box<[CachePadded<Mutex<Shard>>]>,
+    shards: Shards,
     central: Mutex<Central>,
 }
 
@@ -123,7 +123,7 @@ impl NodeArenaBuilder {
             huge: self.huge,
             fallback: self.fallback,
             nodes,
-            shards: (0..machine().cpus).map(|_| CachePadded::new(Mutex::new(Shard::default()))).collect(),
+            shards: Shards::new(),
             central: Mutex::new(central),
         })
     }
@@ -169,7 +169,7 @@ impl NodeArena {
         match Class::of(bytes, align) {
             Some(class) if class.is_small() => {
                 // SAFETY: by contract; the same request has the same class.
-                let full = unsafe { lock(self.shard()).push(class, block) };
+                let full = self.shards.with(|shard| unsafe { shard.push(class, block) });
                 if let Some(batch) = full {
                     lock(&self.central).batches[class.index()].push(batch);
                 }
@@ -213,15 +213,12 @@ impl NodeArena {
         Ok(sum)
     }
 
-    fn shard(&self) -> &Mutex<Shard> {
-        &self.shards[current_cpu().0 as usize % self.shards.len()]
-    }
-
     #[inline]
     fn small(&self, class: Class) -> Result<NonNull<u8>> {
-        let mut shard = lock(self.shard());
-        let block = shard.pop(class).or_else(|| shard.span.cut(class.bytes(), class.align()));
-        block.map_or_else(|| self.refill(&mut shard, class), Ok)
+        self.shards.with(|shard| {
+            let block = shard.pop(class).or_else(|| shard.span.cut(class.bytes(), class.align()));
+            block.map_or_else(|| self.refill(shard, class), Ok)
+        })
     }
 
     #[cold]
