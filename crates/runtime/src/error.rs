@@ -3,6 +3,7 @@
 use crate::memory::Placement;
 use nodewise_topology::NodeId;
 use std::fmt;
+use std::ops::Range;
 
 /// Result of this crate's fallible functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -31,6 +32,8 @@ pub enum ErrorKind {
     Memory,
     /// Pages found no room on their node.
     NodeFull,
+    /// A range that is not within the array.
+    Range,
     /// There is no such device, or nobody knows where it is.
     Device,
 }
@@ -72,6 +75,11 @@ impl Error {
     pub(crate) fn alignment(align: usize) -> Self {
         let what = format!("an alignment of {align} is no power of two");
         Self { kind: ErrorKind::Memory, what, source: None }
+    }
+
+    pub(crate) fn range(elements: &Range<usize>, len: usize) -> Self {
+        let what = format!("elements {}..{} are not within an array of {len}", elements.start, elements.end);
+        Self { kind: ErrorKind::Range, what, source: None }
     }
 
     pub(crate) fn node_full(placement: &Placement) -> Self {

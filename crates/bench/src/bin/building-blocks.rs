@@ -98,6 +98,17 @@ fn layouts() -> anyhow::Result<()> {
     moved.lay_out(Layout::Blocked)?;
     ensure!(moved.iter().copied().eq(0..len as u64), "moving changes no value");
     println!("{}", json!({"layout": "moved", "huge": false, "homes": runs(&homes(&moved, PAGES)?)}));
+    // Pages 100 to 199.
+    let elements = 100 * page_bytes() / 8..200 * page_bytes() / 8;
+    moved.lay_out_range(elements.clone(), &Layout::Interleaved)?;
+    let kernel = homes(&moved, PAGES)?;
+    let library: Vec<i32> =
+        moved.nodes_of(elements)?.iter().map(|node| node.map_or(-1, |node| node.0 as i32)).collect();
+    let wanted: Vec<i32> = (0..4).cycle().take(100).collect();
+    ensure!(kernel[100..200] == wanted && library == wanted, "a part: {:?}, {library:?}", runs(&kernel));
+    ensure!(moved.placement()?.misplaced == 0, "{:?}", moved.placement()?);
+    ensure!(moved.iter().copied().eq(0..len as u64), "moving a part changes no value");
+    moved.lay_out(Layout::Blocked)?;
     let replicated = ReplicatedVec::new(&moved)?;
     for node in replicated.nodes() {
         let homes = homes(replicated.near(node), PAGES)?;

@@ -19,12 +19,21 @@ pub enum Layout {
     Blocked,
 }
 
-/// A layout of so many units on real nodes: `run` units on each node of the cycle, round and round.
+/// Layouts of so many units on real nodes, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
+    /// Without gaps, from unit 0 on.
+    parts: Vec<Part>,
+}
+
+/// Units laid out together: `run` units on each node of the cycle, round and round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
+    units: Range<usize>,
     cycle: Vec<NodeId>,
     run: usize,
-    units: usize,
+    /// The unit that the cycle began with.
+    origin: usize,
 }
 
 /// Weights are sizes of runs in a table; a machine whose bandwidths differ more is none.
@@ -61,31 +70,99 @@ impl Plan {
             Some(node) => Err(Error::layout(format!(
                 "node {node} has no memory for this process; those that have: {allowed}"
             ))),
-            None => Ok(Self { cycle, run, units }),
+            None => Ok(Self { parts: vec![Part { units: 0..units, cycle, run, origin: 0 }] }),
         }
+    }
+
+    /// Lays the units from `start` on out as another plan does, as many as that has.
+    pub(crate) fn lay_out(&mut self, start: usize, other: Self) {
+        let moved = other.parts.into_iter().map(|part| Part {
+            units: part.units.start + start..part.units.end + start,
+            origin: part.origin + start,
+            ..part
+        });
+        let moved: Vec<Part> = moved.filter(|part| !part.units.is_empty()).collect();
+        let end = moved.last().map_or(start, |part| part.units.end);
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        for part in std::mem::take(&mut self.parts) {
+            before.extend(part.clone().within(0..start));
+            after.extend(part.within(end..usize::MAX));
+        }
+        self.parts = [before, moved, after].concat();
+    }
+
+    /// How many units there are.
+    pub(crate) fn units(&self) -> usize {
+        self.parts.last().map_or(0, |part| part.units.end)
     }
 
     /// The nodes that get something to hold, ascending.
     pub(crate) fn nodes(&self) -> NodeSet {
-        let used = self.units.div_ceil(self.run).min(self.cycle.len());
-        self.cycle[..used].iter().copied().collect()
+        self.parts.iter().flat_map(|part| part.nodes().iter().collect::<Vec<_>>()).collect()
     }
 
     /// The node of a unit.
     pub(crate) fn node_of(&self, unit: usize) -> NodeId {
-        self.cycle[unit / self.run % self.cycle.len()]
+        let part = self.parts.partition_point(|part| part.units.end <= unit);
+        self.parts[part].node_of(unit)
     }
 
     /// The units in order, neighbours on the same node together.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (NodeId, Range<usize>)> + '_ {
-        let mut start = 0;
+        let mut runs = self.parts.iter().flat_map(Part::runs).peekable();
         std::iter::from_fn(move || {
-            let node = (start < self.units).then(|| self.node_of(start))?;
-            let mut end = start + self.run;
-            while end < self.units && self.node_of(end) == node {
+            let (node, mut units) = runs.next()?;
+            while let Some((_, more)) = runs.next_if(|(next, _)| *next == node) {
+                units.end = more.end;
+            }
+            Some((node, units))
+        })
+    }
+
+    /// Parts of `units` and where they go: a node, or several in turn.
+    pub(crate) fn policies(&self, units: &Range<usize>) -> Vec<(Range<usize>, Vec<NodeId>)> {
+        let mut policies = Vec::new();
+        for part in self.parts.iter().filter_map(|part| part.clone().within(units.clone())) {
+            let nodes: Vec<NodeId> = part.nodes().iter().collect();
+            let runs: Vec<_> = part.runs().take(nodes.len() + 1).collect();
+            // A mapping for each node at most; what is finer interleaves.
+            if runs.len() <= nodes.len() {
+                policies.extend(runs.into_iter().map(|(node, units)| (units, vec![node])));
+            } else {
+                policies.push((part.units, nodes));
+            }
+        }
+        policies
+    }
+}
+
+impl Part {
+    /// The part of it that is among `units`.
+    fn within(mut self, units: Range<usize>) -> Option<Self> {
+        self.units = self.units.start.max(units.start)..self.units.end.min(units.end);
+        (!self.units.is_empty()).then_some(self)
+    }
+
+    fn node_of(&self, unit: usize) -> NodeId {
+        self.cycle[(unit - self.origin) / self.run % self.cycle.len()]
+    }
+
+    fn nodes(&self) -> NodeSet {
+        let one_each = (self.units.clone().step_by(self.run)).take(self.cycle.len());
+        let last = self.units.end.checked_sub(1);
+        one_each.chain(last.filter(|last| self.units.contains(last))).map(|unit| self.node_of(unit)).collect()
+    }
+
+    fn runs(&self) -> impl Iterator<Item = (NodeId, Range<usize>)> + '_ {
+        let mut start = self.units.start;
+        std::iter::from_fn(move || {
+            let node = (start < self.units.end).then(|| self.node_of(start))?;
+            // Past the end of the run that it is in.
+            let mut end = start + self.run - (start - self.origin) % self.run;
+            while end < self.units.end && self.node_of(end) == node {
                 end += self.run;
             }
-            let run = start..end.min(self.units);
+            let run = start..end.min(self.units.end);
             start = run.end;
             Some((node, run))
         })
@@ -152,6 +229,32 @@ mod tests {
                 (next, last) = (run.end, Some(node));
             }
             prop_assert_eq!(next, units);
+        }
+
+        #[test]
+        fn ranges_are_laid_out_anew_one_over_the_other(
+            layout in any_layout(),
+            others in proptest::collection::vec((any_layout(), 0..100usize, 0..100usize), 0..6),
+        ) {
+            let allowed = nodes("0-2");
+            let mut plan = Plan::new(&layout, 100, &allowed).unwrap();
+            let mut expected: Vec<NodeId> = (0..100).map(|unit| plan.node_of(unit)).collect();
+            for (layout, a, b) in others {
+                let units = a.min(b)..a.max(b);
+                let other = Plan::new(&layout, units.len(), &allowed).unwrap();
+                for unit in units.clone() {
+                    expected[unit] = other.node_of(unit - units.start);
+                }
+                plan.lay_out(units.start, other);
+            }
+            prop_assert_eq!(plan.units(), 100);
+            let of_runs = plan.runs().flat_map(|(node, units)| units.map(move |_| node));
+            prop_assert_eq!(of_runs.collect::<Vec<_>>(), expected.clone());
+            prop_assert_eq!(plan.nodes(), expected.iter().copied().collect());
+            for (units, nodes) in plan.policies(&(10..90)) {
+                prop_assert!(units.start >= 10 && units.end <= 90);
+                prop_assert!(expected[units].iter().all(|node| nodes.contains(node)));
+            }
         }
     }
 }

@@ -108,7 +108,7 @@ impl NodeVecBuilder<'_> {
             .map_err(|error| Error::memory(format!("cannot map {bytes} bytes"), error))?;
         let mut placed = Placed { memory, unit_bytes, plan };
         placed.first_touch(self.pool, self.huge)?;
-        placed.settle(self.fallback)?;
+        placed.settle(placed.all(), self.fallback)?;
         Ok(NodeVec { placed, layout: self.layout, fallback: self.fallback, len, elements: PhantomData })
     }
 }
@@ -122,7 +122,7 @@ impl<T: Pod> NodeVec<T> {
         NodeVecBuilder::new(layout).build(len)
     }
 
-    /// The layout.
+    /// The layout, but for the ranges that [`NodeVec::lay_out_range`] has changed since.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
@@ -133,7 +133,30 @@ impl<T: Pod> NodeVec<T> {
     /// # Errors
     /// [`crate::ErrorKind::Memory`]: a container's filter refuses `move_pages(2)`.
     pub fn placement(&self) -> Result<Placement> {
-        self.placed.placement()
+        self.placed.placement(self.placed.all())
+    }
+
+    /// Asks the kernel where the pages of these elements are now; those that elements across an end lie on count whole.
+    ///
+    /// # Errors
+    /// As [`NodeVec::placement`]; [`crate::ErrorKind::Range`]: there are no such elements.
+    pub fn placement_of(&self, elements: Range<usize>) -> Result<Placement> {
+        let mut placement = Placement::default();
+        self.placed.for_each_home(self.pages(&elements, page_bytes())?, |page, home| match home {
+            None => placement.absent += 1,
+            Some(node) => placement.count(node, self.placed.wanted(page)),
+        })?;
+        Ok(placement)
+    }
+
+    /// The same page by page: the node of each base page of these elements, none for one that is in no memory now.
+    ///
+    /// # Errors
+    /// As [`NodeVec::placement_of`].
+    pub fn nodes_of(&self, elements: Range<usize>) -> Result<Vec<Option<NodeId>>> {
+        let mut nodes = Vec::new();
+        self.placed.for_each_home(self.pages(&elements, page_bytes())?, |_, home| nodes.push(home))?;
+        Ok(nodes)
     }
 
     /// Moves the pages to where another layout wants them; the contents stay as they are.
@@ -141,11 +164,37 @@ impl<T: Pod> NodeVec<T> {
     /// # Errors
     /// As [`NodeVecBuilder::build`]; after [`crate::ErrorKind::NodeFull`] pages that found room have moved, the rest have not.
     pub fn lay_out(&mut self, layout: Layout) -> Result<Placement> {
-        let units = self.placed.memory.len_bytes() / self.placed.unit_bytes;
-        self.placed.plan = Plan::new(&layout, units, &memory_nodes()?)?;
+        self.placed.plan = Plan::new(&layout, self.placed.plan.units(), &memory_nodes()?)?;
         self.layout = layout;
-        self.placed.move_there()?;
-        self.placed.settle(self.fallback)
+        self.placed.move_there(self.placed.all())?;
+        self.placed.settle(self.placed.all(), self.fallback)
+    }
+
+    /// Moves the pages of these elements to where another layout wants them, as if they were an array of their own, and tells where they
+    /// are then. [`NodeVec::blocks`] and what counts as misplaced follow. Pages move whole, with the elements beside the range that
+    /// are on them; of an array in huge pages, so do these.
+    ///
+    /// # Errors
+    /// As [`NodeVec::lay_out`]; [`crate::ErrorKind::Range`]: there are no such elements.
+    pub fn lay_out_range(&mut self, elements: Range<usize>, layout: &Layout) -> Result<Placement> {
+        let units = self.pages(&elements, self.placed.unit_bytes)?;
+        let plan = Plan::new(layout, units.len(), &memory_nodes()?)?;
+        if units.is_empty() {
+            return Ok(Placement::default());
+        }
+        self.placed.plan.lay_out(units.start, plan);
+        self.placed.move_there(units.clone())?;
+        self.placed.settle(units, self.fallback)
+    }
+
+    /// The pages of some size that elements lie on.
+    fn pages(&self, elements: &Range<usize>, page_bytes: usize) -> Result<Range<usize>> {
+        if elements.start > elements.end || elements.end > self.len {
+            return Err(Error::range(elements, self.len));
+        }
+        let bytes = elements.start * size_of::<T>()..elements.end * size_of::<T>();
+        let start = bytes.start / page_bytes;
+        Ok(start..if bytes.is_empty() { start } else { bytes.end.div_ceil(page_bytes) })
     }
 
     /// The array in blocks of neighbouring elements on one node, in order.
@@ -301,6 +350,26 @@ mod tests {
         let huge =
             NodeVecBuilder::new(Layout::Interleaved).huge_pages().pool(&pool).build::<f64>(1000).unwrap();
         assert_eq!(huge.placement().unwrap().pages.values().sum::<usize>(), 512);
+    }
+
+    #[test]
+    fn a_range_is_moved_and_looked_at_by_itself() {
+        let mut vec = NodeVec::<u64>::new(512 * 10, Layout::Blocked).unwrap();
+        vec[1000] = 7;
+        // Pages 1 to 3.
+        let placement = vec.lay_out_range(1000..1537, &Layout::On(here())).unwrap();
+        assert_eq!(placement, Placement { pages: [(here(), 3)].into(), ..Placement::default() });
+        assert_eq!(vec.nodes_of(1000..1537).unwrap(), [Some(here()); 3]);
+        assert_eq!(vec.placement_of(0..512 * 10).unwrap(), vec.placement().unwrap());
+        assert_eq!((vec.placement().unwrap().misplaced, vec[1000]), (0, 7));
+        assert!(vec.nodes_of(5..5).unwrap().is_empty());
+        vec.lay_out_range(5..5, &Layout::Interleaved).unwrap();
+        #[allow(clippy::reversed_empty_ranges)]
+        for wrong in [5..4, 0..5121] {
+            assert_eq!(vec.nodes_of(wrong.clone()).unwrap_err().kind(), ErrorKind::Range);
+            assert_eq!(vec.lay_out_range(wrong, &Layout::Interleaved).unwrap_err().kind(), ErrorKind::Range);
+        }
+        assert_eq!(vec.blocks().map(|block| block.elements.len()).sum::<usize>(), 5120);
     }
 
     #[test]

@@ -33,6 +33,12 @@ pub struct Placement {
 }
 
 impl Placement {
+    /// Counts a page that is on one node and wanted on another, or the same.
+    pub(crate) fn count(&mut self, node: NodeId, wanted: NodeId) {
+        *self.pages.entry(node).or_default() += 1;
+        self.misplaced += usize::from(node != wanted);
+    }
+
     pub(crate) fn add(&mut self, other: &Self) {
         for (node, pages) in &other.pages {
             *self.pages.entry(*node).or_default() += pages;
@@ -86,7 +92,7 @@ impl Placed {
         let failures = failures.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         match failures.into_iter().next() {
             Some((node, error)) => Err(cannot_bring_in(node, error)),
-            None => self.keep(),
+            None => self.keep(&self.all()),
         }
     }
 
@@ -96,7 +102,7 @@ impl Placed {
         for node in self.plan.nodes().iter() {
             self.touch_those_of(node).map_err(|error| cannot_bring_in(node, error))?;
         }
-        self.keep()
+        self.keep(&self.all())
     }
 
     /// A stripe must not bring its neighbours along, nor khugepaged later. Kernels without huge pages refuse both.
@@ -112,21 +118,21 @@ impl Placed {
         })?
     }
 
+    /// All units.
+    pub(crate) fn all(&self) -> Range<usize> {
+        0..self.plan.units()
+    }
+
     /// Tells the kernel, so that its balancing leaves the pages alone and those that it reclaims come back to their node.
-    fn keep(&mut self) -> Result<()> {
-        let nodes = self.plan.nodes();
-        let runs: Vec<_> = self.plan.runs().collect();
-        let bind =
-            |bytes: Range<usize>, policy: Policy| self.memory.bind(bytes, &policy, MbindFlags::FuturePages);
-        // A mapping for each node at most; what is finer interleaves.
-        let bound = if runs.len() <= nodes.len() {
-            runs.into_iter().try_for_each(|(node, units)| {
-                bind(self.bytes(units), Policy::new(PolicyMode::Preferred, mask([node])))
-            })
-        } else {
-            bind(0..self.memory.len_bytes(), Policy::new(PolicyMode::Interleave, mask(nodes.iter())))
-        };
-        bound.map_err(|error| Error::memory("cannot set the memory's policy".into(), error))
+    fn keep(&mut self, units: &Range<usize>) -> Result<()> {
+        for (units, nodes) in self.plan.policies(units) {
+            let mode = if nodes.len() == 1 { PolicyMode::Preferred } else { PolicyMode::Interleave };
+            let policy = Policy::new(mode, mask(nodes));
+            self.memory
+                .bind(self.bytes(units), &policy, MbindFlags::FuturePages)
+                .map_err(|error| Error::memory("cannot set the memory's policy".into(), error))?;
+        }
+        Ok(())
     }
 
     /// The bytes of units, within the memory.
@@ -140,25 +146,28 @@ impl Placed {
         self.plan.node_of(page * page_bytes() / self.unit_bytes)
     }
 
-    /// Where the base pages are.
-    pub(crate) fn placement(&self) -> Result<Placement> {
+    /// The base pages of units.
+    fn pages(&self, units: Range<usize>) -> Range<usize> {
+        let bytes = self.bytes(units);
+        bytes.start / page_bytes()..bytes.end / page_bytes()
+    }
+
+    /// Where the base pages of units are.
+    pub(crate) fn placement(&self, units: Range<usize>) -> Result<Placement> {
         let mut placement = Placement::default();
-        self.for_each_home(|page, home| match home {
+        self.for_each_home(self.pages(units), |page, home| match home {
             None => placement.absent += 1,
-            Some(node) => {
-                *placement.pages.entry(node).or_default() += 1;
-                placement.misplaced += usize::from(node != self.wanted(page));
-            }
+            Some(node) => placement.count(node, self.wanted(page)),
         })?;
         Ok(placement)
     }
 
     /// Looks whether pages are where they belong, and tries once more to get them there.
-    pub(crate) fn settle(&mut self, fallback: Fallback) -> Result<Placement> {
-        let mut placement = self.placement()?;
+    pub(crate) fn settle(&mut self, units: Range<usize>, fallback: Fallback) -> Result<Placement> {
+        let mut placement = self.placement(units.clone())?;
         if placement.misplaced > 0 {
-            self.move_there()?;
-            placement = self.placement()?;
+            self.move_there(units.clone())?;
+            placement = self.placement(units)?;
         }
         if placement.misplaced > 0 && fallback == Fallback::Error {
             return Err(Error::node_full(&placement));
@@ -167,17 +176,17 @@ impl Placed {
     }
 
     /// Moves what is elsewhere. Huge pages move as a whole, so their first pages go first.
-    pub(crate) fn move_there(&mut self) -> Result<()> {
+    pub(crate) fn move_there(&mut self, units: Range<usize>) -> Result<()> {
         if self.unit_bytes > page_bytes() {
-            self.move_misplaced(self.unit_bytes / page_bytes())?;
+            self.move_misplaced(units.clone(), self.unit_bytes / page_bytes())?;
         }
-        self.move_misplaced(1)?;
-        self.keep()
+        self.move_misplaced(units.clone(), 1)?;
+        self.keep(&units)
     }
 
-    fn move_misplaced(&self, step: usize) -> Result<()> {
+    fn move_misplaced(&self, units: Range<usize>, step: usize) -> Result<()> {
         let mut pages = Vec::new();
-        self.for_each_home(|page, home| {
+        self.for_each_home(self.pages(units), |page, home| {
             if page % step == 0 && home.is_some_and(|node| node != self.wanted(page)) {
                 pages.push(page);
             }
@@ -197,12 +206,15 @@ impl Placed {
         Ok(())
     }
 
-    /// Calls with each base page and its home.
-    fn for_each_home(&self, mut each: impl FnMut(usize, Option<NodeId>)) -> Result<()> {
-        let pages = self.memory.len_bytes() / page_bytes();
-        let mut status = vec![0; BATCH_PAGES.min(pages)];
-        for first in (0..pages).step_by(BATCH_PAGES) {
-            let batch = first..(first + BATCH_PAGES).min(pages);
+    /// Calls with each of these base pages and its home.
+    pub(crate) fn for_each_home(
+        &self,
+        pages: Range<usize>,
+        mut each: impl FnMut(usize, Option<NodeId>),
+    ) -> Result<()> {
+        let mut status = vec![0; BATCH_PAGES.min(pages.len())];
+        for first in pages.clone().step_by(BATCH_PAGES) {
+            let batch = first..(first + BATCH_PAGES).min(pages.end);
             let addresses: Vec<u64> = batch.clone().map(|page| self.memory.page_address(page)).collect();
             let status = &mut status[..addresses.len()];
             query_pages(0, &addresses, status)

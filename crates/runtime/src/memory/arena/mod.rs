@@ -208,7 +208,7 @@ impl NodeArena {
         let central = lock(&self.central);
         let mut sum = Placement::default();
         for placed in central.chunks.iter().chain(central.large.values()) {
-            sum.add(&placed.placement()?);
+            sum.add(&placed.placement(placed.all())?);
         }
         Ok(sum)
     }
@@ -276,7 +276,7 @@ impl NodeArena {
         let plan = Plan::new(&self.layout, memory.len_bytes().div_ceil(unit_bytes), &self.nodes)?;
         let mut placed = Placed { memory, unit_bytes, plan };
         placed.touch_here(self.huge)?;
-        placed.settle(self.fallback)?;
+        placed.settle(placed.all(), self.fallback)?;
         Ok((start, placed))
     }
 
