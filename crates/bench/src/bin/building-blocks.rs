@@ -145,6 +145,9 @@ fn full(node: NodeId) -> anyhow::Result<()> {
     let first = NodeVecBuilder::new(Layout::On(node)).fallback(Fallback::Anywhere).build::<u64>(len)?;
     let refused = NodeVec::<u64>::new(len, Layout::On(node)).err().context("there is no room for two")?;
     ensure!(refused.kind() == ErrorKind::NodeFull, "{refused}");
+    let huge = NodeVecBuilder::new(Layout::On(node)).huge_pages().build::<u64>(len);
+    let refused_huge = huge.err().context("there is no room in huge pages either")?;
+    ensure!(refused_huge.kind() == ErrorKind::NodeFull, "{refused_huge}");
     let arena = NodeArena::on(node)?;
     let refused_block = arena.allocate(len * 8, 8).err().context("an arena finds no room either")?;
     ensure!(refused_block.kind() == ErrorKind::NodeFull, "{refused_block}");

@@ -99,10 +99,16 @@ impl Placed {
     /// The same by the calling thread alone.
     pub(crate) fn touch_here(&mut self, huge: bool) -> Result<()> {
         self.advise(huge);
-        for node in self.plan.nodes().iter() {
-            self.touch_those_of(node).map_err(|error| cannot_bring_in(node, error))?;
-        }
+        self.bring_in()?;
         self.keep(&self.all())
+    }
+
+    /// Brings in what is absent.
+    fn bring_in(&self) -> Result<()> {
+        let nodes = self.plan.nodes();
+        nodes
+            .iter()
+            .try_for_each(|node| self.touch_those_of(node).map_err(|error| cannot_bring_in(node, error)))
     }
 
     /// A stripe must not bring its neighbours along, nor khugepaged later. Kernels without huge pages refuse both.
@@ -167,7 +173,13 @@ impl Placed {
         let mut placement = self.placement(units.clone())?;
         if placement.misplaced > 0 {
             self.move_there(units.clone())?;
-            placement = self.placement(units)?;
+            placement = self.placement(units.clone())?;
+            if placement.absent > 0 {
+                // Huge pages that find no room are split, and of those parts that hold nothing but zeros nothing is kept
+                // (`try_to_map_unused_to_zeropage` in mm/migrate.c, Linux 6.12): they would come back anywhere at the next write.
+                self.bring_in()?;
+                placement = self.placement(units)?;
+            }
         }
         if placement.misplaced > 0 && fallback == Fallback::Error {
             return Err(Error::node_full(&placement));
