@@ -4,7 +4,7 @@ mod watchdog;
 
 use nodewise_runtime::{Allowance, ErrorKind, NodePool, current_cpu};
 use nodewise_topology::{Allowed, CpuQuota, NodeId, NodeSet, Topology};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -85,6 +85,19 @@ fn results_are_combined_in_order() {
         |first, second| first + &second,
     );
     assert_eq!(digits, (0..5000).map(|i| i.to_string() + ",").collect::<String>());
+}
+
+#[test]
+fn parts_are_the_range_in_order() {
+    watchdog::start();
+    for pool in [machine(1, 1), machine(3, 2)] {
+        let joined = |a: Range<usize>, b: Range<usize>| {
+            assert_eq!(a.end, b.start);
+            a.start..b.end
+        };
+        assert_eq!(pool.parallel_reduce_parts(7..5000, |part| part, joined), Some(7..5000));
+        assert_eq!(pool.parallel_reduce_parts(7..7, |part| part, joined), None);
+    }
 }
 
 #[test]

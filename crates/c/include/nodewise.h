@@ -1,0 +1,513 @@
+/*
+ * Nodewise for C: NUMA-friendly building blocks. C++ programs take nodewise.hpp.
+ *
+ * Results. Functions that can fail return NODEWISE_OK (0) or another nodewise_result; nodewise_error_message() then says
+ * in words what was wrong and what can be done, for the calling thread. Besides what is listed at each function, all of them
+ * return NODEWISE_INVALID_ARGUMENT where a pointer is NULL that must not be, or a number makes no sense, and nothing has
+ * happened then; and NODEWISE_PANIC where the library finds a bug in itself or, where that is said, in its use. What a function has to
+ * give goes to its last parameters, `out_...`, which are left alone unless it returns NODEWISE_OK.
+ *
+ * Ownership. What a ..._new function gives is the caller's until its ..._free, which takes NULL too. No other function keeps a
+ * pointer after it has returned, except where that is said. A handle must not be used after, nor while, it is freed.
+ *
+ * Threads. Any thread may call any function at any time, also with handles that other threads use at the same time, except
+ * where `exclusive` is said: then no other thread may use the handle during the call. Handles may move between threads.
+ *
+ * Lists. Where a function lists things into an array of `capacity` elements, it stores as many as there is room for, and in
+ * *out_count how many there are: more than `capacity` if the room was too small. With capacity 0 the array may be NULL.
+ *
+ * Callbacks get the `context` that was given along with them, as their last argument, and return 0, or another number of the
+ * caller's to say that they failed. The function that waits for them returns NODEWISE_CALLBACK_FAILED then, and stores the
+ * first such number in *out_status, which is set to 0 if none failed; out_status may be NULL. Callbacks run on the pool's workers or the calling
+ * thread, several at a time; they may call the library, wait there for other tasks, and must return: neither longjmp nor an
+ * exception may leave them.
+ *
+ * After fork() a child must not use handles of its parent.
+ *
+ * Nodes and CPUs have the kernel's numbers, as in /sys/devices/system/node/node2.
+ */
+#ifndef NODEWISE_H
+#define NODEWISE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Results */
+
+typedef int32_t nodewise_result;
+
+enum {
+    NODEWISE_OK = 0,
+    /* An argument that cannot be. */
+    NODEWISE_INVALID_ARGUMENT = 1,
+    /* /sys or /proc could not be read, or do not hold what the kernel writes there. */
+    NODEWISE_MACHINE = 2,
+    /* A node that the pool has no workers on. */
+    NODEWISE_NO_WORKERS = 3,
+    /* The kernel refused a thread, or to confine it to its node. */
+    NODEWISE_THREAD = 4,
+    /* A layout that this process cannot have. */
+    NODEWISE_LAYOUT = 5,
+    /* The kernel has not so much memory, or refuses a call. */
+    NODEWISE_MEMORY = 6,
+    /* Pages found no room on their node. */
+    NODEWISE_NODE_FULL = 7,
+    /* There is no such device, or nobody knows where it is. */
+    NODEWISE_DEVICE = 8,
+    /* What was asked for cannot be had while others go on. */
+    NODEWISE_BUSY = 9,
+    /* A callback returned another number than 0. */
+    NODEWISE_CALLBACK_FAILED = 10,
+    /* A bug, in the library or in its use. */
+    NODEWISE_PANIC = 11,
+    /* Something that this version of the header has no name for. */
+    NODEWISE_OTHER = 12
+};
+
+/* What went wrong when a function last failed on this thread; "" before. Never NULL; valid until the next failure on this thread
+ * or the thread's end. */
+const char *nodewise_error_message(void);
+
+/* The library's version, as "0.1.0". Lives as long as the program. */
+const char *nodewise_version(void);
+
+/* Where the calling thread runs */
+
+/* What no node has for its number. */
+#define NODEWISE_NO_NODE UINT32_MAX
+
+/* The node the calling thread runs on now. By the time the caller looks at it, the thread may have been moved, unless it is
+ * bound. One load from the area that the thread shares with the kernel (Linux 6.3 and glibc 2.35, or later); else the vDSO's getcpu and a
+ * table that is read from /sys once and by nodewise_refresh(). Node 0 where nothing tells. Cannot fail. */
+uint32_t nodewise_current_node(void);
+
+/* The CPU the calling thread runs on now; 0 where nothing tells. Cannot fail. */
+uint32_t nodewise_current_cpu(void);
+
+/* Reads anew which node each CPU belongs to, after CPUs were plugged in or set online. Running pools keep their workers.
+ * NODEWISE_MACHINE: /sys cannot be read; the table stays as it was. */
+nodewise_result nodewise_refresh(void);
+
+/* Lists the nodes nearest to a device, of those with a CPU that the calling thread may use, ascending. A device is named as the
+ * system names it ("eth0", "nvme0n1", "card0"), by its PCI address ("0000:3b:00.0"), or as numactl names it ("netdev:eth0", "block:sda",
+ * "pci:3b:00", "ip:192.0.2.1", "file:/path").
+ * NODEWISE_DEVICE: there is no such device, or the firmware does not say where it is. NODEWISE_MACHINE: /sys or /proc cannot be
+ * read. */
+nodewise_result nodewise_nodes_near(const char *device, uint32_t *nodes, size_t capacity, size_t *out_count);
+
+/* Confines the calling thread to the CPUs of these nodes, as far as it may use them.
+ * NODEWISE_THREAD: there is none it may use. NODEWISE_MACHINE: /sys or /proc cannot be read. */
+nodewise_result nodewise_bind_thread(const uint32_t *nodes, size_t count);
+
+/* What this process may use */
+
+/* The nodes with CPUs that a thread may run on, and how much CPU time there is for them. Never changes once made. */
+typedef struct nodewise_allowance nodewise_allowance;
+
+/* What the calling thread may use now, under cpusets, affinity and quotas. NODEWISE_MACHINE: /sys or /proc cannot be read. */
+nodewise_result nodewise_allowance_of_this_thread(nodewise_allowance **out_allowance);
+
+/* The same without all nodes but these, as an allowance of its own. */
+nodewise_result nodewise_allowance_on_nodes(const nodewise_allowance *allowance, const uint32_t *nodes, size_t count,
+                                            nodewise_allowance **out_allowance);
+
+void nodewise_allowance_free(nodewise_allowance *allowance);
+
+/* Lists the nodes, ascending. */
+nodewise_result nodewise_allowance_nodes(const nodewise_allowance *allowance, uint32_t *nodes, size_t capacity,
+                                         size_t *out_count);
+
+/* Lists the CPUs of a node that may be used, ascending. NODEWISE_INVALID_ARGUMENT: the allowance has no such node. */
+nodewise_result nodewise_allowance_cpus(const nodewise_allowance *allowance, uint32_t node, uint32_t *cpus, size_t capacity,
+                                        size_t *out_count);
+
+/* Whether memory may be had on a node. NODEWISE_INVALID_ARGUMENT: the allowance has no such node. */
+nodewise_result nodewise_allowance_has_memory(const nodewise_allowance *allowance, uint32_t node, bool *out_memory);
+
+/* The distance between two nodes; 10 is local. NODEWISE_INVALID_ARGUMENT: the allowance has no such node. */
+nodewise_result nodewise_allowance_distance(const nodewise_allowance *allowance, uint32_t from, uint32_t to,
+                                            uint32_t *out_distance);
+
+/* The limit of CPU time: so many microseconds in each period; both 0 where there is none. */
+nodewise_result nodewise_allowance_cpu_quota(const nodewise_allowance *allowance, uint64_t *out_quota_us,
+                                             uint64_t *out_period_us);
+
+/* How many threads can run at a time: the CPUs, or as many as the quota keeps busy if they are fewer. */
+nodewise_result nodewise_allowance_parallelism(const nodewise_allowance *allowance, size_t *out_threads);
+
+/* Lists how many workers each node would get, of `most` in all or what parallelism allows, in the order of the nodes. */
+nodewise_result nodewise_allowance_workers(const nodewise_allowance *allowance, size_t most, size_t *workers, size_t capacity,
+                                           size_t *out_count);
+
+/* Counters */
+
+/* A count that all threads add to and few read: each CPU has a cache line of its own. Sums wrap beyond 2^64. */
+typedef struct nodewise_counter nodewise_counter;
+
+/* A counter that is 0. */
+nodewise_result nodewise_counter_new(nodewise_counter **out_counter);
+
+void nodewise_counter_free(nodewise_counter *counter);
+
+/* Adds. What a thread wrote before is visible to who reads a count with this addition in it. */
+nodewise_result nodewise_counter_add(const nodewise_counter *counter, uint64_t number);
+
+/* A count between those at the call's begin and end. */
+nodewise_result nodewise_counter_approximate(const nodewise_counter *counter, uint64_t *out_count);
+
+/* The count at one moment during the call. NODEWISE_BUSY: additions kept coming. */
+nodewise_result nodewise_counter_exact(const nodewise_counter *counter, uint64_t *out_count);
+
+/* What was added by CPUs of one node, read as nodewise_counter_approximate() does. */
+nodewise_result nodewise_counter_on_node(const nodewise_counter *counter, uint32_t node, uint64_t *out_count);
+
+/* How many tasks were submitted and not yet done, for threads to wait until none is. Each node counts in cache lines of its
+ * own. A task must be submitted before it is done. */
+typedef struct nodewise_task_counter nodewise_task_counter;
+
+/* A counter without tasks. */
+nodewise_result nodewise_task_counter_new(nodewise_task_counter **out_counter);
+
+void nodewise_task_counter_free(nodewise_task_counter *counter);
+
+/* Counts tasks that are to be done. */
+nodewise_result nodewise_task_counter_submit(const nodewise_task_counter *counter, uint64_t tasks);
+
+/* Counts tasks that are done. What the thread wrote before is visible to a waiter that returns because of it. */
+nodewise_result nodewise_task_counter_done(const nodewise_task_counter *counter, uint64_t tasks);
+
+/* How many are left; exact while nobody submits or does any. NODEWISE_PANIC: more were done than submitted. */
+nodewise_result nodewise_task_counter_count(const nodewise_task_counter *counter, uint64_t *out_count);
+
+/* Sleeps until all is done. NODEWISE_PANIC: more were done than submitted. */
+nodewise_result nodewise_task_counter_wait(const nodewise_task_counter *counter);
+
+/* The same for at most that long; says whether all was done. NODEWISE_PANIC: more were done than submitted. */
+nodewise_result nodewise_task_counter_wait_timeout(const nodewise_task_counter *counter, uint64_t timeout_ns,
+                                                   bool *out_all_done);
+
+/* Pools */
+
+/* Workers that are confined to their node's CPUs and run tasks, their own node's first. Waiting for tasks on a worker runs others
+ * meanwhile, so that nesting does not deadlock. Idle workers sleep. */
+typedef struct nodewise_pool nodewise_pool;
+
+/* How a pool is set up. The functions that change it want it exclusive. */
+typedef struct nodewise_pool_options nodewise_pool_options;
+
+/* What nodewise_pool_new(NULL, ...) takes: a worker for each CPU that the creating thread may run on, or fewer under a quota. */
+nodewise_result nodewise_pool_options_new(nodewise_pool_options **out_options);
+
+void nodewise_pool_options_free(nodewise_pool_options *options);
+
+/* At most so many workers, shared among the nodes in proportion to their CPUs. 0 counts as 1. */
+nodewise_result nodewise_pool_options_workers(nodewise_pool_options *options, size_t most);
+
+/* On these nodes only. */
+nodewise_result nodewise_pool_options_nodes(nodewise_pool_options *options, const uint32_t *nodes, size_t count);
+
+/* Stack of each worker; 2 MiB if nothing is said. Waiting tasks run others on top of themselves. */
+nodewise_result nodewise_pool_options_stack_bytes(nodewise_pool_options *options, size_t bytes);
+
+/* For what is given, which is copied, instead of what the creating thread may use. */
+nodewise_result nodewise_pool_options_allowance(nodewise_pool_options *options, const nodewise_allowance *allowance);
+
+/* Whether workers are confined to their node's CPUs, as they are if nothing is said. */
+nodewise_result nodewise_pool_options_confined(nodewise_pool_options *options, bool confined);
+
+/* Starts the workers. `options` may be NULL, and are not kept.
+ * NODEWISE_MACHINE: /sys or /proc cannot be read. NODEWISE_NO_WORKERS: none of the nodes asked for has a CPU that may be used.
+ * NODEWISE_THREAD: the kernel refused a thread, or to confine it. */
+nodewise_result nodewise_pool_new(const nodewise_pool_options *options, nodewise_pool **out_pool);
+
+/* Waits for everything that was spawned and ends the workers. A task of the pool may call it; it then returns at once, and the rest
+ * happens on a thread of its own. */
+void nodewise_pool_free(nodewise_pool *pool);
+
+/* Lists the nodes it has workers on, ascending. */
+nodewise_result nodewise_pool_nodes(const nodewise_pool *pool, uint32_t *nodes, size_t capacity, size_t *out_count);
+
+/* How many workers it has. */
+nodewise_result nodewise_pool_workers(const nodewise_pool *pool, size_t *out_workers);
+
+/* The node of the worker that calls this; NODEWISE_NO_NODE on threads that are not workers of this pool. */
+nodewise_result nodewise_pool_worker_node(const nodewise_pool *pool, uint32_t *out_node);
+
+/* What one node's workers have done since the pool was made. */
+typedef struct nodewise_node_statistics {
+    uint32_t node;
+    size_t workers;
+    /* Pieces of work they have begun: tasks, and parts that ranges were divided into. */
+    uint64_t run;
+    /* How many of them they took from another worker of the node. */
+    uint64_t stolen_inside;
+    /* How many they took from another node. */
+    uint64_t stolen_across;
+} nodewise_node_statistics;
+
+/* Lists statistics, by ascending node. Numbers of running workers may lag behind. */
+nodewise_result nodewise_pool_statistics(const nodewise_pool *pool, nodewise_node_statistics *statistics, size_t capacity,
+                                         size_t *out_count);
+
+/* Tasks of their own */
+
+typedef int (*nodewise_run)(void *context);
+typedef void (*nodewise_drop)(void *context);
+
+/* A task that was spawned, for its joiner. */
+typedef struct nodewise_task nodewise_task;
+
+/* Starts a task, on the node that the calling thread is on if the pool has workers there.
+ * The context is the library's from here on, whatever is returned: once it is needed no more, `drop` (which may be NULL) is called with it,
+ * once, on any thread. *out_task is the caller's until it is joined or freed; with NULL for out_task nobody hears of the task again. */
+nodewise_result nodewise_pool_spawn(const nodewise_pool *pool, nodewise_run run, void *context, nodewise_drop drop,
+                                    nodewise_task **out_task);
+
+/* The same for a task that only workers of this node run. NODEWISE_NO_WORKERS: the pool has none there. */
+nodewise_result nodewise_pool_spawn_on(const nodewise_pool *pool, uint32_t node, nodewise_run run, void *context,
+                                       nodewise_drop drop, nodewise_task **out_task);
+
+/* Waits until the task has ended, and frees it, whatever is returned. A worker of the task's pool does other tasks meanwhile; any other
+ * thread sleeps. Exclusive. NODEWISE_CALLBACK_FAILED: the task returned another number than 0. */
+nodewise_result nodewise_task_join(nodewise_task *task, int *out_status);
+
+/* Whether the task has ended. */
+nodewise_result nodewise_task_is_finished(const nodewise_task *task, bool *out_finished);
+
+/* Lets the task go on by itself. */
+void nodewise_task_free(nodewise_task *task);
+
+/* Runs both, the second on another worker if one is idle, and returns when both have ended.
+ * NODEWISE_CALLBACK_FAILED: one of them did; the first's number if both did. */
+nodewise_result nodewise_pool_join(const nodewise_pool *pool, nodewise_run a, void *a_context, nodewise_run b,
+                                   void *b_context, int *out_status);
+
+/* Scopes: tasks that may use what lives in the frame that waits for them */
+
+/* Valid until nodewise_pool_scope() returns. */
+typedef struct nodewise_scope nodewise_scope;
+
+typedef int (*nodewise_scope_run)(const nodewise_scope *scope, void *context);
+
+/* Runs `body` on a worker (the calling thread, if it is one), and returns when it and all tasks that it and they spawned have ended.
+ * NODEWISE_CALLBACK_FAILED: one of them did; others have run nevertheless, unless one of them cancelled the scope. */
+nodewise_result nodewise_pool_scope(const nodewise_pool *pool, nodewise_scope_run body, void *context, int *out_status);
+
+/* Spawns a task of the scope, on the calling worker's node; other nodes take it when they have run dry. For the scope's body and its tasks.
+ * The context is the library's from here on, as with nodewise_pool_spawn(). */
+nodewise_result nodewise_scope_spawn(const nodewise_scope *scope, nodewise_scope_run run, void *context, nodewise_drop drop);
+
+/* The same for a task that only workers of this node run. NODEWISE_NO_WORKERS: the pool has none there. */
+nodewise_result nodewise_scope_spawn_on(const nodewise_scope *scope, uint32_t node, nodewise_scope_run run, void *context,
+                                        nodewise_drop drop);
+
+/* Has the tasks that have not begun be dropped instead of run. */
+nodewise_result nodewise_scope_cancel(const nodewise_scope *scope);
+
+/* Whether the scope was cancelled, for long tasks to ask now and then. */
+nodewise_result nodewise_scope_is_cancelled(const nodewise_scope *scope, bool *out_cancelled);
+
+/* Loops over ranges */
+
+typedef int (*nodewise_range_run)(size_t begin, size_t end, void *context);
+
+/* Calls `body` with parts of [begin, end), each number in one of them, on all workers; neighbouring parts mostly on the same
+ * worker, in ascending order. Called from outside, each node gets a share in proportion to its workers; called from a worker, the range
+ * starts on its node. In both cases nodes that have run dry take from others.
+ * NODEWISE_CALLBACK_FAILED: a call of the body did. No part begins after that; those that have begun go on to their end. */
+nodewise_result nodewise_pool_parallel_for(const nodewise_pool *pool, size_t begin, size_t end, nodewise_range_run body,
+                                           void *context, int *out_status);
+
+/* How parts of a range become one value. */
+typedef struct nodewise_reduction {
+    /* Of a value. Values lie at addresses that 16 divides. */
+    size_t value_bytes;
+    /* Makes the value of a part that is not empty. If it fails there is no value to drop. */
+    int (*part)(size_t begin, size_t end, void *out_value, void *context);
+    /* Makes the left value, of lower numbers, that of both. The right one is dropped afterwards; both are if this fails. Has to be
+     * associative, but need not be commutative. */
+    int (*combine)(void *left, void *right, void *context);
+    /* Ends a value that is not given to the caller; may be NULL. */
+    void (*drop)(void *value, void *context);
+} nodewise_reduction;
+
+/* Makes values of parts of [begin, end) as nodewise_pool_parallel_for() divides it, combines neighbours, and stores what results in
+ * out_value, as bytes; if the range is empty, out_value stays as it is. `reduction` is not kept.
+ * NODEWISE_CALLBACK_FAILED: a part or a combination did; out_value stays as it is. */
+nodewise_result nodewise_pool_parallel_reduce(const nodewise_pool *pool, size_t begin, size_t end,
+                                              const nodewise_reduction *reduction, void *context, void *out_value,
+                                              int *out_status);
+
+/* Arrays whose pages lie where they are told to */
+
+enum {
+    /* All pages on nodes[0]; count is 1. */
+    NODEWISE_LAYOUT_ON = 0,
+    /* Page after page round the nodes that this process may have memory on. */
+    NODEWISE_LAYOUT_INTERLEAVED = 1,
+    /* The same with weights[i] pages in a row on nodes[i]; the weights' sum is at most 65536. */
+    NODEWISE_LAYOUT_WEIGHTED = 2,
+    /* One block of neighbouring pages on each node that this process may have memory on. */
+    NODEWISE_LAYOUT_BLOCKED = 3
+};
+
+typedef struct nodewise_layout {
+    /* NODEWISE_LAYOUT_... */
+    int kind;
+    /* Of nodes and weights, where the layout has them. */
+    size_t count;
+    const uint32_t *nodes;
+    const uint32_t *weights;
+} nodewise_layout;
+
+enum {
+    /* Huge pages of 2 MiB where the system gives them, and layouts in steps of 2 MiB. */
+    NODEWISE_ARRAY_HUGE_PAGES = 1,
+    /* Pages that find no room on their node stay where the kernel put them, instead of failing. */
+    NODEWISE_ARRAY_ANYWHERE = 2
+};
+
+/* Elements of a fixed size whose pages lie as a layout says; all bits zero at first. */
+typedef struct nodewise_array nodewise_array;
+
+/* Makes an array of `len` elements of `element_bytes` each. `flags` are NODEWISE_ARRAY_..., or 0. All pages are brought in, each node's
+ * by workers of `pool` there, or by a thread for each node if that is NULL; neither it nor the layout is kept.
+ * NODEWISE_LAYOUT: the layout names a node that has no memory for this process. NODEWISE_MEMORY: there is not so much, or the kernel or a
+ * container's filter refuses a call. NODEWISE_NODE_FULL: pages found no room on their node. */
+nodewise_result nodewise_array_new(const nodewise_layout *layout, size_t len, size_t element_bytes, uint32_t flags,
+                                   const nodewise_pool *pool, nodewise_array **out_array);
+
+/* Gives the memory back to the system. */
+void nodewise_array_free(nodewise_array *array);
+
+/* Where the elements are, at a page's begin; valid until the array is freed. Threads that read and write there look after each other
+ * themselves. */
+nodewise_result nodewise_array_data(const nodewise_array *array, void **out_data);
+
+typedef struct nodewise_placement {
+    /* Base pages on another node than the layout wants. */
+    size_t misplaced;
+    /* Base pages in no memory now: swapped out. */
+    size_t absent;
+} nodewise_placement;
+
+typedef struct nodewise_node_pages {
+    uint32_t node;
+    /* Base pages there. */
+    size_t pages;
+} nodewise_node_pages;
+
+/* Asks the kernel where the pages are now, and lists how many are on each node that has some.
+ * NODEWISE_MEMORY: a container's filter refuses move_pages(2). */
+nodewise_result nodewise_array_placement(const nodewise_array *array, nodewise_placement *out_placement,
+                                         nodewise_node_pages *pages, size_t capacity, size_t *out_count);
+
+/* Moves the pages to where another layout wants them; the contents stay as they are. out_placement may be NULL. Exclusive,
+ * but the elements may be used meanwhile.
+ * Fails as nodewise_array_new(); after NODEWISE_NODE_FULL pages that found room have moved, and the rest have not. */
+nodewise_result nodewise_array_lay_out(nodewise_array *array, const nodewise_layout *layout,
+                                       nodewise_placement *out_placement);
+
+/* Neighbouring elements on one node: those from begin to before end. An element that lies across two pages belongs to the first. */
+typedef struct nodewise_block {
+    uint32_t node;
+    size_t begin;
+    size_t end;
+} nodewise_block;
+
+/* Lists the array's blocks, in order. */
+nodewise_result nodewise_array_blocks(const nodewise_array *array, nodewise_block *blocks, size_t capacity,
+                                      size_t *out_count);
+
+/* `elements` points to the block's first. */
+typedef int (*nodewise_block_run)(const nodewise_block *block, void *elements, void *context);
+
+/* Calls `body` with each block or, where a block is divided among its node's workers, its parts, on a worker of that node; on any where
+ * the pool has none there. Returns when all are done. Exclusive.
+ * NODEWISE_CALLBACK_FAILED: a call of the body did. Blocks that had not begun by then were left out. */
+nodewise_result nodewise_array_for_each_block(nodewise_array *array, const nodewise_pool *pool, nodewise_block_run body,
+                                              void *context, int *out_status);
+
+/* Elements of which every node that this process may have memory on has a copy: for data that all read and few write. */
+typedef struct nodewise_replicated_array nodewise_replicated_array;
+
+typedef int (*nodewise_change)(void *value, void *context);
+
+/* Copies `len` elements of `element_bytes` each to every node. Fails as nodewise_array_new(). */
+nodewise_result nodewise_replicated_array_new(const void *elements, size_t len, size_t element_bytes,
+                                              nodewise_replicated_array **out_array);
+
+void nodewise_replicated_array_free(nodewise_replicated_array *array);
+
+/* The copy nearest to the calling thread; valid until the array is freed, and not to be read during an update. */
+nodewise_result nodewise_replicated_array_local(const nodewise_replicated_array *array, const void **out_data);
+
+/* The copy nearest to a node; valid as that of nodewise_replicated_array_local(). */
+nodewise_result nodewise_replicated_array_near(const nodewise_replicated_array *array, uint32_t node, const void **out_data);
+
+/* Lists the nodes that have a copy, ascending. */
+nodewise_result nodewise_replicated_array_nodes(const nodewise_replicated_array *array, uint32_t *nodes, size_t capacity,
+                                                size_t *out_count);
+
+/* Changes one copy by `change`, on the calling thread, then makes the others like it. Exclusive.
+ * NODEWISE_CALLBACK_FAILED: `change` did; the others are like the changed copy all the same. */
+nodewise_result nodewise_replicated_array_update(nodewise_replicated_array *array, nodewise_change change, void *context,
+                                                 int *out_status);
+
+/* Values with copies on each node */
+
+/* A value that all read and few write. Reads touch only the nearest copy and never wait; updates change every copy. Reads and updates are
+ * linearizable: once one thread has seen a value, none sees an older one. */
+typedef struct nodewise_replicated nodewise_replicated;
+
+/* How a value is copied. Copies lie at addresses that 128 divides, twice on each node. */
+typedef struct nodewise_value_type {
+    size_t bytes;
+    /* Makes a copy in fresh memory, on any thread; copies byte by byte if NULL. If it fails there is nothing to destroy. */
+    int (*copy)(const void *from, void *to, void *context);
+    /* Ends a copy, on any thread; may be NULL. */
+    void (*destroy)(void *value, void *context);
+    /* For both; kept until the value is freed. */
+    void *context;
+} nodewise_value_type;
+
+/* Copies `value` to each node, by threads that prefer memory there. Neither it nor `type` itself is kept.
+ * NODEWISE_CALLBACK_FAILED: a copy did. NODEWISE_MACHINE: /sys or /proc cannot be read. NODEWISE_MEMORY: a container's filter refuses memory
+ * policies. */
+nodewise_result nodewise_replicated_new(const nodewise_value_type *type, const void *value,
+                                        nodewise_replicated **out_replicated);
+
+/* No read may be under way. */
+void nodewise_replicated_free(nodewise_replicated *replicated);
+
+/* A read that is under way. */
+typedef struct nodewise_read {
+    void *guard;
+} nodewise_read;
+
+/* The value as it is until nodewise_read_end(). Never waits; updates wait for the read's end, so a thread that reads must not update. */
+nodewise_result nodewise_replicated_read(const nodewise_replicated *replicated, nodewise_read *out_read,
+                                         const void **out_value);
+
+/* Ends a read, once, on the thread that began it. */
+nodewise_result nodewise_read_end(nodewise_read *read);
+
+/* Changes every copy: `change` is called for each, on the calling thread, and must do the same to each. Updates are made one after the
+ * other. NODEWISE_CALLBACK_FAILED: `change` did. The value is then as if nothing had been changed if it failed the first time or on the first
+ * half of its calls, and as if all had been if later; a copy that fails while that is put right ends the process. */
+nodewise_result nodewise_replicated_update(const nodewise_replicated *replicated, nodewise_change change, void *context,
+                                           int *out_status);
+
+/* Takes the place of the value with a copy of another of its type. NODEWISE_CALLBACK_FAILED: a copy did, as with an update. */
+nodewise_result nodewise_replicated_set(const nodewise_replicated *replicated, const void *value, int *out_status);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,316 @@
+//! Arrays whose pages lie as a layout says: bytes, and how large an element is.
+
+use crate::arguments::{List, exclusive, free, handle, optional_out, out, shared, slice};
+use crate::callback::{Context, FirstStatus, given};
+use crate::result::{Code, Failure, Outcome, guarded};
+use nodewise_runtime::{Fallback, Layout, NodePool, NodeVec, NodeVecBuilder};
+use nodewise_topology::NodeId;
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+
+/// `nodewise_layout`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct LayoutInC {
+    pub kind: c_int,
+    pub count: usize,
+    pub nodes: *const u32,
+    pub weights: *const u32,
+}
+
+pub const LAYOUT_ON: c_int = 0;
+pub const LAYOUT_INTERLEAVED: c_int = 1;
+pub const LAYOUT_WEIGHTED: c_int = 2;
+pub const LAYOUT_BLOCKED: c_int = 3;
+
+pub const ARRAY_HUGE_PAGES: u32 = 1;
+pub const ARRAY_ANYWHERE: u32 = 2;
+
+/// `nodewise_block`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Block {
+    pub node: u32,
+    pub begin: usize,
+    pub end: usize,
+}
+
+/// `nodewise_node_pages`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct NodePages {
+    pub node: u32,
+    pub pages: usize,
+}
+
+/// `nodewise_placement`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Placement {
+    pub misplaced: usize,
+    pub absent: usize,
+}
+
+pub type BlockRun =
+    unsafe extern "C" fn(block: *const Block, elements: *mut c_void, context: *mut c_void) -> c_int;
+
+/// `nodewise_array`.
+pub struct Array {
+    bytes: NodeVec<u8>,
+    /// Where they are; C reads and writes through this.
+    data: *mut c_void,
+    element_bytes: usize,
+}
+
+/// # Safety
+/// `layout` is null or one whose pointers are to `count` numbers.
+unsafe fn layout(layout: *const LayoutInC) -> Outcome<Layout> {
+    // SAFETY: as promised.
+    let LayoutInC { kind, count, nodes, weights } = *unsafe { shared(layout, "layout") }?;
+    match kind {
+        LAYOUT_ON => {
+            // SAFETY: as promised.
+            match unsafe { slice(nodes, count, "layout->nodes") }? {
+                &[node] => Ok(Layout::On(NodeId(node))),
+                _ => Err(Failure::invalid(format!("layout->count is {count}, and memory on a node needs 1"))),
+            }
+        }
+        LAYOUT_INTERLEAVED => Ok(Layout::Interleaved),
+        LAYOUT_WEIGHTED => {
+            // SAFETY: as promised.
+            let nodes = unsafe { slice(nodes, count, "layout->nodes") }?;
+            // SAFETY: as promised.
+            let weights = unsafe { slice(weights, count, "layout->weights") }?;
+            Ok(Layout::Weighted(
+                nodes.iter().map(|&node| NodeId(node)).zip(weights.iter().copied()).collect(),
+            ))
+        }
+        LAYOUT_BLOCKED => Ok(Layout::Blocked),
+        other => Err(Failure::invalid(format!("layout->kind is {other}, which is none"))),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_array_new(
+    layout: *const LayoutInC,
+    len: usize,
+    element_bytes: usize,
+    flags: u32,
+    pool: *const NodePool,
+    out_array: *mut *mut Array,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let layout = unsafe { self::layout(layout) }?;
+        // SAFETY: the caller's promise.
+        let pool = unsafe { pool.as_ref() };
+        // SAFETY: the caller's promise.
+        let out_array = unsafe { out(out_array, "out_array") }?;
+        if element_bytes == 0 {
+            return Err(Failure::invalid("element_bytes is 0"));
+        }
+        if flags & !(ARRAY_HUGE_PAGES | ARRAY_ANYWHERE) != 0 {
+            return Err(Failure::invalid(format!("flags are {flags:#x}, of which not all are known")));
+        }
+        let too_large = || {
+            let message =
+                format!("{len} elements of {element_bytes} bytes are more than there are addresses");
+            Failure::new(Code::Memory, message)
+        };
+        let mut builder = NodeVecBuilder::new(layout);
+        if flags & ARRAY_HUGE_PAGES != 0 {
+            builder = builder.huge_pages();
+        }
+        if flags & ARRAY_ANYWHERE != 0 {
+            builder = builder.fallback(Fallback::Anywhere);
+        }
+        if let Some(pool) = pool {
+            builder = builder.pool(pool);
+        }
+        let mut bytes = builder.build::<u8>(len.checked_mul(element_bytes).ok_or_else(too_large)?)?;
+        let data = bytes.as_mut_ptr().cast();
+        out_array.write(handle(Array { bytes, data, element_bytes }));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_array_free(array: *mut Array) {
+    // SAFETY: the caller's promise.
+    unsafe { free(array) };
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_array_data(array: *const Array, out_data: *mut *mut c_void) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let array = unsafe { shared(array, "array") }?;
+        // SAFETY: the caller's promise.
+        let out_data = unsafe { out(out_data, "out_data") }?;
+        out_data.write(array.data);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_array_placement(
+    array: *const Array,
+    out_placement: *mut Placement,
+    pages: *mut NodePages,
+    capacity: usize,
+    out_count: *mut usize,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let array = unsafe { shared(array, "array") }?;
+        // SAFETY: the caller's promise.
+        let out_placement = unsafe { out(out_placement, "out_placement") }?;
+        // SAFETY: the caller's promise.
+        let list = unsafe { List::new(pages, capacity, out_count, "pages") }?;
+        let placement = array.bytes.placement()?;
+        out_placement.write(Placement { misplaced: placement.misplaced, absent: placement.absent });
+        list.fill(placement.pages.into_iter().map(|(node, pages)| NodePages { node: node.0, pages }));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_array_lay_out(
+    array: *mut Array,
+    layout: *const LayoutInC,
+    out_placement: *mut Placement,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let array = unsafe { exclusive(array, "array") }?;
+        // SAFETY: the caller's promise.
+        let layout = unsafe { self::layout(layout) }?;
+        // SAFETY: the caller's promise.
+        let out_placement = unsafe { optional_out(out_placement) };
+        let placement = array.bytes.lay_out(layout)?;
+        if let Some(out_placement) = out_placement {
+            out_placement.write(Placement { misplaced: placement.misplaced, absent: placement.absent });
+        }
+        Ok(())
+    })
+}
+
+impl Array {
+    /// Blocks of elements; one that lies across two blocks of bytes belongs to the first.
+    fn blocks(&self) -> impl Iterator<Item = Block> + '_ {
+        let first_from = |byte: usize| byte.div_ceil(self.element_bytes);
+        let blocks = self.bytes.blocks().map(move |block| Block {
+            node: block.node.0,
+            begin: first_from(block.elements.start),
+            end: first_from(block.elements.end),
+        });
+        blocks.filter(|block| block.begin < block.end)
+    }
+
+    /// For each worker of a node its pieces of the node's blocks, as [`NodeVec::for_each_block`] divides them; it cannot itself, since it knows
+    /// bytes only.
+    fn work(&self, workers_on: impl Fn(u32) -> usize) -> Vec<(u32, Vec<Block>)> {
+        const PIECE_BYTES: usize = 64 << 10;
+        let mut work: BTreeMap<(u32, usize), Vec<Block>> = BTreeMap::new();
+        let mut turns: BTreeMap<u32, usize> = BTreeMap::new();
+        for Block { node, begin, end } in self.blocks() {
+            let workers = workers_on(node).max(1);
+            let step = (end - begin).div_ceil(workers).max(PIECE_BYTES / self.element_bytes).max(1);
+            for start in (begin..end).step_by(step) {
+                let turn = turns.entry(node).or_default();
+                let piece = Block { node, begin: start, end: (start + step).min(end) };
+                work.entry((node, *turn % workers)).or_default().push(piece);
+                *turn += 1;
+            }
+        }
+        work.into_iter().map(|((node, _), pieces)| (node, pieces)).collect()
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_array_blocks(
+    array: *const Array,
+    blocks: *mut Block,
+    capacity: usize,
+    out_count: *mut usize,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let array = unsafe { shared(array, "array") }?;
+        // SAFETY: the caller's promise.
+        let list = unsafe { List::new(blocks, capacity, out_count, "blocks") }?;
+        list.fill(array.blocks());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_array_for_each_block(
+    array: *mut Array,
+    pool: *const NodePool,
+    body: Option<BlockRun>,
+    context: *mut c_void,
+    out_status: *mut c_int,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let array = unsafe { exclusive(array, "array") }?;
+        // SAFETY: the caller's promise.
+        let pool = unsafe { shared(pool, "pool") }?;
+        // SAFETY: the caller's promise.
+        let out_status = unsafe { optional_out(out_status) };
+        let (body, context) = (given(body, "body")?, Context::new(context));
+        let workers: BTreeMap<u32, usize> =
+            pool.statistics().into_iter().map(|of| (of.node.0, of.workers)).collect();
+        let work = array.work(|node| workers.get(&node).copied().unwrap_or(1));
+        let (data, element_bytes) = (Context::new(array.data), array.element_bytes);
+        let status = FirstStatus::default();
+        let first = &status;
+        pool.scope(|scope| {
+            for (node, pieces) in work {
+                let run = move || {
+                    for piece in pieces {
+                        if first.failed() {
+                            return;
+                        }
+                        let elements = data.get().wrapping_byte_add(piece.begin * element_bytes);
+                        // SAFETY: the caller's promise; pieces do not overlap.
+                        first.note(unsafe { body(&raw const piece, elements, context.get()) });
+                    }
+                };
+                if workers.contains_key(&node) {
+                    // It has workers there: it does not fail.
+                    let _ = scope.spawn_on(NodeId(node), move |_| run());
+                } else {
+                    scope.spawn(move |_| run());
+                }
+            }
+        });
+        status.tell(out_status)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_elements_cover_the_array_each_once() {
+        for element_bytes in [1, 24, 5000] {
+            let mut bytes = NodeVec::<u8>::new(10_000 * element_bytes, Layout::Interleaved).unwrap();
+            let data = bytes.as_mut_ptr().cast();
+            let array = Array { bytes, data, element_bytes };
+            let mut pieces: Vec<Block> =
+                array.work(|_| 3).into_iter().flat_map(|(_, pieces)| pieces).collect();
+            pieces.sort_by_key(|piece| piece.begin);
+            for pieces in [array.blocks().collect(), pieces] {
+                let end = pieces.iter().fold(0, |next, piece| {
+                    assert_eq!(piece.begin, next);
+                    assert!(piece.begin < piece.end);
+                    piece.end
+                });
+                assert_eq!(end, 10_000);
+            }
+        }
+    }
+}

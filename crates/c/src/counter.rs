@@ -1,0 +1,154 @@
+//! Both counters.
+
+use crate::arguments::{free, handle, out, shared};
+use crate::result::{Code, Failure, guarded};
+use nodewise_runtime::{NodeCounter, TaskCounter};
+use nodewise_topology::NodeId;
+use std::time::Duration;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_counter_new(out_counter: *mut *mut NodeCounter) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let out_counter = unsafe { out(out_counter, "out_counter") }?;
+        out_counter.write(handle(NodeCounter::new()));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_counter_free(counter: *mut NodeCounter) {
+    // SAFETY: the caller's promise.
+    unsafe { free(counter) };
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_counter_add(counter: *const NodeCounter, number: u64) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let counter = unsafe { shared(counter, "counter") }?;
+        counter.add(number);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_counter_approximate(
+    counter: *const NodeCounter,
+    out_count: *mut u64,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let counter = unsafe { shared(counter, "counter") }?;
+        // SAFETY: the caller's promise.
+        let out_count = unsafe { out(out_count, "out_count") }?;
+        out_count.write(counter.approximate());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_counter_exact(counter: *const NodeCounter, out_count: *mut u64) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let counter = unsafe { shared(counter, "counter") }?;
+        // SAFETY: the caller's promise.
+        let out_count = unsafe { out(out_count, "out_count") }?;
+        let busy = || Failure::new(Code::Busy, "additions kept coming while the counter was read");
+        out_count.write(counter.exact().ok_or_else(busy)?);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_counter_on_node(
+    counter: *const NodeCounter,
+    node: u32,
+    out_count: *mut u64,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let counter = unsafe { shared(counter, "counter") }?;
+        // SAFETY: the caller's promise.
+        let out_count = unsafe { out(out_count, "out_count") }?;
+        out_count.write(counter.on_node(NodeId(node)));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_task_counter_new(out_counter: *mut *mut TaskCounter) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let out_counter = unsafe { out(out_counter, "out_counter") }?;
+        out_counter.write(handle(TaskCounter::new()));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_task_counter_free(counter: *mut TaskCounter) {
+    // SAFETY: the caller's promise.
+    unsafe { free(counter) };
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_task_counter_submit(counter: *const TaskCounter, tasks: u64) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let counter = unsafe { shared(counter, "counter") }?;
+        counter.submit(tasks);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_task_counter_done(counter: *const TaskCounter, tasks: u64) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let counter = unsafe { shared(counter, "counter") }?;
+        counter.done(tasks);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_task_counter_count(
+    counter: *const TaskCounter,
+    out_count: *mut u64,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let counter = unsafe { shared(counter, "counter") }?;
+        // SAFETY: the caller's promise.
+        let out_count = unsafe { out(out_count, "out_count") }?;
+        out_count.write(counter.count());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_task_counter_wait(counter: *const TaskCounter) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let counter = unsafe { shared(counter, "counter") }?;
+        counter.wait();
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_task_counter_wait_timeout(
+    counter: *const TaskCounter,
+    timeout_ns: u64,
+    out_all_done: *mut bool,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let counter = unsafe { shared(counter, "counter") }?;
+        // SAFETY: the caller's promise.
+        let out_all_done = unsafe { out(out_all_done, "out_all_done") }?;
+        out_all_done.write(counter.wait_timeout(Duration::from_nanos(timeout_ns)));
+        Ok(())
+    })
+}

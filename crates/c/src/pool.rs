@@ -1,0 +1,316 @@
+//! Pools and their tasks.
+
+use crate::arguments::{List, exclusive, free, handle, node_set, optional_out, out, shared};
+use crate::callback::{Context, DropContext, FirstStatus, Owned, Run, given};
+use crate::result::{Code, Failure, guarded};
+use nodewise_runtime::{Allowance, NodePool, NodePoolBuilder, Task};
+use nodewise_topology::NodeId;
+use std::ffi::{c_int, c_void};
+
+/// `nodewise_node_statistics`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct NodeStatistics {
+    pub node: u32,
+    pub workers: usize,
+    pub run: u64,
+    pub stolen_inside: u64,
+    pub stolen_across: u64,
+}
+
+/// What no node has for its number.
+pub const NO_NODE: u32 = u32::MAX;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_options_new(out_options: *mut *mut NodePoolBuilder) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let out_options = unsafe { out(out_options, "out_options") }?;
+        out_options.write(handle(NodePool::builder()));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_options_free(options: *mut NodePoolBuilder) {
+    // SAFETY: the caller's promise.
+    unsafe { free(options) };
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_options_workers(options: *mut NodePoolBuilder, most: usize) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let options = unsafe { exclusive(options, "options") }?;
+        *options = options.clone().workers(most);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_options_nodes(
+    options: *mut NodePoolBuilder,
+    nodes: *const u32,
+    count: usize,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let options = unsafe { exclusive(options, "options") }?;
+        // SAFETY: the caller's promise.
+        let nodes = unsafe { node_set(nodes, count, "nodes") }?;
+        *options = options.clone().nodes(&nodes);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_options_stack_bytes(
+    options: *mut NodePoolBuilder,
+    bytes: usize,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let options = unsafe { exclusive(options, "options") }?;
+        *options = options.clone().stack_bytes(bytes);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_options_allowance(
+    options: *mut NodePoolBuilder,
+    allowance: *const Allowance,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let options = unsafe { exclusive(options, "options") }?;
+        // SAFETY: the caller's promise.
+        let allowance = unsafe { shared(allowance, "allowance") }?;
+        *options = options.clone().allowance(allowance.clone());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_options_confined(
+    options: *mut NodePoolBuilder,
+    confined: bool,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let options = unsafe { exclusive(options, "options") }?;
+        *options = options.clone().confined(confined);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_new(
+    options: *const NodePoolBuilder,
+    out_pool: *mut *mut NodePool,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let options = unsafe { options.as_ref() };
+        // SAFETY: the caller's promise.
+        let out_pool = unsafe { out(out_pool, "out_pool") }?;
+        let options = options.map_or_else(NodePool::builder, NodePoolBuilder::clone);
+        out_pool.write(handle(options.build()?));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_free(pool: *mut NodePool) {
+    // SAFETY: the caller's promise.
+    unsafe { free(pool) };
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_nodes(
+    pool: *const NodePool,
+    nodes: *mut u32,
+    capacity: usize,
+    out_count: *mut usize,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let pool = unsafe { shared(pool, "pool") }?;
+        // SAFETY: the caller's promise.
+        let list = unsafe { List::new(nodes, capacity, out_count, "nodes") }?;
+        list.fill(pool.nodes().map(|node| node.0));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_workers(pool: *const NodePool, out_workers: *mut usize) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let pool = unsafe { shared(pool, "pool") }?;
+        // SAFETY: the caller's promise.
+        let out_workers = unsafe { out(out_workers, "out_workers") }?;
+        out_workers.write(pool.workers());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_worker_node(pool: *const NodePool, out_node: *mut u32) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let pool = unsafe { shared(pool, "pool") }?;
+        // SAFETY: the caller's promise.
+        let out_node = unsafe { out(out_node, "out_node") }?;
+        out_node.write(pool.worker_node().map_or(NO_NODE, |node| node.0));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_statistics(
+    pool: *const NodePool,
+    statistics: *mut NodeStatistics,
+    capacity: usize,
+    out_count: *mut usize,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let pool = unsafe { shared(pool, "pool") }?;
+        // SAFETY: the caller's promise.
+        let list = unsafe { List::new(statistics, capacity, out_count, "statistics") }?;
+        list.fill(pool.statistics().into_iter().map(|of| NodeStatistics {
+            node: of.node.0,
+            workers: of.workers,
+            run: of.run,
+            stolen_inside: of.stolen_inside,
+            stolen_across: of.stolen_across,
+        }));
+        Ok(())
+    })
+}
+
+/// Spawns by `spawn`, and hands the task over if the caller wants it.
+///
+/// # Safety
+/// The pointers are what the header asks for.
+unsafe fn spawn_by(
+    run: Option<Run>,
+    context: *mut c_void,
+    drop: Option<DropContext>,
+    out_task: *mut *mut Task<c_int>,
+    spawn: impl FnOnce(Box<dyn FnOnce() -> c_int + Send>) -> crate::result::Outcome<Task<c_int>>,
+) -> Code {
+    // SAFETY: as promised. Before all else, so that it is dropped whatever is wrong.
+    let context = unsafe { Owned::new(context, drop) };
+    guarded(move || {
+        let run = given(run, "run")?;
+        // SAFETY: as promised.
+        let out_task = unsafe { optional_out(out_task) };
+        // SAFETY: as promised.
+        let task = spawn(Box::new(move || unsafe { run(context.get()) }))?;
+        if let Some(out_task) = out_task {
+            out_task.write(handle(task));
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_spawn(
+    pool: *const NodePool,
+    run: Option<Run>,
+    context: *mut c_void,
+    drop: Option<DropContext>,
+    out_task: *mut *mut Task<c_int>,
+) -> Code {
+    let spawn = |task: Box<dyn FnOnce() -> c_int + Send>| {
+        // SAFETY: the caller's promise.
+        Ok(unsafe { shared(pool, "pool") }?.spawn(task))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { spawn_by(run, context, drop, out_task, spawn) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_spawn_on(
+    pool: *const NodePool,
+    node: u32,
+    run: Option<Run>,
+    context: *mut c_void,
+    drop: Option<DropContext>,
+    out_task: *mut *mut Task<c_int>,
+) -> Code {
+    let spawn = |task: Box<dyn FnOnce() -> c_int + Send>| {
+        // SAFETY: the caller's promise.
+        Ok(unsafe { shared(pool, "pool") }?.spawn_on(NodeId(node), task)?)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { spawn_by(run, context, drop, out_task, spawn) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_task_join(task: *mut Task<c_int>, out_status: *mut c_int) -> Code {
+    guarded(|| {
+        if task.is_null() {
+            return Err(Failure::invalid("task is NULL"));
+        }
+        // SAFETY: the caller's promise: it came from `handle`, and ends here.
+        let task = unsafe { Box::from_raw(task) };
+        // SAFETY: the caller's promise.
+        let out_status = unsafe { optional_out(out_status) };
+        let status = FirstStatus::default();
+        status.note(task.join());
+        status.tell(out_status)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_task_is_finished(
+    task: *const Task<c_int>,
+    out_finished: *mut bool,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let task = unsafe { shared(task, "task") }?;
+        // SAFETY: the caller's promise.
+        let out_finished = unsafe { out(out_finished, "out_finished") }?;
+        out_finished.write(task.is_finished());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_task_free(task: *mut Task<c_int>) {
+    // SAFETY: the caller's promise.
+    unsafe { free(task) };
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_join(
+    pool: *const NodePool,
+    a: Option<Run>,
+    a_context: *mut c_void,
+    b: Option<Run>,
+    b_context: *mut c_void,
+    out_status: *mut c_int,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let pool = unsafe { shared(pool, "pool") }?;
+        // SAFETY: the caller's promise.
+        let out_status = unsafe { optional_out(out_status) };
+        let (a, b) = (given(a, "a")?, given(b, "b")?);
+        let (a_context, b_context) = (Context::new(a_context), Context::new(b_context));
+        let (a, b) = pool.join(
+            // SAFETY: the caller's promise.
+            || unsafe { a(a_context.get()) },
+            // SAFETY: the caller's promise.
+            || unsafe { b(b_context.get()) },
+        );
+        let status = FirstStatus::default();
+        status.note(a);
+        status.note(b);
+        status.tell(out_status)
+    })
+}

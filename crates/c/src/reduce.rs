@@ -1,0 +1,129 @@
+//! Loops over ranges, part by part: a call for each number would cost more than most bodies.
+
+use crate::arguments::{optional_out, shared};
+use crate::callback::{Context, FirstStatus, given};
+use crate::result::{Code, Failure, guarded};
+use nodewise_runtime::NodePool;
+use std::ffi::{c_int, c_void};
+
+pub type RangeRun = unsafe extern "C" fn(begin: usize, end: usize, context: *mut c_void) -> c_int;
+pub type PartRun =
+    unsafe extern "C" fn(begin: usize, end: usize, out_value: *mut c_void, context: *mut c_void) -> c_int;
+pub type Combine = unsafe extern "C" fn(left: *mut c_void, right: *mut c_void, context: *mut c_void) -> c_int;
+pub type DropValue = unsafe extern "C" fn(value: *mut c_void, context: *mut c_void);
+
+/// `nodewise_reduction`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Reduction {
+    pub value_bytes: usize,
+    pub part: Option<PartRun>,
+    pub combine: Option<Combine>,
+    pub drop: Option<DropValue>,
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_parallel_for(
+    pool: *const NodePool,
+    begin: usize,
+    end: usize,
+    body: Option<RangeRun>,
+    context: *mut c_void,
+    out_status: *mut c_int,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let pool = unsafe { shared(pool, "pool") }?;
+        // SAFETY: the caller's promise.
+        let out_status = unsafe { optional_out(out_status) };
+        let (body, context) = (given(body, "body")?, Context::new(context));
+        let status = FirstStatus::default();
+        let part = |part: std::ops::Range<usize>| {
+            if !status.failed() {
+                // SAFETY: the caller's promise.
+                status.note(unsafe { body(part.start, part.end, context.get()) });
+            }
+        };
+        pool.parallel_reduce_parts(begin..end, part, |(), ()| ());
+        status.tell(out_status)
+    })
+}
+
+/// A part's value: bytes that the caller's `drop` ends.
+struct Value {
+    /// Aligned as C aligns what may be anything.
+    bytes: Box<[u128]>,
+    drop: Option<DropValue>,
+    context: Context,
+}
+
+impl Value {
+    fn as_mut_ptr(&mut self) -> *mut c_void {
+        self.bytes.as_mut_ptr().cast()
+    }
+}
+
+impl Drop for Value {
+    fn drop(&mut self) {
+        if let Some(drop) = self.drop {
+            let context = self.context.get();
+            // SAFETY: the caller's promise; the value was made by a part, and nobody else has it.
+            unsafe { drop(self.as_mut_ptr(), context) };
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_parallel_reduce(
+    pool: *const NodePool,
+    begin: usize,
+    end: usize,
+    reduction: *const Reduction,
+    context: *mut c_void,
+    out_value: *mut c_void,
+    out_status: *mut c_int,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let pool = unsafe { shared(pool, "pool") }?;
+        // SAFETY: the caller's promise.
+        let Reduction { value_bytes, part, combine, drop } = *unsafe { shared(reduction, "reduction") }?;
+        // SAFETY: the caller's promise.
+        let out_status = unsafe { optional_out(out_status) };
+        let (part, combine) = (given(part, "reduction->part")?, given(combine, "reduction->combine")?);
+        if out_value.is_null() {
+            return Err(Failure::invalid("out_value is NULL"));
+        }
+        let context = Context::new(context);
+        let status = FirstStatus::default();
+        let part = |range: std::ops::Range<usize>| {
+            if status.failed() {
+                return None;
+            }
+            let words = value_bytes.div_ceil(size_of::<u128>()).max(1);
+            let mut value = Value { bytes: vec![0; words].into(), drop: None, context };
+            // SAFETY: the caller's promise.
+            let returned = unsafe { part(range.start, range.end, value.as_mut_ptr(), context.get()) };
+            status.note(returned);
+            (returned == 0).then(|| {
+                value.drop = drop;
+                value
+            })
+        };
+        let combine = |left: Option<Value>, right: Option<Value>| {
+            let (mut left, mut right) = (left?, right?);
+            // SAFETY: the caller's promise.
+            let returned = unsafe { combine(left.as_mut_ptr(), right.as_mut_ptr(), context.get()) };
+            status.note(returned);
+            (returned == 0).then_some(left)
+        };
+        let value = pool.parallel_reduce_parts(begin..end, part, combine).flatten();
+        if let (false, Some(mut value)) = (status.failed(), value) {
+            // SAFETY: the caller's promise: there is room for so many bytes, and so many are in the value.
+            unsafe { std::ptr::copy_nonoverlapping(value.as_mut_ptr(), out_value, value_bytes) };
+            // It is the caller's now.
+            value.drop = None;
+        }
+        status.tell(out_status)
+    })
+}

@@ -1,0 +1,109 @@
+//! Arrays of which every node has a copy.
+
+use crate::arguments::{List, exclusive, free, handle, optional_out, out, shared, slice};
+use crate::callback::{FirstStatus, given};
+use crate::result::{Code, Failure, guarded};
+use nodewise_runtime::ReplicatedVec;
+use nodewise_topology::NodeId;
+use std::ffi::{c_int, c_void};
+
+pub type Change = unsafe extern "C" fn(value: *mut c_void, context: *mut c_void) -> c_int;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_replicated_array_new(
+    elements: *const c_void,
+    len: usize,
+    element_bytes: usize,
+    out_array: *mut *mut ReplicatedVec<u8>,
+) -> Code {
+    guarded(|| {
+        let too_large = || {
+            let message =
+                format!("{len} elements of {element_bytes} bytes are more than there are addresses");
+            Failure::new(Code::Memory, message)
+        };
+        let bytes = len.checked_mul(element_bytes).ok_or_else(too_large)?;
+        // SAFETY: the caller's promise.
+        let elements = unsafe { slice(elements.cast::<u8>(), bytes, "elements") }?;
+        // SAFETY: the caller's promise.
+        let out_array = unsafe { out(out_array, "out_array") }?;
+        out_array.write(handle(ReplicatedVec::new(elements)?));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_replicated_array_free(array: *mut ReplicatedVec<u8>) {
+    // SAFETY: the caller's promise.
+    unsafe { free(array) };
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_replicated_array_local(
+    array: *const ReplicatedVec<u8>,
+    out_data: *mut *const c_void,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let array = unsafe { shared(array, "array") }?;
+        // SAFETY: the caller's promise.
+        let out_data = unsafe { out(out_data, "out_data") }?;
+        out_data.write(array.local().as_ptr().cast());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_replicated_array_near(
+    array: *const ReplicatedVec<u8>,
+    node: u32,
+    out_data: *mut *const c_void,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let array = unsafe { shared(array, "array") }?;
+        // SAFETY: the caller's promise.
+        let out_data = unsafe { out(out_data, "out_data") }?;
+        out_data.write(array.near(NodeId(node)).as_ptr().cast());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_replicated_array_nodes(
+    array: *const ReplicatedVec<u8>,
+    nodes: *mut u32,
+    capacity: usize,
+    out_count: *mut usize,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let array = unsafe { shared(array, "array") }?;
+        // SAFETY: the caller's promise.
+        let list = unsafe { List::new(nodes, capacity, out_count, "nodes") }?;
+        list.fill(array.nodes().map(|node| node.0));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_replicated_array_update(
+    array: *mut ReplicatedVec<u8>,
+    change: Option<Change>,
+    context: *mut c_void,
+    out_status: *mut c_int,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let array = unsafe { exclusive(array, "array") }?;
+        // SAFETY: the caller's promise.
+        let out_status = unsafe { optional_out(out_status) };
+        let change = given(change, "change")?;
+        let status = FirstStatus::default();
+        array.update(|elements| {
+            // SAFETY: the caller's promise.
+            status.note(unsafe { change(elements.as_mut_ptr().cast(), context) });
+        });
+        status.tell(out_status)
+    })
+}

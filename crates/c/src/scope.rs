@@ -1,0 +1,144 @@
+//! Scopes.
+
+use crate::arguments::{optional_out, out, shared};
+use crate::callback::{Context, DropContext, FirstStatus, Owned, given};
+use crate::result::{Code, Failure, Outcome, guarded};
+use nodewise_runtime::{NodePool, Scope};
+use nodewise_topology::NodeId;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+pub type ScopeRun = unsafe extern "C" fn(scope: *const ScopeHandle, context: *mut c_void) -> c_int;
+
+/// `nodewise_scope`: lies in the frame of [`nodewise_pool_scope`], which outlives the scope and so its tasks.
+#[derive(Default)]
+pub struct ScopeHandle {
+    /// Set before anybody sees the handle.
+    scope: AtomicPtr<Scope<'static>>,
+    status: FirstStatus,
+}
+
+impl ScopeHandle {
+    fn scope(&self) -> Outcome<&Scope<'static>> {
+        // SAFETY: null or the scope in whose frame, or task, the caller is: the header allows no other use.
+        let scope = unsafe { self.scope.load(Ordering::Acquire).as_ref() };
+        scope.ok_or_else(|| Failure::invalid("the scope has not begun"))
+    }
+}
+
+/// A handle's address, for tasks, which it outlives.
+#[derive(Clone, Copy)]
+struct Outlives(*const ScopeHandle);
+
+// SAFETY: all that is in a handle may be used from any thread.
+unsafe impl Send for Outlives {}
+
+impl Outlives {
+    /// The address; a method, so that closures capture the whole.
+    fn get(self) -> *const ScopeHandle {
+        self.0
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_scope(
+    pool: *const NodePool,
+    body: Option<ScopeRun>,
+    context: *mut c_void,
+    out_status: *mut c_int,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let pool = unsafe { shared(pool, "pool") }?;
+        // SAFETY: the caller's promise.
+        let out_status = unsafe { optional_out(out_status) };
+        let (body, context) = (given(body, "body")?, Context::new(context));
+        let handle = ScopeHandle::default();
+        pool.scope(|scope| {
+            handle.scope.store(std::ptr::from_ref(scope).cast_mut(), Ordering::Release);
+            // SAFETY: the caller's promise.
+            handle.status.note(unsafe { body(&raw const handle, context.get()) });
+        });
+        handle.status.tell(out_status)
+    })
+}
+
+/// The task as the runtime takes it.
+///
+/// # Safety
+/// The pointers are what the header asks for.
+unsafe fn task(
+    scope: *const ScopeHandle,
+    run: ScopeRun,
+    context: Owned,
+) -> impl FnOnce(&Scope<'static>) + Send + 'static {
+    let scope = Outlives(scope);
+    move |_| {
+        // SAFETY: the scope waits for this task, and its handle outlives it.
+        let handle = unsafe { &*scope.get() };
+        // SAFETY: as promised.
+        handle.status.note(unsafe { run(handle, context.get()) });
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_scope_spawn(
+    scope: *const ScopeHandle,
+    run: Option<ScopeRun>,
+    context: *mut c_void,
+    drop: Option<DropContext>,
+) -> Code {
+    // SAFETY: the caller's promise. Before all else, so that it is dropped whatever is wrong.
+    let context = unsafe { Owned::new(context, drop) };
+    guarded(move || {
+        let run = given(run, "run")?;
+        // SAFETY: the caller's promise.
+        let handle = unsafe { shared(scope, "scope") }?;
+        // SAFETY: the caller's promise.
+        handle.scope()?.spawn(unsafe { task(scope, run, context) });
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_scope_spawn_on(
+    scope: *const ScopeHandle,
+    node: u32,
+    run: Option<ScopeRun>,
+    context: *mut c_void,
+    drop: Option<DropContext>,
+) -> Code {
+    // SAFETY: the caller's promise. Before all else, so that it is dropped whatever is wrong.
+    let context = unsafe { Owned::new(context, drop) };
+    guarded(move || {
+        let run = given(run, "run")?;
+        // SAFETY: the caller's promise.
+        let handle = unsafe { shared(scope, "scope") }?;
+        // SAFETY: the caller's promise.
+        Ok(handle.scope()?.spawn_on(NodeId(node), unsafe { task(scope, run, context) })?)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_scope_cancel(scope: *const ScopeHandle) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        unsafe { shared(scope, "scope") }?.scope()?.cancel();
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_scope_is_cancelled(
+    scope: *const ScopeHandle,
+    out_cancelled: *mut bool,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let scope = unsafe { shared(scope, "scope") }?;
+        // SAFETY: the caller's promise.
+        let out_cancelled = unsafe { out(out_cancelled, "out_cancelled") }?;
+        out_cancelled.write(scope.scope()?.is_cancelled());
+        Ok(())
+    })
+}
