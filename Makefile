@@ -32,6 +32,13 @@ tests:
 	cargo test --workspace --locked
 	cargo xtask loom
 
+# libnodewise for C and C++: make install PREFIX=/usr/local DESTDIR= (scripts/install has the rest)
+.PHONY: install
+export PREFIX LIBDIR INCLUDEDIR DESTDIR PROFILE
+
+install:
+	@scripts/install
+
 # Targets that take nightly toolchains or long (fuzzing, sanitizers) go here, and are not part of `test`.
 .PHONY: asan
 

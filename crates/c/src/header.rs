@@ -262,13 +262,11 @@ fn the_header_has_the_functions_and_no_others() {
 
 #[test]
 fn the_header_says_what_the_library_has() {
+    let declarations = functions().into_iter().map(|(_, declaration)| format!("{declaration};\n"));
+    let assertions = structures().into_iter().chain(constants());
+    let assertions = assertions.map(|assertion| format!("_Static_assert({assertion}, \"\");\n"));
     let mut source = "#include <nodewise.h>\n".to_owned();
-    for (_, declaration) in functions() {
-        source += &format!("{declaration};\n");
-    }
-    for assertion in structures().into_iter().chain(constants()) {
-        source += &format!("_Static_assert({assertion}, \"\");\n");
-    }
+    source.extend(declarations.chain(assertions));
     source += &field_types();
     assert_eq!(compiled("cc", &["-std=gnu11", "-xc"], &source), "", "{source}");
 }

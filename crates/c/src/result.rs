@@ -104,18 +104,18 @@ thread_local! {
 pub(crate) fn guarded(body: impl FnOnce() -> Outcome) -> Code {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => Code::Ok,
-        Ok(Err(failure)) => tell(failure),
+        Ok(Err(failure)) => tell(&failure),
         Err(payload) => {
             let failure = Failure::of_panic(&*payload);
             // A payload may panic when it is dropped.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(payload)));
-            tell(failure)
+            tell(&failure)
         }
     }
 }
 
 #[cold]
-fn tell(failure: Failure) -> Code {
+fn tell(failure: &Failure) -> Code {
     let text = failure.message.replace('\0', "?");
     // A thread at its end has no message any more.
     let _ = MESSAGE.try_with(|message| *message.borrow_mut() = CString::new(text).unwrap_or_default());

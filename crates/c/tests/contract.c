@@ -1,0 +1,394 @@
+/* What nodewise.h promises: codes, messages, statuses, who owns what. */
+#include <nodewise.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(condition)                                                                            \
+    do {                                                                                            \
+        if (!(condition)) {                                                                         \
+            fprintf(stderr, "%s:%d: %s; last error: %s\n", __FILE__, __LINE__, #condition, nodewise_error_message()); \
+            exit(1);                                                                                \
+        }                                                                                           \
+    } while (0)
+
+static void says(nodewise_result result, nodewise_result expected, const char *words)
+{
+    CHECK(result == expected);
+    CHECK(strstr(nodewise_error_message(), words) != NULL);
+}
+
+static int dropped; /* atomically */
+
+static void drop(void *context)
+{
+    CHECK(context == &dropped);
+    __atomic_add_fetch(&dropped, 1, __ATOMIC_SEQ_CST);
+}
+
+static int drops(void)
+{
+    return __atomic_exchange_n(&dropped, 0, __ATOMIC_SEQ_CST);
+}
+
+static int seven(void *context)
+{
+    (void)context;
+    return 7;
+}
+
+static int nothing(void *context)
+{
+    (void)context;
+    return 0;
+}
+
+static void arguments(nodewise_pool *pool)
+{
+    uint64_t count;
+    size_t nodes;
+    says(nodewise_counter_new(NULL), NODEWISE_INVALID_ARGUMENT, "out_counter is NULL");
+    says(nodewise_counter_add(NULL, 1), NODEWISE_INVALID_ARGUMENT, "counter is NULL");
+    says(nodewise_counter_exact(NULL, &count), NODEWISE_INVALID_ARGUMENT, "counter is NULL");
+    says(nodewise_pool_nodes(pool, NULL, 1, &nodes), NODEWISE_INVALID_ARGUMENT, "nodes is NULL");
+    says(nodewise_pool_nodes(pool, NULL, 0, NULL), NODEWISE_INVALID_ARGUMENT, "out_count is NULL");
+    says(nodewise_bind_thread(&(uint32_t){NODEWISE_NO_NODE}, 1), NODEWISE_INVALID_ARGUMENT, "4294967295");
+    says(nodewise_bind_thread(&(uint32_t){1000}, 1), NODEWISE_THREAD, "1000");
+    says(nodewise_nodes_near("nothing0", NULL, 0, &nodes), NODEWISE_DEVICE, "nothing0");
+    says(nodewise_nodes_near("\xff", NULL, 0, &nodes), NODEWISE_INVALID_ARGUMENT, "UTF-8");
+    nodewise_counter_free(NULL);
+    nodewise_pool_free(NULL);
+    CHECK(nodewise_refresh() == NODEWISE_OK);
+    CHECK(strcmp(nodewise_version(), "") != 0);
+}
+
+static void allowance(void)
+{
+    nodewise_allowance *all, *none;
+    uint32_t nodes[1024], distance;
+    size_t count, cpus, threads, workers[1024], sum = 0;
+    uint64_t quota_us, period_us;
+    bool memory;
+    CHECK(nodewise_allowance_of_this_thread(&all) == NODEWISE_OK);
+    CHECK(nodewise_allowance_nodes(all, nodes, 1024, &count) == NODEWISE_OK && count > 0);
+    CHECK(nodewise_allowance_cpus(all, nodes[0], NULL, 0, &cpus) == NODEWISE_OK && cpus > 0);
+    CHECK(nodewise_allowance_has_memory(all, nodes[0], &memory) == NODEWISE_OK);
+    CHECK(nodewise_allowance_distance(all, nodes[0], nodes[0], &distance) == NODEWISE_OK && distance == 10);
+    CHECK(nodewise_allowance_cpu_quota(all, &quota_us, &period_us) == NODEWISE_OK);
+    CHECK((quota_us == 0) == (period_us == 0));
+    CHECK(nodewise_allowance_parallelism(all, &threads) == NODEWISE_OK && threads > 0);
+    CHECK(nodewise_allowance_workers(all, SIZE_MAX, workers, 1024, &count) == NODEWISE_OK);
+    for (size_t i = 0; i < count; i++)
+        sum += workers[i];
+    CHECK(sum == threads);
+    says(nodewise_allowance_cpus(all, 1000, NULL, 0, &cpus), NODEWISE_INVALID_ARGUMENT, "no node 1000");
+    says(nodewise_allowance_distance(all, nodes[0], 1000, &distance), NODEWISE_INVALID_ARGUMENT, "no node 1000");
+
+    CHECK(nodewise_allowance_on_nodes(all, &(uint32_t){1000}, 1, &none) == NODEWISE_OK);
+    nodewise_pool_options *options;
+    nodewise_pool *pool;
+    CHECK(nodewise_pool_options_new(&options) == NODEWISE_OK);
+    CHECK(nodewise_pool_options_allowance(options, none) == NODEWISE_OK);
+    says(nodewise_pool_new(options, &pool), NODEWISE_NO_WORKERS, "CPU");
+    CHECK(nodewise_pool_options_allowance(options, all) == NODEWISE_OK);
+    CHECK(nodewise_pool_options_workers(options, 1) == NODEWISE_OK);
+    CHECK(nodewise_pool_options_nodes(options, nodes, 1) == NODEWISE_OK);
+    CHECK(nodewise_pool_options_stack_bytes(options, 1 << 20) == NODEWISE_OK);
+    CHECK(nodewise_pool_options_confined(options, false) == NODEWISE_OK);
+    CHECK(nodewise_pool_new(options, &pool) == NODEWISE_OK);
+    nodewise_pool_options_free(options);
+    CHECK(nodewise_pool_workers(pool, &threads) == NODEWISE_OK && threads == 1);
+    nodewise_pool_free(pool);
+    nodewise_allowance_free(none);
+    nodewise_allowance_free(all);
+}
+
+static void counters(void)
+{
+    nodewise_counter *counter;
+    nodewise_task_counter *tasks;
+    uint64_t exact, approximate, on_node;
+    bool all_done;
+    CHECK(nodewise_counter_new(&counter) == NODEWISE_OK);
+    CHECK(nodewise_counter_add(counter, 3) == NODEWISE_OK);
+    CHECK(nodewise_counter_exact(counter, &exact) == NODEWISE_OK && exact == 3);
+    CHECK(nodewise_counter_approximate(counter, &approximate) == NODEWISE_OK && approximate == 3);
+    CHECK(nodewise_counter_on_node(counter, 1000, &on_node) == NODEWISE_OK && on_node == 0);
+    nodewise_counter_free(counter);
+
+    CHECK(nodewise_task_counter_new(&tasks) == NODEWISE_OK);
+    CHECK(nodewise_task_counter_submit(tasks, 2) == NODEWISE_OK);
+    CHECK(nodewise_task_counter_done(tasks, 1) == NODEWISE_OK);
+    CHECK(nodewise_task_counter_count(tasks, &exact) == NODEWISE_OK && exact == 1);
+    CHECK(nodewise_task_counter_wait_timeout(tasks, 1000, &all_done) == NODEWISE_OK && !all_done);
+    CHECK(nodewise_task_counter_done(tasks, 1) == NODEWISE_OK);
+    CHECK(nodewise_task_counter_wait(tasks) == NODEWISE_OK);
+    nodewise_task_counter_free(tasks);
+}
+
+static int eleven_of_range(size_t begin, size_t end, void *context)
+{
+    (void)end;
+    (void)context;
+    return begin == 0 ? 11 : 0;
+}
+
+/* Three tasks: one fails, one cancels, and the others may or may not run; all contexts are dropped. */
+static int of_scope(const nodewise_scope *scope, void *context)
+{
+    (void)scope;
+    (void)context;
+    return 5;
+}
+
+static int cancelling(const nodewise_scope *scope, void *context)
+{
+    bool cancelled;
+    CHECK(nodewise_scope_cancel(scope) == NODEWISE_OK);
+    CHECK(nodewise_scope_is_cancelled(scope, &cancelled) == NODEWISE_OK && cancelled);
+    for (int i = 0; i < 10; i++)
+        CHECK(nodewise_scope_spawn(scope, of_scope, context, drop) == NODEWISE_OK);
+    return 0;
+}
+
+static int failing(const nodewise_scope *scope, void *context)
+{
+    nodewise_pool *pool = context;
+    uint32_t node;
+    CHECK(nodewise_pool_worker_node(pool, &node) == NODEWISE_OK && node != NODEWISE_NO_NODE);
+    CHECK(nodewise_scope_spawn(scope, of_scope, &dropped, drop) == NODEWISE_OK);
+    CHECK(nodewise_scope_spawn_on(scope, node, of_scope, &dropped, drop) == NODEWISE_OK);
+    says(nodewise_scope_spawn_on(scope, 1000, of_scope, &dropped, drop), NODEWISE_NO_WORKERS, "1000");
+    return 0;
+}
+
+static void tasks(nodewise_pool *pool)
+{
+    int status = -1;
+    nodewise_task *task;
+    bool finished;
+    uint32_t node;
+    CHECK(nodewise_pool_worker_node(pool, &node) == NODEWISE_OK && node == NODEWISE_NO_NODE);
+
+    CHECK(nodewise_pool_spawn(pool, nothing, &dropped, drop, &task) == NODEWISE_OK);
+    CHECK(nodewise_task_is_finished(task, &finished) == NODEWISE_OK);
+    CHECK(nodewise_task_join(task, &status) == NODEWISE_OK && status == 0 && drops() == 1);
+    CHECK(nodewise_pool_spawn(pool, seven, &dropped, drop, &task) == NODEWISE_OK);
+    says(nodewise_task_join(task, &status), NODEWISE_CALLBACK_FAILED, "returned 7");
+    CHECK(status == 7 && drops() == 1);
+
+    /* What cannot be spawned is dropped. */
+    says(nodewise_pool_spawn_on(pool, 1000, nothing, &dropped, drop, &task), NODEWISE_NO_WORKERS, "1000");
+    says(nodewise_pool_spawn(NULL, nothing, &dropped, drop, &task), NODEWISE_INVALID_ARGUMENT, "pool is NULL");
+    says(nodewise_pool_spawn(pool, NULL, &dropped, drop, &task), NODEWISE_INVALID_ARGUMENT, "run is NULL");
+    says(nodewise_scope_spawn(NULL, of_scope, &dropped, drop), NODEWISE_INVALID_ARGUMENT, "scope is NULL");
+    CHECK(drops() == 4);
+
+    says(nodewise_pool_join(pool, nothing, NULL, seven, NULL, &status), NODEWISE_CALLBACK_FAILED, "7");
+    CHECK(status == 7);
+    CHECK(nodewise_pool_join(pool, nothing, NULL, nothing, NULL, &status) == NODEWISE_OK && status == 0);
+    says(nodewise_pool_parallel_for(pool, 0, 1000, eleven_of_range, NULL, &status), NODEWISE_CALLBACK_FAILED, "11");
+    CHECK(status == 11);
+    CHECK(nodewise_pool_parallel_for(pool, 1000, 10, eleven_of_range, NULL, NULL) == NODEWISE_OK);
+
+    says(nodewise_pool_scope(pool, failing, pool, &status), NODEWISE_CALLBACK_FAILED, "5");
+    CHECK(status == 5 && drops() == 3);
+    CHECK(nodewise_pool_scope(pool, cancelling, &dropped, &status) == NODEWISE_OK && status == 0);
+    CHECK(drops() == 10);
+}
+
+/* Strings as values: parts make them, combinations join them, and each is freed once. */
+static int live; /* atomically */
+
+static int digits(size_t begin, size_t end, void *out_value, void *context)
+{
+    if (context != NULL && begin > 0)
+        return 13;
+    char *text = malloc((end - begin) + 1);
+    for (size_t i = begin; i < end; i++)
+        text[i - begin] = (char)('0' + i % 10);
+    text[end - begin] = 0;
+    *(char **)out_value = text;
+    __atomic_add_fetch(&live, 1, __ATOMIC_SEQ_CST);
+    return 0;
+}
+
+static int append(void *left, void *right, void *context)
+{
+    (void)context;
+    char **text = left;
+    const char *more = *(char **)right;
+    *text = realloc(*text, strlen(*text) + strlen(more) + 1);
+    strcat(*text, more);
+    return 0;
+}
+
+static void free_text(void *value, void *context)
+{
+    (void)context;
+    free(*(char **)value);
+    __atomic_sub_fetch(&live, 1, __ATOMIC_SEQ_CST);
+}
+
+static void reductions(nodewise_pool *pool)
+{
+    nodewise_reduction reduction = {sizeof(char *), digits, append, free_text};
+    char *text = NULL;
+    int status;
+    CHECK(nodewise_pool_parallel_reduce(pool, 3, 1003, &reduction, NULL, &text, NULL) == NODEWISE_OK);
+    CHECK(live == 1 && strlen(text) == 1000);
+    for (size_t i = 0; i < 1000; i++)
+        CHECK(text[i] == (char)('0' + (i + 3) % 10));
+    char *kept = text;
+    CHECK(nodewise_pool_parallel_reduce(pool, 3, 3, &reduction, NULL, &text, NULL) == NODEWISE_OK && text == kept);
+    says(nodewise_pool_parallel_reduce(pool, 0, 1000, &reduction, pool, &text, &status), NODEWISE_CALLBACK_FAILED, "13");
+    CHECK(status == 13 && text == kept && live == 1);
+    free_text(&text, NULL);
+}
+
+static int fill(const nodewise_block *block, void *elements, void *context)
+{
+    unsigned char *bytes = elements;
+    if (context != NULL)
+        return 17;
+    for (size_t i = block->begin; i < block->end; i++)
+        for (size_t byte = 0; byte < 24; byte++)
+            bytes[(i - block->begin) * 24 + byte] = (unsigned char)i;
+    return 0;
+}
+
+static int raise_first(void *value, void *context)
+{
+    ++*(uint32_t *)value;
+    return context == NULL ? 0 : 19;
+}
+
+static void arrays(nodewise_pool *pool)
+{
+    nodewise_layout interleaved = {.kind = NODEWISE_LAYOUT_INTERLEAVED}, wrong = {.kind = 9};
+    nodewise_array *array;
+    nodewise_placement placement;
+    nodewise_node_pages pages[1024];
+    nodewise_block blocks[1024];
+    size_t count;
+    int status;
+    void *data;
+    says(nodewise_array_new(&wrong, 1, 1, 0, NULL, &array), NODEWISE_INVALID_ARGUMENT, "kind is 9");
+    says(nodewise_array_new(&interleaved, 1, 0, 0, NULL, &array), NODEWISE_INVALID_ARGUMENT, "element_bytes");
+    says(nodewise_array_new(&interleaved, 1, 1, 4, NULL, &array), NODEWISE_INVALID_ARGUMENT, "flags");
+    says(nodewise_array_new(&interleaved, SIZE_MAX, 2, 0, NULL, &array), NODEWISE_MEMORY, "addresses");
+
+    CHECK(nodewise_array_new(&interleaved, 10000, 24, 0, NULL, &array) == NODEWISE_OK);
+    CHECK(nodewise_array_data(array, &data) == NODEWISE_OK);
+    CHECK(nodewise_array_for_each_block(array, pool, fill, NULL, NULL) == NODEWISE_OK);
+    for (size_t i = 0; i < 10000 * 24; i++)
+        CHECK(((unsigned char *)data)[i] == (unsigned char)(i / 24));
+    says(nodewise_array_for_each_block(array, pool, fill, pool, &status), NODEWISE_CALLBACK_FAILED, "17");
+    CHECK(status == 17);
+    CHECK(nodewise_array_blocks(array, blocks, 1024, &count) == NODEWISE_OK && count > 0 && blocks[0].begin == 0);
+    CHECK(nodewise_array_placement(array, &placement, pages, 1024, &count) == NODEWISE_OK);
+    CHECK(count > 0 && placement.misplaced == 0 && placement.absent == 0);
+    uint32_t node = pages[0].node, weight = 2;
+    nodewise_layout weighted = {NODEWISE_LAYOUT_WEIGHTED, 1, &node, &weight};
+    CHECK(nodewise_array_lay_out(array, &weighted, &placement) == NODEWISE_OK && placement.misplaced == 0);
+    nodewise_array_free(array);
+
+    nodewise_layout on = {.kind = NODEWISE_LAYOUT_ON, .count = 1, .nodes = &node};
+    CHECK(nodewise_array_new(&on, 0, 8, NODEWISE_ARRAY_HUGE_PAGES | NODEWISE_ARRAY_ANYWHERE, pool, &array) == NODEWISE_OK);
+    nodewise_array_free(array);
+
+    nodewise_replicated_array *copies;
+    const void *local, *near;
+    uint32_t primes[] = {2, 3, 5};
+    CHECK(nodewise_replicated_array_new(primes, 3, sizeof *primes, &copies) == NODEWISE_OK);
+    CHECK(nodewise_replicated_array_update(copies, raise_first, NULL, NULL) == NODEWISE_OK);
+    says(nodewise_replicated_array_update(copies, raise_first, pool, &status), NODEWISE_CALLBACK_FAILED, "19");
+    CHECK(nodewise_replicated_array_local(copies, &local) == NODEWISE_OK && *(const uint32_t *)local == 4);
+    CHECK(nodewise_replicated_array_near(copies, node, &near) == NODEWISE_OK);
+    CHECK(memcmp(local, near, sizeof primes) == 0);
+    CHECK(nodewise_replicated_array_nodes(copies, NULL, 0, &count) == NODEWISE_OK && count > 0);
+    nodewise_replicated_array_free(copies);
+}
+
+struct text {
+    char *characters;
+};
+
+static int copy_text(const void *from, void *to, void *context)
+{
+    int *copies_left = context;
+    if (__atomic_fetch_sub(copies_left, 1, __ATOMIC_SEQ_CST) == 0)
+        return 23;
+    ((struct text *)to)->characters = strdup(((const struct text *)from)->characters);
+    __atomic_add_fetch(&live, 1, __ATOMIC_SEQ_CST);
+    return 0;
+}
+
+static void destroy_text(void *value, void *context)
+{
+    (void)context;
+    free(((struct text *)value)->characters);
+    __atomic_sub_fetch(&live, 1, __ATOMIC_SEQ_CST);
+}
+
+static int shout(void *value, void *context)
+{
+    ((struct text *)value)->characters[0] = 'N';
+    return context == NULL ? 0 : 29;
+}
+
+static void replicated(void)
+{
+    int copies_left = 1000, status;
+    char characters[] = "near";
+    struct text text = {characters};
+    nodewise_value_type type = {sizeof text, copy_text, destroy_text, &copies_left};
+    nodewise_replicated *replicated;
+    nodewise_read read;
+    const void *value;
+    CHECK(nodewise_replicated_new(&type, &text, &replicated) == NODEWISE_OK);
+    says(nodewise_replicated_update(replicated, shout, &status, &status), NODEWISE_CALLBACK_FAILED, "29");
+    CHECK(status == 29);
+    CHECK(nodewise_replicated_read(replicated, &read, &value) == NODEWISE_OK);
+    CHECK(strcmp(((const struct text *)value)->characters, "near") == 0);
+    CHECK(nodewise_read_end(&read) == NODEWISE_OK);
+    CHECK(nodewise_replicated_update(replicated, shout, NULL, &status) == NODEWISE_OK && status == 0);
+    CHECK(nodewise_replicated_read(replicated, &read, &value) == NODEWISE_OK);
+    CHECK(strcmp(((const struct text *)value)->characters, "Near") == 0);
+    CHECK(nodewise_read_end(&read) == NODEWISE_OK);
+    CHECK(nodewise_replicated_set(replicated, &text, &status) == NODEWISE_OK && status == 0);
+    __atomic_store_n(&copies_left, 0, __ATOMIC_SEQ_CST);
+    says(nodewise_replicated_set(replicated, &text, &status), NODEWISE_CALLBACK_FAILED, "23");
+    CHECK(status == 23);
+    nodewise_replicated_free(replicated);
+    CHECK(live == 0);
+    __atomic_store_n(&copies_left, 1, __ATOMIC_SEQ_CST);
+    says(nodewise_replicated_new(&type, &text, &replicated), NODEWISE_CALLBACK_FAILED, "23");
+    CHECK(live == 0);
+
+    nodewise_value_type plain = {.bytes = sizeof(uint64_t)};
+    uint64_t number = 42;
+    CHECK(nodewise_replicated_new(&plain, &number, &replicated) == NODEWISE_OK);
+    CHECK(nodewise_replicated_read(replicated, &read, &value) == NODEWISE_OK && *(const uint64_t *)value == 42);
+    CHECK(nodewise_read_end(&read) == NODEWISE_OK);
+    nodewise_replicated_free(replicated);
+}
+
+int main(void)
+{
+    nodewise_pool *pool;
+    nodewise_node_statistics statistics[1024];
+    size_t count;
+    CHECK(strcmp(nodewise_error_message(), "") == 0);
+    CHECK(nodewise_pool_new(NULL, &pool) == NODEWISE_OK);
+    arguments(pool);
+    allowance();
+    counters();
+    tasks(pool);
+    reductions(pool);
+    arrays(pool);
+    replicated();
+    CHECK(nodewise_pool_statistics(pool, statistics, 1024, &count) == NODEWISE_OK && statistics[0].run > 0);
+    nodewise_pool_free(pool);
+    return 0;
+}
