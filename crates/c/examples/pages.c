@@ -71,7 +71,7 @@ int main(void)
     nodewise_placement placement;
     nodewise_node_pages pages[NODES];
     size_t nodes;
-    check(nodewise_array_placement(array, &placement, pages, NODES, &nodes), "placement");
+    check(nodewise_array_placement(array, 0, LEN, &placement, pages, NODES, &nodes), "placement");
     for (size_t i = 0; i < nodes && i < NODES; i++)
         printf("node %u has %zu pages\n", (unsigned)pages[i].node, pages[i].pages);
     printf("%zu pages are elsewhere than they should be\n", placement.misplaced);

@@ -59,14 +59,16 @@ enum {
     NODEWISE_NODE_FULL = 7,
     /* There is no such device, or nobody knows where it is. */
     NODEWISE_DEVICE = 8,
+    /* Elements that are not within the array. */
+    NODEWISE_RANGE = 9,
     /* What was asked for cannot be had while others go on. */
-    NODEWISE_BUSY = 9,
+    NODEWISE_BUSY = 10,
     /* A callback returned another number than 0. */
-    NODEWISE_CALLBACK_FAILED = 10,
+    NODEWISE_CALLBACK_FAILED = 11,
     /* A bug, in the library or in its use. */
-    NODEWISE_PANIC = 11,
+    NODEWISE_PANIC = 12,
     /* Something that this version of the header has no name for. */
-    NODEWISE_OTHER = 12
+    NODEWISE_OTHER = 13
 };
 
 /* What went wrong when a function last failed on this thread; "" before. Never NULL; valid until the next failure on this thread
@@ -365,17 +367,20 @@ typedef struct nodewise_layout {
     const uint32_t *weights;
 } nodewise_layout;
 
+/* Flags for memory. */
 enum {
     /* Huge pages of 2 MiB where the system gives them, and layouts in steps of 2 MiB. */
-    NODEWISE_ARRAY_HUGE_PAGES = 1,
+    NODEWISE_HUGE_PAGES = 1,
+    /* Base pages, even where the system would give huge ones. What arrays have if nothing is said. */
+    NODEWISE_BASE_PAGES = 2,
     /* Pages that find no room on their node stay where the kernel put them, instead of failing. */
-    NODEWISE_ARRAY_ANYWHERE = 2
+    NODEWISE_ANYWHERE = 4
 };
 
 /* Elements of a fixed size whose pages lie as a layout says; all bits zero at first. */
 typedef struct nodewise_array nodewise_array;
 
-/* Makes an array of `len` elements of `element_bytes` each. `flags` are NODEWISE_ARRAY_..., or 0. All pages are brought in, each node's
+/* Makes an array of `len` elements of `element_bytes` each. `flags` are NODEWISE_HUGE_PAGES and the like, or 0. All pages are brought in, each node's
  * by workers of `pool` there, or by a thread for each node if that is NULL; neither it nor the layout is kept.
  * NODEWISE_LAYOUT: the layout names a node that has no memory for this process. NODEWISE_MEMORY: there is not so much, or the kernel or a
  * container's filter refuses a call. NODEWISE_NODE_FULL: pages found no room on their node. */
@@ -402,16 +407,28 @@ typedef struct nodewise_node_pages {
     size_t pages;
 } nodewise_node_pages;
 
-/* Asks the kernel where the pages are now, and lists how many are on each node that has some.
- * NODEWISE_MEMORY: a container's filter refuses move_pages(2). */
-nodewise_result nodewise_array_placement(const nodewise_array *array, nodewise_placement *out_placement,
-                                         nodewise_node_pages *pages, size_t capacity, size_t *out_count);
+/* Asks the kernel where the pages of the elements from begin to before end are now, and lists how many are on each node that has some. Pages
+ * that elements across an end lie on count whole.
+ * NODEWISE_RANGE: there are no such elements. NODEWISE_MEMORY: a container's filter refuses move_pages(2). */
+nodewise_result nodewise_array_placement(const nodewise_array *array, size_t begin, size_t end,
+                                         nodewise_placement *out_placement, nodewise_node_pages *pages, size_t capacity,
+                                         size_t *out_count);
+
+/* The same page by page: lists the node of each base page, NODEWISE_NO_NODE for one that is in no memory now. */
+nodewise_result nodewise_array_page_nodes(const nodewise_array *array, size_t begin, size_t end, uint32_t *nodes,
+                                          size_t capacity, size_t *out_count);
 
 /* Moves the pages to where another layout wants them; the contents stay as they are. out_placement may be NULL. Exclusive,
  * but the elements may be used meanwhile.
  * Fails as nodewise_array_new(); after NODEWISE_NODE_FULL pages that found room have moved, and the rest have not. */
 nodewise_result nodewise_array_lay_out(nodewise_array *array, const nodewise_layout *layout,
                                        nodewise_placement *out_placement);
+
+/* The same for the pages of the elements from begin to before end, as if they were an array of their own. Pages move whole, with the
+ * elements beside the range that are on them; of an array in huge pages, so do these.
+ * Fails as nodewise_array_lay_out(); NODEWISE_RANGE: there are no such elements. */
+nodewise_result nodewise_array_lay_out_range(nodewise_array *array, size_t begin, size_t end,
+                                             const nodewise_layout *layout, nodewise_placement *out_placement);
 
 /* Neighbouring elements on one node: those from begin to before end. An element that lies across two pages belongs to the first. */
 typedef struct nodewise_block {
@@ -432,6 +449,33 @@ typedef int (*nodewise_block_run)(const nodewise_block *block, void *elements, v
  * NODEWISE_CALLBACK_FAILED: a call of the body did. Blocks that had not begun by then were left out. */
 nodewise_result nodewise_array_for_each_block(nodewise_array *array, const nodewise_pool *pool, nodewise_block_run body,
                                               void *context, int *out_status);
+
+/* Memory for values of any size, in chunks that lie as a layout says. Small blocks that are given back serve requests of about
+ * the same size again; those larger than 256 KiB go back to the system. */
+typedef struct nodewise_arena nodewise_arena;
+
+/* Makes an arena without memory yet. `flags` are NODEWISE_HUGE_PAGES and the like; if nothing is said, an arena on one node takes huge pages, and
+ * others base pages. The layout is not kept.
+ * NODEWISE_LAYOUT: it names a node that has no memory for this process. NODEWISE_MACHINE: /sys or /proc cannot be read. */
+nodewise_result nodewise_arena_new(const nodewise_layout *layout, uint32_t flags, nodewise_arena **out_arena);
+
+/* Gives all memory back to the system, with the blocks that are still in use. */
+void nodewise_arena_free(nodewise_arena *arena);
+
+/* Memory for `bytes`, 0 included, at an address that `align` divides; its contents are not defined. The caller's until given back.
+ * NODEWISE_INVALID_ARGUMENT: `align` is no power of two. NODEWISE_MEMORY: there is not so much, or the kernel or a container's filter refuses a
+ * call. NODEWISE_NODE_FULL: pages found no room on their node. The arena can be used on after each. */
+nodewise_result nodewise_arena_allocate(const nodewise_arena *arena, size_t bytes, size_t align, void **out_block);
+
+/* Gives back a block of this arena, that was asked for with the same `bytes` and `align`; does nothing with NULL. */
+nodewise_result nodewise_arena_deallocate(const nodewise_arena *arena, void *block, size_t bytes, size_t align);
+
+/* What the arena has from the system. */
+nodewise_result nodewise_arena_reserved_bytes(const nodewise_arena *arena, size_t *out_bytes);
+
+/* Asks the kernel where the arena's pages are now, used or free, as nodewise_array_placement() does. Who needs new memory waits meanwhile. */
+nodewise_result nodewise_arena_placement(const nodewise_arena *arena, nodewise_placement *out_placement,
+                                         nodewise_node_pages *pages, size_t capacity, size_t *out_count);
 
 /* Elements of which every node that this process may have memory on has a copy: for data that all read and few write. */
 typedef struct nodewise_replicated_array nodewise_replicated_array;

@@ -2,11 +2,14 @@
 
 use crate::arguments::{List, exclusive, free, handle, optional_out, out, shared, slice};
 use crate::callback::{Context, FirstStatus, given};
+use crate::pool::NO_NODE;
 use crate::result::{Code, Failure, Outcome, guarded};
 use nodewise_runtime::{Fallback, Layout, NodePool, NodeVec, NodeVecBuilder};
 use nodewise_topology::NodeId;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ops::Range;
 
 /// `nodewise_layout`.
 #[derive(Clone, Copy)]
@@ -23,8 +26,9 @@ pub const LAYOUT_INTERLEAVED: c_int = 1;
 pub const LAYOUT_WEIGHTED: c_int = 2;
 pub const LAYOUT_BLOCKED: c_int = 3;
 
-pub const ARRAY_HUGE_PAGES: u32 = 1;
-pub const ARRAY_ANYWHERE: u32 = 2;
+pub const HUGE_PAGES: u32 = 1;
+pub const BASE_PAGES: u32 = 2;
+pub const ANYWHERE: u32 = 4;
 
 /// `nodewise_block`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +68,7 @@ pub struct Array {
 
 /// # Safety
 /// `layout` is null or one whose pointers are to `count` numbers.
-unsafe fn layout(layout: *const LayoutInC) -> Outcome<Layout> {
+pub(crate) unsafe fn layout(layout: *const LayoutInC) -> Outcome<Layout> {
     // SAFETY: as promised.
     let LayoutInC { kind, count, nodes, weights } = *unsafe { shared(layout, "layout") }?;
     match kind {
@@ -90,6 +94,35 @@ unsafe fn layout(layout: *const LayoutInC) -> Outcome<Layout> {
     }
 }
 
+pub(crate) fn checked_flags(flags: u32) -> Outcome<u32> {
+    const PAGES: u32 = HUGE_PAGES | BASE_PAGES;
+    if flags & !(PAGES | ANYWHERE) != 0 {
+        return Err(Failure::invalid(format!("flags are {flags:#x}, of which not all are known")));
+    }
+    if flags & PAGES == PAGES {
+        return Err(Failure::invalid("flags ask for huge pages and for base pages"));
+    }
+    Ok(flags)
+}
+
+impl NodePages {
+    /// Tells C of a placement.
+    pub(crate) fn list(
+        placement: nodewise_runtime::Placement,
+        out_placement: &mut MaybeUninit<Placement>,
+        list: List<'_, Self>,
+    ) {
+        out_placement.write(Placement::of(&placement));
+        list.fill(placement.pages.into_iter().map(|(node, pages)| Self { node: node.0, pages }));
+    }
+}
+
+impl Placement {
+    fn of(placement: &nodewise_runtime::Placement) -> Self {
+        Self { misplaced: placement.misplaced, absent: placement.absent }
+    }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_array_new(
     layout: *const LayoutInC,
@@ -109,19 +142,17 @@ pub unsafe extern "C" fn nodewise_array_new(
         if element_bytes == 0 {
             return Err(Failure::invalid("element_bytes is 0"));
         }
-        if flags & !(ARRAY_HUGE_PAGES | ARRAY_ANYWHERE) != 0 {
-            return Err(Failure::invalid(format!("flags are {flags:#x}, of which not all are known")));
-        }
+        let flags = checked_flags(flags)?;
         let too_large = || {
             let message =
                 format!("{len} elements of {element_bytes} bytes are more than there are addresses");
             Failure::new(Code::Memory, message)
         };
         let mut builder = NodeVecBuilder::new(layout);
-        if flags & ARRAY_HUGE_PAGES != 0 {
+        if flags & HUGE_PAGES != 0 {
             builder = builder.huge_pages();
         }
-        if flags & ARRAY_ANYWHERE != 0 {
+        if flags & ANYWHERE != 0 {
             builder = builder.fallback(Fallback::Anywhere);
         }
         if let Some(pool) = pool {
@@ -155,6 +186,8 @@ pub unsafe extern "C" fn nodewise_array_data(array: *const Array, out_data: *mut
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_array_placement(
     array: *const Array,
+    begin: usize,
+    end: usize,
     out_placement: *mut Placement,
     pages: *mut NodePages,
     capacity: usize,
@@ -167,9 +200,28 @@ pub unsafe extern "C" fn nodewise_array_placement(
         let out_placement = unsafe { out(out_placement, "out_placement") }?;
         // SAFETY: the caller's promise.
         let list = unsafe { List::new(pages, capacity, out_count, "pages") }?;
-        let placement = array.bytes.placement()?;
-        out_placement.write(Placement { misplaced: placement.misplaced, absent: placement.absent });
-        list.fill(placement.pages.into_iter().map(|(node, pages)| NodePages { node: node.0, pages }));
+        let placement = array.bytes.placement_of(array.bytes_of(begin, end)?)?;
+        NodePages::list(placement, out_placement, list);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_array_page_nodes(
+    array: *const Array,
+    begin: usize,
+    end: usize,
+    nodes: *mut u32,
+    capacity: usize,
+    out_count: *mut usize,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let array = unsafe { shared(array, "array") }?;
+        // SAFETY: the caller's promise.
+        let list = unsafe { List::new(nodes, capacity, out_count, "nodes") }?;
+        let homes = array.bytes.nodes_of(array.bytes_of(begin, end)?)?;
+        list.fill(homes.into_iter().map(|home| home.map_or(NO_NODE, |node| node.0)));
         Ok(())
     })
 }
@@ -189,13 +241,47 @@ pub unsafe extern "C" fn nodewise_array_lay_out(
         let out_placement = unsafe { optional_out(out_placement) };
         let placement = array.bytes.lay_out(layout)?;
         if let Some(out_placement) = out_placement {
-            out_placement.write(Placement { misplaced: placement.misplaced, absent: placement.absent });
+            out_placement.write(Placement::of(&placement));
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_array_lay_out_range(
+    array: *mut Array,
+    begin: usize,
+    end: usize,
+    layout: *const LayoutInC,
+    out_placement: *mut Placement,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let array = unsafe { exclusive(array, "array") }?;
+        // SAFETY: the caller's promise.
+        let layout = unsafe { self::layout(layout) }?;
+        // SAFETY: the caller's promise.
+        let out_placement = unsafe { optional_out(out_placement) };
+        let bytes = array.bytes_of(begin, end)?;
+        let placement = array.bytes.lay_out_range(bytes, &layout)?;
+        if let Some(out_placement) = out_placement {
+            out_placement.write(Placement::of(&placement));
         }
         Ok(())
     })
 }
 
 impl Array {
+    /// The bytes of elements.
+    fn bytes_of(&self, begin: usize, end: usize) -> Outcome<Range<usize>> {
+        let len = self.bytes.len() / self.element_bytes;
+        if begin > end || end > len {
+            let message = format!("elements {begin}..{end} are not within an array of {len}");
+            return Err(Failure::new(Code::Range, message));
+        }
+        Ok(begin * self.element_bytes..end * self.element_bytes)
+    }
+
     /// Blocks of elements; one that lies across two blocks of bytes belongs to the first.
     fn blocks(&self) -> impl Iterator<Item = Block> + '_ {
         let first_from = |byte: usize| byte.div_ceil(self.element_bytes);

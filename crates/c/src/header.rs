@@ -1,9 +1,12 @@
 //! The header says what the library has: a C compiler is shown the header, and after it each function, structure and constant as
 //! rustc knows them. C refuses two declarations of one name that differ.
 
-use crate::{allowance, array, counter, location, pool, reduce, replicated, replicated_array, result, scope};
+use crate::{
+    allowance, arena, array, counter, location, pool, reduce, replicated, replicated_array, result, scope,
+};
 use nodewise_runtime::{
-    Allowance, NodeCounter, NodePool, NodePoolBuilder, Replicated, ReplicatedVec, Task, TaskCounter,
+    Allowance, NodeArena, NodeCounter, NodePool, NodePoolBuilder, Replicated, ReplicatedVec, Task,
+    TaskCounter,
 };
 use result::Code;
 use std::collections::BTreeSet;
@@ -33,6 +36,7 @@ names! {
     () => "void", c_void => "void", c_char => "char", c_int => "int", bool => "bool",
     u32 => "uint32_t", u64 => "uint64_t", usize => "size_t", Code => "nodewise_result",
     Allowance => "nodewise_allowance",
+    NodeArena => "nodewise_arena",
     NodeCounter => "nodewise_counter",
     TaskCounter => "nodewise_task_counter",
     NodePool => "nodewise_pool",
@@ -136,8 +140,12 @@ fn functions() -> Vec<(String, String)> {
             nodewise_scope_cancel(_), nodewise_scope_is_cancelled(_, _);
         reduce: nodewise_pool_parallel_for(_, _, _, _, _, _), nodewise_pool_parallel_reduce(_, _, _, _, _, _, _);
         array: nodewise_array_new(_, _, _, _, _, _), nodewise_array_free(_), nodewise_array_data(_, _),
-            nodewise_array_placement(_, _, _, _, _), nodewise_array_lay_out(_, _, _), nodewise_array_blocks(_, _, _, _),
+            nodewise_array_placement(_, _, _, _, _, _, _), nodewise_array_page_nodes(_, _, _, _, _, _),
+            nodewise_array_lay_out(_, _, _), nodewise_array_lay_out_range(_, _, _, _, _), nodewise_array_blocks(_, _, _, _),
             nodewise_array_for_each_block(_, _, _, _, _);
+        arena: nodewise_arena_new(_, _, _), nodewise_arena_free(_), nodewise_arena_allocate(_, _, _, _),
+            nodewise_arena_deallocate(_, _, _, _), nodewise_arena_reserved_bytes(_, _),
+            nodewise_arena_placement(_, _, _, _, _);
         replicated_array: nodewise_replicated_array_new(_, _, _, _), nodewise_replicated_array_free(_),
             nodewise_replicated_array_local(_, _), nodewise_replicated_array_near(_, _, _),
             nodewise_replicated_array_nodes(_, _, _, _), nodewise_replicated_array_update(_, _, _, _);
@@ -200,6 +208,7 @@ fn constants() -> Vec<String> {
         ("MEMORY", Code::Memory),
         ("NODE_FULL", Code::NodeFull),
         ("DEVICE", Code::Device),
+        ("RANGE", Code::Range),
         ("BUSY", Code::Busy),
         ("CALLBACK_FAILED", Code::CallbackFailed),
         ("PANIC", Code::Panic),
@@ -212,8 +221,9 @@ fn constants() -> Vec<String> {
         ("LAYOUT_INTERLEAVED", array::LAYOUT_INTERLEAVED.into()),
         ("LAYOUT_WEIGHTED", array::LAYOUT_WEIGHTED.into()),
         ("LAYOUT_BLOCKED", array::LAYOUT_BLOCKED.into()),
-        ("ARRAY_HUGE_PAGES", array::ARRAY_HUGE_PAGES.into()),
-        ("ARRAY_ANYWHERE", array::ARRAY_ANYWHERE.into()),
+        ("HUGE_PAGES", array::HUGE_PAGES.into()),
+        ("BASE_PAGES", array::BASE_PAGES.into()),
+        ("ANYWHERE", array::ANYWHERE.into()),
     ];
     codes.into_iter().chain(others).map(|(name, value)| format!("NODEWISE_{name} == {value}")).collect()
 }

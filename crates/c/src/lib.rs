@@ -16,6 +16,7 @@ mod arguments;
 mod result;
 
 mod allowance;
+mod arena;
 mod array;
 mod callback;
 mod counter;

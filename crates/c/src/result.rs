@@ -20,10 +20,11 @@ pub enum Code {
     Memory = 6,
     NodeFull = 7,
     Device = 8,
-    Busy = 9,
-    CallbackFailed = 10,
-    Panic = 11,
-    Other = 12,
+    Range = 9,
+    Busy = 10,
+    CallbackFailed = 11,
+    Panic = 12,
+    Other = 13,
 }
 
 #[derive(Debug)]
@@ -63,6 +64,7 @@ impl From<Error> for Failure {
             ErrorKind::Memory => Code::Memory,
             ErrorKind::NodeFull => Code::NodeFull,
             ErrorKind::Device => Code::Device,
+            ErrorKind::Range => Code::Range,
             _ => Code::Other,
         };
         let mut message = error.to_string();

@@ -275,7 +275,7 @@ static void arrays(nodewise_pool *pool)
     void *data;
     says(nodewise_array_new(&wrong, 1, 1, 0, NULL, &array), NODEWISE_INVALID_ARGUMENT, "kind is 9");
     says(nodewise_array_new(&interleaved, 1, 0, 0, NULL, &array), NODEWISE_INVALID_ARGUMENT, "element_bytes");
-    says(nodewise_array_new(&interleaved, 1, 1, 4, NULL, &array), NODEWISE_INVALID_ARGUMENT, "flags");
+    says(nodewise_array_new(&interleaved, 1, 1, 8, NULL, &array), NODEWISE_INVALID_ARGUMENT, "flags");
     says(nodewise_array_new(&interleaved, SIZE_MAX, 2, 0, NULL, &array), NODEWISE_MEMORY, "addresses");
 
     CHECK(nodewise_array_new(&interleaved, 10000, 24, 0, NULL, &array) == NODEWISE_OK);
@@ -286,16 +286,39 @@ static void arrays(nodewise_pool *pool)
     says(nodewise_array_for_each_block(array, pool, fill, pool, &status), NODEWISE_CALLBACK_FAILED, "17");
     CHECK(status == 17);
     CHECK(nodewise_array_blocks(array, blocks, 1024, &count) == NODEWISE_OK && count > 0 && blocks[0].begin == 0);
-    CHECK(nodewise_array_placement(array, &placement, pages, 1024, &count) == NODEWISE_OK);
+    CHECK(nodewise_array_placement(array, 0, 10000, &placement, pages, 1024, &count) == NODEWISE_OK);
     CHECK(count > 0 && placement.misplaced == 0 && placement.absent == 0);
     uint32_t node = pages[0].node, weight = 2;
     nodewise_layout weighted = {NODEWISE_LAYOUT_WEIGHTED, 1, &node, &weight};
     CHECK(nodewise_array_lay_out(array, &weighted, &placement) == NODEWISE_OK && placement.misplaced == 0);
+    CHECK(nodewise_array_lay_out_range(array, 5000, 10000, &interleaved, NULL) == NODEWISE_OK);
+    says(nodewise_array_lay_out_range(array, 5000, 10001, &interleaved, NULL), NODEWISE_RANGE, "5000..10001");
+    says(nodewise_array_placement(array, SIZE_MAX, 1, &placement, pages, 1024, &count), NODEWISE_RANGE, "10000");
+    uint32_t homes[1024];
+    CHECK(nodewise_array_page_nodes(array, 0, 1, homes, 1024, &count) == NODEWISE_OK && count == 1 && homes[0] == node);
     nodewise_array_free(array);
 
     nodewise_layout on = {.kind = NODEWISE_LAYOUT_ON, .count = 1, .nodes = &node};
-    CHECK(nodewise_array_new(&on, 0, 8, NODEWISE_ARRAY_HUGE_PAGES | NODEWISE_ARRAY_ANYWHERE, pool, &array) == NODEWISE_OK);
+    CHECK(nodewise_array_new(&on, 0, 8, NODEWISE_HUGE_PAGES | NODEWISE_ANYWHERE, pool, &array) == NODEWISE_OK);
     nodewise_array_free(array);
+
+    nodewise_arena *arena;
+    void *small, *large;
+    size_t before, after;
+    says(nodewise_arena_new(&on, NODEWISE_HUGE_PAGES | NODEWISE_BASE_PAGES, &arena), NODEWISE_INVALID_ARGUMENT, "flags");
+    CHECK(nodewise_arena_new(&on, NODEWISE_BASE_PAGES, &arena) == NODEWISE_OK);
+    says(nodewise_arena_allocate(arena, 1, 3, &small), NODEWISE_INVALID_ARGUMENT, "power of two");
+    CHECK(nodewise_arena_allocate(arena, 100, 64, &small) == NODEWISE_OK && (uintptr_t)small % 64 == 0);
+    memset(small, 1, 100);
+    CHECK(nodewise_arena_reserved_bytes(arena, &before) == NODEWISE_OK);
+    CHECK(nodewise_arena_allocate(arena, 1 << 20, 8, &large) == NODEWISE_OK);
+    memset(large, 1, 1 << 20);
+    CHECK(nodewise_arena_placement(arena, &placement, pages, 1024, &count) == NODEWISE_OK);
+    CHECK(count == 1 && pages[0].node == node && placement.misplaced == 0);
+    CHECK(nodewise_arena_deallocate(arena, large, 1 << 20, 8) == NODEWISE_OK);
+    CHECK(nodewise_arena_deallocate(arena, NULL, 1, 1) == NODEWISE_OK);
+    CHECK(nodewise_arena_reserved_bytes(arena, &after) == NODEWISE_OK && after == before);
+    nodewise_arena_free(arena);
 
     nodewise_replicated_array *copies;
     const void *local, *near;

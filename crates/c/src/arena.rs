@@ -1,0 +1,113 @@
+//! Memory for values of any size that lies as a layout says.
+
+use crate::arguments::{List, free, handle, out, shared};
+use crate::array::{
+    ANYWHERE, BASE_PAGES, HUGE_PAGES, LayoutInC, NodePages, Placement, checked_flags, layout,
+};
+use crate::result::{Code, Failure, guarded};
+use nodewise_runtime::{Fallback, NodeArena, NodeArenaBuilder};
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_arena_new(
+    layout: *const LayoutInC,
+    flags: u32,
+    out_arena: *mut *mut NodeArena,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let layout = unsafe { self::layout(layout) }?;
+        // SAFETY: the caller's promise.
+        let out_arena = unsafe { out(out_arena, "out_arena") }?;
+        let flags = checked_flags(flags)?;
+        let mut builder = NodeArenaBuilder::new(layout);
+        if flags & (HUGE_PAGES | BASE_PAGES) != 0 {
+            builder = builder.huge_pages(flags & HUGE_PAGES != 0);
+        }
+        if flags & ANYWHERE != 0 {
+            builder = builder.fallback(Fallback::Anywhere);
+        }
+        out_arena.write(handle(builder.build()?));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_arena_free(arena: *mut NodeArena) {
+    // SAFETY: the caller's promise.
+    unsafe { free(arena) };
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_arena_allocate(
+    arena: *const NodeArena,
+    bytes: usize,
+    align: usize,
+    out_block: *mut *mut c_void,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let arena = unsafe { shared(arena, "arena") }?;
+        // SAFETY: the caller's promise.
+        let out_block = unsafe { out(out_block, "out_block") }?;
+        if !align.is_power_of_two() {
+            return Err(Failure::invalid(format!("align is {align}, which is no power of two")));
+        }
+        out_block.write(arena.allocate(bytes, align)?.as_ptr().cast());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_arena_deallocate(
+    arena: *const NodeArena,
+    block: *mut c_void,
+    bytes: usize,
+    align: usize,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let arena = unsafe { shared(arena, "arena") }?;
+        if let Some(block) = NonNull::new(block.cast::<u8>()) {
+            // SAFETY: the caller's promise.
+            unsafe { arena.deallocate(block, bytes, align) };
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_arena_reserved_bytes(
+    arena: *const NodeArena,
+    out_bytes: *mut usize,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let arena = unsafe { shared(arena, "arena") }?;
+        // SAFETY: the caller's promise.
+        let out_bytes = unsafe { out(out_bytes, "out_bytes") }?;
+        out_bytes.write(arena.reserved_bytes());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_arena_placement(
+    arena: *const NodeArena,
+    out_placement: *mut Placement,
+    pages: *mut NodePages,
+    capacity: usize,
+    out_count: *mut usize,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let arena = unsafe { shared(arena, "arena") }?;
+        // SAFETY: the caller's promise.
+        let out_placement = unsafe { out(out_placement, "out_placement") }?;
+        // SAFETY: the caller's promise.
+        let list = unsafe { List::new(pages, capacity, out_count, "pages") }?;
+        NodePages::list(arena.placement()?, out_placement, list);
+        Ok(())
+    })
+}
