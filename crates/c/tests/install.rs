@@ -85,6 +85,8 @@ fn pkg_config_builds_the_examples(installed: &Installed) {
         ("cc", "-std=c11", example.join("pages.c")),
         // For strdup.
         ("cc", "-std=gnu11", test.join("contract.c")),
+        ("c++", "-std=c++17", example.join("histogram.cpp")),
+        ("c++", "-std=c++17", test.join("stress.cpp")),
     ] {
         let program = installed.path("shared").with_extension(source.file_stem().unwrap());
         run(Command::new(compiler)
@@ -119,5 +121,7 @@ fn cmake_builds_the_examples(installed: &Installed) {
         .arg(&build)
         .arg(format!("-DCMAKE_PREFIX_PATH={}", installed.directory.path().display())));
     run(Command::new("cmake").arg("--build").arg(&build));
-    installed.run(build.join("pages"));
+    for program in ["pages", "histogram"] {
+        installed.run(build.join(program));
+    }
 }

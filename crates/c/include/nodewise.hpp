@@ -1,0 +1,1006 @@
+// Nodewise for C++17: nodewise.h with owners for its handles, lambdas and exceptions. Header only; link with libnodewise.
+//
+// What a function does, and what its exceptions' codes mean, is said in nodewise.h at the function of the same name. Any thread may call any const
+// member at any time; the others want their object for themselves, as a standard container does. Nodes and CPUs have the kernel's numbers.
+//
+// Failures of the library are thrown as nodewise::error. Exceptions that leave a task, a loop's body or another callback are carried to who waits for
+// it, and thrown again there once all else has ended: the first, if there are several. Those of a task that nobody joins are lost.
+#ifndef NODEWISE_HPP
+#define NODEWISE_HPP
+
+#include "nodewise.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <limits>
+#include <map>
+#include <memory>
+#include <new>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+#if __has_include(<memory_resource>)
+#include <memory_resource>
+#endif
+
+namespace nodewise {
+
+// What the library could not do, and in words what can be done about it.
+class error : public std::runtime_error {
+public:
+    explicit error(nodewise_result code) : std::runtime_error(nodewise_error_message()), code_(code) {}
+
+    // NODEWISE_...
+    nodewise_result code() const noexcept { return code_; }
+
+private:
+    nodewise_result code_;
+};
+
+namespace detail {
+
+inline void check(nodewise_result result)
+{
+    if (result != NODEWISE_OK)
+        throw error(result);
+}
+
+template <class T, void (*free)(T *)>
+struct freed {
+    void operator()(T *handle) const noexcept { free(handle); }
+};
+
+template <class T, void (*free)(T *)>
+using handle = std::unique_ptr<T, freed<T, free>>;
+
+// All that `fill(items, capacity, &count)` lists.
+template <class T, class Fill>
+std::vector<T> listed(Fill fill)
+{
+    std::vector<T> items(16);
+    for (;;) {
+        std::size_t count = 0;
+        check(fill(items.data(), items.size(), &count));
+        bool all = count <= items.size();
+        items.resize(count);
+        if (all)
+            return items;
+    }
+}
+
+// The first exception that leaves any of several callbacks.
+class caught {
+public:
+    // A callback's body; what it returns says whether it failed.
+    template <class Body>
+    int run(Body &&body) noexcept
+    {
+        try {
+            body();
+            return 0;
+        } catch (...) {
+            if (!taken_.test_and_set())
+                first_ = std::current_exception();
+            return 1;
+        }
+    }
+
+    // After all callbacks have ended.
+    void check(nodewise_result result)
+    {
+        if (first_)
+            std::rethrow_exception(std::exchange(first_, nullptr));
+        detail::check(result);
+    }
+
+private:
+    std::atomic_flag taken_ = ATOMIC_FLAG_INIT;
+    std::exception_ptr first_;
+};
+
+// What a call returned, void included.
+template <class T>
+class returned {
+public:
+    template <class Body>
+    void by(Body &&body)
+    {
+        value_.emplace(std::forward<Body>(body)());
+    }
+    bool is() const { return value_.has_value(); }
+    T take() { return std::move(*value_); }
+
+private:
+    std::optional<T> value_;
+};
+
+template <>
+class returned<void> {
+public:
+    template <class Body>
+    void by(Body &&body)
+    {
+        std::forward<Body>(body)();
+        is_ = true;
+    }
+    bool is() const { return is_; }
+    void take() {}
+
+private:
+    bool is_ = false;
+};
+
+// Callbacks come with the address of an object on the waiter's stack, or of one on the heap.
+template <class T>
+T &from(void *context)
+{
+    return *static_cast<T *>(context);
+}
+
+template <class T>
+void delete_context(void *context)
+{
+    delete static_cast<T *>(context);
+}
+
+} // namespace detail
+
+// Where the calling thread runs
+
+inline std::uint32_t current_node() noexcept { return nodewise_current_node(); }
+inline std::uint32_t current_cpu() noexcept { return nodewise_current_cpu(); }
+inline void refresh() { detail::check(nodewise_refresh()); }
+
+inline std::vector<std::uint32_t> nodes_near(const std::string &device)
+{
+    return detail::listed<std::uint32_t>([&](std::uint32_t *nodes, std::size_t capacity, std::size_t *count) {
+        return nodewise_nodes_near(device.c_str(), nodes, capacity, count);
+    });
+}
+
+inline void bind_thread(const std::vector<std::uint32_t> &nodes)
+{
+    detail::check(nodewise_bind_thread(nodes.data(), nodes.size()));
+}
+
+// What the calling thread may use
+class allowance {
+public:
+    allowance()
+    {
+        nodewise_allowance *made = nullptr;
+        detail::check(nodewise_allowance_of_this_thread(&made));
+        handle_.reset(made);
+    }
+
+    allowance on_nodes(const std::vector<std::uint32_t> &nodes) const
+    {
+        nodewise_allowance *made = nullptr;
+        detail::check(nodewise_allowance_on_nodes(get(), nodes.data(), nodes.size(), &made));
+        return allowance(made);
+    }
+
+    std::vector<std::uint32_t> nodes() const
+    {
+        return detail::listed<std::uint32_t>([&](std::uint32_t *nodes, std::size_t capacity, std::size_t *count) {
+            return nodewise_allowance_nodes(get(), nodes, capacity, count);
+        });
+    }
+
+    std::vector<std::uint32_t> cpus(std::uint32_t node) const
+    {
+        return detail::listed<std::uint32_t>([&](std::uint32_t *cpus, std::size_t capacity, std::size_t *count) {
+            return nodewise_allowance_cpus(get(), node, cpus, capacity, count);
+        });
+    }
+
+    bool has_memory(std::uint32_t node) const
+    {
+        bool memory = false;
+        detail::check(nodewise_allowance_has_memory(get(), node, &memory));
+        return memory;
+    }
+
+    std::uint32_t distance(std::uint32_t from, std::uint32_t to) const
+    {
+        std::uint32_t distance = 0;
+        detail::check(nodewise_allowance_distance(get(), from, to, &distance));
+        return distance;
+    }
+
+    // Microseconds of CPU time in each period, and the period; none without a limit.
+    std::optional<std::pair<std::chrono::microseconds, std::chrono::microseconds>> cpu_quota() const
+    {
+        std::uint64_t quota_us = 0, period_us = 0;
+        detail::check(nodewise_allowance_cpu_quota(get(), &quota_us, &period_us));
+        if (period_us == 0)
+            return std::nullopt;
+        return std::pair(std::chrono::microseconds(quota_us), std::chrono::microseconds(period_us));
+    }
+
+    std::size_t parallelism() const
+    {
+        std::size_t threads = 0;
+        detail::check(nodewise_allowance_parallelism(get(), &threads));
+        return threads;
+    }
+
+    std::vector<std::size_t> workers(std::size_t most = std::numeric_limits<std::size_t>::max()) const
+    {
+        return detail::listed<std::size_t>([&](std::size_t *workers, std::size_t capacity, std::size_t *count) {
+            return nodewise_allowance_workers(get(), most, workers, capacity, count);
+        });
+    }
+
+    const nodewise_allowance *get() const noexcept { return handle_.get(); }
+
+private:
+    explicit allowance(nodewise_allowance *made) : handle_(made) {}
+
+    detail::handle<nodewise_allowance, nodewise_allowance_free> handle_;
+};
+
+// A count that all threads add to and few read
+class counter {
+public:
+    counter()
+    {
+        nodewise_counter *made = nullptr;
+        detail::check(nodewise_counter_new(&made));
+        handle_.reset(made);
+    }
+
+    void add(std::uint64_t number) const { detail::check(nodewise_counter_add(get(), number)); }
+
+    std::uint64_t approximate() const
+    {
+        std::uint64_t count = 0;
+        detail::check(nodewise_counter_approximate(get(), &count));
+        return count;
+    }
+
+    // None if additions kept coming.
+    std::optional<std::uint64_t> exact() const
+    {
+        std::uint64_t count = 0;
+        nodewise_result result = nodewise_counter_exact(get(), &count);
+        if (result == NODEWISE_BUSY)
+            return std::nullopt;
+        detail::check(result);
+        return count;
+    }
+
+    std::uint64_t on_node(std::uint32_t node) const
+    {
+        std::uint64_t count = 0;
+        detail::check(nodewise_counter_on_node(get(), node, &count));
+        return count;
+    }
+
+    const nodewise_counter *get() const noexcept { return handle_.get(); }
+
+private:
+    detail::handle<nodewise_counter, nodewise_counter_free> handle_;
+};
+
+// Tasks submitted and not yet done, to wait for
+class task_counter {
+public:
+    task_counter()
+    {
+        nodewise_task_counter *made = nullptr;
+        detail::check(nodewise_task_counter_new(&made));
+        handle_.reset(made);
+    }
+
+    void submit(std::uint64_t tasks = 1) const { detail::check(nodewise_task_counter_submit(get(), tasks)); }
+    void done(std::uint64_t tasks = 1) const { detail::check(nodewise_task_counter_done(get(), tasks)); }
+    void wait() const { detail::check(nodewise_task_counter_wait(get())); }
+
+    // Whether all was done in time.
+    bool wait_for(std::chrono::nanoseconds timeout) const
+    {
+        bool all_done = false;
+        auto timeout_ns = static_cast<std::uint64_t>(timeout.count() < 0 ? 0 : timeout.count());
+        detail::check(nodewise_task_counter_wait_timeout(get(), timeout_ns, &all_done));
+        return all_done;
+    }
+
+    std::uint64_t count() const
+    {
+        std::uint64_t count = 0;
+        detail::check(nodewise_task_counter_count(get(), &count));
+        return count;
+    }
+
+    const nodewise_task_counter *get() const noexcept { return handle_.get(); }
+
+private:
+    detail::handle<nodewise_task_counter, nodewise_task_counter_free> handle_;
+};
+
+// How a pool is set up: pool_options().workers(4).nodes({0, 2})
+class pool_options {
+public:
+    pool_options()
+    {
+        nodewise_pool_options *made = nullptr;
+        detail::check(nodewise_pool_options_new(&made));
+        handle_.reset(made);
+    }
+
+    pool_options &workers(std::size_t most)
+    {
+        detail::check(nodewise_pool_options_workers(handle_.get(), most));
+        return *this;
+    }
+
+    pool_options &nodes(const std::vector<std::uint32_t> &nodes)
+    {
+        detail::check(nodewise_pool_options_nodes(handle_.get(), nodes.data(), nodes.size()));
+        return *this;
+    }
+
+    pool_options &stack_bytes(std::size_t bytes)
+    {
+        detail::check(nodewise_pool_options_stack_bytes(handle_.get(), bytes));
+        return *this;
+    }
+
+    pool_options &allowance(const nodewise::allowance &allowance)
+    {
+        detail::check(nodewise_pool_options_allowance(handle_.get(), allowance.get()));
+        return *this;
+    }
+
+    pool_options &confined(bool confined)
+    {
+        detail::check(nodewise_pool_options_confined(handle_.get(), confined));
+        return *this;
+    }
+
+    const nodewise_pool_options *get() const noexcept { return handle_.get(); }
+
+private:
+    detail::handle<nodewise_pool_options, nodewise_pool_options_free> handle_;
+};
+
+// A task that was spawned. Ending its object lets the task go on by itself.
+template <class T>
+class task {
+public:
+    // Waits until the task has ended, and returns what it returned, or throws what left it. Once.
+    T join()
+    {
+        nodewise_result result = nodewise_task_join(handle_.release(), nullptr);
+        if (!state_)
+            throw error(result);
+        auto state = std::move(state_);
+        state->failure.check(result);
+        return state->result.take();
+    }
+
+    bool is_finished() const
+    {
+        bool finished = false;
+        detail::check(nodewise_task_is_finished(handle_.get(), &finished));
+        return finished;
+    }
+
+private:
+    friend class pool;
+
+    struct state {
+        detail::returned<T> result;
+        detail::caught failure;
+    };
+
+    detail::handle<nodewise_task, nodewise_task_free> handle_;
+    std::shared_ptr<state> state_;
+};
+
+// Spawns tasks that may use what lives in the frame of pool::scope. Valid until that returns; may be copied.
+class scope {
+public:
+    // Spawns a task: a callable of nothing, or of a const scope &.
+    template <class F>
+    void spawn(F &&f) const
+    {
+        using context = spawned<std::decay_t<F>>;
+        auto *made = new context{std::forward<F>(f), failure_};
+        detail::check(nodewise_scope_spawn(handle_, context::run, made, detail::delete_context<context>));
+    }
+
+    // The same for a task that only workers of this node run.
+    template <class F>
+    void spawn_on(std::uint32_t node, F &&f) const
+    {
+        using context = spawned<std::decay_t<F>>;
+        auto *made = new context{std::forward<F>(f), failure_};
+        detail::check(nodewise_scope_spawn_on(handle_, node, context::run, made, detail::delete_context<context>));
+    }
+
+    void cancel() const { detail::check(nodewise_scope_cancel(handle_)); }
+
+    bool is_cancelled() const
+    {
+        bool cancelled = false;
+        detail::check(nodewise_scope_is_cancelled(handle_, &cancelled));
+        return cancelled;
+    }
+
+private:
+    friend class pool;
+
+    scope(const nodewise_scope *handle, detail::caught *failure) : handle_(handle), failure_(failure) {}
+
+    template <class F>
+    static decltype(auto) call(F &f, const scope &scope)
+    {
+        if constexpr (std::is_invocable_v<F &, const nodewise::scope &>)
+            return f(scope);
+        else
+            return f();
+    }
+
+    template <class F>
+    struct spawned {
+        F f;
+        detail::caught *failure;
+
+        static int run(const nodewise_scope *handle, void *context)
+        {
+            auto &self = detail::from<spawned>(context);
+            return self.failure->run([&] { call(self.f, scope(handle, self.failure)); });
+        }
+    };
+
+    const nodewise_scope *handle_;
+    detail::caught *failure_;
+};
+
+using node_statistics = nodewise_node_statistics;
+
+// Workers that are confined to their node's CPUs and run tasks, their own node's first. Its end waits for everything that was spawned.
+class pool {
+public:
+    pool() { start(nullptr); }
+    explicit pool(const pool_options &options) { start(options.get()); }
+
+    std::vector<std::uint32_t> nodes() const
+    {
+        return detail::listed<std::uint32_t>([&](std::uint32_t *nodes, std::size_t capacity, std::size_t *count) {
+            return nodewise_pool_nodes(get(), nodes, capacity, count);
+        });
+    }
+
+    std::size_t workers() const
+    {
+        std::size_t workers = 0;
+        detail::check(nodewise_pool_workers(get(), &workers));
+        return workers;
+    }
+
+    // The node of the worker that calls this; none on other threads.
+    std::optional<std::uint32_t> worker_node() const
+    {
+        std::uint32_t node = NODEWISE_NO_NODE;
+        detail::check(nodewise_pool_worker_node(get(), &node));
+        return node == NODEWISE_NO_NODE ? std::nullopt : std::optional(node);
+    }
+
+    std::vector<node_statistics> statistics() const
+    {
+        return detail::listed<node_statistics>([&](node_statistics *statistics, std::size_t capacity, std::size_t *count) {
+            return nodewise_pool_statistics(get(), statistics, capacity, count);
+        });
+    }
+
+    // Starts a task.
+    template <class F>
+    auto spawn(F &&f) const
+    {
+        return spawn_by(std::forward<F>(f), [&](auto... arguments) { return nodewise_pool_spawn(get(), arguments...); });
+    }
+
+    // Starts a task that only workers of this node run.
+    template <class F>
+    auto spawn_on(std::uint32_t node, F &&f) const
+    {
+        return spawn_by(std::forward<F>(f),
+                        [&](auto... arguments) { return nodewise_pool_spawn_on(get(), node, arguments...); });
+    }
+
+    // Runs a callable of a const nodewise::scope & on a worker, and returns what it returned when it and all tasks of the scope have ended.
+    template <class F>
+    auto scope(F &&body) const
+    {
+        using result = std::invoke_result_t<F &, const nodewise::scope &>;
+        struct context {
+            F &body;
+            detail::returned<result> value;
+            detail::caught failure;
+        } context{body, {}, {}};
+        auto run = [](const nodewise_scope *handle, void *pointer) {
+            auto &self = detail::from<struct context>(pointer);
+            nodewise::scope scope(handle, &self.failure);
+            return self.failure.run([&] { self.value.by([&]() -> result { return self.body(scope); }); });
+        };
+        context.failure.check(nodewise_pool_scope(get(), run, &context, nullptr));
+        return context.value.take();
+    }
+
+    // Runs both, and returns what they returned as a pair, or nothing if that is what they return.
+    template <class A, class B>
+    auto join(A &&a, B &&b) const
+    {
+        using ra = std::invoke_result_t<A &>;
+        using rb = std::invoke_result_t<B &>;
+        static_assert(std::is_void_v<ra> == std::is_void_v<rb>, "both return something, or neither");
+        one<A, ra> first{a, {}, {}};
+        one<B, rb> second{b, {}, {}};
+        nodewise_result result = nodewise_pool_join(get(), one<A, ra>::run, &first, one<B, rb>::run, &second, nullptr);
+        first.failure.check(NODEWISE_OK);
+        second.failure.check(result);
+        if constexpr (!std::is_void_v<ra>)
+            return std::pair<ra, rb>(first.value.take(), second.value.take());
+    }
+
+    // Calls body(begin, end) with parts of the range.
+    template <class F>
+    void parallel_for_parts(std::size_t begin, std::size_t end, F &&body) const
+    {
+        struct context {
+            F &body;
+            detail::caught failure;
+        } context{body, {}};
+        auto run = [](std::size_t begin, std::size_t end, void *pointer) {
+            auto &self = detail::from<struct context>(pointer);
+            return self.failure.run([&] { self.body(begin, end); });
+        };
+        context.failure.check(nodewise_pool_parallel_for(get(), begin, end, run, &context, nullptr));
+    }
+
+    // Calls body(i) with each number of the range.
+    template <class F>
+    void parallel_for(std::size_t begin, std::size_t end, F &&body) const
+    {
+        parallel_for_parts(begin, end, [&](std::size_t from, std::size_t to) {
+            for (std::size_t i = from; i < to; i++)
+                body(i);
+        });
+    }
+
+    // Folds parts of the range, each from a copy of `identity` on, by fold(T, i), and combines neighbours by combine(T, T), in order.
+    template <class T, class Fold, class Combine>
+    T parallel_reduce(std::size_t begin, std::size_t end, T identity, Fold &&fold, Combine &&combine) const
+    {
+        struct context {
+            const T &identity;
+            Fold &fold;
+            Combine &combine;
+            detail::caught failure;
+        } context{identity, fold, combine, {}};
+        // Values cannot be moved byte by byte, so their addresses are.
+        nodewise_reduction reduction = {};
+        reduction.value_bytes = sizeof(T *);
+        reduction.part = [](std::size_t begin, std::size_t end, void *out_value, void *pointer) {
+            auto &self = detail::from<struct context>(pointer);
+            return self.failure.run([&] {
+                T value = self.identity;
+                for (std::size_t i = begin; i < end; i++)
+                    value = self.fold(std::move(value), i);
+                detail::from<T *>(out_value) = new T(std::move(value));
+            });
+        };
+        reduction.combine = [](void *left, void *right, void *pointer) {
+            auto &self = detail::from<struct context>(pointer);
+            T &into = *detail::from<T *>(left);
+            return self.failure.run([&] { into = self.combine(std::move(into), std::move(*detail::from<T *>(right))); });
+        };
+        reduction.drop = [](void *value, void *) { delete detail::from<T *>(value); };
+        T *value = nullptr;
+        nodewise_result result = nodewise_pool_parallel_reduce(get(), begin, end, &reduction, &context, &value, nullptr);
+        std::unique_ptr<T> owned(value);
+        context.failure.check(result);
+        return owned ? std::move(*owned) : std::move(identity);
+    }
+
+    const nodewise_pool *get() const noexcept { return handle_.get(); }
+
+private:
+    void start(const nodewise_pool_options *options)
+    {
+        nodewise_pool *made = nullptr;
+        detail::check(nodewise_pool_new(options, &made));
+        handle_.reset(made);
+    }
+
+    template <class F, class R>
+    struct one {
+        F &f;
+        detail::returned<R> value;
+        detail::caught failure;
+
+        static int run(void *context)
+        {
+            auto &self = detail::from<one>(context);
+            return self.failure.run([&] { self.value.by([&]() -> R { return self.f(); }); });
+        }
+    };
+
+    template <class F, class Spawn>
+    static auto spawn_by(F &&f, Spawn spawn)
+    {
+        using function = std::decay_t<F>;
+        using result = std::invoke_result_t<function &>;
+        using state = typename task<result>::state;
+        struct context {
+            function f;
+            std::shared_ptr<state> shared;
+
+            static int run(void *pointer)
+            {
+                auto &self = detail::from<context>(pointer);
+                return self.shared->failure.run(
+                    [&] { self.shared->result.by([&]() -> result { return self.f(); }); });
+            }
+        };
+        task<result> made;
+        made.state_ = std::make_shared<state>();
+        auto *owned = new context{std::forward<F>(f), made.state_};
+        nodewise_task *handle = nullptr;
+        detail::check(spawn(context::run, owned, detail::delete_context<context>, &handle));
+        made.handle_.reset(handle);
+        return made;
+    }
+
+    detail::handle<nodewise_pool, nodewise_pool_free> handle_;
+};
+
+// Where the pages of an array or an arena go
+class layout {
+public:
+    static layout on(std::uint32_t node) { return layout(NODEWISE_LAYOUT_ON, {node}, {}); }
+    static layout interleaved() { return layout(NODEWISE_LAYOUT_INTERLEAVED, {}, {}); }
+    static layout blocked() { return layout(NODEWISE_LAYOUT_BLOCKED, {}, {}); }
+
+    // Nodes, and how many pages in a row each of them gets.
+    static layout weighted(const std::vector<std::pair<std::uint32_t, std::uint32_t>> &weights)
+    {
+        layout made(NODEWISE_LAYOUT_WEIGHTED, {}, {});
+        for (auto [node, weight] : weights) {
+            made.nodes_.push_back(node);
+            made.weights_.push_back(weight);
+        }
+        return made;
+    }
+
+    // For functions of nodewise.h; valid as long as this object.
+    nodewise_layout get() const noexcept { return {kind_, nodes_.size(), nodes_.data(), weights_.data()}; }
+
+private:
+    layout(int kind, std::vector<std::uint32_t> nodes, std::vector<std::uint32_t> weights)
+        : kind_(kind), nodes_(std::move(nodes)), weights_(std::move(weights))
+    {
+    }
+
+    int kind_;
+    std::vector<std::uint32_t> nodes_;
+    std::vector<std::uint32_t> weights_;
+};
+
+// Where base pages are
+struct placement {
+    std::map<std::uint32_t, std::size_t> pages_by_node;
+    std::size_t misplaced = 0;
+    std::size_t absent = 0;
+};
+
+namespace detail {
+
+template <class Fill>
+placement placed(Fill fill)
+{
+    nodewise_placement found = {};
+    placement placement;
+    auto pages = listed<nodewise_node_pages>([&](nodewise_node_pages *pages, std::size_t capacity, std::size_t *count) {
+        return fill(&found, pages, capacity, count);
+    });
+    for (auto [node, count] : pages)
+        placement.pages_by_node[node] = count;
+    placement.misplaced = found.misplaced;
+    placement.absent = found.absent;
+    return placement;
+}
+
+} // namespace detail
+
+using block = nodewise_block;
+
+// Elements whose pages lie as a layout says; all bits zero at first. Of a fixed size, and moved, not copied.
+template <class T>
+class node_vector {
+    static_assert(std::is_trivially_copyable_v<T>, "elements begin as zeros and end without a destructor");
+
+public:
+    using value_type = T;
+
+    // `flags` are NODEWISE_HUGE_PAGES and the like; the pages are brought in by the pool's workers, if one is given.
+    node_vector(std::size_t size, const layout &layout, std::uint32_t flags = 0, const pool *pool = nullptr) : size_(size)
+    {
+        nodewise_layout given = layout.get();
+        nodewise_array *made = nullptr;
+        detail::check(nodewise_array_new(&given, size, sizeof(T), flags, pool ? pool->get() : nullptr, &made));
+        handle_.reset(made);
+        void *data = nullptr;
+        detail::check(nodewise_array_data(made, &data));
+        data_ = static_cast<T *>(data);
+    }
+
+    T *data() noexcept { return data_; }
+    const T *data() const noexcept { return data_; }
+    std::size_t size() const noexcept { return size_; }
+    bool empty() const noexcept { return size_ == 0; }
+    T *begin() noexcept { return data_; }
+    T *end() noexcept { return data_ + size_; }
+    const T *begin() const noexcept { return data_; }
+    const T *end() const noexcept { return data_ + size_; }
+    T &operator[](std::size_t i) noexcept { return data_[i]; }
+    const T &operator[](std::size_t i) const noexcept { return data_[i]; }
+
+    nodewise::placement placement() const { return placement(0, size_); }
+
+    // Of the pages of the elements from begin to before end.
+    nodewise::placement placement(std::size_t begin, std::size_t end) const
+    {
+        return detail::placed([&](auto... out) { return nodewise_array_placement(handle_.get(), begin, end, out...); });
+    }
+
+    // The node of each base page; NODEWISE_NO_NODE for one that is in no memory now.
+    std::vector<std::uint32_t> page_nodes(std::size_t begin, std::size_t end) const
+    {
+        return detail::listed<std::uint32_t>([&](std::uint32_t *nodes, std::size_t capacity, std::size_t *count) {
+            return nodewise_array_page_nodes(handle_.get(), begin, end, nodes, capacity, count);
+        });
+    }
+
+    void lay_out(const layout &layout)
+    {
+        nodewise_layout given = layout.get();
+        detail::check(nodewise_array_lay_out(handle_.get(), &given, nullptr));
+    }
+
+    void lay_out(std::size_t begin, std::size_t end, const layout &layout)
+    {
+        nodewise_layout given = layout.get();
+        detail::check(nodewise_array_lay_out_range(handle_.get(), begin, end, &given, nullptr));
+    }
+
+    std::vector<block> blocks() const
+    {
+        return detail::listed<block>([&](block *blocks, std::size_t capacity, std::size_t *count) {
+            return nodewise_array_blocks(handle_.get(), blocks, capacity, count);
+        });
+    }
+
+    // Calls body(const block &, T *elements) on a worker of the block's node; `elements` points to the block's first.
+    template <class F>
+    void for_each_block(const pool &pool, F &&body)
+    {
+        struct context {
+            F &body;
+            detail::caught failure;
+        } context{body, {}};
+        auto run = [](const block *block, void *elements, void *pointer) {
+            auto &self = detail::from<struct context>(pointer);
+            return self.failure.run([&] { self.body(*block, static_cast<T *>(elements)); });
+        };
+        context.failure.check(nodewise_array_for_each_block(handle_.get(), pool.get(), run, &context, nullptr));
+    }
+
+private:
+    detail::handle<nodewise_array, nodewise_array_free> handle_;
+    T *data_ = nullptr;
+    std::size_t size_;
+};
+
+#if __has_include(<memory_resource>)
+// Memory that lies as a layout says, for std::pmr containers. Any thread may allocate and deallocate at any time. Where there is not so much,
+// std::bad_alloc is thrown, and nodewise_error_message() has the reason.
+class arena final : public std::pmr::memory_resource {
+public:
+    explicit arena(const layout &layout, std::uint32_t flags = 0)
+    {
+        nodewise_layout given = layout.get();
+        nodewise_arena *made = nullptr;
+        detail::check(nodewise_arena_new(&given, flags, &made));
+        handle_.reset(made);
+    }
+
+    std::size_t reserved_bytes() const
+    {
+        std::size_t bytes = 0;
+        detail::check(nodewise_arena_reserved_bytes(handle_.get(), &bytes));
+        return bytes;
+    }
+
+    nodewise::placement placement() const
+    {
+        return detail::placed([&](auto... out) { return nodewise_arena_placement(handle_.get(), out...); });
+    }
+
+private:
+    void *do_allocate(std::size_t bytes, std::size_t align) override
+    {
+        void *block = nullptr;
+        if (nodewise_arena_allocate(handle_.get(), bytes, align, &block) != NODEWISE_OK)
+            throw std::bad_alloc();
+        return block;
+    }
+
+    void do_deallocate(void *block, std::size_t bytes, std::size_t align) override
+    {
+        // Of what do_allocate gave, it cannot fail.
+        nodewise_arena_deallocate(handle_.get(), block, bytes, align);
+    }
+
+    bool do_is_equal(const std::pmr::memory_resource &other) const noexcept override { return this == &other; }
+
+    detail::handle<nodewise_arena, nodewise_arena_free> handle_;
+};
+#endif
+
+// Elements of which every node has a copy
+template <class T>
+class replicated_vector {
+    static_assert(std::is_trivially_copyable_v<T>, "copies are made byte by byte");
+
+public:
+    explicit replicated_vector(const std::vector<T> &elements) : size_(elements.size())
+    {
+        nodewise_replicated_array *made = nullptr;
+        detail::check(nodewise_replicated_array_new(elements.data(), elements.size(), sizeof(T), &made));
+        handle_.reset(made);
+    }
+
+    std::size_t size() const noexcept { return size_; }
+
+    // The copy nearest to the calling thread.
+    const T *local() const
+    {
+        const void *data = nullptr;
+        detail::check(nodewise_replicated_array_local(handle_.get(), &data));
+        return static_cast<const T *>(data);
+    }
+
+    // The copy nearest to a node.
+    const T *near(std::uint32_t node) const
+    {
+        const void *data = nullptr;
+        detail::check(nodewise_replicated_array_near(handle_.get(), node, &data));
+        return static_cast<const T *>(data);
+    }
+
+    std::vector<std::uint32_t> nodes() const
+    {
+        return detail::listed<std::uint32_t>([&](std::uint32_t *nodes, std::size_t capacity, std::size_t *count) {
+            return nodewise_replicated_array_nodes(handle_.get(), nodes, capacity, count);
+        });
+    }
+
+    // Calls change(T *elements) for one copy, then makes the others like it, also if an exception leaves it.
+    template <class F>
+    void update(F &&change)
+    {
+        struct context {
+            F &change;
+            detail::caught failure;
+        } context{change, {}};
+        auto run = [](void *elements, void *pointer) {
+            auto &self = detail::from<struct context>(pointer);
+            return self.failure.run([&] { self.change(static_cast<T *>(elements)); });
+        };
+        context.failure.check(nodewise_replicated_array_update(handle_.get(), run, &context, nullptr));
+    }
+
+private:
+    detail::handle<nodewise_replicated_array, nodewise_replicated_array_free> handle_;
+    std::size_t size_;
+};
+
+// A value that all read and few write, with copies on each node. Any thread may read and update at any time.
+template <class T>
+class replicated {
+    static_assert(std::is_copy_constructible_v<T> && alignof(T) <= 128, "copies lie at addresses that 128 divides");
+
+public:
+    // The value as it is until this ends. A thread that has one must not update.
+    class read_guard {
+    public:
+        read_guard(const read_guard &) = delete;
+        read_guard &operator=(const read_guard &) = delete;
+        ~read_guard() { nodewise_read_end(&read_); }
+
+        const T &operator*() const noexcept { return *value_; }
+        const T *operator->() const noexcept { return value_; }
+
+    private:
+        friend class replicated;
+
+        explicit read_guard(const nodewise_replicated *replicated)
+        {
+            const void *value = nullptr;
+            detail::check(nodewise_replicated_read(replicated, &read_, &value));
+            value_ = static_cast<const T *>(value);
+        }
+
+        nodewise_read read_ = {};
+        const T *value_ = nullptr;
+    };
+
+    explicit replicated(const T &value)
+    {
+        nodewise_value_type type = {};
+        type.bytes = sizeof(T);
+        type.context = copying_.get();
+        if constexpr (!std::is_trivially_copyable_v<T>) {
+            type.copy = [](const void *from, void *to, void *context) {
+                return detail::from<detail::caught>(context).run([&] { new (to) T(*static_cast<const T *>(from)); });
+            };
+            type.destroy = [](void *value, void *) { static_cast<T *>(value)->~T(); };
+        }
+        nodewise_replicated *made = nullptr;
+        nodewise_result result = nodewise_replicated_new(&type, &value, &made);
+        handle_.reset(made);
+        copying_->check(result);
+    }
+
+    read_guard read() const { return read_guard(handle_.get()); }
+
+    // Calls change(T &) for each copy, which must do the same to each; returns what it returned first. If an exception leaves it, the value is as
+    // if nothing had been changed, or as if all had been; a copy that fails while that is put right ends the process.
+    template <class F>
+    auto update(F &&change) const
+    {
+        using result = std::invoke_result_t<F &, T &>;
+        struct context {
+            F &change;
+            detail::returned<result> first;
+            detail::caught failure;
+        } context{change, {}, {}};
+        auto run = [](void *value, void *pointer) {
+            auto &self = detail::from<struct context>(pointer);
+            return self.failure.run([&] {
+                auto call = [&]() -> result { return self.change(*static_cast<T *>(value)); };
+                if (self.first.is())
+                    call();
+                else
+                    self.first.by(call);
+            });
+        };
+        context.failure.check(nodewise_replicated_update(handle_.get(), run, &context, nullptr));
+        return context.first.take();
+    }
+
+    // Takes the place of the value with another.
+    void set(const T &value) const
+    {
+        update([&](T &copy) { copy = value; });
+    }
+
+private:
+    // Outlives the copies.
+    std::unique_ptr<detail::caught> copying_ = std::make_unique<detail::caught>();
+    detail::handle<nodewise_replicated, nodewise_replicated_free> handle_;
+};
+
+} // namespace nodewise
+
+#endif

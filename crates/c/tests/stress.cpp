@@ -1,0 +1,320 @@
+// The wrapper from many threads at once: pools, counters, replicated values, exceptions. Its argument says how often; run under sanitizers, too.
+#include <nodewise.hpp>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#define CHECK(condition)                                                            \
+    do {                                                                            \
+        if (!(condition)) {                                                         \
+            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);    \
+            std::abort();                                                           \
+        }                                                                           \
+    } while (0)
+
+namespace {
+
+struct on_order : std::runtime_error {
+    using runtime_error::runtime_error;
+};
+
+// The exception that a call throws.
+template <class E, class F>
+E thrown(F f)
+{
+    try {
+        f();
+    } catch (const E &exception) {
+        return exception;
+    }
+    std::fprintf(stderr, "nothing was thrown\n");
+    std::abort();
+}
+
+// Counts its objects, so that none may be lost or ended twice.
+struct counted {
+    static inline std::atomic<int> live = 0;
+    counted() { live++; }
+    counted(const counted &) { live++; }
+    counted &operator=(const counted &) = default;
+    ~counted() { live--; }
+};
+
+void on_threads(int threads, const std::function<void(int)> &body)
+{
+    std::vector<std::thread> started;
+    for (int thread = 0; thread < threads; thread++)
+        started.emplace_back(body, thread);
+    for (auto &thread : started)
+        thread.join();
+}
+
+void counters_lose_nothing(int turns)
+{
+    nodewise::counter counter;
+    nodewise::task_counter tasks;
+    std::vector<int> written(4);
+    tasks.submit(4);
+    on_threads(5, [&](int thread) {
+        if (thread == 4) {
+            tasks.wait();
+            // What was written before `done` is seen.
+            for (int value : written)
+                CHECK(value == 1);
+            return;
+        }
+        for (int i = 0; i < turns; i++)
+            counter.add(1);
+        written[static_cast<std::size_t>(thread)] = 1;
+        tasks.done();
+    });
+    CHECK(counter.exact() == std::uint64_t(4 * turns));
+    CHECK(counter.approximate() == std::uint64_t(4 * turns));
+    CHECK(tasks.count() == 0 && tasks.wait_for(std::chrono::nanoseconds(1)));
+}
+
+void tasks_return_and_throw(const nodewise::pool &pool, int turns)
+{
+    on_threads(3, [&](int thread) {
+        for (int i = 0; i < turns; i++) {
+            counted held;
+            auto sum = pool.spawn([held, i, thread] { return std::to_string(i + thread); });
+            auto failing = pool.spawn([held, i]() -> int { throw on_order(std::to_string(i)); });
+            CHECK(sum.join() == std::to_string(i + thread));
+            CHECK(thrown<on_order>([&] { failing.join(); }).what() == std::to_string(i));
+            pool.spawn([held] {});
+        }
+    });
+    auto none = pool.spawn([] {});
+    none.join();
+    CHECK(thrown<nodewise::error>([&] { none.join(); }).code() == NODEWISE_INVALID_ARGUMENT);
+    CHECK(thrown<nodewise::error>([&] { pool.spawn_on(1000, [] {}); }).code() == NODEWISE_NO_WORKERS);
+    std::uint32_t node = pool.nodes().front();
+    CHECK(pool.spawn_on(node, [&] { return pool.worker_node(); }).join() == node);
+    CHECK(!pool.worker_node());
+}
+
+void scopes_end_what_they_began(const nodewise::pool &pool, int turns)
+{
+    on_threads(3, [&](int) {
+        for (int i = 0; i < turns; i++) {
+            counted held;
+            std::vector<int> squares(20);
+            std::string said = pool.scope([&](const nodewise::scope &scope) {
+                for (int &square : squares)
+                    scope.spawn([&, held](const nodewise::scope &inner) {
+                        int root = static_cast<int>(&square - squares.data());
+                        inner.spawn([&square, root, held] { square = root * root; });
+                    });
+                return std::string("said");
+            });
+            CHECK(said == "said");
+            for (int root = 0; root < 20; root++)
+                CHECK(squares[static_cast<std::size_t>(root)] == root * root);
+
+            std::atomic<int> ran = 0;
+            thrown<on_order>([&] {
+                pool.scope([&](const nodewise::scope &scope) {
+                    for (int task = 0; task < 20; task++)
+                        scope.spawn([&, task, held] {
+                            ran++;
+                            if (task % 5 == 0)
+                                throw on_order("one of four");
+                        });
+                });
+            });
+            CHECK(ran == 20);
+            pool.scope([&](const nodewise::scope &scope) {
+                scope.cancel();
+                for (int task = 0; task < 20; task++)
+                    scope.spawn([held] { CHECK(false); });
+                CHECK(scope.is_cancelled());
+            });
+        }
+    });
+}
+
+int fibonacci(const nodewise::pool &pool, int n)
+{
+    if (n < 2)
+        return n;
+    auto [a, b] = pool.join([&] { return fibonacci(pool, n - 1); }, [&] { return fibonacci(pool, n - 2); });
+    return a + b;
+}
+
+void loops_reach_every_number(const nodewise::pool &pool, int turns)
+{
+    CHECK(fibonacci(pool, 15) == 610);
+    on_threads(2, [&](int) {
+        for (int i = 0; i < turns; i++) {
+            std::vector<int> seen(1000);
+            pool.parallel_for(0, seen.size(), [&](std::size_t number) { seen[number]++; });
+            for (int times : seen)
+                CHECK(times == 1);
+            auto text = pool.parallel_reduce(
+                0, 300, std::string(), [](std::string text, std::size_t number) { return text + char('a' + number % 26); },
+                [](std::string left, std::string right) { return left + right; });
+            for (std::size_t number = 0; number < 300; number++)
+                CHECK(text[number] == char('a' + number % 26));
+            CHECK(thrown<on_order>([&] {
+                      pool.parallel_for(0, 1000, [](std::size_t number) {
+                          if (number == 500)
+                              throw on_order("at 500");
+                      });
+                  }).what() == std::string("at 500"));
+            thrown<on_order>([&] {
+                pool.parallel_reduce(
+                    0, 1000, std::string("long enough to be on the heap, and lost if it were not freed"),
+                    [](std::string text, std::size_t number) {
+                        if (number == 999)
+                            throw on_order("at the end");
+                        return text;
+                    },
+                    [](std::string left, std::string) { return left; });
+            });
+            thrown<on_order>([&] { pool.join([] {}, [] { throw on_order("second"); }); });
+        }
+    });
+    CHECK(pool.parallel_reduce(5, 5, 42, [](int, std::size_t) { return 0; }, [](int, int) { return 0; }) == 42);
+}
+
+// The value counts updates, twice; whoever has seen a count sees no smaller one.
+void replicated_values_are_whole_and_never_older(int turns)
+{
+    struct value {
+        counted held;
+        std::map<int, long> halves = {{1, 0}, {2, 0}};
+    };
+    nodewise::replicated<value> copies{value()};
+    std::atomic<long> seen = 0;
+    on_threads(4, [&](int thread) {
+        for (int i = 0; i < turns; i++) {
+            if (thread < 2) {
+                long mine = copies.update([](value &value) {
+                    value.halves[1]++;
+                    return ++value.halves[2];
+                });
+                CHECK(copies.read()->halves.at(1) >= mine);
+                seen = std::max(seen.load(), mine);
+            } else {
+                long least = seen;
+                auto value = copies.read();
+                CHECK(value->halves.at(1) == value->halves.at(2) && value->halves.at(1) >= least);
+            }
+        }
+    });
+    thrown<on_order>([&] {
+        copies.update([](value &value) {
+            value.halves[1] = -1;
+            throw on_order("half done");
+        });
+    });
+    CHECK(copies.read()->halves.at(1) == 2 * turns);
+    value other;
+    other.halves[1] = 7;
+    copies.set(other);
+    CHECK((*copies.read()).halves.at(1) == 7);
+    nodewise::replicated<int> plain(3);
+    CHECK(plain.update([](int &number) { return number++; }) == 3 && *plain.read() == 4);
+
+    struct stubborn {
+        stubborn() = default;
+        stubborn(const stubborn &) { throw on_order("not copied"); }
+    };
+    thrown<on_order>([] { nodewise::replicated<stubborn> never{stubborn()}; });
+}
+
+void memory_is_where_it_should_be(const nodewise::pool &pool, int turns)
+{
+    nodewise::node_vector<std::uint32_t> numbers(100'000, nodewise::layout::interleaved(), 0, &pool);
+    numbers.for_each_block(pool, [](const nodewise::block &block, std::uint32_t *values) {
+        for (std::size_t i = block.begin; i < block.end; i++)
+            values[i - block.begin] = static_cast<std::uint32_t>(i);
+    });
+    numbers.lay_out(nodewise::layout::blocked());
+    std::uint32_t node = numbers.placement().pages_by_node.begin()->first;
+    numbers.lay_out(0, 5000, nodewise::layout::on(node));
+    numbers.lay_out(5000, 10'000, nodewise::layout::weighted({{node, 3}}));
+    CHECK(numbers.placement().misplaced == 0);
+    for (std::uint32_t home : numbers.page_nodes(0, 5000))
+        CHECK(home == node);
+    std::size_t next = 0;
+    for (const auto &block : numbers.blocks())
+        CHECK(std::exchange(next, block.end) == block.begin);
+    std::uint32_t expected = 0;
+    for (std::uint32_t number : numbers)
+        CHECK(number == expected++);
+    thrown<on_order>([&] {
+        numbers.for_each_block(pool, [](const nodewise::block &, std::uint32_t *) { throw on_order("block"); });
+    });
+    CHECK(thrown<nodewise::error>([&] { numbers.lay_out(0, 100'001, nodewise::layout::blocked()); }).code() ==
+          NODEWISE_RANGE);
+    auto moved = std::move(numbers);
+    CHECK(moved[99'999] == 99'999);
+
+    nodewise::replicated_vector<int> primes({2, 3, 5});
+    primes.update([](int *values) { values[0] = 7; });
+    for (std::uint32_t node : primes.nodes())
+        CHECK(primes.near(node)[0] == 7 && primes.local()[2] == 5 && primes.size() == 3);
+
+    nodewise::arena arena(nodewise::layout::on(node));
+    on_threads(3, [&](int thread) {
+        std::pmr::map<int, std::pmr::string> names(&arena);
+        for (int i = 0; i < turns; i++) {
+            names[i % 50] = std::pmr::string(std::size_t(10 + i % 300), char('a' + thread));
+            names.erase((i * 7) % 50);
+        }
+        for (const auto &[key, name] : names)
+            CHECK(name.find_first_not_of(char('a' + thread)) == std::string::npos);
+    });
+    CHECK(arena.reserved_bytes() > 0 && arena.placement().misplaced == 0);
+    thrown<std::bad_alloc>([&] { (void)arena.allocate(std::size_t(1) << 60); });
+}
+
+void surroundings()
+{
+    nodewise::allowance all;
+    std::uint32_t node = all.nodes().front();
+    CHECK(!all.cpus(node).empty() && all.distance(node, node) == 10 && all.parallelism() > 0);
+    CHECK(all.on_nodes({node}).nodes() == std::vector{node});
+    CHECK(all.workers(1).size() == all.nodes().size());
+    (void)all.has_memory(node);
+    (void)all.cpu_quota();
+    nodewise::refresh();
+    CHECK(thrown<nodewise::error>([] { (void)nodewise::nodes_near("nothing0"); }).code() == NODEWISE_DEVICE);
+    std::thread([&] {
+        nodewise::bind_thread({node});
+        CHECK(nodewise::current_node() == node);
+        auto cpus = all.cpus(node);
+        CHECK(std::find(cpus.begin(), cpus.end(), nodewise::current_cpu()) != cpus.end());
+    }).join();
+    nodewise::pool one(nodewise::pool_options().workers(1).nodes({node}).stack_bytes(1 << 20).allowance(all).confined(false));
+    CHECK(one.workers() == 1 && one.nodes() == std::vector{node} && one.statistics().front().node == node);
+}
+
+} // namespace
+
+int main(int argc, char **argv)
+{
+    int turns = argc > 1 ? std::atoi(argv[1]) : 20;
+    surroundings();
+    counters_lose_nothing(turns * 100);
+    {
+        nodewise::pool pool;
+        tasks_return_and_throw(pool, turns);
+        scopes_end_what_they_began(pool, turns);
+        loops_reach_every_number(pool, turns);
+        memory_is_where_it_should_be(pool, turns * 10);
+    }
+    replicated_values_are_whole_and_never_older(turns * 10);
+    CHECK(counted::live == 0);
+    return 0;
+}
