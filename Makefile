@@ -45,6 +45,14 @@ install:
 asan:
 	@scripts/asan
 
+.PHONY: tsan valgrind
+
+tsan:
+	@scripts/tsan
+
+valgrind:
+	@scripts/valgrind
+
 .PHONY: fuzz
 
 fuzz:

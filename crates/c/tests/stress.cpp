@@ -1,4 +1,5 @@
-// The wrapper from many threads at once: pools, counters, replicated values, exceptions. Its argument says how often; run under sanitizers, too.
+// The wrapper from many threads at once: pools, counters, replicated values, exceptions. Its argument says how often; `race` makes two tasks race, for
+// sanitizers to find it.
 #include <nodewise.hpp>
 
 #include <atomic>
@@ -300,10 +301,24 @@ void surroundings()
     CHECK(one.workers() == 1 && one.nodes() == std::vector{node} && one.statistics().front().node == node);
 }
 
+// The canary: what no sanitizer may miss.
+void race(const nodewise::pool &pool)
+{
+    int raced = 0;
+    std::thread other([&] { raced++; });
+    pool.spawn([&] { raced++; }).join();
+    other.join();
+    std::printf("%d\n", raced);
+}
+
 } // namespace
 
 int main(int argc, char **argv)
 {
+    if (argc > 1 && argv[1] == std::string("race")) {
+        race(nodewise::pool());
+        return 0;
+    }
     int turns = argc > 1 ? std::atoi(argv[1]) : 20;
     surroundings();
     counters_lose_nothing(turns * 100);
