@@ -1,10 +1,13 @@
 //! Hardware and memory under one operating system: accesses, faults, moves, and what they cost.
 
+use std::collections::BTreeSet;
+
 use nodewise_engine::{Counters, Measure, Pid, TrafficMatrix};
 use nodewise_hardware::{Access, Hardware, Preset, Source};
 use nodewise_topology::Topology;
 
 use super::ace_pages::AcePages;
+use super::autonuma27::AutoNuma27;
 use super::balancing::Balancing;
 use super::costs::Costs;
 use super::memory::{Memory, PAGE_BYTES, PAGE_SHIFT, State};
@@ -59,6 +62,7 @@ pub struct SimMachine {
     pub(crate) processes: Vec<Process>,
     pub(crate) sampler: Sampler,
     pub(crate) balancing: Option<Balancing>,
+    pub(crate) autonuma27: Option<AutoNuma27>,
     /// Pages under the ACE paper's policy.
     pub(crate) ace: Option<AcePages>,
     /// Where pages belong that were seen in an earlier run.
@@ -70,6 +74,8 @@ pub struct SimMachine {
     pub(crate) first_barrier_ps: Option<u64>,
     /// Why the program cannot go on.
     pub(crate) failure: Option<String>,
+    /// Pages sampled in this interval, if the engine's decisions reach only those.
+    pub(crate) sampled: Option<BTreeSet<usize>>,
     /// The engine may replicate.
     pub(crate) replication: bool,
     /// End and counters of the last interval.
@@ -128,12 +134,14 @@ impl SimMachine {
             processes: vec![Process::new(Pid(1), mappings)],
             sampler: Sampler::off(cores.len()),
             balancing: None,
+            autonuma27: None,
             ace,
             plan: None,
             record: None,
             done: Done::default(),
             first_barrier_ps: None,
             failure: None,
+            sampled: None,
             replication: false,
             dram: [0; 2],
             cycle_ps: preset.cycle_ps(),
@@ -227,6 +235,7 @@ impl SimMachine {
                 }
                 self.memory.home(page).unwrap_or(node)
             }
+            State::Marked if self.autonuma27.is_some() => self.range_fault(thread, page),
             State::Marked => self.hint_fault(thread, page),
         }
     }
@@ -254,7 +263,9 @@ impl SimMachine {
         // A huge page is one step of an interleaving.
         let step = if self.memory.is_huge(page) { page / self.memory.pages_of_huge() } else { page };
         match &self.policy {
-            Policy::FirstTouch | Policy::AutoNuma { .. } | Policy::Carrefour => self.threads[thread].1,
+            Policy::FirstTouch | Policy::AutoNuma { .. } | Policy::AutoNuma27 | Policy::Carrefour => {
+                self.threads[thread].1
+            }
             Policy::Bind(node) => *node,
             Policy::Oracle => self.plan.as_ref().map_or(self.threads[thread].1, |plan| plan.home(page)),
             Policy::Ace(_) => self.ace.as_ref().map_or(0, |ace| ace.global(page)),
@@ -313,6 +324,30 @@ impl SimMachine {
             balancing.migration_ended(moved);
         }
         if moved { node } else { home }
+    }
+
+    /// A hint fault of [`AutoNuma27`], which is one for each page of a range, in the time of who came first.
+    fn range_fault(&mut self, thread: usize, page: usize) -> usize {
+        self.charge(thread, self.costs.hint_fault_ns);
+        self.done.hint_faults += 1;
+        let (core, node) = self.threads[thread];
+        let Some(mut autonuma) = self.autonuma27.take() else { return node };
+        for part in autonuma.range_of(page, &self.memory) {
+            let Some(home) = self.memory.home(part) else { continue };
+            self.memory.unmark(part);
+            let wants = autonuma.wants(part, node, home, self.hardware.clock(core));
+            if wants && self.memory.nodes().contains(&node) {
+                // It moves no huge pages: `sync_isolate_migratepages` splits them first.
+                if self.memory.is_huge(part) {
+                    self.memory.split(part);
+                    self.done.split += 1;
+                    self.charge(thread, self.costs.split_ns);
+                }
+                self.move_pages(thread, &[(part, node)]);
+            }
+        }
+        self.autonuma27 = Some(autonuma);
+        self.memory.home(page).unwrap_or(node)
     }
 
     /// Every other copy goes: the writer needs the only one.

@@ -74,7 +74,13 @@ impl SimMachine {
             outcome.process_gone = true;
             return outcome;
         }
-        let pages = self.mapped(decision.pid, decision.range);
+        let mut pages = self.mapped(decision.pid, decision.range);
+        if let Some(sampled) = &self.sampled {
+            let all = pages.len();
+            pages.retain(|page| sampled.contains(page));
+            outcome.deferred = (all - pages.len()) as u64;
+            outcome.planned = outcome.deferred;
+        }
         let thread = self.next_thread();
         let before_ps = self.kernel_ps[thread];
         let targets: Vec<(usize, usize)> = match &decision.action {
@@ -96,7 +102,7 @@ impl SimMachine {
                 pages.iter().filter_map(target).collect()
             }
             Action::Replicate if self.replication => {
-                outcome.planned = pages.len() as u64;
+                outcome.planned += pages.len() as u64;
                 outcome.moved = self.replicate(thread, &pages);
                 outcome.busy = outcome.planned - outcome.moved;
                 Vec::new()
@@ -138,8 +144,9 @@ impl SimMachine {
         let pages = |targets: &[(usize, usize)]| -> u64 {
             targets.iter().map(|&(page, _)| self.memory.together(page).len() as u64).sum()
         };
-        outcome.deferred = pages(&late);
-        outcome.planned += outcome.deferred;
+        let late = pages(&late);
+        outcome.deferred += late;
+        outcome.planned += late;
         self.movable.0 = self.movable.0.saturating_sub(pages(&targets));
         targets
     }
@@ -159,6 +166,18 @@ impl Machine for SimMachine {
         let duration_ns = (end_ps - self.last.0) / 1000;
         let counters = self.engine_counters(end_ps);
         let taken = std::mem::take(&mut self.sampler.taken);
+        if let Some(sampled) = &mut self.sampled {
+            // The module's table of pages is a third as large when sampling is cheap.
+            let cheap = self.sampler.every > self.sampler.accurate_every;
+            let room = self.movable.1 / if cheap { 3 } else { 1 };
+            sampled.clear();
+            for taken in &taken {
+                if sampled.len() as u64 == room {
+                    break;
+                }
+                sampled.insert(self.memory.page(taken.address));
+            }
+        }
         let samples = taken.into_iter().filter_map(|taken| self.sample_of(taken)).collect();
         let processes = (0..self.processes.len()).map(|index| {
             let process = &self.processes[index];

@@ -90,6 +90,11 @@ impl Memory {
         self.unit
     }
 
+    /// The pages that a fault maps and moves together, when nothing was split.
+    pub(crate) fn huge_unit(&self) -> usize {
+        if self.huge.first() == Some(&true) { self.unit } else { 1 }
+    }
+
     /// The page of an address.
     #[inline]
     pub(crate) fn page(&self, address: u64) -> usize {

@@ -1,6 +1,7 @@
 //! The operating system under a simulated program: page table, placement, migration and what they cost.
 
 mod ace_pages;
+mod autonuma27;
 mod balancing;
 mod by_hand;
 mod costs;

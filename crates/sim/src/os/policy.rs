@@ -23,6 +23,8 @@ pub enum Policy {
         /// Huge pages that nodes share are split in the fault path (Gachod's patch).
         split: bool,
     },
+    /// First touch, then NUMA balancing as version 27 of the AutoNUMA patch has it (for Linux 3.6), threads pinned.
+    AutoNuma27,
     /// First touch, then Nodewise's engine with its Carrefour policy, and replication.
     Carrefour,
     /// The ACE paper's: every node's memory a cache over global memory, until a page was moved too often.
@@ -32,7 +34,7 @@ pub enum Policy {
 }
 
 /// Names that [`Policy`] is parsed from, with what they are.
-pub const POLICIES: [(&str, &str); 10] = [
+pub const POLICIES: [(&str, &str); 11] = [
     ("first-touch", "pages where they are touched first"),
     ("interleave", "pages round the nodes"),
     ("weighted-interleave", "the same by weights, as in weighted-interleave:2/1/1/1"),
@@ -40,6 +42,7 @@ pub const POLICIES: [(&str, &str); 10] = [
     ("bind:N", "all pages on node N"),
     ("autonuma", "first touch and the kernel's NUMA balancing"),
     ("autonuma+split", "the same, splitting huge pages that nodes share"),
+    ("autonuma-27", "first touch and the balancing of the AutoNUMA patch, version 27, for Linux 3.6"),
     ("carrefour", "first touch and Nodewise's engine, with replication"),
     (
         "ace",
@@ -64,6 +67,7 @@ impl fmt::Display for Policy {
             Policy::Bind(node) => write!(f, "bind:{node}"),
             Policy::AutoNuma { split: false } => f.write_str("autonuma"),
             Policy::AutoNuma { split: true } => f.write_str("autonuma+split"),
+            Policy::AutoNuma27 => f.write_str("autonuma-27"),
             Policy::Carrefour => f.write_str("carrefour"),
             Policy::Ace(policy) => {
                 f.write_str("ace")?;
@@ -122,6 +126,7 @@ impl FromStr for Policy {
                 .map_err(|_| format!("{text}: a node is a number, as in bind:0")),
             ("autonuma", None) => Ok(Policy::AutoNuma { split: false }),
             ("autonuma+split", None) => Ok(Policy::AutoNuma { split: true }),
+            ("autonuma-27", None) => Ok(Policy::AutoNuma27),
             ("carrefour", None) => Ok(Policy::Carrefour),
             ("oracle", None) => Ok(Policy::Oracle),
             _ => Err(unknown()),
@@ -144,6 +149,8 @@ mod tests {
             "bind:3",
             "autonuma",
             "autonuma+split",
+            "autonuma+split",
+            "autonuma-27",
             "carrefour",
             "ace",
             "ace:0",

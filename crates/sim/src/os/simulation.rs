@@ -1,9 +1,12 @@
 //! A program on a machine under a policy, from start to end.
 
+use std::collections::BTreeSet;
+
 use nodewise_engine::{Carrefour, CarrefourSettings, Engine, EngineSettings, Machine, SamplingRate};
 use nodewise_hardware::Preset;
 use nodewise_topology::Topology;
 
+use super::autonuma27::AutoNuma27;
 use super::balancing::Balancing;
 use super::costs::Costs;
 use super::machine::{Kind, SimMachine};
@@ -34,6 +37,9 @@ pub struct Settings {
     /// `period_scale / size_scale`. So that a page has as many samples in an interval, and what is done to it once weighs as much
     /// in the run, samples come more often and all kernel time and copies count less, by the same.
     pub period_scale: f64,
+    /// Whether decisions of the engine reach only pages that were sampled in the interval, as those of the article's Carrefour, which knows no others
+    /// and forgets them each second; else all pages of the regions they are about.
+    pub sampled_pages_only: bool,
     /// How far a thread may run ahead of the one that is most behind, in picoseconds.
     pub slack_ps: u64,
     /// Seed of the engine's choices.
@@ -53,6 +59,7 @@ impl Settings {
             costs: Costs::default(),
             size_scale: scale,
             period_scale: scale / 100.0,
+            sampled_pages_only: false,
             slack_ps: 1_000_000,
             seed: 1,
         }
@@ -327,6 +334,7 @@ impl Clockwork {
         match policy {
             Policy::Carrefour => {
                 machine.replication = true;
+                machine.sampled = settings.sampled_pages_only.then(BTreeSet::new);
                 machine.movable = [(MOST_PAGES * settings.size_scale).max(1.0) as u64; 2].into();
                 machine.sampler.cost_ps = (settings.costs.sample_ns as f64 * 1000.0 * machine.once) as u64;
                 machine.sampler.accurate_every = (ACCURATE_EVERY * machine.once).max(1.0) as u32;
@@ -347,6 +355,13 @@ impl Clockwork {
                 clockwork.next_ps = balancing.next_scan_ps;
                 machine.balancing = Some(balancing);
             }
+            Policy::AutoNuma27 => {
+                let nodes = machine.topology.node_count();
+                let (periods, sizes) = (settings.period_scale, settings.size_scale);
+                let autonuma = AutoNuma27::new(&machine.memory, nodes, periods, sizes);
+                clockwork.next_ps = autonuma.next_scan_ps;
+                machine.autonuma27 = Some(autonuma);
+            }
             _ => {}
         }
         clockwork
@@ -364,6 +379,13 @@ impl Clockwork {
             let marked = balancing.scan(&mut machine.memory, now_ps);
             self.next_ps = balancing.next_scan_ps;
             machine.balancing = Some(balancing);
+            machine.scanned(thread, marked);
+        }
+        if let Some(autonuma) = &mut machine.autonuma27 {
+            let marked = autonuma.scan(&mut machine.memory, now_ps);
+            self.next_ps = autonuma.next_scan_ps;
+            // The daemon runs on any CPU.
+            let thread = machine.next_thread();
             machine.scanned(thread, marked);
         }
     }

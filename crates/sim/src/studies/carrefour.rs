@@ -13,6 +13,11 @@ const MACHINE: &str = "opteron-8385-4n";
 const THREADS: usize = 16;
 /// Problems and caches relative to the article's.
 const SCALE: f64 = 1.0 / 64.0;
+/// IS alone of the NAS programs has all of its iterations here, so its size has to make it last: of class B, which its scale counts in,
+/// they take 1.7 s under first touch, of C 7 s, and D is the first class with "at least 10 seconds". It has 64 times B's keys, of which
+/// this part is sorted.
+const IS_CLASS_D: f64 = 64.0;
+const IS_SCALE: f64 = SCALE / 4.0;
 /// How long a run under first touch is, in the time that the engine and the kernel count in: each workload stands for a program that goes
 /// over its data so much more often. "At least 10 seconds" is what the article says of the NAS programs; of the others it says that
 /// inputs are PARSEC's native ones and that of face recognition the long one, which we take for two minutes.
@@ -25,7 +30,8 @@ const REPEATED: f64 = 1.0 / 10.0;
 const FIRST_TOUCH: Policy = Policy::FirstTouch;
 const INTERLEAVE: Policy = Policy::Interleave;
 const CARREFOUR: Policy = Policy::Carrefour;
-const AUTONUMA: Policy = Policy::AutoNuma { split: false };
+/// The balancing that the article's kernel had.
+const AUTONUMA: Policy = Policy::AutoNuma27;
 
 /// Programs that first touch places badly.
 const MISPLACED: [&str; 3] = ["streamcluster", "facerec", "pca"];
@@ -64,17 +70,24 @@ pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, String> {
     let there: Vec<_> = workloads::all().into_iter().map(|workload| workload.name).collect();
     let classes = WELL_PLACED.into_iter().chain([TOO_FAST]).filter(|name| there.contains(name));
     let programs: Vec<&str> = MISPLACED.into_iter().chain(classes).collect();
-    let scale = SCALE * options.scale;
-    let placed = programs.iter().map(|&program| (program, FIRST_TOUCH, REPEATED * scale));
+    let repeated = |program: &str| {
+        let scale = Size::of(program).scale * options.scale;
+        if program == TOO_FAST { scale } else { REPEATED * scale }
+    };
+    let placed = programs.iter().map(|&program| (program, FIRST_TOUCH, repeated(program)));
     let placed: Vec<_> = placed.collect();
     let mut reports = simulate_all(&placed, options, &|share| progress(share / 3.0))?;
     let mut moved = Vec::new();
     for (&program, report) in programs.iter().zip(&reports) {
-        let seconds = if MISPLACED.contains(&program) { SECONDS } else { NAS_SECONDS };
-        moved.push((program, INTERLEAVE, REPEATED * scale));
-        moved.push((program, CARREFOUR, report.run_time_s / seconds));
+        let period_scale = match program {
+            TOO_FAST => repeated(program),
+            _ if MISPLACED.contains(&program) => report.run_time_s / SECONDS,
+            _ => report.run_time_s / NAS_SECONDS,
+        };
+        moved.push((program, INTERLEAVE, repeated(program)));
+        moved.push((program, CARREFOUR, period_scale));
         if LITTLE_BY_AUTONUMA.contains(&program) {
-            moved.push((program, AUTONUMA, report.run_time_s / seconds));
+            moved.push((program, AUTONUMA, period_scale));
         }
     }
     reports.extend(simulate_all(&moved, options, &|share| progress((1.0 + 2.0 * share) / 3.0))?);
@@ -150,13 +163,35 @@ fn simulate_all(runs: &[Run<'_>], options: &Options, progress: Progress<'_>) -> 
     super::in_parallel(runs, options.jobs, progress, |run| simulate(run, options)).into_iter().collect()
 }
 
+/// What a program's problem is relative to the one that its own scale counts in, and what is simulated of it.
+struct Size {
+    class: f64,
+    scale: f64,
+}
+
+impl Size {
+    fn of(program: &str) -> Size {
+        if program == TOO_FAST {
+            return Size { class: IS_CLASS_D, scale: IS_SCALE };
+        }
+        Size { class: 1.0, scale: SCALE }
+    }
+}
+
 fn simulate((name, policy, period_scale): &Run<'_>, options: &Options) -> Result<Report, String> {
-    let scale = SCALE * options.scale;
+    let size = Size::of(name);
+    let scale = size.scale * options.scale;
     let preset = Preset::named(MACHINE).map_err(|error| error.to_string())?.scaled(scale);
     let workload = workloads::all().into_iter().find(|workload| workload.name == *name);
     let workload = workload.ok_or_else(|| format!("there is no workload {name}"))?;
-    let program = (workload.build)(Parameters { threads: THREADS, scale, seed: options.seed });
-    let settings = Settings { period_scale: *period_scale, seed: options.seed, ..Settings::scaled(scale) };
+    let program =
+        (workload.build)(Parameters { threads: THREADS, scale: size.class * scale, seed: options.seed });
+    let settings = Settings {
+        period_scale: *period_scale,
+        sampled_pages_only: true,
+        seed: options.seed,
+        ..Settings::scaled(scale)
+    };
     Simulation::new(&preset, program, settings, policy.clone())?
         .run(&mut |_| ())
         .map_err(|error| format!("{name}, {policy}: {error}"))
@@ -222,13 +257,14 @@ mod tests {
         let scale = variable("SCALE").map_or(1.0, |scale| scale.parse().unwrap());
         let options = Options { scale, ..Options::default() };
         if let Some(program) = variable("PROGRAM") {
-            let mut period_scale = REPEATED * SCALE * scale;
+            let fixed = (program == TOO_FAST).then_some(IS_SCALE * scale);
+            let mut period_scale = fixed.unwrap_or(REPEATED * SCALE * scale);
             let seconds = if MISPLACED.contains(&program.as_str()) { SECONDS } else { NAS_SECONDS };
             for policy in [FIRST_TOUCH, INTERLEAVE, CARREFOUR, AUTONUMA] {
                 let start = std::time::Instant::now();
                 let first = policy == FIRST_TOUCH;
                 let report = simulate(&(&program, policy.clone(), period_scale), &options).unwrap();
-                if first {
+                if first && fixed.is_none() {
                     period_scale = report.run_time_s / seconds;
                 }
                 println!("{policy}: {:?}", start.elapsed());
