@@ -1,4 +1,4 @@
-//! NUMA balancing as version 27 of the AutoNUMA patch has it (Andrea Arcangeli, linux-mm, 4 October 2012, patch 19 of 33, `mm/autonuma.c`;
+//! NUMA balancing as version 27 of the `AutoNUMA` patch has it (Andrea Arcangeli, linux-mm, 4 October 2012, patch 19 of 33, `mm/autonuma.c`;
 //! its `Documentation/vm/autonuma.txt`), for one process whose threads stay where they are.
 //!
 //! What sets it apart from what Linux merged: a daemon of its own scans at a fixed pace; it marks a 2 MiB range of the page table at a time

@@ -222,3 +222,29 @@ impl Machine for SimMachine {
 // A page here is a page there.
 const _: () = assert!(1 << PAGE_SHIFT == nodewise_engine::PAGE_BYTES);
 const _: () = assert!(super::memory::HUGE_PAGES as u64 == HUGE_PAGE_PAGES);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodewise_engine::{Figures, Reason};
+    use nodewise_hardware::Preset;
+
+    #[test]
+    fn a_machine_that_knows_only_sampled_pages_puts_the_others_off() {
+        let preset = Preset::named("opteron-8385-4n").unwrap();
+        let mut machine = SimMachine::with_processes(&preset, &[vec![8]]);
+        let (pid, to) = (machine.pid(0), NodeIndex(2));
+        let range = machine.mapping(pid, 0);
+        for page in 0..8 {
+            machine.touch(NodeIndex(0), VirtAddr((range.start.0 + page) << PAGE_SHIFT), Access::Write);
+        }
+        machine.sampled = Some([1, 5].into());
+        let reason = Reason { rule: "test".to_owned(), figures: Figures::default() };
+        let decision = Decision { pid, range, action: Action::Collocate { to }, reason };
+        let Ok(outcomes) = machine.apply(&[decision]);
+        let expected = Outcome { planned: 8, moved: 2, deferred: 6, ..outcomes[0] };
+        assert_eq!(outcomes[0], expected);
+        let moved = (0..8).filter(|&page| machine.home(pid, PageNumber(range.start.0 + page)) == Some(to));
+        assert_eq!(moved.collect::<Vec<_>>(), [1, 5]);
+    }
+}

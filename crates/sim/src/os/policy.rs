@@ -23,7 +23,7 @@ pub enum Policy {
         /// Huge pages that nodes share are split in the fault path (Gachod's patch).
         split: bool,
     },
-    /// First touch, then NUMA balancing as version 27 of the AutoNUMA patch has it (for Linux 3.6), threads pinned.
+    /// First touch, then NUMA balancing as version 27 of the `AutoNUMA` patch has it (for Linux 3.6), threads pinned.
     AutoNuma27,
     /// First touch, then Nodewise's engine with its Carrefour policy, and replication.
     Carrefour,

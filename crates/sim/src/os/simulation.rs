@@ -479,7 +479,7 @@ mod tests {
 
     #[test]
     fn same_seed_same_bytes() {
-        for policy in ["interleave", "autonuma", "carrefour"] {
+        for policy in ["interleave", "autonuma", "autonuma-27", "carrefour"] {
             assert_eq!(report(policy, false, 20), report(policy, false, 20));
         }
     }
@@ -487,8 +487,8 @@ mod tests {
     #[test]
     fn those_who_move_pages_find_the_half_that_is_used_elsewhere() {
         let before = report("first-touch", false, 60);
-        for policy in ["autonuma", "carrefour"] {
-            let after = report(policy, false, 60);
+        for policy in ["autonuma", "autonuma-27", "carrefour"] {
+            let after = report(policy, false, if policy == "autonuma-27" { 600 } else { 60 });
             assert!(after.pages_migrated + after.pages_replicated > 200, "{policy}: {after:?}");
             assert!(after.local_access_percent > before.local_access_percent, "{policy}: {after:?}");
         }

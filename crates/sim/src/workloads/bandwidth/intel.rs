@@ -4,8 +4,8 @@
 use super::LINE;
 use crate::{Area, Program, Progress, Role, Space, Trace, workloads::Parameters};
 
-/// The article's largest size; its others are fractions of this.
-const BYTES: f64 = 160e9;
+/// The article's largest size; its others are fractions of this. Its GB are taken as GiB, as those of the machine's 187 GB are.
+const BYTES: f64 = 160.0 * (1 << 30) as f64;
 const PAGE: usize = 4096;
 /// Instructions of a line beside the write that the simulator sees: seven more of 8 bytes, and each one's loop.
 const INSTRUCTIONS: u64 = 23;
