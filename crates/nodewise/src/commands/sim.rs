@@ -282,7 +282,7 @@ fn table(runs: &[Report]) -> String {
     fn percent(value: Option<f64>) -> String {
         value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1} %"))
     }
-    let figures: [(&str, Figure); 15] = [
+    let figures: [(&str, Figure); 16] = [
         ("run time", |run, _| format!("{:.3} ms", run.run_time_s * 1e3)),
         ("speed-up over the first", |run, first| format!("{:.2}", first.run_time_s / run.run_time_s)),
         ("local accesses", |run, _| percent(run.local_access_percent)),
@@ -296,6 +296,7 @@ fn table(runs: &[Report]) -> String {
         ("pages migrated", |run, _| run.pages_migrated.to_string()),
         ("pages replicated", |run, _| run.pages_replicated.to_string()),
         ("huge pages split", |run, _| run.pages_split.to_string()),
+        ("threads moved", |run, _| run.threads_moved.to_string()),
         ("user time", |run, _| format!("{:.3} ms", run.user_s * 1e3)),
         ("kernel time", |run, _| format!("{:.3} ms", run.kernel_s * 1e3)),
     ];

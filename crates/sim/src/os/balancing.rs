@@ -1,9 +1,10 @@
-//! NUMA balancing of Linux 6 (`kernel/sched/fair.c`, Linux 6.12), for one process whose threads are pinned.
+//! NUMA balancing of Linux 6 (`kernel/sched/fair.c`, Linux 6.12), for one process.
 //!
 //! As the kernel does it: scan periods that adapt, marks on so much memory a period, the filter of two references in a
-//! row, the weighing of faults for pages that threads share. Left out: thread placement, VMAs that are skipped.
+//! row, the weighing of faults for pages that threads share. Left out: VMAs that are skipped.
 
 use super::memory::Memory;
+use super::task_placement::TaskPlacement;
 
 /// Time between scans at least and at most, and before the first (`scan_period_min_ms`, `scan_period_max_ms`, `scan_delay_ms`).
 const PERIOD_MIN_MS: f64 = 1000.0;
@@ -24,6 +25,8 @@ const NOBODY: u16 = u16::MAX;
 pub(crate) struct Balancing {
     /// Split huge pages that nodes share.
     pub(crate) split: bool,
+    /// Where threads belong, unless they are pinned.
+    pub(crate) placement: Option<TaskPlacement>,
     /// When the next scan is due.
     pub(crate) next_scan_ps: u64,
     /// Simulated periods over real ones, and simulated memory over real.
@@ -34,10 +37,9 @@ pub(crate) struct Balancing {
     cursor: usize,
     /// Passes over the whole memory.
     sequence: u32,
-    /// The thread of each page's last hint fault.
+    /// The thread of each page's last hint fault, and its node then.
     last_thread: Vec<u16>,
-    /// Nodes of threads.
-    nodes: Vec<usize>,
+    last_node: Vec<u8>,
     /// Faults by the faulting CPU's node, and by the page's node; halved each pass.
     cpu_faults: Vec<f64>,
     memory_faults: Vec<f64>,
@@ -53,13 +55,13 @@ impl Balancing {
     pub(crate) fn new(
         split: bool,
         pages: usize,
-        thread_nodes: &[usize],
         nodes: usize,
         period_scale: f64,
         size_scale: f64,
     ) -> Balancing {
         Balancing {
             split,
+            placement: None,
             next_scan_ps: (DELAY_MS * period_scale * 1e9) as u64,
             period_scale,
             size_scale,
@@ -67,7 +69,7 @@ impl Balancing {
             cursor: 0,
             sequence: 0,
             last_thread: vec![NOBODY; pages],
-            nodes: thread_nodes.to_vec(),
+            last_node: vec![0; pages],
             cpu_faults: vec![0.0; nodes],
             memory_faults: vec![0.0; nodes],
             private: 0.0,
@@ -93,6 +95,9 @@ impl Balancing {
                 self.cursor = 0;
                 self.sequence += 1;
                 self.adapt(least, most);
+                if let Some(placement) = &mut self.placement {
+                    placement.renew();
+                }
                 break;
             }
             let together = memory.together(self.cursor);
@@ -137,7 +142,7 @@ impl Balancing {
     /// Whether the last fault on a page (the first of a huge page) came from another node.
     pub(crate) fn shared(&self, page: usize, node: usize) -> bool {
         let last = self.last_thread[page];
-        last != NOBODY && self.nodes[usize::from(last)] != node
+        last != NOBODY && usize::from(self.last_node[page]) != node
     }
 
     /// A part of a split huge page begins without a history of its own.
@@ -149,7 +154,11 @@ impl Balancing {
     /// its first page.
     pub(crate) fn wants(&mut self, page: usize, thread: usize, node: usize, home: usize) -> bool {
         let last = std::mem::replace(&mut self.last_thread[page], thread as u16);
+        let last_node = usize::from(std::mem::replace(&mut self.last_node[page], node as u8));
         let private = last == NOBODY || usize::from(last) == thread;
+        if let Some(placement) = self.placement.as_mut().filter(|_| !private) {
+            placement.group(thread, usize::from(last));
+        }
         *(if private { &mut self.private } else { &mut self.shared }) += 1.0;
         *(if node == home { &mut self.local } else { &mut self.remote }) += 1.0;
         self.cpu_faults[node] += 1.0;
@@ -160,7 +169,7 @@ impl Balancing {
         if self.sequence <= 4 && private {
             return true;
         }
-        if last == NOBODY || self.nodes[usize::from(last)] != node {
+        if last == NOBODY || last_node != node {
             return false;
         }
         if private {
@@ -168,6 +177,11 @@ impl Balancing {
         }
         let (cpu, memory) = (&self.cpu_faults, &self.memory_faults);
         cpu[node] > 3.0 * cpu[home] || cpu[node] * memory[home] * 3.0 > cpu[home] * memory[node] * 4.0
+    }
+
+    /// Faults by node of the CPU.
+    pub(crate) fn cpu_faults(&self) -> &[f64] {
+        &self.cpu_faults
     }
 
     /// A migration that failed slows the scan down.

@@ -18,6 +18,8 @@ pub struct Costs {
     pub mark_page_ns: u64,
     /// Moving or copying a page (or huge page), besides its bytes: isolation, allocation, page tables.
     pub move_page_ns: u64,
+    /// Moving a thread to another core: waking the thread that stops it, run queues. What its caches lose comes on top.
+    pub move_thread_ns: u64,
     /// Splitting a huge page's mapping.
     pub split_ns: u64,
     /// A TLB shootdown, for who asks.
@@ -40,6 +42,7 @@ impl Default for Costs {
             hint_fault_ns: 1000,
             mark_page_ns: 20,
             move_page_ns: 2000,
+            move_thread_ns: 10_000,
             split_ns: 5000,
             shootdown_ns: 2000,
             interrupted_ns: 1000,

@@ -14,6 +14,7 @@ use super::memory::{Memory, PAGE_BYTES, PAGE_SHIFT, State};
 use super::oracle::{Plan, Record};
 use super::policy::Policy;
 use super::sampler::Sampler;
+use super::task_placement::Step;
 use crate::Area;
 
 /// A process's part of the address space.
@@ -42,6 +43,7 @@ pub(crate) struct Done {
     pub(crate) collapsed: u64,
     pub(crate) split: u64,
     pub(crate) hint_faults: u64,
+    pub(crate) threads_moved: u64,
     pub(crate) samples: u64,
 }
 
@@ -57,6 +59,7 @@ pub struct SimMachine {
     pub(crate) movable: (u64, u64),
     /// Core and node of each thread.
     pub(crate) threads: Vec<(usize, usize)>,
+    pub(crate) node_of_core: Vec<usize>,
     /// Time in the kernel of each thread.
     pub(crate) kernel_ps: Vec<u64>,
     pub(crate) processes: Vec<Process>,
@@ -130,6 +133,7 @@ impl SimMachine {
             once: 1.0,
             movable: (u64::MAX, u64::MAX),
             threads: cores.iter().map(|&core| (core, nodes[core])).collect(),
+            node_of_core: nodes,
             kernel_ps: vec![0; cores.len()],
             processes: vec![Process::new(Pid(1), mappings)],
             sampler: Sampler::off(cores.len()),
@@ -292,6 +296,15 @@ impl SimMachine {
     }
 
     fn hint_fault(&mut self, thread: usize, page: usize) -> usize {
+        let home = self.serve_hint_fault(thread, page);
+        let pages = self.memory.together(page).len();
+        if let Some(placement) = self.balancing.as_mut().and_then(|balancing| balancing.placement.as_mut()) {
+            placement.note(thread, home, pages);
+        }
+        home
+    }
+
+    fn serve_hint_fault(&mut self, thread: usize, page: usize) -> usize {
         self.charge(thread, self.costs.hint_fault_ns);
         self.done.hint_faults += 1;
         let node = self.threads[thread].1;
@@ -426,6 +439,37 @@ impl SimMachine {
         if marked > 0 {
             self.shoot_down(thread);
         }
+    }
+
+    /// Balancing moves threads, of those that run.
+    pub(crate) fn place_threads(&mut self, running: &[usize]) {
+        for &thread in running {
+            let Some(balancing) = &mut self.balancing else { return };
+            let cpu_faults = balancing.cpu_faults().to_vec();
+            let Some(placement) = &mut balancing.placement else { return };
+            match placement.step(thread, &self.threads, running, &cpu_faults) {
+                None => {}
+                Some(Step::To(core)) => self.run_on(thread, core),
+                Some(Step::Swap(other)) => {
+                    let (here, there) = (self.threads[thread].0, self.threads[other].0);
+                    self.run_on(thread, there);
+                    self.run_on(other, here);
+                }
+            }
+        }
+    }
+
+    /// A thread goes on on another core, once both have come to a stop.
+    fn run_on(&mut self, thread: usize, core: usize) {
+        let from = self.threads[thread].0;
+        self.hardware.drain(from);
+        self.hardware.drain(core);
+        let began_ps = self.hardware.clock(from);
+        self.hardware.set_clock(core, began_ps);
+        self.threads[thread] = (core, self.node_of_core[core]);
+        self.kernel_ps[thread] += self.hardware.clock(core) - began_ps;
+        self.charge(thread, self.costs.move_thread_ns);
+        self.done.threads_moved += 1;
     }
 
     /// A thread in whose time the kernel works on behalf of nobody in particular: each in turn.

@@ -15,6 +15,7 @@ mod report;
 mod sampler;
 mod sharing;
 mod simulation;
+mod task_placement;
 
 pub use costs::Costs;
 pub use machine::SimMachine;

@@ -15,7 +15,7 @@ pub enum Pinning {
     SockOrder,
     /// One on each node in turn.
     Spread,
-    /// Not at all. An idle Linux spreads them, and nothing makes it move them later: every thread has a core of its own.
+    /// Not at all. An idle Linux spreads them; later only NUMA balancing moves them, as every thread has a core of its own.
     #[default]
     None,
 }

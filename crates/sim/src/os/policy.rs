@@ -18,12 +18,12 @@ pub enum Policy {
     Blocked,
     /// One node only (`MPOL_BIND`).
     Bind(usize),
-    /// First touch, then NUMA balancing as Linux 6 does it, threads pinned.
+    /// First touch, then NUMA balancing as Linux 6 does it, which moves threads too unless they are pinned.
     AutoNuma {
         /// Huge pages that nodes share are split in the fault path (Gachod's patch).
         split: bool,
     },
-    /// First touch, then NUMA balancing as version 27 of the `AutoNUMA` patch has it (for Linux 3.6), threads pinned.
+    /// First touch, then NUMA balancing as version 27 of the `AutoNUMA` patch has it (for Linux 3.6); threads stay.
     AutoNuma27,
     /// First touch, then Nodewise's engine with its Carrefour policy, and replication.
     Carrefour,

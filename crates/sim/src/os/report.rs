@@ -39,6 +39,8 @@ pub struct Report {
     pub pages_split: u64,
     /// Hint faults of NUMA balancing.
     pub hint_faults: u64,
+    /// How often it moved a thread to another core.
+    pub threads_moved: u64,
     /// Samples taken for the engine.
     pub samples: u64,
     /// Time of all threads in the program, waiting for data included.
@@ -136,6 +138,7 @@ impl Report {
             pages_collapsed: done.collapsed,
             pages_split: done.split,
             hint_faults: done.hint_faults,
+            threads_moved: done.threads_moved,
             samples: done.samples,
             user_s: seconds(threads_ps.saturating_sub(times.kernel_ps + times.waiting_ps)),
             kernel_s: seconds(times.kernel_ps),

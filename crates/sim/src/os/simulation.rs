@@ -16,6 +16,7 @@ use super::pinning::Pinning;
 use super::policy::Policy;
 use super::report::{Report, Times};
 use super::sharing::Sharing;
+use super::task_placement::TaskPlacement;
 use crate::{Op, Program, Progress, Trace};
 
 /// How a simulation is run, whatever the policy.
@@ -193,16 +194,17 @@ impl Simulation {
         let (mut operations, mut told) = (0u64, 0);
         let mut behind_ps = 0;
         loop {
-            let Some((place, index, limit_ps)) = behind(&machine, &cores, &running, settings.slack_ps) else {
+            let Some((place, index, limit_ps)) = behind(&machine, &running, settings.slack_ps) else {
                 if at_barrier.is_empty() {
                     break;
                 }
                 // Everyone is there.
-                let clock = |thread: &usize| machine.hardware.clock(cores[*thread]);
+                let clock = |thread: &usize| machine.hardware.clock(machine.threads[*thread].0);
                 let last = at_barrier.iter().map(clock).max().unwrap_or(0) + settings.costs.barrier_ns * 1000;
                 for &thread in &at_barrier {
-                    waiting_ps += last - machine.hardware.clock(cores[thread]);
-                    machine.hardware.set_clock(cores[thread], last);
+                    let core = machine.threads[thread].0;
+                    waiting_ps += last - machine.hardware.clock(core);
+                    machine.hardware.set_clock(core, last);
                 }
                 machine.first_barrier_ps.get_or_insert(last);
                 running.append(&mut at_barrier);
@@ -211,11 +213,11 @@ impl Simulation {
                 behind_ps = 0;
                 continue;
             };
-            let core = cores[index];
+            let core = machine.threads[index].0;
             debug_assert!(machine.hardware.clock(core) >= behind_ps, "time runs back in thread {index}");
             behind_ps = machine.hardware.clock(core);
             if machine.hardware.clock(core) >= clockwork.next_ps {
-                clockwork.tick(&mut machine, index);
+                clockwork.tick(&mut machine, index, &running);
                 continue;
             }
             let thread = &mut threads[index];
@@ -256,8 +258,9 @@ impl Simulation {
         progress(operations);
         program.check()?;
         machine.assert_sound();
-        let run_ps = cores.iter().map(|&core| machine.hardware.clock(core)).max().unwrap_or(0);
-        waiting_ps += cores.iter().map(|&core| run_ps - machine.hardware.clock(core)).sum::<u64>();
+        let ended = || machine.threads.iter().map(|&(core, _)| machine.hardware.clock(core));
+        let run_ps = ended().max().unwrap_or(0);
+        waiting_ps += ended().map(|end_ps| run_ps - end_ps).sum::<u64>();
         let times =
             Times { run_ps, kernel_ps: machine.kernel_ps.iter().sum(), waiting_ps, threads: cores.len() };
         let resident = machine.memory.resident();
@@ -289,17 +292,12 @@ fn perform(machine: &mut SimMachine, thread: usize, core: usize, word: u64) {
 }
 
 /// The running thread that is most behind (the first of several), its place, and how far it may go.
-fn behind(
-    machine: &SimMachine,
-    cores: &[usize],
-    running: &[usize],
-    slack_ps: u64,
-) -> Option<(usize, usize, u64)> {
+fn behind(machine: &SimMachine, running: &[usize], slack_ps: u64) -> Option<(usize, usize, u64)> {
     let mut first = None;
     let mut second_ps = u64::MAX;
     let mut first_key = (u64::MAX, usize::MAX);
     for (place, &thread) in running.iter().enumerate() {
-        let key = (machine.hardware.clock(cores[thread]), thread);
+        let key = (machine.hardware.clock(machine.threads[thread].0), thread);
         if key < first_key {
             second_ps = first_key.0;
             (first, first_key) = (Some(place), key);
@@ -343,15 +341,14 @@ impl Clockwork {
                 clockwork.next_ps = interval_ps;
             }
             Policy::AutoNuma { split } => {
-                let nodes: Vec<usize> = machine.threads.iter().map(|thread| thread.1).collect();
-                let balancing = Balancing::new(
-                    *split,
-                    machine.memory.pages(),
-                    &nodes,
-                    machine.topology.node_count(),
-                    settings.period_scale,
-                    settings.size_scale,
-                );
+                let (nodes, pages) = (machine.topology.node_count(), machine.memory.pages());
+                let mut balancing =
+                    Balancing::new(*split, pages, nodes, settings.period_scale, settings.size_scale);
+                if settings.pinning == Pinning::None {
+                    let placement =
+                        TaskPlacement::new(machine.threads.len(), nodes, machine.node_of_core.clone());
+                    balancing.placement = Some(placement);
+                }
                 clockwork.next_ps = balancing.next_scan_ps;
                 machine.balancing = Some(balancing);
             }
@@ -368,7 +365,7 @@ impl Clockwork {
     }
 
     /// Something is due, and `thread` is the one that is most behind.
-    fn tick(&mut self, machine: &mut SimMachine, thread: usize) {
+    fn tick(&mut self, machine: &mut SimMachine, thread: usize, running: &[usize]) {
         let now_ps = machine.hardware.clock(machine.threads[thread].0);
         if let Some(engine) = &mut self.engine {
             let Ok(_round) = engine.step(machine);
@@ -380,6 +377,7 @@ impl Clockwork {
             self.next_ps = balancing.next_scan_ps;
             machine.balancing = Some(balancing);
             machine.scanned(thread, marked);
+            machine.place_threads(running);
         }
         if let Some(autonuma) = &mut machine.autonuma27 {
             let marked = autonuma.scan(&mut machine.memory, now_ps);
@@ -519,6 +517,29 @@ mod tests {
             unseen.unwrap().run(&mut |_| ()).unwrap_err(),
             "oracle: it has to see the program run first"
         );
+    }
+
+    #[test]
+    fn threads_go_where_their_memory_has_to_stay() {
+        let mut preset = Preset::named("opteron-8385-4n").unwrap().scaled(1e-3);
+        // The first half is on node 1 and fills it, the second on node 2.
+        for (node, bytes) in [(0, 0), (1, PAGES / 2 * 4096), (3, 0)] {
+            preset.nodes[node].memory_bytes = bytes;
+        }
+        let run = |pinning| {
+            let settings = Settings { pinning, period_scale: 3e-4, ..Settings::scaled(0.01) };
+            let policy = Policy::AutoNuma { split: false };
+            let simulation = Simulation::new(&preset, Halves::boxed(120), settings, policy).unwrap();
+            simulation.run(&mut |_| ()).unwrap()
+        };
+        let pinned = run(Pinning::Spread);
+        assert_eq!((pinned.threads_moved, pinned.pages_migrated), (0, 0));
+        assert!(pinned.local_access_percent < Some(10.0), "{pinned:?}");
+        // The first thread swaps with the second, which is on node 1, and this one goes on to node 2.
+        let free = run(Pinning::None);
+        assert_eq!((free.threads_moved, free.pages_migrated), (3, 0));
+        assert!(free.local_access_percent > Some(75.0), "{free:?}");
+        assert!(free.run_time_s < pinned.run_time_s, "{free:?} {pinned:?}");
     }
 
     #[test]
