@@ -1,6 +1,6 @@
 //! Which processes are managed, and what `/proc` says of them.
 //!
-//! Only cheap files are read: `stat`, `statm`, `maps`, `task/TID/children`. Never `smaps` or `numa_maps`, which walk the
+//! Only cheap files are read: `stat`, `maps`, `task/TID/children`. Never `smaps` or `numa_maps`, which walk the
 //! page tables of the whole process under its `mmap` lock and stall a large one for seconds.
 
 use crate::{Error, ErrorKind};
@@ -23,17 +23,21 @@ pub struct ReadCost {
 }
 
 impl ReadCost {
-    /// Reads a small file whole, counting the cost. None when it is gone or not readable.
+    /// Reads a file whole, counting the cost. None when it is gone or not readable.
     pub(crate) fn read(&mut self, path: &str) -> Option<String> {
         let begin = Instant::now();
-        let mut text = String::new();
-        let read = fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text));
+        // `take` keeps `File` from asking for a size, which such files do not have, and from reading by 32 bytes then.
+        let mut text = String::with_capacity(READ_BYTES);
+        let read = fs::File::open(path).and_then(|file| file.take(u64::MAX).read_to_string(&mut text));
         self.files += 1;
         self.bytes += text.len() as u64;
         self.time_ns += begin.elapsed().as_nanos() as u64;
         read.ok().map(|_| text)
     }
 }
+
+/// Most files of `/proc` are shorter and come in one call.
+const READ_BYTES: usize = 4096;
 
 /// The fields of `/proc/PID/stat` that tell one life of a process from the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,22 +51,24 @@ struct Life {
 }
 
 impl Life {
-    fn parse(stat: &str) -> Option<Self> {
+    /// Who it is, and how many base pages are resident (field 24).
+    fn parse(stat: &str) -> Option<(Self, u64)> {
         // The command name, field 2, may hold spaces and parentheses; it ends at the last ')'.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-        Some(Self {
-            start_time: field(22)?,
-            start_stack: field(28)?,
-            zombie: matches!(fields.first(), Some(&("Z" | "X"))),
-        })
+        let zombie = matches!(fields.first(), Some(&("Z" | "X")));
+        Some((Self { start_time: field(22)?, start_stack: field(28)?, zombie }, field(24)?))
+    }
+
+    fn read(pid: u32) -> Option<Self> {
+        Some(Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?.0)
     }
 }
 
 /// When a process started, in clock ticks after boot; none if there is no such process.
 #[must_use]
 pub fn start_time(pid: u32) -> Option<u64> {
-    Life::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?).map(|life| life.start_time)
+    Life::read(pid).map(|life| life.start_time)
 }
 
 /// Checks that a process exists and that we may see and move its memory.
@@ -110,6 +116,8 @@ pub struct Processes {
     updated: bool,
     roots: BTreeSet<Pid>,
     alive: BTreeMap<Pid, Process>,
+    /// The newest process (or thread) id of the machine at the last update, and whether it was a new one then.
+    newest: (Option<String>, bool),
     cost: ReadCost,
 }
 
@@ -124,7 +132,7 @@ impl Processes {
         }
         let roots = roots.iter().copied().collect();
         let (alive, cost) = (BTreeMap::new(), ReadCost::default());
-        Ok(Self { follow_children, started, updated: false, roots, alive, cost })
+        Ok(Self { follow_children, started, updated: false, roots, alive, newest: (None, true), cost })
     }
 
     /// The managed processes, by id.
@@ -147,7 +155,7 @@ impl Processes {
     /// Whether the process still is the one that [`Processes::update`] saw.
     #[must_use]
     pub fn is_same(&self, pid: Pid) -> bool {
-        let now = fs::read_to_string(format!("/proc/{pid}/stat")).ok().and_then(|stat| Life::parse(&stat));
+        let now = Life::read(pid.0);
         self.alive
             .get(&pid)
             .is_some_and(|process| now.is_some_and(|life| !life.zombie && life == process.life))
@@ -158,12 +166,13 @@ impl Processes {
     pub fn update(&mut self) {
         let before = std::mem::take(&mut self.alive);
         let mut found: Vec<Pid> = before.keys().copied().chain(self.roots.iter().copied()).collect();
+        let births = self.follow_children && self.births();
         while let Some(pid) = found.pop() {
             if self.alive.contains_key(&pid) {
                 continue;
             }
             let Some(process) = self.look(pid, before.get(&pid)) else { continue };
-            if self.follow_children {
+            if births {
                 self.children(pid, &mut found);
             }
             self.alive.insert(pid, process);
@@ -181,7 +190,7 @@ impl Processes {
     }
 
     fn look(&mut self, pid: Pid, before: Option<&Process>) -> Option<Process> {
-        let life = Life::parse(&self.cost.read(&format!("/proc/{pid}/stat"))?)?;
+        let (life, resident_pages) = Life::parse(&self.cost.read(&format!("/proc/{pid}/stat"))?)?;
         if life.zombie || before.is_some_and(|p| p.life.start_time != life.start_time) {
             return None;
         }
@@ -192,8 +201,6 @@ impl Processes {
             Some(before) => changed || before.from_the_start,
             None => self.started || (self.updated && !self.roots.contains(&pid)),
         };
-        let statm = self.cost.read(&format!("/proc/{pid}/statm"))?;
-        let resident_pages = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
         let mut maps_due = before.map_or_else(Instant::now, |p| p.maps_due);
         let before = before.filter(|_| !changed);
         let mut mappings = before.and_then(|p| p.mappings.clone());
@@ -204,6 +211,16 @@ impl Processes {
         }
         let fresh = changed || before.is_some_and(|p| p.fresh);
         Some(Process { pid, fresh, from_the_start, resident_pages, mappings, life, maps_due })
+    }
+
+    /// Whether any process was born lately: one file tells (proc(5), `/proc/loadavg`: the id given last), and saves one for each
+    /// thread. True once more after a birth: a child has its id before its parent has the child (`copy_process`, `kernel/fork.c`).
+    fn births(&mut self) -> bool {
+        let text = self.cost.read("/proc/loadavg");
+        let newest = text.and_then(|text| text.split_ascii_whitespace().nth(4).map(str::to_owned));
+        let new = newest.is_none() || newest != self.newest.0;
+        let before = std::mem::replace(&mut self.newest, (newest, new));
+        new || before.1
     }
 
     /// Adds the children of all threads of `pid` (`Documentation/filesystems/proc.rst`, 3.7).
@@ -291,8 +308,9 @@ nonsense
     fn a_command_name_with_parentheses_does_not_confuse_stat() {
         let rest: Vec<String> = (5..=52).map(|field| field.to_string()).collect();
         let stat = format!("42 (a) R (b) c) S 1 {}", rest.join(" "));
-        let life = Life::parse(&stat).unwrap();
+        let (life, resident_pages) = Life::parse(&stat).unwrap();
         assert_eq!((life.start_time, life.start_stack, life.zombie), (22, 28, false));
+        assert_eq!(resident_pages, 24);
         assert!(Life::parse("42 (a").is_none());
         assert!(Life::parse("").is_none());
     }

@@ -25,10 +25,13 @@ const PASS_MIN: Duration = Duration::from_millis(100);
 /// The shortest pass while there is little to do, which leaves well-placed programs alone and the kernel few chances to move what
 /// was just spread. A thread that changes its node is still scanned anew at once.
 const PASS_CHEAP: Duration = Duration::from_secs(60);
-/// And the longest.
-const PASS_CHEAP_MAX: Duration = Duration::from_secs(600);
+/// And the longest: of 100 GiB of base pages it makes 7000 samples a second. But a small program beside such a large one is looked at as
+/// seldom.
+const PASS_CHEAP_MAX: Duration = Duration::from_secs(3600);
 /// Samples in a second that show a change while there is little to do: a larger program's pass takes longer.
 const ENOUGH_CHEAP_PER_S: f64 = 50.0;
+/// How long samples are counted before a cheap pass that gives more than twice as many is doubled.
+const CHEAP_JUDGED: Duration = Duration::from_secs(10);
 
 /// How much the kernel marks at once while pages are being placed: its own default. Its scan period is the knob over the number
 /// of such portions in resident memory (`kernel/sched/fair.c`, Linux 6.1 to 6.12, `task_scan_min`), so that the knob is the time
@@ -60,7 +63,7 @@ pub struct HintFaults {
     pass: Duration,
     /// And at the cheap rate.
     cheap_pass: Duration,
-    /// Samples since the pass at the accurate rate was last judged, and how long that is.
+    /// Samples since the pass was last judged, and how long that is.
     recent: (u64, Duration),
 }
 
@@ -176,12 +179,22 @@ impl Sampler for HintFaults {
     fn adapt(&mut self, samples: u64, over: Duration) -> Result<(), Error> {
         self.recent = (self.recent.0 + samples, self.recent.1 + over);
         let (samples, over) = self.recent;
-        // Samples come in bursts, one a pass, and passes can take longer than was asked for.
-        if self.rate == SamplingRate::Cheap || over < self.pass * 2 {
+        let cheap = self.rate == SamplingRate::Cheap;
+        // Samples come in bursts, one a pass or a portion, and passes can take longer than was asked for.
+        if over < if cheap { CHEAP_JUDGED } else { self.pass * 2 } {
             return Ok(());
         }
         self.recent = (0, Duration::ZERO);
         let per_s = samples as f64 / over.as_secs_f64();
+        if cheap {
+            // Not at once by as much as that: what comes first was marked before the rest began.
+            let longer = (self.cheap_pass * 2).min(PASS_CHEAP_MAX);
+            if per_s < 2.0 * ENOUGH_CHEAP_PER_S || longer == self.cheap_pass {
+                return Ok(());
+            }
+            self.cheap_pass = longer;
+            return self.set_rate(self.rate);
+        }
         let cheap_s = per_s * self.pass.as_secs_f64() / ENOUGH_CHEAP_PER_S;
         self.cheap_pass = Duration::from_secs(cheap_s as u64).clamp(PASS_CHEAP, PASS_CHEAP_MAX);
         let factor = (per_s / ENOUGH_PER_S).clamp(0.25, 4.0);
