@@ -75,7 +75,7 @@ const BATCH_MAX_PAGES: u64 = 16 * HUGE_PAGE_PAGES;
 /// Least pages in one call, unless there are no more: each call has a price of its own.
 const BATCH_MIN_PAGES: u64 = HUGE_PAGE_PAGES;
 /// Least pages in a group, unless one is a huge page, and those in the first.
-const GROUP_MIN_PAGES: u64 = 16;
+const GROUP_MIN_PAGES: u64 = 32;
 /// No program has memory there, so that it ends a group of pages (status `-EFAULT`).
 const NOWHERE: u64 = 0u64.wrapping_sub(PAGE_BYTES);
 /// Pages asked for at once.
@@ -606,7 +606,7 @@ mod tests {
             all_to_2(&mut mover, 5000);
         }
         assert_eq!(mover.kernel().calls.iter().sum::<usize>(), 5000);
-        assert!(mover.kernel().longest_group <= 32, "{:?}", mover.kernel());
+        assert!(mover.kernel().longest_group <= GROUP_MIN_PAGES, "{:?}", mover.kernel());
     }
 
     #[test]
