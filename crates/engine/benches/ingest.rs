@@ -150,6 +150,7 @@ fn observation(shape: &Shape, interval: u64) -> Observation {
                 writable: true,
                 kind: MappingKind::Anonymous,
             }]),
+            hints: None,
         }],
     }
 }

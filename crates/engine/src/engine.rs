@@ -2,6 +2,7 @@
 
 use crate::decision::BAND_END;
 use crate::eagerness::{Eagerness, EagernessSettings, Signs};
+use crate::hint::Hints;
 use crate::history::{History, PatienceSettings, Spread};
 use crate::metrics::{balanced_nodes, metrics};
 use crate::policy::{Policy, ProcessView, View};
@@ -57,6 +58,10 @@ struct Process {
     weights: u64,
     /// Falsely shared huge pages that were reported.
     reported: Vec<u64>,
+    /// As the program gave them.
+    given_hints: Hints,
+    /// Those of them that hold where it has memory.
+    hints: Hints,
 }
 
 /// A decision to interleave and what came of it.
@@ -84,7 +89,7 @@ impl Engine {
             counters: &observation.counters,
             metrics: &metrics,
             processes: processes
-                .map(|(&pid, p)| ProcessView { pid, map: &p.map, history: &p.history })
+                .map(|(&pid, p)| ProcessView { pid, map: &p.map, history: &p.history, hints: &p.hints })
                 .collect(),
             round: self.round,
             seed: self.settings.seed,
@@ -142,6 +147,8 @@ impl Engine {
                 keys: Vec::new(),
                 weights: 0,
                 reported: Vec::new(),
+                given_hints: Hints::default(),
+                hints: Hints::default(),
             });
         }
         for run in observation.samples.chunk_by(|a, b| a.pid == b.pid) {
@@ -159,6 +166,17 @@ impl Engine {
             if state.mappings.is_some() {
                 let mapped: Vec<_> = process.map.mappings().iter().map(|mapping| mapping.range).collect();
                 process.history.clip(&mapped);
+            }
+            if let Some(hints) = &state.hints {
+                process.given_hints = Hints::new(hints);
+            }
+            if state.hints.is_some() || state.mappings.is_some() {
+                process.hints = process.given_hints.within(process.map.mappings());
+                let nodes = vec![0.0; nodes];
+                for range in process.hints.spread_already() {
+                    let done = Spread { done: BAND_END, waiting: nodes.clone(), pending: Vec::new() };
+                    process.history.spread(range, done);
+                }
             }
             if self.round % 64 == 0 {
                 process.history.forget_calm(self.round);

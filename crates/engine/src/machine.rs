@@ -1,6 +1,6 @@
 //! The engine's only window on the world.
 
-use crate::{Counters, Decision, Outcome, PageRange, Pid, Sample};
+use crate::{Counters, Decision, Hinted, Outcome, PageRange, Pid, Sample};
 use nodewise_topology::Topology;
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +61,9 @@ pub struct ProcessState {
     pub resident_pages: u64,
     /// Its mappings in address order; none when they were not read again (the last ones still hold).
     pub mappings: Option<Vec<Mapping>>,
+    /// What the program says of its memory; none when that is as before. Of hints that overlap the later holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hints: Option<Vec<Hinted>>,
 }
 
 /// A range of a process's address space with one nature.

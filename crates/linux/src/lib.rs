@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod hints;
 mod huge;
 pub mod kernel;
 mod known_homes;

@@ -1,5 +1,6 @@
 //! [`LinuxMachine`]: the engine's window on the running system.
 
+use crate::hints::Sections;
 use crate::huge::HugeCache;
 use crate::kernel::{LiveKernel, now_ns};
 use crate::known_homes::{KnownHomes, Placed};
@@ -77,6 +78,7 @@ pub struct LinuxMachine {
     /// What the first sampled access to each page met; none when that is settled.
     first_met: Option<TrafficMatrix>,
     huge: HugeCache,
+    hints: Sections,
     interval: u32,
     interval_began_ns: u64,
     losses_before: u64,
@@ -112,6 +114,7 @@ impl LinuxMachine {
             known_homes: BTreeMap::new(),
             first_met,
             huge: HugeCache::default(),
+            hints: Sections::default(),
             interval: 0,
             interval_began_ns: now_ns(),
             losses_before: 0,
@@ -157,6 +160,7 @@ impl LinuxMachine {
     /// Stops sampling and puts every kernel setting back.
     pub fn close(&mut self) -> Result<(), Error> {
         self.note_kernel_moves();
+        self.hints.close();
         self.sampler.close()
     }
 
@@ -400,8 +404,15 @@ impl Machine for LinuxMachine {
         self.processes.update();
         self.mappings.retain(|&pid, _| self.processes.contains(pid));
         self.sampler.follow(&mut self.processes.iter().map(|process| process.pid));
+        self.hints.retain(|pid| self.processes.contains(pid));
         let mut states = Vec::new();
         for process in self.processes.iter() {
+            if process.fresh {
+                self.hints.forget(process.pid);
+            }
+            if let (Some(at), Some(_)) = (process.hints_at, &process.mappings) {
+                self.hints.find(process.pid, at);
+            }
             if let Some(mappings) = &process.mappings {
                 self.mappings.insert(process.pid, mappings.clone());
             }
@@ -410,6 +421,7 @@ impl Machine for LinuxMachine {
                 fresh: process.fresh,
                 resident_pages: process.resident_pages,
                 mappings: process.mappings.clone(),
+                hints: self.hints.read(process.pid, !self.settings.mover.dry_run, now_ns()),
             });
         }
         self.huge.next_interval(&self.processes);

@@ -3,7 +3,7 @@
 //! Only cheap files are read: `stat`, `maps`, `task/TID/children`. Never `smaps` or `numa_maps`, which walk the
 //! page tables of the whole process under its `mmap` lock and stall a large one for seconds.
 
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, hints};
 use nodewise_engine::{Mapping, MappingKind, PAGE_BYTES, PageNumber, PageRange, Pid};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,6 +101,8 @@ pub struct Process {
     pub resident_pages: u64,
     /// Its mappings, when they were read again in this interval.
     pub mappings: Option<Vec<Mapping>>,
+    /// Where it says how it uses its memory, when that was among them.
+    pub(crate) hints_at: Option<(u64, u64)>,
     life: Life,
     /// No sooner are the mappings read again.
     maps_due: Instant,
@@ -204,13 +206,16 @@ impl Processes {
         let mut maps_due = before.map_or_else(Instant::now, |p| p.maps_due);
         let before = before.filter(|_| !changed);
         let mut mappings = before.and_then(|p| p.mappings.clone());
+        let mut hints_at = before.and_then(|p| p.hints_at);
         if changed || maps_due <= Instant::now() {
             let spent = self.cost.time_ns;
-            mappings = self.cost.read(&format!("/proc/{pid}/maps")).map(|text| parse_mappings(&text));
+            let text = self.cost.read(&format!("/proc/{pid}/maps"));
+            hints_at = text.as_deref().and_then(hints::mapped_at);
+            mappings = text.map(|text| parse_mappings(&text));
             maps_due = Instant::now() + Duration::from_nanos((self.cost.time_ns - spent).saturating_mul(100));
         }
         let fresh = changed || before.is_some_and(|p| p.fresh);
-        Some(Process { pid, fresh, from_the_start, resident_pages, mappings, life, maps_due })
+        Some(Process { pid, fresh, from_the_start, resident_pages, mappings, hints_at, life, maps_due })
     }
 
     /// Whether any process was born lately: one file tells (proc(5), `/proc/loadavg`: the id given last), and saves one for each

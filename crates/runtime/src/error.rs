@@ -34,6 +34,8 @@ pub enum ErrorKind {
     NodeFull,
     /// A range that is not within the array.
     Range,
+    /// More ranges have hints than there is room for.
+    Hints,
     /// There is no such device, or nobody knows where it is.
     Device,
 }
@@ -75,6 +77,11 @@ impl Error {
     pub(crate) fn alignment(align: usize) -> Self {
         let what = format!("an alignment of {align} is no power of two");
         Self { kind: ErrorKind::Memory, what, source: None }
+    }
+
+    pub(crate) fn hints(ranges: usize) -> Self {
+        let what = format!("more than {ranges} ranges have hints: give neighbours one, or forget some");
+        Self { kind: ErrorKind::Hints, what, source: None }
     }
 
     pub(crate) fn range(elements: &Range<usize>, len: usize) -> Self {

@@ -6,6 +6,7 @@
 //! - [`NodeCounter`]: added to by all, read by few. [`TaskCounter`]: tasks submitted and done, and a sleeping waiter.
 //! - [`NodePool`]: tasks, scopes and loops, on the node where they belong first.
 //! - [`NodeVec`] and [`ReplicatedVec`]: arrays whose pages lie as a [`Layout`] says; [`NodeArena`]: an allocator with such memory.
+//! - [`hint`]: how memory is used, for the manager or, without one, for the library itself.
 //! - [`Replicated`]: a value that all read and few write, with copies on each node.
 //! - [`nodes_near`] and [`bind_thread`]: threads, pools and memory near a device.
 //!
@@ -18,6 +19,7 @@
 mod allowance;
 mod device;
 mod error;
+mod hint;
 mod job;
 mod location;
 mod memory;
@@ -36,6 +38,7 @@ mod worker;
 pub use allowance::{Allowance, AllowedNode};
 pub use device::{bind_thread, nodes_near};
 pub use error::{Error, ErrorKind, Result};
+pub use hint::{Hint, HonouredBy, forget_hints, hint, is_managed};
 pub use job::{Scope, Task};
 pub use location::{current_cpu, current_node, refresh};
 pub use memory::{

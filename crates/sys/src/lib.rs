@@ -12,6 +12,7 @@ compile_error!("nodewise runs on 64-bit Linux");
 
 mod error;
 mod futex;
+pub mod hints;
 mod mapping;
 mod mempolicy;
 mod move_pages;
@@ -21,6 +22,7 @@ mod poll;
 mod process;
 mod rseq;
 mod sched;
+mod shared_file;
 mod task;
 
 pub use error::{Error, ErrorKind, Result};
@@ -28,7 +30,7 @@ pub use futex::{Membarrier, futex_wait, futex_wake, membarrier};
 pub use mapping::{Advice, Mapping, MappingOptions, Sharing, page_bytes};
 pub use mempolicy::{
     MbindFlags, NODES_MAX, NodeMask, Policy, PolicyFlags, PolicyMode, get_mempolicy, get_mempolicy_at, mbind,
-    mems_allowed, node_of_address, set_mempolicy,
+    mbind_at, mems_allowed, node_of_address, set_mempolicy,
 };
 pub use move_pages::{MoveFlags, move_pages, query_pages};
 pub use owned_memory::OwnedMemory;
@@ -39,6 +41,7 @@ pub use process::{
 };
 pub use rseq::{CpuSlot, rseq_add, rseq_adds, rseq_cpu, rseq_node};
 pub use sched::{CpuSet, getcpu, sched_getaffinity, sched_getcpu, sched_setaffinity};
+pub use shared_file::{SharedFile, is_sealed};
 pub use task::{
     Capability, Clock, FileLimit, Usage, Whose, auxiliary_value, clock_ns, effective_capabilities,
     file_limit, gettid, set_file_limit, start_with_file_limit, usage,

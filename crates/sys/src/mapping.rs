@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result, check};
 use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
@@ -117,6 +118,21 @@ impl Mapping {
         // SAFETY: the mapping is `align - page` longer than asked for and page-aligned, so `skip` and `bytes` fit.
         let start = unsafe { reserved.byte_add(skip) };
         Ok(Self { reserved, reserved_bytes, start, bytes })
+    }
+
+    /// A file's first `bytes`, shared with all who have them; children do not inherit it.
+    pub(crate) fn of_file(file: &OwnedFd, bytes: usize) -> Result<Self> {
+        let (readable, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, readable, libc::MAP_SHARED, fd, 0) };
+        if address == libc::MAP_FAILED {
+            return Err(Error::last("mmap"));
+        }
+        let start = NonNull::new(address.cast()).ok_or(Error::new("mmap", libc::EINVAL))?;
+        let mapping = Self { reserved: start, reserved_bytes: bytes, start, bytes };
+        // SAFETY: the range is this mapping, whose memory stays as it is.
+        let returned = unsafe { libc::madvise(address, bytes, libc::MADV_DONTFORK) };
+        check("madvise", returned.into()).map(|_| mapping)
     }
 
     /// Length in bytes, whole pages.

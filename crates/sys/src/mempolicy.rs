@@ -282,6 +282,15 @@ pub enum MbindFlags {
 /// [`mbind(2)`](https://man7.org/linux/man-pages/man2/mbind.2.html)
 pub fn mbind(mapping: &Mapping, bytes: Range<usize>, policy: &Policy, flags: MbindFlags) -> Result<()> {
     let (address, length) = mapping.part("mbind", bytes)?;
+    mbind_at(address..address + length as u64, policy, flags)
+}
+
+/// The same for any range of this process: a policy changes no contents, whoever's they are.
+///
+/// # Errors
+/// As [`mbind`], and `EFAULT` part of the range is not mapped.
+pub fn mbind_at(addresses: Range<u64>, policy: &Policy, flags: MbindFlags) -> Result<()> {
+    let length = addresses.end.checked_sub(addresses.start).ok_or(Error::new("mbind", libc::EINVAL))?;
     let flags = match flags {
         MbindFlags::FuturePages => 0,
         MbindFlags::Move => MPOL_MF_MOVE,
@@ -292,7 +301,7 @@ pub fn mbind(mapping: &Mapping, bytes: Range<usize>, policy: &Policy, flags: Mbi
     let returned = unsafe {
         libc::syscall(
             libc::SYS_mbind,
-            address,
+            addresses.start,
             length,
             policy.raw_mode(),
             nodes,

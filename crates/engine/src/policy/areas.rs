@@ -75,7 +75,12 @@ impl<'a> Areas<'a> {
             for (range, spread) in area.parts() {
                 match spread {
                     Some(spread) if !spread.pending.is_empty() => {}
-                    spread if more => parts.extend(Part::new(area, range, spread, view.seed)),
+                    spread if more => {
+                        let spreadable = area.process.hints.spreadable(range);
+                        parts.extend(
+                            spreadable.filter_map(|part| Part::new(area, part, spread.clone(), view.seed)),
+                        );
+                    }
                     _ => {}
                 }
             }

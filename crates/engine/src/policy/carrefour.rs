@@ -4,6 +4,7 @@
 //! sample hit, and what the article leaves to chance page by page is a pure function of the page ([`Interleaving`]).
 
 use super::areas::{Areas, pending, reason};
+use super::hinted::{replicate_at_once, spread_at_once};
 use super::{Policy, ProcessView, View};
 use crate::metrics::{balanced_nodes, memory_bytes};
 use crate::region::Nature;
@@ -233,7 +234,9 @@ impl Carrefour {
         if (homes > 0.0 && misplaced < 0.5) || self.room(view, to.get()) == 0 {
             return;
         }
-        for range in process.history.collocatable(process.map.reach(at), to, view.round) {
+        let parts = process.hints.collocatable(process.map.reach(at));
+        let free = |range| process.history.collocatable(range, to, view.round);
+        for range in parts.flat_map(free) {
             let rule = format!("only node {} uses it", view.topology.id_of(NodeIndex(accessor as u8)));
             out.push(Decision {
                 pid: process.pid,
@@ -259,6 +262,7 @@ impl Carrefour {
         let pages: Vec<PageTarget> = process
             .map
             .page_records(region.range)
+            .filter(|&(page, _)| process.hints.is_collocatable(page))
             .filter(|&(page, record)| {
                 record.total() >= self.settings.collocate_min_samples
                     && !process.map.false_sharing().contains_key(&page)
@@ -312,6 +316,13 @@ impl Policy for Carrefour {
         self.judge(view);
         let mut decisions = Vec::new();
         pending(view, &mut decisions);
+        let targets = self.targets(view);
+        for &process in &view.processes {
+            spread_at_once(view, process, &targets, &mut decisions);
+            if view.metrics.memory_use_percent <= self.settings.replicate_memory_percent {
+                replicate_at_once(view, process, &mut decisions);
+            }
+        }
         if !self.enabled {
             return decisions;
         }
@@ -337,13 +348,7 @@ impl Policy for Carrefour {
                 }
             }
         }
-        areas.interleave(
-            view,
-            self.interleaving,
-            &self.targets(view),
-            self.settings.min_intervals,
-            &mut decisions,
-        );
+        areas.interleave(view, self.interleaving, &targets, self.settings.min_intervals, &mut decisions);
         decisions
     }
 

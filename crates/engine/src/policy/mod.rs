@@ -2,12 +2,13 @@
 
 mod areas;
 mod carrefour;
+mod hinted;
 mod spread;
 
 pub use carrefour::{Carrefour, CarrefourSettings};
 
 use crate::region::RegionMap;
-use crate::{Counters, Decision, History, Metrics, Pid, RuleStatus};
+use crate::{Counters, Decision, Hints, History, Metrics, Pid, RuleStatus};
 use nodewise_topology::Topology;
 
 /// Decides what to do about the placement of memory. Deterministic: same views, same decisions.
@@ -56,4 +57,6 @@ pub struct ProcessView<'a> {
     pub map: &'a RegionMap,
     /// What was done to it.
     pub history: &'a History,
+    /// What the program itself says of it.
+    pub hints: &'a Hints,
 }

@@ -50,6 +50,11 @@ impl<T: Clone + PartialEq> RangeMap<T> {
         }
     }
 
+    /// Whether no range has a value.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// All ranges that have a value, in order.
     pub fn iter(&self) -> impl Iterator<Item = (PageRange, &T)> {
         self.entries.iter().map(|(range, value)| (*range, value))

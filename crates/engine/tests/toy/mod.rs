@@ -4,8 +4,8 @@
 
 use nodewise_engine::{
     Access, Action, Carrefour, CarrefourSettings, Counters, DataSource, Decision, Engine, EngineSettings,
-    HUGE_PAGE_PAGES, Machine, Mapping, MappingKind, Measure, Observation, Outcome, PAGE_BYTES, PageNumber,
-    PageRange, PageSize, Pid, ProcessState, Round, Sample, SamplingRate, Tid, VirtAddr,
+    HUGE_PAGE_PAGES, Hinted, Machine, Mapping, MappingKind, Measure, Observation, Outcome, PAGE_BYTES,
+    PageNumber, PageRange, PageSize, Pid, ProcessState, Round, Sample, SamplingRate, Tid, VirtAddr,
 };
 use nodewise_topology::{NodeIndex, Topology};
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,6 +60,8 @@ pub struct Toy {
     pub sampling: Sampling,
     /// Free pages by node.
     pub free: Vec<u64>,
+    /// What the first process says of its memory.
+    pub hints: Vec<Hinted>,
     /// Pages that may move in an interval.
     pub budget: u64,
     pub dry_run: bool,
@@ -94,6 +96,7 @@ impl Toy {
             pattern,
             sampling: Sampling::HintFaults { percent: 80 },
             free: vec![memory / PAGE_BYTES; nodes],
+            hints: Vec::new(),
             budget: u64::MAX,
             dry_run: false,
             kernel: false,
@@ -146,7 +149,8 @@ impl Toy {
         let mappings: Vec<Mapping> = mappings.copied().collect();
         let pages = |mapping: &Mapping| self.homes.range(mapping.range.start.0..mapping.range.end.0).count();
         let resident_pages = mappings.iter().map(pages).sum::<usize>() as u64;
-        ProcessState { pid, fresh: self.seen.insert(pid), resident_pages, mappings: Some(mappings) }
+        let hints = (pid == PID).then(|| self.hints.clone());
+        ProcessState { pid, fresh: self.seen.insert(pid), resident_pages, mappings: Some(mappings), hints }
     }
 
     fn unit(&self, page: u64) -> u64 {

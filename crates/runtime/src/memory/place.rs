@@ -2,6 +2,7 @@
 
 use super::layout::Plan;
 use crate::error::{Error, Result};
+use crate::hint::forget;
 use crate::pool::NodePool;
 use nodewise_sys::{
     Advice, MbindFlags, MoveFlags, NodeMask, OwnedMemory, Policy, PolicyMode, get_mempolicy, move_pages,
@@ -52,7 +53,7 @@ impl Placement {
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
 
 /// Pages in one call: milliseconds at most.
-const BATCH_PAGES: usize = 4096;
+pub(crate) const BATCH_PAGES: usize = 4096;
 
 /// Memory and how it is laid out: `unit_bytes` at a time.
 #[derive(Debug)]
@@ -239,11 +240,18 @@ impl Placed {
     }
 }
 
+impl Drop for Placed {
+    fn drop(&mut self) {
+        let start = self.memory.page_address(0);
+        forget(start..start + self.memory.len_bytes() as u64);
+    }
+}
+
 fn cannot_bring_in(node: NodeId, error: nodewise_sys::Error) -> Error {
     Error::memory(format!("cannot bring in the pages that belong on node {node}"), error)
 }
 
-fn mask(nodes: impl IntoIterator<Item = NodeId>) -> NodeMask {
+pub(crate) fn mask(nodes: impl IntoIterator<Item = NodeId>) -> NodeMask {
     nodes.into_iter().map(|node| node.0).collect()
 }
 

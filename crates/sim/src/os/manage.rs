@@ -196,6 +196,7 @@ impl Machine for SimMachine {
                 fresh: !process.known,
                 resident_pages: process.mappings.iter().map(resident).sum(),
                 mappings: (!process.told).then(|| mappings.collect()),
+                hints: None,
             }
         });
         let processes = processes.collect();

@@ -1,0 +1,52 @@
+//! What a program's hints ask for without any evidence.
+
+use super::areas::reason;
+use super::{ProcessView, View};
+use crate::decision::BAND_END;
+use crate::hint::Hint;
+use crate::region::Evidence;
+use crate::{Action, Decision, Interleaving, PageRange, Pid};
+
+/// Pages of a process that are spread at a program's word in one interval: 1 GiB. Most of a range may be memory that was never
+/// touched, and looking for the pages takes the machine's time.
+const AT_ONCE_PAGES: u64 = 1 << 18;
+
+/// Spreads what the program says is written by many, the next part of it in each interval, evenly over `targets`.
+pub fn spread_at_once(view: &View<'_>, process: ProcessView<'_>, targets: &[bool], out: &mut Vec<Decision>) {
+    // First what was put off before.
+    if process.history.pending().next().is_some() || !targets.contains(&true) {
+        return;
+    }
+    let weights: Vec<u32> = targets.iter().map(|&target| u32::from(target)).collect();
+    let mut left = AT_ONCE_PAGES;
+    let ranges = process.hints.ranges(Hint::WriteShared);
+    let parts = ranges.flat_map(|range| process.history.spreads(range));
+    for (range, _) in parts.filter(|(_, spread)| spread.is_none()) {
+        let range = PageRange::new(range.start.0, range.end.0.min(range.start.0 + left));
+        for from in view.topology.node_indices() {
+            let interleaving =
+                Interleaving { from, band: (0, BAND_END), weights: weights.clone(), seed: view.seed };
+            let rule = "the program says that many write it";
+            out.push(decision(view, process.pid, range, Action::Interleave(interleaving), rule));
+        }
+        left -= range.pages();
+        if left == 0 {
+            break;
+        }
+    }
+}
+
+/// Reports what the program says is only read.
+pub fn replicate_at_once(view: &View<'_>, process: ProcessView<'_>, out: &mut Vec<Decision>) {
+    for range in process.hints.ranges(Hint::ReadShared) {
+        for part in process.history.replicatable(range) {
+            let rule = "the program says that many read it and hardly anybody writes";
+            out.push(decision(view, process.pid, part, Action::Replicate, rule));
+        }
+    }
+}
+
+fn decision(view: &View<'_>, pid: Pid, range: PageRange, action: Action, rule: &str) -> Decision {
+    let evidence = Evidence::new(view.topology.node_count());
+    Decision { pid, range, action, reason: reason(rule.into(), view, &evidence) }
+}

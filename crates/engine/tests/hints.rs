@@ -1,0 +1,130 @@
+//! What programs say of their memory themselves is believed, as far as it is theirs.
+
+mod toy;
+
+use nodewise_engine::{Access, Action, Hint, Hinted, PageNumber, PageRange};
+use proptest::prelude::*;
+use toy::{BASE, PID, Toy, decided, engine, moved, run};
+
+const PAGES: u64 = 8192;
+
+fn hinted(pages: std::ops::Range<u64>, hint: Hint) -> Hinted {
+    Hinted { range: PageRange::new(BASE + pages.start, BASE + pages.end), hint, spread: false }
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "a pattern")]
+fn by_any(_: u64, random: u64) -> Option<(u8, Access)> {
+    Some(((random >> 32) as u8 % 4, Access::Write))
+}
+
+/// How many of these pages are on each node.
+fn homes(toy: &Toy, pages: std::ops::Range<u64>) -> [u64; 4] {
+    let mut homes = [0; 4];
+    for (_, &home) in toy.homes.range(BASE + pages.start..BASE + pages.end) {
+        homes[usize::from(home)] += 1;
+    }
+    homes
+}
+
+/// To a twentieth of the pages.
+fn is_even(homes: [u64; 4]) -> bool {
+    let pages: u64 = homes.iter().sum();
+    homes.iter().all(|home| home.abs_diff(pages / 4) <= pages / 20)
+}
+
+#[test]
+fn what_is_said_to_be_written_by_many_is_spread_before_anybody_uses_it() {
+    let mut toy = Toy::new(4, PAGES, Box::new(|_, _| None));
+    toy.hints = vec![hinted(0..PAGES / 2, Hint::WriteShared)];
+    let mut engine = engine(&toy);
+    run(&mut engine, &mut toy, 1);
+    assert!(is_even(homes(&toy, 0..PAGES / 2)), "{:?}", homes(&toy, 0..PAGES / 2));
+    assert_eq!(homes(&toy, PAGES / 2..PAGES)[0], PAGES / 2, "nothing was said of the rest");
+    toy.pattern = Box::new(by_any);
+    run(&mut engine, &mut toy, 20);
+    assert!(toy.moves.values().all(|&moves| moves == 1), "no page moved twice");
+}
+
+#[test]
+fn what_was_put_off_is_spread_later() {
+    let mut toy = Toy::new(4, PAGES, Box::new(|_, _| None));
+    toy.hints = vec![hinted(0..PAGES, Hint::WriteShared)];
+    toy.budget = 1000;
+    let mut engine = engine(&toy);
+    run(&mut engine, &mut toy, 10);
+    assert!(is_even(homes(&toy, 0..PAGES)), "{:?}", homes(&toy, 0..PAGES));
+    assert_eq!(decided(&run(&mut engine, &mut toy, 10)), 0);
+}
+
+#[test]
+fn what_is_said_to_be_private_is_never_spread() {
+    let mut toy = Toy::new(4, PAGES, Box::new(by_any));
+    toy.hints = vec![hinted(0..PAGES / 2, Hint::Private)];
+    let mut e = engine(&toy);
+    run(&mut e, &mut toy, 20);
+    assert_eq!(homes(&toy, 0..PAGES / 2)[0], PAGES / 2);
+    assert!(homes(&toy, PAGES / 2..PAGES)[0] < PAGES / 4, "the rest is: {:?}", homes(&toy, PAGES / 2..PAGES));
+    let mut private = Toy::new(4, PAGES, Box::new(|_, _| Some((2, Access::Write))));
+    private.hints = vec![hinted(0..PAGES, Hint::Private)];
+    let mut e = engine(&private);
+    run(&mut e, &mut private, 10);
+    assert_eq!(homes(&private, 0..PAGES)[2], PAGES, "but collocated");
+}
+
+#[test]
+fn what_is_said_to_be_shared_is_never_collocated() {
+    for hint in [Hint::ReadShared, Hint::WriteShared] {
+        for mixed in [false, true] {
+            let owner = move |page: u64| if mixed { (page % 4) as u8 } else { 2 };
+            let mut toy = Toy::new(4, PAGES, Box::new(move |page, _| Some((owner(page), Access::Read))));
+            toy.hints = vec![Hinted { spread: true, ..hinted(0..PAGES / 2, hint) }];
+            let mut engine = engine(&toy);
+            let rounds = run(&mut engine, &mut toy, 20);
+            assert_eq!(homes(&toy, 0..PAGES / 2)[0], PAGES / 2, "{hint:?}, mixed {mixed}");
+            assert!(toy.homes.range(BASE + PAGES / 2..).all(|(&page, &home)| home == owner(page)));
+            let decisions = rounds.iter().flat_map(|round| &round.decisions);
+            let copies: u64 = decisions
+                .filter(|(decision, _)| decision.action == Action::Replicate)
+                .map(|(decision, _)| decision.range.pages())
+                .sum();
+            assert_eq!(copies, if hint == Hint::ReadShared { PAGES / 2 } else { 0 }, "reported once");
+        }
+    }
+}
+
+#[test]
+fn what_the_program_has_spread_itself_is_not_spread_again() {
+    let mut toy = Toy::new(4, PAGES, Box::new(by_any));
+    toy.homes.iter_mut().for_each(|(page, home)| *home = (page % 4) as u8);
+    toy.hints = vec![Hinted { spread: true, ..hinted(0..PAGES, Hint::WriteShared) }];
+    let mut engine = engine(&toy);
+    assert_eq!(moved(&run(&mut engine, &mut toy, 10)), 0);
+}
+
+fn any_hint() -> impl Strategy<Value = Hinted> {
+    let page = prop_oneof![any::<u64>(), BASE.saturating_sub(100)..BASE + PAGES + 100];
+    let hint = prop_oneof![Just(Hint::Private), Just(Hint::ReadShared), Just(Hint::WriteShared)];
+    (page.clone(), page, hint, any::<bool>()).prop_map(|(start, end, hint, spread)| Hinted {
+        range: PageRange { start: PageNumber(start), end: PageNumber(end) },
+        hint,
+        spread,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn whatever_is_said_decisions_stay_within_the_process(hints in proptest::collection::vec(any_hint(), 0..50)) {
+        let mut toy = Toy::new(4, 1024, Box::new(by_any));
+        toy.hints = hints;
+        let mut engine = engine(&toy);
+        let own = toy.mappings[0].range;
+        for round in run(&mut engine, &mut toy, 3) {
+            prop_assert!(round.decisions.len() < 10_000);
+            for (decision, _) in round.decisions {
+                prop_assert_eq!(decision.pid, PID);
+                prop_assert_eq!(decision.range.intersect(own), decision.range);
+            }
+        }
+    }
+}

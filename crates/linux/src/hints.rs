@@ -1,0 +1,250 @@
+//! The sections in which managed processes say how they use their memory ([`nodewise_sys::hints`]).
+//!
+//! What is in one is the program's word and may be anything: it is read in one bounded piece, what makes no sense is left out, and the rest only
+//! concerns the memory of the very process whose section it is. Written to, with the time until which hints are honoured, is only what is
+//! a section beyond doubt: a program could as well give a mapping of a file that it may only read this name.
+
+use nodewise_engine::{Hint, Hinted, PAGE_BYTES, PageRange, Pid};
+use nodewise_sys::hints::{self, Entry, Kind};
+use nodewise_sys::is_sealed;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+/// How long a program may think that its hints are honoured after the last sign of it; several intervals.
+const HONOURED: Duration = Duration::from_secs(10);
+/// Most links of `/proc/PID/fd` that are looked at.
+const FDS_MAX: usize = 4096;
+/// How often reading is tried again while the program changes the section.
+const TRIES: usize = 3;
+
+/// The open sections.
+#[derive(Debug, Default)]
+pub(crate) struct Sections {
+    open: BTreeMap<Pid, Section>,
+}
+
+#[derive(Debug)]
+struct Section {
+    file: File,
+    /// Of the entries that were read last.
+    sequence: Option<u64>,
+}
+
+impl Sections {
+    /// Keeps the sections of these processes.
+    pub(crate) fn retain(&mut self, keep: impl Fn(Pid) -> bool) {
+        self.open.retain(|&pid, _| keep(pid));
+    }
+
+    /// Forgets a process's section: it runs another program.
+    pub(crate) fn forget(&mut self, pid: Pid) {
+        self.open.remove(&pid);
+    }
+
+    /// Looks for a process's section, of which its mappings say that there is one `at` these addresses.
+    pub(crate) fn find(&mut self, pid: Pid, at: (u64, u64)) {
+        if !self.open.contains_key(&pid) {
+            self.open.extend(find(pid, at).map(|file| (pid, Section { file, sequence: None })));
+        }
+    }
+
+    /// What a process says, if that has changed since the last call. Tells it, if `honoured`, that somebody listens.
+    pub(crate) fn read(&mut self, pid: Pid, honoured: bool, now_ns: u64) -> Option<Vec<Hinted>> {
+        let section = self.open.get_mut(&pid)?;
+        if honoured {
+            section.honour(now_ns + HONOURED.as_nanos() as u64);
+        }
+        section.read()
+    }
+
+    /// Tells all processes that nobody listens any more.
+    pub(crate) fn close(&mut self) {
+        self.open.values_mut().for_each(|section| section.honour(0));
+        self.open.clear();
+    }
+}
+
+impl Section {
+    fn honour(&self, until_ns: u64) {
+        // A program that loses this only does the work itself.
+        let _ = self.file.write_all_at(&until_ns.to_ne_bytes(), 8 * hints::MANAGED_UNTIL_NS as u64);
+    }
+
+    fn read(&mut self) -> Option<Vec<Hinted>> {
+        for _ in 0..TRIES {
+            let before = self.words(hints::ENTRIES).ok()?[hints::SEQUENCE];
+            if self.sequence == Some(before) {
+                return None;
+            }
+            fence(Ordering::SeqCst);
+            let all = self.words(hints::WORDS).ok()?;
+            fence(Ordering::SeqCst);
+            let after = self.words(hints::ENTRIES).ok()?[hints::SEQUENCE];
+            if before != after || before % 2 != 0 {
+                continue;
+            }
+            // What makes no sense now is not looked at again until it changes.
+            self.sequence = Some(before);
+            return Some(hints::entries(&all)?.into_iter().filter_map(hinted).collect());
+        }
+        None
+    }
+
+    fn words(&self, count: usize) -> io::Result<Vec<u64>> {
+        words(&self.file, count)
+    }
+}
+
+fn words(file: &File, count: usize) -> io::Result<Vec<u64>> {
+    let mut bytes = vec![0; 8 * count];
+    file.read_exact_at(&mut bytes, 0)?;
+    let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
+    Ok(bytes.chunks_exact(8).map(word).collect())
+}
+
+/// Whole pages only.
+fn hinted(entry: Entry) -> Option<Hinted> {
+    let hint = match entry.kind {
+        Kind::Private => Hint::Private,
+        Kind::ReadShared => Hint::ReadShared,
+        Kind::WriteShared => Hint::WriteShared,
+    };
+    let range = PageRange::new(entry.start.div_ceil(PAGE_BYTES), entry.end / PAGE_BYTES);
+    (!range.is_empty()).then_some(Hinted { range, hint, spread: entry.spread })
+}
+
+/// Where a process has mapped its section, by the text of `/proc/PID/maps`.
+pub(crate) fn mapped_at(maps: &str) -> Option<(u64, u64)> {
+    let line = maps.lines().find(|line| line.ends_with(hints::LINK))?;
+    let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+    Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+}
+
+/// The file: the mapping's, where we may ask for that (`CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`), else the descriptor that the
+/// program keeps open.
+fn find(pid: Pid, (start, end): (u64, u64)) -> Option<File> {
+    open(&format!("/proc/{pid}/map_files/{start:x}-{end:x}")).or_else(|| {
+        let links = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten().take(FDS_MAX);
+        links.map(|link| link.path()).find_map(|path| open(path.to_str()?))
+    })
+}
+
+/// Opens a link if it is to a section: a file in memory, without a name, sealed at the right length, with the right first words.
+fn open(link: &str) -> Option<File> {
+    if fs::read_link(link).ok()?.as_os_str() != hints::LINK {
+        return None;
+    }
+    let fits =
+        |found: &fs::Metadata| found.is_file() && found.nlink() == 0 && found.len() == hints::BYTES as u64;
+    // Before it is opened: what is not a plain file may mind that.
+    fs::metadata(link).ok().filter(fits)?;
+    let file = File::options().read(true).write(true).open(link).ok()?;
+    let is_section = file.metadata().is_ok_and(|found| fits(&found))
+        && is_sealed(file.as_fd()).unwrap_or(false)
+        && words(&file, hints::ENTRIES).is_ok_and(|words| hints::is_section(&words));
+    is_section.then_some(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodewise_runtime::{HonouredBy, Layout, NodeVec, hint, is_managed};
+    use nodewise_sys::SharedFile;
+
+    const MAPS: &str = "/proc/self/maps";
+
+    fn me() -> Pid {
+        Pid(std::process::id())
+    }
+
+    /// All tests of a program share its descriptors and mappings.
+    fn alone() -> std::sync::MutexGuard<'static, ()> {
+        static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+        ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Plays the manager of this very process.
+    #[test]
+    fn what_the_library_says_is_read_and_answered() {
+        let _alone = alone();
+        assert!(!is_managed());
+        let mut sections = Sections::default();
+        sections.find(me(), mapped_at(&fs::read_to_string(MAPS).unwrap()).unwrap());
+        assert_eq!(sections.read(me(), false, 0), Some(vec![]));
+        assert!(!is_managed(), "who only looks on honours nothing");
+        let now_ns = crate::kernel::now_ns();
+        assert_eq!(sections.read(me(), true, now_ns), None, "nothing has changed");
+        assert!(is_managed());
+        let here = nodewise_runtime::current_node();
+        let vec = NodeVec::<u64>::new(512 * 4, Layout::On(here)).unwrap();
+        assert_eq!(hint(&vec[..], nodewise_runtime::Hint::WriteShared).unwrap(), HonouredBy::Manager);
+        let start = vec.as_ptr().addr() as u64 / PAGE_BYTES;
+        let range = PageRange::new(start, start + 4);
+        let said = Hinted { range, hint: Hint::WriteShared, spread: false };
+        assert_eq!(sections.read(me(), true, now_ns), Some(vec![said]));
+        sections.close();
+        assert!(!is_managed());
+        assert_eq!(hint(&vec[..], nodewise_runtime::Hint::Private).unwrap(), HonouredBy::Library);
+    }
+
+    /// The descriptors of this process by that name.
+    fn links() -> Vec<String> {
+        let all = fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let links = all.map(|entry| entry.path().to_str().unwrap().to_owned());
+        links.filter(|link| fs::read_link(link).is_ok_and(|to| to.as_os_str() == hints::LINK)).collect()
+    }
+
+    fn begin(section: &SharedFile) {
+        section.as_atomics()[1].store(hints::VERSION, Ordering::Relaxed);
+        section.as_atomics()[0].store(hints::MAGIC, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn what_only_has_the_name_of_a_section_is_not_opened() {
+        let _alone = alone();
+        let others = links().len();
+        let made = SharedFile::new(hints::NAME, hints::BYTES).unwrap();
+        let opened = || links().iter().filter(|link| open(link).is_some()).count();
+        assert_eq!((links().len(), opened()), (others + 1, others), "without the first words");
+        begin(&made);
+        assert_eq!(opened(), others + 1);
+        let short = SharedFile::new(hints::NAME, hints::BYTES / 2).unwrap();
+        begin(&short);
+        assert_eq!((links().len(), opened()), (others + 2, others + 1), "too short");
+        assert!(open("/proc/self/exe").is_none() && open("/proc/self/fd/99999").is_none());
+    }
+
+    #[test]
+    fn what_is_being_changed_or_makes_no_sense_is_left_for_later() {
+        let _alone = alone();
+        let made = SharedFile::new(hints::NAME, hints::BYTES).unwrap();
+        begin(&made);
+        let words = made.as_atomics();
+        words[hints::SEQUENCE].store(1001, Ordering::Relaxed);
+        let is_made = |file: &File| super::words(file, 3).is_ok_and(|words| words[hints::SEQUENCE] == 1001);
+        let file = links().iter().filter_map(|link| open(link)).find(is_made).unwrap();
+        let mut section = Section { file, sequence: None };
+        words[hints::COUNT].store(1, Ordering::Relaxed);
+        assert_eq!(section.read(), None, "being changed");
+        words[hints::SEQUENCE].store(2, Ordering::Relaxed);
+        assert_eq!(section.read(), Some(vec![]), "an entry without a kind is none");
+        words[hints::COUNT].store(u64::MAX, Ordering::Relaxed);
+        words[hints::SEQUENCE].store(4, Ordering::Relaxed);
+        assert_eq!(section.read(), None, "no section has so many");
+    }
+
+    #[test]
+    fn a_section_is_found_among_the_mappings() {
+        let maps = "7f0000000000-7f0000200000 rw-p 00000000 00:00 0\n\
+                    7f1000000000-7f1000008000 rw-s 00000000 00:01 1025                       /memfd:nodewise-hints (deleted)\n";
+        assert_eq!(mapped_at(maps), Some((0x7f10_0000_0000, 0x7f10_0000_8000)));
+        assert_eq!(mapped_at("x-y rw-s /memfd:nodewise-hints (deleted)"), None);
+        assert_eq!(mapped_at("/memfd:nodewise-hints (deleted)"), None);
+        assert_eq!(mapped_at(""), None);
+    }
+}

@@ -1,0 +1,313 @@
+//! Saying how memory is used: to the manager, or, where there is none, to the library itself.
+
+use crate::error::{Error, Result};
+use crate::location::current_node;
+use crate::memory::{BATCH_PAGES, mask, memory_nodes};
+use nodewise_sys::hints::{self, Entry, Kind};
+use nodewise_sys::{
+    Clock, MbindFlags, MoveFlags, Policy, PolicyMode, SharedFile, clock_ns, mbind_at, move_pages, page_bytes,
+};
+use std::ops::Range;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How a range of memory is used: the placement pragmas that Bolosky et al. (SOSP 1989, sections 4.3 and 4.4) wished for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hint {
+    /// By one thread or node: it shall be local there.
+    ///
+    /// The manager collocates it and never spreads it. The library moves the pages that are there to the caller's node, so the thread
+    /// that goes on to use them should say it; what is touched later comes from the node that touches it, and the kernel's balancing may
+    /// move it.
+    Private,
+    /// Read by many, hardly ever written.
+    ///
+    /// The manager never collocates it, and reports it as worth replicating. The library interleaves it: that no node's controller serves
+    /// all is what can be done without copies; [`crate::ReplicatedVec`] makes those.
+    ReadShared,
+    /// Written by many.
+    ///
+    /// It is interleaved. The manager moves what is there, within its budget and without waiting for evidence, and never collocates it; the
+    /// library moves it before it returns.
+    WriteShared,
+}
+
+/// Who honours a hint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HonouredBy {
+    /// A `nodewise` that manages this process, from its next round on.
+    Manager,
+    /// This library has done what it can.
+    Library,
+}
+
+/// Says how `memory` is used, in place of what was said of it before. It concerns the pages that lie wholly within; where there are none
+/// nothing is done. What is allocated there later is concerned as well: say [`forget_hints`] before the memory is freed. Those of
+/// [`crate::NodeVec`] and [`crate::NodeArena`] are forgotten with it. A policy that the memory had, a [`crate::Layout`]'s for instance, gives
+/// way.
+///
+/// The first call also makes the section in which the manager reads hints (`nodewise_sys::hints`), so that a manager finds it in its next
+/// round: until then the library honours them, see [`is_managed`]. Where a section cannot be made, the library honours all hints. Any
+/// thread may call it.
+///
+/// ```
+/// use nodewise_runtime::{Hint, Layout, NodeVec, current_node, hint};
+///
+/// let table = NodeVec::<u64>::new(1 << 16, Layout::On(current_node()))?;
+/// hint(&table[..], Hint::WriteShared)?;
+/// # Ok::<(), nodewise_runtime::Error>(())
+/// ```
+///
+/// # Errors
+/// [`crate::ErrorKind::Hints`]: 1022 ranges have hints already. [`crate::ErrorKind::Memory`]: a container's filter refuses memory policies or
+/// `move_pages(2)`. [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read.
+pub fn hint<T>(memory: &[T], hint: Hint) -> Result<HonouredBy> {
+    let range = whole_pages(memory);
+    if range.is_empty() {
+        return Ok(HonouredBy::Library);
+    }
+    let mut section = section();
+    let managed = section.as_ref().is_some_and(Section::is_managed);
+    let spread = match hint {
+        Hint::Private => {
+            set_policy(&range, &Policy::DEFAULT, MbindFlags::FuturePages)?;
+            if !managed {
+                move_here(&range)?;
+            }
+            false
+        }
+        Hint::ReadShared if managed => false,
+        Hint::ReadShared | Hint::WriteShared => {
+            let policy = Policy::new(PolicyMode::Interleave, mask(memory_nodes()?.iter()));
+            let flags = if managed { MbindFlags::FuturePages } else { MbindFlags::Move };
+            set_policy(&range, &policy, flags)?;
+            !managed
+        }
+    };
+    if let Some(section) = &mut *section {
+        let kind = match hint {
+            Hint::Private => Kind::Private,
+            Hint::ReadShared => Kind::ReadShared,
+            Hint::WriteShared => Kind::WriteShared,
+        };
+        section.change(&range, Some(Entry { start: range.start, end: range.end, kind, spread }))?;
+    }
+    Ok(if managed { HonouredBy::Manager } else { HonouredBy::Library })
+}
+
+/// Takes back what was said of the pages that lie wholly in `memory`. They stay where they are, and their policy stays.
+pub fn forget_hints<T>(memory: &[T]) {
+    forget(whole_pages(memory));
+}
+
+/// Whether a manager honours this process's hints now. The first call makes the section that a manager looks for, so a program that wants to
+/// leave the work to it asks early, and again after the manager's interval, 1 s by default. False at the latest some seconds after the manager
+/// has gone.
+#[must_use]
+pub fn is_managed() -> bool {
+    section().as_ref().is_some_and(Section::is_managed)
+}
+
+pub(crate) fn forget(range: Range<u64>) {
+    let mut section = SECTION.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(section) = section.as_mut().filter(|section| section.process == std::process::id()) {
+        // Taking away may divide an entry where there is no room for another; then it stays.
+        let _ = section.change(&range, None);
+    }
+}
+
+/// What the manager reads.
+struct Section {
+    /// A child of fork has a section of its own.
+    process: u32,
+    file: SharedFile,
+    /// As in the file, which others may change.
+    entries: Vec<Entry>,
+    sequence: u64,
+}
+
+static SECTION: Mutex<Option<Section>> = Mutex::new(None);
+
+/// The process's section; none where it cannot be made.
+fn section() -> MutexGuard<'static, Option<Section>> {
+    let mut section = SECTION.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    if section.as_ref().is_none_or(|section| section.process != process) {
+        // Children do not inherit the parent's mapping: something else may be there by now.
+        std::mem::forget(section.take());
+        *section = Section::new(process);
+    }
+    section
+}
+
+impl Section {
+    fn new(process: u32) -> Option<Self> {
+        let file = SharedFile::new(hints::NAME, hints::BYTES).ok()?;
+        let words = file.as_atomics();
+        words[1].store(hints::VERSION, Ordering::Relaxed);
+        words[0].store(hints::MAGIC, Ordering::Release);
+        Some(Self { process, file, entries: Vec::new(), sequence: 0 })
+    }
+
+    fn is_managed(&self) -> bool {
+        let until_ns = self.file.as_atomics()[hints::MANAGED_UNTIL_NS].load(Ordering::Relaxed);
+        clock_ns(Clock::Monotonic).is_ok_and(|now_ns| now_ns < until_ns)
+    }
+
+    /// Puts a range's entry, or none, in place of those it covers.
+    fn change(&mut self, range: &Range<u64>, new: Option<Entry>) -> Result<()> {
+        let mut entries = Vec::with_capacity(self.entries.len() + 2);
+        for &old in &self.entries {
+            let before = Entry { end: old.end.min(range.start), ..old };
+            let after = Entry { start: old.start.max(range.end), ..old };
+            entries.extend([before, after].into_iter().filter(|entry| entry.start < entry.end));
+        }
+        entries.extend(new);
+        if entries.len() > hints::ENTRIES_MAX {
+            return Err(Error::hints(hints::ENTRIES_MAX));
+        }
+        if entries != self.entries {
+            self.entries = entries;
+            self.publish();
+        }
+        Ok(())
+    }
+
+    /// Writes the entries so that a reader who sees some of them and some older ones knows it.
+    fn publish(&mut self) {
+        let words = self.file.as_atomics();
+        words[hints::SEQUENCE].store(self.sequence + 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        words[hints::COUNT].store(self.entries.len() as u64, Ordering::Relaxed);
+        let entries = self.entries.iter().flat_map(|entry| entry.words());
+        for (word, value) in words[hints::ENTRIES..].iter().zip(entries) {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.sequence += 2;
+        words[hints::SEQUENCE].store(self.sequence, Ordering::Release);
+    }
+}
+
+/// The pages that lie wholly in `memory`.
+fn whole_pages<T>(memory: &[T]) -> Range<u64> {
+    let page = page_bytes() as u64;
+    let bytes = memory.as_ptr_range();
+    let start = (bytes.start.addr() as u64).next_multiple_of(page);
+    start..(bytes.end.addr() as u64 / page * page).max(start)
+}
+
+fn set_policy(range: &Range<u64>, policy: &Policy, flags: MbindFlags) -> Result<()> {
+    mbind_at(range.clone(), policy, flags)
+        .map_err(|error| Error::memory("cannot set the memory's policy".into(), error))
+}
+
+/// Moves pages to the caller's node, as far as it has memory for this process.
+fn move_here(range: &Range<u64>) -> Result<()> {
+    let here = current_node();
+    if !memory_nodes()?.contains(here) {
+        return Ok(());
+    }
+    let pages: Vec<u64> = range.clone().step_by(page_bytes()).collect();
+    for batch in pages.chunks(BATCH_PAGES) {
+        let mut status = vec![0; batch.len()];
+        // What is absent, busy or finds no room stays as it is.
+        match move_pages(0, batch, &vec![here.0 as i32; batch.len()], &mut status, MoveFlags::Exclusive) {
+            Err(error) if error.kind() == nodewise_sys::ErrorKind::NotPermitted => {
+                return Err(Error::memory("cannot move pages".into(), error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{ErrorKind, Layout, NodeVec};
+    use nodewise_sys::get_mempolicy_at;
+    use proptest::prelude::*;
+
+    /// What a reader outside would see.
+    fn published(section: &Section) -> Vec<Entry> {
+        let words: Vec<u64> =
+            section.file.as_atomics().iter().map(|word| word.load(Ordering::Relaxed)).collect();
+        hints::entries(&words).unwrap()
+    }
+
+    fn about(range: &Range<u64>) -> Vec<(u64, Kind)> {
+        let section = section();
+        let entries = published(section.as_ref().unwrap());
+        let inside = entries.into_iter().filter(|entry| range.contains(&entry.start));
+        inside.map(|entry| (entry.end - entry.start, entry.kind)).collect()
+    }
+
+    #[test]
+    fn without_a_manager_the_library_does_what_it_can() {
+        let here = memory_nodes().unwrap().first().unwrap();
+        let vec = NodeVec::<u64>::new(512 * 8, Layout::On(here)).unwrap();
+        let range = whole_pages(&vec);
+        let policy = || get_mempolicy_at(range.start).unwrap().mode;
+        assert_eq!(policy(), PolicyMode::Preferred);
+        assert_eq!(hint(&vec[..], Hint::WriteShared).unwrap(), HonouredBy::Library);
+        assert_eq!((policy(), is_managed()), (PolicyMode::Interleave, false));
+        assert_eq!(hint(&vec[512..1024], Hint::Private).unwrap(), HonouredBy::Library);
+        assert_eq!(get_mempolicy_at(range.start + page_bytes() as u64).unwrap().mode, PolicyMode::Default);
+        let page = page_bytes() as u64;
+        let mut said = about(&range);
+        said.sort_unstable_by_key(|&(bytes, _)| bytes);
+        let shared = Kind::WriteShared;
+        assert_eq!(said, [(page, shared), (page, Kind::Private), (6 * page, shared)]);
+        forget_hints(&vec[..1024]);
+        assert_eq!(about(&range), [(6 * page, shared)]);
+        drop(vec);
+        assert_eq!(about(&range), []);
+        assert_eq!(hint(&[0_u8; 10], Hint::Private).unwrap(), HonouredBy::Library);
+    }
+
+    #[test]
+    fn with_a_manager_it_only_says_so() {
+        let mut section = Section::new(1).unwrap();
+        assert!(!section.is_managed());
+        let now_ns = clock_ns(Clock::Monotonic).unwrap();
+        let until = &section.file.as_atomics()[hints::MANAGED_UNTIL_NS];
+        until.store(now_ns + 3_600_000_000_000, Ordering::Relaxed);
+        assert!(section.is_managed());
+        section.file.as_atomics()[hints::MANAGED_UNTIL_NS].store(now_ns - 1, Ordering::Relaxed);
+        assert!(!section.is_managed(), "it has gone");
+        for i in 0..hints::ENTRIES_MAX as u64 {
+            let entry = Entry { start: 2 * i, end: 2 * i + 1, kind: Kind::Private, spread: false };
+            section.change(&(entry.start..entry.end), Some(entry)).unwrap();
+        }
+        let more = Entry { start: 9999, end: 10_000, kind: Kind::Private, spread: false };
+        let error = section.change(&(9999..10_000), Some(more)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Hints);
+        assert_eq!(published(&section).len(), hints::ENTRIES_MAX);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn the_last_word_on_each_page_holds(
+            said in proptest::collection::vec((0..60_u64, 0..20_u64, 0..4_u8), 1..30)
+        ) {
+            let mut section = Section::new(1).unwrap();
+            let mut pages = [None; 80];
+            for (start, len, kind) in said {
+                let kind = [None, Some(Kind::Private), Some(Kind::ReadShared), Some(Kind::WriteShared)]
+                    [usize::from(kind)];
+                let range = start..start + len;
+                let entry = kind.map(|kind| Entry { start, end: range.end, kind, spread: false });
+                section.change(&range, entry.filter(|_| len > 0)).unwrap();
+                pages[start as usize..range.end as usize].fill(kind);
+            }
+            let mut got = [None; 80];
+            for entry in published(&section) {
+                for page in &mut got[entry.start as usize..entry.end as usize] {
+                    prop_assert_eq!(page.replace(entry.kind), None, "entries do not overlap");
+                }
+            }
+            prop_assert_eq!(got, pages);
+        }
+    }
+}
