@@ -4,7 +4,8 @@
 use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand};
 use nodewise_runtime::{
-    ErrorKind, Fallback, Layout, NodeArena, NodePool, NodeVec, NodeVecBuilder, ReplicatedVec, current_node,
+    ErrorKind, Fallback, Hint, HonouredBy, Layout, NodeArena, NodePool, NodeVec, NodeVecBuilder,
+    ReplicatedVec, current_node, hint, is_managed,
 };
 use nodewise_sys::{getcpu, page_bytes, query_pages};
 use nodewise_topology::NodeId;
@@ -31,6 +32,11 @@ enum Part {
     },
     /// On which nodes blocks are worked on, and where workers run
     Blocks,
+    /// Waits for a manager, says how two arrays on node 0 are used, and writes one of them from all nodes for so many seconds
+    Hints {
+        /// How long
+        seconds: u64,
+    },
     /// Tasks on all nodes for so many seconds; fails if one runs elsewhere before anybody shrank what the process may use
     Pool {
         /// How long
@@ -45,6 +51,7 @@ fn main() -> anyhow::Result<()> {
         Part::Layouts => layouts(),
         Part::Full { node } => full(NodeId(node)),
         Part::Blocks => blocks(),
+        Part::Hints { seconds } => hints(Duration::from_secs(seconds)),
         Part::Pool { seconds } => pool(Duration::from_secs(seconds)),
     }
 }
@@ -181,6 +188,50 @@ fn blocks() -> anyhow::Result<()> {
             json!({"wanted": wanted, "kernel": by_kernel, "library": by_library, "elements": elements})
         );
     }
+    Ok(())
+}
+
+fn hints(time: Duration) -> anyhow::Result<()> {
+    let began = Instant::now();
+    while !is_managed() {
+        ensure!(began.elapsed() < Duration::from_secs(20), "no manager has come");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let len = PAGES * page_bytes() / 8;
+    let idle = NodeVec::<u64>::new(len, Layout::On(NodeId(0)))?;
+    let used = NodeVec::<u64>::new(len, Layout::On(NodeId(0)))?;
+    ensure!(hint(&used[..], Hint::Private)? == HonouredBy::Manager);
+    ensure!(hint(&idle[..], Hint::WriteShared)? == HonouredBy::Manager);
+    let at_once = idle.placement()?.pages;
+    let pool = NodePool::new()?;
+    let used = Mutex::new(used);
+    let began = Instant::now();
+    while began.elapsed() < time {
+        // Each node in turn writes all of it.
+        for node in pool.nodes() {
+            let used = &used;
+            pool.scope(|scope| {
+                let _ = scope.spawn_on(node, move |_| {
+                    let mut used = used.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    used.iter_mut().for_each(|word| *word += 1);
+                });
+            });
+        }
+    }
+    let used = used.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let range = |vec: &NodeVec<u64>| {
+        let bytes = vec.as_ptr_range();
+        [bytes.start.addr(), bytes.end.addr()]
+    };
+    println!(
+        "{}",
+        json!({
+            "at_once": at_once.into_values().collect::<Vec<_>>(),
+            "idle": idle.placement()?.pages.into_values().collect::<Vec<_>>(),
+            "idle_range": range(&idle),
+            "used_range": range(&used),
+        })
+    );
     Ok(())
 }
 
