@@ -1,9 +1,12 @@
-//! The runtime beside rayon and std in one run.
+//! The runtime beside oneTBB (where it is installed), rayon and std in one run.
 //!
 //! `cargo bench -p nodewise-runtime --bench compare` prints one table, `-- --json` the same as JSON; `-- NAME` only the contests
 //! with that in their names. All contenders of a contest take turns, in changing order, so that what else the machine does hurts them alike; figures are
 //! the median of the turns, and the tenth percentile for machines that are never quiet. Pools have as many workers as each other.
 #![forbid(unsafe_code)]
+
+#[path = "compare/tbb.rs"]
+mod tbb;
 
 use allocator_api2::alloc::{Allocator, Global};
 use allocator_api2::vec::Vec as VecIn;
@@ -15,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
+use tbb::Tbb;
 
 /// How long a contest goes on.
 const CONTEST: Duration = Duration::from_millis(1500);
@@ -106,6 +110,10 @@ fn main() {
     let pool = NodePool::new().expect("this machine has a node");
     let workers = pool.workers();
     let rayon = rayon_pool(workers);
+    let tbb = Tbb::start(workers);
+    if let Err(why) = &tbb {
+        eprintln!("oneTBB is left out: {why}");
+    }
     let mut rows = Vec::new();
     if !json {
         let nodes = pool.nodes().count();
@@ -119,6 +127,9 @@ fn main() {
     for mut contest in contests(&pool, &rayon, workers) {
         if !wanted.is_empty() && !wanted.iter().any(|wanted| contest.name.contains(*wanted)) {
             continue;
+        }
+        if let Ok(tbb) = &tbb {
+            contest.contenders.extend(with_tbb(tbb, contest.name, contest.contenders[0].operations));
         }
         let turns = run(&mut contest);
         let ratios = [ratio(&turns, median), ratio(&turns, undisturbed)];
@@ -147,7 +158,9 @@ fn main() {
     }
     drop((pool, rayon));
     if wanted.is_empty() {
-        for (name, idle) in idle_cpu(workers) {
+        let tbb = tbb.ok().and_then(|tbb| tbb.turn("idle CPU", 1));
+        let tbb = tbb.map(|cpu_ns| ("oneTBB", cpu_ns as f64 / 1e6));
+        for (name, idle) in idle_cpu(workers).into_iter().chain(tbb) {
             if json {
                 rows.push(
                     serde_json::json!({ "contest": "idle CPU", "contender": name, "cpu_per_mille": idle }),
@@ -200,6 +213,13 @@ fn rounds_a_microsecond() -> u64 {
     };
     let ns = (0..20).map(|_| took()).min().unwrap_or(1);
     (ROUNDS * 1000 / ns).max(1)
+}
+
+/// oneTBB in a contest, if it takes part.
+fn with_tbb<'a>(tbb: &'a Tbb, contest: &'static str, operations: u64) -> Option<Contender<'a>> {
+    let turn = move || tbb.turn(contest, operations);
+    turn()?;
+    Some(timed("oneTBB", operations, move || turn().unwrap_or(u64::MAX)))
 }
 
 /// Ours first, in each.
