@@ -61,14 +61,16 @@ enum {
     NODEWISE_DEVICE = 8,
     /* Elements that are not within the array. */
     NODEWISE_RANGE = 9,
+    /* More ranges with hints than there is room for. */
+    NODEWISE_HINTS = 10,
     /* What was asked for cannot be had while others go on. */
-    NODEWISE_BUSY = 10,
+    NODEWISE_BUSY = 11,
     /* A callback returned another number than 0. */
-    NODEWISE_CALLBACK_FAILED = 11,
+    NODEWISE_CALLBACK_FAILED = 12,
     /* A bug, in the library or in its use. */
-    NODEWISE_PANIC = 12,
+    NODEWISE_PANIC = 13,
     /* Something that this version of the header has no name for. */
-    NODEWISE_OTHER = 13
+    NODEWISE_OTHER = 14
 };
 
 /* What went wrong when a function last failed on this thread; "" before. Never NULL; valid until the next failure on this thread
@@ -476,6 +478,38 @@ nodewise_result nodewise_arena_reserved_bytes(const nodewise_arena *arena, size_
 /* Asks the kernel where the arena's pages are now, used or free, as nodewise_array_placement() does. Who needs new memory waits meanwhile. */
 nodewise_result nodewise_arena_placement(const nodewise_arena *arena, nodewise_placement *out_placement,
                                          nodewise_node_pages *pages, size_t capacity, size_t *out_count);
+
+/* Saying how memory is used, to a nodewise that manages this process or, where there is none, to the library itself */
+
+enum {
+    /* By one thread or node: it shall be local there. The library moves the pages that are there to the calling thread's node. */
+    NODEWISE_HINT_PRIVATE = 0,
+    /* Read by many, hardly ever written. The library interleaves it. */
+    NODEWISE_HINT_READ_SHARED = 1,
+    /* Written by many: it is interleaved. */
+    NODEWISE_HINT_WRITE_SHARED = 2
+};
+
+enum {
+    /* A nodewise that manages this process, from its next round on. */
+    NODEWISE_HONOURED_BY_MANAGER = 0,
+    /* This library has done what it can. */
+    NODEWISE_HONOURED_BY_LIBRARY = 1
+};
+
+/* Says how the pages that lie wholly in this memory are used, in place of what was said of them before; a policy that they had gives way. Others may
+ * use the memory meanwhile. What is allocated there later is concerned as well, so take hints back before memory is freed; those of arrays and
+ * arenas are forgotten with them. *out_honoured_by gets NODEWISE_HONOURED_BY_...; out_honoured_by may be NULL.
+ * NODEWISE_HINTS: 1022 ranges have hints already. NODEWISE_MEMORY: a container's filter refuses a call. NODEWISE_MACHINE: /sys or /proc cannot
+ * be read. */
+nodewise_result nodewise_hint(const void *memory, size_t bytes, int hint, int *out_honoured_by);
+
+/* Takes back what was said of the pages that lie wholly in this memory. They stay where they are, and their policy stays. */
+nodewise_result nodewise_forget_hints(const void *memory, size_t bytes);
+
+/* Whether a manager honours this process's hints now. The first call tells managers of this process: a program that wants to leave the work to
+ * one asks early, and again after the manager's interval, 1 s by default. */
+nodewise_result nodewise_is_managed(bool *out_managed);
 
 /* Elements of which every node that this process may have memory on has a copy: for data that all read and few write. */
 typedef struct nodewise_replicated_array nodewise_replicated_array;

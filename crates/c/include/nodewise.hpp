@@ -857,6 +857,30 @@ private:
 };
 #endif
 
+// How memory is used
+enum class hint : int {
+    private_ = NODEWISE_HINT_PRIVATE,
+    read_shared = NODEWISE_HINT_READ_SHARED,
+    write_shared = NODEWISE_HINT_WRITE_SHARED,
+};
+
+// Says how the pages that lie wholly in this memory are used; whether a manager honours it, from its next round on, or the library has.
+inline bool say(const void *memory, std::size_t bytes, hint hint)
+{
+    int honoured_by = NODEWISE_HONOURED_BY_LIBRARY;
+    detail::check(nodewise_hint(memory, bytes, static_cast<int>(hint), &honoured_by));
+    return honoured_by == NODEWISE_HONOURED_BY_MANAGER;
+}
+
+inline void forget_hints(const void *memory, std::size_t bytes) { detail::check(nodewise_forget_hints(memory, bytes)); }
+
+inline bool is_managed()
+{
+    bool managed = false;
+    detail::check(nodewise_is_managed(&managed));
+    return managed;
+}
+
 // Elements of which every node has a copy
 template <class T>
 class replicated_vector {

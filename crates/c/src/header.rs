@@ -2,7 +2,8 @@
 //! rustc knows them. C refuses two declarations of one name that differ.
 
 use crate::{
-    allowance, arena, array, counter, location, pool, reduce, replicated, replicated_array, result, scope,
+    allowance, arena, array, counter, hint, location, pool, reduce, replicated, replicated_array, result,
+    scope,
 };
 use nodewise_runtime::{
     Allowance, NodeArena, NodeCounter, NodePool, NodePoolBuilder, Replicated, ReplicatedVec, Task,
@@ -146,6 +147,7 @@ fn functions() -> Vec<(String, String)> {
         arena: nodewise_arena_new(_, _, _), nodewise_arena_free(_), nodewise_arena_allocate(_, _, _, _),
             nodewise_arena_deallocate(_, _, _, _), nodewise_arena_reserved_bytes(_, _),
             nodewise_arena_placement(_, _, _, _, _);
+        hint: nodewise_hint(_, _, _, _), nodewise_forget_hints(_, _), nodewise_is_managed(_);
         replicated_array: nodewise_replicated_array_new(_, _, _, _), nodewise_replicated_array_free(_),
             nodewise_replicated_array_local(_, _), nodewise_replicated_array_near(_, _, _),
             nodewise_replicated_array_nodes(_, _, _, _), nodewise_replicated_array_update(_, _, _, _);
@@ -209,6 +211,7 @@ fn constants() -> Vec<String> {
         ("NODE_FULL", Code::NodeFull),
         ("DEVICE", Code::Device),
         ("RANGE", Code::Range),
+        ("HINTS", Code::Hints),
         ("BUSY", Code::Busy),
         ("CALLBACK_FAILED", Code::CallbackFailed),
         ("PANIC", Code::Panic),
@@ -221,6 +224,11 @@ fn constants() -> Vec<String> {
         ("LAYOUT_INTERLEAVED", array::LAYOUT_INTERLEAVED.into()),
         ("LAYOUT_WEIGHTED", array::LAYOUT_WEIGHTED.into()),
         ("LAYOUT_BLOCKED", array::LAYOUT_BLOCKED.into()),
+        ("HINT_PRIVATE", hint::PRIVATE.into()),
+        ("HINT_READ_SHARED", hint::READ_SHARED.into()),
+        ("HINT_WRITE_SHARED", hint::WRITE_SHARED.into()),
+        ("HONOURED_BY_MANAGER", hint::BY_MANAGER.into()),
+        ("HONOURED_BY_LIBRARY", hint::BY_LIBRARY.into()),
         ("HUGE_PAGES", array::HUGE_PAGES.into()),
         ("BASE_PAGES", array::BASE_PAGES.into()),
         ("ANYWHERE", array::ANYWHERE.into()),

@@ -22,6 +22,7 @@ mod callback;
 mod counter;
 #[cfg(test)]
 mod header;
+mod hint;
 mod location;
 mod pool;
 mod reduce;

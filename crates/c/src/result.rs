@@ -21,10 +21,11 @@ pub enum Code {
     NodeFull = 7,
     Device = 8,
     Range = 9,
-    Busy = 10,
-    CallbackFailed = 11,
-    Panic = 12,
-    Other = 13,
+    Hints = 10,
+    Busy = 11,
+    CallbackFailed = 12,
+    Panic = 13,
+    Other = 14,
 }
 
 #[derive(Debug)]
@@ -65,6 +66,7 @@ impl From<Error> for Failure {
             ErrorKind::NodeFull => Code::NodeFull,
             ErrorKind::Device => Code::Device,
             ErrorKind::Range => Code::Range,
+            ErrorKind::Hints => Code::Hints,
             _ => Code::Other,
         };
         let mut message = error.to_string();

@@ -302,6 +302,18 @@ static void arrays(nodewise_pool *pool)
     CHECK(nodewise_array_new(&on, 0, 8, NODEWISE_HUGE_PAGES | NODEWISE_ANYWHERE, pool, &array) == NODEWISE_OK);
     nodewise_array_free(array);
 
+    int honoured_by;
+    bool managed;
+    CHECK(nodewise_is_managed(&managed) == NODEWISE_OK);
+    CHECK(nodewise_array_new(&on, 1 << 16, 1, 0, pool, &array) == NODEWISE_OK);
+    CHECK(nodewise_array_data(array, &data) == NODEWISE_OK);
+    says(nodewise_hint(data, 1 << 16, 3, NULL), NODEWISE_INVALID_ARGUMENT, "hint is 3");
+    says(nodewise_hint(NULL, 1, NODEWISE_HINT_PRIVATE, NULL), NODEWISE_INVALID_ARGUMENT, "memory is NULL");
+    CHECK(nodewise_hint(data, 1 << 16, NODEWISE_HINT_WRITE_SHARED, &honoured_by) == NODEWISE_OK);
+    CHECK(managed || honoured_by == NODEWISE_HONOURED_BY_LIBRARY);
+    CHECK(nodewise_forget_hints(data, 1 << 16) == NODEWISE_OK);
+    nodewise_array_free(array);
+
     nodewise_arena *arena;
     void *small, *large;
     size_t before, after;

@@ -258,6 +258,9 @@ void memory_is_where_it_should_be(const nodewise::pool &pool, int turns)
     });
     CHECK(thrown<nodewise::error>([&] { numbers.lay_out(0, 100'001, nodewise::layout::blocked()); }).code() ==
           NODEWISE_RANGE);
+    CHECK(nodewise::say(numbers.data(), 100'000 * sizeof(std::uint32_t), nodewise::hint::read_shared) ==
+          nodewise::is_managed());
+    nodewise::forget_hints(numbers.data(), 100'000 * sizeof(std::uint32_t));
     auto moved = std::move(numbers);
     CHECK(moved[99'999] == 99'999);
 
