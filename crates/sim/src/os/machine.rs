@@ -14,7 +14,6 @@ use super::memory::{Memory, PAGE_BYTES, PAGE_SHIFT, State};
 use super::oracle::{Plan, Record};
 use super::policy::Policy;
 use super::sampler::Sampler;
-use super::task_placement::Step;
 use crate::Area;
 
 /// A process's part of the address space.
@@ -295,74 +294,6 @@ impl SimMachine {
         }
     }
 
-    fn hint_fault(&mut self, thread: usize, page: usize) -> usize {
-        let home = self.serve_hint_fault(thread, page);
-        let pages = self.memory.together(page).len();
-        if let Some(placement) = self.balancing.as_mut().and_then(|balancing| balancing.placement.as_mut()) {
-            placement.note(thread, home, pages);
-        }
-        home
-    }
-
-    fn serve_hint_fault(&mut self, thread: usize, page: usize) -> usize {
-        self.charge(thread, self.costs.hint_fault_ns);
-        self.done.hint_faults += 1;
-        let node = self.threads[thread].1;
-        let home = self.memory.home(page).unwrap_or(node);
-        self.memory.unmark(page);
-        let touched = page;
-        let huge = self.memory.is_huge(page);
-        let page = self.memory.together(page).start;
-        let Some(balancing) = &mut self.balancing else { return home };
-        if huge && balancing.split && balancing.shared(page, node) {
-            let parts = self.memory.together(page);
-            self.memory.split(page);
-            self.done.split += 1;
-            for part in parts {
-                balancing.forget(part);
-                self.memory.mark(part);
-            }
-            self.memory.unmark(touched);
-            self.charge(thread, self.costs.split_ns);
-            self.shoot_down(thread);
-            // The part that was touched comes at once; the others when they are.
-            let moved = home != node && self.move_pages(thread, &[(touched, node)]) > 0;
-            return if moved { node } else { home };
-        }
-        if !balancing.wants(page, thread, node, home) || !self.memory.nodes().contains(&node) {
-            return home;
-        }
-        let moved = self.move_pages(thread, &[(page, node)]) > 0;
-        if let Some(balancing) = &mut self.balancing {
-            balancing.migration_ended(moved);
-        }
-        if moved { node } else { home }
-    }
-
-    /// A hint fault of [`AutoNuma27`], which is one for each page of a range, in the time of who came first.
-    fn range_fault(&mut self, thread: usize, page: usize) -> usize {
-        self.charge(thread, self.costs.hint_fault_ns);
-        self.done.hint_faults += 1;
-        let (core, node) = self.threads[thread];
-        let Some(mut autonuma) = self.autonuma27.take() else { return node };
-        for part in autonuma.range_of(page, &self.memory) {
-            let Some(home) = self.memory.home(part) else { continue };
-            self.memory.unmark(part);
-            let wants = autonuma.wants(part, node, home, self.hardware.clock(core));
-            if wants && self.memory.nodes().contains(&node) {
-                // It moves no huge pages: `sync_isolate_migratepages` splits them first.
-                if self.memory.is_huge(part) {
-                    self.memory.split(part);
-                    self.done.split += 1;
-                    self.charge(thread, self.costs.split_ns);
-                }
-                self.move_pages(thread, &[(part, node)]);
-            }
-        }
-        self.autonuma27 = Some(autonuma);
-        self.memory.home(page).unwrap_or(node)
-    }
-
     /// Every other copy goes: the writer needs the only one.
     fn collapse(&mut self, thread: usize, page: usize) {
         self.memory.collapse(page);
@@ -439,37 +370,6 @@ impl SimMachine {
         if marked > 0 {
             self.shoot_down(thread);
         }
-    }
-
-    /// Balancing moves threads, of those that run.
-    pub(crate) fn place_threads(&mut self, running: &[usize]) {
-        for &thread in running {
-            let Some(balancing) = &mut self.balancing else { return };
-            let cpu_faults = balancing.cpu_faults().to_vec();
-            let Some(placement) = &mut balancing.placement else { return };
-            match placement.step(thread, &self.threads, running, &cpu_faults) {
-                None => {}
-                Some(Step::To(core)) => self.run_on(thread, core),
-                Some(Step::Swap(other)) => {
-                    let (here, there) = (self.threads[thread].0, self.threads[other].0);
-                    self.run_on(thread, there);
-                    self.run_on(other, here);
-                }
-            }
-        }
-    }
-
-    /// A thread goes on on another core, once both have come to a stop.
-    fn run_on(&mut self, thread: usize, core: usize) {
-        let from = self.threads[thread].0;
-        self.hardware.drain(from);
-        self.hardware.drain(core);
-        let began_ps = self.hardware.clock(from);
-        self.hardware.set_clock(core, began_ps);
-        self.threads[thread] = (core, self.node_of_core[core]);
-        self.kernel_ps[thread] += self.hardware.clock(core) - began_ps;
-        self.charge(thread, self.costs.move_thread_ns);
-        self.done.threads_moved += 1;
     }
 
     /// A thread in whose time the kernel works on behalf of nobody in particular: each in turn.

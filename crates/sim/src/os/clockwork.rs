@@ -1,0 +1,94 @@
+//! What happens by the clock, under policies that act while the program runs.
+
+use std::collections::BTreeSet;
+
+use nodewise_engine::{Engine, Machine, SamplingRate};
+
+use super::autonuma27::AutoNuma27;
+use super::balancing::Balancing;
+use super::machine::SimMachine;
+use super::pinning::Pinning;
+use super::policy::Policy;
+use super::simulation::Settings;
+use super::task_placement::TaskPlacement;
+
+/// When something is due, and what.
+pub(super) struct Clockwork {
+    pub(super) next_ps: u64,
+    engine: Option<Engine>,
+    engine_ps: u64,
+    interval_ps: u64,
+}
+
+/// Between two decisions of the engine, as in Carrefour.
+const INTERVAL_MS: f64 = 1000.0;
+/// Pages that are moved in an interval, at most: Carrefour's module knows no more of them (`carrefour-module`, its table of pages).
+const MOST_PAGES: f64 = 30_000.0;
+/// DRAM accesses of a thread for each sample, when eager: in Carrefour's 65 528 cycles there are some 230 (Streamcluster and PCA in the
+/// article's table, 2.5 to 4.9 misses in 1000 cycles), and two of five operations that its sampling tags touch memory (estimate).
+const ACCURATE_EVERY: f64 = 600.0;
+
+impl Clockwork {
+    pub(super) fn new(machine: &mut SimMachine, settings: &Settings, policy: &Policy) -> Clockwork {
+        let interval_ps = ((INTERVAL_MS * settings.period_scale * 1e9) as u64).max(1_000_000);
+        let mut clockwork =
+            Clockwork { next_ps: u64::MAX, engine: None, engine_ps: interval_ps, interval_ps };
+        match policy {
+            Policy::Carrefour => {
+                machine.replication = true;
+                machine.sampled = settings.sampled_pages_only.then(BTreeSet::new);
+                machine.movable = [(MOST_PAGES * settings.size_scale).max(1.0) as u64; 2].into();
+                machine.sampler.cost_ps = (settings.costs.sample_ns as f64 * 1000.0 * machine.once) as u64;
+                machine.sampler.accurate_every = (ACCURATE_EVERY * machine.once).max(1.0) as u32;
+                let Ok(()) = machine.set_sampling(SamplingRate::Accurate);
+                clockwork.engine = Some(settings.engine(&machine.topology));
+                clockwork.next_ps = interval_ps;
+            }
+            Policy::AutoNuma { split } => {
+                let (nodes, pages) = (machine.topology.node_count(), machine.memory.pages());
+                let mut balancing =
+                    Balancing::new(*split, pages, nodes, settings.period_scale, settings.size_scale);
+                if settings.pinning == Pinning::None {
+                    let placement =
+                        TaskPlacement::new(machine.threads.len(), nodes, machine.node_of_core.clone());
+                    balancing.placement = Some(placement);
+                }
+                clockwork.next_ps = balancing.next_scan_ps;
+                machine.balancing = Some(balancing);
+            }
+            Policy::AutoNuma27 => {
+                let nodes = machine.topology.node_count();
+                let (periods, sizes) = (settings.period_scale, settings.size_scale);
+                let autonuma = AutoNuma27::new(&machine.memory, nodes, periods, sizes);
+                clockwork.next_ps = autonuma.next_scan_ps;
+                machine.autonuma27 = Some(autonuma);
+            }
+            _ => {}
+        }
+        clockwork
+    }
+
+    /// Something is due, and `thread` is the one that is most behind.
+    pub(super) fn tick(&mut self, machine: &mut SimMachine, thread: usize, running: &[usize]) {
+        let now_ps = machine.hardware.clock(machine.threads[thread].0);
+        if let Some(engine) = &mut self.engine {
+            let Ok(_round) = engine.step(machine);
+            self.engine_ps = self.engine_ps.max(now_ps) + self.interval_ps;
+            self.next_ps = self.engine_ps;
+        }
+        if let Some(mut balancing) = machine.balancing.take() {
+            let marked = balancing.scan(&mut machine.memory, now_ps);
+            self.next_ps = balancing.next_scan_ps;
+            machine.balancing = Some(balancing);
+            machine.scanned(thread, marked);
+            machine.place_threads(running);
+        }
+        if let Some(autonuma) = &mut machine.autonuma27 {
+            let marked = autonuma.scan(&mut machine.memory, now_ps);
+            self.next_ps = autonuma.next_scan_ps;
+            // The daemon runs on any CPU.
+            let thread = machine.next_thread();
+            machine.scanned(thread, marked);
+        }
+    }
+}
