@@ -10,13 +10,15 @@ mod tbb;
 
 use allocator_api2::alloc::{Allocator, Global};
 use allocator_api2::vec::Vec as VecIn;
-use nodewise_runtime::{NodeArena, NodeCounter, NodePool, TaskCounter, current_node};
+use nodewise_runtime::{
+    NodeArena, NodeCounter, NodePool, NodeReplicated, Operate, Replicated, TaskCounter, current_node,
+};
 use nodewise_sys::{Clock, clock_ns, getcpu, sched_getcpu};
 use rayon::prelude::*;
 use std::hint::black_box;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 use tbb::Tbb;
 
@@ -226,6 +228,7 @@ fn with_tbb<'a>(tbb: &'a Tbb, contest: &'static str, operations: u64) -> Option<
 fn contests<'a>(pool: &'a NodePool, rayon: &'a rayon::ThreadPool, workers: usize) -> Vec<Contest<'a>> {
     let mut contests = small_things();
     contests.extend(allocation());
+    contests.extend(replication());
     contests.extend(tasks(pool, rayon));
     contests.extend(loops(pool, rayon, workers));
     contests.extend(nesting(pool, rayon));
@@ -285,6 +288,77 @@ fn small_things<'a>() -> Vec<Contest<'a>> {
             ],
         },
     ]
+}
+
+#[derive(Clone)]
+struct Table(Vec<u64>);
+
+impl Operate for Table {
+    type Operation = (usize, u64);
+    type Response = u64;
+
+    fn operate(&mut self, &(place, number): &(usize, u64)) -> u64 {
+        std::mem::replace(&mut self.0[place], number)
+    }
+}
+
+/// A table that all read and few write.
+fn replication<'a>() -> Vec<Contest<'a>> {
+    const N: u64 = 50_000;
+    const WRITES: u64 = 5000;
+    const PLACES: usize = 1000;
+    let mut contests = Vec::new();
+    let table = || Table(vec![1; PLACES]);
+    let place = |i: u64| i as usize % PLACES;
+    for (name, two) in [("read, one thread", false), ("read, two threads", true)] {
+        let sides = Replicated::new(table()).expect("there is a node");
+        let logged = NodeReplicated::new(table()).expect("there is a node");
+        let locked = RwLock::new(table());
+        let both = move |body: &(dyn Fn() + Sync)| if two { on_two_threads(body) } else { body() };
+        contests.push(Contest {
+            name,
+            operation: "read of each thread",
+            contenders: vec![
+                plain("Replicated", N, move || {
+                    both(&|| (0..N).for_each(|i| use_up(sides.read().0[place(i)])));
+                }),
+                plain("NodeReplicated", N, move || {
+                    both(&|| (0..N).for_each(|i| use_up(logged.read().0[place(i)])));
+                }),
+                plain("RwLock", N, move || {
+                    both(&|| (0..N).for_each(|i| use_up(locked.read().map_or(0, |table| table.0[place(i)]))));
+                }),
+            ],
+        });
+    }
+    for (name, two) in [("update, one thread", false), ("update, two threads", true)] {
+        let sides = Replicated::new(table()).expect("there is a node");
+        let logged = NodeReplicated::new(table()).expect("there is a node");
+        let locked = RwLock::new(table());
+        let both = move |body: &(dyn Fn() + Sync)| if two { on_two_threads(body) } else { body() };
+        contests.push(Contest {
+            name,
+            operation: "update of each thread",
+            contenders: vec![
+                plain("Replicated", WRITES, move || {
+                    both(&|| {
+                        (0..WRITES).for_each(|i| use_up(sides.update(|table| table.operate(&(place(i), i)))));
+                    });
+                }),
+                plain("NodeReplicated", WRITES, move || {
+                    both(&|| (0..WRITES).for_each(|i| use_up(logged.update((place(i), i)))));
+                }),
+                plain("RwLock", WRITES, move || {
+                    both(&|| {
+                        (0..WRITES).for_each(|i| {
+                            use_up(locked.write().map_or(0, |mut table| table.operate(&(place(i), i))));
+                        });
+                    });
+                }),
+            ],
+        });
+    }
+    contests
 }
 
 /// An arena beside the C library's malloc.

@@ -7,7 +7,8 @@
 //! - [`NodePool`]: tasks, scopes and loops, on the node where they belong first.
 //! - [`NodeVec`] and [`ReplicatedVec`]: arrays whose pages lie as a [`Layout`] says; [`NodeArena`]: an allocator with such memory.
 //! - [`hint`]: how memory is used, for the manager or, without one, for the library itself.
-//! - [`Replicated`]: a value that all read and few write, with copies on each node.
+//! - [`Replicated`] and [`NodeReplicated`]: a value that all read and few write, with copies on each node; the second keeps them alike by
+//!   a log of operations.
 //! - [`nodes_near`] and [`bind_thread`]: threads, pools and memory near a device.
 //!
 //! The ideas are those of Fedor Pikus's talk 'Nearly Unfathomable Morass of Arcana': state for each node instead of
@@ -25,6 +26,7 @@ mod location;
 mod memory;
 mod nearest;
 mod node_counter;
+mod node_replicated;
 mod parallel;
 mod pool;
 mod replicated;
@@ -45,6 +47,7 @@ pub use memory::{
     Block, Fallback, Layout, NodeArena, NodeArenaBuilder, NodeVec, NodeVecBuilder, Placement, ReplicatedVec,
 };
 pub use node_counter::NodeCounter;
+pub use node_replicated::{NodeReplicated, NodeReplicatedGuard, Operate};
 pub use pool::{NodePool, NodePoolBuilder, NodeStatistics};
 pub use replicated::{ReadGuard, Replicated};
 pub use task_counter::TaskCounter;

@@ -1,12 +1,17 @@
 //! Atomics, mutexes and futexes: the real ones, or those of loom, which tries every order that the memory model allows.
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
+pub(crate) use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic};
+#[cfg(not(loom))]
+pub(crate) use std::thread::yield_now;
 
 #[cfg(loom)]
-pub(crate) use loom::sync::{Mutex, MutexGuard, atomic};
+pub(crate) use loom::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic};
+#[cfg(loom)]
+pub(crate) use loom::thread::yield_now;
 
 use atomic::{AtomicU32, Ordering};
+use std::sync::TryLockError;
 use std::time::Duration;
 
 #[cfg(loom)]
@@ -50,6 +55,25 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
             Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => std::thread::yield_now(),
         }
+    }
+}
+
+/// Locks to read, like [`lock`].
+pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Locks to write, like [`lock`].
+pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Locks to write if nobody has it.
+pub(crate) fn try_write<T>(lock: &RwLock<T>) -> Option<RwLockWriteGuard<'_, T>> {
+    match lock.try_write() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }
 

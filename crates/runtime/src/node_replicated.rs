@@ -1,0 +1,422 @@
+//! One value, a copy on each node, kept alike by a log of operations.
+//!
+//! Node replication (Calciu, Sen, Balakrishnan, Aguilera, 'Black-box concurrent data structures for NUMA architectures', ASPLOS 2017), in
+//! few locks: a writer leaves its operation with its node; who gets the node's copy to write appends all that were left there to the log
+//! (flat combining), and applies to the copy what the log holds beyond it. A reader waits until its node's copy has come as far as the
+//! log was when it began, and brings it there itself if nobody does. So an operation takes effect where it is appended: whoever reads after
+//! somebody saw it sees it too.
+//!
+//! The log is bounded. Who finds it full brings the copies of other nodes forward whose lock is free. It waits for no lock but its own copy's
+//! and the log's, in this order, and has brought its own copy forward by then, so two never wait for each other.
+
+use crate::error::{Error, Result};
+use crate::location::current_node;
+use crate::memory::{memory_nodes, prefer};
+use crate::nearest::Nearest;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, lock, read, try_write, write, yield_now};
+use crossbeam_utils::CachePadded;
+use nodewise_topology::NodeId;
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// A value that changes by operations which have the same effect on each copy.
+pub trait Operate: Clone + Send + Sync {
+    /// What is done to it. Kept in the log until it has been done to each copy.
+    type Operation: Clone + Send;
+    /// What comes of it.
+    type Response: Send;
+
+    /// Does it: the same to equal values, whatever the thread and the time. A panic would leave the copies different, and ends the process.
+    fn operate(&mut self, operation: &Self::Operation) -> Self::Response;
+}
+
+/// A value with a copy on each node that this process may have memory on, changed by operations that go through a log.
+///
+/// Beside [`crate::Replicated`]: it has one copy a node instead of two, and an update is done once a node instead of twice and by a thread of
+/// that node, when it is needed there; updates of several threads of a node are done together. But readers wait for updates of their
+/// node's copy. Reads and updates are linearizable.
+///
+/// ```
+/// use nodewise_runtime::{NodeReplicated, Operate};
+///
+/// #[derive(Clone)]
+/// struct Stack(Vec<u64>);
+///
+/// impl Operate for Stack {
+///     type Operation = u64;
+///     type Response = usize;
+///     fn operate(&mut self, pushed: &u64) -> usize {
+///         self.0.push(*pushed);
+///         self.0.len()
+///     }
+/// }
+///
+/// let stack = NodeReplicated::new(Stack(vec![]))?;
+/// assert_eq!(stack.update(7), 1);
+/// assert_eq!(stack.read().0, [7]);
+/// # Ok::<(), nodewise_runtime::Error>(())
+/// ```
+pub struct NodeReplicated<T: Operate> {
+    /// How many operations were ever appended.
+    tail: CachePadded<AtomicUsize>,
+    log: CachePadded<Mutex<Log<T::Operation>>>,
+    copies: Box<[Box<Copy<T>>]>,
+    nearest: Option<Nearest>,
+}
+
+struct Log<O> {
+    operations: VecDeque<O>,
+    /// How many were taken off its front.
+    first: usize,
+    capacity: usize,
+}
+
+struct Copy<T: Operate> {
+    value: CachePadded<RwLock<Value<T>>>,
+    /// As in the value, for who trims the log.
+    applied: CachePadded<AtomicUsize>,
+    /// What the node's writers have left.
+    left: CachePadded<Mutex<VecDeque<Left<T>>>>,
+}
+
+struct Value<T> {
+    value: T,
+    /// How many operations were applied.
+    applied: usize,
+}
+
+struct Left<T: Operate> {
+    operation: T::Operation,
+    response: Arc<Mutex<Option<T::Response>>>,
+}
+
+/// The value, as it is until the guard is dropped.
+pub struct NodeReplicatedGuard<'a, T> {
+    copy: RwLockReadGuard<'a, Value<T>>,
+}
+
+/// Operations in the log.
+const CAPACITY: usize = 1024;
+
+impl<T: Operate> NodeReplicated<T> {
+    /// Copies `value` to each node; what `T` allocates for a copy comes from there as far as the allocator asks the system for it.
+    ///
+    /// # Errors
+    /// As [`crate::Replicated::new`].
+    #[expect(clippy::needless_pass_by_value, reason = "from here on the copies are the value")]
+    pub fn new(value: T) -> Result<Self> {
+        let nodes: Vec<NodeId> = memory_nodes()?.iter().collect();
+        let nearest = Nearest::among(&nodes)?;
+        let copies = nodes.iter().map(|&node| prefer(node, || Box::new(Copy::of(value.clone()))));
+        let copies = copies.collect::<nodewise_sys::Result<Box<[_]>>>();
+        let copies =
+            copies.map_err(|error| Error::memory("cannot prefer a node's memory".to_owned(), error))?;
+        Ok(Self::with_copies(copies, CAPACITY, Some(nearest)))
+    }
+
+    fn with_copies(copies: Box<[Box<Copy<T>>]>, capacity: usize, nearest: Option<Nearest>) -> Self {
+        let log = Log { operations: VecDeque::with_capacity(capacity), first: 0, capacity };
+        let tail = CachePadded::new(AtomicUsize::new(0));
+        Self { tail, log: CachePadded::new(Mutex::new(log)), copies, nearest }
+    }
+
+    /// The value; the copy nearest to the calling thread, after all updates that have returned. Updates of the node's copy wait until the
+    /// guard is dropped, so a thread that holds one must neither update nor read again.
+    pub fn read(&self) -> NodeReplicatedGuard<'_, T> {
+        self.read_copy(self.nearest_copy())
+    }
+
+    /// Does an operation to every copy: to the nearest before it returns, to the others when they are read, or the log is full. Waits for
+    /// readers and writers of the nearest copy; when the log is full, for readers of a copy that holds it up.
+    pub fn update(&self, operation: T::Operation) -> T::Response {
+        self.update_copy(self.nearest_copy(), operation)
+    }
+
+    fn nearest_copy(&self) -> usize {
+        self.nearest.as_ref().map_or(0, |nearest| nearest.to(current_node()))
+    }
+
+    fn read_copy(&self, place: usize) -> NodeReplicatedGuard<'_, T> {
+        let copy = &self.copies[place];
+        let tail = self.tail.load(Ordering::Acquire);
+        loop {
+            let guard = NodeReplicatedGuard { copy: read(&copy.value) };
+            if guard.copy.applied >= tail {
+                return guard;
+            }
+            drop(guard);
+            self.bring_forward(copy, &mut write(&copy.value));
+        }
+    }
+
+    fn update_copy(&self, place: usize, operation: T::Operation) -> T::Response {
+        let copy = &self.copies[place];
+        let response = Arc::new(Mutex::new(None));
+        lock(&copy.left).push_back(Left { operation, response: response.clone() });
+        let mut value = write(&copy.value);
+        // Whoever had the copy before may have done it.
+        let done = lock(&response).take();
+        let done = done.or_else(|| {
+            self.do_what_was_left(place, &mut value);
+            lock(&response).take()
+        });
+        done.expect("who has the copy does all that was left")
+    }
+
+    /// Appends all that was left with a copy to the log, and brings the copy to its end.
+    fn do_what_was_left(&self, place: usize, value: &mut Value<T>) {
+        let copy = &self.copies[place];
+        let mut left = std::mem::take(&mut *lock(&copy.left));
+        while !left.is_empty() {
+            let mut log = lock(&self.log);
+            log.trim(&self.copies);
+            let room = log.capacity - log.operations.len();
+            let appended: Vec<Left<T>> = left.drain(..room.min(left.len())).collect();
+            let begin = log.end();
+            log.operations.extend(appended.iter().map(|left| left.operation.clone()));
+            self.tail.store(log.end(), Ordering::Release);
+            let news = log.since(value.applied);
+            drop(log);
+            let others = begin - value.applied;
+            let responses = value.apply(&news).skip(others);
+            for (response, left) in responses.zip(appended) {
+                *lock(&left.response) = Some(response);
+            }
+            copy.applied.store(value.applied, Ordering::Release);
+            if room == 0 {
+                self.bring_others_forward(place);
+            }
+        }
+    }
+
+    /// Brings a copy to the end of the log.
+    fn bring_forward(&self, copy: &Copy<T>, value: &mut Value<T>) {
+        let news = lock(&self.log).since(value.applied);
+        value.apply(&news).for_each(drop);
+        copy.applied.store(value.applied, Ordering::Release);
+    }
+
+    /// The log is full, and not for want of this copy.
+    fn bring_others_forward(&self, place: usize) {
+        for (_, copy) in self.copies.iter().enumerate().filter(|(other, _)| *other != place) {
+            if let Some(mut value) = try_write(&copy.value) {
+                self.bring_forward(copy, &mut value);
+            }
+        }
+        yield_now();
+    }
+}
+
+impl<O: Clone> Log<O> {
+    fn end(&self) -> usize {
+        self.first + self.operations.len()
+    }
+
+    fn since(&self, applied: usize) -> Vec<O> {
+        self.operations.range(applied - self.first..).cloned().collect()
+    }
+
+    /// Forgets what all copies have.
+    fn trim<T: Operate<Operation = O>>(&mut self, copies: &[Box<Copy<T>>]) {
+        let applied = copies.iter().map(|copy| copy.applied.load(Ordering::Acquire)).min();
+        let done = applied.map_or(0, |applied| applied - self.first);
+        self.operations.drain(..done);
+        self.first += done;
+    }
+}
+
+impl<T: Operate> Copy<T> {
+    fn of(value: T) -> Self {
+        Self {
+            value: CachePadded::new(RwLock::new(Value { value, applied: 0 })),
+            applied: CachePadded::new(AtomicUsize::new(0)),
+            left: CachePadded::new(Mutex::new(VecDeque::new())),
+        }
+    }
+}
+
+impl<T: Operate> Value<T> {
+    fn apply<'a>(&'a mut self, operations: &'a [T::Operation]) -> impl Iterator<Item = T::Response> + 'a {
+        operations.iter().map(|operation| {
+            let abort = AbortOnDrop;
+            let response = self.value.operate(operation);
+            std::mem::forget(abort);
+            self.applied += 1;
+            response
+        })
+    }
+}
+
+/// A panic in an operation ends the process.
+struct AbortOnDrop;
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
+impl<T> Deref for NodeReplicatedGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.copy.value
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for NodeReplicatedGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<T: Operate> fmt::Debug for NodeReplicated<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeReplicated").field("copies", &self.copies.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+#[derive(Clone, Debug, Default)]
+struct Sum([usize; 2]);
+
+#[cfg(test)]
+impl Operate for Sum {
+    type Operation = usize;
+    type Response = usize;
+
+    fn operate(&mut self, added: &usize) -> usize {
+        self.0 = self.0.map(|half| half + added);
+        self.0[0]
+    }
+}
+
+#[cfg(test)]
+fn on_nodes(nodes: usize, capacity: usize) -> NodeReplicated<Sum> {
+    let copies = (0..nodes).map(|_| Box::new(Copy::of(Sum::default()))).collect();
+    NodeReplicated::with_copies(copies, capacity, None)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_done_is_read_from_every_copy() {
+        let sum = NodeReplicated::new(Sum::default()).unwrap();
+        assert_eq!((sum.update(2), sum.update(3)), (2, 5));
+        assert_eq!(sum.read().0, [5; 2]);
+        let sum = on_nodes(3, 4);
+        for i in 1..=100 {
+            assert_eq!(sum.update_copy(i % 2, 1), i);
+        }
+        assert!((0..3).all(|place| sum.read_copy(place).0 == [100; 2]));
+        assert!(lock(&sum.log).operations.len() <= 4);
+    }
+
+    /// Each update adds 1, so its response is its place among all. Whoever has seen a sum never sees a smaller one, and each place is given
+    /// once.
+    #[test]
+    fn histories_are_linearizable() {
+        const EACH: usize = 2000;
+        let sum = on_nodes(2, 16);
+        let seen = AtomicUsize::new(0);
+        let mut places = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..3)
+                .map(|writer| {
+                    let (sum, seen) = (&sum, &seen);
+                    scope.spawn(move || {
+                        let mut places = Vec::new();
+                        for _ in 0..EACH {
+                            let least = seen.load(Ordering::SeqCst);
+                            let place = sum.update_copy(writer % 2, 1);
+                            assert!(place > least, "{place} after {least}");
+                            seen.fetch_max(place, Ordering::SeqCst);
+                            places.push(place);
+                        }
+                        places
+                    })
+                })
+                .collect();
+            for reader in 0..3 {
+                let (sum, seen) = (&sum, &seen);
+                scope.spawn(move || {
+                    while seen.load(Ordering::SeqCst) < 3 * EACH {
+                        let least = seen.load(Ordering::SeqCst);
+                        let halves = sum.read_copy(reader % 2).0;
+                        assert_eq!(halves[0], halves[1], "torn");
+                        assert!(halves[0] >= least, "{} after {least}", halves[0]);
+                        seen.fetch_max(halves[0], Ordering::SeqCst);
+                    }
+                });
+            }
+            writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect::<Vec<_>>()
+        });
+        places.sort_unstable();
+        assert!(places.into_iter().eq(1..=3 * EACH));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(preemptions);
+        builder.check(model);
+    }
+
+    #[test]
+    fn what_one_node_has_seen_no_other_sees_undone() {
+        bounded(2, || {
+            let sum = Arc::new(on_nodes(2, 4));
+            let writer = {
+                let sum = sum.clone();
+                thread::spawn(move || {
+                    let place = sum.update_copy(0, 1);
+                    assert!(sum.read_copy(0).0[0] >= place, "one's own write");
+                })
+            };
+            let seen = sum.read_copy(1).0[0];
+            assert!(sum.read_copy(0).0[0] >= seen);
+            writer.join().unwrap();
+            assert_eq!(sum.read_copy(1).0, [1; 2]);
+        });
+    }
+
+    #[test]
+    fn writers_of_one_node_do_each_others_operations_once() {
+        bounded(2, || {
+            let sum = Arc::new(on_nodes(1, 4));
+            let other = {
+                let sum = sum.clone();
+                thread::spawn(move || sum.update_copy(0, 1))
+            };
+            let mine = sum.update_copy(0, 1);
+            let theirs = other.join().unwrap();
+            assert_eq!((mine + theirs, mine.abs_diff(theirs)), (3, 1), "{mine}, {theirs}");
+            assert_eq!(sum.read_copy(0).0, [2; 2]);
+        });
+    }
+
+    #[test]
+    fn a_full_log_is_emptied_by_those_who_need_room() {
+        bounded(2, || {
+            let sum = Arc::new(on_nodes(2, 1));
+            let other = {
+                let sum = sum.clone();
+                thread::spawn(move || sum.update_copy(1, 1))
+            };
+            let places = [sum.update_copy(0, 1), sum.update_copy(0, 1)];
+            let theirs = other.join().unwrap();
+            assert!(places[0] < places[1] && theirs <= 3 && !places.contains(&theirs), "{places:?} {theirs}");
+            assert_eq!((sum.read_copy(0).0, sum.read_copy(1).0), ([3; 2], [3; 2]));
+        });
+    }
+}
