@@ -90,6 +90,17 @@ impl Counters {
         self.dram[accessor * self.nodes + home]
     }
 
+    /// Lines that went from one node to another: fills from another node's memory or LLC, and lines written back to another
+    /// node's memory; on a machine without caches, words. Pages that were copied are not in it.
+    #[must_use]
+    pub fn lines_between_nodes(&self) -> u64 {
+        let between = |lines: &[u64]| -> u64 {
+            let crossing = |index: usize| index / self.nodes != index % self.nodes;
+            lines.iter().enumerate().filter(|&(index, _)| crossing(index)).map(|(_, lines)| lines).sum()
+        };
+        between(&self.dram) + between(&self.writebacks) + self.remote_llc.iter().sum::<u64>()
+    }
+
     /// Mean latency of DRAM accesses; 0 if there were none.
     #[must_use]
     pub fn mean_dram_latency_ps(&self) -> f64 {

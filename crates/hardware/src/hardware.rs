@@ -1,5 +1,7 @@
 //! The machine: cores that touch memory, in simulated time.
 
+use std::collections::HashMap;
+
 use crate::{
     Counters, Preset,
     cache::{DIRTY, Entry, Tags, WRITABLE},
@@ -51,6 +53,8 @@ pub struct Access {
 ///   back to its home; a line that others hold unmodified comes from memory.
 /// - A modified line that leaves an LLC is written back: through links and controller, and nobody waits for it.
 /// - A request occupies the links on its way only with data: the message that asks is small.
+/// - A core waits for an atomic read-modify-write, before which it has waited for all that it did before, as x86's locked
+///   instructions do. Who wants a line that such an instruction works on gets it when that is done, one after the other.
 ///
 /// What is not: the bandwidth of caches, TLBs (the operating system's page sizes do not change a latency here), banks and
 /// rows of the memory, SMT.
@@ -65,6 +69,8 @@ pub struct Hardware {
     line_shift: u32,
     has_llc: bool,
     outstanding_misses: usize,
+    /// Lines that atomics work on: when the last of them is done. Looked up only, so that its order is nobody's affair.
+    atomics: HashMap<u64, u64>,
     uncached: Option<Words>,
     /// The first core of each node.
     first_core: Vec<usize>,
@@ -88,6 +94,10 @@ struct Timing {
     l1: u64,
     l2: u64,
     llc: u64,
+    /// Of a core whose caches have what its node's LLC is asked for.
+    snoop: u64,
+    /// Of an atomic on a line that the core may write.
+    atomic: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -150,10 +160,13 @@ impl Hardware {
                 l1: latency(preset.l1),
                 l2: latency(preset.l2),
                 llc: latency(preset.llc),
+                snoop: cycles(preset.core.snoop_cycles),
+                atomic: cycles(preset.core.atomic_cycles),
             },
             line_shift,
             has_llc: preset.llc.is_some(),
             outstanding_misses: preset.core.outstanding_misses,
+            atomics: HashMap::new(),
             uncached: preset.uncached.map(|times| Words {
                 local_fetch: ps(times.local_fetch_ns),
                 local_store: ps(times.local_store_ns),
@@ -229,6 +242,27 @@ impl Hardware {
             }
         }
         self.write_beyond_l1(core, line, home)
+    }
+
+    /// Reads and writes memory in one atomic instruction, and waits for it.
+    pub fn atomic(&mut self, core: usize, address: u64, home: usize) -> Access {
+        self.drain(core);
+        let line = address >> self.line_shift;
+        if let Some(uncached) = self.uncached {
+            self.issue(core);
+            let (local, global) =
+                (uncached.local_fetch + uncached.local_store, uncached.global_fetch + uncached.global_store);
+            return self.word(core, home, local, global);
+        }
+        // From here on the line is known as one that is waited for.
+        self.atomics.entry(line).or_default();
+        let mut access = self.write(core, address, home);
+        access.latency_ps = access.latency_ps.max(self.timing.atomic);
+        let state = &mut self.cores[core];
+        state.clock += access.latency_ps;
+        state.ready = state.clock;
+        self.atomics.insert(line, state.clock);
+        access
     }
 
     /// Waits until all outstanding accesses of a core are done.
@@ -373,16 +407,38 @@ impl Hardware {
         }
         state.clock = state.clock.max(first);
         let (at_ps, node) = (state.clock, state.node);
-        let (source, done_ps) = if self.has_llc {
+        let (source, done_ps) = if !self.has_llc {
+            self.memory(at_ps, node, home)
+        } else if self.atomics.is_empty() {
             self.llc(at_ps, core, node, line, home, kind)
         } else {
-            self.memory(at_ps, node, home)
+            self.in_turn(at_ps, core, node, line, home, kind)
         };
         self.cores[core].window[place] = (done_ps, line);
         if self.has_llc {
             self.prefetch(at_ps, core, line ^ 1, home);
         }
         Access { source, latency_ps: done_ps - at_ps }
+    }
+
+    /// As [`llc`](Self::llc), of a line that an atomic may still work on. Who takes it away to write is waited for in turn.
+    fn in_turn(
+        &mut self,
+        at_ps: u64,
+        core: usize,
+        node: usize,
+        line: u64,
+        home: usize,
+        kind: Kind,
+    ) -> (Source, u64) {
+        let Some(&free_ps) = self.atomics.get(&line) else {
+            return self.llc(at_ps, core, node, line, home, kind);
+        };
+        let (source, done_ps) = self.llc(at_ps.max(free_ps), core, node, line, home, kind);
+        if kind == Kind::Write {
+            self.atomics.insert(line, done_ps);
+        }
+        (source, done_ps)
     }
 
     /// Brings a neighbouring line into the second-level cache, if a prefetch may be outstanding.
@@ -426,6 +482,9 @@ impl Hardware {
             let sharers = self.llcs[node].sharers_of_touched(line);
             let others = *sharers & !bit;
             let mut done_ps = llc_ps;
+            if others != 0 && (kind == Kind::Write || before.has(WRITABLE)) {
+                done_ps += self.timing.snoop;
+            }
             match kind {
                 Kind::Read => {
                     *sharers |= bit;
@@ -490,7 +549,10 @@ impl Hardware {
     /// A fill from the LLC of another node, which has modified the line.
     fn remote_llc(&mut self, at_ps: u64, node: usize, owner: usize, line: u64, kind: Kind) -> u64 {
         self.counters.remote_llc[node] += 1;
-        let found_ps = at_ps + self.fabric.way_ps(node, owner) + self.timing.llc;
+        let mut found_ps = at_ps + self.fabric.way_ps(node, owner) + self.timing.llc;
+        if self.llcs[owner].find(line).is_some_and(|(entry, sharers)| entry.has(WRITABLE) && sharers != 0) {
+            found_ps += self.timing.snoop;
+        }
         match kind {
             Kind::Write => self.take_from_node(owner, line),
             Kind::Read => {

@@ -160,6 +160,45 @@ fn a_write_takes_the_line_from_all_others_and_its_reader_gets_it_from_the_writer
     assert_eq!(hw.read(1, 0, 0).source, Source::RemoteLlc);
 }
 
+/// Cores take turns with an atomic on one line. Returns the time each takes.
+fn in_turns(cores: &[usize]) -> f64 {
+    let snooping = MACHINE
+        .replace("outstanding_misses = 4", "outstanding_misses = 4, snoop_cycles = 25, atomic_cycles = 18");
+    let mut hw = Hardware::new(&Preset::parse(&snooping, "test").unwrap());
+    let turns = 1000;
+    for turn in 0..turns {
+        hw.atomic(cores[turn % cores.len()], 0, 0);
+    }
+    check_coherence(&hw);
+    cores.iter().map(|&core| hw.clock(core)).max().unwrap() as f64 / turns as f64 / 1000.0
+}
+
+#[test]
+fn atomics_on_one_line_come_one_after_the_other() {
+    // Its own: the instruction and the atomic.
+    assert!(near(in_turns(&[0]), 1.0 + 18.0));
+    // From a mate's caches: the LLC and the snoop. Each issues while the other has the line.
+    assert!(near(in_turns(&[0, 1]), 30.0 + 25.0));
+    // From the other node: there, its LLC and the snoop, the line's 20 ns back, and the own LLC.
+    assert!(near(in_turns(&[0, 2]), 20.0 + 30.0 + 25.0 + 20.0 + 30.0));
+    // Half of the turns from a mate, half from the other node.
+    assert!(near(in_turns(&[0, 1, 2, 3]), 90.0));
+}
+
+#[test]
+fn an_atomic_waits_for_what_the_core_did_before_and_is_waited_for() {
+    let mut hw = machine();
+    hw.read(0, 1 << 20, 1);
+    let before = hw.clock(0);
+    hw.atomic(0, 0, 0);
+    // The read's 140 ns, then its own 100 from memory.
+    assert_eq!(hw.clock(0), before + 140_000 + 1000 + 100_000);
+    // Another core issues at 1 ns and gets the line when that is done.
+    hw.chase(1, 0, 0);
+    hw.chase(1, 1 << 21, 0);
+    assert!(hw.clock(1) > hw.clock(0), "{} {}", hw.clock(1), hw.clock(0));
+}
+
 #[test]
 fn a_copy_goes_through_both_controllers_and_the_link() {
     let mut hw = machine();
@@ -238,7 +277,7 @@ fn check_coherence(hw: &Hardware) {
 proptest! {
     #[test]
     fn caches_stay_coherent_bytes_are_conserved_and_clocks_never_go_back(
-        accesses in prop::collection::vec((0usize..4, 0u64..400, 0u8..3), 1..1500),
+        accesses in prop::collection::vec((0usize..4, 0u64..400, 0u8..4), 1..1500),
         prefetch in any::<bool>(),
     ) {
         let paired = MACHINE.replace("outstanding_misses = 4", "outstanding_misses = 4, adjacent_line_prefetches = 2");
@@ -248,6 +287,7 @@ proptest! {
             let access = match kind {
                 0 => hw.read(core, line * 64, home),
                 1 => hw.chase(core, line * 64, home),
+                2 => hw.atomic(core, line * 64, home),
                 _ => hw.write(core, line * 64, home),
             };
             prop_assert!(hw.clock(core) > before && access.latency_ps >= 3000);
@@ -265,6 +305,7 @@ proptest! {
         let crossing = counters.dram[1] + counters.dram[2] + counters.writebacks[1] + counters.writebacks[2];
         let crossed: u64 = counters.links.iter().map(|link| link.bytes).sum();
         prop_assert_eq!(crossed, (crossing + counters.remote_llc.iter().sum::<u64>()) * 64);
+        prop_assert_eq!(crossed, counters.lines_between_nodes() * 64);
     }
 
     #[test]

@@ -77,6 +77,18 @@ pub struct Core {
     /// along, as Intel's spatial prefetcher does. 0 if it has none.
     #[serde(default)]
     pub adjacent_line_prefetches: usize,
+    /// What asking a core costs, beside the LLC's own latency, for a line that its caches hold: one that it has modified, or
+    /// that somebody else wants to write. 0 if that is not known.
+    #[serde(default)]
+    pub snoop_cycles: u64,
+    /// What an atomic read-modify-write takes on a line that the core may write already.
+    #[serde(default = "atomic_cycles")]
+    pub atomic_cycles: u64,
+}
+
+/// LOCK XADD: 18 cycles on Skylake, 19 on Haswell (Fog, instruction tables).
+fn atomic_cycles() -> u64 {
+    18
 }
 
 /// A cache.

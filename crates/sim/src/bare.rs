@@ -35,6 +35,8 @@ pub fn run(
     mut home: impl FnMut(&mut Hardware, usize, u64) -> usize,
 ) -> Result<Outcome, String> {
     let mut hardware = Hardware::new(preset);
+    let nodes = preset.nodes_of_cores();
+    program.placed(&cores.iter().map(|&core| nodes[core]).collect::<Vec<_>>());
     let mut threads: Vec<Thread> = cores[..program.threads()]
         .iter()
         .map(|&core| Thread { core, trace: Trace::default(), done: 0, after: Progress::Running })
@@ -110,6 +112,11 @@ fn perform(
             hardware.execute(core, instructions);
             let node = home(hardware, core, address);
             hardware.write(core, address, node);
+        }
+        Op::Atomic { address, instructions } => {
+            hardware.execute(core, instructions);
+            let node = home(hardware, core, address);
+            hardware.atomic(core, address, node);
         }
     }
 }

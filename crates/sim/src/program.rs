@@ -14,6 +14,14 @@ pub trait Program: Send {
     /// Its memory. Fixed from the start; which node a page is on is decided when it is first touched.
     fn areas(&self) -> &[Area];
 
+    /// On which node each thread runs. Told once, before the first piece.
+    fn placed(&mut self, _nodes: &[usize]) {}
+
+    /// How many additions, tasks or elements it works on, where costs are asked for each of them.
+    fn items(&self) -> Option<u64> {
+        None
+    }
+
     /// Computes the next piece of a thread, a few hundred to a few thousand operations, and records it in `trace`, which is
     /// empty. The thread is asked again when it has executed the piece, and has got past the barrier if it said it
     /// waits at one.
@@ -180,6 +188,13 @@ pub enum Op {
         /// Instructions before it.
         instructions: u64,
     },
+    /// Reads and writes memory in one atomic instruction, and waits for it.
+    Atomic {
+        /// Where.
+        address: u64,
+        /// Instructions before it.
+        instructions: u64,
+    },
     /// Executes instructions without touching shared memory.
     Compute {
         /// How many.
@@ -187,14 +202,15 @@ pub enum Op {
     },
 }
 
-// A word: address or count in the low 48 bits, kind in two, instructions before it in the upper 14.
-const KIND_SHIFT: u32 = 48;
+// A word: address or count in the low 47 bits, kind in three, instructions before it in the upper 14.
+const KIND_SHIFT: u32 = 47;
 const INSTRUCTIONS_SHIFT: u32 = 50;
 const LOW: u64 = (1 << KIND_SHIFT) - 1;
 const READ: u64 = 0;
 const WRITE: u64 = 1;
 const CHASE: u64 = 2;
 const COMPUTE: u64 = 3;
+const ATOMIC: u64 = 4;
 
 impl Trace {
     /// Records a read.
@@ -215,6 +231,12 @@ impl Trace {
         self.push(WRITE, address);
     }
 
+    /// Records an atomic read-modify-write. To be executed in the order of simulated time it has to be the first of its piece.
+    #[inline]
+    pub fn atomic(&mut self, address: u64) {
+        self.push(ATOMIC, address);
+    }
+
     /// Records instructions that touch no memory (or only what is always in the first-level cache).
     #[inline]
     pub fn compute(&mut self, instructions: u64) {
@@ -223,7 +245,7 @@ impl Trace {
 
     #[inline]
     fn push(&mut self, kind: u64, address: u64) {
-        debug_assert!(address <= LOW, "an address has 48 bits");
+        debug_assert!(address <= LOW, "an address has 47 bits");
         if self.instructions >> (64 - INSTRUCTIONS_SHIFT) != 0 {
             self.flush();
         }
@@ -274,10 +296,11 @@ impl Op {
     #[must_use]
     pub fn decode(word: u64) -> Op {
         let (address, instructions) = (word & LOW, word >> INSTRUCTIONS_SHIFT);
-        match word >> KIND_SHIFT & 3 {
+        match word >> KIND_SHIFT & 7 {
             READ => Op::Read { address, instructions },
             WRITE => Op::Write { address, instructions },
             CHASE => Op::Chase { address, instructions },
+            ATOMIC => Op::Atomic { address, instructions },
             _ => Op::Compute { instructions: address },
         }
     }
@@ -297,6 +320,7 @@ mod tests {
         trace.compute(1 << 20);
         array.write(2, 9, &mut trace);
         array.chase(0, &mut trace);
+        trace.atomic(array.address(1));
         trace.compute(3);
         let ops: Vec<Op> = trace.ops().collect();
         assert_eq!(
@@ -306,6 +330,7 @@ mod tests {
                 Op::Compute { instructions: 1 << 20 },
                 Op::Write { address: array.address(2), instructions: 0 },
                 Op::Chase { address: array.address(0), instructions: 0 },
+                Op::Atomic { address: array.address(1), instructions: 0 },
                 Op::Compute { instructions: 3 },
             ]
         );

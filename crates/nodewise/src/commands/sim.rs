@@ -282,7 +282,10 @@ fn table(runs: &[Report]) -> String {
     fn percent(value: Option<f64>) -> String {
         value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1} %"))
     }
-    let figures: [(&str, Figure); 16] = [
+    fn each(value: Option<f64>, unit: f64) -> String {
+        value.map_or_else(|| "-".to_owned(), |value| format!("{:.3}", value / unit))
+    }
+    let figures: [(&str, Figure); 19] = [
         ("run time", |run, _| format!("{:.3} ms", run.run_time_s * 1e3)),
         ("speed-up over the first", |run, first| format!("{:.2}", first.run_time_s / run.run_time_s)),
         ("local accesses", |run, _| percent(run.local_access_percent)),
@@ -292,6 +295,9 @@ fn table(runs: &[Report]) -> String {
         ("link use, mean", |run, _| format!("{:.1} %", run.link_use_percent)),
         ("link use, busiest", |run, _| format!("{:.1} %", run.busiest_link_percent)),
         ("L3 misses per 1000 instructions", |run, _| format!("{:.2}", run.llc_misses_per_kilo_instruction)),
+        ("lines moved between nodes", |run, _| run.lines_between_nodes.to_string()),
+        ("the same, an addition or task", |run, _| each(run.lines_between_nodes_per_item, 1.0)),
+        ("million additions or tasks a second", |run, _| each(run.items_per_s, 1e6)),
         ("instructions per cycle", |run, _| format!("{:.2}", run.instructions_per_cycle)),
         ("pages migrated", |run, _| run.pages_migrated.to_string()),
         ("pages replicated", |run, _| run.pages_replicated.to_string()),

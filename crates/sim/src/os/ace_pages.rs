@@ -67,7 +67,7 @@ fn local(set: NodeSet, global: Option<usize>) -> impl Iterator<Item = usize> {
 impl SimMachine {
     /// An access under the ACE paper's policy. Returns the node it goes to.
     pub(super) fn ace_access(&mut self, thread: usize, page: usize, kind: Kind) -> usize {
-        let (node, write) = (self.threads[thread].1, kind == Kind::Write);
+        let (node, write) = (self.threads[thread].1, kind.writes());
         let place = |machine: &SimMachine| {
             machine.ace.as_ref().and_then(|ace| ace.place(&machine.memory, page, node, write))
         };

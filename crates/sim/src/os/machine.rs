@@ -96,6 +96,13 @@ pub(crate) enum Kind {
     Read,
     Chase,
     Write,
+    Atomic,
+}
+
+impl Kind {
+    pub(crate) fn writes(self) -> bool {
+        matches!(self, Kind::Write | Kind::Atomic)
+    }
 }
 
 impl SimMachine {
@@ -172,13 +179,14 @@ impl SimMachine {
             Kind::Read => self.hardware.read(core, address, home),
             Kind::Chase => self.hardware.chase(core, address, home),
             Kind::Write => self.hardware.write(core, address, home),
+            Kind::Atomic => self.hardware.atomic(core, address, home),
         };
         let missed = matches!(access.source, Source::LocalDram | Source::RemoteDram { .. });
         if let Some(record) = &mut self.record {
-            record.note(page, self.threads[thread].1, kind == Kind::Write, missed);
+            record.note(page, self.threads[thread].1, kind.writes(), missed);
         }
         if missed {
-            self.dram[usize::from(kind == Kind::Write)] += 1;
+            self.dram[usize::from(kind.writes())] += 1;
             if self.sampler.takes(thread) {
                 self.sample(thread, kind, address, access);
             }
@@ -187,7 +195,7 @@ impl SimMachine {
 
     /// Whether an access goes where the data is: never to a stale copy. A run that has failed is excused.
     fn serves(&self, thread: usize, page: usize, home: usize, kind: Kind) -> bool {
-        let (node, write) = (self.threads[thread].1, kind == Kind::Write);
+        let (node, write) = (self.threads[thread].1, kind.writes());
         self.failure.is_some()
             || match &self.ace {
                 Some(ace) => ace.place(&self.memory, page, node, write) == Some(home),
@@ -231,9 +239,9 @@ impl SimMachine {
             _ if self.ace.is_some() => self.ace_access(thread, page, kind),
             State::Marked if self.plan.is_some() => self.planned(thread, page, kind),
             State::At(home) => home,
-            State::Replicated if kind != Kind::Write && self.memory.nodes().contains(&node) => node,
+            State::Replicated if !kind.writes() && self.memory.nodes().contains(&node) => node,
             State::Replicated => {
-                if kind == Kind::Write {
+                if kind.writes() {
                     self.collapse(thread, page);
                 }
                 self.memory.home(page).unwrap_or(node)

@@ -136,7 +136,7 @@ impl SimMachine {
         let node = self.threads[thread].1;
         let (Some(home), Some(plan)) = (self.memory.home(page), &mut self.plan) else { return node };
         let left = &mut plan.writes[page];
-        if kind == Kind::Write {
+        if kind.writes() {
             *left = left.saturating_sub(1);
             return home;
         }

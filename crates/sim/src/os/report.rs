@@ -25,6 +25,13 @@ pub struct Report {
     pub busiest_link_percent: f64,
     /// Misses of the last-level caches for every thousand instructions.
     pub llc_misses_per_kilo_instruction: f64,
+    /// Cache lines that went from one node to another: fills from another node's memory or caches, and lines written back to
+    /// another node's memory.
+    pub lines_between_nodes: u64,
+    /// The same for each of the program's additions, tasks or elements, if it has such.
+    pub lines_between_nodes_per_item: Option<f64>,
+    /// Additions, tasks or elements a second, if the program has such.
+    pub items_per_s: Option<f64>,
     /// Instructions a cycle of the cores that have a thread.
     pub instructions_per_cycle: f64,
     /// Instructions of all cores.
@@ -90,6 +97,7 @@ impl Report {
         counters: &Counters,
         times: &Times,
         done: super::machine::Done,
+        items: Option<u64>,
         resident_pages: Vec<u64>,
     ) -> Report {
         let nodes = counters.nodes;
@@ -118,6 +126,7 @@ impl Report {
         let link_bytes: Vec<f64> = links.iter().map(|link| link.bytes as f64).collect();
         let instructions: u64 = counters.instructions.iter().sum();
         let cycles = times.run_ps as f64 / preset.cycle_ps() * times.threads as f64;
+        let lines_between_nodes = counters.lines_between_nodes();
         let threads_ps = times.run_ps * times.threads as u64;
         Report {
             policy,
@@ -131,6 +140,9 @@ impl Report {
             busiest_link_percent: links.iter().map(|link| link.use_percent).fold(0.0, f64::max),
             llc_misses_per_kilo_instruction: counters.llc_misses.iter().sum::<u64>() as f64 * 1000.0
                 / instructions.max(1) as f64,
+            lines_between_nodes,
+            lines_between_nodes_per_item: items.map(|items| lines_between_nodes as f64 / items.max(1) as f64),
+            items_per_s: items.map(|items| items as f64 / seconds(run_ps)),
             instructions_per_cycle: instructions as f64 / cycles.max(1.0),
             instructions,
             pages_migrated: done.migrated,

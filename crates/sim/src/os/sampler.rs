@@ -80,7 +80,7 @@ impl Sampler {
             thread,
             node,
             address,
-            write: kind == Kind::Write,
+            write: kind.writes(),
             hops,
             latency_cycles: (access.latency_ps as f64 / cycle_ps) as u32,
             weight: self.every,

@@ -179,6 +179,8 @@ impl Simulation {
         machine.plan = plan;
         machine.record = record.then(|| Record::new(machine.memory.pages(), preset.nodes.len()));
         machine.once = settings.period_scale / settings.size_scale;
+        let nodes: Vec<usize> = machine.threads.iter().map(|thread| thread.1).collect();
+        program.placed(&nodes);
         let mut clockwork = Clockwork::new(&mut machine, &settings, &policy);
         let mut threads: Vec<Thread> = cores
             .iter()
@@ -267,6 +269,7 @@ impl Simulation {
             machine.hardware.counters(),
             &times,
             machine.done,
+            program.items(),
             resident.collect(),
         );
         Ok((report, machine))
@@ -280,6 +283,7 @@ fn perform(machine: &mut SimMachine, thread: usize, core: usize, word: u64) {
         Op::Read { address, instructions } => (Kind::Read, address, instructions),
         Op::Chase { address, instructions } => (Kind::Chase, address, instructions),
         Op::Write { address, instructions } => (Kind::Write, address, instructions),
+        Op::Atomic { address, instructions } => (Kind::Atomic, address, instructions),
     };
     if instructions > 0 {
         machine.hardware.execute(core, instructions);

@@ -1,13 +1,14 @@
 //! Fedor Pikus, "Nearly Unfathomable Morass of Arcana (NUMA)": what crossing to another node costs.
 //!
-//! Programs are bound as with `numactl --cpunodebind --membind`, so they run on the bare hardware.
+//! Programs that measure memory are bound as with `numactl --cpunodebind --membind`, so they run on the bare hardware. The parallel foreach runs as
+//! `nodewise sim run` runs it, but with whole caches: it needs little memory, and what it does need is not what it is about.
 
 use nodewise_hardware::{Hardware, Preset};
 
 use super::{Options, Progress, Row, Study, Tolerance};
 use crate::{
-    bare,
-    workloads::{Parameters, bandwidth::Stream},
+    Pinning, Policy, Settings, Simulation, bare,
+    workloads::{self, Parameters, bandwidth::Stream},
 };
 
 /// Data and caches relative to the talk's and the machine's.
@@ -20,6 +21,34 @@ const CROSSINGS: [(&str, usize, usize); 4] =
 /// The machine of the talk's latencies.
 const TALK: &str = "xeon-e7-4830v3-4n";
 
+/// The machine of the parallel foreach: "32 physical cores in 2 NUMA nodes".
+const FOREACH: &str = "dahu-2n";
+
+/// Million elements a second of `parallel_foreach`: unbound, then with all threads on node 0 and memory there, and on node 1.
+const UNBOUND: f64 = 4.74;
+const ON_NODE_0: f64 = 7.92;
+const MEMORY_ON_NODE_1: f64 = 7.30;
+
+/// Workload, what it is, threads on all nodes or on node 0 alone, node of the memory or first touch, what was printed, and whether that is
+/// to be met or beaten.
+type Foreach = (&'static str, &'static str, bool, Option<usize>, f64, bool);
+
+const FOREACHES: [Foreach; 6] = [
+    ("foreach-shared", "one queue, one task count, threads on both nodes", true, None, UNBOUND, false),
+    ("foreach-shared", "the same, threads and memory on node 0", false, Some(0), ON_NODE_0, false),
+    (
+        "foreach-shared",
+        "the same, threads on node 0, memory on node 1",
+        false,
+        Some(1),
+        MEMORY_ON_NODE_1,
+        false,
+    ),
+    ("foreach-per-node", "the talk's queue and count for each node, both nodes", true, None, ON_NODE_0, true),
+    ("foreach-nodewise", "NodePool, a task for each element, both nodes", true, None, ON_NODE_0, true),
+    ("foreach-nodewise-range", "NodePool::parallel_for, both nodes", true, None, ON_NODE_0, true),
+];
+
 enum Run {
     /// Loss of bandwidth in per cent: machine, threads' node, memory's node.
     Crossing(&'static str, usize, usize),
@@ -27,6 +56,7 @@ enum Run {
     Latency(usize),
     /// Threads of all nodes against threads of node 0, with all data on node 0: bandwidth in per cent.
     Crowding,
+    Foreach(Foreach),
 }
 
 /// Runs the study.
@@ -34,6 +64,7 @@ pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, String> {
     let mut runs = vec![Run::Crowding];
     runs.extend(CROSSINGS.map(|(machine, threads, memory)| Run::Crossing(machine, threads, memory)));
     runs.extend([Run::Latency(0), Run::Latency(1)]);
+    runs.extend(FOREACHES.map(Run::Foreach));
     let rows = super::in_parallel(&runs, options.jobs, progress, |run| run.row(options));
     Ok(Study { name: "pikus".to_string(), rows: rows.into_iter().collect::<Result<_, _>>()? })
 }
@@ -71,6 +102,13 @@ impl Run {
                 );
                 Ok(Row::new(what, "% of the bandwidth", 100.0, 100.0 * all / one, Tolerance::AtMost))
             }
+            Run::Foreach((workload, what, everywhere, memory, published, beaten)) => {
+                let simulated = elements_a_second(workload, everywhere, memory, options)? / 1e6;
+                let tolerance =
+                    if beaten { Tolerance::AtLeast } else { Tolerance::percent_of(published, 25.0) };
+                let what = format!("{FOREACH}: parallel foreach, {what}");
+                Ok(Row::new(what, "million elements/s", published, simulated, tolerance))
+            }
         }
     }
 }
@@ -105,6 +143,31 @@ fn bandwidth(
     Ok(stream.bytes_written() as f64 / outcome.time_ps as f64 * 1e12)
 }
 
+/// What a parallel foreach comes to, with a thread on each core of all nodes or of node 0.
+fn elements_a_second(
+    workload: &str,
+    everywhere: bool,
+    memory: Option<usize>,
+    options: &Options,
+) -> Result<f64, String> {
+    let preset = Preset::named(FOREACH).map_err(|error| error.to_string())?;
+    let (threads, pinning) = if everywhere {
+        (preset.cores(), Pinning::Spread)
+    } else {
+        (preset.nodes[0].cores, Pinning::SockOrder)
+    };
+    let all = workloads::all();
+    let workload = all.iter().find(|known| known.name == workload).ok_or("there is no such workload")?;
+    let scale = SCALE * options.scale;
+    let program = (workload.build)(Parameters { threads, scale, seed: options.seed });
+    let settings = Settings { pinning, seed: options.seed, ..Settings::scaled(1.0) };
+    let policy = memory.map_or(Policy::FirstTouch, Policy::Bind);
+    let elements = program.items().ok_or_else(|| format!("{} has no elements", workload.name))?;
+    let watched = Simulation::new(&preset, program, settings, policy)?.watch(&mut |_| ())?;
+    // Up to the first barrier memory is touched for the first time.
+    Ok(elements as f64 / (watched.report.run_time_s - watched.first_barrier_s))
+}
+
 /// A pointer chase by core 0 through memory that no cache holds.
 fn latency_ns(preset: &Preset, memory: usize) -> f64 {
     const STEPS: u64 = 1000;
@@ -119,10 +182,13 @@ mod tests {
 
     #[test]
     fn what_holds_keeps_holding() {
-        let options = Options { scale: 0.125, ..Options::default() };
+        // Large enough for a task each to be limited by what is shared, not by the pool's waking up.
+        let options = Options { scale: 0.25, ..Options::default() };
         let study = run(&options, &|_| ()).unwrap();
         let held: Vec<bool> = study.rows.iter().map(|row| row.holds).collect();
         // Those that do not hold: see docs/fidelity.md.
-        assert_eq!(held, [true, true, false, false, false, true, true], "{:#?}", study.rows);
+        let memory = [true, true, false, false, false, true, true];
+        let foreach = [true, true, true, true, false, true];
+        assert_eq!(held, [&memory[..], &foreach].concat(), "{:#?}", study.rows);
     }
 }

@@ -6,6 +6,7 @@ mod facerec;
 mod metis;
 mod nas;
 mod phases;
+mod sharing;
 mod streamcluster;
 mod today;
 
@@ -38,8 +39,16 @@ pub struct Workload {
 /// Every workload, in the order of `nodewise sim list`.
 #[must_use]
 pub fn all() -> Vec<Workload> {
-    let families: [&[Workload]; 7] =
-        [&ace::ALL, &bandwidth::ALL, &streamcluster::ALL, &metis::ALL, &facerec::ALL, &nas::ALL, &today::ALL];
+    let families: [&[Workload]; 8] = [
+        &ace::ALL,
+        &bandwidth::ALL,
+        &sharing::ALL,
+        &streamcluster::ALL,
+        &metis::ALL,
+        &facerec::ALL,
+        &nas::ALL,
+        &today::ALL,
+    ];
     families.concat()
 }
 
@@ -49,7 +58,7 @@ mod tests {
 
     /// Those of algorithms in phases.
     fn phased() -> Vec<Workload> {
-        all().into_iter().skip(ace::ALL.len() + bandwidth::ALL.len()).collect()
+        all().into_iter().skip(ace::ALL.len() + bandwidth::ALL.len() + sharing::ALL.len()).collect()
     }
 
     #[test]

@@ -210,7 +210,8 @@ pub fn run(program: &mut dyn Program) -> u64 {
             for op in trace.ops() {
                 let (crate::Op::Read { address, .. }
                 | crate::Op::Chase { address, .. }
-                | crate::Op::Write { address, .. }) = op
+                | crate::Op::Write { address, .. }
+                | crate::Op::Atomic { address, .. }) = op
                 else {
                     continue;
                 };

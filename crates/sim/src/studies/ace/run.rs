@@ -216,7 +216,9 @@ impl<'a> Run<'a> {
                 Op::Read { address, instructions } | Op::Chase { address, instructions } => {
                     (address, instructions, false)
                 }
-                Op::Write { address, instructions } => (address, instructions, true),
+                Op::Write { address, instructions } | Op::Atomic { address, instructions } => {
+                    (address, instructions, true)
+                }
                 Op::Compute { instructions } => {
                     self.hardware.execute(core, instructions);
                     thread.done += 1;
@@ -319,7 +321,9 @@ mod tests {
                         Op::Read { instructions, .. } | Op::Chase { instructions, .. } => {
                             instructions as f64 * 0.25 + fetch_us
                         }
-                        Op::Write { instructions, .. } => instructions as f64 * 0.25 + store_us,
+                        Op::Write { instructions, .. } | Op::Atomic { instructions, .. } => {
+                            instructions as f64 * 0.25 + store_us
+                        }
                         Op::Compute { instructions } => instructions as f64 * 0.25,
                     })
                     .sum::<f64>();

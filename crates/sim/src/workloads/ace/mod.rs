@@ -118,7 +118,7 @@ mod tests {
                             counts.fetches += 1;
                             (address, instructions)
                         }
-                        Op::Write { address, instructions } => {
+                        Op::Write { address, instructions } | Op::Atomic { address, instructions } => {
                             counts.stores += 1;
                             (address, instructions)
                         }
