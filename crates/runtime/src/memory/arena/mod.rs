@@ -28,8 +28,8 @@ use std::ptr::NonNull;
 
 /// What a CPU takes at a time.
 const SPAN_BYTES: usize = 64 << 10;
-/// An arena grows by an eighth of what it has, but so much at least and at most.
-const CHUNK_BYTES: std::ops::RangeInclusive<usize> = HUGE_BYTES..=32 << 20;
+/// An arena grows by an eighth of what it has, but so much at least and at most: a process may have 65 530 mappings.
+const CHUNK_BYTES: std::ops::RangeInclusive<usize> = HUGE_BYTES..=128 << 20;
 
 /// Memory that lies as a [`Layout`] says, for values of any size; given back to the system when the arena is dropped.
 ///
@@ -83,7 +83,7 @@ pub struct NodeArenaBuilder {
 }
 
 impl NodeArenaBuilder {
-    /// Lays each chunk out so; chunks start at 2 MiB and grow to 32 MiB. An arena on one node takes huge pages; others take base pages, so
+    /// Lays each chunk out so; chunks start at 2 MiB and grow to 128 MiB. An arena on one node takes huge pages; others take base pages, so
     /// that few values too are spread.
     #[must_use]
     pub fn new(layout: Layout) -> Self {
