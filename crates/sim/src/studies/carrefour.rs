@@ -14,7 +14,7 @@ const THREADS: usize = 16;
 /// Problems and caches relative to the article's.
 const SCALE: f64 = 1.0 / 64.0;
 /// IS alone of the NAS programs has all of its iterations here, so its size has to make it last: of class B, which its scale counts in,
-/// they take 1.7 s under first touch, of C 7 s, and D is the first class with "at least 10 seconds". It has 64 times B's keys, of which
+/// they take 1.7 s under first touch, of C some 7 s, and D is the first class with "at least 10 seconds". It has 64 times B's keys, of which
 /// this part is sorted.
 const IS_CLASS_D: f64 = 64.0;
 const IS_SCALE: f64 = SCALE / 4.0;
