@@ -120,13 +120,12 @@ fn a_study_is_printed_row_by_row_and_fails_if_one_does_not_hold() {
 }
 
 /// Rows that do not hold, and why: docs/fidelity.md.
-const NOT_HOLDING: [&str; 6] = [
+const NOT_HOLDING: [&str; 5] = [
     "facerec: gain of AutoNUMA over first touch is small",
     "pca: gain of AutoNUMA over first touch is small",
     "xeon-5120-4s: bandwidth lost when the threads of a node write memory of another",
     "dahu-2n: bandwidth lost when the threads of a node write memory of another",
     "xeon-snc: bandwidth lost when the threads of a node write memory of another",
-    "dahu-2n: parallel foreach, NodePool, a task for each element, both nodes",
 ];
 
 #[test]

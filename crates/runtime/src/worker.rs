@@ -2,7 +2,7 @@
 
 use crate::job::{Job, as_worker};
 use crate::pool::Shared;
-use crossbeam_deque::{Steal, Worker as Deque};
+use crossbeam_deque::{Steal, Stealer, Worker as Deque};
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -39,14 +39,23 @@ pub(crate) struct Counts {
 }
 
 /// Without a locked instruction, since there is one writer.
-fn increment(count: &AtomicU64) {
-    count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+fn add(count: &AtomicU64, number: u64) {
+    count.store(count.load(Ordering::Relaxed) + number, Ordering::Relaxed);
 }
 
 /// How often a worker looks for work in vain before it sleeps, with pauses of 1, 2, 4 ... processor hints in between: a few microseconds in
 /// all, about what being woken costs. It does not yield: where other programs want the CPU, a thread that has yielded waits for their
 /// time slices, milliseconds, and one that sleeps runs as soon as it is woken.
 const PAUSES: u32 = 7;
+
+/// How often, of those, before it counts as searching, which is told in a word that all nodes share; and before it looks at other nodes' work.
+/// Where tasks are short a worker's own node has none for a moment again and again, and new ones are there in less time than a line
+/// takes from node to node.
+const QUIET_PAUSES: u32 = 3;
+const PAUSES_INSIDE: u32 = 2;
+
+/// The most jobs that a worker takes from a mate at once. One at a time, each costs the mate the line that its next push needs.
+const BATCH: usize = 16;
 
 impl Worker {
     pub(crate) fn new(shared: Arc<Shared>, index: usize, node: usize, deque: Deque<Job>) -> Self {
@@ -82,13 +91,13 @@ impl Worker {
 
     #[inline]
     pub(crate) fn count_run(&self) {
-        increment(&self.counts.run);
+        add(&self.counts.run, 1);
     }
 
     /// Works until it has happened, sleeping while there is nothing to do.
     pub(crate) fn run_until(&self, event: &mut impl Event) {
         while !event.over() {
-            if let Some(job) = self.find().or_else(|| self.search(event)) {
+            if let Some(job) = self.find_near().or_else(|| self.search(event)) {
                 self.run(job);
             }
         }
@@ -96,24 +105,39 @@ impl Worker {
 
     #[cold]
     fn search(&self, event: &mut impl Event) -> Option<Job> {
+        let pause = |round: u32| (0..1 << round).for_each(|_| std::hint::spin_loop());
+        // On one node there is no line to be kept at home.
+        let quiet = if self.shared.nodes.len() > 1 { QUIET_PAUSES } else { 0 };
+        for round in 0..quiet {
+            if event.over() {
+                return None;
+            }
+            let across = || if round < PAUSES_INSIDE { None } else { self.find_across() };
+            let job = self.find_near().or_else(across);
+            if job.is_some() {
+                return job;
+            }
+            pause(round);
+        }
         let sleep = &self.shared.sleep;
         sleep.start_search();
         loop {
-            for round in 0..PAUSES {
-                let job = if event.over() { Some(None) } else { self.find().map(Some) };
+            for round in quiet..PAUSES {
+                let found = || self.find_near().or_else(|| self.find_across());
+                let job = if event.over() { Some(None) } else { found().map(Some) };
                 if let Some(job) = job {
                     sleep.end_search(self.node, || self.sees_work());
                     return job;
                 }
-                (0..1 << round).for_each(|_| std::hint::spin_loop());
+                pause(round);
             }
             sleep.sleep(self.index, || event.over_before_sleep() || self.sees_work());
         }
     }
 
-    /// The nearest job: its own, its node's, its mates', and only if all those have none another node's.
-    fn find(&self) -> Option<Job> {
-        self.deque.pop().or_else(|| self.find_inside()).or_else(|| self.find_across())
+    /// The nearest job of its node: its own, the node's, its mates'.
+    fn find_near(&self) -> Option<Job> {
+        self.deque.pop().or_else(|| self.find_inside())
     }
 
     fn find_inside(&self) -> Option<Job> {
@@ -128,8 +152,10 @@ impl Worker {
                 return Some(job);
             }
         }
-        let job = self.steal_from(self.node)?;
-        increment(&self.counts.stolen_inside);
+        let steal = |mate: &Stealer<Job>| mate.steal_batch_with_limit_and_pop(&self.deque, BATCH);
+        let job = self.steal_from(self.node, steal)?;
+        // Its own deque was empty.
+        add(&self.counts.stolen_inside, 1 + self.deque.len() as u64);
         Some(job)
     }
 
@@ -137,22 +163,22 @@ impl Worker {
         for &other in &self.shared.nodes[self.node].others {
             let node = &self.shared.nodes[other];
             let job = if node.injector.is_empty() { None } else { insist(|| node.injector.steal()) };
-            if let Some(job) = job.or_else(|| self.steal_from(other)) {
-                increment(&self.counts.stolen_across);
+            if let Some(job) = job.or_else(|| self.steal_from(other, Stealer::steal)) {
+                add(&self.counts.stolen_across, 1);
                 return Some(job);
             }
         }
         None
     }
 
-    /// The oldest job of a worker of that node, which is the largest where work is divided.
-    fn steal_from(&self, node: usize) -> Option<Job> {
+    /// The oldest jobs of a worker of that node, which are the largest where work is divided.
+    fn steal_from(&self, node: usize, steal: impl Fn(&Stealer<Job>) -> Steal<Job>) -> Option<Job> {
         let workers = self.shared.nodes[node].workers.clone();
         let first = self.random_below(workers.len());
         let (before, after) = (workers.start..workers.start + first, workers.start + first..workers.end);
         after.chain(before).filter(|&victim| victim != self.index).find_map(|victim| {
             let stealer = &self.shared.workers[victim].stealer;
-            if stealer.is_empty() { None } else { insist(|| stealer.steal()) }
+            if stealer.is_empty() { None } else { insist(|| steal(stealer)) }
         })
     }
 

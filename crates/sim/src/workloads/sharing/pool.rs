@@ -24,8 +24,11 @@ const LOOK_INSTRUCTIONS: u64 = 6;
 const CALL_INSTRUCTIONS: u64 = 4200;
 /// From a wake-up to the first instruction of who was woken (estimate: 5 us).
 const WAKE_INSTRUCTIONS: u64 = 21_000;
-/// `PAUSES` of the runtime.
+/// `PAUSES`, `QUIET_PAUSES`, `PAUSES_INSIDE` and `BATCH` of the runtime.
 const ROUNDS: u32 = 7;
+const QUIET_ROUNDS: u32 = 3;
+const ROUNDS_INSIDE: u32 = 2;
+const BATCH: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Job {
@@ -105,8 +108,10 @@ struct Worker {
     boxes: u64,
     /// Halves that others have done, by depth.
     told: Vec<bool>,
-    /// Rounds of the search, if it searches.
-    searching: Option<u32>,
+    /// Looks in vain since it last had something to do.
+    round: u32,
+    /// It is counted as searching.
+    searching: bool,
     asleep: bool,
     /// It was woken, and is not yet on its CPU.
     woken: bool,
@@ -186,7 +191,8 @@ impl Pool {
                 pushed: 0,
                 boxes: 0,
                 told: Vec::new(),
-                searching: None,
+                round: 0,
+                searching: false,
                 asleep: false,
                 woken: false,
                 random: (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
@@ -213,6 +219,10 @@ impl Pool {
     /// The node that a frame of this worker counts on.
     fn node_of(&self, worker: usize) -> &Node {
         &self.nodes[self.workers[worker].node]
+    }
+
+    fn used_nodes(&self) -> usize {
+        self.nodes.iter().filter(|node| !node.workers.is_empty()).count()
     }
 
     fn stack(&self, worker: usize, depth: usize) -> u64 {
@@ -419,31 +429,30 @@ impl Pool {
             self.workers[thread].frames.push(Frame::Stealing(place));
             return;
         }
-        match self.workers[thread].searching {
-            None => {
-                trace.atomic(self.idle);
-                self.searching += 1;
-                self.workers[thread].searching = Some(0);
-            }
-            Some(round) if round < ROUNDS => {
-                trace.compute(PAUSE << round);
-                self.workers[thread].searching = Some(round + 1);
-            }
-            Some(_) => {
-                trace.atomic(self.node_of(thread).list);
-                trace.write(self.workers[thread].bed);
-                self.workers[thread].frames.push(Frame::LyingDown(event));
-            }
+        let round = self.workers[thread].round;
+        let quiet = if self.used_nodes() > 1 { QUIET_ROUNDS } else { 0 };
+        if round >= quiet && !self.workers[thread].searching {
+            trace.atomic(self.idle);
+            self.searching += 1;
+            self.workers[thread].searching = true;
+        } else if round < ROUNDS {
+            trace.compute(PAUSE << round);
+            self.workers[thread].round += 1;
+        } else {
+            trace.atomic(self.node_of(thread).list);
+            trace.write(self.workers[thread].bed);
+            self.workers[thread].frames.push(Frame::LyingDown(event));
         }
     }
 
     /// Looks into every queue in the order of the runtime, until one has something.
     fn look(&mut self, thread: usize, trace: &mut Trace) -> Option<Place> {
         let own = self.workers[thread].node;
-        let used = self.nodes.iter().filter(|node| !node.workers.is_empty()).count();
+        let used = self.used_nodes();
         trace.read(self.nodes[own].bound);
         // The nearest by number.
-        for node in (0..used).map(|step| (own + step) % used) {
+        let looked_at = if self.workers[thread].round > ROUNDS_INSIDE { used } else { 1 };
+        for node in (0..looked_at).map(|step| (own + step) % used) {
             trace.compute(LOOK_INSTRUCTIONS);
             trace.read(self.nodes[node].injector);
             if !self.nodes[node].injected.is_empty() {
@@ -475,14 +484,36 @@ impl Pool {
             }
         };
         trace.atomic(word);
-        if let Some(job) = job {
-            self.end_search(thread, trace);
-            self.workers[thread].frames.push(Frame::Running(job));
+        let Some(job) = job else { return };
+        self.end_search(thread, trace);
+        self.workers[thread].frames.push(Frame::Running(job));
+        if let Place::Deque(victim) = place {
+            if self.workers[victim].node == self.workers[thread].node {
+                self.steal_more(thread, victim, trace);
+            }
         }
     }
 
+    /// Up to half of the jobs, each as the first: the line is here meanwhile, unless others want it too.
+    fn steal_more(&mut self, thread: usize, victim: usize, trace: &mut Trace) {
+        let word = self.workers[victim].deque_base;
+        let more = (self.workers[victim].deque.len() / 2).min(BATCH - 1);
+        for _ in 0..more {
+            let Some(job) = self.workers[victim].deque.pop_front() else { break };
+            trace.read(word);
+            trace.read(word + APART);
+            trace.atomic(word);
+            let worker = &mut self.workers[thread];
+            trace.write(worker.deque_base + APART + worker.pushed % SLOTS * JOB);
+            worker.pushed += 1;
+            worker.deque.push_back(job);
+        }
+        trace.write(self.workers[thread].deque_base);
+    }
+
     fn end_search(&mut self, thread: usize, trace: &mut Trace) {
-        if self.workers[thread].searching.take().is_none() {
+        self.workers[thread].round = 0;
+        if !std::mem::take(&mut self.workers[thread].searching) {
             return;
         }
         trace.atomic(self.idle);
@@ -501,11 +532,11 @@ impl Pool {
         if self.happened(thread, event, trace) || self.look(thread, trace).is_some() {
             // Back again, as `wake` does.
             trace.write(self.node_of(thread).list);
-            self.workers[thread].searching = Some(0);
+            self.workers[thread].round = QUIET_ROUNDS;
             return;
         }
         let worker = &mut self.workers[thread];
-        (worker.searching, worker.asleep) = (None, true);
+        (worker.searching, worker.asleep) = (false, true);
         let node = worker.node;
         self.nodes[node].sleepers.push(thread);
         self.searching -= 1;
@@ -534,7 +565,8 @@ impl Pool {
         self.searching += 1;
         self.sleeping -= 1;
         let worker = &mut self.workers[sleeper];
-        (worker.asleep, worker.woken, worker.searching) = (false, true, Some(0));
+        (worker.asleep, worker.woken) = (false, true);
+        (worker.searching, worker.round) = (true, QUIET_ROUNDS);
     }
 
     /// Wakes the worker that waits for something, if it sleeps.
