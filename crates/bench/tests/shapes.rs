@@ -63,6 +63,35 @@ fn eight_nodes() {
     private_data_arrives(Guest::uniform(8, 1, 384 * MIB), 8, 30);
 }
 
+/// The same with memory that is bound to its first node, so that the kernel gives samples and moves nothing: all that arrives was moved
+/// by Nodewise.
+fn private_data_arrives_by_nodewise_alone(guest: Guest, nodes: u64, seconds: u32) {
+    let script = format!(
+        "$NODEWISE run --json json -- $WORKLOAD private --bound --mebibytes 32 --seconds {seconds} --report report 2>err; \
+         status=$?; cat err >&2; exit $status"
+    );
+    let f = run(guest, &script, &["json", "report"]);
+    assert_eq!(f.status, 0, "{}", f.stderr);
+    let placements = f.placements("report").unwrap();
+    let arrived = placements.iter().find(|placement| placement.local_percent_min >= 95.0);
+    println!("95 % after {:?} s\n{}", arrived.map(|placement| placement.seconds), f.stderr);
+    assert!(placements.last().unwrap().local_percent_min >= 99.0, "{placements:#?}\n{}", f.stderr);
+    let summary = f.json("json").unwrap();
+    let elsewhere = 32 * 256 * (nodes - 1) / nodes;
+    assert!(summary["pages_moved"].as_u64() >= Some(elsewhere * 99 / 100), "{summary}");
+    assert_eq!(summary["totals"]["pages_moved_again"], 0, "{summary}");
+}
+
+#[test]
+fn two_nodes_by_nodewise_alone() {
+    private_data_arrives_by_nodewise_alone(Guest::new([node(2, 384), node(2, 384)]), 2, 20);
+}
+
+#[test]
+fn eight_nodes_by_nodewise_alone() {
+    private_data_arrives_by_nodewise_alone(Guest::uniform(8, 1, 384 * MIB), 8, 60);
+}
+
 /// Nodes that decisions moved pages to.
 fn targets(finished: &Finished, log: &str) -> Vec<u64> {
     let lines = finished.lines::<Value>(log).unwrap();
