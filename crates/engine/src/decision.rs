@@ -101,13 +101,10 @@ pub struct Outcome {
     pub vanished: u64,
     /// The kernel would not let us.
     pub not_permitted: u64,
-    /// CPU time of the calls, ns: about how long threads of the target could have waited in all, and longer where the caller was taken off
-    /// its CPU midway.
+    /// CPU time of the calls, ns: about how long threads of the target could have waited, and longer where the caller was taken off its CPU midway.
     pub blocked_ns: u64,
     /// That of the longest single call, ns.
     pub longest_call_ns: u64,
-    /// The part of a call that the pages moved together took, at most, ns: how long one thread could wait at once.
-    pub longest_wait_ns: u64,
     /// The process was gone.
     pub process_gone: bool,
     /// Nothing was done because this machine cannot (or a dry run must not).

@@ -1,11 +1,5 @@
-//! Moving pages: in groups that take so short a time that no thread of the target waits long, within a budget, with every page
-//! accounted for.
-//!
-//! A thread that touches a page on its way waits until the pages that the kernel moves together with it have arrived: one page before
-//! Linux 6.3, up to 512 since (`migrate_pages_batch`, `mm/migrate.c`). `move_pages` moves what it has gathered whenever it meets a page that it
-//! cannot take (`do_pages_move`), so an address where nothing can be mapped ends a group without ending the call. That matters as every call first has
-//! all CPUs empty their lists of pages on the way to the LRU lists (`lru_cache_disable`, `mm/swap.c`), which takes as long for
-//! one page as for many and holds nobody up.
+//! Moving pages: in batches short enough that no thread of the target waits long, within a budget, with every page accounted
+//! for.
 
 use nodewise_engine::{HUGE_PAGE_PAGES, Outcome, PAGE_BYTES, PageNumber, PageRange};
 use nodewise_sys::{Error, ErrorKind, MoveFlags};
@@ -46,10 +40,11 @@ pub struct MoverSettings {
     /// How much may be moved in a second, in bytes. Carrefour's module could move 30 000 pages (117 MiB) a second; memtierd's
     /// sample configuration says 200 MB/s. Copying 512 MiB takes a current core about a tenth of a second.
     pub budget_bytes_per_s: f64,
-    /// How long a group of pages should take at most, in ns of CPU time: a thread that touches a page on its way waits for its group.
-    /// 20 ms brought blocking from minutes to milliseconds for others (katalyst issue 477). A call takes no longer either, unless
-    /// it would move less than 2 MiB.
-    pub group_ns: u64,
+    /// How long one call should work at most, in ns of CPU time. 20 ms brought blocking from minutes to milliseconds for others (katalyst issue
+    /// 477). A thread that touches a page on its way waits for less: until the pages that the kernel moves together with it have arrived, one before
+    /// Linux 6.3 and at most 512 since (`migrate_pages_batch`, `mm/migrate.c`). What the call waits for itself, that all CPUs have
+    /// emptied their lists of pages for the LRU lists, holds nobody up.
+    pub call_ns: u64,
     /// How often busy pages are tried again before they are reported as busy.
     pub retries: u32,
     /// What must stay free on a target node, as a share of its memory: the kernel reclaims below its watermarks.
@@ -62,7 +57,7 @@ impl Default for MoverSettings {
     fn default() -> Self {
         Self {
             budget_bytes_per_s: 512.0 * 1024.0 * 1024.0,
-            group_ns: 20_000_000,
+            call_ns: 20_000_000,
             retries: 3,
             reserve_share: 0.02,
             dry_run: false,
@@ -72,12 +67,9 @@ impl Default for MoverSettings {
 
 /// Most pages in one call: bounds the arrays, not the time.
 const BATCH_MAX_PAGES: u64 = 16 * HUGE_PAGE_PAGES;
-/// Least pages in one call, unless there are no more: each call has a price of its own.
-const BATCH_MIN_PAGES: u64 = HUGE_PAGE_PAGES;
-/// Least pages in a group, unless one is a huge page, and those in the first.
-const GROUP_MIN_PAGES: u64 = 32;
-/// No program has memory there, so that it ends a group of pages (status `-EFAULT`).
-const NOWHERE: u64 = 0u64.wrapping_sub(PAGE_BYTES);
+/// Least pages in one call, unless there are no more: some milliseconds. Every call first has all CPUs empty their lists of pages
+/// on the way to the LRU lists (`lru_cache_disable`, `mm/swap.c`), which takes the same time for one page as for many.
+const BATCH_MIN_PAGES: u64 = 512;
 /// Pages asked for at once.
 const QUERY_PAGES: u64 = 8 * HUGE_PAGE_PAGES;
 /// A status no kernel gives: this page's status was left unset.
@@ -97,8 +89,6 @@ pub struct Mover<K> {
     /// Pages in the next call: doubled after a call that took less than half of the time allowed, halved after one that
     /// took longer than allowed.
     batch_pages: u64,
-    /// Pages in its groups, by the same rule.
-    group_pages: u64,
 }
 
 /// A page that arrived at its target.
@@ -123,16 +113,6 @@ struct Unit {
     to: NodeId,
 }
 
-/// Arguments of one `move_pages` call.
-#[derive(Debug, Default)]
-struct Call {
-    addresses: Vec<u64>,
-    nodes: Vec<i32>,
-    /// Where in these each unit of the batch is.
-    places: Vec<usize>,
-    longest_group_pages: u64,
-}
-
 /// A range of a process and where its pages should go.
 pub struct Job<'a> {
     /// The range; pages that are not present are passed over.
@@ -155,7 +135,6 @@ impl<K: Kernel> Mover<K> {
             refilled_ns,
             moved: Vec::new(),
             batch_pages: BATCH_MIN_PAGES,
-            group_pages: GROUP_MIN_PAGES,
         }
     }
 
@@ -331,26 +310,6 @@ impl<K: Kernel> Mover<K> {
         }
     }
 
-    /// The batch as `move_pages` takes it.
-    fn groups(&self, batch: &[Unit]) -> Call {
-        let mut call = Call::default();
-        let mut group = 0;
-        for unit in batch {
-            let node = unit.to.0 as i32;
-            if group > 0 && group + unit.pages > self.group_pages {
-                call.addresses.push(NOWHERE);
-                call.nodes.push(node);
-                group = 0;
-            }
-            call.places.push(call.addresses.len());
-            call.addresses.push(unit.page.address().0);
-            call.nodes.push(node);
-            group += unit.pages;
-            call.longest_group_pages = call.longest_group_pages.max(group);
-        }
-        call
-    }
-
     /// One `move_pages` call; returns what was busy, and whether the kernel said that it found no memory on a target: its
     /// watermarks may be above our reserve.
     fn call(
@@ -360,29 +319,22 @@ impl<K: Kernel> Mover<K> {
         flags: MoveFlags,
         outcomes: &mut [Outcome],
     ) -> Result<(Vec<Unit>, bool), Error> {
-        let Call { addresses, nodes, places, longest_group_pages } = self.groups(batch);
-        let mut status = vec![UNSET; addresses.len()];
+        let addresses: Vec<u64> = batch.iter().map(|unit| unit.page.address().0).collect();
+        let nodes: Vec<i32> = batch.iter().map(|unit| unit.to.0 as i32).collect();
+        let mut status = vec![UNSET; batch.len()];
         let begin = self.kernel.cpu_ns();
         let returned = self.kernel.move_pages(pid, &addresses, &nodes, &mut status, flags);
         let took = self.kernel.cpu_ns().saturating_sub(begin);
-        let mut status: Vec<i32> = places.iter().map(|&place| status[place]).collect();
         let pages: u64 = batch.iter().map(|unit| unit.pages).sum();
-        if took > self.settings.group_ns {
+        if took > self.settings.call_ns {
             self.batch_pages = (self.batch_pages / 2).max(BATCH_MIN_PAGES);
-        } else if pages >= self.batch_pages && took < self.settings.group_ns / 2 {
+        } else if pages >= self.batch_pages && took < self.settings.call_ns / 2 {
             self.batch_pages = (self.batch_pages * 2).min(BATCH_MAX_PAGES);
-        }
-        let longest_wait = took * longest_group_pages / pages;
-        if longest_wait > self.settings.group_ns {
-            self.group_pages = (self.group_pages / 2).max(GROUP_MIN_PAGES);
-        } else if longest_group_pages >= self.group_pages && longest_wait < self.settings.group_ns / 2 {
-            self.group_pages = (self.group_pages * 2).min(BATCH_MAX_PAGES);
         }
         for unit in batch {
             let outcome = &mut outcomes[unit.job];
             outcome.blocked_ns += took * unit.pages / pages;
             outcome.longest_call_ns = outcome.longest_call_ns.max(took);
-            outcome.longest_wait_ns = outcome.longest_wait_ns.max(longest_wait);
         }
         let out_of_memory = match returned {
             Ok(_) => false,
@@ -392,10 +344,10 @@ impl<K: Kernel> Mover<K> {
         };
         // Statuses that the kernel left unset, or that name another node than asked for, say nothing: ask.
         let unsure: Vec<usize> = (0..batch.len())
-            .filter(|&i| status[i] == UNSET || (status[i] >= 0 && status[i] != batch[i].to.0 as i32))
+            .filter(|&i| status[i] == UNSET || (status[i] >= 0 && status[i] != nodes[i]))
             .collect();
         if !unsure.is_empty() {
-            let where_now: Vec<u64> = unsure.iter().map(|&i| batch[i].page.address().0).collect();
+            let where_now: Vec<u64> = unsure.iter().map(|&i| addresses[i]).collect();
             let mut now = vec![UNSET; unsure.len()];
             self.kernel.query(pid, &where_now, &mut now)?;
             for (&i, now) in unsure.iter().zip(now) {
@@ -463,8 +415,6 @@ mod tests {
         /// The target has room for so many pages more.
         out_of_memory_after: Option<u32>,
         calls: Vec<usize>,
-        longest_group: u64,
-        page_ns: u64,
         moves: BTreeMap<u64, u32>,
         clock_ns: u64,
     }
@@ -500,17 +450,9 @@ mod tests {
             _flags: MoveFlags,
         ) -> Result<u64, Error> {
             self.alive()?;
-            self.calls.push(addresses.iter().filter(|&&address| address != NOWHERE).count());
-            let mut group = 0;
+            self.calls.push(addresses.len());
             for (i, address) in addresses.iter().enumerate() {
                 let page = address / PAGE_BYTES;
-                if *address == NOWHERE {
-                    status[i] = -EFAULT;
-                    group = 0;
-                    continue;
-                }
-                group += 1;
-                self.longest_group = self.longest_group.max(group);
                 if let Some((times, errno)) = self.trouble.get_mut(&page) {
                     if *times > 0 {
                         *times -= 1;
@@ -532,7 +474,7 @@ mod tests {
                 let moved =
                     if self.huge.contains(&head) { head..head + HUGE_PAGE_PAGES } else { page..page + 1 };
                 for page in moved {
-                    self.clock_ns += self.page_ns.max(10_000);
+                    self.clock_ns += 10_000;
                     *self.moves.entry(page).or_default() += 1;
                     if let Some(home) = self.homes.get_mut(&page) {
                         *home = nodes[i];
@@ -591,22 +533,6 @@ mod tests {
         // A page takes the fake 10 us: 20 ms are 2000 pages; the first calls feel their way.
         assert!(outcome.longest_call_ns <= 20_500_000, "{outcome:?}");
         assert!(mover.kernel().calls.len() < 60, "{:?}", mover.kernel().calls);
-    }
-
-    /// As in emulated guests, where four CPUs want the pages that are moved.
-    #[test]
-    fn where_pages_take_long_they_move_in_small_groups() {
-        let fake = Fake { page_ns: 1_500_000, ..small_pages(5000) };
-        let mut mover = mover(fake, MoverSettings::default());
-        let first = all_to_2(&mut mover, 512);
-        assert_eq!((first.moved, mover.kernel().longest_group), (512, GROUP_MIN_PAGES));
-        mover.kernel().longest_group = 0;
-        for _ in 0..4 {
-            mover.kernel().clock_ns += 1_000_000_000;
-            all_to_2(&mut mover, 5000);
-        }
-        assert_eq!(mover.kernel().calls.iter().sum::<usize>(), 5000);
-        assert!(mover.kernel().longest_group <= GROUP_MIN_PAGES, "{:?}", mover.kernel());
     }
 
     #[test]

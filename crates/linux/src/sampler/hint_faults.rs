@@ -25,12 +25,12 @@ const PASS_MIN: Duration = Duration::from_millis(100);
 /// The shortest pass while there is little to do, which leaves well-placed programs alone and the kernel few chances to move what
 /// was just spread. A thread that changes its node is still scanned anew at once.
 const PASS_CHEAP: Duration = Duration::from_secs(60);
-/// And the longest: of 100 GiB of base pages it makes 7000 samples a second. But a small program beside such a large one is looked at as
-/// seldom.
-const PASS_CHEAP_MAX: Duration = Duration::from_secs(3600);
+/// And the longest.
+const PASS_CHEAP_MAX: Duration = Duration::from_secs(600);
 /// Samples in a second that show a change while there is little to do: a larger program's pass takes longer.
 const ENOUGH_CHEAP_PER_S: f64 = 50.0;
-/// How long samples are counted before a cheap pass that gives more than twice as many is doubled.
+/// How long samples are counted before a cheap pass that gives four times as many is doubled. The first such time of a rest does not count: pages
+/// that were marked before it are still being touched.
 const CHEAP_JUDGED: Duration = Duration::from_secs(10);
 
 /// How much the kernel marks at once while pages are being placed: its own default. Its scan period is the knob over the number
@@ -65,6 +65,8 @@ pub struct HintFaults {
     cheap_pass: Duration,
     /// Samples since the pass was last judged, and how long that is.
     recent: (u64, Duration),
+    /// Whether the cheap rate has lasted for longer than the first judgement.
+    rested: bool,
 }
 
 impl HintFaults {
@@ -82,6 +84,7 @@ impl HintFaults {
             pass: PASS,
             cheap_pass: PASS_CHEAP,
             recent: (0, Duration::ZERO),
+            rested: false,
         };
         sampler.switch_on()?;
         sampler.knobs = knobs.join("scan_period_min_ms").exists().then_some(knobs);
@@ -161,6 +164,7 @@ impl Sampler for HintFaults {
     }
 
     fn set_rate(&mut self, rate: SamplingRate) -> Result<(), Error> {
+        self.rested &= rate == self.rate;
         self.rate = rate;
         self.recent = (0, Duration::ZERO);
         let pass = self.pass().as_millis().to_string();
@@ -187,9 +191,9 @@ impl Sampler for HintFaults {
         self.recent = (0, Duration::ZERO);
         let per_s = samples as f64 / over.as_secs_f64();
         if cheap {
-            // Not at once by as much as that: what comes first was marked before the rest began.
             let longer = (self.cheap_pass * 2).min(PASS_CHEAP_MAX);
-            if per_s < 2.0 * ENOUGH_CHEAP_PER_S || longer == self.cheap_pass {
+            let settled = std::mem::replace(&mut self.rested, true);
+            if !settled || per_s < 4.0 * ENOUGH_CHEAP_PER_S || longer == self.cheap_pass {
                 return Ok(());
             }
             self.cheap_pass = longer;

@@ -159,7 +159,6 @@ impl Summary {
         sum.not_permitted += outcome.not_permitted;
         sum.blocked_ns += outcome.blocked_ns;
         sum.longest_call_ns = sum.longest_call_ns.max(outcome.longest_call_ns);
-        sum.longest_wait_ns = sum.longest_wait_ns.max(outcome.longest_wait_ns);
         self.pages_moved = sum.moved;
     }
 
@@ -212,11 +211,7 @@ impl Summary {
         if o.blocked_ns > 0 {
             line(
                 ms(o.blocked_ns),
-                &format!(
-                    "in calls that move pages, the longest {}; pages moved together took at most {}",
-                    ms(o.longest_call_ns),
-                    ms(o.longest_wait_ns)
-                ),
+                &format!("in calls that move pages, the longest {}", ms(o.longest_call_ns)),
             );
         }
         line(count(self.samples), &format!("samples by {} ({})", self.sampler, self.sampler_description));

@@ -122,7 +122,6 @@ impl SimMachine {
         outcome.node_full += planned - moved;
         outcome.blocked_ns = (self.kernel_ps[thread] - before_ps) / 1000;
         outcome.longest_call_ns = outcome.blocked_ns;
-        outcome.longest_wait_ns = outcome.blocked_ns;
         outcome
     }
 }
