@@ -129,7 +129,9 @@ impl Carrefour {
             }
         };
         let value = m.access_rate.get().copied();
-        self.enabled = value.is_none_or(|rate| rate >= threshold);
+        // How often hint faults come is for us to say: when we ask for few in the midst of spreading pages, few say nothing.
+        let spreading = self.enabled && self.unbalanced && matches!(standing, Standing::Proxy(_));
+        self.enabled = value.is_none_or(|rate| rate >= threshold) || spreading;
         rules.push(RuleStatus { name: "enable".into(), standing, value, threshold, enabled: self.enabled });
 
         let value = m.local_access_percent.get().copied();

@@ -12,15 +12,26 @@ pub struct BeforeAfter {
     /// What the first sampled access to each page met, where there are enough in one interval ([`Totals::at_first`]); else
     /// as in the first round that could tell.
     pub before: Option<f64>,
-    /// In the last round that could tell.
+    /// The median of the last [`LAST_ROUNDS`] rounds that could tell: at rest a round sees some hundred pages only.
     pub after: Option<f64>,
+    #[serde(skip)]
+    last: [f64; LAST_ROUNDS],
+    #[serde(skip)]
+    rounds: usize,
 }
+
+/// Rounds that make up the end.
+const LAST_ROUNDS: usize = 10;
 
 impl BeforeAfter {
     fn note(&mut self, measure: &Measure<f64>) {
         if let Some(&value) = measure.get() {
             self.before.get_or_insert(value);
-            self.after = Some(value);
+            self.last[self.rounds % LAST_ROUNDS] = value;
+            self.rounds += 1;
+            let mut last = self.last[..self.rounds.min(LAST_ROUNDS)].to_vec();
+            last.sort_by(f64::total_cmp);
+            self.after = Some(last[last.len() / 2]);
         }
     }
 }
