@@ -93,6 +93,8 @@ pub struct Carrefour {
     /// Interleaving has been on.
     spread_before: bool,
     interleaving: bool,
+    /// Whether samples are hint faults.
+    by_faults: bool,
     replicating: bool,
 }
 
@@ -108,6 +110,7 @@ impl Carrefour {
             unbalanced: false,
             spread_before: false,
             interleaving: false,
+            by_faults: false,
             replicating: false,
         }
     }
@@ -130,7 +133,8 @@ impl Carrefour {
         };
         let value = m.access_rate.get().copied();
         // How often hint faults come is for us to say: when we ask for few in the midst of spreading pages, few say nothing.
-        let spreading = self.enabled && self.unbalanced && matches!(standing, Standing::Proxy(_));
+        self.by_faults = matches!(standing, Standing::Proxy(_));
+        let spreading = self.enabled && self.unbalanced && self.by_faults;
         self.enabled = value.is_none_or(|rate| rate >= threshold) || spreading;
         rules.push(RuleStatus { name: "enable".into(), standing, value, threshold, enabled: self.enabled });
 
@@ -362,8 +366,10 @@ impl Policy for Carrefour {
         self.enabled && (self.collocating || self.interleaving || self.replicating)
     }
 
+    /// Not where samples are hint faults: each is a chance for the kernel to move the page elsewhere, and pages are best spread while
+    /// few come.
     fn unfinished(&self) -> bool {
-        self.interleaving
+        self.interleaving && !self.by_faults
     }
 }
 
