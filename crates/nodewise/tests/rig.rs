@@ -177,7 +177,8 @@ fn a_shell_in_the_guest_has_this_terminal() {
     let mut keys = child.stdin.take().unwrap();
     // Typed ahead; the guest's terminal echoes what it gets, so that what is printed is told from what is typed
     // by the sum.
-    keys.write_all(b"tty; stty size; echo $((6 * 7))ready; sleep 1000\n").unwrap();
+    // Ctrl-C right after a shell's own `echo` could come before its next command is in the foreground, and be lost.
+    keys.write_all(b"tty; stty size; sh -c 'echo $((6 * 7))ready; exec sleep 1000'\n").unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut until = |mark: &str| {
         let mut seen = String::new();
