@@ -266,7 +266,9 @@ impl Engine {
         let unsettled: f32 =
             regions().filter(|region| region.is_unsettled()).map(|region| region.recent as f32).sum();
         let settings = &self.settings.eagerness;
-        let busy = moved >= settings.from_moves || unsettled > recent * settings.from_unsettled_share;
+        let busy = moved >= settings.from_moves
+            || unsettled > recent * settings.from_unsettled_share
+            || self.policy.unfinished();
         Signs {
             curious: self.policy.active() && busy,
             unjudged: self.processes.values().any(|process| process.map.has_unjudged_huge_pages()),
