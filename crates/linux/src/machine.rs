@@ -29,7 +29,7 @@ pub struct MachineSettings {
 
 impl Default for MachineSettings {
     fn default() -> Self {
-        Self { mover: MoverSettings::default(), apply: Duration::from_millis(500) }
+        Self { mover: MoverSettings::default(), apply: Duration::from_millis(750) }
     }
 }
 

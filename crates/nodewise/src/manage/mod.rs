@@ -85,7 +85,7 @@ impl<'a> Prepared<'a> {
         let engine = engine(&self.topology, options.policy);
         let summary =
             Summary::new(engine.policy(), self.sampler.name(), self.sampler.description(), options.dry_run);
-        let settings = MachineSettings { mover, apply: options.interval / 2 };
+        let settings = MachineSettings { mover, apply: options.interval * 3 / 4 };
         let nodes = self.topology.nodes().iter().map(|node| node.id).collect();
         let machine = LinuxMachine::new(self.topology, processes, self.sampler, settings);
         let mut session = Session {

@@ -168,6 +168,7 @@ impl Summary {
         sum.node_full += outcome.node_full;
         sum.vanished += outcome.vanished;
         sum.not_permitted += outcome.not_permitted;
+        sum.calls += outcome.calls;
         sum.blocked_ns += outcome.blocked_ns;
         sum.longest_call_ns = sum.longest_call_ns.max(outcome.longest_call_ns);
         self.pages_moved = sum.moved;
@@ -222,7 +223,7 @@ impl Summary {
         if o.blocked_ns > 0 {
             line(
                 ms(o.blocked_ns),
-                &format!("in calls that move pages, the longest {}", ms(o.longest_call_ns)),
+                &format!("in {} calls that move pages, the longest {}", o.calls, ms(o.longest_call_ns)),
             );
         }
         line(count(self.samples), &format!("samples by {} ({})", self.sampler, self.sampler_description));

@@ -121,6 +121,7 @@ impl SimMachine {
         outcome.moved += moved;
         outcome.node_full += planned - moved;
         outcome.blocked_ns = (self.kernel_ps[thread] - before_ps) / 1000;
+        outcome.calls = u64::from(planned > 0);
         outcome.longest_call_ns = outcome.blocked_ns;
         outcome
     }
