@@ -26,9 +26,9 @@ use std::fmt;
 /// assert_eq!(counter.exact(), Some(4000));
 /// ```
 pub struct NodeCounter {
-    /// One for each CPU, then one for threads that the kernel does not tell their CPU by the restartable sequence's area.
-    slots: Box<[CpuSlot]>,
-    cpus: usize,
+    of_cpus: Box<[CpuSlot]>,
+    /// For threads that the kernel does not tell their CPU by the restartable sequence's area.
+    of_others: CpuSlot,
 }
 
 /// How often [`NodeCounter::exact`] looks before it gives up.
@@ -42,13 +42,13 @@ impl NodeCounter {
     }
 
     fn with_cpus(cpus: usize) -> Self {
-        Self { slots: (0..=cpus).map(|_| CpuSlot::default()).collect(), cpus }
+        Self { of_cpus: (0..cpus).map(|_| CpuSlot::default()).collect(), of_others: CpuSlot::default() }
     }
 
     /// Adds.
     #[inline]
     pub fn add(&self, number: u64) {
-        if !try_add(&self.slots[..self.cpus], number) {
+        if !try_add(&self.of_cpus, number) {
             self.add_atomically(number);
         }
     }
@@ -56,22 +56,26 @@ impl NodeCounter {
     #[cold]
     fn add_atomically(&self, number: u64) {
         // A CPU's own slot must not be added to in two ways.
-        let slot = if adds_alone() { self.cpus } else { current_slot().min(self.cpus) };
-        self.slots[slot].add(number);
+        let own = if adds_alone() { None } else { self.of_cpus.get(current_slot()) };
+        own.unwrap_or(&self.of_others).add(number);
     }
 
     /// The sum of the parts, each read at another moment. What was added before the call is in it, what is added meanwhile may be: so
     /// it lies between the counts at the call's begin and end.
     #[must_use]
     pub fn approximate(&self) -> u64 {
-        self.slots.iter().fold(0, |sum, slot| sum.wrapping_add(slot.get(Ordering::Acquire)))
+        self.parts().fold(0, u64::wrapping_add)
+    }
+
+    fn parts(&self) -> impl Iterator<Item = u64> + '_ {
+        self.of_cpus.iter().chain([&self.of_others]).map(|slot| slot.get(Ordering::Acquire))
     }
 
     /// The count at one moment during the call; `None` if additions kept coming for 100 passes over the parts.
     #[must_use]
     pub fn exact(&self) -> Option<u64> {
         // Parts only grow. What two passes agree on all parts had when the first ended.
-        let pass = || self.slots.iter().map(|slot| slot.get(Ordering::Acquire)).collect::<Vec<_>>();
+        let pass = || self.parts().collect::<Vec<_>>();
         let mut last = pass();
         for _ in 0..PASSES {
             let next = pass();
@@ -87,8 +91,9 @@ impl NodeCounter {
     /// sequence's area, where the process has them, belong to no node.
     #[must_use]
     pub fn on_node(&self, node: NodeId) -> u64 {
-        let of_node = (0..self.cpus).filter(|&cpu| machine().node_of(cpu) == node);
-        of_node.fold(0, |sum, cpu| sum.wrapping_add(self.slots[cpu].get(Ordering::Acquire)))
+        let of_node = self.parts().take(self.of_cpus.len()).enumerate();
+        let of_node = of_node.filter(|&(cpu, _)| machine().node_of(cpu) == node);
+        of_node.fold(0, |sum, (_, count)| sum.wrapping_add(count))
     }
 }
 
@@ -146,8 +151,8 @@ mod loom_tests {
             let adder = {
                 let counter = counter.clone();
                 loom::thread::spawn(move || {
-                    counter.slots[0].add(1);
-                    counter.slots[1].add(10);
+                    counter.of_cpus[0].add(1);
+                    counter.of_cpus[1].add(10);
                 })
             };
             if let Some(count) = counter.exact() {

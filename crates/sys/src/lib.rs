@@ -39,7 +39,7 @@ pub use process::{
     AddressRange, Exited, ProcessAdvice, kill, pidfd_open, pidfd_send_signal, process_madvise,
     set_child_subreaper, wait,
 };
-pub use rseq::{CpuSlot, rseq_add, rseq_adds, rseq_cpu, rseq_node};
+pub use rseq::{CpuSlot, rseq_add, rseq_adds, rseq_cpu, rseq_node, rseq_take};
 pub use sched::{CpuSet, getcpu, sched_getaffinity, sched_getcpu, sched_setaffinity};
 pub use shared_file::{SharedFile, is_sealed};
 pub use task::{

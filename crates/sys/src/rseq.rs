@@ -16,10 +16,10 @@ const CPU_ID: isize = 4;
 const NODE_ID: isize = 20;
 const NODE_ID_END: u64 = 24;
 
-/// Not looked up yet. No offset is that far.
-const UNKNOWN: isize = isize::MIN;
+/// Not looked up yet. Fields are aligned to four bytes, so that no offset is odd.
+const UNKNOWN: isize = 1;
 /// The C library registers none, or the kernel does not fill the field in question.
-const ABSENT: isize = isize::MIN + 1;
+const ABSENT: isize = 3;
 
 static CPU_OFFSET: AtomicIsize = AtomicIsize::new(UNKNOWN);
 static NODE_OFFSET: AtomicIsize = AtomicIsize::new(UNKNOWN);
@@ -47,17 +47,23 @@ pub fn rseq_cpu() -> Option<u32> {
 
 #[inline]
 fn field_offset(known: &AtomicIsize) -> Option<isize> {
-    match known.load(Ordering::Relaxed) {
-        ABSENT => None,
-        UNKNOWN => {
-            look_up();
-            Some(known.load(Ordering::Relaxed)).filter(|&offset| offset != ABSENT)
-        }
-        offset => Some(offset),
-    }
+    let offset = known.load(Ordering::Relaxed);
+    if is_offset(offset) { Some(offset) } else { looked_up(known) }
+}
+
+#[inline]
+fn is_offset(offset: isize) -> bool {
+    offset & 1 == 0
 }
 
 #[cold]
+fn looked_up(known: &AtomicIsize) -> Option<isize> {
+    if known.load(Ordering::Relaxed) == UNKNOWN {
+        look_up();
+    }
+    Some(known.load(Ordering::Relaxed)).filter(|&offset| is_offset(offset))
+}
+
 fn look_up() {
     let area = area();
     let offset_of = |field: isize, there: bool| area.filter(|_| there).map_or(ABSENT, |area| area + field);
@@ -126,13 +132,15 @@ fn load(_offset: isize) -> Option<u32> {
     None
 }
 
-/// Whether [`rseq_add`] works in this process; the answer never changes. A thread without an area is refused all the same.
+/// Whether [`rseq_add`] and [`rseq_take`] work in this process; the answer never changes. A thread without an area is refused all the same.
 #[must_use]
 pub fn rseq_adds() -> bool {
     cfg!(target_arch = "x86_64") && field_offset(&CPU_OFFSET).is_some()
 }
 
-/// Two cache lines of its own, since x86 fetches them in pairs, for a number that one CPU adds to.
+/// Two cache lines of its own, since x86 fetches them in pairs, for a number that one CPU changes. Either as a sum, by [`rseq_add`] or
+/// [`CpuSlot::add`], or as a lock, by [`rseq_take`] or [`CpuSlot::take`]; never by both of a pair, since what a restartable sequence does
+/// is not atomic towards other CPUs.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct CpuSlot(AtomicU64);
@@ -145,10 +153,23 @@ impl CpuSlot {
         self.0.load(order)
     }
 
-    /// Adds in one atomic operation. Never for a slot that [`rseq_add`] adds to as well: its additions may be lost then.
+    /// Adds in one atomic operation.
     #[inline]
     pub fn add(&self, number: u64) {
         self.0.fetch_add(number, Ordering::Release);
+    }
+
+    /// Takes the lock in one atomic operation; false if it is taken.
+    #[inline]
+    #[must_use]
+    pub fn take(&self) -> bool {
+        self.0.swap(1, Ordering::Acquire) == 0
+    }
+
+    /// Lets go of the lock, on whatever CPU.
+    #[inline]
+    pub fn let_go(&self) {
+        self.0.store(0, Ordering::Release);
     }
 }
 
@@ -220,6 +241,72 @@ pub fn rseq_add(_slots: &[CpuSlot], _number: u64) -> bool {
     false
 }
 
+/// Takes the lock in the slot of the CPU that the calling thread runs on, without a locked instruction; the slot's index, or `None` if it is
+/// taken, or where [`rseq_add`] would not add. The lock is the thread's until [`CpuSlot::let_go`], wherever it runs by then.
+///
+/// It excludes others as a lock does: only threads on this CPU take it, none of them between another's look and its store, or the kernel starts the
+/// latter again; and the CPU's next look comes after the store, whichever thread looks. What the last holder wrote is visible to the next (on x86 a plain
+/// store is a release, and a plain load an acquire).
+///
+/// # References
+/// As [`rseq_add`].
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[must_use]
+pub fn rseq_take(slots: &[CpuSlot]) -> Option<usize> {
+    let cpu_id = field_offset(&CPU_OFFSET)?;
+    let (cpu, taken): (usize, u64);
+    // SAFETY: as in `rseq_add`; the only store to shared memory, an aligned one within `slots`, comes last.
+    unsafe {
+        std::arch::asm!(
+            ".pushsection __rseq_cs, \"aw\"",
+            ".balign 32",
+            "2:",
+            ".long 0, 0",
+            ".quad 3f, (4f - 3f), 5f",
+            ".popsection",
+            ".pushsection .text.rseq_abort, \"ax\"",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "5:",
+            "jmp 6f",
+            ".popsection",
+            "6:",
+            "lea {at}, [rip + 2b]",
+            "mov qword ptr fs:[{cpu_id} + 4], {at}",
+            "3:",
+            "xor {taken:e}, {taken:e}",
+            "mov {cpu:e}, dword ptr fs:[{cpu_id}]",
+            "cmp {cpu}, {len}",
+            "jae 4f",
+            "mov {at}, {cpu}",
+            "shl {at}, 7",
+            "cmp qword ptr [{slots} + {at}], 0",
+            "jne 4f",
+            "mov {taken:e}, 1",
+            "mov qword ptr [{slots} + {at}], {taken}",
+            "4:",
+            "mov qword ptr fs:[{cpu_id} + 4], 0",
+            at = out(reg) _,
+            cpu = out(reg) cpu,
+            taken = out(reg) taken,
+            cpu_id = in(reg) cpu_id,
+            len = in(reg) slots.len(),
+            slots = in(reg) slots.as_ptr(),
+            options(nostack),
+        );
+    }
+    (taken != 0).then_some(cpu)
+}
+
+/// As on x86-64, where the sequence is written.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+#[must_use]
+pub fn rseq_take(_slots: &[CpuSlot]) -> Option<usize> {
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,5 +354,57 @@ mod tests {
     #[test]
     fn a_cpu_without_a_slot_is_refused() {
         assert!(!rseq_add(&[], 1));
+        assert_eq!(rseq_take(&[]), None);
+    }
+
+    /// What the holder of a CPU's lock changes in two steps is never seen half done, while holders are pushed off their CPUs and on to others.
+    #[test]
+    fn a_cpus_lock_has_one_holder() {
+        const THREADS: usize = 8;
+        const TURNS: usize = 100_000;
+        struct Guarded(std::cell::UnsafeCell<[u64; 2]>);
+        // SAFETY: each is looked at by the holder of its lock only: that is the test.
+        unsafe impl Sync for Guarded {}
+        let slots: Vec<CpuSlot> = (0..8192).map(|_| CpuSlot::default()).collect();
+        let guarded: Vec<Guarded> = slots.iter().map(|_| Guarded([0; 2].into())).collect();
+        let Some(taken) = rseq_take(&slots) else { return };
+        slots[taken].let_go();
+        let cpus: Vec<u32> = sched_getaffinity(0).unwrap().iter().collect();
+        let held: u64 = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    let (slots, guarded, cpus) = (&slots, &guarded, &cpus);
+                    scope.spawn(move || {
+                        let mut held = 0;
+                        for turn in 0..TURNS {
+                            let Some(cpu) = rseq_take(slots) else {
+                                std::thread::yield_now();
+                                continue;
+                            };
+                            // SAFETY: the lock is ours.
+                            let halves = unsafe { &mut *guarded[cpu].0.get() };
+                            assert_eq!(halves[0], halves[1]);
+                            halves[0] += 1;
+                            if (turn + thread) % 64 == 0 {
+                                let to = cpus[(turn / 64 + thread) % cpus.len()];
+                                sched_setaffinity(0, &[to].into_iter().collect::<CpuSet>()).unwrap();
+                            }
+                            halves[1] += 1;
+                            held += 1;
+                            slots[cpu].let_go();
+                        }
+                        held
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        // SAFETY: the threads have ended.
+        let counted = |guarded: &Guarded| unsafe { *guarded.0.get() };
+        assert!(held > 0);
+        assert_eq!(
+            guarded.iter().map(counted).fold([0; 2], |sum, [a, b]| [sum[0] + a, sum[1] + b]),
+            [held; 2]
+        );
     }
 }
