@@ -19,6 +19,7 @@ const BATCH_BYTES: usize = 16 << 10;
 
 impl Class {
     /// The least class for so many bytes at this alignment (a power of two); none for what is larger than them all.
+    #[inline]
     pub(super) fn of(bytes: usize, align: usize) -> Option<Self> {
         let bytes = bytes.max(align).max(1);
         let index = if bytes <= EVEN_BYTES {
@@ -27,6 +28,9 @@ impl Class {
             let doubling = (bytes - 1).ilog2() as usize;
             EVEN_CLASSES + (doubling - 7) * 4 + ((bytes - 1) >> (doubling - 2)) - 4
         };
+        if align <= STEP_BYTES {
+            return (index < CLASSES).then_some(Self(index as u8));
+        }
         // At most four steps: a power of two is aligned to itself, and not less than `align`.
         (index..CLASSES).map(|index| Self(index as u8)).find(|class| class.align() >= align)
     }
@@ -35,11 +39,9 @@ impl Class {
         usize::from(self.0)
     }
 
+    #[inline]
     pub(super) fn bytes(self) -> usize {
-        match self.index().checked_sub(EVEN_CLASSES) {
-            None => (self.index() + 1) * STEP_BYTES,
-            Some(above) => (above % 4 + 5) << (5 + above / 4),
-        }
+        SIZES[self.index()].bytes as usize
     }
 
     /// What its blocks are aligned to: the greatest power of two that divides the size.
@@ -52,10 +54,38 @@ impl Class {
     }
 
     /// Blocks in a batch.
+    #[inline]
     pub(super) fn batch(self) -> usize {
-        (BATCH_BYTES / self.bytes()).clamp(1, 64)
+        SIZES[self.index()].batch as usize
     }
 }
+
+#[derive(Clone, Copy)]
+struct Size {
+    bytes: u32,
+    batch: u32,
+}
+
+const SIZES: [Size; CLASSES] = {
+    let mut sizes = [Size { bytes: 0, batch: 0 }; CLASSES];
+    let mut index = 0;
+    while index < CLASSES {
+        let bytes = if index < EVEN_CLASSES {
+            (index + 1) * STEP_BYTES
+        } else {
+            let above = index - EVEN_CLASSES;
+            (above % 4 + 5) << (5 + above / 4)
+        };
+        let batch = match BATCH_BYTES / bytes {
+            0 => 1,
+            65.. => 64,
+            blocks => blocks,
+        };
+        sizes[index] = Size { bytes: bytes as u32, batch: batch as u32 };
+        index += 1;
+    }
+    sizes
+};
 
 #[cfg(test)]
 mod tests {

@@ -16,7 +16,7 @@ use super::place::{Fallback, HUGE_BYTES, Placed, Placement, memory_nodes};
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
 use allocator_api2::alloc::{AllocError, Allocator};
-use blocks::{Batches, Shard, Span, batch_of_one};
+use blocks::{Batches, Chain, Shard, Span, batch_of_one};
 use class::{CLASSES, Class};
 use nodewise_sys::{OwnedMemory, page_bytes};
 use nodewise_topology::{NodeId, NodeSet};
@@ -171,19 +171,24 @@ impl NodeArena {
                 // SAFETY: by contract; the same request has the same class.
                 let full = self.shards.with(|shard| unsafe { shard.push(class, block) });
                 if let Some(batch) = full {
-                    lock(&self.central).batches[class.index()].push(batch);
+                    self.share(class, batch);
                 }
             }
-            Some(class) => {
-                // SAFETY: as above; batches are of more than one up to 8 KiB only.
-                let batch = unsafe { batch_of_one(block) };
-                lock(&self.central).batches[class.index()].push(batch);
-            }
-            None => {
-                let mapping = lock(&self.central).large.remove(&block.addr().get());
-                drop(mapping);
-            }
+            // SAFETY: as above; batches are of more than one up to 8 KiB only.
+            Some(class) => self.share(class, unsafe { batch_of_one(block) }),
+            None => self.unmap(block),
         }
+    }
+
+    #[cold]
+    fn share(&self, class: Class, batch: Chain) {
+        lock(&self.central).batches[class.index()].push(batch);
+    }
+
+    #[cold]
+    fn unmap(&self, block: NonNull<u8>) {
+        let mapping = lock(&self.central).large.remove(&block.addr().get());
+        drop(mapping);
     }
 
     /// The layout of each chunk.
@@ -215,14 +220,14 @@ impl NodeArena {
 
     #[inline]
     fn small(&self, class: Class) -> Result<NonNull<u8>> {
-        self.shards.with(|shard| {
-            let block = shard.pop(class).or_else(|| shard.span.cut(class.bytes(), class.align()));
-            block.map_or_else(|| self.refill(shard, class), Ok)
-        })
+        self.shards.with(|shard| shard.pop(class).map_or_else(|| self.refill(shard, class), Ok))
     }
 
     #[cold]
     fn refill(&self, shard: &mut Shard, class: Class) -> Result<NonNull<u8>> {
+        if let Some(block) = shard.span.cut(class.bytes(), class.align()) {
+            return Ok(block);
+        }
         let mut central = lock(&self.central);
         if let Some(batch) = central.batches[class.index()].pop(class) {
             shard.load(class, batch);
@@ -234,6 +239,7 @@ impl NodeArena {
         Ok(shard.span.cut(class.bytes(), class.align()).expect("small blocks fit into a span"))
     }
 
+    #[cold]
     fn medium(&self, class: Class) -> Result<NonNull<u8>> {
         let mut central = lock(&self.central);
         if let Some(mut batch) = central.batches[class.index()].pop(class) {
@@ -259,6 +265,7 @@ impl NodeArena {
         Ok(central.span.cut(bytes, align).expect("blocks fit into a chunk"))
     }
 
+    #[cold]
     fn large(&self, bytes: usize, align: usize) -> Result<NonNull<[u8]>> {
         let (start, mapping) = self.map(bytes.max(1), align.max(HUGE_BYTES))?;
         let bytes = mapping.memory.len_bytes();
