@@ -1,12 +1,12 @@
 //! One value, a copy on each node, kept alike by a log of operations.
 //!
 //! Node replication (Calciu, Sen, Balakrishnan, Aguilera, 'Black-box concurrent data structures for NUMA architectures', ASPLOS 2017), in
-//! few locks: a writer leaves its operation with its node; who gets the node's copy to write appends all that were left there to the log
-//! (flat combining), and applies to the copy what the log holds beyond it. A reader waits until its node's copy has come as far as the
+//! few locks: a writer that finds its node's copy taken leaves its operation with the node; who gets the copy to write appends all that were left
+//! there to the log (flat combining), and applies to the copy what the log holds beyond it. A reader waits until its node's copy has come as far as the
 //! log was when it began, and brings it there itself if nobody does. So an operation takes effect where it is appended: whoever reads after
-//! somebody saw it sees it too.
+//! somebody saw it sees it too. Where there is one copy there is no log: an operation takes effect when it is done.
 //!
-//! The log is bounded. Who finds it full brings the copies of other nodes forward whose lock is free. It waits for no lock but its own copy's
+//! Once the vectors have their size, an update allocates nothing. The log is bounded. Who finds it full brings the copies of other nodes forward whose lock is free. It waits for no lock but its own copy's
 //! and the log's, in this order, and has brought its own copy forward by then, so two never wait for each other.
 
 use crate::error::{Error, Result};
@@ -20,11 +20,10 @@ use nodewise_topology::NodeId;
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
 
 /// A value that changes by operations which have the same effect on each copy.
 pub trait Operate: Clone + Send + Sync {
-    /// What is done to it. Kept in the log until it has been done to each copy.
+    /// What is done to it. Kept in the log until it has been done to each copy, and there is need of its room.
     type Operation: Clone + Send;
     /// What comes of it.
     type Response: Send;
@@ -78,8 +77,11 @@ struct Copy<T: Operate> {
     value: CachePadded<RwLock<Value<T>>>,
     /// As in the value, for who trims the log.
     applied: CachePadded<AtomicUsize>,
-    /// What the node's writers have left.
-    left: CachePadded<Mutex<VecDeque<Left<T>>>>,
+    /// What the node's writers have left, each in a place of its own.
+    left: CachePadded<Mutex<Vec<Left<T>>>>,
+    /// For who has the copy to write, to begin and end empty: kept for its memory.
+    combined: Mutex<Combined<T::Operation>>,
+    news: Mutex<Vec<T::Operation>>,
 }
 
 struct Value<T> {
@@ -88,9 +90,18 @@ struct Value<T> {
     applied: usize,
 }
 
-struct Left<T: Operate> {
-    operation: T::Operation,
-    response: Arc<Mutex<Option<T::Response>>>,
+enum Left<T: Operate> {
+    Nothing,
+    Operation(T::Operation),
+    /// Being done.
+    Taken,
+    Response(T::Response),
+}
+
+/// What was left with a copy, and in which places.
+struct Combined<O> {
+    operations: Vec<O>,
+    places: Vec<usize>,
 }
 
 /// The value, as it is until the guard is dropped.
@@ -148,62 +159,87 @@ impl<T: Operate> NodeReplicated<T> {
                 return guard;
             }
             drop(guard);
-            self.bring_forward(copy, &mut write(&copy.value));
+            self.advance(copy, &mut write(&copy.value), &[]);
         }
     }
 
     fn update_copy(&self, place: usize, operation: T::Operation) -> T::Response {
         let copy = &self.copies[place];
-        let response = Arc::new(Mutex::new(None));
-        lock(&copy.left).push_back(Left { operation, response: response.clone() });
+        if let Some(mut value) = try_write(&copy.value) {
+            self.append(place, &mut value, std::slice::from_ref(&operation));
+            let response = value.operate(&operation);
+            copy.applied.store(value.applied, Ordering::Release);
+            return response;
+        }
+        let left = copy.leave(operation);
         let mut value = write(&copy.value);
         // Whoever had the copy before may have done it.
-        let done = lock(&response).take();
-        let done = done.or_else(|| {
+        let done = copy.response(left).or_else(|| {
             self.do_what_was_left(place, &mut value);
-            lock(&response).take()
+            copy.response(left)
         });
         done.expect("who has the copy does all that was left")
     }
 
-    /// Appends all that was left with a copy to the log, and brings the copy to its end.
     fn do_what_was_left(&self, place: usize, value: &mut Value<T>) {
         let copy = &self.copies[place];
-        let mut left = std::mem::take(&mut *lock(&copy.left));
-        while !left.is_empty() {
-            let mut log = lock(&self.log);
-            log.trim(&self.copies);
-            let room = log.capacity - log.operations.len();
-            let appended: Vec<Left<T>> = left.drain(..room.min(left.len())).collect();
-            let begin = log.end();
-            log.operations.extend(appended.iter().map(|left| left.operation.clone()));
-            self.tail.store(log.end(), Ordering::Release);
-            let news = log.since(value.applied);
-            drop(log);
-            let others = begin - value.applied;
-            let responses = value.apply(&news).skip(others);
-            for (response, left) in responses.zip(appended) {
-                *lock(&left.response) = Some(response);
+        let combined = &mut *lock(&copy.combined);
+        copy.take_left(combined);
+        let Combined { operations, places } = combined;
+        let mut begin = 0;
+        while begin < operations.len() {
+            let end = begin + self.append(place, value, &operations[begin..]);
+            for (operation, &left) in operations[begin..end].iter().zip(&places[begin..end]) {
+                let response = value.operate(operation);
+                lock(&copy.left)[left] = Left::Response(response);
             }
             copy.applied.store(value.applied, Ordering::Release);
-            if room == 0 {
-                self.bring_others_forward(place);
+            begin = end;
+        }
+        operations.clear();
+        places.clear();
+    }
+
+    /// Appends operations to the log, one at least and as many as there is room for, and brings the copy to where they begin; returns how many. To
+    /// do them is left to the caller.
+    fn append(&self, place: usize, value: &mut Value<T>, operations: &[T::Operation]) -> usize {
+        if self.copies.len() == 1 {
+            return operations.len();
+        }
+        loop {
+            match self.advance(&self.copies[place], value, operations) {
+                0 => self.bring_others_forward(place),
+                appended => return appended,
             }
         }
     }
 
-    /// Brings a copy to the end of the log.
-    fn bring_forward(&self, copy: &Copy<T>, value: &mut Value<T>) {
-        let news = lock(&self.log).since(value.applied);
-        value.apply(&news).for_each(drop);
-        copy.applied.store(value.applied, Ordering::Release);
+    /// Brings a copy to the end of the log, and appends as many operations as there is room for.
+    fn advance(&self, copy: &Copy<T>, value: &mut Value<T>, operations: &[T::Operation]) -> usize {
+        let mut log = lock(&self.log);
+        if log.room() < operations.len() {
+            log.trim(&self.copies);
+        }
+        let mut news = (value.applied < log.end()).then(|| lock(&copy.news));
+        if let Some(news) = &mut news {
+            news.extend(log.operations.range(value.applied - log.first..).cloned());
+        }
+        let appended = log.room().min(operations.len());
+        log.operations.extend(operations[..appended].iter().cloned());
+        self.tail.store(log.end(), Ordering::Release);
+        drop(log);
+        if let Some(mut news) = news {
+            news.drain(..).for_each(|operation| drop(value.operate(&operation)));
+            copy.applied.store(value.applied, Ordering::Release);
+        }
+        appended
     }
 
     /// The log is full, and not for want of this copy.
     fn bring_others_forward(&self, place: usize) {
         for (_, copy) in self.copies.iter().enumerate().filter(|(other, _)| *other != place) {
             if let Some(mut value) = try_write(&copy.value) {
-                self.bring_forward(copy, &mut value);
+                self.advance(copy, &mut value, &[]);
             }
         }
         yield_now();
@@ -215,8 +251,8 @@ impl<O: Clone> Log<O> {
         self.first + self.operations.len()
     }
 
-    fn since(&self, applied: usize) -> Vec<O> {
-        self.operations.range(applied - self.first..).cloned().collect()
+    fn room(&self) -> usize {
+        self.capacity - self.operations.len()
     }
 
     /// Forgets what all copies have.
@@ -233,20 +269,55 @@ impl<T: Operate> Copy<T> {
         Self {
             value: CachePadded::new(RwLock::new(Value { value, applied: 0 })),
             applied: CachePadded::new(AtomicUsize::new(0)),
-            left: CachePadded::new(Mutex::new(VecDeque::new())),
+            left: CachePadded::new(Mutex::new(Vec::new())),
+            combined: Mutex::new(Combined { operations: Vec::new(), places: Vec::new() }),
+            news: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Leaves an operation for who has the copy; returns where.
+    fn leave(&self, operation: T::Operation) -> usize {
+        let mut left = lock(&self.left);
+        let free = left.iter().position(|left| matches!(left, Left::Nothing)).unwrap_or_else(|| {
+            left.push(Left::Nothing);
+            left.len() - 1
+        });
+        left[free] = Left::Operation(operation);
+        free
+    }
+
+    fn take_left(&self, combined: &mut Combined<T::Operation>) {
+        for (place, left) in lock(&self.left).iter_mut().enumerate() {
+            match std::mem::replace(left, Left::Taken) {
+                Left::Operation(operation) => {
+                    combined.operations.push(operation);
+                    combined.places.push(place);
+                }
+                other => *left = other,
+            }
+        }
+    }
+
+    /// What came of the operation that was left there, if it was done.
+    fn response(&self, place: usize) -> Option<T::Response> {
+        let left = &mut lock(&self.left)[place];
+        match std::mem::replace(left, Left::Nothing) {
+            Left::Response(response) => Some(response),
+            other => {
+                *left = other;
+                None
+            }
         }
     }
 }
 
 impl<T: Operate> Value<T> {
-    fn apply<'a>(&'a mut self, operations: &'a [T::Operation]) -> impl Iterator<Item = T::Response> + 'a {
-        operations.iter().map(|operation| {
-            let abort = AbortOnDrop;
-            let response = self.value.operate(operation);
-            std::mem::forget(abort);
-            self.applied += 1;
-            response
-        })
+    fn operate(&mut self, operation: &T::Operation) -> T::Response {
+        let abort = AbortOnDrop;
+        let response = self.value.operate(operation);
+        std::mem::forget(abort);
+        self.applied += 1;
+        response
     }
 }
 
@@ -321,18 +392,23 @@ mod tests {
     /// once.
     #[test]
     fn histories_are_linearizable() {
+        histories_on(&on_nodes(2, 16));
+        histories_on(&on_nodes(1, 16));
+    }
+
+    fn histories_on(sum: &NodeReplicated<Sum>) {
         const EACH: usize = 2000;
-        let sum = on_nodes(2, 16);
+        let copies = sum.copies.len();
         let seen = AtomicUsize::new(0);
         let mut places = std::thread::scope(|scope| {
             let writers: Vec<_> = (0..3)
                 .map(|writer| {
-                    let (sum, seen) = (&sum, &seen);
+                    let seen = &seen;
                     scope.spawn(move || {
                         let mut places = Vec::new();
                         for _ in 0..EACH {
                             let least = seen.load(Ordering::SeqCst);
-                            let place = sum.update_copy(writer % 2, 1);
+                            let place = sum.update_copy(writer % copies, 1);
                             assert!(place > least, "{place} after {least}");
                             seen.fetch_max(place, Ordering::SeqCst);
                             places.push(place);
@@ -342,11 +418,11 @@ mod tests {
                 })
                 .collect();
             for reader in 0..3 {
-                let (sum, seen) = (&sum, &seen);
+                let seen = &seen;
                 scope.spawn(move || {
                     while seen.load(Ordering::SeqCst) < 3 * EACH {
                         let least = seen.load(Ordering::SeqCst);
-                        let halves = sum.read_copy(reader % 2).0;
+                        let halves = sum.read_copy(reader % copies).0;
                         assert_eq!(halves[0], halves[1], "torn");
                         assert!(halves[0] >= least, "{} after {least}", halves[0]);
                         seen.fetch_max(halves[0], Ordering::SeqCst);
@@ -392,8 +468,17 @@ mod loom_tests {
 
     #[test]
     fn writers_of_one_node_do_each_others_operations_once() {
-        bounded(2, || {
-            let sum = Arc::new(on_nodes(1, 4));
+        writers_of_one_node(1);
+    }
+
+    #[test]
+    fn writers_of_one_of_two_nodes_do_each_others_operations_once() {
+        writers_of_one_node(2);
+    }
+
+    fn writers_of_one_node(nodes: usize) {
+        bounded(2, move || {
+            let sum = Arc::new(on_nodes(nodes, 4));
             let other = {
                 let sum = sum.clone();
                 thread::spawn(move || sum.update_copy(0, 1))
