@@ -18,7 +18,7 @@ use rayon::prelude::*;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Barrier, RwLock};
 use std::time::{Duration, Instant};
 use tbb::Tbb;
 
@@ -238,56 +238,62 @@ fn contests<'a>(pool: &'a NodePool, rayon: &'a rayon::ThreadPool, workers: usize
 
 fn small_things<'a>() -> Vec<Contest<'a>> {
     const N: u64 = 200_000;
-    let counter = Arc::new(NodeCounter::new());
-    let atomic = Arc::new(AtomicU64::new(0));
-    let (other_counter, other_atomic) = (counter.clone(), atomic.clone());
-    vec![
+    let nodes = Contest {
+        name: "current_node",
+        operation: "call",
+        contenders: vec![
+            plain("nodewise", N, || (0..N).for_each(|_| use_up(current_node()))),
+            plain("sched_getcpu", N, || (0..N).for_each(|_| use_up(sched_getcpu()))),
+            plain("getcpu system call", N / 20, || (0..N / 20).for_each(|_| use_up(getcpu()))),
+        ],
+    };
+    let counts =
+        [(false, "count, one thread", "addition"), (true, "count, two threads", "addition of each thread")];
+    let counts = counts.into_iter().map(|(two, name, operation)| {
+        let (counter, atomic) = (NodeCounter::new(), AtomicU64::new(0));
         Contest {
-            name: "current_node",
-            operation: "call",
+            name,
+            operation,
             contenders: vec![
-                plain("nodewise", N, || (0..N).for_each(|_| use_up(current_node()))),
-                plain("sched_getcpu", N, || (0..N).for_each(|_| use_up(sched_getcpu()))),
-                plain("getcpu system call", N / 20, || (0..N / 20).for_each(|_| use_up(getcpu()))),
-            ],
-        },
-        Contest {
-            name: "count, one thread",
-            operation: "addition",
-            contenders: vec![
-                plain("NodeCounter", N, move || (0..N).for_each(|_| counter.add(1))),
-                plain("thread-local", N, || {
-                    (0..N).for_each(|_| add_to_thread_local());
-                }),
-                plain("AtomicU64", N, move || {
-                    (0..N).for_each(|_| {
-                        atomic.fetch_add(1, Ordering::Relaxed);
-                    });
+                on_threads(two, "NodeCounter", N, move || (0..N).for_each(|_| counter.add(1))),
+                on_threads(two, "thread-local", N, || (0..N).for_each(|_| add_to_thread_local())),
+                on_threads(two, "AtomicU64", N, move || {
+                    (0..N).for_each(|_| use_up(atomic.fetch_add(1, Ordering::Relaxed)));
                 }),
             ],
-        },
+        }
+    });
+    // Nobody counts and does nothing else. A loop of nothing but additions to one address is a matter of how the CPU forwards a store
+    // to the next load: between 1 and 15 cycles for the same instructions.
+    let among_work = [(false, "count and work, one"), (true, "count and work, two")];
+    let among_work = among_work.into_iter().map(|(two, name)| {
+        let (counter, atomic) = (NodeCounter::new(), AtomicU64::new(0));
         Contest {
-            name: "count, two threads",
-            operation: "addition of each thread",
+            name,
+            operation: "hash of a few words and an addition",
             contenders: vec![
-                plain("NodeCounter", N, move || {
-                    on_two_threads(|| (0..N).for_each(|_| other_counter.add(1)));
-                }),
-                plain("thread-local", N, || {
-                    on_two_threads(|| {
-                        (0..N).for_each(|_| add_to_thread_local());
-                    });
-                }),
-                plain("AtomicU64", N, move || {
-                    on_two_threads(|| {
-                        (0..N).for_each(|_| {
-                            other_atomic.fetch_add(1, Ordering::Relaxed);
-                        });
-                    });
+                on_threads(two, "NodeCounter", N, move || working(N, || counter.add(1))),
+                on_threads(two, "thread-local", N, || working(N, add_to_thread_local)),
+                on_threads(two, "AtomicU64", N, move || {
+                    working(N, || use_up(atomic.fetch_add(1, Ordering::Relaxed)));
                 }),
             ],
-        },
-    ]
+        }
+    });
+    std::iter::once(nodes).chain(counts).chain(among_work).collect()
+}
+
+/// Counts after each piece of work.
+#[inline]
+fn working(pieces: u64, count: impl Fn()) {
+    let mut hash = black_box(1);
+    for piece in 0..pieces {
+        for _ in 0..4 {
+            hash = (hash ^ (hash >> 29) ^ piece).wrapping_mul(6_364_136_223_846_793_005_u64);
+        }
+        count();
+    }
+    use_up(hash);
 }
 
 #[derive(Clone)]
@@ -307,77 +313,69 @@ fn replication<'a>() -> Vec<Contest<'a>> {
     const N: u64 = 50_000;
     const WRITES: u64 = 5000;
     const PLACES: usize = 1000;
-    let mut contests = Vec::new();
     let table = || Table(vec![1; PLACES]);
     let place = |i: u64| i as usize % PLACES;
-    for (name, two) in [("read, one thread", false), ("read, two threads", true)] {
+    let values = || {
         let sides = Replicated::new(table()).expect("there is a node");
         let logged = NodeReplicated::new(table()).expect("there is a node");
-        let locked = RwLock::new(table());
-        let both = move |body: &(dyn Fn() + Sync)| if two { on_two_threads(body) } else { body() };
-        contests.push(Contest {
+        (sides, logged, RwLock::new(table()))
+    };
+    let reads = [(false, "read, one thread"), (true, "read, two threads")].map(|(two, name)| {
+        let (sides, logged, locked) = values();
+        Contest {
             name,
             operation: "read of each thread",
             contenders: vec![
-                plain("Replicated", N, move || {
-                    both(&|| (0..N).for_each(|i| use_up(sides.read().0[place(i)])));
+                on_threads(two, "Replicated", N, move || {
+                    (0..N).for_each(|i| use_up(sides.read().0[place(i)]));
                 }),
-                plain("NodeReplicated", N, move || {
-                    both(&|| (0..N).for_each(|i| use_up(logged.read().0[place(i)])));
+                on_threads(two, "NodeReplicated", N, move || {
+                    (0..N).for_each(|i| use_up(logged.read().0[place(i)]));
                 }),
-                plain("RwLock", N, move || {
-                    both(&|| (0..N).for_each(|i| use_up(locked.read().map_or(0, |table| table.0[place(i)]))));
+                on_threads(two, "RwLock", N, move || {
+                    (0..N).for_each(|i| use_up(locked.read().map_or(0, |table| table.0[place(i)])));
                 }),
             ],
-        });
-    }
-    for (name, two) in [("update, one thread", false), ("update, two threads", true)] {
-        let sides = Replicated::new(table()).expect("there is a node");
-        let logged = NodeReplicated::new(table()).expect("there is a node");
-        let locked = RwLock::new(table());
-        let both = move |body: &(dyn Fn() + Sync)| if two { on_two_threads(body) } else { body() };
-        contests.push(Contest {
+        }
+    });
+    let updates = [(false, "update, one thread"), (true, "update, two threads")].map(|(two, name)| {
+        let (sides, logged, locked) = values();
+        Contest {
             name,
             operation: "update of each thread",
             contenders: vec![
-                plain("Replicated", WRITES, move || {
-                    both(&|| {
-                        (0..WRITES).for_each(|i| use_up(sides.update(|table| table.operate(&(place(i), i)))));
-                    });
+                on_threads(two, "Replicated", WRITES, move || {
+                    (0..WRITES).for_each(|i| use_up(sides.update(|table| table.operate(&(place(i), i)))));
                 }),
-                plain("NodeReplicated", WRITES, move || {
-                    both(&|| (0..WRITES).for_each(|i| use_up(logged.update((place(i), i)))));
+                on_threads(two, "NodeReplicated", WRITES, move || {
+                    (0..WRITES).for_each(|i| use_up(logged.update((place(i), i))));
                 }),
-                plain("RwLock", WRITES, move || {
-                    both(&|| {
-                        (0..WRITES).for_each(|i| {
-                            use_up(locked.write().map_or(0, |mut table| table.operate(&(place(i), i))));
-                        });
+                on_threads(two, "RwLock", WRITES, move || {
+                    (0..WRITES).for_each(|i| {
+                        use_up(locked.write().map_or(0, |mut table| table.operate(&(place(i), i))));
                     });
                 }),
             ],
-        });
-    }
-    contests
+        }
+    });
+    reads.into_iter().chain(updates).collect()
 }
 
 /// An arena beside the C library's malloc.
 fn allocation<'a>() -> Vec<Contest<'a>> {
     const N: u64 = 64_000;
-    let mut contests = Vec::new();
-    for (name, two) in [("allocate, one thread", false), ("allocate, two threads", true)] {
+    let contests = [(false, "allocate, one thread"), (true, "allocate, two threads")].map(|(two, name)| {
         let arena = NodeArena::on(current_node()).expect("this node has memory");
-        let both = move |body: &(dyn Fn() + Sync)| if two { on_two_threads(body) } else { body() };
-        contests.push(Contest {
+        Contest {
             name,
             operation: "block of 16 to 528 bytes, taken and freed",
             contenders: vec![
-                plain("NodeArena", N, move || both(&|| boxes(N, &arena))),
-                plain("malloc", N, move || both(&|| boxes(N, Global))),
+                on_threads(two, "NodeArena", N, move || boxes(N, &arena)),
+                on_threads(two, "malloc", N, || boxes(N, Global)),
             ],
-        });
-    }
-    contests
+        }
+    });
+    contests.into()
 }
 
 /// Takes so many blocks, 64 at a time.
@@ -389,11 +387,31 @@ fn boxes(blocks: u64, allocator: impl Allocator + Copy) {
     }
 }
 
-fn on_two_threads(body: impl Fn() + Sync) {
-    std::thread::scope(|scope| {
-        scope.spawn(&body);
-        scope.spawn(&body);
-    });
+/// A turn on this thread, or on two threads at the same time: what the slower of them takes, without the threads' start.
+fn on_threads<'a>(
+    two: bool,
+    name: &'static str,
+    operations: u64,
+    body: impl Fn() + Sync + 'a,
+) -> Contender<'a> {
+    let turn = move || {
+        if !two {
+            body();
+            return None;
+        }
+        let started = Barrier::new(2);
+        let timed = || {
+            started.wait();
+            let begin = Instant::now();
+            body();
+            begin.elapsed().as_nanos() as u64
+        };
+        std::thread::scope(|scope| {
+            let threads = [scope.spawn(timed), scope.spawn(timed)];
+            threads.into_iter().filter_map(|thread| thread.join().ok()).max()
+        })
+    };
+    Contender { name, operations, turn: Box::new(turn) }
 }
 
 fn tasks<'a>(pool: &'a NodePool, rayon: &'a rayon::ThreadPool) -> Vec<Contest<'a>> {
