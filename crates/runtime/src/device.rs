@@ -72,8 +72,10 @@ mod tests {
     use super::*;
     use crate::ErrorKind;
     use std::fs;
+    use std::os::unix::fs::symlink;
 
-    /// Nodes 0 and 1 with a CPU each, and node 2 without, as far from either.
+    /// Nodes 0 and 1 with a CPU each, and node 2 without, as far from either; a network interface, a disk and a graphics card on one node each, and a
+    /// card of which nobody says where it is.
     fn machine(directory: &Path) -> Topology {
         let write = |path: &str, text: &str| {
             let path = directory.join("sys/devices/system").join(path);
@@ -92,14 +94,43 @@ mod tests {
                 &format!("Node {node} MemTotal: 1024 kB\nNode {node} MemFree: 512 kB\n"),
             );
         }
+        for (device, function, node) in [
+            ("net/eth0", "0000:01:00.0", 0),
+            ("block/nvme0n1", "0000:02:00.0", 1),
+            ("drm/card0", "0000:03:00.0", 2),
+            ("drm/card1", "0000:04:00.0", -1),
+        ] {
+            let entry = directory.join("sys/class").join(device);
+            let place = format!("sys/devices/pci0000:00/{function}");
+            write(&format!("../pci0000:00/{function}/numa_node"), &format!("{node}\n"));
+            fs::create_dir_all(&entry).unwrap();
+            symlink(format!("../../../../{place}"), entry.join("device")).unwrap();
+        }
         Topology::from_root(directory).unwrap()
+    }
+
+    /// The machine, from a directory that each test has for itself.
+    fn read_machine(test: &str) -> Topology {
+        let directory = std::env::temp_dir().join(format!("nodewise-{test}-{}", std::process::id()));
+        let topology = machine(&directory);
+        fs::remove_dir_all(&directory).unwrap();
+        topology
+    }
+
+    #[test]
+    fn interfaces_disks_and_graphics_cards_have_their_nodes() {
+        let topology = read_machine("devices");
+        let nodes = |device: &str| nodes_of(&topology, device).map(|nodes| nodes.to_string());
+        for (device, node) in [("eth0", "0"), ("nvme0n1", "1"), ("card0", "2"), ("0000:03:00.0", "2")] {
+            assert_eq!(nodes(device).unwrap(), node, "{device}");
+        }
+        let error = nodes("card1").unwrap_err();
+        assert!(error.to_string().contains("firmware does not say"), "{error}");
     }
 
     #[test]
     fn a_device_of_a_node_without_cpus_is_near_those_as_far_from_it() {
-        let directory = std::env::temp_dir().join(format!("nodewise-device-{}", std::process::id()));
-        let topology = machine(&directory);
-        fs::remove_dir_all(&directory).unwrap();
+        let topology = read_machine("near");
         let near = |list: &str, cpus: &str| {
             let allowed = Allowed { cpus: cpus.parse().unwrap(), ..Allowed::everything(&topology) };
             nearest_with_cpus(&topology, &allowed, &list.parse().unwrap()).to_string()

@@ -95,6 +95,17 @@ mod tests {
     use nodewise_sys::{CpuSet, sched_getaffinity, sched_setaffinity};
 
     #[test]
+    fn a_cpu_that_was_plugged_in_has_its_node_once_it_is_read_anew() {
+        let machine = Machine { cpus: 4, nodes: 2, node_of_cpu: (0..4).map(|_| AtomicU32::new(0)).collect() };
+        let nodes = |topology| {
+            machine.fill(&topology);
+            (0..5).map(|cpu| machine.node_of(cpu).0).collect::<Vec<_>>()
+        };
+        assert_eq!(nodes(Topology::synthetic(1, 2, 1 << 30)), [0; 5]);
+        assert_eq!(nodes(Topology::synthetic(2, 2, 1 << 30)), [0, 0, 1, 1, 0]);
+    }
+
+    #[test]
     fn a_bound_thread_is_on_its_cpus_node_by_every_way_of_asking() {
         refresh().unwrap();
         for cpu in sched_getaffinity(0).unwrap().iter() {

@@ -12,7 +12,7 @@ pub(super) struct Shards {
     /// One for each shard. The first are taken by restartable sequences only, the others by atomic operations only.
     locks: Box<[CpuSlot]>,
     by_sequence: usize,
-    shards: Box<[CachePadded<UnsafeCell<Shard>>]>,
+    guarded: Box<[CachePadded<UnsafeCell<Shard>>]>,
 }
 
 /// CPUs that share a shard for those who find their CPU's taken.
@@ -35,8 +35,8 @@ impl Shards {
         let by_sequence = if rseq_adds() && !cfg!(nodewise_tsan) { cpus } else { 0 };
         let spares = if by_sequence == 0 { cpus } else { cpus.div_ceil(CPUS_A_SPARE) };
         let locks: Box<[_]> = (0..by_sequence + spares).map(|_| CpuSlot::default()).collect();
-        let shards = locks.iter().map(|_| CachePadded::default()).collect();
-        Self { locks, by_sequence, shards }
+        let guarded = locks.iter().map(|_| CachePadded::default()).collect();
+        Self { locks, by_sequence, guarded }
     }
 
     /// Does something with a shard that nobody else has meanwhile.
@@ -46,7 +46,7 @@ impl Shards {
         let at = rseq_take(own).unwrap_or_else(|| own.len() + spare(spares));
         let _let_go = LetGo(&self.locks[at]);
         // SAFETY: whoever has taken the lock has the shard until it lets go of it.
-        body(unsafe { &mut *self.shards[at].get() })
+        body(unsafe { &mut *self.guarded[at].get() })
     }
 }
 
