@@ -584,6 +584,47 @@ nodewise_result nodewise_replicated_update(const nodewise_replicated *replicated
 /* Takes the place of the value with a copy of another of its type. NODEWISE_CALLBACK_FAILED: a copy did, as with an update. */
 nodewise_result nodewise_replicated_set(const nodewise_replicated *replicated, const void *value, int *out_status);
 
+/* A value that all read and few write, with one copy on each node, kept alike by a log of operations: an update is done once a node, when it is needed
+ * there. Readers wait for updates of their node's copy. Reads and updates are linearizable. */
+typedef struct nodewise_node_replicated nodewise_node_replicated;
+
+/* What can be done to a value. */
+typedef struct nodewise_operations {
+    /* Operations and responses are so many bytes, copied byte by byte, at addresses that 16 divides. Either may be 0. */
+    size_t operation_bytes;
+    size_t response_bytes;
+    /* Does an operation to a copy and stores what comes of it, on any thread that uses the value: the same to equal copies. It cannot fail, and must
+     * not use the value by the library. */
+    void (*operate)(void *value, const void *operation, void *out_response, void *context);
+    /* For operate; kept until the value is freed. */
+    void *context;
+} nodewise_operations;
+
+/* Copies `value` to each node, as nodewise_replicated_new() does, and fails as it does. Neither it, `type` nor `operations` is kept. */
+nodewise_result nodewise_node_replicated_new(const nodewise_value_type *type, const nodewise_operations *operations,
+                                             const void *value, nodewise_node_replicated **out_replicated);
+
+/* No read may be under way. */
+void nodewise_node_replicated_free(nodewise_node_replicated *replicated);
+
+/* A read that is under way. */
+typedef struct nodewise_node_read {
+    void *guard[2];
+} nodewise_node_read;
+
+/* The value as it is until nodewise_node_read_end(), after all updates that have returned. Updates wait for the read's end, so a thread that reads must
+ * neither update nor read again. */
+nodewise_result nodewise_node_replicated_read(const nodewise_node_replicated *replicated, nodewise_node_read *out_read,
+                                              const void **out_value);
+
+/* Ends a read, once, on the thread that began it. */
+nodewise_result nodewise_node_read_end(nodewise_node_read *read);
+
+/* Does an operation, which is copied, to every copy: to the nearest before this returns, to the others when they are read or the log is full. Stores what
+ * came of it in out_response, which may be NULL if response_bytes is 0, as `operation` may if operation_bytes is. */
+nodewise_result nodewise_node_replicated_update(const nodewise_node_replicated *replicated, const void *operation,
+                                                void *out_response);
+
 #ifdef __cplusplus
 }
 #endif

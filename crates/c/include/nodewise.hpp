@@ -939,47 +939,60 @@ private:
     std::size_t size_;
 };
 
+namespace detail {
+
+// How copies of a T are made; what goes wrong is caught.
+template <class T>
+nodewise_value_type value_type(caught &copying)
+{
+    static_assert(std::is_copy_constructible_v<T> && alignof(T) <= 128, "copies lie at addresses that 128 divides");
+    nodewise_value_type type = {};
+    type.bytes = sizeof(T);
+    type.context = &copying;
+    if constexpr (!std::is_trivially_copyable_v<T>) {
+        type.copy = [](const void *value, void *to, void *context) {
+            return from<caught>(context).run([&] { new (to) T(*static_cast<const T *>(value)); });
+        };
+        type.destroy = [](void *value, void *) { static_cast<T *>(value)->~T(); };
+    }
+    return type;
+}
+
+// A read that is under way.
+template <class T, class Handle, class Read, nodewise_result (*begin)(const Handle *, Read *, const void **),
+          nodewise_result (*end)(Read *)>
+class reading {
+public:
+    explicit reading(const Handle *handle)
+    {
+        const void *value = nullptr;
+        check(begin(handle, &read_, &value));
+        value_ = static_cast<const T *>(value);
+    }
+    reading(const reading &) = delete;
+    reading &operator=(const reading &) = delete;
+    ~reading() { end(&read_); }
+
+    const T &operator*() const noexcept { return *value_; }
+    const T *operator->() const noexcept { return value_; }
+
+private:
+    Read read_ = {};
+    const T *value_ = nullptr;
+};
+
+} // namespace detail
+
 // A value that all read and few write, with copies on each node. Any thread may read and update at any time.
 template <class T>
 class replicated {
-    static_assert(std::is_copy_constructible_v<T> && alignof(T) <= 128, "copies lie at addresses that 128 divides");
-
 public:
     // The value as it is until this ends. A thread that has one must not update.
-    class read_guard {
-    public:
-        read_guard(const read_guard &) = delete;
-        read_guard &operator=(const read_guard &) = delete;
-        ~read_guard() { nodewise_read_end(&read_); }
-
-        const T &operator*() const noexcept { return *value_; }
-        const T *operator->() const noexcept { return value_; }
-
-    private:
-        friend class replicated;
-
-        explicit read_guard(const nodewise_replicated *replicated)
-        {
-            const void *value = nullptr;
-            detail::check(nodewise_replicated_read(replicated, &read_, &value));
-            value_ = static_cast<const T *>(value);
-        }
-
-        nodewise_read read_ = {};
-        const T *value_ = nullptr;
-    };
+    using read_guard = detail::reading<T, nodewise_replicated, nodewise_read, nodewise_replicated_read, nodewise_read_end>;
 
     explicit replicated(const T &value)
     {
-        nodewise_value_type type = {};
-        type.bytes = sizeof(T);
-        type.context = copying_.get();
-        if constexpr (!std::is_trivially_copyable_v<T>) {
-            type.copy = [](const void *from, void *to, void *context) {
-                return detail::from<detail::caught>(context).run([&] { new (to) T(*static_cast<const T *>(from)); });
-            };
-            type.destroy = [](void *value, void *) { static_cast<T *>(value)->~T(); };
-        }
+        nodewise_value_type type = detail::value_type<T>(*copying_);
         nodewise_replicated *made = nullptr;
         nodewise_result result = nodewise_replicated_new(&type, &value, &made);
         handle_.reset(made);
@@ -1024,6 +1037,76 @@ private:
     std::unique_ptr<detail::caught> copying_ = std::make_unique<detail::caught>();
     detail::handle<nodewise_replicated, nodewise_replicated_free> handle_;
 };
+
+// The same with one copy on each node, kept alike by a log of operations. operate(T &, const Operation &) must do the same to equal values, from any thread; an exception that
+// leaves it ends the process. Operations and what it returns are copied byte by byte.
+template <class T, class Operation, class F>
+class node_replicated {
+    using result = std::invoke_result_t<const F &, T &, const Operation &>;
+    static_assert(std::is_trivially_copyable_v<Operation> && alignof(Operation) <= 16, "operations are copied byte by byte");
+    static_assert(std::is_void_v<result> || std::is_trivially_copyable_v<result>, "responses are copied byte by byte");
+
+public:
+    // The value as it is until this ends. A thread that has one must neither update nor read again.
+    using read_guard = detail::reading<T, nodewise_node_replicated, nodewise_node_read, nodewise_node_replicated_read,
+                                       nodewise_node_read_end>;
+
+    node_replicated(const T &value, F operate) : made_(std::make_unique<made>(std::move(operate)))
+    {
+        nodewise_value_type type = detail::value_type<T>(made_->copying);
+        nodewise_operations operations = {};
+        operations.operation_bytes = sizeof(Operation);
+        operations.context = &made_->operate;
+        operations.operate = [](void *copy, const void *operation, void *response, void *context) noexcept {
+            const F &operate = *static_cast<const F *>(context);
+            T &changed = *static_cast<T *>(copy);
+            if constexpr (std::is_void_v<result>)
+                operate(changed, *static_cast<const Operation *>(operation));
+            else
+                new (response) result(operate(changed, *static_cast<const Operation *>(operation)));
+        };
+        if constexpr (!std::is_void_v<result>) {
+            static_assert(alignof(result) <= 16, "responses lie at addresses that 16 divides");
+            operations.response_bytes = sizeof(result);
+        }
+        nodewise_node_replicated *handle = nullptr;
+        nodewise_result code = nodewise_node_replicated_new(&type, &operations, &value, &handle);
+        handle_.reset(handle);
+        made_->copying.check(code);
+    }
+
+    read_guard read() const { return read_guard(handle_.get()); }
+
+    // Does an operation to every copy; returns what came of it.
+    result update(const Operation &operation) const
+    {
+        if constexpr (std::is_void_v<result>) {
+            detail::check(nodewise_node_replicated_update(handle_.get(), &operation, nullptr));
+        } else {
+            alignas(result) unsigned char response[sizeof(result)];
+            detail::check(nodewise_node_replicated_update(handle_.get(), &operation, response));
+            return *std::launder(reinterpret_cast<result *>(response));
+        }
+    }
+
+private:
+    struct made {
+        explicit made(F f) : operate(std::move(f)) {}
+        F operate;
+        detail::caught copying;
+    };
+
+    // Outlives the copies.
+    std::unique_ptr<made> made_;
+    detail::handle<nodewise_node_replicated, nodewise_node_replicated_free> handle_;
+};
+
+// node_replicated with operations of this type.
+template <class Operation, class T, class F>
+node_replicated<T, Operation, F> operated(const T &value, F operate)
+{
+    return node_replicated<T, Operation, F>(value, std::move(operate));
+}
 
 } // namespace nodewise
 

@@ -1,11 +1,9 @@
 //! Memory for values of any size that lies as a layout says.
 
 use crate::arguments::{List, free, handle, out, shared};
-use crate::array::{
-    ANYWHERE, BASE_PAGES, HUGE_PAGES, LayoutInC, NodePages, Placement, checked_flags, layout,
-};
+use crate::array::{Flags, LayoutInC, NodePages, Placement, layout};
 use crate::result::{Code, Failure, guarded};
-use nodewise_runtime::{Fallback, NodeArena, NodeArenaBuilder};
+use nodewise_runtime::{NodeArena, NodeArenaBuilder};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
@@ -20,13 +18,10 @@ pub unsafe extern "C" fn nodewise_arena_new(
         let layout = unsafe { self::layout(layout) }?;
         // SAFETY: the caller's promise.
         let out_arena = unsafe { out(out_arena, "out_arena") }?;
-        let flags = checked_flags(flags)?;
-        let mut builder = NodeArenaBuilder::new(layout);
-        if flags & (HUGE_PAGES | BASE_PAGES) != 0 {
-            builder = builder.huge_pages(flags & HUGE_PAGES != 0);
-        }
-        if flags & ANYWHERE != 0 {
-            builder = builder.fallback(Fallback::Anywhere);
+        let flags = Flags::checked(flags)?;
+        let mut builder = NodeArenaBuilder::new(layout).fallback(flags.fallback);
+        if let Some(huge) = flags.huge {
+            builder = builder.huge_pages(huge);
         }
         out_arena.write(handle(builder.build()?));
         Ok(())

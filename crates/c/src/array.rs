@@ -94,15 +94,34 @@ pub(crate) unsafe fn layout(layout: *const LayoutInC) -> Outcome<Layout> {
     }
 }
 
-pub(crate) fn checked_flags(flags: u32) -> Outcome<u32> {
-    const PAGES: u32 = HUGE_PAGES | BASE_PAGES;
-    if flags & !(PAGES | ANYWHERE) != 0 {
-        return Err(Failure::invalid(format!("flags are {flags:#x}, of which not all are known")));
+/// What flags for memory ask for.
+pub(crate) struct Flags {
+    /// Huge pages, or base pages; nothing if nothing is said.
+    pub(crate) huge: Option<bool>,
+    pub(crate) fallback: Fallback,
+}
+
+impl Flags {
+    pub(crate) fn checked(flags: u32) -> Outcome<Self> {
+        if flags & !(HUGE_PAGES | BASE_PAGES | ANYWHERE) != 0 {
+            return Err(Failure::invalid(format!("flags are {flags:#x}, of which not all are known")));
+        }
+        let huge = match (flags & HUGE_PAGES != 0, flags & BASE_PAGES != 0) {
+            (true, true) => return Err(Failure::invalid("flags ask for huge pages and for base pages")),
+            (false, false) => None,
+            (huge, _) => Some(huge),
+        };
+        let fallback = if flags & ANYWHERE != 0 { Fallback::Anywhere } else { Fallback::Error };
+        Ok(Self { huge, fallback })
     }
-    if flags & PAGES == PAGES {
-        return Err(Failure::invalid("flags ask for huge pages and for base pages"));
-    }
-    Ok(flags)
+}
+
+/// What so many elements take.
+pub(crate) fn checked_bytes(len: usize, element_bytes: usize) -> Outcome<usize> {
+    len.checked_mul(element_bytes).ok_or_else(|| {
+        let message = format!("{len} elements of {element_bytes} bytes are more than there are addresses");
+        Failure::new(Code::Memory, message)
+    })
 }
 
 impl NodePages {
@@ -120,6 +139,13 @@ impl NodePages {
 impl Placement {
     fn of(placement: &nodewise_runtime::Placement) -> Self {
         Self { misplaced: placement.misplaced, absent: placement.absent }
+    }
+
+    /// Tells C, if it wants to know.
+    fn tell(placement: &nodewise_runtime::Placement, out_placement: Option<&mut MaybeUninit<Self>>) {
+        if let Some(out_placement) = out_placement {
+            out_placement.write(Self::of(placement));
+        }
     }
 }
 
@@ -142,23 +168,15 @@ pub unsafe extern "C" fn nodewise_array_new(
         if element_bytes == 0 {
             return Err(Failure::invalid("element_bytes is 0"));
         }
-        let flags = checked_flags(flags)?;
-        let too_large = || {
-            let message =
-                format!("{len} elements of {element_bytes} bytes are more than there are addresses");
-            Failure::new(Code::Memory, message)
-        };
-        let mut builder = NodeVecBuilder::new(layout);
-        if flags & HUGE_PAGES != 0 {
+        let flags = Flags::checked(flags)?;
+        let mut builder = NodeVecBuilder::new(layout).fallback(flags.fallback);
+        if flags.huge == Some(true) {
             builder = builder.huge_pages();
-        }
-        if flags & ANYWHERE != 0 {
-            builder = builder.fallback(Fallback::Anywhere);
         }
         if let Some(pool) = pool {
             builder = builder.pool(pool);
         }
-        let mut bytes = builder.build::<u8>(len.checked_mul(element_bytes).ok_or_else(too_large)?)?;
+        let mut bytes = builder.build::<u8>(checked_bytes(len, element_bytes)?)?;
         let data = bytes.as_mut_ptr().cast();
         out_array.write(handle(Array { bytes, data, element_bytes }));
         Ok(())
@@ -239,10 +257,7 @@ pub unsafe extern "C" fn nodewise_array_lay_out(
         let layout = unsafe { self::layout(layout) }?;
         // SAFETY: the caller's promise.
         let out_placement = unsafe { optional_out(out_placement) };
-        let placement = array.bytes.lay_out(layout)?;
-        if let Some(out_placement) = out_placement {
-            out_placement.write(Placement::of(&placement));
-        }
+        Placement::tell(&array.bytes.lay_out(layout)?, out_placement);
         Ok(())
     })
 }
@@ -263,10 +278,7 @@ pub unsafe extern "C" fn nodewise_array_lay_out_range(
         // SAFETY: the caller's promise.
         let out_placement = unsafe { optional_out(out_placement) };
         let bytes = array.bytes_of(begin, end)?;
-        let placement = array.bytes.lay_out_range(bytes, &layout)?;
-        if let Some(out_placement) = out_placement {
-            out_placement.write(Placement::of(&placement));
-        }
+        Placement::tell(&array.bytes.lay_out_range(bytes, &layout)?, out_placement);
         Ok(())
     })
 }

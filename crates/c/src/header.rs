@@ -2,12 +2,12 @@
 //! rustc knows them. C refuses two declarations of one name that differ.
 
 use crate::{
-    allowance, arena, array, counter, hint, location, pool, reduce, replicated, replicated_array, result,
-    scope,
+    allowance, arena, array, counter, hint, location, node_replicated, pool, reduce, replicated,
+    replicated_array, result, scope,
 };
 use nodewise_runtime::{
-    Allowance, NodeArena, NodeCounter, NodePool, NodePoolBuilder, Replicated, ReplicatedVec, Task,
-    TaskCounter,
+    Allowance, NodeArena, NodeCounter, NodePool, NodePoolBuilder, NodeReplicated, Replicated, ReplicatedVec,
+    Task, TaskCounter,
 };
 use result::Code;
 use std::collections::BTreeSet;
@@ -45,11 +45,14 @@ names! {
     Task<c_int> => "nodewise_task",
     ReplicatedVec<u8> => "nodewise_replicated_array",
     Replicated<replicated::Value> => "nodewise_replicated",
+    NodeReplicated<node_replicated::Operated> => "nodewise_node_replicated",
     array::Array => "nodewise_array",
     array::Block => "nodewise_block",
     array::LayoutInC => "nodewise_layout",
     array::NodePages => "nodewise_node_pages",
     array::Placement => "nodewise_placement",
+    node_replicated::NodeRead => "nodewise_node_read",
+    node_replicated::Operations => "nodewise_operations",
     pool::NodeStatistics => "nodewise_node_statistics",
     reduce::Reduction => "nodewise_reduction",
     replicated::Read => "nodewise_read",
@@ -153,6 +156,8 @@ fn functions() -> Vec<(String, String)> {
             nodewise_replicated_array_nodes(_, _, _, _), nodewise_replicated_array_update(_, _, _, _);
         replicated: nodewise_replicated_new(_, _, _), nodewise_replicated_free(_), nodewise_replicated_read(_, _, _),
             nodewise_read_end(_), nodewise_replicated_update(_, _, _, _), nodewise_replicated_set(_, _, _);
+        node_replicated: nodewise_node_replicated_new(_, _, _, _), nodewise_node_replicated_free(_),
+            nodewise_node_replicated_read(_, _, _), nodewise_node_read_end(_), nodewise_node_replicated_update(_, _, _);
     }
 }
 
@@ -169,6 +174,8 @@ fn structures() -> Vec<String> {
         array::LayoutInC { kind, count, nodes, weights }
         array::NodePages { node, pages }
         array::Placement { misplaced, absent }
+        node_replicated::NodeRead { }
+        node_replicated::Operations { operation_bytes, response_bytes, operate, context }
         pool::NodeStatistics { node, workers, run, stolen_inside, stolen_across }
         reduce::Reduction { value_bytes, part, combine, drop }
         replicated::Read { }
@@ -191,10 +198,12 @@ fn field_types() -> String {
     let drop_value = <Option<reduce::DropValue>>::in_c();
     let copy = <Option<replicated::CopyValue>>::in_c();
     let destroy = <Option<replicated::DestroyValue>>::in_c();
+    let operate = <Option<node_replicated::OperateOn>>::in_c();
     format!(
-        "void fields(nodewise_reduction *r, nodewise_value_type *t) {{\n\
+        "void fields(nodewise_reduction *r, nodewise_value_type *t, nodewise_operations *o) {{\n\
          {callback} *part = &r->part; {combine} *combine = &r->combine; {drop_value} *drop = &r->drop;\n\
          {copy} *copy = &t->copy; {destroy} *destroy = &t->destroy;\n\
+         {operate} *operate = &o->operate; (void)operate;\n\
          (void)part; (void)combine; (void)drop; (void)copy; (void)destroy;\n}}\n"
     )
 }
@@ -255,6 +264,14 @@ fn compiled(compiler: &str, options: &[&str], source: &str) -> String {
     said
 }
 
+fn is_installed(compiler: &str) -> bool {
+    Command::new(compiler)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
 /// Names that the header declares as functions.
 fn in_header() -> BTreeSet<String> {
     let mut code = String::new();
@@ -298,8 +315,13 @@ fn a_header_that_says_otherwise_is_found() {
 
 #[test]
 fn the_header_is_plain_c_and_c_plus_plus() {
-    for (compiler, standard, language) in [("cc", "-std=c99", "-xc"), ("c++", "-std=c++17", "-xc++")] {
-        let options = [standard, "-Wpedantic", language];
-        assert_eq!(compiled(compiler, &options, "#include <nodewise.h>\n"), "");
+    let always = [("cc", "c++")];
+    // Not needed to build anything, so only where it is installed.
+    let clang = [("clang", "clang++")].into_iter().filter(|(_, c_plus_plus)| is_installed(c_plus_plus));
+    for (c, c_plus_plus) in always.into_iter().chain(clang) {
+        assert_eq!(compiled(c, &["-std=c99", "-Wpedantic", "-xc"], "#include <nodewise.h>\n"), "");
+        let options = ["-std=c++17", "-Wpedantic", "-xc++"];
+        assert_eq!(compiled(c_plus_plus, &options, "#include <nodewise.h>\n"), "");
+        assert_eq!(compiled(c_plus_plus, &options, include_str!("../tests/stress.cpp")), "");
     }
 }

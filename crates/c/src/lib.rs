@@ -24,6 +24,7 @@ mod counter;
 mod header;
 mod hint;
 mod location;
+mod node_replicated;
 mod pool;
 mod reduce;
 mod replicated;

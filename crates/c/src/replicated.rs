@@ -36,7 +36,7 @@ pub struct Value {
 }
 
 #[derive(Clone, Copy)]
-struct Kind {
+pub(crate) struct Kind {
     bytes: usize,
     copy: Option<CopyValue>,
     destroy: Option<DestroyValue>,
@@ -46,7 +46,7 @@ struct Kind {
 impl Value {
     /// # Safety
     /// `from` is to a value of this kind, that nobody changes meanwhile.
-    unsafe fn copy_of(from: *const c_void, kind: Kind) -> Result<Self, Status> {
+    pub(crate) unsafe fn copy_of(from: *const c_void, kind: Kind) -> Result<Self, Status> {
         let lines = kind.bytes.div_ceil(LINES_BYTES).max(1);
         // Ends without `destroy` if the copy fails.
         let unmade = Kind { destroy: None, ..kind };
@@ -67,11 +67,11 @@ impl Value {
         Ok(value)
     }
 
-    fn as_ptr(&self) -> *const c_void {
+    pub(crate) fn as_ptr(&self) -> *const c_void {
         self.storage.as_ptr().cast()
     }
 
-    fn as_mut_ptr(&mut self) -> *mut c_void {
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut c_void {
         self.storage.as_mut_ptr().cast()
     }
 }
@@ -92,13 +92,44 @@ impl Drop for Value {
     }
 }
 
-/// `nodewise_read`: a guard, as bytes that C keeps.
+/// A guard, as bytes that C keeps.
 #[repr(C)]
-pub struct Read {
-    guard: MaybeUninit<ReadGuard<'static, Value>>,
+pub struct Reading<G> {
+    guard: MaybeUninit<G>,
 }
 
+impl<G> Reading<G> {
+    pub(crate) fn begun(guard: G) -> Self {
+        Self { guard: MaybeUninit::new(guard) }
+    }
+
+    /// # Safety
+    /// `read` is null or to one that has begun and not ended, which nobody else looks at.
+    pub(crate) unsafe fn end(read: *mut Self) -> Outcome {
+        // SAFETY: as promised.
+        let read = unsafe { exclusive(read, "read") }?;
+        // SAFETY: as promised.
+        unsafe { read.guard.assume_init_drop() };
+        Ok(())
+    }
+}
+
+/// `nodewise_read`.
+pub type Read = Reading<ReadGuard<'static, Value>>;
+
 const _: () = assert!(size_of::<Read>() == size_of::<*const c_void>());
+
+pub(crate) fn checked_kind(ValueType { bytes, copy, destroy, context }: ValueType) -> Outcome<Kind> {
+    Ok(Kind { bytes: checked_size(bytes, "a value")?, copy, destroy, context: Context::new(context) })
+}
+
+/// Of something that is kept rounded up to whole lines or words.
+pub(crate) fn checked_size(bytes: usize, what: &str) -> Outcome<usize> {
+    if bytes > isize::MAX as usize / 2 {
+        return Err(Failure::invalid(format!("{what} cannot have {bytes} bytes")));
+    }
+    Ok(bytes)
+}
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_replicated_new(
@@ -108,16 +139,12 @@ pub unsafe extern "C" fn nodewise_replicated_new(
 ) -> Code {
     guarded(|| {
         // SAFETY: the caller's promise.
-        let ValueType { bytes, copy, destroy, context } = *unsafe { shared(kind, "type") }?;
+        let kind = checked_kind(*unsafe { shared(kind, "type") }?)?;
         // SAFETY: the caller's promise.
         let out_replicated = unsafe { out(out_replicated, "out_replicated") }?;
         if value.is_null() {
             return Err(Failure::invalid("value is NULL"));
         }
-        if bytes > isize::MAX as usize / 2 {
-            return Err(Failure::invalid(format!("a value cannot have {bytes} bytes")));
-        }
-        let kind = Kind { bytes, copy, destroy, context: Context::new(context) };
         // SAFETY: the caller's promise.
         let value = unsafe { Value::copy_of(value, kind) }.map_err(Status::failure)?;
         out_replicated.write(handle(Replicated::new(value)?));
@@ -146,20 +173,15 @@ pub unsafe extern "C" fn nodewise_replicated_read(
         let out_value = unsafe { out(out_value, "out_value") }?;
         let guard = replicated.read();
         out_value.write(guard.as_ptr());
-        out_read.write(Read { guard: MaybeUninit::new(guard) });
+        out_read.write(Reading::begun(guard));
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_read_end(read: *mut Read) -> Code {
-    guarded(|| {
-        // SAFETY: the caller's promise.
-        let read = unsafe { exclusive(read, "read") }?;
-        // SAFETY: the caller's promise: it has begun and not ended.
-        unsafe { read.guard.assume_init_drop() };
-        Ok(())
-    })
+    // SAFETY: the caller's promise.
+    guarded(|| unsafe { Reading::end(read) })
 }
 
 #[unsafe(no_mangle)]

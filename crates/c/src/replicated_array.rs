@@ -1,8 +1,9 @@
 //! Arrays of which every node has a copy.
 
 use crate::arguments::{List, exclusive, free, handle, optional_out, out, shared, slice};
+use crate::array::checked_bytes;
 use crate::callback::{FirstStatus, given};
-use crate::result::{Code, Failure, guarded};
+use crate::result::{Code, guarded};
 use nodewise_runtime::ReplicatedVec;
 use nodewise_topology::NodeId;
 use std::ffi::{c_int, c_void};
@@ -17,12 +18,7 @@ pub unsafe extern "C" fn nodewise_replicated_array_new(
     out_array: *mut *mut ReplicatedVec<u8>,
 ) -> Code {
     guarded(|| {
-        let too_large = || {
-            let message =
-                format!("{len} elements of {element_bytes} bytes are more than there are addresses");
-            Failure::new(Code::Memory, message)
-        };
-        let bytes = len.checked_mul(element_bytes).ok_or_else(too_large)?;
+        let bytes = checked_bytes(len, element_bytes)?;
         // SAFETY: the caller's promise.
         let elements = unsafe { slice(elements.cast::<u8>(), bytes, "elements") }?;
         // SAFETY: the caller's promise.

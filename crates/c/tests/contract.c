@@ -409,6 +409,68 @@ static void replicated(void)
     nodewise_replicated_free(replicated);
 }
 
+struct deposit {
+    char from[5];
+    int64_t amount;
+};
+
+static void deposit(void *value, const void *operation, void *out_response, void *context)
+{
+    struct deposit deposited;
+    memcpy(&deposited, operation, sizeof deposited);
+    CHECK((uintptr_t)operation % 16 == 0 && (uintptr_t)out_response % 16 == 0);
+    CHECK(strcmp(deposited.from, "near") == 0 && *(int *)context == 31);
+    *(int64_t *)out_response = *(int64_t *)value += deposited.amount;
+}
+
+static void raise_text(void *value, const void *operation, void *out_response, void *context)
+{
+    (void)operation, (void)out_response, (void)context;
+    ((struct text *)value)->characters[0]++;
+}
+
+static void node_replicated(void)
+{
+    int thirty_one = 31, copies_left = 1000;
+    int64_t account = 5, balance;
+    struct deposit two = {"near", 2};
+    nodewise_value_type type = {.bytes = sizeof account};
+    nodewise_operations operations = {sizeof two, sizeof balance, deposit, &thirty_one};
+    nodewise_node_replicated *replicated;
+    nodewise_node_read read;
+    const void *value;
+    CHECK(nodewise_node_replicated_new(&type, &operations, &account, &replicated) == NODEWISE_OK);
+    CHECK(nodewise_node_replicated_update(replicated, &two, &balance) == NODEWISE_OK && balance == 7);
+    CHECK(nodewise_node_replicated_update(replicated, &two, &balance) == NODEWISE_OK && balance == 9);
+    says(nodewise_node_replicated_update(replicated, NULL, &balance), NODEWISE_INVALID_ARGUMENT, "operation");
+    says(nodewise_node_replicated_update(replicated, &two, NULL), NODEWISE_INVALID_ARGUMENT, "out_response");
+    CHECK(nodewise_node_replicated_read(replicated, &read, &value) == NODEWISE_OK && *(const int64_t *)value == 9);
+    CHECK(nodewise_node_read_end(&read) == NODEWISE_OK);
+    nodewise_node_replicated_free(replicated);
+    nodewise_node_replicated_free(NULL);
+
+    char characters[] = "near";
+    struct text text = {characters};
+    nodewise_value_type texts = {sizeof text, copy_text, destroy_text, &copies_left};
+    nodewise_operations raising = {.operate = raise_text};
+    CHECK(nodewise_node_replicated_new(&texts, &raising, &text, &replicated) == NODEWISE_OK);
+    CHECK(nodewise_node_replicated_update(replicated, NULL, NULL) == NODEWISE_OK);
+    CHECK(nodewise_node_replicated_read(replicated, &read, &value) == NODEWISE_OK);
+    CHECK(strcmp(((const struct text *)value)->characters, "oear") == 0);
+    CHECK(nodewise_node_read_end(&read) == NODEWISE_OK);
+    nodewise_node_replicated_free(replicated);
+    CHECK(live == 0);
+    raising.operate = NULL;
+    says(nodewise_node_replicated_new(&texts, &raising, &text, &replicated), NODEWISE_INVALID_ARGUMENT, "operate");
+    raising.operate = raise_text;
+    raising.operation_bytes = SIZE_MAX;
+    says(nodewise_node_replicated_new(&texts, &raising, &text, &replicated), NODEWISE_INVALID_ARGUMENT, "operation");
+    raising.operation_bytes = 0;
+    __atomic_store_n(&copies_left, 1, __ATOMIC_SEQ_CST);
+    says(nodewise_node_replicated_new(&texts, &raising, &text, &replicated), NODEWISE_CALLBACK_FAILED, "23");
+    CHECK(live == 0);
+}
+
 int main(void)
 {
     nodewise_pool *pool;
@@ -423,6 +485,7 @@ int main(void)
     reductions(pool);
     arrays(pool);
     replicated();
+    node_replicated();
     CHECK(nodewise_pool_statistics(pool, statistics, 1024, &count) == NODEWISE_OK && statistics[0].run > 0);
     nodewise_pool_free(pool);
     return 0;

@@ -233,6 +233,40 @@ void replicated_values_are_whole_and_never_older(int turns)
     thrown<on_order>([] { nodewise::replicated<stubborn> never{stubborn()}; });
 }
 
+// Each operation adds 1 to both halves, and its response is its place among all.
+void operations_are_done_once_to_every_copy(int turns)
+{
+    struct value {
+        counted held;
+        std::map<int, long> halves = {{1, 0}, {2, 0}};
+    };
+    auto copies = nodewise::operated<long>(value(), [](value &value, const long &added) {
+        value.halves[1] += added;
+        return value.halves[2] += added;
+    });
+    std::atomic<long> seen = 0, sum = 0;
+    on_threads(4, [&](int thread) {
+        for (int i = 0; i < turns; i++) {
+            long least = seen;
+            if (thread < 3) {
+                long mine = copies.update(1);
+                CHECK(mine > least);
+                sum += mine;
+                seen = std::max(seen.load(), mine);
+            } else {
+                auto value = copies.read();
+                CHECK(value->halves.at(1) == value->halves.at(2) && value->halves.at(1) >= least);
+            }
+        }
+    });
+    long all = 3L * turns;
+    CHECK(copies.read()->halves.at(1) == all && sum == all * (all + 1) / 2);
+    auto silent = nodewise::operated<int>(std::string("ab"), [](std::string &text, int i) { text += char('a' + i); });
+    silent.update(2);
+    auto moved = std::move(silent);
+    CHECK(*moved.read() == "abc");
+}
+
 void memory_is_where_it_should_be(const nodewise::pool &pool, int turns)
 {
     nodewise::node_vector<std::uint32_t> numbers(100'000, nodewise::layout::interleaved(), 0, &pool);
@@ -333,6 +367,7 @@ int main(int argc, char **argv)
         memory_is_where_it_should_be(pool, turns * 10);
     }
     replicated_values_are_whole_and_never_older(turns * 10);
+    operations_are_done_once_to_every_copy(turns * 10);
     CHECK(counted::live == 0);
     return 0;
 }
