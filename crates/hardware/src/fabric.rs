@@ -16,6 +16,8 @@ pub(crate) struct Fabric {
     probe_bytes: u64,
     /// The link whose turn it is to carry a miss's probes.
     probed: usize,
+    /// Whether messages without data take bandwidth.
+    messages: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -26,6 +28,10 @@ struct Link {
     /// Of a miss's probes.
     probe_ps: u64,
     probes: u64,
+    /// Of a message without data.
+    message_ps: u64,
+    message_bytes: u64,
+    messages: u64,
     hop_ps: u64,
 }
 
@@ -43,6 +49,9 @@ impl Fabric {
                 service_ps: ps(preset.line_bytes as f64 / link.gb_per_s).max(1),
                 probe_ps: ps(preset.controller.probe_bytes as f64 / link.gb_per_s),
                 probes: 0,
+                message_ps: ps(link.message_bytes as f64 / link.gb_per_s),
+                message_bytes: link.message_bytes,
+                messages: 0,
                 hop_ps: ps(link.hop_latency_ns),
             })
             .collect();
@@ -58,6 +67,7 @@ impl Fabric {
             idle_ps: ps(preset.controller.idle_latency_ns),
             service_ps: ps(preset.controller.service_ns).max(1),
             controllers: vec![Queue::default(); preset.nodes.len()],
+            messages: preset.links.iter().any(|link| link.message_bytes > 0),
             links,
             routes,
             probe_bytes: preset.controller.probe_bytes,
@@ -75,6 +85,32 @@ impl Fabric {
     #[inline]
     pub fn way_ps(&self, from: usize, to: usize) -> u64 {
         self.routes[from * self.nodes + to].1
+    }
+
+    /// When messages without data that leave a node at `at_ps` are at another: they do not wait, but data wait behind them.
+    #[inline]
+    pub fn send(
+        &mut self,
+        now_ps: u64,
+        at_ps: u64,
+        from: usize,
+        to: usize,
+        messages: u64,
+        counters: &mut Counters,
+    ) -> u64 {
+        if self.messages {
+            for &index in &self.routes[from * self.nodes + to].0 {
+                let link = &mut self.links[index];
+                if link.message_bytes == 0 {
+                    continue;
+                }
+                let load = &mut counters.links[index];
+                load.bytes += messages * link.message_bytes;
+                link.messages += messages;
+                link.queue.serve(now_ps, at_ps, messages * link.message_ps, load);
+            }
+        }
+        at_ps + self.way_ps(from, to)
     }
 
     /// When lines that leave a node at `at_ps` are at another.
@@ -136,12 +172,12 @@ impl Fabric {
         if node == home {
             return self.serve(now_ps, at_ps, home, lines, counters) + self.idle_ps;
         }
-        let asked_ps = at_ps + self.way_ps(node, home);
+        let asked_ps = self.send(now_ps, at_ps, node, home, lines, counters);
         let given_ps = self.serve(now_ps, asked_ps, home, lines, counters) + self.idle_ps;
         self.carry(now_ps, given_ps, home, node, lines, counters)
     }
 
-    /// Sends lines from a node to the memory of `home`; returns when that has taken them.
+    /// Sends lines from a node to the memory of `home`, which confirms each; returns when it has taken them.
     #[inline]
     pub fn store(
         &mut self,
@@ -153,6 +189,7 @@ impl Fabric {
         counters: &mut Counters,
     ) -> u64 {
         let there_ps = self.carry(now_ps, at_ps, node, home, lines, counters);
+        self.send(now_ps, there_ps, home, node, lines, counters);
         self.serve(now_ps, there_ps, home, lines, counters) + self.service_ps
     }
 
@@ -163,8 +200,10 @@ impl Fabric {
             assert!(load.busy_ps <= queue.end_ps(), "controller {node} is busy for longer than it can be");
         }
         for (link, load) in self.links.iter().zip(&counters.links) {
-            let lines = (load.bytes - link.probes * self.probe_bytes) / self.line_bytes;
-            assert_eq!(load.busy_ps, lines * link.service_ps + link.probes * link.probe_ps, "{link:?}");
+            let small = link.probes * self.probe_bytes + link.messages * link.message_bytes;
+            let small_ps = link.probes * link.probe_ps + link.messages * link.message_ps;
+            let lines = (load.bytes - small) / self.line_bytes;
+            assert_eq!(load.busy_ps, lines * link.service_ps + small_ps, "{link:?}");
         }
     }
 

@@ -52,7 +52,8 @@ pub struct Access {
 ///   other caches. A node reads a line that another node has modified from that node's LLC, and the line is written
 ///   back to its home; a line that others hold unmodified comes from memory.
 /// - A modified line that leaves an LLC is written back: through links and controller, and nobody waits for it.
-/// - A request occupies the links on its way only with data: the message that asks is small.
+/// - What a message without data (one that asks for a line, or confirms that one was written) takes of a link's bandwidth is said by the
+///   preset; it never waits, and invalidations and their answers take nothing.
 /// - A core waits for an atomic read-modify-write, before which it has waited for all that it did before, as x86's locked
 ///   instructions do. Who wants a line that such an instruction works on gets it when that is done, one after the other.
 ///
@@ -549,7 +550,8 @@ impl Hardware {
     /// A fill from the LLC of another node, which has modified the line.
     fn remote_llc(&mut self, at_ps: u64, node: usize, owner: usize, line: u64, kind: Kind) -> u64 {
         self.counters.remote_llc[node] += 1;
-        let mut found_ps = at_ps + self.fabric.way_ps(node, owner) + self.timing.llc;
+        let asked_ps = self.fabric.send(at_ps, at_ps, node, owner, 1, &mut self.counters);
+        let mut found_ps = asked_ps + self.timing.llc;
         if self.llcs[owner].find(line).is_some_and(|(entry, sharers)| entry.has(WRITABLE) && sharers != 0) {
             found_ps += self.timing.snoop;
         }

@@ -141,6 +141,30 @@ fn a_saturated_link_carries_a_line_per_its_time() {
     assert!(near(done[0] as f64, 5000.0), "{done:?}");
 }
 
+/// Lines that two cores write in another node's memory: each is asked for and written back one way, and comes and is confirmed the other way.
+#[test]
+fn messages_without_data_take_their_part_of_a_link() {
+    for (message_bytes, line_ns) in [(0, 16), (8, 18)] {
+        let machine = MACHINE
+            .replace(
+                "hop_latency_ns = 20.0",
+                &format!("hop_latency_ns = 20.0, message_bytes = {message_bytes}"),
+            )
+            .replace("outstanding_misses = 4", "outstanding_misses = 16")
+            .replace("service_ns = 10.0", "service_ns = 5.0");
+        let mut hw = Hardware::new(&Preset::parse(&machine, "test").unwrap());
+        let lines = 10_000;
+        for line in 0..lines {
+            for core in [2, 3] {
+                hw.write(core, ((core as u64) << 30) + line * APART, 0);
+            }
+        }
+        hw.drain(2);
+        hw.assert_sound();
+        assert!(near(hw.clock(2) as f64, (2 * lines * line_ns * 1000) as f64), "{}", hw.clock(2));
+    }
+}
+
 #[test]
 fn a_write_takes_the_line_from_all_others_and_its_reader_gets_it_from_the_writer() {
     let mut hw = machine();

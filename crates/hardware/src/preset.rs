@@ -151,6 +151,9 @@ pub struct Link {
     pub gb_per_s: f64,
     /// What it adds to a message's way.
     pub hop_latency_ns: f64,
+    /// What a message without data takes of its bandwidth: one that asks for a line, or confirms that one was written. 0 if they go
+    /// another way, or if that is not known.
+    pub message_bytes: u64,
 }
 
 /// Why a preset is refused.
@@ -213,6 +216,8 @@ struct LinkEntry {
     to: Option<usize>,
     gb_per_s: f64,
     hop_latency_ns: f64,
+    #[serde(default)]
+    message_bytes: u64,
 }
 
 #[derive(Deserialize)]
@@ -484,7 +489,16 @@ fn check_links(entries: Vec<Spanned<LinkEntry>>, nodes: usize) -> Result<(Vec<Li
                     format!("a second link from node {from} to node {to}: give one the bandwidth of both"),
                 );
             }
-            links.push(Link { from, to, gb_per_s: entry.gb_per_s, hop_latency_ns: entry.hop_latency_ns });
+            if entry.message_bytes > 4096 {
+                return refuse(at, format!("message_bytes is {}, more than 4096", entry.message_bytes));
+            }
+            links.push(Link {
+                from,
+                to,
+                gb_per_s: entry.gb_per_s,
+                hop_latency_ns: entry.hop_latency_ns,
+                message_bytes: entry.message_bytes,
+            });
             starts.push(at);
         }
     }

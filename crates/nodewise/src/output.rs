@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 /// directly.
 pub struct WholeFile {
     path: PathBuf,
-    /// Beside the path, so that it can be renamed over it.
-    pending: Option<tempfile::NamedTempFile>,
+    /// Where it is written before it is renamed; nothing is there until then, as a signal may end the command.
+    directory: Option<PathBuf>,
 }
 
 impl WholeFile {
@@ -19,28 +19,28 @@ impl WholeFile {
     pub fn create(path: &Path) -> anyhow::Result<Self> {
         let cannot = || format!("cannot write {}", path.display());
         let special = path.metadata().is_ok_and(|metadata| !metadata.is_file());
-        let pending = if special {
+        let directory = if special {
             File::options().write(true).open(path).with_context(cannot)?;
             None
         } else {
             let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let mut builder = tempfile::Builder::new();
-            builder.prefix(".nodewise-");
-            Some(builder.tempfile_in(directory).with_context(cannot)?)
+            drop(pending_in(directory).with_context(cannot)?);
+            Some(directory.to_owned())
         };
-        Ok(Self { path: path.to_owned(), pending })
+        Ok(Self { path: path.to_owned(), directory })
     }
 
     /// Writes the content and makes it visible.
     pub fn finish(self, content: &str) -> anyhow::Result<()> {
         let cannot = || format!("cannot write {}", self.path.display());
-        match self.pending {
+        match &self.directory {
             None => File::options()
                 .write(true)
                 .open(&self.path)
                 .and_then(|mut file| file.write_all(content.as_bytes()))
                 .with_context(cannot),
-            Some(mut file) => {
+            Some(directory) => {
+                let mut file = pending_in(directory).with_context(cannot)?;
                 file.write_all(content.as_bytes()).with_context(cannot)?;
                 // Temporary files are private; this one is to be read like any other output.
                 file.as_file().set_permissions(Permissions::from_mode(0o644)).with_context(cannot)?;
@@ -48,6 +48,10 @@ impl WholeFile {
             }
         }
     }
+}
+
+fn pending_in(directory: &Path) -> std::io::Result<tempfile::NamedTempFile> {
+    tempfile::Builder::new().prefix(".nodewise-").tempfile_in(directory)
 }
 
 /// A file of one JSON value a line, each line written whole. Until the first line, whatever the path held stays; without
