@@ -12,7 +12,19 @@ use std::process::ExitCode;
 
 /// Manages memory traffic on NUMA machines: shows the machine, watches programs, places their pages.
 #[derive(Parser)]
-#[command(name = "nodewise", version, max_term_width = 110)]
+#[command(
+    name = "nodewise",
+    version,
+    max_term_width = 110,
+    after_help = "\
+Exit status:
+  0    done
+  1    it failed, and the message says why
+  2    the command line could not be understood
+  77   a capability, sysctl or file permission is missing; the message names it
+  run and rig exit with the program's own status: 128 + N if signal N ended it, 126 if it cannot be
+  executed, 127 if it was not found. 'nodewise COMMAND --help' has the rest, and examples."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

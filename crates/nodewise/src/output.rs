@@ -1,10 +1,22 @@
-//! Files that a command writes: never half-written, and refused before anything is started.
+//! What a command writes: files never half-written, and refused before anything is started; standard output without panics.
 
 use anyhow::Context as _;
 use std::fs::{File, Permissions};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+
+/// Writes to standard output, with colours where that is a terminal. A reader that has seen enough (`nodewise topo | head`) is
+/// no error; a full disk is.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = anstream::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(()),
+    }
+}
 
 /// A file that appears, whole, when it is finished. A path that is no ordinary file (`/dev/stderr`, a pipe) is written to
 /// directly.

@@ -1,5 +1,6 @@
 //! `nodewise completions`: shell completion scripts on standard output.
 
+use crate::output::print;
 use clap::CommandFactory;
 use std::process::ExitCode;
 
@@ -11,10 +12,9 @@ pub struct Args {
     shell: clap_complete::Shell,
 }
 
-// The signature every command has: dispatch in main.rs reads as one table.
-#[allow(clippy::unnecessary_wraps)]
 pub fn main<C: CommandFactory>(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut command = C::command();
-    clap_complete::generate(args.shell, &mut command, "nodewise", &mut std::io::stdout());
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut C::command(), "nodewise", &mut script);
+    print(&String::from_utf8(script)?)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,6 @@
 //! `nodewise doctor`: what works on this machine, and what to do where it does not.
 
+use crate::output::print;
 use crate::terminal;
 use anstyle::{AnsiColor, Style};
 use nodewise_linux::probe::{Area, Check, Facts, Report, Status, patient};
@@ -40,11 +41,12 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let program = std::env::current_exe()?;
     let report = Report::new(&Facts::gather(Command::new(program).args(["doctor", "--patient"]))?);
-    if args.json {
-        anstream::println!("{}", serde_json::to_string_pretty(&report)?);
+    let text = if args.json {
+        serde_json::to_string_pretty(&report)? + "\n"
     } else {
-        anstream::print!("{}", text(&report, terminal::width()));
-    }
+        text(&report, terminal::width())
+    };
+    print(&text)?;
     Ok(if report.manageable { ExitCode::SUCCESS } else { ExitCode::from(super::exit::FAILURE) })
 }
 

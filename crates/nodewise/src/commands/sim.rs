@@ -3,7 +3,7 @@
 mod plot;
 
 use super::{Exit, exit};
-use crate::output::WholeFile;
+use crate::output::{WholeFile, print};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use nodewise_hardware::Preset;
@@ -11,6 +11,7 @@ use nodewise_sim::studies::{self, Study};
 use nodewise_sim::workloads::{self, Parameters, Workload};
 use nodewise_sim::{Costs, POLICIES, Pinning, Policy, Report, Settings, Simulation, simulate};
 use serde::Serialize;
+use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -169,7 +170,7 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
         studies: studies::all().iter().map(|study| entry(study.name, study.about)).collect(),
     };
     if args.json {
-        anstream::println!("{}", serde_json::to_string_pretty(&listing)?);
+        print(&(serde_json::to_string_pretty(&listing)? + "\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
     let groups = [
@@ -179,12 +180,15 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
         ("Studies", &listing.studies),
     ];
     let width = groups.iter().flat_map(|group| group.1).map(|entry| entry.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
     for (index, (heading, entries)) in groups.into_iter().enumerate() {
-        anstream::println!("{}{heading}", if index > 0 { "\n" } else { "" });
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{}{heading}", if index > 0 { "\n" } else { "" });
         for Entry { name, about } in entries {
-            anstream::println!("  {name:width$}  {about}");
+            let _ = writeln!(text, "  {name:width$}  {about}");
         }
     }
+    print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -249,9 +253,9 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             scale: args.scale,
             runs,
         };
-        anstream::println!("{}", serde_json::to_string_pretty(&printed)?);
+        print(&(serde_json::to_string_pretty(&printed)? + "\n"))?;
     } else {
-        anstream::println!("{}", table(&runs));
+        print(&format!("{}\n", table(&runs)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -340,11 +344,11 @@ fn reproduce(args: &ReproduceArgs) -> anyhow::Result<ExitCode> {
             ([study], name) if name != "all" => serde_json::to_string_pretty(study)?,
             (studies, _) => serde_json::to_string_pretty(studies)?,
         };
-        anstream::println!("{text}");
+        print(&(text + "\n"))?;
     } else {
-        for study in &done {
-            anstream::println!("{}\n{}\n", study.name, rows(study));
-        }
+        let text: Vec<String> =
+            done.iter().map(|study| format!("{}\n{}\n\n", study.name, rows(study))).collect();
+        print(&text.concat())?;
     }
     let holds = done.iter().all(Study::holds);
     Ok(if holds { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILURE) })

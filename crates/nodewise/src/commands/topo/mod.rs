@@ -5,10 +5,10 @@ mod drawing;
 mod tables;
 
 use crate::commands::{Exit, exit};
+use crate::output::print;
 use crate::terminal;
 use block::{ASCII, BOX_DRAWING, Block, Line};
 use nodewise_topology::{Allowed, Error, ErrorKind, Topology};
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -23,7 +23,11 @@ use std::process::ExitCode;
   nodewise topo --json | jq .nodes  the same as data
   nodewise topo --from captures/db1 a machine captured by hwloc-gather-topology
 
-Exit codes: 0, 1 the machine cannot be read, 2 usage, 77 reading is not permitted")]
+Exit status:
+  0   done
+  1   the machine or the tree cannot be read, and the message names the file and the line
+  2   the command line could not be understood
+  77  a file may not be read; the message names it")]
 pub struct Args {
     /// Print JSON: nodes, packages, cores, caches, memory tiers, devices, settings; bytes and kernel numbers throughout
     #[arg(long)]
@@ -50,11 +54,8 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         serde_json::to_string(&machine)? + "\n"
     };
-    // `nodewise topo | head` is no error.
-    match anstream::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn explain(error: Error) -> anyhow::Error {
