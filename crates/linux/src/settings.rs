@@ -1,11 +1,13 @@
 //! Kernel settings that Nodewise changes, and how they come back.
 //!
 //! Before the first change of a setting its old value is written to a journal. The values are restored when [`Settings`]
-//! is dropped; after `kill -9` the journal is still there, and the next start restores from it.
+//! is dropped; after `kill -9` the journal is still there, and the next start restores from it. What somebody else has
+//! set meanwhile is theirs, and stays.
 
 use crate::{Error, ErrorKind};
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -19,6 +21,8 @@ pub struct Settings {
     journal: PathBuf,
     owner: bool,
     originals: BTreeMap<PathBuf, String>,
+    /// All values that each setting was given. One that has another was set by somebody else since.
+    written: BTreeMap<PathBuf, BTreeSet<String>>,
 }
 
 /// The journal's content.
@@ -30,6 +34,8 @@ struct Journal {
     start_time: u64,
     /// Setting and value before.
     originals: BTreeMap<PathBuf, String>,
+    /// Setting and the values that it was given.
+    written: BTreeMap<PathBuf, BTreeSet<String>>,
 }
 
 impl Journal {
@@ -88,15 +94,34 @@ impl Settings {
     pub fn open(journal: &Path) -> Result<Self, Error> {
         // Read first: what is dropped removes its journal, and one that cannot be understood is for the administrator to read.
         let left = Journal::read(journal)?;
-        let mut settings = Self { journal: journal.to_owned(), owner: true, originals: BTreeMap::new() };
-        let Some(left) = left else { return Ok(settings) };
-        if left.owner_lives() && left.pid != std::process::id() {
-            settings.owner = false;
-        } else {
-            settings.originals = left.originals;
-            settings.restore()?;
+        let (originals, written) = Default::default();
+        let mut settings = Self { journal: journal.to_owned(), owner: true, originals, written };
+        if left.is_some() {
+            let _lock = settings.lock()?;
+            settings.take_over()?;
         }
         Ok(settings)
+    }
+
+    /// Keeps others from taking the journal over at the same moment, until it is dropped.
+    fn lock(&self) -> Result<fs::File, Error> {
+        let directory = self.journal.parent().unwrap_or(Path::new("/"));
+        let locked = fs::File::open(directory).and_then(|directory| {
+            flock(&directory, FlockOperation::LockExclusive)?;
+            Ok(directory)
+        });
+        locked.map_err(|e| Error::file(directory, "lock", e))
+    }
+
+    /// Puts back what a killed owner left; leaves everything to one that lives.
+    fn take_over(&mut self) -> Result<(), Error> {
+        let Some(left) = Journal::read(&self.journal)? else { return Ok(()) };
+        if left.owner_lives() && left.pid != std::process::id() {
+            self.owner = false;
+            return Ok(());
+        }
+        (self.originals, self.written) = (left.originals, left.written);
+        self.restore()
     }
 
     /// Whether this process may change settings; false while another live Nodewise owns them.
@@ -111,35 +136,54 @@ impl Settings {
         &self.originals
     }
 
-    /// Writes `value` to a setting, remembering the old one. Does nothing when it has that value already, or when another
-    /// Nodewise owns the settings.
+    /// Writes `value` to a setting, remembering the old one: what it was before, or what somebody else has set since. Does
+    /// nothing when it has that value already, or when another Nodewise owns the settings.
     pub fn set(&mut self, path: &Path, value: &str) -> Result<(), Error> {
-        if !self.owner {
+        if !self.owner || read(path)? == value {
             return Ok(());
         }
-        let before =
-            fs::read_to_string(path).map_err(|e| Error::file(path, "read", e))?.trim_end().to_owned();
-        if before == value {
+        let _lock = if self.originals.is_empty() {
+            let directory = self.journal.parent().unwrap_or(Path::new("/"));
+            fs::create_dir_all(directory).map_err(|e| Error::file(directory, "create", e))?;
+            let lock = self.lock()?;
+            // Another one may have come first.
+            self.take_over()?;
+            Some(lock)
+        } else {
+            None
+        };
+        let before = read(path)?;
+        if !self.owner || before == value {
             return Ok(());
         }
-        if !self.originals.contains_key(path) {
-            self.originals.insert(path.to_owned(), before);
+        let written = self.written.entry(path.to_owned()).or_default();
+        let ours = written.contains(&before);
+        if written.insert(value.to_owned()) || !ours {
+            let original = if ours { None } else { self.originals.insert(path.to_owned(), before) };
             if let Err(e) = self.write_journal() {
-                self.originals.remove(path);
+                match original {
+                    Some(original) => self.originals.insert(path.to_owned(), original),
+                    None if !ours => self.originals.remove(path),
+                    None => None,
+                };
                 return Err(e);
             }
         }
         fs::write(path, value).map_err(|e| Error::file(path, "write", e))
     }
 
-    /// Puts every setting back and removes the journal. A setting that cannot be restored stays in the journal and is
-    /// named in the error; the others are restored all the same.
+    /// Puts every setting back, but those that somebody else has set since, and removes the journal. A setting that cannot be
+    /// restored stays in the journal and is named in the error; the others are restored all the same.
     pub fn restore(&mut self) -> Result<(), Error> {
         if !self.owner {
             return Ok(());
         }
         let mut failed = Vec::new();
-        self.originals.retain(|path, value| match fs::write(path, value.as_bytes()) {
+        let written = &self.written;
+        let is_ours =
+            |path: &Path| written.get(path).zip(read(path).ok()).is_none_or(|(all, now)| all.contains(&now));
+        let put_back = |path: &Path, value: &str| if is_ours(path) { fs::write(path, value) } else { Ok(()) };
+        self.originals.retain(|path, value| match put_back(path, value) {
             Ok(()) => false,
             // The setting itself is gone (module unloaded, debugfs unmounted): nothing is left to restore.
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
@@ -168,9 +212,8 @@ impl Settings {
             pid,
             start_time: crate::process::start_time(pid).unwrap_or(0),
             originals: self.originals.clone(),
+            written: self.written.clone(),
         };
-        let directory = self.journal.parent().unwrap_or(Path::new("/"));
-        fs::create_dir_all(directory).map_err(|e| Error::file(directory, "create", e))?;
         let temporary = self.journal.with_extension(format!("{pid}.new"));
         let text = serde_json::to_string_pretty(&journal)
             .map_err(|e| Error::with_source(ErrorKind::File, "cannot write the settings journal", e))?;
@@ -179,6 +222,11 @@ impl Settings {
             .and_then(|()| fs::rename(&temporary, &self.journal))
             .map_err(|e| Error::file(&self.journal, "write", e))
     }
+}
+
+fn read(path: &Path) -> Result<String, Error> {
+    let text = fs::read_to_string(path).map_err(|e| Error::file(path, "read", e))?;
+    Ok(text.trim_end().to_owned())
 }
 
 impl Drop for Settings {
@@ -252,8 +300,15 @@ mod tests {
             pid: parent,
             start_time: crate::process::start_time(parent).unwrap(),
             originals: BTreeMap::from([(a.clone(), "1".to_owned())]),
+            written: BTreeMap::from([(a.clone(), BTreeSet::from(["0".to_owned()]))]),
         };
+        // One that opened before it came finds out when it wants to change something.
+        let mut earlier = Settings::open(&journal).unwrap();
         fs::write(&journal, serde_json::to_string(&living).unwrap()).unwrap();
+        assert!(earlier.is_owner());
+        earlier.set(&a, "8").unwrap();
+        assert!(!earlier.is_owner());
+        drop(earlier);
         assert_eq!(Changed::look(&journal).unwrap(), Changed::ByRunning(parent));
         let mut settings = Settings::open(&journal).unwrap();
         assert!(!settings.is_owner());
@@ -261,6 +316,27 @@ mod tests {
         drop(settings);
         assert_eq!(fs::read_to_string(&a).unwrap(), "0");
         assert!(journal.exists());
+    }
+
+    #[test]
+    fn what_somebody_else_sets_meanwhile_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let [a, b, c] = ["a", "b", "c"].map(|name| setting(dir.path(), name, "1000\n"));
+        let journal = dir.path().join("journal.json");
+        let mut settings = Settings::open(&journal).unwrap();
+        for path in [&a, &b, &c] {
+            settings.set(path, "2000").unwrap();
+            settings.set(path, "60000").unwrap();
+        }
+        fs::write(&a, "777\n").unwrap();
+        fs::write(&b, "888\n").unwrap();
+        // Changed again: theirs is what comes back.
+        settings.set(&b, "2000").unwrap();
+        assert_eq!(fs::read_to_string(&b).unwrap(), "2000");
+        drop(settings);
+        let found = [a, b, c].map(|path| fs::read_to_string(path).unwrap().trim_end().to_owned());
+        assert_eq!(found, ["777", "888", "1000"]);
+        assert!(!journal.exists());
     }
 
     #[test]

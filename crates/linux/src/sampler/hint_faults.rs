@@ -52,6 +52,8 @@ const ENOUGH_PER_S: f64 = 500.0;
 /// Samples page accesses through NUMA hint faults.
 pub struct HintFaults {
     events: Option<PageFaultEvents>,
+    /// What the events are and tell.
+    event: &'static str,
     settings: Settings,
     /// `/proc/sys/kernel/numa_balancing`
     balancing: PathBuf,
@@ -67,6 +69,8 @@ pub struct HintFaults {
     recent: (u64, Duration),
     /// Whether the cheap rate has lasted for longer than the first judgement.
     rested: bool,
+    /// Whether somebody has switched balancing off meanwhile.
+    switched_off: bool,
 }
 
 impl HintFaults {
@@ -76,6 +80,7 @@ impl HintFaults {
         let knobs = PathBuf::from("/sys/kernel/debug/sched/numa_balancing");
         let mut sampler = Self {
             events: None,
+            event: "",
             settings,
             balancing,
             knobs: None,
@@ -85,16 +90,22 @@ impl HintFaults {
             cheap_pass: PASS_CHEAP,
             recent: (0, Duration::ZERO),
             rested: false,
+            switched_off: false,
         };
         sampler.switch_on()?;
         sampler.knobs = knobs.join("scan_period_min_ms").exists().then_some(knobs);
-        sampler.events = Some(match PageFaultEvents::open(topology, Source::best()) {
+        let events = match PageFaultEvents::open(topology, Source::best()) {
             // The tracepoint needs more rights than the software event.
             Err(e) if e.kind() == ErrorKind::NotPermitted => {
                 PageFaultEvents::open(topology, Source::Software)?
             }
             other => other?,
-        });
+        };
+        sampler.event = match events.source() {
+            Source::Tracepoint { .. } => "exceptions:page_fault_user, tells reads from writes",
+            Source::Software => "page-faults, does not tell reads from writes",
+        };
+        sampler.events = Some(events);
         sampler.set_rate(SamplingRate::Accurate)?;
         Ok(sampler)
     }
@@ -102,17 +113,7 @@ impl HintFaults {
     /// Bit 0 is balancing between nodes; bit 1, tiering, does not mark pages of ordinary memory
     /// (`include/linux/sched/sysctl.h`).
     fn switch_on(&mut self) -> Result<(), Error> {
-        let mode = match fs::read_to_string(&self.balancing) {
-            Ok(text) => {
-                text.trim().parse::<u32>().map_err(|_| Error::malformed(&self.balancing, 1, "a number"))?
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                let message =
-                    "this kernel has no NUMA balancing (CONFIG_NUMA_BALANCING), so there are no hint faults";
-                return Err(Error::new(ErrorKind::Unsupported, message));
-            }
-            Err(e) => return Err(Error::file(&self.balancing, "read", e)),
-        };
+        let mode = self.mode()?;
         if mode & 1 == 1 {
             return Ok(());
         }
@@ -126,6 +127,18 @@ impl HintFaults {
         })
     }
 
+    fn mode(&self) -> Result<u32, Error> {
+        match fs::read_to_string(&self.balancing) {
+            Ok(text) => text.trim().parse().map_err(|_| Error::malformed(&self.balancing, 1, "a number")),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                let message =
+                    "this kernel has no NUMA balancing (CONFIG_NUMA_BALANCING), so there are no hint faults";
+                Err(Error::new(ErrorKind::Unsupported, message))
+            }
+            Err(e) => Err(Error::file(&self.balancing, "read", e)),
+        }
+    }
+
     fn knob(&self, name: &str) -> Option<PathBuf> {
         self.knobs.as_deref().map(|directory: &Path| directory.join(name))
     }
@@ -137,16 +150,13 @@ impl Sampler for HintFaults {
     }
 
     fn description(&self) -> String {
-        let event = match self.events.as_ref().map(PageFaultEvents::source) {
-            Some(Source::Tracepoint { .. }) => "exceptions:page_fault_user, tells reads from writes",
-            _ => "page-faults, does not tell reads from writes",
-        };
         let scan = match (&self.knobs, self.settings.is_owner()) {
             (Some(_), true) => "scan rate tuned",
             (Some(_), false) => "scan rate left to another Nodewise",
             (None, _) => "scan rate the kernel's own (debugfs is not accessible)",
         };
-        format!("{event}; {scan}")
+        let off = if self.switched_off { "; NUMA balancing was switched off meanwhile" } else { "" };
+        format!("{}; {scan}{off}", self.event)
     }
 
     fn is_proportional(&self) -> bool {
@@ -220,6 +230,7 @@ impl Sampler for HintFaults {
     fn close(&mut self) -> Result<(), Error> {
         self.losses = self.losses();
         self.events = None;
+        self.switched_off |= self.mode().is_ok_and(|mode| mode & 1 == 0);
         self.settings.restore()
     }
 }

@@ -1,0 +1,77 @@
+//! Beside programs in namespaces of their own, administrators who change settings meanwhile, others that start Nodewise too, and full
+//! disks: what was not asked for stays as it is, and nothing is left behind.
+
+mod guests;
+
+use guests::run;
+use nodewise_rig::Guest;
+
+/// Every check says yes; each is a line on standard output.
+const SCRIPT: &str = "
+no() { ! \"$@\"; }
+check() { name=$1; shift; if \"$@\"; then echo \"$name: yes\"; else echo \"$name: NO\"; fi; }
+knobs=/sys/kernel/debug/sched/numa_balancing
+balancing=/proc/sys/kernel/numa_balancing
+look() { grep . $balancing $knobs/* >$1; }
+changed() { look now; ! cmp -s now before; }
+status() { check \"$1\" [ $? = $2 ]; }
+journal=/run/nodewise/settings.json
+
+# A container's program: user, mount and process namespaces of its own.
+unshare -r -m -p -f $WORKLOAD private --bound --mebibytes 32 --seconds 100 --report /dev/null &
+within 60 pidof workload >/dev/null; container=$(pidof workload)
+$NODEWISE attach -p $container --duration 12 --json container.json 2>err; status 'attached to a container' 0
+# Stopped, it uses no memory; that is no error.
+kill -STOP $container
+$NODEWISE attach -p $container --duration 2 --json stopped.json 2>err; status 'attached to a stopped process' 0
+kill -KILL $container
+$NODEWISE attach -p 2 2>err; status 'not to a thread of the kernel' 1; check 'and why' grep -q 'thread of the kernel' err
+
+# An administrator changes settings while Nodewise runs.
+sleep 1000 & target=$!
+look before
+$NODEWISE attach -p $target 2>err & nodewise=$!
+within 60 changed; sleep 1
+echo 12345 >$knobs/hot_threshold_ms; echo 54321 >$knobs/scan_period_max_ms; echo 0 >$balancing
+kill -INT $nodewise; wait $nodewise; status 'ended' 0
+check 'said' grep -q 'NUMA balancing was switched off meanwhile' err
+check 'balancing as they set it' [ $(cat $balancing) = 0 ]
+check 'scan period as they set it' [ $(cat $knobs/scan_period_max_ms) = 54321 ]
+check 'another setting, too' [ $(cat $knobs/hot_threshold_ms) = 12345 ]
+check 'the rest as before' [ \"$(cat $knobs/scan_period_min_ms $knobs/scan_size_mb)\" = \"1000
+256\" ]
+check 'no journal' [ ! -e $journal ]
+
+# Four at the same moment, with balancing off: one changes the settings, and they are back when all have ended, in whichever order.
+look before
+for each in 1 2 3 4; do $NODEWISE attach -p $target 2>err.$each & done
+within 60 changed; sleep 2
+for each in $(pidof nodewise); do kill -INT $each; sleep 0.3; done
+within 60 no pidof nodewise >/dev/null
+check 'restored by all four' no changed; check 'no journal of theirs' [ ! -e $journal ]
+kill $target
+
+# Full disks.
+$NODEWISE run --log /dev/full --json full.json -- sh -c 'sleep 2; exit 4' 2>err; status 'no room for the log' 4
+check 'said once' [ $(grep -c 'the decision log ends here' err) = 1 ]; check 'but the summary' [ -s full.json ]
+mkdir small; mount -t tmpfs -o size=4k tmpfs small; echo full >small/file
+$NODEWISE run --json small/json -- sh -c 'exit 5' 2>err; status 'no room for the summary' 5
+check 'said, too' grep -q 'cannot write small/json: No space left' err
+check 'the text is there' grep -q 'seconds managed by policy' err
+check 'nothing half-written' [ \"$(ls -A small)\" = file ]
+check 'restored at last' no changed
+";
+
+#[test]
+fn everybody_elses_things_stay_theirs() {
+    let files = ["container.json", "stopped.json", "err"];
+    let f = run(Guest::uniform(2, 1, 384 << 20), SCRIPT, &files);
+    let said: Vec<&str> = f.stdout.lines().collect();
+    assert!(said.len() == 21 && said.iter().all(|line| line.ends_with(": yes")), "{f:?}");
+    let container = f.json("container.json").unwrap();
+    assert!(container["samples"].as_u64() > Some(0), "{container}");
+    // The kernel moves nothing of it, so what was moved was moved by Nodewise.
+    assert!(container["pages_moved"].as_u64() > Some(0), "{container}");
+    let stopped = f.json("stopped.json").unwrap();
+    assert_eq!(stopped["pages_moved"], 0, "{stopped}");
+}
