@@ -1,17 +1,18 @@
 //! The running kernel, as the mover and the machine see it.
 
 use crate::mover::Kernel;
+use crate::process::ReadCost;
 use nodewise_engine::{HUGE_PAGE_PAGES, PageNumber};
 use nodewise_sys::{Clock, Error, MoveFlags, clock_ns};
 use nodewise_topology::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::os::unix::fs::FileExt as _;
 
 /// System calls and files of the live machine.
 #[derive(Debug, Default)]
 pub struct LiveKernel {
     huge_pages: HugePages,
+    cost: ReadCost,
 }
 
 impl Kernel for LiveKernel {
@@ -31,11 +32,16 @@ impl Kernel for LiveKernel {
     }
 
     fn is_huge(&mut self, pid: u32, page: PageNumber) -> bool {
-        self.huge_pages.look(pid, page)
+        self.huge_pages.look(&mut self.cost, pid, page)
     }
 
+    /// `/sys/devices/system/node/nodeN/meminfo`; 0 where there is no such node.
     fn free_bytes(&mut self, node: NodeId) -> u64 {
-        free_bytes(node).unwrap_or(0)
+        let text =
+            self.cost.read(&format!("/sys/devices/system/node/node{node}/meminfo")).unwrap_or_default();
+        let line = text.lines().find(|line| line.contains("MemFree:"));
+        let kib = line.and_then(|line| line.split_ascii_whitespace().rev().nth(1)?.parse::<u64>().ok());
+        kib.unwrap_or(0) * 1024
     }
 
     fn now_ns(&mut self) -> u64 {
@@ -48,6 +54,19 @@ impl Kernel for LiveKernel {
 }
 
 impl LiveKernel {
+    /// What was read so far, and what that cost.
+    #[must_use]
+    pub const fn cost(&self) -> ReadCost {
+        self.cost
+    }
+
+    /// Pages that the kernel's balancing has moved since boot (`/proc/vmstat`, `numa_pages_migrated`); 0 on kernels without.
+    pub fn pages_migrated(&mut self) -> u64 {
+        let text = self.cost.read("/proc/vmstat").unwrap_or_default();
+        let value = text.lines().find_map(|line| line.strip_prefix("numa_pages_migrated "));
+        value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+    }
+
     /// Closes the files of other processes than these. An open pagemap stays that of the program that ran when it was
     /// opened, so one that executes another program must be among the others.
     pub fn keep(&mut self, processes: &BTreeSet<u32>) {
@@ -61,15 +80,6 @@ pub fn now_ns() -> u64 {
     clock_ns(Clock::Monotonic).expect("every kernel has this clock")
 }
 
-/// Free memory of a node (`/sys/devices/system/node/nodeN/meminfo`).
-#[must_use]
-pub fn free_bytes(node: NodeId) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/sys/devices/system/node/node{node}/meminfo")).ok()?;
-    let line = text.lines().find(|line| line.contains("MemFree:"))?;
-    let kib: u64 = line.split_ascii_whitespace().rev().nth(1)?.parse().ok()?;
-    Some(kib * 1024)
-}
-
 /// Which pages are huge: `/proc/PID/pagemap` for the page frame and `/proc/kpageflags` for what it is
 /// (`Documentation/admin-guide/mm/pagemap.rst`). Both need root; without it no page is known to be huge.
 #[derive(Debug)]
@@ -78,6 +88,8 @@ struct HugePages {
     pagemaps: BTreeMap<u32, Option<File>>,
 }
 
+/// Most pagemaps open at once: there may be more processes than descriptors.
+const PAGEMAPS_MAX: usize = 64;
 /// `KPF_THP`: part of a transparent huge page, however it is mapped.
 const KPF_THP: u64 = 1 << 22;
 /// `KPF_HUGE`: part of a hugetlbfs page.
@@ -94,11 +106,14 @@ impl Default for HugePages {
 }
 
 impl HugePages {
-    fn look(&mut self, pid: u32, page: PageNumber) -> bool {
+    fn look(&mut self, cost: &mut ReadCost, pid: u32, page: PageNumber) -> bool {
         let Some(flags) = &self.flags else { return false };
-        let pagemap =
-            self.pagemaps.entry(pid).or_insert_with(|| File::open(format!("/proc/{pid}/pagemap")).ok());
-        let Some(entry) = pagemap.as_ref().and_then(|file| read_u64(file, page.0)) else { return false };
+        // Samples come process by process, so that starting over is rare.
+        if self.pagemaps.len() >= PAGEMAPS_MAX && !self.pagemaps.contains_key(&pid) {
+            self.pagemaps.clear();
+        }
+        let pagemap = self.pagemaps.entry(pid).or_insert_with(|| cost.open(&format!("/proc/{pid}/pagemap")));
+        let Some(entry) = pagemap.as_ref().and_then(|file| cost.word(file, page.0)) else { return false };
         let frame = entry & FRAME;
         if entry & PRESENT == 0 || frame == 0 {
             return false;
@@ -108,15 +123,10 @@ impl HugePages {
         if frame % HUGE_PAGE_PAGES != offset {
             return false;
         }
-        let is_part = |frame| read_u64(flags, frame).is_some_and(|flags| flags & (KPF_THP | KPF_HUGE) != 0);
+        let mut is_part =
+            |frame| cost.word(flags, frame).is_some_and(|flags| flags & (KPF_THP | KPF_HUGE) != 0);
         is_part(frame - offset) && is_part(frame - offset + HUGE_PAGE_PAGES - 1)
     }
-}
-
-fn read_u64(file: &File, index: u64) -> Option<u64> {
-    let mut bytes = [0; 8];
-    file.read_exact_at(&mut bytes, index * 8).ok()?;
-    Some(u64::from_ne_bytes(bytes))
 }
 
 #[cfg(test)]
@@ -154,9 +164,23 @@ mod tests {
     }
 
     #[test]
-    fn knows_the_free_memory_of_node_0() {
-        assert!(free_bytes(NodeId(0)).unwrap() > 0);
-        assert_eq!(free_bytes(NodeId(9999)), None);
+    fn no_more_files_are_open_than_there_is_room_for() {
+        let mut kernel = LiveKernel::default();
+        for pid in 1..1000 {
+            kernel.is_huge(pid, PageNumber(1));
+            assert!(kernel.huge_pages.pagemaps.len() <= PAGEMAPS_MAX);
+        }
+    }
+
+    #[test]
+    fn knows_the_free_memory_of_node_0_and_counts_what_it_read() {
+        let mut kernel = LiveKernel::default();
+        assert!(kernel.free_bytes(NodeId(0)) > 0);
+        assert_eq!(kernel.free_bytes(NodeId(9999)), 0);
+        let cost = kernel.cost();
+        assert!(cost.files == 2 && cost.bytes > 0, "{cost:?}");
+        kernel.pages_migrated();
+        assert_eq!(kernel.cost().files, 3);
     }
 
     #[test]

@@ -42,7 +42,11 @@ pub struct Totals {
     pub first_touches: u64,
     /// Samples lost in the kernel or in the rings.
     pub samples_lost: u64,
-    /// What was read from `/proc`.
+    /// Times that the kernel switched sampling off until its next tick, for taking too much time (`PERF_RECORD_THROTTLE`).
+    pub throttled: u64,
+    /// Stretches of AUX data (Arm SPE's) that came with gaps.
+    pub aux_gaps: u64,
+    /// What was read from `/proc` and `/sys`.
     pub read: ReadCost,
     /// Pages whose home was asked for.
     pub homes_queried: u64,
@@ -103,12 +107,14 @@ impl LinuxMachine {
         let node_bytes = topology.nodes().iter().map(|node| (node.id, node.memory_total_bytes)).collect();
         let first_met = (!sampler.is_proportional()).then(|| TrafficMatrix::new(topology.node_count()));
         let traffic = TrafficMatrix::new(topology.node_count());
+        let mut kernel = LiveKernel::default();
+        let migrated_before = kernel.pages_migrated();
         let mut machine = Self {
             topology,
             processes,
             mappings: BTreeMap::new(),
             sampler,
-            mover: Mover::new(LiveKernel::default(), settings.mover, node_bytes),
+            mover: Mover::new(kernel, settings.mover, node_bytes),
             settings,
             samples: Vec::new(),
             known_homes: BTreeMap::new(),
@@ -118,7 +124,7 @@ impl LinuxMachine {
             interval: 0,
             interval_began_ns: now_ns(),
             losses_before: 0,
-            migrated_before: pages_migrated_by_kernel(),
+            migrated_before,
             free_bytes: Vec::new(),
             traffic,
             samples_per_s: 0.0,
@@ -161,7 +167,25 @@ impl LinuxMachine {
     pub fn close(&mut self) -> Result<(), Error> {
         self.note_kernel_moves();
         self.hints.close();
-        self.sampler.close()
+        let closed = self.sampler.close();
+        self.note_losses();
+        self.note_reading();
+        closed
+    }
+
+    /// Counts what was lost since the last call, and returns how many samples.
+    fn note_losses(&mut self) -> u64 {
+        let losses = self.sampler.losses();
+        let lost = losses.lost + losses.malformed;
+        let since = lost.saturating_sub(self.losses_before);
+        self.losses_before = lost;
+        self.totals.samples_lost += since;
+        (self.totals.throttled, self.totals.aux_gaps) = (losses.throttled, losses.aux_gaps);
+        since
+    }
+
+    fn note_reading(&mut self) {
+        self.totals.read = self.processes.cost() + self.mover.kernel().cost();
     }
 
     /// Keeps what is known of pages in step with the processes: nothing of one that executed another program, nothing of
@@ -275,8 +299,9 @@ impl LinuxMachine {
         // Without samples nothing is decided, and an idle program must cost next to nothing.
         if !self.samples.is_empty() || self.free_bytes.is_empty() {
             moved_by_kernel = self.note_kernel_moves();
-            let nodes = self.topology.nodes().iter();
-            self.free_bytes = nodes.map(|node| crate::kernel::free_bytes(node.id).unwrap_or(0)).collect();
+            let Self { topology, mover, .. } = self;
+            let kernel = mover.kernel();
+            self.free_bytes = topology.nodes().iter().map(|node| kernel.free_bytes(node.id)).collect();
         }
         // Samples come in bursts, once a pass over the memory.
         self.traffic.fade(FADED_SHARE);
@@ -310,7 +335,7 @@ impl LinuxMachine {
 
     /// Pages that the kernel's balancing moved since the last call.
     fn note_kernel_moves(&mut self) -> u64 {
-        let migrated = pages_migrated_by_kernel();
+        let migrated = self.mover.kernel().pages_migrated();
         let since = migrated.saturating_sub(self.migrated_before);
         self.migrated_before = migrated;
         self.totals.pages_moved_by_kernel += since;
@@ -434,13 +459,9 @@ impl Machine for LinuxMachine {
         let duration_ns = end_ns.saturating_sub(self.interval_began_ns);
         self.interval_began_ns = end_ns;
         let counters = self.counters(duration_ns, &traffic);
-        let losses = self.sampler.losses();
-        let lost = losses.lost + losses.malformed;
-        let samples_lost = lost.saturating_sub(self.losses_before);
-        self.losses_before = lost;
+        let samples_lost = self.note_losses();
         self.totals.samples += self.samples.len() as u64;
-        self.totals.samples_lost += samples_lost;
-        self.totals.read = self.processes.cost();
+        self.note_reading();
         let samples = std::mem::take(&mut self.samples);
         self.sampler.adapt(samples.len() as u64, Duration::from_nanos(duration_ns))?;
         self.processes.begin_interval();
@@ -496,13 +517,6 @@ fn query(
 fn mapping_of(mappings: &[Mapping], page: PageNumber) -> Option<&Mapping> {
     let after = mappings.partition_point(|mapping| mapping.range.start <= page);
     mappings[..after].last().filter(|mapping| mapping.range.contains(page))
-}
-
-/// Pages that the kernel's balancing has moved since boot (`/proc/vmstat`, `numa_pages_migrated`); 0 on kernels without.
-fn pages_migrated_by_kernel() -> u64 {
-    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
-    let value = text.lines().find_map(|line| line.strip_prefix("numa_pages_migrated "));
-    value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
 }
 
 /// A machine with one node is told so before anything is touched.

@@ -5,10 +5,12 @@
 
 use crate::{Error, ErrorKind, hints};
 use nodewise_engine::{Mapping, MappingKind, PAGE_BYTES, PageNumber, PageRange, Pid};
+use nodewise_sys::{Capability, effective_capabilities};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
 /// What was read from `/proc` and `/sys`, and what that cost.
@@ -23,6 +25,25 @@ pub struct ReadCost {
 }
 
 impl ReadCost {
+    /// Opens a file to read pieces of it, counting the cost. None when it is gone or not readable.
+    pub(crate) fn open(&mut self, path: &str) -> Option<fs::File> {
+        let begin = Instant::now();
+        let file = fs::File::open(path);
+        self.files += 1;
+        self.time_ns += begin.elapsed().as_nanos() as u64;
+        file.ok()
+    }
+
+    /// Reads one word of an open file, counting the cost. None behind its end.
+    pub(crate) fn word(&mut self, file: &fs::File, index: u64) -> Option<u64> {
+        let begin = Instant::now();
+        let mut bytes = [0; 8];
+        let read = file.read_exact_at(&mut bytes, index * 8);
+        self.bytes += 8;
+        self.time_ns += begin.elapsed().as_nanos() as u64;
+        read.ok().map(|()| u64::from_ne_bytes(bytes))
+    }
+
     /// Reads a file whole, counting the cost. None when it is gone or not readable.
     pub(crate) fn read(&mut self, path: &str) -> Option<String> {
         let begin = Instant::now();
@@ -33,6 +54,18 @@ impl ReadCost {
         self.bytes += text.len() as u64;
         self.time_ns += begin.elapsed().as_nanos() as u64;
         read.ok().map(|_| text)
+    }
+}
+
+impl std::ops::Add for ReadCost {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            files: self.files + other.files,
+            bytes: self.bytes + other.bytes,
+            time_ns: self.time_ns + other.time_ns,
+        }
     }
 }
 
@@ -73,16 +106,36 @@ pub fn start_time(pid: u32) -> Option<u64> {
 
 /// Checks that a process exists and that we may see and move its memory.
 pub fn require_access(pid: Pid) -> Result<(), Error> {
-    if start_time(pid.0).is_none() {
-        return Err(Error::new(ErrorKind::NoSuchProcess, format!("there is no process {pid}")));
+    let refused = |kind, what: String| Err(Error::new(kind, what));
+    let file = |name| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let Some((life, _)) = Life::parse(&file("stat")) else {
+        return refused(ErrorKind::NoSuchProcess, format!("there is no process {pid}"));
+    };
+    let status = file("status");
+    let status = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+    if let Some(process) = status("Tgid:").filter(|tgid| *tgid != pid.to_string()) {
+        let what =
+            format!("{pid} is a thread of process {process}; processes are managed whole: -p {process}");
+        return refused(ErrorKind::NoSuchProcess, what);
+    }
+    if life.zombie {
+        let what = format!("process {pid} has ended, and waits for its parent to see that");
+        return refused(ErrorKind::NoSuchProcess, what);
+    }
+    if status("VmSize:").is_none() {
+        let what = format!("process {pid} has no memory of its own to place: it is a thread of the kernel");
+        return refused(ErrorKind::Unsupported, what);
     }
     // The right that move_pages asks for too (`mm/migrate.c`, `find_mm_struct`: `PTRACE_MODE_READ`). Opening is checked; the
     // one error that says so counts, as the process may be ending just now.
     match fs::File::open(format!("/proc/{pid}/maps")) {
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
-            let message =
-                format!("process {pid} belongs to somebody else; run as root, or grant CAP_SYS_PTRACE");
-            Err(Error::new(ErrorKind::NotPermitted, message))
+            let why = if effective_capabilities().is_ok_and(|set| Capability::SysPtrace.is_in(set)) {
+                "a security module or a sandbox keeps its memory from us, though this user has CAP_SYS_PTRACE"
+            } else {
+                "belongs to somebody else; run as root, or grant CAP_SYS_PTRACE"
+            };
+            refused(ErrorKind::NotPermitted, format!("process {pid}: {why}"))
         }
         _ => Ok(()),
     }
@@ -395,6 +448,45 @@ nonsense
             Processes::new(&[Pid(u32::MAX)], true, false).unwrap_err().kind(),
             ErrorKind::NoSuchProcess
         );
+    }
+
+    #[test]
+    fn what_cannot_be_managed_is_refused_with_the_reason() {
+        let refusal = |pid: u32| {
+            let error = require_access(Pid(pid)).unwrap_err();
+            (error.kind(), error.to_string())
+        };
+        assert!(require_access(Pid(std::process::id())).is_ok());
+        assert_eq!(refusal(u32::MAX).0, ErrorKind::NoSuchProcess);
+
+        let (told, tid) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let own = fs::read_link("/proc/thread-self").unwrap();
+            told.send(own.file_name().unwrap().to_str().unwrap().parse().unwrap()).unwrap();
+            let _ = ended.recv();
+        });
+        let (kind, message) = refusal(tid.recv().unwrap());
+        assert_eq!(kind, ErrorKind::NoSuchProcess);
+        assert!(message.contains(&format!("is a thread of process {}", std::process::id())), "{message}");
+        drop(end);
+        thread.join().unwrap();
+
+        let mut child = Command::new("true").spawn().unwrap();
+        while !Life::read(child.id()).unwrap().zombie {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let (kind, message) = refusal(child.id());
+        assert!(kind == ErrorKind::NoSuchProcess && message.contains("has ended"), "{message}");
+        child.wait().unwrap();
+        assert!(refusal(child.id()).1.contains("there is no process"));
+
+        // The kernel's threads are not seen from within every container.
+        let kernel_thread = fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n");
+        if kernel_thread {
+            let (kind, message) = refusal(2);
+            assert!(kind == ErrorKind::Unsupported && message.contains("thread of the kernel"), "{message}");
+        }
     }
 
     #[test]

@@ -9,47 +9,24 @@ use std::fs;
 /// Left for files of `/proc`, the log, children's pipes.
 const SPARE: u64 = 128;
 
-/// How to open events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opening {
-    /// On every CPU, after raising the soft limit where a value is given.
-    PerCpu {
-        /// The soft limit to set.
-        raise_to: Option<u64>,
-    },
-    /// On each thread of the managed processes.
-    PerThread,
-}
-
-/// Decides by the limit and the descriptors that are open already.
+/// How many streams of events, of `files_each` descriptors, fit below the hard limit beside what is open already.
 #[must_use]
-pub fn opening(cpus: usize, files_per_cpu: usize, limit: FileLimit, open: usize) -> Opening {
-    let sampling = (cpus as u64).saturating_mul(files_per_cpu as u64);
-    let needed = sampling.saturating_add(open as u64 + SPARE);
-    if needed <= limit.soft {
-        Opening::PerCpu { raise_to: None }
-    } else if needed <= limit.hard {
-        Opening::PerCpu { raise_to: Some(needed) }
-    } else {
-        Opening::PerThread
-    }
+pub fn streams_that_fit(files_each: usize, limit: FileLimit, open: usize) -> usize {
+    let room = limit.hard.saturating_sub(open as u64 + SPARE);
+    (room / files_each.max(1) as u64) as usize
 }
 
-/// Raises the soft limit on open files so far that events fit on every CPU; false if even the hard one is too low.
-pub(super) fn make_room(cpus: usize, files_per_cpu: usize) -> Result<bool, Error> {
+/// Raises the soft limit on open files to the hard one, and says how many streams fit: on every CPU, or else on so many threads.
+pub(super) fn make_room(files_each: usize) -> Result<usize, Error> {
     let failed = |error| {
         Error::with_source(ErrorKind::Unsupported, "cannot learn or raise the limit on open files", error)
     };
     let limit = nodewise_sys::file_limit().map_err(failed)?;
-    let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-    match opening(cpus, files_per_cpu, limit, open) {
-        Opening::PerThread => return Ok(false),
-        Opening::PerCpu { raise_to: None } => {}
-        Opening::PerCpu { raise_to: Some(soft) } => {
-            nodewise_sys::set_file_limit(FileLimit { soft, ..limit }).map_err(failed)?;
-        }
+    if limit.soft < limit.hard {
+        nodewise_sys::set_file_limit(FileLimit { soft: limit.hard, ..limit }).map_err(failed)?;
     }
-    Ok(true)
+    let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    Ok(streams_that_fit(files_each, limit, open))
 }
 
 /// Data pages of each of `rings`: up to 2 MiB, some 29 000 faults, so that a program that allocates between two readings does not
@@ -75,25 +52,19 @@ mod tests {
         assert_eq!(cpus, 1024);
         let usual = FileLimit { soft: 1024, hard: 524_288 };
         // Sapphire Rapids: loads, their leader, and stores.
-        assert_eq!(opening(cpus, 3, usual, 20), Opening::PerCpu { raise_to: Some(3 * 1024 + 20 + 128) });
-        assert_eq!(opening(64, 3, usual, 20), Opening::PerCpu { raise_to: None });
+        assert!(streams_that_fit(3, usual, 20) >= cpus);
         let tight = FileLimit { soft: 1024, hard: 2048 };
-        assert_eq!(opening(cpus, 3, tight, 20), Opening::PerThread);
-        assert_eq!(opening(cpus, 1, tight, 20), Opening::PerCpu { raise_to: Some(1024 + 20 + 128) });
+        // Threads, then: so many that what else is read can still be opened.
+        assert_eq!(streams_that_fit(3, tight, 20), (2048 - 20 - 128) / 3);
+        assert!(streams_that_fit(1, tight, 20) >= cpus);
     }
 
     proptest! {
         #[test]
-        fn what_is_planned_fits(cpus in 0_usize..9000, files in 1_usize..4, soft in 0_u64..10_000, more in 0_u64..1_000_000, open in 0_usize..2000) {
-            let limit = FileLimit { soft, hard: soft + more };
-            let needed = (cpus * files + open) as u64;
-            match opening(cpus, files, limit, open) {
-                Opening::PerCpu { raise_to } => {
-                    prop_assert!(needed < raise_to.unwrap_or(limit.soft));
-                    prop_assert!(raise_to.is_none_or(|to| to > limit.soft && to <= limit.hard));
-                }
-                Opening::PerThread => prop_assert!(needed + SPARE > limit.hard),
-            }
+        fn there_is_always_room_to_spare(files in 1_usize..4, hard in 0_u64..1_000_000, open in 0_usize..2000) {
+            let streams = streams_that_fit(files, FileLimit { soft: 0, hard }, open) as u64;
+            prop_assert!(streams == 0 || streams * files as u64 + open as u64 + SPARE <= hard);
+            prop_assert!((streams + 1) * files as u64 + open as u64 + SPARE > hard);
         }
 
         #[test]

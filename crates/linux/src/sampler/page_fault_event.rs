@@ -101,7 +101,7 @@ impl PageFaultEvents {
     /// Opens the event on every online CPU, and starts it.
     pub(super) fn open(topology: &Topology, source: Source) -> Result<Self, Error> {
         let cpus: Vec<CpuId> = topology.nodes().iter().flat_map(|node| node.cpus.iter()).collect();
-        if !make_room(cpus.len(), 1)? {
+        if make_room(1)? < cpus.len() {
             let message =
                 format!("{} CPUs take as many open files; raise the hard limit (ulimit -Hn)", cpus.len());
             return Err(Error::new(ErrorKind::NotPermitted, message));

@@ -21,7 +21,7 @@ use data_source::Decoded;
 use nodewise_engine::{PageSize, Pid, Sample, SamplingRate, Tid, VirtAddr};
 use nodewise_sys::perf::{Losses, Target};
 use nodewise_topology::{CpuId, NodeIndex, Topology};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use stream::{Place, Stream};
@@ -39,6 +39,8 @@ pub struct HardwareSampler {
     scope: Scope,
     /// By CPU, or by thread.
     streams: BTreeMap<u32, Stream>,
+    /// So many streams fit into the limit on open files.
+    streams_max: usize,
     node_of_cpu: Vec<Option<NodeIndex>>,
     rate: SamplingRate,
     /// Of streams that are closed.
@@ -47,7 +49,7 @@ pub struct HardwareSampler {
 
 impl HardwareSampler {
     /// Finds the PMU and starts sampling; tries the CPUs first, then whether a thread would be permitted. The soft limit on
-    /// open files is raised when it takes that, and stays so.
+    /// open files is raised to the hard one, and stays so.
     ///
     /// # Errors
     /// `Unsupported` there is no such PMU; `NotPermitted`, naming what is missing.
@@ -56,10 +58,12 @@ impl HardwareSampler {
         let cpus: Vec<CpuId> = topology.online_cpus().iter().collect();
         let last = cpus.iter().map(|cpu| cpu.0).max().unwrap_or(0);
         let node_of_cpu = (0..=last).map(|cpu| topology.node_of_cpu(CpuId(cpu))).collect();
+        let streams_max = make_room(pmu.files_each())?;
         let mut sampler = Self {
             pmu,
             scope: Scope::Threads,
             streams: BTreeMap::new(),
+            streams_max,
             node_of_cpu,
             rate: SamplingRate::Accurate,
             losses: Losses::default(),
@@ -77,7 +81,7 @@ impl HardwareSampler {
         if matches!(self.pmu, Pmu::Spe(_)) {
             return Ok(false);
         }
-        if !make_room(cpus.len(), self.pmu.files_each())? {
+        if self.streams_max < cpus.len() {
             return Ok(false);
         }
         for cpu in cpus {
@@ -127,7 +131,7 @@ impl Sampler for HardwareSampler {
         if self.scope == Scope::Cpus {
             return;
         }
-        let threads: Vec<u32> = pids.flat_map(threads_of).collect();
+        let threads: BTreeSet<u32> = pids.flat_map(threads_of).collect();
         let ended: Vec<u32> = self.streams.keys().copied().filter(|tid| !threads.contains(tid)).collect();
         for tid in ended {
             self.close_stream(tid);
@@ -136,10 +140,11 @@ impl Sampler for HardwareSampler {
             if self.streams.contains_key(&tid) {
                 continue;
             }
-            match self.stream(Target::Task(tid as i32), threads.len()) {
-                Ok(stream) => drop(self.streams.insert(tid, stream)),
+            let room = self.streams.len() < self.streams_max;
+            match room.then(|| self.stream(Target::Task(tid as i32), threads.len())) {
+                Some(Ok(stream)) => drop(self.streams.insert(tid, stream)),
                 // Gone meanwhile, another user's, or no descriptor left: counted, as its samples are lost.
-                Err(_) => self.losses += Losses { lost: 1, ..Losses::default() },
+                _ => self.losses += Losses { lost: 1, ..Losses::default() },
             }
         }
     }
