@@ -1,6 +1,6 @@
 //! `nodewise attach`: manage processes that run already.
 
-use crate::manage::{self, Options};
+use crate::manage::{self, Options, Reports};
 use anyhow::Context as _;
 use nodewise_engine::Pid;
 use nodewise_topology::Topology;
@@ -21,8 +21,11 @@ Examples:
   nodewise attach -p 4711
   nodewise attach -p $(pidof postgres | tr ' ' ',') --duration 60 --dry-run --log decisions.jsonl
 
-Exit status: 0 when managing ended as asked; 77 if a capability or sysctl is missing; 2 for a wrong command line; 1 otherwise,
-for example if there is no such process.")]
+Exit status:
+  0   the processes have ended, or managing ended as asked
+  1   it failed, for example because there is no such process
+  2   the command line could not be understood
+  77  a capability, sysctl or file permission is missing; the message names it")]
 pub struct Args {
     /// The processes
     #[arg(short, long = "pid", value_name = "PID", required = true, num_args = 1.., value_delimiter = ',',
@@ -41,8 +44,10 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     for &pid in &pids {
         nodewise_linux::process::require_access(pid).map_err(manage::explain)?;
     }
-    if let Err(note) = nodewise_linux::require_nodes(&topology) {
-        anstream::eprintln!("nodewise: {note}");
+    let reports = Reports::open(&args.options)?;
+    if let Err(why) = nodewise_linux::require_nodes(&topology) {
+        anstream::eprintln!("nodewise: {why}");
+        reports.of_nothing(&args.options, &topology, &why.to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
     // Before the first kernel setting is changed: a signal must not keep it from being put back.
@@ -54,7 +59,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
             let _ = ended.send(());
         }
     });
-    let mut session = manage::prepare(&args.options, topology)?.start(&pids, false)?;
+    let mut session = manage::prepare(&args.options, topology, reports)?.start(&pids, false)?;
     let until = args.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let managed = session.manage(|time| {
         let due = until.is_some_and(|until| until <= Instant::now());

@@ -1,6 +1,6 @@
 //! `nodewise run`: start a program and manage it.
 
-use crate::manage::{self, Options};
+use crate::manage::{self, Options, Reports};
 use crate::placement::PlacementArgs;
 use anyhow::Context as _;
 use nodewise_engine::Pid;
@@ -25,8 +25,13 @@ Examples:
   nodewise run --json summary.json -- java -jar server.jar
   nodewise run -N 0-1 --interleave 0-1 -- ./solver input.dat
 
-Exit status: the program's own; 128 + N if signal N ended it; 126 or 127 if it could not be started; 77 if a capability or
-sysctl is missing; 2 for a wrong command line; 1 otherwise.")]
+Exit status:
+  that of the program; 128 + N when signal N ended it
+  1    it could not be started or managed, and the message says why
+  2    the command line could not be understood
+  77   a capability, sysctl or file permission is missing; the message names it
+  126  the program cannot be executed
+  127  the program was not found")]
 pub struct Args {
     #[command(flatten)]
     options: Options,
@@ -50,12 +55,13 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     watch_signals(events.clone())?;
     // Sampling may raise the limit on open files, for this process alone.
     let file_limit = nodewise_sys::file_limit().context("cannot learn the limit on open files")?;
+    let reports = Reports::open(&args.options)?;
     let prepared = match nodewise_linux::require_nodes(&topology) {
-        Ok(()) => Some(manage::prepare(&args.options, topology)?),
+        Ok(()) => Ok(manage::prepare(&args.options, topology, reports)?),
         // Nothing can be gained, but nothing is lost either: the program runs as it would have.
-        Err(note) => {
-            anstream::eprintln!("nodewise: {note}");
-            None
+        Err(why) => {
+            anstream::eprintln!("nodewise: {why}");
+            Err((reports, topology, why.to_string()))
         }
     };
     let mut command = Command::new(&args.command[0]);
@@ -64,31 +70,22 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let pid = child.id();
     let mut status = None;
     watch_child(child, events);
-    if let Some(prepared) = prepared {
-        match prepared.start(&[Pid(pid)], true) {
-            Ok(mut session) => {
-                let managed = session.manage(|time| {
-                    status = next_event(&received, pid, Some(time));
-                    if status.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-                });
-                if let Err(error) = managed {
-                    anstream::eprintln!("nodewise: {error:#}; the program goes on unmanaged");
-                }
-                while status.is_none() {
-                    status = next_event(&received, pid, None);
-                }
-                if let Err(error) = session.finish() {
-                    anstream::eprintln!("nodewise: {error:#}");
-                }
+    let reported = match prepared {
+        Ok(prepared) => prepared.start(&[Pid(pid)], true).and_then(|mut session| {
+            let managed = session.manage(|time| {
+                status = next_event(&received, pid, Some(time));
+                if status.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            if let Err(error) = managed {
+                anstream::eprintln!("nodewise: {error:#}; the program goes on unmanaged");
             }
-            // The program may already have ended; anything else leaves it unmanaged.
-            Err(error) => {
-                while status.is_none() {
-                    status = next_event(&received, pid, None);
-                }
-                anstream::eprintln!("nodewise: {error:#}; the program was not managed");
-            }
-        }
+            // Now, and not when an unmanaged program has ended: the kernel's settings are put back here.
+            session.finish()
+        }),
+        Err((reports, topology, why)) => reports.of_nothing(&args.options, &topology, &why),
+    };
+    if let Err(error) = reported {
+        anstream::eprintln!("nodewise: {error:#}");
     }
     loop {
         match status {

@@ -1,8 +1,10 @@
 //! The decision log: one JSON line for every decision and every finding.
 
+use super::summary::Summary;
 use nodewise_engine::{Action, Decision, Figures, Finding, Interleaving, Outcome, PageNumber, Part, Round};
 use nodewise_topology::{NodeId, NodeIndex, Topology};
 use serde::Serialize;
+use std::time::SystemTime;
 
 /// A line of the log. Nodes are the kernel's numbers; where a list runs over nodes, it is in the order of `nodes`.
 #[derive(Serialize)]
@@ -47,6 +49,19 @@ pub enum Line<'a> {
         /// The samples that show it.
         evidence: &'a [Part],
     },
+}
+
+impl Line<'_> {
+    /// The first line of what this summary is going to be of.
+    pub fn start(summary: &Summary, topology: &Topology) -> Self {
+        Self::Start {
+            unix_seconds: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
+            policy: summary.policy,
+            sampler: summary.sampler,
+            dry_run: summary.dry_run,
+            nodes: topology.nodes().iter().map(|node| node.id).collect(),
+        }
+    }
 }
 
 /// The lines of one round.
@@ -104,4 +119,48 @@ fn decision_line<'a>(
 
 fn hex(page: PageNumber) -> String {
     page.address().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manage::tests::recorded_rounds;
+    use serde_json::Value;
+
+    /// When, process, range, action, from, to, reason and the figures behind it, outcome.
+    #[test]
+    fn a_line_says_all_of_a_decision() {
+        let mut seen = std::collections::BTreeSet::new();
+        for name in ["hint-faults", "hardware-samples"] {
+            let (rounds, topology) = recorded_rounds(name);
+            let nodes = topology.node_count();
+            for line in rounds.iter().flat_map(|round| lines(round, &topology, rounds[0].end_ns)) {
+                let line = serde_json::to_value(&line).unwrap();
+                assert_eq!(line["event"], "decision");
+                assert!(line["seconds"].as_f64() >= Some(0.0) && line["pid"].is_u64(), "{line}");
+                let address = |end: usize| {
+                    u64::from_str_radix(line["range"][end].as_str()?.strip_prefix("0x")?, 16).ok()
+                };
+                let bytes = address(1).unwrap() - address(0).unwrap();
+                assert_eq!(line["pages"].as_u64(), Some(bytes / 4096), "{line}");
+                for list in ["from", "to"] {
+                    let list = line[list].as_array().unwrap();
+                    let is_node = |node: &Value| node.as_u64().is_some_and(|node| node < nodes as u64);
+                    assert!(!list.is_empty() && list.iter().all(is_node), "{line}");
+                }
+                assert!(line["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{line}");
+                let figures = line["figures"].as_object().unwrap();
+                for list in ["homes", "reads", "writes"] {
+                    assert_eq!(figures[list].as_array().map(Vec::len), Some(nodes), "{list}: {line}");
+                }
+                for count in
+                    ["planned", "moved", "deferred", "busy", "node_full", "vanished", "not_permitted"]
+                {
+                    assert!(line["outcome"][count].is_u64(), "{count}: {line}");
+                }
+                seen.insert(line["action"].as_str().unwrap().to_owned());
+            }
+        }
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), ["collocate", "interleave"]);
+    }
 }

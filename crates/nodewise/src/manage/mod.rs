@@ -19,24 +19,58 @@ use nodewise_sys::{Whose, usage};
 use nodewise_topology::Topology;
 use options::{PolicyName, SamplerName};
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use summary::Summary;
 
-/// Everything that can be refused is refused here, before a program is started or touched.
-pub struct Prepared<'a> {
-    options: &'a Options,
-    topology: Topology,
-    sampler: Box<dyn Sampler>,
+/// Where log and summary go.
+pub struct Reports {
     log: Option<JsonLines>,
     json: Option<WholeFile>,
 }
 
-/// Opens the files and the sampler.
-pub fn prepare(options: &Options, topology: Topology) -> anyhow::Result<Prepared<'_>> {
-    let log = options.log.as_deref().map(JsonLines::create).transpose()?;
-    let json = options.json.as_deref().map(WholeFile::create).transpose()?;
+impl Reports {
+    /// Checks that the files can be written.
+    pub fn open(options: &Options) -> anyhow::Result<Self> {
+        let log = options.log.as_deref().map(JsonLines::create).transpose()?;
+        let json = options.json.as_deref().map(WholeFile::create).transpose()?;
+        Ok(Self { log, json })
+    }
+
+    /// Where nothing can be managed, whoever asked for files gets them all the same: nothing was sampled, nothing moved.
+    pub fn of_nothing(mut self, options: &Options, topology: &Topology, why: &str) -> anyhow::Result<()> {
+        let policy = engine(topology, options.policy).policy();
+        let summary = Summary::new(policy, "none", why.to_owned(), options.dry_run);
+        self.write(&[Line::start(&summary, topology)]);
+        self.finish(&summary)
+    }
+
+    /// A log that can no longer be written ends, and says so once; the management goes on.
+    fn write(&mut self, lines: &[Line<'_>]) {
+        let Some(file) = &mut self.log else { return };
+        if let Err(error) = lines.iter().try_for_each(|line| file.line(line)) {
+            anstream::eprintln!("nodewise: {error:#}; the decision log ends here");
+            self.log = None;
+        }
+    }
+
+    fn finish(&mut self, summary: &Summary) -> anyhow::Result<()> {
+        let Some(json) = self.json.take() else { return Ok(()) };
+        json.finish(&(serde_json::to_string_pretty(summary)? + "\n"))
+    }
+}
+
+/// Everything that can be refused is refused before there is one of these, and so before a program is started or touched.
+pub struct Prepared<'a> {
+    options: &'a Options,
+    topology: Topology,
+    sampler: Box<dyn Sampler>,
+    reports: Reports,
+}
+
+/// Opens the sampler.
+pub fn prepare(options: &Options, topology: Topology, reports: Reports) -> anyhow::Result<Prepared<'_>> {
     let sampler = open_sampler(options.sampler, &topology)?;
-    Ok(Prepared { options, topology, sampler, log, json })
+    Ok(Prepared { options, topology, sampler, reports })
 }
 
 /// The sampler asked for; on `auto` the hardware's where there is one, and one clear line where there is not.
@@ -86,26 +120,11 @@ impl<'a> Prepared<'a> {
         let summary =
             Summary::new(engine.policy(), self.sampler.name(), self.sampler.description(), options.dry_run);
         let settings = MachineSettings { mover, apply: options.interval * 3 / 4 };
-        let nodes = self.topology.nodes().iter().map(|node| node.id).collect();
+        let mut reports = self.reports;
+        reports.write(&[Line::start(&summary, &self.topology)]);
         let machine = LinuxMachine::new(self.topology, processes, self.sampler, settings);
-        let mut session = Session {
-            options,
-            machine,
-            engine,
-            log: self.log,
-            json: self.json,
-            summary,
-            began: Instant::now(),
-            began_ns: kernel::now_ns(),
-        };
-        session.log(&[Line::Start {
-            unix_seconds: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
-            policy: session.summary.policy,
-            sampler: session.summary.sampler,
-            dry_run: options.dry_run,
-            nodes,
-        }]);
-        Ok(session)
+        let (began, began_ns) = (Instant::now(), kernel::now_ns());
+        Ok(Session { options, machine, engine, reports, summary, began, began_ns })
     }
 }
 
@@ -114,8 +133,7 @@ pub struct Session<'a> {
     options: &'a Options,
     machine: LinuxMachine,
     engine: Engine,
-    log: Option<JsonLines>,
-    json: Option<WholeFile>,
+    reports: Reports,
     summary: Summary,
     began: Instant,
     began_ns: u64,
@@ -148,21 +166,19 @@ impl Session<'_> {
             drain_every = if round.samples > MANY_SAMPLES { DRAIN_EVERY } else { DRAIN_EVERY_QUIET };
             self.summary.add(&round);
             let lines = log::lines(&round, nodewise_engine::Machine::topology(&self.machine), self.began_ns);
-            write_lines(&mut self.log, &lines);
+            self.reports.write(&lines);
             if !self.machine.has_processes() {
                 return Ok(());
             }
         }
     }
 
-    fn log(&mut self, lines: &[Line<'_>]) {
-        write_lines(&mut self.log, lines);
-    }
-
     /// Puts the kernel's settings back and reports.
     pub fn finish(mut self) -> anyhow::Result<()> {
         let closed = self.machine.close().map_err(explain);
         let summary = &mut self.summary;
+        // It may have more to say at the end.
+        summary.sampler_description = self.machine.sampler().description();
         summary.elapsed_seconds = self.began.elapsed().as_secs_f64();
         summary.totals = *self.machine.totals();
         summary.samples = summary.totals.samples;
@@ -177,41 +193,44 @@ impl Session<'_> {
             summary.own_cost.cpu_percent = 100.0 * summary.own_cost.cpu_seconds / summary.elapsed_seconds;
             summary.own_cost.resident_max_bytes = usage.resident_max_bytes;
         }
-        if let Some(json) = self.json.take() {
-            json.finish(&(serde_json::to_string_pretty(&summary)? + "\n"))?;
-        }
         if !self.options.quiet {
             anstream::eprint!("\n{}\n", summary.text());
         }
-        closed
-    }
-}
-
-/// A log that can no longer be written ends, and says so once; the management goes on.
-fn write_lines(log: &mut Option<JsonLines>, lines: &[Line<'_>]) {
-    let Some(file) = log else { return };
-    if let Err(error) = lines.iter().try_for_each(|line| file.line(line)) {
-        anstream::eprintln!("nodewise: {error:#}; the decision log ends here");
-        *log = None;
+        let written = self.reports.finish(summary);
+        closed.and(written)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodewise_engine::recording::{Interval, play};
+    use nodewise_engine::Round;
+    use nodewise_engine::recording::{Interval, Replay, play};
+
+    fn recording(name: &str) -> (String, Vec<Interval>, Topology) {
+        let path = format!("{}/../engine/tests/recordings/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(path).unwrap();
+        let intervals: Vec<Interval> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let nodes = intervals[0].seen.counters.total_bytes.len();
+        let topology = Topology::synthetic(nodes, 12, intervals[0].seen.counters.total_bytes[0]);
+        (text, intervals, topology)
+    }
+
+    /// The rounds of a recording, for what is made of rounds.
+    pub fn recorded_rounds(name: &str) -> (Vec<Round>, Topology) {
+        let (_, intervals, topology) = recording(name);
+        let mut engine = engine(&topology, PolicyName::Carrefour);
+        let count = intervals.len();
+        let mut replay = Replay::new(topology.clone(), intervals);
+        ((0..count).map(|_| engine.step(&mut replay).unwrap()).collect(), topology)
+    }
 
     /// What `run` and `attach` decide is what the simulator decides, given the same input (`crates/sim/tests/recordings.rs`).
     #[test]
     fn recorded_input_gives_recorded_decisions() {
         let recordings = ["hint-faults", "hardware-samples"];
         for name in recordings {
-            let path = format!("{}/../engine/tests/recordings/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
-            let text = std::fs::read_to_string(path).unwrap();
-            let intervals: Vec<Interval> =
-                text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-            let nodes = intervals[0].seen.counters.total_bytes.len();
-            let topology = Topology::synthetic(nodes, 12, intervals[0].seen.counters.total_bytes[0]);
+            let (text, intervals, topology) = recording(name);
             let mut engine = engine(&topology, PolicyName::Carrefour);
             let again = play(&mut engine, topology, intervals).unwrap();
             for (again, recorded) in again.iter().zip(text.lines()) {

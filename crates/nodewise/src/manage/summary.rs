@@ -93,7 +93,7 @@ pub struct Summary {
     pub rules: Vec<RuleStatus>,
     /// Huge pages whose parts are used by different nodes.
     pub falsely_shared_huge_pages: u64,
-    /// What was read from `/proc`, and what that took.
+    /// What the machine counted: losses, and what was read from `/proc` and `/sys`, with what that took.
     pub totals: Totals,
     /// What Nodewise itself cost.
     pub own_cost: OwnCost,
@@ -230,8 +230,17 @@ impl Summary {
         if self.samples_lost > 0 {
             line(count(self.samples_lost), "samples lost");
         }
+        if self.totals.throttled > 0 {
+            line(
+                count(self.totals.throttled),
+                "times that the kernel paused sampling, for taking too much time",
+            );
+        }
+        if self.totals.aux_gaps > 0 {
+            line(count(self.totals.aux_gaps), "stretches of samples with gaps");
+        }
         let own = format!(
-            "of a CPU used by nodewise ({:.2} s; {} files read of /proc, {} KiB, {})",
+            "of a CPU used by nodewise ({:.2} s; {} files read of /proc and /sys, {} KiB, {})",
             self.own_cost.cpu_seconds,
             self.totals.read.files,
             self.totals.read.bytes / 1024,
@@ -300,6 +309,68 @@ mod tests {
     fn overlapping_candidates_count_once() {
         let ranges = BTreeSet::from([(1, 0, 10), (1, 5, 20), (1, 30, 31), (2, 0, 10)]);
         assert_eq!(distinct_pages(&ranges), 31);
+    }
+
+    #[test]
+    fn scripts_and_people_are_told_the_same() {
+        let (rounds, _) = crate::manage::tests::recorded_rounds("hint-faults");
+        let mut summary = Summary::new("carrefour", "hint-faults", "page-faults".to_owned(), false);
+        rounds.iter().for_each(|round| summary.add(round));
+        (summary.samples, summary.samples_lost) = (12_345, 678);
+        (summary.totals.throttled, summary.totals.aux_gaps) = (9, 3);
+        let json = serde_json::to_value(&summary).unwrap();
+        let collocated = json["actions"]["collocated"].as_u64().unwrap();
+        let interleaved = json["actions"]["interleaved"].as_u64().unwrap();
+        assert!(collocated > 0 && interleaved > 0, "{json}");
+        assert_eq!((&json["sampler"], &json["samples"]), (&"hint-faults".into(), &12_345.into()));
+        assert_eq!((&json["samples_lost"], &json["totals"]["throttled"]), (&678.into(), &9.into()));
+        assert_eq!(json["pages_moved"], json["outcome"]["moved"]);
+        for figure in ["local_access_percent", "controller_imbalance_percent"] {
+            for when in ["before", "after"] {
+                assert!(json[figure][when].is_f64(), "{figure}, {when}: {json}");
+            }
+        }
+        let text = summary.text();
+        for (value, what) in [
+            (count(collocated), "decisions to collocate"),
+            (count(interleaved), "decisions to interleave"),
+            (count(summary.pages_moved), "pages moved ("),
+            (count(12_345), "samples by hint-faults (page-faults)"),
+            (count(678), "samples lost"),
+            (count(9), "times that the kernel paused sampling"),
+            (count(3), "stretches of samples with gaps"),
+        ] {
+            let line =
+                text.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("{what}: {text}"));
+            assert!(line.trim_start().starts_with(&format!("{value} ")), "{value}: {line}");
+        }
+        for rule in &summary.rules {
+            assert!(text.contains(&format!("{}: ", rule.name)), "{text}");
+        }
+    }
+
+    /// Measured, estimated, replaced by a stated proxy, or off: the summary says which.
+    #[test]
+    fn how_a_rule_stands_is_said() {
+        let said = |standing, value| {
+            describe(&RuleStatus {
+                name: "enable".to_owned(),
+                standing,
+                value,
+                threshold: 5.0,
+                enabled: value.is_some(),
+            })
+        };
+        assert_eq!(said(Standing::Measured, Some(7.0)), "enable: on at the end, 7.0 against 5.0 (measured)");
+        assert_eq!(
+            said(Standing::Estimated, Some(7.0)),
+            "enable: on at the end, 7.0 against 5.0 (estimated from samples)"
+        );
+        assert_eq!(
+            said(Standing::Proxy("hint faults in a second".to_owned()), Some(7.0)),
+            "enable: on at the end, 7.0 against 5.0 (by proxy: hint faults in a second)"
+        );
+        assert_eq!(said(Standing::Off("no PMU".to_owned()), None), "enable: off, no PMU");
     }
 
     #[test]

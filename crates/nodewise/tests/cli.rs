@@ -1,0 +1,122 @@
+//! What every command has in common, on whatever machine this is.
+
+use assert_cmd::cargo::cargo_bin;
+use nodewise_topology::Topology;
+use serde_json::Value;
+use std::fs::OpenOptions;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Output};
+
+fn nodewise(arguments: &[&str]) -> Command {
+    let mut command = Command::new(cargo_bin("nodewise"));
+    command.args(arguments);
+    command
+}
+
+fn message(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Commands that print what they were asked for, and soon.
+const PRINTING: [&[&str]; 7] = [
+    &["topo"],
+    &["topo", "--json"],
+    &["doctor"],
+    &["doctor", "--json"],
+    &["completions", "bash"],
+    &["sim", "list"],
+    &["sim", "list", "--json"],
+];
+
+#[test]
+fn a_full_disk_is_one_clear_error() {
+    for arguments in PRINTING {
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = nodewise(arguments).stdout(full).output().unwrap();
+        assert_eq!(
+            (output.status.code(), message(&output).as_str()),
+            (Some(1), "nodewise: cannot write to standard output: No space left on device (os error 28)\n"),
+            "{arguments:?}"
+        );
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    for arguments in PRINTING {
+        let (reader, writer) = UnixStream::pair().unwrap();
+        drop(reader);
+        let output = nodewise(arguments).stdout(OwnedFd::from(writer)).output().unwrap();
+        assert_eq!(message(&output), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn every_command_says_how_it_is_used_and_what_it_exits_with() {
+    for command in ["topo", "rig", "run", "attach", "doctor"] {
+        let output = nodewise(&[command, "--help"]).output().unwrap();
+        let help = String::from_utf8(output.stdout.clone()).unwrap();
+        assert!(output.status.success() && help.contains("Examples:"), "{command}: {help}");
+        assert!(help.contains("Exit status:"), "{command}: {help}");
+        let wrong = nodewise(&[command, "--no-such-option"]).output().unwrap();
+        assert_eq!(wrong.status.code(), Some(2), "{command}");
+        assert!(message(&wrong).contains("--no-such-option"), "{command}: {}", message(&wrong));
+    }
+    let help = nodewise(&["--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    for code in ["  0 ", "  1 ", "  2 ", "  77 ", "126", "127", "128 + N"] {
+        assert!(help.contains(code), "{code}: {help}");
+    }
+}
+
+#[test]
+fn completions_know_every_command() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let output = nodewise(&["completions", shell]).output().unwrap();
+        let script = String::from_utf8(output.stdout).unwrap();
+        for word in ["topo", "rig", "run", "attach", "doctor", "sim", "completions", "interleave"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
+}
+
+/// The program runs, and who asked for files has them, though there is nothing to place.
+#[test]
+fn a_machine_with_one_node_is_told_so_kindly() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = "cd $DIRECTORY
+        $NODEWISE run --json run.json --log log -- sh -c 'exit 7'; echo status $?
+        $NODEWISE attach -p $$ --json attach.json; echo status $?
+        $NODEWISE run --json /no/such/directory/json -- echo ran; echo status $?
+        tail -n 1000 log run.json attach.json";
+    // On a machine with several, a guest has one.
+    let mut command = if Topology::live().unwrap().node_count() == 1 {
+        Command::new("sh")
+    } else {
+        let mut rig = nodewise(&["rig", "--nodes", "1", "--copy"]);
+        rig.arg(cargo_bin("nodewise")).arg("--copy").arg(directory.path()).args(["--", "sh"]);
+        rig.env("NODEWISE_RIG_EXCLUSIVE", "1");
+        rig
+    };
+    command.args(["-c", script]).env("NODEWISE", cargo_bin("nodewise")).env("DIRECTORY", directory.path());
+    let output = command.output().unwrap();
+    let (said, notes) = (String::from_utf8(output.stdout.clone()).unwrap(), message(&output));
+    let (statuses, files) = said.split_once("==> log <==\n").unwrap_or_else(|| panic!("{said}{notes}"));
+    assert_eq!(statuses, "status 7\nstatus 0\nstatus 1\n", "{notes}");
+    assert_eq!(notes.matches("this machine has one NUMA node").count(), 2, "{notes}");
+    let last = notes.lines().last().unwrap();
+    assert!(
+        last.starts_with("nodewise: cannot write /no/such/directory/json: No such file or directory"),
+        "{last}"
+    );
+    let (log, summaries) = files.split_once("\n\n==> run.json <==\n").unwrap();
+    let start: Value = serde_json::from_str(log).unwrap();
+    assert_eq!((&start["event"], &start["sampler"]), (&"start".into(), &"none".into()));
+    let (run, attach) = summaries.split_once("\n\n==> attach.json <==\n").unwrap();
+    for summary in [run, attach] {
+        let summary: Value = serde_json::from_str(summary).unwrap();
+        assert_eq!((&summary["sampler"], &summary["samples"]), (&"none".into(), &0.into()));
+        assert_eq!((&summary["pages_moved"], &summary["actions"]["collocated"]), (&0.into(), &0.into()));
+    }
+}
