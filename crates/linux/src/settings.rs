@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// Kernel settings by path, with their values before Nodewise touched them.
@@ -103,14 +104,20 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Keeps others from taking the journal over at the same moment, until it is dropped.
-    fn lock(&self) -> Result<fs::File, Error> {
-        let directory = self.journal.parent().unwrap_or(Path::new("/"));
-        let locked = fs::File::open(directory).and_then(|directory| {
-            flock(&directory, FlockOperation::LockExclusive)?;
-            Ok(directory)
+    /// Keeps others from taking the journal over at the same moment, until it is dropped. None for those who may change nothing
+    /// anyway, and whom nobody should have to wait for.
+    fn lock(&self) -> Result<Option<fs::File>, Error> {
+        let path = self.journal.with_extension("lock");
+        let mut options = fs::File::options();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let locked = options.open(&path).and_then(|file| {
+            flock(&file, FlockOperation::LockExclusive)?;
+            Ok(Some(file))
         });
-        locked.map_err(|e| Error::file(directory, "lock", e))
+        match locked {
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Ok(None),
+            locked => locked.map_err(|e| Error::file(&path, "lock", e)),
+        }
     }
 
     /// Puts back what a killed owner left; leaves everything to one that lives.
@@ -148,7 +155,7 @@ impl Settings {
             let lock = self.lock()?;
             // Another one may have come first.
             self.take_over()?;
-            Some(lock)
+            lock
         } else {
             None
         };
@@ -157,7 +164,7 @@ impl Settings {
             return Ok(());
         }
         let written = self.written.entry(path.to_owned()).or_default();
-        let ours = written.contains(&before);
+        let ours = self.originals.contains_key(path) && written.contains(&before);
         if written.insert(value.to_owned()) || !ours {
             let original = if ours { None } else { self.originals.insert(path.to_owned(), before) };
             if let Err(e) = self.write_journal() {
@@ -175,7 +182,8 @@ impl Settings {
     /// Puts every setting back, but those that somebody else has set since, and removes the journal. A setting that cannot be
     /// restored stays in the journal and is named in the error; the others are restored all the same.
     pub fn restore(&mut self) -> Result<(), Error> {
-        if !self.owner {
+        // Without a change of ours the journal, if there is one by now, is another's.
+        if !self.owner || self.originals.is_empty() {
             return Ok(());
         }
         let mut failed = Vec::new();
@@ -193,6 +201,7 @@ impl Settings {
             }
         });
         if failed.is_empty() {
+            self.written.clear();
             match fs::remove_file(&self.journal) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                     Err(Error::file(&self.journal, "remove", e))
@@ -303,8 +312,10 @@ mod tests {
             written: BTreeMap::from([(a.clone(), BTreeSet::from(["0".to_owned()]))]),
         };
         // One that opened before it came finds out when it wants to change something.
-        let mut earlier = Settings::open(&journal).unwrap();
+        let (mut earlier, idle) = (Settings::open(&journal).unwrap(), Settings::open(&journal).unwrap());
         fs::write(&journal, serde_json::to_string(&living).unwrap()).unwrap();
+        drop(idle);
+        assert!(journal.exists(), "it is not theirs to remove");
         assert!(earlier.is_owner());
         earlier.set(&a, "8").unwrap();
         assert!(!earlier.is_owner());
