@@ -315,7 +315,9 @@ mod tests {
     fn scripts_and_people_are_told_the_same() {
         let (rounds, _) = crate::manage::tests::recorded_rounds("hint-faults");
         let mut summary = Summary::new("carrefour", "hint-faults", "page-faults".to_owned(), false);
-        rounds.iter().for_each(|round| summary.add(round));
+        for round in &rounds {
+            summary.add(round);
+        }
         (summary.samples, summary.samples_lost) = (12_345, 678);
         (summary.totals.throttled, summary.totals.aux_gaps) = (9, 3);
         let json = serde_json::to_value(&summary).unwrap();
