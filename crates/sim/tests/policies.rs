@@ -2,15 +2,41 @@
 
 use nodewise_hardware::Preset;
 use nodewise_sim::workloads::{self, Parameters};
-use nodewise_sim::{Report, Settings, simulate};
+use nodewise_sim::{Costs, POLICIES, Report, Settings, simulate};
 
 fn run(workload: &str, policy: &str) -> Report {
-    let scale = 0.001;
-    let preset = Preset::named("opteron-8385-4n").unwrap().scaled(scale);
-    let workload = workloads::all().into_iter().find(|candidate| candidate.name == workload).unwrap();
-    let build = || (workload.build)(Parameters { threads: preset.cores(), scale, seed: 1 });
-    let policy = policy.parse().unwrap();
-    simulate(&preset, &build, &Settings::scaled(scale), &policy, &mut |_| ()).unwrap()
+    run_on("opteron-8385-4n", workload, policy, 16, 0.001)
+}
+
+fn run_on(machine: &str, workload: &str, policy: &str, threads: usize, scale: f64) -> Report {
+    let preset = Preset::named(machine).unwrap().scaled(scale);
+    let program = workloads::all().into_iter().find(|candidate| candidate.name == workload).unwrap();
+    let build = || (program.build)(Parameters { threads, scale, seed: 1 });
+    let settings = Settings { costs: Costs::of(&preset), ..Settings::scaled(scale) };
+    simulate(&preset, &build, &settings, &policy.parse().unwrap(), &mut |_| ())
+        .unwrap_or_else(|error| panic!("{workload} on {machine}, {policy}: {error}"))
+}
+
+/// All of them but FFT, whose size no scale changes; each run checks the program's result.
+#[test]
+fn every_workload_runs_under_every_policy() {
+    let policies: Vec<String> =
+        POLICIES.iter().map(|(name, _)| name.replace(":N", ":1")).chain(["ace+pragmas".to_owned()]).collect();
+    for workload in workloads::all().into_iter().filter(|workload| workload.name != "fft") {
+        for policy in &policies {
+            let report = run_on("opteron-8385-4n", workload.name, policy, 4, 5e-5);
+            assert!(report.instructions > 0, "{}, {policy}", workload.name);
+        }
+    }
+}
+
+#[test]
+fn every_machine_runs() {
+    for machine in Preset::names() {
+        for policy in ["first-touch", "interleave", "autonuma", "ace"] {
+            assert!(run_on(machine, "pagerank", policy, 7, 1e-4).run_time_s > 0.0);
+        }
+    }
 }
 
 /// The oracle's placement is free, and the others have to find theirs. (They may come close: 1 % is granted for accesses that
