@@ -553,6 +553,27 @@ mod tests {
         }
     }
 
+    /// On its own line, above it, or above its section; what is said above the first link goes for all.
+    #[test]
+    fn every_figure_has_its_source() {
+        for name in Preset::names() {
+            let (mut section, mut said, mut links) = ("", false, false);
+            for (index, line) in Preset::text(name).unwrap().lines().enumerate() {
+                if line.is_empty() {
+                    (section, said) = ("", false);
+                } else if line.starts_with('#') {
+                    said = true;
+                } else if line.starts_with('[') {
+                    section = line;
+                    links |= said && section == "[[link]]";
+                } else if !section.is_empty() {
+                    let known = said || line.contains('#') || links && section == "[[link]]";
+                    assert!(known, "{name}.toml:{}: where is it from? {line}", index + 1);
+                }
+            }
+        }
+    }
+
     #[test]
     fn json_says_the_same_as_toml() {
         let directory = tempfile::tempdir().unwrap();
