@@ -5,7 +5,7 @@ use crate::huge::HugeCache;
 use crate::kernel::{LiveKernel, now_ns};
 use crate::known_homes::{KnownHomes, Placed};
 use crate::mover::{Job, Kernel as _, Mover, MoverSettings};
-use crate::process::{Processes, ReadCost};
+use crate::process::{Process, Processes, ReadCost};
 use crate::sampler::Sampler;
 use crate::{Error, ErrorKind};
 use nodewise_engine::{
@@ -196,6 +196,9 @@ impl LinuxMachine {
         mover
             .kernel()
             .keep(&processes.iter().filter(|process| !process.fresh).map(|process| process.pid.0).collect());
+        // A database may have a thousand processes, each with all of its shared memory mapped.
+        let is_new = |process: &&Process| !process.from_the_start && !known_homes.contains_key(&process.pid);
+        let survey_pages = SURVEY_PAGES / processes.iter().filter(is_new).count().max(1);
         for process in processes.iter() {
             if process.fresh {
                 known_homes.remove(&process.pid);
@@ -212,7 +215,7 @@ impl LinuxMachine {
                 .filter(|m| m.kind != MappingKind::File)
                 .flat_map(|m| m.range.start.0..m.range.end.0);
             let addresses: Vec<u64> =
-                pages.take(SURVEY_PAGES).map(|page| PageNumber(page).address().0).collect();
+                pages.take(survey_pages).map(|page| PageNumber(page).address().0).collect();
             totals.homes_queried += addresses.len() as u64;
             let homes = query(mover.kernel(), topology, process.pid, &addresses);
             let pages = addresses.iter().map(|&address| nodewise_engine::VirtAddr(address).page());
@@ -487,7 +490,7 @@ impl Machine for LinuxMachine {
 
 /// Pages in one query: about 0.3 ms.
 const QUERY_PAGES: usize = 4096;
-/// Pages of a process that ran before we came whose homes are asked for at once: 1 GiB, about 20 ms.
+/// Pages of processes that ran before we came whose homes are asked for at once, of all such processes together: 1 GiB, about 20 ms.
 const SURVEY_PAGES: usize = 1 << 18;
 /// Fewer samples in an interval say too little about its traffic; the engine then goes by what it remembers.
 const TRAFFIC_SAMPLES: f64 = 100.0;
@@ -527,4 +530,85 @@ pub fn require_nodes(topology: &Topology) -> Result<(), Error> {
     let message = "this machine has one NUMA node: every access is local and there is nothing to place; try it in a guest \
                    with several: nodewise rig --nodes 4 --copy PROGRAM -- nodewise run -- PROGRAM";
     Err(Error::new(ErrorKind::Unsupported, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodewise_sys::perf::Losses;
+    use std::process::{Child, Command, Stdio};
+
+    /// No samples, but losses of each kind.
+    struct Lossy(Losses);
+
+    impl Sampler for Lossy {
+        fn name(&self) -> &'static str {
+            "lossy"
+        }
+
+        fn description(&self) -> String {
+            String::new()
+        }
+
+        fn is_proportional(&self) -> bool {
+            true
+        }
+
+        fn drain(&mut self, _keep: &dyn Fn(Pid) -> bool, _into: &mut Vec<Sample>) {
+            self.0 += Losses { lost: 2, throttled: 1, malformed: 1, aux_gaps: 1 };
+        }
+
+        fn losses(&self) -> Losses {
+            self.0
+        }
+
+        fn set_rate(&mut self, _rate: SamplingRate) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn close(&mut self) -> Result<(), Error> {
+            self.0.lost += 10;
+            Ok(())
+        }
+    }
+
+    fn machine(pids: &[Pid]) -> LinuxMachine {
+        let processes = Processes::new(pids, false, false).unwrap();
+        let topology = Topology::live().unwrap();
+        LinuxMachine::new(topology, processes, Box::new(Lossy(Losses::default())), MachineSettings::default())
+    }
+
+    #[test]
+    fn losses_are_counted_by_kind_to_the_end() {
+        let mut machine = machine(&[Pid(std::process::id())]);
+        assert_eq!(machine.observe().unwrap().samples_lost, 3);
+        machine.drain();
+        assert_eq!(machine.observe().unwrap().samples_lost, 6);
+        machine.close().unwrap();
+        let totals = machine.totals();
+        assert_eq!((totals.samples_lost, totals.throttled, totals.aux_gaps), (19, 3, 3));
+        assert!(totals.read.files > 0 && totals.read.bytes > 0 && totals.read.time_ns > 0);
+    }
+
+    #[test]
+    fn many_processes_are_surveyed_no_longer_than_one() {
+        // Each waits for input, with a buffer of half of what is asked about.
+        let mut dd = Command::new("dd");
+        dd.arg("bs=512M").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut children: Vec<Child> = (0..4).map(|_| dd.spawn().unwrap()).collect();
+        for child in &children {
+            let size = || std::fs::read_to_string(format!("/proc/{}/statm", child.id())).unwrap();
+            while size().split(' ').next().unwrap().parse::<usize>().unwrap() < SURVEY_PAGES / 2 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        let pids: Vec<Pid> = children.iter().map(|child| Pid(child.id())).collect();
+        let mut machine = machine(&pids);
+        machine.observe().unwrap();
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert_eq!(machine.totals.homes_queried, SURVEY_PAGES as u64);
+    }
 }

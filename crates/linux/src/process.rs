@@ -218,7 +218,7 @@ impl Processes {
     }
 
     /// Looks again: who is alive, who is new, who runs another program. Reads mappings no more often than costs 1 % of
-    /// the time.
+    /// the time, all processes together.
     pub fn update(&mut self) {
         let before = std::mem::take(&mut self.alive);
         let mut found: Vec<Pid> = before.keys().copied().chain(self.roots.iter().copied()).collect();
@@ -227,7 +227,7 @@ impl Processes {
             if self.alive.contains_key(&pid) {
                 continue;
             }
-            let Some(process) = self.look(pid, before.get(&pid)) else { continue };
+            let Some(process) = self.look(pid, before.get(&pid), before.len()) else { continue };
             if births {
                 self.children(pid, &mut found);
             }
@@ -245,7 +245,8 @@ impl Processes {
         }
     }
 
-    fn look(&mut self, pid: Pid, before: Option<&Process>) -> Option<Process> {
+    /// `processes`: how many there were at the last update.
+    fn look(&mut self, pid: Pid, before: Option<&Process>, processes: usize) -> Option<Process> {
         let (life, resident_pages) = Life::parse(&self.cost.read(&format!("/proc/{pid}/stat"))?)?;
         if life.zombie || before.is_some_and(|p| p.life.start_time != life.start_time) {
             return None;
@@ -266,7 +267,7 @@ impl Processes {
             let text = self.cost.read(&format!("/proc/{pid}/maps"));
             hints_at = text.as_deref().and_then(hints::mapped_at);
             mappings = text.map(|text| parse_mappings(&text));
-            maps_due = Instant::now() + Duration::from_nanos((self.cost.time_ns - spent).saturating_mul(100));
+            maps_due = Instant::now() + pause(self.cost.time_ns - spent, processes);
         }
         let fresh = changed || before.is_some_and(|p| p.fresh);
         Some(Process { pid, fresh, from_the_start, resident_pages, mappings, hints_at, life, maps_due })
@@ -295,6 +296,11 @@ impl Processes {
             found.extend(text.split_ascii_whitespace().filter_map(|child| child.parse().ok()).map(Pid));
         }
     }
+}
+
+/// How long not to read a process's mappings after it took `spent_ns`, so that with each of `processes` 1 % of the time goes there.
+fn pause(spent_ns: u64, processes: usize) -> Duration {
+    Duration::from_nanos(spent_ns.saturating_mul(100).saturating_mul(processes.max(1) as u64))
 }
 
 /// Parses `/proc/PID/maps` (proc(5)). Leaves out what has no pages to place: the vDSO, `PROT_NONE` reserves, devices.
@@ -362,6 +368,13 @@ nonsense
                 (33, true, MappingKind::Anonymous)
             ]
         );
+    }
+
+    #[test]
+    fn a_thousand_processes_cost_no_more_than_one() {
+        assert_eq!(pause(1_000_000, 0), Duration::from_millis(100));
+        assert_eq!(pause(1_000_000, 1), Duration::from_millis(100));
+        assert_eq!(pause(1_000_000, 1000), Duration::from_secs(100));
     }
 
     #[test]
