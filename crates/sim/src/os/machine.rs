@@ -277,7 +277,7 @@ impl SimMachine {
             Policy::FirstTouch | Policy::AutoNuma { .. } | Policy::AutoNuma27 | Policy::Carrefour => {
                 self.threads[thread].1
             }
-            Policy::Bind(node) => *node,
+            Policy::Bind(node) | Policy::Preferred(node) => *node,
             Policy::Oracle => self.plan.as_ref().map_or(self.threads[thread].1, |plan| plan.home(page)),
             Policy::Ace(_) => self.ace.as_ref().map_or(0, |ace| ace.global(page)),
             Policy::Interleave => nodes[step % nodes.len()],

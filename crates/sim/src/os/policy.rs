@@ -18,6 +18,8 @@ pub enum Policy {
     Blocked,
     /// One node only (`MPOL_BIND`).
     Bind(usize),
+    /// One node while it has room, then the nearest (`MPOL_PREFERRED`).
+    Preferred(usize),
     /// First touch, then NUMA balancing as Linux 6 does it, which moves threads too unless they are pinned.
     AutoNuma {
         /// Huge pages that nodes share are split in the fault path (Gachod's patch).
@@ -34,12 +36,13 @@ pub enum Policy {
 }
 
 /// Names that [`Policy`] is parsed from, with what they are.
-pub const POLICIES: [(&str, &str); 11] = [
+pub const POLICIES: [(&str, &str); 12] = [
     ("first-touch", "pages where they are touched first"),
     ("interleave", "pages round the nodes"),
     ("weighted-interleave", "the same by weights, as in weighted-interleave:2/1/1/1"),
     ("blocked", "each area in one block a node"),
     ("bind:N", "all pages on node N"),
+    ("preferred:N", "pages on node N while it has room, then on the nearest"),
     ("autonuma", "first touch and the kernel's NUMA balancing"),
     ("autonuma+split", "the same, splitting huge pages that nodes share"),
     ("autonuma-27", "first touch and the balancing of the AutoNUMA patch, version 27, for Linux 3.6"),
@@ -65,6 +68,7 @@ impl fmt::Display for Policy {
             }
             Policy::Blocked => f.write_str("blocked"),
             Policy::Bind(node) => write!(f, "bind:{node}"),
+            Policy::Preferred(node) => write!(f, "preferred:{node}"),
             Policy::AutoNuma { split: false } => f.write_str("autonuma"),
             Policy::AutoNuma { split: true } => f.write_str("autonuma+split"),
             Policy::AutoNuma27 => f.write_str("autonuma-27"),
@@ -120,10 +124,10 @@ impl FromStr for Policy {
                 })
             }
             ("blocked", None) => Ok(Policy::Blocked),
-            ("bind", Some(node)) => node
+            ("bind" | "preferred", Some(node)) => node
                 .parse()
-                .map(Policy::Bind)
-                .map_err(|_| format!("{text}: a node is a number, as in bind:0")),
+                .map(if name == "bind" { Policy::Bind } else { Policy::Preferred })
+                .map_err(|_| format!("{text}: a node is a number, as in {name}:0")),
             ("autonuma", None) => Ok(Policy::AutoNuma { split: false }),
             ("autonuma+split", None) => Ok(Policy::AutoNuma { split: true }),
             ("autonuma-27", None) => Ok(Policy::AutoNuma27),
@@ -147,6 +151,7 @@ mod tests {
             "weighted-interleave:2/1",
             "blocked",
             "bind:3",
+            "preferred:1",
             "autonuma",
             "autonuma+split",
             "autonuma+split",
@@ -160,9 +165,17 @@ mod tests {
         ] {
             assert_eq!(name.parse::<Policy>().unwrap().to_string(), name);
         }
-        for name in
-            ["", "bind", "bind:x", "weighted-interleave:0/0", "interleave:1", "magic", "ace:", "acepragmas"]
-        {
+        for name in [
+            "",
+            "bind",
+            "bind:x",
+            "preferred",
+            "weighted-interleave:0/0",
+            "interleave:1",
+            "magic",
+            "ace:",
+            "acepragmas",
+        ] {
             assert!(name.parse::<Policy>().is_err(), "{name}");
         }
     }

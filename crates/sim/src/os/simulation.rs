@@ -124,7 +124,7 @@ impl Simulation {
         }
         let with_memory = |node: usize| preset.nodes.get(node).is_some_and(|node| node.memory_bytes > 0);
         match &policy {
-            Policy::Bind(node) if !with_memory(*node) => {
+            Policy::Bind(node) | Policy::Preferred(node) if !with_memory(*node) => {
                 return Err(format!(
                     "{policy}: {name} has no memory on node {node}; its nodes are 0 to {}",
                     nodes - 1
@@ -382,6 +382,7 @@ mod tests {
         assert_eq!(report("weighted-interleave:1/2/1/0", false, 1).resident_pages, [128, 256, 128, 0]);
         assert_eq!(report("blocked", false, 1).resident_pages, [128; 4]);
         assert_eq!(report("bind:2", false, 1).resident_pages, [0, 0, 512, 0]);
+        assert_eq!(report("preferred:3", false, 1).resident_pages, [0, 0, 0, 512]);
         assert_eq!(report("first-touch", true, 1).resident_pages, [512, 0, 0, 0]);
     }
 
@@ -501,6 +502,7 @@ mod tests {
             Simulation::new(&small, Halves::boxed(1), settings, policy).unwrap().run(&mut |_| ())
         };
         assert_eq!(run(Policy::Bind(1)).unwrap_err(), "out of memory: node 1 is full");
+        assert_eq!(run(Policy::Preferred(1)).unwrap().resident_pages, [256, 256]);
         assert_eq!(run(Policy::FirstTouch).unwrap().resident_pages, [256, 256]);
     }
 }
