@@ -13,12 +13,12 @@ use allocator_api2::vec::Vec as VecIn;
 use nodewise_runtime::{
     NodeArena, NodeCounter, NodePool, NodeReplicated, Operate, Replicated, TaskCounter, current_node,
 };
-use nodewise_sys::{Clock, clock_ns, getcpu, sched_getcpu};
+use nodewise_sys::{Clock, CpuSet, clock_ns, getcpu, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use rayon::prelude::*;
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Barrier, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 use tbb::Tbb;
 
@@ -311,7 +311,7 @@ impl Operate for Table {
 /// A table that all read and few write.
 fn replication<'a>() -> Vec<Contest<'a>> {
     const N: u64 = 50_000;
-    const WRITES: u64 = 5000;
+    const WRITES: u64 = 50_000;
     const PLACES: usize = 1000;
     let table = || Table(vec![1; PLACES]);
     let place = |i: u64| i as usize % PLACES;
@@ -387,7 +387,8 @@ fn boxes(blocks: u64, allocator: impl Allocator + Copy) {
     }
 }
 
-/// A turn on this thread, or on two threads at the same time: what the slower of them takes, without the threads' start.
+/// A turn on this thread, or on two threads at the same time, each on a CPU of its own if there are two: what the slower of them takes, without the
+/// threads' start.
 fn on_threads<'a>(
     two: bool,
     name: &'static str,
@@ -399,15 +400,23 @@ fn on_threads<'a>(
             body();
             return None;
         }
-        let started = Barrier::new(2);
-        let timed = || {
-            started.wait();
+        let cpus: Vec<u32> = sched_getaffinity(0).map(|cpus| cpus.iter().collect()).unwrap_or_default();
+        let started = AtomicUsize::new(0);
+        let timed = |cpu: Option<u32>| {
+            let _ = sched_setaffinity(0, &cpu.into_iter().collect::<CpuSet>());
+            // Not asleep: who is woken comes when the other is through.
+            started.fetch_add(1, Ordering::AcqRel);
+            while started.load(Ordering::Acquire) < 2 {
+                std::thread::yield_now();
+            }
             let begin = Instant::now();
             body();
             begin.elapsed().as_nanos() as u64
         };
+        let timed = &timed;
         std::thread::scope(|scope| {
-            let threads = [scope.spawn(timed), scope.spawn(timed)];
+            let threads =
+                [0, 1].map(|place| cpus.get(place).copied()).map(|cpu| scope.spawn(move || timed(cpu)));
             threads.into_iter().filter_map(|thread| thread.join().ok()).max()
         })
     };

@@ -5,10 +5,11 @@ use std::ptr::NonNull;
 
 /// What lies in a free block.
 #[derive(Clone, Copy)]
+#[repr(C)]
 struct Free {
     /// The next in its chain.
     next: Option<NonNull<Free>>,
-    /// In the first block of a batch: the next batch.
+    /// In the first block of a batch that lies with others: the next batch.
     next_batch: Option<NonNull<Free>>,
 }
 
@@ -22,18 +23,20 @@ pub(super) struct Chain {
 impl Chain {
     /// # Safety
     /// `block` is a block of a class, 16 bytes at least, which nobody uses and is in no other chain.
+    #[inline]
     unsafe fn push(&mut self, block: NonNull<u8>) {
         let block = block.cast::<Free>();
-        // SAFETY: by contract the block is ours; blocks are aligned to 16 bytes.
-        unsafe { block.write(Free { next: self.first, next_batch: None }) };
+        // SAFETY: by contract the block is ours; blocks are aligned to 16 bytes. `next` comes first in it.
+        unsafe { block.cast().write(self.first) };
         self.first = Some(block);
         self.len += 1;
     }
 
+    #[inline]
     pub(super) fn pop(&mut self) -> Option<NonNull<u8>> {
         let first = self.first?;
         // SAFETY: what is in a chain was written by `push`, and is nobody else's.
-        self.first = unsafe { first.read() }.next;
+        self.first = unsafe { first.cast().read() };
         self.len -= 1;
         Some(first.cast())
     }
@@ -47,7 +50,7 @@ impl Batches {
     pub(super) fn push(&mut self, mut batch: Chain) {
         let Some(first) = batch.first.take() else { return };
         // SAFETY: what is in a chain was written by `push`, and is nobody else's.
-        let next = unsafe { first.read() }.next;
+        let next = unsafe { first.cast().read() };
         // SAFETY: as above.
         unsafe { first.write(Free { next, next_batch: self.0 }) };
         self.0 = Some(first);
@@ -110,13 +113,34 @@ pub(super) struct Shard {
 }
 
 impl Shard {
+    /// A block that needs no other magazine.
     #[inline]
     pub(super) fn pop(&mut self, class: Class) -> Option<NonNull<u8>> {
+        self.magazines[class.index()].loaded.pop()
+    }
+
+    /// Takes a block back, if that needs no other magazine.
+    ///
+    /// # Safety
+    /// `block` is a block of the class that nobody uses.
+    #[inline]
+    pub(super) unsafe fn try_push(&mut self, class: Class, block: NonNull<u8>) -> bool {
+        let loaded = &mut self.magazines[class.index()].loaded;
+        let room = loaded.len < class.batch();
+        if room {
+            // SAFETY: by contract.
+            unsafe { loaded.push(block) };
+        }
+        room
+    }
+
+    /// A block from the other magazine, once the loaded one is empty, or one that is new.
+    pub(super) fn pop_spare(&mut self, class: Class) -> Option<NonNull<u8>> {
         let magazine = &mut self.magazines[class.index()];
         if magazine.loaded.len == 0 {
             std::mem::swap(&mut magazine.loaded, &mut magazine.spare);
         }
-        magazine.loaded.pop()
+        magazine.loaded.pop().or_else(|| self.span.cut(class.bytes(), class.align()))
     }
 
     /// Takes a batch in, when there is none.
@@ -128,7 +152,6 @@ impl Shard {
     ///
     /// # Safety
     /// `block` is a block of the class that nobody uses.
-    #[inline]
     pub(super) unsafe fn push(&mut self, class: Class, block: NonNull<u8>) -> Option<Chain> {
         let magazine = &mut self.magazines[class.index()];
         let mut full = None;

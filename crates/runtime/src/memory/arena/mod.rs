@@ -16,7 +16,7 @@ use super::place::{Fallback, HUGE_BYTES, Placed, Placement, memory_nodes};
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
 use allocator_api2::alloc::{AllocError, Allocator};
-use blocks::{Batches, Chain, Shard, Span, batch_of_one};
+use blocks::{Batches, Chain, Span, batch_of_one};
 use class::{CLASSES, Class};
 use nodewise_sys::{OwnedMemory, page_bytes};
 use nodewise_topology::{NodeId, NodeSet};
@@ -169,14 +169,25 @@ impl NodeArena {
         match Class::of(bytes, align) {
             Some(class) if class.is_small() => {
                 // SAFETY: by contract; the same request has the same class.
-                let full = self.shards.with(|shard| unsafe { shard.push(class, block) });
-                if let Some(batch) = full {
-                    self.share(class, batch);
+                if !self.shards.own().is_some_and(|mut shard| unsafe { shard.try_push(class, block) }) {
+                    // SAFETY: likewise.
+                    unsafe { self.take_back(class, block) };
                 }
             }
             // SAFETY: as above; batches are of more than one up to 8 KiB only.
             Some(class) => self.share(class, unsafe { batch_of_one(block) }),
             None => self.unmap(block),
+        }
+    }
+
+    /// # Safety
+    /// `block` is a block of the class that nobody uses.
+    #[cold]
+    unsafe fn take_back(&self, class: Class, block: NonNull<u8>) {
+        // SAFETY: by contract.
+        let full = unsafe { self.shards.any().push(class, block) };
+        if let Some(batch) = full {
+            self.share(class, batch);
         }
     }
 
@@ -220,12 +231,14 @@ impl NodeArena {
 
     #[inline]
     fn small(&self, class: Class) -> Result<NonNull<u8>> {
-        self.shards.with(|shard| shard.pop(class).map_or_else(|| self.refill(shard, class), Ok))
+        let block = self.shards.own().and_then(|mut shard| shard.pop(class));
+        block.map_or_else(|| self.refill(class), Ok)
     }
 
     #[cold]
-    fn refill(&self, shard: &mut Shard, class: Class) -> Result<NonNull<u8>> {
-        if let Some(block) = shard.span.cut(class.bytes(), class.align()) {
+    fn refill(&self, class: Class) -> Result<NonNull<u8>> {
+        let shard = &mut *self.shards.any();
+        if let Some(block) = shard.pop_spare(class) {
             return Ok(block);
         }
         let mut central = lock(&self.central);
