@@ -165,7 +165,10 @@ impl<T: Operate> NodeReplicated<T> {
 
     fn update_copy(&self, place: usize, operation: T::Operation) -> T::Response {
         let copy = &self.copies[place];
-        if let Some(mut value) = try_write(&copy.value) {
+        // Without a log there is nothing to save by doing others' operations.
+        let alone = self.copies.len() == 1;
+        let taken = if alone { Some(write(&copy.value)) } else { try_write(&copy.value) };
+        if let Some(mut value) = taken {
             self.append(place, &mut value, std::slice::from_ref(&operation));
             let response = value.operate(&operation);
             copy.applied.store(value.applied, Ordering::Release);

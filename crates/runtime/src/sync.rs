@@ -45,36 +45,49 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Under `scripts/tsan`: waiting for a mutex is code of the standard library's, which is not instrumented there; trying is inlined, and is.
+/// Under `scripts/tsan`: waiting for a lock is code of the standard library's, which is not instrumented there; trying is inlined, and is.
 #[cfg(nodewise_tsan)]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    use std::sync::TryLockError;
+    until(|| if_free(mutex.try_lock()))
+}
+
+#[cfg(nodewise_tsan)]
+fn until<G>(attempt: impl Fn() -> Option<G>) -> G {
     loop {
-        match mutex.try_lock() {
-            Ok(guard) => return guard,
-            Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+        match attempt() {
+            Some(guard) => return guard,
+            None => std::thread::yield_now(),
         }
+    }
+}
+
+fn if_free<G>(tried: Result<G, TryLockError<G>>) -> Option<G> {
+    match tried {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }
 
 /// Locks to read, like [`lock`].
 pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    #[cfg(nodewise_tsan)]
+    return until(|| if_free(lock.try_read()));
+    #[cfg(not(nodewise_tsan))]
     lock.read().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// Locks to write, like [`lock`].
 pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    #[cfg(nodewise_tsan)]
+    return until(|| if_free(lock.try_write()));
+    #[cfg(not(nodewise_tsan))]
     lock.write().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// Locks to write if nobody has it.
 pub(crate) fn try_write<T>(lock: &RwLock<T>) -> Option<RwLockWriteGuard<'_, T>> {
-    match lock.try_write() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
+    if_free(lock.try_write())
 }
 
 /// A number to sleep on until it changes.
