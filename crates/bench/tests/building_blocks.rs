@@ -96,4 +96,24 @@ fn a_pool_survives_what_is_taken_from_it() {
     let report = finished.json("pool").unwrap();
     assert!(report["rounds"].as_u64() > Some(10), "{report}");
     assert_eq!(report["run"].as_array().unwrap().len(), 4, "{report}");
+    assert_eq!(report["workers"], 4, "{report}");
+}
+
+#[test]
+fn a_pool_has_no_more_workers_than_it_may_use_cpus() {
+    // A quota of two CPUs' time, three CPUs, and both of one control group in the other.
+    let script = "
+        mkdir -p /groups && mount -t cgroup2 none /groups || exit 90
+        echo '+cpuset +cpu' >/groups/cgroup.subtree_control || exit 91
+        mkdir /groups/quota /groups/three && echo '200000 100000' >/groups/quota/cpu.max || exit 92
+        echo 1-3 >/groups/three/cpuset.cpus || exit 93
+        echo '+cpu' >/groups/three/cgroup.subtree_control || exit 94
+        mkdir /groups/three/one && echo '150000 100000' >/groups/three/one/cpu.max || exit 95
+        for group in quota three/one; do
+            sh -c \"echo \\$\\$ >/groups/$group/cgroup.procs; exec '$BLOCKS' pool 1\" || exit 96
+        done
+        sh -c \"echo \\$\\$ >/groups/cgroup.procs; exec taskset -c 1-3 '$BLOCKS' pool 1\" || exit 97";
+    let finished = in_guest(script, &[]);
+    let workers: Vec<Value> = lines(&finished).iter().map(|line| line["workers"].clone()).collect();
+    assert_eq!(workers, [2, 1, 3], "{}", finished.stdout);
 }

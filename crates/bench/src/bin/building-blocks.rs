@@ -249,6 +249,6 @@ fn pool(time: Duration) -> anyhow::Result<()> {
         rounds += 1;
     }
     let run: Vec<u64> = pool.statistics().iter().map(|node| node.run).collect();
-    println!("{}", json!({"rounds": rounds, "run": run}));
+    println!("{}", json!({"workers": pool.workers(), "rounds": rounds, "run": run}));
     Ok(())
 }
