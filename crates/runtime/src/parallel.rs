@@ -15,7 +15,7 @@ struct Divisions(usize);
 impl Divisions {
     fn halve(&mut self, worker: &Worker, taken: bool) -> bool {
         if taken {
-            self.0 = self.0.max(worker.shared.workers.len());
+            self.0 = self.0.max(worker.shared.workers);
         }
         let more = self.0 > 0;
         self.0 /= 2;
@@ -91,8 +91,8 @@ impl<L, C> Plan<L, C> {
         C: Fn(R, R) -> R + Sync,
     {
         let inside = pool.worker_node().is_some();
-        pool.shared().in_worker(|worker| {
-            let divisions = Divisions(worker.shared.workers.len());
+        pool.in_worker(|worker| {
+            let divisions = Divisions(worker.shared.workers);
             if inside || worker.shared.nodes.len() == 1 || whole.size() < 2 {
                 return self.divide(worker, whole, divisions, false);
             }
@@ -106,7 +106,7 @@ impl<L, C> Plan<L, C> {
         C: Fn(R, R) -> R + Sync,
     {
         let nodes = &worker.shared.nodes;
-        let (workers, len) = (worker.shared.workers.len() as u128, whole.size() as u128);
+        let (workers, len) = (worker.shared.workers as u128, whole.size() as u128);
         let (mut rest, mut given) = (whole, 0);
         let mut parts = Vec::with_capacity(nodes.len());
         for node in nodes {

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::job::{Job, Scope, Task, with_current};
 use crate::location::current_node;
 use crate::sleep::Sleep;
+use crate::sync::{Mutex, MutexGuard, try_lock};
 use crate::task_counter::TaskCounter;
 use crate::worker::{Counts, Worker};
 use crossbeam_deque::{Injector, Stealer, Worker as Deque};
@@ -21,6 +22,9 @@ use std::thread::JoinHandle;
 /// Each worker has a queue, each node two: one for tasks from outside, one for tasks that must run there. A worker that has nothing takes
 /// from its node, and only when that has run dry from another, the nearest first; if there is nothing anywhere it sleeps. Waiting for
 /// tasks on a worker runs others meanwhile, so that nesting does not deadlock.
+///
+/// On one node, a thread that waits in a scope or a loop works along in the stead of a worker that sleeps
+/// ([`NodePoolBuilder::callers_work`]).
 ///
 /// By default there is one worker for each CPU that the creating thread may run on, or fewer under a quota of CPU time
 /// ([`Allowance::parallelism`]). The number stays as it is: if the cpuset shrinks or CPUs are unplugged, the kernel
@@ -46,7 +50,12 @@ use std::thread::JoinHandle;
 pub struct NodePool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    /// What threads that work along do it with.
+    callers: Box<[Mutex<Worker>]>,
 }
+
+/// At most so many threads work along at a time; others that come meanwhile sleep. Each adds a queue that workers look into.
+const CALLERS: usize = 4;
 
 /// How a [`NodePool`] is set up.
 #[derive(Clone, Debug)]
@@ -56,6 +65,7 @@ pub struct NodePoolBuilder {
     workers: usize,
     stack_bytes: usize,
     confined: bool,
+    callers_work: bool,
 }
 
 /// What one node's workers have done so far.
@@ -76,7 +86,9 @@ pub struct NodeStatistics {
 /// What the workers and the handle share.
 pub(crate) struct Shared {
     pub(crate) nodes: Box<[PoolNode]>,
-    pub(crate) workers: Box<[WorkerPlace]>,
+    pub(crate) workers: usize,
+    /// The workers', and then those of callers who work along.
+    pub(crate) places: Box<[Place]>,
     pub(crate) sleep: Sleep,
     pub(crate) stopping: AtomicBool,
     /// Tasks that nobody has to wait for but the pool's end.
@@ -88,6 +100,8 @@ pub(crate) struct Shared {
 pub(crate) struct PoolNode {
     pub(crate) id: NodeId,
     pub(crate) workers: Range<usize>,
+    /// Whose queues there are: the workers, and the callers.
+    pub(crate) places: Range<usize>,
     /// The other nodes, nearest first.
     pub(crate) others: Vec<usize>,
     pub(crate) injector: Injector<Job>,
@@ -96,7 +110,7 @@ pub(crate) struct PoolNode {
 }
 
 /// What others see of a worker.
-pub(crate) struct WorkerPlace {
+pub(crate) struct Place {
     pub(crate) stealer: Stealer<Job>,
     pub(crate) counts: Arc<CachePadded<Counts>>,
 }
@@ -119,6 +133,7 @@ impl NodePool {
             workers: usize::MAX,
             stack_bytes: 2 << 20,
             confined: true,
+            callers_work: true,
         }
     }
 
@@ -130,10 +145,11 @@ impl NodePool {
     /// How many workers it has.
     #[must_use]
     pub fn workers(&self) -> usize {
-        self.shared.workers.len()
+        self.shared.workers
     }
 
-    /// The node of the worker that calls this; `None` on threads that are not workers of this pool.
+    /// The node of the worker that calls this, or that a caller works in the stead of; `None` on threads that are not workers of this
+    /// pool.
     #[must_use]
     pub fn worker_node(&self) -> Option<NodeId> {
         with_current(|current| {
@@ -175,14 +191,14 @@ impl NodePool {
         Ok(handle)
     }
 
-    /// Runs `body` on a worker (the calling thread, if it is one), and returns when it and all tasks that it and they spawned have ended. Tasks may
+    /// Runs `body` on a worker (the calling thread, if it is one or works along), and returns when it and all tasks that it and they spawned have ended. Tasks may
     /// borrow what lives longer than this call.
     ///
     /// # Panics
     ///
     /// With the payload of `body` if that panicked, else of the first task that did.
     pub fn scope<'scope, R: Send>(&self, body: impl FnOnce(&Scope<'scope>) -> R + Send) -> R {
-        self.shared.in_worker(|worker| Scope::run(worker, body))
+        self.in_worker(|worker| Scope::run(worker, body))
     }
 
     /// Runs both closures, the second on another worker if one is idle.
@@ -195,20 +211,20 @@ impl NodePool {
         a: impl FnOnce() -> RA + Send,
         b: impl FnOnce() -> RB + Send,
     ) -> (RA, RB) {
-        self.shared.in_worker(|worker| worker.join(|_| a(), |_, _| b()))
+        self.in_worker(|worker| worker.join(|_| a(), |_, _| b()))
     }
 
     /// What each node's workers have done since the pool was made, by ascending node. Numbers of running workers may lag behind.
     #[must_use]
     pub fn statistics(&self) -> Vec<NodeStatistics> {
         let of_node = |node: &PoolNode| {
-            let places = &self.shared.workers[node.workers.clone()];
+            let places = &self.shared.places[node.places.clone()];
             let sum = |count: fn(&Counts) -> &std::sync::atomic::AtomicU64| {
                 places.iter().map(|place| count(&place.counts).load(Ordering::Relaxed)).sum()
             };
             NodeStatistics {
                 node: node.id,
-                workers: places.len(),
+                workers: node.workers.len(),
                 run: sum(|counts| &counts.run),
                 stolen_inside: sum(|counts| &counts.stolen_inside),
                 stolen_across: sum(|counts| &counts.stolen_across),
@@ -219,6 +235,16 @@ impl NodePool {
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// What the calling thread, which is no worker, may work along with, if it may.
+    pub(crate) fn as_caller(&self) -> Option<MutexGuard<'_, Worker>> {
+        let here = self.shared.nodes.first().is_some_and(|node| node.id == current_node());
+        // Where all are busy there is no CPU for one more.
+        if !here || !self.shared.sleep.some_idle() {
+            return None;
+        }
+        self.callers.iter().find_map(try_lock)
     }
 }
 
@@ -265,7 +291,8 @@ impl NodePoolBuilder {
         self
     }
 
-    /// Stack of each worker; 2 MiB if nothing is said. Waiting tasks run others on top of themselves.
+    /// Stack of each worker; 2 MiB if nothing is said. Waiting tasks run others on top of themselves. Callers who work along do so on
+    /// their own stacks.
     #[must_use]
     pub fn stack_bytes(mut self, bytes: usize) -> Self {
         self.stack_bytes = bytes;
@@ -287,6 +314,15 @@ impl NodePoolBuilder {
         self
     }
 
+    /// Whether threads that wait in [`NodePool::scope`], [`NodePool::join`] and loops work along meanwhile, which they do if nothing is
+    /// said: each in the stead of a worker that sleeps, on what it has spawned itself and that has spawned. Where the pool could have
+    /// workers on several nodes they never do, since the kernel may move them from one to another.
+    #[must_use]
+    pub fn callers_work(mut self, work: bool) -> Self {
+        self.callers_work = work;
+        self
+    }
+
     /// Starts the workers.
     ///
     /// # Errors
@@ -294,6 +330,7 @@ impl NodePoolBuilder {
     /// for has a CPU that may be used. [`crate::ErrorKind::Thread`]: the kernel refused a thread, or to confine it.
     pub fn build(self) -> Result<NodePool> {
         let allowance = self.allowance.map_or_else(Allowance::of_this_thread, Ok)?;
+        let one_node = allowance.nodes().len() == 1;
         let allowance = self.nodes.as_ref().map_or(allowance.clone(), |nodes| allowance.on_nodes(nodes));
         // Nodes that get no worker are none of the pool's.
         let workers = allowance.workers(self.workers);
@@ -305,10 +342,14 @@ impl NodePoolBuilder {
         }
         let node_of: Vec<usize> =
             workers.iter().enumerate().flat_map(|(node, &workers)| vec![node; workers]).collect();
-        let deques: Vec<Deque<Job>> = node_of.iter().map(|_| Deque::new_lifo()).collect();
+        let callers = if one_node && self.callers_work { node_of.len().min(CALLERS) } else { 0 };
+        let mut deques: Vec<Deque<Job>> = (0..node_of.len() + callers).map(|_| Deque::new_lifo()).collect();
         let shared = Arc::new(Shared::new(&allowance, &workers, &node_of, &deques));
+        let callers = deques.drain(node_of.len()..).zip(node_of.len()..);
+        let callers = callers.map(|(deque, index)| Mutex::new(Worker::new(shared.clone(), index, 0, deque)));
+        let callers = callers.collect();
         // From here on dropping the pool ends those workers that were started.
-        let mut pool = NodePool { shared, threads: Vec::with_capacity(node_of.len()) };
+        let mut pool = NodePool { shared, threads: Vec::with_capacity(node_of.len()), callers };
         for (index, (deque, node)) in deques.into_iter().zip(node_of).enumerate() {
             let worker = Worker::new(pool.shared.clone(), index, node, deque);
             let node = &allowance.nodes()[node];
@@ -348,6 +389,8 @@ fn start(worker: Worker, node: NodeId, cpus: Option<CpuSet>, stack_bytes: usize)
 impl Shared {
     fn new(allowance: &Allowance, workers: &[usize], node_of: &[usize], deques: &[Deque<Job>]) -> Self {
         let mut end = 0;
+        // There are some on pools of one node only.
+        let callers = deques.len() - node_of.len();
         let node = |(index, (node, &workers)): (usize, (&crate::AllowedNode, &usize))| {
             let mut others: Vec<usize> =
                 (0..allowance.nodes().len()).filter(|&other| other != index).collect();
@@ -356,16 +399,18 @@ impl Shared {
             PoolNode {
                 id: node.id,
                 workers: end - workers..end,
+                places: end - workers..end + callers,
                 others,
                 injector: Injector::new(),
                 bound: Injector::new(),
             }
         };
-        let place = |deque: &Deque<Job>| WorkerPlace { stealer: deque.stealer(), counts: Arc::default() };
+        let place = |deque: &Deque<Job>| Place { stealer: deque.stealer(), counts: Arc::default() };
         Self {
             nodes: allowance.nodes().iter().zip(workers).enumerate().map(node).collect(),
-            workers: deques.iter().map(place).collect(),
-            sleep: Sleep::new(workers.len(), node_of.iter().copied()),
+            workers: node_of.len(),
+            places: deques.iter().map(place).collect(),
+            sleep: Sleep::new(workers.len(), node_of.iter().copied(), callers),
             stopping: AtomicBool::new(false),
             detached: TaskCounter::with_nodes(workers.len()),
             next: AtomicUsize::new(0),

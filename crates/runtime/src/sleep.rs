@@ -20,15 +20,24 @@ const SLEEPING: u64 = 1 << 32;
 pub(crate) struct Sleep {
     /// Written when a worker begins or ends being idle only, so that makers of work have it in their caches.
     idle: CachePadded<AtomicU64>,
-    /// The sleeping workers of each node; the last to fall asleep, whose caches are the warmest, is the first to be woken.
-    sleepers: Box<[CachePadded<Mutex<Vec<usize>>>]>,
+    sleepers: Box<[CachePadded<Mutex<Sleepers>>]>,
     workers: Box<[CachePadded<Bed>]>,
     one_sided: bool,
 }
 
+/// Of a node.
+#[derive(Debug, Default)]
+struct Sleepers {
+    /// Who may be woken for work; the last to fall asleep, whose caches are the warmest, first.
+    ready: Vec<usize>,
+    /// In whose stead callers work. Only what such a worker waits for wakes it.
+    stood_in_for: Vec<usize>,
+}
+
 #[derive(Debug)]
 struct Bed {
-    node: usize,
+    /// None for callers, whom nobody wakes for work.
+    node: Option<usize>,
     /// [`AWAKE`] or [`ASLEEP`].
     state: Futex,
 }
@@ -37,14 +46,13 @@ const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 
 impl Sleep {
-    /// For workers 0 to n-1, each with its node.
-    pub(crate) fn new(nodes: usize, node_of_worker: impl Iterator<Item = usize>) -> Self {
+    /// For workers 0 to n-1, each with its node, and then so many callers.
+    pub(crate) fn new(nodes: usize, node_of_worker: impl Iterator<Item = usize>, callers: usize) -> Self {
+        let beds = node_of_worker.map(Some).chain((0..callers).map(|_| None));
         Self {
             idle: CachePadded::new(AtomicU64::new(0)),
             sleepers: (0..nodes).map(|_| CachePadded::default()).collect(),
-            workers: node_of_worker
-                .map(|node| CachePadded::new(Bed { node, state: Futex::default() }))
-                .collect(),
+            workers: beds.map(|node| CachePadded::new(Bed { node, state: Futex::default() })).collect(),
             one_sided: barrier::register(),
         }
     }
@@ -87,14 +95,25 @@ impl Sleep {
     /// Work was made that any worker may do; the nearest sleeper to `node` is woken, unless somebody is searching.
     #[inline]
     pub(crate) fn work_made(&self, node: usize) {
-        self.light_barrier();
-        if self.idle.load(Ordering::Relaxed) >= SLEEPING {
+        if self.some_sleep() {
             self.work_made_while_some_sleep(node);
         }
     }
 
+    /// Work was made: whether there may be somebody to wake for it.
+    #[inline]
+    pub(crate) fn some_sleep(&self) -> bool {
+        self.light_barrier();
+        self.idle.load(Ordering::Relaxed) >= SLEEPING
+    }
+
+    /// Whether a worker has nothing to do right now.
+    pub(crate) fn some_idle(&self) -> bool {
+        self.idle.load(Ordering::Relaxed) > 0
+    }
+
     #[cold]
-    fn work_made_while_some_sleep(&self, node: usize) {
+    pub(crate) fn work_made_while_some_sleep(&self, node: usize) {
         // For the last searcher, which looks for more work after it has stopped searching.
         fence(Ordering::SeqCst);
         if searching(self.idle.load(Ordering::SeqCst)) == 0 {
@@ -125,13 +144,64 @@ impl Sleep {
         (0..self.workers.len()).for_each(|worker| self.wake(worker));
     }
 
+    /// Has a sleeping worker of the node sleep on, whatever work is made, while the caller works in its stead.
+    pub(crate) fn stand_in(&self, node: usize) -> Option<usize> {
+        let mut sleepers = lock(&self.sleepers[node]);
+        let worker = sleepers.ready.pop()?;
+        sleepers.stood_in_for.push(worker);
+        self.idle.fetch_sub(SLEEPING, Ordering::SeqCst);
+        Some(worker)
+    }
+
+    /// The worker that a caller stood in for may be woken again, and somebody is at once if there is `work`.
+    pub(crate) fn stand_back(&self, worker: usize, work: impl FnOnce() -> bool) {
+        self.may_be_woken(worker);
+        self.heavy_barrier();
+        if work() {
+            self.wake(worker);
+        }
+    }
+
+    fn may_be_woken(&self, worker: usize) {
+        let Some(node) = self.workers[worker].node else { return };
+        let mut sleepers = lock(&self.sleepers[node]);
+        if take(&mut sleepers.stood_in_for, worker) {
+            sleepers.ready.push(worker);
+            self.idle.fetch_add(SLEEPING, Ordering::SeqCst);
+        }
+    }
+
+    /// A caller sleeps until what it waits for has happened, unless it has, which is asked when those who tell it know already that it
+    /// sleeps. It stands back meanwhile.
+    pub(crate) fn sleep_as_caller(
+        &self,
+        caller: usize,
+        stood_in_for: Option<usize>,
+        over: impl FnOnce() -> bool,
+        work: impl FnOnce() -> bool,
+    ) {
+        let state = &self.workers[caller].state;
+        state.set(ASLEEP, Ordering::Relaxed);
+        match stood_in_for {
+            Some(worker) => self.stand_back(worker, work),
+            None => self.heavy_barrier(),
+        }
+        if over() {
+            state.set(AWAKE, Ordering::Relaxed);
+        }
+        while state.get(Ordering::Acquire) == ASLEEP {
+            state.wait(ASLEEP, None);
+        }
+    }
+
     /// A searching worker sleeps until it is woken, and searches again; not at all if there is a `reason` to stay awake, which is asked
     /// when those who might wake it know already that it sleeps.
     pub(crate) fn sleep(&self, worker: usize, reason: impl FnOnce() -> bool) {
         let bed = &self.workers[worker];
+        let node = bed.node.expect("only workers are woken for work");
         {
-            let mut sleepers = lock(&self.sleepers[bed.node]);
-            sleepers.push(worker);
+            let mut sleepers = lock(&self.sleepers[node]);
+            sleepers.ready.push(worker);
             bed.state.set(ASLEEP, Ordering::Relaxed);
             self.idle.fetch_add(SLEEPING - SEARCHING, Ordering::SeqCst);
         }
@@ -155,26 +225,47 @@ impl Sleep {
     }
 
     fn wake_one_of(&self, node: usize) -> bool {
-        let Some(worker) = lock(&self.sleepers[node]).pop() else { return false };
-        self.woken(worker);
+        let Some(worker) = lock(&self.sleepers[node]).ready.pop() else { return false };
+        // SLEEPING - SEARCHING back again.
+        self.woken(worker, SLEEPING - SEARCHING);
         true
     }
 
     fn wake(&self, worker: usize) {
-        let mut sleepers = lock(&self.sleepers[self.workers[worker].node]);
-        let Some(place) = sleepers.iter().position(|&sleeper| sleeper == worker) else { return };
-        sleepers.swap_remove(place);
+        let bed = &self.workers[worker];
+        let Some(node) = bed.node else {
+            bed.rouse();
+            return;
+        };
+        let mut sleepers = lock(&self.sleepers[node]);
+        let counted = if take(&mut sleepers.ready, worker) {
+            SLEEPING - SEARCHING
+        } else if take(&mut sleepers.stood_in_for, worker) {
+            SEARCHING.wrapping_neg()
+        } else {
+            return;
+        };
         drop(sleepers);
-        self.woken(worker);
+        self.woken(worker, counted);
     }
 
     /// Whoever took the worker off the list wakes it. It counts as searching from here on, so that nobody wakes another for the same work.
-    fn woken(&self, worker: usize) {
-        // SLEEPING - SEARCHING back again.
-        self.idle.fetch_sub(SLEEPING - SEARCHING, Ordering::SeqCst);
-        let bed = &self.workers[worker];
-        bed.state.set(AWAKE, Ordering::Release);
-        bed.state.wake_all();
+    fn woken(&self, worker: usize, counted: u64) {
+        self.idle.fetch_sub(counted, Ordering::SeqCst);
+        self.workers[worker].rouse();
+    }
+}
+
+/// Takes it off the list, if it is there.
+fn take(list: &mut Vec<usize>, worker: usize) -> bool {
+    let place = list.iter().position(|&other| other == worker);
+    place.map(|place| list.swap_remove(place)).is_some()
+}
+
+impl Bed {
+    fn rouse(&self) {
+        self.state.set(AWAKE, Ordering::Release);
+        self.state.wake_all();
     }
 }
 
@@ -224,7 +315,7 @@ mod loom_tests {
 
     impl Pool {
         fn new(workers: usize) -> Arc<Self> {
-            let sleep = Sleep::new(1, (0..workers).map(|_| 0));
+            let sleep = Sleep::new(1, (0..workers).map(|_| 0), 1);
             Arc::new(Self { sleep, queue: AtomicUsize::new(0), over: AtomicUsize::new(0) })
         }
 
@@ -295,6 +386,71 @@ mod loom_tests {
             pool.submit();
             pool.submit();
             workers.into_iter().for_each(|worker| worker.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn work_made_while_a_caller_stands_in_is_done_when_it_stands_back() {
+        loom::model(|| {
+            let pool = Pool::new(1);
+            let worker = {
+                let pool = pool.clone();
+                thread::spawn(move || pool.do_one(0))
+            };
+            let stood_in_for = pool.sleep.stand_in(0);
+            pool.submit();
+            if let Some(worker) = stood_in_for {
+                pool.sleep.stand_back(worker, || pool.has_work());
+            }
+            worker.join().unwrap();
+            assert!(!pool.has_work());
+        });
+    }
+
+    /// The worker is in the middle of a task, and waits for another's end.
+    #[test]
+    fn a_worker_that_a_caller_stands_in_for_wakes_for_what_it_waits_for() {
+        loom::model(|| {
+            let pool = Pool::new(1);
+            let worker = {
+                let pool = pool.clone();
+                thread::spawn(move || {
+                    pool.sleep.start_search();
+                    while pool.over.load(Ordering::Acquire) == 0 {
+                        pool.sleep.sleep(0, || pool.over.load(Ordering::Acquire) == 1);
+                    }
+                })
+            };
+            let stood_in_for = pool.sleep.stand_in(0);
+            pool.over.store(1, Ordering::Release);
+            pool.sleep.happened(0);
+            if let Some(worker) = stood_in_for {
+                pool.sleep.stand_back(worker, || false);
+            }
+            worker.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_caller_sleeps_until_it_has_happened_and_others_work_meanwhile() {
+        bounded(|| {
+            let pool = Pool::new(1);
+            let worker = {
+                let pool = pool.clone();
+                thread::spawn(move || {
+                    pool.do_one(0);
+                    pool.over.store(1, Ordering::Release);
+                    pool.sleep.happened(1);
+                })
+            };
+            let stood_in_for = pool.sleep.stand_in(0);
+            pool.submit();
+            let over = || pool.over.load(Ordering::Acquire) == 1;
+            pool.sleep.sleep_as_caller(1, stood_in_for, over, || pool.has_work());
+            while !over() {
+                pool.sleep.sleep_as_caller(1, None, over, || pool.has_work());
+            }
+            worker.join().unwrap();
         });
     }
 

@@ -69,6 +69,11 @@ fn if_free<G>(tried: Result<G, TryLockError<G>>) -> Option<G> {
     }
 }
 
+/// Locks if nobody has it.
+pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    if_free(mutex.try_lock())
+}
+
 /// Locks to read, like [`lock`].
 pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     #[cfg(nodewise_tsan)]

@@ -1,6 +1,6 @@
 //! A worker: takes the nearest work there is, and sleeps if there is none.
 
-use crate::job::{Job, as_worker};
+use crate::job::{Done, Job, as_worker};
 use crate::pool::Shared;
 use crossbeam_deque::{Steal, Stealer, Worker as Deque};
 use crossbeam_utils::CachePadded;
@@ -28,6 +28,10 @@ pub(crate) struct Worker {
     deque: Deque<Job>,
     counts: Arc<CachePadded<Counts>>,
     random: Cell<u64>,
+    /// Tasks of a scope that were done here, and not yet counted there.
+    pub(crate) done: Cell<Done>,
+    /// The sleeping worker in whose stead a caller works.
+    stands_in_for: Cell<Option<usize>>,
 }
 
 /// What became of a worker's work; written by itself only.
@@ -61,8 +65,9 @@ impl Worker {
     pub(crate) fn new(shared: Arc<Shared>, index: usize, node: usize, deque: Deque<Job>) -> Self {
         // Anything but 0, and not the same for two.
         let random = Cell::new((index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let counts = shared.workers[index].counts.clone();
-        Self { shared, index, node, deque, counts, random }
+        let counts = shared.places[index].counts.clone();
+        let (done, stands_in_for) = (Cell::default(), Cell::default());
+        Self { shared, index, node, deque, counts, random, done, stands_in_for }
     }
 
     /// The life of a worker.
@@ -70,11 +75,38 @@ impl Worker {
         as_worker(self, || self.run_until(&mut Stopping(&self.shared)));
     }
 
+    /// Whether it is a thread from outside that works along while it waits.
+    fn is_caller(&self) -> bool {
+        self.index >= self.shared.workers
+    }
+
     /// A job that any worker may run, this one most likely.
     #[inline]
     pub(crate) fn push(&self, job: Job) {
         self.deque.push(job);
-        self.shared.sleep.work_made(self.node);
+        if self.shared.sleep.some_sleep() {
+            self.wake_another();
+        }
+    }
+
+    #[cold]
+    fn wake_another(&self) {
+        let sleep = &self.shared.sleep;
+        // Or more would work than there are CPUs.
+        if self.is_caller() && self.stands_in_for.get().is_none() {
+            self.stands_in_for.set(sleep.stand_in(self.node));
+        }
+        sleep.work_made_while_some_sleep(self.node);
+    }
+
+    /// The caller's part is over: others do what is left.
+    pub(crate) fn leave(&self) {
+        while let Some(job) = self.deque.pop() {
+            self.shared.inject(self.node, job);
+        }
+        if let Some(worker) = self.stands_in_for.take() {
+            self.shared.sleep.stand_back(worker, || self.sees_work());
+        }
     }
 
     /// The job that was pushed last.
@@ -85,6 +117,9 @@ impl Worker {
 
     #[inline]
     pub(crate) fn run(&self, job: Job) {
+        if !self.done.get().goes_on_with(&job) {
+            self.count_done();
+        }
         self.count_run();
         job.run(self);
     }
@@ -97,15 +132,37 @@ impl Worker {
     /// Works until it has happened, sleeping while there is nothing to do.
     pub(crate) fn run_until(&self, event: &mut impl Event) {
         while !event.over() {
-            if let Some(job) = self.find_near().or_else(|| self.search(event)) {
+            if let Some(job) = self.deque.pop().or_else(|| self.next(event)) {
                 self.run(job);
             }
         }
+        self.count_done();
     }
 
+    /// Its own deque is empty.
     #[cold]
+    fn next(&self, event: &mut impl Event) -> Option<Job> {
+        self.count_done();
+        if self.is_caller() {
+            self.wait(event);
+            return None;
+        }
+        self.find_inside().or_else(|| self.search(event))
+    }
+
+    /// What a caller does instead of searching: other work might take locks that it holds.
+    fn wait(&self, event: &mut impl Event) {
+        for round in 0..PAUSES {
+            if event.over() {
+                return;
+            }
+            pause(round);
+        }
+        let over = || event.over_before_sleep();
+        self.shared.sleep.sleep_as_caller(self.index, self.stands_in_for.take(), over, || self.sees_work());
+    }
+
     fn search(&self, event: &mut impl Event) -> Option<Job> {
-        let pause = |round: u32| (0..1 << round).for_each(|_| std::hint::spin_loop());
         // On one node there is no line to be kept at home.
         let quiet = if self.shared.nodes.len() > 1 { QUIET_PAUSES } else { 0 };
         for round in 0..quiet {
@@ -173,11 +230,11 @@ impl Worker {
 
     /// The oldest jobs of a worker of that node, which are the largest where work is divided.
     fn steal_from(&self, node: usize, steal: impl Fn(&Stealer<Job>) -> Steal<Job>) -> Option<Job> {
-        let workers = self.shared.nodes[node].workers.clone();
-        let first = self.random_below(workers.len());
-        let (before, after) = (workers.start..workers.start + first, workers.start + first..workers.end);
+        let places = self.shared.nodes[node].places.clone();
+        let first = self.random_below(places.len());
+        let (before, after) = (places.start..places.start + first, places.start + first..places.end);
         after.chain(before).filter(|&victim| victim != self.index).find_map(|victim| {
-            let stealer = &self.shared.workers[victim].stealer;
+            let stealer = &self.shared.places[victim].stealer;
             if stealer.is_empty() { None } else { insist(|| steal(stealer)) }
         })
     }
@@ -187,7 +244,7 @@ impl Worker {
         let shared = &*self.shared;
         !shared.nodes[self.node].bound.is_empty()
             || shared.nodes.iter().any(|node| !node.injector.is_empty())
-            || shared.workers.iter().any(|worker| !worker.stealer.is_empty())
+            || shared.places.iter().any(|place| !place.stealer.is_empty())
     }
 
     /// Marsaglia's xorshift64, reduced by Lemire's multiplication.
@@ -199,6 +256,10 @@ impl Worker {
         self.random.set(bits);
         ((u128::from(bits) * end as u128) >> 64) as usize
     }
+}
+
+fn pause(round: u32) {
+    (0..1 << round).for_each(|_| std::hint::spin_loop());
 }
 
 /// Steals until it is clear whether there is something.

@@ -5,9 +5,9 @@ mod watchdog;
 use nodewise_runtime::{Allowance, ErrorKind, NodePool, current_cpu};
 use nodewise_topology::{Allowed, CpuQuota, NodeId, NodeSet, Topology};
 use std::ops::{ControlFlow, Range};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn machine(nodes: usize, cpus: usize) -> NodePool {
@@ -255,6 +255,90 @@ fn dropping_the_pool_waits_for_what_was_spawned() {
     });
     drop(pool);
     task.join();
+}
+
+#[test]
+fn callers_work_along_on_one_node_unless_told_not_to() {
+    watchdog::start();
+    let topology = Topology::synthetic(1, 1, 1 << 30);
+    let allowance = Allowance::new(&topology, &Allowed::everything(&topology), None);
+    let builder = NodePool::builder().allowance(allowance).confined(false);
+    let thread = || std::thread::current().id();
+    // The node that is invented is the first: is that where this thread is?
+    let here = nodewise_runtime::current_node() == NodeId(0);
+    let pool = builder.clone().build().unwrap();
+    // Once all sleep; until then nobody stands in.
+    for _ in 0..100 {
+        std::thread::sleep(Duration::from_millis(1));
+        let inside = pool.scope(|scope| {
+            scope.spawn(|_| ());
+            thread()
+        });
+        assert!(here || inside != thread());
+    }
+    let pool = builder.callers_work(false).build().unwrap();
+    assert!((0..20).all(|_| pool.scope(|_| thread()) != thread()));
+    let two = machine(2, 1);
+    assert!((0..20).all(|_| two.scope(|_| thread()) != thread()));
+}
+
+/// Who works along is not in the way of tasks that others wait for, nor holds up those that need a worker.
+#[test]
+fn callers_leave_what_they_have_not_done_to_workers() {
+    watchdog::start();
+    for cpus in 1..3 {
+        let pool = Arc::new(machine(1, cpus));
+        for _ in 0..200 {
+            // A task that outlives the call.
+            let task = pool.scope(|_| pool.spawn(|| 7));
+            // One that only workers may run, waited for by the caller.
+            let bound = pool.scope(|scope| {
+                scope.spawn(|_| ());
+                pool.spawn_on(NodeId(0), || 8).unwrap().join()
+            });
+            assert_eq!((task.join(), bound), (7, 8));
+            std::thread::yield_now();
+        }
+    }
+    // Another's task takes what the caller holds.
+    let pool = Arc::new(machine(1, 2));
+    let held = Arc::new(Mutex::new(0));
+    for _ in 0..200 {
+        let guard = held.lock().unwrap();
+        let (inner, outer) = (held.clone(), pool.clone());
+        let other = std::thread::spawn(move || outer.spawn(move || *inner.lock().unwrap() += 1));
+        pool.parallel_for(0..1000, |i| drop(std::hint::black_box(i)));
+        drop(guard);
+        other.join().unwrap().join();
+    }
+    assert_eq!(*held.lock().unwrap(), 200);
+}
+
+#[test]
+fn many_callers_at_once() {
+    watchdog::start();
+    let pool = machine(1, 2);
+    std::thread::scope(|threads| {
+        for _ in 0..8 {
+            threads.spawn(|| {
+                for len in 0..200 {
+                    let sum = pool.parallel_reduce(0..len, || 0, |sum, i| sum + i, |a, b| a + b);
+                    assert_eq!(sum, (0..len).sum());
+                    let panic = catch_unwind(AssertUnwindSafe(|| {
+                        pool.scope(|scope| {
+                            scope.spawn(|_| resume_unwind(Box::new("a task's")));
+                            if len % 2 == 1 {
+                                resume_unwind(Box::new("the body's"));
+                            }
+                        });
+                    }));
+                    let expected = if len % 2 == 0 { "a task's" } else { "the body's" };
+                    assert_eq!(message(&*panic.unwrap_err()), expected);
+                }
+            });
+        }
+    });
+    assert!(pool.worker_node().is_none());
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Two closures at once, and a closure on a worker.
 
-use super::{Anchored, Job, Signal, StackJob, current_of, with_current};
-use crate::pool::Shared;
-use crate::sync::Futex;
+use super::{Anchored, Job, Signal, StackJob, as_worker, current_of, with_current};
+use crate::pool::{NodePool, Shared};
+use crate::sync::{Futex, MutexGuard};
 use crate::worker::{Event, Worker};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -96,7 +96,10 @@ impl Worker {
             match popped {
                 Some(mine) if std::ptr::eq(mine.data, job) => return true,
                 // The first of the two left work behind.
-                Some(other) => self.run(other),
+                Some(other) => {
+                    self.run(other);
+                    self.count_done();
+                }
                 // Whoever took the job took all that was queued before it.
                 None => {
                     self.run_until(&mut latch);
@@ -111,18 +114,39 @@ impl Worker {
     }
 }
 
-impl Shared {
-    /// Runs `op` on a worker of this pool: here if this thread is one, else on one near to it, while this thread waits.
+impl NodePool {
+    /// Runs `op` on a worker of this pool: here if this thread is one or may work along, else on one near to it, while this thread waits.
     #[inline]
-    pub(crate) fn in_worker<R: Send>(self: &Arc<Self>, op: impl FnOnce(&Worker) -> R + Send) -> R {
-        match current_of(self) {
+    pub(crate) fn in_worker<R: Send>(&self, op: impl FnOnce(&Worker) -> R + Send) -> R {
+        match current_of(self.shared()) {
             Some(worker) => op(worker),
-            None => with_current(|other| self.in_worker_from(other, op)),
+            None => with_current(|other| match other {
+                None => match self.as_caller() {
+                    Some(caller) => work_along(caller, op),
+                    None => self.shared().run_inside(None, op),
+                },
+                // A worker that waits for another pool must not keep its own waiting.
+                other => self.shared().run_inside(other, op),
+            }),
         }
     }
+}
 
+/// Runs `op` on this thread, which leaves when that has ended.
+fn work_along<R>(caller: MutexGuard<'_, Worker>, op: impl FnOnce(&Worker) -> R) -> R {
+    struct Leaves<'a>(MutexGuard<'a, Worker>);
+    impl Drop for Leaves<'_> {
+        fn drop(&mut self) {
+            self.0.leave();
+        }
+    }
+    let caller = Leaves(caller);
+    as_worker(&caller.0, || op(&caller.0))
+}
+
+impl Shared {
     #[cold]
-    fn in_worker_from<R: Send>(&self, from: Option<&Worker>, op: impl FnOnce(&Worker) -> R + Send) -> R {
+    fn run_inside<R: Send>(&self, from: Option<&Worker>, op: impl FnOnce(&Worker) -> R + Send) -> R {
         let waiter = from.map(|worker| (worker.shared.clone(), worker.index));
         let mut latch = Arc::new(RemoteLatch { set: Futex::default(), waiter });
         let stack = StackJob::new(latch.clone(), op);

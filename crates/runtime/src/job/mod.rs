@@ -1,10 +1,10 @@
 //! Work that borrows, with `unsafe`.
 //!
-//! A queue holds [`Job`]s: an address and a function, since closures of many types, with borrows that end before the queue does,
-//! lie in one deque. Three things make that sound, and each is kept in one place:
+//! A queue holds [`Job`]s: an address, a function and a small closure, since closures of many types, with borrows that end before the
+//! queue does, lie in one deque. Three things make that sound, and each is kept in one place:
 //! - A job runs exactly once: [`Job`] is neither `Clone` nor `Copy`, is consumed by running, and no pool ends with a job in its queues.
 //! - What it points to lives until it has run: [`StackJob`]s are waited for before their frame is left ([`Worker::join`],
-//!   `Shared::in_worker`), and closures with borrows are spawned by a [`Scope`] only, which waits for all of them.
+//!   `NodePool::in_worker`), and closures with borrows are spawned by a [`Scope`] only, which waits for all of them.
 //! - The end of a job is told by one atomic operation, after which nothing of what the waiter may free is touched: `Signal::set`,
 //!   [`crate::tally::count_done`].
 #![allow(unsafe_code)]
@@ -14,12 +14,14 @@ mod join;
 mod scope;
 mod task;
 
+pub(crate) use scope::Done;
 pub use scope::Scope;
 pub use task::Task;
 
 use crate::pool::Shared;
 use crate::worker::Worker;
 use std::cell::{Cell, UnsafeCell};
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
@@ -27,34 +29,62 @@ use std::thread;
 /// Something to run once, on a worker.
 #[derive(Debug)]
 pub(crate) struct Job {
+    /// What it belongs to and what its end is told to, which no other lives at the address of until then.
     data: *const (),
-    run: unsafe fn(*const (), &Worker),
+    run: unsafe fn(&Job, &Worker),
+    closure: Closure,
 }
+
+/// Room for a small closure, or the address of a larger one: a task that has no memory of its own costs no allocation.
+type Closure = MaybeUninit<[usize; 2]>;
 
 // SAFETY: the constructors are given closures that are Send, and what else a job touches is atomic or its own until it is told to
 // have ended.
 unsafe impl Send for Job {}
 
 impl Job {
-    /// Runs it. Jobs catch panics.
-    pub(crate) fn run(self, worker: &Worker) {
-        // SAFETY: whoever made the job promised that it may run once, and self is consumed.
-        unsafe { (self.run)(self.data, worker) }
+    fn new(data: *const (), run: unsafe fn(&Job, &Worker)) -> Self {
+        Self { data, run, closure: MaybeUninit::uninit() }
     }
 
-    /// A job of its own memory.
+    /// Runs it. Jobs catch panics.
+    #[inline]
+    pub(crate) fn run(self, worker: &Worker) {
+        // SAFETY: whoever made the job promised that it may run once, and self is consumed.
+        unsafe { (self.run)(&self, worker) }
+    }
+
+    const fn has_room_for<F>() -> bool {
+        size_of::<F>() <= size_of::<Closure>() && align_of::<F>() <= align_of::<Closure>()
+    }
+
+    /// The same with a closure.
+    fn with<F: Send>(mut self, f: F) -> Self {
+        let room = self.closure.as_mut_ptr();
+        if Self::has_room_for::<F>() {
+            // SAFETY: it has room.
+            unsafe { room.cast::<F>().write(f) };
+        } else {
+            // SAFETY: it has room for an address.
+            unsafe { room.cast::<*mut F>().write(Box::into_raw(Box::new(f))) };
+        }
+        self
+    }
+
+    /// The closure.
     ///
     /// # Safety
-    /// What the closure borrows must live until it has run. It must not unwind.
-    unsafe fn boxed<F: FnOnce(&Worker) + Send>(f: F) -> Self {
-        /// # Safety
-        /// `data` comes from `Box::<F>::into_raw`, and this is its only use.
-        unsafe fn run<F: FnOnce(&Worker)>(data: *const (), worker: &Worker) {
+    /// It was given [`Job::with`] one of this type, and this is its only use.
+    unsafe fn closure<F>(&self) -> F {
+        let room = self.closure.as_ptr();
+        if Self::has_room_for::<F>() {
             // SAFETY: as promised.
-            let f = unsafe { Box::from_raw(data.cast::<F>().cast_mut()) };
-            f(worker);
+            return unsafe { room.cast::<F>().read() };
         }
-        Self { data: Box::into_raw(Box::new(f)).cast_const().cast(), run: run::<F> }
+        // SAFETY: likewise.
+        let address = unsafe { room.cast::<*mut F>().read() };
+        // SAFETY: it came from a box.
+        *unsafe { Box::from_raw(address) }
     }
 }
 
@@ -84,14 +114,14 @@ impl<S: Signal, F: FnOnce(&Worker) -> R + Send, R: Send> StackJob<S, F, R> {
     /// Called once. `self` is neither moved nor dropped until the job was run and the signal was seen, or the job was taken back from
     /// the queue.
     unsafe fn job(&self) -> Job {
-        Job { data: std::ptr::from_ref(self).cast(), run: Self::run }
+        Job::new(std::ptr::from_ref(self).cast(), Self::run)
     }
 
     /// # Safety
-    /// `data` is a `StackJob` of this type whose waiter has not seen the signal.
-    unsafe fn run(data: *const (), worker: &Worker) {
+    /// The job's data is a `StackJob` of this type whose waiter has not seen the signal.
+    unsafe fn run(job: &Job, worker: &Worker) {
         // SAFETY: valid until the signal below.
-        let this = unsafe { &*data.cast::<Self>() };
+        let this = unsafe { &*job.data.cast::<Self>() };
         // SAFETY: until the signal nobody else looks at f or the result.
         let f = unsafe { &mut *this.f.get() }.take();
         let f = f.expect("a job runs once");
@@ -120,7 +150,7 @@ thread_local! {
 }
 
 /// Makes the calling thread that worker, for as long as `body` runs.
-pub(crate) fn as_worker(worker: &Worker, body: impl FnOnce()) {
+pub(crate) fn as_worker<R>(worker: &Worker, body: impl FnOnce() -> R) -> R {
     struct Reset;
     impl Drop for Reset {
         fn drop(&mut self) {
@@ -129,7 +159,7 @@ pub(crate) fn as_worker(worker: &Worker, body: impl FnOnce()) {
     }
     let _reset = Reset;
     CURRENT.set(worker);
-    body();
+    body()
 }
 
 /// Calls `f` with the worker that the calling thread is, if it is one.

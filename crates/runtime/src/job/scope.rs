@@ -28,19 +28,6 @@ pub struct Scope<'scope> {
     borrows: PhantomData<fn(&'scope ()) -> &'scope ()>,
 }
 
-/// A scope's address, for its tasks, which it outlives.
-struct Outlives<'scope>(*const Scope<'scope>);
-
-// SAFETY: a scope may be used from any thread: all that is in it may.
-unsafe impl Send for Outlives<'_> {}
-
-impl<'scope> Outlives<'scope> {
-    /// The address; a method, so that closures capture the whole.
-    fn get(&self) -> *const Scope<'scope> {
-        self.0
-    }
-}
-
 impl<'scope> Scope<'scope> {
     pub(crate) fn run<R>(worker: &Worker, body: impl FnOnce(&Self) -> R) -> R {
         let (tally, alarms) = Tally::new(worker.shared.nodes.len());
@@ -54,7 +41,12 @@ impl<'scope> Scope<'scope> {
         };
         let anchored = Anchored;
         let result = catch_unwind(AssertUnwindSafe(|| body(&scope)));
-        worker.run_until(&mut AllDone { tally: &scope.tally, alarms });
+        worker.run_until(&mut AllDone {
+            scope: std::ptr::from_ref(&scope).cast(),
+            tally: &scope.tally,
+            alarms,
+            owner: worker,
+        });
         std::mem::forget(anchored);
         let result = result.unwrap_or_else(|panic| resume_unwind(panic));
         if let Some(panic) = lock(&scope.panic).take() {
@@ -114,26 +106,82 @@ impl<'scope> Scope<'scope> {
     }
 
     /// The job of a task that was counted as submitted.
-    fn submitted(&self, task: impl FnOnce(&Self, &Worker) + Send + 'scope) -> Job {
-        let scope = Outlives(self);
-        let job = move |worker: &Worker| {
-            // SAFETY: the scope waits for this task, until it is counted as done below.
-            let scope = unsafe { &*scope.get() };
+    fn submitted<F: FnOnce(&Self, &Worker) + Send + 'scope>(&self, task: F) -> Job {
+        Job::new(std::ptr::from_ref(self).cast(), Self::run_task::<F>).with(task)
+    }
+
+    /// # Safety
+    /// The job came from [`Scope::submitted`], for a task of this type. The scope waits for it until it is counted as done, and its function
+    /// outlives 'scope's end.
+    unsafe fn run_task<F: FnOnce(&Self, &Worker) + Send + 'scope>(job: &Job, worker: &Worker) {
+        let scope = job.data.cast::<Self>();
+        // SAFETY: as promised.
+        let task = unsafe { job.closure::<F>() };
+        {
+            // SAFETY: as promised.
+            let scope = unsafe { &*scope };
             let ended = catch_unwind(AssertUnwindSafe(|| {
-                if !scope.is_cancelled() {
+                if scope.is_cancelled() {
+                    drop(task);
+                } else {
                     task(scope, worker);
                 }
             }));
             if let Err(panic) = ended {
                 lock(&scope.panic).get_or_insert(panic);
             }
-            let (word, owner) = (scope.tally.done_word(worker.node), scope.owner);
-            if count_done(word, 1) {
-                worker.shared.sleep.happened(owner);
+        }
+        worker.note_done(scope.cast());
+    }
+}
+
+/// Tasks of a scope that a worker has done and not yet counted there. They are counted all together, before it does anything but tasks of
+/// this scope: as long as it does one of these the scope has to wait for it anyway.
+#[derive(Clone, Copy)]
+pub(crate) struct Done {
+    scope: *const Scope<'static>,
+    tasks: u64,
+}
+
+// SAFETY: a scope may be used from any thread: all that is in it may.
+unsafe impl Send for Done {}
+
+impl Default for Done {
+    fn default() -> Self {
+        Self { scope: std::ptr::null(), tasks: 0 }
+    }
+}
+
+impl Done {
+    /// Whether the job is a task of the same scope, or there is nothing to count.
+    #[inline]
+    pub(crate) fn goes_on_with(&self, job: &Job) -> bool {
+        self.tasks == 0 || std::ptr::eq(self.scope.cast(), job.data)
+    }
+}
+
+impl Worker {
+    /// One more task of the scope was done.
+    #[inline]
+    fn note_done(&self, scope: *const Scope<'static>) {
+        if !std::ptr::eq(self.done.get().scope, scope) {
+            self.count_done();
+        }
+        self.done.set(Done { scope, tasks: self.done.get().tasks + 1 });
+    }
+
+    /// Counts what was done. The scope may be gone afterwards.
+    #[inline]
+    pub(crate) fn count_done(&self) {
+        let Done { scope, tasks } = self.done.take();
+        if tasks > 0 {
+            // SAFETY: the scope waits for these tasks, which are counted below.
+            let scope = unsafe { &*scope };
+            let (word, owner) = (scope.tally.done_word(self.node), scope.owner);
+            if count_done(word, tasks) {
+                self.shared.sleep.happened(owner);
             }
-        };
-        // SAFETY: the scope, whose function outlives 'scope's end, waits for the job. It catches what the task throws.
-        unsafe { Job::boxed(job) }
+        }
     }
 }
 
@@ -143,15 +191,24 @@ impl fmt::Debug for Scope<'_> {
     }
 }
 
-/// All tasks of a scope are done.
+/// All tasks of a scope are done, those included that its owner has not counted.
 struct AllDone<'a> {
+    scope: *const Scope<'static>,
     tally: &'a Tally,
     alarms: Alarms,
+    owner: &'a Worker,
 }
 
 impl Event for AllDone<'_> {
+    #[inline]
     fn over(&mut self) -> bool {
-        self.tally.left(&self.alarms) == 0
+        let done = self.owner.done.get();
+        let own = if std::ptr::eq(done.scope, self.scope) { done.tasks } else { 0 };
+        let over = self.tally.left(&self.alarms) == own;
+        if over && own > 0 {
+            self.owner.done.take();
+        }
+        over
     }
 
     fn over_before_sleep(&mut self) -> bool {
