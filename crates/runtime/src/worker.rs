@@ -1,6 +1,6 @@
 //! A worker: takes the nearest work there is, and sleeps if there is none.
 
-use crate::job::{Done, Job, as_worker};
+use crate::job::{Blocks, Done, Job, as_worker};
 use crate::pool::Shared;
 use crossbeam_deque::{Steal, Stealer, Worker as Deque};
 use crossbeam_utils::CachePadded;
@@ -30,6 +30,8 @@ pub(crate) struct Worker {
     random: Cell<u64>,
     /// Tasks of a scope that were done here, and not yet counted there.
     pub(crate) done: Cell<Done>,
+    /// For the tasks it spawns.
+    pub(crate) blocks: Blocks,
     /// The sleeping worker in whose stead a caller works.
     stands_in_for: Cell<Option<usize>>,
 }
@@ -66,8 +68,8 @@ impl Worker {
         // Anything but 0, and not the same for two.
         let random = Cell::new((index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let counts = shared.places[index].counts.clone();
-        let (done, stands_in_for) = (Cell::default(), Cell::default());
-        Self { shared, index, node, deque, counts, random, done, stands_in_for }
+        let (done, blocks, stands_in_for) = (Cell::default(), Blocks::default(), Cell::default());
+        Self { shared, index, node, deque, counts, random, done, blocks, stands_in_for }
     }
 
     /// The life of a worker.
@@ -117,9 +119,6 @@ impl Worker {
 
     #[inline]
     pub(crate) fn run(&self, job: Job) {
-        if !self.done.get().goes_on_with(&job) {
-            self.count_done();
-        }
         self.count_run();
         job.run(self);
     }

@@ -1,7 +1,7 @@
 //! Work that borrows, with `unsafe`.
 //!
-//! A queue holds [`Job`]s: an address, a function and a small closure, since closures of many types, with borrows that end before the
-//! queue does, lie in one deque. Three things make that sound, and each is kept in one place:
+//! A queue holds [`Job`]s: an address and a function, since closures of many types, with borrows that end before the queue does,
+//! lie in one deque. Three things make that sound, and each is kept in one place:
 //! - A job runs exactly once: [`Job`] is neither `Clone` nor `Copy`, is consumed by running, and no pool ends with a job in its queues.
 //! - What it points to lives until it has run: [`StackJob`]s are waited for before their frame is left ([`Worker::join`],
 //!   `NodePool::in_worker`), and closures with borrows are spawned by a [`Scope`] only, which waits for all of them.
@@ -10,10 +10,12 @@
 #![allow(unsafe_code)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod blocks;
 mod join;
 mod scope;
 mod task;
 
+pub(crate) use blocks::Blocks;
 pub(crate) use scope::Done;
 pub use scope::Scope;
 pub use task::Task;
@@ -21,70 +23,27 @@ pub use task::Task;
 use crate::pool::Shared;
 use crate::worker::Worker;
 use std::cell::{Cell, UnsafeCell};
-use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
-/// Something to run once, on a worker.
+/// Something to run once, on a worker. Two words, which queues and joins pass in registers.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// What it belongs to and what its end is told to, which no other lives at the address of until then.
     data: *const (),
-    run: unsafe fn(&Job, &Worker),
-    closure: Closure,
+    run: unsafe fn(*const (), &Worker),
 }
-
-/// Room for a small closure, or the address of a larger one: a task that has no memory of its own costs no allocation.
-type Closure = MaybeUninit<[usize; 2]>;
 
 // SAFETY: the constructors are given closures that are Send, and what else a job touches is atomic or its own until it is told to
 // have ended.
 unsafe impl Send for Job {}
 
 impl Job {
-    fn new(data: *const (), run: unsafe fn(&Job, &Worker)) -> Self {
-        Self { data, run, closure: MaybeUninit::uninit() }
-    }
-
     /// Runs it. Jobs catch panics.
     #[inline]
     pub(crate) fn run(self, worker: &Worker) {
         // SAFETY: whoever made the job promised that it may run once, and self is consumed.
-        unsafe { (self.run)(&self, worker) }
-    }
-
-    const fn has_room_for<F>() -> bool {
-        size_of::<F>() <= size_of::<Closure>() && align_of::<F>() <= align_of::<Closure>()
-    }
-
-    /// The same with a closure.
-    fn with<F: Send>(mut self, f: F) -> Self {
-        let room = self.closure.as_mut_ptr();
-        if Self::has_room_for::<F>() {
-            // SAFETY: it has room.
-            unsafe { room.cast::<F>().write(f) };
-        } else {
-            // SAFETY: it has room for an address.
-            unsafe { room.cast::<*mut F>().write(Box::into_raw(Box::new(f))) };
-        }
-        self
-    }
-
-    /// The closure.
-    ///
-    /// # Safety
-    /// It was given [`Job::with`] one of this type, and this is its only use.
-    unsafe fn closure<F>(&self) -> F {
-        let room = self.closure.as_ptr();
-        if Self::has_room_for::<F>() {
-            // SAFETY: as promised.
-            return unsafe { room.cast::<F>().read() };
-        }
-        // SAFETY: likewise.
-        let address = unsafe { room.cast::<*mut F>().read() };
-        // SAFETY: it came from a box.
-        *unsafe { Box::from_raw(address) }
+        unsafe { (self.run)(self.data, worker) }
     }
 }
 
@@ -114,14 +73,15 @@ impl<S: Signal, F: FnOnce(&Worker) -> R + Send, R: Send> StackJob<S, F, R> {
     /// Called once. `self` is neither moved nor dropped until the job was run and the signal was seen, or the job was taken back from
     /// the queue.
     unsafe fn job(&self) -> Job {
-        Job::new(std::ptr::from_ref(self).cast(), Self::run)
+        Job { data: std::ptr::from_ref(self).cast(), run: Self::run }
     }
 
     /// # Safety
-    /// The job's data is a `StackJob` of this type whose waiter has not seen the signal.
-    unsafe fn run(job: &Job, worker: &Worker) {
+    /// `data` is a `StackJob` of this type whose waiter has not seen the signal.
+    unsafe fn run(data: *const (), worker: &Worker) {
+        worker.count_done();
         // SAFETY: valid until the signal below.
-        let this = unsafe { &*job.data.cast::<Self>() };
+        let this = unsafe { &*data.cast::<Self>() };
         // SAFETY: until the signal nobody else looks at f or the result.
         let f = unsafe { &mut *this.f.get() }.take();
         let f = f.expect("a job runs once");

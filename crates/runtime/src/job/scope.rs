@@ -1,5 +1,6 @@
 //! Tasks that borrow, and end before the scope does.
 
+use super::blocks::Block;
 use super::{Anchored, Job, with_current};
 use crate::error::Result;
 use crate::pool::Shared;
@@ -67,12 +68,12 @@ impl<'scope> Scope<'scope> {
                 } else {
                     self.tally.submit(worker.node, 1);
                 }
-                worker.push(self.submitted(|scope, _| task(scope)));
+                worker.push(self.submitted(current, |scope, _| task(scope)));
             }
             _ => {
                 let node = self.shared.near();
                 self.tally.submit(node, 1);
-                self.shared.inject(node, self.submitted(|scope, _| task(scope)));
+                self.shared.inject(node, self.submitted(None, |scope, _| task(scope)));
             }
         });
     }
@@ -84,14 +85,14 @@ impl<'scope> Scope<'scope> {
     pub fn spawn_on(&self, node: NodeId, task: impl FnOnce(&Self) + Send + 'scope) -> Result<()> {
         let node = self.shared.index_of(node)?;
         self.tally.submit(node, 1);
-        self.shared.inject_bound(node, self.submitted(|scope, _| task(scope)));
+        self.shared.inject_bound(node, self.submitted(None, |scope, _| task(scope)));
         Ok(())
     }
 
     /// Spawns a task on a node of the pool by its index there; others may take it.
     pub(crate) fn spawn_at(&self, node: usize, task: impl FnOnce(&Worker) + Send + 'scope) {
         self.tally.submit(node, 1);
-        self.shared.inject(node, self.submitted(|_, worker| task(worker)));
+        self.shared.inject(node, self.submitted(None, |_, worker| task(worker)));
     }
 
     /// Has the tasks that have not begun be dropped instead of run. Those that run may ask [`Scope::is_cancelled`].
@@ -106,17 +107,47 @@ impl<'scope> Scope<'scope> {
     }
 
     /// The job of a task that was counted as submitted.
-    fn submitted<F: FnOnce(&Self, &Worker) + Send + 'scope>(&self, task: F) -> Job {
-        Job::new(std::ptr::from_ref(self).cast(), Self::run_task::<F>).with(task)
+    #[inline]
+    fn submitted<F>(&self, worker: Option<&Worker>, task: F) -> Job
+    where
+        F: FnOnce(&Self, &Worker) + Send + 'scope,
+    {
+        let spawned = Spawned { scope: std::ptr::from_ref(self), task };
+        let data: *mut Spawned<'scope, F> = if Block::has_room_for::<Spawned<'scope, F>>() {
+            let block = worker.map_or_else(Block::new, |worker| worker.blocks.take()).cast();
+            // SAFETY: it has room.
+            unsafe { std::ptr::write(block, spawned) };
+            block
+        } else {
+            Box::into_raw(Box::new(spawned))
+        };
+        Job { data: data.cast_const().cast(), run: Spawned::<'scope, F>::run }
     }
+}
 
+/// A task in its own memory: a block, if that has room for it, else a box.
+struct Spawned<'scope, F> {
+    scope: *const Scope<'scope>,
+    task: F,
+}
+
+impl<'scope, F: FnOnce(&Scope<'scope>, &Worker) + Send + 'scope> Spawned<'scope, F> {
     /// # Safety
-    /// The job came from [`Scope::submitted`], for a task of this type. The scope waits for it until it is counted as done, and its function
-    /// outlives 'scope's end.
-    unsafe fn run_task<F: FnOnce(&Self, &Worker) + Send + 'scope>(job: &Job, worker: &Worker) {
-        let scope = job.data.cast::<Self>();
-        // SAFETY: as promised.
-        let task = unsafe { job.closure::<F>() };
+    /// `data` comes from [`Scope::submitted`], with this type, and this is its only use. The scope, whose function outlives 'scope's
+    /// end, waits for it until it is counted as done.
+    unsafe fn run(data: *const (), worker: &Worker) {
+        let this = data.cast::<Self>().cast_mut();
+        let Self { scope, task } = if Block::has_room_for::<Self>() {
+            // SAFETY: as promised.
+            let spawned = unsafe { this.read() };
+            // SAFETY: it is a block, and has been read.
+            unsafe { worker.blocks.give(this.cast()) };
+            spawned
+        } else {
+            // SAFETY: as promised.
+            *unsafe { Box::from_raw(this) }
+        };
+        worker.count_done_but_of(scope.cast());
         {
             // SAFETY: as promised.
             let scope = unsafe { &*scope };
@@ -152,21 +183,19 @@ impl Default for Done {
     }
 }
 
-impl Done {
-    /// Whether the job is a task of the same scope, or there is nothing to count.
-    #[inline]
-    pub(crate) fn goes_on_with(&self, job: &Job) -> bool {
-        self.tasks == 0 || std::ptr::eq(self.scope.cast(), job.data)
-    }
-}
-
 impl Worker {
-    /// One more task of the scope was done.
+    /// Counts what was done of other scopes.
     #[inline]
-    fn note_done(&self, scope: *const Scope<'static>) {
+    fn count_done_but_of(&self, scope: *const Scope<'static>) {
         if !std::ptr::eq(self.done.get().scope, scope) {
             self.count_done();
         }
+    }
+
+    /// One more task of the scope was done.
+    #[inline]
+    fn note_done(&self, scope: *const Scope<'static>) {
+        self.count_done_but_of(scope);
         self.done.set(Done { scope, tasks: self.done.get().tasks + 1 });
     }
 

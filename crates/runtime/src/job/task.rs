@@ -52,14 +52,15 @@ impl<F: Send, T: Send> Ends<T> for Packet<F, T> {
 
 impl<F: FnOnce() -> T + Send + 'static, T: Send + 'static> Packet<F, T> {
     fn job(self: &Arc<Self>) -> Job {
-        Job::new(Arc::into_raw(self.clone()).cast(), Self::run)
+        Job { data: Arc::into_raw(self.clone()).cast(), run: Self::run }
     }
 
     /// # Safety
-    /// The job's data comes from `Arc::into_raw`, and this is its only use.
-    unsafe fn run(job: &Job, worker: &Worker) {
+    /// `data` comes from `Arc::into_raw`, and this is its only use.
+    unsafe fn run(data: *const (), worker: &Worker) {
+        worker.count_done();
         // SAFETY: as promised.
-        let packet = unsafe { Arc::from_raw(job.data.cast::<Self>()) };
+        let packet = unsafe { Arc::from_raw(data.cast::<Self>()) };
         // SAFETY: jobs run once, and nobody else looks at f.
         let f = unsafe { (*packet.f.get()).take() };
         let f = f.expect("a job runs once");
