@@ -2,7 +2,7 @@
 
 use crate::allowance::Allowance;
 use crate::error::{Error, Result};
-use crate::job::{Job, Scope, Task, with_current};
+use crate::job::{Job, Scope, SentBack, Task, with_current};
 use crate::location::current_node;
 use crate::sleep::Sleep;
 use crate::sync::{Mutex, MutexGuard, try_lock};
@@ -113,6 +113,7 @@ pub(crate) struct PoolNode {
 pub(crate) struct Place {
     pub(crate) stealer: Stealer<Job>,
     pub(crate) counts: Arc<CachePadded<Counts>>,
+    pub(crate) sent_back: SentBack,
 }
 
 impl NodePool {
@@ -405,7 +406,11 @@ impl Shared {
                 bound: Injector::new(),
             }
         };
-        let place = |deque: &Deque<Job>| Place { stealer: deque.stealer(), counts: Arc::default() };
+        let place = |deque: &Deque<Job>| Place {
+            stealer: deque.stealer(),
+            counts: Arc::default(),
+            sent_back: SentBack::default(),
+        };
         Self {
             nodes: allowance.nodes().iter().zip(workers).enumerate().map(node).collect(),
             workers: node_of.len(),

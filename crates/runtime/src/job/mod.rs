@@ -15,7 +15,7 @@ mod join;
 mod scope;
 mod task;
 
-pub(crate) use blocks::Blocks;
+pub(crate) use blocks::{Blocks, SentBack};
 pub(crate) use scope::Done;
 pub use scope::Scope;
 pub use task::Task;

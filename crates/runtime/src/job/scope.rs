@@ -112,9 +112,10 @@ impl<'scope> Scope<'scope> {
     where
         F: FnOnce(&Self, &Worker) + Send + 'scope,
     {
-        let spawned = Spawned { scope: std::ptr::from_ref(self), task };
+        let owner = worker.map_or(NOBODY, |worker| worker.index);
+        let spawned = Spawned { scope: std::ptr::from_ref(self), owner, task };
         let data: *mut Spawned<'scope, F> = if Block::has_room_for::<Spawned<'scope, F>>() {
-            let block = worker.map_or_else(Block::new, |worker| worker.blocks.take()).cast();
+            let block = worker.map_or_else(Block::new, Worker::take_block).cast();
             // SAFETY: it has room.
             unsafe { std::ptr::write(block, spawned) };
             block
@@ -128,8 +129,12 @@ impl<'scope> Scope<'scope> {
 /// A task in its own memory: a block, if that has room for it, else a box.
 struct Spawned<'scope, F> {
     scope: *const Scope<'scope>,
+    /// The worker whose block it is, or [`NOBODY`].
+    owner: usize,
     task: F,
 }
+
+const NOBODY: usize = usize::MAX;
 
 impl<'scope, F: FnOnce(&Scope<'scope>, &Worker) + Send + 'scope> Spawned<'scope, F> {
     /// # Safety
@@ -137,16 +142,17 @@ impl<'scope, F: FnOnce(&Scope<'scope>, &Worker) + Send + 'scope> Spawned<'scope,
     /// end, waits for it until it is counted as done.
     unsafe fn run(data: *const (), worker: &Worker) {
         let this = data.cast::<Self>().cast_mut();
-        let Self { scope, task } = if Block::has_room_for::<Self>() {
+        let Self { scope, owner, task } = if Block::has_room_for::<Self>() {
             // SAFETY: as promised.
-            let spawned = unsafe { this.read() };
-            // SAFETY: it is a block, and has been read.
-            unsafe { worker.blocks.give(this.cast()) };
-            spawned
+            unsafe { this.read() }
         } else {
             // SAFETY: as promised.
             *unsafe { Box::from_raw(this) }
         };
+        if Block::has_room_for::<Self>() {
+            // SAFETY: it is a block, and has been read.
+            unsafe { worker.give_block(this.cast(), owner) };
+        }
         worker.count_done_but_of(scope.cast());
         {
             // SAFETY: as promised.
@@ -184,6 +190,22 @@ impl Default for Done {
 }
 
 impl Worker {
+    fn take_block(&self) -> *mut Block {
+        self.blocks.take(&self.shared.places[self.index].sent_back)
+    }
+
+    /// # Safety
+    /// It is a block of the worker `owner`, if of any, and nobody uses it any more.
+    unsafe fn give_block(&self, block: *mut Block, owner: usize) {
+        if owner == self.index || owner == NOBODY {
+            // SAFETY: as promised.
+            unsafe { self.blocks.give(block) };
+        } else {
+            // SAFETY: as promised.
+            unsafe { self.shared.places[owner].sent_back.give(block) };
+        }
+    }
+
     /// Counts what was done of other scopes.
     #[inline]
     fn count_done_but_of(&self, scope: *const Scope<'static>) {
