@@ -1,5 +1,5 @@
-//! Memory of small tasks. A worker keeps the blocks of tasks that it has spawned, for the next ones; who ran a task elsewhere sends its
-//! block back, so that blocks stay where they are used and on the node where they were first written.
+//! Memory of small tasks. A worker keeps the blocks of tasks that it has run, for the next that it spawns; those of a mate's tasks it
+//! sends back, or who spawns would never have any. Those of other nodes it keeps: to send them back would move more lines between nodes.
 
 use crate::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use crossbeam_utils::CachePadded;

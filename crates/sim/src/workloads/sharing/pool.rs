@@ -1,7 +1,7 @@
 //! Parallel foreach in `nodewise-runtime`'s pool: its deques, queues for each node, tally of done tasks and sleep, step by step.
 //!
-//! What is left out: the allocator (a task's box is a line of the spawning worker's own, used again after a while), and the alarms of
-//! the tally, which a waiter sets only before it sleeps.
+//! What is left out: the alarms of the tally, which a waiter sets only before it sleeps, and callers that work along, which they do on one
+//! node only.
 
 use std::collections::VecDeque;
 
@@ -12,8 +12,8 @@ use crate::{Area, Program, Progress, Role, Space, Trace, workloads::Parameters};
 const SLOTS: u64 = 4096;
 /// Bytes of a job.
 const JOB: u64 = 16;
-/// Boxes of tasks that a worker uses in turn.
-const BOXES: u64 = 4096;
+/// Blocks of tasks that a worker uses in turn.
+const BLOCKS: u64 = 4096;
 /// Frames of a worker's stack that jobs of others are in; deeper ones are at the same places.
 const DEPTH: u64 = 64;
 
@@ -34,8 +34,8 @@ const BATCH: usize = 16;
 enum Job {
     /// A node's share of the elements: a task, or what the loop's own worker does itself.
     Share { start: usize, end: usize, task: bool },
-    /// A spawned task, and the line it is in.
-    Element { index: usize, line: u64 },
+    /// A spawned task, the line it is in, and whose that is.
+    Element { index: usize, line: u64, owner: usize },
     /// The second half of a range, in a frame of the worker that divided it.
     Half { start: usize, end: usize, divisions: usize, owner: usize, depth: usize },
 }
@@ -105,7 +105,11 @@ struct Worker {
     deque: VecDeque<Job>,
     /// How many were ever pushed, for where in memory they are.
     pushed: u64,
-    boxes: u64,
+    /// How many it has made, and those that are free again.
+    blocks: u64,
+    free: Vec<u64>,
+    /// Tasks that it has done and not yet counted on its node.
+    done: usize,
     /// Halves that others have done, by depth.
     told: Vec<bool>,
     /// Looks in vain since it last had something to do.
@@ -117,9 +121,11 @@ struct Worker {
     woken: bool,
     random: u64,
     deque_base: u64,
-    boxes_base: u64,
+    blocks_base: u64,
     stack_base: u64,
     bed: u64,
+    /// Where others send its blocks back to.
+    sent_back: u64,
 }
 
 struct Node {
@@ -181,7 +187,7 @@ impl Pool {
         };
         let nodes = (0..MOST_NODES).map(&mut node).collect();
         let worker = |index: usize| {
-            let bytes = (2 + DEPTH) * APART + SLOTS * JOB + BOXES * 64;
+            let bytes = (3 + DEPTH) * APART + SLOTS * JOB + BLOCKS * 64;
             let base = space.area(format!("worker {index}"), bytes, Role::WriteShared);
             let stack_base = base + 2 * APART + SLOTS * JOB;
             Worker {
@@ -189,7 +195,9 @@ impl Pool {
                 frames: vec![Frame::Until(Event::Stop), Frame::Making],
                 deque: VecDeque::new(),
                 pushed: 0,
-                boxes: 0,
+                blocks: 0,
+                free: Vec::new(),
+                done: 0,
                 told: Vec::new(),
                 round: 0,
                 searching: false,
@@ -197,7 +205,8 @@ impl Pool {
                 woken: false,
                 random: (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
                 deque_base: base + APART,
-                boxes_base: stack_base + DEPTH * APART,
+                blocks_base: stack_base + (DEPTH + 1) * APART,
+                sent_back: stack_base + DEPTH * APART,
                 stack_base,
                 bed: base,
             }
@@ -236,7 +245,7 @@ impl Pool {
             self.workers[0].frames.push(Frame::Sharing { node: 0 });
         }
         let worker = &self.workers[thread];
-        for page in (worker.bed..worker.boxes_base + BOXES * 64).step_by(4096) {
+        for page in (worker.bed..worker.blocks_base + BLOCKS * 64).step_by(4096) {
             trace.write(page);
         }
         let node = self.node_of(thread);
@@ -308,10 +317,12 @@ impl Pool {
         }
         self.tasks_left += 1;
         let worker = &mut self.workers[thread];
-        let line = worker.boxes_base + worker.boxes % BOXES * 64;
-        worker.boxes += 1;
+        let line = worker.free.pop().unwrap_or_else(|| {
+            worker.blocks += 1;
+            worker.blocks_base + worker.blocks % BLOCKS * 64
+        });
         trace.write(line);
-        self.push(thread, Job::Element { index: next, line }, trace);
+        self.push(thread, Job::Element { index: next, line, owner: thread }, trace);
     }
 
     fn run(&mut self, thread: usize, job: Job, trace: &mut Trace) {
@@ -327,8 +338,14 @@ impl Pool {
                     Frame::Dividing { start, end, divisions, taken: false }
                 });
             }
-            Job::Element { index, line } => {
+            Job::Element { index, line, owner } => {
                 trace.chase(line);
+                trace.write(line);
+                if owner == thread || self.workers[owner].node != self.workers[thread].node {
+                    self.workers[thread].free.push(line);
+                } else {
+                    trace.atomic(self.workers[owner].sent_back);
+                }
                 self.elements.work(index, trace);
                 self.workers[thread].frames.push(Frame::Counting);
             }
@@ -392,7 +409,8 @@ impl Pool {
                     trace.read(node.done);
                     trace.read(node.submitted);
                 }
-                self.tasks_left == 0
+                // Its own it need not count.
+                self.tasks_left == self.workers[thread].done
             }
         }
     }
@@ -423,6 +441,15 @@ impl Pool {
         if let Some(job) = self.workers[thread].deque.pop_back() {
             self.end_search(thread, trace);
             self.workers[thread].frames.push(Frame::Running(job));
+            return;
+        }
+        let done = std::mem::take(&mut self.workers[thread].done);
+        if done > 0 {
+            trace.atomic(self.node_of(thread).done);
+            self.tasks_left -= done;
+            if self.tasks_left == 0 {
+                self.tell(thread, 0, trace);
+            }
             return;
         }
         if let Some(place) = self.look(thread, trace) {
@@ -595,11 +622,7 @@ impl Pool {
             Frame::Making | Frame::Leaf { .. } => {}
             Frame::Running(job) => self.run(thread, job, trace),
             Frame::Counting => {
-                trace.atomic(self.node_of(thread).done);
-                self.tasks_left -= 1;
-                if self.tasks_left == 0 {
-                    self.tell(thread, 0, trace);
-                }
+                self.workers[thread].done += 1;
             }
             Frame::Telling { owner, depth } => {
                 trace.write(self.stack(owner, depth));
