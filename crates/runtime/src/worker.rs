@@ -2,7 +2,7 @@
 
 use crate::job::{Blocks, Done, Job, as_worker};
 use crate::pool::Shared;
-use crossbeam_deque::{Steal, Stealer, Worker as Deque};
+use crossbeam_deque::{Steal, Worker as Deque};
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ const PAUSES: u32 = 7;
 const QUIET_PAUSES: u32 = 3;
 const PAUSES_INSIDE: u32 = 2;
 
-/// The most jobs that a worker takes from a mate at once. One at a time, each costs the mate the line that its next push needs.
+/// The most jobs that a worker takes from another at once. One at a time, each costs the other the line that its next push needs.
 const BATCH: usize = 16;
 
 impl Worker {
@@ -208,8 +208,7 @@ impl Worker {
                 return Some(job);
             }
         }
-        let steal = |mate: &Stealer<Job>| mate.steal_batch_with_limit_and_pop(&self.deque, BATCH);
-        let job = self.steal_from(self.node, steal)?;
+        let job = self.steal_from(self.node)?;
         // Its own deque was empty.
         add(&self.counts.stolen_inside, 1 + self.deque.len() as u64);
         Some(job)
@@ -219,8 +218,12 @@ impl Worker {
         for &other in &self.shared.nodes[self.node].others {
             let node = &self.shared.nodes[other];
             let job = if node.injector.is_empty() { None } else { insist(|| node.injector.steal()) };
-            if let Some(job) = job.or_else(|| self.steal_from(other, Stealer::steal)) {
+            if job.is_some() {
                 add(&self.counts.stolen_across, 1);
+                return job;
+            }
+            if let Some(job) = self.steal_from(other) {
+                add(&self.counts.stolen_across, 1 + self.deque.len() as u64);
                 return Some(job);
             }
         }
@@ -228,13 +231,17 @@ impl Worker {
     }
 
     /// The oldest jobs of a worker of that node, which are the largest where work is divided.
-    fn steal_from(&self, node: usize, steal: impl Fn(&Stealer<Job>) -> Steal<Job>) -> Option<Job> {
+    fn steal_from(&self, node: usize) -> Option<Job> {
         let places = self.shared.nodes[node].places.clone();
         let first = self.random_below(places.len());
         let (before, after) = (places.start..places.start + first, places.start + first..places.end);
         after.chain(before).filter(|&victim| victim != self.index).find_map(|victim| {
             let stealer = &self.shared.places[victim].stealer;
-            if stealer.is_empty() { None } else { insist(|| steal(stealer)) }
+            if stealer.is_empty() {
+                None
+            } else {
+                insist(|| stealer.steal_batch_with_limit_and_pop(&self.deque, BATCH))
+            }
         })
     }
 

@@ -515,9 +515,7 @@ impl Pool {
         self.end_search(thread, trace);
         self.workers[thread].frames.push(Frame::Running(job));
         if let Place::Deque(victim) = place {
-            if self.workers[victim].node == self.workers[thread].node {
-                self.steal_more(thread, victim, trace);
-            }
+            self.steal_more(thread, victim, trace);
         }
     }
 
