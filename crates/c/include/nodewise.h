@@ -224,6 +224,10 @@ nodewise_result nodewise_pool_options_allowance(nodewise_pool_options *options, 
 /* Whether workers are confined to their node's CPUs, as they are if nothing is said. */
 nodewise_result nodewise_pool_options_confined(nodewise_pool_options *options, bool confined);
 
+/* Whether threads that wait for scopes, joins and loops work along meanwhile, on their own stacks, as they do if nothing is said: each in the
+ * stead of a worker that sleeps, on what it has spawned itself and that has spawned. On several nodes they never do. */
+nodewise_result nodewise_pool_options_callers_work(nodewise_pool_options *options, bool work);
+
 /* Starts the workers. `options` may be NULL, and are not kept.
  * NODEWISE_MACHINE: /sys or /proc cannot be read. NODEWISE_NO_WORKERS: none of the nodes asked for has a CPU that may be used.
  * NODEWISE_THREAD: the kernel refused a thread, or to confine it. */
@@ -298,7 +302,7 @@ typedef struct nodewise_scope nodewise_scope;
 
 typedef int (*nodewise_scope_run)(const nodewise_scope *scope, void *context);
 
-/* Runs `body` on a worker (the calling thread, if it is one), and returns when it and all tasks that it and they spawned have ended.
+/* Runs `body` on a worker (the calling thread, if it is one or works along), and returns when it and all tasks that it and they spawned have ended.
  * NODEWISE_CALLBACK_FAILED: one of them did; others have run nevertheless, unless one of them cancelled the scope. */
 nodewise_result nodewise_pool_scope(const nodewise_pool *pool, nodewise_scope_run body, void *context, int *out_status);
 

@@ -365,6 +365,12 @@ public:
         return *this;
     }
 
+    pool_options &callers_work(bool work)
+    {
+        detail::check(nodewise_pool_options_callers_work(handle_.get(), work));
+        return *this;
+    }
+
     const nodewise_pool_options *get() const noexcept { return handle_.get(); }
 
 private:

@@ -105,6 +105,19 @@ pub unsafe extern "C" fn nodewise_pool_options_confined(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_options_callers_work(
+    options: *mut NodePoolBuilder,
+    work: bool,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let options = unsafe { exclusive(options, "options") }?;
+        *options = options.clone().callers_work(work);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_pool_new(
     options: *const NodePoolBuilder,
     out_pool: *mut *mut NodePool,

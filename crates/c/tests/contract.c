@@ -95,6 +95,7 @@ static void allowance(void)
     CHECK(nodewise_pool_options_nodes(options, nodes, 1) == NODEWISE_OK);
     CHECK(nodewise_pool_options_stack_bytes(options, 1 << 20) == NODEWISE_OK);
     CHECK(nodewise_pool_options_confined(options, false) == NODEWISE_OK);
+    CHECK(nodewise_pool_options_callers_work(options, false) == NODEWISE_OK);
     CHECK(nodewise_pool_new(options, &pool) == NODEWISE_OK);
     nodewise_pool_options_free(options);
     CHECK(nodewise_pool_workers(pool, &threads) == NODEWISE_OK && threads == 1);

@@ -616,7 +616,7 @@ fn from_outside<'a>(pool: &'a NodePool, rayon: &'a rayon::ThreadPool) -> Vec<Con
             name: "wake-up and back",
             operation: "round trip to a sleeping worker",
             contenders: vec![
-                timed("nodewise scope", 1, move || median_of_wakes(&mut || pool.scope(|_| ()))),
+                timed("nodewise spawn, join", 1, move || median_of_wakes(&mut || pool.spawn(|| ()).join())),
                 timed("rayon install", 1, move || median_of_wakes(&mut || rayon.install(|| ()))),
                 timed("std channel", 1, move || {
                     median_of_wakes(&mut || {
