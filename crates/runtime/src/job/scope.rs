@@ -197,13 +197,12 @@ impl Worker {
     /// # Safety
     /// It is a block of the worker `owner`, if of any, and nobody uses it any more.
     unsafe fn give_block(&self, block: *mut Block, owner: usize) {
-        let of_a_mate = owner != self.index && self.shared.nodes[self.node].places.contains(&owner);
-        if !of_a_mate {
-            // SAFETY: as promised.
-            unsafe { self.blocks.give(block) };
-        } else {
+        if owner != self.index && self.shared.nodes[self.node].places.contains(&owner) {
             // SAFETY: as promised.
             unsafe { self.shared.places[owner].sent_back.give(block) };
+        } else {
+            // SAFETY: as promised.
+            unsafe { self.blocks.give(block) };
         }
     }
 
