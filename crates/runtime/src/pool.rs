@@ -165,7 +165,12 @@ impl NodePool {
         with_current(|current| match current {
             Some(worker) if Arc::ptr_eq(&worker.shared, &self.shared) => {
                 self.shared.detached.submit_on(worker.node, 1);
-                worker.push(job);
+                if worker.is_caller() {
+                    // It does only what it waits for, or it might wait for locks that it holds itself.
+                    self.shared.inject(worker.node, job);
+                } else {
+                    worker.push(job);
+                }
             }
             _ => {
                 let node = self.shared.near();

@@ -54,6 +54,10 @@ fn add(count: &AtomicU64, number: u64) {
 /// time slices, milliseconds, and one that sleeps runs as soon as it is woken.
 const PAUSES: u32 = 7;
 
+/// How often a caller looks, with the longest of these pauses, whether what it waits for has happened: what others took of its work is
+/// done soon, mostly, and to be woken takes longer where other programs want the CPU.
+const CALLERS_PAUSES: u32 = 16;
+
 /// How often, of those, before it counts as searching, which is told in a word that all nodes share; and before it looks at other nodes' work.
 /// Where tasks are short a worker's own node has none for a moment again and again, and new ones are there in less time than a line
 /// takes from node to node.
@@ -78,7 +82,7 @@ impl Worker {
     }
 
     /// Whether it is a thread from outside that works along while it waits.
-    fn is_caller(&self) -> bool {
+    pub(crate) fn is_caller(&self) -> bool {
         self.index >= self.shared.workers
     }
 
@@ -151,11 +155,11 @@ impl Worker {
 
     /// What a caller does instead of searching: other work might take locks that it holds.
     fn wait(&self, event: &mut impl Event) {
-        for round in 0..PAUSES {
+        for _ in 0..CALLERS_PAUSES {
             if event.over() {
                 return;
             }
-            pause(round);
+            pause(PAUSES - 1);
         }
         let over = || event.over_before_sleep();
         self.shared.sleep.sleep_as_caller(self.index, self.stands_in_for.take(), over, || self.sees_work());
@@ -240,7 +244,10 @@ impl Worker {
             if stealer.is_empty() {
                 None
             } else {
-                insist(|| stealer.steal_batch_with_limit_and_pop(&self.deque, BATCH))
+                // A caller takes nothing back: of many tasks a batch, but where it divides work, the largest part only.
+                let few = (stealer.len() / (2 * BATCH)).clamp(1, BATCH);
+                let most = if victim < self.shared.workers { BATCH } else { few };
+                insist(|| stealer.steal_batch_with_limit_and_pop(&self.deque, most))
             }
         })
     }

@@ -301,17 +301,24 @@ fn callers_leave_what_they_have_not_done_to_workers() {
         }
     }
     // Another's task takes what the caller holds.
-    let pool = Arc::new(machine(1, 2));
+    let pool = Arc::new(machine(1, 3));
     let held = Arc::new(Mutex::new(0));
     for _ in 0..200 {
         let guard = held.lock().unwrap();
         let (inner, outer) = (held.clone(), pool.clone());
         let other = std::thread::spawn(move || outer.spawn(move || *inner.lock().unwrap() += 1));
+        pool.scope(|_| {
+            drop(pool.spawn({
+                let held = held.clone();
+                move || *held.lock().unwrap() += 1
+            }));
+        });
         pool.parallel_for(0..1000, |i| assert!(std::hint::black_box(i) < 1000));
         drop(guard);
         other.join().unwrap().join();
     }
-    assert_eq!(*held.lock().unwrap(), 200);
+    drop(pool);
+    assert_eq!(*held.lock().unwrap(), 400);
 }
 
 #[test]

@@ -120,15 +120,21 @@ impl NodePool {
     pub(crate) fn in_worker<R: Send>(&self, op: impl FnOnce(&Worker) -> R + Send) -> R {
         match current_of(self.shared()) {
             Some(worker) => op(worker),
-            None => with_current(|other| match other {
-                None => match self.as_caller() {
-                    Some(caller) => work_along(caller, op),
-                    None => self.shared().run_inside(None, op),
-                },
-                // A worker that waits for another pool must not keep its own waiting.
-                other => self.shared().run_inside(other, op),
-            }),
+            None => self.in_worker_from_outside(op),
         }
+    }
+
+    /// Not inlined into every join, most of which are made by workers.
+    #[inline(never)]
+    fn in_worker_from_outside<R: Send>(&self, op: impl FnOnce(&Worker) -> R + Send) -> R {
+        with_current(|other| match other {
+            None => match self.as_caller() {
+                Some(caller) => work_along(caller, op),
+                None => self.shared().run_inside(None, op),
+            },
+            // A worker that waits for another pool must not keep its own waiting.
+            other => self.shared().run_inside(other, op),
+        })
     }
 }
 
