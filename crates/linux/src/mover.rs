@@ -387,9 +387,12 @@ impl<K: Kernel> Mover<K> {
             Err(error) if error.kind() == ErrorKind::OutOfMemory => true,
             Err(error) => return Err(error),
         };
-        // Statuses that the kernel left unset, or that name another node than asked for, say nothing: ask.
+        // Statuses that the kernel left unset, or that name another node than asked for, say nothing: ask. A page on its way
+        // elsewhere, moved by the kernel's balancing, is not present for a moment.
         let unsure: Vec<usize> = (0..batch.len())
-            .filter(|&i| status[i] == UNSET || (status[i] >= 0 && status[i] != nodes[i]))
+            .filter(|&i| {
+                matches!(status[i], UNSET | NOT_PRESENT) || (status[i] >= 0 && status[i] != nodes[i])
+            })
             .collect();
         if !unsure.is_empty() {
             let where_now: Vec<u64> = unsure.iter().map(|&i| addresses[i]).collect();
@@ -421,6 +424,8 @@ impl<K: Kernel> Mover<K> {
 
 const EPERM: i32 = 1;
 const ENOENT: i32 = 2;
+/// A status: the page is not present.
+const NOT_PRESENT: i32 = -ENOENT;
 const ENOMEM: i32 = 12;
 const EACCES: i32 = 13;
 const EFAULT: i32 = 14;
@@ -647,6 +652,14 @@ mod tests {
         fake.stops_short = true;
         let outcome = all_to_2(&mut mover(fake, MoverSettings::default()), 100);
         assert_eq!(outcome.moved, 100);
+    }
+
+    #[test]
+    fn pages_that_are_elsewhere_for_a_moment_have_not_vanished() {
+        let mut fake = small_pages(100);
+        fake.trouble = [(7, (1, ENOENT)), (8, (100, ENOENT))].into();
+        let outcome = all_to_2(&mut mover(fake, MoverSettings::default()), 100);
+        assert_eq!((outcome.moved, outcome.busy, outcome.vanished), (99, 1, 0));
     }
 
     #[test]
