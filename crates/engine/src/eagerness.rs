@@ -50,6 +50,8 @@ pub struct Signs {
     /// There are huge pages that several nodes use, with too few samples to say how: a huge page gives so few that only eager
     /// sampling ever judges it.
     pub unjudged: bool,
+    /// Pages are being spread.
+    pub spreading: bool,
     /// A process is new.
     pub fresh: bool,
     /// Memory of all processes.
@@ -70,6 +72,8 @@ pub struct Eagerness {
 #[derive(Clone, Copy, Debug)]
 struct Rest {
     rounds: u32,
+    /// Since pages were last spread.
+    settling_rounds: u32,
     resident_pages: u64,
     local_access_percent: Option<f64>,
 }
@@ -84,7 +88,7 @@ impl Eagerness {
         if let Some(rest) = &mut self.rest {
             let changed = rest.is_changed(signs, &self.settings);
             let wonders = signs.curious || signs.local_access_percent.is_none();
-            let rested = rest.rounds >= self.settings.rest_rounds && wonders;
+            let rested = rest.rounds >= self.settings.rest_rounds && wonders && !signs.spreading;
             if !changed && !rested && !signs.unjudged {
                 return SamplingRate::Cheap;
             }
@@ -99,6 +103,7 @@ impl Eagerness {
         }
         self.rest = Some(Rest {
             rounds: 0,
+            settling_rounds: 0,
             resident_pages: signs.resident_pages,
             local_access_percent: signs.local_access_percent,
         });
@@ -113,10 +118,11 @@ impl Rest {
 
     fn is_changed(&mut self, signs: &Signs, settings: &EagernessSettings) -> bool {
         self.rounds += 1;
+        self.settling_rounds = if signs.spreading { 0 } else { self.settling_rounds + 1 };
         let now = signs.local_access_percent;
         // Whoever did nothing so far may begin with anything.
         let before = self.local_access_percent.unwrap_or(100.0);
-        if self.rounds <= Self::SETTLING_ROUNDS && before < Self::LOW_PERCENT {
+        if self.settling_rounds <= Self::SETTLING_ROUNDS && before < Self::LOW_PERCENT {
             self.local_access_percent = Some(now.map_or(before, |now| now.min(before)));
             return signs.fresh;
         }
@@ -134,6 +140,7 @@ mod tests {
     const CALM: Signs = Signs {
         curious: false,
         unjudged: false,
+        spreading: false,
         fresh: false,
         resident_pages: 1000,
         local_access_percent: Some(95.0),
@@ -173,5 +180,8 @@ mod tests {
         let spread = Signs { local_access_percent: Some(60.0), ..CALM };
         let after = Signs { local_access_percent: Some(25.0), ..CALM };
         assert_eq!(rates(&[&[spread; 4][..], &[after; 12]].concat()), "aaaccccccccccccc");
+        let half_way = Signs { spreading: true, local_access_percent: Some(50.0), ..CALM };
+        let slowly = [&[spread; 4][..], &[half_way; 70], &[after; 12]].concat();
+        assert_eq!(rates(&slowly), format!("aaa{}", "c".repeat(83)));
     }
 }

@@ -272,6 +272,9 @@ impl Engine {
         Signs {
             curious: self.policy.active() && busy,
             unjudged: self.processes.values().any(|process| process.map.has_unjudged_huge_pages()),
+            spreading: acted.iter().any(|(decision, outcome)| {
+                matches!(decision.action, Action::Interleave(_)) && outcome.moved + outcome.deferred > 0
+            }),
             fresh: observation.processes.iter().any(|process| process.fresh),
             resident_pages: observation.processes.iter().map(|process| process.resident_pages).sum(),
             local_access_percent: metrics.local_access_percent.get().copied(),

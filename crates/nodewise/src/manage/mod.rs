@@ -9,7 +9,7 @@ pub use options::Options;
 use crate::commands::{Exit, exit};
 use crate::output::{JsonLines, WholeFile};
 use log::Line;
-use nodewise_engine::{Carrefour, CarrefourSettings, Engine, EngineSettings, Pid, Policy};
+use nodewise_engine::{Carrefour, CarrefourSettings, Engine, EngineSettings, Pid, Policy, SamplingRate};
 use nodewise_linux::mover::MoverSettings;
 use nodewise_linux::process::Processes;
 use nodewise_linux::sampler::{Sampler, hardware::HardwareSampler, hint_faults::HintFaults};
@@ -142,7 +142,9 @@ pub struct Session<'a> {
 /// How often the rings are emptied between rounds while there are many samples.
 const DRAIN_EVERY: Duration = Duration::from_millis(100);
 /// How often when there are few: waking up costs, too.
-const DRAIN_EVERY_QUIET: Duration = Duration::from_secs(1);
+const DRAIN_EVERY_QUIET: Duration = Duration::from_secs(2);
+/// Intervals in a round while sampling rests and no samples come.
+const INTERVALS_QUIET: u32 = 2;
 /// More samples than this in a round are many.
 const MANY_SAMPLES: u64 = 1000;
 
@@ -153,9 +155,10 @@ impl Session<'_> {
     /// # Errors
     /// When the machine can no longer be managed; the processes themselves are none the worse.
     pub fn manage(&mut self, mut wait: impl FnMut(Duration) -> ControlFlow<()>) -> anyhow::Result<()> {
+        let interval = self.options.interval;
         let mut drain_every = DRAIN_EVERY;
+        let mut round_ends = Instant::now() + interval;
         loop {
-            let round_ends = Instant::now() + self.options.interval;
             while let Some(left) = round_ends.checked_duration_since(Instant::now()) {
                 if wait(left.min(drain_every)).is_break() {
                     return Ok(());
@@ -170,6 +173,10 @@ impl Session<'_> {
             if !self.machine.has_processes() {
                 return Ok(());
             }
+            let intervals =
+                if round.sampling == SamplingRate::Cheap && round.samples == 0 { INTERVALS_QUIET } else { 1 };
+            // Moving is part of its interval, but some of each passes undisturbed.
+            round_ends = (round_ends + interval * intervals).max(Instant::now() + interval / 4);
         }
     }
 
