@@ -44,6 +44,7 @@ impl Default for EagernessSettings {
 
 /// What an interval says about it.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a sign of its own")]
 pub struct Signs {
     /// There is something to learn from more samples.
     pub curious: bool,
