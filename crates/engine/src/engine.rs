@@ -49,6 +49,7 @@ pub struct Engine {
     round: u32,
     eagerness: Eagerness,
     sampling: Option<SamplingRate>,
+    put_off: bool,
 }
 
 struct Process {
@@ -73,7 +74,16 @@ impl Engine {
     pub fn new(topology: &Topology, policy: Box<dyn Policy>, settings: EngineSettings) -> Self {
         let topology = topology.clone();
         let eagerness = Eagerness::new(&settings.eagerness);
-        Self { topology, policy, settings, processes: BTreeMap::new(), round: 0, eagerness, sampling: None }
+        Self {
+            topology,
+            policy,
+            settings,
+            processes: BTreeMap::new(),
+            round: 0,
+            eagerness,
+            sampling: None,
+            put_off: false,
+        }
     }
 
     /// One interval: takes what the machine saw since the last call, decides, lets the machine act.
@@ -91,6 +101,7 @@ impl Engine {
             processes: processes
                 .map(|(&pid, p)| ProcessView { pid, map: &p.map, history: &p.history, hints: &p.hints })
                 .collect(),
+            put_off: self.put_off,
             round: self.round,
             seed: self.settings.seed,
         };
@@ -99,6 +110,9 @@ impl Engine {
         self.remember(&decisions, &outcomes);
         let findings = self.findings();
         let acted: Vec<_> = decisions.into_iter().zip(outcomes).collect();
+        self.put_off = acted.iter().any(|(decision, outcome)| {
+            !matches!(decision.action, Action::Interleave(_)) && outcome.deferred > 0
+        });
         let signs = self.signs(&observation, &metrics, &acted);
         let sampling = self.eagerness.next(&signs);
         if self.sampling != Some(sampling) {
@@ -266,15 +280,17 @@ impl Engine {
         let unsettled: f32 =
             regions().filter(|region| region.is_unsettled()).map(|region| region.recent as f32).sum();
         let settings = &self.settings.eagerness;
+        let spreading = acted.iter().any(|(decision, outcome)| {
+            matches!(decision.action, Action::Interleave(_)) && outcome.moved + outcome.deferred > 0
+        });
         let busy = moved >= settings.from_moves
             || unsettled > recent * settings.from_unsettled_share
             || self.policy.unfinished();
         Signs {
             curious: self.policy.active() && busy,
             unjudged: self.processes.values().any(|process| process.map.has_unjudged_huge_pages()),
-            spreading: acted.iter().any(|(decision, outcome)| {
-                matches!(decision.action, Action::Interleave(_)) && outcome.moved + outcome.deferred > 0
-            }),
+            spreading,
+            put_off: self.put_off && !spreading,
             fresh: observation.processes.iter().any(|process| process.fresh),
             resident_pages: observation.processes.iter().map(|process| process.resident_pages).sum(),
             local_access_percent: metrics.local_access_percent.get().copied(),

@@ -135,12 +135,14 @@ impl Carrefour {
         // How often hint faults come is for us to say: when we ask for few in the midst of spreading pages, few say nothing.
         self.by_faults = matches!(standing, Standing::Proxy(_));
         let spreading = self.enabled && self.unbalanced && self.by_faults;
-        self.enabled = value.is_none_or(|rate| rate >= threshold) || spreading;
+        // What was begun is carried through, whatever the samples that still come say.
+        let put_off = self.collocating && view.put_off;
+        self.enabled = value.is_none_or(|rate| rate >= threshold) || spreading || put_off;
         rules.push(RuleStatus { name: "enable".into(), standing, value, threshold, enabled: self.enabled });
 
         let value = m.local_access_percent.get().copied();
         let limit = if self.collocating { s.collocate_until_percent } else { s.collocate_below_percent };
-        self.collocating = value.is_some_and(|lar| lar < limit);
+        self.collocating = value.is_some_and(|lar| lar < limit) || put_off;
         rules.push(RuleStatus {
             name: "collocate".into(),
             standing: standing_of(&m.local_access_percent, "too few samples with a known home"),

@@ -42,6 +42,8 @@ pub struct View<'a> {
     pub metrics: &'a Metrics,
     /// The managed processes, by ascending pid.
     pub processes: Vec<ProcessView<'a>>,
+    /// Pages that were to be collocated in the interval before were put off by the machine.
+    pub put_off: bool,
     /// The interval's number.
     pub round: u32,
     /// For pseudo-random choices.
