@@ -53,8 +53,6 @@ pub struct Signs {
     pub unjudged: bool,
     /// Pages are being spread.
     pub spreading: bool,
-    /// Pages that nothing but time keeps from their accessors were put off.
-    pub put_off: bool,
     /// A process is new.
     pub fresh: bool,
     /// Memory of all processes.
@@ -97,8 +95,8 @@ impl Eagerness {
             }
             (self.rest, self.calm_rounds, self.eager_rounds) = (None, 0, 0);
         }
-        self.calm_rounds = if signs.curious || signs.put_off { 0 } else { self.calm_rounds + 1 };
-        self.eager_rounds += u32::from(!signs.put_off);
+        self.calm_rounds = if signs.curious { 0 } else { self.calm_rounds + 1 };
+        self.eager_rounds += 1;
         let done =
             self.calm_rounds >= self.settings.calm_rounds || self.eager_rounds >= self.settings.eager_rounds;
         if !done || signs.unjudged {
@@ -144,7 +142,6 @@ mod tests {
         curious: false,
         unjudged: false,
         spreading: false,
-        put_off: false,
         fresh: false,
         resident_pages: 1000,
         local_access_percent: Some(95.0),
@@ -166,13 +163,6 @@ mod tests {
     fn what_never_settles_is_left_to_rest_for_a_pass() {
         let expected = format!("{0}{1}{0}c", "a".repeat(14), "c".repeat(60));
         assert_eq!(rates(&[CURIOUS; 14 + 60 + 15]), expected);
-    }
-
-    #[test]
-    fn nobody_rests_before_what_was_decided_is_done() {
-        let moving = Signs { put_off: true, ..CURIOUS };
-        let expected = format!("{}cc", "a".repeat(43));
-        assert_eq!(rates(&[&[moving; 40][..], &[CALM; 5]].concat()), expected);
     }
 
     #[test]

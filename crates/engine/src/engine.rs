@@ -290,7 +290,6 @@ impl Engine {
             curious: self.policy.active() && busy,
             unjudged: self.processes.values().any(|process| process.map.has_unjudged_huge_pages()),
             spreading,
-            put_off: self.put_off && !spreading,
             fresh: observation.processes.iter().any(|process| process.fresh),
             resident_pages: observation.processes.iter().map(|process| process.resident_pages).sum(),
             local_access_percent: metrics.local_access_percent.get().copied(),

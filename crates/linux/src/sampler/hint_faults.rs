@@ -194,12 +194,17 @@ impl Sampler for HintFaults {
         self.recent = (self.recent.0 + samples, self.recent.1 + over);
         let (samples, over) = self.recent;
         let cheap = self.rate == SamplingRate::Cheap;
+        let per_s = samples as f64 / over.as_secs_f64().max(f64::MIN_POSITIVE);
+        // Known from the first pass on, since little may be to do before the second.
+        if !cheap && over >= self.pass {
+            let cheap_s = per_s * self.pass.as_secs_f64() / ENOUGH_CHEAP_PER_S;
+            self.cheap_pass = Duration::from_secs(cheap_s as u64).clamp(PASS_CHEAP, PASS_CHEAP_MAX);
+        }
         // Samples come in bursts, one a pass or a portion, and passes can take longer than was asked for.
         if over < if cheap { CHEAP_JUDGED } else { self.pass * 2 } {
             return Ok(());
         }
         self.recent = (0, Duration::ZERO);
-        let per_s = samples as f64 / over.as_secs_f64();
         if cheap {
             let longer = (self.cheap_pass * 2).min(PASS_CHEAP_MAX);
             let settled = std::mem::replace(&mut self.rested, true);
@@ -209,8 +214,6 @@ impl Sampler for HintFaults {
             self.cheap_pass = longer;
             return self.set_rate(self.rate);
         }
-        let cheap_s = per_s * self.pass.as_secs_f64() / ENOUGH_CHEAP_PER_S;
-        self.cheap_pass = Duration::from_secs(cheap_s as u64).clamp(PASS_CHEAP, PASS_CHEAP_MAX);
         let factor = (per_s / ENOUGH_PER_S).clamp(0.25, 4.0);
         let pass = self.pass.mul_f64(factor).clamp(PASS_MIN, PASS);
         if (0.5..=2.0).contains(&factor) || pass == self.pass {
