@@ -102,7 +102,6 @@ pub struct Outcome {
     /// The kernel would not let us.
     pub not_permitted: u64,
     /// Calls that were made; of one that served several decisions, the first has it.
-    #[serde(default)]
     pub calls: u64,
     /// CPU time of the calls, ns: about how long threads of the target could have waited, and longer where the caller was taken off its CPU midway.
     pub blocked_ns: u64,

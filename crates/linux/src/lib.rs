@@ -8,6 +8,7 @@ pub mod kernel;
 mod known_homes;
 mod machine;
 pub mod mover;
+mod pace;
 pub mod probe;
 pub mod process;
 pub mod sampler;
