@@ -3,8 +3,6 @@
 mod toy;
 
 use nodewise_engine::{Access, Action, Finding, MappingKind, PageRange};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use toy::{BASE, Toy, decided, engine, moved, part, run};
 
 const PAGES: u64 = 8192;
@@ -31,25 +29,6 @@ fn private_quarters_are_collocated_and_then_all_is_silent() {
             assert!(toy.moves.values().all(|&moves| moves == 1), "no page moved twice");
         }
     }
-}
-
-#[test]
-fn what_was_put_off_is_carried_through_though_samples_end() {
-    let owner = |page| part(page, PAGES, 4);
-    let silent = Arc::new(AtomicBool::new(false));
-    let pattern = {
-        let silent = Arc::clone(&silent);
-        move |page, _| (!silent.load(Ordering::Relaxed)).then(|| (owner(page), Access::Write))
-    };
-    let mut toy = Toy::new(4, PAGES, Box::new(pattern));
-    toy.budget = 500;
-    let mut engine = engine(&toy);
-    run(&mut engine, &mut toy, 4);
-    assert!(toy.placed(owner) < 0.7, "{}", toy.placed(owner));
-    silent.store(true, Ordering::Relaxed);
-    run(&mut engine, &mut toy, 20);
-    assert!(toy.placed(owner) >= 0.99, "{}", toy.placed(owner));
-    assert!(toy.moves.values().all(|&moves| moves == 1), "no page moved twice");
 }
 
 #[test]
