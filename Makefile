@@ -29,7 +29,7 @@ licences:
 	cargo xtask licences
 
 tests:
-	cargo test --workspace --locked
+	cargo test --workspace --locked --no-fail-fast
 	cargo xtask loom
 
 # libnodewise for C and C++: make install PREFIX=/usr/local DESTDIR= (scripts/install has the rest)

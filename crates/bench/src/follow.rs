@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Where a program's anonymous pages were at a moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Moment {
-    /// Since the program was told to run elsewhere, in seconds.
+    /// Since the program was told to run elsewhere, in seconds; the first moment is the one before.
     pub seconds: f64,
     /// The share of its resident anonymous pages that are on the node that uses them, in percent; the worst process's (or
     /// thread's), if there are several.
@@ -66,7 +66,8 @@ impl Followed {
     }
 }
 
-/// `watch FILE SECONDS "PID NODE"...` looks twice a second, until 95 % have been local for some time or the time is over.
+/// `from_here FILE "PID NODE"...` looks once, before the processes are told to run elsewhere, and starts the clock;
+/// `watch_pages FILE SECONDS "PID NODE"...` looks twice a second then, until 95 % have been local for some time or the time is over.
 const FUNCTIONS: &str = r#"
 within() { tenths=$(($1 * 10)); shift; until "$@"; do
     tenths=$((tenths - 1)); [ $tenths -gt 0 ] || { echo "in vain: $*" >&2; return 1; }; sleep 0.1; done; }
@@ -81,8 +82,13 @@ moment() {
         END { printf "{\"seconds\":%.2f,\"local_percent\":%.2f,\"pages\":%d,\"system_seconds\":%.2f}\n", seconds - began, least, all, used / 100 }'
 }
 ticks() { sum=0; for process; do set -- $process; sum=$((sum + $(cut -d' ' -f15 /proc/$1/stat))); done; echo $sum; }
+from_here() {
+    file=$1; shift
+    moment $(now) 0 "$@" >$file
+    start=$(now); before=$(ticks "$@")
+}
 watch_pages() {
-    file=$1; limit=$2; shift 2; start=$(now); before=$(ticks "$@"); whole=0
+    file=$1; limit=$2; shift 2; whole=0
     while [ $whole -lt 6 ]; do
         moment $start $(($(ticks "$@") - before)) "$@" >>$file
         tail -n 1 $file | grep -q -e '"local_percent":100' -e '"local_percent":9[5-9]' && whole=$((whole + 1))
@@ -102,6 +108,7 @@ measure() {
     ready() { redis-cli ping 2>/dev/null | grep -q PONG; }
     within 60 ready
     redis-cli eval "for i = 0, 59999 do redis.call('set', string.format('key:%012d', i), string.rep('x', 1000)) end" 0 >/dev/null
+    from_here $placer.moments "$redis 3"
     taskset -ap 8 $redis >/dev/null
     taskset 6 redis-benchmark -q -t get -r 60000 -n 100000000 -c 8 -P 16 >/dev/null 2>&1 & load=$!
     [ $placer = nodewise ] && nodewise $redis
@@ -126,9 +133,9 @@ measure() {
     within 120 all_full || cat stress.out >&2
     sleep 2
     set --
-    for pid in $(workers); do
-        taskset -p $(printf %x $((1 << $#))) $pid >/dev/null; set -- "$@" "$pid $#"
-    done
+    for pid in $(workers); do set -- "$@" "$pid $#"; done
+    from_here $placer.moments "$@"
+    for worker; do taskset -p $(printf %x $((1 << ${worker#* }))) ${worker% *} >/dev/null; done
     [ $placer = nodewise ] && nodewise $stress
     watch_pages $placer.moments 60 "$@"
     [ $placer = nodewise ] && end_nodewise
