@@ -3,6 +3,8 @@
 mod toy;
 
 use nodewise_engine::{Access, Action, Finding, MappingKind, PageRange};
+use std::cell::Cell;
+use std::rc::Rc;
 use toy::{BASE, Toy, decided, engine, moved, part, run};
 
 const PAGES: u64 = 8192;
@@ -29,6 +31,23 @@ fn private_quarters_are_collocated_and_then_all_is_silent() {
             assert!(toy.moves.values().all(|&moves| moves == 1), "no page moved twice");
         }
     }
+}
+
+#[test]
+fn what_was_put_off_is_carried_through_though_samples_end() {
+    let owner = |page| part(page, PAGES, 4);
+    let silent = Rc::new(Cell::new(false));
+    let ended = Rc::clone(&silent);
+    let pattern = move |page, _| (!ended.get()).then(|| (owner(page), Access::Write));
+    let mut toy = Toy::new(4, PAGES, Box::new(pattern)).hardware(20_000);
+    toy.budget = 1000;
+    let mut engine = engine(&toy);
+    run(&mut engine, &mut toy, 4);
+    assert!(toy.placed(owner) < 0.7, "{}", toy.placed(owner));
+    silent.set(true);
+    run(&mut engine, &mut toy, 12);
+    assert!(toy.placed(owner) >= 1.0, "{}", toy.placed(owner));
+    assert!(toy.moves.values().all(|&moves| moves == 1), "no page moved twice");
 }
 
 #[test]
@@ -359,7 +378,15 @@ fn huge_pages_private_to_a_node_are_collocated_whole() {
     let owner = move |page| part(page, pages, 4);
     let mut toy = Toy::new(4, pages, Box::new(move |page, _| Some((owner(page), Access::Write)))).huge();
     let mut engine = engine(&toy);
-    run(&mut engine, &mut toy, 12);
+    for r in run(&mut engine, &mut toy, 12) {
+        println!(
+            "{:?} {:?} {:?} {}",
+            r.metrics.access_rate,
+            r.metrics.local_access_percent,
+            r.rules.iter().map(|r| r.enabled).collect::<Vec<_>>(),
+            r.decisions.len()
+        );
+    }
     assert!(toy.placed(owner) >= 0.99, "{}", toy.placed(owner));
     assert_eq!(decided(&run(&mut engine, &mut toy, 10)), 0);
 }

@@ -383,3 +383,51 @@ fn standing_of<T>(measure: &Measure<T>, why: &str) -> Standing {
         Measure::Unknown => Standing::Off(why.into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Counters, Metrics};
+    use nodewise_topology::Topology;
+
+    #[test]
+    fn what_was_put_off_keeps_collocation_on() {
+        let topology = Topology::synthetic(2, 1, 1 << 30);
+        let counters = Counters {
+            traffic: Measure::Unknown,
+            access_rate: Measure::Unknown,
+            controller_loads: Measure::Unknown,
+            read_percent: Measure::Unknown,
+            latency_cycles: Measure::Unknown,
+            instructions: Measure::Unknown,
+            cycles: Measure::Unknown,
+            cache_misses: Measure::Unknown,
+            free_bytes: vec![1 << 29; 2],
+            total_bytes: vec![1 << 30; 2],
+            pages_moved_by_kernel: Measure::Unknown,
+        };
+        let enabled = |rate, local, put_off_then| {
+            let mut policy = Carrefour::new(CarrefourSettings::default());
+            let mut decide = |rate, local, put_off| {
+                let metrics = Metrics {
+                    access_rate: Measure::Proxy(rate),
+                    local_access_percent: local,
+                    ..crate::metrics::metrics(&topology, &counters, std::iter::empty(), &[true, true])
+                };
+                let (topology, counters, metrics) = (&topology, &counters, &metrics);
+                let view =
+                    View { topology, counters, metrics, processes: Vec::new(), put_off, round: 0, seed: 1 };
+                policy.decide(&view);
+                policy.rules().iter().find(|rule| rule.name == "collocate").is_some_and(|rule| rule.enabled)
+            };
+            assert!(decide(1e6, Measure::Estimated(50.0), false), "on at first");
+            decide(rate, local, put_off_then)
+        };
+        for (rate, local) in
+            [(0.0, Measure::Estimated(50.0)), (1e6, Measure::Estimated(99.9)), (1e6, Measure::Unknown)]
+        {
+            assert!(!enabled(rate, local.clone(), false), "{rate} {local:?}");
+            assert!(enabled(rate, local.clone(), true), "{rate} {local:?}");
+        }
+    }
+}
