@@ -78,6 +78,16 @@ fn blocks_are_worked_on_where_they_lie() {
 }
 
 #[test]
+fn a_log_of_updates_from_all_nodes_is_one_order_and_each_copy_lies_on_its_node() {
+    let finished = in_guest("'$BLOCKS' log", &[]);
+    let lines = lines(&finished);
+    assert_eq!(lines.len(), 4, "{}", finished.stdout);
+    for (node, line) in lines.iter().enumerate() {
+        assert_eq!(*line, json!({"node": node, "updates": 20_000, "homes": [[2048, node]]}));
+    }
+}
+
+#[test]
 fn a_pool_survives_what_is_taken_from_it() {
     // A CPU is unplugged and comes back, then the cpuset shrinks to one CPU.
     let script = "

@@ -7,19 +7,39 @@ use crate::worker::Worker;
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How far a range is still to be divided: into some parts a worker at first, and again where a part was taken by an idle worker, which
-/// shows that there are idle ones.
+/// How a range is divided.
 #[derive(Clone, Copy)]
-struct Divisions(usize);
+struct Grain {
+    /// Nothing smaller is divided: a part that takes so long is all that a worker may be through sooner than others.
+    least: usize,
+    /// Nothing larger is done without a look whether others have nothing to do.
+    most: usize,
+    /// How often it is still to be halved while there are idle workers: into some parts a worker at first, and again where a part was taken
+    /// by an idle worker.
+    divisions: usize,
+}
 
-impl Divisions {
-    fn halve(&mut self, worker: &Worker, taken: bool) -> bool {
-        if taken {
-            self.0 = self.0.max(worker.shared.workers);
-        }
-        let more = self.0 > 0;
-        self.0 /= 2;
-        more
+impl Grain {
+    fn new(size: usize, workers: usize) -> Self {
+        let share = size / workers;
+        Self { least: (share / 64).max(1), most: (share / 4).max(1), divisions: workers }
+    }
+
+    fn halved(self) -> Self {
+        Self { divisions: self.divisions / 2, ..self }
+    }
+
+    fn taken(self, by: &Worker) -> Self {
+        Self { divisions: self.divisions.max(by.shared.workers), ..self }
+    }
+
+    fn divides(self, size: usize, worker: &Worker) -> bool {
+        let dry = || worker.has_nothing_to_take();
+        size > self.least && (dry() || self.divisions > 0 && worker.shared.sleep.some_idle())
+    }
+
+    fn part_of(self, size: usize) -> usize {
+        size.min(self.most)
     }
 }
 
@@ -53,56 +73,67 @@ impl<T: Send> Divide for (usize, &mut [T]) {
     }
 }
 
-/// Something to do with each part, and how to put the results of two neighbours together.
+/// What to do with a part, after what came of the one before it, and how to put together what came of neighbours.
 struct Plan<L, C> {
     leaf: L,
     combine: C,
 }
 
 impl<L, C> Plan<L, C> {
-    fn divide<W: Divide, R: Send>(
-        &self,
-        worker: &Worker,
-        whole: W,
-        mut divisions: Divisions,
-        taken: bool,
-    ) -> R
+    /// Does it from its beginning on, and leaves the second half of what remains to others, again whenever they find nothing here.
+    /// 'Lazy binary splitting': Tzannes, Caragea, Barua, Vishkin, 2010.
+    fn divide<W: Divide, R: Send>(&self, worker: &Worker, mut rest: W, grain: Grain) -> R
     where
-        L: Fn(W) -> R + Sync,
+        L: Fn(Option<R>, W) -> R + Sync,
         C: Fn(R, R) -> R + Sync,
     {
-        if whole.size() < 2 || !divisions.halve(worker, taken) {
-            return (self.leaf)(whole);
+        let mut before = None;
+        loop {
+            let size = rest.size();
+            if grain.divides(size, worker) {
+                let (first, second) = rest.divide(size / 2);
+                let halved = grain.halved();
+                let (first, second) = worker.join(
+                    |worker| self.divide(worker, first, halved),
+                    |worker, taken| {
+                        self.divide(worker, second, if taken { halved.taken(worker) } else { halved })
+                    },
+                );
+                let both = (self.combine)(first, second);
+                return match before {
+                    Some(before) => (self.combine)(before, both),
+                    None => both,
+                };
+            }
+            let (part, left) = rest.divide(grain.part_of(size));
+            let done = (self.leaf)(before, part);
+            if left.size() == 0 {
+                return done;
+            }
+            (before, rest) = (Some(done), left);
         }
-        let middle = whole.size() / 2;
-        let (first, rest) = whole.divide(middle);
-        let (a, b) = worker.join(
-            |worker| self.divide(worker, first, divisions, false),
-            |worker, taken| self.divide(worker, rest, divisions, taken),
-        );
-        (self.combine)(a, b)
     }
 
     /// From a worker the range starts there, and other nodes come for it when they have run dry. From outside each node is given its share
     /// at once, in one task that divides it there.
     fn run<W: Divide, R: Send>(&self, pool: &NodePool, whole: W) -> R
     where
-        L: Fn(W) -> R + Sync,
+        L: Fn(Option<R>, W) -> R + Sync,
         C: Fn(R, R) -> R + Sync,
     {
         let inside = pool.worker_node().is_some();
         pool.in_worker(|worker| {
-            let divisions = Divisions(worker.shared.workers);
+            let grain = Grain::new(whole.size(), worker.shared.workers);
             if inside || worker.shared.nodes.len() == 1 || whole.size() < 2 {
-                return self.divide(worker, whole, divisions, false);
+                return self.divide(worker, whole, grain);
             }
-            self.share_among_nodes(worker, whole)
+            self.share_among_nodes(worker, whole, grain)
         })
     }
 
-    fn share_among_nodes<W: Divide, R: Send>(&self, worker: &Worker, whole: W) -> R
+    fn share_among_nodes<W: Divide, R: Send>(&self, worker: &Worker, whole: W, grain: Grain) -> R
     where
-        L: Fn(W) -> R + Sync,
+        L: Fn(Option<R>, W) -> R + Sync,
         C: Fn(R, R) -> R + Sync,
     {
         let nodes = &worker.shared.nodes;
@@ -119,9 +150,10 @@ impl<L, C> Plan<L, C> {
         Scope::run(worker, |scope| {
             let mut own = None;
             for (node, part) in parts.into_iter().enumerate() {
-                let (result, divisions) = (&results[node], Divisions(nodes[node].workers.len()));
+                let (result, grain) =
+                    (&results[node], Grain { divisions: nodes[node].workers.len(), ..grain });
                 let task = move |worker: &Worker| {
-                    let done = self.divide(worker, part, divisions, false);
+                    let done = self.divide(worker, part, grain);
                     *lock(result) = Some(done);
                 };
                 if node == worker.node {
@@ -147,7 +179,7 @@ impl NodePool {
     ///
     /// If `f` does, with one of the payloads, when all that was begun has ended; which other numbers were reached is open.
     pub fn parallel_for(&self, range: Range<usize>, f: impl Fn(usize) + Sync) {
-        let leaf = |part: Range<usize>| part.for_each(&f);
+        let leaf = |_, part: Range<usize>| part.for_each(&f);
         Plan { leaf, combine: |(), ()| () }.run(self, range);
     }
 
@@ -157,7 +189,7 @@ impl NodePool {
     ///
     /// As [`NodePool::parallel_for`].
     pub fn parallel_for_each<T: Send>(&self, elements: &mut [T], f: impl Fn(usize, &mut T) + Sync) {
-        let leaf = |(first, part): (usize, &mut [T])| {
+        let leaf = |_, (first, part): (usize, &mut [T])| {
             part.iter_mut().enumerate().for_each(|(index, element)| f(first + index, element));
         };
         Plan { leaf, combine: |(), ()| () }.run(self, (0, elements));
@@ -176,7 +208,8 @@ impl NodePool {
         fold: impl Fn(T, usize) -> T + Sync,
         combine: impl Fn(T, T) -> T + Sync,
     ) -> T {
-        Plan { leaf: |part: Range<usize>| part.fold(identity(), &fold), combine }.run(self, range)
+        let leaf = |before: Option<T>, part: Range<usize>| part.fold(before.unwrap_or_else(&identity), &fold);
+        Plan { leaf, combine }.run(self, range)
     }
 
     /// Calls `part` with the parts that the range is divided into, empty ones left out, and combines what comes of neighbours, in order; `None` if
@@ -191,10 +224,12 @@ impl NodePool {
         part: impl Fn(Range<usize>) -> T + Sync,
         combine: impl Fn(T, T) -> T + Sync,
     ) -> Option<T> {
-        let leaf = |range: Range<usize>| (!range.is_empty()).then(|| part(range));
         let combine = |a, b| match (a, b) {
             (Some(a), Some(b)) => Some(combine(a, b)),
             (a, b) => a.or(b),
+        };
+        let leaf = |before: Option<Option<T>>, range: Range<usize>| {
+            combine(before.flatten(), (!range.is_empty()).then(|| part(range)))
         };
         Plan { leaf, combine }.run(self, range)
     }
@@ -212,7 +247,10 @@ impl NodePool {
     ) -> ControlFlow<B> {
         const LOOK: usize = 64;
         let stop = AtomicBool::new(false);
-        let leaf = |part: Range<usize>| {
+        let leaf = |before: Option<ControlFlow<B>>, part: Range<usize>| {
+            if before.as_ref().is_some_and(ControlFlow::is_break) {
+                return before.unwrap_or(ControlFlow::Continue(()));
+            }
             for from in part.clone().step_by(LOOK) {
                 if stop.load(Ordering::Relaxed) {
                     break;

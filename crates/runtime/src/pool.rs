@@ -2,13 +2,13 @@
 
 use crate::allowance::Allowance;
 use crate::error::{Error, Result};
-use crate::job::{Job, Scope, SentBack, Task, with_current};
+use crate::job::{Deque, Job, Scope, SentBack, Stealer, Task, with_current};
 use crate::location::current_node;
 use crate::sleep::Sleep;
 use crate::sync::{Mutex, MutexGuard, try_lock};
 use crate::task_counter::TaskCounter;
 use crate::worker::{Counts, Worker};
-use crossbeam_deque::{Injector, Stealer, Worker as Deque};
+use crossbeam_deque::Injector;
 use crossbeam_utils::CachePadded;
 use nodewise_topology::{CpuSet, NodeId, NodeSet};
 use std::fmt;
@@ -349,7 +349,7 @@ impl NodePoolBuilder {
         let node_of: Vec<usize> =
             workers.iter().enumerate().flat_map(|(node, &workers)| vec![node; workers]).collect();
         let callers = if one_node && self.callers_work { node_of.len().min(CALLERS) } else { 0 };
-        let mut deques: Vec<Deque<Job>> = (0..node_of.len() + callers).map(|_| Deque::new_lifo()).collect();
+        let mut deques: Vec<Deque<Job>> = (0..node_of.len() + callers).map(|_| Deque::new()).collect();
         let shared = Arc::new(Shared::new(&allowance, &workers, &node_of, &deques));
         let callers = deques.drain(node_of.len()..).zip(node_of.len()..);
         let callers = callers.map(|(deque, index)| Mutex::new(Worker::new(shared.clone(), index, 0, deque)));

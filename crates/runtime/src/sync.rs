@@ -10,7 +10,7 @@ pub(crate) use loom::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWr
 #[cfg(loom)]
 pub(crate) use loom::thread::yield_now;
 
-use atomic::{AtomicU32, Ordering};
+use atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::TryLockError;
 use std::time::Duration;
 
@@ -37,6 +37,20 @@ impl<T> UnsafeCell<T> {
     pub(crate) fn with_mut<R>(&self, writes: impl FnOnce(*mut T) -> R) -> R {
         writes(self.0.get())
     }
+}
+
+/// Stores, and lets no later `SeqCst` load come before it. One locked instruction on x86-64, where a fence takes several times as long.
+#[cfg(not(loom))]
+#[inline]
+pub(crate) fn store_fully(word: &AtomicUsize, number: usize) {
+    word.swap(number, Ordering::SeqCst);
+}
+
+/// Loom takes `SeqCst` at its word for fences only.
+#[cfg(loom)]
+pub(crate) fn store_fully(word: &AtomicUsize, number: usize) {
+    word.store(number, Ordering::Release);
+    atomic::fence(Ordering::SeqCst);
 }
 
 /// Locks. What these mutexes guard is never left half changed, so that a panic of another holder does not matter.

@@ -56,7 +56,14 @@ impl Tally {
     }
 
     /// How many are left; exact if nothing changes meanwhile, and 0 only if it was 0 at one moment.
+    #[inline]
     pub(crate) fn left(&self, alarms: &Alarms) -> u64 {
+        // Asked before each task. No loops, then, where there is one node.
+        if let ([node], [alarm]) = (&*self.nodes, &*alarms.0) {
+            let done = node.done.load(Ordering::Acquire).wrapping_sub(*alarm);
+            let submitted = node.submitted.load(Ordering::Acquire);
+            return Self::difference(submitted + self.submitted_alone.load(Ordering::Acquire), done);
+        }
         let done = self.nodes.iter().zip(&alarms.0).fold(0_u64, |done, (node, alarm)| {
             done.wrapping_add(node.done.load(Ordering::Acquire).wrapping_sub(*alarm))
         });
@@ -68,6 +75,11 @@ impl Tally {
     fn left_of(&self, done: u64) -> u64 {
         let by_nodes = self.nodes.iter().map(|node| node.submitted.load(Ordering::Acquire));
         let submitted = by_nodes.sum::<u64>() + self.submitted_alone.load(Ordering::Acquire);
+        Self::difference(submitted, done)
+    }
+
+    #[inline]
+    fn difference(submitted: u64, done: u64) -> u64 {
         submitted.checked_sub(done).expect("more tasks were done than were submitted")
     }
 

@@ -1,8 +1,8 @@
 //! A worker: takes the nearest work there is, and sleeps if there is none.
 
-use crate::job::{Blocks, Done, Job, as_worker};
+use crate::job::{Blocks, Call, Deque, Done, Job, as_worker};
 use crate::pool::Shared;
-use crossbeam_deque::{Steal, Worker as Deque};
+use crossbeam_deque::Steal;
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -26,12 +26,18 @@ pub(crate) struct Worker {
     /// Among the pool's nodes.
     pub(crate) node: usize,
     deque: Deque<Job>,
+    /// Where jobs from outside come into, a batch at a time, to be pushed at once.
+    inbox: crossbeam_deque::Worker<Job>,
     counts: Arc<CachePadded<Counts>>,
     random: Cell<u64>,
     /// Tasks of a scope that were done here, and not yet counted there.
     pub(crate) done: Cell<Done>,
     /// For the tasks it spawns.
     pub(crate) blocks: Blocks,
+    /// What the job that it runs is part of; for callers their own.
+    call: Cell<Call>,
+    /// It has just woken a thread that is no worker.
+    has_woken: Cell<bool>,
     /// The sleeping worker in whose stead a caller works.
     stands_in_for: Cell<Option<usize>>,
 }
@@ -54,9 +60,9 @@ fn add(count: &AtomicU64, number: u64) {
 /// time slices, milliseconds, and one that sleeps runs as soon as it is woken.
 const PAUSES: u32 = 7;
 
-/// How often a caller looks, with the longest of these pauses, whether what it waits for has happened: what others took of its work is
-/// done soon, mostly, and to be woken takes longer where other programs want the CPU.
-const CALLERS_PAUSES: u32 = 16;
+/// How often a caller looks, with the longest of these pauses in between, whether what it waits for has happened, before it sleeps: what
+/// others took of its work is done soon, mostly, and to be woken takes longer where other programs want the CPU.
+const LOOKS: u32 = 16;
 
 /// How often, of those, before it counts as searching, which is told in a word that all nodes share; and before it looks at other nodes' work.
 /// Where tasks are short a worker's own node has none for a moment again and again, and new ones are there in less time than a line
@@ -72,8 +78,21 @@ impl Worker {
         // Anything but 0, and not the same for two.
         let random = Cell::new((index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let counts = shared.places[index].counts.clone();
-        let (done, blocks, stands_in_for) = (Cell::default(), Blocks::default(), Cell::default());
-        Self { shared, index, node, deque, counts, random, done, blocks, stands_in_for }
+        let call = Cell::new(index.checked_sub(shared.workers).map_or(Call::NONE, Call::of_caller));
+        Self {
+            shared,
+            index,
+            node,
+            deque,
+            inbox: crossbeam_deque::Worker::new_fifo(),
+            counts,
+            random,
+            done: Cell::default(),
+            blocks: Blocks::default(),
+            call,
+            has_woken: Cell::default(),
+            stands_in_for: Cell::default(),
+        }
     }
 
     /// The life of a worker.
@@ -108,7 +127,7 @@ impl Worker {
     /// The caller's part is over: others do what is left.
     pub(crate) fn leave(&self) {
         while let Some(job) = self.deque.pop() {
-            self.shared.inject(self.node, job);
+            self.shared.inject(self.node, job.part_of(Call::NONE));
         }
         if let Some(worker) = self.stands_in_for.take() {
             self.shared.sleep.stand_back(worker, || self.sees_work());
@@ -124,7 +143,26 @@ impl Worker {
     #[inline]
     pub(crate) fn run(&self, job: Job) {
         self.count_run();
+        let before = self.call.replace(job.call());
         job.run(self);
+        self.call.set(before);
+    }
+
+    /// For the jobs that the running one makes and waits for.
+    #[inline]
+    pub(crate) fn call(&self) -> Call {
+        self.call.get()
+    }
+
+    /// A thread that slept until the job's end is on its way.
+    pub(crate) fn has_woken(&self) {
+        self.has_woken.set(true);
+    }
+
+    /// Whether others find nothing to do here.
+    #[inline]
+    pub(crate) fn has_nothing_to_take(&self) -> bool {
+        self.deque.is_empty()
     }
 
     #[inline]
@@ -147,25 +185,39 @@ impl Worker {
     fn next(&self, event: &mut impl Event) -> Option<Job> {
         self.count_done();
         if self.is_caller() {
-            self.wait(event);
-            return None;
+            return self.wait(event);
         }
         self.find_inside().or_else(|| self.search(event))
     }
 
-    /// What a caller does instead of searching: other work might take locks that it holds.
-    fn wait(&self, event: &mut impl Event) {
-        for _ in 0..CALLERS_PAUSES {
+    /// What a caller does instead of searching: it takes back what comes of its own call only. Other work might take locks that it holds.
+    fn wait(&self, event: &mut impl Event) -> Option<Job> {
+        for _ in 0..LOOKS {
             if event.over() {
-                return;
+                return None;
+            }
+            let job = self.find_own();
+            if job.is_some() {
+                return job;
             }
             pause(PAUSES - 1);
         }
         let over = || event.over_before_sleep();
         self.shared.sleep.sleep_as_caller(self.index, self.stands_in_for.take(), over, || self.sees_work());
+        None
+    }
+
+    /// The oldest job of a worker's, where that is part of this caller's call.
+    fn find_own(&self) -> Option<Job> {
+        let workers = &self.shared.places[..self.shared.workers];
+        let job = workers.iter().find_map(|place| place.stealer.steal_if(|job| job.call() == self.call()))?;
+        add(&self.counts.stolen_inside, 1);
+        Some(job)
     }
 
     fn search(&self, event: &mut impl Event) -> Option<Job> {
+        // Who was just woken, on this CPU perhaps, comes with more work later than this worker would look for it.
+        let mut hasty = self.has_woken.take();
         // On one node there is no line to be kept at home.
         let quiet = if self.shared.nodes.len() > 1 { QUIET_PAUSES } else { 0 };
         for round in 0..quiet {
@@ -176,6 +228,9 @@ impl Worker {
             let job = self.find_near().or_else(across);
             if job.is_some() {
                 return job;
+            }
+            if hasty {
+                break;
             }
             pause(round);
         }
@@ -188,6 +243,9 @@ impl Worker {
                 if let Some(job) = job {
                     sleep.end_search(self.node, || self.sees_work());
                     return job;
+                }
+                if std::mem::take(&mut hasty) {
+                    break;
                 }
                 pause(round);
             }
@@ -208,12 +266,13 @@ impl Worker {
             }
         }
         if !node.injector.is_empty() {
-            if let Some(job) = insist(|| node.injector.steal_batch_and_pop(&self.deque)) {
+            if let Some(job) = insist(|| node.injector.steal_batch_and_pop(&self.inbox)) {
+                self.unpack();
                 return Some(job);
             }
         }
         let job = self.steal_from(self.node)?;
-        // Its own deque was empty.
+        // Its own queue was empty.
         add(&self.counts.stolen_inside, 1 + self.deque.len() as u64);
         Some(job)
     }
@@ -239,17 +298,18 @@ impl Worker {
         let places = self.shared.nodes[node].places.clone();
         let first = self.random_below(places.len());
         let (before, after) = (places.start..places.start + first, places.start + first..places.end);
-        after.chain(before).filter(|&victim| victim != self.index).find_map(|victim| {
-            let stealer = &self.shared.places[victim].stealer;
-            if stealer.is_empty() {
-                None
-            } else {
-                // A caller takes nothing back: of many tasks a batch, but where it divides work, the largest part only.
-                let few = (stealer.len() / (2 * BATCH)).clamp(1, BATCH);
-                let most = if victim < self.shared.workers { BATCH } else { few };
-                insist(|| stealer.steal_batch_with_limit_and_pop(&self.deque, most))
-            }
-        })
+        after
+            .chain(before)
+            .filter(|&victim| victim != self.index)
+            .find_map(|victim| self.shared.places[victim].stealer.steal_half(BATCH, &self.deque))
+    }
+
+    /// Pushes what is in the inbox, so that the first is popped first.
+    fn unpack(&self) {
+        if let Some(job) = self.inbox.pop() {
+            self.unpack();
+            self.deque.push(job);
+        }
     }
 
     /// Whether there is anything this worker could run.

@@ -4,14 +4,15 @@
 use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand};
 use nodewise_runtime::{
-    ErrorKind, Fallback, Hint, HonouredBy, Layout, NodeArena, NodePool, NodeVec, NodeVecBuilder,
-    ReplicatedVec, current_node, hint, is_managed,
+    ErrorKind, Fallback, Hint, HonouredBy, Layout, NodeArena, NodePool, NodeReplicated, NodeVec,
+    NodeVecBuilder, Operate, ReplicatedVec, current_node, hint, is_managed,
 };
 use nodewise_sys::{getcpu, page_bytes, query_pages};
 use nodewise_topology::NodeId;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Uses the runtime library and says what came of it
@@ -37,6 +38,8 @@ enum Part {
         /// How long
         seconds: u64,
     },
+    /// Updates of a replicated value by all nodes at once: a line of JSON for each node's copy
+    Log,
     /// Tasks on all nodes for so many seconds; fails if one runs elsewhere before anybody shrank what the process may use
     Pool {
         /// How long
@@ -52,6 +55,7 @@ fn main() -> anyhow::Result<()> {
         Part::Full { node } => full(NodeId(node)),
         Part::Blocks => blocks(),
         Part::Hints { seconds } => hints(Duration::from_secs(seconds)),
+        Part::Log => log(),
         Part::Pool { seconds } => pool(Duration::from_secs(seconds)),
     }
 }
@@ -232,6 +236,68 @@ fn hints(time: Duration) -> anyhow::Result<()> {
             "used_range": range(&used),
         })
     );
+    Ok(())
+}
+
+#[derive(Clone)]
+struct Counts {
+    all: u64,
+    counts: Vec<u64>,
+}
+
+impl Operate for Counts {
+    type Operation = usize;
+    type Response = u64;
+
+    /// Counts, and says as how many-th.
+    fn operate(&mut self, &place: &usize) -> u64 {
+        self.counts[place] += 1;
+        self.all += 1;
+        self.all
+    }
+}
+
+fn log() -> anyhow::Result<()> {
+    const UPDATES: usize = 5000;
+    let pool = NodePool::new()?;
+    let nodes: Vec<NodeId> = pool.nodes().collect();
+    let len = PAGES * page_bytes() / 8;
+    let log = NodeReplicated::new(Counts { all: 0, counts: vec![0; len] })?;
+    let places = || (0..UPDATES).map(|update| update * 7919 % len);
+    // Who has seen a number sees no smaller one, on whatever node, and each is given once.
+    let seen = AtomicU64::new(0);
+    let numbers = Mutex::new(Vec::new());
+    let update = || {
+        for place in places() {
+            let least = seen.load(Ordering::SeqCst);
+            let number = log.update(place);
+            let read = log.read().all;
+            assert!(least < number && number <= read, "{least}, then {number}, then {read}");
+            seen.fetch_max(read, Ordering::SeqCst);
+            numbers.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(number);
+        }
+    };
+    pool.scope(|scope| nodes.iter().try_for_each(|&node| scope.spawn_on(node, |_| update())))?;
+    let mut numbers = numbers.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    numbers.sort_unstable();
+    ensure!(numbers.into_iter().eq(1..=(nodes.len() * UPDATES) as u64), "each number is given once");
+    let mut counts = vec![0; len];
+    places().for_each(|place| counts[place] += nodes.len() as u64);
+    let read = || {
+        let copy = log.read();
+        ensure!(copy.counts == counts, "the copy of node {} is another", current_node());
+        Ok((copy.all, runs(&homes(&copy.counts, PAGES)?)))
+    };
+    for node in nodes {
+        let copy = Mutex::new(None);
+        let fill = |filled: anyhow::Result<_>| {
+            *copy.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(filled);
+        };
+        pool.scope(|scope| scope.spawn_on(node, |_| fill(read())))?;
+        let copy = copy.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (updates, homes) = copy.context("the task has ended")??;
+        println!("{}", json!({"node": node.0, "updates": updates, "homes": homes}));
+    }
     Ok(())
 }
 

@@ -37,13 +37,15 @@ struct RemoteLatch {
 }
 
 impl Signal for Arc<RemoteLatch> {
-    unsafe fn set(this: *const Self, _: &Worker) {
+    unsafe fn set(this: *const Self, worker: &Worker) {
         // SAFETY: valid now; from here on this is our own share of it.
         let latch = unsafe { (*this).clone() };
         latch.set.set(1, Ordering::Release);
-        match &latch.waiter {
-            Some((shared, worker)) => shared.sleep.happened(*worker),
-            None => latch.set.wake_all(),
+        if let Some((shared, waiter)) = &latch.waiter {
+            shared.sleep.happened(*waiter);
+        } else {
+            latch.set.wake_all();
+            worker.has_woken();
         }
     }
 }
@@ -67,7 +69,7 @@ impl Worker {
         let latch = Latch { set: AtomicBool::new(false), waiter: here };
         let mut stack = StackJob::new(latch, move |worker: &Worker| b(worker, worker.index != here));
         // SAFETY: taken back or waited for below, whatever `a` does; nothing between can unwind out of this function.
-        let job = unsafe { stack.job() };
+        let job = unsafe { stack.job() }.part_of(self.call());
         let mine = job.data;
         self.push(job);
         let anchored = Anchored;
@@ -100,7 +102,7 @@ impl Worker {
                     self.run(other);
                     self.count_done();
                 }
-                // Whoever took the job took all that was queued before it.
+                // Whoever took the job took all that was queued before it. Or a thief has a look at it, and leaves it here.
                 None => {
                     self.run_until(&mut latch);
                     return false;

@@ -11,11 +11,13 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod blocks;
+mod deque;
 mod join;
 mod scope;
 mod task;
 
 pub(crate) use blocks::{Blocks, SentBack};
+pub(crate) use deque::{Deque, Stealer};
 pub(crate) use scope::Done;
 pub use scope::Scope;
 pub use task::Task;
@@ -30,6 +32,7 @@ use std::thread;
 /// Something to run once, on a worker. Two words, which queues and joins pass in registers.
 #[derive(Debug)]
 pub(crate) struct Job {
+    /// With the call that it is part of in the lowest bits: what is there is aligned to eight bytes.
     data: *const (),
     run: unsafe fn(*const (), &Worker),
 }
@@ -38,12 +41,39 @@ pub(crate) struct Job {
 // have ended.
 unsafe impl Send for Job {}
 
+/// The call of a thread from outside that jobs come from and that waits for them: the number of the caller who works along, from 1 on, or
+/// [`Call::NONE`]. What that thread may run while it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Call(usize);
+
+impl Call {
+    pub(crate) const NONE: Self = Self(0);
+    const BITS: usize = 7;
+
+    pub(crate) const fn of_caller(number: usize) -> Self {
+        assert!(number < Self::BITS, "there are no bits for more callers");
+        Self(number + 1)
+    }
+}
+
 impl Job {
+    /// As part of that call, instead of none.
+    #[inline]
+    pub(crate) fn part_of(self, call: Call) -> Self {
+        Self { data: self.data.map_addr(|address| address & !Call::BITS | call.0), ..self }
+    }
+
+    #[inline]
+    pub(crate) fn call(&self) -> Call {
+        Call(self.data.addr() & Call::BITS)
+    }
+
     /// Runs it. Jobs catch panics.
     #[inline]
     pub(crate) fn run(self, worker: &Worker) {
+        let data = self.data.map_addr(|address| address & !Call::BITS);
         // SAFETY: whoever made the job promised that it may run once, and self is consumed.
-        unsafe { (self.run)(self.data, worker) }
+        unsafe { (self.run)(data, worker) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tasks that borrow, and end before the scope does.
 
 use super::blocks::Block;
-use super::{Anchored, Job, with_current};
+use super::{Anchored, Call, Job, with_current};
 use crate::error::Result;
 use crate::pool::Shared;
 use crate::sync::{Mutex, lock};
@@ -22,6 +22,8 @@ pub struct Scope<'scope> {
     shared: Arc<Shared>,
     /// The worker that waits for the tasks.
     owner: usize,
+    /// What its tasks are part of.
+    call: Call,
     tally: Tally,
     cancelled: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -35,6 +37,7 @@ impl<'scope> Scope<'scope> {
         let scope = Self {
             shared: worker.shared.clone(),
             owner: worker.index,
+            call: worker.call(),
             tally,
             cancelled: AtomicBool::new(false),
             panic: Mutex::new(None),
@@ -122,7 +125,7 @@ impl<'scope> Scope<'scope> {
         } else {
             Box::into_raw(Box::new(spawned))
         };
-        Job { data: data.cast_const().cast(), run: Spawned::<'scope, F>::run }
+        Job { data: data.cast_const().cast(), run: Spawned::<'scope, F>::run }.part_of(self.call)
     }
 }
 

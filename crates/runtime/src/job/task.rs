@@ -70,6 +70,7 @@ impl<F: FnOnce() -> T + Send + 'static, T: Send + 'static> Packet<F, T> {
         unsafe { *outcome.result.get() = Some(result) };
         if outcome.state.swap(DONE, Ordering::SeqCst) == WATCHED {
             outcome.state.wake_all();
+            worker.has_woken();
         }
         let joiner = outcome.joiner.load(Ordering::SeqCst);
         if joiner != NOBODY {
