@@ -70,7 +70,10 @@ fn the_plot_is_a_picture_with_every_policy_and_is_written_whole() {
 #[test]
 fn an_interrupted_run_ends_at_once_and_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let mut run = std::process::Command::new(assert_cmd::cargo::cargo_bin("nodewise"))
+    // Whoever started the tests in a shell's background has interrupts ignored.
+    let mut run = std::process::Command::new("env")
+        .arg("--default-signal=INT")
+        .arg(assert_cmd::cargo::cargo_bin("nodewise"))
         .args(["sim", "run", "--machine", "opteron-8385-4n", "--workload", "streamcluster"])
         .args(["--scale", "1", "--plot", "traffic.svg"])
         .current_dir(directory.path())
