@@ -375,6 +375,24 @@ mod loom_tests {
         });
     }
 
+    /// As callers do with what is not theirs.
+    #[test]
+    fn a_task_that_was_looked_at_and_put_back_is_done() {
+        loom::model(|| {
+            let pool = Pool::new(1);
+            pool.queue.store(1, Ordering::Release);
+            let worker = {
+                let pool = pool.clone();
+                thread::spawn(move || pool.do_one(0))
+            };
+            if pool.take() {
+                pool.submit();
+            }
+            worker.join().unwrap();
+            assert!(!pool.has_work());
+        });
+    }
+
     #[test]
     fn two_tasks_wake_two_workers() {
         bounded(|| {

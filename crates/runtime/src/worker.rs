@@ -210,9 +210,20 @@ impl Worker {
     /// The oldest job of a worker's, where that is part of this caller's call.
     fn find_own(&self) -> Option<Job> {
         let workers = &self.shared.places[..self.shared.workers];
-        let job = workers.iter().find_map(|place| place.stealer.steal_if(|job| job.call() == self.call()))?;
-        add(&self.counts.stolen_inside, 1);
-        Some(job)
+        let mut put_back = false;
+        let job = workers.iter().find_map(|place| {
+            place.stealer.steal_if(|job| {
+                let own = job.call() == self.call();
+                put_back |= !own;
+                own
+            })
+        });
+        if put_back {
+            // Who looked for work meanwhile found none, and may sleep by now, the queue's owner included.
+            self.shared.sleep.work_made(self.node);
+        }
+        add(&self.counts.stolen_inside, u64::from(job.is_some()));
+        job
     }
 
     fn search(&self, event: &mut impl Event) -> Option<Job> {

@@ -191,7 +191,8 @@ impl<T> Stealer<T> {
         first
     }
 
-    /// The oldest item, if it is wanted. None, too, if another thief is there.
+    /// The oldest item, if it is wanted. None, too, if another thief is there. While one that is not wanted is looked at, others do not see
+    /// it: tell them.
     pub(crate) fn steal_if(&self, wanted: impl FnOnce(&T) -> bool) -> Option<T> {
         if self.is_empty() {
             return None;

@@ -57,6 +57,11 @@ impl Call {
 }
 
 impl Job {
+    fn new<T>(data: *const T, run: unsafe fn(*const (), &Worker)) -> Self {
+        const { assert!(align_of::<T>() > Call::BITS, "the lowest bits say which call it is part of") };
+        Self { data: data.cast(), run }
+    }
+
     /// As part of that call, instead of none.
     #[inline]
     pub(crate) fn part_of(self, call: Call) -> Self {
@@ -103,7 +108,7 @@ impl<S: Signal, F: FnOnce(&Worker) -> R + Send, R: Send> StackJob<S, F, R> {
     /// Called once. `self` is neither moved nor dropped until the job was run and the signal was seen, or the job was taken back from
     /// the queue.
     unsafe fn job(&self) -> Job {
-        Job { data: std::ptr::from_ref(self).cast(), run: Self::run }
+        Job::new(self, Self::run)
     }
 
     /// # Safety

@@ -125,7 +125,7 @@ impl<'scope> Scope<'scope> {
         } else {
             Box::into_raw(Box::new(spawned))
         };
-        Job { data: data.cast_const().cast(), run: Spawned::<'scope, F>::run }.part_of(self.call)
+        Job::new(data.cast_const(), Spawned::<'scope, F>::run).part_of(self.call)
     }
 }
 

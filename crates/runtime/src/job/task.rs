@@ -52,7 +52,7 @@ impl<F: Send, T: Send> Ends<T> for Packet<F, T> {
 
 impl<F: FnOnce() -> T + Send + 'static, T: Send + 'static> Packet<F, T> {
     fn job(self: &Arc<Self>) -> Job {
-        Job { data: Arc::into_raw(self.clone()).cast(), run: Self::run }
+        Job::new(Arc::into_raw(self.clone()), Self::run)
     }
 
     /// # Safety
