@@ -56,3 +56,73 @@ fn main() -> ExitCode {
     };
     done.unwrap_or_else(|error| commands::fail(&error))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+    use clap::error::ErrorKind;
+    use std::path::Path;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    /// What a shell would hand over, of the first command of a pipe; none if it is no command of ours.
+    fn words(line: &str) -> Option<Vec<String>> {
+        let line = line.trim().trim_start_matches("sudo ");
+        let mut text = line.strip_prefix("nodewise ").map(|_| line.to_owned())?;
+        while let Some((before, after)) = text.split_once("$(") {
+            text = format!("{before}4711{}", after.split_once(')')?.1);
+        }
+        // A comment, or in helps what an example is for.
+        let ends = ["  ", " # ", " | ", " > "];
+        let end = ends.iter().filter_map(|end| text.find(end)).min().unwrap_or(text.len());
+        let words = text[..end].split_whitespace().map(|word| word.trim_matches('\'').to_owned());
+        Some(words.collect())
+    }
+
+    fn parsed(line: &str) -> Result<(), clap::Error> {
+        words(line).map_or(Ok(()), |words| Cli::try_parse_from(words).map(drop))
+    }
+
+    #[test]
+    fn every_example_of_the_helps_is_understood() {
+        fn check(command: &clap::Command) -> usize {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let examples = help.lines().filter(|line| words(line).is_some()).map(|line| {
+                parsed(line).unwrap_or_else(|error| panic!("{}: {line}: {error}", command.get_name()));
+            });
+            examples.count() + command.get_subcommands().map(check).sum::<usize>()
+        }
+        assert!(check(&Cli::command()) > 15);
+    }
+
+    #[test]
+    fn every_command_in_the_documentation_is_understood() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut seen = 0;
+        for page in
+            ["README.md", "docs/architecture.md", "docs/fidelity.md", "docs/results.md", "docs/topo-json.md"]
+        {
+            let text = std::fs::read_to_string(root.join(page)).unwrap().replace("\\\n        ", " ");
+            let shown = text.lines().filter_map(|line| line.strip_prefix("    "));
+            for line in shown.filter(|line| !line.starts_with(' ')) {
+                parsed(line).unwrap_or_else(|error| panic!("{page}: {line}: {error}"));
+                seen += usize::from(words(line).is_some());
+            }
+            let inline = text.split('`').skip(1).step_by(2);
+            for code in inline.filter(|code| !code.starts_with(char::is_whitespace)) {
+                // Placeholders for numbers.
+                let code = code.replace('\n', " ").replace(" X", " 0.5").replace(" N", " 1");
+                let Err(error) = parsed(&code) else { continue };
+                // Commands are also called by their names alone.
+                let short =
+                    [ErrorKind::MissingRequiredArgument, ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand];
+                assert!(short.contains(&error.kind()), "{page}: {code}: {error}");
+            }
+        }
+        assert!(seen > 10, "only {seen} commands were found");
+    }
+}

@@ -1,9 +1,10 @@
 //! What a command writes: files never half-written, and refused before anything is started; standard output without panics.
 
 use anyhow::Context as _;
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Write};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// Writes to standard output, with colours where that is a terminal. A reader that has seen enough (`nodewise topo | head`) is
@@ -30,6 +31,9 @@ impl WholeFile {
     /// Checks that the file can be written.
     pub fn create(path: &Path) -> anyhow::Result<Self> {
         let cannot = || format!("cannot write {}", path.display());
+        if path.file_name().is_none() || path.as_os_str().as_bytes().ends_with(b"/") {
+            anyhow::bail!("cannot write '{}': that is no file's name", path.display());
+        }
         let special = path.metadata().is_ok_and(|metadata| !metadata.is_file());
         let directory = if special {
             File::options().write(true).open(path).with_context(cannot)?;
@@ -53,17 +57,18 @@ impl WholeFile {
                 .with_context(cannot),
             Some(directory) => {
                 let mut file = pending_in(directory).with_context(cannot)?;
-                file.write_all(content.as_bytes()).with_context(cannot)?;
-                // Temporary files are private; this one is to be read like any other output.
-                file.as_file().set_permissions(Permissions::from_mode(0o644)).with_context(cannot)?;
+                // The file itself, as errors of its wrapper name the temporary path.
+                file.as_file_mut().write_all(content.as_bytes()).with_context(cannot)?;
                 file.persist(&self.path).map(|_| ()).map_err(|e| e.error).with_context(cannot)
             }
         }
     }
 }
 
+/// To be read like any other output, unlike what `tempfile` creates itself; and its errors would name the temporary path.
 fn pending_in(directory: &Path) -> std::io::Result<tempfile::NamedTempFile> {
-    tempfile::Builder::new().prefix(".nodewise-").tempfile_in(directory)
+    let create = |path: &Path| File::options().write(true).create_new(true).mode(0o666).open(path);
+    tempfile::Builder::new().prefix(".nodewise-").make_in(directory, create)
 }
 
 /// A file of one JSON value a line, each line written whole. Until the first line, whatever the path held stays; without
@@ -110,6 +115,25 @@ impl Drop for JsonLines {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_name_the_path_that_was_asked_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let said = |path: &Path| format!("{:#}", WholeFile::create(path).err().unwrap());
+        let nowhere = directory.path().join("nowhere/summary.json");
+        let missing = "No such file or directory (os error 2)";
+        assert_eq!(said(&nowhere), format!("cannot write {}: {missing}", nowhere.display()));
+        assert!(said(directory.path()).ends_with(": Is a directory (os error 21)"));
+        assert_eq!(said(Path::new("")), "cannot write '': that is no file's name");
+        assert_eq!(said(Path::new("summary/")), "cannot write 'summary/': that is no file's name");
+        // Gone meanwhile.
+        let later = directory.path().join("later");
+        std::fs::create_dir(&later).unwrap();
+        let file = WholeFile::create(&later.join("summary.json")).unwrap();
+        std::fs::remove_dir(&later).unwrap();
+        let error = format!("{:#}", file.finish("{}").unwrap_err());
+        assert_eq!(error, format!("cannot write {}: {missing}", later.join("summary.json").display()));
+    }
 
     #[test]
     fn a_log_without_lines_leaves_everything_as_it_was() {

@@ -54,12 +54,14 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 
 #[test]
 fn every_command_says_how_it_is_used_and_what_it_exits_with() {
-    for command in ["topo", "rig", "run", "attach", "doctor"] {
-        let output = nodewise(&[command, "--help"]).output().unwrap();
+    let commands = ["topo", "rig", "run", "attach", "doctor", "completions", "sim"];
+    for command in commands.into_iter().chain(["sim list", "sim run", "sim reproduce"]) {
+        let words: Vec<&str> = command.split(' ').collect();
+        let output = nodewise(&words).arg("--help").output().unwrap();
         let help = String::from_utf8(output.stdout.clone()).unwrap();
         assert!(output.status.success() && help.contains("Examples:"), "{command}: {help}");
         assert!(help.contains("Exit status:"), "{command}: {help}");
-        let wrong = nodewise(&[command, "--no-such-option"]).output().unwrap();
+        let wrong = nodewise(&words).arg("--no-such-option").output().unwrap();
         assert_eq!(wrong.status.code(), Some(2), "{command}");
         assert!(message(&wrong).contains("--no-such-option"), "{command}: {}", message(&wrong));
     }

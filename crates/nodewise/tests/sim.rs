@@ -26,12 +26,23 @@ fn the_list_names_what_can_be_run() {
     }
 }
 
+/// A CPU that this process may run on.
+fn first_cpu() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t")).unwrap();
+    allowed.split(['-', ',']).next().unwrap().to_owned()
+}
+
 #[test]
 fn the_same_command_prints_the_same_bytes() {
     let arguments = [&RUN[..], &["--policy", "first-touch,interleave,carrefour", "--json"]].concat();
     let first = sim(&arguments);
     assert_eq!(first.0, Some(0), "{}", first.2);
     assert_eq!(first, sim(&arguments));
+    let nodewise = assert_cmd::cargo::cargo_bin("nodewise");
+    let mut on_one_cpu = Command::new("taskset");
+    on_one_cpu.args(["--cpu-list", &first_cpu()]).arg(nodewise).arg("sim").args(&arguments);
+    assert_eq!(String::from_utf8(on_one_cpu.output().unwrap().stdout).unwrap(), first.1);
     let printed: Value = serde_json::from_str(&first.1).unwrap();
     assert_eq!(printed["threads"], 16);
     let policies: Vec<_> = printed["runs"].as_array().unwrap().iter().map(|run| &run["policy"]).collect();
@@ -187,4 +198,34 @@ fn what_there_is_not_is_named_with_what_there_is() {
         "nodewise: --threads 17: opteron-8385-4n has 16 cores",
     );
     refused(&["reproduce", "nobody"], "nodewise: no such study: nobody; there are ");
+}
+
+#[test]
+fn a_name_that_is_nearly_right_is_answered_with_the_right_one() {
+    let meant = |arguments: &[&str]| {
+        let (code, _, error) = sim(arguments);
+        assert_eq!(code, Some(2), "{error}");
+        error.split_once(". Did you mean ").map(|(_, name)| name.trim_end().to_owned())
+    };
+    let run = |machine, workload, policy| {
+        meant(&["run", "--machine", machine, "--workload", workload, "--policy", policy])
+    };
+    let said = |name: &str| Some(format!("{name}?"));
+    assert_eq!(run("opteron-8385", "cg", "ace"), said("opteron-8385-4n"));
+    assert_eq!(run("dahu-2n", "streamcluser", "ace"), said("streamcluster"));
+    assert_eq!(run("dahu-2n", "cg", "carefour"), said("carrefour"));
+    assert_eq!(run("dahu-2n", "cg", "bnd:1"), said("bind:N"));
+    assert_eq!(meant(&["reproduce", "carefour"]), said("carrefour"));
+    // Its argument is wrong, and the message says so.
+    assert_eq!(run("dahu-2n", "cg", "bind:x"), None);
+    assert_eq!(run("dahu-2n", "cg", "magic"), None);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_named_before_anything_is_run() {
+    let plot = ["--scale", "1", "--plot", "/no/such/directory/traffic.svg"];
+    let (code, text, error) = sim(&[&RUN[..5], &plot].concat());
+    assert_eq!((code, text.as_str()), (Some(1), ""));
+    let reason = "No such file or directory (os error 2)";
+    assert_eq!(error, format!("nodewise: cannot write /no/such/directory/traffic.svg: {reason}\n"));
 }

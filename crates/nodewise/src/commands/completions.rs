@@ -6,7 +6,14 @@ use std::process::ExitCode;
 
 /// Print a completion script for a shell
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  nodewise completions bash > /etc/bash_completion.d/nodewise")]
+#[command(after_help = "\
+Examples:
+  nodewise completions bash > /etc/bash_completion.d/nodewise
+
+Exit status:
+  0  done
+  1  the script could not be written
+  2  there is no such shell")]
 pub struct Args {
     /// The shell to complete for
     shell: clap_complete::Shell,

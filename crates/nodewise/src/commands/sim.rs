@@ -27,7 +27,12 @@ use std::time::{Duration, Instant};
 Examples:
   nodewise sim list
   nodewise sim run --machine opteron-8385-4n --workload streamcluster --policy first-touch,interleave
-  nodewise sim reproduce pikus")]
+  nodewise sim reproduce pikus
+
+Exit status:
+  0  done
+  1  it failed, and the message says why; a row of a study does not hold
+  2  the command line could not be understood: there is no such machine, workload, policy or study, say")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -42,6 +47,14 @@ enum Command {
 
 /// List machines, workloads, policies and studies
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  nodewise sim list
+  nodewise sim list --json | jq -r '.workloads[].name'
+
+Exit status:
+  0  done
+  1  the list could not be written")]
 struct ListArgs {
     /// Print JSON: machines, workloads, policies and studies, each with name and about
     #[arg(long)]
@@ -117,7 +130,7 @@ Examples:
 
 Exit status:
   0  every row holds
-  1  a row does not
+  1  a row does not, or a run failed
   2  there is no such study")]
 struct ReproduceArgs {
     /// A study of `nodewise sim list`, or all
@@ -208,8 +221,8 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     }
     let preset = machine(args)?.scaled(args.scale);
     let workload = workload(&args.workload)?;
-    let policies: Result<Vec<Policy>, String> = args.policy.iter().map(|name| name.parse()).collect();
-    let policies = policies.map_err(|message| usage(format!("--policy: {message}")))?;
+    let policies: anyhow::Result<Vec<Policy>> = args.policy.iter().map(|name| policy(name)).collect();
+    let policies = policies?;
     let pinning: Pinning = args.pin.parse().map_err(|message| usage(format!("--pin: {message}")))?;
     let threads = args.threads.unwrap_or_else(|| preset.cores());
     if threads == 0 || threads > preset.cores() {
@@ -266,16 +279,38 @@ fn machine(args: &RunArgs) -> anyhow::Result<Preset> {
     }
     let name = args.machine.as_deref().unwrap_or_default();
     let is_path = name.contains('/') || Path::new(name).extension().is_some_and(|ext| ext == "toml");
-    let preset = if is_path { Preset::load(name) } else { Preset::named(name) };
-    preset.map_err(|error| usage(format!("--machine: {error}")))
+    if is_path {
+        return Preset::load(name).map_err(|error| usage(format!("--machine: {error}")));
+    }
+    Preset::named(name)
+        .map_err(|error| usage(format!("--machine: {error}{}", did_you_mean(name, Preset::names()))))
+}
+
+fn policy(name: &str) -> anyhow::Result<Policy> {
+    let names = POLICIES.iter().map(|policy| policy.0);
+    name.parse().map_err(|message: String| usage(format!("--policy: {message}{}", did_you_mean(name, names))))
 }
 
 fn workload(name: &str) -> anyhow::Result<Workload> {
     let all = workloads::all();
     all.iter().find(|workload| workload.name == name).copied().ok_or_else(|| {
         let names: Vec<_> = all.iter().map(|workload| workload.name).collect();
-        usage(format!("--workload: no such program: {name}; there are {}", names.join(", ")))
+        let meant = did_you_mean(name, names.iter().copied());
+        usage(format!("--workload: no such program: {name}; there are {}{meant}", names.join(", ")))
     })
+}
+
+/// The name that a wrong one was probably meant to be, as the end of a message. What follows a colon is an argument.
+fn did_you_mean<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> String {
+    fn word(name: &str) -> &str {
+        name.split_once(':').map_or(name, |(word, _)| word)
+    }
+    let likeness = |name| strsim::jaro(word(wrong), word(name));
+    let closest = names.max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
+    match closest.filter(|name| (0.8..1.0).contains(&likeness(name))) {
+        Some(name) => format!(". Did you mean {name}?"),
+        None => String::new(),
+    }
 }
 
 /// What a row says of a run, given the first.
@@ -327,7 +362,12 @@ fn reproduce(args: &ReproduceArgs) -> anyhow::Result<ExitCode> {
     let chosen: Vec<_> = all.iter().filter(|study| args.study == "all" || study.name == args.study).collect();
     if chosen.is_empty() {
         let names: Vec<_> = all.iter().map(|study| study.name).collect();
-        return Err(usage(format!("no such study: {}; there are {}, all", args.study, names.join(", "))));
+        let meant = did_you_mean(&args.study, names.iter().copied());
+        return Err(usage(format!(
+            "no such study: {}; there are {}, all{meant}",
+            args.study,
+            names.join(", ")
+        )));
     }
     let bar = Bar::new();
     let options = studies::Options { seed: args.seed, ..studies::Options::default() };

@@ -7,15 +7,22 @@ use std::f64::consts::TAU;
 use std::fmt::Write as _;
 
 const MARGIN: f64 = 30.0;
-/// Side of a drawing, and what is written above it.
+/// Side of a drawing of a few nodes and links, and of one of many; and what is written above it.
 const PANEL: f64 = 300.0;
+const WIDE_PANEL: f64 = 420.0;
+const FEW_NODES: usize = 4;
+const FEW_LINKS: usize = 8;
 const CAPTION: f64 = 46.0;
-const MOST_IN_A_ROW: usize = 4;
+/// What drawings beside each other take at most.
+const ROW: f64 = 1260.0;
 const TITLE: f64 = 40.0;
 const KEY: f64 = 50.0;
 const BAR: f64 = 26.0;
-/// Radius of a node that has all accesses; areas are in proportion.
+/// Radius of a node that has all accesses, where there is room for it; areas are in proportion.
 const LARGEST: f64 = 58.0;
+/// Nodes are larger than the least by which they can be seen, those that are written into larger yet.
+const SMALLEST: f64 = 10.0;
+const WRITTEN_INTO: f64 = 22.0;
 /// Width of a link that is always busy.
 const WIDEST: f64 = 13.0;
 /// Links up to which there is room to write at each how busy it is.
@@ -31,22 +38,24 @@ type Point = (f64, f64);
 
 /// Draws runs of one program on one machine.
 pub fn draw(title: &str, preset: &Preset, runs: &[Report]) -> String {
-    let rows = runs.len().div_ceil(MOST_IN_A_ROW).max(1);
+    let plan = Plan::of(preset);
+    let rows = runs.len().div_ceil((ROW / plan.side) as usize).max(1);
     let columns = runs.len().div_ceil(rows);
-    let width = 2.0 * MARGIN + (columns as f64 * PANEL).max(2.0 * PANEL);
-    let drawings = rows as f64 * (PANEL + CAPTION);
+    let width = 2.0 * MARGIN + (columns as f64 * plan.side).max(2.0 * PANEL);
+    let drawings = rows as f64 * (plan.side + CAPTION);
     let height = MARGIN + TITLE + drawings + KEY + runs.len() as f64 * BAR + KEY + MARGIN;
-    let places = places(preset);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
          viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\" fill=\"{INK}\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
     );
-    text(&mut svg, (MARGIN, MARGIN + 14.0), "font-size=\"18\" font-weight=\"bold\"", title);
+    // As large as fits.
+    let size = ((width - 2.0 * MARGIN) / (title.chars().count() as f64 * 0.65)).min(18.0);
+    text(&mut svg, (MARGIN, MARGIN + 14.0), &format!("font-size=\"{size:.1}\" font-weight=\"bold\""), title);
     for (index, run) in runs.iter().enumerate() {
-        let left = MARGIN + (index % columns) as f64 * PANEL;
-        let top = MARGIN + TITLE + (index / columns) as f64 * (PANEL + CAPTION);
-        panel(&mut svg, (left, top), preset, &places, run);
+        let left = MARGIN + (index % columns) as f64 * plan.side;
+        let top = MARGIN + TITLE + (index / columns) as f64 * (plan.side + CAPTION);
+        panel(&mut svg, (left, top), &plan, run);
     }
     let below = MARGIN + TITLE + drawings;
     key(&mut svg, (MARGIN, below));
@@ -56,8 +65,8 @@ pub fn draw(title: &str, preset: &Preset, runs: &[Report]) -> String {
 }
 
 /// One policy's machine.
-fn panel(svg: &mut String, (left, top): Point, preset: &Preset, places: &[Point], run: &Report) {
-    let middle = left + PANEL / 2.0;
+fn panel(svg: &mut String, (left, top): Point, plan: &Plan, run: &Report) {
+    let middle = left + plan.side / 2.0;
     text(
         svg,
         (middle, top + 14.0),
@@ -69,17 +78,20 @@ fn panel(svg: &mut String, (left, top): Point, preset: &Preset, places: &[Point]
     let caption = format!("{local}{:.0} cycles a DRAM access", run.dram_latency_cycles);
     text(svg, (middle, top + 32.0), &format!("text-anchor=\"middle\" fill=\"{FAINT}\""), &caption);
     let at = |node: usize| {
-        let (x, y) = places[node];
-        (left + x * PANEL, top + CAPTION + y * PANEL)
+        let (x, y) = plan.places[node];
+        (left + x * plan.side, top + CAPTION + y * plan.side)
     };
     let shares = shares(run);
-    let radius = |node: usize| LARGEST * shares[node].sqrt().max(0.22);
+    let radius = |node: usize| {
+        let least = if Some(node) == plan.middle { WRITTEN_INTO } else { SMALLEST };
+        (plan.largest * shares[node].sqrt()).max(least)
+    };
     let labelled = run.links.len() <= LABELLED_LINKS;
     for link in &run.links {
         let ends = (at(link.from), at(link.to));
         arrow(svg, ends, (radius(link.from), radius(link.to)), link.use_percent, labelled);
     }
-    for node in 0..preset.nodes.len() {
+    for (node, &place) in plan.places.iter().enumerate() {
         let busy = run.controller_use_percent[node];
         let ((x, y), radius) = (at(node), radius(node));
         let _ = writeln!(
@@ -89,15 +101,23 @@ fn panel(svg: &mut String, (left, top): Point, preset: &Preset, places: &[Point]
         );
         let percent = format!("{:.0} %", shares[node] * 100.0);
         // What does not fit into a node stands beside it.
-        if radius >= 22.0 {
+        if radius >= WRITTEN_INTO {
             let ink = if busy > 80.0 { "#ffffff" } else { INK };
             let style = format!("text-anchor=\"middle\" fill=\"{ink}\"");
             text(svg, (x, y - 2.0), &format!("{style} font-weight=\"bold\""), &percent);
             text(svg, (x, y + 13.0), &format!("{style} font-size=\"11\""), &format!("node {node}"));
         } else {
-            let (dx, dy) = outwards(places[node]);
-            let beside = (x + dx * (radius + 20.0), y + dy * (radius + 13.0) + 4.0);
-            text(svg, beside, "text-anchor=\"middle\" font-size=\"11\"", &format!("{node}: {percent}"));
+            let (dx, dy) = outwards(place);
+            let anchor = if dx > 0.3 {
+                "start"
+            } else if dx < -0.3 {
+                "end"
+            } else {
+                "middle"
+            };
+            let beside = (x + dx * (radius + 6.0), y + dy * (radius + 10.0) + 4.0);
+            let style = format!("text-anchor=\"{anchor}\" font-size=\"11\"");
+            text(svg, beside, &style, &format!("{node}: {percent}"));
         }
     }
 }
@@ -134,7 +154,7 @@ fn arrow(svg: &mut String, ends: (Point, Point), radii: (f64, f64), busy: f64, l
     let points: Vec<String> = outline.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     let _ = writeln!(svg, "<polygon points=\"{}\" fill=\"{}\"/>", points.join(" "), colour(busy));
     if labelled {
-        let (x, y) = point(f64::midpoint(start, neck), barb + 12.0);
+        let (x, y) = point(start + 0.35 * (neck - start), barb + 12.0);
         let style = format!("text-anchor=\"middle\" font-size=\"10\" fill=\"{FAINT}\"");
         text(svg, (x, y + 3.5), &style, &format!("{busy:.0} %"));
     }
@@ -155,9 +175,14 @@ fn key(svg: &mut String, (left, top): Point) {
             colour(busy)
         );
     }
-    let words = "idle to always busy: colour of controllers, colour and width of links. \
-                 Area of a node: its share of the DRAM accesses";
-    text(svg, (left + width + 10.0, top + 18.0), &format!("font-size=\"11\" fill=\"{FAINT}\""), words);
+    let style = format!("font-size=\"11\" fill=\"{FAINT}\"");
+    let lines = [
+        "idle to always busy: colour of controllers, colour and width of links",
+        "area of a node: its share of all DRAM accesses",
+    ];
+    for (words, below) in lines.into_iter().zip([18.0, 34.0]) {
+        text(svg, (left + width + 10.0, top + below), &style, words);
+    }
 }
 
 /// Run times, and what the threads did all that time.
@@ -201,7 +226,7 @@ fn text(svg: &mut String, (x, y): Point, style: &str, words: &str) {
 /// From pale over amber to red, by how busy something is.
 fn colour(percent: f64) -> String {
     const STOPS: [(f64, [f64; 3]); 4] = [
-        (0.0, [214.0, 222.0, 230.0]),
+        (0.0, [190.0, 200.0, 211.0]),
         (0.35, [247.0, 202.0, 92.0]),
         (0.7, [233.0, 110.0, 40.0]),
         (1.0, [168.0, 20.0, 28.0]),
@@ -222,26 +247,45 @@ fn outwards((x, y): Point) -> Point {
     if length < 0.01 { (0.0, 1.0) } else { (dx / length, dy / length) }
 }
 
-/// Where each node is drawn, in a square of side 1: on a circle, in an order that keeps links short; a node that is linked to all others
-/// and has no cores in the middle.
-fn places(preset: &Preset) -> Vec<Point> {
-    let nodes = preset.nodes.len();
-    let linked = |node: usize| preset.links.iter().filter(|link| link.from == node).count();
-    let middle =
-        (0..nodes).find(|&node| nodes > 2 && preset.nodes[node].cores == 0 && linked(node) == nodes - 1);
-    let around: Vec<usize> = (0..nodes).filter(|&node| Some(node) != middle).collect();
-    let order = shortest_circle(preset, &around);
-    let mut places = vec![(0.5, 0.5); nodes];
-    if let [one, other] = order[..] {
-        (places[one], places[other]) = ((0.22, 0.5), (0.78, 0.5));
-        return places;
+/// Where a machine's nodes are drawn.
+struct Plan {
+    /// Side of the drawing.
+    side: f64,
+    /// Of each node, in a square of side 1.
+    places: Vec<Point>,
+    /// A node that is linked to all others and has no cores.
+    middle: Option<usize>,
+    /// Radius of a node that has all accesses.
+    largest: f64,
+}
+
+impl Plan {
+    /// Nodes on a circle, in an order that keeps links short, around the one in the middle. None is so large that it hides a link between
+    /// those beside it.
+    fn of(preset: &Preset) -> Plan {
+        const CIRCLE: f64 = 0.36;
+        let nodes = preset.nodes.len();
+        let few = nodes <= FEW_NODES && preset.links.len() <= FEW_LINKS;
+        let side = if few { PANEL } else { WIDE_PANEL };
+        let linked = |node: usize| preset.links.iter().filter(|link| link.from == node).count();
+        let middle =
+            (0..nodes).find(|&node| nodes > 2 && preset.nodes[node].cores == 0 && linked(node) == nodes - 1);
+        let around: Vec<usize> = (0..nodes).filter(|&node| Some(node) != middle).collect();
+        let order = shortest_circle(preset, &around);
+        let mut places = vec![(0.5, 0.5); nodes];
+        if let [one, other] = order[..] {
+            (places[one], places[other]) = ((0.22, 0.5), (0.78, 0.5));
+            return Plan { side, places, middle, largest: LARGEST };
+        }
+        let turn = TAU / order.len() as f64;
+        for (index, &node) in order.iter().enumerate() {
+            // The first at the upper left, then clockwise.
+            let angle = turn * (index as f64 - 0.5) - TAU / 4.0;
+            places[node] = (0.5 + CIRCLE * angle.cos(), 0.5 + CIRCLE * angle.sin());
+        }
+        let beside = CIRCLE * side * (1.0 - turn.cos()) - WIDEST / 2.0;
+        Plan { side, places, middle, largest: LARGEST.min(beside).max(SMALLEST) }
     }
-    for (index, &node) in order.iter().enumerate() {
-        // The first at the upper left, then clockwise.
-        let angle = TAU * (index as f64 / order.len() as f64 - 0.375);
-        places[node] = (0.5 + 0.36 * angle.cos(), 0.5 + 0.36 * angle.sin());
-    }
-    places
 }
 
 /// An order of nodes around a circle: pairs are swapped as long as that makes the links shorter.
@@ -284,12 +328,113 @@ mod tests {
     fn nodes_that_are_linked_are_neighbours() {
         let square = Preset::named("opteron-8385-4n").unwrap();
         assert_eq!(shortest_circle(&square, &[0, 1, 2, 3]), [0, 1, 3, 2]);
-        assert_eq!(places(&Preset::named("ace-7").unwrap())[7], (0.5, 0.5));
+        let star = Plan::of(&Preset::named("ace-7").unwrap());
+        assert_eq!((star.middle, star.places[7]), (Some(7), (0.5, 0.5)));
     }
 
     #[test]
     fn colours_go_from_pale_to_red() {
-        assert_eq!([0.0, 35.0, 100.0, 120.0].map(colour), ["#d6dee6", "#f7ca5c", "#a8141c", "#a8141c"]);
+        assert_eq!([0.0, 35.0, 100.0, 120.0].map(colour), ["#bec8d3", "#f7ca5c", "#a8141c", "#a8141c"]);
+    }
+
+    /// Corners of what a text covers, of letters as wide as those of a wide font.
+    type Covered = (Point, Point, String);
+
+    /// The value of an attribute.
+    fn attribute<'a>(element: &'a str, name: &str) -> Option<&'a str> {
+        element.split_once(&format!(" {name}=\""))?.1.split('"').next()
+    }
+
+    fn number(element: &str, name: &str) -> f64 {
+        attribute(element, name).unwrap_or_else(|| panic!("{name} of {element}")).parse().unwrap()
+    }
+
+    fn texts(svg: &str) -> Vec<Covered> {
+        let elements = svg.lines().filter(|line| line.starts_with("<text "));
+        let covered = elements.map(|element| {
+            let words = element.split_once('>').unwrap().1.trim_end_matches("</text>");
+            let size = attribute(element, "font-size").map_or(13.0, |size| size.parse().unwrap());
+            let width = words.replace("&lt;", "<").chars().count() as f64 * size * 0.6;
+            let (x, y) = (number(element, "x"), number(element, "y"));
+            let left = match attribute(element, "text-anchor") {
+                Some("middle") => x - width / 2.0,
+                Some("end") => x - width,
+                _ => x,
+            };
+            ((left, y - 0.75 * size), (left + width, y + 0.2 * size), words.to_owned())
+        });
+        covered.collect()
+    }
+
+    fn circles(svg: &str) -> Vec<(Point, f64)> {
+        let elements = svg.lines().filter(|line| line.starts_with("<circle "));
+        elements.map(|e| ((number(e, "cx"), number(e, "cy")), number(e, "r"))).collect()
+    }
+
+    fn distance_to_segment((x, y): Point, ((x0, y0), (x1, y1)): (Point, Point)) -> f64 {
+        let (dx, dy) = (x1 - x0, y1 - y0);
+        let share = (((x - x0) * dx + (y - y0) * dy) / (dx * dx + dy * dy)).clamp(0.0, 1.0);
+        (x - x0 - share * dx).hypot(y - y0 - share * dy)
+    }
+
+    /// A run in which memory on the given nodes is used, and links are as busy as said.
+    fn run_on(preset: &Preset, policy: &str, homes: &[usize], busy: f64) -> Report {
+        let nodes = preset.nodes.len();
+        let row = (0..nodes).map(|node| u64::from(homes.contains(&node)) * 1000).collect::<Vec<_>>();
+        let link = |link: &nodewise_hardware::Link| LinkReport {
+            from: link.from,
+            to: link.to,
+            bytes: 0,
+            use_percent: busy,
+        };
+        Report {
+            policy: policy.to_owned(),
+            run_time_s: 0.123,
+            local_access_percent: Some(100.0),
+            dram_latency_cycles: 1234.0,
+            user_s: 1.0,
+            traffic: vec![row; nodes],
+            controller_use_percent: vec![busy; nodes],
+            links: preset.links.iter().map(link).collect(),
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn nothing_covers_anything_else_on_any_machine() {
+        for preset in Preset::names().map(|name| Preset::named(name).unwrap()) {
+            let all: Vec<usize> = (0..preset.nodes.len()).collect();
+            let one = run_on(&preset, "first-touch", &[0], 100.0);
+            let two = run_on(&preset, "weighted-interleave:1/1", &all[..2], 10.0);
+            let even = run_on(&preset, "interleave", &all, 100.0);
+            for runs in [vec![one.clone()], vec![one, two, even]] {
+                let title = format!("weighted-foreach on {}, 192 threads, scale 0.015625", preset.name);
+                let svg = draw(&title, &preset, &runs);
+                let (width, height) = (number(&svg, "width"), number(&svg, "height"));
+                let (texts, circles) = (texts(&svg), circles(&svg));
+                for (index, ((left, top), (right, bottom), words)) in texts.iter().enumerate() {
+                    let inside = *left >= 0.0 && *top >= 0.0 && *right <= width && *bottom <= height;
+                    assert!(inside, "{}: '{words}' leaves the picture", preset.name);
+                    for ((l, t), (r, b), other) in &texts[index + 1..] {
+                        let apart = right <= l || r <= left || bottom <= t || b <= top;
+                        assert!(apart, "{}: '{words}' and '{other}'", preset.name);
+                    }
+                }
+                for (drawing, circles) in circles.chunks(preset.nodes.len()).enumerate() {
+                    for link in &preset.links {
+                        let (from, to) = (circles[link.from], circles[link.to]);
+                        let length = (from.0.0 - to.0.0).hypot(from.0.1 - to.0.1);
+                        let room = length - from.1 - to.1;
+                        assert!(room > 20.0, "{}: {link:?} in drawing {drawing}: {room}", preset.name);
+                        for (node, &(centre, radius)) in circles.iter().enumerate() {
+                            let away = distance_to_segment(centre, (from.0, to.0));
+                            let ends = [link.from, link.to].contains(&node);
+                            assert!(ends || away > radius, "{}: {link:?} and node {node}", preset.name);
+                        }
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -19,9 +19,9 @@ use std::process::ExitCode;
 /// their node, and the kernel's huge page and NUMA balancing settings.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  nodewise topo                     draw this machine
-  nodewise topo --json | jq .nodes  the same as data
-  nodewise topo --from captures/db1 a machine captured by hwloc-gather-topology
+  nodewise topo                      draw this machine
+  nodewise topo --json | jq .nodes   the same as data
+  nodewise topo --from captures/db1  a machine captured by hwloc-gather-topology
 
 Exit status:
   0   done

@@ -1,0 +1,111 @@
+//! What the documentation points to is there: files, make's targets, packages and their tests. What it has a user type is parsed by
+//! the command line's own tests (`src/main.rs`).
+
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The pages that are written for readers, with their text.
+fn pages() -> Vec<(PathBuf, String)> {
+    let docs = std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let named = [
+        "README.md",
+        "crates/c/examples/README.md",
+        "crates/runtime/examples/README.md",
+        "crates/topology/testdata/sysfs/README.md",
+    ];
+    docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .chain(named.iter().map(|name| root().join(name)))
+        .map(|path| (path.clone(), std::fs::read_to_string(&path).unwrap()))
+        .collect()
+}
+
+/// What lies between two marks on one line each.
+fn between<'a>(text: &'a str, open: &'a str, close: &'a str) -> impl Iterator<Item = &'a str> {
+    text.lines().flat_map(move |line| {
+        line.split(open).skip(1).filter_map(move |rest| Some(rest.split_once(close)?.0))
+    })
+}
+
+/// Code in backquotes: every second piece of a paragraph, which may go over the end of a line.
+fn codes(text: &str) -> impl Iterator<Item = String> + '_ {
+    text.split("\n\n")
+        .filter(|paragraph| !paragraph.contains("```"))
+        .flat_map(|paragraph| paragraph.split('`').skip(1).step_by(2).map(|code| code.replace('\n', " ")))
+}
+
+#[test]
+fn links_lead_somewhere() {
+    for (page, text) in pages() {
+        for target in
+            between(&text, "](", ")").filter(|target| !target.starts_with("http") && !target.contains(' '))
+        {
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            assert!(anchor.is_empty(), "{}: {target}: anchors are not checked", page.display());
+            assert!(page.parent().unwrap().join(file).exists(), "{}: {target}", page.display());
+        }
+    }
+}
+
+#[test]
+fn files_that_are_named_are_there() {
+    for (page, text) in pages() {
+        for code in codes(&text) {
+            let rooted = ["crates/", "docs/", "scripts/", "fuzz/"].iter().any(|part| code.starts_with(part));
+            // Not a command, nor a pattern.
+            if rooted && !code.contains([' ', '*', '{']) {
+                assert!(root().join(&code).exists(), "{}: {code}", page.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn targets_that_are_named_are_there() {
+    let makefile = std::fs::read_to_string(root().join("Makefile")).unwrap();
+    let mut seen = 0;
+    for (page, text) in pages() {
+        for command in
+            codes(&text).chain(text.lines().filter_map(|line| Some(line.strip_prefix("    ")?.to_owned())))
+        {
+            let words: Vec<&str> = command.split_whitespace().take_while(|&word| word != "#").collect();
+            match words[..] {
+                ["make", target, ..] => {
+                    let there = makefile.lines().any(|line| line.starts_with(&format!("{target}:")));
+                    assert!(there, "{}: {command}", page.display());
+                    seen += 1;
+                }
+                ["cargo", ..] => {
+                    seen += usize::from(is_there(&words, &format!("{}: {command}", page.display())));
+                }
+                _ => {}
+            }
+        }
+    }
+    assert!(seen > 10, "only {seen} commands were found");
+}
+
+/// Checks the package of a cargo command, and its test or bench.
+fn is_there(words: &[&str], place: &str) -> bool {
+    let after = |option: &str| words.iter().skip_while(|&&word| word != option).nth(1).copied();
+    let Some(package) = after("-p") else { return false };
+    let directory = match package.strip_prefix("nodewise-") {
+        Some(name) => root().join("crates").join(name),
+        None => root().join("crates").join(package),
+    };
+    assert!(directory.join("Cargo.toml").exists(), "{place}");
+    for (option, folder) in [("--test", "tests"), ("--bench", "benches"), ("--bin", "src/bin")] {
+        if let Some(name) = after(option) {
+            let sources = [format!("{name}.rs"), format!("{name}/main.rs")];
+            assert!(sources.iter().any(|source| directory.join(folder).join(source).exists()), "{place}");
+        }
+    }
+    if let Some(name) = after("--example").filter(|&name| name != "NAME") {
+        let manifest = std::fs::read_to_string(directory.join("Cargo.toml")).unwrap();
+        let named = manifest.contains(&format!("name = \"{name}\""));
+        assert!(named || directory.join(format!("examples/{name}.rs")).exists(), "{place}");
+    }
+    true
+}
