@@ -329,12 +329,22 @@ fn refuse<T>(at: usize, reason: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal { reason: reason.into(), at: Some(at) })
 }
 
+/// Times in ns, rates in GHz and GB/s: of machines from the first ones on to those that are not yet.
+const LEAST: f64 = 1e-6;
+const MOST: f64 = 1e6;
+
 fn positive(at: usize, what: &str, value: f64) -> Result<(), Refusal> {
-    if value.is_finite() && value > 0.0 {
-        Ok(())
-    } else {
+    if value.is_nan() || value <= 0.0 {
         refuse(at, format!("{what} is {value}, and has to be more than 0"))
+    } else if !(LEAST..=MOST).contains(&value) {
+        refuse(at, format!("{what} is {value:e}, not from {LEAST:e} to {MOST:e}"))
+    } else {
+        Ok(())
     }
+}
+
+fn at_most(at: usize, what: &str, value: u64, most: u64) -> Result<(), Refusal> {
+    if value > most { refuse(at, format!("{what} is {value}, more than {most}")) } else { Ok(()) }
 }
 
 /// Whether this can be a machine.
@@ -352,6 +362,8 @@ fn check(file: File) -> Result<Preset, Refusal> {
     if !(1..=64).contains(&core.outstanding_misses) {
         return refuse(at, format!("outstanding_misses is {}, not from 1 to 64", core.outstanding_misses));
     }
+    at_most(at, "snoop_cycles", core.snoop_cycles, MOST as u64)?;
+    at_most(at, "atomic_cycles", core.atomic_cycles, MOST as u64)?;
     if core.adjacent_line_prefetches > 64 {
         return refuse(
             at,
@@ -371,18 +383,9 @@ fn check(file: File) -> Result<Preset, Refusal> {
             return refuse(at, "a machine with caches has no uncached access times");
         }
     }
+    at_most(at, "probe_bytes", controller.probe_bytes, 4096)?;
     let nodes = check_nodes(&file.node)?;
-    let [l1, l2, llc] =
-        [("l1", file.l1), ("l2", file.l2), ("llc", file.llc)].map(|(name, cache)| (name, cache));
-    let l1 = check_cache(l1.0, l1.1, line_bytes)?;
-    let l2 = check_cache(l2.0, l2.1, line_bytes)?;
-    let llc = check_cache(llc.0, llc.1, line_bytes)?;
-    if llc.is_none() && (l1.is_some() || l2.is_some()) {
-        return Err(Refusal {
-            reason: "private caches need an llc, which knows who holds a line".into(),
-            at: None,
-        });
-    }
+    let [l1, l2, llc] = check_caches([file.l1, file.l2, file.llc], line_bytes)?;
     let (links, starts) = check_links(file.link, nodes.len())?;
     let mut routes = match route::shortest(nodes.len(), &links) {
         Ok(routes) => routes,
@@ -451,6 +454,35 @@ fn check_nodes(entries: &[Spanned<NodeEntry>]) -> Result<Vec<Node>, Refusal> {
     Ok(nodes)
 }
 
+/// The caches of cores, and the LLC that has all that is in them.
+fn check_caches(
+    [l1, l2, llc]: [Option<Spanned<Cache>>; 3],
+    line_bytes: u64,
+) -> Result<[Option<Cache>; 3], Refusal> {
+    let of_cores = [&l1, &l2].map(|cache| cache.as_ref().map(|cache| cache.span().start));
+    let l1 = check_cache("l1", l1, line_bytes)?;
+    let l2 = check_cache("l2", l2, line_bytes)?;
+    let llc = check_cache("llc", llc, line_bytes)?;
+    for (name, at, cache) in [("l1", of_cores[0], l1), ("l2", of_cores[1], l2)] {
+        match (at.zip(cache), llc) {
+            (Some((at, _)), None) => {
+                return refuse(at, format!("{name} needs an llc, which knows who holds a line"));
+            }
+            (Some((at, cache)), Some(llc)) if cache.kib > llc.kib => {
+                let (kib, holds) = (cache.kib, llc.kib);
+                return refuse(
+                    at,
+                    format!(
+                        "{name} of {kib} KiB is larger than the llc of {holds} KiB, which has all that is in it"
+                    ),
+                );
+            }
+            _ => {}
+        }
+    }
+    Ok([l1, l2, llc])
+}
+
 fn check_cache(name: &str, cache: Option<Spanned<Cache>>, line_bytes: u64) -> Result<Option<Cache>, Refusal> {
     let Some(cache) = cache else { return Ok(None) };
     let (at, cache) = (cache.span().start, cache.into_inner());
@@ -460,6 +492,7 @@ fn check_cache(name: &str, cache: Option<Spanned<Cache>>, line_bytes: u64) -> Re
     if cache.kib > 4 << 20 || cache.kib * 1024 < cache.ways as u64 * line_bytes {
         return refuse(at, format!("{name} of {} KiB: smaller than a set, or more than 4 GiB", cache.kib));
     }
+    at_most(at, &format!("latency_cycles of {name}"), cache.latency_cycles, MOST as u64)?;
     Ok(Some(cache))
 }
 
@@ -480,8 +513,11 @@ fn check_links(entries: Vec<Spanned<LinkEntry>>, nodes: usize) -> Result<(Vec<Li
                 );
             }
             positive(at, &format!("bandwidth of the link from node {from} to node {to}"), entry.gb_per_s)?;
-            if !entry.hop_latency_ns.is_finite() || entry.hop_latency_ns < 0.0 {
-                return refuse(at, format!("hop_latency_ns is {}", entry.hop_latency_ns));
+            if !(0.0..=MOST).contains(&entry.hop_latency_ns) {
+                return refuse(
+                    at,
+                    format!("hop_latency_ns is {:e}, not from 0 to {MOST:e}", entry.hop_latency_ns),
+                );
             }
             if links.iter().any(|link| (link.from, link.to) == (from, to)) {
                 return refuse(
@@ -633,8 +669,48 @@ mod tests {
         assert!(refusal(&text.replace("count = 4", "count = 400")).contains("more than 15 nodes"));
         assert!(refusal(&text.replace("[llc]", "[l9]")).contains("unknown field `l9`"));
         assert!(refusal(&text.replace("between = [0, 1]", "between = [0, 0]")).contains("node 0 to node 0"));
+        let place = line("[l2]");
+        assert_eq!(
+            refusal(&text.replace("kib = 512 ", "kib = 8192 ")),
+            format!(
+                "my.toml:{place}: l2 of 8192 KiB is larger than the llc of 6144 KiB, which has all that is in it"
+            )
+        );
+        let no_llc =
+            text.split("[llc]").next().unwrap().to_owned() + &text[text.find("[controller]").unwrap()..];
+        assert!(refusal(&no_llc).ends_with("l1 needs an llc, which knows who holds a line"));
         let route = format!("{text}\n[[route]]\nfrom = 0\nto = 3\nvia = [3]\n");
         assert!(refusal(&route).ends_with("the route takes a link from node 0 to node 3, and there is none"));
+    }
+
+    /// Each number of each preset in turn: either it is refused, with the line, or it is one that a machine may have.
+    #[test]
+    fn no_number_is_beyond_what_can_be_simulated() {
+        for name in Preset::names() {
+            let lines: Vec<&str> = Preset::text(name).unwrap().lines().collect();
+            for (index, line) in lines.iter().enumerate() {
+                let Some((key, value)) = line.split_once(" = ") else { continue };
+                let number = value.split(' ').next().unwrap();
+                if number.parse::<f64>().is_err() {
+                    continue;
+                }
+                let absurd: &[&str] = if number.contains('.') {
+                    &["-1.0", "1e-300", "1e300", "nan", "inf", "-inf"]
+                } else {
+                    &["-1", "9223372036854775807"]
+                };
+                for absurd in absurd {
+                    let line = format!("{key} = {absurd}");
+                    let mut changed = lines.clone();
+                    changed[index] = &line;
+                    let may_be = key == "hop_latency_ns" && *absurd == "1e-300";
+                    match Preset::parse(&changed.join("\n"), "my.toml") {
+                        Ok(_) => assert!(may_be, "{name}: {line}"),
+                        Err(error) => assert!(error.line.is_some(), "{name}: {line}: {error}"),
+                    }
+                }
+            }
+        }
     }
 
     #[test]
