@@ -173,29 +173,15 @@ impl CpuSlot {
     }
 }
 
-/// Adds to the slot of the CPU that the calling thread runs on, without a locked instruction: if the thread is taken off the CPU
-/// between choosing the slot and adding, the kernel starts the sequence again. False, and nothing is added, where this thread
-/// has no area, the CPU has no slot, or this processor's sequence is not written yet (all but x86-64).
+/// A restartable sequence: instructions, the last of which is the only store to shared memory, and what they use besides `{at}` (theirs),
+/// `{cpu_id}` (where the area's `cpu_id` is), `{slots}` and `{len}`. They give up by going to `4f`, the end.
 ///
-/// What was written before is visible to a thread that sees the sum (release).
-///
-/// # References
-/// [`rseq(2)`](https://github.com/compudj/librseq/blob/master/doc/man/rseq.2.md); `struct rseq_cs` in `include/uapi/linux/rseq.h`,
-/// Linux 4.18; `RSEQ_SIG` in the C library's `bits/rseq.h`
+/// It names itself in the area's `rseq_cs`, 8 bytes into it and 4 after `cpu_id`. Where it is cut off the kernel goes to label 5, which stands after the
+/// signature the C library registered, and it begins anew. `rseq_cs` is cleared behind it, since the kernel would read the descriptor when this
+/// code may have been unloaded.
 #[cfg(target_arch = "x86_64")]
-#[inline]
-#[must_use]
-pub fn rseq_add(slots: &[CpuSlot], number: u64) -> bool {
-    let Some(cpu_id) = field_offset(&CPU_OFFSET) else { return false };
-    // All ones where the CPU has a slot, else 0.
-    let there: u32;
-    // SAFETY: the sequence is what the kernel asks for: it names itself in the area's rseq_cs (8 bytes into it, 4 after cpu_id),
-    // reads the CPU, refuses one without a slot (an unregistered thread's CPU is negative, which is large), and ends in its
-    // only store to shared memory, an aligned add within `slots`. Where it is cut off the kernel goes to label 5, which stands
-    // after the signature the C library registered, and it begins anew. rseq_cs is cleared behind it, since the kernel
-    // would read the descriptor when this code may have been unloaded. Readers load atomically; no other CPU stores to the slot,
-    // and on x86 a plain store is a release.
-    unsafe {
+macro_rules! restartable {
+    ($cpu_id:ident, $slots:ident, [$($instruction:literal,)+], $($operands:tt)+) => {
         std::arch::asm!(
             ".pushsection __rseq_cs, \"aw\"",
             ".balign 32",
@@ -213,21 +199,52 @@ pub fn rseq_add(slots: &[CpuSlot], number: u64) -> bool {
             "lea {at}, [rip + 2b]",
             "mov qword ptr fs:[{cpu_id} + 4], {at}",
             "3:",
-            "mov {at:e}, dword ptr fs:[{cpu_id}]",
-            "cmp {at}, {len}",
-            "sbb {there:e}, {there:e}",
-            "jae 4f",
-            "shl {at}, 7",
-            "add qword ptr [{slots} + {at}], {number}",
+            $($instruction,)+
             "4:",
             "mov qword ptr fs:[{cpu_id} + 4], 0",
             at = out(reg) _,
-            there = out(reg) there,
-            cpu_id = in(reg) cpu_id,
-            len = in(reg) slots.len(),
-            slots = in(reg) slots.as_ptr(),
-            number = in(reg) number,
+            cpu_id = in(reg) $cpu_id,
+            len = in(reg) $slots.len(),
+            slots = in(reg) $slots.as_ptr(),
             options(nostack),
+            $($operands)+
+        )
+    };
+}
+
+/// Adds to the slot of the CPU that the calling thread runs on, without a locked instruction: if the thread is taken off the CPU
+/// between choosing the slot and adding, the kernel starts the sequence again. False, and nothing is added, where this thread
+/// has no area, the CPU has no slot, or this processor's sequence is not written yet (all but x86-64).
+///
+/// What was written before is visible to a thread that sees the sum (release).
+///
+/// # References
+/// [`rseq(2)`](https://github.com/compudj/librseq/blob/master/doc/man/rseq.2.md); `struct rseq_cs` in `include/uapi/linux/rseq.h`,
+/// Linux 4.18; `RSEQ_SIG` in the C library's `bits/rseq.h`
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[must_use]
+pub fn rseq_add(slots: &[CpuSlot], number: u64) -> bool {
+    let Some(cpu_id) = field_offset(&CPU_OFFSET) else { return false };
+    // All ones where the CPU has a slot, else 0.
+    let there: u32;
+    // SAFETY: `restartable` is what the kernel asks for. The sequence reads the CPU, refuses one without a slot (an unregistered thread's CPU is
+    // negative, which is large), and ends in its only store to shared memory, an aligned add within `slots`. Readers load atomically; no
+    // other CPU stores to the slot, and on x86 a plain store is a release.
+    unsafe {
+        restartable!(
+            cpu_id,
+            slots,
+            [
+                "mov {at:e}, dword ptr fs:[{cpu_id}]",
+                "cmp {at}, {len}",
+                "sbb {there:e}, {there:e}",
+                "jae 4f",
+                "shl {at}, 7",
+                "add qword ptr [{slots} + {at}], {number}",
+            ],
+            there = out(reg) there,
+            number = in(reg) number,
         );
     }
     there != 0
@@ -259,42 +276,23 @@ pub fn rseq_take(slots: &[CpuSlot]) -> Option<usize> {
     let (cpu, taken): (usize, u64);
     // SAFETY: as in `rseq_add`; the only store to shared memory, an aligned one within `slots`, comes last.
     unsafe {
-        std::arch::asm!(
-            ".pushsection __rseq_cs, \"aw\"",
-            ".balign 32",
-            "2:",
-            ".long 0, 0",
-            ".quad 3f, (4f - 3f), 5f",
-            ".popsection",
-            ".pushsection .text.rseq_abort, \"ax\"",
-            ".byte 0x0f, 0xb9, 0x3d",
-            ".long 0x53053053",
-            "5:",
-            "jmp 6f",
-            ".popsection",
-            "6:",
-            "lea {at}, [rip + 2b]",
-            "mov qword ptr fs:[{cpu_id} + 4], {at}",
-            "3:",
-            "xor {taken:e}, {taken:e}",
-            "mov {cpu:e}, dword ptr fs:[{cpu_id}]",
-            "cmp {cpu}, {len}",
-            "jae 4f",
-            "mov {at}, {cpu}",
-            "shl {at}, 7",
-            "cmp qword ptr [{slots} + {at}], 0",
-            "jne 4f",
-            "mov {taken:e}, 1",
-            "mov qword ptr [{slots} + {at}], {taken}",
-            "4:",
-            "mov qword ptr fs:[{cpu_id} + 4], 0",
-            at = out(reg) _,
+        restartable!(
+            cpu_id,
+            slots,
+            [
+                "xor {taken:e}, {taken:e}",
+                "mov {cpu:e}, dword ptr fs:[{cpu_id}]",
+                "cmp {cpu}, {len}",
+                "jae 4f",
+                "mov {at}, {cpu}",
+                "shl {at}, 7",
+                "cmp qword ptr [{slots} + {at}], 0",
+                "jne 4f",
+                "mov {taken:e}, 1",
+                "mov qword ptr [{slots} + {at}], {taken}",
+            ],
             cpu = out(reg) cpu,
             taken = out(reg) taken,
-            cpu_id = in(reg) cpu_id,
-            len = in(reg) slots.len(),
-            slots = in(reg) slots.as_ptr(),
-            options(nostack),
         );
     }
     (taken != 0).then_some(cpu)
