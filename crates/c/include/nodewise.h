@@ -431,7 +431,7 @@ nodewise_result nodewise_array_lay_out(nodewise_array *array, const nodewise_lay
                                        nodewise_placement *out_placement);
 
 /* The same for the pages of the elements from begin to before end, as if they were an array of their own. Pages move whole, with the
- * elements beside the range that are on them; of an array in huge pages, so do these.
+ * elements beside the range that are on them; of an array in huge pages, so do these. Exclusive, but the elements may be used meanwhile.
  * Fails as nodewise_array_lay_out(); NODEWISE_RANGE: there are no such elements. */
 nodewise_result nodewise_array_lay_out_range(nodewise_array *array, size_t begin, size_t end,
                                              const nodewise_layout *layout, nodewise_placement *out_placement);

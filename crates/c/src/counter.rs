@@ -152,3 +152,32 @@ pub unsafe extern "C" fn nodewise_task_counter_wait_timeout(
         Ok(())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn a_counter_that_keeps_changing_has_no_exact_count() {
+        if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+            return; // Nothing changes while it is read.
+        }
+        let (counter, seen) = (NodeCounter::new(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !seen.load(Ordering::Relaxed) {
+                    counter.add(1);
+                }
+            });
+            let mut count = 0;
+            // SAFETY: a counter that lives, and room for a number.
+            while unsafe { nodewise_counter_exact(&raw const counter, &raw mut count) } == Code::Ok {}
+            seen.store(true, Ordering::Relaxed);
+        });
+        let mut count = 0;
+        // SAFETY: as above.
+        assert_eq!(unsafe { nodewise_counter_exact(&raw const counter, &raw mut count) }, Code::Ok);
+        assert!(count > 0);
+    }
+}

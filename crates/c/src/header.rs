@@ -321,8 +321,10 @@ fn the_header_is_plain_c_and_c_plus_plus() {
     let clang = [("clang", "clang++")].into_iter().filter(|(_, c_plus_plus)| is_installed(c_plus_plus));
     for (c, c_plus_plus) in always.into_iter().chain(clang) {
         assert_eq!(compiled(c, &["-std=c99", "-Wpedantic", "-xc"], "#include <nodewise.h>\n"), "");
-        let options = ["-std=c++17", "-Wpedantic", "-xc++"];
-        assert_eq!(compiled(c_plus_plus, &options, "#include <nodewise.h>\n"), "");
-        assert_eq!(compiled(c_plus_plus, &options, include_str!("../tests/stress.cpp")), "");
+        for standard in ["-std=c++17", "-std=c++20"] {
+            let options = [standard, "-Wpedantic", "-xc++"];
+            assert_eq!(compiled(c_plus_plus, &options, "#include <nodewise.h>\n"), "");
+            assert_eq!(compiled(c_plus_plus, &options, include_str!("../tests/stress.cpp")), "");
+        }
     }
 }

@@ -7,7 +7,8 @@
 //! - Pointers are looked at by `arguments` and become references before anything else happens, so that a null one changes nothing.
 //! - No panic leaves a function ([`result::guarded`]), and no exception comes in: callbacks return a number, and the C++ wrapper
 //!   carries exceptions by itself.
-//! - The tests in `header` compile the header against the functions' and structures' types as rustc has them.
+//! - The tests in `header` compile the header against the functions' and structures' types as rustc has them; those in `documented` hold what
+//!   it says of each function against what `tests/contract.c` shows.
 
 // Every function here is unsafe for the same reason: it believes the caller's pointers. The header says what they must be.
 #![allow(clippy::missing_safety_doc)]
@@ -20,6 +21,8 @@ mod arena;
 mod array;
 mod callback;
 mod counter;
+#[cfg(test)]
+mod documented;
 #[cfg(test)]
 mod header;
 mod hint;

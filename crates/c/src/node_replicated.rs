@@ -113,18 +113,9 @@ pub unsafe extern "C" fn nodewise_node_replicated_read(
     out_read: *mut NodeRead,
     out_value: *mut *const c_void,
 ) -> Code {
-    guarded(|| {
-        // SAFETY: the caller's promise, which has the replicated value outlive the read: its life is as good as static.
-        let replicated: &'static NodeReplicated<Operated> = unsafe { shared(replicated, "replicated") }?;
-        // SAFETY: the caller's promise.
-        let out_read = unsafe { out(out_read, "out_read") }?;
-        // SAFETY: the caller's promise.
-        let out_value = unsafe { out(out_value, "out_value") }?;
-        let guard = replicated.read();
-        out_value.write(guard.value.as_ptr());
-        out_read.write(Reading::begun(guard));
-        Ok(())
-    })
+    let value = |guard: &NodeReplicatedGuard<'_, Operated>| guard.value.as_ptr();
+    // SAFETY: the caller's promise, which has the replicated value outlive the read.
+    guarded(|| unsafe { Reading::begin(replicated, out_read, out_value, NodeReplicated::read, value) })
 }
 
 #[unsafe(no_mangle)]

@@ -99,8 +99,27 @@ pub struct Reading<G> {
 }
 
 impl<G> Reading<G> {
-    pub(crate) fn begun(guard: G) -> Self {
-        Self { guard: MaybeUninit::new(guard) }
+    /// Begins a read, and tells C where the value is.
+    ///
+    /// # Safety
+    /// `replicated` is null or to what outlives the read; the others are null or to room that nobody else looks at.
+    pub(crate) unsafe fn begin<R: 'static>(
+        replicated: *const R,
+        out_read: *mut Self,
+        out_value: *mut *const c_void,
+        read: impl FnOnce(&'static R) -> G,
+        value: impl FnOnce(&G) -> *const c_void,
+    ) -> Outcome {
+        // SAFETY: as promised; its life is as good as static.
+        let replicated: &'static R = unsafe { shared(replicated, "replicated") }?;
+        // SAFETY: as promised.
+        let out_read = unsafe { out(out_read, "out_read") }?;
+        // SAFETY: as promised.
+        let out_value = unsafe { out(out_value, "out_value") }?;
+        let guard = read(replicated);
+        out_value.write(value(&guard));
+        out_read.write(Self { guard: MaybeUninit::new(guard) });
+        Ok(())
     }
 
     /// # Safety
@@ -164,18 +183,9 @@ pub unsafe extern "C" fn nodewise_replicated_read(
     out_read: *mut Read,
     out_value: *mut *const c_void,
 ) -> Code {
-    guarded(|| {
-        // SAFETY: the caller's promise, which has the replicated value outlive the read: its life is as good as static.
-        let replicated: &'static Replicated<Value> = unsafe { shared(replicated, "replicated") }?;
-        // SAFETY: the caller's promise.
-        let out_read = unsafe { out(out_read, "out_read") }?;
-        // SAFETY: the caller's promise.
-        let out_value = unsafe { out(out_value, "out_value") }?;
-        let guard = replicated.read();
-        out_value.write(guard.as_ptr());
-        out_read.write(Reading::begun(guard));
-        Ok(())
-    })
+    let value = |guard: &ReadGuard<'_, Value>| guard.as_ptr();
+    // SAFETY: the caller's promise, which has the replicated value outlive the read.
+    guarded(|| unsafe { Reading::begin(replicated, out_read, out_value, Replicated::read, value) })
 }
 
 #[unsafe(no_mangle)]

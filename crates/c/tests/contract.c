@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #define CHECK(condition)                                                                            \
     do {                                                                                            \
@@ -58,8 +60,28 @@ static void arguments(nodewise_pool *pool)
     says(nodewise_nodes_near("\xff", NULL, 0, &nodes), NODEWISE_INVALID_ARGUMENT, "UTF-8");
     nodewise_counter_free(NULL);
     nodewise_pool_free(NULL);
+    CHECK(nodewise_current_node() != NODEWISE_NO_NODE && nodewise_current_cpu() < 1 << 16);
     CHECK(nodewise_refresh() == NODEWISE_OK);
     CHECK(strcmp(nodewise_version(), "") != 0);
+}
+
+/* What was there stays usable where no file can be opened. */
+static void machine(void)
+{
+    struct rlimit files, none;
+    nodewise_allowance *allowance;
+    nodewise_pool *pool;
+    CHECK(getrlimit(RLIMIT_NOFILE, &files) == 0);
+    none = files;
+    none.rlim_cur = 0;
+    CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    says(nodewise_refresh(), NODEWISE_MACHINE, "/sys");
+    says(nodewise_allowance_of_this_thread(&allowance), NODEWISE_MACHINE, "/");
+    says(nodewise_pool_new(NULL, &pool), NODEWISE_MACHINE, "/");
+    says(nodewise_bind_thread(&(uint32_t){0}, 1), NODEWISE_MACHINE, "/");
+    CHECK(nodewise_current_node() != NODEWISE_NO_NODE);
+    CHECK(setrlimit(RLIMIT_NOFILE, &files) == 0);
+    CHECK(nodewise_refresh() == NODEWISE_OK);
 }
 
 static void allowance(void)
@@ -125,6 +147,13 @@ static void counters(void)
     CHECK(nodewise_task_counter_done(tasks, 1) == NODEWISE_OK);
     CHECK(nodewise_task_counter_wait(tasks) == NODEWISE_OK);
     nodewise_task_counter_free(tasks);
+
+    CHECK(nodewise_task_counter_new(&tasks) == NODEWISE_OK);
+    CHECK(nodewise_task_counter_done(tasks, 1) == NODEWISE_OK);
+    says(nodewise_task_counter_wait(tasks), NODEWISE_PANIC, "submitted");
+    says(nodewise_task_counter_count(tasks, &exact), NODEWISE_PANIC, "submitted");
+    says(nodewise_task_counter_wait_timeout(tasks, 0, &all_done), NODEWISE_PANIC, "submitted");
+    nodewise_task_counter_free(tasks);
 }
 
 static int eleven_of_range(size_t begin, size_t end, void *context)
@@ -177,6 +206,9 @@ static void tasks(nodewise_pool *pool)
     CHECK(nodewise_pool_spawn(pool, seven, &dropped, drop, &task) == NODEWISE_OK);
     says(nodewise_task_join(task, &status), NODEWISE_CALLBACK_FAILED, "returned 7");
     CHECK(status == 7 && drops() == 1);
+    CHECK(nodewise_pool_spawn(pool, nothing, NULL, NULL, &task) == NODEWISE_OK);
+    nodewise_task_free(task);
+    nodewise_task_free(NULL);
 
     /* What cannot be spawned is dropped. */
     says(nodewise_pool_spawn_on(pool, 1000, nothing, &dropped, drop, &task), NODEWISE_NO_WORKERS, "1000");
@@ -267,6 +299,7 @@ static int raise_first(void *value, void *context)
 static void arrays(nodewise_pool *pool)
 {
     nodewise_layout interleaved = {.kind = NODEWISE_LAYOUT_INTERLEAVED}, wrong = {.kind = 9};
+    nodewise_layout nowhere = {.kind = NODEWISE_LAYOUT_ON, .count = 1, .nodes = (uint32_t[]){1000}};
     nodewise_array *array;
     nodewise_placement placement;
     nodewise_node_pages pages[1024];
@@ -278,6 +311,7 @@ static void arrays(nodewise_pool *pool)
     says(nodewise_array_new(&interleaved, 1, 0, 0, NULL, &array), NODEWISE_INVALID_ARGUMENT, "element_bytes");
     says(nodewise_array_new(&interleaved, 1, 1, 8, NULL, &array), NODEWISE_INVALID_ARGUMENT, "flags");
     says(nodewise_array_new(&interleaved, SIZE_MAX, 2, 0, NULL, &array), NODEWISE_MEMORY, "addresses");
+    says(nodewise_array_new(&nowhere, 1, 1, 0, NULL, &array), NODEWISE_LAYOUT, "1000");
 
     CHECK(nodewise_array_new(&interleaved, 10000, 24, 0, NULL, &array) == NODEWISE_OK);
     CHECK(nodewise_array_data(array, &data) == NODEWISE_OK);
@@ -294,6 +328,7 @@ static void arrays(nodewise_pool *pool)
     CHECK(nodewise_array_lay_out(array, &weighted, &placement) == NODEWISE_OK && placement.misplaced == 0);
     CHECK(nodewise_array_lay_out_range(array, 5000, 10000, &interleaved, NULL) == NODEWISE_OK);
     says(nodewise_array_lay_out_range(array, 5000, 10001, &interleaved, NULL), NODEWISE_RANGE, "5000..10001");
+    says(nodewise_array_lay_out(array, &nowhere, NULL), NODEWISE_LAYOUT, "1000");
     says(nodewise_array_placement(array, SIZE_MAX, 1, &placement, pages, 1024, &count), NODEWISE_RANGE, "10000");
     uint32_t homes[1024];
     CHECK(nodewise_array_page_nodes(array, 0, 1, homes, 1024, &count) == NODEWISE_OK && count == 1 && homes[0] == node);
@@ -315,12 +350,25 @@ static void arrays(nodewise_pool *pool)
     CHECK(nodewise_forget_hints(data, 1 << 16) == NODEWISE_OK);
     nodewise_array_free(array);
 
+    /* Every other page, so that no two are one range. */
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), hinted = 0;
+    CHECK(nodewise_array_new(&on, 2 * 1023, page, 0, pool, &array) == NODEWISE_OK);
+    CHECK(nodewise_array_data(array, &data) == NODEWISE_OK);
+    char *first = data;
+    while (hinted < 1022 && nodewise_hint(first + 2 * hinted * page, page, NODEWISE_HINT_PRIVATE, NULL) == NODEWISE_OK)
+        hinted++;
+    CHECK(hinted == 1022);
+    says(nodewise_hint(first + 2 * hinted * page, page, NODEWISE_HINT_PRIVATE, NULL), NODEWISE_HINTS, "1022");
+    nodewise_array_free(array);
+
     nodewise_arena *arena;
     void *small, *large;
     size_t before, after;
+    says(nodewise_arena_new(&nowhere, 0, &arena), NODEWISE_LAYOUT, "1000");
     says(nodewise_arena_new(&on, NODEWISE_HUGE_PAGES | NODEWISE_BASE_PAGES, &arena), NODEWISE_INVALID_ARGUMENT, "flags");
     CHECK(nodewise_arena_new(&on, NODEWISE_BASE_PAGES, &arena) == NODEWISE_OK);
     says(nodewise_arena_allocate(arena, 1, 3, &small), NODEWISE_INVALID_ARGUMENT, "power of two");
+    says(nodewise_arena_allocate(arena, SIZE_MAX / 4, 8, &small), NODEWISE_MEMORY, "");
     CHECK(nodewise_arena_allocate(arena, 100, 64, &small) == NODEWISE_OK && (uintptr_t)small % 64 == 0);
     memset(small, 1, 100);
     CHECK(nodewise_arena_reserved_bytes(arena, &before) == NODEWISE_OK);
@@ -480,6 +528,7 @@ int main(void)
     CHECK(strcmp(nodewise_error_message(), "") == 0);
     CHECK(nodewise_pool_new(NULL, &pool) == NODEWISE_OK);
     arguments(pool);
+    machine();
     allowance();
     counters();
     tasks(pool);

@@ -21,17 +21,21 @@ struct Installed {
     directory: TempDir,
 }
 
+fn install(settings: &[String]) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    run(Command::new("make")
+        .arg("install")
+        .args(settings)
+        .arg("PROFILE=dev")
+        // The make that runs this test is none of its business.
+        .env_remove("MAKEFLAGS")
+        .current_dir(root));
+}
+
 impl Installed {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        run(Command::new("make")
-            .arg("install")
-            .arg(format!("PREFIX={}", directory.path().display()))
-            .arg("PROFILE=dev")
-            // The make that runs this test is none of its business.
-            .env_remove("MAKEFLAGS")
-            .current_dir(root));
+        install(&[format!("PREFIX={}", directory.path().display())]);
         Self { directory }
     }
 
@@ -54,9 +58,49 @@ impl Installed {
 #[test]
 fn programs_are_built_with_what_was_installed() {
     let installed = Installed::new();
+    a_package_knows_nothing_of_where_it_was_made();
     exports_are_the_headers_functions(&installed);
     pkg_config_builds_the_examples(&installed);
     cmake_builds_the_examples(&installed);
+    ported_programs_compute_what_the_plain_ones_do(&installed);
+}
+
+#[test]
+fn the_diffs_that_are_shown_are_the_real_ones() {
+    let shown = std::fs::read_to_string(Path::new(EXAMPLES).join("README.md")).unwrap();
+    for (name, extension) in [("stream", "c"), ("kv_cache", "cpp")] {
+        let [plain, ported] = ["plain", "nodewise"].map(|program| format!("{program}.{extension}"));
+        let diff = Command::new("diff")
+            .args(["-U1", "--label", &plain, "--label", &ported, &plain, &ported])
+            .current_dir(Path::new(EXAMPLES).join(name))
+            .output()
+            .unwrap();
+        let diff = String::from_utf8(diff.stdout).unwrap();
+        assert!(
+            shown.contains(&format!("```diff\n{diff}```\n")),
+            "README.md should show for {name}:\n{diff}"
+        );
+    }
+}
+
+/// As who makes a package does: below another root, which nothing of what is installed knows.
+fn a_package_knows_nothing_of_where_it_was_made() {
+    let root = tempfile::tempdir().unwrap();
+    let at = root.path().display().to_string();
+    install(&[format!("DESTDIR={at}"), "PREFIX=/usr".into(), "LIBDIR=/usr/lib/x86_64-linux-gnu".into()]);
+    let lib = root.path().join("usr/lib/x86_64-linux-gnu");
+    for file in ["pkgconfig/nodewise.pc", "cmake/nodewise/nodewise-config.cmake"] {
+        let text = std::fs::read_to_string(lib.join(file)).unwrap();
+        assert!(!text.contains(&at) && !text.contains('@'), "{file}: {text}");
+    }
+    let flags = run(Command::new("pkg-config")
+        .args(["--cflags", "--libs", "nodewise"])
+        .env("PKG_CONFIG_LIBDIR", lib.join("pkgconfig"))
+        .env("PKG_CONFIG_SYSROOT_DIR", &at)
+        .env("PKG_CONFIG_ALLOW_SYSTEM_CFLAGS", "1")
+        .env("PKG_CONFIG_ALLOW_SYSTEM_LIBS", "1"));
+    let expected = format!("-I{at}/usr/include -L{at}/usr/lib/x86_64-linux-gnu -lnodewise");
+    assert_eq!(flags.split_whitespace().collect::<Vec<_>>().join(" "), expected);
 }
 
 fn exports_are_the_headers_functions(installed: &Installed) {
@@ -97,6 +141,22 @@ fn pkg_config_builds_the_examples(installed: &Installed) {
             .arg(&program));
         installed.run(program);
     }
+    let readme =
+        include_str!("../../../README.md").split_once("```cpp\n").unwrap().1.split_once("```").unwrap().0;
+    let source = installed.path("readme.cpp");
+    std::fs::write(
+        &source,
+        format!("#include <cmath>\n#include <nodewise.hpp>\nint main()\n{{\n{readme}}}\n"),
+    )
+    .unwrap();
+    let program = installed.path("readme");
+    run(Command::new("c++")
+        .arg("-std=c++17")
+        .arg(source)
+        .args(installed.pkg_config(&["--cflags", "--libs"]))
+        .arg("-o")
+        .arg(&program));
+    installed.run(program);
     let program = installed.path("pages.static");
     run(Command::new("cc")
         .arg(Path::new(EXAMPLES).join("pages.c"))
@@ -119,9 +179,45 @@ fn cmake_builds_the_examples(installed: &Installed) {
     run(Command::new("cmake")
         .args(["-S", EXAMPLES, "-B"])
         .arg(&build)
-        .arg(format!("-DCMAKE_PREFIX_PATH={}", installed.directory.path().display())));
+        .arg(format!("-DCMAKE_PREFIX_PATH={}", installed.directory.path().display()))
+        .args(
+            ["C", "CXX"].map(|language| format!("-DCMAKE_{language}_FLAGS=-Wall -Wextra -Wpedantic -Werror")),
+        ));
     run(Command::new("cmake").arg("--build").arg(&build));
     for program in ["pages", "histogram"] {
         installed.run(build.join(program));
     }
+    run(&mut Command::new(build.join("pages_static")));
+    let near = Command::new(build.join("near"))
+        .arg("nothing0")
+        .env("LD_LIBRARY_PATH", installed.path("lib"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&near.stderr);
+    assert_eq!(near.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("nodewise: there is no device nothing0"), "{said}");
+}
+
+/// Those that `CMake` has built.
+fn ported_programs_compute_what_the_plain_ones_do(installed: &Installed) {
+    let plain = |compiler: &str, options: &[&str], source: &str, size: &str| {
+        let program = installed.path("plain");
+        run(Command::new(compiler)
+            .args(["-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror"])
+            .args(options)
+            .arg(Path::new(EXAMPLES).join(source))
+            .arg("-o")
+            .arg(&program));
+        run(Command::new(program).arg(size))
+    };
+    let ported = |program: &str, size: &str| {
+        let program = installed.path("build").join(program);
+        run(Command::new(program).arg(size).env("LD_LIBRARY_PATH", installed.path("lib")))
+    };
+    let sums = plain("cc", &["-std=c11", "-fopenmp"], "stream/plain.c", "100000");
+    assert_eq!(sums.split_whitespace().count(), 4, "{sums}");
+    assert_eq!(ported("stream", "100000"), sums);
+    let answers = plain("c++", &["-std=c++17", "-pthread"], "kv_cache/plain.cpp", "3000");
+    assert!(answers.contains(" hits, sum "), "{answers}");
+    assert_eq!(ported("kv_cache", "3000"), answers);
 }

@@ -13,6 +13,8 @@ use crossbeam_utils::CachePadded;
 /// freed right after: the alarm is set by adding so much that the count will reach this bit when it is to ring.
 const BELL: u64 = 1 << 63;
 
+const MORE_DONE: &str = "more tasks were done than were submitted";
+
 #[derive(Debug)]
 pub(crate) struct Tally {
     nodes: Box<[Node]>,
@@ -62,25 +64,22 @@ impl Tally {
         if let ([node], [alarm]) = (&*self.nodes, &*alarms.0) {
             let done = node.done.load(Ordering::Acquire).wrapping_sub(*alarm);
             let submitted = node.submitted.load(Ordering::Acquire);
-            return Self::difference(submitted + self.submitted_alone.load(Ordering::Acquire), done);
+            return (submitted + self.submitted_alone.load(Ordering::Acquire))
+                .checked_sub(done)
+                .expect(MORE_DONE);
         }
         let done = self.nodes.iter().zip(&alarms.0).fold(0_u64, |done, (node, alarm)| {
             done.wrapping_add(node.done.load(Ordering::Acquire).wrapping_sub(*alarm))
         });
-        self.left_of(done)
+        self.left_of(done).expect(MORE_DONE)
     }
 
     /// The done ones must have been counted before: a task is submitted before it is done, so that this is never less than what was
-    /// left when the counting ended.
-    fn left_of(&self, done: u64) -> u64 {
+    /// left when the counting ended. None if more were done than submitted.
+    fn left_of(&self, done: u64) -> Option<u64> {
         let by_nodes = self.nodes.iter().map(|node| node.submitted.load(Ordering::Acquire));
         let submitted = by_nodes.sum::<u64>() + self.submitted_alone.load(Ordering::Acquire);
-        Self::difference(submitted, done)
-    }
-
-    #[inline]
-    fn difference(submitted: u64, done: u64) -> u64 {
-        submitted.checked_sub(done).expect("more tasks were done than were submitted")
+        submitted.checked_sub(done)
     }
 
     /// Sets the alarms for what is left now: true if there is nothing left and so no alarm set, else one rings from now on before all is
@@ -94,7 +93,11 @@ impl Tally {
                 *alarm = word.wrapping_sub(*alarm);
                 done += *alarm;
             }
-            let left = self.left_of(done);
+            let Some(left) = self.left_of(done) else {
+                // No alarm is set now, and who asks next is told the same.
+                alarms.0.fill(0);
+                panic!("{MORE_DONE}");
+            };
             if left == 0 {
                 alarms.0.fill(0);
                 return true;

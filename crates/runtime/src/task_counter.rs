@@ -63,7 +63,7 @@ impl TaskCounter {
 
     /// Counts tasks that are done.
     ///
-    /// Where more are done than were submitted, the next waiter panics.
+    /// Where more are done than were submitted, waiters panic.
     pub fn done(&self, tasks: u64) {
         self.done_on(here(), tasks);
     }
@@ -162,6 +162,19 @@ mod tests {
     fn too_many_done_is_a_bug_that_the_waiter_tells() {
         let tasks = TaskCounter::new();
         tasks.done(1);
+        tasks.wait();
+    }
+
+    #[test]
+    fn everybody_is_told_of_too_many_done() {
+        let tasks = TaskCounter::new();
+        tasks.done(1);
+        for _ in 0..2 {
+            let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tasks.wait()));
+            let counted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tasks.count()));
+            assert!(waited.is_err() && counted.is_err());
+        }
+        tasks.submit(1);
         tasks.wait();
     }
 

@@ -46,3 +46,25 @@ fn the_diffs_that_are_shown_are_the_real_ones() {
         );
     }
 }
+
+#[test]
+fn what_the_readme_shows_works() -> nodewise_runtime::Result<()> {
+    // As shown:
+    let pool = nodewise_runtime::NodePool::new()?;
+    let mut samples = nodewise_runtime::NodeVec::<f64>::new(1 << 24, nodewise_runtime::Layout::Blocked)?;
+    samples.for_each_block(&pool, |block, values| {
+        // On a worker of block.node, whose memory this is.
+        for (i, value) in block.elements.zip(values) {
+            *value = (i as f64).sqrt();
+        }
+    });
+    // So far.
+    assert!((samples[1 << 20] - 1024.0).abs() < 1e-9);
+    let between = |text: &str, begin: &str, end: &str| {
+        text.split_once(begin).and_then(|(_, rest)| rest.split_once(end)).unwrap().0.to_owned()
+    };
+    let here = between(include_str!("examples.rs"), "    // As shown:\n", "    // So far.\n");
+    let shown = between(include_str!("../../../README.md"), "```rust\n", "```");
+    assert!(here.lines().map(|line| line.strip_prefix("    ").unwrap()).eq(shown.lines()), "{shown}");
+    Ok(())
+}
