@@ -8,8 +8,12 @@ pub(crate) struct Fabric {
     nodes: usize,
     line_bytes: u64,
     idle_ps: u64,
-    service_ps: u64,
+    /// Of a line that is read, and of one that is written.
+    read_ps: u64,
+    write_ps: u64,
     controllers: Vec<Queue>,
+    /// Lines that each controller has written.
+    written: Vec<u64>,
     links: Vec<Link>,
     /// `[from * nodes + to]`: the links in between, and their latencies' sum.
     routes: Vec<(Vec<usize>, u64)>,
@@ -65,8 +69,10 @@ impl Fabric {
             nodes: preset.nodes.len(),
             line_bytes: preset.line_bytes,
             idle_ps: ps(preset.controller.idle_latency_ns),
-            service_ps: ps(preset.controller.service_ns).max(1),
+            read_ps: ps(preset.controller.service_ns).max(1),
+            write_ps: ps(preset.controller.write_service_ns.unwrap_or(preset.controller.service_ns)).max(1),
             controllers: vec![Queue::default(); preset.nodes.len()],
+            written: vec![0; preset.nodes.len()],
             messages: preset.links.iter().any(|link| link.message_bytes > 0),
             links,
             routes,
@@ -150,12 +156,12 @@ impl Fabric {
         link.queue.serve(at_ps, at_ps, link.probe_ps, load);
     }
 
-    /// When a controller that is asked at `at_ps` has taken or given these lines; the latency of the memory is not in it.
+    /// When a controller that is asked at `at_ps` gives the first of these lines; the latency of the memory is not in it.
     #[inline]
-    fn serve(&mut self, now_ps: u64, at_ps: u64, node: usize, lines: u64, counters: &mut Counters) -> u64 {
+    fn read(&mut self, now_ps: u64, at_ps: u64, node: usize, lines: u64, counters: &mut Counters) -> u64 {
         let load = &mut counters.controllers[node];
         load.bytes += lines * self.line_bytes;
-        self.controllers[node].serve(now_ps, at_ps, lines * self.service_ps, load) - self.service_ps
+        self.controllers[node].serve(now_ps, at_ps, lines * self.read_ps, load) - self.read_ps
     }
 
     /// When lines that a node asks for at `at_ps` are there, from the memory of `home`.
@@ -170,10 +176,10 @@ impl Fabric {
         counters: &mut Counters,
     ) -> u64 {
         if node == home {
-            return self.serve(now_ps, at_ps, home, lines, counters) + self.idle_ps;
+            return self.read(now_ps, at_ps, home, lines, counters) + self.idle_ps;
         }
         let asked_ps = self.send(now_ps, at_ps, node, home, lines, counters);
-        let given_ps = self.serve(now_ps, asked_ps, home, lines, counters) + self.idle_ps;
+        let given_ps = self.read(now_ps, asked_ps, home, lines, counters) + self.idle_ps;
         self.carry(now_ps, given_ps, home, node, lines, counters)
     }
 
@@ -190,13 +196,18 @@ impl Fabric {
     ) -> u64 {
         let there_ps = self.carry(now_ps, at_ps, node, home, lines, counters);
         self.send(now_ps, there_ps, home, node, lines, counters);
-        self.serve(now_ps, there_ps, home, lines, counters) + self.service_ps
+        let load = &mut counters.controllers[home];
+        load.bytes += lines * self.line_bytes;
+        self.written[home] += lines;
+        self.controllers[home].serve(now_ps, there_ps, lines * self.write_ps, load)
     }
 
     /// Whatever moved a line was busy with it for its service time, and no controller for longer than it has promised to be.
     pub fn assert_sound(&self, counters: &Counters) {
         for (node, (queue, load)) in self.controllers.iter().zip(&counters.controllers).enumerate() {
-            assert_eq!(load.busy_ps, load.bytes / self.line_bytes * self.service_ps, "controller {node}");
+            let written = self.written[node];
+            let read = load.bytes / self.line_bytes - written;
+            assert_eq!(load.busy_ps, read * self.read_ps + written * self.write_ps, "controller {node}");
             assert!(load.busy_ps <= queue.end_ps(), "controller {node} is busy for longer than it can be");
         }
         for (link, load) in self.links.iter().zip(&counters.links) {
@@ -213,6 +224,6 @@ impl Fabric {
             counters.links[link].bytes += self.line_bytes;
             counters.links[link].busy_ps += self.links[link].service_ps;
         }
-        self.serve(at_ps, at_ps, to, 1, counters) - at_ps
+        self.read(at_ps, at_ps, to, 1, counters) - at_ps
     }
 }

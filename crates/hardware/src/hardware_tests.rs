@@ -165,6 +165,24 @@ fn messages_without_data_take_their_part_of_a_link() {
     }
 }
 
+/// Lines that two cores write: each is read from memory and written back to it.
+#[test]
+fn a_saturated_controller_takes_longer_for_a_mix_by_what_a_written_line_costs() {
+    let mixed = MACHINE
+        .replace("service_ns = 10.0", "service_ns = 20.0, write_service_ns = 30.0")
+        .replace("outstanding_misses = 4", "outstanding_misses = 16");
+    let mut hw = Hardware::new(&Preset::parse(&mixed, "test").unwrap());
+    let lines = 10_000;
+    for line in 0..lines {
+        for core in [0, 1] {
+            hw.write(core, ((core as u64) << 30) + line * APART, 0);
+        }
+    }
+    hw.drain(0);
+    hw.assert_sound();
+    assert!(near(hw.clock(0) as f64, (2 * lines * 50_000) as f64), "{}", hw.clock(0));
+}
+
 #[test]
 fn a_write_takes_the_line_from_all_others_and_its_reader_gets_it_from_the_writer() {
     let mut hw = machine();

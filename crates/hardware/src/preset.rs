@@ -125,6 +125,10 @@ pub struct Controller {
     pub idle_latency_ns: f64,
     /// How long a line keeps the controller busy: line size over bandwidth.
     pub service_ns: f64,
+    /// The same of a line that is written, which is more where reads and writes in turn get less than reads alone: each change of direction
+    /// costs. As much as `service_ns` if nothing is said.
+    #[serde(default)]
+    pub write_service_ns: Option<f64>,
     /// Bytes that every LLC miss of the machine puts on its links besides data, evenly: the request, probes to all other nodes
     /// and their answers, where no directory tells who has a line. 0 if that is little.
     #[serde(default)]
@@ -373,6 +377,11 @@ fn check(file: File) -> Result<Preset, Refusal> {
     let (at, controller) = (file.controller.span().start, file.controller.into_inner());
     positive(at, "the controller's idle_latency_ns", controller.idle_latency_ns)?;
     positive(at, "the controller's service_ns", controller.service_ns)?;
+    positive(
+        at,
+        "the controller's write_service_ns",
+        controller.write_service_ns.unwrap_or(controller.service_ns),
+    )?;
     if let Some(uncached) = &file.uncached {
         let (at, uncached) = (uncached.span().start, uncached.get_ref());
         positive(at, "local_fetch_ns", uncached.local_fetch_ns)?;

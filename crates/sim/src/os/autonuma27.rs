@@ -1,19 +1,19 @@
 //! NUMA balancing as version 27 of the `AutoNUMA` patch has it (Andrea Arcangeli, linux-mm, 4 October 2012, patch 19 of 33, `mm/autonuma.c`;
-//! its `Documentation/vm/autonuma.txt`), for one process whose threads stay where they are.
+//! its `Documentation/vm/autonuma.txt`), for one process.
 //!
 //! What sets it apart from what Linux merged: a daemon of its own scans at a fixed pace; it marks a 2 MiB range of the page table at a time
 //! (`scan_pmd`, set by default), so the first thread to come back faults for all of the range's pages; a page's first fault moves it at once, later ones when
-//! the node is the same twice in a row, whether threads share the page or not. Left out: `sched_autonuma_balance`, which exchanges threads.
+//! the node is the same twice in a row, whether threads share the page or not. Threads that are not pinned change places (`exchange.rs`). Left out: that a new thread
+//! begins on its maker's node if that has an idle CPU (patches 18 and 19), as here all threads are there from the start with a CPU each.
 
 use std::ops::Range;
 
+use super::exchange::Exchange;
 use super::memory::Memory;
 
 /// Between chunks of a scan, and between scans (`scan_sleep_millisecs`, `scan_sleep_pass_millisecs`).
 const CHUNK_SLEEP_MS: f64 = 100.0;
 const PASS_SLEEP_MS: f64 = 10_000.0;
-/// The daemon has slept since the machine booted: a program begins at any time between two scans, on average half of one before the next.
-const FIRST_SCAN_MS: f64 = PASS_SLEEP_MS / 2.0;
 /// Pages that a chunk has, and that a node receives in a window at most: 128 MiB (`pages_to_scan`, `pages_to_migrate`).
 const CHUNK_PAGES: f64 = 32_768.0;
 const WINDOW_PAGES: f64 = 32_768.0;
@@ -22,13 +22,22 @@ const WINDOW_MS: f64 = 100.0;
 /// Pages that are marked and fault together: those of an entry of the page middle directory.
 const RANGE_PAGES: f64 = 512.0;
 
+/// Between two looks of a CPU at whom its thread should change places with: the scheduler's balancing among busy CPUs that are balanced (4 ms, 64 times
+/// as long for busy ones: `SD_CPU_INIT`, Linux 3.6).
+const LOOK_MS: f64 = 256.0;
+
 const NOBODY: u8 = u8::MAX;
 
 /// What the kernel remembers of a process, and of each node.
 #[derive(Clone, Debug)]
 pub(crate) struct AutoNuma27 {
-    /// When the next chunk is due.
-    pub(crate) next_scan_ps: u64,
+    /// When the next chunk is due, and the next look at the threads.
+    next_scan_ps: u64,
+    next_look_ps: u64,
+    /// Scans that have begun (`mm_numa_fault_pass`), and ended.
+    passes: (u64, u64),
+    /// Threads that may change places.
+    exchange: Option<Exchange>,
     /// Simulated periods over real ones.
     period_scale: f64,
     chunk_pages: u64,
@@ -43,10 +52,19 @@ pub(crate) struct AutoNuma27 {
 }
 
 impl AutoNuma27 {
-    pub(crate) fn new(memory: &Memory, nodes: usize, period_scale: f64, size_scale: f64) -> AutoNuma27 {
+    pub(crate) fn new(
+        memory: &Memory,
+        nodes: usize,
+        period_scale: f64,
+        size_scale: f64,
+        exchange: Option<Exchange>,
+    ) -> AutoNuma27 {
         let scaled = |pages: f64| (pages * size_scale).max(1.0) as u64;
         AutoNuma27 {
-            next_scan_ps: (FIRST_SCAN_MS * period_scale * 1e9) as u64,
+            next_scan_ps: 0,
+            next_look_ps: if exchange.is_some() { 0 } else { u64::MAX },
+            passes: (0, 0),
+            exchange,
             period_scale,
             chunk_pages: scaled(CHUNK_PAGES),
             window_pages: scaled(WINDOW_PAGES),
@@ -58,8 +76,22 @@ impl AutoNuma27 {
         }
     }
 
-    /// Marks the next chunk (`knumad_do_scan`). Returns how many pages.
+    /// Says how much of the daemon's pause is left when the program begins.
+    pub(crate) fn begin(&mut self, until_scan: f64) {
+        self.next_scan_ps = self.ps(PASS_SLEEP_MS * until_scan);
+    }
+
+    /// When something is due.
+    pub(crate) fn next_ps(&self) -> u64 {
+        self.next_scan_ps.min(self.next_look_ps)
+    }
+
+    /// Marks the next chunk if it is due (`knumad_do_scan`). Returns how many pages.
     pub(crate) fn scan(&mut self, memory: &mut Memory, now_ps: u64) -> u64 {
+        if now_ps < self.next_scan_ps {
+            return 0;
+        }
+        self.passes.0 += u64::from(self.cursor == 0);
         let mut marked = 0;
         while marked < self.chunk_pages && self.cursor < memory.pages() {
             let range = self.range_of(self.cursor, memory);
@@ -69,6 +101,7 @@ impl AutoNuma27 {
         let mut sleep_ms = CHUNK_SLEEP_MS;
         if self.cursor >= memory.pages() {
             self.cursor = 0;
+            self.passes.1 += 1;
             sleep_ms = PASS_SLEEP_MS;
         }
         self.next_scan_ps = now_ps + self.ps(sleep_ms).max(1);
@@ -97,6 +130,22 @@ impl AutoNuma27 {
         room
     }
 
+    /// Notes that a thread faulted on a page that is on a node now.
+    pub(crate) fn note(&mut self, thread: usize, home: usize) {
+        if let Some(exchange) = &mut self.exchange {
+            exchange.note(thread, home, self.passes.0);
+        }
+    }
+
+    /// Whether it is time to look at the threads: not before all memory was scanned once.
+    pub(crate) fn looks(&mut self, now_ps: u64) -> Option<&Exchange> {
+        if now_ps < self.next_look_ps {
+            return None;
+        }
+        self.next_look_ps = now_ps + self.ps(LOOK_MS).max(1);
+        self.exchange.as_ref().filter(|_| self.passes.1 > 0)
+    }
+
     fn ps(&self, ms: f64) -> u64 {
         (ms * self.period_scale * 1e9) as u64
     }
@@ -121,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_page_moves_at_its_first_fault_then_at_the_second_in_a_row() {
-        let mut autonuma = AutoNuma27::new(&memory(1), 4, 1.0, 1.0);
+        let mut autonuma = AutoNuma27::new(&memory(1), 4, 1.0, 1.0, None);
         assert!(autonuma.wants(0, 2, 0, 0));
         assert!(!autonuma.wants(0, 3, 2, 0));
         assert!(!autonuma.wants(0, 1, 2, 0));
@@ -131,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_node_receives_128_mib_in_a_tenth_of_a_second() {
-        let mut autonuma = AutoNuma27::new(&memory(64), 4, 1.0, 1.0 / 1024.0);
+        let mut autonuma = AutoNuma27::new(&memory(64), 4, 1.0, 1.0 / 1024.0, None);
         let moved = |autonuma: &mut AutoNuma27, pages: Range<usize>, now_ps| {
             pages.filter(|&page| autonuma.wants(page, 1, 0, now_ps)).count()
         };
@@ -142,7 +191,8 @@ mod tests {
     #[test]
     fn scans_are_ten_seconds_apart_and_go_in_chunks() {
         let mut memory = memory(512);
-        let mut autonuma = AutoNuma27::new(&memory, 4, 1.0, 1.0 / 128.0);
+        let mut autonuma = AutoNuma27::new(&memory, 4, 1.0, 1.0 / 128.0, None);
+        autonuma.begin(0.5);
         let mut at_s = Vec::new();
         for _ in 0..4 {
             let now_ps = autonuma.next_scan_ps;

@@ -6,6 +6,7 @@ use nodewise_engine::{Engine, Machine, SamplingRate};
 
 use super::autonuma27::AutoNuma27;
 use super::balancing::Balancing;
+use super::exchange::Exchange;
 use super::machine::SimMachine;
 use super::pinning::Pinning;
 use super::policy::Policy;
@@ -59,8 +60,11 @@ impl Clockwork {
             Policy::AutoNuma27 => {
                 let nodes = machine.topology.node_count();
                 let (periods, sizes) = (settings.period_scale, settings.size_scale);
-                let autonuma = AutoNuma27::new(&machine.memory, nodes, periods, sizes);
-                clockwork.next_ps = autonuma.next_scan_ps;
+                let exchange =
+                    (settings.pinning == Pinning::None).then(|| Exchange::new(machine.threads.len(), nodes));
+                let mut autonuma = AutoNuma27::new(&machine.memory, nodes, periods, sizes, exchange);
+                autonuma.begin(settings.until_scan);
+                clockwork.next_ps = autonuma.next_ps();
                 machine.autonuma27 = Some(autonuma);
             }
             _ => {}
@@ -83,12 +87,18 @@ impl Clockwork {
             machine.scanned(thread, marked);
             machine.place_threads(running);
         }
-        if let Some(autonuma) = &mut machine.autonuma27 {
+        if let Some(mut autonuma) = machine.autonuma27.take() {
             let marked = autonuma.scan(&mut machine.memory, now_ps);
-            self.next_ps = autonuma.next_scan_ps;
-            // The daemon runs on any CPU.
-            let thread = machine.next_thread();
-            machine.scanned(thread, marked);
+            if marked > 0 {
+                // The daemon runs on any CPU.
+                let thread = machine.next_thread();
+                machine.scanned(thread, marked);
+            }
+            if let Some(exchange) = autonuma.looks(now_ps) {
+                machine.exchange_threads(exchange, running);
+            }
+            self.next_ps = autonuma.next_ps();
+            machine.autonuma27 = Some(autonuma);
         }
     }
 }

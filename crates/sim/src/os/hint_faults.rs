@@ -1,5 +1,6 @@
 //! Faults on pages that NUMA balancing marked, and the threads that it moves.
 
+use super::exchange::Exchange;
 use super::machine::SimMachine;
 use super::task_placement::Step;
 
@@ -68,6 +69,7 @@ impl SimMachine {
                 }
                 self.move_pages(thread, &[(part, node)]);
             }
+            autonuma.note(thread, self.memory.home(part).unwrap_or(home));
         }
         self.autonuma27 = Some(autonuma);
         self.memory.home(page).unwrap_or(node)
@@ -82,13 +84,24 @@ impl SimMachine {
             match placement.step(thread, &self.threads, running, &cpu_faults) {
                 None => {}
                 Some(Step::To(core)) => self.run_on(thread, core),
-                Some(Step::Swap(other)) => {
-                    let (here, there) = (self.threads[thread].0, self.threads[other].0);
-                    self.run_on(thread, there);
-                    self.run_on(other, here);
-                }
+                Some(Step::Swap(other)) => self.swap_threads(thread, other),
             }
         }
+    }
+
+    /// Version 27 of the patch moves threads, of those that run: each CPU looks in turn.
+    pub(super) fn exchange_threads(&mut self, exchange: &Exchange, running: &[usize]) {
+        for &thread in running {
+            if let Some(other) = exchange.partner(thread, &self.threads, running) {
+                self.swap_threads(thread, other);
+            }
+        }
+    }
+
+    fn swap_threads(&mut self, thread: usize, other: usize) {
+        let (here, there) = (self.threads[thread].0, self.threads[other].0);
+        self.run_on(thread, there);
+        self.run_on(other, here);
     }
 
     /// A thread goes on on another core, once both have come to a stop.

@@ -6,6 +6,7 @@ mod balancing;
 mod by_hand;
 mod clockwork;
 mod costs;
+mod exchange;
 mod hint_faults;
 mod machine;
 mod manage;

@@ -34,6 +34,8 @@ pub struct Settings {
     /// `period_scale / size_scale`. So that a page has as many samples in an interval, and what is done to it once weighs as much
     /// in the run, samples come more often and all kernel time and copies count less, by the same.
     pub period_scale: f64,
+    /// How much of the pause between two scans of version 27 of the `AutoNUMA` patch is left when the program begins, from 0 to 1: its daemon runs since boot.
+    pub until_scan: f64,
     /// Whether decisions of the engine reach only pages that were sampled in the interval, as those of the article's Carrefour, which knows no others
     /// and forgets them each second; else all pages of the regions they are about.
     pub sampled_pages_only: bool,
@@ -56,6 +58,7 @@ impl Settings {
             costs: Costs::default(),
             size_scale: scale,
             period_scale: scale / 100.0,
+            until_scan: 0.5,
             sampled_pages_only: false,
             slack_ps: 1_000_000,
             seed: 1,

@@ -186,7 +186,7 @@ mod tests {
         let study = run(&options, &|_| ()).unwrap();
         let held: Vec<bool> = study.rows.iter().map(|row| row.holds).collect();
         // Those that do not hold: see docs/fidelity.md.
-        let memory = [true, true, false, true, false, true, true];
+        let memory = [true, true, false, false, false, true, true];
         let foreach = [true; 6];
         assert_eq!(held, [&memory[..], &foreach].concat(), "{:#?}", study.rows);
     }

@@ -1,12 +1,13 @@
 //! Face recognition of the CSU Face Identification Evaluation System 5.0: images projected into a subspace.
 //!
 //! The basis of the subspace (as many eigenfaces as training images kept) is read from a file by the first thread and is
-//! then read by all, whole, for every image. Kept: pixels of the normalised images (130 x 150), the projection really computed.
+//! then read by all, whole, for every image. Images are divided among threads that go through theirs without waiting for each other, as in
+//! `readAndProjectImages` of the system's parallel version (`ALPBench`). Kept: pixels of the normalised images (130 x 150), the projection really computed.
 //! The number of eigenfaces and of images is this program's.
 
 use std::ops::Range;
 
-use super::phases::{LINE, Lines, Phased, Phases, Random, alone, part, scaled, write_lines};
+use super::phases::{LINE, Lines, Phased, Phases, Random, alone, scaled, write_lines};
 use super::{Parameters, Workload};
 use crate::{Area, Array, Program, Role, Space, Trace};
 
@@ -77,6 +78,11 @@ impl FaceRecognition {
         self.pixels.div_ceil(STRIP)
     }
 
+    /// Those of an image and of all rows of the basis.
+    fn strips_of_image(&self) -> usize {
+        (1 + self.faces()) * self.strips()
+    }
+
     fn image(&self, round: usize, thread: usize) -> Vec<f64> {
         let mut random = Random::new(self.seed ^ (round * self.threads + thread + 1) as u64);
         (0..self.pixels).map(|_| random.unit()).collect()
@@ -89,31 +95,31 @@ impl Phased for FaceRecognition {
     }
 
     fn phases(&self) -> usize {
-        // The basis, then for each round: images read, images projected.
-        1 + 2 * self.rounds
+        // The basis, then the images.
+        2
     }
 
     fn items(&self, phase: usize, thread: usize) -> Range<usize> {
         match phase {
             0 => alone(self.faces() * self.strips(), thread),
-            _ if phase % 2 == 1 => 0..self.strips(),
-            _ => part(self.faces() * self.strips() * self.threads, thread, self.threads),
+            _ => 0..self.rounds * self.strips_of_image(),
         }
     }
 
     fn item(&mut self, phase: usize, thread: usize, item: usize, trace: &mut Trace) {
-        // Each thread begins with another eigenface, so that those of a node do not read the basis in step.
-        let first = if phase == 0 { 0 } else { self.faces() * thread / self.threads };
-        let (face, strip) = ((item / self.strips() + first) % self.faces(), item % self.strips());
-        let pixels = strip * STRIP..((strip + 1) * STRIP).min(self.pixels);
-        let bytes = pixels.len() as u64 * 8;
+        let pixels_of = |strip: usize| strip * STRIP..((strip + 1) * STRIP).min(self.pixels);
         if phase == 0 {
+            let (face, pixels) = (item / self.strips(), pixels_of(item % self.strips()));
+            let bytes = pixels.len() as u64 * 8;
             trace.compute(bytes / 8);
             write_lines(self.basis.address(face * self.pixels + pixels.start), bytes, trace);
             return;
         }
-        let round = (phase - 1) / 2;
-        if phase % 2 == 1 {
+        let (round, item) = (item / self.strips_of_image(), item % self.strips_of_image());
+        let pixels = pixels_of(item % self.strips());
+        let (strip, bytes) = (item % self.strips(), pixels.len() as u64 * 8);
+        // The image is read, then projected.
+        let Some(face) = (item / self.strips()).checked_sub(1) else {
             if strip == 0 {
                 let image = self.image(round, thread);
                 self.images[thread].values_mut().copy_from_slice(&image);
@@ -121,7 +127,9 @@ impl Phased for FaceRecognition {
             trace.compute(bytes / 8);
             write_lines(self.images[thread].address(pixels.start), bytes, trace);
             return;
-        }
+        };
+        // Each thread begins with another eigenface, so that those of a node do not read the basis in step.
+        let face = (face + self.faces() * thread / self.threads) % self.faces();
         let row = face * self.pixels;
         // The image is in the core's caches: one reference for every line of the basis would only tell so.
         trace.read(self.images[thread].address(pixels.start));
