@@ -333,6 +333,9 @@ proptest! {
                 _ => hw.write(core, line * 64, home),
             };
             prop_assert!(hw.clock(core) > before && access.latency_ps >= 3000);
+            let now = hw.clock(core);
+            hw.set_clock(core, before);
+            prop_assert_eq!(hw.clock(core), now);
         }
         check_coherence(&hw);
         let counters = hw.counters();
