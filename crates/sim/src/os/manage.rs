@@ -231,6 +231,8 @@ mod tests {
     use nodewise_engine::{Figures, Reason};
     use nodewise_hardware::Preset;
 
+    use crate::os::memory::State;
+
     #[test]
     fn a_machine_that_knows_only_sampled_pages_puts_the_others_off() {
         let preset = Preset::named("opteron-8385-4n").unwrap();
@@ -248,5 +250,21 @@ mod tests {
         assert_eq!(outcomes[0], expected);
         let moved = (0..8).filter(|&page| machine.home(pid, PageNumber(range.start.0 + page)) == Some(to));
         assert_eq!(moved.collect::<Vec<_>>(), [1, 5]);
+    }
+
+    #[test]
+    fn a_page_that_has_copies_loses_them_when_somebody_writes_and_only_then() {
+        let preset = Preset::named("opteron-8385-4n").unwrap();
+        let mut machine = SimMachine::with_processes(&preset, &[vec![1]]);
+        let first = machine.mapping(machine.pid(0), 0).start;
+        let address = VirtAddr(first.0 << PAGE_SHIFT);
+        machine.touch(NodeIndex(0), address, Access::Write);
+        let page = machine.index(first);
+        assert_eq!(machine.replicate(0, &[page]), 1);
+        machine.touch(NodeIndex(3), address, Access::Read);
+        assert_eq!((machine.memory.state(page), machine.done.collapsed), (State::Replicated, 0));
+        machine.touch(NodeIndex(3), address, Access::Write);
+        assert_eq!((machine.memory.state(page), machine.done.collapsed), (State::At(0), 1));
+        machine.assert_sound();
     }
 }
