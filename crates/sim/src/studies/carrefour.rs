@@ -25,7 +25,7 @@ const IS_SCALE: f64 = SCALE / 4.0;
 const NAS_SECONDS: f64 = 10.0;
 const PCA_SECONDS: f64 = 28.0;
 const SECONDS: f64 = 120.0;
-/// How much of the pause between two scans is left when a program begins under AutoNUMA: the article ran each ten times, and the daemon scans since
+/// How much of the pause between two scans is left when a program begins under `AutoNUMA`: the article ran each ten times, and the daemon scans since
 /// boot. The row is of the mean of these.
 const UNTIL_SCAN: [f64; 5] = [0.1, 0.3, 0.5, 0.7, 0.9];
 /// How often the workloads go over their data, relative to that, in the runs under first touch and interleaving: of what time is needed
