@@ -58,6 +58,10 @@ fn the_table_has_a_column_for_each_policy() {
     let header = text.lines().next().unwrap();
     assert!(header.contains("first-touch") && header.ends_with("bind:1"), "{text}");
     assert!(text.lines().any(|line| line.trim_start().starts_with("speed-up over the first")), "{text}");
+    assert!(
+        !text.lines().any(|line| line.ends_with(" -")),
+        "nothing is said of tasks, as it has none: {text}"
+    );
 }
 
 #[test]

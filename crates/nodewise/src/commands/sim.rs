@@ -349,7 +349,11 @@ fn table(runs: &[Report]) -> String {
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(std::iter::once("").chain(runs.iter().map(|run| run.policy.as_str())));
     for (name, figure) in figures {
-        table.add_row(std::iter::once(name.to_owned()).chain(runs.iter().map(|run| figure(run, &runs[0]))));
+        let cells: Vec<String> = runs.iter().map(|run| figure(run, &runs[0])).collect();
+        // What this program has none of.
+        if cells.iter().any(|cell| cell != "-") {
+            table.add_row(std::iter::once(name.to_owned()).chain(cells));
+        }
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
