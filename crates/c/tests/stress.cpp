@@ -300,8 +300,8 @@ void memory_is_where_it_should_be(const nodewise::pool &pool, int turns)
 
     nodewise::replicated_vector<int> primes({2, 3, 5});
     primes.update([](int *values) { values[0] = 7; });
-    for (std::uint32_t node : primes.nodes())
-        CHECK(primes.near(node)[0] == 7 && primes.local()[2] == 5 && primes.size() == 3);
+    for (std::uint32_t near : primes.nodes())
+        CHECK(primes.near(near)[0] == 7 && primes.local()[2] == 5 && primes.size() == 3);
 
     nodewise::arena arena(nodewise::layout::on(node));
     on_threads(3, [&](int thread) {
