@@ -278,7 +278,8 @@ mod tests {
                     let (stealer, over) = (deque.stealer(), &over);
                     scope.spawn(move || {
                         let (own, mut had) = (Deque::new(), Vec::new());
-                        while !over.load(Ordering::Acquire) || !stealer.is_empty() {
+                        // The second does not want all that is there.
+                        while !over.load(Ordering::Acquire) || thief == 0 && !stealer.is_empty() {
                             let item = match thief {
                                 0 => stealer.steal_half(16, &own),
                                 _ => stealer.steal_if(|item| item % 3 > 0),

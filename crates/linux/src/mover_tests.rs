@@ -1,0 +1,293 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+const NODE_BYTES: u64 = 64 << 20;
+
+/// A process whose pages are a map, with troubles on order.
+#[derive(Debug, Default)]
+struct Fake {
+    homes: BTreeMap<u64, i32>,
+    huge: BTreeSet<u64>,
+    /// Pages that fail this often with this error number before they move.
+    trouble: BTreeMap<u64, (u32, i32)>,
+    free: BTreeMap<u32, u64>,
+    dies_after_calls: Option<u32>,
+    stops_short: bool,
+    /// The target has room for so many pages more.
+    out_of_memory_after: Option<u32>,
+    calls: Vec<usize>,
+    moves: BTreeMap<u64, u32>,
+    clock_ns: u64,
+    /// How much of it was no CPU time.
+    waited_ns: u64,
+    /// How long a call waits before it moves its pages, and what each page takes besides 10 us.
+    more_ns: (u64, u64),
+}
+
+impl Fake {
+    fn alive(&mut self) -> Result<(), Error> {
+        match &mut self.dies_after_calls {
+            Some(0) => Err(Error::new("move_pages", 3)),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Kernel for Fake {
+    fn query(&mut self, _pid: u32, addresses: &[u64], status: &mut [i32]) -> Result<(), Error> {
+        self.alive()?;
+        for (address, status) in addresses.iter().zip(status) {
+            *status = self.homes.get(&(address / PAGE_BYTES)).copied().unwrap_or(-ENOENT);
+        }
+        Ok(())
+    }
+
+    fn move_pages(
+        &mut self,
+        _pid: u32,
+        addresses: &[u64],
+        nodes: &[i32],
+        status: &mut [i32],
+        _flags: MoveFlags,
+    ) -> Result<u64, Error> {
+        self.alive()?;
+        self.calls.push(addresses.len());
+        self.clock_ns += self.more_ns.0;
+        self.waited_ns += self.more_ns.0;
+        for (i, address) in addresses.iter().enumerate() {
+            let page = address / PAGE_BYTES;
+            if let Some((times, errno)) = self.trouble.get_mut(&page) {
+                if *times > 0 {
+                    *times -= 1;
+                    status[i] = -*errno;
+                    if self.stops_short {
+                        status[i] = UNSET;
+                        return Ok((addresses.len() - i) as u64);
+                    }
+                    continue;
+                }
+            }
+            if let Some(left) = &mut self.out_of_memory_after {
+                if *left == 0 {
+                    return Err(Error::new("move_pages", ENOMEM));
+                }
+                *left -= 1;
+            }
+            let head = PageNumber(page).huge().0;
+            let moved = if self.huge.contains(&head) { head..head + HUGE_PAGE_PAGES } else { page..page + 1 };
+            for page in moved {
+                self.clock_ns += 10_000 + self.more_ns.1;
+                *self.moves.entry(page).or_default() += 1;
+                if let Some(home) = self.homes.get_mut(&page) {
+                    *home = nodes[i];
+                }
+            }
+            status[i] = self.homes.get(&page).copied().unwrap_or(-ENOENT);
+        }
+        Ok(0)
+    }
+
+    fn is_huge(&mut self, _pid: u32, page: PageNumber) -> bool {
+        self.huge.contains(&page.huge().0)
+    }
+
+    fn free_bytes(&mut self, node: NodeId) -> u64 {
+        self.free.get(&node.0).copied().unwrap_or(NODE_BYTES)
+    }
+
+    fn cpu_ns(&mut self) -> u64 {
+        self.clock_ns - self.waited_ns
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        self.clock_ns += 100;
+        self.clock_ns
+    }
+}
+
+fn mover(fake: Fake, settings: MoverSettings) -> Mover<Fake> {
+    Mover::new(fake, settings, (0..4).map(|n| (NodeId(n), NODE_BYTES)).collect())
+}
+
+fn small_pages(count: u64) -> Fake {
+    Fake { homes: (0..count).map(|page| (page, 0)).collect(), ..Fake::default() }
+}
+
+fn all_to_2(mover: &mut Mover<Fake>, pages: u64) -> Outcome {
+    let target = |_, _| Some(NodeId(2));
+    let job = Job { range: PageRange::new(0, pages), flags: MoveFlags::Exclusive, target: &target };
+    let outcome = mover.carry_out(1, &[job], u64::MAX)[0];
+    assert_adds_up(&outcome);
+    outcome
+}
+
+fn assert_adds_up(o: &Outcome) {
+    let parts = [o.moved, o.deferred, o.busy, o.node_full, o.vanished, o.not_permitted];
+    let sum: u64 = parts.iter().sum();
+    assert!(o.only_reported || sum == o.planned, "{sum} accounted for in {o:?}");
+}
+
+#[test]
+fn moves_all_in_calls_of_bounded_time() {
+    let mut mover = mover(small_pages(15_000), MoverSettings::default());
+    let outcome = all_to_2(&mut mover, 20_000);
+    assert_eq!((outcome.planned, outcome.moved), (15_000, 15_000));
+    // A page takes the fake 10 us: 20 ms are 2000 pages; the first calls feel their way.
+    assert!(outcome.longest_call_ns <= 20_500_000, "{outcome:?}");
+    assert!(mover.kernel().calls.len() < 20, "{:?}", mover.kernel().calls);
+    assert_eq!(outcome.calls, mover.kernel().calls.len() as u64);
+}
+
+#[test]
+fn calls_come_to_take_the_time_allowed_whatever_a_page_takes() {
+    for (more_ns, works_ns) in [
+        ((0, 0), 20_000_000_u64),
+        ((5_000_000, 0), 20_000_000),
+        ((0, 200_000), 20_000_000),
+        ((150_000_000, 490_000), 50_000_000),
+    ] {
+        let fake = Fake { more_ns, ..small_pages(15_000) };
+        let mut mover = mover(fake, MoverSettings::default());
+        all_to_2(&mut mover, 15_000);
+        let calls = &mover.kernel().calls;
+        let typical = calls[calls.len() * 3 / 4] as u64;
+        let pages_ns = typical * (10_000 + more_ns.1);
+        assert!(pages_ns.abs_diff(works_ns) <= works_ns / 10, "{more_ns:?}: {calls:?}");
+    }
+}
+
+#[test]
+fn a_huge_page_is_one_entry_and_never_moved_twice() {
+    let mut fake = small_pages(4 * HUGE_PAGE_PAGES);
+    fake.huge = [0, 2 * HUGE_PAGE_PAGES].into();
+    let mut mover = mover(fake, MoverSettings::default());
+    let outcome = all_to_2(&mut mover, 4 * HUGE_PAGE_PAGES);
+    assert_eq!(outcome.moved, 4 * HUGE_PAGE_PAGES);
+    assert!(mover.kernel().moves.values().all(|&times| times == 1));
+    assert_eq!(mover.kernel().calls.iter().sum::<usize>() as u64, 2 + 2 * HUGE_PAGE_PAGES);
+}
+
+#[test]
+fn small_jobs_share_calls() {
+    let mut mover = mover(small_pages(6400), MoverSettings::default());
+    let target = |_, _| Some(NodeId(1));
+    let job = |n: u64| Job {
+        range: PageRange::new(n * 10, n * 10 + 10),
+        flags: MoveFlags::Exclusive,
+        target: &target,
+    };
+    let jobs: Vec<Job<'_>> = (0..640).map(job).collect();
+    let outcomes = mover.carry_out(1, &jobs, u64::MAX);
+    assert!(outcomes.iter().all(|outcome| outcome.moved == 10));
+    assert!(mover.kernel().calls.len() < 30, "{:?}", mover.kernel().calls);
+}
+
+#[test]
+fn a_corner_of_a_huge_page_does_not_pull_the_rest() {
+    let mut fake = small_pages(HUGE_PAGE_PAGES);
+    fake.huge = [0].into();
+    let mut mover = mover(fake, MoverSettings::default());
+    assert_eq!(all_to_2(&mut mover, 128).planned, 0);
+}
+
+#[test]
+fn busy_pages_are_tried_again_then_reported() {
+    let mut fake = small_pages(100);
+    fake.trouble = [(7, (2, 16)), (8, (100, 16))].into();
+    let outcome = all_to_2(&mut mover(fake, MoverSettings::default()), 100);
+    assert_eq!((outcome.moved, outcome.busy), (99, 1));
+}
+
+#[test]
+fn statuses_left_unset_are_asked_for() {
+    let mut fake = small_pages(100);
+    fake.trouble = [(7, (1, 12))].into();
+    fake.stops_short = true;
+    let outcome = all_to_2(&mut mover(fake, MoverSettings::default()), 100);
+    assert_eq!(outcome.moved, 100);
+}
+
+#[test]
+fn pages_that_are_elsewhere_for_a_moment_have_not_vanished() {
+    let mut fake = small_pages(100);
+    fake.trouble = [(7, (1, ENOENT)), (8, (100, ENOENT))].into();
+    let outcome = all_to_2(&mut mover(fake, MoverSettings::default()), 100);
+    assert_eq!((outcome.moved, outcome.busy, outcome.vanished), (99, 1, 0));
+}
+
+#[test]
+fn a_full_node_and_a_spent_budget_are_told_apart() {
+    let mut fake = small_pages(100);
+    fake.free = [(2, (NODE_BYTES as f64 * 0.02) as u64 + 10 * PAGE_BYTES)].into();
+    let outcome = all_to_2(&mut mover(fake, MoverSettings::default()), 100);
+    assert_eq!((outcome.moved, outcome.node_full, outcome.deferred), (10, 90, 0));
+
+    let settings = MoverSettings { budget_bytes_per_s: 30.0 * 4096.0, ..MoverSettings::default() };
+    let mut mover = mover(small_pages(100), settings);
+    let outcome = all_to_2(&mut mover, 100);
+    assert_eq!((outcome.moved, outcome.deferred), (30, 70));
+    mover.kernel().clock_ns += 1_000_000_000;
+    let outcome = all_to_2(&mut mover, 100);
+    assert_eq!((outcome.moved, outcome.deferred), (30, 40), "a second later there is a second's budget");
+}
+
+#[test]
+fn a_node_that_the_kernel_calls_full_is_full() {
+    let mut fake = small_pages(100);
+    fake.out_of_memory_after = Some(30);
+    let outcome = all_to_2(&mut mover(fake, MoverSettings::default()), 100);
+    assert_eq!((outcome.moved, outcome.node_full, outcome.busy), (30, 70, 0));
+}
+
+#[test]
+fn a_process_that_exits_in_the_middle_is_an_outcome() {
+    let mut fake = small_pages(5000);
+    fake.dies_after_calls = Some(5);
+    let outcome = all_to_2(&mut mover(fake, MoverSettings::default()), 5000);
+    assert!(outcome.process_gone && outcome.moved > 0 && outcome.vanished > 0, "{outcome:?}");
+}
+
+#[test]
+fn a_dry_run_counts_and_moves_nothing() {
+    let settings = MoverSettings { dry_run: true, ..MoverSettings::default() };
+    let mut mover = mover(small_pages(100), settings);
+    let outcome = all_to_2(&mut mover, 100);
+    assert_eq!((outcome.planned, outcome.moved, outcome.only_reported), (100, 0, true));
+    assert!(mover.kernel().calls.is_empty());
+}
+
+proptest! {
+    #[test]
+    fn planned_is_the_sum_of_its_parts(
+        present in prop::collection::btree_map(0u64..3000, 0i32..4, 0..600),
+        huge in prop::collection::btree_set(0u64..5, 0..3),
+        trouble in prop::collection::btree_map(0u64..3000, (1u32..6, prop::sample::select(vec![1, 2, 11, 12, 13, 14, 16])), 0..50),
+        stops_short: bool,
+        dies_after_calls in prop::option::of(0u32..20),
+        budget_pages in 1u64..4000,
+        deadline_ns in prop::option::of(0u64..20_000_000),
+    ) {
+        let mut fake = Fake { homes: present, trouble, stops_short, dies_after_calls, ..Fake::default() };
+        for block in huge {
+            let head = block * HUGE_PAGE_PAGES;
+            fake.huge.insert(head);
+            for page in head..head + HUGE_PAGE_PAGES {
+                fake.homes.insert(page, 0);
+            }
+        }
+        let settings = MoverSettings { budget_bytes_per_s: (budget_pages * PAGE_BYTES) as f64, ..MoverSettings::default() };
+        let mut mover = mover(fake, settings);
+        let target = |page: PageNumber, _| Some(NodeId(page.huge().0 as u32 / 512 % 4));
+        let job = |start, end, flags| Job { range: PageRange::new(start, end), flags, target: &target };
+        let jobs = [
+            job(100, 900, MoveFlags::All), job(900, 950, MoveFlags::All),
+            job(700, 2900, MoveFlags::Exclusive), job(50, 40, MoveFlags::All)];
+        let outcomes = mover.carry_out(1, &jobs, deadline_ns.unwrap_or(u64::MAX));
+        outcomes.iter().for_each(assert_adds_up);
+    }
+}
