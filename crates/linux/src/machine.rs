@@ -466,7 +466,8 @@ impl Machine for LinuxMachine {
         self.totals.samples += self.samples.len() as u64;
         self.note_reading();
         let samples = std::mem::take(&mut self.samples);
-        self.sampler.adapt(samples.len() as u64, Duration::from_nanos(duration_ns))?;
+        let largest = states.iter().map(|state| state.resident_pages).max().unwrap_or(0);
+        self.sampler.adapt(samples.len() as u64, Duration::from_nanos(duration_ns), largest)?;
         self.processes.begin_interval();
         Ok(Observation { end_ns, duration_ns, counters, samples, samples_lost, processes: states })
     }

@@ -36,11 +36,16 @@ const CHEAP_JUDGED: Duration = Duration::from_secs(10);
 /// How much the kernel marks at once while pages are being placed: its own default. Its scan period is the knob over the number
 /// of such portions in resident memory (`kernel/sched/fair.c`, Linux 6.1 to 6.12, `task_scan_min`), so that the knob is the time
 /// of a pass over all memory.
-const PORTION_MB: &str = "256";
+const PORTION_MB: u64 = 256;
 /// And while there is little to do. Marked whole, a small program falls into a burst of faults that the kernel answers with a
 /// burst of migrations; little by little, samples come evenly. The next portion, then as large as above, also ends the pass, and only
 /// then does the kernel heed a shorter period (`task_numa_placement`): so it is at once, not after a minute, that sampling becomes eager.
-const PORTION_CHEAP_MB: &str = "4";
+///
+/// Nor does it heed a longer one before. So sampling ends with a pass in large portions, whose period is already that between small ones:
+/// without it the kernel may mark small portions as often as it marked large ones, until they have made a pass.
+const PORTION_CHEAP_MB: u64 = 4;
+/// So many passes are waited for that last one, which idle threads do not make.
+const LAST_PASSES: u32 = 4;
 
 /// While pages are being placed, passes become faster until so many samples come in a second: memory in huge pages gives
 /// one for 2 MiB a pass. They become slower again, up to `PASS`, where that gives more than twice as many.
@@ -69,6 +74,12 @@ pub struct HintFaults {
     recent: (u64, Duration),
     /// Whether the cheap rate has lasted for longer than the first judgement.
     rested: bool,
+    /// Samples of an accurate pass.
+    in_pass: f64,
+    /// Samples of the last pass before rest, and for how long it has been waited for.
+    last_pass: Option<(u64, Duration)>,
+    /// Resident pages of the largest process.
+    largest_pages: u64,
     /// Whether somebody has switched balancing off meanwhile.
     switched_off: bool,
 }
@@ -90,6 +101,9 @@ impl HintFaults {
             cheap_pass: PASS_CHEAP,
             recent: (0, Duration::ZERO),
             rested: false,
+            in_pass: 0.0,
+            last_pass: None,
+            largest_pages: 0,
             switched_off: false,
         };
         sampler.switch_on()?;
@@ -139,6 +153,29 @@ impl HintFaults {
         }
     }
 
+    /// Sets the scan period, and how much is marked at once.
+    fn tell_kernel(&mut self) -> Result<(), Error> {
+        let (portion_mb, pass) = match (self.rate, self.last_pass) {
+            (SamplingRate::Accurate, _) => (PORTION_MB, self.pass),
+            (SamplingRate::Cheap, None) => (PORTION_CHEAP_MB, self.cheap_pass),
+            // As long between portions as it will be, but that there are fewer in a pass.
+            (SamplingRate::Cheap, Some(_)) => {
+                let portions = |mb: u64| self.largest_pages.div_ceil(mb << 20 >> 12).max(1) as u32;
+                (PORTION_MB, self.cheap_pass * portions(PORTION_MB) / portions(PORTION_CHEAP_MB))
+            }
+        };
+        let (portion, period) = (portion_mb.to_string(), pass.as_millis().to_string());
+        // Both ends the same: the period is not to adapt by the kernel's rules.
+        for (name, value) in
+            [("scan_size_mb", &portion), ("scan_period_min_ms", &period), ("scan_period_max_ms", &period)]
+        {
+            if let Some(path) = self.knob(name) {
+                self.settings.set(&path, value)?;
+            }
+        }
+        Ok(())
+    }
+
     fn knob(&self, name: &str) -> Option<PathBuf> {
         self.knobs.as_deref().map(|directory: &Path| directory.join(name))
     }
@@ -174,30 +211,38 @@ impl Sampler for HintFaults {
     }
 
     fn set_rate(&mut self, rate: SamplingRate) -> Result<(), Error> {
-        self.rested &= rate == self.rate;
+        if rate != self.rate {
+            self.rested = false;
+            self.last_pass = (rate == SamplingRate::Cheap).then_some((0, Duration::ZERO));
+        }
         self.rate = rate;
         self.recent = (0, Duration::ZERO);
-        let pass = self.pass().as_millis().to_string();
-        let portion = if rate == SamplingRate::Cheap { PORTION_CHEAP_MB } else { PORTION_MB };
-        // Both ends the same: the period is not to adapt by the kernel's rules.
-        for (name, value) in
-            [("scan_size_mb", portion), ("scan_period_min_ms", &pass), ("scan_period_max_ms", &pass)]
-        {
-            if let Some(path) = self.knob(name) {
-                self.settings.set(&path, value)?;
-            }
-        }
-        Ok(())
+        self.tell_kernel()
     }
 
-    fn adapt(&mut self, samples: u64, over: Duration) -> Result<(), Error> {
+    fn adapt(&mut self, samples: u64, over: Duration, largest_pages: u64) -> Result<(), Error> {
+        self.largest_pages = largest_pages;
+        if let Some((seen, waited)) = &mut self.last_pass {
+            *seen += samples;
+            *waited += over;
+            // It began when most of its samples are there, and with it the kernel heeds the period.
+            if *seen as f64 > self.in_pass / 2.0 || *waited > self.pass * LAST_PASSES {
+                self.last_pass = None;
+                self.recent = (0, Duration::ZERO);
+                return self.tell_kernel();
+            }
+            return Ok(());
+        }
         self.recent = (self.recent.0 + samples, self.recent.1 + over);
         let (samples, over) = self.recent;
         let cheap = self.rate == SamplingRate::Cheap;
         let per_s = samples as f64 / over.as_secs_f64().max(f64::MIN_POSITIVE);
         // Known from the first pass on, since little may be to do before the second.
-        if !cheap && over >= self.pass {
-            let cheap_s = per_s * self.pass.as_secs_f64() / ENOUGH_CHEAP_PER_S;
+        if !cheap {
+            let passes = over.as_secs_f64() / self.pass.as_secs_f64();
+            let so_far = samples as f64;
+            self.in_pass = if passes < 1.0 { self.in_pass.max(so_far) } else { so_far / passes };
+            let cheap_s = self.in_pass / ENOUGH_CHEAP_PER_S;
             self.cheap_pass = Duration::from_secs(cheap_s as u64).clamp(PASS_CHEAP, PASS_CHEAP_MAX);
         }
         // Samples come in bursts, one a pass or a portion, and passes can take longer than was asked for.

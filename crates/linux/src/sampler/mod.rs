@@ -34,8 +34,9 @@ pub trait Sampler {
     /// From now on samples more or less eagerly.
     fn set_rate(&mut self, rate: SamplingRate) -> Result<(), Error>;
 
-    /// Hears at the end of each interval how many samples of managed processes it gave.
-    fn adapt(&mut self, _samples: u64, _over: Duration) -> Result<(), Error> {
+    /// Hears at the end of each interval how many samples of managed processes it gave, and how many pages the largest of them has
+    /// in memory.
+    fn adapt(&mut self, _samples: u64, _over: Duration, _largest_pages: u64) -> Result<(), Error> {
         Ok(())
     }
 
