@@ -282,3 +282,87 @@ impl Sampler for HintFaults {
         self.settings.restore()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOBS: [&str; 3] = ["scan_size_mb", "scan_period_min_ms", "scan_period_max_ms"];
+    const SECOND: Duration = Duration::from_secs(1);
+    /// 64 MiB.
+    const PAGES: u64 = 16_384;
+
+    fn sampler(directory: &Path) -> HintFaults {
+        for name in KNOBS {
+            fs::write(directory.join(name), "1000").unwrap();
+        }
+        let mut sampler = HintFaults {
+            events: None,
+            event: "",
+            settings: Settings::open(&directory.join("journal")).unwrap(),
+            balancing: directory.join("numa_balancing"),
+            knobs: Some(directory.to_owned()),
+            losses: Losses::default(),
+            rate: SamplingRate::Accurate,
+            pass: PASS,
+            cheap_pass: PASS_CHEAP,
+            recent: (0, Duration::ZERO),
+            rested: false,
+            in_pass: 0.0,
+            last_pass: None,
+            largest_pages: 0,
+            switched_off: false,
+        };
+        sampler.set_rate(SamplingRate::Accurate).unwrap();
+        sampler
+    }
+
+    /// What is marked at once, in MB, and the period, in ms.
+    fn told(directory: &Path) -> (u64, u64) {
+        let [size, min, max] =
+            KNOBS.map(|name| fs::read_to_string(directory.join(name)).unwrap().parse().unwrap());
+        assert_eq!(min, max);
+        (size, min)
+    }
+
+    #[test]
+    fn rest_begins_with_a_whole_pass() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut sampler = sampler(directory.path());
+        assert_eq!(told(directory.path()), (PORTION_MB, 2_000));
+        sampler.adapt(16_000, 2 * SECOND, PAGES).unwrap();
+        sampler.set_rate(SamplingRate::Cheap).unwrap();
+        // All of it is one large portion, and 16 small ones, each of which is to come 20 s after the one before.
+        assert_eq!(told(directory.path()), (PORTION_MB, 20_000));
+        sampler.adapt(100, SECOND, PAGES).unwrap();
+        assert_eq!(told(directory.path()), (PORTION_MB, 20_000));
+        sampler.adapt(9_000, SECOND, PAGES).unwrap();
+        assert_eq!(told(directory.path()), (PORTION_CHEAP_MB, 320_000));
+        sampler.set_rate(SamplingRate::Accurate).unwrap();
+        assert_eq!(told(directory.path()), (PORTION_MB, 2_000));
+    }
+
+    #[test]
+    fn threads_that_sleep_are_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut sampler = sampler(directory.path());
+        sampler.adapt(0, 2 * SECOND, PAGES).unwrap();
+        sampler.set_rate(SamplingRate::Cheap).unwrap();
+        for _ in 0..8 {
+            sampler.adapt(0, SECOND, PAGES).unwrap();
+            assert_eq!(told(directory.path()).0, PORTION_MB);
+        }
+        sampler.adapt(0, SECOND, PAGES).unwrap();
+        assert_eq!(told(directory.path()), (PORTION_CHEAP_MB, 60_000));
+    }
+
+    #[test]
+    fn the_first_samples_say_how_long_a_cheap_pass_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut sampler = sampler(directory.path());
+        sampler.adapt(16_000, SECOND, PAGES).unwrap();
+        sampler.adapt(0, SECOND / 2, PAGES).unwrap();
+        sampler.set_rate(SamplingRate::Cheap).unwrap();
+        assert_eq!(sampler.pass(), 320 * SECOND);
+    }
+}
