@@ -127,17 +127,8 @@ fn observation(shape: &Shape, interval: u64) -> Observation {
         end_ns: interval * 1_000_000_000,
         duration_ns: 1_000_000_000,
         counters: Counters {
-            traffic: Measure::Unknown,
             access_rate: Measure::Measured(1000.0),
-            controller_loads: Measure::Unknown,
-            read_percent: Measure::Unknown,
-            latency_cycles: Measure::Unknown,
-            instructions: Measure::Unknown,
-            cycles: Measure::Unknown,
-            cache_misses: Measure::Unknown,
-            free_bytes: vec![1 << 40; NODES],
-            total_bytes: vec![2 << 40; NODES],
-            pages_moved_by_kernel: Measure::Unknown,
+            ..Counters::unknown(vec![1 << 40; NODES], vec![2 << 40; NODES])
         },
         samples: (0..SAMPLES).map(sample).collect(),
         samples_lost: 0,

@@ -111,3 +111,23 @@ pub struct Counters {
     /// Pages that somebody else moved meanwhile (the kernel's balancing).
     pub pages_moved_by_kernel: Measure<u64>,
 }
+
+impl Counters {
+    /// Nothing but how much memory each node has, and how much of it is free, in bytes.
+    #[must_use]
+    pub const fn unknown(free_bytes: Vec<u64>, total_bytes: Vec<u64>) -> Self {
+        Self {
+            traffic: Measure::Unknown,
+            controller_loads: Measure::Unknown,
+            access_rate: Measure::Unknown,
+            read_percent: Measure::Unknown,
+            latency_cycles: Measure::Unknown,
+            instructions: Measure::Unknown,
+            cycles: Measure::Unknown,
+            cache_misses: Measure::Unknown,
+            free_bytes,
+            total_bytes,
+            pages_moved_by_kernel: Measure::Unknown,
+        }
+    }
+}

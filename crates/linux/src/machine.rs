@@ -321,18 +321,13 @@ impl LinuxMachine {
         self.known_homes.values().for_each(|known| known.add_used(since, &mut pages_in_use));
         let by_pages = !self.sampler.is_proportional() && pages_in_use.iter().sum::<f64>() >= TRAFFIC_SAMPLES;
         let enough = traffic.total() >= TRAFFIC_SAMPLES;
+        let total_bytes = self.topology.nodes().iter().map(|node| node.memory_total_bytes).collect();
         Counters {
             controller_loads: if by_pages { Measure::Estimated(pages_in_use) } else { Measure::Unknown },
             traffic: if enough { Measure::Estimated(traffic) } else { Measure::Unknown },
             access_rate: if self.sampler.is_proportional() { Measure::Unknown } else { Measure::Proxy(rate) },
-            read_percent: Measure::Unknown,
-            latency_cycles: Measure::Unknown,
-            instructions: Measure::Unknown,
-            cycles: Measure::Unknown,
-            cache_misses: Measure::Unknown,
-            free_bytes: self.free_bytes.clone(),
-            total_bytes: self.topology.nodes().iter().map(|node| node.memory_total_bytes).collect(),
             pages_moved_by_kernel: Measure::Measured(moved_by_kernel),
+            ..Counters::unknown(self.free_bytes.clone(), total_bytes)
         }
     }
 

@@ -393,19 +393,7 @@ mod tests {
     #[test]
     fn what_was_put_off_keeps_collocation_on() {
         let topology = Topology::synthetic(2, 1, 1 << 30);
-        let counters = Counters {
-            traffic: Measure::Unknown,
-            access_rate: Measure::Unknown,
-            controller_loads: Measure::Unknown,
-            read_percent: Measure::Unknown,
-            latency_cycles: Measure::Unknown,
-            instructions: Measure::Unknown,
-            cycles: Measure::Unknown,
-            cache_misses: Measure::Unknown,
-            free_bytes: vec![1 << 29; 2],
-            total_bytes: vec![1 << 30; 2],
-            pages_moved_by_kernel: Measure::Unknown,
-        };
+        let counters = Counters::unknown(vec![1 << 29; 2], vec![1 << 30; 2]);
         let enabled = |rate, local, put_off_then| {
             let mut policy = Carrefour::new(CarrefourSettings::default());
             let mut decide = |rate, local, put_off| {

@@ -329,17 +329,8 @@ impl Machine for Toy {
             end_ns: self.now_ns,
             duration_ns: 1_000_000_000,
             counters: Counters {
-                traffic: Measure::Unknown,
                 access_rate: rate,
-                controller_loads: Measure::Unknown,
-                read_percent: Measure::Unknown,
-                latency_cycles: Measure::Unknown,
-                instructions: Measure::Unknown,
-                cycles: Measure::Unknown,
-                cache_misses: Measure::Unknown,
-                free_bytes: self.free.iter().map(|pages| pages * PAGE_BYTES).collect(),
-                total_bytes: total,
-                pages_moved_by_kernel: Measure::Unknown,
+                ..Counters::unknown(self.free.iter().map(|pages| pages * PAGE_BYTES).collect(), total)
             },
             samples,
             samples_lost: 0,

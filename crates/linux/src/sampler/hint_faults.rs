@@ -89,23 +89,7 @@ impl HintFaults {
     pub fn open(topology: &Topology, settings: Settings) -> Result<Self, Error> {
         let balancing = PathBuf::from("/proc/sys/kernel/numa_balancing");
         let knobs = PathBuf::from("/sys/kernel/debug/sched/numa_balancing");
-        let mut sampler = Self {
-            events: None,
-            event: "",
-            settings,
-            balancing,
-            knobs: None,
-            losses: Losses::default(),
-            rate: SamplingRate::Accurate,
-            pass: PASS,
-            cheap_pass: PASS_CHEAP,
-            recent: (0, Duration::ZERO),
-            rested: false,
-            in_pass: 0.0,
-            last_pass: None,
-            largest_pages: 0,
-            switched_off: false,
-        };
+        let mut sampler = Self::closed(settings, balancing, None);
         sampler.switch_on()?;
         sampler.knobs = knobs.join("scan_period_min_ms").exists().then_some(knobs);
         let events = match PageFaultEvents::open(topology, Source::best()) {
@@ -122,6 +106,27 @@ impl HintFaults {
         sampler.events = Some(events);
         sampler.set_rate(SamplingRate::Accurate)?;
         Ok(sampler)
+    }
+
+    /// With these files, and without events.
+    fn closed(settings: Settings, balancing: PathBuf, knobs: Option<PathBuf>) -> Self {
+        Self {
+            events: None,
+            event: "",
+            settings,
+            balancing,
+            knobs,
+            losses: Losses::default(),
+            rate: SamplingRate::Accurate,
+            pass: PASS,
+            cheap_pass: PASS_CHEAP,
+            recent: (0, Duration::ZERO),
+            rested: false,
+            in_pass: 0.0,
+            last_pass: None,
+            largest_pages: 0,
+            switched_off: false,
+        }
     }
 
     /// Bit 0 is balancing between nodes; bit 1, tiering, does not mark pages of ordinary memory
@@ -296,23 +301,9 @@ mod tests {
         for name in KNOBS {
             fs::write(directory.join(name), "1000").unwrap();
         }
-        let mut sampler = HintFaults {
-            events: None,
-            event: "",
-            settings: Settings::open(&directory.join("journal")).unwrap(),
-            balancing: directory.join("numa_balancing"),
-            knobs: Some(directory.to_owned()),
-            losses: Losses::default(),
-            rate: SamplingRate::Accurate,
-            pass: PASS,
-            cheap_pass: PASS_CHEAP,
-            recent: (0, Duration::ZERO),
-            rested: false,
-            in_pass: 0.0,
-            last_pass: None,
-            largest_pages: 0,
-            switched_off: false,
-        };
+        let settings = Settings::open(&directory.join("journal")).unwrap();
+        let balancing = directory.join("numa_balancing");
+        let mut sampler = HintFaults::closed(settings, balancing, Some(directory.to_owned()));
         sampler.set_rate(SamplingRate::Accurate).unwrap();
         sampler
     }
