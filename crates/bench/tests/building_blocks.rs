@@ -7,13 +7,49 @@ use guests::{programs, run};
 use nodewise_bench::scenario::Finished;
 use nodewise_rig::Guest;
 use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn in_guest(script: &str, files: &[&str]) -> Finished {
+    in_guest_with(&[], script, files)
+}
+
+fn in_guest_with(others: &[&Path], script: &str, files: &[&str]) -> Finished {
     let program = &programs().building_blocks;
-    let guest = Guest::uniform(4, 1, 256 << 20).copy(program);
+    let guest =
+        others.iter().fold(Guest::uniform(4, 1, 256 << 20).copy(program), |guest, other| guest.copy(other));
     let finished = run(guest, &script.replace("$BLOCKS", &program.display().to_string()), files);
     assert_eq!(finished.status, 0, "{}{}", finished.stdout, finished.stderr);
     finished
+}
+
+fn done(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A program in C with libnodewise in it.
+fn in_c(name: &str) -> PathBuf {
+    let c = Path::new(env!("CARGO_MANIFEST_DIR")).join("../c");
+    // With the packages of the guests' other programs, or cargo would build dependencies anew with fewer features.
+    let packages = ["nodewise", "nodewise-bench", "nodewise-c"].map(|package| format!("--package={package}"));
+    let options = ["--locked", "--profile=guest", "--message-format=json"];
+    let built = done(Command::new(env!("CARGO")).arg("build").args(options).args(packages));
+    let library =
+        built.split('"').rfind(|text| text.ends_with("/libnodewise.a")).expect("cargo built no library");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    done(
+        Command::new("cc")
+            .args(["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"])
+            .arg(c.join("tests").join(name).with_extension("c"))
+            .arg("-I")
+            .arg(c.join("include"))
+            .arg(library)
+            .args(["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-o"])
+            .arg(&program),
+    );
+    program
 }
 
 fn lines(finished: &Finished) -> Vec<Value> {
@@ -57,13 +93,20 @@ fn layouts_lie_as_they_say_page_by_page_and_are_given_back() {
 
 #[test]
 fn a_full_node_is_an_error_or_a_stated_fallback() {
-    let finished = in_guest("'$BLOCKS' full 2; status=$?; dmesg | grep -i oom-kill; exit $status", &[]);
-    let line = &lines(&finished)[0];
-    let (pages, misplaced) = (line["pages"].as_u64().unwrap(), line["second_misplaced"].as_u64().unwrap());
+    let in_c = in_c("full_node");
+    let script = "'$BLOCKS' full 2 && '$IN_C' 2; status=$?; dmesg | grep -i oom-kill; exit $status";
+    let script = script.replace("$IN_C", &in_c.display().to_string());
+    let finished = in_guest_with(&[&in_c], &script, &[]);
+    let lines = lines(&finished);
+    let pages = |line: &Value, name: &str| line[name].as_u64().unwrap();
+    let [line, from_c] = &lines[..] else { panic!("nobody was killed for it: {}", finished.stdout) };
     assert_eq!(line["first_misplaced"], 0, "{line}");
-    assert!((pages / 4..pages).contains(&misplaced), "{line}");
+    let all = pages(line, "pages");
+    assert!((all / 4..all).contains(&pages(line, "second_misplaced")), "{line}");
     assert!(line["refused"].as_str().unwrap().contains("found no room on their node"), "{line}");
-    assert_eq!(finished.stdout.lines().count(), 1, "nobody was killed for it: {}", finished.stdout);
+    // The program has seen to the rest itself: the code of each function that gives it, and where pages are then.
+    let all = pages(from_c, "pages");
+    assert!((all / 4..all).contains(&pages(from_c, "elsewhere")), "{from_c}");
 }
 
 #[test]

@@ -1,0 +1,97 @@
+/* A node without room for what is to lie there, from C: full_node NODE, on a machine with several nodes. Prints how many pages of how many
+ * went elsewhere where that was allowed. */
+#include <nodewise.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(condition)                                                                            \
+    do {                                                                                            \
+        if (!(condition)) {                                                                         \
+            fprintf(stderr, "%s:%d: %s; last error: %s\n", __FILE__, __LINE__, #condition, nodewise_error_message()); \
+            exit(1);                                                                                \
+        }                                                                                           \
+    } while (0)
+
+enum { PAGE_BYTES = 4096, NODES = 64 };
+
+static void says(nodewise_result result, nodewise_result expected, const char *words)
+{
+    CHECK(result == expected);
+    CHECK(strstr(nodewise_error_message(), words) != NULL);
+}
+
+static size_t free_bytes(unsigned node)
+{
+    char path[64], line[128];
+    snprintf(path, sizeof path, "/sys/devices/system/node/node%u/meminfo", node);
+    FILE *meminfo = fopen(path, "r");
+    CHECK(meminfo != NULL);
+    size_t free_kb = 0;
+    while (free_kb == 0 && fgets(line, sizeof line, meminfo))
+        sscanf(line, "Node %*u MemFree: %zu", &free_kb);
+    fclose(meminfo);
+    CHECK(free_kb > 0);
+    return free_kb * 1024;
+}
+
+/* Pages of the array on the node, and on others. */
+static void count(const nodewise_array *array, size_t pages, unsigned node, size_t *there, size_t *elsewhere)
+{
+    nodewise_placement placement;
+    nodewise_node_pages of_nodes[NODES];
+    size_t nodes;
+    CHECK(nodewise_array_placement(array, 0, pages, &placement, of_nodes, NODES, &nodes) == NODEWISE_OK);
+    CHECK(placement.absent == 0);
+    *there = *elsewhere = 0;
+    for (size_t i = 0; i < nodes && i < NODES; i++)
+        *(of_nodes[i].node == node ? there : elsewhere) += of_nodes[i].pages;
+    CHECK(*there + *elsewhere == pages);
+    CHECK(placement.misplaced == *elsewhere);
+}
+
+int main(int arguments, char **argument)
+{
+    CHECK(arguments == 2);
+    uint32_t node = (uint32_t)strtoul(argument[1], NULL, 10), other = node == 0 ? 1 : 0;
+    nodewise_layout on = {.kind = NODEWISE_LAYOUT_ON, .count = 1, .nodes = &node};
+    nodewise_layout on_other = {.kind = NODEWISE_LAYOUT_ON, .count = 1, .nodes = &other};
+    /* There is room for one such array, and not for two. */
+    size_t pages = free_bytes(node) / 4 * 3 / PAGE_BYTES, there, elsewhere;
+    nodewise_array *first, *second = NULL;
+    CHECK(nodewise_array_new(&on, pages, PAGE_BYTES, 0, NULL, &first) == NODEWISE_OK);
+    count(first, pages, node, &there, &elsewhere);
+    CHECK(elsewhere == 0);
+
+    const char *words = "found no room on their node";
+    says(nodewise_array_new(&on, pages, PAGE_BYTES, 0, NULL, &second), NODEWISE_NODE_FULL, words);
+    CHECK(second == NULL);
+    says(nodewise_array_new(&on, pages, PAGE_BYTES, NODEWISE_HUGE_PAGES, NULL, &second), NODEWISE_NODE_FULL, words);
+    nodewise_arena *arena;
+    void *block;
+    CHECK(nodewise_arena_new(&on, 0, &arena) == NODEWISE_OK);
+    says(nodewise_arena_allocate(arena, pages * PAGE_BYTES, 8, &block), NODEWISE_NODE_FULL, words);
+    nodewise_arena_free(arena);
+
+    /* What cannot move stays, and keeps what is in it. */
+    size_t small = pages / 8;
+    CHECK(nodewise_array_new(&on_other, pages, PAGE_BYTES, 0, NULL, &second) == NODEWISE_OK);
+    void *data;
+    CHECK(nodewise_array_data(second, &data) == NODEWISE_OK);
+    for (size_t page = 0; page < pages; page++)
+        memcpy((char *)data + page * PAGE_BYTES, &page, sizeof page);
+    says(nodewise_array_lay_out(second, &on, NULL), NODEWISE_NODE_FULL, words);
+    for (size_t page = 0; page < pages; page++)
+        CHECK(memcmp((char *)data + page * PAGE_BYTES, &page, sizeof page) == 0);
+    nodewise_array_free(second);
+    CHECK(nodewise_array_new(&on, small, PAGE_BYTES, 0, NULL, &second) == NODEWISE_OK); /* the pages are back */
+    nodewise_array_free(second);
+
+    CHECK(nodewise_array_new(&on, pages, PAGE_BYTES, NODEWISE_ANYWHERE, NULL, &second) == NODEWISE_OK);
+    count(second, pages, node, &there, &elsewhere);
+    CHECK(elsewhere > 0);
+    printf("{\"pages\": %zu, \"elsewhere\": %zu}\n", pages, elsewhere);
+    nodewise_array_free(second);
+    nodewise_array_free(first);
+    return 0;
+}
