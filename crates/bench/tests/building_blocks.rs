@@ -16,8 +16,7 @@ fn in_guest(script: &str, files: &[&str]) -> Finished {
 
 fn in_guest_with(others: &[&Path], script: &str, files: &[&str]) -> Finished {
     let program = &programs().building_blocks;
-    let guest =
-        others.iter().fold(Guest::uniform(4, 1, 256 << 20).copy(program), |guest, other| guest.copy(other));
+    let guest = others.iter().fold(Guest::uniform(4, 1, 256 << 20).copy(program), Guest::copy);
     let finished = run(guest, &script.replace("$BLOCKS", &program.display().to_string()), files);
     assert_eq!(finished.status, 0, "{}{}", finished.stdout, finished.stderr);
     finished
