@@ -6,14 +6,18 @@
 //!
 //! Making work is far more frequent than falling asleep. So the sleeper pays for the barrier between 'I sleep' and 'is there work' on
 //! one side and 'here is work' and 'does anybody sleep' on the other: membarrier(2), or a fence on both sides where the kernel has
-//! none.
+//! none. Membarrier interrupts the other CPUs that the process runs on, which takes some 20 us in a virtual machine. So a caller that
+//! hands its place back leaves the barrier, where it can, to a worker that is searching: that one sleeps next, mostly, and pays for it
+//! anyway. Should it find work first, it pays all the same, and looks for who made work and saw nobody asleep.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::{Futex, Mutex, lock};
 use crossbeam_utils::CachePadded;
 
-/// Searching workers are counted in the low half of [`Sleep::idle`], sleeping ones in the high half.
+/// Searching workers are counted in the low half of [`Sleep::idle`], below [`OWED`], sleeping ones in the high half.
 const SEARCHING: u64 = 1;
+/// The first searcher that stops owes a barrier.
+const OWED: u64 = 1 << 31;
 const SLEEPING: u64 = 1 << 32;
 
 #[derive(Debug)]
@@ -84,7 +88,15 @@ impl Sleep {
     /// It found something, or need not search any more.
     pub(crate) fn end_search(&self, node: usize, more_work: impl FnOnce() -> bool) {
         let before = self.idle.fetch_sub(SEARCHING, Ordering::SeqCst);
-        if before >= SLEEPING && searching(before) == 1 {
+        if before & OWED != 0 {
+            // Before the barrier, or what is left to searchers meanwhile would be taken back unpaid. Whoever else searches by now may have
+            // looked before the barrier, so it does not matter here.
+            self.idle.fetch_and(!OWED, Ordering::SeqCst);
+            self.heavy_barrier();
+            if more_work() {
+                self.wake_one(node);
+            }
+        } else if before >= SLEEPING && searching(before) == 1 {
             fence(Ordering::SeqCst);
             if more_work() {
                 self.wake_one(node);
@@ -109,7 +121,7 @@ impl Sleep {
 
     /// Whether a worker has nothing to do right now.
     pub(crate) fn some_idle(&self) -> bool {
-        self.idle.load(Ordering::Relaxed) > 0
+        self.idle.load(Ordering::Relaxed) & !OWED > 0
     }
 
     #[cold]
@@ -153,21 +165,32 @@ impl Sleep {
         Some(worker)
     }
 
-    /// The worker that a caller stood in for may be woken again, and somebody is at once if there is `work`.
+    /// The worker that a caller stood in for may be woken again, and somebody is, at once or by who is searching, if there is `work`.
     pub(crate) fn stand_back(&self, worker: usize, work: impl FnOnce() -> bool) {
-        self.may_be_woken(worker);
-        self.heavy_barrier();
-        if work() {
-            self.wake(worker);
+        if !self.may_be_woken(worker, OWED) {
+            self.wake_for(worker, work);
         }
     }
 
-    fn may_be_woken(&self, worker: usize) {
-        let Some(node) = self.workers[worker].node else { return };
+    /// Whether the barrier that has to follow, and the look for work after it, is left to who is searching, with the mark that is given.
+    fn may_be_woken(&self, worker: usize, mark: u64) -> bool {
+        let Some(node) = self.workers[worker].node else { return false };
         let mut sleepers = lock(&self.sleepers[node]);
-        if take(&mut sleepers.stood_in_for, worker) {
-            sleepers.ready.push(worker);
-            self.idle.fetch_add(SLEEPING, Ordering::SeqCst);
+        if !take(&mut sleepers.stood_in_for, worker) {
+            return false;
+        }
+        sleepers.ready.push(worker);
+        let left = |idle| if searching(idle) > 0 { mark } else { 0 };
+        let counted = |idle| Some((idle + SLEEPING) | left(idle));
+        let before = self.idle.fetch_update(Ordering::SeqCst, Ordering::Relaxed, counted);
+        before.is_ok_and(|before| left(before) != 0)
+    }
+
+    /// Those who make work know by the barrier that this worker sleeps, or it is seen here what they have made.
+    fn wake_for(&self, worker: usize, work: impl FnOnce() -> bool) {
+        self.heavy_barrier();
+        if work() {
+            self.wake(worker);
         }
     }
 
@@ -183,7 +206,10 @@ impl Sleep {
         let state = &self.workers[caller].state;
         state.set(ASLEEP, Ordering::Relaxed);
         match stood_in_for {
-            Some(worker) => self.stand_back(worker, work),
+            Some(worker) => {
+                self.may_be_woken(worker, 0);
+                self.wake_for(worker, work);
+            }
             None => self.heavy_barrier(),
         }
         if over() {
@@ -199,16 +225,17 @@ impl Sleep {
     pub(crate) fn sleep(&self, worker: usize, reason: impl FnOnce() -> bool) {
         let bed = &self.workers[worker];
         let node = bed.node.expect("only workers are woken for work");
-        {
+        let before = {
             let mut sleepers = lock(&self.sleepers[node]);
             sleepers.ready.push(worker);
             bed.state.set(ASLEEP, Ordering::Relaxed);
-            self.idle.fetch_add(SLEEPING - SEARCHING, Ordering::SeqCst);
+            self.idle.fetch_add(SLEEPING - SEARCHING, Ordering::SeqCst)
+        };
+        if before & OWED != 0 {
+            // Paid below.
+            self.idle.fetch_and(!OWED, Ordering::SeqCst);
         }
-        self.heavy_barrier();
-        if reason() {
-            self.wake(worker);
-        }
+        self.wake_for(worker, reason);
         while bed.state.get(Ordering::Acquire) == ASLEEP {
             bed.state.wait(ASLEEP, None);
         }
@@ -270,7 +297,7 @@ impl Bed {
 }
 
 fn searching(idle: u64) -> u64 {
-    idle % SLEEPING
+    idle % OWED
 }
 
 #[cfg(not(loom))]
@@ -296,6 +323,33 @@ mod barrier {
 
     pub(super) fn pass() {
         unreachable!("only after it was registered");
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_caller_leaves_to_a_searcher_wakes_who_it_stood_in_for() {
+        let sleep = Sleep::new(1, [0, 0].into_iter(), 1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                sleep.start_search();
+                sleep.sleep(0, || false);
+                sleep.end_search(0, || false);
+            });
+            let asleep = std::iter::repeat_with(|| sleep.stand_in(0)).find_map(|worker| {
+                std::thread::yield_now();
+                worker
+            });
+            assert_eq!(asleep, Some(0));
+            sleep.start_search();
+            sleep.stand_back(0, || panic!("that is the searcher's to ask"));
+            sleep.end_search(0, || true);
+        });
+        assert!(!sleep.some_idle());
+        assert_eq!(sleep.idle.load(Ordering::Relaxed), 0);
     }
 }
 
@@ -421,6 +475,26 @@ mod loom_tests {
                 pool.sleep.stand_back(worker, || pool.has_work());
             }
             worker.join().unwrap();
+            assert!(!pool.has_work());
+        });
+    }
+
+    /// Who searches then owes what the caller leaves to it, whether it finds a task or sleeps.
+    #[test]
+    fn work_made_while_a_caller_stands_in_is_done_by_who_searches_when_it_stands_back() {
+        bounded(|| {
+            let pool = Pool::new(2);
+            let workers = [0, 1].map(|worker| {
+                let pool = pool.clone();
+                thread::spawn(move || pool.do_one(worker))
+            });
+            let stood_in_for = pool.sleep.stand_in(0);
+            pool.submit();
+            pool.submit();
+            if let Some(worker) = stood_in_for {
+                pool.sleep.stand_back(worker, || pool.has_work());
+            }
+            workers.into_iter().for_each(|worker| worker.join().unwrap());
             assert!(!pool.has_work());
         });
     }
