@@ -30,7 +30,8 @@ pub struct Report {
     pub lines_between_nodes: u64,
     /// The same for each of the program's additions, tasks or elements, if it has such.
     pub lines_between_nodes_per_item: Option<f64>,
-    /// Additions, tasks or elements a second, if the program has such.
+    /// Additions, tasks or elements a second, if the program has such. From its first barrier on: until then memory is touched for the
+    /// first time.
     pub items_per_s: Option<f64>,
     /// Instructions a cycle of the cores that have a thread.
     pub instructions_per_cycle: f64,
@@ -84,6 +85,7 @@ pub struct LinkReport {
 /// Times of a run, in picoseconds.
 pub(crate) struct Times {
     pub(crate) run_ps: u64,
+    pub(crate) first_barrier_ps: u64,
     pub(crate) kernel_ps: u64,
     pub(crate) waiting_ps: u64,
     pub(crate) threads: usize,
@@ -142,7 +144,7 @@ impl Report {
                 / instructions.max(1) as f64,
             lines_between_nodes,
             lines_between_nodes_per_item: items.map(|items| lines_between_nodes as f64 / items.max(1) as f64),
-            items_per_s: items.map(|items| items as f64 / seconds(run_ps)),
+            items_per_s: items.map(|items| items as f64 / seconds(run_ps - times.first_barrier_ps)),
             instructions_per_cycle: instructions as f64 / cycles.max(1.0),
             instructions,
             pages_migrated: done.migrated,

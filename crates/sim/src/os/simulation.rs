@@ -262,8 +262,9 @@ impl Simulation {
         let ended = || machine.threads.iter().map(|&(core, _)| machine.hardware.clock(core));
         let run_ps = ended().max().unwrap_or(0);
         waiting_ps += ended().map(|end_ps| run_ps - end_ps).sum::<u64>();
-        let times =
-            Times { run_ps, kernel_ps: machine.kernel_ps.iter().sum(), waiting_ps, threads: cores.len() };
+        let (first_barrier_ps, kernel_ps) =
+            (machine.first_barrier_ps.unwrap_or(0), machine.kernel_ps.iter().sum());
+        let times = Times { run_ps, first_barrier_ps, kernel_ps, waiting_ps, threads: cores.len() };
         let resident = machine.memory.resident();
         let resident = resident.iter().zip(machine.memory.occupied()).map(|(mapped, copies)| mapped + copies);
         let report = Report::new(

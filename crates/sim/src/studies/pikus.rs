@@ -162,10 +162,8 @@ fn elements_a_second(
     let program = (workload.build)(Parameters { threads, scale, seed: options.seed });
     let settings = Settings { pinning, seed: options.seed, ..Settings::scaled(1.0) };
     let policy = memory.map_or(Policy::FirstTouch, Policy::Bind);
-    let elements = program.items().ok_or_else(|| format!("{} has no elements", workload.name))?;
-    let watched = Simulation::new(&preset, program, settings, policy)?.watch(&mut |_| ())?;
-    // Up to the first barrier memory is touched for the first time.
-    Ok(elements as f64 / (watched.report.run_time_s - watched.first_barrier_s))
+    let report = Simulation::new(&preset, program, settings, policy)?.run(&mut |_| ())?;
+    report.items_per_s.ok_or_else(|| format!("{} has no elements", workload.name))
 }
 
 /// A pointer chase by core 0 through memory that no cache holds.

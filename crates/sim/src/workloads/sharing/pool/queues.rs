@@ -227,9 +227,14 @@ mod tests {
             deque.push(half(depth), &mut Trace::default());
         }
         assert_eq!(deque.room, 1024);
-        for _ in 0..1000 {
+        while deque.has_jobs() {
             deque.claim(16, &mut Trace::default());
-            deque.push(half(0), &mut Trace::default());
+        }
+        for depth in 0..10_000 {
+            deque.push(half(depth), &mut Trace::default());
+            assert_eq!(deque.pop(&mut Trace::default()), Some(half(depth)));
+            deque.push(half(depth), &mut Trace::default());
+            assert_eq!(deque.claim(16, &mut Trace::default()), [half(depth)]);
         }
         assert_eq!(deque.room, 1024);
     }
