@@ -48,11 +48,15 @@ impl Default for EagernessSettings {
 pub struct Signs {
     /// There is something to learn from more samples.
     pub curious: bool,
+    /// Something is known to be wrong that samples so far could not mend, and more of them may.
+    pub unfinished: bool,
     /// There are huge pages that several nodes use, with too few samples to say how: a huge page gives so few that only eager
     /// sampling ever judges it.
     pub unjudged: bool,
     /// Pages are being spread.
     pub spreading: bool,
+    /// Every sample is a chance for the kernel to move the page.
+    pub disturbing: bool,
     /// A process is new.
     pub fresh: bool,
     /// Memory of all processes.
@@ -88,10 +92,14 @@ impl Eagerness {
     pub fn next(&mut self, signs: &Signs) -> SamplingRate {
         if let Some(rest) = &mut self.rest {
             let changed = rest.is_changed(signs, &self.settings);
-            let wonders = signs.curious || signs.local_access_percent.is_none();
+            let wonders = signs.curious || signs.unfinished || signs.local_access_percent.is_none();
             let rested = rest.rounds >= self.settings.rest_rounds && wonders && !signs.spreading;
             if !changed && !rested && !signs.unjudged {
-                return SamplingRate::Cheap;
+                return if signs.spreading && signs.disturbing {
+                    SamplingRate::Paused
+                } else {
+                    SamplingRate::Cheap
+                };
             }
             (self.rest, self.calm_rounds, self.eager_rounds) = (None, 0, 0);
         }
@@ -140,8 +148,10 @@ mod tests {
 
     const CALM: Signs = Signs {
         curious: false,
+        unfinished: false,
         unjudged: false,
         spreading: false,
+        disturbing: false,
         fresh: false,
         resident_pages: 1000,
         local_access_percent: Some(95.0),
@@ -150,7 +160,11 @@ mod tests {
 
     fn rates(signs: &[Signs]) -> String {
         let mut eagerness = Eagerness::new(&EagernessSettings::default());
-        let letter = |rate| if rate == SamplingRate::Accurate { 'a' } else { 'c' };
+        let letter = |rate| match rate {
+            SamplingRate::Accurate => 'a',
+            SamplingRate::Cheap => 'c',
+            SamplingRate::Paused => 'p',
+        };
         signs.iter().map(|signs| letter(eagerness.next(signs))).collect()
     }
 
@@ -163,6 +177,20 @@ mod tests {
     fn what_never_settles_is_left_to_rest_for_a_pass() {
         let expected = format!("{0}{1}{0}c", "a".repeat(14), "c".repeat(60));
         assert_eq!(rates(&[CURIOUS; 14 + 60 + 15]), expected);
+    }
+
+    #[test]
+    fn what_disturbs_is_paused_while_pages_are_spread_at_rest() {
+        let spread = Signs { spreading: true, ..CALM };
+        assert_eq!(rates(&[CALM, CALM, CALM, CALM, spread, CALM]), "aaaccc");
+        let spread = Signs { disturbing: true, ..spread };
+        assert_eq!(rates(&[spread, spread, spread, spread, spread, spread, CALM]), "aaacppc");
+    }
+
+    #[test]
+    fn what_is_wrong_is_looked_at_again_after_a_rest() {
+        let expected = format!("{}{}a", "a".repeat(3), "c".repeat(60));
+        assert_eq!(rates(&[Signs { unfinished: true, ..CALM }; 64]), expected);
     }
 
     #[test]

@@ -9,7 +9,8 @@ use crate::policy::{Policy, ProcessView, View};
 use crate::region::{Key, RegionMap, RegionSettings};
 use crate::round::{Finding, Footprint, Metrics, Round};
 use crate::{
-    Action, Decision, Interleaving, Machine, Observation, Outcome, PageNumber, PageRange, Pid, SamplingRate,
+    Action, Decision, Interleaving, Machine, Measure, Observation, Outcome, PageNumber, PageRange, Pid,
+    SamplingRate,
 };
 use nodewise_topology::Topology;
 use serde::{Deserialize, Serialize};
@@ -186,10 +187,8 @@ impl Engine {
             }
             if state.hints.is_some() || state.mappings.is_some() {
                 process.hints = process.given_hints.within(process.map.mappings());
-                let nodes = vec![0.0; nodes];
                 for range in process.hints.spread_already() {
-                    let done = Spread { done: BAND_END, waiting: nodes.clone(), pending: Vec::new() };
-                    process.history.spread(range, done);
+                    process.history.spread_by_program(range, nodes);
                 }
             }
             if self.round % 64 == 0 {
@@ -241,7 +240,7 @@ impl Engine {
             if before.pending.is_empty() {
                 moved.entry(pid).or_default().push((range, expected));
             }
-            process.history.spread(range, before);
+            process.history.spread(range, before, self.round);
         }
         for (pid, ranges) in moved {
             if let Some(process) = self.processes.get_mut(&pid) {
@@ -283,13 +282,19 @@ impl Engine {
         let spreading = acted.iter().any(|(decision, outcome)| {
             matches!(decision.action, Action::Interleave(_)) && outcome.moved + outcome.deferred > 0
         });
+        let unfinished = self.policy.unfinished();
+        // Where samples are hint faults, each is a chance for the kernel to move the page elsewhere, and pages are best spread while few
+        // come.
+        let by_faults = matches!(observation.counters.access_rate, Measure::Proxy(_));
         let busy = moved >= settings.from_moves
             || unsettled > recent * settings.from_unsettled_share
-            || self.policy.unfinished();
+            || (unfinished && !by_faults);
         Signs {
             curious: self.policy.active() && busy,
+            unfinished,
             unjudged: self.processes.values().any(|process| process.map.has_unjudged_huge_pages()),
             spreading,
+            disturbing: by_faults,
             fresh: observation.processes.iter().any(|process| process.fresh),
             resident_pages: observation.processes.iter().map(|process| process.resident_pages).sum(),
             local_access_percent: metrics.local_access_percent.get().copied(),
@@ -316,8 +321,14 @@ fn after_spread(
     let homes = &group[0].0.reason.figures.homes;
     let known: f32 = homes.iter().sum();
     let shares: Vec<f32> = (0..nodes).map(|n| if known > 0.0 { homes[n] / known } else { 0.0 }).collect();
-    let old = history.spreads(range).into_iter().find_map(|(_, spread)| spread.cloned());
-    let mut spread = old.unwrap_or_else(|| Spread { done: 0, waiting: shares.clone(), pending: Vec::new() });
+    let old = history.spreads(range).into_iter().filter_map(|(_, spread)| spread).max_by_key(|old| old.done);
+    let first = group[0].1;
+    let begins = |old: &Spread| first.band.0 < old.done && !old.pending.contains(first);
+    let mut spread = match old.cloned() {
+        None => Spread::begin(shares.clone()),
+        Some(old) if begins(&old) => Spread { times: old.times + 1, ..Spread::begin(shares.clone()) },
+        Some(old) => old,
+    };
     let mut expected = shares;
     spread.pending.clear();
     let mut done = spread.done;

@@ -1,5 +1,6 @@
 //! What was done to a process's pages, so that nothing is done twice and nothing bounces.
 
+use crate::decision::BAND_END;
 use crate::region::RangeMap;
 use crate::{Interleaving, PageRange};
 use nodewise_topology::NodeIndex;
@@ -40,8 +41,24 @@ pub struct Spread {
     pub done: u64,
     /// Of the range's pages, by home node, the share that has not had its chance.
     pub waiting: Vec<f32>,
-    /// Decided but put off by the machine: must be repeated unchanged before anything new is decided.
+    /// Decided but put off by the machine: to be repeated unchanged before anything new is decided, as long as it is right.
     pub pending: Vec<Interleaving>,
+    /// How often its pages have had their chance, this time included.
+    pub times: u32,
+    /// The interval from which on they may have another; none while they have this one, or for ever.
+    pub again: Option<u32>,
+}
+
+impl Spread {
+    /// Its pages are just having their first chance.
+    pub(crate) fn begin(waiting: Vec<f32>) -> Self {
+        Self { done: 0, waiting, pending: Vec::new(), times: 1, again: None }
+    }
+
+    /// Somebody else has spread it, for good.
+    pub(crate) fn by_program(nodes: usize) -> Self {
+        Self { done: BAND_END, ..Self::begin(vec![0.0; nodes]) }
+    }
 }
 
 /// What was done to the pages of one process.
@@ -129,8 +146,19 @@ impl History {
         }
     }
 
-    pub(crate) fn spread(&mut self, range: PageRange, state: Spread) {
+    /// Notes how far a range is spread. When next to all of its pages have had their chance they rest, and longer each time:
+    /// others, the kernel among them, may move pages meanwhile, or loads turn out otherwise than predicted.
+    pub(crate) fn spread(&mut self, range: PageRange, mut state: Spread, round: u32) {
+        const NEXT_TO_ALL: u64 = BAND_END / 10 * 9;
+        if state.done >= NEXT_TO_ALL {
+            state.again = state.again.or(Some(round + self.rest(state.times)));
+        }
         self.spread.insert(range, state);
+    }
+
+    /// Notes that the program has spread a range itself.
+    pub(crate) fn spread_by_program(&mut self, range: PageRange, nodes: usize) {
+        self.spread.insert(range, Spread::by_program(nodes));
     }
 
     pub(crate) fn replicated(&mut self, range: PageRange) {

@@ -30,6 +30,8 @@ pub enum SamplingRate {
     Cheap,
     /// While pages are being placed.
     Accurate,
+    /// Not at all, or at least cheaply: while pages are spread, where every sample may undo it.
+    Paused,
 }
 
 /// What happened in one interval.

@@ -417,6 +417,47 @@ fn unknown_homes_cost_one_try() {
 }
 
 #[test]
+fn what_was_put_off_is_dropped_when_loads_have_turned() {
+    let pattern = |_, random| Some((random_node(random, 4), Access::Write));
+    let mut toy = Toy::new(4, PAGES, Box::new(pattern));
+    toy.budget = 10;
+    let mut engine = engine(&toy);
+    let begun = run(&mut engine, &mut toy, 6);
+    assert!(
+        moved(&begun) > 0 && begun.iter().flat_map(|round| &round.decisions).any(|(_, o)| o.deferred > 0)
+    );
+    // Others are quicker, and take more than a part: node 0 had more than the others, and has less now.
+    for (page, home) in &mut toy.homes {
+        *home = if page % 10 == 0 { 0 } else { 1 + (page % 3) as u8 };
+    }
+    for round in 0..60 {
+        run(&mut engine, &mut toy, 1);
+        // For some rounds it goes on: what was seen before fades slowly.
+        assert!(toy.shares()[0] >= 0.08, "round {round}: {:.3?}", toy.shares());
+    }
+    toy.budget = u64::MAX;
+    run(&mut engine, &mut toy, 20);
+    assert!(toy.shares().iter().all(|share| (share - 0.25).abs() <= 0.05), "{:.3?}", toy.shares());
+}
+
+#[test]
+fn memory_that_others_pile_up_again_is_spread_again() {
+    let pattern = |_, random| Some((random_node(random, 4), Access::Write));
+    let mut toy = Toy::new(4, PAGES, Box::new(pattern));
+    let mut engine = engine(&toy);
+    run(&mut engine, &mut toy, 20);
+    for time in 0..4 {
+        for (page, home) in &mut toy.homes {
+            *home = if (page / 64) % 2 == 0 { time } else { *home };
+        }
+        run(&mut engine, &mut toy, 64);
+        let shares = toy.shares();
+        assert!(shares.iter().all(|share| (share - 0.25).abs() <= 0.05), "time {time}: {shares:.3?}");
+        assert_eq!(moved(&run(&mut engine, &mut toy, 10)), 0, "time {time}: and then left alone");
+    }
+}
+
+#[test]
 fn beside_the_kernels_balancing_shared_memory_is_only_evened_out() {
     for scans in [1, 2, 3] {
         for seed in 0..10 {

@@ -69,37 +69,51 @@ impl<'a> Areas<'a> {
         // Else the little that is known to be shared would have to make up for all the rest.
         let known: f32 =
             self.areas.iter().map(|area| area.evidence.total() * area.process.map.weight()).sum();
-        let more = more && 2.0 * known >= self.unsettled;
+        if !more || 2.0 * known < self.unsettled {
+            return;
+        }
+        let Some(loads) = view.metrics.controller_loads.get() else { return };
         let mut parts = Vec::new();
         for area in self.areas.iter().filter(|area| area.rounds >= min_rounds) {
-            for (range, spread) in area.parts() {
-                match spread {
-                    Some(spread) if !spread.pending.is_empty() => {}
-                    spread if more => {
-                        let spreadable = area.process.hints.spreadable(range);
-                        parts.extend(
-                            spreadable.filter_map(|part| Part::new(area, part, spread.clone(), view.seed)),
-                        );
-                    }
-                    _ => {}
+            for (range, spread) in area.parts(view.round, loads) {
+                if spread.as_ref().is_some_and(|spread| is_pending(spread, loads)) {
+                    continue;
+                }
+                for part in area.process.hints.spreadable(range) {
+                    parts.extend(Part::new(area, part, spread.as_ref(), loads, view.seed));
                 }
             }
         }
         if !parts.is_empty() {
-            spread(view, &parts, targets, out);
+            spread(view, &parts, loads, targets, out);
         }
     }
+}
+
+/// Whether something was put off that is still to be done.
+fn is_pending(spread: &Spread, loads: &[f64]) -> bool {
+    spread.pending.iter().any(|interleaving| is_right(interleaving, loads))
+}
+
+/// Whether a node still carries more than all that it gives to: others, the kernel among them, may have moved pages meanwhile. What spreads
+/// evenly, at a program's word, keeps its part and does not go by loads.
+fn is_right(interleaving: &Interleaving, loads: &[f64]) -> bool {
+    let Interleaving { from, weights, .. } = interleaving;
+    let gives_to = |&to: &usize| weights[to] > 0;
+    gives_to(&from.get()) || (0..weights.len()).filter(gives_to).all(|to| loads[to] < loads[from.get()])
 }
 
 impl Area<'_> {
     /// The area by how far it was spread. A small part goes with its larger neighbour, at the price that some of its pages
     /// lose their chance.
-    fn parts(&self) -> Vec<(PageRange, Option<Spread>)> {
+    fn parts(&self, round: u32, loads: &[f64]) -> Vec<(PageRange, Option<Spread>)> {
         const SMALL: u64 = 16;
         let is_small = |range: PageRange| range.pages() * SMALL <= self.range.pages();
-        let pending = |spread: Option<&Spread>| spread.is_some_and(|spread| !spread.pending.is_empty());
+        let pending = |spread: Option<&Spread>| spread.is_some_and(|spread| is_pending(spread, loads));
         let mut parts: Vec<(PageRange, Option<Spread>)> = Vec::new();
         for (range, spread) in self.process.history.spreads(self.range) {
+            let again = |spread: &Spread| spread.again.is_some_and(|again| round >= again);
+            let spread = spread.filter(|spread| is_pending(spread, loads) || !again(spread));
             match parts.last_mut() {
                 Some((left, state)) if !pending(state.as_ref()) && !pending(spread) => {
                     let (was, is) = (state.as_ref().map_or(0, |s| s.done), spread.map_or(0, |s| s.done));
@@ -122,8 +136,14 @@ impl Area<'_> {
 }
 
 impl<'a> Part<'a> {
-    fn new(area: &'a Area<'a>, range: PageRange, spread: Option<Spread>, seed: u64) -> Option<Self> {
-        let done = spread.as_ref().map_or(0, |spread| spread.done);
+    fn new(
+        area: &'a Area<'a>,
+        range: PageRange,
+        spread: Option<&Spread>,
+        loads: &[f64],
+        seed: u64,
+    ) -> Option<Self> {
+        let done = spread.map_or(0, |spread| spread.done);
         let homes = area.evidence.homes();
         let known: f32 = homes.iter().sum();
         // Best by looking at pages: others, the kernel among them, may have moved some.
@@ -131,7 +151,11 @@ impl<'a> Part<'a> {
             area.process.map.homes_in(range, |page| u64::from(Interleaving::hash(page, seed)) >= done);
         let waiting = match (looked_at, spread) {
             (Some(shares), _) => shares,
-            (None, Some(spread)) => spread.waiting,
+            // Too many: of the pages that were spread none waits.
+            (None, Some(_)) => {
+                let left = (1.0 - done as f64 / BAND_END as f64) / loads.iter().sum::<f64>();
+                loads.iter().map(|load| (load * left) as f32).collect()
+            }
             (None, None) if known > 0.0 => homes.iter().map(|home| home / known).collect(),
             (None, None) => return None,
         };
@@ -145,8 +169,7 @@ impl<'a> Part<'a> {
     }
 }
 
-fn spread(view: &View<'_>, parts: &[Part<'_>], targets: &[bool], out: &mut Vec<Decision>) {
-    let Some(loads) = view.metrics.controller_loads.get() else { return };
+fn spread(view: &View<'_>, parts: &[Part<'_>], loads: &[f64], targets: &[bool], out: &mut Vec<Decision>) {
     let all: f64 = loads.iter().sum();
     // What a sample stands for, so that regions and counters speak of the same accesses.
     let regions = view.processes.iter().flat_map(|p| p.map.regions().iter().map(|r| (p.map.weight(), r)));
@@ -188,11 +211,13 @@ fn spread(view: &View<'_>, parts: &[Part<'_>], targets: &[bool], out: &mut Vec<D
     }
 }
 
-/// A rule with the figures behind it.
-/// What was decided before and put off by the machine, as it was: also while nothing new is decided for want of samples.
+/// What was decided before and put off by the machine, as it was, if it is still right: also while nothing new is decided for want of
+/// samples.
 pub fn pending(view: &View<'_>, out: &mut Vec<Decision>) {
+    let loads = view.metrics.controller_loads.get();
     for process in &view.processes {
-        for (range, interleaving) in process.history.pending() {
+        let is_right = |next: &Interleaving| loads.is_none_or(|loads| is_right(next, loads));
+        for (range, interleaving) in process.history.pending().filter(|(_, next)| is_right(next)) {
             let mut evidence = Evidence::new(view.topology.node_count());
             let regions = process.map.regions().iter();
             regions
@@ -205,6 +230,7 @@ pub fn pending(view: &View<'_>, out: &mut Vec<Decision>) {
     }
 }
 
+/// A rule with the figures behind it.
 pub fn reason(rule: String, view: &View<'_>, evidence: &Evidence) -> Reason {
     Reason {
         rule,

@@ -38,7 +38,7 @@ pub struct CarrefourSettings {
     /// Interleaving is on above this controller imbalance, in percent (article: 35).
     pub interleave_above_percent: f64,
     /// Once it has been on, interleaving comes back on above this imbalance. Ours: the kernel's balancing may undo part of a spread, and
-    /// 15 % is where one node of four has 30 % of the load; set to `interleave_above_percent` for the article's rule.
+    /// 13 % is where one node of four has 30 % of the load and the others the rest; set to `interleave_above_percent` for the article's rule.
     pub interleave_again_percent: f64,
     /// Once on, interleaving stays on down to this imbalance. Ours: the article stops at 35 %, which on 8 nodes leaves one node with
     /// 23 % of the load instead of 12.5 %; set to `interleave_above_percent` for that.
@@ -69,7 +69,7 @@ impl Default for CarrefourSettings {
             min_intervals: 2,
             collocate_certainty: 0.95,
             interleave_above_percent: 35.0,
-            interleave_again_percent: 15.0,
+            interleave_again_percent: 10.0,
             interleave_until_percent: 5.0,
             interleave_needs_write: true,
             interleave_to_cpuless: false,
@@ -90,11 +90,13 @@ pub struct Carrefour {
     collocating: bool,
     /// Whether the loads have been uneven and not yet even since.
     unbalanced: bool,
+    /// Whether samples are hint faults.
+    by_faults: bool,
+    /// Whether the loads are so uneven that interleaving would begin again.
+    uneven: bool,
     /// Interleaving has been on.
     spread_before: bool,
     interleaving: bool,
-    /// Whether samples are hint faults.
-    by_faults: bool,
     replicating: bool,
 }
 
@@ -108,9 +110,10 @@ impl Carrefour {
             enabled: false,
             collocating: false,
             unbalanced: false,
+            by_faults: false,
+            uneven: false,
             spread_before: false,
             interleaving: false,
-            by_faults: false,
             replicating: false,
         }
     }
@@ -162,6 +165,8 @@ impl Carrefour {
         // An estimate must be beyond its own uncertainty.
         let limit = limit + m.controller_imbalance_error;
         self.interleaving = value.is_some_and(|imbalance| imbalance > limit);
+        let again = s.interleave_again_percent + m.controller_imbalance_error;
+        self.uneven = self.interleaving && value.is_some_and(|imbalance| imbalance > again);
         rules.push(RuleStatus {
             name: "interleave".into(),
             standing: standing_of(&m.controller_imbalance_percent, "too few samples with a known home"),
@@ -368,10 +373,10 @@ impl Policy for Carrefour {
         self.enabled && (self.collocating || self.interleaving || self.replicating)
     }
 
-    /// Not where samples are hint faults: each is a chance for the kernel to move the page elsewhere, and pages are best spread while
-    /// few come.
+    /// Where samples are hint faults, more of them are asked for only where much is wrong: each is a chance for the kernel to move the page
+    /// elsewhere.
     fn unfinished(&self) -> bool {
-        self.interleaving && !self.by_faults
+        if self.by_faults { self.uneven } else { self.interleaving }
     }
 }
 

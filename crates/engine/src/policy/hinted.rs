@@ -14,7 +14,7 @@ const AT_ONCE_PAGES: u64 = 1 << 18;
 /// Spreads what the program says is written by many, the next part of it in each interval, evenly over `targets`.
 pub fn spread_at_once(view: &View<'_>, process: ProcessView<'_>, targets: &[bool], out: &mut Vec<Decision>) {
     // First what was put off before.
-    if process.history.pending().next().is_some() || !targets.contains(&true) {
+    if out.iter().any(|decision| decision.pid == process.pid) || !targets.contains(&true) {
         return;
     }
     let weights: Vec<u32> = targets.iter().map(|&target| u32::from(target)).collect();

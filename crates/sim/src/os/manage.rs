@@ -214,7 +214,7 @@ impl Machine for SimMachine {
         let every = match rate {
             SamplingRate::Accurate => self.sampler.accurate_every,
             // Carrefour's two periods: 65 528 and 262 112 cycles.
-            SamplingRate::Cheap => 4 * self.sampler.accurate_every,
+            SamplingRate::Cheap | SamplingRate::Paused => 4 * self.sampler.accurate_every,
         };
         self.sampler.set(every, self.sampler.cost_ps);
         Ok(())
