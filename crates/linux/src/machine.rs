@@ -6,7 +6,7 @@ use crate::kernel::{LiveKernel, now_ns};
 use crate::known_homes::{KnownHomes, Placed};
 use crate::mover::{Job, Kernel as _, Mover, MoverSettings};
 use crate::process::{Process, Processes, ReadCost};
-use crate::sampler::Sampler;
+use crate::sampler::{Interval, Sampler};
 use crate::{Error, ErrorKind};
 use nodewise_engine::{
     Action, Counters, Decision, HUGE_PAGE_PAGES, Machine, Mapping, MappingKind, Measure, Observation,
@@ -461,8 +461,12 @@ impl Machine for LinuxMachine {
         self.totals.samples += self.samples.len() as u64;
         self.note_reading();
         let samples = std::mem::take(&mut self.samples);
-        let largest = states.iter().map(|state| state.resident_pages).max().unwrap_or(0);
-        self.sampler.adapt(samples.len() as u64, Duration::from_nanos(duration_ns), largest)?;
+        self.sampler.adapt(&Interval {
+            duration: Duration::from_nanos(duration_ns),
+            samples: samples.len() as u64,
+            largest_pages: states.iter().map(|state| state.resident_pages).max().unwrap_or(0),
+            moved_by_kernel: counters.pages_moved_by_kernel.get().copied().unwrap_or(0),
+        })?;
         self.processes.begin_interval();
         Ok(Observation { end_ns, duration_ns, counters, samples, samples_lost, processes: states })
     }

@@ -10,6 +10,19 @@ use nodewise_engine::{Pid, Sample, SamplingRate};
 use nodewise_sys::perf::Losses;
 use std::time::Duration;
 
+/// What came of an interval's sampling.
+#[derive(Clone, Copy, Debug)]
+pub struct Interval {
+    /// How long it was.
+    pub duration: Duration,
+    /// Samples of managed processes.
+    pub samples: u64,
+    /// Resident pages of the largest of these.
+    pub largest_pages: u64,
+    /// Pages that the kernel's balancing moved, machine-wide.
+    pub moved_by_kernel: u64,
+}
+
 /// A source of samples of user-mode accesses to memory.
 pub trait Sampler {
     /// What it is called in summaries and on the command line.
@@ -34,9 +47,8 @@ pub trait Sampler {
     /// From now on samples more or less eagerly.
     fn set_rate(&mut self, rate: SamplingRate) -> Result<(), Error>;
 
-    /// Hears at the end of each interval how many samples of managed processes it gave, and how many pages the largest of them has
-    /// in memory.
-    fn adapt(&mut self, _samples: u64, _over: Duration, _largest_pages: u64) -> Result<(), Error> {
+    /// Hears at the end of each interval what it gave.
+    fn adapt(&mut self, _interval: &Interval) -> Result<(), Error> {
         Ok(())
     }
 

@@ -143,7 +143,7 @@ pub struct Session<'a> {
 const DRAIN_EVERY: Duration = Duration::from_millis(100);
 /// How often when there are few: waking up costs, too.
 const DRAIN_EVERY_QUIET: Duration = Duration::from_secs(2);
-/// Intervals in a round while sampling rests and no samples come.
+/// Intervals in a round while sampling rests, no samples come and nothing is to be done.
 const INTERVALS_QUIET: u32 = 2;
 /// More samples than this in a round are many.
 const MANY_SAMPLES: u64 = 1000;
@@ -173,8 +173,9 @@ impl Session<'_> {
             if !self.machine.has_processes() {
                 return Ok(());
             }
-            let intervals =
-                if round.sampling == SamplingRate::Cheap && round.samples == 0 { INTERVALS_QUIET } else { 1 };
+            let quiet =
+                round.sampling == SamplingRate::Cheap && round.samples == 0 && round.decisions.is_empty();
+            let intervals = if quiet { INTERVALS_QUIET } else { 1 };
             // Moving is part of its interval, but some of each passes undisturbed.
             round_ends = (round_ends + interval * intervals).max(Instant::now() + interval / 4);
         }

@@ -74,7 +74,7 @@ impl Ibs {
 pub(super) const fn period(rate: SamplingRate) -> u64 {
     match rate {
         SamplingRate::Accurate => 1 << 16,
-        SamplingRate::Cheap => 1 << 18,
+        SamplingRate::Cheap | SamplingRate::Paused => 1 << 18,
     }
 }
 

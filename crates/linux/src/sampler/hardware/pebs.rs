@@ -63,7 +63,7 @@ impl Pebs {
 pub(super) const fn period(rate: SamplingRate) -> u64 {
     match rate {
         SamplingRate::Accurate => 1009,
-        SamplingRate::Cheap => 10_007,
+        SamplingRate::Cheap | SamplingRate::Paused => 10_007,
     }
 }
 

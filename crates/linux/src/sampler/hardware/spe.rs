@@ -90,7 +90,7 @@ const MIN_LATENCY_CYCLES: u64 = 32;
 pub(super) const fn period(rate: SamplingRate) -> u64 {
     match rate {
         SamplingRate::Accurate => 1 << 14,
-        SamplingRate::Cheap => 1 << 16,
+        SamplingRate::Cheap | SamplingRate::Paused => 1 << 16,
     }
 }
 
