@@ -64,7 +64,7 @@ fn private_data_goes_to_its_threads_without_the_kernels_help() {
 
 #[test]
 fn data_written_by_all_is_spread_and_no_page_is_moved_twice() {
-    let (placements, summary, _) = managed("shared-write --seconds 150");
+    let (placements, summary, _) = managed("shared-write --seconds 90");
     assert_eq!(summary["totals"]["pages_moved_again"], 0);
     assert!(
         summary["actions"]["interleaved"].as_u64() > Some(0)

@@ -274,10 +274,16 @@ impl Engine {
         let by_page = |decision: &Decision| matches!(decision.action, Action::CollocateEach { .. });
         let moved: u64 =
             acted.iter().filter(|(decision, _)| by_page(decision)).map(|(_, outcome)| outcome.moved).sum();
-        let regions = || self.processes.values().flat_map(|process| process.map.regions());
-        let recent: f32 = regions().map(|region| region.recent as f32).sum();
-        let unsettled: f32 =
-            regions().filter(|region| region.is_unsettled()).map(|region| region.recent as f32).sum();
+        let (mut recent, mut unsettled) = (0.0, 0.0);
+        for process in self.processes.values() {
+            for region in process.map.regions() {
+                // Whatever it looks like later, memory that was spread stays so.
+                let spread =
+                    || process.history.spreads(region.range).iter().any(|(_, spread)| spread.is_some());
+                recent += region.recent as f32;
+                unsettled += if region.is_unsettled() && !spread() { region.recent as f32 } else { 0.0 };
+            }
+        }
         let settings = &self.settings.eagerness;
         let spreading = acted.iter().any(|(decision, outcome)| {
             matches!(decision.action, Action::Interleave(_)) && outcome.moved + outcome.deferred > 0

@@ -33,19 +33,18 @@ const ENOUGH_CHEAP_PER_S: f64 = 50.0;
 /// that were marked before it are still being touched.
 const CHEAP_JUDGED: Duration = Duration::from_secs(10);
 
-/// How much the kernel marks at once while pages are being placed. Memory that is marked whole falls into a burst of faults by whoever runs just
-/// then: samples that hang together, and each a chance for the kernel to move its page there. Its scan period is the knob over the
-/// number of such portions in resident memory (`kernel/sched/fair.c`, Linux 6.1 to 6.12, `task_scan_min`), so that the knob is the
-/// time of a pass over all memory.
-const PORTION_MB: u64 = 16;
-/// And while there is little to do, so that samples come evenly.
-const PORTION_CHEAP_MB: u64 = 4;
-/// The kernel heeds another period only when a pass has ended (`task_numa_placement`). So sampling becomes eager with portions of this size, its own
-/// default: the next one ends the pass of a small program. The period told meanwhile is already that between the portions to come.
+/// How much the kernel marks at once while pages are being placed: its own default. Its scan period is the knob over the number
+/// of such portions in resident memory (`kernel/sched/fair.c`, Linux 6.1 to 6.12, `task_scan_min`), so that the knob is the time
+/// of a pass over all memory.
+const PORTION_MB: u64 = 256;
+/// And while there is little to do. Marked whole, a small program falls into a burst of faults that the kernel answers with a
+/// burst of migrations, to whoever runs just then; little by little, samples come evenly. The next portion, then as large as above, also ends the
+/// pass, and only then does the kernel heed a shorter period (`task_numa_placement`): so it is at once, not after a minute, that
+/// sampling becomes eager.
 ///
-/// For the same reason it marks small portions as often as larger ones before, until they have made a pass. So where it moves next to nothing,
-/// rest begins with a last pass in the larger ones.
-const PORTION_TURN_MB: u64 = 256;
+/// Nor does it heed a longer one before, and marks small portions as often as it marked large ones, until they have made a pass. So where
+/// the kernel moves next to nothing, sampling ends with a pass in large portions, whose period is already that between small ones.
+const PORTION_CHEAP_MB: u64 = 4;
 /// So many pages moved, for each sample of the last intervals, are next to nothing.
 const NEXT_TO_NOTHING: f64 = 0.05;
 /// So many passes are waited for that last one, which idle threads do not make.
@@ -80,8 +79,8 @@ pub struct HintFaults {
     rested: bool,
     /// Samples of an accurate pass.
     in_pass: f64,
-    /// While the end of a pass is waited for after a change of the rate: samples since, and for how long.
-    turning: Option<(u64, Duration)>,
+    /// Samples of the last pass before rest, and for how long it has been waited for.
+    last_pass: Option<(u64, Duration)>,
     /// Resident pages of the largest process.
     largest_pages: u64,
     /// Samples of the last intervals, and pages that the kernel moved meanwhile, fading.
@@ -131,7 +130,7 @@ impl HintFaults {
             recent: (0, Duration::ZERO),
             rested: false,
             in_pass: 0.0,
-            turning: Some((0, Duration::ZERO)),
+            last_pass: None,
             largest_pages: 0,
             lately: (0.0, 0.0),
             paused: false,
@@ -186,17 +185,14 @@ impl HintFaults {
     /// Sets the scan period, and how much is marked at once.
     fn tell_kernel(&mut self) -> Result<(), Error> {
         let portions = |mb: u64| self.largest_pages.div_ceil(mb << 20 >> 12).max(1) as u32;
-        let (rate_mb, pass) = match self.rate {
-            SamplingRate::Accurate => (PORTION_MB, self.pass),
-            SamplingRate::Cheap | SamplingRate::Paused => (PORTION_CHEAP_MB, self.cheap_pass),
+        let (portion_mb, pass) = match (self.rate, self.last_pass) {
+            (SamplingRate::Accurate, _) => (PORTION_MB, self.pass),
+            (SamplingRate::Cheap | SamplingRate::Paused, None) => (PORTION_CHEAP_MB, self.cheap_pass),
+            // As long between portions as it will be, but that there are fewer in a pass.
+            (SamplingRate::Cheap | SamplingRate::Paused, Some(_)) => {
+                (PORTION_MB, self.cheap_pass * portions(PORTION_MB) / portions(PORTION_CHEAP_MB))
+            }
         };
-        let portion_mb = match (self.rate, self.turning) {
-            (_, None) => rate_mb,
-            (SamplingRate::Accurate, Some(_)) => PORTION_TURN_MB,
-            (SamplingRate::Cheap | SamplingRate::Paused, Some(_)) => PORTION_MB,
-        };
-        // As long between portions as it will be, but that there are fewer in a pass.
-        let pass = pass * portions(portion_mb) / portions(rate_mb);
         let (portion, period) = (portion_mb.to_string(), pass.as_millis().to_string());
         // Both ends the same: the period is not to adapt by the kernel's rules.
         for (name, value) in
@@ -252,8 +248,8 @@ impl Sampler for HintFaults {
         self.pause(rate == SamplingRate::Paused)?;
         if (rate == SamplingRate::Accurate) != (self.rate == SamplingRate::Accurate) {
             self.rested = false;
-            let turns = rate == SamplingRate::Accurate || self.moves_little();
-            self.turning = turns.then_some((0, Duration::ZERO));
+            let rests = rate != SamplingRate::Accurate;
+            self.last_pass = (rests && self.moves_little()).then_some((0, Duration::ZERO));
         }
         self.rate = rate;
         self.recent = (0, Duration::ZERO);
@@ -268,28 +264,16 @@ impl Sampler for HintFaults {
         self.largest_pages = interval.largest_pages;
         let fade = |sum: f64, now: u64| sum / 2.0 + now as f64;
         self.lately = (fade(self.lately.0, samples), fade(self.lately.1, interval.moved_by_kernel));
-        if let Some((seen, waited)) = &mut self.turning {
+        if let Some((seen, waited)) = &mut self.last_pass {
             *seen += samples;
             *waited += over;
-            let half = self.in_pass / 2.0;
-            let turned = match self.rate {
-                // Marked at once, a pass gives its samples at once; portions of the old one give few.
-                SamplingRate::Accurate => samples as f64 > half,
-                // It began when most of its samples are there, and with it the kernel heeds the period.
-                SamplingRate::Cheap | SamplingRate::Paused => {
-                    *seen as f64 > half || *waited > self.pass * LAST_PASSES
-                }
-            };
-            if turned {
-                self.turning = None;
+            // It began when most of its samples are there, and with it the kernel heeds the period.
+            if *seen as f64 > self.in_pass / 2.0 || *waited > self.pass * LAST_PASSES {
+                self.last_pass = None;
                 self.recent = (0, Duration::ZERO);
                 return self.tell_kernel();
             }
-            if self.rate == SamplingRate::Cheap {
-                return Ok(());
-            }
-            // How large programs are may be new.
-            self.tell_kernel()?;
+            return Ok(());
         }
         self.recent = (self.recent.0 + samples, self.recent.1 + over);
         let (samples, over) = self.recent;
@@ -373,43 +357,27 @@ mod tests {
         (size, min)
     }
 
-    /// A sampler whose first pass has ended.
-    fn turned(directory: &Path) -> HintFaults {
-        let mut sampler = sampler(directory);
-        assert_eq!(told(directory), (PORTION_TURN_MB, 2_000));
-        // All of it is one large portion, and four, each of which is to come 500 ms after the one before.
-        sampler.adapt(&interval(0, SECOND)).unwrap();
-        assert_eq!(told(directory), (PORTION_TURN_MB, 500));
-        sampler.adapt(&interval(5_000, SECOND)).unwrap();
-        assert_eq!(told(directory), (PORTION_MB, 2_000));
-        sampler
-    }
-
     #[test]
-    fn a_rate_begins_with_the_end_of_a_pass() {
+    fn rest_begins_with_a_whole_pass() {
         let directory = tempfile::tempdir().unwrap();
-        let mut sampler = turned(directory.path());
+        let mut sampler = sampler(directory.path());
+        assert_eq!(told(directory.path()), (PORTION_MB, 2_000));
         sampler.adapt(&interval(16_000, 2 * SECOND)).unwrap();
         sampler.set_rate(SamplingRate::Cheap).unwrap();
-        // Four portions, and 16 small ones, each of which is to come 20 s after the one before.
-        assert_eq!(told(directory.path()), (PORTION_MB, 80_000));
+        // All of it is one large portion, and 16 small ones, each of which is to come 20 s after the one before.
+        assert_eq!(told(directory.path()), (PORTION_MB, 20_000));
         sampler.adapt(&interval(100, SECOND)).unwrap();
-        assert_eq!(told(directory.path()), (PORTION_MB, 80_000));
+        assert_eq!(told(directory.path()), (PORTION_MB, 20_000));
         sampler.adapt(&interval(9_000, SECOND)).unwrap();
         assert_eq!(told(directory.path()), (PORTION_CHEAP_MB, 320_000));
         sampler.set_rate(SamplingRate::Accurate).unwrap();
-        assert_eq!(told(directory.path()), (PORTION_TURN_MB, 500));
-        // A portion of the old pass.
-        sampler.adapt(&interval(1_000, SECOND)).unwrap();
-        assert_eq!(told(directory.path()), (PORTION_TURN_MB, 500));
-        sampler.adapt(&interval(16_000, SECOND)).unwrap();
         assert_eq!(told(directory.path()), (PORTION_MB, 2_000));
     }
 
     #[test]
     fn where_the_kernel_moves_pages_rest_begins_with_no_burst_of_faults() {
         let directory = tempfile::tempdir().unwrap();
-        let mut sampler = turned(directory.path());
+        let mut sampler = sampler(directory.path());
         let interval = Interval { moved_by_kernel: 3_000, ..interval(16_000, 2 * SECOND) };
         sampler.adapt(&interval).unwrap();
         sampler.set_rate(SamplingRate::Cheap).unwrap();
@@ -422,19 +390,19 @@ mod tests {
         let balancing = directory.path().join("numa_balancing");
         let mode = || fs::read_to_string(&balancing).unwrap();
         fs::write(&balancing, "3").unwrap();
-        let mut sampler = turned(directory.path());
-        sampler.set_rate(SamplingRate::Cheap).unwrap();
-        sampler.set_rate(SamplingRate::Paused).unwrap();
+        let mut ours = sampler(directory.path());
+        ours.set_rate(SamplingRate::Cheap).unwrap();
+        ours.set_rate(SamplingRate::Paused).unwrap();
         assert_eq!(mode(), "2");
-        sampler.adapt(&interval(0, SECOND)).unwrap();
-        sampler.set_rate(SamplingRate::Cheap).unwrap();
+        ours.adapt(&interval(0, SECOND)).unwrap();
+        ours.set_rate(SamplingRate::Cheap).unwrap();
         assert_eq!(mode(), "3");
-        sampler.set_rate(SamplingRate::Paused).unwrap();
-        sampler.close().unwrap();
+        ours.set_rate(SamplingRate::Paused).unwrap();
+        ours.close().unwrap();
         assert_eq!(mode(), "3", "put back");
-        assert!(!sampler.switched_off);
+        assert!(!ours.switched_off);
 
-        let mut sampler = turned(directory.path());
+        let mut sampler = sampler(directory.path());
         fs::write(&balancing, "0").unwrap();
         sampler.set_rate(SamplingRate::Paused).unwrap();
         sampler.set_rate(SamplingRate::Cheap).unwrap();
@@ -446,7 +414,7 @@ mod tests {
     #[test]
     fn threads_that_sleep_are_not_waited_for() {
         let directory = tempfile::tempdir().unwrap();
-        let mut sampler = turned(directory.path());
+        let mut sampler = sampler(directory.path());
         sampler.adapt(&interval(0, 2 * SECOND)).unwrap();
         sampler.set_rate(SamplingRate::Cheap).unwrap();
         for _ in 0..8 {
@@ -460,7 +428,7 @@ mod tests {
     #[test]
     fn the_first_samples_say_how_long_a_cheap_pass_is() {
         let directory = tempfile::tempdir().unwrap();
-        let mut sampler = turned(directory.path());
+        let mut sampler = sampler(directory.path());
         sampler.adapt(&interval(16_000, SECOND)).unwrap();
         sampler.adapt(&interval(0, SECOND / 2)).unwrap();
         sampler.set_rate(SamplingRate::Cheap).unwrap();
