@@ -62,18 +62,27 @@ fn private_data_goes_to_its_threads_without_the_kernels_help() {
     assert!(placements.last().unwrap().local_percent_min >= 99.0);
 }
 
+fn is_spread(placement: &Placement) -> bool {
+    let pages: u64 = placement.pages_by_node.iter().sum();
+    placement.pages_by_node.iter().all(|here| (pages / 5..=pages * 3 / 10).contains(here))
+}
+
+/// The kernel samples but may move pages only back to their first node: where they are was decided by Nodewise.
 #[test]
 fn data_written_by_all_is_spread_and_no_page_is_moved_twice() {
-    let (placements, summary, _) = managed("shared-write --seconds 90");
+    let (placements, summary, _) = managed("shared-write --bound --mebibytes 16 --seconds 90");
+    assert!(summary["pages_moved"].as_u64() >= Some(PAGES / 4 * 11 / 20), "{summary}");
     assert_eq!(summary["totals"]["pages_moved_again"], 0);
-    assert!(
-        summary["actions"]["interleaved"].as_u64() > Some(0)
-            || summary["pages_moved_by_kernel"].as_u64() > Some(0)
-    );
     let last = placements.last().unwrap();
-    for &pages in &last.pages_by_node {
-        assert!((PAGES / 5..=PAGES * 3 / 10).contains(&pages), "25 +- 5 %: {:?}", last.pages_by_node);
-    }
+    assert!(is_spread(last), "25 +- 5 %: {:?}", last.pages_by_node);
+}
+
+/// The kernel moves pages too, and goes on when they are spread: what it makes of them in the end is in `docs/results.md`.
+#[test]
+fn data_written_by_all_is_spread_beside_the_kernels_balancing() {
+    let (placements, summary, _) = managed("shared-write --seconds 150");
+    assert_eq!(summary["totals"]["pages_moved_again"], 0);
+    assert!(placements.iter().any(is_spread), "25 +- 5 %: {:?}", placements.last().unwrap().pages_by_node);
 }
 
 #[test]
