@@ -77,12 +77,17 @@ fn data_written_by_all_is_spread_and_no_page_is_moved_twice() {
     assert!(is_spread(last), "25 +- 5 %: {:?}", last.pages_by_node);
 }
 
-/// The kernel moves pages too, and goes on when they are spread: what it makes of them in the end is in `docs/results.md`.
+/// The kernel moves pages too, and goes on when they are spread: this fails at times, and `docs/results.md` says why.
 #[test]
 fn data_written_by_all_is_spread_beside_the_kernels_balancing() {
-    let (placements, summary, _) = managed("shared-write --seconds 150");
+    let (placements, summary, _) = managed("shared-write --seconds 60");
     assert_eq!(summary["totals"]["pages_moved_again"], 0);
-    assert!(placements.iter().any(is_spread), "25 +- 5 %: {:?}", placements.last().unwrap().pages_by_node);
+    assert!(
+        summary["actions"]["interleaved"].as_u64() > Some(0)
+            || summary["pages_moved_by_kernel"].as_u64() > Some(0)
+    );
+    let last = placements.last().unwrap();
+    assert!(is_spread(last), "25 +- 5 %: {:?}", last.pages_by_node);
 }
 
 #[test]

@@ -479,7 +479,8 @@ mod loom_tests {
         });
     }
 
-    /// Who searches then owes what the caller leaves to it, whether it finds a task or sleeps.
+    /// Who searches then owes what the caller leaves to it, whether it finds a task or sleeps. Loom has a fence on both sides here, where the
+    /// library has membarrier on one, so that this does not show that the barrier is needed.
     #[test]
     fn work_made_while_a_caller_stands_in_is_done_by_who_searches_when_it_stands_back() {
         bounded(|| {
