@@ -70,14 +70,14 @@ fn is_spread(placement: &Placement) -> bool {
 /// The kernel samples but may move pages only back to their first node: where they are was decided by Nodewise.
 #[test]
 fn data_written_by_all_is_spread_and_no_page_is_moved_twice() {
-    let (placements, summary, _) = managed("shared-write --bound --mebibytes 16 --seconds 90");
-    assert!(summary["pages_moved"].as_u64() >= Some(PAGES / 4 * 11 / 20), "{summary}");
+    let (placements, summary, _) = managed("shared-write --bound --seconds 40");
+    assert!(summary["pages_moved"].as_u64() >= Some(PAGES * 11 / 20), "{summary}");
     assert_eq!(summary["totals"]["pages_moved_again"], 0);
     let last = placements.last().unwrap();
     assert!(is_spread(last), "25 +- 5 %: {:?}", last.pages_by_node);
 }
 
-/// The kernel moves pages too, and goes on when they are spread: this fails at times, and `docs/results.md` says why.
+/// The kernel moves pages, too, each to whoever came to it first.
 #[test]
 fn data_written_by_all_is_spread_beside_the_kernels_balancing() {
     let (placements, summary, _) = managed("shared-write --seconds 60");

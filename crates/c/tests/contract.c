@@ -1,24 +1,10 @@
 /* What nodewise.h promises: codes, messages, statuses, who owns what. */
-#include <nodewise.h>
+#include "check.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
-
-#define CHECK(condition)                                                                            \
-    do {                                                                                            \
-        if (!(condition)) {                                                                         \
-            fprintf(stderr, "%s:%d: %s; last error: %s\n", __FILE__, __LINE__, #condition, nodewise_error_message()); \
-            exit(1);                                                                                \
-        }                                                                                           \
-    } while (0)
-
-static void says(nodewise_result result, nodewise_result expected, const char *words)
-{
-    CHECK(result == expected);
-    CHECK(strstr(nodewise_error_message(), words) != NULL);
-}
 
 static int dropped; /* atomically */
 

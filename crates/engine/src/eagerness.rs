@@ -22,6 +22,8 @@ pub struct EagernessSettings {
     pub eager_rounds: u32,
     /// A rest lasts so many intervals if nothing changes, and longer where all is known and well.
     pub rest_rounds: u32,
+    /// Where sampling pauses while at rest, so many intervals of few samples then show whether anything has changed.
+    pub look_rounds: u32,
     /// A local access ratio that fell by so many points is a change.
     pub lost_percent: f64,
     /// Resident memory that grew by so much is a change.
@@ -36,6 +38,7 @@ impl Default for EagernessSettings {
             calm_rounds: 4,
             eager_rounds: 15,
             rest_rounds: 60,
+            look_rounds: 10,
             lost_percent: 20.0,
             grown_percent: 25.0,
         }
@@ -55,6 +58,8 @@ pub struct Signs {
     pub unjudged: bool,
     /// Pages are being spread.
     pub spreading: bool,
+    /// Most memory in use has been spread: there is nothing more to learn, only evenness to lose.
+    pub spread: bool,
     /// Every sample is a chance for the kernel to move the page.
     pub disturbing: bool,
     /// A process is new.
@@ -77,7 +82,7 @@ pub struct Eagerness {
 #[derive(Clone, Copy, Debug)]
 struct Rest {
     rounds: u32,
-    /// Since pages were last spread.
+    /// Since pages were last spread, those with samples.
     settling_rounds: u32,
     resident_pages: u64,
     local_access_percent: Option<f64>,
@@ -93,13 +98,16 @@ impl Eagerness {
         if let Some(rest) = &mut self.rest {
             let changed = rest.is_changed(signs, &self.settings);
             let wonders = signs.curious || signs.unfinished || signs.local_access_percent.is_none();
-            let rested = rest.rounds >= self.settings.rest_rounds && wonders && !signs.spreading;
+            let EagernessSettings { rest_rounds, look_rounds, .. } = self.settings;
+            let left_alone = signs.disturbing && signs.spread && !signs.unfinished;
+            let over = rest.rounds >= rest_rounds + if left_alone { look_rounds } else { 0 };
+            let rested = over && wonders && !signs.spreading;
             if !changed && !rested && !signs.unjudged {
-                return if signs.spreading && signs.disturbing {
-                    SamplingRate::Paused
-                } else {
-                    SamplingRate::Cheap
-                };
+                let paused = signs.disturbing && signs.spreading || left_alone && rest.rounds < rest_rounds;
+                if left_alone && over {
+                    rest.rounds = 0;
+                }
+                return if paused { SamplingRate::Paused } else { SamplingRate::Cheap };
             }
             (self.rest, self.calm_rounds, self.eager_rounds) = (None, 0, 0);
         }
@@ -127,8 +135,9 @@ impl Rest {
 
     fn is_changed(&mut self, signs: &Signs, settings: &EagernessSettings) -> bool {
         self.rounds += 1;
-        self.settling_rounds = if signs.spreading { 0 } else { self.settling_rounds + 1 };
         let now = signs.local_access_percent;
+        self.settling_rounds =
+            if signs.spreading { 0 } else { self.settling_rounds + u32::from(now.is_some()) };
         // Whoever did nothing so far may begin with anything.
         let before = self.local_access_percent.unwrap_or(100.0);
         if self.settling_rounds <= Self::SETTLING_ROUNDS && before < Self::LOW_PERCENT {
@@ -151,6 +160,7 @@ mod tests {
         unfinished: false,
         unjudged: false,
         spreading: false,
+        spread: false,
         disturbing: false,
         fresh: false,
         resident_pages: 1000,
@@ -185,6 +195,18 @@ mod tests {
         assert_eq!(rates(&[CALM, CALM, CALM, CALM, spread, CALM]), "aaaccc");
         let spread = Signs { disturbing: true, ..spread };
         assert_eq!(rates(&[spread, spread, spread, spread, spread, spread, CALM]), "aaacppc");
+    }
+
+    #[test]
+    fn spread_memory_is_looked_at_now_and_then() {
+        let spread = Signs { disturbing: true, spread: true, ..CALM };
+        let paused = Signs { local_access_percent: None, ..spread };
+        let signs = |last| [&[spread; 4][..], &[paused; 60], &[spread; 9], &[last; 3]].concat();
+        let looks = format!("aaac{}{}", "p".repeat(59), "c".repeat(10));
+        assert_eq!(rates(&signs(spread)), looks.clone() + "cpp");
+        let uneven = Signs { unfinished: true, ..spread };
+        assert_eq!(rates(&signs(uneven)), looks + "aaa");
+        assert_eq!(rates(&[uneven; 6]), "aaaccc");
     }
 
     #[test]

@@ -185,6 +185,7 @@ impl Engine {
             if let Some(hints) = &state.hints {
                 process.given_hints = Hints::new(hints);
             }
+            state.unmoved.iter().for_each(|seen| process.history.looked(seen));
             if state.hints.is_some() || state.mappings.is_some() {
                 process.hints = process.given_hints.within(process.map.mappings());
                 for range in process.hints.spread_already() {
@@ -275,13 +276,18 @@ impl Engine {
         let moved: u64 =
             acted.iter().filter(|(decision, _)| by_page(decision)).map(|(_, outcome)| outcome.moved).sum();
         let (mut recent, mut unsettled) = (0.0, 0.0);
+        let (mut known, mut spread) = (0.0, 0.0);
         for process in self.processes.values() {
             for region in process.map.regions() {
-                // Whatever it looks like later, memory that was spread stays so.
-                let spread =
-                    || process.history.spreads(region.range).iter().any(|(_, spread)| spread.is_some());
+                let samples = region.evidence.total() * process.map.weight();
+                known += samples;
                 recent += region.recent as f32;
-                unsettled += if region.is_unsettled() && !spread() { region.recent as f32 } else { 0.0 };
+                // Whatever it looks like later, memory that was spread stays so.
+                if process.history.is_spread(region.range) {
+                    spread += samples;
+                } else if region.is_unsettled() {
+                    unsettled += region.recent as f32;
+                }
             }
         }
         let settings = &self.settings.eagerness;
@@ -300,6 +306,7 @@ impl Engine {
             unfinished,
             unjudged: self.processes.values().any(|process| process.map.has_unjudged_huge_pages()),
             spreading,
+            spread: spread > 0.5 * known,
             disturbing: by_faults,
             fresh: observation.processes.iter().any(|process| process.fresh),
             resident_pages: observation.processes.iter().map(|process| process.resident_pages).sum(),

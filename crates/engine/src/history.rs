@@ -2,7 +2,7 @@
 
 use crate::decision::BAND_END;
 use crate::region::RangeMap;
-use crate::{Interleaving, PageRange};
+use crate::{Interleaving, PageRange, Unmoved};
 use nodewise_topology::NodeIndex;
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +41,8 @@ pub struct Spread {
     pub done: u64,
     /// Of the range's pages, by home node, the share that has not had its chance.
     pub waiting: Vec<f32>,
+    /// Of the range's pages, by home node, the share that was never moved, if the machine keeps account of that; `waiting` is then known, too.
+    pub unmoved: Option<Vec<f32>>,
     /// Decided but put off by the machine: to be repeated unchanged before anything new is decided, as long as it is right.
     pub pending: Vec<Interleaving>,
     /// How often its pages have had their chance, this time included.
@@ -52,7 +54,13 @@ pub struct Spread {
 impl Spread {
     /// Its pages are just having their first chance.
     pub(crate) fn begin(waiting: Vec<f32>) -> Self {
-        Self { done: 0, waiting, pending: Vec::new(), times: 1, again: None }
+        Self { done: 0, waiting, unmoved: None, pending: Vec::new(), times: 1, again: None }
+    }
+
+    /// How its pages stand when they have another chance.
+    pub(crate) fn once_more(&self) -> Option<Self> {
+        let unmoved = self.unmoved.clone()?;
+        Some(Self { unmoved: self.unmoved.clone(), times: self.times, ..Self::begin(unmoved) })
     }
 
     /// Somebody else has spread it, for good.
@@ -117,6 +125,14 @@ impl History {
         self.spread.parts(range)
     }
 
+    /// Whether more than half of a range has been spread.
+    #[must_use]
+    pub fn is_spread(&self, range: PageRange) -> bool {
+        let parts = self.spread.parts(range).into_iter();
+        2 * parts.filter(|(_, spread)| spread.is_some()).map(|(part, _)| part.pages()).sum::<u64>()
+            > range.pages()
+    }
+
     /// Spreading that was decided and put off by the machine.
     pub fn pending(&self) -> impl Iterator<Item = (PageRange, &Interleaving)> {
         self.spread.iter().flat_map(|(range, spread)| spread.pending.iter().map(move |next| (range, next)))
@@ -154,6 +170,16 @@ impl History {
             state.again = state.again.or(Some(round + self.rest(state.times)));
         }
         self.spread.insert(range, state);
+    }
+
+    /// Notes where pages of a range were seen to be.
+    pub(crate) fn looked(&mut self, seen: &Unmoved) {
+        let parts: Vec<_> = self.spread.parts(seen.range).into_iter().map(|(p, s)| (p, s.cloned())).collect();
+        for (part, spread) in parts {
+            let Some(spread) = spread else { continue };
+            let (waiting, unmoved) = (seen.waiting.clone(), Some(seen.all.clone()));
+            self.spread.insert(part, Spread { waiting, unmoved, ..spread });
+        }
     }
 
     /// Notes that the program has spread a range itself.

@@ -30,7 +30,7 @@ pub enum SamplingRate {
     Cheap,
     /// While pages are being placed.
     Accurate,
-    /// Not at all, or at least cheaply: while pages are spread, where every sample may undo it.
+    /// Not at all, or at least cheaply: while pages are spread and when they have been, where every sample may undo it.
     Paused,
 }
 
@@ -66,6 +66,21 @@ pub struct ProcessState {
     /// What the program says of its memory; none when that is as before. Of hints that overlap the later holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hints: Option<Vec<Hinted>>,
+    /// Of ranges that were to be interleaved, which pages were not moved; none where the machine keeps no account of that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unmoved: Vec<Unmoved>,
+}
+
+/// Pages of a range that were never moved by decisions, as shares of all of its present pages by home node. Samples would not do: where they
+/// are hint faults, the kernel moves the pages that are sampled, and only these.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Unmoved {
+    /// Where.
+    pub range: PageRange,
+    /// All of them.
+    pub all: Vec<f32>,
+    /// Those beyond the band of the last decision.
+    pub waiting: Vec<f32>,
 }
 
 /// A range of a process's address space with one nature.

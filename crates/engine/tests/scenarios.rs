@@ -440,6 +440,41 @@ fn what_was_put_off_is_dropped_when_loads_have_turned() {
     assert!(toy.shares().iter().all(|share| (share - 0.25).abs() <= 0.05), "{:.3?}", toy.shares());
 }
 
+/// The kernel moves the pages that it samples, and leaves the others where they are.
+#[test]
+fn pages_that_are_never_sampled_are_spread_by_what_the_machine_knows_of_them() {
+    let pattern = |page, random| (page % 4 == 0).then(|| (random_node(random, 4), Access::Write));
+    let mut toy = Toy::new(4, PAGES, Box::new(pattern));
+    toy.accounts = true;
+    let mut engine = engine(&toy);
+    while moved(&run(&mut engine, &mut toy, 1)) == 0 {}
+    for (page, home) in toy.homes.iter_mut().filter(|(page, home)| *page % 4 == 0 && **home == 0) {
+        *home = 1 + (page / 4 % 3) as u8;
+    }
+    assert!(toy.shares()[0] > 0.3, "{:.3?}", toy.shares());
+    run(&mut engine, &mut toy, 30);
+    assert!(toy.shares().iter().all(|share| (share - 0.25).abs() <= 0.005), "{:.3?}", toy.shares());
+    assert!(toy.moves.values().all(|&moves| moves == 1));
+}
+
+/// Hint faults come in bursts: whoever runs when pages have been marked takes most of them.
+#[test]
+fn memory_found_to_be_shared_remains_so_while_one_node_has_its_turn() {
+    let turn = Rc::new(Cell::new(None));
+    let whose = Rc::clone(&turn);
+    let pattern = move |_, random| Some((whose.get().unwrap_or(random_node(random, 4)), Access::Write));
+    let mut toy = Toy::new(4, PAGES, Box::new(pattern));
+    let mut engine = engine(&toy);
+    while moved(&run(&mut engine, &mut toy, 1)) == 0 {}
+    let begun = toy.shares()[0];
+    assert!(begun > 0.4, "{:.3?}", toy.shares());
+    for node in [3, 1, 2] {
+        turn.set(Some(node));
+        run(&mut engine, &mut toy, 3);
+    }
+    assert!(toy.shares().iter().all(|share| (share - 0.25).abs() <= 0.05), "{:.3?}", toy.shares());
+}
+
 #[test]
 fn memory_that_others_pile_up_again_is_spread_again() {
     let pattern = |_, random| Some((random_node(random, 4), Access::Write));

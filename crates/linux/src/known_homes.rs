@@ -4,7 +4,7 @@
 //! later, while every further one is a hint fault. And a hint fault may itself have moved the page (the kernel
 //! migrates in the fault handler), so that asking afterwards finds it local: where it was before is what the access met.
 
-use nodewise_engine::{HUGE_PAGE_PAGES, Mapping, PageNumber};
+use nodewise_engine::{HUGE_PAGE_PAGES, Mapping, PageNumber, PageRange};
 use nodewise_topology::NodeIndex;
 use std::collections::HashMap;
 
@@ -138,6 +138,47 @@ impl KnownHomes {
         self.sampled = HashMap::new();
     }
 
+    /// How many pages of a range are known, and how many of these, by home node, we never moved: all of them, and those that `waits`
+    /// picks. Of a range with more than `most` blocks of 2 MiB a part is looked at.
+    pub(crate) fn unmoved(
+        &self,
+        range: PageRange,
+        most: u64,
+        nodes: usize,
+        waits: impl Fn(PageNumber) -> bool,
+    ) -> (u64, Vec<f32>, Vec<f32>) {
+        let (mut known, mut all, mut waiting) = (0, vec![0.0; nodes], vec![0.0; nodes]);
+        let within = range.start.huge().0..range.end.0;
+        // A range may be small beside what is known, or mostly memory that was never touched.
+        let blocks: Vec<(u64, &Block)> = if (range.pages() / HUGE_PAGE_PAGES) < self.blocks.len() as u64 {
+            let firsts = within.step_by(HUGE_PAGE_PAGES as usize);
+            firsts.filter_map(|first| Some((first, self.blocks.get(&first)?))).collect()
+        } else {
+            let known = self.blocks.iter().filter(|(first, _)| within.contains(first));
+            known.map(|(&first, block)| (first, block)).collect()
+        };
+        let one_of = (blocks.len() as u64).div_ceil(most.max(1)).max(1);
+        for (first, block) in blocks.into_iter().filter(|(first, _)| first / HUGE_PAGE_PAGES % one_of == 0) {
+            let homes = block.homes();
+            let moved = self.moved.get(&first);
+            // Of a huge page the first is noted.
+            let whole = matches!(block, Block::Same(_))
+                && moved.is_some_and(|at| at[0] != ABSENT && at[1..].iter().all(|&node| node == ABSENT));
+            for (page, &home) in (first..range.end.0).zip(&homes).filter(|&(page, _)| page >= range.start.0) {
+                if home == ABSENT {
+                    continue;
+                }
+                known += 1;
+                if whole || moved.is_some_and(|at| at[(page - first) as usize] != ABSENT) {
+                    continue;
+                }
+                all[usize::from(home)] += 1.0;
+                waiting[usize::from(home)] += if waits(PageNumber(page)) { 1.0 } else { 0.0 };
+            }
+        }
+        (known, all, waiting)
+    }
+
     /// How we placed this page; none if we never moved it.
     pub(crate) fn placed(&self, page: PageNumber) -> Option<Placed> {
         match self.moved.get(&page.huge().0)?[(page.0 % HUGE_PAGE_PAGES) as usize] {
@@ -181,7 +222,7 @@ fn is_set(bits: &HashMap<u64, [u64; PAGES / 64]>, page: PageNumber) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodewise_engine::{MappingKind, PageRange};
+    use nodewise_engine::MappingKind;
 
     fn mapping(start: u64, end: u64) -> Mapping {
         Mapping { range: PageRange::new(start, end), writable: true, kind: MappingKind::Anonymous }
@@ -209,6 +250,29 @@ mod tests {
         assert_eq!(known.get(PageNumber(3)), None);
         known.note_huge(PageNumber(5), NodeIndex(3));
         assert_eq!(known.get(PageNumber(3)), Some(NodeIndex(3)));
+    }
+
+    #[test]
+    fn counts_what_was_never_moved() {
+        let mut known = KnownHomes::default();
+        note(&mut known, 100..1024, 0);
+        note(&mut known, 1024..2048, 1);
+        known.note_huge(PageNumber(2048), NodeIndex(2));
+        let even = |page: PageNumber| page.0 % 2 == 0;
+        let range = PageRange::new(50, 2 << 30);
+        let shares = |known: &KnownHomes| known.unmoved(range, 1024, 4, even);
+        assert_eq!(shares(&known), (2460, vec![924.0, 1024.0, 512.0, 0.0], vec![462.0, 512.0, 256.0, 0.0]));
+        for page in 100..110 {
+            known.note_moved(PageNumber(page), Placed::Spread);
+        }
+        // Of a huge page the first stands for all.
+        known.note_moved(PageNumber(2048), Placed::At(NodeIndex(2)));
+        assert_eq!(shares(&known), (2460, vec![914.0, 1024.0, 0.0, 0.0], vec![457.0, 512.0, 0.0, 0.0]));
+        assert_eq!(known.unmoved(PageRange::new(1020, 1030), 1024, 4, even).1, [4.0, 6.0, 0.0, 0.0]);
+        // Of 4 GiB a half is looked at.
+        note(&mut known, 0..4 << 18, 3);
+        let (pages, all, _) = known.unmoved(PageRange::new(0, 8 << 18), 1024, 4, even);
+        assert_eq!((pages, all.len()), (1 << 19, 4));
     }
 
     #[test]

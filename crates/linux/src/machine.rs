@@ -9,8 +9,9 @@ use crate::process::{Process, Processes, ReadCost};
 use crate::sampler::{Interval, Sampler};
 use crate::{Error, ErrorKind};
 use nodewise_engine::{
-    Action, Counters, Decision, HUGE_PAGE_PAGES, Machine, Mapping, MappingKind, Measure, Observation,
-    Outcome, PageNumber, PageSize, Pid, ProcessState, Sample, SamplingRate, TrafficMatrix, imbalance_percent,
+    Action, Counters, Decision, HUGE_PAGE_PAGES, Interleaving, Machine, Mapping, MappingKind, Measure,
+    Observation, Outcome, PageNumber, PageRange, PageSize, Pid, ProcessState, RangeMap, Sample, SamplingRate,
+    TrafficMatrix, Unmoved, imbalance_percent,
 };
 use nodewise_sys::MoveFlags;
 use nodewise_topology::{NodeId, NodeIndex, Topology};
@@ -81,9 +82,15 @@ pub struct LinuxMachine {
     known_homes: BTreeMap<Pid, KnownHomes>,
     /// What the first sampled access to each page met; none when that is settled.
     first_met: Option<TrafficMatrix>,
+    /// Ranges that were to be interleaved: where the last band ends, and the seed of the choice.
+    spread: BTreeMap<Pid, RangeMap<(u64, u64)>>,
+    /// Whether pages were to be spread since the last observation.
+    has_spread: bool,
     huge: HugeCache,
     hints: Sections,
+    /// Intervals so far in which sampling went on.
     interval: u32,
+    paused: bool,
     interval_began_ns: u64,
     losses_before: u64,
     migrated_before: u64,
@@ -119,9 +126,12 @@ impl LinuxMachine {
             samples: Vec::new(),
             known_homes: BTreeMap::new(),
             first_met,
+            spread: BTreeMap::new(),
+            has_spread: false,
             huge: HugeCache::default(),
             hints: Sections::default(),
             interval: 0,
+            paused: false,
             interval_began_ns: now_ns(),
             losses_before: 0,
             migrated_before,
@@ -331,6 +341,26 @@ impl LinuxMachine {
         }
     }
 
+    /// Where pages are of ranges that are being spread, if any of them may be elsewhere than they were.
+    fn unmoved(&self, pid: Pid) -> Vec<Unmoved> {
+        /// Of 2 MiB, in all ranges together (2 GiB take some ms), and in each at least.
+        const LOOKED_AT: (u64, u64) = (1024, 8);
+        let (Some(spread), Some(known)) = (self.spread.get(&pid), self.known_homes.get(&pid)) else {
+            return Vec::new();
+        };
+        if self.samples.is_empty() && !self.has_spread {
+            return Vec::new();
+        }
+        let most = (LOOKED_AT.0 / spread.iter().count().max(1) as u64).max(LOOKED_AT.1);
+        let seen = spread.iter().map(|(range, &(end, seed))| {
+            let waits = |page| u64::from(Interleaving::hash(page, seed)) >= end;
+            let (pages, mut all, mut waiting) = known.unmoved(range, most, self.topology.node_count(), waits);
+            all.iter_mut().chain(&mut waiting).for_each(|share| *share /= pages.max(1) as f32);
+            Unmoved { range, all, waiting }
+        });
+        seen.collect()
+    }
+
     /// Pages that the kernel's balancing moved since the last call.
     fn note_kernel_moves(&mut self) -> u64 {
         let migrated = self.mover.kernel().pages_migrated();
@@ -380,6 +410,17 @@ impl LinuxMachine {
         let outcomes = self.mover.carry_out(pid.0, &jobs, deadline_ns);
         drop(jobs);
         drop(targets);
+        let mut bands: BTreeMap<(PageNumber, PageNumber), (u64, u64)> = BTreeMap::new();
+        for decision in decisions {
+            if let Action::Interleave(Interleaving { band, seed, .. }) = decision.action {
+                let last = bands.entry((decision.range.start, decision.range.end)).or_insert((0, seed));
+                last.0 = last.0.max(band.1);
+            }
+        }
+        self.has_spread |= !bands.is_empty();
+        for ((start, end), band) in bands {
+            self.spread.entry(pid).or_default().insert(PageRange { start, end }, band);
+        }
         let mut moved = self.mover.take_moved();
         if !moved.is_empty() {
             self.first_met = None;
@@ -426,12 +467,14 @@ impl Machine for LinuxMachine {
         self.drain();
         self.processes.update();
         self.mappings.retain(|&pid, _| self.processes.contains(pid));
+        self.spread.retain(|&pid, _| self.processes.contains(pid));
         self.sampler.follow(&mut self.processes.iter().map(|process| process.pid));
         self.hints.retain(|pid| self.processes.contains(pid));
         let mut states = Vec::new();
         for process in self.processes.iter() {
             if process.fresh {
                 self.hints.forget(process.pid);
+                self.spread.remove(&process.pid);
             }
             if let (Some(at), Some(_)) = (process.hints_at, &process.mappings) {
                 self.hints.find(process.pid, at);
@@ -445,14 +488,19 @@ impl Machine for LinuxMachine {
                 resident_pages: process.resident_pages,
                 mappings: process.mappings.clone(),
                 hints: self.hints.read(process.pid, !self.settings.mover.dry_run, now_ns()),
+                unmoved: Vec::new(),
             });
         }
         self.huge.next_interval(&self.processes);
         let processes = &self.processes;
         self.samples.retain(|sample| processes.contains(sample.pid));
         self.update_known_homes();
-        self.interval += 1;
+        self.interval += u32::from(!self.paused);
         let traffic = self.locate();
+        for state in &mut states {
+            state.unmoved = self.unmoved(state.pid);
+        }
+        self.has_spread = false;
         let end_ns = now_ns();
         let duration_ns = end_ns.saturating_sub(self.interval_began_ns);
         self.interval_began_ns = end_ns;
@@ -484,6 +532,7 @@ impl Machine for LinuxMachine {
     }
 
     fn set_sampling(&mut self, rate: SamplingRate) -> Result<(), Error> {
+        self.paused = rate == SamplingRate::Paused;
         self.sampler.set_rate(rate)
     }
 }
@@ -498,7 +547,7 @@ const TRAFFIC_SAMPLES: f64 = 100.0;
 /// What an interval's figures still count for one interval later.
 const FADED_SHARE: f64 = 0.5;
 
-/// Memory that was accessed so many intervals ago, and those of a pass, still counts as in use.
+/// Memory that was accessed so many intervals ago, and those of a pass, still counts as in use. Those in which sampling pauses do not count.
 const IN_USE_INTERVALS: u32 = 10;
 
 /// Where pages are. None: not present, or the process is gone, which the next update will notice.

@@ -286,6 +286,7 @@ impl<K: Kernel> Mover<K> {
     /// that has it in its batch of pages for the LRU list, and that passes.
     fn flush(&mut self, pid: u32, batch: &mut Vec<Unit>, jobs: &[Job<'_>], outcomes: &mut [Outcome]) {
         let mut out_of_memory = false;
+        batch.sort_by_key(|unit| unit.to);
         for _ in 0..=self.settings.retries {
             let Some(first) = batch.first() else { return };
             let flags = jobs[first.job].flags;

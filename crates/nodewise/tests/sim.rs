@@ -2,7 +2,9 @@
 
 use assert_cmd::Command;
 use serde_json::Value;
+use std::io::{Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
+use std::process::Stdio;
 
 fn sim(arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::cargo_bin("nodewise").unwrap().arg("sim").args(arguments).output().unwrap();
@@ -101,6 +103,44 @@ fn an_interrupted_run_ends_at_once_and_leaves_nothing() {
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
+/// What is on the terminal, of script(1), up to `mark`; then Ctrl-C is typed.
+fn on_a_terminal_until(mark: &str, arguments: &str) -> String {
+    let nodewise = assert_cmd::cargo::cargo_bin("nodewise");
+    let command = format!(
+        "stty rows 33 cols 99; exec env --default-signal=INT {} sim {arguments} >/dev/null",
+        nodewise.display()
+    );
+    let mut script = std::process::Command::new("script")
+        .args(["-q", "-e", "-c", &command, "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut keys, mut screen) = (script.stdin.take().unwrap(), script.stdout.take().unwrap());
+    let (mut seen, mut some) = (String::new(), [0; 4096]);
+    while !seen.contains(mark) {
+        let read = screen.read(&mut some).unwrap();
+        assert_ne!(read, 0, "{mark} does not come: {seen}");
+        seen += &String::from_utf8_lossy(&some[..read]);
+    }
+    keys.write_all(b"\x03").unwrap();
+    // Or it could not write the rest, and would not see the key.
+    screen.read_to_end(&mut Vec::new()).unwrap();
+    assert_eq!(script.wait().unwrap().code(), Some(128 + 2));
+    seen
+}
+
+#[test]
+fn a_long_command_shows_on_a_terminal_how_far_it_has_come() {
+    // Both would take minutes.
+    let run = "run --machine opteron-8385-4n --workload streamcluster --scale 1";
+    for arguments in [run, "reproduce page-split"] {
+        let seen = on_a_terminal_until(" %  ", arguments);
+        assert!(seen.contains('░') && !seen.contains('\n'), "{seen:?}");
+    }
+}
+
 #[test]
 fn a_machine_may_come_as_json() {
     let directory = tempfile::tempdir().unwrap();
@@ -151,6 +191,8 @@ fn a_study_is_printed_row_by_row_and_fails_if_one_does_not_hold() {
     let (rows, all_hold) = rows(&study);
     assert_eq!(study["study"], "pikus");
     assert_eq!(code, Some(i32::from(!all_hold)), "{error}");
+    // It takes longer than two seconds, and this is no terminal.
+    assert_eq!(error, "");
     assert!(rows.iter().any(|row| row["tolerance"].is_number()), "{text}");
 }
 

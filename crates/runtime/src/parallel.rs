@@ -22,7 +22,7 @@ struct Grain {
 impl Grain {
     fn new(size: usize, workers: usize) -> Self {
         let share = size / workers;
-        Self { least: (share / 64).max(1), most: (share / 4).max(1), divisions: workers }
+        Self { least: (share / 32).max(1), most: (share / 16).max(1), divisions: workers }
     }
 
     fn halved(self) -> Self {

@@ -10,7 +10,11 @@
 //! hands its place back leaves the barrier, where it can, to a worker that is searching: that one sleeps next, mostly, and pays for it
 //! anyway. Should it find work first, it pays all the same, and looks for who made work and saw nobody asleep.
 
-use crate::sync::atomic::{AtomicU64, Ordering, fence};
+mod barrier;
+#[cfg(all(test, loom))]
+mod loom_tests;
+
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Futex, Mutex, lock};
 use crossbeam_utils::CachePadded;
 
@@ -65,9 +69,9 @@ impl Sleep {
     #[inline]
     fn light_barrier(&self) {
         if self.one_sided {
-            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+            barrier::light();
         } else {
-            fence(Ordering::SeqCst);
+            barrier::full();
         }
     }
 
@@ -76,7 +80,7 @@ impl Sleep {
         if self.one_sided {
             barrier::pass();
         } else {
-            fence(Ordering::SeqCst);
+            barrier::full();
         }
     }
 
@@ -97,7 +101,7 @@ impl Sleep {
                 self.wake_one(node);
             }
         } else if before >= SLEEPING && searching(before) == 1 {
-            fence(Ordering::SeqCst);
+            barrier::full();
             if more_work() {
                 self.wake_one(node);
             }
@@ -127,7 +131,7 @@ impl Sleep {
     #[cold]
     pub(crate) fn work_made_while_some_sleep(&self, node: usize) {
         // For the last searcher, which looks for more work after it has stopped searching.
-        fence(Ordering::SeqCst);
+        barrier::full();
         if searching(self.idle.load(Ordering::SeqCst)) == 0 {
             self.wake_one(node);
         }
@@ -152,7 +156,7 @@ impl Sleep {
 
     /// Wakes all, since the pool ends.
     pub(crate) fn wake_everybody(&self) {
-        fence(Ordering::SeqCst);
+        barrier::full();
         (0..self.workers.len()).for_each(|worker| self.wake(worker));
     }
 
@@ -300,32 +304,6 @@ fn searching(idle: u64) -> u64 {
     idle % OWED
 }
 
-#[cfg(not(loom))]
-mod barrier {
-    use nodewise_sys::{Membarrier, membarrier};
-
-    pub(super) fn register() -> bool {
-        membarrier(Membarrier::RegisterPrivateExpedited).is_ok()
-    }
-
-    pub(super) fn pass() {
-        // Once registered it does not fail.
-        membarrier(Membarrier::PrivateExpedited).expect("membarrier was registered for this process");
-    }
-}
-
-/// Loom knows fences on both sides only.
-#[cfg(loom)]
-mod barrier {
-    pub(super) fn register() -> bool {
-        false
-    }
-
-    pub(super) fn pass() {
-        unreachable!("only after it was registered");
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -350,219 +328,5 @@ mod tests {
         });
         assert!(!sleep.some_idle());
         assert_eq!(sleep.idle.load(Ordering::Relaxed), 0);
-    }
-}
-
-#[cfg(all(test, loom))]
-mod loom_tests {
-    use super::*;
-    use loom::sync::Arc;
-    use loom::sync::atomic::AtomicUsize;
-    use loom::thread;
-
-    /// A queue that holds a number of equal tasks.
-    struct Pool {
-        sleep: Sleep,
-        queue: AtomicUsize,
-        over: AtomicUsize,
-    }
-
-    impl Pool {
-        fn new(workers: usize) -> Arc<Self> {
-            let sleep = Sleep::new(1, (0..workers).map(|_| 0), 1);
-            Arc::new(Self { sleep, queue: AtomicUsize::new(0), over: AtomicUsize::new(0) })
-        }
-
-        fn take(&self) -> bool {
-            let mut there = self.queue.load(Ordering::Acquire);
-            while there > 0 {
-                match self.queue.compare_exchange(there, there - 1, Ordering::AcqRel, Ordering::Acquire) {
-                    Ok(_) => return true,
-                    Err(now) => there = now,
-                }
-            }
-            false
-        }
-
-        fn has_work(&self) -> bool {
-            self.queue.load(Ordering::Acquire) > 0
-        }
-
-        /// As a worker does: search once, sleep, search again, until a task was done.
-        fn do_one(&self, worker: usize) {
-            if self.take() {
-                return;
-            }
-            self.sleep.start_search();
-            loop {
-                if self.take() {
-                    self.sleep.end_search(0, || self.has_work());
-                    return;
-                }
-                self.sleep.sleep(worker, || self.has_work());
-            }
-        }
-
-        fn submit(&self) {
-            self.queue.fetch_add(1, Ordering::Release);
-            self.sleep.work_made(0);
-        }
-    }
-
-    fn bounded(check: impl Fn() + Send + Sync + 'static) {
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(1);
-        model.check(check);
-    }
-
-    #[test]
-    fn a_task_that_meets_a_worker_falling_asleep_is_done() {
-        loom::model(|| {
-            let pool = Pool::new(1);
-            let worker = {
-                let pool = pool.clone();
-                thread::spawn(move || pool.do_one(0))
-            };
-            pool.submit();
-            worker.join().unwrap();
-            assert!(!pool.has_work());
-        });
-    }
-
-    /// As callers do with what is not theirs.
-    #[test]
-    fn a_task_that_was_looked_at_and_put_back_is_done() {
-        loom::model(|| {
-            let pool = Pool::new(1);
-            pool.queue.store(1, Ordering::Release);
-            let worker = {
-                let pool = pool.clone();
-                thread::spawn(move || pool.do_one(0))
-            };
-            if pool.take() {
-                pool.submit();
-            }
-            worker.join().unwrap();
-            assert!(!pool.has_work());
-        });
-    }
-
-    #[test]
-    fn two_tasks_wake_two_workers() {
-        bounded(|| {
-            let pool = Pool::new(2);
-            let workers = [0, 1].map(|worker| {
-                let pool = pool.clone();
-                thread::spawn(move || pool.do_one(worker))
-            });
-            pool.submit();
-            pool.submit();
-            workers.into_iter().for_each(|worker| worker.join().unwrap());
-        });
-    }
-
-    #[test]
-    fn work_made_while_a_caller_stands_in_is_done_when_it_stands_back() {
-        loom::model(|| {
-            let pool = Pool::new(1);
-            let worker = {
-                let pool = pool.clone();
-                thread::spawn(move || pool.do_one(0))
-            };
-            let stood_in_for = pool.sleep.stand_in(0);
-            pool.submit();
-            if let Some(worker) = stood_in_for {
-                pool.sleep.stand_back(worker, || pool.has_work());
-            }
-            worker.join().unwrap();
-            assert!(!pool.has_work());
-        });
-    }
-
-    /// Who searches then owes what the caller leaves to it, whether it finds a task or sleeps. Loom has a fence on both sides here, where the
-    /// library has membarrier on one, so that this does not show that the barrier is needed.
-    #[test]
-    fn work_made_while_a_caller_stands_in_is_done_by_who_searches_when_it_stands_back() {
-        bounded(|| {
-            let pool = Pool::new(2);
-            let workers = [0, 1].map(|worker| {
-                let pool = pool.clone();
-                thread::spawn(move || pool.do_one(worker))
-            });
-            let stood_in_for = pool.sleep.stand_in(0);
-            pool.submit();
-            pool.submit();
-            if let Some(worker) = stood_in_for {
-                pool.sleep.stand_back(worker, || pool.has_work());
-            }
-            workers.into_iter().for_each(|worker| worker.join().unwrap());
-            assert!(!pool.has_work());
-        });
-    }
-
-    /// The worker is in the middle of a task, and waits for another's end.
-    #[test]
-    fn a_worker_that_a_caller_stands_in_for_wakes_for_what_it_waits_for() {
-        loom::model(|| {
-            let pool = Pool::new(1);
-            let worker = {
-                let pool = pool.clone();
-                thread::spawn(move || {
-                    pool.sleep.start_search();
-                    while pool.over.load(Ordering::Acquire) == 0 {
-                        pool.sleep.sleep(0, || pool.over.load(Ordering::Acquire) == 1);
-                    }
-                })
-            };
-            let stood_in_for = pool.sleep.stand_in(0);
-            pool.over.store(1, Ordering::Release);
-            pool.sleep.happened(0);
-            if let Some(worker) = stood_in_for {
-                pool.sleep.stand_back(worker, || false);
-            }
-            worker.join().unwrap();
-        });
-    }
-
-    #[test]
-    fn a_caller_sleeps_until_it_has_happened_and_others_work_meanwhile() {
-        bounded(|| {
-            let pool = Pool::new(1);
-            let worker = {
-                let pool = pool.clone();
-                thread::spawn(move || {
-                    pool.do_one(0);
-                    pool.over.store(1, Ordering::Release);
-                    pool.sleep.happened(1);
-                })
-            };
-            let stood_in_for = pool.sleep.stand_in(0);
-            pool.submit();
-            let over = || pool.over.load(Ordering::Acquire) == 1;
-            pool.sleep.sleep_as_caller(1, stood_in_for, over, || pool.has_work());
-            while !over() {
-                pool.sleep.sleep_as_caller(1, None, over, || pool.has_work());
-            }
-            worker.join().unwrap();
-        });
-    }
-
-    #[test]
-    fn what_a_sleeper_waits_for_wakes_it() {
-        loom::model(|| {
-            let pool = Pool::new(1);
-            let worker = {
-                let pool = pool.clone();
-                thread::spawn(move || {
-                    pool.sleep.start_search();
-                    while pool.over.load(Ordering::Acquire) == 0 {
-                        pool.sleep.sleep(0, || pool.over.load(Ordering::Acquire) == 1);
-                    }
-                })
-            };
-            pool.over.store(1, Ordering::Release);
-            pool.sleep.happened(0);
-            worker.join().unwrap();
-        });
     }
 }

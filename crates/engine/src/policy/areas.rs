@@ -4,7 +4,7 @@ use super::spread::plan;
 use super::{ProcessView, View};
 use crate::decision::BAND_END;
 use crate::region::Evidence;
-use crate::{Action, Decision, Figures, Interleaving, PageRange, Reason, Spread};
+use crate::{Action, Decision, Figures, Interleaving, Measure, PageRange, Reason, Spread};
 use nodewise_topology::NodeIndex;
 
 /// Neighbouring shared regions of one process.
@@ -113,20 +113,24 @@ impl Area<'_> {
         let mut parts: Vec<(PageRange, Option<Spread>)> = Vec::new();
         for (range, spread) in self.process.history.spreads(self.range) {
             let again = |spread: &Spread| spread.again.is_some_and(|again| round >= again);
-            let spread = spread.filter(|spread| is_pending(spread, loads) || !again(spread));
+            let spread = spread.and_then(|spread| {
+                let over = again(spread) && !is_pending(spread, loads);
+                if over { spread.once_more() } else { Some(spread.clone()) }
+            });
             match parts.last_mut() {
-                Some((left, state)) if !pending(state.as_ref()) && !pending(spread) => {
-                    let (was, is) = (state.as_ref().map_or(0, |s| s.done), spread.map_or(0, |s| s.done));
+                Some((left, state)) if !pending(state.as_ref()) && !pending(spread.as_ref()) => {
+                    let done = |spread: &Option<Spread>| spread.as_ref().map_or(0, |spread| spread.done);
+                    let (was, is) = (done(state), done(&spread));
                     if is_small(range) && is <= was {
                         left.end = range.end;
                     } else if is_small(*left) && was <= is {
                         *left = PageRange { start: left.start, end: range.end };
-                        *state = spread.cloned();
+                        *state = spread;
                     } else {
-                        parts.push((range, spread.cloned()));
+                        parts.push((range, spread));
                     }
                 }
-                _ => parts.push((range, spread.cloned())),
+                _ => parts.push((range, spread)),
             }
         }
         // A small part that was spread further than its neighbours has had its turn.
@@ -146,9 +150,11 @@ impl<'a> Part<'a> {
         let done = spread.map_or(0, |spread| spread.done);
         let homes = area.evidence.homes();
         let known: f32 = homes.iter().sum();
+        let known_well = spread.filter(|spread| spread.unmoved.is_some());
         // Best by looking at pages: others, the kernel among them, may have moved some.
-        let looked_at =
-            area.process.map.homes_in(range, |page| u64::from(Interleaving::hash(page, seed)) >= done);
+        let sampled =
+            || area.process.map.homes_in(range, |page| u64::from(Interleaving::hash(page, seed)) >= done);
+        let looked_at = known_well.map(|spread| spread.waiting.clone()).or_else(sampled);
         let waiting = match (looked_at, spread) {
             (Some(shares), _) => shares,
             // Too many: of the pages that were spread none waits.
@@ -175,9 +181,12 @@ fn spread(view: &View<'_>, parts: &[Part<'_>], loads: &[f64], targets: &[bool], 
     let regions = view.processes.iter().flat_map(|p| p.map.regions().iter().map(|r| (p.map.weight(), r)));
     let sampled: f64 = regions.map(|(weight, region)| f64::from(region.evidence.total() * weight)).sum();
     let scale = if sampled > 0.0 { all / sampled } else { 0.0 };
+    // Where samples are hint faults, loads are pages in use.
+    let by_pages = matches!(view.counters.access_rate, Measure::Proxy(_))
+        && !matches!(view.counters.controller_loads, Measure::Unknown);
     let mut movable = vec![0.0; loads.len()];
     for part in parts {
-        let traffic = part.traffic() * scale;
+        let traffic = if by_pages { part.range.pages() as f64 } else { part.traffic() * scale };
         movable.iter_mut().zip(&part.waiting).for_each(|(sum, &share)| *sum += traffic * f64::from(share));
     }
     movable.iter_mut().zip(loads).for_each(|(movable, &load)| *movable = movable.min(load));

@@ -216,10 +216,20 @@ impl Carrefour {
         const ONCE_SHARED: u32 = 4;
         const CALM: f32 = 0.02;
         let least = self.settings.min_intervals;
-        let spread = process.history.spreads(process.map.regions()[at].range);
-        let factor = if spread.iter().any(|(_, spread)| spread.is_some()) { ONCE_SHARED } else { 1 };
+        let spread = process.history.is_spread(process.map.regions()[at].range);
+        let factor = if spread { ONCE_SHARED } else { 1 };
         let turmoil = process.map.turmoil();
         least * factor + if turmoil > CALM { (1.0 + PER_TURMOIL * turmoil) as u32 } else { 0 }
+    }
+
+    /// Whether a region has shown its accessor for long enough.
+    fn is_known(&self, process: ProcessView<'_>, at: usize) -> bool {
+        let region = &process.map.regions()[at];
+        let samples = match region.range.pages() {
+            1 => self.settings.collocate_min_samples,
+            _ => self.settings.collocate_min_region_samples,
+        };
+        region.evidence.total() + 0.1 >= samples as f32 && region.age >= self.intervals(process, at)
     }
 
     /// All pages of a region to its one accessor node.
@@ -233,12 +243,7 @@ impl Carrefour {
     ) {
         let region = &process.map.regions()[at];
         let evidence = &region.evidence;
-        let samples = match region.range.pages() {
-            1 => self.settings.collocate_min_samples,
-            _ => self.settings.collocate_min_region_samples,
-        };
-        let known = evidence.total() + 0.1 >= samples as f32 && region.age >= self.intervals(process, at);
-        if !self.collocating || !known {
+        if !self.collocating || !self.is_known(process, at) {
             return;
         }
         let Some(to) = Self::home_for(view, accessor) else { return };
@@ -342,14 +347,21 @@ impl Policy for Carrefour {
         let mut areas = Areas::default();
         for &process in &view.processes {
             for (at, region) in process.map.regions().iter().enumerate() {
-                if region.is_unsettled() {
+                // Hint faults come in bursts, of one node or the other. Memory that was found to be shared remains so until it is seen to be
+                // private for long enough to be collocated.
+                let spread = self.by_faults && process.history.is_spread(region.range);
+                if region.is_unsettled() && !spread {
                     areas.add_unsettled(process, at);
                 }
                 if let Some(accessor) = process.map.only_accessor(region) {
                     self.collocate(view, process, at, accessor, &mut decisions);
+                    if spread && !self.is_known(process, at) {
+                        areas.add(process, at);
+                    }
                     continue;
                 }
                 match region.nature() {
+                    _ if spread => areas.add(process, at),
                     Nature::Mixed => self.collocate_each(view, process, at, &mut decisions),
                     Nature::Shared if region.is_read_only() && self.replicating => {
                         Self::replicate(view, process, at, &mut decisions);

@@ -21,7 +21,7 @@ pub use huge::Part;
 pub(crate) use key::Key;
 use pattern::Records;
 pub use pattern::Region;
-pub(crate) use ranges::RangeMap;
+pub use ranges::RangeMap;
 pub(crate) use sharing::Nature;
 use sharing::Sharing;
 

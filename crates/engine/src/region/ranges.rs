@@ -51,6 +51,7 @@ impl<T: Clone + PartialEq> RangeMap<T> {
     }
 
     /// Whether no range has a value.
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -61,6 +62,7 @@ impl<T: Clone + PartialEq> RangeMap<T> {
     }
 
     /// The parts of a range: each with the value there, none where nothing is set. In order, and together the range.
+    #[must_use]
     pub fn parts(&self, range: PageRange) -> Vec<(PageRange, Option<&T>)> {
         let mut parts = Vec::new();
         let mut at = range.start;

@@ -4,8 +4,9 @@
 
 use nodewise_engine::{
     Access, Action, Carrefour, CarrefourSettings, Counters, DataSource, Decision, Engine, EngineSettings,
-    HUGE_PAGE_PAGES, Hinted, Machine, Mapping, MappingKind, Measure, Observation, Outcome, PAGE_BYTES,
-    PageNumber, PageRange, PageSize, Pid, ProcessState, Round, Sample, SamplingRate, Tid, VirtAddr,
+    HUGE_PAGE_PAGES, Hinted, Interleaving, Machine, Mapping, MappingKind, Measure, Observation, Outcome,
+    PAGE_BYTES, PageNumber, PageRange, PageSize, Pid, ProcessState, Round, Sample, SamplingRate, Tid,
+    Unmoved, VirtAddr,
 };
 use nodewise_topology::{NodeIndex, Topology};
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,6 +69,11 @@ pub struct Toy {
     /// Whether the kernel balances too: a page that faults goes to its accessor, in the first four intervals at once, later
     /// when the same node came twice in a row (`should_numa_migrate_memory`, kernel/sched/fair.c, Linux 6.12).
     pub kernel: bool,
+    /// Whether the machine tells where pages are, sampled or not: loads by pages, and which pages of what is being spread have not been
+    /// moved by decisions.
+    pub accounts: bool,
+    /// What was to be interleaved: where the last band ends, and the seed of the choice.
+    spread: Vec<(PageRange, u64, u64)>,
     /// The accessor of each page's last fault.
     last: BTreeMap<u64, u8>,
     /// Whether samples say where their page is.
@@ -100,6 +106,8 @@ impl Toy {
             budget: u64::MAX,
             dry_run: false,
             kernel: false,
+            accounts: false,
+            spread: Vec::new(),
             last: BTreeMap::new(),
             homes_known: true,
             gone: false,
@@ -150,7 +158,28 @@ impl Toy {
         let pages = |mapping: &Mapping| self.homes.range(mapping.range.start.0..mapping.range.end.0).count();
         let resident_pages = mappings.iter().map(pages).sum::<usize>() as u64;
         let hints = (pid == PID).then(|| self.hints.clone());
-        ProcessState { pid, fresh: self.seen.insert(pid), resident_pages, mappings: Some(mappings), hints }
+        ProcessState {
+            pid,
+            fresh: self.seen.insert(pid),
+            resident_pages,
+            mappings: Some(mappings),
+            hints,
+            unmoved: self.spread.iter().map(|spread| self.unmoved(spread)).collect(),
+        }
+    }
+
+    fn unmoved(&self, &(range, end, seed): &(PageRange, u64, u64)) -> Unmoved {
+        let nodes = self.free.len();
+        let (mut all, mut waiting) = (vec![0.0; nodes], vec![0.0; nodes]);
+        let pages: Vec<_> = self.homes.range(range.start.0..range.end.0).collect();
+        for &(&page, &home) in pages.iter().filter(|(page, _)| !self.moves.contains_key(page)) {
+            let share = 1.0 / pages.len() as f32;
+            all[usize::from(home)] += share;
+            if u64::from(Interleaving::hash(PageNumber(page), seed)) >= end {
+                waiting[usize::from(home)] += share;
+            }
+        }
+        Unmoved { range, all, waiting }
     }
 
     fn unit(&self, page: u64) -> u64 {
@@ -211,6 +240,10 @@ impl Toy {
     }
 
     fn carry_out(&mut self, decision: &Decision, budget: &mut u64) -> Outcome {
+        if let (Action::Interleave(i), true) = (&decision.action, self.accounts) {
+            self.spread.retain(|(range, ..)| range.intersect(decision.range).is_empty());
+            self.spread.push((decision.range, i.band.1, i.seed));
+        }
         let gone = !self.pids().contains(&decision.pid);
         let mut outcome = Outcome { process_gone: gone, ..Outcome::default() };
         if gone || matches!(decision.action, Action::Replicate) {
@@ -330,6 +363,12 @@ impl Machine for Toy {
             duration_ns: 1_000_000_000,
             counters: Counters {
                 access_rate: rate,
+                controller_loads: if self.accounts {
+                    let pages = self.homes.len() as f64;
+                    Measure::Estimated(self.shares().into_iter().map(|share| share * pages).collect())
+                } else {
+                    Measure::Unknown
+                },
                 ..Counters::unknown(self.free.iter().map(|pages| pages * PAGE_BYTES).collect(), total)
             },
             samples,

@@ -5,7 +5,7 @@ mod plot;
 use super::{Exit, exit};
 use crate::output::{WholeFile, print};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nodewise_hardware::Preset;
 use nodewise_sim::studies::{self, Study};
 use nodewise_sim::workloads::{self, Parameters, Workload};
@@ -16,7 +16,9 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 /// Run programs on a simulated NUMA machine, under any placement policy
 ///
@@ -251,7 +253,7 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         });
         report.map_err(|message| anyhow::anyhow!("{policy}: {message}"))
     });
-    bar.clear();
+    drop(bar);
     let runs: Vec<Report> = runs.into_iter().collect::<anyhow::Result<_>>()?;
     if let Some(picture) = picture {
         let title = format!("{} on {}, {threads} threads, scale {}", workload.name, preset.name, args.scale);
@@ -382,7 +384,7 @@ fn reproduce(args: &ReproduceArgs) -> anyhow::Result<ExitCode> {
         let rows = (study.run)(&options, &share);
         done.push(rows.map_err(|message| anyhow::anyhow!("{}: {message}", study.name))?);
     }
-    bar.clear();
+    drop(bar);
     if args.json {
         let text = match (&done[..], args.study.as_str()) {
             ([study], name) if name != "all" => serde_json::to_string_pretty(study)?,
@@ -423,37 +425,47 @@ fn rows(study: &Study) -> String {
 /// How far it has come, on a terminal and after two seconds.
 struct Bar {
     bar: ProgressBar,
-    started: Instant,
+    /// Shows the bar unless the sender is gone before.
+    shows: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Bar {
     fn new() -> Bar {
-        let bar =
-            if std::io::stderr().is_terminal() { ProgressBar::new(1000) } else { ProgressBar::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3} %  {elapsed}  {msg}") {
             bar.set_style(style);
         }
-        Bar { bar, started: Instant::now() }
-    }
-
-    fn shown(&self) -> bool {
-        self.started.elapsed() >= Duration::from_secs(2)
+        let shows = std::io::stderr().is_terminal().then(|| {
+            let (over, ends) = mpsc::channel();
+            let bar = bar.clone();
+            let show = move || {
+                if ends.recv_timeout(Duration::from_secs(2)) == Err(RecvTimeoutError::Timeout) {
+                    bar.set_draw_target(ProgressDrawTarget::stderr());
+                    bar.enable_steady_tick(Duration::from_secs(1));
+                }
+            };
+            (over, thread::spawn(show))
+        });
+        Bar { bar, shows }
     }
 
     fn at(&self, share: f64) {
-        if self.shown() {
-            // Shares do not always come in order.
-            self.bar.set_position(self.bar.position().max((share * 1000.0) as u64));
-        }
+        // Shares do not always come in order.
+        self.bar.set_position(self.bar.position().max((share * 1000.0) as u64));
     }
 
     fn says(&self, what: &str) {
-        if self.shown() {
-            self.bar.set_message(what.to_owned());
-        }
+        self.bar.set_message(what.to_owned());
     }
+}
 
-    fn clear(&self) {
+impl Drop for Bar {
+    fn drop(&mut self) {
+        if let Some((over, shows)) = self.shows.take() {
+            drop(over);
+            // It does not panic.
+            let _ = shows.join();
+        }
         self.bar.finish_and_clear();
     }
 }

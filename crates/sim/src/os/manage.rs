@@ -197,6 +197,7 @@ impl Machine for SimMachine {
                 resident_pages: process.mappings.iter().map(resident).sum(),
                 mappings: (!process.told).then(|| mappings.collect()),
                 hints: None,
+                unmoved: Vec::new(),
             }
         });
         let processes = processes.collect();

@@ -150,7 +150,7 @@ impl Pool {
     ) {
         let size = end - start;
         let share = self.elements.len() / self.workers.len();
-        let (least, most) = ((share / 64).max(1), (share / 4).max(1));
+        let (least, most) = ((share / 32).max(1), (share / 16).max(1));
         if size == 0 {
             return;
         }

@@ -1,0 +1,281 @@
+use super::barrier::QUEUED;
+use super::*;
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicUsize;
+use loom::thread;
+
+/// With the work of `barrier::QUEUED`.
+struct Pool {
+    sleep: Sleep,
+    over: AtomicUsize,
+}
+
+impl Pool {
+    fn new(workers: usize, one_sided: bool) -> Arc<Self> {
+        let sleep = Sleep { one_sided, ..Sleep::new(1, (0..workers).map(|_| 0), 1) };
+        Arc::new(Self { sleep, over: AtomicUsize::new(0) })
+    }
+
+    fn take(&self) -> bool {
+        QUEUED.take()
+    }
+
+    fn has_work(&self) -> bool {
+        QUEUED.seen() > 0
+    }
+
+    /// As a worker does: search once, sleep, search again, until a task was done.
+    fn do_one(&self, worker: usize) {
+        if self.take() {
+            return;
+        }
+        self.sleep.start_search();
+        loop {
+            if self.take() {
+                self.sleep.end_search(0, || self.has_work());
+                return;
+            }
+            self.sleep.sleep(worker, || self.has_work());
+        }
+    }
+
+    fn submit(&self) {
+        if self.sleep.one_sided {
+            QUEUED.push_buffered();
+            self.sleep.work_made(0);
+            // Sooner would be as if it had been pushed later.
+            QUEUED.empty_buffer();
+        } else {
+            QUEUED.push();
+            self.sleep.work_made(0);
+        }
+    }
+}
+
+/// Checks it with fences on both sides, and with all the cost on one, where three preemptions at most are tried: there are more steps.
+fn both_barriers(preemptions: Option<usize>, check: impl Fn(bool) + Send + Sync + Copy + 'static) {
+    for (one_sided, preemptions) in [(false, preemptions), (true, Some(preemptions.unwrap_or(3)))] {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = preemptions;
+        model.check(move || check(one_sided));
+    }
+}
+
+#[test]
+fn a_task_that_meets_a_worker_falling_asleep_is_done() {
+    both_barriers(None, |one_sided| {
+        let pool = Pool::new(1, one_sided);
+        let worker = {
+            let pool = pool.clone();
+            thread::spawn(move || pool.do_one(0))
+        };
+        pool.submit();
+        worker.join().unwrap();
+        assert!(!pool.has_work());
+    });
+}
+
+/// As callers do with what is not theirs.
+#[test]
+fn a_task_that_was_looked_at_and_put_back_is_done() {
+    both_barriers(None, |one_sided| {
+        let pool = Pool::new(1, one_sided);
+        QUEUED.push();
+        let worker = {
+            let pool = pool.clone();
+            thread::spawn(move || pool.do_one(0))
+        };
+        if pool.take() {
+            pool.submit();
+        }
+        worker.join().unwrap();
+        assert!(!pool.has_work());
+    });
+}
+
+#[test]
+fn two_tasks_wake_two_workers() {
+    both_barriers(Some(1), |one_sided| {
+        let pool = Pool::new(2, one_sided);
+        let workers = [0, 1].map(|worker| {
+            let pool = pool.clone();
+            thread::spawn(move || pool.do_one(worker))
+        });
+        pool.submit();
+        pool.submit();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    });
+}
+
+#[test]
+fn work_made_while_a_caller_stands_in_is_done_when_it_stands_back() {
+    both_barriers(None, |one_sided| {
+        let pool = Pool::new(1, one_sided);
+        let worker = {
+            let pool = pool.clone();
+            thread::spawn(move || pool.do_one(0))
+        };
+        let stood_in_for = pool.sleep.stand_in(0);
+        pool.submit();
+        if let Some(worker) = stood_in_for {
+            pool.sleep.stand_back(worker, || pool.has_work());
+        }
+        worker.join().unwrap();
+        assert!(!pool.has_work());
+    });
+}
+
+/// Who searches then owes what the caller leaves to it, whether it finds a task or sleeps.
+#[test]
+fn work_made_while_a_caller_stands_in_is_done_by_who_searches_when_it_stands_back() {
+    both_barriers(Some(1), |one_sided| {
+        let pool = Pool::new(2, one_sided);
+        let workers = [0, 1].map(|worker| {
+            let pool = pool.clone();
+            thread::spawn(move || pool.do_one(worker))
+        });
+        let stood_in_for = pool.sleep.stand_in(0);
+        pool.submit();
+        pool.submit();
+        if let Some(worker) = stood_in_for {
+            pool.sleep.stand_back(worker, || pool.has_work());
+        }
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        assert!(!pool.has_work());
+    });
+}
+
+/// The worker is in the middle of a task, and waits for another's end.
+#[test]
+fn a_worker_that_a_caller_stands_in_for_wakes_for_what_it_waits_for() {
+    loom::model(|| {
+        let pool = Pool::new(1, false);
+        let worker = {
+            let pool = pool.clone();
+            thread::spawn(move || {
+                pool.sleep.start_search();
+                while pool.over.load(Ordering::Acquire) == 0 {
+                    pool.sleep.sleep(0, || pool.over.load(Ordering::Acquire) == 1);
+                }
+            })
+        };
+        let stood_in_for = pool.sleep.stand_in(0);
+        pool.over.store(1, Ordering::Release);
+        pool.sleep.happened(0);
+        if let Some(worker) = stood_in_for {
+            pool.sleep.stand_back(worker, || false);
+        }
+        worker.join().unwrap();
+    });
+}
+
+#[test]
+fn a_caller_sleeps_until_it_has_happened_and_others_work_meanwhile() {
+    both_barriers(Some(1), |one_sided| {
+        let pool = Pool::new(1, one_sided);
+        let worker = {
+            let pool = pool.clone();
+            thread::spawn(move || {
+                pool.do_one(0);
+                pool.over.store(1, Ordering::Release);
+                pool.sleep.happened(1);
+            })
+        };
+        let stood_in_for = pool.sleep.stand_in(0);
+        pool.submit();
+        let over = || pool.over.load(Ordering::Acquire) == 1;
+        pool.sleep.sleep_as_caller(1, stood_in_for, over, || pool.has_work());
+        while !over() {
+            pool.sleep.sleep_as_caller(1, None, over, || pool.has_work());
+        }
+        worker.join().unwrap();
+    });
+}
+
+#[test]
+fn what_a_sleeper_waits_for_wakes_it() {
+    loom::model(|| {
+        let pool = Pool::new(1, false);
+        let worker = {
+            let pool = pool.clone();
+            thread::spawn(move || {
+                pool.sleep.start_search();
+                while pool.over.load(Ordering::Acquire) == 0 {
+                    pool.sleep.sleep(0, || pool.over.load(Ordering::Acquire) == 1);
+                }
+            })
+        };
+        pool.over.store(1, Ordering::Release);
+        pool.sleep.happened(0);
+        worker.join().unwrap();
+    });
+}
+
+/// Worker 0 sleeps, in these models, and is no thread of its own; others have found something else to do, so that it has to be woken.
+fn is_woken(pool: &Pool) {
+    assert_eq!(pool.sleep.workers[0].state.get(Ordering::Acquire), AWAKE, "nobody does the task");
+}
+
+fn with_one_asleep(one_sided: bool, stood_in_for: bool) -> Arc<Pool> {
+    let pool = Pool::new(1, one_sided);
+    pool.sleep.workers[0].state.set(ASLEEP, Ordering::Relaxed);
+    let mut sleepers = lock(&pool.sleep.sleepers[0]);
+    if stood_in_for {
+        sleepers.stood_in_for.push(0);
+    } else {
+        sleepers.ready.push(0);
+        pool.sleep.idle.fetch_add(SLEEPING, Ordering::Relaxed);
+    }
+    drop(sleepers);
+    pool
+}
+
+fn search_and_find_something_else(pool: &Arc<Pool>) -> thread::JoinHandle<()> {
+    pool.sleep.start_search();
+    let pool = pool.clone();
+    thread::spawn(move || pool.sleep.end_search(0, || pool.has_work()))
+}
+
+fn submit(pool: &Arc<Pool>) -> thread::JoinHandle<()> {
+    let pool = pool.clone();
+    thread::spawn(move || pool.submit())
+}
+
+#[test]
+fn work_left_to_a_searcher_that_found_something_else_wakes_the_next() {
+    both_barriers(None, |one_sided| {
+        let pool = with_one_asleep(one_sided, false);
+        let searcher = search_and_find_something_else(&pool);
+        pool.submit();
+        searcher.join().unwrap();
+        is_woken(&pool);
+    });
+}
+
+/// Who makes the work may have it in its store buffer when it sees nobody asleep.
+#[test]
+fn work_made_when_a_caller_stands_back_wakes_who_it_stood_in_for() {
+    both_barriers(Some(3), |one_sided| {
+        let pool = with_one_asleep(one_sided, true);
+        let threads = [search_and_find_something_else(&pool), submit(&pool)];
+        pool.sleep.stand_back(0, || pool.has_work());
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        is_woken(&pool);
+    });
+}
+
+/// What is left to searchers for the second time is not taken back by who pays for the first.
+#[test]
+fn work_made_when_a_caller_stands_back_again_wakes_who_it_stood_in_for() {
+    both_barriers(Some(2), |one_sided| {
+        let pool = with_one_asleep(one_sided, true);
+        let threads =
+            [search_and_find_something_else(&pool), search_and_find_something_else(&pool), submit(&pool)];
+        pool.sleep.stand_back(0, || pool.has_work());
+        if pool.sleep.stand_in(0).is_some() {
+            pool.sleep.stand_back(0, || pool.has_work());
+        }
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        is_woken(&pool);
+    });
+}
