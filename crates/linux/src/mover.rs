@@ -105,7 +105,13 @@ struct Unit {
     page: PageNumber,
     pages: u64,
     to: NodeId,
+    /// How often it was busy.
+    tries: u32,
 }
+
+/// What is to be moved, by target. The kernel moves pages of one target that follow each other in a call together (`do_pages_move`,
+/// `mm/migrate.c`), and interrupts the program's CPUs once for them all, so that a call moves pages of one target, as far as possible.
+type Waiting = BTreeMap<NodeId, Vec<Unit>>;
 
 /// A range of a process and where its pages should go.
 pub struct Job<'a> {
@@ -148,11 +154,11 @@ impl<K: Kernel> Mover<K> {
         self.refill();
         let mut outcomes =
             vec![Outcome { only_reported: self.settings.dry_run, ..Outcome::default() }; jobs.len()];
-        let mut batch: Vec<Unit> = Vec::new();
+        let mut waiting = Waiting::default();
         let mut room: BTreeMap<NodeId, u64> = BTreeMap::new();
         for (index, job) in jobs.iter().enumerate() {
-            if batch.last().is_some_and(|unit| jobs[unit.job].flags != job.flags) {
-                self.flush(pid, &mut batch, jobs, &mut outcomes);
+            if index > 0 && jobs[index - 1].flags != job.flags {
+                self.finish(pid, &mut waiting, jobs, &mut outcomes);
             }
             let mut at = job.range.start.0;
             while at < job.range.end.0 {
@@ -188,14 +194,16 @@ impl<K: Kernel> Mover<K> {
                         *counter += unit.pages;
                         continue;
                     }
+                    let batch = waiting.entry(unit.to).or_default();
                     batch.push(unit);
-                    if self.is_full(&batch) {
-                        self.flush(pid, &mut batch, jobs, &mut outcomes);
+                    if self.is_full(batch) {
+                        let batch = std::mem::take(batch);
+                        self.call(pid, batch, jobs, &mut outcomes, &mut waiting);
                     }
                 }
             }
         }
-        self.flush(pid, &mut batch, jobs, &mut outcomes);
+        self.finish(pid, &mut waiting, jobs, &mut outcomes);
         outcomes
     }
 
@@ -231,13 +239,19 @@ impl<K: Kernel> Mover<K> {
                 let home = NodeId(homes[0] as u32);
                 let to = (job.target)(PageNumber(block), home).filter(|&to| to != home);
                 if let Some(to) = to.filter(|_| covered * 2 > HUGE_PAGE_PAGES) {
-                    units.push(Unit { job: index, page: PageNumber(page), pages: HUGE_PAGE_PAGES, to });
+                    units.push(Unit {
+                        job: index,
+                        page: PageNumber(page),
+                        pages: HUGE_PAGE_PAGES,
+                        to,
+                        tries: 0,
+                    });
                 }
             } else {
                 for (page, &home) in (page..end).zip(homes).filter(|&(_, &home)| home >= 0) {
                     let home = NodeId(home as u32);
                     if let Some(to) = (job.target)(PageNumber(page), home).filter(|&to| to != home) {
-                        units.push(Unit { job: index, page: PageNumber(page), pages: 1, to });
+                        units.push(Unit { job: index, page: PageNumber(page), pages: 1, to, tries: 0 });
                     }
                 }
             }
@@ -282,32 +296,53 @@ impl<K: Kernel> Mover<K> {
         pages >= self.pace.batch_pages()
     }
 
-    /// Moves the batch and empties it. Busy pages are tried again at once: what keeps a page busy is most often another CPU
-    /// that has it in its batch of pages for the LRU list, and that passes.
-    fn flush(&mut self, pid: u32, batch: &mut Vec<Unit>, jobs: &[Job<'_>], outcomes: &mut [Outcome]) {
-        let mut out_of_memory = false;
-        batch.sort_by_key(|unit| unit.to);
-        for _ in 0..=self.settings.retries {
-            let Some(first) = batch.first() else { return };
-            let flags = jobs[first.job].flags;
-            match self.call(pid, batch, flags, outcomes) {
-                Ok((again, full)) => (*batch, out_of_memory) = (again, full),
-                Err(error) => {
-                    batch.drain(..).for_each(|unit| fail(&mut outcomes[unit.job], error, unit.pages));
-                    return;
+    /// Moves what waits, in as few calls as fit; what is busy each time is reported as that.
+    fn finish(&mut self, pid: u32, waiting: &mut Waiting, jobs: &[Job<'_>], outcomes: &mut [Outcome]) {
+        while !waiting.is_empty() {
+            let mut left = std::mem::take(waiting).into_values().flatten().peekable();
+            while left.peek().is_some() {
+                let mut batch = Vec::new();
+                while let Some(unit) = left.next_if(|_| !self.is_full(&batch)) {
+                    batch.push(unit);
                 }
+                self.call(pid, batch, jobs, outcomes, waiting);
             }
         }
-        for unit in batch.drain(..) {
+    }
+
+    /// One `move_pages` call. Busy pages wait for another, unless they have had theirs: what keeps a page busy is most often
+    /// another CPU that has it in its batch of pages for the LRU list, and that passes.
+    fn call(
+        &mut self,
+        pid: u32,
+        batch: Vec<Unit>,
+        jobs: &[Job<'_>],
+        outcomes: &mut [Outcome],
+        waiting: &mut Waiting,
+    ) {
+        let Some(first) = batch.first() else { return };
+        let (busy, out_of_memory) = match self.move_batch(pid, &batch, jobs[first.job].flags, outcomes) {
+            Ok(left) => left,
+            Err(error) => {
+                batch.iter().for_each(|unit| fail(&mut outcomes[unit.job], error, unit.pages));
+                return;
+            }
+        };
+        for mut unit in busy {
+            if unit.tries < self.settings.retries {
+                unit.tries += 1;
+                waiting.entry(unit.to).or_default().push(unit);
+                continue;
+            }
             let full = out_of_memory || self.kernel.free_bytes(unit.to) < self.reserve_bytes(unit.to);
             let outcome = &mut outcomes[unit.job];
             *(if full { &mut outcome.node_full } else { &mut outcome.busy }) += unit.pages;
         }
     }
 
-    /// One `move_pages` call; returns what was busy, and whether the kernel said that it found no memory on a target: its
-    /// watermarks may be above our reserve.
-    fn call(
+    /// Returns what was busy, and whether the kernel said that it found no memory on a target: its watermarks may be above our
+    /// reserve.
+    fn move_batch(
         &mut self,
         pid: u32,
         batch: &[Unit],
@@ -356,7 +391,7 @@ impl<K: Kernel> Mover<K> {
             match -status {
                 _ if status == unit.to.0 as i32 => {
                     outcome.moved += unit.pages;
-                    let Unit { job, page, pages, to } = *unit;
+                    let Unit { job, page, pages, to, .. } = *unit;
                     self.moved.push(Moved { job, page, pages, to });
                 }
                 ENOENT | EFAULT => outcome.vanished += unit.pages,

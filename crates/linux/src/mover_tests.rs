@@ -17,6 +17,8 @@ struct Fake {
     /// The target has room for so many pages more.
     out_of_memory_after: Option<u32>,
     calls: Vec<usize>,
+    /// How often pages of a call went to another node than the page before.
+    turns: usize,
     moves: BTreeMap<u64, u32>,
     clock_ns: u64,
     /// How much of it was no CPU time.
@@ -57,6 +59,7 @@ impl Kernel for Fake {
     ) -> Result<u64, Error> {
         self.alive()?;
         self.calls.push(addresses.len());
+        self.turns += nodes.windows(2).filter(|pair| pair[0] != pair[1]).count();
         self.clock_ns += self.more_ns.0;
         self.waited_ns += self.more_ns.0;
         for (i, address) in addresses.iter().enumerate() {
@@ -144,6 +147,17 @@ fn moves_all_in_calls_of_bounded_time() {
 }
 
 #[test]
+fn calls_have_one_target_but_for_what_is_left_at_the_end() {
+    let mut mover = mover(small_pages(4000), MoverSettings::default());
+    let target = |page: PageNumber, _| Some(NodeId(1 + (page.0 % 3) as u32));
+    let job = Job { range: PageRange::new(0, 4000), flags: MoveFlags::Exclusive, target: &target };
+    assert_eq!(mover.carry_out(1, &[job], u64::MAX)[0].moved, 4000);
+    let fake = mover.kernel();
+    assert!(fake.calls.len() > 4 && fake.turns <= 2, "{} turns in {:?}", fake.turns, fake.calls);
+    assert!((0..4000).all(|page| fake.homes[&page] == 1 + (page % 3) as i32));
+}
+
+#[test]
 fn calls_come_to_take_the_time_allowed_whatever_a_page_takes() {
     for (more_ns, works_ns) in [
         ((0, 0), 20_000_000_u64),
@@ -201,6 +215,18 @@ fn busy_pages_are_tried_again_then_reported() {
     fake.trouble = [(7, (2, 16)), (8, (100, 16))].into();
     let outcome = all_to_2(&mut mover(fake, MoverSettings::default()), 100);
     assert_eq!((outcome.moved, outcome.busy), (99, 1));
+}
+
+#[test]
+fn busy_pages_go_with_later_calls() {
+    let mut fake = small_pages(4000);
+    fake.trouble = (0..4000).step_by(100).map(|page| (page, (1, 16))).collect();
+    let calls = |fake| {
+        let mut mover = mover(fake, MoverSettings::default());
+        assert_eq!(all_to_2(&mut mover, 4000).moved, 4000);
+        mover.kernel().calls.len()
+    };
+    assert!(calls(fake) <= calls(small_pages(4000)) + 1);
 }
 
 #[test]
