@@ -142,6 +142,7 @@ fn observation(shape: &Shape, interval: u64) -> Observation {
                 kind: MappingKind::Anonymous,
             }]),
             hints: None,
+            confined: None,
             unmoved: Vec::new(),
         }],
     }

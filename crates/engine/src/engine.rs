@@ -12,7 +12,7 @@ use crate::{
     Action, Decision, Interleaving, Machine, Measure, Observation, Outcome, PageNumber, PageRange, Pid,
     SamplingRate,
 };
-use nodewise_topology::Topology;
+use nodewise_topology::{NodeIndex, Topology};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -64,6 +64,8 @@ struct Process {
     given_hints: Hints,
     /// Those of them that hold where it has memory.
     hints: Hints,
+    resident_pages: u64,
+    confined: Option<NodeIndex>,
 }
 
 /// A decision to interleave and what came of it.
@@ -100,7 +102,14 @@ impl Engine {
             counters: &observation.counters,
             metrics: &metrics,
             processes: processes
-                .map(|(&pid, p)| ProcessView { pid, map: &p.map, history: &p.history, hints: &p.hints })
+                .map(|(&pid, p)| ProcessView {
+                    pid,
+                    map: &p.map,
+                    history: &p.history,
+                    hints: &p.hints,
+                    resident_pages: p.resident_pages,
+                    confined: p.confined,
+                })
                 .collect(),
             put_off: self.put_off,
             round: self.round,
@@ -164,6 +173,8 @@ impl Engine {
                 reported: Vec::new(),
                 given_hints: Hints::default(),
                 hints: Hints::default(),
+                resident_pages: 0,
+                confined: None,
             });
         }
         for run in observation.samples.chunk_by(|a, b| a.pid == b.pid) {
@@ -178,6 +189,7 @@ impl Engine {
             process.map.ingest(state.mappings.as_deref(), &mut process.keys, weight.max(1.0), self.round);
             process.keys.clear();
             process.weights = 0;
+            (process.resident_pages, process.confined) = (state.resident_pages, state.confined);
             if state.mappings.is_some() {
                 let mapped: Vec<_> = process.map.mappings().iter().map(|mapping| mapping.range).collect();
                 process.history.clip(&mapped);

@@ -91,12 +91,22 @@ impl History {
     /// The parts of a range that may be collocated now.
     #[must_use]
     pub fn collocatable(&self, range: PageRange, to: NodeIndex, round: u32) -> Vec<PageRange> {
+        self.parts_free(range, |last| {
+            let doublings = last.doublings + u32::from(last.to != to);
+            round >= last.round + self.rest(doublings)
+        })
+    }
+
+    /// Those of them that were not collocated with this node last.
+    #[must_use]
+    pub fn collocatable_anew(&self, range: PageRange, to: NodeIndex, round: u32) -> Vec<PageRange> {
+        self.parts_free(range, |last| last.to != to && round >= last.round + self.rest(last.doublings + 1))
+    }
+
+    fn parts_free(&self, range: PageRange, is_free: impl Fn(&Collocated) -> bool) -> Vec<PageRange> {
         let mut parts: Vec<PageRange> = Vec::new();
         for (part, last) in self.collocated.parts(range) {
-            let free = last.is_none_or(|last| {
-                let doublings = last.doublings + u32::from(last.to != to);
-                round >= last.round + self.rest(doublings)
-            });
+            let free = last.is_none_or(&is_free);
             match parts.last_mut() {
                 Some(left) if free && left.end == part.start => left.end = part.end,
                 _ if free => parts.push(part),

@@ -1,7 +1,7 @@
 //! The engine's only window on the world.
 
 use crate::{Counters, Decision, Hinted, Outcome, PageRange, Pid, Sample};
-use nodewise_topology::Topology;
+use nodewise_topology::{NodeIndex, Topology};
 use serde::{Deserialize, Serialize};
 
 /// A machine with nodes whose processes can be watched and whose pages can be moved: Linux or the simulator.
@@ -61,6 +61,9 @@ pub struct ProcessState {
     pub fresh: bool,
     /// Resident memory, in base pages.
     pub resident_pages: u64,
+    /// The one node on whose CPUs alone all of its threads may run, if that is so: whoever uses its memory is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confined: Option<NodeIndex>,
     /// Its mappings in address order; none when they were not read again (the last ones still hold).
     pub mappings: Option<Vec<Mapping>>,
     /// What the program says of its memory; none when that is as before. Of hints that overlap the later holds.

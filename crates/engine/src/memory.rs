@@ -90,6 +90,13 @@ impl PageRange {
     pub fn intersect(self, other: Self) -> Self {
         Self { start: self.start.max(other.start), end: self.end.min(other.end) }
     }
+
+    /// The range in portions, cut at multiples of so many pages.
+    pub(crate) fn portions(self, pages: u64) -> impl Iterator<Item = Self> {
+        let cut = move |start: u64| Self::new(start, ((start / pages + 1) * pages).min(self.end.0));
+        let first = Some(cut(self.start.0)).filter(|_| !self.is_empty());
+        std::iter::successors(first, move |last| Some(cut(last.end.0)).filter(|next| !next.is_empty()))
+    }
 }
 
 impl fmt::Display for Pid {

@@ -2,7 +2,8 @@
 
 mod toy;
 
-use nodewise_engine::{Access, Action, Finding, MappingKind, PageRange};
+use nodewise_engine::{Access, Action, Finding, Mapping, MappingKind, PageRange};
+use nodewise_topology::{NodeIndex, Topology};
 use std::cell::Cell;
 use std::rc::Rc;
 use toy::{BASE, Toy, decided, engine, moved, part, run};
@@ -151,6 +152,27 @@ fn a_process_that_moves_to_another_node_is_followed() {
     toy.pattern = Box::new(|_, _| Some((1, Access::Write)));
     run(&mut engine, &mut toy, 15);
     assert!(toy.placed(|_| 1) >= 0.99, "{:?}", toy.shares());
+}
+
+#[test]
+fn a_process_confined_to_a_node_is_followed_by_what_was_never_sampled_too() {
+    let run_confined = |confined, cpus_per_node| {
+        // The kernel gives no samples of three quarters.
+        let mut toy =
+            Toy::new(4, PAGES, Box::new(|page, _| (part(page, PAGES, 4) == 3).then_some((2, Access::Write))));
+        let mapping = |from, to| Mapping { range: PageRange::new(BASE + from, BASE + to), ..toy.mappings[0] };
+        toy.mappings = vec![mapping(0, PAGES / 2), mapping(PAGES / 2, PAGES), mapping(1 << 30, 1 << 31)];
+        toy.confined = confined;
+        toy = toy.topology(Topology::synthetic(4, cpus_per_node, 64 << 30));
+        let mut engine = engine(&toy);
+        let rounds = run(&mut engine, &mut toy, 10);
+        assert_eq!(decided(&rounds[8..]), 0);
+        assert!(toy.moves.values().all(|&moves| moves == 1));
+        toy.placed(|_| 2)
+    };
+    assert!(run_confined(Some(NodeIndex(2)), 2) >= 0.9999);
+    assert!(run_confined(None, 2) < 0.3);
+    assert!(run_confined(Some(NodeIndex(2)), 0) < 0.3, "what is cold may lie on a node without CPUs");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use nodewise_engine::{
     Observation, Outcome, PageNumber, PageRange, PageSize, Pid, ProcessState, RangeMap, Sample, SamplingRate,
     TrafficMatrix, Unmoved, imbalance_percent,
 };
-use nodewise_sys::MoveFlags;
+use nodewise_sys::{CpuSet, MoveFlags};
 use nodewise_topology::{NodeId, NodeIndex, Topology};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -488,6 +488,7 @@ impl Machine for LinuxMachine {
                 resident_pages: process.resident_pages,
                 mappings: process.mappings.clone(),
                 hints: self.hints.read(process.pid, !self.settings.mover.dry_run, now_ns()),
+                confined: process.cpus.as_ref().and_then(|cpus| confined(&self.topology, cpus)),
                 unmoved: Vec::new(),
             });
         }
@@ -566,6 +567,16 @@ fn query(
     homes.iter().map(|&home| topology.index_of(NodeId(u32::try_from(home).ok()?))).collect()
 }
 
+/// The one node that has all of these CPUs, as far as they are online.
+fn confined(topology: &Topology, cpus: &CpuSet) -> Option<NodeIndex> {
+    let mut nodes = topology.node_indices().filter(|&node| {
+        let online = &topology.nodes()[node.get()].cpus;
+        online.iter().any(|cpu| cpus.contains(cpu.0))
+    });
+    let first = nodes.next()?;
+    nodes.next().is_none().then_some(first)
+}
+
 fn mapping_of(mappings: &[Mapping], page: PageNumber) -> Option<&Mapping> {
     let after = mappings.partition_point(|mapping| mapping.range.start <= page);
     mappings[..after].last().filter(|mapping| mapping.range.contains(page))
@@ -637,6 +648,17 @@ mod tests {
         let totals = machine.totals();
         assert_eq!((totals.samples_lost, totals.throttled, totals.aux_gaps), (19, 3, 3));
         assert!(totals.read.files > 0 && totals.read.bytes > 0 && totals.read.time_ns > 0);
+    }
+
+    #[test]
+    fn cpus_of_one_node_confine_to_it() {
+        let topology = Topology::synthetic(3, 2, 1 << 30);
+        let cpus = |cpus: &[u32]| confined(&topology, &cpus.iter().copied().collect());
+        assert_eq!(cpus(&[2]), Some(NodeIndex(1)));
+        assert_eq!(cpus(&[4, 5]), Some(NodeIndex(2)));
+        assert_eq!((cpus(&[3, 4]), cpus(&[])), (None, None));
+        // Those that are not there, as in a mask of a machine that could have more.
+        assert_eq!(cpus(&[0, 1, 6, 7]), Some(NodeIndex(0)));
     }
 
     #[test]

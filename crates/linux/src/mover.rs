@@ -111,7 +111,21 @@ struct Unit {
 
 /// What is to be moved, by target. The kernel moves pages of one target that follow each other in a call together (`do_pages_move`,
 /// `mm/migrate.c`), and interrupts the program's CPUs once for them all, so that a call moves pages of one target, as far as possible.
-type Waiting = BTreeMap<NodeId, Vec<Unit>>;
+type Waiting = BTreeMap<NodeId, Batch>;
+
+#[derive(Debug, Default)]
+struct Batch {
+    units: Vec<Unit>,
+    /// Of all of them together.
+    pages: u64,
+}
+
+impl Batch {
+    fn push(&mut self, unit: Unit) {
+        self.pages += unit.pages;
+        self.units.push(unit);
+    }
+}
 
 /// A range of a process and where its pages should go.
 pub struct Job<'a> {
@@ -196,9 +210,9 @@ impl<K: Kernel> Mover<K> {
                     }
                     let batch = waiting.entry(unit.to).or_default();
                     batch.push(unit);
-                    if self.is_full(batch) {
+                    if batch.pages >= self.pace.batch_pages() {
                         let batch = std::mem::take(batch);
-                        self.call(pid, batch, jobs, &mut outcomes, &mut waiting);
+                        self.call(pid, &batch.units, jobs, &mut outcomes, &mut waiting);
                     }
                 }
             }
@@ -291,21 +305,17 @@ impl<K: Kernel> Mover<K> {
         (total as f64 * self.settings.reserve_share) as u64
     }
 
-    fn is_full(&self, batch: &[Unit]) -> bool {
-        let pages: u64 = batch.iter().map(|unit| unit.pages).sum();
-        pages >= self.pace.batch_pages()
-    }
-
     /// Moves what waits, in as few calls as fit; what is busy each time is reported as that.
     fn finish(&mut self, pid: u32, waiting: &mut Waiting, jobs: &[Job<'_>], outcomes: &mut [Outcome]) {
         while !waiting.is_empty() {
-            let mut left = std::mem::take(waiting).into_values().flatten().peekable();
+            let left = std::mem::take(waiting).into_values().flat_map(|batch| batch.units);
+            let mut left = left.peekable();
             while left.peek().is_some() {
-                let mut batch = Vec::new();
-                while let Some(unit) = left.next_if(|_| !self.is_full(&batch)) {
+                let (mut batch, most) = (Batch::default(), self.pace.batch_pages());
+                while let Some(unit) = left.next_if(|_| batch.pages < most) {
                     batch.push(unit);
                 }
-                self.call(pid, batch, jobs, outcomes, waiting);
+                self.call(pid, &batch.units, jobs, outcomes, waiting);
             }
         }
     }
@@ -315,16 +325,18 @@ impl<K: Kernel> Mover<K> {
     fn call(
         &mut self,
         pid: u32,
-        batch: Vec<Unit>,
+        batch: &[Unit],
         jobs: &[Job<'_>],
         outcomes: &mut [Outcome],
         waiting: &mut Waiting,
     ) {
         let Some(first) = batch.first() else { return };
-        let (busy, out_of_memory) = match self.move_batch(pid, &batch, jobs[first.job].flags, outcomes) {
+        let (busy, out_of_memory) = match self.move_batch(pid, batch, jobs[first.job].flags, outcomes) {
             Ok(left) => left,
             Err(error) => {
-                batch.iter().for_each(|unit| fail(&mut outcomes[unit.job], error, unit.pages));
+                for unit in batch {
+                    fail(&mut outcomes[unit.job], error, unit.pages);
+                }
                 return;
             }
         };

@@ -5,7 +5,7 @@
 
 use crate::{Error, ErrorKind, hints};
 use nodewise_engine::{Mapping, MappingKind, PAGE_BYTES, PageNumber, PageRange, Pid};
-use nodewise_sys::{Capability, effective_capabilities};
+use nodewise_sys::{Capability, CpuSet, effective_capabilities, sched_getaffinity};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -154,6 +154,8 @@ pub struct Process {
     pub resident_pages: u64,
     /// Its mappings, when they were read again in this interval.
     pub mappings: Option<Vec<Mapping>>,
+    /// The CPUs on which any of its threads may run, as of when its mappings were read last; none if it has too many threads to ask.
+    pub(crate) cpus: Option<CpuSet>,
     /// Where it says how it uses its memory, when that was among them.
     pub(crate) hints_at: Option<(u64, u64)>,
     life: Life,
@@ -262,15 +264,35 @@ impl Processes {
         let before = before.filter(|_| !changed);
         let mut mappings = before.and_then(|p| p.mappings.clone());
         let mut hints_at = before.and_then(|p| p.hints_at);
+        let mut cpus = before.and_then(|p| p.cpus.clone());
         if changed || maps_due <= Instant::now() {
             let spent = self.cost.time_ns;
             let text = self.cost.read(&format!("/proc/{pid}/maps"));
             hints_at = text.as_deref().and_then(hints::mapped_at);
             mappings = text.map(|text| parse_mappings(&text));
+            cpus = self.allowed_cpus(pid);
             maps_due = Instant::now() + pause(self.cost.time_ns - spent, processes);
         }
         let fresh = changed || before.is_some_and(|p| p.fresh);
-        Some(Process { pid, fresh, from_the_start, resident_pages, mappings, hints_at, life, maps_due })
+        Some(Process { pid, fresh, from_the_start, resident_pages, mappings, cpus, hints_at, life, maps_due })
+    }
+
+    /// The CPUs on which any thread of `pid` may run.
+    fn allowed_cpus(&mut self, pid: Pid) -> Option<CpuSet> {
+        const MOST_THREADS: usize = 256;
+        let begin = Instant::now();
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+        let tids: Vec<i32> = tasks
+            .flatten()
+            .filter_map(|task| task.file_name().to_str()?.parse().ok())
+            .take(MOST_THREADS + 1)
+            .collect();
+        // A thread that has ended meanwhile runs nowhere.
+        let sets = tids.iter().filter_map(|&tid| sched_getaffinity(tid).ok());
+        let cpus = sets.flat_map(|set| set.iter().collect::<Vec<_>>()).collect::<CpuSet>();
+        self.cost.files += 1;
+        self.cost.time_ns += begin.elapsed().as_nanos() as u64;
+        Some(cpus).filter(|cpus| !cpus.is_empty() && tids.len() <= MOST_THREADS)
     }
 
     /// Whether any process was born lately: one file tells (proc(5), `/proc/loadavg`: the id given last), and saves one for each
@@ -339,6 +361,7 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nodewise_sys::sched_setaffinity;
     use std::io::Read;
     use std::process::Command;
 
@@ -368,6 +391,29 @@ nonsense
                 (33, true, MappingKind::Anonymous)
             ]
         );
+    }
+
+    #[test]
+    fn the_cpus_of_a_process_are_those_of_all_its_threads() {
+        let first = sched_getaffinity(0).unwrap().iter().next().unwrap();
+        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        let pid = Pid(child.id());
+        sched_setaffinity(pid.0 as i32, &[first].into_iter().collect()).unwrap();
+        let mut processes = Processes::new(&[pid], false, false).unwrap();
+        let cpus = |processes: &mut Processes| {
+            processes.update();
+            processes.iter().next().unwrap().cpus.clone()
+        };
+        assert_eq!(cpus(&mut processes), Some([first].into_iter().collect()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // This process has threads besides the one that binds itself.
+        let before = sched_getaffinity(0).unwrap();
+        sched_setaffinity(0, &[first].into_iter().collect()).unwrap();
+        let mut processes = Processes::new(&[Pid(std::process::id())], false, false).unwrap();
+        let found = cpus(&mut processes);
+        sched_setaffinity(0, &before).unwrap();
+        assert_eq!(found, Some(before));
     }
 
     #[test]

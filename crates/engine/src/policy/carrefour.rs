@@ -7,8 +7,8 @@ use super::areas::{Areas, pending, reason};
 use super::hinted::{replicate_at_once, spread_at_once};
 use super::{Policy, ProcessView, View};
 use crate::metrics::{balanced_nodes, memory_bytes};
-use crate::region::Nature;
-use crate::{Action, Decision, Measure, PageRange, PageTarget, RuleStatus, Standing};
+use crate::region::{Evidence, Nature};
+use crate::{Action, Decision, MappingKind, Measure, PageRange, PageTarget, RuleStatus, Standing};
 use nodewise_topology::NodeIndex;
 use serde::{Deserialize, Serialize};
 
@@ -265,6 +265,49 @@ impl Carrefour {
         }
     }
 
+    /// All private memory of a process that may run on one node only, also what was not sampled: hint faults come late from mappings that were little used
+    /// (`vma_is_accessed`, `kernel/sched/fair.c`, Linux 6.12). Not where nodes without CPUs hold memory, for what is cold belongs there.
+    fn collocate_all(&self, view: &View<'_>, process: ProcessView<'_>, out: &mut Vec<Decision>) {
+        /// Pages in a decision (64 MiB), and looked through in an interval (1 GiB).
+        const AT_ONCE: (u64, u64) = (1 << 14, 1 << 18);
+        /// A mapping so many times larger than all that is resident is mostly empty, and looking through it takes long.
+        const MOSTLY_EMPTY: u64 = 4;
+        let Some(accessor) = process.confined.filter(|_| self.collocating) else { return };
+        let Some(to) = Self::home_for(view, accessor.get()).filter(|to| self.room(view, to.get()) > 0) else {
+            return;
+        };
+        let has_memory = |node: NodeIndex| memory_bytes(view.topology, view.counters, node.get()) > 0;
+        let has_cpus = balanced_nodes(view.topology, view.counters);
+        let tiered = view.topology.node_indices().any(|node| has_memory(node) && !has_cpus[node.get()]);
+        if tiered || process.map.regions().is_empty() {
+            return;
+        }
+        let mut evidence = Evidence::new(view.topology.node_count());
+        process.map.regions().iter().for_each(|region| evidence.add(&region.evidence));
+        let mappings = process.map.mappings().iter().filter(|mapping| {
+            mapping.kind == MappingKind::Anonymous
+                && mapping.range.pages() <= MOSTLY_EMPTY * process.resident_pages
+        });
+        let parts = mappings
+            .flat_map(|mapping| process.hints.collocatable(mapping.range))
+            .flat_map(|range| process.history.collocatable_anew(range, to, view.round))
+            .flat_map(|range| range.portions(AT_ONCE.0));
+        let mut pages = 0;
+        for range in parts {
+            pages += range.pages();
+            if pages > AT_ONCE.1 {
+                break;
+            }
+            let rule = format!("the process may run on node {} only", view.topology.id_of(accessor));
+            out.push(Decision {
+                pid: process.pid,
+                range,
+                action: Action::Collocate { to },
+                reason: reason(rule, view, &evidence),
+            });
+        }
+    }
+
     /// Each page of a finely mixed region to its own accessor node.
     fn collocate_each(&self, view: &View<'_>, process: ProcessView<'_>, at: usize, out: &mut Vec<Decision>) {
         const AT_ONCE: usize = 1 << 15;
@@ -346,6 +389,11 @@ impl Policy for Carrefour {
         }
         let mut areas = Areas::default();
         for &process in &view.processes {
+            let before = decisions.len();
+            self.collocate_all(view, process, &mut decisions);
+            if decisions.len() > before {
+                continue;
+            }
             for (at, region) in process.map.regions().iter().enumerate() {
                 // Hint faults come in bursts, of one node or the other. Memory that was found to be shared remains so until it is seen to be
                 // private for long enough to be collocated.

@@ -9,7 +9,7 @@ pub use carrefour::{Carrefour, CarrefourSettings};
 
 use crate::region::RegionMap;
 use crate::{Counters, Decision, Hints, History, Metrics, Pid, RuleStatus};
-use nodewise_topology::Topology;
+use nodewise_topology::{NodeIndex, Topology};
 
 /// Decides what to do about the placement of memory. Deterministic: same views, same decisions.
 pub trait Policy {
@@ -61,4 +61,8 @@ pub struct ProcessView<'a> {
     pub history: &'a History,
     /// What the program itself says of it.
     pub hints: &'a Hints,
+    /// How much of it is resident, in base pages.
+    pub resident_pages: u64,
+    /// The one node on which it may run, if it is confined to one.
+    pub confined: Option<NodeIndex>,
 }

@@ -61,6 +61,8 @@ pub struct Toy {
     pub sampling: Sampling,
     /// Free pages by node.
     pub free: Vec<u64>,
+    /// The one node on which the processes may run.
+    pub confined: Option<NodeIndex>,
     /// What the first process says of its memory.
     pub hints: Vec<Hinted>,
     /// Pages that may move in an interval.
@@ -102,6 +104,7 @@ impl Toy {
             pattern,
             sampling: Sampling::HintFaults { percent: 80 },
             free: vec![memory / PAGE_BYTES; nodes],
+            confined: None,
             hints: Vec::new(),
             budget: u64::MAX,
             dry_run: false,
@@ -162,6 +165,7 @@ impl Toy {
             pid,
             fresh: self.seen.insert(pid),
             resident_pages,
+            confined: self.confined,
             mappings: Some(mappings),
             hints,
             unmoved: self.spread.iter().map(|spread| self.unmoved(spread)).collect(),

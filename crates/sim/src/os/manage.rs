@@ -197,6 +197,7 @@ impl Machine for SimMachine {
                 resident_pages: process.mappings.iter().map(resident).sum(),
                 mappings: (!process.told).then(|| mappings.collect()),
                 hints: None,
+                confined: None,
                 unmoved: Vec::new(),
             }
         });
