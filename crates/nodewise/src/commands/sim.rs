@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nodewise_hardware::Preset;
 use nodewise_sim::studies::{self, Study};
 use nodewise_sim::workloads::{self, Parameters, Workload};
-use nodewise_sim::{Costs, POLICIES, Pinning, Policy, Report, Settings, Simulation, simulate};
+use nodewise_sim::{Costs, PINNINGS, POLICIES, Pinning, Policy, Report, Settings, Simulation, simulate};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -225,7 +225,9 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let workload = workload(&args.workload)?;
     let policies: anyhow::Result<Vec<Policy>> = args.policy.iter().map(|name| policy(name)).collect();
     let policies = policies?;
-    let pinning: Pinning = args.pin.parse().map_err(|message| usage(format!("--pin: {message}")))?;
+    let pinning: Pinning = args.pin.parse().map_err(|message| {
+        usage(format!("--pin: {message}{}", did_you_mean(&args.pin, PINNINGS.into_iter())))
+    })?;
     let threads = args.threads.unwrap_or_else(|| preset.cores());
     if threads == 0 || threads > preset.cores() {
         return Err(usage(format!("--threads {threads}: {} has {} cores", preset.name, preset.cores())));
@@ -280,9 +282,14 @@ fn machine(args: &RunArgs) -> anyhow::Result<Preset> {
         return Preset::load_json(path).map_err(|error| usage(format!("--machine-from: {error}")));
     }
     let name = args.machine.as_deref().unwrap_or_default();
-    let is_path = name.contains('/') || Path::new(name).extension().is_some_and(|ext| ext == "toml");
-    if is_path {
-        return Preset::load(name).map_err(|error| usage(format!("--machine: {error}")));
+    let ends_in = |extension: &str| Path::new(name).extension().is_some_and(|found| found == extension);
+    let file = match () {
+        () if ends_in("json") => Some(Preset::load_json(name)),
+        () if ends_in("toml") || name.contains('/') => Some(Preset::load(name)),
+        () => None,
+    };
+    if let Some(preset) = file {
+        return preset.map_err(|error| usage(format!("--machine: {error}")));
     }
     Preset::named(name)
         .map_err(|error| usage(format!("--machine: {error}{}", did_you_mean(name, Preset::names()))))
@@ -307,9 +314,9 @@ fn did_you_mean<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> String
     fn word(name: &str) -> &str {
         name.split_once(':').map_or(name, |(word, _)| word)
     }
-    let likeness = |name| strsim::jaro(word(wrong), word(name));
+    let likeness = |name| strsim::jaro(&word(wrong).to_lowercase(), word(name));
     let closest = names.max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
-    match closest.filter(|name| (0.8..1.0).contains(&likeness(name))) {
+    match closest.filter(|name| word(name) != word(wrong) && likeness(name) >= 0.8) {
         Some(name) => format!(". Did you mean {name}?"),
         None => String::new(),
     }

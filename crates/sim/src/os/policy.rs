@@ -124,7 +124,8 @@ impl FromStr for Policy {
                 })
             }
             ("blocked", None) => Ok(Policy::Blocked),
-            ("bind" | "preferred", Some(node)) => node
+            ("bind" | "preferred", node) => node
+                .unwrap_or_default()
                 .parse()
                 .map(if name == "bind" { Policy::Bind } else { Policy::Preferred })
                 .map_err(|_| format!("{text}: a node is a number, as in {name}:0")),
@@ -133,6 +134,9 @@ impl FromStr for Policy {
             ("autonuma-27", None) => Ok(Policy::AutoNuma27),
             ("carrefour", None) => Ok(Policy::Carrefour),
             ("oracle", None) => Ok(Policy::Oracle),
+            (name, Some(_)) if name.parse::<Policy>().is_ok() => {
+                Err(format!("{text}: {name} takes no argument"))
+            }
             _ => Err(unknown()),
         }
     }
@@ -178,5 +182,8 @@ mod tests {
         ] {
             assert!(name.parse::<Policy>().is_err(), "{name}");
         }
+        let reason = |name: &str| name.parse::<Policy>().unwrap_err();
+        assert_eq!(reason("bind"), "bind: a node is a number, as in bind:0");
+        assert_eq!(reason("interleave:1"), "interleave:1: interleave takes no argument");
     }
 }
