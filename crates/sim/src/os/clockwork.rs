@@ -47,8 +47,9 @@ impl Clockwork {
             }
             Policy::AutoNuma { split } => {
                 let (nodes, pages) = (machine.topology.node_count(), machine.memory.pages());
-                let mut balancing =
-                    Balancing::new(*split, pages, nodes, settings.period_scale, settings.size_scale);
+                let (threads, periods, sizes) =
+                    (machine.threads.len(), settings.period_scale, settings.size_scale);
+                let mut balancing = Balancing::new(*split, pages, threads, nodes, periods, sizes);
                 if settings.pinning == Pinning::None {
                     let placement =
                         TaskPlacement::new(machine.threads.len(), nodes, machine.node_of_core.clone());

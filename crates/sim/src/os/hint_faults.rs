@@ -40,7 +40,8 @@ impl SimMachine {
             let moved = home != node && self.move_pages(thread, &[(touched, node)]) > 0;
             return if moved { node } else { home };
         }
-        if !balancing.wants(page, thread, node, home) || !self.memory.nodes().contains(&node) {
+        let pages = self.memory.together(page).len();
+        if !balancing.wants(page, pages, thread, node, home) || !self.memory.nodes().contains(&node) {
             return home;
         }
         let moved = self.move_pages(thread, &[(page, node)]) > 0;
@@ -79,9 +80,9 @@ impl SimMachine {
     pub(crate) fn place_threads(&mut self, running: &[usize]) {
         for &thread in running {
             let Some(balancing) = &mut self.balancing else { return };
-            let cpu_faults = balancing.cpu_faults().to_vec();
+            let cpu_shares = balancing.cpu_shares().to_vec();
             let Some(placement) = &mut balancing.placement else { return };
-            match placement.step(thread, &self.threads, running, &cpu_faults) {
+            match placement.step(thread, &self.threads, running, &cpu_shares) {
                 None => {}
                 Some(Step::To(core)) => self.run_on(thread, core),
                 Some(Step::Swap(other)) => self.swap_threads(thread, other),

@@ -9,7 +9,7 @@ const LEAST: f64 = 30.0;
 /// Threads that a node may have more than another, if it has no more than an eighth of its CPUs running (`NUMA_IMBALANCE_MIN`, `imb_numa_nr`).
 const SMALL_IMBALANCE: usize = 2;
 /// A node whose CPUs made more than this part of the most faults is active (`ACTIVE_NODE_FRACTION`).
-const ACTIVE: f64 = 1.0 / 3.0;
+pub(super) const ACTIVE: f64 = 1.0 / 3.0;
 
 /// Where a thread goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,14 +79,14 @@ impl TaskPlacement {
         sum
     }
 
-    /// What a thread does about not being where it wants to be (`task_numa_migrate`). `threads` are cores and nodes of all, `running` those that run, `cpu_faults`
+    /// What a thread does about not being where it wants to be (`task_numa_migrate`). `threads` are cores and nodes of all, `running` those that run, `cpu_shares`
     /// faults by node of the CPU.
     pub(crate) fn step(
         &mut self,
         thread: usize,
         threads: &[(usize, usize)],
         running: &[usize],
-        cpu_faults: &[f64],
+        cpu_shares: &[f64],
     ) -> Option<Step> {
         let from = threads[thread].1;
         let wanted = self.preferred[thread].filter(|&wanted| wanted != from)?;
@@ -98,8 +98,8 @@ impl TaskPlacement {
             weigh(&self.faults[thread], to) - weigh(&self.faults[thread], from)
         };
         let mut best: Option<(Step, f64)> = None;
-        let most = cpu_faults.iter().copied().fold(0.0, f64::max);
-        let active = cpu_faults.iter().filter(|&&faults| faults > most * ACTIVE).count();
+        let most = cpu_shares.iter().copied().fold(0.0, f64::max);
+        let active = cpu_shares.iter().filter(|&&faults| faults > most * ACTIVE).count();
         let others = (0..self.nodes).filter(|&node| node != wanted && node != from);
         for (turn, to) in [wanted].into_iter().chain(others).enumerate() {
             if turn == 1 && best.is_some() && !(self.grouped[thread] && active > 1) {
