@@ -198,7 +198,8 @@ nodewise_result nodewise_task_counter_wait_timeout(const nodewise_task_counter *
 /* Pools */
 
 /* Workers that are confined to their node's CPUs and run tasks, their own node's first. Waiting for tasks on a worker runs others
- * meanwhile, so that nesting does not deadlock. Idle workers sleep. */
+ * meanwhile, so that nesting does not deadlock. So no task may wait for something that is held until a loop of the same pool has ended,
+ * a lock for instance: a worker of the loop might run that task, and then neither ends. Idle workers sleep. */
 typedef struct nodewise_pool nodewise_pool;
 
 /* How a pool is set up. The functions that change it want it exclusive. */

@@ -21,7 +21,8 @@ use std::thread::JoinHandle;
 ///
 /// Each worker has a queue, each node two: one for tasks from outside, one for tasks that must run there. A worker that has nothing takes
 /// from its node, and only when that has run dry from another, the nearest first; if there is nothing anywhere it sleeps. Waiting for
-/// tasks on a worker runs others meanwhile, so that nesting does not deadlock.
+/// tasks on a worker runs others meanwhile, so that nesting does not deadlock. So no task may wait for something that is held until a scope,
+/// a join or a loop of the same pool has ended, a lock for instance: a worker of the loop might run that task, and then neither ends.
 ///
 /// On one node, a thread that waits in a scope or a loop works along in the stead of a worker that sleeps
 /// ([`NodePoolBuilder::callers_work`]).
