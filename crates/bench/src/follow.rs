@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub struct Moment {
     /// Since the program was told to run elsewhere, in seconds; the first moment is the one before.
     pub seconds: f64,
-    /// The share of its resident anonymous pages that are on the node that uses them, in percent; the worst process's (or
+    /// The share of its own resident anonymous pages that are on the node that uses them, in percent; the worst process's (or
     /// thread's), if there are several.
     pub local_percent: f64,
     /// Resident anonymous pages.
@@ -66,6 +66,9 @@ impl Followed {
     }
 }
 
+/// Mappings of which other processes map pages, too, as after a fork, do not count: these pages are not one node's, and neither the kernel's
+/// balancing (`change_pte_range`, `mm/mprotect.c`) nor Nodewise moves them.
+///
 /// `from_here FILE "PID NODE"...` looks once, before the processes are told to run elsewhere, and starts the clock;
 /// `watch_pages FILE SECONDS "PID NODE"...` looks twice a second then, until 95 % have been local for some time or the time is over.
 const FUNCTIONS: &str = r#"
@@ -76,7 +79,7 @@ moment() {
     began=$1; used=$2; shift 2
     for process; do
         set -- $process
-        awk -v node=$2 '/ anon=/ { for (i = 3; i <= NF; i++) if ($i ~ /^N[0-9]+=/) {
+        awk -v node=$2 '/ anon=/ && !/ mapmax=/ { for (i = 3; i <= NF; i++) if ($i ~ /^N[0-9]+=/) {
             split($i, n, "="); all += n[2]; if (n[1] == "N" node) here += n[2] } } END { print all + 0, here + 0 }' /proc/$1/numa_maps
     done | awk -v seconds=$(now) -v began=$began -v used=$used '{ all += $1; p = $1 ? 100 * $2 / $1 : 0; if (NR == 1 || p < least) least = p }
         END { printf "{\"seconds\":%.2f,\"local_percent\":%.2f,\"pages\":%d,\"system_seconds\":%.2f}\n", seconds - began, least, all, used / 100 }'
