@@ -233,7 +233,7 @@ mod tests {
     use nodewise_engine::{Figures, Reason};
     use nodewise_hardware::Preset;
 
-    use crate::os::memory::State;
+    use crate::os::memory::{PAGE_BYTES, State};
 
     #[test]
     fn a_machine_that_knows_only_sampled_pages_puts_the_others_off() {
@@ -252,6 +252,27 @@ mod tests {
         assert_eq!(outcomes[0], expected);
         let moved = (0..8).filter(|&page| machine.home(pid, PageNumber(range.start.0 + page)) == Some(to));
         assert_eq!(moved.collect::<Vec<_>>(), [1, 5]);
+    }
+
+    #[test]
+    fn who_moves_pages_pays_for_the_work_and_the_way_and_all_others_for_shootdowns() {
+        let preset = Preset::named("opteron-8385-4n").unwrap();
+        let mut machine = SimMachine::with_processes(&preset, &[vec![600]]);
+        let first = machine.mapping(machine.pid(0), 0).start;
+        for page in 0..600 {
+            machine.touch(NodeIndex(0), VirtAddr((first.0 + page) << PAGE_SHIFT), Access::Write);
+        }
+        let pages: Vec<_> = (0..600).map(|page| (machine.index(first) + page, 2)).collect();
+        let before = machine.kernel_ps.clone();
+        assert_eq!(machine.move_pages(1, &pages), 600);
+        let charged = |thread: usize| (machine.kernel_ps[thread] - before[thread]) / 1000;
+        // One after 512 pages, and one after the rest.
+        let interrupted = 2 * machine.costs.interrupted_ns;
+        assert_eq!([0, 2, 3].map(charged), [interrupted; 3]);
+        // 64 lines a page, each of which takes 16 ns on the link between the two nodes, and more on the way.
+        let least = 600 * (machine.costs.move_page_ns + 64 * 16) + 2 * machine.costs.shootdown_ns;
+        assert!(charged(1) > least, "{} and {least} ns", charged(1));
+        assert_eq!(machine.hardware.counters().copied_bytes, 600 * PAGE_BYTES);
     }
 
     #[test]
