@@ -39,6 +39,14 @@ impl Pool {
         }
     }
 
+    /// As a worker does in the middle of a task, until another's end.
+    fn wait_until_over(&self) {
+        self.sleep.start_search();
+        while self.over.load(Ordering::Acquire) == 0 {
+            self.sleep.sleep(0, || self.over.load(Ordering::Acquire) == 1);
+        }
+    }
+
     fn submit(&self) {
         if self.sleep.one_sided {
             QUEUED.push_buffered();
@@ -50,6 +58,23 @@ impl Pool {
             self.sleep.work_made(0);
         }
     }
+}
+
+type Thread = thread::JoinHandle<()>;
+
+/// Does it with the pool on a thread of its own.
+fn on_thread(pool: &Arc<Pool>, body: impl FnOnce(&Pool) + 'static) -> Thread {
+    let pool = pool.clone();
+    thread::spawn(move || body(&pool))
+}
+
+/// Each of them does one task.
+fn workers<const N: usize>(pool: &Arc<Pool>) -> [Thread; N] {
+    std::array::from_fn(|worker| on_thread(pool, move |pool| pool.do_one(worker)))
+}
+
+fn ended(threads: impl IntoIterator<Item = Thread>) {
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
 /// Checks it with fences on both sides, and with all the cost on one, where three preemptions at most are tried: there are more steps.
@@ -65,12 +90,9 @@ fn both_barriers(preemptions: Option<usize>, check: impl Fn(bool) + Send + Sync 
 fn a_task_that_meets_a_worker_falling_asleep_is_done() {
     both_barriers(None, |one_sided| {
         let pool = Pool::new(1, one_sided);
-        let worker = {
-            let pool = pool.clone();
-            thread::spawn(move || pool.do_one(0))
-        };
+        let workers = workers::<1>(&pool);
         pool.submit();
-        worker.join().unwrap();
+        ended(workers);
         assert!(!pool.has_work());
     });
 }
@@ -81,14 +103,11 @@ fn a_task_that_was_looked_at_and_put_back_is_done() {
     both_barriers(None, |one_sided| {
         let pool = Pool::new(1, one_sided);
         QUEUED.push();
-        let worker = {
-            let pool = pool.clone();
-            thread::spawn(move || pool.do_one(0))
-        };
+        let workers = workers::<1>(&pool);
         if pool.take() {
             pool.submit();
         }
-        worker.join().unwrap();
+        ended(workers);
         assert!(!pool.has_work());
     });
 }
@@ -97,13 +116,10 @@ fn a_task_that_was_looked_at_and_put_back_is_done() {
 fn two_tasks_wake_two_workers() {
     both_barriers(Some(1), |one_sided| {
         let pool = Pool::new(2, one_sided);
-        let workers = [0, 1].map(|worker| {
-            let pool = pool.clone();
-            thread::spawn(move || pool.do_one(worker))
-        });
+        let workers = workers::<2>(&pool);
         pool.submit();
         pool.submit();
-        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        ended(workers);
     });
 }
 
@@ -111,16 +127,13 @@ fn two_tasks_wake_two_workers() {
 fn work_made_while_a_caller_stands_in_is_done_when_it_stands_back() {
     both_barriers(None, |one_sided| {
         let pool = Pool::new(1, one_sided);
-        let worker = {
-            let pool = pool.clone();
-            thread::spawn(move || pool.do_one(0))
-        };
+        let workers = workers::<1>(&pool);
         let stood_in_for = pool.sleep.stand_in(0);
         pool.submit();
         if let Some(worker) = stood_in_for {
             pool.sleep.stand_back(worker, || pool.has_work());
         }
-        worker.join().unwrap();
+        ended(workers);
         assert!(!pool.has_work());
     });
 }
@@ -130,42 +143,30 @@ fn work_made_while_a_caller_stands_in_is_done_when_it_stands_back() {
 fn work_made_while_a_caller_stands_in_is_done_by_who_searches_when_it_stands_back() {
     both_barriers(Some(1), |one_sided| {
         let pool = Pool::new(2, one_sided);
-        let workers = [0, 1].map(|worker| {
-            let pool = pool.clone();
-            thread::spawn(move || pool.do_one(worker))
-        });
+        let workers = workers::<2>(&pool);
         let stood_in_for = pool.sleep.stand_in(0);
         pool.submit();
         pool.submit();
         if let Some(worker) = stood_in_for {
             pool.sleep.stand_back(worker, || pool.has_work());
         }
-        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        ended(workers);
         assert!(!pool.has_work());
     });
 }
 
-/// The worker is in the middle of a task, and waits for another's end.
 #[test]
 fn a_worker_that_a_caller_stands_in_for_wakes_for_what_it_waits_for() {
     loom::model(|| {
         let pool = Pool::new(1, false);
-        let worker = {
-            let pool = pool.clone();
-            thread::spawn(move || {
-                pool.sleep.start_search();
-                while pool.over.load(Ordering::Acquire) == 0 {
-                    pool.sleep.sleep(0, || pool.over.load(Ordering::Acquire) == 1);
-                }
-            })
-        };
+        let waiting = on_thread(&pool, Pool::wait_until_over);
         let stood_in_for = pool.sleep.stand_in(0);
         pool.over.store(1, Ordering::Release);
         pool.sleep.happened(0);
         if let Some(worker) = stood_in_for {
             pool.sleep.stand_back(worker, || false);
         }
-        worker.join().unwrap();
+        ended([waiting]);
     });
 }
 
@@ -173,14 +174,11 @@ fn a_worker_that_a_caller_stands_in_for_wakes_for_what_it_waits_for() {
 fn a_caller_sleeps_until_it_has_happened_and_others_work_meanwhile() {
     both_barriers(Some(1), |one_sided| {
         let pool = Pool::new(1, one_sided);
-        let worker = {
-            let pool = pool.clone();
-            thread::spawn(move || {
-                pool.do_one(0);
-                pool.over.store(1, Ordering::Release);
-                pool.sleep.happened(1);
-            })
-        };
+        let worker = on_thread(&pool, |pool| {
+            pool.do_one(0);
+            pool.over.store(1, Ordering::Release);
+            pool.sleep.happened(1);
+        });
         let stood_in_for = pool.sleep.stand_in(0);
         pool.submit();
         let over = || pool.over.load(Ordering::Acquire) == 1;
@@ -188,7 +186,7 @@ fn a_caller_sleeps_until_it_has_happened_and_others_work_meanwhile() {
         while !over() {
             pool.sleep.sleep_as_caller(1, None, over, || pool.has_work());
         }
-        worker.join().unwrap();
+        ended([worker]);
     });
 }
 
@@ -196,18 +194,10 @@ fn a_caller_sleeps_until_it_has_happened_and_others_work_meanwhile() {
 fn what_a_sleeper_waits_for_wakes_it() {
     loom::model(|| {
         let pool = Pool::new(1, false);
-        let worker = {
-            let pool = pool.clone();
-            thread::spawn(move || {
-                pool.sleep.start_search();
-                while pool.over.load(Ordering::Acquire) == 0 {
-                    pool.sleep.sleep(0, || pool.over.load(Ordering::Acquire) == 1);
-                }
-            })
-        };
+        let waiting = on_thread(&pool, Pool::wait_until_over);
         pool.over.store(1, Ordering::Release);
         pool.sleep.happened(0);
-        worker.join().unwrap();
+        ended([waiting]);
     });
 }
 
@@ -230,15 +220,9 @@ fn with_one_asleep(one_sided: bool, stood_in_for: bool) -> Arc<Pool> {
     pool
 }
 
-fn search_and_find_something_else(pool: &Arc<Pool>) -> thread::JoinHandle<()> {
+fn search_and_find_something_else(pool: &Arc<Pool>) -> Thread {
     pool.sleep.start_search();
-    let pool = pool.clone();
-    thread::spawn(move || pool.sleep.end_search(0, || pool.has_work()))
-}
-
-fn submit(pool: &Arc<Pool>) -> thread::JoinHandle<()> {
-    let pool = pool.clone();
-    thread::spawn(move || pool.submit())
+    on_thread(pool, |pool| pool.sleep.end_search(0, || pool.has_work()))
 }
 
 #[test]
@@ -247,7 +231,7 @@ fn work_left_to_a_searcher_that_found_something_else_wakes_the_next() {
         let pool = with_one_asleep(one_sided, false);
         let searcher = search_and_find_something_else(&pool);
         pool.submit();
-        searcher.join().unwrap();
+        ended([searcher]);
         is_woken(&pool);
     });
 }
@@ -257,9 +241,9 @@ fn work_left_to_a_searcher_that_found_something_else_wakes_the_next() {
 fn work_made_when_a_caller_stands_back_wakes_who_it_stood_in_for() {
     both_barriers(Some(3), |one_sided| {
         let pool = with_one_asleep(one_sided, true);
-        let threads = [search_and_find_something_else(&pool), submit(&pool)];
+        let threads = [search_and_find_something_else(&pool), on_thread(&pool, Pool::submit)];
         pool.sleep.stand_back(0, || pool.has_work());
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        ended(threads);
         is_woken(&pool);
     });
 }
@@ -269,13 +253,16 @@ fn work_made_when_a_caller_stands_back_wakes_who_it_stood_in_for() {
 fn work_made_when_a_caller_stands_back_again_wakes_who_it_stood_in_for() {
     both_barriers(Some(2), |one_sided| {
         let pool = with_one_asleep(one_sided, true);
-        let threads =
-            [search_and_find_something_else(&pool), search_and_find_something_else(&pool), submit(&pool)];
+        let threads = [
+            search_and_find_something_else(&pool),
+            search_and_find_something_else(&pool),
+            on_thread(&pool, Pool::submit),
+        ];
         pool.sleep.stand_back(0, || pool.has_work());
         if pool.sleep.stand_in(0).is_some() {
             pool.sleep.stand_back(0, || pool.has_work());
         }
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        ended(threads);
         is_woken(&pool);
     });
 }
