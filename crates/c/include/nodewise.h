@@ -116,7 +116,7 @@ typedef struct nodewise_allowance nodewise_allowance;
 /* What the calling thread may use now, under cpusets, affinity and quotas. NODEWISE_MACHINE: /sys or /proc cannot be read. */
 nodewise_result nodewise_allowance_of_this_thread(nodewise_allowance **out_allowance);
 
-/* The same without all nodes but these, as an allowance of its own. */
+/* What is left of it without all nodes but these, as an allowance of its own. */
 nodewise_result nodewise_allowance_on_nodes(const nodewise_allowance *allowance, const uint32_t *nodes, size_t count,
                                             nodewise_allowance **out_allowance);
 
@@ -390,7 +390,7 @@ typedef struct nodewise_array nodewise_array;
 /* Makes an array of `len` elements of `element_bytes` each. `flags` are NODEWISE_HUGE_PAGES and the like, or 0. All pages are brought in, each node's
  * by workers of `pool` there, or by a thread for each node if that is NULL; neither it nor the layout is kept.
  * NODEWISE_LAYOUT: the layout names a node that has no memory for this process. NODEWISE_MEMORY: there is not so much, or the kernel or a
- * container's filter refuses a call. NODEWISE_NODE_FULL: pages found no room on their node. */
+ * container's filter refuses a call. NODEWISE_NODE_FULL: pages found no room on their node. NODEWISE_MACHINE: /sys or /proc cannot be read. */
 nodewise_result nodewise_array_new(const nodewise_layout *layout, size_t len, size_t element_bytes, uint32_t flags,
                                    const nodewise_pool *pool, nodewise_array **out_array);
 
@@ -480,7 +480,8 @@ nodewise_result nodewise_arena_deallocate(const nodewise_arena *arena, void *blo
 /* What the arena has from the system. */
 nodewise_result nodewise_arena_reserved_bytes(const nodewise_arena *arena, size_t *out_bytes);
 
-/* Asks the kernel where the arena's pages are now, used or free, as nodewise_array_placement() does. Who needs new memory waits meanwhile. */
+/* Asks the kernel where the arena's pages are now, used or free, and lists how many are on each node that has some. Who needs new memory waits
+ * meanwhile. NODEWISE_MEMORY: a container's filter refuses move_pages(2). */
 nodewise_result nodewise_arena_placement(const nodewise_arena *arena, nodewise_placement *out_placement,
                                          nodewise_node_pages *pages, size_t capacity, size_t *out_count);
 
@@ -521,7 +522,9 @@ typedef struct nodewise_replicated_array nodewise_replicated_array;
 
 typedef int (*nodewise_change)(void *value, void *context);
 
-/* Copies `len` elements of `element_bytes` each to every node. Fails as nodewise_array_new(). */
+/* Copies `len` elements of `element_bytes` each to every node.
+ * NODEWISE_MEMORY: there is not so much, or the kernel or a container's filter refuses a call. NODEWISE_NODE_FULL: a copy found no room on its
+ * node. NODEWISE_MACHINE: /sys or /proc cannot be read. */
 nodewise_result nodewise_replicated_array_new(const void *elements, size_t len, size_t element_bytes,
                                               nodewise_replicated_array **out_array);
 

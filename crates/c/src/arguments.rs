@@ -48,11 +48,17 @@ pub(crate) unsafe fn slice<'a, T>(pointer: *const T, len: usize, name: &str) -> 
     if pointer.is_null() {
         return Err(null(name));
     }
-    if len.checked_mul(size_of::<T>()).is_none_or(|bytes| bytes > isize::MAX as usize) {
-        return Err(Failure::invalid(format!("{name} cannot have {len} elements")));
-    }
+    checked_len::<T>(len, name)?;
     // SAFETY: as promised.
     Ok(unsafe { std::slice::from_raw_parts(pointer, len) })
+}
+
+/// There are no longer slices.
+fn checked_len<T>(len: usize, name: &str) -> Outcome {
+    match len.checked_mul(size_of::<T>()) {
+        Some(bytes) if bytes <= isize::MAX as usize => Ok(()),
+        _ => Err(Failure::invalid(format!("{name} cannot have {len} elements"))),
+    }
 }
 
 /// # Safety
@@ -90,6 +96,7 @@ impl<T> List<'_, T> {
     pub(crate) unsafe fn new(items: *mut T, capacity: usize, count: *mut usize, name: &str) -> Outcome<Self> {
         // SAFETY: as promised.
         let count = unsafe { out(count, "out_count") }?;
+        checked_len::<T>(capacity, name)?;
         let items = match (items.is_null(), capacity) {
             (_, 0) => &mut [][..],
             (true, _) => return Err(null(name)),

@@ -4,9 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 const HEADER: &str = include_str!("../include/nodewise.h");
+const WRAPPER: &str = include_str!("../include/nodewise.hpp");
 /// Shows a function's failures: `says(nodewise_f(...), NODEWISE_CODE, "words of the message")`. Programs built with the installed
 /// library run it (`tests/install.rs`).
 const CONTRACT: &str = include_str!("../tests/contract.c");
+/// The same where the system refuses calls.
+const REFUSED: &str = include_str!("../tests/refused.c");
 /// The same on a machine with several nodes, a guest of `crates/bench`.
 const FULL_NODE: &str = include_str!("../tests/full_node.c");
 
@@ -88,7 +91,7 @@ fn said() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
 /// What these programs show: a function and the result that it gives.
 fn shown() -> BTreeSet<(&'static str, &'static str)> {
     let (results, functions) = (results(), functions());
-    let calls = [CONTRACT, FULL_NODE].into_iter().flat_map(|program| program.split("says(").skip(1));
+    let calls = [CONTRACT, REFUSED, FULL_NODE].into_iter().flat_map(|program| program.split("says(").skip(1));
     let calls = calls.filter_map(|call| {
         let function = words(call, "nodewise_").next()?;
         functions.iter().find(|(name, _)| *name == function)?;
@@ -151,13 +154,38 @@ fn every_function_is_called_by_the_contract() {
 }
 
 #[test]
-fn every_failure_that_the_contract_shows_is_documented() {
+fn every_failure_that_is_shown_is_documented() {
     let said = said();
     for (function, result) in shown() {
         // The head says where every function returns this one.
         let is_said = result == "NODEWISE_INVALID_ARGUMENT" || said[function].contains(result);
         assert!(is_said, "{function} returns {result}, and the header does not say so");
     }
+}
+
+#[test]
+fn every_failure_that_is_documented_is_shown() {
+    let (results, shown) = (results(), shown());
+    let said = said();
+    let said = said.iter().flat_map(|(function, said)| said.iter().map(|result| (*function, *result)));
+    let missing: Vec<_> =
+        said.filter(|failure| results.contains(&failure.1) && !shown.contains(failure)).collect();
+    // The first in `counter.rs`, since it takes others who add meanwhile; the others on no full node yet.
+    let elsewhere = [
+        ("nodewise_array_lay_out_range", "NODEWISE_NODE_FULL"),
+        ("nodewise_counter_exact", "NODEWISE_BUSY"),
+        ("nodewise_replicated_array_new", "NODEWISE_NODE_FULL"),
+    ];
+    assert_eq!(missing, elsewhere);
+}
+
+/// But for what C++ programs have no need of: there `set` is an update, for assignment, and the version is the package's.
+#[test]
+fn every_function_has_its_place_in_the_wrapper() {
+    let used: BTreeSet<&str> = words(WRAPPER, "nodewise_").collect();
+    let missing: Vec<&str> =
+        functions().into_iter().map(|(name, _)| name).filter(|name| !used.contains(name)).collect();
+    assert_eq!(missing, ["nodewise_version", "nodewise_replicated_set"]);
 }
 
 #[test]

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 static int dropped; /* atomically */
@@ -40,6 +39,7 @@ static void arguments(nodewise_pool *pool)
     says(nodewise_counter_exact(NULL, &count), NODEWISE_INVALID_ARGUMENT, "counter is NULL");
     says(nodewise_pool_nodes(pool, NULL, 1, &nodes), NODEWISE_INVALID_ARGUMENT, "nodes is NULL");
     says(nodewise_pool_nodes(pool, NULL, 0, NULL), NODEWISE_INVALID_ARGUMENT, "out_count is NULL");
+    says(nodewise_pool_nodes(pool, &(uint32_t){0}, SIZE_MAX, &nodes), NODEWISE_INVALID_ARGUMENT, "nodes cannot have");
     says(nodewise_bind_thread(&(uint32_t){NODEWISE_NO_NODE}, 1), NODEWISE_INVALID_ARGUMENT, "4294967295");
     says(nodewise_bind_thread(&(uint32_t){1000}, 1), NODEWISE_THREAD, "1000");
     says(nodewise_nodes_near("nothing0", NULL, 0, &nodes), NODEWISE_DEVICE, "nothing0");
@@ -49,25 +49,6 @@ static void arguments(nodewise_pool *pool)
     CHECK(nodewise_current_node() != NODEWISE_NO_NODE && nodewise_current_cpu() < 1 << 16);
     CHECK(nodewise_refresh() == NODEWISE_OK);
     CHECK(strcmp(nodewise_version(), "") != 0);
-}
-
-/* What was there stays usable where no file can be opened. */
-static void machine(void)
-{
-    struct rlimit files, none;
-    nodewise_allowance *allowance;
-    nodewise_pool *pool;
-    CHECK(getrlimit(RLIMIT_NOFILE, &files) == 0);
-    none = files;
-    none.rlim_cur = 0;
-    CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
-    says(nodewise_refresh(), NODEWISE_MACHINE, "/sys");
-    says(nodewise_allowance_of_this_thread(&allowance), NODEWISE_MACHINE, "/");
-    says(nodewise_pool_new(NULL, &pool), NODEWISE_MACHINE, "/");
-    says(nodewise_bind_thread(&(uint32_t){0}, 1), NODEWISE_MACHINE, "/");
-    CHECK(nodewise_current_node() != NODEWISE_NO_NODE);
-    CHECK(setrlimit(RLIMIT_NOFILE, &files) == 0);
-    CHECK(nodewise_refresh() == NODEWISE_OK);
 }
 
 static void allowance(void)
@@ -91,6 +72,7 @@ static void allowance(void)
     CHECK(sum == threads);
     says(nodewise_allowance_cpus(all, 1000, NULL, 0, &cpus), NODEWISE_INVALID_ARGUMENT, "no node 1000");
     says(nodewise_allowance_distance(all, nodes[0], 1000, &distance), NODEWISE_INVALID_ARGUMENT, "no node 1000");
+    says(nodewise_allowance_has_memory(all, 1000, &memory), NODEWISE_INVALID_ARGUMENT, "no node 1000");
 
     CHECK(nodewise_allowance_on_nodes(all, &(uint32_t){1000}, 1, &none) == NODEWISE_OK);
     nodewise_pool_options *options;
@@ -315,9 +297,11 @@ static void arrays(nodewise_pool *pool)
     CHECK(nodewise_array_lay_out_range(array, 5000, 10000, &interleaved, NULL) == NODEWISE_OK);
     says(nodewise_array_lay_out_range(array, 5000, 10001, &interleaved, NULL), NODEWISE_RANGE, "5000..10001");
     says(nodewise_array_lay_out(array, &nowhere, NULL), NODEWISE_LAYOUT, "1000");
+    says(nodewise_array_lay_out_range(array, 0, 1, &nowhere, NULL), NODEWISE_LAYOUT, "1000");
     says(nodewise_array_placement(array, SIZE_MAX, 1, &placement, pages, 1024, &count), NODEWISE_RANGE, "10000");
     uint32_t homes[1024];
     CHECK(nodewise_array_page_nodes(array, 0, 1, homes, 1024, &count) == NODEWISE_OK && count == 1 && homes[0] == node);
+    says(nodewise_array_page_nodes(array, 0, 10001, homes, 1024, &count), NODEWISE_RANGE, "10001");
     nodewise_array_free(array);
 
     nodewise_layout on = {.kind = NODEWISE_LAYOUT_ON, .count = 1, .nodes = &node};
@@ -514,7 +498,6 @@ int main(void)
     CHECK(strcmp(nodewise_error_message(), "") == 0);
     CHECK(nodewise_pool_new(NULL, &pool) == NODEWISE_OK);
     arguments(pool);
-    machine();
     allowance();
     counters();
     tasks(pool);

@@ -129,6 +129,7 @@ fn pkg_config_builds_the_examples(installed: &Installed) {
         ("cc", "-std=c11", example.join("pages.c")),
         // For strdup.
         ("cc", "-std=gnu11", test.join("contract.c")),
+        ("cc", "-std=gnu11", test.join("refused.c")),
         ("c++", "-std=c++17", example.join("histogram.cpp")),
         ("c++", "-std=c++17", test.join("stress.cpp")),
     ] {

@@ -84,14 +84,15 @@ impl<T: Clone + Send + Sync> Replicated<T> {
     pub fn new(value: T) -> Result<Self> {
         let nodes: Vec<NodeId> = memory_nodes()?.iter().collect();
         let nearest = Nearest::among(&nodes)?;
-        let original = &value;
+        let copy_to = |node| prefer(node, || Box::new(Copies::of(&value)));
         let copies = std::thread::scope(|scope| {
-            let threads: Vec<_> = nodes
-                .iter()
-                .map(|&node| scope.spawn(move || prefer(node, || Box::new(Copies::of(original)))))
-                .collect();
-            let made =
-                threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            let start = |&node| std::thread::Builder::new().spawn_scoped(scope, move || copy_to(node));
+            let threads: Vec<_> = nodes.iter().map(start).collect();
+            let made = threads.into_iter().zip(&nodes).map(|(thread, &node)| match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                // The kernel gives no thread.
+                Err(_) => copy_to(node),
+            });
             made.collect::<nodewise_sys::Result<Box<[_]>>>()
         });
         let copies =

@@ -93,7 +93,7 @@ impl NodeVecBuilder<'_> {
     /// # Errors
     /// [`crate::ErrorKind::Layout`]: the layout names a node that has no memory for this process. [`crate::ErrorKind::Memory`]: there is not
     /// so much, or the kernel (before 5.14) or a container's filter refuses a call. [`crate::ErrorKind::NodeFull`]: pages found no room
-    /// on their node, and the fallback is [`Fallback::Error`].
+    /// on their node, and the fallback is [`Fallback::Error`]. [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read.
     ///
     /// # Panics
     /// If elements have no size.

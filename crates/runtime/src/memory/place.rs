@@ -86,7 +86,10 @@ impl Placed {
             }),
             None => std::thread::scope(|scope| {
                 for node in nodes.iter() {
-                    scope.spawn(move || touch(node));
+                    // So are those for which the kernel gives no thread.
+                    if std::thread::Builder::new().spawn_scoped(scope, move || touch(node)).is_err() {
+                        touch(node);
+                    }
                 }
             }),
         }

@@ -1,0 +1,168 @@
+/* What comes of it where the system refuses: no file can be opened, a container's filter allows neither memory policies nor threads. Each in a
+ * process of its own. */
+#include "check.h"
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { LEN = 10000, NODES = 1024 };
+
+static const nodewise_layout interleaved = {.kind = NODEWISE_LAYOUT_INTERLEAVED};
+static const uint64_t number = 42;
+static const nodewise_value_type numbers = {.bytes = sizeof number};
+
+static void operate(void *value, const void *operation, void *out_response, void *context)
+{
+    (void)operation, (void)out_response, (void)context;
+    ++*(uint64_t *)value;
+}
+
+static const nodewise_operations operations = {.operate = operate};
+
+/* From here on the calling thread and those that it starts get this error from the calls. */
+static void refuse(int error, const int *calls, size_t count)
+{
+    struct sock_filter filter[32];
+    size_t len = 0;
+    CHECK(2 * count + 2 <= sizeof filter / sizeof *filter);
+    filter[len++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    for (size_t i = 0; i < count; i++) {
+        filter[len++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)calls[i], 0, 1);
+        filter[len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error);
+    }
+    filter[len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {.len = (unsigned short)len, .filter = filter};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0);
+}
+
+static void no_file(void)
+{
+    struct rlimit files, none;
+    uint32_t nodes[NODES];
+    size_t count;
+    void *data;
+    nodewise_allowance *allowance;
+    nodewise_pool *pool;
+    nodewise_array *array;
+    nodewise_arena *arena;
+    nodewise_replicated_array *copies;
+    nodewise_replicated *replicated;
+    nodewise_node_replicated *node_replicated;
+    CHECK(nodewise_array_new(&interleaved, LEN, 8, 0, NULL, &array) == NODEWISE_OK);
+    CHECK(nodewise_array_data(array, &data) == NODEWISE_OK);
+    CHECK(getrlimit(RLIMIT_NOFILE, &files) == 0);
+    none = files;
+    none.rlim_cur = 0;
+    CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    says(nodewise_refresh(), NODEWISE_MACHINE, "/sys");
+    says(nodewise_nodes_near("eth0", nodes, NODES, &count), NODEWISE_MACHINE, "/sys");
+    says(nodewise_bind_thread(&(uint32_t){0}, 1), NODEWISE_MACHINE, "/");
+    says(nodewise_allowance_of_this_thread(&allowance), NODEWISE_MACHINE, "/");
+    says(nodewise_pool_new(NULL, &pool), NODEWISE_MACHINE, "/");
+    says(nodewise_array_new(&interleaved, LEN, 8, 0, NULL, &array), NODEWISE_MACHINE, "/");
+    says(nodewise_array_lay_out(array, &interleaved, NULL), NODEWISE_MACHINE, "/");
+    says(nodewise_array_lay_out_range(array, 0, LEN, &interleaved, NULL), NODEWISE_MACHINE, "/");
+    says(nodewise_arena_new(&interleaved, 0, &arena), NODEWISE_MACHINE, "/");
+    says(nodewise_hint(data, LEN * 8, NODEWISE_HINT_WRITE_SHARED, NULL), NODEWISE_MACHINE, "/");
+    says(nodewise_replicated_array_new(data, LEN, 8, &copies), NODEWISE_MACHINE, "/");
+    says(nodewise_replicated_new(&numbers, &number, &replicated), NODEWISE_MACHINE, "/");
+    says(nodewise_node_replicated_new(&numbers, &operations, &number, &node_replicated), NODEWISE_MACHINE, "/");
+    /* What was there stays usable, and nothing has become of the rest. */
+    CHECK(nodewise_current_node() != NODEWISE_NO_NODE);
+    CHECK(nodewise_array_page_nodes(array, 0, LEN, nodes, NODES, &count) == NODEWISE_OK);
+    nodewise_array_free(array);
+    CHECK(setrlimit(RLIMIT_NOFILE, &files) == 0);
+    CHECK(nodewise_refresh() == NODEWISE_OK);
+}
+
+/* As Docker's default does. */
+static void no_policy(void)
+{
+    const int calls[] = {SYS_mbind, SYS_set_mempolicy, SYS_get_mempolicy, SYS_move_pages};
+    nodewise_placement placement;
+    nodewise_node_pages pages[NODES];
+    uint32_t nodes[NODES];
+    size_t count;
+    void *data, *block;
+    nodewise_array *array, *none = NULL;
+    nodewise_arena *arena;
+    nodewise_replicated_array *copies;
+    nodewise_replicated *replicated;
+    nodewise_node_replicated *node_replicated;
+    CHECK(nodewise_array_new(&interleaved, LEN, 8, 0, NULL, &array) == NODEWISE_OK);
+    CHECK(nodewise_array_data(array, &data) == NODEWISE_OK);
+    CHECK(nodewise_arena_new(&interleaved, 0, &arena) == NODEWISE_OK);
+    CHECK(nodewise_arena_allocate(arena, 16, 8, &block) == NODEWISE_OK);
+    refuse(EPERM, calls, sizeof calls / sizeof *calls);
+    says(nodewise_array_new(&interleaved, LEN, 8, 0, NULL, &none), NODEWISE_MEMORY, "get_mempolicy");
+    CHECK(none == NULL);
+    says(nodewise_array_placement(array, 0, LEN, &placement, pages, NODES, &count), NODEWISE_MEMORY, "move_pages");
+    says(nodewise_array_page_nodes(array, 0, LEN, nodes, NODES, &count), NODEWISE_MEMORY, "move_pages");
+    says(nodewise_array_lay_out(array, &interleaved, NULL), NODEWISE_MEMORY, "move_pages");
+    says(nodewise_array_lay_out_range(array, 0, LEN, &interleaved, NULL), NODEWISE_MEMORY, "move_pages");
+    says(nodewise_arena_placement(arena, &placement, pages, NODES, &count), NODEWISE_MEMORY, "move_pages");
+    says(nodewise_arena_allocate(arena, 1 << 20, 8, &block), NODEWISE_MEMORY, "get_mempolicy");
+    says(nodewise_hint(data, LEN * 8, NODEWISE_HINT_WRITE_SHARED, NULL), NODEWISE_MEMORY, "mbind");
+    says(nodewise_replicated_array_new(data, LEN, 8, &copies), NODEWISE_MEMORY, "get_mempolicy");
+    says(nodewise_replicated_new(&numbers, &number, &replicated), NODEWISE_MEMORY, "get_mempolicy");
+    says(nodewise_node_replicated_new(&numbers, &operations, &number, &node_replicated), NODEWISE_MEMORY, "get_mempolicy");
+    /* Free blocks, and what the array holds, can be used all the same. */
+    CHECK(nodewise_arena_allocate(arena, 16, 8, &block) == NODEWISE_OK);
+    nodewise_arena_free(arena);
+    memset(data, 1, LEN * 8);
+    nodewise_array_free(array);
+}
+
+static void no_thread(void)
+{
+    const int calls[] = {SYS_clone, SYS_clone3};
+    nodewise_pool *pool;
+    nodewise_array *array;
+    nodewise_replicated *replicated;
+    nodewise_read read;
+    const void *value;
+    refuse(EAGAIN, calls, sizeof calls / sizeof *calls);
+    says(nodewise_pool_new(NULL, &pool), NODEWISE_THREAD, "worker");
+    /* The calling thread does what others would do. */
+    CHECK(nodewise_array_new(&interleaved, LEN, 8, 0, NULL, &array) == NODEWISE_OK);
+    nodewise_array_free(array);
+    CHECK(nodewise_replicated_new(&numbers, &number, &replicated) == NODEWISE_OK);
+    CHECK(nodewise_replicated_read(replicated, &read, &value) == NODEWISE_OK && *(const uint64_t *)value == number);
+    CHECK(nodewise_read_end(&read) == NODEWISE_OK);
+    nodewise_replicated_free(replicated);
+}
+
+static void no_binding(void)
+{
+    nodewise_pool *pool;
+    uint32_t node = nodewise_current_node();
+    refuse(EPERM, &(int){SYS_sched_setaffinity}, 1);
+    says(nodewise_bind_thread(&node, 1), NODEWISE_THREAD, "sched_setaffinity");
+    says(nodewise_pool_new(NULL, &pool), NODEWISE_THREAD, "sched_setaffinity");
+}
+
+int main(void)
+{
+    void (*const scenes[])(void) = {no_file, no_policy, no_thread, no_binding};
+    for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++) {
+        int status;
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            scenes[i]();
+            /* Without what a sanitizer does at a program's end: it would start a thread. */
+            _exit(0);
+        }
+        CHECK(waitpid(child, &status, 0) == child);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    return 0;
+}
