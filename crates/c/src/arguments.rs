@@ -56,7 +56,7 @@ pub(crate) unsafe fn slice<'a, T>(pointer: *const T, len: usize, name: &str) -> 
 /// There are no longer slices.
 fn checked_len<T>(len: usize, name: &str) -> Outcome {
     match len.checked_mul(size_of::<T>()) {
-        Some(bytes) if bytes <= isize::MAX as usize => Ok(()),
+        Some(bytes) if isize::try_from(bytes).is_ok() => Ok(()),
         _ => Err(Failure::invalid(format!("{name} cannot have {len} elements"))),
     }
 }

@@ -1,155 +1,121 @@
 //! Memory of small tasks. A worker keeps the blocks of tasks that it has run, for the next that it spawns; those of a mate's tasks it
 //! sends back, or who spawns would never have any. Those of other nodes it keeps: to send them back would move more lines between nodes.
+//!
+//! Lists hold the addresses of free blocks, and nothing is written into these: from a block that a mate had last, the owner would have to
+//! wait for its line to know the next. And they are sent back many at a time.
 
-use crate::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use crate::sync::{Mutex, lock};
 use crossbeam_utils::CachePadded;
-use std::cell::Cell;
+use std::cell::{RefCell, UnsafeCell};
 use std::mem::MaybeUninit;
 
-/// A cache line. While it is free, it begins with the address of the next.
+/// A cache line, allocated.
+pub(crate) struct Block(Box<Line>);
+
 #[repr(align(64))]
-pub(crate) struct Block {
+struct Line {
     _bytes: MaybeUninit<[u8; 64]>,
 }
 
-/// The free blocks of a worker.
+/// The free blocks that a worker has.
+#[derive(Default)]
 pub(crate) struct Blocks {
-    first: Cell<*mut Block>,
-    count: Cell<usize>,
+    own: UnsafeCell<Vec<Block>>,
+    /// Of one of its mates, to be sent back.
+    of_mate: RefCell<(usize, Vec<Block>)>,
 }
 
 /// What others have sent back, for the worker to take all at once.
-#[derive(Debug, Default)]
-pub(crate) struct SentBack(CachePadded<List>);
-
-#[derive(Debug)]
-struct List {
-    first: AtomicPtr<Block>,
-    /// About.
-    count: AtomicUsize,
-}
+#[derive(Default)]
+pub(crate) struct SentBack(CachePadded<Mutex<Vec<Block>>>);
 
 /// About so many are kept of each kind, 1 MiB: to allocate and free one takes longer than to run an empty task.
 const MOST: usize = 16_384;
 
-// SAFETY: the blocks are its own.
-unsafe impl Send for Blocks {}
+/// A worker that has so many blocks of a mate's sends them back.
+const PARCEL: usize = 64;
 
 impl Block {
     pub(super) const fn has_room_for<T>() -> bool {
-        size_of::<T>() <= size_of::<Self>() && align_of::<T>() <= align_of::<Self>()
+        size_of::<T>() <= size_of::<Line>() && align_of::<T>() <= align_of::<Line>()
     }
 
-    pub(super) fn new() -> *mut Self {
-        Box::into_raw(Box::new(Self { _bytes: MaybeUninit::uninit() }))
+    pub(super) fn new() -> Self {
+        Self(Box::new(Line { _bytes: MaybeUninit::uninit() }))
     }
-}
 
-/// # Safety
-/// It is a valid block that is free.
-unsafe fn next(block: *mut Block) -> *mut Block {
-    // SAFETY: it begins so.
-    unsafe { block.cast::<*mut Block>().read() }
-}
+    /// Where it is, for what it has room for.
+    #[inline]
+    pub(super) fn into_raw<T>(self) -> *mut T {
+        Box::into_raw(self.0).cast()
+    }
 
-/// # Safety
-/// It is a valid block that nobody uses any more.
-unsafe fn set_next(block: *mut Block, next: *mut Block) {
-    // SAFETY: it has room for an address.
-    unsafe { block.cast::<*mut Block>().write(next) };
-}
-
-/// # Safety
-/// The blocks in the list are valid and free, and it is its only use.
-unsafe fn drop_all(mut list: *mut Block) {
-    while !list.is_null() {
+    /// # Safety
+    /// It comes from [`Block::into_raw`], and nobody uses it any more.
+    #[inline]
+    pub(super) unsafe fn from_raw<T>(data: *mut T) -> Self {
         // SAFETY: as promised.
-        let rest = unsafe { next(list) };
-        // SAFETY: it came from `Block::new`.
-        drop(unsafe { Box::from_raw(list) });
-        list = rest;
-    }
-}
-
-impl Default for Blocks {
-    fn default() -> Self {
-        Self { first: Cell::new(std::ptr::null_mut()), count: Cell::default() }
+        Self(unsafe { Box::from_raw(data.cast()) })
     }
 }
 
 impl Blocks {
     /// A block, of those that were sent back if there is none left.
     #[inline]
-    pub(super) fn take(&self, sent_back: &SentBack) -> *mut Block {
-        let mut block = self.first.get();
-        if block.is_null() {
-            block = sent_back.0.first.swap(std::ptr::null_mut(), Ordering::Acquire);
-            if block.is_null() {
-                return Block::new();
-            }
-            self.count.set(sent_back.0.count.swap(0, Ordering::Relaxed));
-        }
-        self.count.set(self.count.get().saturating_sub(1));
-        // SAFETY: free blocks are valid.
-        self.first.set(unsafe { next(block) });
-        block
+    pub(super) fn take<'a>(&self, sent_back: impl FnOnce() -> &'a SentBack) -> Block {
+        // SAFETY: blocks are not Sync, and nothing is called meanwhile that could come here.
+        let own = unsafe { &mut *self.own.get() };
+        own.pop().unwrap_or_else(|| refill(own, sent_back()))
     }
 
-    /// # Safety
-    /// It comes from [`Block::new`] or [`Blocks::take`], and nobody uses it any more.
     #[inline]
-    pub(super) unsafe fn give(&self, block: *mut Block) {
-        if self.count.get() >= MOST {
-            // SAFETY: it came from `Block::new` once.
-            drop(unsafe { Box::from_raw(block) });
-            return;
+    pub(super) fn give(&self, block: Block) {
+        // SAFETY: as above.
+        let own = unsafe { &mut *self.own.get() };
+        if own.len() == own.capacity() {
+            return give_more(own, block);
         }
-        // SAFETY: as promised.
-        unsafe { set_next(block, self.first.get()) };
-        self.first.set(block);
-        self.count.set(self.count.get() + 1);
+        own.push(block);
+    }
+
+    /// Keeps a block for a mate, until there are many, or some of another's.
+    #[inline]
+    pub(super) fn give_to<'a>(&self, mate: usize, block: Block, sent_back: impl Fn(usize) -> &'a SentBack) {
+        let (of, blocks) = &mut *self.of_mate.borrow_mut();
+        if blocks.len() == PARCEL || *of != mate {
+            sent_back(*of).take_all(blocks);
+            *of = mate;
+        }
+        blocks.push(block);
+    }
+
+    /// Sends back what is a mate's.
+    pub(super) fn send_back<'a>(&self, sent_back: impl Fn(usize) -> &'a SentBack) {
+        let (of, blocks) = &mut *self.of_mate.borrow_mut();
+        if !blocks.is_empty() {
+            sent_back(*of).take_all(blocks);
+        }
     }
 }
 
-impl Drop for Blocks {
-    fn drop(&mut self) {
-        // SAFETY: they are its own.
-        unsafe { drop_all(self.first.get()) };
-    }
+#[cold]
+fn refill(own: &mut Vec<Block>, sent_back: &SentBack) -> Block {
+    std::mem::swap(own, &mut lock(&sent_back.0));
+    own.pop().unwrap_or_else(Block::new)
 }
 
-impl Default for List {
-    fn default() -> Self {
-        Self { first: AtomicPtr::new(std::ptr::null_mut()), count: AtomicUsize::new(0) }
+/// There is no room.
+#[cold]
+fn give_more(own: &mut Vec<Block>, block: Block) {
+    if own.len() < MOST {
+        own.push(block);
     }
 }
 
 impl SentBack {
-    /// # Safety
-    /// As [`Blocks::give`].
-    pub(super) unsafe fn give(&self, block: *mut Block) {
-        let count = self.0.count.load(Ordering::Relaxed);
-        if count >= MOST {
-            // SAFETY: it came from `Block::new` once.
-            drop(unsafe { Box::from_raw(block) });
-            return;
-        }
-        self.0.count.store(count + 1, Ordering::Relaxed);
-        let mut first = self.0.first.load(Ordering::Relaxed);
-        loop {
-            // SAFETY: as promised; nobody else sees it yet.
-            unsafe { set_next(block, first) };
-            match self.0.first.compare_exchange_weak(first, block, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => first = now,
-            }
-        }
-    }
-}
-
-impl Drop for SentBack {
-    fn drop(&mut self) {
-        // SAFETY: nobody else has it any more.
-        unsafe { drop_all(self.0.first.swap(std::ptr::null_mut(), Ordering::Acquire)) };
+    fn take_all(&self, blocks: &mut Vec<Block>) {
+        let mut list = lock(&self.0);
+        let room = MOST - list.len();
+        list.extend(blocks.drain(..).take(room));
     }
 }

@@ -1,6 +1,6 @@
 //! Tasks that borrow, and end before the scope does.
 
-use super::blocks::Block;
+use super::blocks::{Block, SentBack};
 use super::{Anchored, Call, Job, with_current};
 use crate::error::Result;
 use crate::pool::Shared;
@@ -118,7 +118,7 @@ impl<'scope> Scope<'scope> {
         let owner = worker.map_or(NOBODY, |worker| worker.index);
         let spawned = Spawned { scope: std::ptr::from_ref(self), owner, task };
         let data: *mut Spawned<'scope, F> = if Block::has_room_for::<Spawned<'scope, F>>() {
-            let block = worker.map_or_else(Block::new, Worker::take_block).cast();
+            let block = worker.map_or_else(Block::new, Worker::take_block).into_raw();
             // SAFETY: it has room.
             unsafe { std::ptr::write(block, spawned) };
             block
@@ -154,7 +154,7 @@ impl<'scope, F: FnOnce(&Scope<'scope>, &Worker) + Send + 'scope> Spawned<'scope,
         };
         if Block::has_room_for::<Self>() {
             // SAFETY: it is a block, and has been read.
-            unsafe { worker.give_block(this.cast(), owner) };
+            worker.give_block(unsafe { Block::from_raw(this) }, owner);
         }
         worker.count_done_but_of(scope.cast());
         {
@@ -193,20 +193,37 @@ impl Default for Done {
 }
 
 impl Worker {
-    fn take_block(&self) -> *mut Block {
-        self.blocks.take(&self.shared.places[self.index].sent_back)
+    #[inline]
+    fn take_block(&self) -> Block {
+        self.blocks.take(|| self.sent_back(self.index))
     }
 
-    /// # Safety
-    /// It is a block of the worker `owner`, if of any, and nobody uses it any more.
-    unsafe fn give_block(&self, block: *mut Block, owner: usize) {
-        if owner != self.index && self.shared.nodes[self.node].places.contains(&owner) {
-            // SAFETY: as promised.
-            unsafe { self.shared.places[owner].sent_back.give(block) };
+    /// A block of the worker `owner`, if of any.
+    #[inline]
+    fn give_block(&self, block: Block, owner: usize) {
+        if owner == self.index {
+            self.blocks.give(block);
         } else {
-            // SAFETY: as promised.
-            unsafe { self.blocks.give(block) };
+            self.give_stolen_block(block, owner);
         }
+    }
+
+    #[cold]
+    fn give_stolen_block(&self, block: Block, owner: usize) {
+        if self.shared.nodes[self.node].places.contains(&owner) {
+            self.blocks.give_to(owner, block, |mate| self.sent_back(mate));
+        } else {
+            self.blocks.give(block);
+        }
+    }
+
+    /// Mates get their blocks back.
+    pub(crate) fn send_blocks_back(&self) {
+        self.blocks.send_back(|mate| self.sent_back(mate));
+    }
+
+    fn sent_back(&self, index: usize) -> &SentBack {
+        &self.shared.places[index].sent_back
     }
 
     /// Counts what was done of other scopes.
