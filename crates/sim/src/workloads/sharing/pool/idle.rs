@@ -58,6 +58,9 @@ impl Pool {
             return;
         }
         self.push(thread, Frame::Looking(Cursor::default()));
+        if !self.workers[thread].parcel.1.is_empty() {
+            self.push(thread, Frame::Returning);
+        }
         if self.workers[thread].done > 0 {
             self.push(thread, Frame::Counting);
         }

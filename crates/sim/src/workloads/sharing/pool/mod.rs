@@ -14,14 +14,15 @@ use crate::{Area, Program, Progress, Role, Space, Trace, workloads::Parameters};
 use idle::Cursor;
 use queues::{Deque, Injector};
 
-/// Blocks of tasks that a worker keeps, as in the runtime.
+/// Blocks of tasks that a worker keeps, and those of a mate's that it sends back at once, as in the runtime.
 const BLOCKS: u64 = 16_384;
+const PARCEL: usize = 64;
 /// Frames of a worker's stack that jobs of others are in; deeper ones are at the same places.
 const DEPTH: u64 = 64;
 
-/// Instructions of an empty task, half of them in spawning it: 185 were counted (docs/results.md).
-const SPAWN_INSTRUCTIONS: u64 = 90;
-const RUN_INSTRUCTIONS: u64 = 95;
+/// Instructions of an empty task, half of them in spawning it: 158 were counted (docs/results.md).
+const SPAWN_INSTRUCTIONS: u64 = 78;
+const RUN_INSTRUCTIONS: u64 = 80;
 /// Of allocating a block (estimate: what malloc had of an empty task before blocks were kept).
 const ALLOCATION_INSTRUCTIONS: u64 = 200;
 /// Of dividing a range, of taking a half back, of looking into a queue, beside those that touch what is shared (estimates).
@@ -75,8 +76,9 @@ enum Frame {
         again: bool,
     },
     Running(Job),
-    /// The block of a mate's task goes back.
-    Returning {
+    /// Blocks of a mate's tasks go back, before others are kept.
+    Returning,
+    Keeping {
         line: u64,
         owner: usize,
     },
@@ -132,10 +134,11 @@ struct Worker {
     node: usize,
     frames: Vec<Frame>,
     deque: Deque,
-    /// How many blocks it has allocated, those that are free again, and those that mates have sent back.
+    /// How many blocks it has allocated, those that are free again, those that mates have sent back, and those to be sent back to one.
     blocks: u64,
-    free: Vec<u64>,
-    sent_back: Vec<u64>,
+    free: List,
+    sent_back: List,
+    parcel: (usize, Vec<u64>),
     /// Tasks that it has done and not yet counted on its node.
     done: usize,
     /// Halves that others have done, by depth.
@@ -153,6 +156,12 @@ struct Worker {
     stack_base: u64,
     sent_back_word: u64,
     end: u64,
+}
+
+/// Addresses of free blocks, eight to a line.
+struct List {
+    blocks: Vec<u64>,
+    base: u64,
 }
 
 struct Node {
@@ -279,9 +288,20 @@ impl Pool {
             }
             Frame::Joining { job, again } => self.join(thread, job, again, trace),
             Frame::Running(job) => self.run(thread, job, trace),
-            Frame::Returning { line, owner } => {
-                trace.atomic(self.workers[owner].sent_back_word);
-                self.workers[owner].sent_back.push(line);
+            Frame::Returning => {
+                let (owner, blocks) = &mut self.workers[thread].parcel;
+                let (owner, blocks) = (*owner, std::mem::take(blocks));
+                let owner = &mut self.workers[owner];
+                trace.atomic(owner.sent_back_word);
+                for line in blocks {
+                    owner.sent_back.push(line, trace);
+                }
+                trace.write(owner.sent_back_word);
+            }
+            Frame::Keeping { line, owner } => {
+                let parcel = &mut self.workers[thread].parcel;
+                parcel.0 = owner;
+                parcel.1.push(line);
             }
             Frame::Working { index } => {
                 trace.read(self.scope);
@@ -315,17 +335,20 @@ impl Pool {
 
 impl Worker {
     fn new(space: &mut Space, index: usize) -> Worker {
-        let bytes = APART + Deque::BYTES + (DEPTH + 1) * APART + BLOCKS * 64;
+        let bytes = APART + Deque::BYTES + (DEPTH + 1) * APART + BLOCKS * (64 + 2 * 8);
         let bed = space.area(format!("worker {index}"), bytes, Role::WriteShared);
         let stack_base = bed + APART + Deque::BYTES;
         let sent_back_word = stack_base + DEPTH * APART;
+        let blocks_base = sent_back_word + APART;
+        let list = |number: u64| List { blocks: Vec::new(), base: blocks_base + BLOCKS * (64 + number * 8) };
         Worker {
             node: 0,
             frames: vec![Frame::Until(Event::Stop), Frame::Making],
             deque: Deque::at(bed + APART),
             blocks: 0,
-            free: Vec::new(),
-            sent_back: Vec::new(),
+            free: list(0),
+            sent_back: list(1),
+            parcel: (index, Vec::new()),
             done: 0,
             told: Vec::new(),
             looks: 0,
@@ -334,17 +357,41 @@ impl Worker {
             woken: false,
             random: (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
             bed,
-            blocks_base: sent_back_word + APART,
+            blocks_base,
             stack_base,
             sent_back_word,
             end: bed + bytes,
         }
     }
 
+    fn take_block(&mut self, trace: &mut Trace) -> u64 {
+        if self.free.blocks.is_empty() {
+            trace.atomic(self.sent_back_word);
+            std::mem::swap(&mut self.free, &mut self.sent_back);
+            trace.write(self.sent_back_word);
+        }
+        self.free.pop(trace).unwrap_or_else(|| self.allocate(trace))
+    }
+
     fn allocate(&mut self, trace: &mut Trace) -> u64 {
         trace.compute(ALLOCATION_INSTRUCTIONS);
         self.blocks += 1;
         self.blocks_base + self.blocks % BLOCKS * 64
+    }
+}
+
+impl List {
+    fn push(&mut self, block: u64, trace: &mut Trace) {
+        if (self.blocks.len() as u64) < BLOCKS {
+            trace.write(self.base + self.blocks.len() as u64 * 8);
+            self.blocks.push(block);
+        }
+    }
+
+    fn pop(&mut self, trace: &mut Trace) -> Option<u64> {
+        let block = self.blocks.pop()?;
+        trace.read(self.base + self.blocks.len() as u64 * 8);
+        Some(block)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What workers do: shares, tasks, halves of ranges (`job/scope.rs`, `job/join.rs`, `job/blocks.rs` and `parallel.rs` of the runtime).
 
 use super::{
-    BLOCKS, Event, Frame, JOIN_INSTRUCTIONS, Job, Pool, RUN_INSTRUCTIONS, SPAWN_INSTRUCTIONS, Trace,
+    Event, Frame, JOIN_INSTRUCTIONS, Job, PARCEL, Pool, RUN_INSTRUCTIONS, SPAWN_INSTRUCTIONS, Trace,
 };
 
 impl Pool {
@@ -66,18 +66,7 @@ impl Pool {
     }
 
     pub(super) fn queue(&mut self, thread: usize, index: usize, trace: &mut Trace) {
-        let worker = &mut self.workers[thread];
-        if worker.free.is_empty() {
-            trace.atomic(worker.sent_back_word);
-            worker.free = std::mem::take(&mut worker.sent_back);
-        }
-        let line = match worker.free.pop() {
-            Some(line) => {
-                trace.chase(line);
-                line
-            }
-            None => worker.allocate(trace),
-        };
+        let line = self.workers[thread].take_block(trace);
         trace.compute(SPAWN_INSTRUCTIONS);
         trace.write(line);
         self.queue_job(thread, Job::Element { index, line, owner: thread }, trace);
@@ -117,14 +106,16 @@ impl Pool {
             Job::Element { index, line, owner } => {
                 trace.compute(RUN_INSTRUCTIONS);
                 trace.chase(line);
-                trace.write(line);
                 self.push(thread, Frame::Noting);
                 self.push(thread, Frame::Working { index });
                 if owner != thread && self.workers[owner].node == node {
-                    trace.read(self.workers[owner].sent_back_word);
-                    self.push(thread, Frame::Returning { line, owner });
-                } else if (self.workers[thread].free.len() as u64) < BLOCKS {
-                    self.workers[thread].free.push(line);
+                    self.push(thread, Frame::Keeping { line, owner });
+                    let (of, parcel) = &self.workers[thread].parcel;
+                    if parcel.len() == PARCEL || *of != owner && !parcel.is_empty() {
+                        self.push(thread, Frame::Returning);
+                    }
+                } else {
+                    self.workers[thread].free.push(line, trace);
                 }
             }
             Job::Half { start, end, divisions, owner, depth } => {
