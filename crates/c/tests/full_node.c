@@ -7,12 +7,14 @@
 
 enum { PAGE_BYTES = 4096, NODES = 64 };
 
+/* 0 if there is no such node. */
 static size_t free_bytes(unsigned node)
 {
     char path[64], line[128];
     snprintf(path, sizeof path, "/sys/devices/system/node/node%u/meminfo", node);
     FILE *meminfo = fopen(path, "r");
-    CHECK(meminfo != NULL);
+    if (meminfo == NULL)
+        return 0;
     size_t free_kb = 0;
     while (free_kb == 0 && fgets(line, sizeof line, meminfo))
         sscanf(line, "Node %*u MemFree: %zu", &free_kb);
@@ -39,8 +41,11 @@ static void count(const nodewise_array *array, size_t pages, unsigned node, size
 int main(int arguments, char **argument)
 {
     CHECK(arguments == 2);
-    /* Not node 0 if that can be: the system's own memory is there. */
-    uint32_t node = (uint32_t)strtoul(argument[1], NULL, 10), other = node == 1 ? 0 : 1;
+    uint32_t node = (uint32_t)strtoul(argument[1], NULL, 10), other = NODES;
+    /* The one with most room: the system's own memory and files lie on some. */
+    for (uint32_t candidate = 0; free_bytes(candidate) > 0; candidate++)
+        if (candidate != node && (other == NODES || free_bytes(candidate) > free_bytes(other)))
+            other = candidate;
     nodewise_layout on = {.kind = NODEWISE_LAYOUT_ON, .count = 1, .nodes = &node};
     nodewise_layout on_other = {.kind = NODEWISE_LAYOUT_ON, .count = 1, .nodes = &other};
     /* There is room for one such array, and not for two. */
