@@ -287,12 +287,11 @@ impl Processes {
             .filter_map(|task| task.file_name().to_str()?.parse().ok())
             .take(MOST_THREADS + 1)
             .collect();
-        // A thread that has ended meanwhile runs nowhere.
-        let sets = tids.iter().filter_map(|&tid| sched_getaffinity(tid).ok());
-        let cpus = sets.flat_map(|set| set.iter().collect::<Vec<_>>()).collect::<CpuSet>();
+        let asked = tids.len() <= MOST_THREADS;
+        let cpus = if asked { union(tids.iter().map(|&tid| sched_getaffinity(tid))) } else { None };
         self.cost.files += 1;
         self.cost.time_ns += begin.elapsed().as_nanos() as u64;
-        Some(cpus).filter(|cpus| !cpus.is_empty() && tids.len() <= MOST_THREADS)
+        cpus
     }
 
     /// Whether any process was born lately: one file tells (proc(5), `/proc/loadavg`: the id given last), and saves one for each
@@ -318,6 +317,20 @@ impl Processes {
             found.extend(text.split_ascii_whitespace().filter_map(|child| child.parse().ok()).map(Pid));
         }
     }
+}
+
+/// The CPUs of all threads; none where one thread's are not known, which may run anywhere.
+fn union(threads: impl Iterator<Item = nodewise_sys::Result<CpuSet>>) -> Option<CpuSet> {
+    let mut union = CpuSet::new();
+    for cpus in threads {
+        match cpus {
+            Ok(cpus) => cpus.iter().for_each(|cpu| union.insert(cpu)),
+            // It has ended meanwhile, and runs nowhere.
+            Err(error) if error.kind() == nodewise_sys::ErrorKind::NoSuchProcess => {}
+            Err(_) => return None,
+        }
+    }
+    Some(union).filter(|union| !union.is_empty())
 }
 
 /// How long not to read a process's mappings after it took `spent_ns`, so that with each of `processes` 1 % of the time goes there.
@@ -414,6 +427,16 @@ nonsense
         let found = cpus(&mut processes);
         sched_setaffinity(0, &before).unwrap();
         assert_eq!(found, Some(before));
+    }
+
+    #[test]
+    fn a_thread_that_cannot_be_asked_may_run_anywhere() {
+        let cpus = |number: u32| Ok([number].into_iter().collect::<CpuSet>());
+        let refused = |errno| Err(nodewise_sys::Error::new("sched_getaffinity", errno));
+        let (ended, not_permitted) = (3, 1);
+        assert_eq!(union([cpus(1), refused(ended), cpus(2)].into_iter()), Some([1, 2].into_iter().collect()));
+        assert_eq!(union([cpus(1), refused(not_permitted)].into_iter()), None);
+        assert_eq!(union([refused(ended)].into_iter()), None);
     }
 
     #[test]
