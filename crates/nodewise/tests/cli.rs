@@ -61,6 +61,10 @@ fn every_command_says_how_it_is_used_and_what_it_exits_with() {
         let help = String::from_utf8(output.stdout.clone()).unwrap();
         assert!(output.status.success() && help.contains("Examples:"), "{command}: {help}");
         assert!(help.contains("Exit status:"), "{command}: {help}");
+        // Lines that a terminal of 80 columns would break could not be pasted into a shell.
+        let examples = help.split("Examples:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+        let broken = examples.lines().find(|line| line.len() > 80);
+        assert_eq!(broken, None, "{command}");
         let wrong = nodewise(&words).arg("--no-such-option").output().unwrap();
         assert_eq!(wrong.status.code(), Some(2), "{command}");
         assert!(message(&wrong).contains("--no-such-option"), "{command}: {}", message(&wrong));

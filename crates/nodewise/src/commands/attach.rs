@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 #[command(after_help = "\
 Examples:
   nodewise attach -p 4711
-  nodewise attach -p $(pidof postgres | tr ' ' ',') --duration 60 --dry-run --log decisions.jsonl
+  nodewise attach -p $(pidof postgres | tr ' ' ',') \\
+      --duration 60 --dry-run --log decisions.jsonl
 
 Exit status:
   0   the processes have ended, or managing ended as asked

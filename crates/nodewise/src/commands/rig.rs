@@ -24,8 +24,10 @@ use std::time::Duration;
 Examples:
   nodewise rig -- numactl --hardware
   nodewise rig --nodes 8 --distances ring -- nodewise topo
-  nodewise rig --nodes 2 --cpuless-node=256M -- sh -c 'cat /sys/devices/system/node/has_cpu'
-  nodewise rig --nodes 3 --mem-per-node 1G,1G,256M --distances '10,20,30;20,10,20;30,20,10' -- ./bench.sh
+  nodewise rig --nodes 2 --cpuless-node=256M -- \\
+      sh -c 'cat /sys/devices/system/node/has_cpu'
+  nodewise rig --nodes 3 --mem-per-node 1G,1G,256M \\
+      --distances '10,20,30;20,10,20;30,20,10' -- ./bench.sh
   nodewise rig -t --copy ./target/release -- sh
 
 Exit status:

@@ -28,7 +28,8 @@ use std::time::Duration;
 #[command(after_help = "\
 Examples:
   nodewise sim list
-  nodewise sim run --machine opteron-8385-4n --workload streamcluster --policy first-touch,interleave
+  nodewise sim run --machine opteron-8385-4n --workload streamcluster \\
+      --policy first-touch,interleave
   nodewise sim reproduce pikus
 
 Exit status:
@@ -69,9 +70,12 @@ struct ListArgs {
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  nodewise sim run --machine opteron-8385-4n --workload streamcluster --policy first-touch,interleave,carrefour
-  nodewise sim run --machine opteron-8385-4n --workload pca --policy first-touch,oracle --plot pca.svg
-  nodewise sim run --machine ./mine.toml --workload cg --policy bind:0 --threads 4 --json
+  nodewise sim run --machine opteron-8385-4n --workload streamcluster \\
+      --policy first-touch,interleave,carrefour
+  nodewise sim run --machine opteron-8385-4n --workload pca \\
+      --policy first-touch,oracle --plot pca.svg
+  nodewise sim run --machine ./mine.toml --workload cg --policy bind:0 \\
+      --threads 4 --json
 
 Exit status:
   0  every run ended and its result was right
