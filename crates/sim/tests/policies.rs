@@ -40,12 +40,15 @@ fn every_machine_runs() {
 }
 
 /// The oracle's placement is free, and the others have to find theirs. (They may come close: 1 % is granted for accesses that
-/// are made otherwise in the second run.)
+/// are made otherwise in each run.) Policies that move pages may be ahead where a program has phases.
 #[test]
 fn nobody_places_better_than_the_oracle() {
-    for workload in ["streamcluster", "pca"] {
+    let still = ["first-touch", "interleave", "blocked"];
+    for workload in ["streamcluster", "pca", "hash-join", "mg", "word-count"] {
         let oracle = run(workload, "oracle");
-        for policy in ["first-touch", "interleave", "carrefour", "ace"] {
+        let moving =
+            if ["streamcluster", "pca"].contains(&workload) { &["carrefour", "ace"][..] } else { &[] };
+        for policy in still.iter().chain(moving) {
             let other = run(workload, policy);
             assert!(oracle.run_time_s < 1.01 * other.run_time_s, "{workload}: {oracle:?} {other:?}");
         }

@@ -51,7 +51,7 @@ pub const POLICIES: [(&str, &str); 12] = [
         "ace",
         "copies where pages are used, until a page moved 4 times; ace:N for N, ace+pragmas to heed the program",
     ),
-    ("oracle", "runs the program twice, and the second time puts each page where it belongs: an upper bound"),
+    ("oracle", "runs the program first to see where each page belongs, then puts it there: an upper bound"),
 ];
 
 impl fmt::Display for Policy {

@@ -148,12 +148,12 @@ impl Simulation {
         Simulation { plan: Some(plan), ..self }
     }
 
-    /// Runs to the end and remembers who used which page.
-    pub(crate) fn observe(self, progress: &mut dyn FnMut(u64)) -> Result<Plan, String> {
+    /// Runs to the end and tells, besides, where each page may belong.
+    pub(crate) fn observe(self, progress: &mut dyn FnMut(u64)) -> Result<(Report, [Plan; 2]), String> {
         let unit = if self.settings.huge_pages { self.settings.huge_page_pages } else { 1 };
-        let (_, machine) = self.execute(true, progress)?;
+        let (report, machine) = self.execute(true, progress)?;
         let record = machine.record.as_ref().ok_or("nothing was recorded")?;
-        Ok(record.plan(unit, machine.memory.nodes()))
+        Ok((report, record.plans(unit, machine.memory.nodes())))
     }
 
     /// Runs to the end and tells, besides, who shared huge pages.
