@@ -227,13 +227,13 @@ impl Run {
         let scale = SCALE * options.scale;
         let preset = Preset::named(MACHINE).map_err(|error| error.to_string())?.scaled(scale);
         let parameters = Parameters { threads: self.threads, scale: scale * self.size, seed: options.seed };
-        let mut micro =
-            if self.blocked { Micro::blocked(parameters) } else { Micro::interleaved(parameters) };
+        let micro = if self.blocked { Micro::blocked(parameters) } else { Micro::interleaved(parameters) };
+        let mut micro = micro.and_allocators(preset.nodes.len());
         let area = crate::Program::areas(&micro)[0].clone();
         let mut kernel = Kernel::new(&preset, area.base, area.bytes, scale, self.balancing);
         // Writers fill the sockets one after the other; then one allocator for each node, on its first core.
         let mut cores: Vec<usize> = (0..self.threads).collect();
-        cores.extend((0..Micro::NODES).map(|node| node * preset.nodes[0].cores));
+        cores.extend((0..preset.nodes.len()).map(|node| node * preset.nodes[0].cores));
         let outcome =
             bare::run(&preset, &mut micro, &cores, |hw, core, address| kernel.home(hw, core, address))?;
         let time_ps = (outcome.time_ps - kernel.allocated_ps) as f64;

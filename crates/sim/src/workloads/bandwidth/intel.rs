@@ -1,6 +1,8 @@
 //! Gill and Peri, "Measure the Impact of NUMA Migrations on Performance" (Intel, updated 2019): memory is allocated with a
 //! placement of the program's own, then written once.
 
+use std::collections::BTreeMap;
+
 use super::LINE;
 use crate::{Area, Program, Progress, Role, Space, Trace, workloads::Parameters};
 
@@ -14,23 +16,30 @@ const PIECE: usize = 16;
 
 /// Threads that write a contiguous block each, once.
 ///
-/// The placement is done by allocator threads, one for each of [`NODES`](Self::NODES) nodes, which touch their node's pages
-/// first and finish: as Galois' allocation functions do, from which the article's are taken. They are the threads after the writers, and the
-/// first of them is to run on node 0, the next on node 1, and so on.
+/// The placement is done by a thread on each node, the last one there, which touches its node's pages
+/// first: as Galois' allocation functions do, from which the article's are taken. Threads after the writers do nothing else.
 pub struct Micro {
     areas: Vec<Area>,
     base: u64,
     writers: usize,
     blocked: bool,
+    /// The thread that touches each node's pages first.
+    allocators: Vec<usize>,
     /// Each page's value: its number, once written.
     pages: Vec<u64>,
-    next: Vec<usize>,
+    stages: Vec<Stage>,
+}
+
+/// How far a thread has come.
+#[derive(Clone, Copy)]
+enum Stage {
+    /// After so many of its node's pages.
+    Allocating(usize),
+    /// Before this page.
+    Writing(usize),
 }
 
 impl Micro {
-    /// Nodes that the memory is placed on.
-    pub const NODES: usize = 4;
-
     /// Pages round the nodes.
     #[must_use]
     pub fn interleaved(parameters: Parameters) -> Micro {
@@ -44,40 +53,49 @@ impl Micro {
     }
 
     fn new(parameters: Parameters, blocked: bool) -> Micro {
-        let pages = ((BYTES * parameters.scale) as usize / PAGE).max(Micro::NODES);
+        let pages = ((BYTES * parameters.scale) as usize / PAGE).max(parameters.threads);
         let mut space = Space::new();
         let base = space.area("memory", (pages * PAGE) as u64, Role::WriteShared);
-        let next = vec![0; parameters.threads + Micro::NODES];
         Micro {
             areas: space.into_areas(),
             base,
             writers: parameters.threads,
             blocked,
+            allocators: vec![parameters.threads - 1],
             pages: vec![u64::MAX; pages],
-            next,
+            stages: vec![Stage::Allocating(0); parameters.threads],
         }
     }
 
-    /// The page that an allocator touches after `turn` others, if there is one.
+    /// The same with further threads, after the writers.
+    #[must_use]
+    pub fn and_allocators(mut self, more: usize) -> Micro {
+        self.stages.resize(self.writers + more, Stage::Allocating(0));
+        self
+    }
+
+    /// The page that a node's allocator touches after `turn` others, if there is one.
     fn allocated(&self, node: usize, turn: usize) -> Option<usize> {
+        let nodes = self.allocators.len();
         let (page, end) = if self.blocked {
-            let (start, end) = block(self.pages.len(), Micro::NODES, node);
+            let (start, end) = block(self.pages.len(), nodes, node);
             (start + turn, end)
         } else {
-            (node + turn * Micro::NODES, self.pages.len())
+            (node + turn * nodes, self.pages.len())
         };
         (page < end).then_some(page)
     }
 
-    fn allocate(&mut self, thread: usize, trace: &mut Trace) -> Progress {
-        for _ in 0..PIECE {
-            let Some(page) = self.allocated(thread - self.writers, self.next[thread]) else {
-                return Progress::Barrier;
-            };
+    /// Touches some pages, from the `turn`th on; says whether there are more.
+    fn allocate(&self, thread: usize, turn: usize, trace: &mut Trace) -> bool {
+        let Some(node) = self.allocators.iter().position(|&allocator| allocator == thread) else {
+            return false;
+        };
+        for turn in turn..turn + PIECE {
+            let Some(page) = self.allocated(node, turn) else { return false };
             trace.write(self.base + (page * PAGE) as u64);
-            self.next[thread] += 1;
         }
-        Progress::Running
+        true
     }
 }
 
@@ -88,43 +106,45 @@ fn block(items: usize, parts: usize, part: usize) -> (usize, usize) {
 
 impl Program for Micro {
     fn threads(&self) -> usize {
-        self.writers + Micro::NODES
+        self.stages.len()
     }
 
     fn areas(&self) -> &[Area] {
         &self.areas
     }
 
+    fn placed(&mut self, nodes: &[usize]) {
+        let last: BTreeMap<usize, usize> =
+            nodes.iter().enumerate().map(|(thread, &node)| (node, thread)).collect();
+        self.allocators = last.into_values().collect();
+    }
+
     fn advance(&mut self, thread: usize, trace: &mut Trace) -> Progress {
-        if thread >= self.writers {
-            return match self.next[thread] {
-                usize::MAX => Progress::Finished,
-                _ => match self.allocate(thread, trace) {
-                    Progress::Barrier => {
-                        self.next[thread] = usize::MAX;
-                        Progress::Barrier
-                    }
-                    progress => progress,
-                },
-            };
-        }
-        let (start, end) = block(self.pages.len(), self.writers, thread);
-        // The first piece is the wait for the memory.
-        if self.next[thread] == 0 {
-            self.next[thread] = start + 1;
-            return Progress::Barrier;
-        }
-        let first = self.next[thread] - 1;
-        let last = (first + PIECE).min(end);
-        for page in first..last {
-            for line in 0..PAGE / LINE {
-                trace.compute(INSTRUCTIONS);
-                trace.write(self.base + (page * PAGE + line * LINE) as u64);
+        // Threads after the writers have nothing to write.
+        let (start, end) = block(self.pages.len(), self.writers, thread.min(self.writers));
+        let end = end.min(self.pages.len());
+        match self.stages[thread] {
+            Stage::Allocating(turn) => {
+                if self.allocate(thread, turn, trace) {
+                    self.stages[thread] = Stage::Allocating(turn + PIECE);
+                    return Progress::Running;
+                }
+                self.stages[thread] = Stage::Writing(start);
+                Progress::Barrier
             }
-            self.pages[page] = page as u64;
+            Stage::Writing(first) => {
+                let last = (first + PIECE).min(end);
+                for page in first..last {
+                    for line in 0..PAGE / LINE {
+                        trace.compute(INSTRUCTIONS);
+                        trace.write(self.base + (page * PAGE + line * LINE) as u64);
+                    }
+                    self.pages[page] = page as u64;
+                }
+                self.stages[thread] = Stage::Writing(last);
+                if last < end { Progress::Running } else { Progress::Finished }
+            }
         }
-        self.next[thread] = last + 1;
-        if last < end { Progress::Running } else { Progress::Finished }
     }
 
     fn check(&self) -> Result<(), String> {
@@ -139,37 +159,48 @@ impl Program for Micro {
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_page_is_touched_by_its_node_and_then_written() {
-        for blocked in [false, true] {
-            let mut micro = Micro::new(Parameters { threads: 3, scale: 1e-6, seed: 1 }, blocked);
-            let pages = micro.pages.len();
-            let mut touched = vec![None; pages];
-            let mut trace = Trace::default();
-            for node in 0..Micro::NODES {
+    /// Runs the program without a machine; who touched each page first.
+    fn touched(mut micro: Micro, nodes: &[usize]) -> Vec<Option<usize>> {
+        micro.placed(nodes);
+        let mut touched = vec![None; micro.pages.len()];
+        let mut trace = Trace::default();
+        for ended in [Progress::Barrier, Progress::Finished] {
+            for thread in 0..micro.threads() {
                 let mut progress = Progress::Running;
                 while progress == Progress::Running {
                     trace.clear();
-                    progress = micro.advance(3 + node, &mut trace);
+                    progress = micro.advance(thread, &mut trace);
                     for op in trace.ops() {
-                        let crate::Op::Write { address, .. } = op else { panic!("{op:?}") };
-                        touched[(address - micro.base) as usize / PAGE] = Some(node);
+                        if let crate::Op::Write { address, .. } = op {
+                            touched[(address - micro.base) as usize / PAGE].get_or_insert(thread);
+                        }
                     }
                 }
-                assert_eq!(micro.advance(3 + node, &mut trace), Progress::Finished);
+                assert_eq!(progress, ended);
             }
-            for (page, node) in touched.into_iter().enumerate() {
-                let expected = if blocked {
-                    (0..4).find(|&node| block(pages, 4, node).1 > page)
-                } else {
-                    Some(page % 4)
-                };
-                assert_eq!(node, expected);
+        }
+        micro.check().unwrap();
+        touched
+    }
+
+    #[test]
+    fn every_page_is_touched_on_its_node_and_then_written() {
+        let parameters = Parameters { threads: 3, scale: 1e-6, seed: 1 };
+        // The last thread on each node; those after the writers, where there are such.
+        for (more, nodes, allocators) in
+            [(0, &[0, 0, 3][..], &[1, 2][..]), (4, &[0, 0, 0, 3, 2, 1, 0][..], &[6, 5, 4, 3][..])]
+        {
+            let count = allocators.len();
+            let round = touched(Micro::interleaved(parameters).and_allocators(more), nodes);
+            assert!(round.len() > 30);
+            for (page, &thread) in round.iter().enumerate() {
+                assert_eq!(thread, Some(allocators[page % count]));
             }
-            for thread in 0..3 {
-                while micro.advance(thread, &mut trace) != Progress::Finished {}
+            let blocked = touched(Micro::blocked(parameters).and_allocators(more), nodes);
+            for (page, &thread) in blocked.iter().enumerate() {
+                let node = (0..count).find(|&node| block(blocked.len(), count, node).1 > page);
+                assert_eq!(thread, node.map(|node| allocators[node]));
             }
-            micro.check().unwrap();
         }
     }
 }
