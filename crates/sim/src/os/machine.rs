@@ -54,6 +54,8 @@ pub struct SimMachine {
     pub(crate) costs: Costs,
     /// What kernel time and copies weigh: less than 1 where the run stands for one that goes over its data more often.
     pub(crate) once: f64,
+    /// Bytes that were to be copied from one node to another and have not been yet, `[from * nodes + to]`.
+    uncopied: Vec<f64>,
     /// Base pages that may yet be moved for the engine in this interval, and how many that are at its beginning.
     pub(crate) movable: (u64, u64),
     /// Core and node of each thread.
@@ -137,6 +139,7 @@ impl SimMachine {
             topology: Topology::synthetic(preset.nodes.len(), cores_of_a_node, preset.nodes[0].memory_bytes),
             costs,
             once: 1.0,
+            uncopied: vec![0.0; preset.nodes.len() * preset.nodes.len()],
             movable: (u64::MAX, u64::MAX),
             threads: cores.iter().map(|&core| (core, nodes[core])).collect(),
             node_of_core: nodes,
@@ -364,11 +367,15 @@ impl SimMachine {
         done
     }
 
+    /// Copies a page, or as many of the pages as weigh that much: a part of a page would take the time of its way each time.
     pub(crate) fn copy(&mut self, thread: usize, from: usize, to: usize, bytes: u64) {
         self.charge(thread, self.costs.move_page_ns);
+        let uncopied = &mut self.uncopied[from * self.topology.node_count() + to];
+        *uncopied += bytes as f64 * self.once;
+        let pages = (*uncopied / PAGE_BYTES as f64) as u64;
+        *uncopied -= (pages * PAGE_BYTES) as f64;
         let at_ps = self.hardware.clock(self.threads[thread].0);
-        let bytes = (bytes as f64 * self.once) as u64;
-        let done_ps = self.hardware.copy_page(at_ps, from, to, bytes);
+        let done_ps = self.hardware.copy_page(at_ps, from, to, pages * PAGE_BYTES);
         self.charge_ps(thread, done_ps.saturating_sub(at_ps));
     }
 

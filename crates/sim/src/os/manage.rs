@@ -276,6 +276,28 @@ mod tests {
     }
 
     #[test]
+    fn in_a_run_that_stands_for_a_hundred_times_as_many_passes_moving_pages_takes_a_hundredth() {
+        let preset = Preset::named("opteron-8385-4n").unwrap();
+        let took = |once: f64| {
+            let mut machine = SimMachine::with_processes(&preset, &[vec![600]]);
+            let first = machine.mapping(machine.pid(0), 0).start;
+            for page in 0..600 {
+                machine.touch(NodeIndex(0), VirtAddr((first.0 + page) << PAGE_SHIFT), Access::Write);
+            }
+            machine.once = once;
+            let pages: Vec<_> = (0..600).map(|page| (machine.index(first) + page, 2)).collect();
+            // Controllers have been busy until the last touch.
+            machine.hardware.set_clock(machine.threads[1].0, machine.hardware.clock(machine.threads[0].0));
+            let before = machine.kernel_ps[1];
+            machine.move_pages(1, &pages);
+            (machine.kernel_ps[1] - before, machine.hardware.counters().copied_bytes)
+        };
+        let ((whole_ps, bytes), (part_ps, copied)) = (took(1.0), took(0.01));
+        assert_eq!((bytes, copied), (600 * PAGE_BYTES, 6 * PAGE_BYTES));
+        assert!((part_ps * 100).abs_diff(whole_ps) < whole_ps / 20, "{part_ps} and {whole_ps} ps");
+    }
+
+    #[test]
     fn a_page_that_has_copies_loses_them_when_somebody_writes_and_only_then() {
         let preset = Preset::named("opteron-8385-4n").unwrap();
         let mut machine = SimMachine::with_processes(&preset, &[vec![1]]);
