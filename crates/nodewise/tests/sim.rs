@@ -214,6 +214,8 @@ fn rows(study: &Value) -> (Vec<&Value>, bool) {
         let holds = match &row["tolerance"] {
             Value::String(tolerance) if tolerance == "at least" => simulated >= published,
             Value::String(tolerance) if tolerance == "at most" => simulated <= published,
+            Value::String(tolerance) if tolerance == "more than" => simulated > published,
+            Value::String(tolerance) if tolerance == "less than" => simulated < published,
             tolerance => (simulated - published).abs() <= tolerance.as_f64().unwrap(),
         };
         assert_eq!(row["holds"], holds, "{row}");

@@ -89,6 +89,8 @@ pub struct SimMachine {
     pub(crate) cycle_ps: f64,
     policy: Policy,
     areas: Vec<(usize, usize)>,
+    /// Pages that each thread has touched first, from its number on.
+    steps: Vec<u64>,
     turn: usize,
 }
 
@@ -160,6 +162,7 @@ impl SimMachine {
             cycle_ps: preset.cycle_ps(),
             policy: policy.clone(),
             areas,
+            steps: (0..cores.len() as u64).collect(),
             turn: 0,
             hardware,
             memory,
@@ -272,10 +275,12 @@ impl SimMachine {
     }
 
     /// Where the policy wants a page.
-    fn wanted(&self, thread: usize, page: usize) -> usize {
+    fn wanted(&mut self, thread: usize, page: usize) -> usize {
         let nodes = self.memory.nodes();
-        // A huge page is one step of an interleaving.
-        let step = if self.memory.is_huge(page) { page / self.memory.pages_of_huge() } else { page };
+        // Each thread goes round the nodes with its own faults, and does not begin where the others do
+        // (`interleave_nodes`, `il_prev`: mm/mempolicy.c, Linux 6.12; a new thread goes on from its maker's).
+        let step = self.steps[thread];
+        self.steps[thread] += 1;
         match &self.policy {
             Policy::FirstTouch | Policy::AutoNuma { .. } | Policy::AutoNuma27 | Policy::Carrefour => {
                 self.threads[thread].1
@@ -283,12 +288,12 @@ impl SimMachine {
             Policy::Bind(node) | Policy::Preferred(node) => *node,
             Policy::Oracle => self.plan.as_ref().map_or(self.threads[thread].1, |plan| plan.home(page)),
             Policy::Ace(_) => self.ace.as_ref().map_or(0, |ace| ace.global(page)),
-            Policy::Interleave => nodes[step % nodes.len()],
+            Policy::Interleave => nodes[(step % nodes.len() as u64) as usize],
             Policy::WeightedInterleave(weights) => {
                 let weight =
                     |place: usize| weights.get(place).copied().unwrap_or(u32::from(weights.is_empty()));
                 let total: u32 = (0..nodes.len()).map(weight).sum();
-                let mut ticket = (step as u64 % u64::from(total.max(1))) as u32;
+                let mut ticket = (step % u64::from(total.max(1))) as u32;
                 for (place, &node) in nodes.iter().enumerate() {
                     if ticket < weight(place) {
                         return node;

@@ -137,7 +137,7 @@ pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, String> {
         }
         let what = format!("{program}: Carrefour ahead of interleaving");
         let ahead = of(program, &INTERLEAVE).run_time_s / of(program, &CARREFOUR).run_time_s;
-        rows.push(Row::new(what, "x", 1.0, ahead, Tolerance::AtLeast));
+        rows.push(Row::new(what, "x", 1.0, ahead, Tolerance::MoreThan));
     }
     let gainers = |name: &&str| GAINS.iter().any(|(program, ..)| program == name);
     let others = programs.iter().filter(|name| !gainers(name)).map(|name| gain(name, &CARREFOUR));
@@ -148,7 +148,7 @@ pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, String> {
         "points",
         0.0,
         least - others,
-        Tolerance::AtLeast,
+        Tolerance::MoreThan,
     ));
     for program in LITTLE_BY_AUTONUMA {
         let what = format!("{program}: gain of AutoNUMA over first touch is small");
@@ -156,14 +156,14 @@ pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, String> {
     }
     for &program in programs.iter().filter(|name| WELL_PLACED.contains(name)) {
         let what = format!("{program}: gain of interleave over first touch, a loss");
-        rows.push(Row::new(what, "%", 0.0, gain(program, &INTERLEAVE), Tolerance::AtMost));
+        rows.push(Row::new(what, "%", 0.0, gain(program, &INTERLEAVE), Tolerance::LessThan));
         let what = format!("{program}: run time that Carrefour adds");
         let added = of(program, &CARREFOUR).run_time_s / of(program, &FIRST_TOUCH).run_time_s - 1.0;
         rows.push(Row::new(what, "%", OVERHEAD_PERCENT, 100.0 * added, Tolerance::AtMost));
     }
     if programs.contains(&TOO_FAST) {
         let what = format!("{TOO_FAST}: gain of interleave over first touch");
-        rows.push(Row::new(what, "%", 0.0, gain(TOO_FAST, &INTERLEAVE), Tolerance::AtLeast));
+        rows.push(Row::new(what, "%", 0.0, gain(TOO_FAST, &INTERLEAVE), Tolerance::MoreThan));
         let what = format!("{TOO_FAST}: gain of carrefour over first touch, next to none");
         rows.push(Row::new(what, "%", OVERHEAD_PERCENT, gain(TOO_FAST, &CARREFOUR), Tolerance::AtMost));
     }

@@ -275,14 +275,14 @@ pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, String> {
             "x",
             1.0,
             interleaved[all].time_ps / blocked[all].time_ps,
-            Tolerance::AtLeast,
+            Tolerance::MoreThan,
         ),
         Row::new(
             "56 threads, interleaved: pages migrated at twice the size, least of 20, 40, 80, 160 GB",
             "x",
             1.0,
             growth(interleaved),
-            Tolerance::AtLeast,
+            Tolerance::MoreThan,
         ),
         Row::new(
             "56 threads, blocked, 40 GB: pages migrated",

@@ -64,6 +64,8 @@ impl Row {
             Tolerance::Within(distance) => (simulated - published).abs() <= distance,
             Tolerance::AtLeast => simulated >= published,
             Tolerance::AtMost => simulated <= published,
+            Tolerance::MoreThan => simulated > published,
+            Tolerance::LessThan => simulated < published,
         };
         Row { what: what.into(), unit: unit.into(), published, simulated, tolerance, holds }
     }
@@ -71,15 +73,19 @@ impl Row {
 
 /// How far a simulated figure may be from the published one.
 ///
-/// In JSON a number, or `"at least"` or `"at most"`.
+/// In JSON a number, or `"at least"`, `"at most"`, `"more than"` or `"less than"`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Tolerance {
     /// At most this far to either side, in the row's unit.
     Within(f64),
-    /// Not below the published figure: for shapes ("ahead of", "growing"), whose bound stands as published figure.
+    /// Not below the published figure: a bound that stands as published figure.
     AtLeast,
     /// Not above the published figure.
     AtMost,
+    /// Above the published figure: for shapes ("ahead of", "growing"), which nothing that does nothing has.
+    MoreThan,
+    /// Below the published figure.
+    LessThan,
 }
 
 impl Tolerance {
@@ -96,6 +102,8 @@ impl fmt::Display for Tolerance {
             Tolerance::Within(distance) => write!(f, "±{distance:.3}"),
             Tolerance::AtLeast => f.write_str("at least"),
             Tolerance::AtMost => f.write_str("at most"),
+            Tolerance::MoreThan => f.write_str("more than"),
+            Tolerance::LessThan => f.write_str("less than"),
         }
     }
 }
@@ -104,7 +112,7 @@ impl Serialize for Tolerance {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Tolerance::Within(distance) => serializer.serialize_f64(*distance),
-            Tolerance::AtLeast | Tolerance::AtMost => serializer.collect_str(self),
+            bound => serializer.collect_str(bound),
         }
     }
 }

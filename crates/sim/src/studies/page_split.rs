@@ -136,7 +136,7 @@ pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, String> {
             "x",
             1.0,
             slower.iter().copied().fold(f64::INFINITY, f64::min),
-            Tolerance::AtLeast,
+            Tolerance::MoreThan,
         ),
         Row::new(
             "run time over its size's sockorder, and share of L3 misses served by remote DRAM: correlation",
@@ -157,7 +157,7 @@ pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, String> {
             "x",
             1.0,
             largest.shared_percent / largest_sockorder.shared_percent,
-            Tolerance::AtLeast,
+            Tolerance::MoreThan,
         ),
         Row::new(
             "what sequential loses to sockorder: with 4 KiB pages, of that with huge pages",
@@ -171,7 +171,7 @@ pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, String> {
             "%",
             0.0,
             100.0 * (balanced.time_s - split.time_s) / (balanced.time_s - balanced_sockorder.time_s),
-            Tolerance::AtLeast,
+            Tolerance::MoreThan,
         ),
     ];
     Ok(Study { name: "page-split".to_owned(), rows })

@@ -55,13 +55,13 @@ enum Run {
     /// Idle latency in ns.
     Latency(usize),
     /// Threads of all nodes against threads of node 0, with all data on node 0: bandwidth in per cent.
-    Crowding,
+    Crowding(&'static str),
     Foreach(Foreach),
 }
 
 /// Runs the study.
 pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, String> {
-    let mut runs = vec![Run::Crowding];
+    let mut runs = Vec::from(CROSSINGS.map(|(machine, ..)| Run::Crowding(machine)));
     runs.extend(CROSSINGS.map(|(machine, threads, memory)| Run::Crossing(machine, threads, memory)));
     runs.extend([Run::Latency(0), Run::Latency(1)]);
     runs.extend(FOREACHES.map(Run::Foreach));
@@ -93,19 +93,19 @@ impl Run {
                     Tolerance::Within(9.4),
                 ))
             }
-            Run::Crowding => {
-                let preset = named(TALK, options)?;
+            Run::Crowding(machine) => {
+                let preset = named(machine, options)?;
                 let all = bandwidth(&preset, Stream::interleaved, &spread(&preset), 0, options)?;
                 let one = bandwidth(&preset, Stream::interleaved, &cores_of(&preset, 0), 0, options)?;
                 let what = format!(
-                    "{TALK}: threads of all nodes against those of node 0 alone, all data on node 0, by lines"
+                    "{machine}: threads of all nodes against those of node 0 alone, all data on node 0, by lines"
                 );
-                Ok(Row::new(what, "% of the bandwidth", 100.0, 100.0 * all / one, Tolerance::AtMost))
+                Ok(Row::new(what, "% of the bandwidth", 100.0, 100.0 * all / one, Tolerance::LessThan))
             }
             Run::Foreach((workload, what, everywhere, memory, published, beaten)) => {
                 let simulated = elements_a_second(workload, everywhere, memory, options)? / 1e6;
                 let tolerance =
-                    if beaten { Tolerance::AtLeast } else { Tolerance::percent_of(published, 25.0) };
+                    if beaten { Tolerance::MoreThan } else { Tolerance::percent_of(published, 25.0) };
                 let what = format!("{FOREACH}: parallel foreach, {what}");
                 Ok(Row::new(what, "million elements/s", published, simulated, tolerance))
             }

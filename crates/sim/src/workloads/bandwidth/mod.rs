@@ -26,12 +26,12 @@ pub const ALL: [Workload; 4] = [
     },
     Workload {
         name: "intel-micro",
-        about: "160 GB, whose pages lie round the nodes; every thread writes a contiguous block once (Intel's article)",
+        about: "160 GB, whose pages lie round the nodes of its threads; every thread writes a contiguous block once (Intel's article)",
         build: |parameters| Box::new(Micro::interleaved(parameters)),
     },
     Workload {
         name: "intel-micro-blocked",
-        about: "160 GB, an equal chunk on each node; every thread writes a contiguous block once (Intel's article)",
+        about: "160 GB, an equal chunk on each node of its threads; every thread writes a contiguous block once (Intel's article)",
         build: |parameters| Box::new(Micro::blocked(parameters)),
     },
 ];
