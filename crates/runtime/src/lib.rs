@@ -21,6 +21,7 @@ mod allowance;
 mod device;
 mod error;
 mod hint;
+mod injector;
 mod job;
 mod location;
 mod memory;

@@ -2,13 +2,13 @@
 
 use crate::allowance::Allowance;
 use crate::error::{Error, Result};
+use crate::injector::Injector;
 use crate::job::{Deque, Job, Scope, SentBack, Stealer, Task, with_current};
 use crate::location::current_node;
 use crate::sleep::Sleep;
 use crate::sync::{Mutex, MutexGuard, try_lock};
 use crate::task_counter::TaskCounter;
 use crate::worker::{Counts, Worker};
-use crossbeam_deque::Injector;
 use crossbeam_utils::CachePadded;
 use nodewise_topology::{CpuSet, NodeId, NodeSet};
 use std::fmt;

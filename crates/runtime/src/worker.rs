@@ -2,7 +2,6 @@
 
 use crate::job::{Blocks, Call, Deque, Done, Job, as_worker};
 use crate::pool::Shared;
-use crossbeam_deque::Steal;
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -28,8 +27,6 @@ pub(crate) struct Worker {
     pub(crate) index: usize,
     /// Among the pool's nodes.
     pub(crate) node: usize,
-    /// Where jobs from outside come into, a batch at a time, to be pushed at once.
-    inbox: crossbeam_deque::Worker<Job>,
     counts: Arc<CachePadded<Counts>>,
     random: Cell<u64>,
     /// Tasks of a scope that were done here, and not yet counted there.
@@ -72,7 +69,7 @@ const LOOKS: u32 = 16;
 const QUIET_PAUSES: u32 = 3;
 const PAUSES_INSIDE: u32 = 2;
 
-/// The most jobs that a worker takes from another at once. One at a time, each costs the other the line that its next push needs.
+/// The most jobs that a worker takes from another, or of those from outside, at once. One at a time, each costs the other the line that its next push needs.
 const BATCH: usize = 16;
 
 impl Worker {
@@ -86,7 +83,6 @@ impl Worker {
             index,
             node,
             deque,
-            inbox: crossbeam_deque::Worker::new_fifo(),
             counts,
             random,
             done: Cell::default(),
@@ -274,16 +270,9 @@ impl Worker {
 
     fn find_inside(&self) -> Option<Job> {
         let node = &self.shared.nodes[self.node];
-        if !node.bound.is_empty() {
-            if let Some(job) = insist(|| node.bound.steal()) {
-                return Some(job);
-            }
-        }
-        if !node.injector.is_empty() {
-            if let Some(job) = insist(|| node.injector.steal_batch_and_pop(&self.inbox)) {
-                self.unpack();
-                return Some(job);
-            }
+        let given = node.bound.take().or_else(|| node.injector.take_half(BATCH, &self.deque));
+        if given.is_some() {
+            return given;
         }
         let job = self.steal_from(self.node)?;
         // Its own queue was empty.
@@ -293,8 +282,7 @@ impl Worker {
 
     fn find_across(&self) -> Option<Job> {
         for &other in &self.shared.nodes[self.node].others {
-            let node = &self.shared.nodes[other];
-            let job = if node.injector.is_empty() { None } else { insist(|| node.injector.steal()) };
+            let job = self.shared.nodes[other].injector.take();
             if job.is_some() {
                 add(&self.counts.stolen_across, 1);
                 return job;
@@ -318,14 +306,6 @@ impl Worker {
             .find_map(|victim| self.shared.places[victim].stealer.steal_half(BATCH, &self.deque))
     }
 
-    /// Pushes what is in the inbox, so that the first is popped first.
-    fn unpack(&self) {
-        if let Some(job) = self.inbox.pop() {
-            self.unpack();
-            self.deque.push(job);
-        }
-    }
-
     /// Whether there is anything this worker could run.
     fn sees_work(&self) -> bool {
         let shared = &*self.shared;
@@ -347,17 +327,6 @@ impl Worker {
 
 fn pause(round: u32) {
     (0..1 << round).for_each(|_| std::hint::spin_loop());
-}
-
-/// Steals until it is clear whether there is something.
-fn insist(mut steal: impl FnMut() -> Steal<Job>) -> Option<Job> {
-    loop {
-        match steal() {
-            Steal::Success(job) => return Some(job),
-            Steal::Empty => return None,
-            Steal::Retry => std::hint::spin_loop(),
-        }
-    }
 }
 
 /// The pool ends, and nothing is left to be done.

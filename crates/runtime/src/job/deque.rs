@@ -154,7 +154,7 @@ impl<T> Deque<T> {
     }
 
     /// So many pushes lock nothing from here on.
-    fn reserve(&self, items: usize) {
+    pub(crate) fn reserve(&self, items: usize) {
         let back = self.ends.back.load(Ordering::Relaxed);
         if back + items > self.full_at.get() {
             self.make_room(back);
