@@ -47,6 +47,20 @@ impl Pool {
         }
     }
 
+    fn end(&self, waiter: usize) {
+        self.over.store(1, Ordering::Release);
+        self.sleep.happened(waiter);
+    }
+
+    /// As a caller does.
+    fn stand_in(&self, meanwhile: impl FnOnce()) {
+        let worker = self.sleep.stand_in(0);
+        meanwhile();
+        if let Some(worker) = worker {
+            self.sleep.stand_back(worker, || self.has_work());
+        }
+    }
+
     fn submit(&self) {
         if self.sleep.one_sided {
             QUEUED.push_buffered();
@@ -86,15 +100,20 @@ fn both_barriers(preemptions: Option<usize>, check: impl Fn(bool) + Send + Sync 
     }
 }
 
-#[test]
-fn a_task_that_meets_a_worker_falling_asleep_is_done() {
-    both_barriers(None, |one_sided| {
-        let pool = Pool::new(1, one_sided);
-        let workers = workers::<1>(&pool);
-        pool.submit();
+/// So many workers do so many tasks, made by `make`.
+fn all_are_done<const N: usize>(preemptions: Option<usize>, make: fn(&Pool)) {
+    both_barriers(preemptions, move |one_sided| {
+        let pool = Pool::new(N, one_sided);
+        let workers = workers::<N>(&pool);
+        make(&pool);
         ended(workers);
         assert!(!pool.has_work());
     });
+}
+
+#[test]
+fn a_task_that_meets_a_worker_falling_asleep_is_done() {
+    all_are_done::<1>(None, Pool::submit);
 }
 
 /// As callers do with what is not theirs.
@@ -114,44 +133,25 @@ fn a_task_that_was_looked_at_and_put_back_is_done() {
 
 #[test]
 fn two_tasks_wake_two_workers() {
-    both_barriers(Some(1), |one_sided| {
-        let pool = Pool::new(2, one_sided);
-        let workers = workers::<2>(&pool);
+    all_are_done::<2>(Some(1), |pool| {
         pool.submit();
         pool.submit();
-        ended(workers);
     });
 }
 
 #[test]
 fn work_made_while_a_caller_stands_in_is_done_when_it_stands_back() {
-    both_barriers(None, |one_sided| {
-        let pool = Pool::new(1, one_sided);
-        let workers = workers::<1>(&pool);
-        let stood_in_for = pool.sleep.stand_in(0);
-        pool.submit();
-        if let Some(worker) = stood_in_for {
-            pool.sleep.stand_back(worker, || pool.has_work());
-        }
-        ended(workers);
-        assert!(!pool.has_work());
-    });
+    all_are_done::<1>(None, |pool| pool.stand_in(|| pool.submit()));
 }
 
 /// Who searches then owes what the caller leaves to it, whether it finds a task or sleeps.
 #[test]
 fn work_made_while_a_caller_stands_in_is_done_by_who_searches_when_it_stands_back() {
-    both_barriers(Some(1), |one_sided| {
-        let pool = Pool::new(2, one_sided);
-        let workers = workers::<2>(&pool);
-        let stood_in_for = pool.sleep.stand_in(0);
-        pool.submit();
-        pool.submit();
-        if let Some(worker) = stood_in_for {
-            pool.sleep.stand_back(worker, || pool.has_work());
-        }
-        ended(workers);
-        assert!(!pool.has_work());
+    all_are_done::<2>(Some(1), |pool| {
+        pool.stand_in(|| {
+            pool.submit();
+            pool.submit();
+        });
     });
 }
 
@@ -160,12 +160,7 @@ fn a_worker_that_a_caller_stands_in_for_wakes_for_what_it_waits_for() {
     loom::model(|| {
         let pool = Pool::new(1, false);
         let waiting = on_thread(&pool, Pool::wait_until_over);
-        let stood_in_for = pool.sleep.stand_in(0);
-        pool.over.store(1, Ordering::Release);
-        pool.sleep.happened(0);
-        if let Some(worker) = stood_in_for {
-            pool.sleep.stand_back(worker, || false);
-        }
+        pool.stand_in(|| pool.end(0));
         ended([waiting]);
     });
 }
@@ -176,8 +171,7 @@ fn a_caller_sleeps_until_it_has_happened_and_others_work_meanwhile() {
         let pool = Pool::new(1, one_sided);
         let worker = on_thread(&pool, |pool| {
             pool.do_one(0);
-            pool.over.store(1, Ordering::Release);
-            pool.sleep.happened(1);
+            pool.end(1);
         });
         let stood_in_for = pool.sleep.stand_in(0);
         pool.submit();
@@ -195,8 +189,7 @@ fn what_a_sleeper_waits_for_wakes_it() {
     loom::model(|| {
         let pool = Pool::new(1, false);
         let waiting = on_thread(&pool, Pool::wait_until_over);
-        pool.over.store(1, Ordering::Release);
-        pool.sleep.happened(0);
+        pool.end(0);
         ended([waiting]);
     });
 }
@@ -259,9 +252,7 @@ fn work_made_when_a_caller_stands_back_again_wakes_who_it_stood_in_for() {
             on_thread(&pool, Pool::submit),
         ];
         pool.sleep.stand_back(0, || pool.has_work());
-        if pool.sleep.stand_in(0).is_some() {
-            pool.sleep.stand_back(0, || pool.has_work());
-        }
+        pool.stand_in(|| ());
         ended(threads);
         is_woken(&pool);
     });
