@@ -363,6 +363,10 @@ fn check(file: File) -> Result<Preset, Refusal> {
     let (at, core) = (file.core.span().start, file.core.into_inner());
     positive(at, "ghz", core.ghz)?;
     positive(at, "cycles_per_instruction", core.cycles_per_instruction)?;
+    let instruction_ns = core.cycles_per_instruction / core.ghz;
+    if instruction_ns > MOST {
+        return refuse(at, format!("an instruction takes {instruction_ns:e} ns, more than {MOST:e}"));
+    }
     if !(1..=64).contains(&core.outstanding_misses) {
         return refuse(at, format!("outstanding_misses is {}, not from 1 to 64", core.outstanding_misses));
     }

@@ -117,6 +117,16 @@ fn what_cannot_be_is_refused_with_place_and_reason() {
 /// Each number of each preset in turn: either it is refused, with the line, or it is one that a machine may have.
 #[test]
 fn no_number_is_beyond_what_can_be_simulated() {
+    let text = Preset::text("opteron-8385-4n").unwrap();
+    let slow = |line: &str| match line.split(' ').next() {
+        Some("ghz") => "ghz = 0.001".to_owned(),
+        Some("cycles_per_instruction") => "cycles_per_instruction = 2000.0".to_owned(),
+        _ => line.to_owned(),
+    };
+    let slow: Vec<String> = text.lines().map(slow).collect();
+    let error = Preset::parse(&slow.join("\n"), "my.toml").unwrap_err();
+    assert!(error.to_string().contains("an instruction takes 2e6 ns, more than 1e6"), "{error}");
+
     for name in Preset::names() {
         let lines: Vec<&str> = Preset::text(name).unwrap().lines().collect();
         for (index, line) in lines.iter().enumerate() {

@@ -34,6 +34,9 @@ impl WholeFile {
         if path.file_name().is_none() || path.as_os_str().as_bytes().ends_with(b"/") {
             anyhow::bail!("cannot write '{}': that is no file's name", path.display());
         }
+        // What a symbolic link leads to is written, and the link stays.
+        let followed = path.is_symlink().then(|| path.canonicalize().ok()).flatten();
+        let path = followed.as_deref().unwrap_or(path);
         let special = path.metadata().is_ok_and(|metadata| !metadata.is_file());
         let directory = if special {
             File::options().write(true).open(path).with_context(cannot)?;

@@ -132,6 +132,35 @@ fn on_a_terminal_until(mark: &str, arguments: &str) -> String {
 }
 
 #[test]
+fn what_is_done_once_weighs_less_the_more_often_the_program_goes_over_its_data() {
+    let kernel_s = |passes: &str| {
+        let run = ["run", "--machine", "dahu-2n", "--workload", "intel-micro", "--scale", "0.0001", "--json"];
+        let (code, text, error) = sim(&[&run[..], &["--passes", passes]].concat());
+        assert_eq!(code, Some(0), "{error}");
+        let printed: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(printed["passes"], passes.parse::<f64>().unwrap());
+        printed["runs"][0]["kernel_s"].as_f64().unwrap()
+    };
+    // A microsecond for each page's first touch: 160 GiB are 41.9 million.
+    let once = kernel_s("1");
+    assert!((0.0041..0.0043).contains(&once), "{once}");
+    assert!((kernel_s("50") * 50.0 / once - 1.0).abs() < 0.01);
+    for passes in ["0", "-1", "nan", "1e9"] {
+        let (code, _, error) = sim(&["run", "--machine", "dahu-2n", "--workload", "cg", "--passes", passes]);
+        assert_eq!(code, Some(2), "{passes}: {error}");
+    }
+}
+
+#[test]
+fn a_policy_that_cannot_be_is_refused_before_anything_is_run() {
+    // At this scale a run takes minutes.
+    let run = ["run", "--machine", "dahu-2n", "--workload", "streamcluster", "--scale", "1"];
+    let (code, text, error) = sim(&[&run[..], &["--policy", "first-touch,bind:9"]].concat());
+    assert_eq!((code, text.as_str()), (Some(2), ""));
+    assert!(error.contains("bind:9: dahu-2n has no memory on node 9"), "{error}");
+}
+
+#[test]
 fn a_long_command_shows_on_a_terminal_how_far_it_has_come() {
     // Both would take minutes.
     let run = "run --machine opteron-8385-4n --workload streamcluster --scale 1";

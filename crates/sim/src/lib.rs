@@ -9,7 +9,7 @@ pub mod studies;
 pub mod workloads;
 
 pub use os::{
-    Costs, LinkReport, PINNINGS, POLICIES, Pinning, Policy, Report, Settings, SimMachine, Simulation,
+    Costs, LinkReport, PASSES, PINNINGS, POLICIES, Pinning, Policy, Report, Settings, SimMachine, Simulation,
     simulate,
 };
 pub use program::{Area, Array, Op, Program, Progress, Role, Space, Trace};

@@ -9,7 +9,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nodewise_hardware::Preset;
 use nodewise_sim::studies::{self, Study};
 use nodewise_sim::workloads::{self, Parameters, Workload};
-use nodewise_sim::{Costs, PINNINGS, POLICIES, Pinning, Policy, Report, Settings, Simulation, simulate};
+use nodewise_sim::{
+    Costs, PASSES, PINNINGS, POLICIES, Pinning, Policy, Report, Settings, Simulation, simulate,
+};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -118,7 +120,13 @@ struct RunArgs {
     #[arg(long, value_name = "X", default_value_t = 0.0625)]
     scale: f64,
 
-    /// Print JSON: machine, workload, threads, seed, scale and runs, one report for each policy
+    /// How many times as often the real program goes over its data: what is done to a page once (its first touch, moving or
+    /// copying it) weighs that much less, and the periods of the kernel and the engine shrink by it; 1 for a program of
+    /// one pass
+    #[arg(long, value_name = "N", default_value_t = PASSES)]
+    passes: f64,
+
+    /// Print JSON: machine, workload, threads, seed, scale, passes and runs, one report for each policy
     #[arg(long)]
     json: bool,
 
@@ -218,12 +226,16 @@ struct Printed<'a> {
     threads: usize,
     seed: u64,
     scale: f64,
+    passes: f64,
     runs: Vec<Report>,
 }
 
 fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     if !(args.scale > 0.0 && args.scale <= 1.0) {
         return Err(usage(format!("--scale {}: not above 0 and up to 1", args.scale)));
+    }
+    if !(1.0..=1e6).contains(&args.passes) {
+        return Err(usage(format!("--passes {}: not from 1 to a million", args.passes)));
     }
     let preset = machine(args)?.scaled(args.scale);
     let workload = workload(&args.workload)?;
@@ -241,8 +253,12 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         huge_pages: args.huge_pages,
         seed: args.seed,
         costs: Costs::of(&preset),
+        period_scale: args.scale / args.passes,
         ..Settings::scaled(args.scale)
     };
+    for policy in &policies {
+        Simulation::check(&preset, threads, &settings, policy).map_err(usage)?;
+    }
     let parameters = Parameters { threads, scale: args.scale, seed: args.seed };
     let picture = args.plot.as_deref().map(WholeFile::create).transpose()?;
     let bar = Bar::new();
@@ -250,7 +266,6 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let jobs = studies::Options::default().jobs;
     let runs = studies::in_parallel(&policies, jobs, &|share| bar.at(share), |policy| {
         let build = || (workload.build)(parameters);
-        Simulation::new(&preset, build(), settings.clone(), policy.clone()).map_err(usage)?;
         let mut before = 0;
         let report = simulate(&preset, &build, &settings, policy, &mut |now| {
             let all = operations.fetch_add(now - before, Ordering::Relaxed) + now - before;
@@ -272,6 +287,7 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             threads,
             seed: args.seed,
             scale: args.scale,
+            passes: args.passes,
             runs,
         };
         print(&(serde_json::to_string_pretty(&printed)? + "\n"))?;

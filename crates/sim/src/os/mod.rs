@@ -27,4 +27,4 @@ pub use pinning::{PINNINGS, Pinning};
 pub use policy::{POLICIES, Policy};
 pub use report::{LinkReport, Report};
 pub(crate) use simulation::Watched;
-pub use simulation::{Settings, Simulation};
+pub use simulation::{PASSES, Settings, Simulation};

@@ -137,7 +137,7 @@ impl Report {
             dram_latency_cycles: counters.mean_dram_latency_ps() / preset.cycle_ps(),
             controller_imbalance_percent: imbalance_percent(&by_home, &balanced),
             link_imbalance_percent: imbalance_percent(&link_bytes, &vec![true; links.len()]),
-            link_use_percent: links.iter().map(|link| link.use_percent).sum::<f64>()
+            link_use_percent: links.iter().fold(0.0, |sum, link| sum + link.use_percent)
                 / links.len().max(1) as f64,
             busiest_link_percent: links.iter().map(|link| link.use_percent).fold(0.0, f64::max),
             llc_misses_per_kilo_instruction: counters.llc_misses.iter().sum::<u64>() as f64 * 1000.0

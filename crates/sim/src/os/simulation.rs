@@ -45,10 +45,16 @@ pub struct Settings {
     pub seed: u64,
 }
 
+/// How many times as often the real program goes over its data, if nobody says.
+pub const PASSES: f64 = 100.0;
+
+/// Simulated time after which a run is given up: times are 64-bit picoseconds.
+const MOST_PS: u64 = u64::MAX / 4;
+
 impl Settings {
     /// Those for a problem of this scale.
     ///
-    /// A workload runs few of the iterations of the real program: a hundredth, we say of all of them.
+    /// A workload runs few of the iterations of the real program: a hundredth ([`PASSES`]), we say of all of them.
     #[must_use]
     pub fn scaled(scale: f64) -> Settings {
         Settings {
@@ -57,7 +63,7 @@ impl Settings {
             huge_page_pages: HUGE_PAGES,
             costs: Costs::default(),
             size_scale: scale,
-            period_scale: scale / 100.0,
+            period_scale: scale / PASSES,
             until_scan: 0.5,
             sampled_pages_only: false,
             slack_ps: 1_000_000,
@@ -109,8 +115,21 @@ impl Simulation {
         settings: Settings,
         policy: Policy,
     ) -> Result<Simulation, String> {
-        let (name, nodes, all) = (&preset.name, preset.nodes.len(), preset.cores());
         let threads = program.threads();
+        Simulation::check(preset, threads, &settings, &policy)?;
+        let mut cores = settings.pinning.cores(preset);
+        cores.truncate(threads);
+        Ok(Simulation { preset: preset.clone(), program, settings, policy, cores, plan: None })
+    }
+
+    /// Whether a program of so many threads can be run, before it is made; if not, why.
+    pub fn check(
+        preset: &Preset,
+        threads: usize,
+        settings: &Settings,
+        policy: &Policy,
+    ) -> Result<(), String> {
+        let (name, nodes, all) = (&preset.name, preset.nodes.len(), preset.cores());
         if threads == 0 || threads > all {
             return Err(format!(
                 "{threads} threads: {name} has {all} cores, and every thread needs one of its own"
@@ -119,28 +138,23 @@ impl Simulation {
         if nodes > MOST_NODES {
             return Err(format!("{name} has {nodes} nodes; {MOST_NODES} can be simulated"));
         }
-        if preset.uncached.is_some() && policy == Policy::Carrefour {
+        if preset.uncached.is_some() && *policy == Policy::Carrefour {
             return Err(format!("{policy}: {name} has no caches to count the misses of"));
         }
         if settings.huge_pages && matches!(policy, Policy::Ace(_)) {
             return Err(format!("{policy}: it keeps copies of base pages; run it without huge pages"));
         }
         let with_memory = |node: usize| preset.nodes.get(node).is_some_and(|node| node.memory_bytes > 0);
-        match &policy {
-            Policy::Bind(node) | Policy::Preferred(node) if !with_memory(*node) => {
-                return Err(format!(
-                    "{policy}: {name} has no memory on node {node}; its nodes are 0 to {}",
-                    nodes - 1
-                ));
-            }
+        match policy {
+            Policy::Bind(node) | Policy::Preferred(node) if !with_memory(*node) => Err(format!(
+                "{policy}: {name} has no memory on node {node}; its nodes are 0 to {}",
+                nodes - 1
+            )),
             Policy::WeightedInterleave(weights) if !weights.is_empty() && weights.len() != nodes => {
-                return Err(format!("{policy}: {} weights, and {name} has {nodes} nodes", weights.len()));
+                Err(format!("{policy}: {} weights, and {name} has {nodes} nodes", weights.len()))
             }
-            _ => {}
+            _ => Ok(()),
         }
-        let mut cores = settings.pinning.cores(preset);
-        cores.truncate(threads);
-        Ok(Simulation { preset: preset.clone(), program, settings, policy, cores, plan: None })
     }
 
     /// What [`Policy::Oracle`] needs to know.
@@ -217,6 +231,9 @@ impl Simulation {
             let core = machine.threads[index].0;
             debug_assert!(machine.hardware.clock(core) >= behind_ps, "time runs back in thread {index}");
             behind_ps = machine.hardware.clock(core);
+            if behind_ps > MOST_PS {
+                return Err("the program is not through after 53 simulated days".to_owned());
+            }
             if machine.hardware.clock(core) >= clockwork.next_ps {
                 clockwork.tick(&mut machine, index, &running);
                 continue;

@@ -218,6 +218,8 @@ fn bars(svg: &mut String, (left, top): Point, width: f64, runs: &[Report]) {
 }
 
 fn text(svg: &mut String, (x, y): Point, style: &str, words: &str) {
+    // XML has no control characters.
+    let words = words.replace(char::is_control, " ");
     let words = words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let space = if style.is_empty() { "" } else { " " };
     let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\"{space}{style}>{words}</text>");
