@@ -35,6 +35,8 @@ fn the_command_line_is_checked_before_anything_is_booted() {
     );
     usage(&["--mem-per-node", "1Q"], "--mem-per-node: '1Q' is not a size such as 512M or 2G");
     usage(&["--cpus-per-node", "1,2"], "--cpus-per-node: 2 values for 4 nodes");
+    usage(&["--device", "1:disk"], "--device 1:disk: a device is written NODE:nvme or NODE:net");
+    usage(&["--device", "4:nvme"], "a device on node 4, and this guest has 4 nodes");
     usage(&["--nodes", "0"], "a guest has 1 to 64 nodes, not 0");
     usage(&["--time-limit", "0"], "--time-limit 0: not a time in seconds");
     usage(&["--env", "NAME"], "--env NAME: a variable is written NAME=VALUE");

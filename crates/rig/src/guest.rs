@@ -4,7 +4,7 @@ use crate::initramfs::Initramfs;
 use crate::lock::Lock;
 use crate::qemu::Qemu;
 use crate::running::Running;
-use crate::{Accelerator, Distances, Error, ErrorKind, Node, kernel, program, qemu, shape};
+use crate::{Accelerator, Device, Distances, Error, ErrorKind, Node, kernel, program, qemu, shape};
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -19,6 +19,7 @@ use std::{env, fs};
 pub struct Guest {
     nodes: Vec<Node>,
     distances: Option<Distances>,
+    devices: Vec<(usize, Device)>,
     kernel: Option<PathBuf>,
     accelerator: Option<Accelerator>,
     copies: Vec<PathBuf>,
@@ -94,6 +95,7 @@ impl Guest {
         Guest {
             nodes: nodes.into(),
             distances: None,
+            devices: Vec::new(),
             kernel: None,
             accelerator: None,
             copies: Vec::new(),
@@ -114,6 +116,13 @@ impl Guest {
     #[must_use]
     pub fn distances(mut self, distances: Distances) -> Self {
         self.distances = Some(distances);
+        self
+    }
+
+    /// Attaches a device to a node; may be repeated.
+    #[must_use]
+    pub fn device(mut self, node: usize, device: Device) -> Self {
+        self.devices.push((node, device));
         self
     }
 
@@ -182,7 +191,7 @@ impl Guest {
     /// Runs a program as [`output`](Self::output) does, with its output written as it comes, and returns
     /// its exit status: 128 + the signal's number when a signal ended it.
     pub fn run(&self, program: &Command, mut streams: Streams<'_>) -> Result<u8, Error> {
-        shape::check(&self.nodes, self.distances.as_ref())?;
+        shape::check(&self.nodes, self.distances.as_ref(), &self.devices)?;
         let (kernel, qemu) = (kernel::choose(self.kernel.as_deref(), kernel::kernels())?, Qemu::find()?);
         let directory = tempfile::Builder::new().prefix("nodewise-rig-").tempdir();
         let directory = directory.map_err(|error| Error::system("create a temporary directory", error))?;
@@ -210,6 +219,7 @@ impl Guest {
             self.distances.as_ref(),
             &append,
         );
+        command.args(qemu::devices(&self.devices));
         let running = Running::start(&mut command, directory)?;
         running.follow(&mut streams, self.boot_limit, self.time_limit)
     }

@@ -30,4 +30,4 @@ pub use error::{Error, ErrorKind};
 pub use guest::{Guest, Output, Stage, Streams, Terminal};
 pub use kernel::kernels;
 pub use qemu::Accelerator;
-pub use shape::{Distances, Node, parse_size};
+pub use shape::{Device, Distances, Node, parse_size};

@@ -1,6 +1,7 @@
 //! QEMU's command line, and the choice between KVM and software emulation.
 
-use crate::{Distances, Error, ErrorKind, Node};
+use crate::shape::BUSES_APART;
+use crate::{Device, Distances, Error, ErrorKind, Node};
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
@@ -168,6 +169,26 @@ fn machine(nodes: &[Node], distances: Option<&Distances>) -> Vec<String> {
     arguments
 }
 
+/// Each device below a host bridge that firmware says is on its node (`_PXM`).
+pub(crate) fn devices(devices: &[(usize, Device)]) -> Vec<String> {
+    devices.iter().enumerate().flat_map(|(index, &(node, device))| attached(index, node, device)).collect()
+}
+
+fn attached(index: usize, node: usize, device: Device) -> Vec<String> {
+    let bus = (index + 1) * BUSES_APART;
+    let mut arguments =
+        vec!["-device".to_owned(), format!("pxb,id=bridge{index},bus=pci.0,bus_nr={bus},numa_node={node}")];
+    let mut option = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
+    match device {
+        Device::Nvme => {
+            option("-drive", format!("if=none,id=disk{index},driver=null-co,size=64M,read-zeroes=on"));
+            option("-device", format!("nvme,bus=bridge{index},addr=1,serial=disk{index},drive=disk{index}"));
+        }
+        Device::Network => option("-device", format!("virtio-net-pci,bus=bridge{index},addr=1,romfile=")),
+    }
+    arguments
+}
+
 /// How long a kernel under KVM may take to its first line; it takes some 0.3 s.
 const KVM_PROBE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -227,6 +248,15 @@ mod tests {
         let emulation = |version| Qemu { path: PathBuf::new(), version }.emulation().join(" ");
         assert!(emulation((7, 2)).contains("thread=single -cpu max,la57=off,cx16=off"));
         assert!(emulation((8, 1)).contains("thread=multi") && !emulation((10, 0)).contains("cx16"));
+    }
+
+    #[test]
+    fn each_device_has_a_host_bridge_on_its_node() {
+        let arguments = devices(&[(1, Device::Nvme), (3, Device::Network)]).join(" ");
+        assert!(arguments.contains("pxb,id=bridge0,bus=pci.0,bus_nr=16,numa_node=1"), "{arguments}");
+        assert!(arguments.contains("nvme,bus=bridge0,"), "{arguments}");
+        assert!(arguments.contains("pxb,id=bridge1,bus=pci.0,bus_nr=32,numa_node=3"), "{arguments}");
+        assert!(arguments.contains("virtio-net-pci,bus=bridge1,"), "{arguments}");
     }
 
     #[test]

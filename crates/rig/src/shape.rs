@@ -11,6 +11,15 @@ pub struct Node {
     pub memory_bytes: u64,
 }
 
+/// What can be attached to a node, by a host bridge of its own: devices whose driver, if any, the guests' kernels have built in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// An `NVMe` disk of 64 MiB, all zeros, that keeps nothing: `nvme0n1`.
+    Nvme,
+    /// A network adapter without a cable. Debian's cloud kernels have its driver as a module, so that the guest sees a PCI function.
+    Network,
+}
+
 /// Distances between the nodes as ACPI's SLIT has them: 10 from a node to itself, 11 to 254 to others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Distances {
@@ -137,7 +146,15 @@ const NODES_MAX: usize = 64;
 /// Less, and Debian's cloud kernels do not reach user space.
 const MEMORY_MIN: u64 = 128 << 20;
 
-pub(crate) fn check(nodes: &[Node], distances: Option<&Distances>) -> Result<(), Error> {
+/// Buses of host bridges begin so far apart, and there are 256: the first is the machine's own.
+pub(crate) const BUSES_APART: usize = 16;
+const DEVICES_MAX: usize = 256 / BUSES_APART - 1;
+
+pub(crate) fn check(
+    nodes: &[Node],
+    distances: Option<&Distances>,
+    devices: &[(usize, Device)],
+) -> Result<(), Error> {
     let shape = |message: String| Err(Error::new(ErrorKind::Shape, message));
     if nodes.is_empty() || nodes.len() > NODES_MAX {
         return shape(format!("a guest has 1 to {NODES_MAX} nodes, not {}", nodes.len()));
@@ -160,6 +177,12 @@ pub(crate) fn check(nodes: &[Node], distances: Option<&Distances>) -> Result<(),
             return shape(format!("a guest needs at least {} MiB of memory in all", MEMORY_MIN >> 20));
         }
         Some(_) => {}
+    }
+    if devices.len() > DEVICES_MAX {
+        return shape(format!("a guest has at most {DEVICES_MAX} devices, not {}", devices.len()));
+    }
+    if let Some((node, _)) = devices.iter().find(|(node, _)| *node >= nodes.len()) {
+        return shape(format!("a device on node {node}, and this guest has {} nodes", nodes.len()));
     }
     match distances {
         Some(table) if table.rows.len() != nodes.len() => {
@@ -229,8 +252,8 @@ mod tests {
     fn impossible_guests() {
         let gib = 1 << 30;
         let node = |cpus, memory_bytes| Node { cpus, memory_bytes };
-        assert!(check(&[node(1, gib), node(0, gib)], None).is_ok());
-        assert!(check(&[node(1, gib), node(1, 0)], None).is_ok());
+        assert!(check(&[node(1, gib), node(0, gib)], None, &[(1, Device::Nvme)]).is_ok());
+        assert!(check(&[node(1, gib), node(1, 0)], None, &[]).is_ok());
         for wrong in [
             vec![],
             vec![node(0, gib)],
@@ -241,10 +264,12 @@ mod tests {
             vec![node(1, gib); 65],
             vec![node(1, u64::MAX << 20), node(1, u64::MAX << 20)],
         ] {
-            assert_eq!(check(&wrong, None).unwrap_err().kind(), ErrorKind::Shape, "{wrong:?}");
+            assert_eq!(check(&wrong, None, &[]).unwrap_err().kind(), ErrorKind::Shape, "{wrong:?}");
         }
         let two = Distances::parse("20", 2).unwrap();
-        assert!(check(&[node(1, gib)], Some(&two)).is_err());
+        assert!(check(&[node(1, gib)], Some(&two), &[]).is_err());
+        assert!(check(&[node(1, gib)], None, &[(1, Device::Nvme)]).is_err());
+        assert!(check(&[node(1, gib)], None, &[(0, Device::Network); 16]).is_err());
     }
 
     proptest! {

@@ -3,7 +3,9 @@
 mod terminal;
 
 use super::{Exit, exit};
-use nodewise_rig::{Accelerator, Distances, ErrorKind, Guest, Node, Stage, Streams, kernels, parse_size};
+use nodewise_rig::{
+    Accelerator, Device, Distances, ErrorKind, Guest, Node, Stage, Streams, kernels, parse_size,
+};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::PathBuf;
@@ -57,6 +59,10 @@ pub struct Args {
     /// Distances between nodes: rows as in '10,20;20,10', one value for all, 'ring' or 'square'
     #[arg(long, value_name = "TABLE")]
     distances: Option<String>,
+
+    /// Attaches a device to a node: 'nvme', a disk of zeros, or 'net', an adapter without a driver; may be repeated
+    #[arg(long, value_name = "NODE:KIND")]
+    device: Vec<String>,
 
     /// Kernel to boot; else $NODEWISE_KERNEL, or the newest in .nodewise/kernels, the user's cache or /boot
     #[arg(long, value_name = "VMLINUZ")]
@@ -211,6 +217,16 @@ fn guest(args: &Args) -> Result<Guest, String> {
     let mut guest = Guest::new(nodes);
     if let Some(table) = &args.distances {
         guest = guest.distances(Distances::parse(table, total).map_err(|error| say("--distances", error))?);
+    }
+    for device in &args.device {
+        let wrong = || format!("--device {device}: a device is written NODE:nvme or NODE:net");
+        let (node, kind) = device.split_once(':').ok_or_else(wrong)?;
+        let kind = match kind {
+            "nvme" => Device::Nvme,
+            "net" => Device::Network,
+            _ => return Err(wrong()),
+        };
+        guest = guest.device(node.parse().map_err(|_| wrong())?, kind);
     }
     if let Some(kernel) = &args.kernel {
         guest = guest.kernel(kernel);
