@@ -58,7 +58,10 @@ pub(crate) fn read(root: &Root, nodes: &[Node]) -> Result<Vec<Device>, Error> {
         for name in root.names(class)? {
             let shown = match kind {
                 DeviceKind::Gpu => is_card(&name),
-                DeviceKind::Block => root.text(&format!("{class}/{name}/partition"))?.is_none(),
+                DeviceKind::Block => {
+                    root.text(&format!("{class}/{name}/partition"))?.is_none()
+                        && !is_hidden(root, &format!("{class}/{name}"))?
+                }
                 _ => true,
             };
             if !shown {
@@ -136,6 +139,12 @@ pub(crate) fn node_of(root: &Root, nodes: &[Node], place: &Path) -> Result<Optio
         }
     }
     Ok(None)
+}
+
+/// One of the ways to a disk that several may lead to, `nvme0c0n1`, which nobody opens.
+fn is_hidden(root: &Root, entry: &str) -> Result<bool, Error> {
+    let hidden = root.text(&format!("{entry}/hidden"))?;
+    Ok(hidden.is_some_and(|text| text.lines().any(|(_, line)| line.trim() == "1")))
 }
 
 /// The last PCI address on the way to a device: the function that drives it.

@@ -107,9 +107,15 @@ fn a_disk_with_several_paths_is_where_its_controller_is() {
     symlink("../../nvme-subsys7", subsystem.join("nvme7n1/device")).unwrap();
     let class = "../../devices/virtual/nvme-subsystem/nvme-subsys7/nvme7n1";
     symlink(class, root.join("sys/class/block/nvme7n1")).unwrap();
+    let way = controller.join("nvme7c0n1");
+    fs::create_dir_all(&way).unwrap();
+    fs::write(way.join("hidden"), "1\n").unwrap();
+    symlink(&way, root.join("sys/class/block/nvme7c0n1")).unwrap();
     assert_eq!(nodes(&root, "block:nvme7n1").as_deref(), Ok("1"));
     let machine = Topology::from_root(&root).unwrap();
-    let disk = machine.devices().iter().find(|device| device.name == "nvme7n1").unwrap();
+    let mut disks = machine.devices().iter().filter(|device| device.name.starts_with("nvme7"));
+    let disk = disks.next().unwrap();
+    assert_eq!((disk.name.as_str(), disks.next()), ("nvme7n1", None), "the way to it is no disk");
     assert_eq!((disk.node.unwrap().0, disk.pci_address.as_deref()), (1, Some("0000:82:00.0")));
 }
 
