@@ -93,7 +93,9 @@ uint32_t nodewise_current_node(void);
 /* The CPU the calling thread runs on now; 0 where nothing tells. Cannot fail. */
 uint32_t nodewise_current_cpu(void);
 
-/* Reads anew which node each CPU belongs to, after CPUs were plugged in or set online. Running pools keep their workers.
+/* Reads anew which node each CPU belongs to, after CPUs were plugged in or set online: for nodewise_counter_on_node(), and for
+ * nodewise_current_node() where the kernel does not tell it. Until then a CPU that was offline from the start is on node 0; one that goes
+ * offline keeps its node. Allowances and all that is made later see the machine as it is then; running pools keep their workers.
  * NODEWISE_MACHINE: /sys cannot be read; the table stays as it was. */
 nodewise_result nodewise_refresh(void);
 
@@ -354,14 +356,16 @@ nodewise_result nodewise_pool_parallel_reduce(const nodewise_pool *pool, size_t 
 
 /* Arrays whose pages lie where they are told to */
 
+/* Layouts that name no nodes take the nodes with CPUs that this process may have memory on. Memory that lies apart from all CPUs, such as that
+ * of an expander (CXL) or a device, is used only where it is named, or is the nearest that some CPU has. */
 enum {
     /* All pages on nodes[0]; count is 1. */
     NODEWISE_LAYOUT_ON = 0,
-    /* Page after page round the nodes that this process may have memory on. */
+    /* Page after page round the nodes with CPUs. */
     NODEWISE_LAYOUT_INTERLEAVED = 1,
     /* The same with weights[i] pages in a row on nodes[i]; the weights' sum is at most 65536. */
     NODEWISE_LAYOUT_WEIGHTED = 2,
-    /* One block of neighbouring pages on each node that this process may have memory on. */
+    /* One block of neighbouring pages on each node with CPUs. */
     NODEWISE_LAYOUT_BLOCKED = 3
 };
 
@@ -451,8 +455,8 @@ nodewise_result nodewise_array_blocks(const nodewise_array *array, nodewise_bloc
 /* `elements` points to the block's first. */
 typedef int (*nodewise_block_run)(const nodewise_block *block, void *elements, void *context);
 
-/* Calls `body` with each block or, where a block is divided among its node's workers, its parts, on a worker of that node; on any where
- * the pool has none there. Returns when all are done. Exclusive.
+/* Calls `body` with each block or, where a block is divided among its node's workers, its parts, on a worker of that node; divided among all,
+ * on any, where the pool has none there. Returns when all are done. Exclusive.
  * NODEWISE_CALLBACK_FAILED: a call of the body did. Blocks that had not begun by then were left out. */
 nodewise_result nodewise_array_for_each_block(nodewise_array *array, const nodewise_pool *pool, nodewise_block_run body,
                                               void *context, int *out_status);
@@ -517,12 +521,13 @@ nodewise_result nodewise_forget_hints(const void *memory, size_t bytes);
  * one asks early, and again after the manager's interval, 1 s by default. */
 nodewise_result nodewise_is_managed(bool *out_managed);
 
-/* Elements of which every node that this process may have memory on has a copy: for data that all read and few write. */
+/* Elements of which every node with CPUs has a copy, or the nearest node that has memory for this process: for data that all read and few
+ * write. */
 typedef struct nodewise_replicated_array nodewise_replicated_array;
 
 typedef int (*nodewise_change)(void *value, void *context);
 
-/* Copies `len` elements of `element_bytes` each to every node.
+/* Copies `len` elements of `element_bytes` each to every such node.
  * NODEWISE_MEMORY: there is not so much, or the kernel or a container's filter refuses a call. NODEWISE_NODE_FULL: a copy found no room on its
  * node. NODEWISE_MACHINE: /sys or /proc cannot be read. */
 nodewise_result nodewise_replicated_array_new(const void *elements, size_t len, size_t element_bytes,
@@ -548,7 +553,8 @@ nodewise_result nodewise_replicated_array_update(nodewise_replicated_array *arra
 /* Values with copies on each node */
 
 /* A value that all read and few write. Reads touch only the nearest copy and never wait; updates change every copy. Reads and updates are
- * linearizable: once one thread has seen a value, none sees an older one. */
+ * linearizable: once one thread has seen a value, none sees an older one. Each node with CPUs has copies, or the nearest that has memory for this
+ * process. */
 typedef struct nodewise_replicated nodewise_replicated;
 
 /* How a value is copied. Copies lie at addresses that 128 divides, twice on each node. */
@@ -592,7 +598,7 @@ nodewise_result nodewise_replicated_update(const nodewise_replicated *replicated
 /* Takes the place of the value with a copy of another of its type. NODEWISE_CALLBACK_FAILED: a copy did, as with an update. */
 nodewise_result nodewise_replicated_set(const nodewise_replicated *replicated, const void *value, int *out_status);
 
-/* A value that all read and few write, with one copy on each node, kept alike by a log of operations: an update is done once a node, when it is needed
+/* A value that all read and few write, with one copy on each such node, kept alike by a log of operations: an update is done once a node, when it is needed
  * there. Readers wait for updates of their node's copy. Reads and updates are linearizable. */
 typedef struct nodewise_node_replicated nodewise_node_replicated;
 

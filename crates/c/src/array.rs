@@ -360,7 +360,7 @@ pub unsafe extern "C" fn nodewise_array_for_each_block(
         let (body, context) = (given(body, "body")?, Context::new(context));
         let workers: BTreeMap<u32, usize> =
             pool.statistics().into_iter().map(|of| (of.node.0, of.workers)).collect();
-        let work = array.work(|node| workers.get(&node).copied().unwrap_or(1));
+        let work = array.work(|node| workers.get(&node).copied().unwrap_or(pool.workers()));
         let (data, element_bytes) = (Context::new(array.data), array.element_bytes);
         let status = FirstStatus::default();
         let first = &status;

@@ -2,11 +2,14 @@
 
 use crate::error::{Error, Result};
 use crate::location::current_node;
-use crate::memory::{BATCH_PAGES, mask, memory_nodes};
+use crate::memory::{BATCH_PAGES, HUGE_BYTES, mask};
+use crate::nearest::MemoryNodes;
 use nodewise_sys::hints::{self, Entry, Kind};
 use nodewise_sys::{
     Clock, MbindFlags, MoveFlags, Policy, PolicyMode, SharedFile, clock_ns, mbind_at, move_pages, page_bytes,
+    query_pages,
 };
+use nodewise_topology::NodeId;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,8 +25,9 @@ pub enum Hint {
     Private,
     /// Read by many, hardly ever written.
     ///
-    /// The manager never collocates it, and reports it as worth replicating. The library interleaves it: that no node's controller serves
-    /// all is what can be done without copies; [`crate::ReplicatedVec`] makes those.
+    /// The manager never collocates it, and reports it as worth replicating. The library interleaves it, over the nodes of
+    /// [`crate::Layout::Interleaved`]: that no node's controller serves all is what can be done without copies; [`crate::ReplicatedVec`]
+    /// makes those.
     ReadShared,
     /// Written by many.
     ///
@@ -78,9 +82,12 @@ pub fn hint<T>(memory: &[T], hint: Hint) -> Result<HonouredBy> {
         }
         Hint::ReadShared if managed => false,
         Hint::ReadShared | Hint::WriteShared => {
-            let policy = Policy::new(PolicyMode::Interleave, mask(memory_nodes()?.iter()));
-            let flags = if managed { MbindFlags::FuturePages } else { MbindFlags::Move };
-            set_policy(&range, &policy, flags)?;
+            let nodes: Vec<NodeId> = MemoryNodes::of_this_process()?.near_cpus.iter().collect();
+            let policy = Policy::new(PolicyMode::Interleave, mask(nodes.iter().copied()));
+            set_policy(&range, &policy, MbindFlags::FuturePages)?;
+            if !managed {
+                interleave(&range, &nodes)?;
+            }
             !managed
         }
     };
@@ -204,14 +211,76 @@ fn set_policy(range: &Range<u64>, policy: &Policy, flags: MbindFlags) -> Result<
 /// Moves pages to the caller's node, as far as it has memory for this process.
 fn move_here(range: &Range<u64>) -> Result<()> {
     let here = current_node();
-    if !memory_nodes()?.contains(here) {
+    if !MemoryNodes::of_this_process()?.allowed.contains(here) {
         return Ok(());
     }
     let pages: Vec<u64> = range.clone().step_by(page_bytes()).collect();
+    move_to(&pages, here)
+}
+
+/// Moves pages to these nodes in turn: huge pages whole, others one by one. `mbind` with `MPOL_MF_MOVE` would leave alone what is on any of
+/// them already (`queue_folio_required` in mm/mempolicy.c, Linux 6.12).
+fn interleave(range: &Range<u64>, nodes: &[NodeId]) -> Result<()> {
+    let huge = huge_pages(range, nodes)?;
+    let is_huge = |page: &u64| huge.binary_search(&(page / HUGE_BYTES as u64 * HUGE_BYTES as u64)).is_ok();
+    let base = range.clone().step_by(page_bytes()).filter(|page| !is_huge(page));
+    let mut of_nodes = vec![Vec::new(); nodes.len()];
+    for page in base {
+        of_nodes[turn(page, page_bytes(), nodes)].push(page);
+    }
+    for &page in &huge {
+        of_nodes[turn(page, HUGE_BYTES, nodes)].push(page);
+    }
+    // A call for each node: neighbours of one target move together.
+    nodes.iter().zip(of_nodes).try_for_each(|(&node, pages)| move_to(&pages, node))
+}
+
+/// Which of the nodes gets a page, by its address, as with the kernel's policy.
+fn turn(address: u64, page_bytes: usize, nodes: &[NodeId]) -> usize {
+    (address / page_bytes as u64) as usize % nodes.len()
+}
+
+/// The huge pages that lie wholly in the range: those whose last base page goes along when the first is moved.
+fn huge_pages(range: &Range<u64>, nodes: &[NodeId]) -> Result<Vec<u64>> {
+    let bytes = HUGE_BYTES as u64;
+    let firsts = (range.start.next_multiple_of(bytes)..range.end / bytes * bytes).step_by(HUGE_BYTES);
+    // To a single node all pages go the same way.
+    let firsts: Vec<u64> = if nodes.len() > 1 { firsts.collect() } else { Vec::new() };
+    let lasts: Vec<u64> = firsts.iter().map(|first| first + bytes - page_bytes() as u64).collect();
+    let elsewhere = |first: u64, home: NodeId| {
+        let turn = turn(first, HUGE_BYTES, nodes);
+        if nodes[turn] == home { nodes[(turn + 1) % nodes.len()] } else { nodes[turn] }
+    };
+    let homes_before = homes(&firsts)?.into_iter().zip(homes(&lasts)?);
+    let targets: Vec<Option<NodeId>> = firsts
+        .iter()
+        .zip(homes_before)
+        .map(|(&first, (home, of_last))| home.filter(|_| home == of_last).map(|home| elsewhere(first, home)))
+        .collect();
+    for &node in nodes {
+        let to_node = firsts.iter().zip(&targets).filter(|(_, target)| **target == Some(node));
+        move_to(&to_node.map(|(&first, _)| first).collect::<Vec<_>>(), node)?;
+    }
+    let went_along =
+        targets.iter().zip(homes(&lasts)?).map(|(target, home)| target.is_some() && *target == home);
+    Ok(firsts.iter().zip(went_along).filter(|(_, went_along)| *went_along).map(|(&first, _)| first).collect())
+}
+
+/// The node of each page; none for one that is in no memory now.
+fn homes(pages: &[u64]) -> Result<Vec<Option<NodeId>>> {
+    let mut status = vec![0; pages.len()];
+    for (pages, status) in pages.chunks(BATCH_PAGES).zip(status.chunks_mut(BATCH_PAGES)) {
+        query_pages(0, pages, status)
+            .map_err(|error| Error::memory("cannot ask where pages are".into(), error))?;
+    }
+    Ok(status.into_iter().map(|home| u32::try_from(home).ok().map(NodeId)).collect())
+}
+
+fn move_to(pages: &[u64], node: NodeId) -> Result<()> {
     for batch in pages.chunks(BATCH_PAGES) {
         let mut status = vec![0; batch.len()];
         // What is absent, busy or finds no room stays as it is.
-        match move_pages(0, batch, &vec![here.0 as i32; batch.len()], &mut status, MoveFlags::Exclusive) {
+        match move_pages(0, batch, &vec![node.0 as i32; batch.len()], &mut status, MoveFlags::Exclusive) {
             Err(error) if error.kind() == nodewise_sys::ErrorKind::NotPermitted => {
                 return Err(Error::memory("cannot move pages".into(), error));
             }
@@ -244,7 +313,7 @@ mod tests {
 
     #[test]
     fn without_a_manager_the_library_does_what_it_can() {
-        let here = memory_nodes().unwrap().first().unwrap();
+        let here = MemoryNodes::of_this_process().unwrap().allowed.first().unwrap();
         let vec = NodeVec::<u64>::new(512 * 8, Layout::On(here)).unwrap();
         let range = whole_pages(&vec);
         let policy = || get_mempolicy_at(range.start).unwrap().mode;

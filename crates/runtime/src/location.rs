@@ -31,8 +31,9 @@ pub fn current_cpu() -> CpuId {
     }
 }
 
-/// Reads anew which node each CPU belongs to, after CPUs were plugged in or set online; a CPU that was offline is on
-/// node 0 until then. Only where [`current_node`] is not told by the kernel itself. Running pools keep their workers.
+/// Reads anew which node each CPU belongs to, after CPUs were plugged in or set online: for [`crate::NodeCounter::on_node`], and for
+/// [`current_node`] where the kernel does not tell it. Until then a CPU that was offline from the start is on node 0; one that goes
+/// offline keeps its node. [`crate::Allowance`] and all that is made later see the machine as it is then; running pools keep their workers.
 ///
 /// # Errors
 /// [`crate::ErrorKind::Machine`]: `/sys` cannot be read; the table stays as it was.

@@ -11,8 +11,8 @@
 
 use crate::error::{Error, Result};
 use crate::location::current_node;
-use crate::memory::{memory_nodes, prefer};
-use crate::nearest::Nearest;
+use crate::memory::prefer;
+use crate::nearest::{MemoryNodes, Nearest};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, lock, read, try_write, write, yield_now};
 use crossbeam_utils::CachePadded;
@@ -32,7 +32,7 @@ pub trait Operate: Clone + Send + Sync {
     fn operate(&mut self, operation: &Self::Operation) -> Self::Response;
 }
 
-/// A value with a copy on each node that this process may have memory on, changed by operations that go through a log.
+/// A value with a copy on each node with CPUs, or the memory nearest to it, changed by operations that go through a log.
 ///
 /// Beside [`crate::Replicated`]: it has one copy a node instead of two, and an update is done once a node instead of twice and by a thread of
 /// that node, when it is needed there; updates of several threads of a node are done together. But readers wait for updates of their
@@ -119,7 +119,7 @@ impl<T: Operate> NodeReplicated<T> {
     /// As [`crate::Replicated::new`].
     #[expect(clippy::needless_pass_by_value, reason = "from here on the copies are the value")]
     pub fn new(value: T) -> Result<Self> {
-        let nodes: Vec<NodeId> = memory_nodes()?.iter().collect();
+        let nodes: Vec<NodeId> = MemoryNodes::of_this_process()?.near_cpus.iter().collect();
         let nearest = Nearest::among(&nodes)?;
         let copies = nodes.iter().map(|&node| prefer(node, || Box::new(Copy::of(value.clone()))));
         let copies = copies.collect::<nodewise_sys::Result<Box<[_]>>>();

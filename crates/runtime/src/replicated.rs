@@ -12,8 +12,8 @@
 
 use crate::error::{Error, Result};
 use crate::location::current_node;
-use crate::memory::{memory_nodes, prefer};
-use crate::nearest::Nearest;
+use crate::memory::prefer;
+use crate::nearest::{MemoryNodes, Nearest};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Futex, Mutex, UnsafeCell, lock};
 use crossbeam_utils::CachePadded;
@@ -28,7 +28,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// [`Replicated::update`] changes every copy and waits for readers that began before it. Reads and updates are linearizable: once
 /// one thread has seen a value, none sees an older one, on whatever node it runs.
 ///
-/// The value is kept twice on each node that this process may have memory on. A copy is made by a thread that prefers memory of its node: what
+/// The value is kept twice on each node with CPUs, or on the nearest that has memory for this process. A copy is made by a thread that prefers memory of its node: what
 /// `T` allocates for it comes from there as far as the allocator asks the system for it.
 ///
 /// ```
@@ -82,7 +82,7 @@ impl<T: Clone + Send + Sync> Replicated<T> {
     /// # Panics
     /// With what `T::clone` panicked with.
     pub fn new(value: T) -> Result<Self> {
-        let nodes: Vec<NodeId> = memory_nodes()?.iter().collect();
+        let nodes: Vec<NodeId> = MemoryNodes::of_this_process()?.near_cpus.iter().collect();
         let nearest = Nearest::among(&nodes)?;
         let copy_to = |node| prefer(node, || Box::new(Copies::of(&value)));
         let copies = std::thread::scope(|scope| {

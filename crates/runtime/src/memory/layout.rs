@@ -1,21 +1,25 @@
 //! Which page goes to which node.
 
 use crate::error::{Error, Result};
+use crate::nearest::MemoryNodes;
 use nodewise_topology::{NodeId, NodeSet};
 use std::ops::Range;
 
 /// Where the pages of an array go.
+///
+/// Layouts that name no nodes take the nodes with CPUs that this process may have memory on. Memory that lies apart from all CPUs, such as
+/// that of an expander (CXL) or a device, is used only where it is named, or is the nearest that some CPU has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// All on one node.
     On(NodeId),
-    /// Page after page round the nodes that this process may have memory on, in ascending order: for data that all use.
+    /// Page after page round the nodes with CPUs, in ascending order: for data that all use.
     Interleaved,
     /// The same with as many pages in a row on each node as its weight says, for nodes of unequal bandwidth. A weight of 0 leaves a node
     /// out.
     Weighted(Vec<(NodeId, u32)>),
-    /// One block of neighbouring pages on each node that this process may have memory on, in ascending order, all but the last of the same
-    /// size: for data that each node uses a part of. Intel's article on NUMA migrations finds this ahead of interleaving.
+    /// One block of neighbouring pages on each node with CPUs, in ascending order, all but the last of the same size: for data that each
+    /// node uses a part of. Intel's article on NUMA migrations finds this ahead of interleaving.
     Blocked,
 }
 
@@ -40,9 +44,10 @@ struct Part {
 const WEIGHTS_SUM_MAX: u64 = 1 << 16;
 
 impl Plan {
-    /// Lays `units` over nodes, of which memory may be had on `allowed`.
-    pub(crate) fn new(layout: &Layout, units: usize, allowed: &NodeSet) -> Result<Self> {
-        let all = || allowed.iter().collect::<Vec<_>>();
+    /// Lays `units` over nodes.
+    pub(crate) fn new(layout: &Layout, units: usize, memory: &MemoryNodes) -> Result<Self> {
+        let MemoryNodes { allowed, near_cpus } = memory;
+        let all = || near_cpus.iter().collect::<Vec<_>>();
         let (cycle, run) = match layout {
             Layout::On(node) => (vec![*node], units.max(1)),
             Layout::Interleaved => (all(), 1),
@@ -174,34 +179,40 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn nodes(list: &str) -> NodeSet {
-        list.parse().unwrap()
+    /// Memory on some nodes, one of them without CPUs.
+    fn nodes(list: &str, apart: u32) -> MemoryNodes {
+        let allowed: NodeSet = list.parse().unwrap();
+        let near_cpus = allowed.iter().filter(|node| node.0 != apart).collect();
+        MemoryNodes { allowed, near_cpus }
     }
 
     fn laid(layout: &Layout, units: usize, allowed: &str) -> Vec<u32> {
-        let plan = Plan::new(layout, units, &nodes(allowed)).unwrap();
+        let plan = Plan::new(layout, units, &nodes(allowed, 4)).unwrap();
         (0..units).map(|unit| plan.node_of(unit).0).collect()
     }
 
     #[test]
     fn units_go_where_the_layout_says() {
         assert_eq!(laid(&Layout::On(NodeId(2)), 3, "0-2"), [2, 2, 2]);
-        assert_eq!(laid(&Layout::Interleaved, 5, "0,2-3"), [0, 2, 3, 0, 2]);
-        assert_eq!(laid(&Layout::Blocked, 7, "0-2"), [0, 0, 0, 1, 1, 1, 2]);
+        assert_eq!(laid(&Layout::On(NodeId(4)), 3, "0-4"), [4, 4, 4]);
+        assert_eq!(laid(&Layout::Interleaved, 5, "0,2-4"), [0, 2, 3, 0, 2]);
+        assert_eq!(laid(&Layout::Blocked, 7, "0-2,4"), [0, 0, 0, 1, 1, 1, 2]);
         let weights = vec![(NodeId(1), 2), (NodeId(0), 1), (NodeId(3), 0)];
         assert_eq!(laid(&Layout::Weighted(weights), 7, "0-1"), [1, 1, 0, 1, 1, 0, 1]);
+        let weights = vec![(NodeId(4), 2), (NodeId(0), 1)];
+        assert_eq!(laid(&Layout::Weighted(weights), 4, "0,4"), [4, 4, 0, 4]);
     }
 
     #[test]
     fn what_cannot_be_laid_out_is_refused_with_the_reason() {
-        let refused = |layout: &Layout| Plan::new(layout, 1, &nodes("0,2")).unwrap_err().to_string();
+        let refused = |layout: &Layout| Plan::new(layout, 1, &nodes("0,2", 4)).unwrap_err().to_string();
         assert_eq!(
             refused(&Layout::On(NodeId(1))),
             "node 1 has no memory for this process; those that have: 0,2"
         );
         assert!(refused(&Layout::Weighted(vec![(NodeId(0), 0)])).contains("without a node"));
         assert!(refused(&Layout::Weighted(vec![(NodeId(0), u32::MAX)])).contains("divide"));
-        assert!(Plan::new(&Layout::Blocked, 1, &NodeSet::default()).is_err());
+        assert!(Plan::new(&Layout::Blocked, 1, &nodes("", 4)).is_err());
     }
 
     fn any_layout() -> impl Strategy<Value = Layout> {
@@ -218,7 +229,7 @@ mod tests {
     proptest! {
         #[test]
         fn runs_are_the_units_in_order(layout in any_layout(), units in 0..100usize) {
-            let plan = Plan::new(&layout, units, &nodes("0-2")).unwrap();
+            let plan = Plan::new(&layout, units, &nodes("0-2", 4)).unwrap();
             let mut next = 0;
             let mut last = None;
             for (node, run) in plan.runs() {
@@ -236,7 +247,7 @@ mod tests {
             layout in any_layout(),
             others in proptest::collection::vec((any_layout(), 0..100usize, 0..100usize), 0..6),
         ) {
-            let allowed = nodes("0-2");
+            let allowed = nodes("0-2", 4);
             let mut plan = Plan::new(&layout, 100, &allowed).unwrap();
             let mut expected: Vec<NodeId> = (0..100).map(|unit| plan.node_of(unit)).collect();
             for (layout, a, b) in others {

@@ -9,6 +9,6 @@ mod replicated_vec;
 pub use arena::{NodeArena, NodeArenaBuilder};
 pub use layout::Layout;
 pub use node_vec::{Block, NodeVec, NodeVecBuilder};
-pub(crate) use place::{BATCH_PAGES, mask, memory_nodes, prefer};
+pub(crate) use place::{BATCH_PAGES, HUGE_BYTES, mask, prefer};
 pub use place::{Fallback, Placement};
 pub use replicated_vec::ReplicatedVec;

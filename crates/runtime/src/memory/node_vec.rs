@@ -1,8 +1,9 @@
 //! [`NodeVec`]: an array whose pages lie as a [`Layout`] says.
 
 use super::layout::{Layout, Plan};
-use super::place::{Fallback, HUGE_BYTES, Placed, Placement, memory_nodes};
+use super::place::{Fallback, HUGE_BYTES, Placed, Placement};
 use crate::error::{Error, Result};
+use crate::nearest::MemoryNodes;
 use crate::pool::NodePool;
 use bytemuck::Pod;
 use nodewise_sys::{OwnedMemory, page_bytes};
@@ -14,7 +15,7 @@ use std::ops::{Deref, DerefMut, Range};
 
 /// An array of fixed length whose pages lie as a [`Layout`] says; all bits zero at first.
 ///
-/// All pages are brought in when it is made, each node's by a thread of that node, and then looked at: [`NodeVec::placement`] tells
+/// All pages are brought in when it is made, each node's by a thread that prefers its memory, and then looked at: [`NodeVec::placement`] tells
 /// what came of it. The kernel's balancing leaves the memory alone. It is given back to the system when dropped.
 ///
 /// It is a slice to its user: any thread may read it, and `&mut` gives it to one writer, or to the pool by
@@ -103,7 +104,7 @@ impl NodeVecBuilder<'_> {
         let unit_bytes = if self.huge { HUGE_BYTES } else { page_bytes() };
         let bytes = len.checked_mul(size).and_then(|bytes| bytes.max(1).checked_next_multiple_of(unit_bytes));
         let bytes = bytes.ok_or_else(|| Error::too_large(len, size))?;
-        let plan = Plan::new(&self.layout, bytes / unit_bytes, &memory_nodes()?)?;
+        let plan = Plan::new(&self.layout, bytes / unit_bytes, &MemoryNodes::of_this_process()?)?;
         let memory = OwnedMemory::new(bytes, unit_bytes)
             .map_err(|error| Error::memory(format!("cannot map {bytes} bytes"), error))?;
         let mut placed = Placed { memory, unit_bytes, plan };
@@ -164,7 +165,7 @@ impl<T: Pod> NodeVec<T> {
     /// # Errors
     /// As [`NodeVecBuilder::build`]; after [`crate::ErrorKind::NodeFull`] pages that found room have moved, the rest have not.
     pub fn lay_out(&mut self, layout: Layout) -> Result<Placement> {
-        self.placed.plan = Plan::new(&layout, self.placed.plan.units(), &memory_nodes()?)?;
+        self.placed.plan = Plan::new(&layout, self.placed.plan.units(), &MemoryNodes::of_this_process()?)?;
         self.layout = layout;
         self.placed.move_there(self.placed.all())?;
         self.placed.settle(self.placed.all(), self.fallback)
@@ -178,7 +179,7 @@ impl<T: Pod> NodeVec<T> {
     /// As [`NodeVec::lay_out`]; [`crate::ErrorKind::Range`]: there are no such elements.
     pub fn lay_out_range(&mut self, elements: Range<usize>, layout: &Layout) -> Result<Placement> {
         let units = self.pages(&elements, self.placed.unit_bytes)?;
-        let plan = Plan::new(layout, units.len(), &memory_nodes()?)?;
+        let plan = Plan::new(layout, units.len(), &MemoryNodes::of_this_process()?)?;
         if units.is_empty() {
             return Ok(Placement::default());
         }
@@ -206,8 +207,8 @@ impl<T: Pod> NodeVec<T> {
         blocks.filter(|block| !block.elements.is_empty())
     }
 
-    /// Calls `body` with each of [`NodeVec::blocks`], divided among its node's workers, on a worker of that node; on any where the pool has
-    /// none there. Returns when all are done.
+    /// Calls `body` with each of [`NodeVec::blocks`], divided among its node's workers, on a worker of that node; divided among all, on any,
+    /// where the pool has none there. Returns when all are done.
     ///
     /// # Panics
     /// With what `body` panicked with first.
@@ -217,7 +218,7 @@ impl<T: Pod> NodeVec<T> {
     {
         let workers: BTreeMap<NodeId, usize> =
             pool.statistics().into_iter().map(|node| (node.node, node.workers)).collect();
-        let workers_on = |node| workers.get(&node).copied().unwrap_or(1).max(1);
+        let workers_on = |node| workers.get(&node).copied().unwrap_or(pool.workers()).max(1);
         let divided = self.blocks().flat_map(|block| {
             let parts = workers_on(block.node);
             block.divided::<T>(parts)
@@ -294,7 +295,7 @@ mod tests {
     use crate::ErrorKind;
 
     fn here() -> NodeId {
-        memory_nodes().unwrap().first().unwrap()
+        MemoryNodes::of_this_process().unwrap().allowed.first().unwrap()
     }
 
     #[test]

@@ -8,7 +8,7 @@ use nodewise_sys::{
     Advice, MbindFlags, MoveFlags, NodeMask, OwnedMemory, Policy, PolicyMode, get_mempolicy, move_pages,
     page_bytes, query_pages, set_mempolicy,
 };
-use nodewise_topology::{NodeId, NodeSet};
+use nodewise_topology::NodeId;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -266,10 +266,4 @@ pub(crate) fn prefer<R>(node: NodeId, body: impl FnOnce() -> R) -> nodewise_sys:
     let returned = body();
     set_mempolicy(&before)?;
     Ok(returned)
-}
-
-/// The nodes that this process may have memory on.
-pub(crate) fn memory_nodes() -> Result<NodeSet> {
-    let topology = nodewise_topology::Topology::live()?;
-    Ok(nodewise_topology::Allowed::of_this_thread(&topology)?.memory_nodes)
 }

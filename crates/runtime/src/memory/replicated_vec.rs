@@ -2,15 +2,15 @@
 
 use super::layout::Layout;
 use super::node_vec::NodeVec;
-use super::place::memory_nodes;
 use crate::error::Result;
 use crate::location::current_node;
-use crate::nearest::Nearest;
+use crate::nearest::{MemoryNodes, Nearest};
 use bytemuck::Pod;
 use nodewise_topology::NodeId;
 use std::fmt;
 
-/// An array of which every node that this process may have memory on has a copy: for data that all read and few write.
+/// An array of which every node with CPUs has a copy, or the nearest node that has memory for this process: for data that all read and few
+/// write.
 ///
 /// Reading never waits and goes to the local copy. Writing takes `&mut`, so that nobody reads meanwhile.
 pub struct ReplicatedVec<T> {
@@ -25,7 +25,7 @@ impl<T: Pod> ReplicatedVec<T> {
     /// As [`crate::NodeVecBuilder::build`], of any of the copies.
     pub fn new(values: &[T]) -> Result<Self> {
         let mut copies = Vec::new();
-        for node in memory_nodes()?.iter() {
+        for node in MemoryNodes::of_this_process()?.near_cpus.iter() {
             let mut copy = NodeVec::new(values.len(), Layout::On(node))?;
             copy.copy_from_slice(values);
             copies.push((node, copy));

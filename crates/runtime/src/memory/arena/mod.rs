@@ -12,14 +12,15 @@ mod class;
 mod shards;
 
 use super::layout::{Layout, Plan};
-use super::place::{Fallback, HUGE_BYTES, Placed, Placement, memory_nodes};
+use super::place::{Fallback, HUGE_BYTES, Placed, Placement};
 use crate::error::{Error, Result};
+use crate::nearest::MemoryNodes;
 use crate::sync::{Mutex, lock};
 use allocator_api2::alloc::{AllocError, Allocator};
 use blocks::{Batches, Chain, Span, batch_of_one};
 use class::{CLASSES, Class};
 use nodewise_sys::{OwnedMemory, page_bytes};
-use nodewise_topology::{NodeId, NodeSet};
+use nodewise_topology::NodeId;
 use shards::Shards;
 use std::alloc;
 use std::collections::BTreeMap;
@@ -55,7 +56,7 @@ pub struct NodeArena {
     layout: Layout,
     huge: bool,
     fallback: Fallback,
-    nodes: NodeSet,
+    nodes: MemoryNodes,
     shards: Shards,
     central: Mutex<Central>,
 }
@@ -110,7 +111,7 @@ impl NodeArenaBuilder {
     /// [`crate::ErrorKind::Layout`]: the layout names a node that has no memory for this process. [`crate::ErrorKind::Machine`]: `/sys` or
     /// `/proc` cannot be read.
     pub fn build(self) -> Result<NodeArena> {
-        let nodes = memory_nodes()?;
+        let nodes = MemoryNodes::of_this_process()?;
         Plan::new(&self.layout, 1, &nodes)?;
         let central = Central {
             batches: std::array::from_fn(|_| Batches::default()),

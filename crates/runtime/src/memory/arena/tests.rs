@@ -7,7 +7,7 @@ use std::collections::hash_map::RandomState;
 use std::sync::mpsc::sync_channel;
 
 fn here() -> NodeId {
-    memory_nodes().unwrap().first().unwrap()
+    MemoryNodes::of_this_process().unwrap().allowed.first().unwrap()
 }
 
 /// Takes a block and writes all of it.
