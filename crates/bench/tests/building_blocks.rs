@@ -5,7 +5,7 @@ mod guests;
 
 use guests::{programs, run};
 use nodewise_bench::scenario::Finished;
-use nodewise_rig::Guest;
+use nodewise_rig::{Device, Distances, Guest, Node};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,8 +15,12 @@ fn in_guest(script: &str, files: &[&str]) -> Finished {
 }
 
 fn in_guest_with(others: &[&Path], script: &str, files: &[&str]) -> Finished {
+    in_this(others.iter().fold(Guest::uniform(4, 1, 256 << 20), Guest::copy), script, files)
+}
+
+fn in_this(guest: Guest, script: &str, files: &[&str]) -> Finished {
     let program = &programs().building_blocks;
-    let guest = others.iter().fold(Guest::uniform(4, 1, 256 << 20).copy(program), Guest::copy);
+    let guest = guest.copy(program);
     let finished = run(guest, &script.replace("$BLOCKS", &program.display().to_string()), files);
     assert_eq!(finished.status, 0, "{}{}", finished.stdout, finished.stderr);
     finished
@@ -68,26 +72,136 @@ fn expected(cycle: &[u64], unit: u64, pages: u64) -> Value {
     json!(runs)
 }
 
-#[test]
-fn layouts_lie_as_they_say_page_by_page_and_are_given_back() {
-    let finished = in_guest("'$BLOCKS' layouts", &[]);
+/// What `layouts` printed: those that name no nodes go round these.
+fn layouts_lie(lines: &[Value], on: u64, weighted: &[u64], with_cpus: &[u64]) {
     let mut seen = 0;
-    for line in lines(&finished) {
+    for line in lines {
         let Some(layout) = line["layout"].as_str() else {
             assert!(line["left_pages"].as_u64() < Some(256), "memory is given back: {line}");
             continue;
         };
         let unit = if line["huge"] == true { 512 } else { 1 };
         let homes = match layout {
-            "on" => expected(&[2], unit, 2048),
-            "interleaved" => expected(&[0, 1, 2, 3], unit, 2048),
-            "weighted" => expected(&[0, 1, 1, 1, 3, 3], unit, 2048),
-            _ => expected(&[0, 1, 2, 3], 512, 2048),
+            "on" => expected(&[on], unit, 2048),
+            "interleaved" => expected(with_cpus, unit, 2048),
+            "weighted" => expected(weighted, unit, 2048),
+            _ => expected(with_cpus, 2048 / with_cpus.len() as u64, 2048),
         };
         assert_eq!(line["homes"], homes, "{layout}, huge {}", line["huge"]);
         seen += 1;
     }
-    assert_eq!(seen, 13, "{}", finished.stdout);
+    assert_eq!(seen, 13, "{lines:?}");
+}
+
+#[test]
+fn layouts_lie_as_they_say_page_by_page_and_are_given_back() {
+    let finished = in_guest("'$BLOCKS' layouts 2 0:1 1:3 3:2", &[]);
+    layouts_lie(&lines(&finished), 2, &[0, 1, 1, 1, 3, 3], &[0, 1, 2, 3]);
+}
+
+/// Node 2 has memory only, and node 1 is nearer to it than node 0. A disk is on node 1, a network adapter on node 2. CPU 2, of node 1, is not
+/// started at boot.
+#[test]
+fn memory_apart_is_used_where_it_is_named_and_what_is_plugged_in_is_seen() {
+    let node = |cpus| Node { cpus, memory_bytes: 256 << 20 };
+    let guest = Guest::new([node(1), node(2), node(0)])
+        .distances(Distances::parse("10,20,30;20,10,15;30,15,10", 3).unwrap())
+        .device(1, Device::Nvme)
+        .device(2, Device::Network)
+        .append("maxcpus=2");
+    let script = "
+        echo 0 >/proc/sys/kernel/numa_balancing || exit 90
+        '$BLOCKS' plug 2 >plug || exit 91
+        GLIBC_TUNABLES=glibc.pthread.rseq=0 '$BLOCKS' plug 2 >plug_by_table || exit 92
+        echo 1 >/sys/devices/system/cpu/cpu2/online || exit 93
+        '$BLOCKS' layouts 2 0:1 2:3 >layouts || exit 94
+        { '$BLOCKS' blocks && '$BLOCKS' blocks 2; } >blocks || exit 95
+        '$BLOCKS' apart 2 >apart || exit 96
+        for pci in /sys/bus/pci/devices/*; do
+            case $(cat $pci/class) in 0x010802) disk=${pci##*/} ;; 0x020000) adapter=${pci##*/} ;; esac
+        done
+        for device in nvme0n1 block:nvme0n1 file:/dev/nvme0n1 $disk pci:$disk $adapter pci:$adapter; do
+            '$BLOCKS' near $device || exit 97
+        done >near
+        $NODEWISE topo --json >topo || exit 101
+        cat /sys/bus/pci/devices/$disk/numa_node /sys/bus/pci/devices/$adapter/numa_node >numa_nodes
+        '$BLOCKS' pool 8 >pool & pool=$!
+        sleep 2
+        echo 1 >/sys/devices/system/cpu/cpu2/firmware_node/eject || exit 98
+        within 60 [ ! -e /sys/devices/system/cpu/cpu2 ] || exit 99
+        wait $pool || exit 100
+        '$BLOCKS' pool 1 >pool_after";
+    let files = [
+        "plug",
+        "plug_by_table",
+        "layouts",
+        "blocks",
+        "apart",
+        "near",
+        "topo",
+        "numa_nodes",
+        "pool",
+        "pool_after",
+    ];
+    let finished = in_this(guest, script, &files);
+    let lines = |file| finished.lines::<Value>(file).unwrap();
+
+    layouts_lie(&lines("layouts"), 2, &[0, 2, 2, 2], &[0, 1]);
+    let worked = lines("blocks");
+    let half = 2048 * 512 / 2;
+    for (node, line) in worked[..2].iter().enumerate() {
+        let expected =
+            json!({"wanted": node, "kernel": node, "library": node, "parts": node + 1, "elements": half});
+        assert_eq!(*line, expected);
+    }
+    // Nobody is at home on node 2: a part for each worker, wherever they are.
+    let sum = |name: &str| worked[2..].iter().map(|line| line[name].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((sum("parts"), sum("elements")), (3, 2 * half), "{worked:?}");
+    assert!(worked[2..].iter().all(|line| line["wanted"] == 2 && line["kernel"] == line["library"]));
+    let apart = json!({
+        "nodes": [0, 1],
+        "counts": [1, 1, 0],
+        "homes": [[[2048, 0]], [[2048, 1]]],
+        "hinted": [{"pages": {"0": 1024, "1": 1024}, "runs": 2048}, {"pages": {"0": 1024, "1": 1024}, "runs": 4}],
+        "replicated": "Replicated { copies: 2, .. }",
+        "log": "NodeReplicated { copies: 2, .. }",
+        "pages_there": [0, 0],
+    });
+    assert_eq!(finished.json("apart").unwrap(), apart);
+
+    for (file, before_refresh) in [("plug", 1), ("plug_by_table", 0)] {
+        let [at_first, online, refreshed, offline] = &lines(file)[..] else { panic!("{:?}", finished.files) };
+        let machine = |line: &Value| json!([line["cpus"], line["offline"], line["workers"]]);
+        let two = json!([{"0": "0", "1": "1"}, "2", 2]);
+        let three = json!([{"0": "0", "1": "1-2"}, "", 3]);
+        assert_eq!(machine(at_first), two);
+        assert_eq!((machine(online), machine(refreshed)), (three.clone(), three));
+        assert_eq!(machine(offline), two);
+        assert_eq!(online["on"], json!({"cpu": 2, "kernel": 1, "library": before_refresh}));
+        assert_eq!(refreshed["on"], json!({"cpu": 2, "kernel": 1, "library": 1}));
+        assert_eq!(offline["on"]["kernel"], offline["on"]["library"], "{offline}");
+        let counts = [at_first, online, refreshed, offline].map(|line| &line["counts"]);
+        assert_eq!(counts, [&json!([0, 0, 0]), &json!([7, 0, 0]), &json!([0, 7, 0]), &json!([0, 7, 0])]);
+    }
+    let workers = ["pool", "pool_after"].map(|file| finished.json(file).unwrap()["workers"].clone());
+    assert_eq!(workers, [3, 2], "before and after a CPU was taken out");
+
+    // As the kernel has it; no CPU is on the adapter's node.
+    assert_eq!(finished.file("numa_nodes").unwrap(), "1\n2\n");
+    let topo = finished.json("topo").unwrap();
+    let devices = topo["devices"].as_array().unwrap().iter().filter(|device| device["node"].is_number());
+    let attached: Vec<Value> =
+        devices.map(|device| json!([device["kind"], device["name"], device["node"]])).collect();
+    let [adapter, disk] = &attached[..] else { panic!("{attached:?}") };
+    assert_eq!((&adapter[0], &adapter[2]), (&json!("network"), &json!(2)));
+    assert_eq!(*disk, json!(["block", "nvme0n1", 1]), "and no way to it");
+    let near = lines("near");
+    assert_eq!(near.len(), 7, "{near:?}");
+    for line in near {
+        let device = line["device"].clone();
+        let expected = json!({"device": device, "near": [1], "cpus": [1, 2], "library": 1, "arena": [1]});
+        assert_eq!(line, expected);
+    }
 }
 
 #[test]
@@ -114,7 +228,8 @@ fn blocks_are_worked_on_where_they_lie() {
     let lines = lines(&finished);
     assert_eq!(lines.len(), 4, "{}", finished.stdout);
     for (node, line) in lines.iter().enumerate() {
-        let expected = json!({"wanted": node, "kernel": node, "library": node, "elements": 512 * 512});
+        let expected =
+            json!({"wanted": node, "kernel": node, "library": node, "parts": 1, "elements": 512 * 512});
         assert_eq!(*line, expected);
     }
 }

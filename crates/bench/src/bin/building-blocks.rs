@@ -4,15 +4,17 @@
 use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand};
 use nodewise_runtime::{
-    ErrorKind, Fallback, Hint, HonouredBy, Layout, NodeArena, NodePool, NodeReplicated, NodeVec,
-    NodeVecBuilder, Operate, ReplicatedVec, current_node, hint, is_managed,
+    Allowance, ErrorKind, Fallback, Hint, HonouredBy, Layout, NodeArena, NodeCounter, NodePool,
+    NodeReplicated, NodeVec, NodeVecBuilder, Operate, Replicated, ReplicatedVec, bind_thread, current_cpu,
+    current_node, hint, is_managed, nodes_near, refresh,
 };
-use nodewise_sys::{getcpu, page_bytes, query_pages};
-use nodewise_topology::NodeId;
+use nodewise_sys::{getcpu, page_bytes, query_pages, sched_getaffinity, sched_setaffinity};
+use nodewise_topology::{NodeId, Topology};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 /// Uses the runtime library and says what came of it
@@ -25,14 +27,38 @@ struct Args {
 #[derive(Subcommand)]
 enum Part {
     /// Each layout's pages, as the kernel sees them: a line of JSON each, with runs of pages and their node
-    Layouts,
+    Layouts {
+        /// The node of those that are on one
+        on: u32,
+        /// NODE:WEIGHT of those that are weighted
+        #[arg(value_parser = weight)]
+        weights: Vec<(NodeId, u32)>,
+    },
     /// What happens when a node has no room for what is to lie there
     Full {
         /// The node
         node: u32,
     },
     /// On which nodes blocks are worked on, and where workers run
-    Blocks,
+    Blocks {
+        /// Of an array on this node, instead of one in blocks
+        on: Option<u32>,
+    },
+    /// What a node of memory only is left out of
+    Apart {
+        /// The node
+        node: u32,
+    },
+    /// A CPU that is offline at first goes online and offline again: what the library says of it, a line of JSON each time
+    Plug {
+        /// The CPU
+        cpu: u32,
+    },
+    /// Which nodes are near a device, where a thread bound to them runs, and an arena's memory there lies
+    Near {
+        /// The device
+        device: String,
+    },
     /// Waits for a manager, says how two arrays on node 0 are used, and writes one of them from all nodes for so many seconds
     Hints {
         /// How long
@@ -51,9 +77,12 @@ const PAGES: usize = 2048;
 
 fn main() -> anyhow::Result<()> {
     match Args::parse().part {
-        Part::Layouts => layouts(),
+        Part::Layouts { on, weights } => layouts(NodeId(on), weights),
         Part::Full { node } => full(NodeId(node)),
-        Part::Blocks => blocks(),
+        Part::Blocks { on } => blocks(on.map_or(Layout::Blocked, |node| Layout::On(NodeId(node)))),
+        Part::Apart { node } => apart(NodeId(node)),
+        Part::Plug { cpu } => plug(cpu),
+        Part::Near { device } => near(&device),
         Part::Hints { seconds } => hints(Duration::from_secs(seconds)),
         Part::Log => log(),
         Part::Pool { seconds } => pool(Duration::from_secs(seconds)),
@@ -80,15 +109,20 @@ fn resident_pages() -> anyhow::Result<usize> {
     Ok(statm.split(' ').nth(1).context("statm has a second field")?.parse()?)
 }
 
-fn layouts() -> anyhow::Result<()> {
+/// `NODE:WEIGHT`.
+fn weight(text: &str) -> anyhow::Result<(NodeId, u32)> {
+    let (node, weight) = text.split_once(':').context("a weight is written NODE:WEIGHT")?;
+    Ok((NodeId(node.parse()?), weight.parse()?))
+}
+
+fn layouts(on: NodeId, weights: Vec<(NodeId, u32)>) -> anyhow::Result<()> {
     let pool = NodePool::new()?;
-    let weighted = Layout::Weighted(vec![(NodeId(0), 1), (NodeId(1), 3), (NodeId(3), 2)]);
     let len = PAGES * page_bytes() / 8;
     let resident = resident_pages()?;
     for (name, layout) in [
-        ("on", Layout::On(NodeId(2))),
+        ("on", Layout::On(on)),
         ("interleaved", Layout::Interleaved),
-        ("weighted", weighted),
+        ("weighted", Layout::Weighted(weights)),
         ("blocked", Layout::Blocked),
     ] {
         for (huge, pooled) in [(false, false), (false, true), (true, false)] {
@@ -115,17 +149,19 @@ fn layouts() -> anyhow::Result<()> {
     let kernel = homes(&moved, PAGES)?;
     let library: Vec<i32> =
         moved.nodes_of(elements)?.iter().map(|node| node.map_or(-1, |node| node.0 as i32)).collect();
-    let wanted: Vec<i32> = (0..4).cycle().take(100).collect();
+    let with_cpus: Vec<i32> = pool.nodes().map(|node| node.0 as i32).collect();
+    let wanted: Vec<i32> = with_cpus.iter().copied().cycle().take(100).collect();
     ensure!(kernel[100..200] == wanted && library == wanted, "a part: {:?}, {library:?}", runs(&kernel));
     ensure!(moved.placement()?.misplaced == 0, "{:?}", moved.placement()?);
     ensure!(moved.iter().copied().eq(0..len as u64), "moving a part changes no value");
     moved.lay_out(Layout::Blocked)?;
     let replicated = ReplicatedVec::new(&moved)?;
+    ensure!(replicated.nodes().eq(pool.nodes()), "a copy on each node with CPUs: {replicated:?}");
     for node in replicated.nodes() {
         let homes = homes(replicated.near(node), PAGES)?;
         ensure!(homes.iter().all(|&home| home == node.0 as i32), "copy of node {node}: {:?}", runs(&homes));
     }
-    arena_lies_there()?;
+    arena_lies_there(on)?;
     drop((moved, replicated));
     let left = resident_pages()?.saturating_sub(resident);
     println!("{}", json!({"left_pages": left}));
@@ -133,8 +169,8 @@ fn layouts() -> anyhow::Result<()> {
 }
 
 /// Blocks of all sizes, some of them from several chunks, lie on the arena's node.
-fn arena_lies_there() -> anyhow::Result<()> {
-    let arena = NodeArena::on(NodeId(1))?;
+fn arena_lies_there(node: NodeId) -> anyhow::Result<()> {
+    let arena = NodeArena::on(node)?;
     let mut addresses = Vec::new();
     for bytes in [16, 5000, 100_000, 1 << 20, 3 << 20].into_iter().cycle().take(60) {
         let block = arena.allocate(bytes, 8)?;
@@ -142,7 +178,7 @@ fn arena_lies_there() -> anyhow::Result<()> {
     }
     let mut homes = vec![i32::MIN; addresses.len()];
     query_pages(0, &addresses, &mut homes)?;
-    ensure!(homes.iter().all(|&home| home == 1), "blocks of an arena: {:?}", runs(&homes));
+    ensure!(homes.iter().all(|&home| home == node.0 as i32), "blocks of an arena: {:?}", runs(&homes));
     ensure!(arena.placement()?.misplaced == 0, "{:?}", arena.placement()?);
     Ok(())
 }
@@ -175,23 +211,171 @@ fn full(node: NodeId) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn blocks() -> anyhow::Result<()> {
+fn blocks(layout: Layout) -> anyhow::Result<()> {
     let pool = NodePool::new()?;
-    let mut vec = NodeVec::<u64>::new(PAGES * page_bytes() / 8, Layout::Blocked)?;
-    let worked = Mutex::new(BTreeMap::<(u32, u32, u32), usize>::new());
+    let mut vec = NodeVec::<u64>::new(PAGES * page_bytes() / 8, layout)?;
+    let worked = Mutex::new(BTreeMap::<(u32, u32, u32), (usize, usize)>::new());
     vec.for_each_block(&pool, |block, values| {
         values.fill(1);
         let by_kernel = getcpu().map_or(u32::MAX, |(_, node)| node);
         let mut worked = worked.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        *worked.entry((block.node.0, by_kernel, current_node().0)).or_default() += values.len();
+        let (parts, elements) = worked.entry((block.node.0, by_kernel, current_node().0)).or_default();
+        *parts += 1;
+        *elements += values.len();
     });
     let worked = worked.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    for ((wanted, by_kernel, by_library), elements) in worked {
+    for ((wanted, by_kernel, by_library), (parts, elements)) in worked {
         println!(
             "{}",
-            json!({"wanted": wanted, "kernel": by_kernel, "library": by_library, "elements": elements})
+            json!({
+                "wanted": wanted,
+                "kernel": by_kernel,
+                "library": by_library,
+                "parts": parts,
+                "elements": elements,
+            })
         );
     }
+    Ok(())
+}
+
+fn apart(node: NodeId) -> anyhow::Result<()> {
+    let pool = NodePool::new()?;
+    let refused = |error: Option<nodewise_runtime::Error>| error.map(|error| error.kind());
+    let no_workers = Some(ErrorKind::NoWorkers);
+    ensure!(refused(pool.spawn_on(node, || ()).err()) == no_workers, "a task for node {node}");
+    let only_there = NodePool::builder().nodes(&[node].into_iter().collect());
+    ensure!(refused(only_there.build().err()) == no_workers, "a pool on node {node}");
+
+    let counter = NodeCounter::new();
+    let nodes: Vec<NodeId> = pool.nodes().collect();
+    for &of_worker in &nodes {
+        let on = Mutex::new(None);
+        let count = |_: &nodewise_runtime::Scope<'_>| {
+            counter.add(1);
+            *on.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(current_node());
+        };
+        pool.scope(|scope| scope.spawn_on(of_worker, count))?;
+        let on = on.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        ensure!(on == Some(of_worker), "a worker of node {of_worker} is on {on:?}");
+    }
+    let counts: Vec<u64> = nodes.iter().chain([&node]).map(|&node| counter.on_node(node)).collect();
+
+    let before = anonymous_pages(node)?;
+    let value = vec![1_u64; PAGES * page_bytes() / 8];
+    let replicated = Replicated::new(value.clone())?;
+    let mut homes_near = Vec::new();
+    for &reader in &nodes {
+        let homes_here = Mutex::new(None);
+        let look = |_: &nodewise_runtime::Scope<'_>| {
+            let homes = homes(&replicated.read(), PAGES);
+            *homes_here.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(homes);
+        };
+        pool.scope(|scope| scope.spawn_on(reader, look))?;
+        let homes = homes_here.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        homes_near.push(runs(&homes.context("the task has ended")??));
+    }
+    let log = NodeReplicated::new(Counts { all: 0, counts: value.clone() })?;
+    ensure!(log.update(0) == 1);
+    let mut hinted = Vec::new();
+    for huge in [false, true] {
+        let builder = NodeVecBuilder::new(Layout::On(nodes[0]));
+        let builder = if huge { builder.huge_pages() } else { builder };
+        let shared = builder.build::<u64>(value.len())?;
+        ensure!(hint(&shared[..], Hint::WriteShared)? == HonouredBy::Library);
+        let pages: BTreeMap<u32, usize> =
+            shared.placement()?.pages.into_iter().map(|(node, pages)| (node.0, pages)).collect();
+        hinted.push(json!({"pages": pages, "runs": runs(&self::homes(&shared, PAGES)?).len()}));
+    }
+    let pages = anonymous_pages(node)?;
+    let line = json!({
+        "nodes": nodes.iter().map(|node| node.0).collect::<Vec<_>>(),
+        "counts": counts,
+        "homes": homes_near,
+        "hinted": hinted,
+        "replicated": format!("{replicated:?}"),
+        "log": format!("{log:?}"),
+        "pages_there": [before, pages],
+    });
+    println!("{line}");
+    Ok(())
+}
+
+/// Anonymous pages of this process on a node.
+fn anonymous_pages(node: NodeId) -> anyhow::Result<usize> {
+    let maps = std::fs::read_to_string("/proc/self/numa_maps")?;
+    let anonymous = maps.lines().filter(|line| line.contains(" anon="));
+    let there = format!("N{node}=");
+    let pages = anonymous.flat_map(|line| line.split(' ').filter_map(|word| word.strip_prefix(&there)));
+    pages.map(|pages| Ok(pages.parse::<usize>()?)).sum()
+}
+
+fn plug(cpu: u32) -> anyhow::Result<()> {
+    let counter = NodeCounter::new();
+    let set_online = |online: bool| {
+        let file = format!("/sys/devices/system/cpu/cpu{cpu}/online");
+        std::fs::write(&file, u8::from(online).to_string()).with_context(|| format!("cannot write {file}"))
+    };
+    let tell = |when: &str, (on, kernel, library): (u32, u32, u32)| -> anyhow::Result<()> {
+        let nodes = Allowance::of_this_thread()?;
+        let nodes: BTreeMap<u32, String> =
+            nodes.nodes().iter().map(|node| (node.id.0, node.cpus.to_string())).collect();
+        let topology = Topology::live()?;
+        let counts: Vec<u64> = topology.nodes().iter().map(|node| counter.on_node(node.id)).collect();
+        let line = json!({
+            "when": when,
+            "cpus": nodes,
+            "offline": topology.offline_cpus().to_string(),
+            "workers": NodePool::new()?.workers(),
+            "on": {"cpu": on, "kernel": kernel, "library": library},
+            "counts": counts,
+        });
+        println!("{line}");
+        Ok(())
+    };
+    let here = || anyhow::Ok((current_cpu().0, getcpu()?.1, current_node().0));
+    tell("at first", here()?)?;
+    set_online(true)?;
+    // A thread on that CPU counts, and says where it is whenever it is asked.
+    let (ask, asked) = sync_channel(0);
+    let (answer, answers) = sync_channel(0);
+    let counter = &counter;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let bound = sched_setaffinity(0, &[cpu].into_iter().collect());
+            counter.add(7);
+            for () in asked {
+                answer.send(bound.map_err(anyhow::Error::from).and_then(|()| here())).expect("it was asked");
+            }
+        });
+        let ask = ask;
+        let there = || {
+            ask.send(())?;
+            answers.recv()?
+        };
+        tell("online", there()?)?;
+        refresh()?;
+        tell("refreshed", there()?)?;
+        set_online(false)?;
+        tell("offline", there()?)
+    })
+}
+
+fn near(device: &str) -> anyhow::Result<()> {
+    let nodes = nodes_near(device)?;
+    bind_thread(&nodes)?;
+    let cpus: Vec<u32> = sched_getaffinity(0)?.iter().collect();
+    let near = nodes.first().context("a device is near some node")?;
+    let arena = NodeArena::on(near)?;
+    arena.allocate(1 << 20, 8)?;
+    let line = json!({
+        "device": device,
+        "near": nodes.iter().map(|node| node.0).collect::<Vec<_>>(),
+        "cpus": cpus,
+        "library": current_node().0,
+        "arena": arena.placement()?.pages.into_keys().map(|node| node.0).collect::<Vec<_>>(),
+    });
+    println!("{line}");
     Ok(())
 }
 
