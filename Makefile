@@ -31,6 +31,7 @@ licences:
 tests:
 	cargo test --workspace --locked --no-fail-fast
 	cargo xtask loom
+	cargo test --profile guest --locked --package nodewise --test sim all_rows -- --ignored
 
 # libnodewise for C and C++: make install PREFIX=/usr/local DESTDIR= (scripts/install has the rest)
 .PHONY: install

@@ -275,7 +275,7 @@ const NOT_HOLDING: [&str; 5] = [
 ];
 
 #[test]
-#[ignore = "minutes, in a release build"]
+#[ignore = "minutes even in an optimised build, in which `make test` runs it"]
 fn all_rows_hold_but_those_that_the_documentation_names() {
     let (code, text, error) = sim(&["reproduce", "all", "--json"]);
     let studies: Value = serde_json::from_str(&text).unwrap();

@@ -294,16 +294,19 @@ fn table_4(programs: &[Measured]) -> Vec<Row> {
 mod tests {
     use super::*;
 
-    /// At a hundredth of the sizes start-up weighs more, and Table 4 is about start-up: only Table 3 is judged.
+    /// At a fiftieth of the sizes start-up weighs more, and Table 4 is about start-up: only Table 3 is judged, without two
+    /// alphas in which what is counted once has too large a share.
     #[test]
     fn table_3_holds_at_a_small_scale() {
         let study = study(&Options { scale: 0.02, ..Options::default() }, &|_| ()).unwrap();
-        for row in &study.rows {
-            println!(
-                "{} {:7.3} {:7.3} {} {}",
-                row.holds, row.published, row.simulated, row.tolerance, row.what
-            );
-        }
+        let judged = |row: &&Row| {
+            let small = ["IMatMult: alpha", "Primes3: alpha"].contains(&row.what.as_str());
+            !small && !row.what.contains("place by overhead")
+        };
+        let judged: Vec<&Row> = study.rows.iter().filter(judged).collect();
+        assert_eq!(judged.len(), 22);
+        let failing: Vec<_> = judged.into_iter().filter(|row| !row.holds).collect();
+        assert!(failing.is_empty(), "{failing:#?}");
     }
 
     /// Takes minutes: `cargo test --release -p nodewise-sim every_row -- --ignored --nocapture`.
