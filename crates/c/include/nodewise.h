@@ -393,8 +393,10 @@ typedef struct nodewise_array nodewise_array;
 
 /* Makes an array of `len` elements of `element_bytes` each. `flags` are NODEWISE_HUGE_PAGES and the like, or 0. All pages are brought in, each node's
  * by workers of `pool` there, or by a thread for each node if that is NULL; neither it nor the layout is kept.
- * NODEWISE_LAYOUT: the layout names a node that has no memory for this process. NODEWISE_MEMORY: there is not so much, or the kernel or a
- * container's filter refuses a call. NODEWISE_NODE_FULL: pages found no room on their node. NODEWISE_MACHINE: /sys or /proc cannot be read. */
+ * NODEWISE_LAYOUT: the layout names a node that has no memory for this process. NODEWISE_MEMORY: the nodes that this process may have memory on
+ * have less, or the kernel or a container's filter refuses a call. NODEWISE_NODE_FULL: pages found no room on their node. NODEWISE_MACHINE: /sys
+ * or /proc cannot be read. No error tells of less than that, but more than is free or than the control group may have: the kernel then
+ * reclaims memory, and ends processes if it finds none. */
 nodewise_result nodewise_array_new(const nodewise_layout *layout, size_t len, size_t element_bytes, uint32_t flags,
                                    const nodewise_pool *pool, nodewise_array **out_array);
 
@@ -474,8 +476,9 @@ nodewise_result nodewise_arena_new(const nodewise_layout *layout, uint32_t flags
 void nodewise_arena_free(nodewise_arena *arena);
 
 /* Memory for `bytes`, 0 included, at an address that `align` divides; its contents are not defined. The caller's until given back.
- * NODEWISE_INVALID_ARGUMENT: `align` is no power of two. NODEWISE_MEMORY: there is not so much, or the kernel or a container's filter refuses a
- * call. NODEWISE_NODE_FULL: pages found no room on their node. The arena can be used on after each. */
+ * NODEWISE_INVALID_ARGUMENT: `align` is no power of two. NODEWISE_MEMORY: the nodes that this process could have memory on when the
+ * arena was made had less, or the kernel or a container's filter refuses a call. NODEWISE_NODE_FULL: pages found no room on their node. The arena can
+ * be used on after each. Of more than is free no error tells, as with arrays. */
 nodewise_result nodewise_arena_allocate(const nodewise_arena *arena, size_t bytes, size_t align, void **out_block);
 
 /* Gives back a block of this arena, that was asked for with the same `bytes` and `align`; does nothing with NULL. */
@@ -528,8 +531,8 @@ typedef struct nodewise_replicated_array nodewise_replicated_array;
 typedef int (*nodewise_change)(void *value, void *context);
 
 /* Copies `len` elements of `element_bytes` each to every such node.
- * NODEWISE_MEMORY: there is not so much, or the kernel or a container's filter refuses a call. NODEWISE_NODE_FULL: a copy found no room on its
- * node. NODEWISE_MACHINE: /sys or /proc cannot be read. */
+ * NODEWISE_MEMORY: the nodes have less than a copy takes, or the kernel or a container's filter refuses a call. NODEWISE_NODE_FULL: a copy found
+ * no room on its node. NODEWISE_MACHINE: /sys or /proc cannot be read. */
 nodewise_result nodewise_replicated_array_new(const void *elements, size_t len, size_t element_bytes,
                                               nodewise_replicated_array **out_array);
 

@@ -338,7 +338,7 @@ static void arrays(nodewise_pool *pool)
     says(nodewise_arena_new(&on, NODEWISE_HUGE_PAGES | NODEWISE_BASE_PAGES, &arena), NODEWISE_INVALID_ARGUMENT, "flags");
     CHECK(nodewise_arena_new(&on, NODEWISE_BASE_PAGES, &arena) == NODEWISE_OK);
     says(nodewise_arena_allocate(arena, 1, 3, &small), NODEWISE_INVALID_ARGUMENT, "power of two");
-    says(nodewise_arena_allocate(arena, SIZE_MAX / 4, 8, &small), NODEWISE_MEMORY, "");
+    says(nodewise_arena_allocate(arena, (size_t)1 << 46, 8, &small), NODEWISE_MEMORY, "more than nodes");
     CHECK(nodewise_arena_allocate(arena, 100, 64, &small) == NODEWISE_OK && (uintptr_t)small % 64 == 0);
     memset(small, 1, 100);
     CHECK(nodewise_arena_reserved_bytes(arena, &before) == NODEWISE_OK);

@@ -1,7 +1,7 @@
 //! The crate's one error.
 
 use crate::memory::Placement;
-use nodewise_topology::NodeId;
+use nodewise_topology::{NodeId, NodeSet};
 use std::fmt;
 use std::ops::Range;
 
@@ -71,6 +71,11 @@ impl Error {
 
     pub(crate) fn too_large(len: usize, size: usize) -> Self {
         let what = format!("{len} elements of {size} bytes are more than there are addresses");
+        Self { kind: ErrorKind::Memory, what, source: None }
+    }
+
+    pub(crate) fn too_little_memory(bytes: usize, have: u64, nodes: &NodeSet) -> Self {
+        let what = format!("{bytes} bytes are more than nodes {nodes} have: {have}");
         Self { kind: ErrorKind::Memory, what, source: None }
     }
 

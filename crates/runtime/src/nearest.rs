@@ -43,6 +43,8 @@ pub(crate) struct MemoryNodes {
     /// Of these, the nearest to each node with CPUs. What is to be near its users goes there, and not to memory that lies apart: that is
     /// slower as a rule, or a device's.
     pub(crate) near_cpus: NodeSet,
+    /// What the allowed ones have, used or free.
+    pub(crate) bytes: u64,
 }
 
 impl MemoryNodes {
@@ -58,7 +60,9 @@ impl MemoryNodes {
         let nearest = Nearest::on(topology, &nodes);
         let with_cpus = topology.nodes().iter().filter(|node| !node.cpus.is_empty());
         let near_cpus = with_cpus.filter_map(|node| nodes.get(nearest.to(node.id)).copied()).collect();
-        Self { allowed, near_cpus }
+        let own = topology.nodes().iter().filter(|node| allowed.contains(node.id));
+        let bytes = own.map(|node| node.memory_total_bytes).sum();
+        Self { allowed, near_cpus, bytes }
     }
 }
 

@@ -46,7 +46,7 @@ const WEIGHTS_SUM_MAX: u64 = 1 << 16;
 impl Plan {
     /// Lays `units` over nodes.
     pub(crate) fn new(layout: &Layout, units: usize, memory: &MemoryNodes) -> Result<Self> {
-        let MemoryNodes { allowed, near_cpus } = memory;
+        let MemoryNodes { allowed, near_cpus, .. } = memory;
         let all = || near_cpus.iter().collect::<Vec<_>>();
         let (cycle, run) = match layout {
             Layout::On(node) => (vec![*node], units.max(1)),
@@ -183,7 +183,7 @@ mod tests {
     fn nodes(list: &str, apart: u32) -> MemoryNodes {
         let allowed: NodeSet = list.parse().unwrap();
         let near_cpus = allowed.iter().filter(|node| node.0 != apart).collect();
-        MemoryNodes { allowed, near_cpus }
+        MemoryNodes { allowed, near_cpus, bytes: 1 << 30 }
     }
 
     fn laid(layout: &Layout, units: usize, allowed: &str) -> Vec<u32> {

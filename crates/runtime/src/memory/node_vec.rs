@@ -1,17 +1,18 @@
 //! [`NodeVec`]: an array whose pages lie as a [`Layout`] says.
 
 use super::layout::{Layout, Plan};
-use super::place::{Fallback, HUGE_BYTES, Placed, Placement};
+use super::place::{Fallback, HUGE_BYTES, Placed, Placement, map};
 use crate::error::{Error, Result};
 use crate::nearest::MemoryNodes;
 use crate::pool::NodePool;
 use bytemuck::Pod;
-use nodewise_sys::{OwnedMemory, page_bytes};
+use nodewise_sys::page_bytes;
 use nodewise_topology::NodeId;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
+use std::slice;
 
 /// An array of fixed length whose pages lie as a [`Layout`] says; all bits zero at first.
 ///
@@ -92,9 +93,11 @@ impl NodeVecBuilder<'_> {
     /// Makes an array of `len` elements.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Layout`]: the layout names a node that has no memory for this process. [`crate::ErrorKind::Memory`]: there is not
-    /// so much, or the kernel (before 5.14) or a container's filter refuses a call. [`crate::ErrorKind::NodeFull`]: pages found no room
-    /// on their node, and the fallback is [`Fallback::Error`]. [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read.
+    /// [`crate::ErrorKind::Layout`]: the layout names a node that has no memory for this process. [`crate::ErrorKind::Memory`]: the nodes
+    /// that this process may have memory on have less, or the kernel (before 5.14) or a container's filter refuses a call.
+    /// [`crate::ErrorKind::NodeFull`]: pages found no room on their node, and the fallback is [`Fallback::Error`].
+    /// [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read. No error tells of less than that, but more than is free or than
+    /// the control group may have: the kernel then reclaims memory, and ends processes if it finds none.
     ///
     /// # Panics
     /// If elements have no size.
@@ -104,9 +107,9 @@ impl NodeVecBuilder<'_> {
         let unit_bytes = if self.huge { HUGE_BYTES } else { page_bytes() };
         let bytes = len.checked_mul(size).and_then(|bytes| bytes.max(1).checked_next_multiple_of(unit_bytes));
         let bytes = bytes.ok_or_else(|| Error::too_large(len, size))?;
-        let plan = Plan::new(&self.layout, bytes / unit_bytes, &MemoryNodes::of_this_process()?)?;
-        let memory = OwnedMemory::new(bytes, unit_bytes)
-            .map_err(|error| Error::memory(format!("cannot map {bytes} bytes"), error))?;
+        let nodes = MemoryNodes::of_this_process()?;
+        let plan = Plan::new(&self.layout, bytes / unit_bytes, &nodes)?;
+        let memory = map(bytes, unit_bytes.max(align_of::<T>()), &nodes)?;
         let mut placed = Placed { memory, unit_bytes, plan };
         placed.first_touch(self.pool, self.huge)?;
         placed.settle(placed.all(), self.fallback)?;
@@ -280,6 +283,24 @@ impl<T: Pod> DerefMut for NodeVec<T> {
     }
 }
 
+impl<'a, T: Pod> IntoIterator for &'a NodeVec<T> {
+    type Item = &'a T;
+    type IntoIter = slice::Iter<'a, T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl<'a, T: Pod> IntoIterator for &'a mut NodeVec<T> {
+    type Item = &'a mut T;
+    type IntoIter = slice::IterMut<'a, T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter_mut()
+    }
+}
+
 impl<T> fmt::Debug for NodeVec<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NodeVec")
@@ -379,5 +400,8 @@ mod tests {
         assert_eq!(kind(NodeVec::new(1, Layout::On(NodeId(1000)))), ErrorKind::Layout);
         assert_eq!(kind(NodeVec::new(usize::MAX / 4, Layout::Blocked)), ErrorKind::Memory);
         assert_eq!(kind(NodeVec::new(usize::MAX / 64, Layout::Blocked)), ErrorKind::Memory);
+        // A mapping like any other to a kernel that overcommits.
+        let error = NodeVec::<u64>::new(1 << 43, Layout::Interleaved).unwrap_err();
+        assert!(error.to_string().contains("more than nodes"), "{error}");
     }
 }

@@ -3,6 +3,7 @@
 use super::layout::Plan;
 use crate::error::{Error, Result};
 use crate::hint::forget;
+use crate::nearest::MemoryNodes;
 use crate::pool::NodePool;
 use nodewise_sys::{
     Advice, MbindFlags, MoveFlags, NodeMask, OwnedMemory, Policy, PolicyMode, get_mempolicy, move_pages,
@@ -266,4 +267,14 @@ pub(crate) fn prefer<R>(node: NodeId, body: impl FnOnce() -> R) -> nodewise_sys:
     let returned = body();
     set_mempolicy(&before)?;
     Ok(returned)
+}
+
+/// Maps memory of which every page is to be brought in. What could never be is refused: the kernel, asked page by page, would sooner end
+/// processes, and its own check of a mapping's size is off where it may overcommit.
+pub(crate) fn map(bytes: usize, align_bytes: usize, nodes: &MemoryNodes) -> Result<OwnedMemory> {
+    if bytes as u64 > nodes.bytes {
+        return Err(Error::too_little_memory(bytes, nodes.bytes, &nodes.allowed));
+    }
+    OwnedMemory::new(bytes, align_bytes)
+        .map_err(|error| Error::memory(format!("cannot map {bytes} bytes"), error))
 }

@@ -12,14 +12,14 @@ mod class;
 mod shards;
 
 use super::layout::{Layout, Plan};
-use super::place::{Fallback, HUGE_BYTES, Placed, Placement};
+use super::place::{Fallback, HUGE_BYTES, Placed, Placement, map};
 use crate::error::{Error, Result};
 use crate::nearest::MemoryNodes;
 use crate::sync::{Mutex, lock};
 use allocator_api2::alloc::{AllocError, Allocator};
 use blocks::{Batches, Chain, Span, batch_of_one};
 use class::{CLASSES, Class};
-use nodewise_sys::{OwnedMemory, page_bytes};
+use nodewise_sys::page_bytes;
 use nodewise_topology::NodeId;
 use shards::Shards;
 use std::alloc;
@@ -143,9 +143,10 @@ impl NodeArena {
     /// block like any other. Whoever takes it gives it back by [`NodeArena::deallocate`], or with the arena.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Memory`]: there is not so much, `align` is no power of two, or the kernel or a container's filter refuses a call.
-    /// [`crate::ErrorKind::NodeFull`]: pages found no room on their node, and the fallback is [`Fallback::Error`]. The arena can be used
-    /// on after both.
+    /// [`crate::ErrorKind::Memory`]: the nodes that this process could have memory on when the arena was made had less, `align` is no power
+    /// of two, or the kernel or a container's filter refuses a call. [`crate::ErrorKind::NodeFull`]: pages found no room on their
+    /// node, and the fallback is [`Fallback::Error`]. The arena can be used on after both. Of more than is free no error tells, as with
+    /// [`crate::NodeVecBuilder::build`].
     #[inline]
     pub fn allocate(&self, bytes: usize, align: usize) -> Result<NonNull<[u8]>> {
         if !align.is_power_of_two() {
@@ -289,8 +290,7 @@ impl NodeArena {
 
     /// New memory in its place.
     fn map(&self, bytes: usize, align: usize) -> Result<(NonNull<u8>, Placed)> {
-        let mut memory = OwnedMemory::new(bytes, align)
-            .map_err(|error| Error::memory(format!("cannot map {bytes} bytes"), error))?;
+        let mut memory = map(bytes, align, &self.nodes)?;
         // Taken once: whoever borrows the memory as bytes later would claim what users of blocks have.
         let start = NonNull::from(memory.as_mut_bytes()).cast();
         let unit_bytes = if self.huge { HUGE_BYTES } else { page_bytes() };

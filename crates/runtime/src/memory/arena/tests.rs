@@ -92,7 +92,7 @@ fn other_layouts_are_laid_out_chunk_by_chunk() {
 fn what_cannot_be_had_is_refused_with_the_reason() {
     assert_eq!(NodeArena::on(NodeId(1000)).unwrap_err().kind(), ErrorKind::Layout);
     let arena = NodeArenaBuilder::new(Layout::Interleaved).fallback(Fallback::Anywhere).build().unwrap();
-    for (bytes, align) in [(1, 3), (1, 0), (usize::MAX, 1), (usize::MAX / 4, 8), (1, 1 << 62)] {
+    for (bytes, align) in [(1, 3), (1, 0), (usize::MAX, 1), (usize::MAX / 4, 8), (1 << 46, 1), (1, 1 << 62)] {
         let error = arena.allocate(bytes, align).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Memory, "{bytes} at {align}: {error}");
     }
