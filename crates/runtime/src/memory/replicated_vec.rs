@@ -8,6 +8,7 @@ use crate::nearest::{MemoryNodes, Nearest};
 use bytemuck::Pod;
 use nodewise_topology::NodeId;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// An array of which every node with CPUs has a copy, or the nearest node that has memory for this process: for data that all read and few
 /// write.
@@ -55,15 +56,18 @@ impl<T: Pod> ReplicatedVec<T> {
     }
 
     /// Changes one copy, then makes the others like it.
+    ///
+    /// # Panics
+    /// With what `change` panicked with; the others are like the changed copy all the same.
     pub fn update<R>(&mut self, change: impl FnOnce(&mut [T]) -> R) -> R {
         let Some(((_, first), others)) = self.copies.split_first_mut() else {
             return change(&mut []);
         };
-        let result = change(first);
+        let changed = catch_unwind(AssertUnwindSafe(|| change(first)));
         for (_, copy) in others {
             copy.copy_from_slice(first);
         }
-        result
+        changed.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 
@@ -87,5 +91,21 @@ mod tests {
         }
         assert_eq!(primes.near(NodeId(999)), [2, 3, 5, 7]);
         assert!(ReplicatedVec::<u64>::new(&[]).unwrap().local().is_empty());
+    }
+
+    #[test]
+    fn copies_stay_alike_after_a_panic() {
+        let here = MemoryNodes::of_this_process().unwrap().allowed.first().unwrap();
+        let copy = || (here, NodeVec::<u16>::new(2, Layout::On(here)).unwrap());
+        let nearest = Nearest::among(&[here]).unwrap();
+        let mut copied = ReplicatedVec { copies: vec![copy(), copy(), copy()], nearest };
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            copied.update(|values| {
+                values[0] = 1;
+                panic!("half way");
+            });
+        }));
+        assert_eq!(panicked.unwrap_err().downcast_ref(), Some(&"half way"));
+        assert!(copied.copies.iter().all(|(_, copy)| copy[..] == [1, 0]));
     }
 }
