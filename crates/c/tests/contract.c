@@ -42,7 +42,9 @@ static void arguments(nodewise_pool *pool)
     says(nodewise_pool_nodes(pool, &(uint32_t){0}, SIZE_MAX, &nodes), NODEWISE_INVALID_ARGUMENT, "nodes cannot have");
     says(nodewise_bind_thread(&(uint32_t){NODEWISE_NO_NODE}, 1), NODEWISE_INVALID_ARGUMENT, "4294967295");
     says(nodewise_bind_thread(&(uint32_t){1000}, 1), NODEWISE_THREAD, "1000");
+    says(nodewise_bind_thread(NULL, 0), NODEWISE_THREAD, "no nodes");
     says(nodewise_nodes_near("nothing0", NULL, 0, &nodes), NODEWISE_DEVICE, "nothing0");
+    says(nodewise_nodes_near("", NULL, 0, &nodes), NODEWISE_DEVICE, "no name");
     says(nodewise_nodes_near("\xff", NULL, 0, &nodes), NODEWISE_INVALID_ARGUMENT, "UTF-8");
     nodewise_counter_free(NULL);
     nodewise_pool_free(NULL);

@@ -26,6 +26,9 @@ pub fn nodes_near(device: &str) -> Result<NodeSet> {
 /// # Errors
 /// [`crate::ErrorKind::Thread`]: there is none it may use. [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read.
 pub fn bind_thread(nodes: &NodeSet) -> Result<()> {
+    if nodes.is_empty() {
+        return Err(Error::no_nodes());
+    }
     let topology = Topology::live()?;
     let allowed = Allowed::of_this_thread(&topology)?;
     let of_nodes = topology.nodes().iter().filter(|node| nodes.contains(node.id));
@@ -45,6 +48,9 @@ fn nodes_of(topology: &Topology, device: &str) -> Result<NodeSet> {
             Error::device(format!("the firmware does not say which node {device} is attached to"))
         })?;
         return Ok([node].into_iter().collect());
+    }
+    if device.is_empty() {
+        return Err(Error::device("the device has no name".to_owned()));
     }
     if !device.contains(':') {
         return Err(Error::device(format!("there is no device {device}; `nodewise topo` lists them")));
@@ -151,6 +157,15 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn nothing_at_all_is_called_so() {
+        let error = nodes_near("").unwrap_err();
+        assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Device, "the device has no name"));
+        let error = bind_thread(&NodeSet::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Thread);
+        assert!(error.to_string().contains("no nodes"), "{error}");
     }
 
     #[test]

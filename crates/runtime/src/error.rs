@@ -47,14 +47,19 @@ impl Error {
         self.kind
     }
 
-    pub(crate) fn no_workers(node: NodeId) -> Self {
-        let what = format!("the pool has no workers on node {node}: choose one of NodePool::nodes()");
+    pub(crate) fn no_workers(node: NodeId, own: &NodeSet) -> Self {
+        let what = format!("the pool has no workers on node {node}; it has some on: {own}");
         Self { kind: ErrorKind::NoWorkers, what, source: None }
     }
 
     pub(crate) fn nowhere() -> Self {
         let what = "none of the nodes asked for has a CPU that this thread may use".to_owned();
         Self { kind: ErrorKind::NoWorkers, what, source: None }
+    }
+
+    pub(crate) fn no_nodes() -> Self {
+        let what = "there are no nodes in the set to bind this thread to".to_owned();
+        Self { kind: ErrorKind::Thread, what, source: None }
     }
 
     pub(crate) fn device(what: String) -> Self {
@@ -99,7 +104,7 @@ impl Error {
         let there: Vec<String> =
             placement.pages.iter().map(|(node, pages)| format!("{pages} on node {node}")).collect();
         let what = format!(
-            "{} of {all} pages found no room on their node ({}): free some, or allow Fallback::Anywhere",
+            "{} of {all} pages found no room on their node ({}): free some, or allow that they lie elsewhere",
             placement.misplaced,
             there.join(", ")
         );

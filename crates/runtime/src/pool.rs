@@ -429,7 +429,10 @@ impl Shared {
     }
 
     pub(crate) fn index_of(&self, node: NodeId) -> Result<usize> {
-        self.nodes.iter().position(|own| own.id == node).ok_or_else(|| Error::no_workers(node))
+        self.nodes.iter().position(|own| own.id == node).ok_or_else(|| {
+            let own = self.nodes.iter().map(|own| own.id);
+            Error::no_workers(node, &own.collect())
+        })
     }
 
     /// The pool's node that the calling thread is on; any, where it is on none.
