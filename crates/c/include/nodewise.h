@@ -4,8 +4,9 @@
  * Results. Functions that can fail return NODEWISE_OK (0) or another nodewise_result; nodewise_error_message() then says
  * in words what was wrong and what can be done, for the calling thread. Besides what is listed at each function, all of them
  * return NODEWISE_INVALID_ARGUMENT where a pointer is NULL that must not be, or a number makes no sense, and nothing has
- * happened then; and NODEWISE_PANIC where the library finds a bug in itself or, where that is said, in its use. What a function has to
- * give goes to its last parameters, `out_...`, which are left alone unless it returns NODEWISE_OK.
+ * happened then; and NODEWISE_PANIC where the library finds a bug in itself or, where that is said, in its use, of which it also tells standard
+ * error, with a backtrace if RUST_BACKTRACE is set. What a function has to give goes to its last parameters, `out_...`, which are left alone
+ * unless it returns NODEWISE_OK.
  *
  * Ownership. What a ..._new function gives is the caller's until its ..._free, which takes NULL too. No other function keeps a
  * pointer after it has returned, except where that is said. A handle must not be used after, nor while, it is freed.
@@ -513,8 +514,8 @@ enum {
 /* Says how the pages that lie wholly in this memory are used, in place of what was said of them before; a policy that they had gives way. Others may
  * use the memory meanwhile. What is allocated there later is concerned as well, so take hints back before memory is freed; those of arrays and
  * arenas are forgotten with them. *out_honoured_by gets NODEWISE_HONOURED_BY_...; out_honoured_by may be NULL.
- * NODEWISE_HINTS: 1022 ranges have hints already. NODEWISE_MEMORY: a container's filter refuses a call. NODEWISE_MACHINE: /sys or /proc cannot
- * be read. */
+ * NODEWISE_HINTS: 1022 ranges have hints already. NODEWISE_MEMORY: not all of the pages are mapped, or a container's filter refuses a call.
+ * NODEWISE_MACHINE: /sys or /proc cannot be read. */
 nodewise_result nodewise_hint(const void *memory, size_t bytes, int hint, int *out_honoured_by);
 
 /* Takes back what was said of the pages that lie wholly in this memory. They stay where they are, and their policy stays. */
@@ -593,8 +594,9 @@ nodewise_result nodewise_replicated_read(const nodewise_replicated *replicated, 
 nodewise_result nodewise_read_end(nodewise_read *read);
 
 /* Changes every copy: `change` is called for each, on the calling thread, and must do the same to each. Updates are made one after the
- * other. NODEWISE_CALLBACK_FAILED: `change` did. The value is then as if nothing had been changed if it failed the first time or on the first
- * half of its calls, and as if all had been if later; a copy that fails while that is put right ends the process. */
+ * other: `change` must not update the same value, or it waits for itself.
+ * NODEWISE_CALLBACK_FAILED: `change` did. The value is then as if nothing had been changed if it failed the first time or on the first half of its
+ * calls, and as if all had been if later; a copy that fails while that is put right ends the process. */
 nodewise_result nodewise_replicated_update(const nodewise_replicated *replicated, nodewise_change change, void *context,
                                            int *out_status);
 

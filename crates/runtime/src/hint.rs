@@ -63,8 +63,8 @@ pub enum HonouredBy {
 /// ```
 ///
 /// # Errors
-/// [`crate::ErrorKind::Hints`]: 1022 ranges have hints already. [`crate::ErrorKind::Memory`]: a container's filter refuses memory policies or
-/// `move_pages(2)`. [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read.
+/// [`crate::ErrorKind::Hints`]: 1022 ranges have hints already. [`crate::ErrorKind::Memory`]: not all of the pages are mapped, or a container's
+/// filter refuses memory policies or `move_pages(2)`. [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read.
 pub fn hint<T>(memory: &[T], hint: Hint) -> Result<HonouredBy> {
     let range = whole_pages(memory);
     if range.is_empty() {

@@ -11,6 +11,30 @@
 //!   a log of operations.
 //! - [`nodes_near`] and [`bind_thread`]: threads, pools and memory near a device.
 //!
+//! Nodes and CPUs have the kernel's numbers, as [`NodeId`]s and in [`NodeSet`]s and [`CpuSet`]s; elements of arrays are [`Pod`]. These types
+//! are `nodewise-topology`'s and `bytemuck`'s, and here for programs that use no more of those crates:
+//!
+//! ```
+//! use nodewise_runtime::{Layout, NodeId, NodePool, NodeSet, NodeVec, Pod, current_node};
+//!
+//! fn sum<T: Pod + Into<u64>>(values: &NodeVec<T>) -> u64 {
+//!     values.into_iter().map(|&value| value.into()).sum()
+//! }
+//!
+//! let here: NodeId = current_node();
+//! let nodes: NodeSet = [here].into_iter().collect();
+//! let pool = NodePool::builder().nodes(&nodes).build()?;
+//! assert_eq!(pool.nodes().collect::<NodeSet>(), nodes);
+//! # if nodewise_runtime::Allowance::of_this_thread()?.nodes().iter().any(|node| node.id == here && node.memory) {
+//! let mut ages = NodeVec::<u8>::new(1000, Layout::On(here))?;
+//! for age in &mut ages {
+//!     *age += 1;
+//! }
+//! assert_eq!(sum(&ages), 1000);
+//! # }
+//! # Ok::<(), nodewise_runtime::Error>(())
+//! ```
+//!
 //! The ideas are those of Fedor Pikus's talk 'Nearly Unfathomable Morass of Arcana': state for each node instead of
 //! shared state, encapsulated where nobody has to think of it.
 //!
@@ -36,7 +60,11 @@ mod slots;
 mod sync;
 mod tally;
 mod task_counter;
+mod unwind;
 mod worker;
+
+pub use bytemuck::{Pod, Zeroable};
+pub use nodewise_topology::{Allowed, CpuId, CpuQuota, CpuSet, NodeId, NodeSet, Topology};
 
 pub use allowance::{Allowance, AllowedNode};
 pub use device::{bind_thread, nodes_near};

@@ -69,6 +69,13 @@ pub struct NodePoolBuilder {
     callers_work: bool,
 }
 
+impl Default for NodePoolBuilder {
+    /// As [`NodePool::builder`].
+    fn default() -> Self {
+        NodePool::builder()
+    }
+}
+
 /// What one node's workers have done so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeStatistics {

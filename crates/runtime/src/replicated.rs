@@ -72,6 +72,9 @@ pub struct ReadGuard<'a, T> {
     side: &'a Side<T>,
 }
 
+// SAFETY: a guard gives nothing but `&T`, of a value that nobody changes as long as it lives.
+unsafe impl<T: Sync> Sync for ReadGuard<'_, T> {}
+
 impl<T: Clone + Send + Sync> Replicated<T> {
     /// Copies `value` to each node.
     ///
@@ -130,7 +133,8 @@ impl<T: Clone + Send + Sync> Replicated<T> {
     }
 
     /// Changes every copy. `change` is called for each, twice a node, and must do the same to each: it gets no say from outside that may
-    /// differ from call to call. Returns what it returned first. Updates are made one after the other.
+    /// differ from call to call. Returns what it returned first. Updates are made one after the other: `change` must not update the same
+    /// value, or it waits for itself, and the thread must hold no guard of [`read`](Self::read).
     ///
     /// # Panics
     /// With what `change` panicked with. The value is then as if nothing had been changed if it panicked the first time or on the first side,
