@@ -120,6 +120,22 @@ private:
     std::optional<T> value_;
 };
 
+// The referenced object is the callable's business.
+template <class T>
+class returned<T &> {
+public:
+    template <class Body>
+    void by(Body &&body)
+    {
+        value_ = std::addressof(std::forward<Body>(body)());
+    }
+    bool is() const { return value_ != nullptr; }
+    T &take() { return *value_; }
+
+private:
+    T *value_ = nullptr;
+};
+
 template <>
 class returned<void> {
 public:
@@ -134,6 +150,23 @@ public:
 
 private:
     bool is_ = false;
+};
+
+// A pointer or a number of which a move leaves nothing behind.
+template <class T>
+class moved {
+public:
+    moved(T value = T()) noexcept : value_(value) {}
+    moved(moved &&other) noexcept : value_(std::exchange(other.value_, T())) {}
+    moved &operator=(moved &&other) noexcept
+    {
+        value_ = std::exchange(other.value_, T());
+        return *this;
+    }
+    operator T() const noexcept { return value_; }
+
+private:
+    T value_;
 };
 
 // Callbacks come with the address of an object on the waiter's stack, or of one on the heap.
@@ -402,13 +435,13 @@ public:
 private:
     friend class pool;
 
-    struct state {
+    struct shared {
         detail::returned<T> result;
         detail::caught failure;
     };
 
     detail::handle<nodewise_task, nodewise_task_free> handle_;
-    std::shared_ptr<state> state_;
+    std::shared_ptr<shared> state_;
 };
 
 // Spawns tasks that may use what lives in the frame of pool::scope. Valid until that returns; may be copied.
@@ -525,7 +558,7 @@ public:
 
     // Runs a callable of a const nodewise::scope & on a worker, and returns what it returned when it and all tasks of the scope have ended.
     template <class F>
-    auto scope(F &&body) const
+    decltype(auto) scope(F &&body) const
     {
         using result = std::invoke_result_t<F &, const nodewise::scope &>;
         struct context {
@@ -566,9 +599,9 @@ public:
             F &body;
             detail::caught failure;
         } context{body, {}};
-        auto run = [](std::size_t begin, std::size_t end, void *pointer) {
+        auto run = [](std::size_t from, std::size_t to, void *pointer) {
             auto &self = detail::from<struct context>(pointer);
-            return self.failure.run([&] { self.body(begin, end); });
+            return self.failure.run([&] { self.body(from, to); });
         };
         context.failure.check(nodewise_pool_parallel_for(get(), begin, end, run, &context, nullptr));
     }
@@ -596,11 +629,11 @@ public:
         // Values cannot be moved byte by byte, so their addresses are.
         nodewise_reduction reduction = {};
         reduction.value_bytes = sizeof(T *);
-        reduction.part = [](std::size_t begin, std::size_t end, void *out_value, void *pointer) {
+        reduction.part = [](std::size_t from, std::size_t to, void *out_value, void *pointer) {
             auto &self = detail::from<struct context>(pointer);
             return self.failure.run([&] {
                 T value = self.identity;
-                for (std::size_t i = begin; i < end; i++)
+                for (std::size_t i = from; i < to; i++)
                     value = self.fold(std::move(value), i);
                 detail::from<T *>(out_value) = new T(std::move(value));
             });
@@ -646,20 +679,20 @@ private:
     {
         using function = std::decay_t<F>;
         using result = std::invoke_result_t<function &>;
-        using state = typename task<result>::state;
+        using shared = typename task<result>::shared;
         struct context {
             function f;
-            std::shared_ptr<state> shared;
+            std::shared_ptr<shared> state;
 
             static int run(void *pointer)
             {
                 auto &self = detail::from<context>(pointer);
-                return self.shared->failure.run(
-                    [&] { self.shared->result.by([&]() -> result { return self.f(); }); });
+                return self.state->failure.run(
+                    [&] { self.state->result.by([&]() -> result { return self.f(); }); });
             }
         };
         task<result> made;
-        made.state_ = std::make_shared<state>();
+        made.state_ = std::make_shared<shared>();
         auto *owned = new context{std::forward<F>(f), made.state_};
         nodewise_task *handle = nullptr;
         detail::check(spawn(context::run, owned, detail::delete_context<context>, &handle));
@@ -716,11 +749,11 @@ placement placed(Fill fill)
 {
     nodewise_placement found = {};
     placement placement;
-    auto pages = listed<nodewise_node_pages>([&](nodewise_node_pages *pages, std::size_t capacity, std::size_t *count) {
+    auto listing = listed<nodewise_node_pages>([&](nodewise_node_pages *pages, std::size_t capacity, std::size_t *count) {
         return fill(&found, pages, capacity, count);
     });
-    for (auto [node, count] : pages)
-        placement.pages_by_node[node] = count;
+    for (auto [node, pages] : listing)
+        placement.pages_by_node[node] = pages;
     placement.misplaced = found.misplaced;
     placement.absent = found.absent;
     return placement;
@@ -730,7 +763,7 @@ placement placed(Fill fill)
 
 using block = nodewise_block;
 
-// Elements whose pages lie as a layout says; all bits zero at first. Of a fixed size, and moved, not copied.
+// Elements whose pages lie as a layout says; all bits zero at first. Of a fixed size, and moved, not copied; what was moved from is empty.
 template <class T>
 class node_vector {
     static_assert(std::is_trivially_copyable_v<T>, "elements begin as zeros and end without a destructor");
@@ -804,22 +837,22 @@ public:
             F &body;
             detail::caught failure;
         } context{body, {}};
-        auto run = [](const block *block, void *elements, void *pointer) {
+        auto run = [](const block *where, void *elements, void *pointer) {
             auto &self = detail::from<struct context>(pointer);
-            return self.failure.run([&] { self.body(*block, static_cast<T *>(elements)); });
+            return self.failure.run([&] { self.body(*where, static_cast<T *>(elements)); });
         };
         context.failure.check(nodewise_array_for_each_block(handle_.get(), pool.get(), run, &context, nullptr));
     }
 
 private:
     detail::handle<nodewise_array, nodewise_array_free> handle_;
-    T *data_ = nullptr;
-    std::size_t size_;
+    detail::moved<T *> data_;
+    detail::moved<std::size_t> size_;
 };
 
 #if __has_include(<memory_resource>)
 // Memory that lies as a layout says, for std::pmr containers. Any thread may allocate and deallocate at any time. Where there is not so much,
-// std::bad_alloc is thrown, and nodewise_error_message() has the reason.
+// std::bad_alloc is thrown, and nodewise_error_message() has the reason. It stays where it is: containers keep its address.
 class arena final : public std::pmr::memory_resource {
 public:
     explicit arena(const layout &layout, std::uint32_t flags = 0)
@@ -829,6 +862,8 @@ public:
         detail::check(nodewise_arena_new(&given, flags, &made));
         handle_.reset(made);
     }
+    arena(const arena &) = delete;
+    arena &operator=(const arena &) = delete;
 
     std::size_t reserved_bytes() const
     {
@@ -845,16 +880,16 @@ public:
 private:
     void *do_allocate(std::size_t bytes, std::size_t align) override
     {
-        void *block = nullptr;
-        if (nodewise_arena_allocate(handle_.get(), bytes, align, &block) != NODEWISE_OK)
+        void *memory = nullptr;
+        if (nodewise_arena_allocate(handle_.get(), bytes, align, &memory) != NODEWISE_OK)
             throw std::bad_alloc();
-        return block;
+        return memory;
     }
 
-    void do_deallocate(void *block, std::size_t bytes, std::size_t align) override
+    void do_deallocate(void *memory, std::size_t bytes, std::size_t align) override
     {
         // Of what do_allocate gave, it cannot fail.
-        nodewise_arena_deallocate(handle_.get(), block, bytes, align);
+        nodewise_arena_deallocate(handle_.get(), memory, bytes, align);
     }
 
     bool do_is_equal(const std::pmr::memory_resource &other) const noexcept override { return this == &other; }
@@ -887,7 +922,7 @@ inline bool is_managed()
     return managed;
 }
 
-// Elements of which every node has a copy
+// Elements of which every node has a copy; moved, not copied
 template <class T>
 class replicated_vector {
     static_assert(std::is_trivially_copyable_v<T>, "copies are made byte by byte");
@@ -942,7 +977,7 @@ public:
 
 private:
     detail::handle<nodewise_replicated_array, nodewise_replicated_array_free> handle_;
-    std::size_t size_;
+    detail::moved<std::size_t> size_;
 };
 
 namespace detail {
@@ -1007,12 +1042,13 @@ public:
 
     read_guard read() const { return read_guard(handle_.get()); }
 
-    // Calls change(T &) for each copy, which must do the same to each; returns what it returned first. If an exception leaves it, the value is as
+    // Calls change(T &) for each copy, which must do the same to each and not update this value; returns what it returned first. If an exception leaves it, the value is as
     // if nothing had been changed, or as if all had been; a copy that fails while that is put right ends the process.
     template <class F>
     auto update(F &&change) const
     {
-        using result = std::invoke_result_t<F &, T &>;
+        // A copy, if it is a reference: what it refers to may be in a value that changes again.
+        using result = std::decay_t<std::invoke_result_t<F &, T &>>;
         struct context {
             F &change;
             detail::returned<result> first;
@@ -1064,12 +1100,12 @@ public:
         operations.operation_bytes = sizeof(Operation);
         operations.context = &made_->operate;
         operations.operate = [](void *copy, const void *operation, void *response, void *context) noexcept {
-            const F &operate = *static_cast<const F *>(context);
+            const F &does = *static_cast<const F *>(context);
             T &changed = *static_cast<T *>(copy);
             if constexpr (std::is_void_v<result>)
-                operate(changed, *static_cast<const Operation *>(operation));
+                does(changed, *static_cast<const Operation *>(operation));
             else
-                new (response) result(operate(changed, *static_cast<const Operation *>(operation)));
+                new (response) result(does(changed, *static_cast<const Operation *>(operation)));
         };
         if constexpr (!std::is_void_v<result>) {
             static_assert(alignof(result) <= 16, "responses lie at addresses that 16 divides");

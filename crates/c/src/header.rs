@@ -249,7 +249,7 @@ fn constants() -> Vec<String> {
 /// What a compiler says of a translation unit; empty if it has no complaint.
 fn compiled(compiler: &str, options: &[&str], source: &str) -> String {
     let mut running = Command::new(compiler)
-        .args(["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-I"])
+        .args(["-fsyntax-only", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-I"])
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/include"))
         .args(options)
         .arg("-")

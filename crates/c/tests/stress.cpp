@@ -94,6 +94,12 @@ void tasks_return_and_throw(const nodewise::pool &pool, int turns)
             pool.spawn([held] {});
         }
     });
+    int here = 1;
+    auto of_here = pool.spawn([&]() -> int & { return here; });
+    static_assert(std::is_same_v<decltype(of_here.join()), int &>);
+    CHECK(&of_here.join() == &here);
+    CHECK(&pool.scope([&](const nodewise::scope &) -> int & { return here; }) == &here);
+    CHECK(&pool.join([&]() -> int & { return here; }, [] { return 2; }).first == &here);
     auto none = pool.spawn([] {});
     none.join();
     CHECK(thrown<nodewise::error>([&] { none.join(); }).code() == NODEWISE_INVALID_ARGUMENT);
@@ -161,7 +167,7 @@ void loops_reach_every_number(const nodewise::pool &pool, int turns)
             for (int times : seen)
                 CHECK(times == 1);
             auto text = pool.parallel_reduce(
-                0, 300, std::string(), [](std::string text, std::size_t number) { return text + char('a' + number % 26); },
+                0, 300, std::string(), [](std::string word, std::size_t number) { return word + char('a' + number % 26); },
                 [](std::string left, std::string right) { return left + right; });
             for (std::size_t number = 0; number < 300; number++)
                 CHECK(text[number] == char('a' + number % 26));
@@ -174,10 +180,10 @@ void loops_reach_every_number(const nodewise::pool &pool, int turns)
             thrown<on_order>([&] {
                 pool.parallel_reduce(
                     0, 1000, std::string("long enough to be on the heap, and lost if it were not freed"),
-                    [](std::string text, std::size_t number) {
+                    [](std::string word, std::size_t number) {
                         if (number == 999)
                             throw on_order("at the end");
-                        return text;
+                        return word;
                     },
                     [](std::string left, std::string) { return left; });
             });
@@ -225,6 +231,9 @@ void replicated_values_are_whole_and_never_older(int turns)
     CHECK((*copies.read()).halves.at(1) == 7);
     nodewise::replicated<int> plain(3);
     CHECK(plain.update([](int &number) { return number++; }) == 3 && *plain.read() == 4);
+    auto doubled = [](int &number) -> int & { return number *= 2; };
+    static_assert(std::is_same_v<decltype(plain.update(doubled)), int>, "nothing refers to what may change again");
+    CHECK(plain.update(doubled) == 8);
 
     struct stubborn {
         stubborn() = default;
@@ -296,12 +305,20 @@ void memory_is_where_it_should_be(const nodewise::pool &pool, int turns)
           nodewise::is_managed());
     nodewise::forget_hints(numbers.data(), 100'000 * sizeof(std::uint32_t));
     auto moved = std::move(numbers);
-    CHECK(moved[99'999] == 99'999);
+    CHECK(moved[99'999] == 99'999 && moved.size() == 100'000);
+    CHECK(numbers.empty() && !numbers.data() && numbers.begin() == numbers.end());
+    numbers = std::move(moved);
+    CHECK(numbers[99'999] == 99'999 && moved.empty());
+    CHECK(thrown<nodewise::error>([&] { (void)moved.blocks(); }).code() == NODEWISE_INVALID_ARGUMENT);
 
     nodewise::replicated_vector<int> primes({2, 3, 5});
     primes.update([](int *values) { values[0] = 7; });
     for (std::uint32_t near : primes.nodes())
         CHECK(primes.near(near)[0] == 7 && primes.local()[2] == 5 && primes.size() == 3);
+    auto others = std::move(primes);
+    CHECK(others.size() == 3 && others.local()[0] == 7 && primes.size() == 0);
+
+    static_assert(!std::is_move_constructible_v<nodewise::arena>, "containers keep its address");
 
     nodewise::arena arena(nodewise::layout::on(node));
     on_threads(3, [&](int thread) {
