@@ -16,10 +16,8 @@ mod pinning;
 mod policy;
 mod report;
 mod sampler;
-mod scan;
 mod sharing;
 mod simulation;
-mod task;
 mod task_placement;
 
 pub use costs::Costs;
