@@ -213,15 +213,7 @@ impl Simulation {
                 if at_barrier.is_empty() {
                     break;
                 }
-                // Everyone is there.
-                let clock = |thread: &usize| machine.hardware.clock(machine.threads[*thread].0);
-                let last = at_barrier.iter().map(clock).max().unwrap_or(0) + settings.costs.barrier_ns * 1000;
-                for &thread in &at_barrier {
-                    let core = machine.threads[thread].0;
-                    waiting_ps += last - machine.hardware.clock(core);
-                    machine.hardware.set_clock(core, last);
-                }
-                machine.first_barrier_ps.get_or_insert(last);
+                waiting_ps += everyone_is_there(&mut machine, &at_barrier, settings.costs.barrier_ns);
                 running.append(&mut at_barrier);
                 running.sort_unstable();
                 // A thread that finished may have been ahead of those who waited.
@@ -327,6 +319,20 @@ fn behind(machine: &SimMachine, running: &[usize], slack_ps: u64) -> Option<(usi
         }
     }
     first.map(|place| (place, running[place], second_ps.saturating_add(slack_ps)))
+}
+
+/// Lets threads go on together from a barrier that the last of them has reached; how long they waited, in all.
+fn everyone_is_there(machine: &mut SimMachine, threads: &[usize], barrier_ns: u64) -> u64 {
+    let clock = |thread: &usize| machine.hardware.clock(machine.threads[*thread].0);
+    let last = threads.iter().map(clock).max().unwrap_or(0) + barrier_ns * 1000;
+    machine.first_barrier_ps.get_or_insert(last);
+    let wait = |&thread: &usize| {
+        let core = machine.threads[thread].0;
+        let waited_ps = last - machine.hardware.clock(core);
+        machine.hardware.set_clock(core, last);
+        waited_ps
+    };
+    threads.iter().map(wait).sum()
 }
 
 #[cfg(test)]
