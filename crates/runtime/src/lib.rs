@@ -45,6 +45,8 @@ mod allowance;
 mod device;
 mod error;
 mod hint;
+#[cfg(all(test, not(loom)))]
+mod history;
 mod injector;
 mod job;
 mod location;

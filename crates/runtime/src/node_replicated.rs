@@ -377,6 +377,7 @@ fn on_nodes(nodes: usize, capacity: usize) -> NodeReplicated<Sum> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::history;
 
     #[test]
     fn what_was_done_is_read_from_every_copy() {
@@ -391,51 +392,25 @@ mod tests {
         assert!(lock(&sum.log).operations.len() <= 4);
     }
 
-    /// Each update adds 1, so its response is its place among all. Whoever has seen a sum never sees a smaller one, and each place is given
-    /// once.
-    #[test]
-    fn histories_are_linearizable() {
-        histories_on(&on_nodes(2, 16));
-        histories_on(&on_nodes(1, 16));
+    impl Operate for history::Counted {
+        type Operation = u64;
+        type Response = u64;
+
+        fn operate(&mut self, &name: &u64) -> u64 {
+            *self = (self.0 + 1, name);
+            self.0
+        }
     }
 
-    fn histories_on(sum: &NodeReplicated<Sum>) {
-        const EACH: usize = 2000;
-        let copies = sum.copies.len();
-        let seen = AtomicUsize::new(0);
-        let mut places = std::thread::scope(|scope| {
-            let writers: Vec<_> = (0..3)
-                .map(|writer| {
-                    let seen = &seen;
-                    scope.spawn(move || {
-                        let mut places = Vec::new();
-                        for _ in 0..EACH {
-                            let least = seen.load(Ordering::SeqCst);
-                            let place = sum.update_copy(writer % copies, 1);
-                            assert!(place > least, "{place} after {least}");
-                            seen.fetch_max(place, Ordering::SeqCst);
-                            places.push(place);
-                        }
-                        places
-                    })
-                })
-                .collect();
-            for reader in 0..3 {
-                let seen = &seen;
-                scope.spawn(move || {
-                    while seen.load(Ordering::SeqCst) < 3 * EACH {
-                        let least = seen.load(Ordering::SeqCst);
-                        let halves = sum.read_copy(reader % copies).0;
-                        assert_eq!(halves[0], halves[1], "torn");
-                        assert!(halves[0] >= least, "{} after {least}", halves[0]);
-                        seen.fetch_max(halves[0], Ordering::SeqCst);
-                    }
-                });
-            }
-            writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect::<Vec<_>>()
-        });
-        places.sort_unstable();
-        assert!(places.into_iter().eq(1..=3 * EACH));
+    #[test]
+    fn histories_are_linearizable() {
+        for nodes in [1, 2, 3] {
+            let copies = (0..nodes).map(|_| Box::new(Copy::of((0, 0)))).collect();
+            let counted = NodeReplicated::with_copies(copies, 16, None);
+            let place = |thread| thread % nodes;
+            let update = |thread, name| counted.update_copy(place(thread), name);
+            history::check(4, 8000, update, |thread| *counted.read_copy(place(thread)));
+        }
     }
 }
 

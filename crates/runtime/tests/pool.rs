@@ -6,14 +6,20 @@ use nodewise_runtime::{Allowance, ErrorKind, NodePool, current_cpu};
 use nodewise_topology::{Allowed, CpuQuota, NodeId, NodeSet, Topology};
 use std::ops::{ControlFlow, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 fn machine(nodes: usize, cpus: usize) -> NodePool {
     let topology = Topology::synthetic(nodes, cpus, 1 << 30);
     let allowance = Allowance::new(&topology, &Allowed::everything(&topology), None);
     NodePool::builder().allowance(allowance).confined(false).build().unwrap()
+}
+
+fn wait_until(condition: impl Fn() -> bool) {
+    while !condition() {
+        std::thread::yield_now();
+    }
 }
 
 fn message(panic: &(dyn std::any::Any + Send)) -> &str {
@@ -230,6 +236,43 @@ fn bound_tasks_stay_and_a_dry_node_helps_with_the_rest() {
     });
     let across: u64 = pool.statistics().iter().map(|node| node.stolen_across).sum();
     assert!(across > 0);
+}
+
+/// Each of four workers is kept busy, and one of each node has spawned tasks. Then one is let go and does them all.
+#[test]
+fn a_worker_takes_from_its_node_first_and_across_when_that_has_run_dry() {
+    const EACH: usize = 40;
+    watchdog::start();
+    let pool = machine(2, 2);
+    let (here, have_spawned) = ([0; 2].map(AtomicUsize::new), AtomicUsize::new(0));
+    let (taken, before) = (Mutex::new(Vec::new()), OnceLock::new());
+    pool.scope(|scope| {
+        for node in [0, 1, 0, 1] {
+            let (pool, here, have_spawned, taken, before) = (&pool, &here, &have_spawned, &taken, &before);
+            let spawned = scope.spawn_on(NodeId(node as u32), move |scope| {
+                let spawns = here[node].fetch_add(1, Ordering::Relaxed) == 0;
+                wait_until(|| here.iter().all(|here| here.load(Ordering::Relaxed) == 2));
+                if spawns {
+                    (0..EACH).for_each(|_| scope.spawn(move |_| taken.lock().unwrap().push(node)));
+                    have_spawned.fetch_add(1, Ordering::Release);
+                } else if node == 0 {
+                    wait_until(|| have_spawned.load(Ordering::Acquire) == 2);
+                    before.set(pool.statistics()).unwrap();
+                    return;
+                }
+                wait_until(|| taken.lock().unwrap().len() == 2 * EACH);
+            });
+            spawned.unwrap();
+        }
+    });
+    assert_eq!(taken.into_inner().unwrap(), [[0; EACH], [1; EACH]].concat());
+    let before = before.into_inner().unwrap();
+    let counts = before.iter().zip(pool.statistics()).map(|(before, after)| {
+        let [run, inside] = [after.run - before.run, after.stolen_inside - before.stolen_inside];
+        [run, inside, after.stolen_across - before.stolen_across]
+    });
+    let each = EACH as u64;
+    assert_eq!(counts.collect::<Vec<_>>(), [[2 * each, each, each], [0; 3]]);
 }
 
 #[test]

@@ -1,12 +1,13 @@
-//! Random programs for the pool, nested, panicking and cancelling: each ends, with the result that a sequential run has.
-
-mod watchdog;
+//! Random programs for the pool, nested, panicking and cancelling, from two threads at a time: each ends, and what it did is what a
+//! sequential run does; where a panic or a cancellation leaves open which tasks beside it are run, something between.
 
 use nodewise_runtime::{Allowance, NodePool, Scope};
 use nodewise_topology::{Allowed, NodeId, Topology};
 use proptest::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// What a task does, in order.
 #[derive(Clone, Debug)]
@@ -17,7 +18,9 @@ enum Step {
     Scope(Vec<Step>),
     Join(Vec<Step>, Vec<Step>),
     For(u8, Vec<Step>),
-    Detached(u8),
+    Reduce(u8),
+    /// A task of the pool's own that is waited for after the steps, or dropped with their panic.
+    Detached(u8, Vec<Step>),
     Yield,
     /// Caught by the innermost `Catch`.
     Panic,
@@ -25,13 +28,18 @@ enum Step {
     Cancel,
 }
 
+/// Half of them without panics and cancellations.
 fn program() -> impl Strategy<Value = Vec<Step>> {
+    prop_oneof![program_with(0), program_with(1)]
+}
+
+fn program_with(disturbances: u32) -> impl Strategy<Value = Vec<Step>> {
     let leaf = prop_oneof![
         8 => any::<u8>().prop_map(Step::Count),
+        2 => any::<u8>().prop_map(Step::Reduce),
         2 => Just(Step::Yield),
-        2 => any::<u8>().prop_map(Step::Detached),
-        1 => Just(Step::Panic),
-        1 => Just(Step::Cancel),
+        disturbances => Just(Step::Panic),
+        disturbances => Just(Step::Cancel),
     ];
     let steps = |inner| proptest::collection::vec(inner, 0..5);
     let step = leaf.prop_recursive(5, 64, 5, move |inner| {
@@ -41,90 +49,201 @@ fn program() -> impl Strategy<Value = Vec<Step>> {
             2 => steps(inner.clone()).prop_map(Step::Scope),
             2 => (steps(inner.clone()), steps(inner.clone())).prop_map(|(a, b)| Step::Join(a, b)),
             2 => (0..9_u8, steps(inner.clone())).prop_map(|(len, steps)| Step::For(len, steps)),
+            2 => (any::<u8>(), steps(inner.clone())).prop_map(|(by, steps)| Step::Detached(by, steps)),
             2 => steps(inner).prop_map(Step::Catch),
         ]
     });
-    proptest::collection::vec(step, 0..8)
+    proptest::collection::vec(step, 2..9)
 }
 
 struct Run<'a> {
     pool: &'a NodePool,
     sum: AtomicU64,
-    /// With either of these, which of the steps beside it were run is open.
-    disturbed: AtomicBool,
 }
 
 impl Run<'_> {
+    fn add(&self, by: u64) {
+        self.sum.fetch_add(by, Ordering::Relaxed);
+    }
+
     fn steps<'s>(&'s self, scope: &Scope<'s>, steps: &'s [Step]) {
         for step in steps {
             match step {
-                Step::Count(by) => {
-                    self.sum.fetch_add(u64::from(*by), Ordering::Relaxed);
-                }
+                Step::Count(by) => self.add(u64::from(*by)),
                 Step::Spawn(steps) => scope.spawn(|scope| self.steps(scope, steps)),
                 Step::SpawnOn(node, steps) => {
                     let node = NodeId(u32::from(*node) % self.pool.nodes().count() as u32);
                     scope.spawn_on(node, |scope| self.steps(scope, steps)).unwrap();
                 }
-                Step::Scope(steps) => self.pool.scope(|scope| self.steps(scope, steps)),
+                Step::Scope(steps) => self.in_scope(steps),
                 Step::Join(a, b) => {
-                    let side = |steps| move || self.pool.scope(|scope| self.steps(scope, steps));
-                    self.pool.join(side(a), side(b));
+                    self.pool.join(|| self.in_scope(a), || self.in_scope(b));
                 }
-                Step::For(len, steps) => self
-                    .pool
-                    .parallel_for(0..*len as usize, |_| self.pool.scope(|scope| self.steps(scope, steps))),
-                Step::Detached(by) => {
-                    let by = *by;
-                    let sum = self.pool.spawn(move || u64::from(by)).join();
-                    self.sum.fetch_add(sum, Ordering::Relaxed);
+                Step::For(len, steps) => self.pool.parallel_for(0..*len as usize, |_| self.in_scope(steps)),
+                Step::Reduce(len) => {
+                    let len = *len as usize;
+                    self.add(self.pool.parallel_reduce(0..len, || 0, |sum, i| sum + i as u64, |a, b| a + b));
+                }
+                Step::Detached(by, steps) => {
+                    let by = u64::from(*by);
+                    let task = self.pool.spawn(move || by);
+                    self.steps(scope, steps);
+                    self.add(task.join());
                 }
                 Step::Yield => std::thread::yield_now(),
-                Step::Panic => {
-                    self.disturbed.store(true, Ordering::Relaxed);
-                    // Without the hook's message.
-                    resume_unwind(Box::new("a program's"));
-                }
+                // Without the hook's message.
+                Step::Panic => resume_unwind(Box::new("a program's")),
                 Step::Catch(steps) => {
-                    let body = || self.pool.scope(|scope| self.steps(scope, steps));
-                    if let Err(panic) = catch_unwind(AssertUnwindSafe(body)) {
-                        assert_eq!(panic.downcast_ref(), Some(&"a program's"));
-                    }
+                    self.caught(steps);
                 }
-                Step::Cancel => {
-                    self.disturbed.store(true, Ordering::Relaxed);
-                    scope.cancel();
-                }
+                Step::Cancel => scope.cancel(),
             }
+        }
+    }
+
+    fn in_scope(&self, steps: &[Step]) {
+        self.pool.scope(|scope| self.steps(scope, steps));
+    }
+
+    /// Whether it panicked.
+    fn caught(&self, steps: &[Step]) -> bool {
+        let ended = catch_unwind(AssertUnwindSafe(|| self.in_scope(steps)));
+        ended.is_err_and(|panic| {
+            assert_eq!(panic.downcast_ref(), Some(&"a program's"));
+            true
+        })
+    }
+}
+
+/// What a sequential run says of steps.
+#[derive(Clone, Copy, Default)]
+struct Outcome {
+    /// What they add to the sum.
+    least: u64,
+    most: u64,
+    may_panic: bool,
+    /// For sure.
+    panics: bool,
+}
+
+impl Outcome {
+    fn adds(sum: u64) -> Self {
+        Self { least: sum, most: sum, ..Self::default() }
+    }
+
+    /// Of these steps and those after them.
+    fn then(self, next: Self) -> Self {
+        Self {
+            least: self.least + if self.may_panic { 0 } else { next.least },
+            most: self.most + if self.panics { 0 } else { next.most },
+            may_panic: self.may_panic || next.may_panic,
+            panics: self.panics || next.panics,
+        }
+    }
+
+    /// Of steps that are done whether these panic or not.
+    fn beside(self, other: Self) -> Self {
+        Self {
+            least: self.least + other.least,
+            most: self.most + other.most,
+            may_panic: self.may_panic || other.may_panic,
+            panics: self.panics || other.panics,
         }
     }
 }
 
-/// The sum if nothing is cut off.
-fn sum(steps: &[Step]) -> u64 {
-    let of = |step: &Step| match step {
-        Step::Count(by) | Step::Detached(by) => u64::from(*by),
-        Step::Spawn(steps) | Step::SpawnOn(_, steps) | Step::Scope(steps) | Step::Catch(steps) => sum(steps),
-        Step::Join(a, b) => sum(a) + sum(b),
-        Step::For(len, steps) => u64::from(*len) * sum(steps),
-        Step::Yield | Step::Panic | Step::Cancel => 0,
-    };
-    steps.iter().map(of).sum()
+impl Step {
+    /// Whether steps cancel the scope that they are in.
+    fn cancel(steps: &[Step]) -> bool {
+        steps.iter().any(|step| match step {
+            Step::Cancel => true,
+            Step::Spawn(steps) | Step::SpawnOn(_, steps) | Step::Detached(_, steps) => Self::cancel(steps),
+            _ => false,
+        })
+    }
+
+    /// Of a scope with these steps: tasks are run even where others panic, unless it is cancelled.
+    fn in_scope(steps: &[Step]) -> Outcome {
+        let mut tasks = Outcome::default();
+        let body = Self::one_after_the_other(steps, !Self::cancel(steps), &mut tasks);
+        body.beside(tasks)
+    }
+
+    /// Of the steps without the tasks that they spawn, which are added to `tasks`; as such that may not be run if not `sure`.
+    fn one_after_the_other(steps: &[Step], sure: bool, tasks: &mut Outcome) -> Outcome {
+        let mut before = Outcome::default();
+        for step in steps {
+            let sure = sure && !before.may_panic;
+            let next = match step {
+                Step::Count(by) => Outcome::adds(u64::from(*by)),
+                Step::Reduce(len) => Outcome::adds((0..u64::from(*len)).sum()),
+                Step::Spawn(steps) | Step::SpawnOn(_, steps) => {
+                    let task = Self::one_after_the_other(steps, sure, tasks);
+                    let unsure = Outcome { least: 0, panics: false, ..task };
+                    *tasks = tasks.beside(if sure { task } else { unsure });
+                    Outcome::default()
+                }
+                Step::Detached(by, steps) => {
+                    Self::one_after_the_other(steps, sure, tasks).then(Outcome::adds(u64::from(*by)))
+                }
+                Step::Scope(steps) => Self::in_scope(steps),
+                Step::Join(a, b) => {
+                    // The second is run if a thief has it, or the first did not panic.
+                    let (a, b) = (Self::in_scope(a), Self::in_scope(b));
+                    Outcome { least: a.then(b).least, ..a.beside(b) }
+                }
+                Step::For(0, _) | Step::Yield | Step::Cancel => Outcome::default(),
+                Step::For(len, steps) => {
+                    // A panic ends the loop, but not in the middle of other turns.
+                    let turn = Self::in_scope(steps);
+                    let turns = if turn.may_panic { 1 } else { u64::from(*len) };
+                    Outcome { least: turns * turn.least, most: u64::from(*len) * turn.most, ..turn }
+                }
+                Step::Catch(steps) => Outcome { may_panic: false, panics: false, ..Self::in_scope(steps) },
+                Step::Panic => Outcome { may_panic: true, panics: true, ..Outcome::default() },
+            };
+            before = before.then(next);
+            if before.panics {
+                break;
+            }
+        }
+        before
+    }
 }
 
+/// Runs that have ended, and how many of them could have one result only.
+static ENDED: AtomicU64 = AtomicU64::new(0);
+static EXACT: AtomicU64 = AtomicU64::new(0);
+
 fn check(pool: &NodePool, program: &[Step]) -> Result<(), TestCaseError> {
-    let run = Run { pool, sum: AtomicU64::new(0), disturbed: AtomicBool::new(false) };
-    let ended = catch_unwind(AssertUnwindSafe(|| pool.scope(|scope| run.steps(scope, program))));
-    if let Err(panic) = ended {
-        prop_assert_eq!(panic.downcast_ref(), Some(&"a program's"));
-    }
-    let (got, all) = (run.sum.load(Ordering::Relaxed), sum(program));
-    if run.disturbed.load(Ordering::Relaxed) {
-        prop_assert!(got <= all);
-    } else {
-        prop_assert_eq!(got, all);
-    }
+    let run = Run { pool, sum: AtomicU64::new(0) };
+    let panicked = run.caught(program);
+    let (sum, expected) = (run.sum.load(Ordering::Relaxed), Step::in_scope(program));
+    prop_assert!((expected.least..=expected.most).contains(&sum), "{}", sum);
+    prop_assert!(if panicked { expected.may_panic } else { !expected.panics }, "panicked: {}", panicked);
+    EXACT.fetch_add(u64::from(expected.least == expected.most), Ordering::Relaxed);
+    ENDED.fetch_add(1, Ordering::Relaxed);
     Ok(())
+}
+
+/// Aborts the process when no program has ended for two minutes, since a hang is what is looked for.
+fn watch() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        std::thread::spawn(|| {
+            let mut before = 0;
+            loop {
+                // Short ones, since a process that was stopped meanwhile does not hang.
+                (0..120).for_each(|_| std::thread::sleep(Duration::from_secs(1)));
+                let ended = ENDED.load(Ordering::Relaxed);
+                if ended == before {
+                    eprintln!("a program has hung after {ended} others: aborting");
+                    std::process::abort();
+                }
+                before = ended;
+            }
+        });
+    });
 }
 
 fn pools() -> Vec<NodePool> {
@@ -137,31 +256,40 @@ fn pools() -> Vec<NodePool> {
         .into()
 }
 
-/// How many programs each pool is given; the variable `NODEWISE_PROGRAMS` says otherwise.
-fn cases(default: u32) -> ProptestConfig {
+/// Runs programs on each of four pools, from two threads; the variable `NODEWISE_PROGRAMS` says how many each of these makes up.
+fn run_programs(default: u32) {
+    watch();
     let cases = std::env::var("NODEWISE_PROGRAMS").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig { cases: cases.unwrap_or(default), failure_persistence: None, ..ProptestConfig::default() }
+    let config = ProptestConfig {
+        cases: cases.unwrap_or(default),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    let pools = pools();
+    let (pools, config) = (&pools, &config);
+    let make_up = move || {
+        proptest!(config.clone(), |(program in program())| {
+            for pool in pools {
+                check(pool, &program)?;
+            }
+        });
+    };
+    std::thread::scope(|threads| {
+        threads.spawn(make_up);
+        make_up();
+    });
+    let [ended, exact] = [&ENDED, &EXACT].map(|count| count.load(Ordering::Relaxed));
+    println!("{ended} runs have ended, {exact} of which could have one result only");
 }
 
 #[test]
 fn programs_end_with_the_sequential_result() {
-    watchdog::start();
-    let pools = pools();
-    proptest!(cases(150), |(program in program())| {
-        for pool in &pools {
-            check(pool, &program)?;
-        }
-    });
+    run_programs(75);
 }
 
-/// `cargo test --release -p nodewise-runtime --test random_programs -- --ignored`
+/// `cargo test --release -p nodewise-runtime --test random_programs -- --ignored --nocapture`
 #[test]
 #[ignore = "a million runs of programs take minutes"]
 fn a_million_runs_of_programs_end() {
-    let pools = pools();
-    proptest!(cases(250_000), |(program in program())| {
-        for pool in &pools {
-            check(pool, &program)?;
-        }
-    });
+    run_programs(125_000);
 }
