@@ -15,6 +15,7 @@ use crate::memory::prefer;
 use crate::nearest::{MemoryNodes, Nearest};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, lock, read, try_write, write, yield_now};
+use crate::unwind::AbortOnDrop;
 use crossbeam_utils::CachePadded;
 use nodewise_topology::NodeId;
 use std::collections::VecDeque;
@@ -28,7 +29,10 @@ pub trait Operate: Clone + Send + Sync {
     /// What comes of it.
     type Response: Send;
 
-    /// Does it: the same to equal values, whatever the thread and the time. A panic would leave the copies different, and ends the process.
+    /// Does it: the same to equal values, whatever the thread and the time.
+    ///
+    /// A panic would leave the copies different, and ends the process; so does one in cloning or dropping an operation or in dropping a
+    /// response, where [`NodeReplicated`] does that for several copies or writers.
     fn operate(&mut self, operation: &Self::Operation) -> Self::Response;
 }
 
@@ -117,6 +121,9 @@ impl<T: Operate> NodeReplicated<T> {
     ///
     /// # Errors
     /// As [`crate::Replicated::new`].
+    ///
+    /// # Panics
+    /// With what `T::clone` panicked with.
     #[expect(clippy::needless_pass_by_value, reason = "from here on the copies are the value")]
     pub fn new(value: T) -> Result<Self> {
         let nodes: Vec<NodeId> = MemoryNodes::of_this_process()?.near_cpus.iter().collect();
@@ -185,6 +192,7 @@ impl<T: Operate> NodeReplicated<T> {
     }
 
     fn do_what_was_left(&self, place: usize, value: &mut Value<T>) {
+        let abort = AbortOnDrop;
         let copy = &self.copies[place];
         let combined = &mut *lock(&copy.combined);
         copy.take_left(combined);
@@ -201,6 +209,7 @@ impl<T: Operate> NodeReplicated<T> {
         }
         operations.clear();
         places.clear();
+        std::mem::forget(abort);
     }
 
     /// Appends operations to the log, one at least and as many as there is room for, and brings the copy to where they begin; returns how many. To
@@ -219,6 +228,7 @@ impl<T: Operate> NodeReplicated<T> {
 
     /// Brings a copy to the end of the log, and appends as many operations as there is room for.
     fn advance(&self, copy: &Copy<T>, value: &mut Value<T>, operations: &[T::Operation]) -> usize {
+        let abort = AbortOnDrop;
         let mut log = lock(&self.log);
         if log.room() < operations.len() {
             log.trim(&self.copies);
@@ -235,6 +245,7 @@ impl<T: Operate> NodeReplicated<T> {
             news.drain(..).for_each(|operation| drop(value.operate(&operation)));
             copy.applied.store(value.applied, Ordering::Release);
         }
+        std::mem::forget(abort);
         appended
     }
 
@@ -324,15 +335,6 @@ impl<T: Operate> Value<T> {
     }
 }
 
-/// A panic in an operation ends the process.
-struct AbortOnDrop;
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        std::process::abort();
-    }
-}
-
 impl<T> Deref for NodeReplicatedGuard<'_, T> {
     type Target = T;
 
@@ -392,6 +394,7 @@ mod tests {
         assert!(lock(&sum.log).operations.len() <= 4);
     }
 
+<<<<<<< HEAD
     impl Operate for history::Counted {
         type Operation = u64;
         type Response = u64;
@@ -400,6 +403,93 @@ mod tests {
             *self = (self.0 + 1, name);
             self.0
         }
+=======
+    /// Each update adds 1, so its response is its place among all. Whoever has seen a sum never sees a smaller one, and each place is given
+    /// once.
+    #[test]
+    fn a_panic_in_copying_leaves_the_threads_memory_policy() {
+        #[derive(Debug)]
+        struct Uncopied;
+        impl Clone for Uncopied {
+            fn clone(&self) -> Self {
+                panic!("on order")
+            }
+        }
+        impl Operate for Uncopied {
+            type Operation = ();
+            type Response = ();
+            fn operate(&mut self, (): &()) {}
+        }
+        let before = nodewise_sys::get_mempolicy().unwrap();
+        assert!(std::panic::catch_unwind(|| NodeReplicated::new(Uncopied)).is_err());
+        assert_eq!(nodewise_sys::get_mempolicy().unwrap(), before);
+    }
+
+    /// An operation whose copies may panic.
+    struct Fragile {
+        in_clone: bool,
+        in_drop: bool,
+    }
+
+    impl Clone for Fragile {
+        fn clone(&self) -> Self {
+            assert!(!self.in_clone, "on order");
+            Self { ..*self }
+        }
+    }
+
+    impl Drop for Fragile {
+        fn drop(&mut self) {
+            assert!(!self.in_drop, "on order");
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    struct Kept;
+
+    impl Operate for Kept {
+        type Operation = Fragile;
+        type Response = ();
+        fn operate(&mut self, _: &Fragile) {}
+    }
+
+    /// Runs itself again, once for each, in a process that is to be aborted.
+    #[test]
+    fn copies_that_a_panic_would_leave_different_nobody_sees() {
+        const WHICH: &str = "NODEWISE_TEST_FRAGILE";
+        if let Ok(which) = std::env::var(WHICH) {
+            let fragile = |in_clone, in_drop| std::mem::ManuallyDrop::new(Fragile { in_clone, in_drop });
+            let copies = (0..2).map(|_| Box::new(Copy::of(Kept))).collect();
+            let kept = NodeReplicated::with_copies(copies, 4, None);
+            let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let operation = fragile(which == "clone", which == "drop");
+                kept.advance(
+                    &kept.copies[0],
+                    &mut write(&kept.copies[0].value),
+                    std::slice::from_ref(&*operation),
+                );
+                kept.read_copy(1);
+            }));
+            println!("survived: {}", caught.is_err());
+            return;
+        }
+        let name = "node_replicated::tests::copies_that_a_panic_would_leave_different_nobody_sees";
+        for (which, ends) in [("clone", true), ("drop", true), ("neither", false)] {
+            let again = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", name, "--nocapture"])
+                .env(WHICH, which)
+                .output()
+                .unwrap();
+            let survived = String::from_utf8_lossy(&again.stdout).contains("survived");
+            assert_eq!((survived, again.status.success()), (!ends, !ends), "{which}: {again:?}");
+        }
+    }
+
+    #[test]
+    fn histories_are_linearizable() {
+        histories_on(&on_nodes(2, 16));
+        histories_on(&on_nodes(1, 16));
+>>>>>>> 5d57b01 (A payload or result that panics when it is dropped neither ends a worker nor leaves copies different, and a copy's panic leaves the thread's memory policy as it was)
     }
 
     #[test]

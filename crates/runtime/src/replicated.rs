@@ -16,6 +16,7 @@ use crate::memory::prefer;
 use crate::nearest::{MemoryNodes, Nearest};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Futex, Mutex, UnsafeCell, lock};
+use crate::unwind::{AbortOnDrop, drop_caught};
 use crossbeam_utils::CachePadded;
 use nodewise_topology::NodeId;
 use std::fmt;
@@ -137,7 +138,7 @@ impl<T: Clone + Send + Sync> Replicated<T> {
     /// value, or it waits for itself, and the thread must hold no guard of [`read`](Self::read).
     ///
     /// # Panics
-    /// With what `change` panicked with. The value is then as if nothing had been changed if it panicked the first time or on the first side,
+    /// With what `change`, or dropping what it returned, panicked with. The value is then as if nothing had been changed if it panicked the first time or on the first side,
     /// and as if all had been if later.
     pub fn update<R>(&self, mut change: impl FnMut(&mut T) -> R) -> R {
         let _alone = lock(&self.writer);
@@ -163,17 +164,17 @@ impl<T: Clone + Send + Sync> Replicated<T> {
         let mut first = None;
         for copies in &self.copies {
             let changed = copies.sides[side].value.with_mut(|value| {
-                // SAFETY: nobody reads this side, and we hold the writers' lock.
-                catch_unwind(AssertUnwindSafe(|| change(unsafe { &mut *value })))
-            });
-            match changed {
-                Ok(returned) => {
+                catch_unwind(AssertUnwindSafe(|| {
+                    // SAFETY: nobody reads this side, and we hold the writers' lock.
+                    let returned = change(unsafe { &mut *value });
+                    // The others are dropped here, which may panic.
                     first.get_or_insert(returned);
-                }
-                Err(panic) => {
-                    self.copy_side(other, side);
-                    resume_unwind(panic);
-                }
+                }))
+            });
+            if let Err(panic) = changed {
+                self.copy_side(other, side);
+                drop_caught(first);
+                resume_unwind(panic);
             }
         }
         first.expect("there is a node with memory")
@@ -192,15 +193,6 @@ impl<T: Clone + Send + Sync> Replicated<T> {
             });
         }
         std::mem::forget(abort);
-    }
-}
-
-/// A panic in the middle of putting things right ends the process.
-struct AbortOnDrop;
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        std::process::abort();
     }
 }
 
@@ -318,6 +310,41 @@ mod tests {
         }
     }
 
+<<<<<<< HEAD
+=======
+    #[test]
+    fn a_result_that_panics_when_it_is_dropped_leaves_all_copies_alike() {
+        struct Returned {
+            panics: bool,
+        }
+        impl Drop for Returned {
+            fn drop(&mut self) {
+                assert!(!self.panics, "on order");
+            }
+        }
+        let copied = on_nodes(3, &vec![1]);
+        for bad in 1..6 {
+            let before = copied.read_copy(0).len();
+            let mut calls = 0;
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                copied.update(|value| {
+                    value.push(7);
+                    calls += 1;
+                    Returned { panics: calls == bad + 1 }
+                });
+            }));
+            assert!(panicked.is_err());
+            let expected = before + usize::from(bad >= 3);
+            // Those of either side.
+            for _ in 0..2 {
+                assert!((0..3).all(|place| copied.read_copy(place).len() == expected), "call {bad}");
+                copied.update(|_| ());
+            }
+        }
+    }
+
+    /// The value counts updates, and both its halves must agree. Once anybody has seen a count, nobody may see a smaller one.
+>>>>>>> 5d57b01 (A payload or result that panics when it is dropped neither ends a worker nor leaves copies different, and a copy's panic leaves the thread's memory policy as it was)
     #[test]
     fn histories_are_linearizable() {
         for nodes in [1, 2, 3] {

@@ -3,6 +3,7 @@
 use super::{Anchored, Job, Signal, StackJob, as_worker, current_of, with_current};
 use crate::pool::{NodePool, Shared};
 use crate::sync::{Futex, MutexGuard};
+use crate::unwind::drop_caught;
 use crate::worker::{Event, Worker};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -79,7 +80,11 @@ impl Worker {
             other => self.take_back_or_wait(mine, &stack.signal, other),
         };
         std::mem::forget(anchored);
-        let a = a.unwrap_or_else(|panic| resume_unwind(panic));
+        let a = a.unwrap_or_else(|panic| {
+            // Of two payloads the second goes.
+            drop_caught(stack.result.get_mut().take());
+            resume_unwind(panic)
+        });
         let b = if taken_back {
             self.count_run();
             stack.take()(self)

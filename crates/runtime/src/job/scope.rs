@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::pool::Shared;
 use crate::sync::{Mutex, lock};
 use crate::tally::{Alarms, Tally, count_done};
+use crate::unwind::drop_caught;
 use crate::worker::{Event, Worker};
 use nodewise_topology::NodeId;
 use std::any::Any;
@@ -52,11 +53,27 @@ impl<'scope> Scope<'scope> {
             owner: worker,
         });
         std::mem::forget(anchored);
-        let result = result.unwrap_or_else(|panic| resume_unwind(panic));
-        if let Some(panic) = lock(&scope.panic).take() {
-            resume_unwind(panic);
+        let of_task = lock(&scope.panic).take();
+        match (result, of_task) {
+            (Ok(result), None) => result,
+            (Ok(_), Some(panic)) => resume_unwind(panic),
+            (Err(panic), of_task) => {
+                drop_caught(of_task);
+                resume_unwind(panic)
+            }
         }
-        result
+    }
+
+    /// Keeps the payload of a task's panic, if it is the first.
+    #[cold]
+    fn panicked(&self, panic: Box<dyn Any + Send>) {
+        let mut first = lock(&self.panic);
+        if first.is_none() {
+            *first = Some(panic);
+        } else {
+            drop(first);
+            drop_caught(panic);
+        }
     }
 
     /// Spawns a task on the calling worker's node, or on the node that the calling thread is on where it is not one of the pool's. A
@@ -168,7 +185,7 @@ impl<'scope, F: FnOnce(&Scope<'scope>, &Worker) + Send + 'scope> Spawned<'scope,
                 }
             }));
             if let Err(panic) = ended {
-                lock(&scope.panic).get_or_insert(panic);
+                scope.panicked(panic);
             }
         }
         worker.note_done(scope.cast());

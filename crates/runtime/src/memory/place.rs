@@ -12,6 +12,7 @@ use nodewise_sys::{
 use nodewise_topology::NodeId;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// What to do about pages that find no room on their node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -264,9 +265,10 @@ pub(crate) fn mask(nodes: impl IntoIterator<Item = NodeId>) -> NodeMask {
 pub(crate) fn prefer<R>(node: NodeId, body: impl FnOnce() -> R) -> nodewise_sys::Result<R> {
     let before = get_mempolicy()?;
     set_mempolicy(&Policy::new(PolicyMode::Preferred, mask([node])))?;
-    let returned = body();
-    set_mempolicy(&before)?;
-    Ok(returned)
+    let returned = catch_unwind(AssertUnwindSafe(body));
+    let restored = set_mempolicy(&before);
+    let returned = returned.unwrap_or_else(|panic| resume_unwind(panic));
+    restored.map(|()| returned)
 }
 
 /// Maps memory of which every page is to be brought in. What could never be is refused: the kernel, asked page by page, would sooner end
