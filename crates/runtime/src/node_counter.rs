@@ -72,9 +72,12 @@ impl NodeCounter {
     }
 
     /// The count at one moment during the call; `None` if additions kept coming for 100 passes over the parts.
+    ///
+    /// That holds where numbers are added that make the count grow. Where one takes back another, by wrapping, a CPU's part may be again
+    /// what it was, and while such additions are being made the sum may be one that never was.
     #[must_use]
     pub fn exact(&self) -> Option<u64> {
-        // Parts only grow. What two passes agree on all parts had when the first ended.
+        // Parts only grow, if they do not wrap. What two passes agree on all parts had when the first ended.
         let pass = || self.parts().collect::<Vec<_>>();
         let mut last = pass();
         for _ in 0..PASSES {

@@ -14,6 +14,7 @@ use crossbeam_utils::CachePadded;
 const BELL: u64 = 1 << 63;
 
 const MORE_DONE: &str = "more tasks were done than were submitted";
+const TOO_MANY: &str = "2^63 tasks or more were submitted";
 
 #[derive(Debug)]
 pub(crate) struct Tally {
@@ -46,6 +47,18 @@ impl Tally {
         self.nodes[node].submitted.fetch_add(tasks, Ordering::Relaxed);
     }
 
+    /// As [`Tally::submit`], where there may be too many for a count that has an alarm: then nothing is counted. To be asked for each
+    /// number of tasks that a user chooses.
+    pub(crate) fn try_submit(&self, node: usize, tasks: u64) -> Result<(), &'static str> {
+        let count = &self.nodes[node].submitted;
+        let before = count.fetch_add(tasks, Ordering::Relaxed);
+        if before.checked_add(tasks).is_none_or(|after| after >= BELL) {
+            count.fetch_sub(tasks, Ordering::Relaxed);
+            return Err(TOO_MANY);
+        }
+        Ok(())
+    }
+
     /// As [`Tally::submit`], for one and the same thread.
     pub(crate) fn submit_alone(&self, tasks: u64) {
         let before = self.submitted_alone.load(Ordering::Relaxed);
@@ -68,36 +81,42 @@ impl Tally {
                 .checked_sub(done)
                 .expect(MORE_DONE);
         }
+        self.try_left(alarms).unwrap_or_else(|wrong| panic!("{wrong}"))
+    }
+
+    /// The same, or what is wrong.
+    pub(crate) fn try_left(&self, alarms: &Alarms) -> Result<u64, &'static str> {
         let done = self.nodes.iter().zip(&alarms.0).fold(0_u64, |done, (node, alarm)| {
             done.wrapping_add(node.done.load(Ordering::Acquire).wrapping_sub(*alarm))
         });
-        self.left_of(done).expect(MORE_DONE)
+        self.left_of(done)
     }
 
     /// The done ones must have been counted before: a task is submitted before it is done, so that this is never less than what was
-    /// left when the counting ended. None if more were done than submitted.
-    fn left_of(&self, done: u64) -> Option<u64> {
-        let by_nodes = self.nodes.iter().map(|node| node.submitted.load(Ordering::Acquire));
-        let submitted = by_nodes.sum::<u64>() + self.submitted_alone.load(Ordering::Acquire);
-        submitted.checked_sub(done)
+    /// left when the counting ended.
+    fn left_of(&self, done: u64) -> Result<u64, &'static str> {
+        let mut by_nodes = self.nodes.iter().map(|node| node.submitted.load(Ordering::Acquire));
+        let submitted = by_nodes.try_fold(self.submitted_alone.load(Ordering::Acquire), u64::checked_add);
+        let submitted = submitted.filter(|&submitted| submitted < BELL).ok_or(TOO_MANY)?;
+        submitted.checked_sub(done).ok_or(MORE_DONE)
     }
 
     /// Sets the alarms for what is left now: true if there is nothing left and so no alarm set, else one rings from now on before all is
     /// done. The alarms before are gone.
     pub(crate) fn over(&self, alarms: &mut Alarms) -> bool {
         loop {
-            let mut done = 0;
+            let mut done = 0_u64;
             for (node, alarm) in self.nodes.iter().zip(&mut alarms.0) {
                 let word = node.done.fetch_sub(*alarm, Ordering::AcqRel);
                 // For now the count that the new alarm starts from.
                 *alarm = word.wrapping_sub(*alarm);
-                done += *alarm;
+                done = done.wrapping_add(*alarm);
             }
-            let Some(left) = self.left_of(done) else {
+            let left = self.left_of(done).unwrap_or_else(|wrong| {
                 // No alarm is set now, and who asks next is told the same.
                 alarms.0.fill(0);
-                panic!("{MORE_DONE}");
-            };
+                panic!("{wrong}");
+            });
             if left == 0 {
                 alarms.0.fill(0);
                 return true;

@@ -56,9 +56,13 @@ impl TaskCounter {
         Self { tally, waiters: Mutex::new(Waiters { alarms, sleeping: 0 }), bell: Futex::default() }
     }
 
-    /// Counts tasks that are to be done.
+    /// Counts tasks that are to be done: fewer than 2^63 in all the counter's life.
+    ///
+    /// # Panics
+    ///
+    /// If they are more, without counting these; where they are more on all nodes together only, waiters do.
     pub fn submit(&self, tasks: u64) {
-        self.submit_on(here(), tasks);
+        self.tally.try_submit(here(), tasks).unwrap_or_else(|wrong| panic!("{wrong}"));
     }
 
     /// Counts tasks that are done.
@@ -136,7 +140,12 @@ impl Default for TaskCounter {
 
 impl fmt::Debug for TaskCounter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("TaskCounter").field(&self.count()).finish()
+        let mut tuple = f.debug_tuple("TaskCounter");
+        match self.tally.try_left(&lock(&self.waiters).alarms) {
+            Ok(count) => tuple.field(&count),
+            Err(wrong) => tuple.field(&wrong),
+        };
+        tuple.finish()
     }
 }
 
@@ -176,6 +185,42 @@ mod tests {
         }
         tasks.submit(1);
         tasks.wait();
+    }
+
+    #[test]
+    fn more_than_it_can_count_is_refused_and_not_counted() {
+        let tasks = TaskCounter::new();
+        tasks.submit((1 << 63) - 1);
+        assert!(!tasks.wait_timeout(Duration::ZERO));
+        for more in [1, 1 << 63, u64::MAX] {
+            let submitted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tasks.submit(more)));
+            assert!(submitted.is_err());
+        }
+        assert_eq!(tasks.count(), (1 << 63) - 1);
+        tasks.done((1 << 63) - 1);
+        tasks.wait();
+    }
+
+    #[test]
+    fn too_many_on_all_nodes_together_are_told_to_waiters() {
+        let tasks = TaskCounter::with_nodes(4);
+        (0..4).for_each(|node| tasks.submit_on(node, 1 << 62));
+        for _ in 0..2 {
+            let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tasks.wait()));
+            assert_eq!(
+                waited.unwrap_err().downcast_ref::<String>().unwrap(),
+                "2^63 tasks or more were submitted"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_can_be_printed() {
+        let tasks = TaskCounter::new();
+        tasks.submit(3);
+        assert_eq!(format!("{tasks:?}"), "TaskCounter(3)");
+        tasks.done(u64::MAX);
+        assert_eq!(format!("{tasks:?}"), r#"TaskCounter("more tasks were done than were submitted")"#);
     }
 
     #[test]
