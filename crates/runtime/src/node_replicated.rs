@@ -394,18 +394,6 @@ mod tests {
         assert!(lock(&sum.log).operations.len() <= 4);
     }
 
-<<<<<<< HEAD
-    impl Operate for history::Counted {
-        type Operation = u64;
-        type Response = u64;
-
-        fn operate(&mut self, &name: &u64) -> u64 {
-            *self = (self.0 + 1, name);
-            self.0
-        }
-=======
-    /// Each update adds 1, so its response is its place among all. Whoever has seen a sum never sees a smaller one, and each place is given
-    /// once.
     #[test]
     fn a_panic_in_copying_leaves_the_threads_memory_policy() {
         #[derive(Debug)]
@@ -485,11 +473,14 @@ mod tests {
         }
     }
 
-    #[test]
-    fn histories_are_linearizable() {
-        histories_on(&on_nodes(2, 16));
-        histories_on(&on_nodes(1, 16));
->>>>>>> 5d57b01 (A payload or result that panics when it is dropped neither ends a worker nor leaves copies different, and a copy's panic leaves the thread's memory policy as it was)
+    impl Operate for history::Counted {
+        type Operation = u64;
+        type Response = u64;
+
+        fn operate(&mut self, &name: &u64) -> u64 {
+            *self = (self.0 + 1, name);
+            self.0
+        }
     }
 
     #[test]

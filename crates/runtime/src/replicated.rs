@@ -310,8 +310,6 @@ mod tests {
         }
     }
 
-<<<<<<< HEAD
-=======
     #[test]
     fn a_result_that_panics_when_it_is_dropped_leaves_all_copies_alike() {
         struct Returned {
@@ -343,8 +341,6 @@ mod tests {
         }
     }
 
-    /// The value counts updates, and both its halves must agree. Once anybody has seen a count, nobody may see a smaller one.
->>>>>>> 5d57b01 (A payload or result that panics when it is dropped neither ends a worker nor leaves copies different, and a copy's panic leaves the thread's memory policy as it was)
     #[test]
     fn histories_are_linearizable() {
         for nodes in [1, 2, 3] {
