@@ -45,30 +45,17 @@ impl Run {
             pinning: self.pinning,
             huge_pages: self.huge_pages,
             huge_page_pages,
-            costs: costs(iterations, huge_page_pages),
+            costs: Costs {
+                huge_page_fault_ns: Costs::default().huge_page_fault_ns * huge_page_pages as u64 / 512,
+                ..Costs::default()
+            },
+            // A run stands for one with all of the iterations, in which the kernel does as much.
             period_scale: scale * iterations as f64 / REAL as f64,
             seed: options.seed,
             ..Settings::scaled(scale)
         };
         let policy = self.balancing.map_or(Policy::FirstTouch, |split| Policy::AutoNuma { split });
         Simulation::new(&preset, program, settings, policy)?.watch(&mut |_| ())
-    }
-}
-
-/// A run stands for one with all of the iterations, in which the kernel does as much: of what it does once for each page, and by its
-/// clock, the part is charged that the run is of that one.
-fn costs(iterations: usize, huge_page_pages: usize) -> Costs {
-    let real = Costs::default();
-    let part = |ns: u64| (ns as f64 * iterations as f64 / REAL as f64).round() as u64;
-    Costs {
-        huge_page_fault_ns: real.huge_page_fault_ns * huge_page_pages as u64 / 512,
-        hint_fault_ns: part(real.hint_fault_ns),
-        mark_page_ns: part(real.mark_page_ns),
-        move_page_ns: part(real.move_page_ns),
-        split_ns: part(real.split_ns),
-        shootdown_ns: part(real.shootdown_ns),
-        interrupted_ns: part(real.interrupted_ns),
-        ..real
     }
 }
 
