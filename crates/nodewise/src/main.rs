@@ -91,6 +91,7 @@ mod tests {
     fn every_example_of_the_helps_is_understood() {
         fn check(command: &clap::Command) -> usize {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let help = help.replace("\\\n      ", "");
             let examples = help.lines().filter(|line| words(line).is_some()).map(|line| {
                 parsed(line).unwrap_or_else(|error| panic!("{}: {line}: {error}", command.get_name()));
             });
