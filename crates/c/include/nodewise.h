@@ -167,7 +167,8 @@ nodewise_result nodewise_counter_add(const nodewise_counter *counter, uint64_t n
 /* A count between those at the call's begin and end. */
 nodewise_result nodewise_counter_approximate(const nodewise_counter *counter, uint64_t *out_count);
 
-/* The count at one moment during the call. NODEWISE_BUSY: additions kept coming. */
+/* The count at one moment during the call; not so where numbers are added that make it wrap. NODEWISE_BUSY: additions kept
+ * coming. */
 nodewise_result nodewise_counter_exact(const nodewise_counter *counter, uint64_t *out_count);
 
 /* What was added by CPUs of one node, read as nodewise_counter_approximate() does. */
@@ -182,7 +183,8 @@ nodewise_result nodewise_task_counter_new(nodewise_task_counter **out_counter);
 
 void nodewise_task_counter_free(nodewise_task_counter *counter);
 
-/* Counts tasks that are to be done. */
+/* Counts tasks that are to be done: fewer than 2^63 in all the counter's life. NODEWISE_PANIC: they are more, and these are not
+ * counted. */
 nodewise_result nodewise_task_counter_submit(const nodewise_task_counter *counter, uint64_t tasks);
 
 /* Counts tasks that are done. What the thread wrote before is visible to a waiter that returns because of it. */

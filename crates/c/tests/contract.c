@@ -116,6 +116,8 @@ static void counters(void)
     CHECK(nodewise_task_counter_wait_timeout(tasks, 1000, &all_done) == NODEWISE_OK && !all_done);
     CHECK(nodewise_task_counter_done(tasks, 1) == NODEWISE_OK);
     CHECK(nodewise_task_counter_wait(tasks) == NODEWISE_OK);
+    says(nodewise_task_counter_submit(tasks, UINT64_MAX), NODEWISE_PANIC, "2^63 tasks or more");
+    CHECK(nodewise_task_counter_wait(tasks) == NODEWISE_OK);
     nodewise_task_counter_free(tasks);
 
     CHECK(nodewise_task_counter_new(&tasks) == NODEWISE_OK);
