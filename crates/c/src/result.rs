@@ -111,8 +111,10 @@ pub(crate) fn guarded(body: impl FnOnce() -> Outcome) -> Code {
         Ok(Err(failure)) => tell(&failure),
         Err(payload) => {
             let failure = Failure::of_panic(&*payload);
-            // A payload may panic when it is dropped.
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(payload)));
+            // A payload may panic when it is dropped, and that panic's in turn.
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+                std::mem::forget(payload);
+            }
             tell(&failure)
         }
     }

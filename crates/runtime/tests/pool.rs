@@ -160,6 +160,97 @@ fn one_pool_inside_another_and_back() {
     assert_eq!(sum, 45);
 }
 
+/// A payload that panics when it is dropped, and so does that panic's, so many times in all.
+struct Bad(u32);
+
+impl Drop for Bad {
+    fn drop(&mut self) {
+        if self.0 > 0 {
+            std::panic::panic_any(Self(self.0 - 1));
+        }
+    }
+}
+
+#[test]
+fn payloads_that_panic_when_they_are_dropped_do_no_harm() {
+    watchdog::start();
+    for callers_work in [true, false] {
+        let pool = NodePool::builder().workers(2).callers_work(callers_work).build().unwrap();
+        let first_panic = |run: &dyn Fn()| {
+            let payload = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
+            assert_eq!(payload.downcast_ref::<u8>(), Some(&1));
+        };
+        for _ in 0..10 {
+            let (begun, first) = (AtomicBool::new(false), AtomicBool::new(false));
+            let until = |flag: &AtomicBool| {
+                while !flag.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+            };
+            // On a worker that took it from the scope's owner, and the other way round.
+            first_panic(&|| {
+                pool.scope(|scope| {
+                    scope.spawn(|_| {
+                        begun.store(true, Ordering::SeqCst);
+                        until(&first);
+                        std::thread::sleep(Duration::from_millis(1));
+                        std::panic::panic_any(Bad(2));
+                    });
+                    until(&begun);
+                    scope.spawn(|_| {
+                        first.store(true, Ordering::SeqCst);
+                        std::panic::panic_any(1_u8);
+                    });
+                });
+            });
+            begun.store(false, Ordering::SeqCst);
+            first.store(false, Ordering::SeqCst);
+            first_panic(&|| {
+                pool.scope(|scope| {
+                    scope.spawn(|_| {
+                        begun.store(true, Ordering::SeqCst);
+                        first.store(true, Ordering::SeqCst);
+                        std::panic::panic_any(1_u8);
+                    });
+                    until(&begun);
+                    scope.spawn(|_| {
+                        until(&first);
+                        std::thread::sleep(Duration::from_millis(1));
+                        std::panic::panic_any(Bad(2));
+                    });
+                });
+            });
+            // The body's comes before a task's, and the first closure's before the second's.
+            first_panic(&|| {
+                pool.scope(|scope| {
+                    scope.spawn(|_| std::panic::panic_any(Bad(2)));
+                    std::panic::panic_any(1_u8);
+                });
+            });
+            begun.store(false, Ordering::SeqCst);
+            first_panic(&|| {
+                let a = || {
+                    until(&begun);
+                    std::panic::panic_any(1_u8)
+                };
+                let b = || {
+                    begun.store(true, Ordering::SeqCst);
+                    std::panic::panic_any(Bad(2))
+                };
+                let ((), ()) = pool.join(a, b);
+            });
+            // Nobody wants this one, by the time it ends.
+            let (dropped, wait) = std::sync::mpsc::channel::<()>();
+            drop(pool.spawn(move || {
+                let _ = wait.recv();
+                std::panic::panic_any(Bad(2))
+            }));
+            drop(dropped);
+            assert_eq!(pool.spawn(|| 7).join(), 7);
+        }
+    }
+}
+
 #[test]
 fn panics_reach_the_joiner_when_all_else_has_ended() {
     watchdog::start();

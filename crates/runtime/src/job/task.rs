@@ -3,6 +3,7 @@
 use super::{Job, with_current};
 use crate::pool::Shared;
 use crate::sync::Futex;
+use crate::unwind::drop_caught;
 use crate::worker::{Event, Worker};
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -77,7 +78,7 @@ impl<F: FnOnce() -> T + Send + 'static, T: Send + 'static> Packet<F, T> {
             worker.shared.sleep.happened(joiner);
         }
         // A result that nobody wants may panic when it is dropped: that is the task's end as well.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(packet)));
+        drop_caught(packet);
         worker.shared.detached.done_on(worker.node, 1);
     }
 }
