@@ -63,3 +63,11 @@ fn shared_data_that_is_only_read_is_copied() {
         assert!(report.pages_replicated > 0 && report.local_access_percent > Some(90.0), "{report:?}");
     }
 }
+
+/// Each thread's own memory is a few pages here, in an area of its own.
+#[test]
+fn small_areas_are_interleaved_over_all_nodes() {
+    let report = run_on("opteron-6272-8n", "dc", "interleave", 64, 0.002);
+    let (least, most) = (report.resident_pages.iter().min(), report.resident_pages.iter().max());
+    assert!(least > Some(&0) && most.unwrap() < &(2 * least.unwrap()), "{:?}", report.resident_pages);
+}
