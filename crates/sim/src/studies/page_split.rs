@@ -203,11 +203,4 @@ mod tests {
         let [plain, split] = [false, true].map(|split| watched(Pinning::Sequential, Some(split)));
         assert!(split.remote_percent < plain.remote_percent);
     }
-
-    #[test]
-    #[ignore = "a minute, in a release build"]
-    fn every_row_holds() {
-        let study = run(&Options::default(), &|_| ()).unwrap();
-        assert!(study.holds(), "{:#?}", study.rows);
-    }
 }

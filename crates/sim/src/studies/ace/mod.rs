@@ -309,20 +309,6 @@ mod tests {
         assert!(failing.is_empty(), "{failing:#?}");
     }
 
-    /// Takes minutes: `cargo test --release -p nodewise-sim every_row -- --ignored --nocapture`.
-    #[test]
-    #[ignore = "minutes, in a release build"]
-    fn every_row_holds_at_the_studys_sizes() {
-        let study = study(&Options::default(), &|_| ()).unwrap();
-        for row in &study.rows {
-            println!(
-                "{:5} {:7.3} {:7.3} {} {}",
-                row.holds, row.published, row.simulated, row.tolerance, row.what
-            );
-        }
-        assert!(study.holds());
-    }
-
     /// Prints published and simulated times: `SCALE=1 cargo test --release -p nodewise-sim times_of -- --ignored --nocapture`.
     #[test]
     #[ignore = "read by a person"]
