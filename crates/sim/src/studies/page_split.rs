@@ -40,22 +40,25 @@ impl Run {
         let solutions = if self.balancing.is_some() { MANY } else { FEW };
         let iterations = solutions * cg::ITERATIONS;
         let program = cg::with_solutions(parameters, solutions);
+        let settings = self.settings(iterations, scale, options.seed);
+        let policy = self.balancing.map_or(Policy::FirstTouch, |split| Policy::AutoNuma { split });
+        Simulation::new(&preset, program, settings, policy)?.watch(&mut |_| ())
+    }
+
+    /// A run of some iterations stands for one with all of them, in which the kernel does as much.
+    fn settings(self, iterations: usize, scale: f64, seed: u64) -> Settings {
         let huge_page_pages = ((512.0 * scale) as usize).next_power_of_two();
-        let settings = Settings {
+        let real = Costs::default();
+        let huge_page_fault_ns = real.huge_page_fault_ns * huge_page_pages as u64 / 512;
+        Settings {
             pinning: self.pinning,
             huge_pages: self.huge_pages,
             huge_page_pages,
-            costs: Costs {
-                huge_page_fault_ns: Costs::default().huge_page_fault_ns * huge_page_pages as u64 / 512,
-                ..Costs::default()
-            },
-            // A run stands for one with all of the iterations, in which the kernel does as much.
+            costs: Costs { huge_page_fault_ns, ..real },
             period_scale: scale * iterations as f64 / REAL as f64,
-            seed: options.seed,
+            seed,
             ..Settings::scaled(scale)
-        };
-        let policy = self.balancing.map_or(Policy::FirstTouch, |split| Policy::AutoNuma { split });
-        Simulation::new(&preset, program, settings, policy)?.watch(&mut |_| ())
+        }
     }
 }
 
@@ -202,5 +205,16 @@ mod tests {
     fn splitting_brings_pages_home() {
         let [plain, split] = [false, true].map(|split| watched(Pinning::Sequential, Some(split)));
         assert!(split.remote_percent < plain.remote_percent);
+    }
+
+    /// The simulation weighs costs by the period's scale over the size's.
+    #[test]
+    fn what_the_kernel_does_once_is_charged_for_the_runs_part_once() {
+        let run = Run { pinning: Pinning::Sequential, size: 1.0, huge_pages: true, balancing: Some(true) };
+        let settings = run.settings(48, SCALE, 1);
+        let costs = Costs { huge_page_fault_ns: Costs::default().huge_page_fault_ns / 16, ..settings.costs };
+        assert_eq!(settings.costs, costs);
+        assert_eq!(Costs { huge_page_fault_ns: 200_000, ..costs }, Costs::default());
+        assert!((settings.period_scale / settings.size_scale - 48.0 / 1875.0).abs() < 1e-12);
     }
 }
