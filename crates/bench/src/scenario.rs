@@ -21,6 +21,8 @@ pub struct Programs {
     pub conformance: PathBuf,
     /// The program that uses the runtime library.
     pub building_blocks: PathBuf,
+    /// The program that tells by how much the host stretches a guest's CPU time.
+    pub slowdown: PathBuf,
 }
 
 impl Programs {
@@ -61,6 +63,7 @@ impl Programs {
             churn: find("churn")?,
             conformance: find("conformance")?,
             building_blocks: find("building-blocks")?,
+            slowdown: find("slowdown")?,
         })
     }
 }

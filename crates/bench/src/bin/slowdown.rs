@@ -1,0 +1,35 @@
+//! `slowdown`: by how much CPU time is stretched by what the host does meanwhile.
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+use nodewise_sys::{Clock, clock_ns};
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+/// Prints by how much more CPU time the same small work takes on average than it does undisturbed
+///
+/// A guest charges a thread for what passes while the host runs something else. Fifty times a second the same short loop runs;
+/// undisturbed is its tenth percentile.
+#[derive(Parser)]
+#[command(after_help = "Example:\n  slowdown --seconds 30")]
+struct Args {
+    /// How long to run
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let (begin, mut turns) = (Instant::now(), Vec::new());
+    while turns.is_empty() || begin.elapsed().as_secs_f64() < args.seconds {
+        let before = clock_ns(Clock::ThreadCpu)?;
+        // A millisecond or less, less than the host lets others run at a time.
+        black_box((0..100_000u64).fold(1, |value, step| black_box(value ^ step)));
+        turns.push(clock_ns(Clock::ThreadCpu)? - before);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    turns.sort_unstable();
+    let mean = turns.iter().sum::<u64>() as f64 / turns.len() as f64;
+    println!("{}", mean / turns[turns.len() / 10] as f64);
+    Ok(())
+}
