@@ -4,10 +4,10 @@
 //! tasks: to the C library's malloc a large block, for which it gathers all small ones that are free, those of tasks that have ended.
 
 use crate::job::Deque;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
 use crossbeam_utils::CachePadded;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) struct Injector<T>(CachePadded<Inner<T>>);
 
@@ -19,7 +19,7 @@ struct Inner<T> {
 
 impl<T> Injector<T> {
     pub(crate) fn new() -> Self {
-        Self(CachePadded::new(Inner { len: AtomicUsize::new(0), items: Mutex::default() }))
+        Self(CachePadded::new(Inner { len: AtomicUsize::new(0), items: Mutex::new(VecDeque::new()) }))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

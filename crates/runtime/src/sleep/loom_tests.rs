@@ -1,5 +1,7 @@
 use super::barrier::QUEUED;
 use super::*;
+use crate::injector::Injector;
+use crate::job::Deque;
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicUsize;
 use loom::thread;
@@ -114,6 +116,45 @@ fn all_are_done<const N: usize>(preemptions: Option<usize>, make: fn(&Pool)) {
 #[test]
 fn a_task_that_meets_a_worker_falling_asleep_is_done() {
     all_are_done::<1>(None, Pool::submit);
+}
+
+/// In the queue that the pool has for them: its length, which sleepers look at, is all that the barriers order. (With fences only: loom knows no
+/// barrier of one side, but for work of `barrier::QUEUED`.)
+#[test]
+fn a_task_from_outside_meets_a_worker_falling_asleep_and_is_done_once() {
+    for batches in [false, true] {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(2);
+        model.check(move || {
+            let sleep = Arc::new(Sleep { one_sided: false, ..Sleep::new(1, [0, 0].into_iter(), 0) });
+            let injector = Arc::new(Injector::new());
+            let workers = [0, 1].map(|worker| {
+                let (sleep, injector) = (sleep.clone(), injector.clone());
+                thread::spawn(move || {
+                    let own = Deque::new();
+                    let take = || if batches { injector.take_half(2, &own) } else { injector.take() };
+                    if let Some(task) = take() {
+                        return task;
+                    }
+                    sleep.start_search();
+                    loop {
+                        if let Some(task) = take() {
+                            sleep.end_search(0, || !injector.is_empty());
+                            return task;
+                        }
+                        sleep.sleep(worker, || !injector.is_empty());
+                    }
+                })
+            });
+            for task in [1, 2] {
+                injector.push(task);
+                sleep.work_made(0);
+            }
+            let done = workers.map(|worker| worker.join().unwrap());
+            assert!(done == [1, 2] || done == [2, 1]);
+            assert!(injector.is_empty() && injector.take().is_none());
+        });
+    }
 }
 
 /// As callers do with what is not theirs.
