@@ -23,7 +23,8 @@ fn run(script: &str, files: &[&str]) -> Finished {
     finished
 }
 
-/// Runs the workload under Nodewise; its reports, the summary, and the decisions that were logged.
+/// Runs the workload under Nodewise; its reports, the summary, and the decisions that were logged. Workloads that end once their pages are
+/// placed have as long as it may take on a busy host.
 fn managed(workload: &str) -> (Vec<Placement>, Value, Vec<Value>) {
     let script = format!("$NODEWISE run --json summary --log log -- $WORKLOAD {workload} --report report");
     let finished = run(&script, &["report", "summary", "log"]);
@@ -60,38 +61,33 @@ fn private_data_goes_to_its_threads_and_stays() {
 /// The kernel samples but may not move the program's pages: what arrives was moved by Nodewise.
 #[test]
 fn private_data_goes_to_its_threads_without_the_kernels_help() {
-    let (placements, summary, _) = managed("private --bound --seconds 40");
+    let (placements, summary, _) = managed("private --bound --seconds 150 --after-placed 10");
     assert!(summary["pages_moved"].as_u64() >= Some(PAGES * 3 / 4 * 99 / 100), "{summary}");
     assert_eq!(summary["totals"]["pages_moved_again"], 0);
     assert!(placements.last().unwrap().local_percent_min >= 99.0);
 }
 
-fn is_spread(placement: &Placement) -> bool {
-    let pages: u64 = placement.pages_by_node.iter().sum();
-    placement.pages_by_node.iter().all(|here| (pages / 5..=pages * 3 / 10).contains(here))
-}
-
 /// The kernel samples but may move pages only back to their first node: where they are was decided by Nodewise.
 #[test]
 fn data_written_by_all_is_spread_and_no_page_is_moved_twice() {
-    let (placements, summary, _) = managed("shared-write --bound --seconds 40");
+    let (placements, summary, _) = managed("shared-write --bound --seconds 150 --after-placed 10");
     assert!(summary["pages_moved"].as_u64() >= Some(PAGES * 11 / 20), "{summary}");
     assert_eq!(summary["totals"]["pages_moved_again"], 0);
     let last = placements.last().unwrap();
-    assert!(is_spread(last), "25 +- 5 %: {:?}", last.pages_by_node);
+    assert!(last.is_spread(), "25 +- 5 %: {:?}", last.pages_by_node);
 }
 
 /// The kernel moves pages, too, each to whoever came to it first.
 #[test]
 fn data_written_by_all_is_spread_beside_the_kernels_balancing() {
-    let (placements, summary, _) = managed("shared-write --seconds 60");
+    let (placements, summary, _) = managed("shared-write --seconds 150 --after-placed 30");
     assert_eq!(summary["totals"]["pages_moved_again"], 0);
     assert!(
         summary["actions"]["interleaved"].as_u64() > Some(0)
             || summary["pages_moved_by_kernel"].as_u64() > Some(0)
     );
     let last = placements.last().unwrap();
-    assert!(is_spread(last), "25 +- 5 %: {:?}", last.pages_by_node);
+    assert!(last.is_spread(), "25 +- 5 %: {:?}", last.pages_by_node);
 }
 
 #[test]
