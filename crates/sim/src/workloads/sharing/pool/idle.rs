@@ -146,7 +146,7 @@ impl Pool {
     pub(super) fn take(&mut self, thread: usize, node: usize, bound: bool, trace: &mut Trace) {
         let node = &mut self.nodes[node];
         let queue = if bound { &mut node.bound } else { &mut node.injector };
-        if let Some(job) = queue.steal(trace) {
+        if let Some(job) = queue.take(trace) {
             self.stop_looking(thread, job);
         }
     }

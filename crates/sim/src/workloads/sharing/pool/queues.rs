@@ -14,10 +14,8 @@ const ROOM: u64 = 256;
 const MOST_ROOM: u64 = 16_384;
 /// Instructions of growing by a line of jobs (estimate).
 const COPY_INSTRUCTIONS: u64 = 16;
-/// Jobs in a crossbeam injector's block, which lies here in one place.
-const INJECTED: usize = 63;
-/// Bytes of such a job: its state is beside it.
-const INJECTED_JOB: u64 = 24;
+/// Jobs from outside that a node has room for; more are held at the same places.
+const INJECTED: usize = 64;
 
 /// `job/deque.rs` of the runtime: its owner writes `back`, others `taken`, which has the lock and how many were taken.
 pub(super) struct Deque {
@@ -128,25 +126,23 @@ impl Deque {
     }
 }
 
-/// crossbeam's injector, for jobs from outside.
+/// `injector.rs` of the runtime, for jobs from outside: one word has the lock, how many there are, and where.
 pub(super) struct Injector {
     jobs: VecDeque<Job>,
     taken: usize,
-    head: u64,
-    tail: u64,
+    word: u64,
     slots: u64,
 }
 
 impl Injector {
-    pub(super) const BYTES: u64 = 2 * APART + (INJECTED as u64 * INJECTED_JOB).next_multiple_of(APART);
+    pub(super) const BYTES: u64 = APART + (INJECTED as u64 * JOB).next_multiple_of(APART);
 
     pub(super) fn at(base: u64) -> Injector {
-        let (head, tail, slots) = (base, base + APART, base + 2 * APART);
-        Injector { jobs: VecDeque::new(), taken: 0, head, tail, slots }
+        Injector { jobs: VecDeque::new(), taken: 0, word: base, slots: base + APART }
     }
 
     fn slot(&self, index: usize) -> u64 {
-        self.slots + (index % INJECTED) as u64 * INJECTED_JOB
+        self.slots + (index % INJECTED) as u64 * JOB
     }
 
     pub(super) fn has_jobs(&self) -> bool {
@@ -154,25 +150,26 @@ impl Injector {
     }
 
     pub(super) fn look(&self, trace: &mut Trace) -> bool {
-        trace.read(self.head);
-        trace.read(self.tail);
+        trace.read(self.word);
         self.has_jobs()
     }
 
     pub(super) fn push(&mut self, job: Job, trace: &mut Trace) {
-        trace.atomic(self.tail);
+        trace.atomic(self.word);
         trace.write(self.slot(self.taken + self.jobs.len()));
+        trace.atomic(self.word);
         self.jobs.push_back(job);
     }
 
-    pub(super) fn steal(&mut self, trace: &mut Trace) -> Option<Job> {
-        trace.atomic(self.head);
-        trace.read(self.tail);
-        let job = self.jobs.pop_front()?;
+    pub(super) fn take(&mut self, trace: &mut Trace) -> Option<Job> {
+        if !self.look(trace) {
+            return None;
+        }
+        trace.atomic(self.word);
         trace.chase(self.slot(self.taken));
-        trace.atomic(self.slot(self.taken));
+        trace.atomic(self.word);
         self.taken += 1;
-        Some(job)
+        self.jobs.pop_front()
     }
 }
 
