@@ -21,8 +21,9 @@ use std::thread::JoinHandle;
 ///
 /// Each worker has a queue, each node two: one for tasks from outside, one for tasks that must run there. A worker that has nothing takes
 /// from its node, and only when that has run dry from another, the nearest first; if there is nothing anywhere it sleeps. Waiting for
-/// tasks on a worker runs others meanwhile, so that nesting does not deadlock. So no task may wait for something that is held until a scope,
-/// a join or a loop of the same pool has ended, a lock for instance: a worker of the loop might run that task, and then neither ends.
+/// tasks on a worker, be they another pool's, runs others of its own pool meanwhile, so that nesting does not deadlock. So no task may wait for
+/// something that is held until a scope, a join or a loop has ended, a lock for instance: who waits for these might run that task, and then
+/// neither ends.
 ///
 /// On one node, a thread that waits in a scope or a loop works along in the stead of a worker that sleeps
 /// ([`NodePoolBuilder::callers_work`]).
@@ -33,6 +34,9 @@ use std::thread::JoinHandle;
 ///
 /// All methods may be called from any thread at any time, the pool's workers included. Dropping the pool waits for everything that was
 /// spawned and ends the workers.
+///
+/// A child of fork(2) has none of its parent's workers. It may drop the pool, which waits for nothing there and gives no memory back, and make
+/// one of its own; whatever else it does with its parent's may wait for ever.
 ///
 /// ```
 /// let pool = nodewise_runtime::NodePool::new()?;
@@ -53,6 +57,8 @@ pub struct NodePool {
     threads: Vec<JoinHandle<()>>,
     /// What threads that work along do it with.
     callers: Box<[Mutex<Worker>]>,
+    /// That has the workers.
+    process: u32,
 }
 
 /// At most so many threads work along at a time; others that come meanwhile sleep. Each adds a queue that workers look into.
@@ -169,7 +175,7 @@ impl NodePool {
 
     /// Starts a task, on the node that the calling thread is on if the pool has workers there.
     pub fn spawn<T: Send + 'static>(&self, task: impl FnOnce() -> T + Send + 'static) -> Task<T> {
-        let (handle, job) = Task::new(&self.shared, task);
+        let (handle, job) = Task::new(task);
         with_current(|current| match current {
             Some(worker) if Arc::ptr_eq(&worker.shared, &self.shared) => {
                 self.shared.detached.submit_on(worker.node, 1);
@@ -199,7 +205,7 @@ impl NodePool {
         task: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Task<T>> {
         let node = self.shared.index_of(node)?;
-        let (handle, job) = Task::new(&self.shared, task);
+        let (handle, job) = Task::new(task);
         self.shared.detached.submit_on(node, 1);
         self.shared.inject_bound(node, job);
         Ok(handle)
@@ -265,6 +271,11 @@ impl NodePool {
 impl Drop for NodePool {
     fn drop(&mut self) {
         let threads = std::mem::take(&mut self.threads);
+        if std::process::id() != self.process {
+            // The threads are not there, and what one of them had in hand may be half changed for ever.
+            std::mem::forget((threads, std::mem::take(&mut self.callers), self.shared.clone()));
+            return;
+        }
         let shared = self.shared.clone();
         let end = move || {
             shared.detached.wait();
@@ -363,7 +374,8 @@ impl NodePoolBuilder {
         let callers = callers.map(|(deque, index)| Mutex::new(Worker::new(shared.clone(), index, 0, deque)));
         let callers = callers.collect();
         // From here on dropping the pool ends those workers that were started.
-        let mut pool = NodePool { shared, threads: Vec::with_capacity(node_of.len()), callers };
+        let threads = Vec::with_capacity(node_of.len());
+        let mut pool = NodePool { shared, threads, callers, process: std::process::id() };
         for (index, (deque, node)) in deques.into_iter().zip(node_of).enumerate() {
             let worker = Worker::new(pool.shared.clone(), index, node, deque);
             let node = &allowance.nodes()[node];

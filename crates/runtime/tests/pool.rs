@@ -160,6 +160,25 @@ fn one_pool_inside_another_and_back() {
     assert_eq!(sum, 45);
 }
 
+#[test]
+fn joins_of_one_pools_tasks_inside_another_and_back() {
+    watchdog::start();
+    fn there_and_back(one: &Arc<NodePool>, other: &NodePool) -> u8 {
+        let one = one.clone();
+        other.spawn(move || one.spawn(|| 5).join()).join()
+    }
+    for callers_work in [true, false] {
+        let pool = || Arc::new(NodePool::builder().workers(1).callers_work(callers_work).build().unwrap());
+        let (one, other) = (pool(), pool());
+        for _ in 0..1000 {
+            let pools = (one.clone(), other.clone());
+            assert_eq!(one.spawn(move || there_and_back(&pools.0, &pools.1)).join(), 5);
+            // By the caller, if callers work: for so long `one`'s worker sleeps in the caller's stead.
+            assert_eq!(one.scope(|_| there_and_back(&one, &other)), 5);
+        }
+    }
+}
+
 /// A payload that panics when it is dropped, and so does that panic's, so many times in all.
 struct Bad(u32);
 

@@ -9,13 +9,12 @@ use std::cell::UnsafeCell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 
 /// A task that was spawned with [`crate::NodePool::spawn`]. Dropping it lets the task go on by itself.
 pub struct Task<T> {
     packet: Arc<dyn Ends<T>>,
-    shared: Arc<Shared>,
 }
 
 /// What the task and its joiner share.
@@ -28,21 +27,22 @@ struct Outcome<T> {
     /// The task's until `state` is [`DONE`], then the joiner's.
     result: UnsafeCell<Option<thread::Result<T>>>,
     state: Futex,
-    /// The worker that joins, if one does.
-    joiner: AtomicUsize,
+    /// The worker that joins, of whichever pool, once it may sleep. The joiner's until `state` is [`AWAITED`], then the task's.
+    joiner: UnsafeCell<Option<(Arc<Shared>, usize)>>,
 }
 
 const RUNNING: u32 = 0;
 /// A thread sleeps on it.
 const WATCHED: u32 = 1;
-const DONE: u32 = 2;
-const NOBODY: usize = usize::MAX;
+/// A worker joins, and may sleep.
+const AWAITED: u32 = 2;
+const DONE: u32 = 3;
 
 trait Ends<T>: Send + Sync {
     fn outcome(&self) -> &Outcome<T>;
 }
 
-// SAFETY: f is touched by the one that runs the job only, the result by one side at a time.
+// SAFETY: f is touched by the one that runs the job only, the result and the joiner by one side at a time.
 unsafe impl<F: Send, T: Send> Sync for Packet<F, T> {}
 
 impl<F: Send, T: Send> Ends<T> for Packet<F, T> {
@@ -69,13 +69,18 @@ impl<F: FnOnce() -> T + Send + 'static, T: Send + 'static> Packet<F, T> {
         let outcome = &packet.outcome;
         // SAFETY: the joiner does not look before the state says so.
         unsafe { *outcome.result.get() = Some(result) };
-        if outcome.state.swap(DONE, Ordering::SeqCst) == WATCHED {
-            outcome.state.wake_all();
-            worker.has_woken();
-        }
-        let joiner = outcome.joiner.load(Ordering::SeqCst);
-        if joiner != NOBODY {
-            worker.shared.sleep.happened(joiner);
+        match outcome.state.swap(DONE, Ordering::AcqRel) {
+            WATCHED => {
+                outcome.state.wake_all();
+                worker.has_woken();
+            }
+            AWAITED => {
+                // SAFETY: the task's from that state on.
+                let joiner = unsafe { (*outcome.joiner.get()).take() };
+                let (shared, index) = joiner.expect("it is there before the state says so");
+                shared.sleep.happened(index);
+            }
+            _ => {}
         }
         // A result that nobody wants may panic when it is dropped: that is the task's end as well.
         drop_caught(packet);
@@ -85,21 +90,18 @@ impl<F: FnOnce() -> T + Send + 'static, T: Send + 'static> Packet<F, T> {
 
 impl<T: Send + 'static> Task<T> {
     /// The task, and its job for a queue.
-    pub(crate) fn new(shared: &Arc<Shared>, f: impl FnOnce() -> T + Send + 'static) -> (Self, Job) {
-        let outcome = Outcome {
-            result: UnsafeCell::new(None),
-            state: Futex::default(),
-            joiner: AtomicUsize::new(NOBODY),
-        };
+    pub(crate) fn new(f: impl FnOnce() -> T + Send + 'static) -> (Self, Job) {
+        let outcome =
+            Outcome { result: UnsafeCell::new(None), state: Futex::default(), joiner: UnsafeCell::new(None) };
         let packet = Arc::new(Packet { f: UnsafeCell::new(Some(f)), outcome });
         let job = packet.job();
-        (Self { packet, shared: shared.clone() }, job)
+        (Self { packet }, job)
     }
 }
 
 impl<T> Task<T> {
-    /// Waits until the task has ended and returns what it returned. A worker of the task's pool does other tasks meanwhile; any other
-    /// thread sleeps.
+    /// Waits until the task has ended and returns what it returned. A worker, of whichever pool, does other tasks of its own pool meanwhile;
+    /// any other thread sleeps.
     ///
     /// # Panics
     ///
@@ -116,11 +118,8 @@ impl<T> Task<T> {
     pub fn join_caught(self) -> thread::Result<T> {
         let outcome = self.packet.outcome();
         with_current(|current| match current {
-            Some(worker) if Arc::ptr_eq(&worker.shared, &self.shared) => {
-                outcome.joiner.store(worker.index, Ordering::SeqCst);
-                worker.run_until(&mut Ended(outcome));
-            }
-            _ => outcome.sleep(),
+            Some(worker) => worker.run_until(&mut Awaited { outcome, worker }),
+            None => outcome.sleep(),
         });
         // SAFETY: the task has ended and does not look at it any more; there is one Task, and it is consumed.
         let result = unsafe { (*outcome.result.get()).take() };
@@ -130,11 +129,15 @@ impl<T> Task<T> {
     /// Whether the task has ended.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        Ended(self.packet.outcome()).over()
+        self.packet.outcome().has_ended()
     }
 }
 
 impl<T> Outcome<T> {
+    fn has_ended(&self) -> bool {
+        self.state.get(Ordering::Acquire) == DONE
+    }
+
     fn sleep(&self) {
         loop {
             match self.state.get(Ordering::Acquire) {
@@ -148,11 +151,26 @@ impl<T> Outcome<T> {
     }
 }
 
-struct Ended<'a, T>(&'a Outcome<T>);
+/// The task's end, for the worker that joins it: there is one Task, and joining consumes it.
+struct Awaited<'a, T> {
+    outcome: &'a Outcome<T>,
+    worker: &'a Worker,
+}
 
-impl<T> Event for Ended<'_, T> {
+impl<T> Event for Awaited<'_, T> {
     fn over(&mut self) -> bool {
-        self.0.state.get(Ordering::Acquire) == DONE
+        self.outcome.has_ended()
+    }
+
+    fn over_before_sleep(&mut self) -> bool {
+        let state = &self.outcome.state;
+        if state.get(Ordering::Acquire) == RUNNING {
+            let joiner = (self.worker.shared.clone(), self.worker.index);
+            // SAFETY: the task does not look before the state says so, and no other thread joins.
+            unsafe { *self.outcome.joiner.get() = Some(joiner) };
+            state.compare_exchange(RUNNING, AWAITED, Ordering::AcqRel);
+        }
+        self.over()
     }
 }
 
