@@ -23,7 +23,12 @@
  * thread, several at a time; they may call the library, wait there for other tasks, and must return: neither longjmp nor an
  * exception may leave them.
  *
- * After fork() a child must not use handles of its parent.
+ * After fork() a child may free its parent's handles that no other thread was using, and its pools in any case; it must not use them otherwise.
+ * It may make its own.
+ *
+ * Libraries that are loaded by dlopen() may make pools in their constructors, and use them once these have returned. A library that may
+ * be closed again frees its pools before dlclose(), or is linked with -z nodelete: in its destructors, those of C++ objects included,
+ * nodewise_pool_free() may wait for ever, since threads cannot begin while these run.
  *
  * Nodes and CPUs have the kernel's numbers, as in /sys/devices/system/node/node2.
  */
@@ -202,9 +207,10 @@ nodewise_result nodewise_task_counter_wait_timeout(const nodewise_task_counter *
 
 /* Pools */
 
-/* Workers that are confined to their node's CPUs and run tasks, their own node's first. Waiting for tasks on a worker runs others
- * meanwhile, so that nesting does not deadlock. So no task may wait for something that is held until a loop of the same pool has ended,
- * a lock for instance: a worker of the loop might run that task, and then neither ends. Idle workers sleep. */
+/* Workers that are confined to their node's CPUs and run tasks, their own node's first. Waiting for tasks on a worker, be they
+ * another pool's, runs others of its own pool meanwhile, so that nesting does not deadlock. So no task may wait for something that is held
+ * until a scope, a join or a loop has ended, a lock for instance: who waits for these might run that task, and then neither ends. Idle
+ * workers sleep. */
 typedef struct nodewise_pool nodewise_pool;
 
 /* How a pool is set up. The functions that change it want it exclusive. */
@@ -240,7 +246,7 @@ nodewise_result nodewise_pool_options_callers_work(nodewise_pool_options *option
 nodewise_result nodewise_pool_new(const nodewise_pool_options *options, nodewise_pool **out_pool);
 
 /* Waits for everything that was spawned and ends the workers. A task of the pool may call it; it then returns at once, and the rest
- * happens on a thread of its own. */
+ * happens on a thread of its own. In a forked child there is nothing to wait for, and the memory stays. */
 void nodewise_pool_free(nodewise_pool *pool);
 
 /* Lists the nodes it has workers on, ascending. */
@@ -286,8 +292,8 @@ nodewise_result nodewise_pool_spawn(const nodewise_pool *pool, nodewise_run run,
 nodewise_result nodewise_pool_spawn_on(const nodewise_pool *pool, uint32_t node, nodewise_run run, void *context,
                                        nodewise_drop drop, nodewise_task **out_task);
 
-/* Waits until the task has ended, and frees it, whatever is returned. A worker of the task's pool does other tasks meanwhile; any other
- * thread sleeps. Exclusive. NODEWISE_CALLBACK_FAILED: the task returned another number than 0. */
+/* Waits until the task has ended, and frees it, whatever is returned. A worker, of whichever pool, does other tasks of its own pool
+ * meanwhile; any other thread sleeps. Exclusive. NODEWISE_CALLBACK_FAILED: the task returned another number than 0. */
 nodewise_result nodewise_task_join(nodewise_task *task, int *out_status);
 
 /* Whether the task has ended. */

@@ -507,6 +507,7 @@ private:
 using node_statistics = nodewise_node_statistics;
 
 // Workers that are confined to their node's CPUs and run tasks, their own node's first. Its end waits for everything that was spawned.
+// Libraries that may be closed by dlclose() end their static pools before that: nodewise.h says why, and what else they can do.
 class pool {
 public:
     pool() { start(nullptr); }

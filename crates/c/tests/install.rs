@@ -63,6 +63,7 @@ fn programs_are_built_with_what_was_installed() {
     pkg_config_builds_the_examples(&installed);
     cmake_builds_the_examples(&installed);
     ported_programs_compute_what_the_plain_ones_do(&installed);
+    libraries_that_are_loaded_and_closed_have_pools(&installed);
 }
 
 #[test]
@@ -221,4 +222,28 @@ fn ported_programs_compute_what_the_plain_ones_do(installed: &Installed) {
     let answers = plain("c++", &["-std=c++17", "-pthread"], "kv_cache/plain.cpp", "3000");
     assert!(answers.contains(" hits, sum "), "{answers}");
     assert_eq!(ported("kv_cache", "3000"), answers);
+}
+
+fn libraries_that_are_loaded_and_closed_have_pools(installed: &Installed) {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let library = |name: &str, options: &[&str]| {
+        let library = installed.path(name);
+        run(Command::new("c++")
+            .args(["-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-shared", "-fPIC"])
+            .args(options)
+            .arg(tests.join("plugin.cpp"))
+            .args(installed.pkg_config(&["--cflags", "--libs"]))
+            .arg("-o")
+            .arg(&library));
+        library
+    };
+    let host = installed.path("host");
+    run(Command::new("cc")
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror"])
+        .arg(tests.join("plugin_host.c"))
+        .args(["-ldl", "-o"])
+        .arg(&host));
+    run(Command::new(host)
+        .args([library("closed.so", &[]), library("stays.so", &["-Wl,-z,nodelete"])])
+        .env("LD_LIBRARY_PATH", installed.path("lib")));
 }

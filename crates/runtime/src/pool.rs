@@ -35,6 +35,10 @@ use std::thread::JoinHandle;
 /// All methods may be called from any thread at any time, the pool's workers included. Dropping the pool waits for everything that was
 /// spawned and ends the workers.
 ///
+/// A library that is loaded by dlopen(3) may make a pool in its constructors, and use it once these have returned. If it may be closed again it
+/// drops the pool before dlclose(3), or is linked with `-z nodelete`: in its destructors that may wait for ever, since threads cannot begin
+/// while these run.
+///
 /// A child of fork(2) has none of its parent's workers. It may drop the pool, which waits for nothing there and gives no memory back, and make
 /// one of its own; whatever else it does with its parent's may wait for ever.
 ///
@@ -379,37 +383,31 @@ impl NodePoolBuilder {
         for (index, (deque, node)) in deques.into_iter().zip(node_of).enumerate() {
             let worker = Worker::new(pool.shared.clone(), index, node, deque);
             let node = &allowance.nodes()[node];
-            let cpus = self.confined.then(|| node.cpus.clone());
-            pool.threads.push(start(worker, node.id, cpus, self.stack_bytes)?);
+            let thread = start(worker, node.id, self.stack_bytes)?;
+            pool.threads.push(thread);
+            if self.confined {
+                confine(&pool.threads[index], node.id, &node.cpus)?;
+            }
         }
         Ok(pool)
     }
 }
 
-/// Starts a worker's thread and returns once it is confined.
-fn start(worker: Worker, node: NodeId, cpus: Option<CpuSet>, stack_bytes: usize) -> Result<JoinHandle<()>> {
-    let (tell, told) = std::sync::mpsc::sync_channel(1);
+/// Starts a worker's thread, and does not wait for it: whoever makes a pool while a library is loaded holds the loader's lock, which
+/// threads take when they begin.
+fn start(worker: Worker, node: NodeId, stack_bytes: usize) -> Result<JoinHandle<()>> {
     // The kernel keeps 15 characters of it.
     let name = format!("node{node}-{}", worker.index);
-    let thread = std::thread::Builder::new().name(name).stack_size(stack_bytes).spawn(move || {
-        let confined = cpus.map_or(Ok(()), |cpus| {
-            nodewise_sys::sched_setaffinity(0, &cpus.iter().map(|cpu| cpu.0).collect())
-        });
-        let go = confined.is_ok();
-        let _ = tell.send(confined);
-        if go {
-            worker.work();
-        }
-    });
-    let thread =
-        thread.map_err(|error| Error::thread(format!("cannot start a worker on node {node}"), error))?;
-    match told.recv() {
-        Ok(Ok(())) => Ok(thread),
-        Ok(Err(error)) => {
-            Err(Error::thread(format!("cannot confine a worker to the CPUs of node {node}"), error))
-        }
-        Err(error) => Err(Error::thread(format!("a worker on node {node} ended at once"), error)),
-    }
+    let thread = std::thread::Builder::new().name(name).stack_size(stack_bytes);
+    let thread = thread.spawn(move || worker.work());
+    thread.map_err(|error| Error::thread(format!("cannot start a worker on node {node}"), error))
+}
+
+/// Confines a worker's thread.
+fn confine(thread: &JoinHandle<()>, node: NodeId, cpus: &CpuSet) -> Result<()> {
+    let cpus = cpus.iter().map(|cpu| cpu.0).collect();
+    nodewise_sys::pthread_setaffinity(thread, &cpus)
+        .map_err(|error| Error::thread(format!("cannot confine a worker to the CPUs of node {node}"), error))
 }
 
 impl Shared {

@@ -16,7 +16,7 @@ fn a_child_drops_its_parents_pool_and_makes_its_own() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: ends the child if it hangs; the watchdog is its parent's.
-        unsafe { libc::alarm(60) };
+        unsafe { libc::alarm(300) };
         let done = catch_unwind(AssertUnwindSafe(|| {
             drop(pool);
             let own = NodePool::builder().workers(2).build().unwrap();

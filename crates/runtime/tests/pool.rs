@@ -162,11 +162,11 @@ fn one_pool_inside_another_and_back() {
 
 #[test]
 fn joins_of_one_pools_tasks_inside_another_and_back() {
-    watchdog::start();
     fn there_and_back(one: &Arc<NodePool>, other: &NodePool) -> u8 {
         let one = one.clone();
         other.spawn(move || one.spawn(|| 5).join()).join()
     }
+    watchdog::start();
     for callers_work in [true, false] {
         let pool = || Arc::new(NodePool::builder().workers(1).callers_work(callers_work).build().unwrap());
         let (one, other) = (pool(), pool());

@@ -40,7 +40,7 @@ pub use process::{
     set_child_subreaper, wait,
 };
 pub use rseq::{CpuSlot, rseq_add, rseq_adds, rseq_cpu, rseq_node, rseq_take};
-pub use sched::{CpuSet, getcpu, sched_getaffinity, sched_getcpu, sched_setaffinity};
+pub use sched::{CpuSet, getcpu, pthread_setaffinity, sched_getaffinity, sched_getcpu, sched_setaffinity};
 pub use shared_file::{SharedFile, is_sealed};
 pub use task::{
     Capability, Clock, FileLimit, Usage, Whose, auxiliary_value, clock_ns, effective_capabilities,

@@ -1,7 +1,9 @@
 //! Which CPUs a thread runs on, on machines of any size.
 
-use crate::error::{Result, check};
+use crate::error::{Error, Result, check};
 use std::fmt;
+use std::os::unix::thread::JoinHandleExt;
+use std::thread::JoinHandle;
 
 /// A set of CPUs by the kernel's numbers, as large as it needs to be (the C library's stops at 1024).
 #[derive(Clone, Default)]
@@ -86,6 +88,25 @@ pub fn sched_setaffinity(tid: i32, cpus: &CpuSet) -> Result<()> {
     check("sched_setaffinity", returned).map(|_| ())
 }
 
+/// `int pthread_setaffinity_np(pthread_t thread, size_t length, const cpu_set_t *mask)`
+///
+/// As [`sched_setaffinity`], for a thread of this process that does not end meanwhile: of one that has ended, glibc forgets the number,
+/// and confines the caller instead.
+///
+/// # Errors
+/// As [`sched_setaffinity`].
+///
+/// # References
+/// [`pthread_setaffinity_np(3)`](https://man7.org/linux/man-pages/man3/pthread_setaffinity_np.3.html)
+pub fn pthread_setaffinity<T>(thread: &JoinHandle<T>, cpus: &CpuSet) -> Result<()> {
+    // SAFETY: the thread was neither joined nor detached, since its handle is there; `len * 8` bytes of the vector are read.
+    let errno = unsafe {
+        libc::pthread_setaffinity_np(thread.as_pthread_t(), cpus.0.len() * 8, cpus.0.as_ptr().cast())
+    };
+    // It is the system call that fails.
+    if errno == 0 { Ok(()) } else { Err(Error::new("sched_setaffinity", errno)) }
+}
+
 /// `int sched_getaffinity(pid_t tid, size_t length, cpu_set_t *mask)`
 ///
 /// The CPUs a thread (0: the caller) may run on.
@@ -159,6 +180,23 @@ mod tests {
                 });
             });
         }
+    }
+
+    #[test]
+    fn a_thread_is_confined_by_another() {
+        let (tell, told) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let _ = told.recv();
+            sched_getaffinity(0).unwrap()
+        });
+        let all = sched_getaffinity(0).unwrap();
+        let one: CpuSet = all.iter().take(1).collect();
+        pthread_setaffinity(&thread, &one).unwrap();
+        let nowhere = pthread_setaffinity(&thread, &CpuSet::from_iter([4095])).unwrap_err();
+        assert_eq!(nowhere.kind(), ErrorKind::Invalid);
+        drop(tell);
+        assert_eq!(thread.join().unwrap(), one);
+        assert_eq!(sched_getaffinity(0).unwrap(), all);
     }
 
     #[test]
