@@ -27,15 +27,22 @@ impl Directory {
         }
     }
 
-    /// Changes the holders of a line.
+    /// Says who holds a line.
     #[inline]
     pub fn set(&mut self, line: u64, holders: Holders) {
+        self.update(line, |_| holders);
+    }
+
+    /// Changes the holders of a line.
+    #[inline]
+    pub fn update(&mut self, line: u64, change: impl FnOnce(Holders) -> Holders) {
         let (number, lines) = ((line >> self.chunk_shift) as usize, 1 << self.chunk_shift);
         if number >= self.chunks.len() {
             self.chunks.resize(number + 1, None);
         }
         let chunk = self.chunks[number].get_or_insert_with(|| vec![0; lines].into_boxed_slice());
-        chunk[line as usize & (lines - 1)] = holders.0;
+        let holders = &mut chunk[line as usize & (lines - 1)];
+        *holders = change(Holders(*holders)).0;
     }
 }
 

@@ -7,6 +7,7 @@ use crate::{
     cache::{DIRTY, Entry, Tags, WRITABLE},
     directory::{Directory, Holders},
     fabric::{Fabric, ps},
+    llc::Llc,
 };
 
 /// Where the data of an access came from.
@@ -62,7 +63,8 @@ pub struct Access {
 #[derive(Clone, Debug)]
 pub struct Hardware {
     cores: Vec<Core>,
-    llcs: Vec<Tags>,
+    /// Of each node, if they have any.
+    llcs: Vec<Llc>,
     directory: Directory,
     fabric: Fabric,
     counters: Counters,
@@ -127,9 +129,9 @@ impl Hardware {
     /// The machine of a preset, caches empty, all clocks at 0.
     #[must_use]
     pub fn new(preset: &Preset) -> Hardware {
-        let tags = |cache: Option<crate::Cache>, with_sharers| match cache {
-            Some(cache) => Tags::new(cache.kib * 1024 / preset.line_bytes, cache.ways, with_sharers),
-            None => Tags::default(),
+        let lines = |cache: crate::Cache| cache.kib * 1024 / preset.line_bytes;
+        let tags = |cache: Option<crate::Cache>| {
+            cache.map_or_else(Tags::default, |cache| Tags::new(lines(cache), cache.ways))
         };
         let cycles = |cycles: u64| (cycles as f64 * preset.cycle_ps()).round() as u64;
         let latency = |cache: Option<crate::Cache>| cache.map_or(0, |cache| cycles(cache.latency_cycles));
@@ -144,14 +146,14 @@ impl Hardware {
             ready: 0,
             last_line: NO_LINE,
             node,
-            l1: tags(preset.l1, false),
-            l2: tags(preset.l2, false),
+            l1: tags(preset.l1),
+            l2: tags(preset.l2),
             window: vec![(0, NO_LINE); preset.core.outstanding_misses + preset.core.adjacent_line_prefetches],
         };
         let line_shift = preset.line_bytes.trailing_zeros();
         Hardware {
             cores: preset.nodes_of_cores().into_iter().map(core).collect(),
-            llcs: (0..nodes).map(|_| tags(preset.llc, true)).collect(),
+            llcs: preset.llc.map_or_else(Vec::new, |llc| vec![Llc::new(lines(llc), llc.ways); nodes]),
             directory: Directory::new(line_shift),
             fabric: Fabric::new(preset),
             counters: Counters::new(nodes, preset.cores(), preset.links.len()),
@@ -354,15 +356,15 @@ impl Hardware {
         }
         let state = &mut self.cores[core];
         if let Some(&mut entry) = state.l2.touch(line) {
-            state.l1.insert(entry, 0);
+            state.l1.insert(entry);
             state.last_line = line;
             state.ready = state.clock + self.timing.l2;
             return Access { source: Source::L2, latency_ps: self.timing.l2 };
         }
         let access = self.miss(core, line, home, Kind::Read);
         let state = &mut self.cores[core];
-        state.l1.insert(Entry::new(line, 0, 0), 0);
-        state.l2.insert(Entry::new(line, 0, 0), 0);
+        state.l1.insert(Entry::new(line, 0, 0));
+        state.l2.insert(Entry::new(line, 0, 0));
         state.last_line = NO_LINE;
         state.ready = state.clock + access.latency_ps;
         access
@@ -377,7 +379,7 @@ impl Hardware {
         if let Some(entry) = state.l2.touch(line) {
             if entry.has(WRITABLE) {
                 let entry = *entry;
-                state.l1.insert(entry, 0);
+                state.l1.insert(entry);
                 return Access { source: Source::L2, latency_ps: self.timing.l2 };
             }
             entry.set(WRITABLE);
@@ -387,11 +389,11 @@ impl Hardware {
         let entry = Entry::new(line, 0, WRITABLE);
         let state = &mut self.cores[core];
         if !held {
-            state.l2.insert(entry, 0);
+            state.l2.insert(entry);
         }
         match state.l1.touch(line) {
             Some(in_l1) => in_l1.set(WRITABLE),
-            None => drop(state.l1.insert(entry, 0)),
+            None => state.l1.insert(entry),
         }
         access
     }
@@ -456,7 +458,7 @@ impl Hardware {
         let (_, done_ps) = self.llc(at_ps, core, node, line, home, Kind::Read);
         let state = &mut self.cores[core];
         state.window[self.outstanding_misses + free] = (done_ps, line);
-        state.l2.insert(Entry::new(line, 0, 0), 0);
+        state.l2.insert(Entry::new(line, 0, 0));
     }
 
     /// Looks a line up in the LLC of the core's node. Returns when the data is there.
@@ -474,13 +476,12 @@ impl Hardware {
         let holders = self.directory.get(line);
         // The directory is exact, and asking it is cheaper than searching a set for nothing.
         let held = if holders.has(node) { self.llcs[node].touch(line) } else { None };
-        if let Some(entry) = held {
+        if let Some((entry, sharers)) = held {
             let before = *entry;
             match kind {
                 Kind::Read => entry.clear(WRITABLE),
                 Kind::Write => entry.set(WRITABLE | DIRTY),
             }
-            let sharers = self.llcs[node].sharers_of_touched(line);
             let others = *sharers & !bit;
             let mut done_ps = llc_ps;
             if others != 0 && (kind == Kind::Write || before.has(WRITABLE)) {
@@ -505,30 +506,32 @@ impl Hardware {
             return (Source::Llc, done_ps);
         }
         self.counters.llc_misses[node] += 1;
+        let state = match kind {
+            Kind::Read => 0,
+            Kind::Write => WRITABLE | DIRTY,
+        };
+        // First, as what is to be known of the victim is seldom in the host's caches, and comes while the queues are asked.
+        let victim = self.llcs[node].insert(Entry::new(line, home, state), bit);
+        if let Some((victim, sharers)) = victim {
+            self.directory.update(victim.line(), |holders| holders.without(node));
+            self.take_from_cores(node, victim.line(), sharers);
+        }
         self.fabric.probe(at_ps, &mut self.counters);
         let (source, mut done_ps) = match holders.modifier() {
             Some(owner) => (Source::RemoteLlc, self.remote_llc(at_ps, node, owner, line, kind)),
             None => self.memory(at_ps, node, home),
         };
-        let state = match kind {
-            Kind::Read => {
-                self.directory.set(line, holders.with(node));
-                0
-            }
+        match kind {
+            Kind::Read => self.directory.set(line, holders.with(node)),
             Kind::Write => {
                 if source != Source::RemoteLlc && !holders.is_empty() {
                     done_ps = done_ps.max(llc_ps + self.take_from_others(node, line));
                 }
                 self.directory.set(line, Holders::only(node).modified());
-                WRITABLE | DIRTY
             }
-        };
-        if let Some((victim, sharers)) = self.llcs[node].insert(Entry::new(line, home, state), bit) {
-            self.take_from_cores(node, victim.line(), sharers);
-            self.directory.set(victim.line(), self.directory.get(victim.line()).without(node));
-            if victim.has(DIRTY) {
-                self.write_back(at_ps, at_ps, node, victim.home());
-            }
+        }
+        if let Some((victim, _)) = victim.filter(|(victim, _)| victim.has(DIRTY)) {
+            self.write_back(at_ps, at_ps, node, victim.home());
         }
         (source, done_ps)
     }
@@ -587,10 +590,10 @@ impl Hardware {
 
     /// Takes a line out of the LLC of a node and all caches under it.
     fn take_from_node(&mut self, node: usize, line: u64) {
-        if let Some((_, sharers)) = self.llcs[node].remove(line) {
+        if let Some(sharers) = self.llcs[node].remove(line) {
             self.take_from_cores(node, line, sharers);
         }
-        self.directory.set(line, self.directory.get(line).without(node));
+        self.directory.update(line, |holders| holders.without(node));
     }
 
     fn take_from_cores(&mut self, node: usize, line: u64, sharers: u32) {
@@ -605,7 +608,7 @@ impl Hardware {
         for core in self.sharing(node, sharers) {
             let core = &mut self.cores[core];
             for tags in [&mut core.l1, &mut core.l2] {
-                if let Some((entry, _)) = tags.find(line) {
+                if let Some(entry) = tags.find(line) {
                     entry.clear(WRITABLE);
                 }
             }

@@ -8,6 +8,7 @@ mod counters;
 mod directory;
 mod fabric;
 mod hardware;
+mod llc;
 mod preset;
 mod queue;
 mod route;

@@ -1,0 +1,186 @@
+//! Tags of a node's LLC, and which of its cores may hold each line.
+
+use crate::cache::{EMPTY, Entry, set_of};
+
+/// The tags.
+///
+/// A set is a ring: from its head on, its entries are in the order of their last use. A line that comes in takes the place of the one
+/// that was used longest ago and is the new head, so that of many ways, as LLCs have, none is moved.
+#[derive(Clone, Debug)]
+pub(crate) struct Llc {
+    sets: u64,
+    ways: usize,
+    entries: Vec<Entry>,
+    /// Beside each entry the cores of the node that may hold the line.
+    sharers: Vec<u32>,
+    /// Where in its set each ring begins.
+    heads: Vec<u8>,
+}
+
+impl Llc {
+    /// An empty cache of at least one set.
+    pub fn new(lines: u64, ways: usize) -> Llc {
+        let sets = (lines / ways as u64).max(1);
+        let all = sets as usize * ways;
+        Llc { sets, ways, entries: vec![EMPTY; all], sharers: vec![0; all], heads: vec![0; sets as usize] }
+    }
+
+    /// The line's set, and where the line is in it.
+    #[inline]
+    fn position(&self, line: u64) -> Option<(usize, usize)> {
+        let set = set_of(line, self.sets);
+        let first = set * self.ways;
+        let (older, newer) = self.entries[first..first + self.ways].split_at(usize::from(self.heads[set]));
+        // Those used last are the likeliest.
+        let at = match newer.iter().position(|entry| entry.holds(line)) {
+            Some(at) => older.len() + at,
+            None => older.iter().position(|entry| entry.holds(line))?,
+        };
+        Some((set, at))
+    }
+
+    /// The entry of a line, which becomes the one used last, and the cores that may hold it.
+    #[inline]
+    pub fn touch(&mut self, line: u64) -> Option<(&mut Entry, &mut u32)> {
+        let (set, at) = self.position(line)?;
+        let place = self.lead(set, at);
+        Some((&mut self.entries[place], &mut self.sharers[place]))
+    }
+
+    /// The same, without any use of it.
+    #[inline]
+    pub fn find(&mut self, line: u64) -> Option<(&mut Entry, u32)> {
+        let (set, at) = self.position(line)?;
+        let place = set * self.ways + at;
+        Some((&mut self.entries[place], self.sharers[place]))
+    }
+
+    /// Puts a line in, which is not there; returns the one it displaces and the cores that may hold that.
+    #[inline]
+    pub fn insert(&mut self, entry: Entry, sharers: u32) -> Option<(Entry, u32)> {
+        let set = set_of(entry.line(), self.sets);
+        let head = before(usize::from(self.heads[set]), self.ways);
+        self.heads[set] = head as u8;
+        let place = set * self.ways + head;
+        let victim = std::mem::replace(&mut self.entries[place], entry);
+        let victim_sharers = std::mem::replace(&mut self.sharers[place], sharers);
+        (victim != EMPTY).then_some((victim, victim_sharers))
+    }
+
+    /// Takes a line out; returns the cores that may hold it.
+    #[inline]
+    pub fn remove(&mut self, line: u64) -> Option<u32> {
+        let (set, at) = self.position(line)?;
+        let place = self.lead(set, at);
+        // The hole is the end of the ring, where it is filled first.
+        self.heads[set] = after(usize::from(self.heads[set]), self.ways) as u8;
+        self.entries[place] = EMPTY;
+        Some(std::mem::take(&mut self.sharers[place]))
+    }
+
+    /// Makes an entry the head of its ring; those that were used since follow it. Returns its place.
+    #[inline]
+    fn lead(&mut self, set: usize, at: usize) -> usize {
+        let (ways, first, head) = (self.ways, set * self.ways, usize::from(self.heads[set]));
+        let entries = &mut self.entries[first..first + ways];
+        let sharers = &mut self.sharers[first..first + ways];
+        let moved = (entries[at], sharers[at]);
+        let used_since = if at < head { at + ways - head } else { at - head };
+        let mut place = at;
+        if 2 * used_since < ways {
+            while place != head {
+                let newer = before(place, ways);
+                (entries[place], sharers[place]) = (entries[newer], sharers[newer]);
+                place = newer;
+            }
+        } else {
+            // Those used before it are fewer: they move up, and the place that becomes free is the new head.
+            let last = before(head, ways);
+            while place != last {
+                let older = after(place, ways);
+                (entries[place], sharers[place]) = (entries[older], sharers[older]);
+                place = older;
+            }
+            self.heads[set] = last as u8;
+        }
+        (entries[place], sharers[place]) = moved;
+        first + place
+    }
+
+    /// All lines in it.
+    #[cfg(test)]
+    pub fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
+        self.entries.iter().copied().filter(|&entry| entry != EMPTY)
+    }
+}
+
+/// The place before another on a ring of so many.
+#[inline]
+fn before(place: usize, ways: usize) -> usize {
+    if place == 0 { ways - 1 } else { place - 1 }
+}
+
+/// The place after another.
+#[inline]
+fn after(place: usize, ways: usize) -> usize {
+    if place + 1 == ways { 0 } else { place + 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cache::DIRTY;
+
+    #[test]
+    fn the_least_recently_used_line_is_displaced() {
+        let mut llc = Llc::new(2, 2);
+        assert_eq!(llc.insert(Entry::new(1, 0, 0), 1), None);
+        assert_eq!(llc.insert(Entry::new(2, 3, DIRTY), 2), None);
+        assert!(llc.touch(1).is_some());
+        let (victim, sharers) = llc.insert(Entry::new(3, 0, 0), 4).unwrap();
+        assert_eq!((victim.line(), victim.home(), victim.has(DIRTY), sharers), (2, 3, true, 2));
+        assert_eq!(llc.touch(3).map(|(_, sharers)| *sharers), Some(4));
+        assert_eq!(llc.remove(1), Some(1));
+        assert!(llc.find(1).is_none());
+    }
+
+    #[test]
+    fn an_array_as_big_as_the_cache_fits() {
+        for lines in [512, 24_576, 28_672] {
+            let mut llc = Llc::new(lines, 16);
+            let displaced =
+                (5000..5000 + lines).filter(|&line| llc.insert(Entry::new(line, 0, 0), 0).is_some());
+            assert!(displaced.count() as u64 * 50 <= lines);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_holds_what_a_list_in_order_of_use_holds(
+            ways in 1..9usize,
+            steps in prop::collection::vec((0u64..12, 0..4u8), 1..200),
+        ) {
+            let mut llc = Llc::new(ways as u64, ways);
+            let mut model: Vec<(u64, u32)> = Vec::new();
+            for (number, (line, what)) in (1..).zip(steps) {
+                let at = model.iter().position(|held| held.0 == line);
+                let held = at.map(|at| model.remove(at));
+                if what == 0 {
+                    prop_assert_eq!(llc.remove(line), held.map(|held| held.1));
+                    continue;
+                }
+                prop_assert_eq!(llc.find(line).map(|(entry, sharers)| (entry.line(), sharers)), held);
+                if let Some((_, sharers)) = llc.touch(line) {
+                    *sharers = number;
+                } else {
+                    let displaced = if model.len() == ways { model.pop() } else { None };
+                    let victim = llc.insert(Entry::new(line, 0, 0), number);
+                    prop_assert_eq!(victim.map(|(entry, sharers)| (entry.line(), sharers)), displaced);
+                }
+                model.insert(0, (line, number));
+            }
+        }
+    }
+}
