@@ -29,13 +29,13 @@ fn every_figure_has_its_source() {
         for (index, line) in Preset::text(name).unwrap().lines().enumerate() {
             if line.is_empty() {
                 (section, said) = ("", false);
-            } else if line.starts_with('#') {
-                said = true;
+            } else if let Some(source) = line.strip_prefix("# ") {
+                said = !source.is_empty();
             } else if line.starts_with('[') {
                 section = line;
                 links |= said && section == "[[link]]";
-            } else if !section.is_empty() {
-                let known = said || line.contains('#') || links && section == "[[link]]";
+            } else if !section.is_empty() || line.starts_with("distances") {
+                let known = said || line.contains(" # ") || links && section == "[[link]]";
                 assert!(known, "{name}.toml:{}: where is it from? {line}", index + 1);
             }
         }

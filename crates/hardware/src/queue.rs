@@ -231,5 +231,50 @@ mod tests {
                 }
             }
         }
+
+        /// Time goes on until most gaps are forgotten. Requests are told of late by as much as a core runs ahead of others, arrive some time
+        /// after they were sent, and now and then somebody who copies asks for time long before it comes.
+        #[test]
+        fn nor_does_it_while_time_goes_on_and_gaps_are_forgotten(
+            requests in prop::collection::vec(
+                (0u64..400_000, 0u64..2_000_000, 0u64..1_000_000, 1u64..150_000, 0u8..64),
+                300..500,
+            ),
+        ) {
+            let (mut queue, mut load, mut time_ps) = (Queue::default(), Load::default(), 0);
+            let mut served = Vec::new();
+            for (passed_ps, late_ps, way_ps, service_ps, copy) in requests {
+                time_ps += passed_ps;
+                let (now_ps, at_ps) = if copy == 0 {
+                    (0, time_ps + 5 * way_ps)
+                } else {
+                    let now_ps = time_ps.saturating_sub(late_ps);
+                    (now_ps, now_ps + way_ps)
+                };
+                let done_ps = queue.serve(now_ps, at_ps, service_ps, &mut load);
+                prop_assert!(done_ps >= at_ps + service_ps);
+                served.push((at_ps, service_ps, done_ps));
+            }
+            // When a server idles that is told of all in order.
+            served.sort_unstable();
+            let (mut idle, mut free_ps) = (Vec::new(), 0);
+            for &(at_ps, service_ps, _) in &served {
+                if at_ps > free_ps {
+                    idle.push((free_ps, at_ps));
+                }
+                free_ps = free_ps.max(at_ps) + service_ps;
+            }
+            prop_assert_eq!(queue.free_ps, free_ps);
+            let forgotten_ps = queue.gaps.forgotten_ps;
+            let known = |gaps: Vec<(u64, u64)>| -> Vec<_> {
+                gaps.into_iter().filter(|gap| gap.1 > forgotten_ps).collect()
+            };
+            prop_assert_eq!(known(queue.idle()), known(idle.clone()));
+            for (start, end) in idle {
+                for &(at, _, done) in &served {
+                    prop_assert!(done <= start || at >= end, "idle from {start} to {end}, and one waits from {at} to {done}");
+                }
+            }
+        }
     }
 }
