@@ -106,7 +106,7 @@ impl SimMachine {
     }
 
     /// A thread goes on on another core, once both have come to a stop.
-    fn run_on(&mut self, thread: usize, core: usize) {
+    pub(super) fn run_on(&mut self, thread: usize, core: usize) {
         let from = self.threads[thread].0;
         self.hardware.drain(from);
         self.hardware.drain(core);

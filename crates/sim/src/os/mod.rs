@@ -4,6 +4,8 @@ mod ace_pages;
 mod autonuma27;
 mod balancing;
 mod by_hand;
+#[cfg(test)]
+mod charges;
 mod clockwork;
 mod costs;
 mod exchange;

@@ -322,7 +322,7 @@ fn behind(machine: &SimMachine, running: &[usize], slack_ps: u64) -> Option<(usi
 }
 
 /// Lets threads go on together from a barrier that the last of them has reached; how long they waited, in all.
-fn everyone_is_there(machine: &mut SimMachine, threads: &[usize], barrier_ns: u64) -> u64 {
+pub(super) fn everyone_is_there(machine: &mut SimMachine, threads: &[usize], barrier_ns: u64) -> u64 {
     let clock = |thread: &usize| machine.hardware.clock(machine.threads[*thread].0);
     let last = threads.iter().map(clock).max().unwrap_or(0) + barrier_ns * 1000;
     machine.first_barrier_ps.get_or_insert(last);
