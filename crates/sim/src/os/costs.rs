@@ -72,3 +72,23 @@ impl Costs {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cost_has_its_source() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/fidelity.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let costs = format!("{:#?}", Costs::default());
+        let costs: Vec<_> =
+            costs.lines().filter_map(|line| line.trim().trim_end_matches(',').split_once(": ")).collect();
+        assert!(!costs.is_empty());
+        for (name, value) in costs {
+            let row = format!("| `{name}` | {value} | ");
+            let source = text.lines().find_map(|line| line.strip_prefix(&row)?.strip_suffix(" |"));
+            assert!(source.is_some_and(|source| !source.is_empty()), "where from? {row}");
+        }
+    }
+}
