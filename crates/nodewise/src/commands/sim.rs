@@ -69,6 +69,9 @@ struct ListArgs {
 /// Run a workload on a machine, once for each policy
 ///
 /// Caches shrink with the problem, so that what fits stays what fits; latencies, bandwidths and page size do not.
+///
+/// An imbalance is the standard deviation of the loads over their mean, with n - 1 as in Carrefour's source, whose thresholds
+/// the engine has: all on one of four nodes is 200 %. `sim reproduce` takes n, as the article's table seems to: 173 %.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -46,7 +46,10 @@ pub const POLICIES: [(&str, &str); 12] = [
     ("autonuma", "first touch and the kernel's NUMA balancing"),
     ("autonuma+split", "the same, splitting huge pages that nodes share"),
     ("autonuma-27", "first touch and the balancing of the AutoNUMA patch, version 27, for Linux 3.6"),
-    ("carrefour", "first touch and Nodewise's engine, with replication"),
+    (
+        "carrefour",
+        "first touch and Nodewise's engine, with replication; not on machines without caches (ace-7)",
+    ),
     (
         "ace",
         "copies where pages are used, until a page moved 4 times; ace:N for N, ace+pragmas to heed the program",

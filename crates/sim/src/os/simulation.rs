@@ -139,7 +139,9 @@ impl Simulation {
             return Err(format!("{name} has {nodes} nodes; {MOST_NODES} can be simulated"));
         }
         if preset.uncached.is_some() && *policy == Policy::Carrefour {
-            return Err(format!("{policy}: {name} has no caches to count the misses of"));
+            return Err(format!(
+                "{policy}: {name} has no caches to count the misses of; all other policies run on it"
+            ));
         }
         if settings.huge_pages && matches!(policy, Policy::Ace(_)) {
             return Err(format!("{policy}: it keeps copies of base pages; run it without huge pages"));
@@ -507,6 +509,18 @@ mod tests {
         let split = report("autonuma+split", true, 120);
         assert_eq!(split.pages_split, 1);
         assert!(split.local_access_percent > Some(80.0), "{split:?}");
+    }
+
+    #[test]
+    fn the_list_of_policies_names_the_machines_that_one_cannot_be_run_on() {
+        for machine in Preset::names() {
+            let preset = Preset::named(machine).unwrap();
+            for (name, about) in super::super::POLICIES {
+                let policy = name.replace(":N", ":0").parse().unwrap();
+                let refused = Simulation::check(&preset, 1, &Settings::scaled(1.0), &policy).is_err();
+                assert_eq!(refused, about.contains(machine), "{name} on {machine}");
+            }
+        }
     }
 
     #[test]
