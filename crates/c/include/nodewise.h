@@ -245,8 +245,9 @@ nodewise_result nodewise_pool_options_callers_work(nodewise_pool_options *option
  * NODEWISE_THREAD: the kernel refused a thread, or to confine it. */
 nodewise_result nodewise_pool_new(const nodewise_pool_options *options, nodewise_pool **out_pool);
 
-/* Waits for everything that was spawned and ends the workers. A task of the pool may call it; it then returns at once, and the rest
- * happens on a thread of its own. In a forked child there is nothing to wait for, and the memory stays. */
+/* Waits for everything that was spawned and ends the workers; a worker of another pool does nothing else meanwhile. A task of the pool may
+ * call it; it then returns at once, and the rest happens on a thread of its own. In a forked child there is nothing to wait for, and the
+ * memory stays. */
 void nodewise_pool_free(nodewise_pool *pool);
 
 /* Lists the nodes it has workers on, ascending. */

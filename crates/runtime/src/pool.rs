@@ -33,7 +33,7 @@ use std::thread::JoinHandle;
 /// moves the workers (to CPUs outside of their node where none is left of it), and they share what is left.
 ///
 /// All methods may be called from any thread at any time, the pool's workers included. Dropping the pool waits for everything that was
-/// spawned and ends the workers.
+/// spawned and ends the workers; a worker of another pool does nothing else meanwhile.
 ///
 /// A library that is loaded by dlopen(3) may make a pool in its constructors, and use it once these have returned. If it may be closed again it
 /// drops the pool before dlclose(3), or is linked with `-z nodelete`: in its destructors that may wait for ever, since threads cannot begin
