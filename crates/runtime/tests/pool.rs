@@ -190,6 +190,15 @@ impl Drop for Bad {
     }
 }
 
+/// Says that its closure has all but ended.
+struct AtEnd<'a>(&'a AtomicBool);
+
+impl Drop for AtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 #[test]
 fn payloads_that_panic_when_they_are_dropped_do_no_harm() {
     watchdog::start();
@@ -212,13 +221,13 @@ fn payloads_that_panic_when_they_are_dropped_do_no_harm() {
                     scope.spawn(|_| {
                         begun.store(true, Ordering::SeqCst);
                         until(&first);
-                        std::thread::sleep(Duration::from_millis(1));
-                        std::panic::panic_any(Bad(2));
+                        std::thread::sleep(Duration::from_millis(20));
+                        resume_unwind(Box::new(Bad(2)));
                     });
                     until(&begun);
                     scope.spawn(|_| {
-                        first.store(true, Ordering::SeqCst);
-                        std::panic::panic_any(1_u8);
+                        let _end = AtEnd(&first);
+                        resume_unwind(Box::new(1_u8));
                     });
                 });
             });
@@ -228,33 +237,33 @@ fn payloads_that_panic_when_they_are_dropped_do_no_harm() {
                 pool.scope(|scope| {
                     scope.spawn(|_| {
                         begun.store(true, Ordering::SeqCst);
-                        first.store(true, Ordering::SeqCst);
-                        std::panic::panic_any(1_u8);
+                        let _end = AtEnd(&first);
+                        resume_unwind(Box::new(1_u8));
                     });
                     until(&begun);
                     scope.spawn(|_| {
                         until(&first);
-                        std::thread::sleep(Duration::from_millis(1));
-                        std::panic::panic_any(Bad(2));
+                        std::thread::sleep(Duration::from_millis(20));
+                        resume_unwind(Box::new(Bad(2)));
                     });
                 });
             });
             // The body's comes before a task's, and the first closure's before the second's.
             first_panic(&|| {
                 pool.scope(|scope| {
-                    scope.spawn(|_| std::panic::panic_any(Bad(2)));
-                    std::panic::panic_any(1_u8);
+                    scope.spawn(|_| resume_unwind(Box::new(Bad(2))));
+                    resume_unwind(Box::new(1_u8));
                 });
             });
             begun.store(false, Ordering::SeqCst);
             first_panic(&|| {
                 let a = || {
                     until(&begun);
-                    std::panic::panic_any(1_u8)
+                    resume_unwind(Box::new(1_u8))
                 };
                 let b = || {
                     begun.store(true, Ordering::SeqCst);
-                    std::panic::panic_any(Bad(2))
+                    resume_unwind(Box::new(Bad(2)))
                 };
                 let ((), ()) = pool.join(a, b);
             });
@@ -262,7 +271,7 @@ fn payloads_that_panic_when_they_are_dropped_do_no_harm() {
             let (dropped, wait) = std::sync::mpsc::channel::<()>();
             drop(pool.spawn(move || {
                 let _ = wait.recv();
-                std::panic::panic_any(Bad(2))
+                resume_unwind(Box::new(Bad(2)))
             }));
             drop(dropped);
             assert_eq!(pool.spawn(|| 7).join(), 7);
