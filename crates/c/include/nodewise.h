@@ -101,7 +101,8 @@ uint32_t nodewise_current_cpu(void);
 
 /* Reads anew which node each CPU belongs to, after CPUs were plugged in or set online: for nodewise_counter_on_node(), and for
  * nodewise_current_node() where the kernel does not tell it. Until then a CPU that was offline from the start is on node 0; one that goes
- * offline keeps its node. Allowances and all that is made later see the machine as it is then; running pools keep their workers.
+ * offline keeps its node. Allowances and all that is made later see the machine as it is then. Running pools keep their workers; those that
+ * the kernel had to let run elsewhere, since their CPUs were gone, return to those that are back.
  * NODEWISE_MACHINE: /sys cannot be read; the table stays as it was. */
 nodewise_result nodewise_refresh(void);
 

@@ -23,19 +23,40 @@ static size_t free_bytes(unsigned node)
     return free_kb * 1024;
 }
 
-/* Pages of the array on the node, and on others. */
-static void count(const nodewise_array *array, size_t pages, unsigned node, size_t *there, size_t *elsewhere)
+static size_t free_bytes_of_all(void)
+{
+    size_t sum = 0, bytes;
+    for (unsigned node = 0; (bytes = free_bytes(node)) > 0; node++)
+        sum += bytes;
+    return sum;
+}
+
+/* Pages from begin to before end that are on the node where they shall be, and on others. */
+static void count(const nodewise_array *array, size_t begin, size_t end, unsigned node, size_t *there, size_t *elsewhere)
 {
     nodewise_placement placement;
     nodewise_node_pages of_nodes[NODES];
     size_t nodes;
-    CHECK(nodewise_array_placement(array, 0, pages, &placement, of_nodes, NODES, &nodes) == NODEWISE_OK);
+    CHECK(nodewise_array_placement(array, begin, end, &placement, of_nodes, NODES, &nodes) == NODEWISE_OK);
     CHECK(placement.absent == 0);
     *there = *elsewhere = 0;
     for (size_t i = 0; i < nodes && i < NODES; i++)
         *(of_nodes[i].node == node ? there : elsewhere) += of_nodes[i].pages;
-    CHECK(*there + *elsewhere == pages);
+    CHECK(*there + *elsewhere == end - begin);
     CHECK(placement.misplaced == *elsewhere);
+}
+
+/* Each page has its number in it. */
+static void check_numbers(const char *data, size_t pages)
+{
+    for (size_t page = 0; page < pages; page++)
+        CHECK(memcmp(data + page * PAGE_BYTES, &page, sizeof page) == 0);
+}
+
+static void write_numbers(char *data, size_t pages)
+{
+    for (size_t page = 0; page < pages; page++)
+        memcpy(data + page * PAGE_BYTES, &page, sizeof page);
 }
 
 int main(int arguments, char **argument)
@@ -52,7 +73,7 @@ int main(int arguments, char **argument)
     size_t pages = free_bytes(node) / 4 * 3 / PAGE_BYTES, there, elsewhere;
     nodewise_array *first, *second = NULL;
     CHECK(nodewise_array_new(&on, pages, PAGE_BYTES, 0, NULL, &first) == NODEWISE_OK);
-    count(first, pages, node, &there, &elsewhere);
+    count(first, 0, pages, node, &there, &elsewhere);
     CHECK(elsewhere == 0);
 
     const char *words = "found no room on their node";
@@ -70,17 +91,44 @@ int main(int arguments, char **argument)
     CHECK(nodewise_array_new(&on_other, pages, PAGE_BYTES, 0, NULL, &second) == NODEWISE_OK);
     void *data;
     CHECK(nodewise_array_data(second, &data) == NODEWISE_OK);
-    for (size_t page = 0; page < pages; page++)
-        memcpy((char *)data + page * PAGE_BYTES, &page, sizeof page);
+    write_numbers(data, pages);
+    says(nodewise_array_lay_out_range(second, pages / 4, pages, &on, NULL), NODEWISE_NODE_FULL, words);
+    check_numbers(data, pages);
+    count(second, 0, pages / 4, other, &there, &elsewhere);
+    CHECK(elsewhere == 0);
+    count(second, pages / 4, pages, node, &there, &elsewhere);
+    CHECK(there > 0 && elsewhere > 0); /* as many as there was room for */
+    CHECK(nodewise_array_lay_out(second, &on_other, NULL) == NODEWISE_OK);
     says(nodewise_array_lay_out(second, &on, NULL), NODEWISE_NODE_FULL, words);
-    for (size_t page = 0; page < pages; page++)
-        CHECK(memcmp((char *)data + page * PAGE_BYTES, &page, sizeof page) == 0);
+    check_numbers(data, pages);
     nodewise_array_free(second);
     CHECK(nodewise_array_new(&on, small, PAGE_BYTES, 0, NULL, &second) == NODEWISE_OK); /* the pages are back */
     nodewise_array_free(second);
 
+    /* Copies for which all nodes have room but this one, of which the kernel keeps the rest for itself. */
+    CHECK(nodewise_array_new(&on, free_bytes(node), 1, NODEWISE_ANYWHERE, NULL, &second) == NODEWISE_OK);
+    size_t copied = 2048;
+    char *numbers = malloc(copied * PAGE_BYTES);
+    CHECK(numbers != NULL);
+    memset(numbers, 0, copied * PAGE_BYTES);
+    write_numbers(numbers, copied);
+    for (uint32_t candidate = 0; free_bytes(candidate) > 0; candidate++)
+        CHECK(candidate == node || free_bytes(candidate) / 4 > copied * PAGE_BYTES);
+    size_t before = free_bytes_of_all();
+    nodewise_replicated_array *copies = NULL;
+    says(nodewise_replicated_array_new(numbers, copied, PAGE_BYTES, &copies), NODEWISE_NODE_FULL, words);
+    CHECK(copies == NULL);
+    CHECK(free_bytes_of_all() + copied * PAGE_BYTES / 2 > before); /* not even one copy is left */
+    nodewise_array_free(second);
+    CHECK(nodewise_replicated_array_new(numbers, copied, PAGE_BYTES, &copies) == NODEWISE_OK);
+    const void *near;
+    CHECK(nodewise_replicated_array_near(copies, node, &near) == NODEWISE_OK);
+    check_numbers(near, copied);
+    nodewise_replicated_array_free(copies);
+    free(numbers);
+
     CHECK(nodewise_array_new(&on, pages, PAGE_BYTES, NODEWISE_ANYWHERE, NULL, &second) == NODEWISE_OK);
-    count(second, pages, node, &there, &elsewhere);
+    count(second, 0, pages, node, &there, &elsewhere);
     CHECK(elsewhere > 0);
     printf("{\"pages\": %zu, \"elsewhere\": %zu}\n", pages, elsewhere);
     nodewise_array_free(second);

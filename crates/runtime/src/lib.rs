@@ -38,7 +38,7 @@
 //! The ideas are those of Fedor Pikus's talk 'Nearly Unfathomable Morass of Arcana': state for each node instead of
 //! shared state, encapsulated where nobody has to think of it.
 //!
-//! Only the modules `job`, `replicated` and `memory::arena` contain `unsafe`; they say why it is sound.
+//! Only the modules `job`, `replicated`, `memory::arena` and `memory::node_box` contain `unsafe`; they say why it is sound.
 #![deny(unsafe_code)]
 
 mod allowance;

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use nodewise_topology::{CpuId, NodeId, Possible, Topology};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// The node the calling thread runs on now. By the time the caller looks at it, the thread may have been moved, unless it is bound.
 ///
@@ -33,14 +33,23 @@ pub fn current_cpu() -> CpuId {
 
 /// Reads anew which node each CPU belongs to, after CPUs were plugged in or set online: for [`crate::NodeCounter::on_node`], and for
 /// [`current_node`] where the kernel does not tell it. Until then a CPU that was offline from the start is on node 0; one that goes
-/// offline keeps its node. [`crate::Allowance`] and all that is made later see the machine as it is then; running pools keep their workers.
+/// offline keeps its node. [`crate::Allowance`] and all that is made later see the machine as it is then. Running pools keep
+/// their workers; those that the kernel had to let run elsewhere, since their CPUs were gone, return to those that are back.
 ///
 /// # Errors
 /// [`crate::ErrorKind::Machine`]: `/sys` cannot be read; the table stays as it was.
 pub fn refresh() -> Result<()> {
     let topology = Topology::live()?;
     machine().fill(&topology);
+    REFRESHES.fetch_add(1, Ordering::Relaxed);
     Ok(())
+}
+
+static REFRESHES: AtomicUsize = AtomicUsize::new(0);
+
+/// How often the machine was read anew.
+pub(crate) fn refreshes() -> usize {
+    REFRESHES.load(Ordering::Relaxed)
 }
 
 #[cold]

@@ -9,9 +9,9 @@
 //! Once the vectors have their size, an update allocates nothing. The log is bounded. Who finds it full brings the copies of other nodes forward whose lock is free. It waits for no lock but its own copy's
 //! and the log's, in this order, and has brought its own copy forward by then, so two never wait for each other.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::location::current_node;
-use crate::memory::prefer;
+use crate::memory::NodeBox;
 use crate::nearest::{MemoryNodes, Nearest};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, lock, read, try_write, write, yield_now};
@@ -66,7 +66,7 @@ pub struct NodeReplicated<T: Operate> {
     /// How many operations were ever appended.
     tail: CachePadded<AtomicUsize>,
     log: CachePadded<Mutex<Log<T::Operation>>>,
-    copies: Box<[Box<Copy<T>>]>,
+    copies: Box<[NodeBox<Copy<T>>]>,
     nearest: Option<Nearest>,
 }
 
@@ -117,7 +117,8 @@ pub struct NodeReplicatedGuard<'a, T> {
 const CAPACITY: usize = 1024;
 
 impl<T: Operate> NodeReplicated<T> {
-    /// Copies `value` to each node; what `T` allocates for a copy comes from there as far as the allocator asks the system for it.
+    /// Copies `value` to each node, to pages of its own; what `T` allocates for a copy comes from there as far as the allocator asks the system
+    /// for it, and as there is room.
     ///
     /// # Errors
     /// As [`crate::Replicated::new`].
@@ -128,14 +129,11 @@ impl<T: Operate> NodeReplicated<T> {
     pub fn new(value: T) -> Result<Self> {
         let nodes: Vec<NodeId> = MemoryNodes::of_this_process()?.near_cpus.iter().collect();
         let nearest = Nearest::among(&nodes)?;
-        let copies = nodes.iter().map(|&node| prefer(node, || Box::new(Copy::of(value.clone()))));
-        let copies = copies.collect::<nodewise_sys::Result<Box<[_]>>>();
-        let copies =
-            copies.map_err(|error| Error::memory("cannot prefer a node's memory".to_owned(), error))?;
-        Ok(Self::with_copies(copies, CAPACITY, Some(nearest)))
+        let copies = nodes.iter().map(|&node| NodeBox::on(node, || Copy::of(value.clone())));
+        Ok(Self::with_copies(copies.collect::<Result<_>>()?, CAPACITY, Some(nearest)))
     }
 
-    fn with_copies(copies: Box<[Box<Copy<T>>]>, capacity: usize, nearest: Option<Nearest>) -> Self {
+    fn with_copies(copies: Box<[NodeBox<Copy<T>>]>, capacity: usize, nearest: Option<Nearest>) -> Self {
         let log = Log { operations: VecDeque::with_capacity(capacity), first: 0, capacity };
         let tail = CachePadded::new(AtomicUsize::new(0));
         Self { tail, log: CachePadded::new(Mutex::new(log)), copies, nearest }
@@ -270,7 +268,7 @@ impl<O: Clone> Log<O> {
     }
 
     /// Forgets what all copies have.
-    fn trim<T: Operate<Operation = O>>(&mut self, copies: &[Box<Copy<T>>]) {
+    fn trim<T: Operate<Operation = O>>(&mut self, copies: &[NodeBox<Copy<T>>]) {
         let applied = copies.iter().map(|copy| copy.applied.load(Ordering::Acquire)).min();
         let done = applied.map_or(0, |applied| applied - self.first);
         self.operations.drain(..done);
@@ -372,7 +370,7 @@ impl Operate for Sum {
 
 #[cfg(test)]
 fn on_nodes(nodes: usize, capacity: usize) -> NodeReplicated<Sum> {
-    let copies = (0..nodes).map(|_| Box::new(Copy::of(Sum::default()))).collect();
+    let copies = (0..nodes).map(|_| NodeBox::new(|| Copy::of(Sum::default())).unwrap()).collect();
     NodeReplicated::with_copies(copies, capacity, None)
 }
 
@@ -447,7 +445,7 @@ mod tests {
         const WHICH: &str = "NODEWISE_TEST_FRAGILE";
         if let Ok(which) = std::env::var(WHICH) {
             let fragile = |in_clone, in_drop| std::mem::ManuallyDrop::new(Fragile { in_clone, in_drop });
-            let copies = (0..2).map(|_| Box::new(Copy::of(Kept))).collect();
+            let copies = (0..2).map(|_| NodeBox::new(|| Copy::of(Kept)).unwrap()).collect();
             let kept = NodeReplicated::with_copies(copies, 4, None);
             let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 let operation = fragile(which == "clone", which == "drop");
@@ -486,7 +484,7 @@ mod tests {
     #[test]
     fn histories_are_linearizable() {
         for nodes in [1, 2, 3] {
-            let copies = (0..nodes).map(|_| Box::new(Copy::of((0, 0)))).collect();
+            let copies = (0..nodes).map(|_| NodeBox::new(|| Copy::of((0, 0))).unwrap()).collect();
             let counted = NodeReplicated::with_copies(copies, 16, None);
             let place = |thread| thread % nodes;
             let update = |thread, name| counted.update_copy(place(thread), name);

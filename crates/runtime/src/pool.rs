@@ -10,7 +10,7 @@ use crate::sync::{Mutex, MutexGuard, try_lock};
 use crate::task_counter::TaskCounter;
 use crate::worker::{Counts, Worker};
 use crossbeam_utils::CachePadded;
-use nodewise_topology::{CpuSet, NodeId, NodeSet};
+use nodewise_topology::{NodeId, NodeSet};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,7 +30,8 @@ use std::thread::JoinHandle;
 ///
 /// By default there is one worker for each CPU that the creating thread may run on, or fewer under a quota of CPU time
 /// ([`Allowance::parallelism`]). The number stays as it is: if the cpuset shrinks or CPUs are unplugged, the kernel
-/// moves the workers (to CPUs outside of their node where none is left of it), and they share what is left.
+/// moves the workers (to CPUs outside of their node where none is left of it), and they share what is left. Those that were moved out of
+/// their node return to it when its CPUs are back and [`crate::refresh`] was called.
 ///
 /// All methods may be called from any thread at any time, the pool's workers included. Dropping the pool waits for everything that was
 /// spawned and ends the workers; a worker of another pool does nothing else meanwhile.
@@ -381,12 +382,14 @@ impl NodePoolBuilder {
         let threads = Vec::with_capacity(node_of.len());
         let mut pool = NodePool { shared, threads, callers, process: std::process::id() };
         for (index, (deque, node)) in deques.into_iter().zip(node_of).enumerate() {
-            let worker = Worker::new(pool.shared.clone(), index, node, deque);
+            let mut worker = Worker::new(pool.shared.clone(), index, node, deque);
             let node = &allowance.nodes()[node];
+            let cpus = self.confined.then(|| node.cpus.iter().map(|cpu| cpu.0).collect());
+            worker.cpus.clone_from(&cpus);
             let thread = start(worker, node.id, self.stack_bytes)?;
             pool.threads.push(thread);
-            if self.confined {
-                confine(&pool.threads[index], node.id, &node.cpus)?;
+            if let Some(cpus) = cpus {
+                confine(&pool.threads[index], node.id, &cpus)?;
             }
         }
         Ok(pool)
@@ -404,9 +407,8 @@ fn start(worker: Worker, node: NodeId, stack_bytes: usize) -> Result<JoinHandle<
 }
 
 /// Confines a worker's thread.
-fn confine(thread: &JoinHandle<()>, node: NodeId, cpus: &CpuSet) -> Result<()> {
-    let cpus = cpus.iter().map(|cpu| cpu.0).collect();
-    nodewise_sys::pthread_setaffinity(thread, &cpus)
+fn confine(thread: &JoinHandle<()>, node: NodeId, cpus: &nodewise_sys::CpuSet) -> Result<()> {
+    nodewise_sys::pthread_setaffinity(thread, cpus)
         .map_err(|error| Error::thread(format!("cannot confine a worker to the CPUs of node {node}"), error))
 }
 

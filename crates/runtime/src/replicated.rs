@@ -10,9 +10,9 @@
 
 #![allow(unsafe_code)]
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::location::current_node;
-use crate::memory::prefer;
+use crate::memory::{KeptPolicy, NodeBox, prefer_from_now};
 use crate::nearest::{MemoryNodes, Nearest};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Futex, Mutex, UnsafeCell, lock};
@@ -29,8 +29,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// [`Replicated::update`] changes every copy and waits for readers that began before it. Reads and updates are linearizable: once
 /// one thread has seen a value, none sees an older one, on whatever node it runs.
 ///
-/// The value is kept twice on each node with CPUs, or on the nearest that has memory for this process. A copy is made by a thread that prefers memory of its node: what
-/// `T` allocates for it comes from there as far as the allocator asks the system for it.
+/// The value is kept twice on each node with CPUs, or on the nearest that has memory for this process, on pages of its own. A copy is made,
+/// and changed, by a thread that prefers memory of its node: what `T` allocates for it comes from there as far as the allocator asks the system
+/// for it, and as there is room.
 ///
 /// ```
 /// let routes = nodewise_runtime::Replicated::new(vec!["a", "b"])?;
@@ -42,13 +43,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 pub struct Replicated<T> {
     /// The side that is read: 0 or 1.
     side: CachePadded<AtomicUsize>,
-    copies: Box<[Box<Copies<T>>]>,
+    copies: Box<[NodeBox<Copies<T>>]>,
     nearest: Option<Nearest>,
     writer: Mutex<()>,
 }
 
 /// What a node has.
 struct Copies<T> {
+    /// Where they lie; not known in tests.
+    node: Option<NodeId>,
     sides: [Side<T>; 2],
 }
 
@@ -81,14 +84,14 @@ impl<T: Clone + Send + Sync> Replicated<T> {
     ///
     /// # Errors
     /// [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read. [`crate::ErrorKind::Memory`]: a container's filter refuses
-    /// memory policies.
+    /// memory policies, or no more memory can be mapped.
     ///
     /// # Panics
     /// With what `T::clone` panicked with.
     pub fn new(value: T) -> Result<Self> {
         let nodes: Vec<NodeId> = MemoryNodes::of_this_process()?.near_cpus.iter().collect();
         let nearest = Nearest::among(&nodes)?;
-        let copy_to = |node| prefer(node, || Box::new(Copies::of(&value)));
+        let copy_to = |node| NodeBox::on(node, || Copies::of(&value, Some(node)));
         let copies = std::thread::scope(|scope| {
             let start = |&node| std::thread::Builder::new().spawn_scoped(scope, move || copy_to(node));
             let threads: Vec<_> = nodes.iter().map(start).collect();
@@ -97,14 +100,12 @@ impl<T: Clone + Send + Sync> Replicated<T> {
                 // The kernel gives no thread.
                 Err(_) => copy_to(node),
             });
-            made.collect::<nodewise_sys::Result<Box<[_]>>>()
-        });
-        let copies =
-            copies.map_err(|error| Error::memory("cannot prefer a node's memory".to_owned(), error))?;
+            made.collect::<Result<Box<[_]>>>()
+        })?;
         Ok(Self::with_copies(copies, Some(nearest)))
     }
 
-    fn with_copies(copies: Box<[Box<Copies<T>>]>, nearest: Option<Nearest>) -> Self {
+    fn with_copies(copies: Box<[NodeBox<Copies<T>>]>, nearest: Option<Nearest>) -> Self {
         Self { side: CachePadded::new(AtomicUsize::new(0)), copies, nearest, writer: Mutex::new(()) }
     }
 
@@ -162,7 +163,12 @@ impl<T: Clone + Send + Sync> Replicated<T> {
     /// Changes one side of all copies. If that panics, makes the side like the other again.
     fn change_side<R>(&self, side: usize, other: usize, change: &mut impl FnMut(&mut T) -> R) -> R {
         let mut first = None;
+        // On one node all memory is as near. Where the kernel has come to refuse, what is allocated now may lie elsewhere.
+        let kept = if self.copies.len() > 1 { KeptPolicy::new().ok() } else { None };
         for copies in &self.copies {
+            if let Some((_, node)) = kept.as_ref().zip(copies.node) {
+                let _ = prefer_from_now(node);
+            }
             let changed = copies.sides[side].value.with_mut(|value| {
                 catch_unwind(AssertUnwindSafe(|| {
                     // SAFETY: nobody reads this side, and we hold the writers' lock.
@@ -197,8 +203,8 @@ impl<T: Clone + Send + Sync> Replicated<T> {
 }
 
 impl<T: Clone> Copies<T> {
-    fn of(value: &T) -> Self {
-        Self { sides: [Side::new(value.clone()), Side::new(value.clone())] }
+    fn of(value: &T, node: Option<NodeId>) -> Self {
+        Self { node, sides: [Side::new(value.clone()), Side::new(value.clone())] }
     }
 }
 
@@ -266,7 +272,8 @@ mod tests {
     use crate::history;
 
     fn on_nodes<T: Clone + Send + Sync>(nodes: usize, value: &T) -> Replicated<T> {
-        Replicated::with_copies((0..nodes).map(|_| Box::new(Copies::of(value))).collect(), None)
+        let copies = (0..nodes).map(|_| NodeBox::new(|| Copies::of(value, None)));
+        Replicated::with_copies(copies.collect::<Result<_>>().unwrap(), None)
     }
 
     #[test]
@@ -369,7 +376,8 @@ mod loom_tests {
     }
 
     fn on_nodes(nodes: usize) -> Arc<Replicated<usize>> {
-        Arc::new(Replicated::with_copies((0..nodes).map(|_| Box::new(Copies::of(&0))).collect(), None))
+        let copies = (0..nodes).map(|_| NodeBox::new(|| Copies::of(&0, None)));
+        Arc::new(Replicated::with_copies(copies.collect::<Result<_>>().unwrap(), None))
     }
 
     /// Loom finds a value that is read while it is changed by itself.

@@ -1,8 +1,10 @@
 //! A worker: takes the nearest work there is, and sleeps if there is none.
 
 use crate::job::{Blocks, Call, Deque, Done, Job, as_worker};
+use crate::location::refreshes;
 use crate::pool::Shared;
 use crossbeam_utils::CachePadded;
+use nodewise_sys::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,6 +41,10 @@ pub(crate) struct Worker {
     has_woken: Cell<bool>,
     /// The sleeping worker in whose stead a caller works.
     stands_in_for: Cell<Option<usize>>,
+    /// The CPUs that it is confined to, if it is.
+    pub(crate) cpus: Option<CpuSet>,
+    /// How often the machine had been read anew when the worker last saw to its CPUs.
+    refreshes: Cell<usize>,
 }
 
 /// What became of a worker's work; written by itself only.
@@ -90,6 +96,22 @@ impl Worker {
             call,
             has_woken: Cell::default(),
             stands_in_for: Cell::default(),
+            cpus: None,
+            refreshes: Cell::new(refreshes()),
+        }
+    }
+
+    /// Goes back to its CPUs where the machine was read anew since, and the kernel had to let it run on others.
+    fn return_to_cpus(&self) {
+        let refreshes = refreshes();
+        if self.refreshes.replace(refreshes) == refreshes {
+            return;
+        }
+        if let Some(cpus) = &self.cpus
+            && sched_getaffinity(0).is_ok_and(|now| now.iter().any(|cpu| !cpus.contains(cpu)))
+        {
+            // Refused where none of them is back.
+            let _ = sched_setaffinity(0, cpus);
         }
     }
 
@@ -186,7 +208,10 @@ impl Worker {
         if self.is_caller() {
             return self.wait(event);
         }
-        self.find_inside().or_else(|| self.search(event))
+        let job = self.find_inside().or_else(|| self.search(event));
+        // Before it runs what was made after the machine was read anew.
+        self.return_to_cpus();
+        job
     }
 
     /// What a caller does instead of searching: it takes back what comes of its own call only. Other work might take locks that it holds.

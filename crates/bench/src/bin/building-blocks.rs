@@ -4,17 +4,18 @@
 use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand};
 use nodewise_runtime::{
-    Allowance, ErrorKind, Fallback, Hint, HonouredBy, Layout, NodeArena, NodeCounter, NodePool,
-    NodeReplicated, NodeVec, NodeVecBuilder, Operate, Replicated, ReplicatedVec, bind_thread, current_cpu,
-    current_node, hint, is_managed, nodes_near, refresh,
+    Allowance, ErrorKind, Fallback, Hint, HonouredBy, Layout, NodeArena, NodeArenaBuilder, NodeCounter,
+    NodePool, NodeReplicated, NodeVec, NodeVecBuilder, Operate, Replicated, ReplicatedVec, Scope,
+    TaskCounter, bind_thread, current_cpu, current_node, hint, is_managed, nodes_near, refresh,
 };
 use nodewise_sys::{getcpu, page_bytes, query_pages, sched_getaffinity, sched_setaffinity};
 use nodewise_topology::{NodeId, Topology};
 use serde_json::json;
-use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Uses the runtime library and says what came of it
@@ -66,10 +67,14 @@ enum Part {
     },
     /// Updates of a replicated value by all nodes at once: a line of JSON for each node's copy
     Log,
-    /// Tasks on all nodes for so many seconds; fails if one runs elsewhere before anybody shrank what the process may use
+    /// Where each node's readers find their copies of replicated values: a line of JSON each
+    Copies,
+    /// Tasks on all nodes for so many seconds; fails if one of the first, or of the first after a refresh, runs elsewhere than it should
     Pool {
         /// How long
         seconds: u64,
+        /// The file that tells it to refresh
+        refresh: Option<PathBuf>,
     },
 }
 
@@ -85,14 +90,18 @@ fn main() -> anyhow::Result<()> {
         Part::Near { device } => near(&device),
         Part::Hints { seconds } => hints(Duration::from_secs(seconds)),
         Part::Log => log(),
-        Part::Pool { seconds } => pool(Duration::from_secs(seconds)),
+        Part::Copies => copies(),
+        Part::Pool { seconds, refresh } => pool(Duration::from_secs(seconds), refresh),
     }
 }
 
 /// The node of each base page, asked of the kernel without the library.
 fn homes<T: bytemuck::Pod>(values: &[T], pages: usize) -> anyhow::Result<Vec<i32>> {
-    let start = values.as_ptr() as u64;
-    let addresses: Vec<u64> = (0..pages as u64).map(|page| start + page * page_bytes() as u64).collect();
+    homes_from(values.as_ptr().addr(), pages)
+}
+
+fn homes_from(start: usize, pages: usize) -> anyhow::Result<Vec<i32>> {
+    let addresses: Vec<u64> = (0..pages).map(|page| (start + page * page_bytes()) as u64).collect();
     let mut status = vec![i32::MIN; pages];
     query_pages(0, &addresses, &mut status)?;
     Ok(status)
@@ -103,10 +112,41 @@ fn runs(homes: &[i32]) -> Vec<(usize, i32)> {
     homes.chunk_by(|a, b| a == b).map(|run| (run.len(), run[0])).collect()
 }
 
-/// Resident memory of this process in pages.
-fn resident_pages() -> anyhow::Result<usize> {
-    let statm = std::fs::read_to_string("/proc/self/statm")?;
-    Ok(statm.split(' ').nth(1).context("statm has a second field")?.parse()?)
+/// What this process has of a kind that `smaps` tells, exactly, unlike `statm`.
+fn kib_of(kind: &str) -> anyhow::Result<usize> {
+    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup")?;
+    let mut lines = rollup.lines();
+    let kib = lines.find_map(|line| line.strip_prefix(kind)?.strip_prefix(':')).context("no such kind")?;
+    Ok(kib.trim().trim_end_matches(" kB").parse()?)
+}
+
+/// Memory of this process that is no file's, in pages.
+fn own_pages() -> anyhow::Result<usize> {
+    Ok(kib_of("Anonymous")? * 1024 / page_bytes())
+}
+
+/// What this process has in huge pages.
+fn huge_kib() -> anyhow::Result<usize> {
+    kib_of("AnonHugePages")
+}
+
+/// Page faults of each node's workers so far; pages that they have the kernel bring in count as well.
+fn faults_of_workers() -> anyhow::Result<BTreeMap<u32, u64>> {
+    let mut faults = BTreeMap::new();
+    for thread in std::fs::read_dir("/proc/self/task")? {
+        let thread = thread?.path();
+        // Those that are no workers may end meanwhile.
+        let Ok(name) = std::fs::read_to_string(thread.join("comm")) else { continue };
+        let Some((node, _)) = name.strip_prefix("node").and_then(|name| name.split_once('-')) else {
+            continue;
+        };
+        let stat = std::fs::read_to_string(thread.join("stat"))?;
+        let (_, fields) = stat.rsplit_once(')').context("the name is in parentheses")?;
+        // The tenth field of all (proc_pid_stat(5)).
+        let minor: u64 = fields.split_whitespace().nth(7).context("minor faults")?.parse()?;
+        *faults.entry(node.parse()?).or_default() += minor;
+    }
+    Ok(faults)
 }
 
 /// `NODE:WEIGHT`.
@@ -118,13 +158,14 @@ fn weight(text: &str) -> anyhow::Result<(NodeId, u32)> {
 fn layouts(on: NodeId, weights: Vec<(NodeId, u32)>) -> anyhow::Result<()> {
     let pool = NodePool::new()?;
     let len = PAGES * page_bytes() / 8;
-    let resident = resident_pages()?;
-    for (name, layout) in [
+    let before = own_pages()?;
+    let layouts = [
         ("on", Layout::On(on)),
         ("interleaved", Layout::Interleaved),
         ("weighted", Layout::Weighted(weights)),
         ("blocked", Layout::Blocked),
-    ] {
+    ];
+    for (name, layout) in &layouts {
         for (huge, pooled) in [(false, false), (false, true), (true, false)] {
             let mut builder = NodeVecBuilder::new(layout.clone());
             if huge {
@@ -133,16 +174,31 @@ fn layouts(on: NodeId, weights: Vec<(NodeId, u32)>) -> anyhow::Result<()> {
             if pooled {
                 builder = builder.pool(&pool);
             }
+            let (huge_before, mut touched) = (huge_kib()?, faults_of_workers()?);
             let vec: NodeVec<u64> = builder.build(len)?;
-            let line = json!({"layout": name, "huge": huge, "homes": runs(&homes(&vec, PAGES)?)});
+            let faults = faults_of_workers()?;
+            for (node, before) in &mut touched {
+                *before = faults[node] - *before;
+            }
+            let line = json!({
+                "layout": name,
+                "huge": huge,
+                "homes": runs(&homes(&vec, PAGES)?),
+                "huge_kib": huge_kib()? - huge_before,
+                "pooled": pooled,
+                "touched": touched,
+            });
             println!("{line}");
+        }
+        for huge in [false, true] {
+            arena_is_laid_out(name, layout, huge)?;
         }
     }
     let mut moved = NodeVec::<u64>::new(len, Layout::On(NodeId(0)))?;
     moved.iter_mut().zip(0..).for_each(|(value, i)| *value = i);
     moved.lay_out(Layout::Blocked)?;
     ensure!(moved.iter().copied().eq(0..len as u64), "moving changes no value");
-    println!("{}", json!({"layout": "moved", "huge": false, "homes": runs(&homes(&moved, PAGES)?)}));
+    println!("{}", json!({"layout": "moved", "homes": runs(&homes(&moved, PAGES)?)}));
     // Pages 100 to 199.
     let elements = 100 * page_bytes() / 8..200 * page_bytes() / 8;
     moved.lay_out_range(elements.clone(), &Layout::Interleaved)?;
@@ -163,8 +219,31 @@ fn layouts(on: NodeId, weights: Vec<(NodeId, u32)>) -> anyhow::Result<()> {
     }
     arena_lies_there(on)?;
     drop((moved, replicated));
-    let left = resident_pages()?.saturating_sub(resident);
+    let left = own_pages()?.saturating_sub(before);
     println!("{}", json!({"left_pages": left}));
+    Ok(())
+}
+
+/// Small blocks share chunks of 2 MiB, each laid out by itself; a large one has a mapping of its own.
+fn arena_is_laid_out(name: &str, layout: &Layout, huge: bool) -> anyhow::Result<()> {
+    const CHUNK_BYTES: usize = 2 << 20;
+    let huge_before = huge_kib()?;
+    let arena = NodeArenaBuilder::new(layout.clone()).huge_pages(huge).build()?;
+    let mut chunks = BTreeSet::new();
+    for _ in 0..100 {
+        chunks.insert(arena.allocate(30_000, 8)?.addr().get() & !(CHUNK_BYTES - 1));
+    }
+    let large = arena.allocate(PAGES * page_bytes(), 8)?.addr().get();
+    let chunks = chunks.into_iter().map(|chunk| homes_from(chunk, CHUNK_BYTES / page_bytes()));
+    let chunks = chunks.collect::<anyhow::Result<Vec<_>>>()?;
+    let line = json!({
+        "layout": name,
+        "huge": huge,
+        "homes": runs(&homes_from(large, PAGES)?),
+        "chunks": chunks.iter().map(|homes| runs(homes)).collect::<Vec<_>>(),
+        "huge_kib": huge_kib()? - huge_before,
+    });
+    println!("{line}");
     Ok(())
 }
 
@@ -218,12 +297,12 @@ fn blocks(layout: Layout) -> anyhow::Result<()> {
     vec.for_each_block(&pool, |block, values| {
         values.fill(1);
         let by_kernel = getcpu().map_or(u32::MAX, |(_, node)| node);
-        let mut worked = worked.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut worked = worked.lock().unwrap_or_else(PoisonError::into_inner);
         let (parts, elements) = worked.entry((block.node.0, by_kernel, current_node().0)).or_default();
         *parts += 1;
         *elements += values.len();
     });
-    let worked = worked.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let worked = worked.into_inner().unwrap_or_else(PoisonError::into_inner);
     for ((wanted, by_kernel, by_library), (parts, elements)) in worked {
         println!(
             "{}",
@@ -251,12 +330,12 @@ fn apart(node: NodeId) -> anyhow::Result<()> {
     let nodes: Vec<NodeId> = pool.nodes().collect();
     for &of_worker in &nodes {
         let on = Mutex::new(None);
-        let count = |_: &nodewise_runtime::Scope<'_>| {
+        let count = |_: &Scope<'_>| {
             counter.add(1);
-            *on.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(current_node());
+            *on.lock().unwrap_or_else(PoisonError::into_inner) = Some(current_node());
         };
         pool.scope(|scope| scope.spawn_on(of_worker, count))?;
-        let on = on.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let on = on.into_inner().unwrap_or_else(PoisonError::into_inner);
         ensure!(on == Some(of_worker), "a worker of node {of_worker} is on {on:?}");
     }
     let counts: Vec<u64> = nodes.iter().chain([&node]).map(|&node| counter.on_node(node)).collect();
@@ -267,12 +346,12 @@ fn apart(node: NodeId) -> anyhow::Result<()> {
     let mut homes_near = Vec::new();
     for &reader in &nodes {
         let homes_here = Mutex::new(None);
-        let look = |_: &nodewise_runtime::Scope<'_>| {
+        let look = |_: &Scope<'_>| {
             let homes = homes(&replicated.read(), PAGES);
-            *homes_here.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(homes);
+            *homes_here.lock().unwrap_or_else(PoisonError::into_inner) = Some(homes);
         };
         pool.scope(|scope| scope.spawn_on(reader, look))?;
-        let homes = homes_here.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let homes = homes_here.into_inner().unwrap_or_else(PoisonError::into_inner);
         homes_near.push(runs(&homes.context("the task has ended")??));
     }
     let log = NodeReplicated::new(Counts { all: 0, counts: value.clone() })?;
@@ -400,13 +479,13 @@ fn hints(time: Duration) -> anyhow::Result<()> {
             let used = &used;
             pool.scope(|scope| {
                 let _ = scope.spawn_on(node, move |_| {
-                    let mut used = used.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    let mut used = used.lock().unwrap_or_else(PoisonError::into_inner);
                     used.iter_mut().for_each(|word| *word += 1);
                 });
             });
         }
     }
-    let used = used.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let used = used.into_inner().unwrap_or_else(PoisonError::into_inner);
     let range = |vec: &NodeVec<u64>| {
         let bytes = vec.as_ptr_range();
         [bytes.start.addr(), bytes.end.addr()]
@@ -458,11 +537,11 @@ fn log() -> anyhow::Result<()> {
             let read = log.read().all;
             assert!(least < number && number <= read, "{least}, then {number}, then {read}");
             seen.fetch_max(read, Ordering::SeqCst);
-            numbers.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(number);
+            numbers.lock().unwrap_or_else(PoisonError::into_inner).push(number);
         }
     };
     pool.scope(|scope| nodes.iter().try_for_each(|&node| scope.spawn_on(node, |_| update())))?;
-    let mut numbers = numbers.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut numbers = numbers.into_inner().unwrap_or_else(PoisonError::into_inner);
     numbers.sort_unstable();
     ensure!(numbers.into_iter().eq(1..=(nodes.len() * UPDATES) as u64), "each number is given once");
     let mut counts = vec![0; len];
@@ -475,18 +554,68 @@ fn log() -> anyhow::Result<()> {
     for node in nodes {
         let copy = Mutex::new(None);
         let fill = |filled: anyhow::Result<_>| {
-            *copy.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(filled);
+            *copy.lock().unwrap_or_else(PoisonError::into_inner) = Some(filled);
         };
         pool.scope(|scope| scope.spawn_on(node, |_| fill(read())))?;
-        let copy = copy.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let copy = copy.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (updates, homes) = copy.context("the task has ended")??;
         println!("{}", json!({"node": node.0, "updates": updates, "homes": homes}));
     }
     Ok(())
 }
 
-fn pool(time: Duration) -> anyhow::Result<()> {
+fn copies() -> anyhow::Result<()> {
+    const SMALL: u64 = 8;
     let pool = NodePool::new()?;
+    let nodes: Vec<NodeId> = pool.nodes().collect();
+    let len = PAGES * page_bytes() / 8;
+    let large = Replicated::new(vec![1_u64; len])?;
+    // Of a page or less each.
+    let small = (0..SMALL).map(Replicated::new).collect::<Result<Vec<_>, _>>()?;
+    let logs = (0..SMALL).map(|all| NodeReplicated::new(Counts { all, counts: vec![0] }));
+    let logs = logs.collect::<Result<Vec<_>, _>>()?;
+    let home = |value: &u64| {
+        let page = std::ptr::from_ref(value).addr() & !(page_bytes() - 1);
+        anyhow::Ok(homes_from(page, 1)?[0])
+    };
+    let look = || {
+        let large = large.read();
+        anyhow::Ok(json!({
+            "node": current_node().0,
+            "large": runs(&homes(&large, large.len() * 8 / page_bytes())?),
+            "small": small.iter().map(|value| home(&value.read())).collect::<anyhow::Result<Vec<_>>>()?,
+            "logs": logs.iter().map(|log| home(&log.read().all)).collect::<anyhow::Result<Vec<_>>>()?,
+        }))
+    };
+    // Readers turn to the other side with each update; with the last the values grow.
+    for updates in 0..4 {
+        if updates > 0 {
+            let grown = if updates < 3 { len } else { 2 * len };
+            on_node(&pool, nodes[0], || {
+                large.update(|values| values.resize(grown, 1));
+                for value in &small {
+                    value.update(|value| *value += 1);
+                }
+            })?;
+        }
+        for &node in &nodes {
+            println!("{}", on_node(&pool, node, look)??);
+        }
+    }
+    Ok(())
+}
+
+/// Runs a task of a node.
+fn on_node<R: Send>(pool: &NodePool, node: NodeId, task: impl FnOnce() -> R + Send) -> anyhow::Result<R> {
+    let mut returned = None;
+    pool.scope(|scope| scope.spawn_on(node, |_| returned = Some(task())))?;
+    returned.context("the task has ended")
+}
+
+fn pool(time: Duration, mut refresh_when: Option<PathBuf>) -> anyhow::Result<()> {
+    let pool = NodePool::new()?;
+    tasks_run_where_they_should(&pool)?;
+    println!("{}", json!({"looked": "at first"}));
     let began = Instant::now();
     let mut rounds = 0_u64;
     while began.elapsed() < time {
@@ -497,8 +626,48 @@ fn pool(time: Duration) -> anyhow::Result<()> {
             task?.join();
         }
         rounds += 1;
+        if refresh_when.take_if(|file| file.exists()).is_some() {
+            refresh()?;
+            tasks_run_where_they_should(&pool)?;
+            println!("{}", json!({"looked": "again"}));
+        }
     }
     let run: Vec<u64> = pool.statistics().iter().map(|node| node.run).collect();
     println!("{}", json!({"workers": pool.workers(), "rounds": rounds, "run": run}));
+    Ok(())
+}
+
+/// Tasks for each node are on it, by the kernel's word and the library's, and are counted there; who waits for them wakes when all are done.
+fn tasks_run_where_they_should(pool: &NodePool) -> anyhow::Result<()> {
+    const ROUNDS: usize = 10;
+    let nodes: Vec<NodeId> = pool.nodes().collect();
+    let (counter, running) = (NodeCounter::new(), TaskCounter::new());
+    let ran = Mutex::new(Vec::new());
+    let task = &|node: NodeId| {
+        let by_kernel = getcpu().map_or(u32::MAX, |(_, node)| node);
+        counter.add(1);
+        ran.lock().unwrap_or_else(PoisonError::into_inner).push((node.0, by_kernel, current_node().0));
+        running.done(1);
+    };
+    for round in 1..=ROUNDS {
+        running.submit(nodes.len() as u64);
+        let done = std::thread::scope(|threads| {
+            let started = threads.spawn(|| {
+                pool.scope(|scope| {
+                    nodes.iter().try_for_each(|&node| scope.spawn_on(node, move |_| task(node)))
+                })
+            });
+            running.wait();
+            let done = ran.lock().unwrap_or_else(PoisonError::into_inner).len();
+            started.join().expect("no task panics").map(|()| done)
+        })?;
+        ensure!(done == round * nodes.len(), "{done} tasks were done when the waiter woke in round {round}");
+    }
+    let ran = ran.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let elsewhere: Vec<_> =
+        ran.iter().filter(|(wanted, kernel, library)| [kernel, library] != [wanted; 2]).collect();
+    ensure!(elsewhere.is_empty(), "tasks for a node were, by the kernel and the library, on {elsewhere:?}");
+    let counts: Vec<u64> = nodes.iter().map(|&node| counter.on_node(node)).collect();
+    ensure!(counts.iter().all(|&count| count == ROUNDS as u64), "{counts:?} in {ROUNDS} rounds");
     Ok(())
 }

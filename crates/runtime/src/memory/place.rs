@@ -264,11 +264,32 @@ pub(crate) fn mask(nodes: impl IntoIterator<Item = NodeId>) -> NodeMask {
 /// node is full, instead of having the kernel end a process for want of it.
 pub(crate) fn prefer<R>(node: NodeId, body: impl FnOnce() -> R) -> nodewise_sys::Result<R> {
     let before = get_mempolicy()?;
-    set_mempolicy(&Policy::new(PolicyMode::Preferred, mask([node])))?;
+    prefer_from_now(node)?;
     let returned = catch_unwind(AssertUnwindSafe(body));
     let restored = set_mempolicy(&before);
     let returned = returned.unwrap_or_else(|panic| resume_unwind(panic));
     restored.map(|()| returned)
+}
+
+/// Has this thread prefer a node's memory.
+pub(crate) fn prefer_from_now(node: NodeId) -> nodewise_sys::Result<()> {
+    set_mempolicy(&Policy::new(PolicyMode::Preferred, mask([node])))
+}
+
+/// The thread's memory policy, for one that is to prefer several nodes in turn: put back when this is dropped.
+pub(crate) struct KeptPolicy(Policy);
+
+impl KeptPolicy {
+    pub(crate) fn new() -> nodewise_sys::Result<Self> {
+        get_mempolicy().map(Self)
+    }
+}
+
+impl Drop for KeptPolicy {
+    fn drop(&mut self) {
+        // It was the policy before.
+        let _ = set_mempolicy(&self.0);
+    }
 }
 
 /// Maps memory of which every page is to be brought in. What could never be is refused: the kernel, asked page by page, would sooner end
