@@ -179,6 +179,20 @@ fn moving_to_another_core_is_charged_to_the_thread_that_moves_and_so_is_waiting_
 }
 
 #[test]
+fn changing_places_is_charged_to_each_of_two_threads_once() {
+    let mut machine = machine(false);
+    let each = COSTS.move_thread_ns;
+    assert_eq!(charged(&mut machine, |machine| machine.swap_threads(2, 3)), [0, 0, each, each]);
+    assert_eq!(machine.threads, [(0, 0), (4, 1), (12, 3), (8, 2)]);
+    // Who is there first waits for the other in the kernel.
+    machine.charge(3, 1);
+    assert_eq!(charged(&mut machine, |machine| machine.swap_threads(3, 2)), [0, 0, each + 1, each]);
+    machine.charge(3, 1);
+    assert_eq!(charged(&mut machine, |machine| machine.swap_threads(2, 3)), [0, 0, each + 1, each]);
+    assert_eq!(machine.done.threads_moved, 6);
+}
+
+#[test]
 fn a_barrier_takes_its_time_once_all_are_there_and_nobody_is_charged() {
     let mut machine = machine(false);
     for (thread, ns) in [(0, 5), (1, 9), (2, 20), (3, 2)] {

@@ -99,21 +99,38 @@ impl SimMachine {
         }
     }
 
-    fn swap_threads(&mut self, thread: usize, other: usize) {
+    /// Two threads change places, once both have come to a stop.
+    pub(super) fn swap_threads(&mut self, thread: usize, other: usize) {
         let (here, there) = (self.threads[thread].0, self.threads[other].0);
-        self.run_on(thread, there);
-        self.run_on(other, here);
+        // Both are there before either is charged: nobody pays for the other's move.
+        let stopped_ps = self.stop(here).max(self.stop(there));
+        for (thread, from, to) in [(thread, here, there), (other, there, here)] {
+            self.kernel_ps[thread] += stopped_ps - self.hardware.clock(from);
+            self.threads[thread] = (to, self.node_of_core[to]);
+        }
+        for (thread, core) in [(thread, there), (other, here)] {
+            self.hardware.set_clock(core, stopped_ps);
+            self.moved(thread);
+        }
     }
 
     /// A thread goes on on another core, once both have come to a stop.
     pub(super) fn run_on(&mut self, thread: usize, core: usize) {
-        let from = self.threads[thread].0;
-        self.hardware.drain(from);
-        self.hardware.drain(core);
-        let began_ps = self.hardware.clock(from);
+        let began_ps = self.stop(self.threads[thread].0);
+        self.stop(core);
         self.hardware.set_clock(core, began_ps);
         self.threads[thread] = (core, self.node_of_core[core]);
         self.kernel_ps[thread] += self.hardware.clock(core) - began_ps;
+        self.moved(thread);
+    }
+
+    /// A core waits for what is outstanding; its time then.
+    fn stop(&mut self, core: usize) -> u64 {
+        self.hardware.drain(core);
+        self.hardware.clock(core)
+    }
+
+    fn moved(&mut self, thread: usize) {
         self.charge(thread, self.costs.move_thread_ns);
         self.done.threads_moved += 1;
     }
