@@ -104,12 +104,12 @@ fn data_read_by_all_is_reported_and_not_bounced() {
 fn well_placed_and_idle_programs_are_left_alone_at_little_cost() {
     let slowdown = programs().slowdown.display();
     for pattern in ["local", "idle"] {
-        // CPU time of nodewise, in ticks of 10 ms, at 12 and at 42 seconds: placing is over, watching goes on. As much of it as the host
-        // took for others meanwhile, other tests, say, is not Nodewise's.
+        // CPU time of nodewise, in ticks of 10 ms, at 20 and at 50 seconds: sampling is eager for 15 intervals at most (`EagernessSettings`),
+        // then watching goes on. As much of it as the host took for others meanwhile, other tests, say, is not Nodewise's.
         let script = format!(
-            "$WORKLOAD {pattern} --seconds 50 --report report & workload=$!
+            "$WORKLOAD {pattern} --seconds 60 --report report & workload=$!
              sleep 1; $NODEWISE attach --json summary --log log -p $workload & nodewise=$!
-             sleep 12; cut -d' ' -f14,15 /proc/$nodewise/stat >cost
+             sleep 20; cut -d' ' -f14,15 /proc/$nodewise/stat >cost
              '{slowdown}' --seconds 30 >slowdown; cut -d' ' -f14,15 /proc/$nodewise/stat >>cost
              kill -INT $nodewise; wait $nodewise"
         );

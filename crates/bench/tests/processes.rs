@@ -103,10 +103,10 @@ fn a_process_that_ends_in_the_middle_ends_the_management() {
 #[test]
 fn children_are_followed_unless_told_otherwise() {
     let script = "
-        for follow in '' --no-children; do
-            $NODEWISE run $follow --json json$follow --log log$follow -- \\
-                sh -c \"$WORKLOAD private --bound --mebibytes 64 --seconds 8 --report /dev/null; true\" 2>err || cat err >&2
-        done";
+        program() { echo \"$WORKLOAD private --bound --mebibytes 64 --report /dev/null $*; true\"; }
+        $NODEWISE run --json json --log log -- sh -c \"$(program --seconds 100 --after-placed 1)\" 2>err || cat err >&2
+        $NODEWISE run --no-children --json json--no-children --log log--no-children -- \\
+            sh -c \"$(program --seconds 10)\" 2>err || cat err >&2";
     let f = run(two_nodes(), script, &["json", "log", "json--no-children", "log--no-children"]);
     assert_eq!(f.status, 0, "{f:?}");
     let with = f.json("json").unwrap();

@@ -19,9 +19,9 @@ fn last(finished: &Finished, report: &str) -> Placement {
 }
 
 /// Private data that one node touched first ends where it is used.
-fn private_data_arrives(guest: Guest, nodes: usize, seconds: u32) {
+fn private_data_arrives(guest: Guest, nodes: usize) {
     let script = format!(
-        "$NODEWISE run --log log --json json -- $WORKLOAD private --mebibytes {} --seconds {seconds} --report report \
+        "$NODEWISE run --log log --json json -- $WORKLOAD private --mebibytes {} --seconds 150 --after-placed 10 --report report \
          2>err; \
          status=$?; cat err >&2; exit $status",
         16 * nodes
@@ -50,27 +50,26 @@ fn private_data_arrives(guest: Guest, nodes: usize, seconds: u32) {
 
 #[test]
 fn two_nodes_of_two_cpus() {
-    private_data_arrives(Guest::new([node(2, 384), node(2, 384)]), 2, 20);
+    private_data_arrives(Guest::new([node(2, 384), node(2, 384)]), 2);
 }
 
 #[test]
 fn four_nodes() {
-    private_data_arrives(Guest::uniform(4, 1, 384 * MIB), 4, 20);
+    private_data_arrives(Guest::uniform(4, 1, 384 * MIB), 4);
 }
 
 #[test]
 fn eight_nodes() {
-    private_data_arrives(Guest::uniform(8, 1, 384 * MIB), 8, 30);
+    private_data_arrives(Guest::uniform(8, 1, 384 * MIB), 8);
 }
 
 /// The same with memory that is bound to its first node, so that the kernel gives samples and moves nothing: all that arrives was moved
 /// by Nodewise.
-fn private_data_arrives_by_nodewise_alone(guest: Guest, nodes: u64, seconds: u32) {
-    let script = format!(
-        "$NODEWISE run --json json -- $WORKLOAD private --bound --mebibytes 32 --seconds {seconds} --report report 2>err; \
-         status=$?; cat err >&2; exit $status"
-    );
-    let f = run(guest, &script, &["json", "report"]);
+fn private_data_arrives_by_nodewise_alone(guest: Guest, nodes: u64) {
+    let script = "
+        $NODEWISE run --json json -- $WORKLOAD private --bound --mebibytes 32 --seconds 150 --after-placed 2 --report report 2>err
+        status=$?; cat err >&2; exit $status";
+    let f = run(guest, script, &["json", "report"]);
     assert_eq!(f.status, 0, "{}", f.stderr);
     let placements = f.placements("report").unwrap();
     let arrived = placements.iter().find(|placement| placement.local_percent_min >= 95.0);
@@ -84,12 +83,12 @@ fn private_data_arrives_by_nodewise_alone(guest: Guest, nodes: u64, seconds: u32
 
 #[test]
 fn two_nodes_by_nodewise_alone() {
-    private_data_arrives_by_nodewise_alone(Guest::new([node(2, 384), node(2, 384)]), 2, 20);
+    private_data_arrives_by_nodewise_alone(Guest::new([node(2, 384), node(2, 384)]), 2);
 }
 
 #[test]
 fn eight_nodes_by_nodewise_alone() {
-    private_data_arrives_by_nodewise_alone(Guest::uniform(8, 1, 384 * MIB), 8, 60);
+    private_data_arrives_by_nodewise_alone(Guest::uniform(8, 1, 384 * MIB), 8);
 }
 
 /// Nodes that decisions moved pages to.
@@ -109,7 +108,7 @@ fn a_node_without_cpus_gives_its_pages_and_gets_none() {
     // and a report sees them there.
     let script = "
         echo 0 >/proc/sys/kernel/numa_balancing
-        $WORKLOAD private --mebibytes 32 --seconds 40 --report private & target=$!
+        $WORKLOAD private --mebibytes 32 --seconds 150 --after-placed 5 --report private & target=$!
         within 60 [ -s private ]
         migratepages $target 0,1 2
         sleep 2
