@@ -1,46 +1,56 @@
 //! NUMA balancing of Linux 6 (`kernel/sched/fair.c`, Linux 6.12), for one process.
 //!
-//! As the kernel does it: scan periods that adapt, marks on so much memory a period, the filter of two references in a
-//! row, the weighing of faults for pages that threads share. The kernel adapts a period for each thread, by its own faults; here all threads have
-//! one, by the faults of all, and all are one group. Left out: VMAs that are skipped.
+//! As the kernel does it: each thread has a scan period of its own, which adapts to its hint faults (`task.rs`), and whoever comes first
+//! scans for all (`scan.rs`); the filter of two references in a row; the weighing of faults for pages that threads share; threads that ask for a CPU where
+//! their memory is (`task_placement.rs`). A thread's running time is without its waits at barriers.
+
+use std::ops::Range;
 
 use super::memory::Memory;
-use super::task_placement::{ACTIVE, TaskPlacement};
+use super::scan::Scanner;
+use super::task::{Bounds, DELAY_MS, Faults, SCAN_MIB, Task, Time};
+use super::task_placement::{Situation, Step};
 
-/// Time between scans at least and at most, and before the first (`scan_period_min_ms`, `scan_period_max_ms`, `scan_delay_ms`).
-const PERIOD_MIN_MS: f64 = 1000.0;
-const PERIOD_MAX_MS: f64 = 60_000.0;
-const DELAY_MS: f64 = 1000.0;
-/// Memory marked in a period (`scan_size_mb`), and the most in a second (`MAX_SCAN_WINDOW`).
-const SCAN_MIB: f64 = 256.0;
-const MOST_MIB_PER_S: f64 = 2560.0;
-/// Local share of faults, in tenths, from which scans become slower (`NUMA_PERIOD_THRESHOLD`) and the slots a period is adapted by
-/// (`NUMA_PERIOD_SLOTS`).
-const THRESHOLD: f64 = 7.0;
-const SLOTS: f64 = 10.0;
+/// Between two interrupts of the timer, at which a thread looks whether to scan (`CONFIG_HZ` is 250 on Debian).
+const TICK_MS: f64 = 4.0;
+/// Who scans looks so many ticks later the next time, so that another comes first; threads begin with that, but for the first one.
+const LATER: u64 = 2;
+/// So much longer than it scanned a thread runs before it looks again.
+const SCANNED: u64 = 32;
+/// Parts of its period in which a thread asks for a CPU where its memory is once, or once a second (`numa_migrate_preferred`).
+const ASKS: f64 = 16.0;
+const ASKS_MS: f64 = 1000.0;
+/// Sequences of the scanner in which pages come to a thread at the first fault (`should_numa_migrate_memory`).
+const EARLY: i32 = 4;
+/// A node whose CPUs made more than this part of the most faults is active (`ACTIVE_NODE_FRACTION`).
+const ACTIVE: f64 = 1.0 / 3.0;
 
 /// Who used a page before its first hint fault, and a part of a huge page before its first since it was split.
 const NOBODY: u16 = u16::MAX;
 const SPLIT: u16 = u16::MAX - 1;
 
-/// Faults of several kinds.
+/// Threads that share pages (`numa_group`).
 #[derive(Clone, Debug)]
-struct Faults {
-    /// Since the last pass over the whole memory.
-    fresh: Vec<f64>,
-    /// Before, of which a pass counts half as much as the next.
-    past: Vec<f64>,
+pub(super) struct Group {
+    pub(super) faults: Faults,
+    /// The most that the CPUs of a node made, and how many nodes were active, when one of them was last placed.
+    most_cpu: f64,
+    pub(super) active: usize,
 }
 
-impl Faults {
-    fn new(kinds: usize) -> Faults {
-        Faults { fresh: vec![0.0; kinds], past: vec![0.0; kinds] }
+impl Group {
+    pub(super) fn new(nodes: usize) -> Group {
+        Group { faults: Faults::new(nodes), most_cpu: 0.0, active: 1 }
     }
 
-    fn renew(&mut self) {
-        for (past, fresh) in self.past.iter_mut().zip(&mut self.fresh) {
-            *past = *past / 2.0 + std::mem::take(fresh);
-        }
+    fn is_active(&self, node: usize) -> bool {
+        self.faults.cpu[node] > self.most_cpu * ACTIVE
+    }
+
+    /// `numa_group_count_active_nodes`.
+    fn count_active(&mut self) {
+        self.most_cpu = self.faults.cpu.iter().copied().fold(0.0, f64::max);
+        self.active = (0..self.faults.cpu.len()).filter(|&node| self.is_active(node)).count();
     }
 }
 
@@ -49,144 +59,114 @@ impl Faults {
 pub(crate) struct Balancing {
     /// Split huge pages that nodes share.
     pub(crate) split: bool,
-    /// Where threads belong, unless they are pinned.
-    pub(crate) placement: Option<TaskPlacement>,
-    /// When the next scan is due.
-    pub(crate) next_scan_ps: u64,
-    /// Simulated periods over real ones, and simulated memory over real.
-    period_scale: f64,
-    size_scale: f64,
-    period_ms: f64,
-    /// Where the scan goes on.
-    cursor: usize,
-    /// Passes over the whole memory.
-    sequence: u32,
+    /// Threads may be moved.
+    pub(crate) movable: bool,
+    scanner: Scanner,
+    /// Before then nobody scans (`numa_next_scan`).
+    next_scan_ps: u64,
+    tasks: Vec<Task>,
+    /// By the thread that was the first in it.
+    groups: Vec<Group>,
     /// The thread of each page's last hint fault, and its node then.
     last_thread: Vec<u16>,
     last_node: Vec<u8>,
-    /// Pages that were faulted on: by the node they were on then, and by whether the thread that had faulted on them before was another.
-    by_memory: Faults,
-    by_sharing: Faults,
-    /// The same of each thread since the last pass, by the node of its CPU.
-    by_cpu: Vec<Vec<f64>>,
-    /// Of all threads together, the part of its faults that each made on a node; a pass counts half as much as the next.
-    cpu_shares: Vec<f64>,
-    /// Pages faulted on at home and not, and whether a migration failed (`numa_faults_locality`).
-    local: f64,
-    remote: f64,
-    failed: bool,
+    /// Simulated time of a millisecond, and pages that a scan marks.
+    ms_ps: f64,
+    scan_pages: f64,
 }
 
-/// Kinds of [`Balancing::by_sharing`].
-const SHARED: usize = 0;
-const PRIVATE: usize = 1;
+/// Whether pages come to who faults on them, and which other thread did before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) wanted: bool,
+    pub(crate) shared_with: Option<usize>,
+}
+
+/// A hint fault that has been served: from a thread on a node, on pages that were on one and are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    pub(crate) thread: usize,
+    pub(crate) node: usize,
+    pub(crate) was: usize,
+    pub(crate) is: usize,
+    pub(crate) pages: usize,
+    pub(crate) shared_with: Option<usize>,
+    /// They should have moved and did not.
+    pub(crate) failed: bool,
+}
 
 impl Balancing {
+    /// For a process with such mappings; periods and memory are so much smaller than real ones.
     pub(crate) fn new(
-        split: bool,
-        pages: usize,
+        memory: &Memory,
+        mappings: &[Range<usize>],
         threads: usize,
         nodes: usize,
         period_scale: f64,
         size_scale: f64,
     ) -> Balancing {
+        let ms_ps = period_scale * 1e9;
+        let delay_ps = (DELAY_MS * ms_ps) as u64;
+        let later_ps = LATER * (TICK_MS * ms_ps) as u64;
+        let scan_pages = SCAN_MIB * 256.0 * size_scale;
         Balancing {
-            split,
-            placement: None,
-            next_scan_ps: (DELAY_MS * period_scale * 1e9) as u64,
-            period_scale,
-            size_scale,
-            period_ms: DELAY_MS,
-            cursor: 0,
-            sequence: 0,
-            last_thread: vec![NOBODY; pages],
-            last_node: vec![0; pages],
-            by_memory: Faults::new(nodes),
-            by_sharing: Faults::new(2),
-            by_cpu: vec![vec![0.0; nodes]; threads],
-            cpu_shares: vec![0.0; nodes],
-            local: 0.0,
-            remote: 0.0,
-            failed: false,
+            split: false,
+            movable: false,
+            scanner: Scanner::new(mappings, scan_pages as usize),
+            next_scan_ps: delay_ps,
+            tasks: (0..threads)
+                .map(|thread| Task::new(nodes, if thread == 0 { 0 } else { later_ps }))
+                .collect(),
+            groups: vec![Group::new(nodes); threads],
+            last_thread: vec![NOBODY; memory.pages()],
+            last_node: vec![0; memory.pages()],
+            ms_ps,
+            scan_pages,
         }
     }
 
-    /// Marks the next pages. Returns how many.
-    pub(crate) fn scan(&mut self, memory: &mut Memory, now_ps: u64) -> u64 {
-        let resident_mib = memory.resident().iter().sum::<u64>() as f64 / 256.0 / self.size_scale;
-        let windows = (resident_mib / SCAN_MIB).ceil().max(1.0);
-        let budget = ((SCAN_MIB * 256.0 * self.size_scale) as u64).max(1);
-        let mut marked = 0;
-        let mut walked = 0;
-        // It walks past holes, for as much as eight budgets.
-        while marked < budget && walked < 8 * budget.max(memory.pages() as u64 / 8 + 1) {
-            if self.cursor >= memory.pages() {
-                self.cursor = 0;
-                self.sequence += 1;
-                self.end_pass(windows);
-                if let Some(placement) = &mut self.placement {
-                    placement.renew();
-                }
-                break;
-            }
-            let together = memory.together(self.cursor);
-            if memory.mark(together.start) {
-                for page in together.clone().skip(1) {
-                    memory.mark(page);
-                }
-                marked += together.len() as u64;
-            }
-            walked += together.len() as u64;
-            self.cursor = together.end;
-        }
-        self.next_scan_ps = now_ps + ((self.period_ms * self.period_scale * 1e9) as u64).max(1);
-        marked
+    fn ps(&self, ms: f64) -> u64 {
+        (ms * self.ms_ps) as u64
     }
 
-    /// `task_numa_placement`: all memory, of so many scans, was scanned once more.
-    fn end_pass(&mut self, windows: f64) {
-        let (shared, private) = (self.by_sharing.fresh[SHARED], self.by_sharing.fresh[PRIVATE]);
-        self.by_memory.renew();
-        self.by_sharing.renew();
-        self.cpu_shares.iter_mut().for_each(|share| *share /= 2.0);
-        for faults in &mut self.by_cpu {
-            let all: f64 = faults.iter().sum();
-            for (share, faults) in self.cpu_shares.iter_mut().zip(faults) {
-                *share += std::mem::take(faults) / (all + 1.0);
-            }
-        }
-        self.adapt(shared, private, windows);
+    /// The running time at which there is something to do for a thread.
+    pub(crate) fn due_ps(&self, thread: usize) -> u64 {
+        let task = &self.tasks[thread];
+        if task.asks { 0 } else { task.tick_ps.max(task.stamp_ps + self.ps(task.period_ms)) }
     }
 
-    /// `update_task_scan_period`, after a pass with so many shared and private faults.
-    fn adapt(&mut self, shared: f64, private: f64, windows: f64) {
-        let (least, most) = self.period_bounds_ms(windows);
-        if self.local + shared == 0.0 || self.failed {
-            // It forgets nothing then: after a failed migration its scans become ever slower.
-            self.period_ms = (2.0 * self.period_ms).min(most);
-            return;
+    /// A thread looks whether to scan (`task_tick_numa`, `task_numa_work`). Returns how many pages it marks.
+    pub(crate) fn look(&mut self, memory: &mut Memory, thread: usize, time: Time) -> u64 {
+        let bounds = self.bounds(memory, thread);
+        let tick_ps = self.ps(TICK_MS);
+        let period_ps = self.ps(self.tasks[thread].period_ms);
+        let task = &mut self.tasks[thread];
+        if task.stamp_ps == 0 {
+            task.period_ms = bounds.first_ms;
         }
-        let slot = (self.period_ms / SLOTS).ceil();
-        let tenths = |part: f64, rest: f64| (part * SLOTS / (part + rest).max(1.0)).floor();
-        let (private, local) = (tenths(private, shared), tenths(self.local, self.remote));
-        self.period_ms += if private >= THRESHOLD {
-            (private - THRESHOLD).max(1.0) * slot
-        } else if local >= THRESHOLD {
-            (local - THRESHOLD).max(1.0) * slot
-        } else {
-            -(THRESHOLD - private.max(local)) * slot
-        };
-        self.period_ms = self.period_ms.clamp(least, most);
-        (self.local, self.remote) = (0.0, 0.0);
+        task.stamp_ps += period_ps;
+        task.tick_ps = time.running_ps + tick_ps.max(1);
+        if time.now_ps < self.next_scan_ps {
+            return 0;
+        }
+        task.stamp_ps += LATER * tick_ps;
+        self.next_scan_ps = time.now_ps + self.ps(self.tasks[thread].period_ms);
+        self.scanner.scan(memory)
     }
 
-    /// `task_scan_min` and `task_scan_max`: the latter grows with the part of the faults that is shared, and with how many threads there are.
-    fn period_bounds_ms(&self, windows: f64) -> (f64, f64) {
-        let (shared, private) = (self.by_sharing.past[SHARED], self.by_sharing.past[PRIVATE]);
-        let least = (PERIOD_MIN_MS / windows).max(1000.0 / (MOST_MIB_PER_S / SCAN_MIB));
-        let grouped = if shared > 0.0 { self.by_cpu.len() as f64 } else { 1.0 };
-        let longer = (grouped * (shared + 1.0) / (private + shared + 1.0)).max(1.0);
-        (least, least.max(PERIOD_MAX_MS / windows * longer))
+    /// A thread has scanned for so long.
+    pub(crate) fn scanned(&mut self, thread: usize, ps: u64) {
+        self.tasks[thread].stamp_ps += SCANNED * ps;
+    }
+
+    fn bounds(&self, memory: &Memory, thread: usize) -> Bounds {
+        let scans = (memory.resident_pages() as f64 / self.scan_pages).ceil().max(1.0);
+        let group = self.tasks[thread].group;
+        Bounds::new(scans, group.map(|group| (&self.groups[group].faults, self.members(group).count())))
+    }
+
+    fn members(&self, group: usize) -> impl Iterator<Item = &Task> {
+        self.tasks.iter().filter(move |task| task.group == Some(group))
     }
 
     /// Whether the last fault on a page (the first of a huge page) came from another node.
@@ -200,62 +180,146 @@ impl Balancing {
         self.last_thread[part] = SPLIT;
     }
 
-    /// Notes a fault on pages that are together, known by the first, and decides whether they come to the faulting node.
-    pub(crate) fn wants(
-        &mut self,
-        page: usize,
-        pages: usize,
-        thread: usize,
-        node: usize,
-        home: usize,
-    ) -> bool {
+    /// A thread faults on a page, the first of those that are together: decides whether they come to its node.
+    pub(crate) fn decide(&mut self, page: usize, thread: usize, node: usize, home: usize) -> Verdict {
         let last = std::mem::replace(&mut self.last_thread[page], thread as u16);
         let last_node = usize::from(std::mem::replace(&mut self.last_node[page], node as u8));
-        let wants = node != home && self.would_move(last, last_node, thread, node, home);
-        let private = last >= SPLIT || usize::from(last) == thread;
-        if let Some(placement) = self.placement.as_mut().filter(|_| !private) {
-            placement.group(thread, usize::from(last));
-        }
-        self.note(thread, node, home, if wants { node } else { home }, private, pages as f64);
-        wants
+        let wanted = node != home && self.would_move(last, last_node, thread, node, home);
+        let shared = last < SPLIT && usize::from(last) != thread;
+        Verdict { wanted, shared_with: shared.then_some(usize::from(last)) }
     }
 
     /// `should_numa_migrate_memory`.
     fn would_move(&self, last: u16, last_node: usize, thread: usize, node: usize, home: usize) -> bool {
+        let task = &self.tasks[thread];
         let private = usize::from(last) == thread;
-        if last == SPLIT || self.sequence <= 4 && (private || last == NOBODY) {
+        let early = task.preferred.is_none() || task.sequence <= EARLY;
+        if last == SPLIT || early && (private || last == NOBODY) {
             return true;
         }
         if last != NOBODY && last_node != node {
             return false;
         }
-        let (cpu, memory) = (&self.cpu_shares, &self.by_memory.past);
-        private
-            || cpu[node] * ACTIVE > cpu[home]
-            || cpu[node] * memory[home] * 3.0 > cpu[home] * memory[node] * 4.0
+        let Some(group) = task.group.filter(|_| !private) else { return true };
+        let faults = &self.groups[group].faults;
+        let cpu = &faults.cpu;
+        cpu[node] * ACTIVE > cpu[home]
+            || cpu[node] * faults.on(home) * 3.0 > cpu[home] * faults.on(node) * 4.0
     }
 
-    /// `task_numa_fault`: the pages were at `home` and are at `now`.
-    fn note(&mut self, thread: usize, node: usize, home: usize, now: usize, private: bool, pages: f64) {
-        self.by_memory.fresh[now] += pages;
-        self.by_sharing.fresh[if private { PRIVATE } else { SHARED }] += pages;
-        self.by_cpu[thread][node] += pages;
+    /// `task_numa_fault`.
+    pub(crate) fn note(&mut self, memory: &Memory, fault: &Fault, time: Time) {
+        let &Fault { thread, node, was, is, shared_with, .. } = fault;
+        if let Some(other) = shared_with {
+            self.join(thread, other);
+        }
         // Where several nodes use memory all over them, it is at home on any of them.
-        let most = self.cpu_shares.iter().copied().fold(0.0, f64::max);
-        let active = |node: usize| self.cpu_shares[node] > most * ACTIVE;
-        let several = (0..self.cpu_shares.len()).filter(|&node| active(node)).count() > 1;
-        let at_home = node == home || !private && several && active(node) && active(now);
-        *(if at_home { &mut self.local } else { &mut self.remote }) += pages;
+        let group =
+            self.tasks[thread].group.map(|group| &self.groups[group]).filter(|group| group.active > 1);
+        let among_active = group.is_some_and(|group| group.is_active(node) && group.is_active(is));
+        let at_home = node == was || shared_with.is_some() && among_active;
+        if time.now_ps > self.tasks[thread].retry_ps {
+            self.place(memory, thread, time);
+            self.ask(thread, node, time);
+        }
+        let task = &mut self.tasks[thread];
+        let pages = fault.pages as f64;
+        (if shared_with.is_some() { &mut task.fresh.shared } else { &mut task.fresh.private })[is] += pages;
+        task.fresh.cpu[node] += pages;
+        *(if at_home { &mut task.local } else { &mut task.remote }) += pages;
+        // A migration that failed slows scans down.
+        task.failed |= fault.failed;
     }
 
-    /// Faults by node of the CPU, each thread's in proportion to all of its own.
-    pub(crate) fn cpu_shares(&self) -> &[f64] {
-        &self.cpu_shares
+    /// `task_numa_group`: a thread that shares a page for the first time begins a group. It goes over to that of the other if that is larger; of two alike,
+    /// to that of the later thread (in the kernel their addresses decide).
+    fn join(&mut self, thread: usize, other: usize) {
+        let own = *self.tasks[thread].group.get_or_insert(thread);
+        let Some(others) = self.tasks[other].group else { return self.sum_up(own) };
+        let size = |group: usize| (self.members(group).count(), group);
+        if size(own) < size(others) {
+            self.tasks[thread].group = Some(others);
+            self.sum_up(others);
+        }
+        self.sum_up(own);
     }
 
-    /// A migration that failed slows the scan down.
-    pub(crate) fn migration_ended(&mut self, moved: bool) {
-        self.failed |= !moved;
+    fn sum_up(&mut self, group: usize) {
+        let mut faults = Faults::new(self.groups[group].faults.cpu.len());
+        self.members(group).for_each(|task| faults.add(1.0, &task.past));
+        self.groups[group].faults = faults;
+    }
+
+    /// `task_numa_placement`, once a sequence.
+    fn place(&mut self, memory: &Memory, thread: usize, time: Time) {
+        let sequence = self.scanner.sequence();
+        if self.tasks[thread].sequence == sequence {
+            return;
+        }
+        let before = self.bounds(memory, thread);
+        let task = &mut self.tasks[thread];
+        task.sequence = sequence;
+        let (shared, private) = task.renew(time);
+        if let Some(group) = task.group {
+            self.sum_up(group);
+            self.groups[group].count_active();
+        }
+        let bounds = self.bounds(memory, thread);
+        let task = &mut self.tasks[thread];
+        let faults = task.group.map_or(&task.past, |group| &self.groups[group].faults);
+        task.preferred = faults.most().or(task.preferred);
+        if !task.adapt(shared, private, before, bounds) {
+            let period_ms = task.period_ms;
+            self.next_scan_ps = time.now_ps + self.ps(period_ms);
+        }
+    }
+
+    /// `numa_migrate_preferred`.
+    fn ask(&mut self, thread: usize, node: usize, time: Time) {
+        let Some(preferred) = self.tasks[thread].preferred else { return };
+        let interval_ps = self.ps((self.tasks[thread].period_ms / ASKS).min(ASKS_MS));
+        let task = &mut self.tasks[thread];
+        task.retry_ps = time.now_ps + interval_ps;
+        task.asks = self.movable && preferred != node;
+    }
+
+    /// Where a thread goes that has asked, if it has.
+    pub(crate) fn step(
+        &mut self,
+        thread: usize,
+        node_of_core: &[usize],
+        threads: &[(usize, usize)],
+        running: &[usize],
+    ) -> Option<Step> {
+        if !std::mem::take(&mut self.tasks[thread].asks) {
+            return None;
+        }
+        let from = threads[thread].1;
+        let preferred = self.tasks[thread].preferred.filter(|&preferred| preferred != from)?;
+        let situation =
+            Situation { tasks: &self.tasks, groups: &self.groups, node_of_core, threads, running };
+        let step = situation.step(thread, preferred);
+        let to = match step {
+            Some(Step::To(core)) => node_of_core[core],
+            Some(Step::Swap(other)) => threads[other].1,
+            None => from,
+        };
+        let task = &mut self.tasks[thread];
+        if task.group.is_some() {
+            task.preferred = Some(to);
+        }
+        step
+    }
+
+    /// A thread goes on on another node (`update_scan_period`).
+    pub(crate) fn moved(&mut self, memory: &Memory, thread: usize, from: usize, to: usize) {
+        let first_ms = self.bounds(memory, thread).first_ms;
+        let task = &mut self.tasks[thread];
+        let expected =
+            task.preferred == Some(to) || task.preferred.is_some_and(|preferred| preferred != from);
+        if from != to && task.has_faulted() && (task.sequence == 0 || !expected) {
+            task.period_ms = first_ms;
+        }
     }
 }
 
@@ -266,130 +330,235 @@ mod tests {
     use crate::{Role, Space};
     use nodewise_hardware::Preset;
 
-    /// Of four threads, two on each of two nodes, in simulated time that is real.
-    fn balancing(pages: usize) -> Balancing {
-        Balancing::new(false, pages, 4, 2, 1.0, 1.0)
-    }
+    const MS: u64 = 1_000_000_000;
 
-    fn memory(mib: u64) -> Memory {
+    /// Of four threads, two on each of two nodes, with so much memory on node 0, in simulated time that is real.
+    fn balancing(mib: u64) -> (Balancing, Memory) {
         let mut space = Space::new();
         space.area("area", mib << 20, Role::Unknown);
         let mut memory = Memory::new(&Preset::named("dahu-2n").unwrap(), &space.into_areas(), false);
-        for page in 0..memory.pages() {
+        let pages = 0..(mib << 8) as usize;
+        for page in pages.clone() {
             memory.map(page, 0, false).unwrap();
         }
-        memory
+        (Balancing::new(&memory, &[pages], 4, 2, 1.0, 1.0), memory)
     }
 
-    /// All four threads make these faults on pages of node 0 each, half of the shared ones from node 0; then a pass ends.
-    fn pass(balancing: &mut Balancing, private: f64, shared: f64) {
-        for (thread, node) in [(0, 0), (1, 0), (2, 1), (3, 1)] {
-            balancing.note(thread, node, 0, 0, true, private);
-            balancing.note(thread, node, 0, 0, false, shared);
+    /// A thread that never waits, at a millisecond.
+    fn at(ms: u64) -> Time {
+        Time { now_ps: ms * MS, running_ps: ms * MS }
+    }
+
+    /// What a thread of node 0 or 1 faults on stays where it is, on node 0; shared pages were used by the last thread before, its by the first.
+    fn fault(thread: usize, pages: usize, private: bool) -> Fault {
+        let shared_with = (!private).then_some(if thread == 3 { 0 } else { 3 });
+        Fault { thread, node: thread / 2, was: 0, is: 0, pages, shared_with, failed: false }
+    }
+
+    /// All four threads make these faults each; then the scanner comes to the end, and they are placed.
+    fn pass(balancing: &mut Balancing, memory: &mut Memory, private: usize, shared: usize, ms: u64) {
+        for thread in 0..4 {
+            balancing.note(memory, &fault(thread, private, true), at(ms));
+            balancing.note(memory, &fault(thread, shared, false), at(ms));
         }
-        balancing.end_pass(1.0);
-    }
-
-    #[test]
-    fn scans_are_a_second_apart_at_first_and_mark_256_mib() {
-        let (mut balancing, mut memory) = (balancing(300 * 256), memory(300));
-        let mut at_ms = Vec::new();
-        for _ in 0..3 {
-            let now_ps = balancing.next_scan_ps;
-            at_ms.push((now_ps / 1_000_000_000, balancing.scan(&mut memory, now_ps)));
+        let before = balancing.scanner.sequence();
+        while balancing.scanner.sequence() == before {
+            balancing.scanner.scan(memory);
         }
-        // Nobody came back, so the period doubles when all has been scanned; what is still marked is passed over.
-        assert_eq!(at_ms, [(1000, 256 * 256), (2000, 44 * 256), (4000, 0)]);
+        (0..4).for_each(|thread| balancing.place(memory, thread, at(ms)));
     }
 
     #[test]
-    fn its_period_is_within_bounds_that_go_with_the_memory() {
-        let balancing = balancing(1);
-        assert_eq!(balancing.period_bounds_ms(1.0), (1000.0, 60_000.0));
-        assert_eq!(balancing.period_bounds_ms(4.0), (250.0, 15_000.0));
-        // 2560 MiB a second at most.
-        assert_eq!(balancing.period_bounds_ms(100.0), (100.0, 600.0));
+    fn whoever_comes_first_scans_and_the_next_by_its_own_period() {
+        let (mut balancing, mut memory) = balancing(600);
+        // The first thread begins at once, the others two ticks later. 600 MiB are three scans, so that the least period is a third of a second.
+        assert_eq!([0, 1].map(|thread| balancing.due_ps(thread) / MS), [1000, 1008]);
+        assert_eq!(balancing.look(&mut memory, 0, at(1000)), 256 * 256);
+        assert_eq!(balancing.tasks[0].period_ms, 1000.0 / 3.0);
+        assert_eq!(balancing.next_scan_ps / MS, 1333);
+        // Then the next scan is not due; they look again after a period of theirs. The first has two ticks more.
+        assert_eq!(balancing.look(&mut memory, 1, at(1008)), 0);
+        assert_eq!([0, 1].map(|thread| balancing.due_ps(thread) / MS), [1341, 2008]);
+        assert_eq!(balancing.look(&mut memory, 0, at(1341)), 256 * 256);
+        assert_eq!(balancing.next_scan_ps / MS, 1674);
+        // Who comes next scans, and its period is another.
+        assert_eq!(balancing.look(&mut memory, 1, at(2008)), 88 * 256);
+        assert_eq!(balancing.next_scan_ps / MS, 3008);
     }
 
     #[test]
-    fn the_longest_period_grows_with_what_threads_share() {
-        let mut all_shared = balancing(1);
-        pass(&mut all_shared, 0.0, 10.0);
-        assert_eq!(all_shared.period_bounds_ms(1.0).1, 4.0 * 60_000.0);
-        let mut none_shared = balancing(1);
-        pass(&mut none_shared, 10.0, 0.0);
-        assert_eq!(none_shared.period_bounds_ms(1.0).1, 60_000.0);
+    fn a_thread_that_waits_does_not_come_to_look() {
+        let (mut balancing, mut memory) = balancing(1);
+        balancing.look(&mut memory, 1, Time { now_ps: 5000 * MS, running_ps: 1008 * MS });
+        assert_eq!(balancing.due_ps(1), 2016 * MS);
     }
 
     #[test]
-    fn scans_become_slower_where_there_is_little_to_gain_and_faster_else() {
-        let after = |private, shared, local, remote| {
-            let mut balancing = Balancing { period_ms: 10_000.0, local, remote, ..balancing(1) };
-            balancing.adapt(shared, private, 1.0);
-            balancing.period_ms
-        };
-        // By tenths of the period: of ten shared faults at home three more than seven, of ten private ones too; five are two fewer.
-        assert_eq!(after(0.0, 100.0, 100.0, 0.0), 13_000.0);
-        assert_eq!(after(100.0, 0.0, 1.0, 99.0), 13_000.0);
-        assert_eq!(after(70.0, 30.0, 30.0, 70.0), 11_000.0);
-        assert_eq!(after(40.0, 60.0, 50.0, 50.0), 8000.0);
-        // Nothing is at home or shared.
-        assert_eq!(after(0.0, 0.0, 0.0, 0.0), 20_000.0);
-        assert_eq!(after(100.0, 0.0, 0.0, 100.0), 20_000.0);
+    fn a_thread_looks_once_a_tick_at_most_and_scans_for_a_33rd_of_its_time_at_most() {
+        let (mut balancing, mut memory) = balancing(1);
+        balancing.look(&mut memory, 0, at(9000));
+        assert_eq!(balancing.due_ps(0), 9004 * MS);
+        balancing.look(&mut memory, 0, at(10_000));
+        let before_ps = balancing.due_ps(0);
+        balancing.scanned(0, 1000 * MS);
+        assert_eq!(balancing.due_ps(0), before_ps.max((2016 + 1000 + 32 * 1000) * MS));
     }
 
     #[test]
-    fn after_a_migration_that_failed_scans_become_ever_slower() {
-        let mut balancing = balancing(1);
-        balancing.migration_ended(false);
-        for period_ms in [2000.0, 4000.0, 8000.0] {
-            pass(&mut balancing, 1.0, 1.0);
-            assert_eq!(balancing.period_ms, period_ms);
+    fn a_thread_whose_faults_say_nothing_puts_off_everybodys_next_scan() {
+        let (mut balancing, mut memory) = balancing(1);
+        balancing.look(&mut memory, 0, at(1000));
+        assert_eq!(balancing.next_scan_ps, 2000 * MS);
+        balancing.place(&memory, 3, at(1500));
+        assert_eq!((balancing.tasks[3].period_ms, balancing.next_scan_ps), (2000.0, 3500 * MS));
+    }
+
+    #[test]
+    fn each_thread_is_placed_once_a_sequence_by_its_own_faults() {
+        let (mut balancing, mut memory) = balancing(1);
+        // Thread 0 has its memory at home, thread 3 far away.
+        for thread in [0, 3] {
+            balancing.note(&memory, &fault(thread, 100, true), at(500));
         }
+        balancing.look(&mut memory, 0, at(1000));
+        balancing.tasks.iter_mut().for_each(|task| task.period_ms = 10_000.0);
+        for thread in [0, 3, 3] {
+            balancing.note(&memory, &fault(thread, 1, true), at(1001));
+        }
+        let periods = [0, 3, 1].map(|thread| balancing.tasks[thread].period_ms);
+        assert_eq!(periods, [13_000.0, 20_000.0, 10_000.0]);
     }
 
     #[test]
     fn shared_pages_are_at_home_on_any_node_of_a_group_that_is_on_several() {
-        let mut balancing = balancing(1);
+        let (mut balancing, mut memory) = balancing(1);
+        balancing.tasks.iter_mut().for_each(|task| task.group = Some(3));
         // Whose CPUs fault is known after the first pass.
-        pass(&mut balancing, 0.0, 10.0);
-        assert_eq!(balancing.period_ms, 1000.0);
-        balancing.period_ms = 10_000.0;
-        pass(&mut balancing, 0.0, 10.0);
-        assert_eq!(balancing.period_ms, 13_000.0);
+        pass(&mut balancing, &mut memory, 0, 10, 1000);
+        assert_eq!((balancing.members(3).count(), balancing.groups[3].active), (4, 2));
+        let periods = |balancing: &Balancing| [0, 3].map(|thread| balancing.tasks[thread].period_ms);
+        balancing.tasks.iter_mut().for_each(|task| task.period_ms = 10_000.0);
+        pass(&mut balancing, &mut memory, 0, 10, 2000);
+        assert_eq!(periods(&balancing), [13_000.0; 2]);
         // Private ones are not.
-        pass(&mut balancing, 65.0, 35.0);
-        assert_eq!(balancing.period_ms, 13_000.0 - 1300.0);
+        pass(&mut balancing, &mut memory, 65, 35, 3000);
+        assert_eq!(periods(&balancing), [13_000.0 + 3.0 * 1300.0, 13_000.0 - 1300.0]);
+    }
+
+    #[test]
+    fn groups_begin_small_and_threads_go_over_to_larger_ones() {
+        let (mut balancing, _) = balancing(1);
+        let mut join = |thread: usize, other: usize| {
+            balancing.tasks[thread].past.private[0] = 10.0;
+            balancing.join(thread, other);
+            let groups: Vec<_> = balancing.tasks.iter().map(|task| task.group).collect();
+            let faults: Vec<_> = balancing.groups.iter().map(|group| group.faults.on(0)).collect();
+            (groups, faults)
+        };
+        // Nobody to go to yet.
+        assert_eq!(join(1, 0), (vec![None, Some(1), None, None], vec![0.0, 10.0, 0.0, 0.0]));
+        // Of two alike the thread in the first goes over.
+        assert_eq!(join(2, 1), (vec![None, Some(1), Some(2), None], vec![0.0, 10.0, 10.0, 0.0]));
+        assert_eq!(join(1, 2), (vec![None, Some(2), Some(2), None], vec![0.0, 0.0, 20.0, 0.0]));
+        // Others go to the larger one, and nobody leaves it.
+        assert_eq!(join(3, 1), (vec![None, Some(2), Some(2), Some(2)], vec![0.0, 0.0, 30.0, 0.0]));
+        assert_eq!(join(0, 0), (vec![Some(0), Some(2), Some(2), Some(2)], vec![10.0, 0.0, 30.0, 0.0]));
+        assert_eq!(join(1, 0).0, [Some(0), Some(2), Some(2), Some(2)]);
+        assert_eq!(join(0, 1), (vec![Some(2); 4], vec![0.0, 0.0, 40.0, 0.0]));
+    }
+
+    #[test]
+    fn threads_that_have_shared_nothing_weigh_nothing() {
+        let (mut balancing, _) = balancing(1);
+        balancing.tasks[0].preferred = Some(0);
+        balancing.tasks[0].sequence = 5;
+        assert!(balancing.would_move(2, 0, 0, 0, 1));
+        balancing.join(0, 1);
+        assert!(!balancing.would_move(2, 0, 0, 0, 1));
+    }
+
+    /// A group of all, placed on node 0 in the third sequence.
+    fn group(cpu: [f64; 2], private: [f64; 2]) -> Balancing {
+        let (mut balancing, _) = balancing(1);
+        for task in &mut balancing.tasks {
+            (task.preferred, task.sequence, task.group) = (Some(0), 3, Some(0));
+        }
+        (balancing.groups[0].faults.cpu, balancing.groups[0].faults.private) = (cpu.into(), private.into());
+        balancing
     }
 
     #[test]
     fn a_page_comes_at_its_first_fault_and_later_at_the_second_from_a_node() {
-        let mut balancing = balancing(1);
-        assert!(balancing.wants(0, 1, 2, 1, 0));
+        let first = |mut balancing: Balancing| {
+            assert!(balancing.decide(0, 2, 1, 0).wanted);
+            balancing
+        };
         // A second thread of that node, when as many CPUs of the other use the memory: only if the memory there is more.
-        assert!(!balancing.wants(0, 1, 0, 0, 1));
-        assert!(!balancing.wants(0, 1, 1, 0, 1));
-        balancing.cpu_shares = vec![2.0, 2.0];
-        balancing.by_memory.past = vec![10.0, 20.0];
-        assert!(balancing.wants(0, 1, 0, 0, 1));
+        let moves = |balancing: &mut Balancing, thread| balancing.decide(0, thread, 0, 1).wanted;
+        let mut even = first(group([2.0, 2.0], [10.0, 10.0]));
+        assert!(!moves(&mut even, 0));
+        assert!(!moves(&mut even, 1));
+        let mut more_there = first(group([2.0, 2.0], [10.0, 20.0]));
+        assert!(!moves(&mut more_there, 0));
+        assert!(moves(&mut more_there, 1));
         // Or if they hardly use it.
-        balancing.by_memory.past = vec![20.0, 10.0];
-        assert!(!balancing.wants(0, 1, 1, 0, 1));
-        balancing.cpu_shares = vec![2.0, 0.5];
-        assert!(balancing.wants(0, 1, 0, 0, 1));
+        let mut hardly = first(group([2.0, 0.5], [20.0, 10.0]));
+        assert!(!moves(&mut hardly, 0));
+        assert!(moves(&mut hardly, 1));
         // Its own thread alone uses it.
-        balancing.cpu_shares = vec![2.0, 2.0];
-        balancing.sequence = 5;
-        assert!(balancing.wants(0, 1, 0, 0, 1));
+        even.tasks[1].sequence = 5;
+        assert!(moves(&mut even, 1));
     }
 
     #[test]
     fn later_in_a_run_a_first_fault_is_weighed_like_any_other_but_for_parts_of_a_huge_page() {
-        let mut balancing = Balancing { sequence: 5, cpu_shares: vec![2.0, 2.0], ..balancing(2) };
-        balancing.by_memory.past = vec![10.0, 20.0];
-        assert!(!balancing.wants(0, 1, 2, 1, 0));
+        let mut balancing = group([2.0, 2.0], [10.0, 20.0]);
+        balancing.tasks.iter_mut().for_each(|task| task.sequence = 5);
+        assert!(!balancing.decide(0, 2, 1, 0).wanted);
         balancing.forget(1);
-        assert!(balancing.wants(1, 1, 2, 1, 0));
-        assert!(!balancing.wants(1, 1, 0, 0, 1));
+        assert_eq!(balancing.decide(1, 2, 1, 0), Verdict { wanted: true, shared_with: None });
+        assert_eq!(balancing.decide(1, 0, 0, 1), Verdict { wanted: false, shared_with: Some(2) });
+        // Until it has a preferred node a thread is early.
+        balancing.tasks[2].preferred = None;
+        assert!(balancing.decide(2, 2, 1, 0).wanted);
+    }
+
+    #[test]
+    fn a_thread_asks_for_a_cpu_16_times_a_period_and_one_of_a_group_stays_if_there_is_none() {
+        let (mut balancing, memory) = balancing(1);
+        balancing.movable = true;
+        (balancing.tasks[3].preferred, balancing.tasks[3].period_ms) = (Some(0), 1600.0);
+        let mut asks = |ms, private| {
+            balancing.note(&memory, &fault(3, 1, private), at(ms));
+            let asks = balancing.tasks[3].asks;
+            assert_eq!(asks, balancing.due_ps(3) == 0);
+            // Node 0's only core is taken.
+            assert_eq!(balancing.step(3, &[0, 1], &[(0, 0), (0, 0), (0, 0), (1, 1)], &[3]), None);
+            asks
+        };
+        assert_eq!([1000, 1100, 1101, 1201, 1202].map(|ms| asks(ms, true)), [true, false, true, false, true]);
+        assert_eq!([2000, 3000].map(|ms| asks(ms, false)), [true, false]);
+        assert_eq!(balancing.tasks[3].preferred, Some(1));
+    }
+
+    #[test]
+    fn a_thread_that_is_taken_from_its_node_scans_as_at_first() {
+        let (mut balancing, memory) = balancing(1);
+        let after = |balancing: &mut Balancing, preferred, from, to| {
+            let task = &mut balancing.tasks[0];
+            (task.preferred, task.sequence, task.period_ms) = (preferred, 3, 10_000.0);
+            task.fresh.private[0] = 1.0;
+            balancing.moved(&memory, 0, from, to);
+            balancing.tasks[0].period_ms
+        };
+        assert_eq!(after(&mut balancing, Some(0), 0, 1), 1000.0);
+        assert_eq!(after(&mut balancing, None, 0, 1), 1000.0);
+        assert_eq!(after(&mut balancing, Some(1), 0, 1), 10_000.0);
+        assert_eq!(after(&mut balancing, Some(2), 0, 1), 10_000.0);
+        assert_eq!(after(&mut balancing, Some(0), 0, 0), 10_000.0);
+        // One without faults does not.
+        balancing.tasks[1].period_ms = 10_000.0;
+        balancing.moved(&memory, 1, 0, 1);
+        assert_eq!(balancing.tasks[1].period_ms, 10_000.0);
     }
 }

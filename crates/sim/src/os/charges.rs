@@ -93,11 +93,15 @@ fn marking_pages_is_charged_to_the_thread_that_scans_and_the_shootdown_to_all() 
     let mut machine = balanced(false);
     let settings = Settings { pinning: Pinning::Spread, ..Settings::scaled(1.0) };
     let mut clockwork = Clockwork::new(&mut machine, &settings, &Policy::AutoNuma { split: false });
+    let first_ps = clockwork.due_ps(&machine, 2);
+    machine.hardware.set_clock(machine.threads[2].0, first_ps);
     let scan = charged(&mut machine, |machine| clockwork.tick(machine, 2, &[0, 1, 2, 3]));
     let marked = 2 * HUGE_PAGES as u64 * COSTS.mark_page_ns;
     let others = COSTS.interrupted_ns;
     assert_eq!(scan, [others, others, marked + COSTS.shootdown_ns, others]);
     // They are marked already.
+    let next_ps = clockwork.due_ps(&machine, 2);
+    machine.hardware.set_clock(machine.threads[2].0, next_ps);
     assert_eq!(charged(&mut machine, |machine| clockwork.tick(machine, 2, &[0, 1, 2, 3])), [0; 4]);
 }
 
@@ -199,9 +203,10 @@ fn a_barrier_takes_its_time_once_all_are_there_and_nobody_is_charged() {
         machine.charge(thread, ns);
     }
     let kernel = machine.kernel_ps.clone();
-    let waited_ps = everyone_is_there(&mut machine, &[0, 1, 3], COSTS.barrier_ns);
+    everyone_is_there(&mut machine, &[0, 1, 3], COSTS.barrier_ns);
     let end_ns = 9 + COSTS.barrier_ns;
     assert_eq!(clocks(&machine), [end_ns, end_ns, 20, end_ns].map(|ns| ns * 1000));
-    assert_eq!(waited_ps, (4 + 7 + 3 * COSTS.barrier_ns) * 1000);
+    let waited_ns = [4, 0, 0, 7].map(|for_the_last| for_the_last + COSTS.barrier_ns);
+    assert_eq!(machine.waited_ps, [waited_ns[0], waited_ns[1], 0, waited_ns[3]].map(|ns| ns * 1000));
     assert_eq!(machine.kernel_ps, kernel);
 }

@@ -11,11 +11,11 @@ use super::machine::SimMachine;
 use super::pinning::Pinning;
 use super::policy::Policy;
 use super::simulation::Settings;
-use super::task_placement::TaskPlacement;
 
 /// When something is due, and what.
 pub(super) struct Clockwork {
-    pub(super) next_ps: u64,
+    /// For whoever is most behind.
+    next_ps: u64,
     engine: Option<Engine>,
     engine_ps: u64,
     interval_ps: u64,
@@ -46,16 +46,12 @@ impl Clockwork {
                 clockwork.next_ps = interval_ps;
             }
             Policy::AutoNuma { split } => {
-                let (nodes, pages) = (machine.topology.node_count(), machine.memory.pages());
-                let (threads, periods, sizes) =
-                    (machine.threads.len(), settings.period_scale, settings.size_scale);
-                let mut balancing = Balancing::new(*split, pages, threads, nodes, periods, sizes);
-                if settings.pinning == Pinning::None {
-                    let placement =
-                        TaskPlacement::new(machine.threads.len(), nodes, machine.node_of_core.clone());
-                    balancing.placement = Some(placement);
-                }
-                clockwork.next_ps = balancing.next_scan_ps;
+                let (threads, nodes) = (machine.threads.len(), machine.topology.node_count());
+                let (periods, sizes) = (settings.period_scale, settings.size_scale);
+                let mappings = &machine.processes[0].mappings;
+                let mut balancing = Balancing::new(&machine.memory, mappings, threads, nodes, periods, sizes);
+                balancing.split = *split;
+                balancing.movable = settings.pinning == Pinning::None;
                 machine.balancing = Some(balancing);
             }
             Policy::AutoNuma27 => {
@@ -73,6 +69,11 @@ impl Clockwork {
         clockwork
     }
 
+    /// When something is due for a thread.
+    pub(super) fn due_ps(&self, machine: &SimMachine, thread: usize) -> u64 {
+        self.next_ps.min(machine.balancing_due_ps(thread))
+    }
+
     /// Something is due, and `thread` is the one that is most behind.
     pub(super) fn tick(&mut self, machine: &mut SimMachine, thread: usize, running: &[usize]) {
         let now_ps = machine.hardware.clock(machine.threads[thread].0);
@@ -81,13 +82,7 @@ impl Clockwork {
             self.engine_ps = self.engine_ps.max(now_ps) + self.interval_ps;
             self.next_ps = self.engine_ps;
         }
-        if let Some(mut balancing) = machine.balancing.take() {
-            let marked = balancing.scan(&mut machine.memory, now_ps);
-            self.next_ps = balancing.next_scan_ps;
-            machine.balancing = Some(balancing);
-            machine.scanned(thread, marked);
-            machine.place_threads(running);
-        }
+        machine.balance(thread, running);
         if let Some(mut autonuma) = machine.autonuma27.take() {
             let marked = autonuma.scan(&mut machine.memory, now_ps);
             if marked > 0 {

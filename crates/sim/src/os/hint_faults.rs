@@ -1,53 +1,55 @@
 //! Faults on pages that NUMA balancing marked, and the threads that it moves.
 
+use super::balancing::{Fault, Verdict};
 use super::exchange::Exchange;
 use super::machine::SimMachine;
+use super::task::Time;
 use super::task_placement::Step;
 
 impl SimMachine {
     /// One of Linux 6. Returns the node that the access then goes to.
     pub(super) fn hint_fault(&mut self, thread: usize, page: usize) -> usize {
-        let home = self.serve_hint_fault(thread, page);
-        let pages = self.memory.together(page).len();
-        if let Some(placement) = self.balancing.as_mut().and_then(|balancing| balancing.placement.as_mut()) {
-            placement.note(thread, home, pages);
-        }
-        home
-    }
-
-    fn serve_hint_fault(&mut self, thread: usize, page: usize) -> usize {
         self.charge(thread, self.costs.hint_fault_ns);
         self.done.hint_faults += 1;
         let node = self.threads[thread].1;
-        let home = self.memory.home(page).unwrap_or(node);
+        let was = self.memory.home(page).unwrap_or(node);
         self.memory.unmark(page);
-        let touched = page;
-        let huge = self.memory.is_huge(page);
-        let page = self.memory.together(page).start;
-        let Some(balancing) = &mut self.balancing else { return home };
-        if huge && balancing.split && balancing.shared(page, node) {
-            let parts = self.memory.together(page);
-            self.memory.split(page);
-            self.done.split += 1;
-            for part in parts {
-                balancing.forget(part);
-                self.memory.mark(part);
-            }
-            self.memory.unmark(touched);
-            self.charge(thread, self.costs.split_ns);
-            self.shoot_down(thread);
-            // The part that was touched comes at once; the others when they are.
-            let moved = home != node && self.move_pages(thread, &[(touched, node)]) > 0;
-            return if moved { node } else { home };
+        let Some(balancing) = &mut self.balancing else { return was };
+        let together = self.memory.together(page);
+        if together.len() > 1 && balancing.split && balancing.shared(together.start, node) {
+            return self.split_shared(thread, page);
         }
-        let pages = self.memory.together(page).len();
-        if !balancing.wants(page, pages, thread, node, home) || !self.memory.nodes().contains(&node) {
-            return home;
-        }
-        let moved = self.move_pages(thread, &[(page, node)]) > 0;
+        let Verdict { wanted, shared_with } = balancing.decide(together.start, thread, node, was);
+        let tries = wanted && self.memory.nodes().contains(&node);
+        let moved = tries && self.move_pages(thread, &[(together.start, node)]) > 0;
+        let is = if moved { node } else { was };
+        let (pages, failed) = (together.len(), tries && !moved);
+        let fault = Fault { thread, node, was, is, pages, shared_with, failed };
+        let time = self.time(thread);
         if let Some(balancing) = &mut self.balancing {
-            balancing.migration_ended(moved);
+            balancing.note(&self.memory, &fault, time);
         }
+        is
+    }
+
+    /// Gachod's patch, in a fault on a huge page that another node used last. Returns the same.
+    fn split_shared(&mut self, thread: usize, page: usize) -> usize {
+        let node = self.threads[thread].1;
+        let home = self.memory.home(page).unwrap_or(node);
+        let parts = self.memory.together(page);
+        self.memory.split(page);
+        self.done.split += 1;
+        for part in parts {
+            if let Some(balancing) = &mut self.balancing {
+                balancing.forget(part);
+            }
+            self.memory.mark(part);
+        }
+        self.memory.unmark(page);
+        self.charge(thread, self.costs.split_ns);
+        self.shoot_down(thread);
+        // The part that was touched comes at once; the others when they are.
+        let moved = home != node && self.move_pages(thread, &[(page, node)]) > 0;
         if moved { node } else { home }
     }
 
@@ -76,17 +78,35 @@ impl SimMachine {
         self.memory.home(page).unwrap_or(node)
     }
 
-    /// Balancing moves threads, of those that run.
-    pub(crate) fn place_threads(&mut self, running: &[usize]) {
-        for &thread in running {
-            let Some(balancing) = &mut self.balancing else { return };
-            let cpu_shares = balancing.cpu_shares().to_vec();
-            let Some(placement) = &mut balancing.placement else { return };
-            match placement.step(thread, &self.threads, running, &cpu_shares) {
-                None => {}
-                Some(Step::To(core)) => self.run_on(thread, core),
-                Some(Step::Swap(other)) => self.swap_threads(thread, other),
-            }
+    /// When balancing has something to do for a thread.
+    pub(super) fn balancing_due_ps(&self, thread: usize) -> u64 {
+        let running_ps = self.balancing.as_ref().map_or(u64::MAX, |balancing| balancing.due_ps(thread));
+        running_ps.saturating_add(self.waited_ps[thread])
+    }
+
+    fn time(&self, thread: usize) -> Time {
+        let now_ps = self.hardware.clock(self.threads[thread].0);
+        Time { now_ps, running_ps: now_ps - self.waited_ps[thread] }
+    }
+
+    /// A thread goes where it asked to be, or scans, if it is time.
+    pub(super) fn balance(&mut self, thread: usize, running: &[usize]) {
+        let time = self.time(thread);
+        let Some(balancing) = &mut self.balancing else { return };
+        match balancing.step(thread, &self.node_of_core, &self.threads, running) {
+            None => {}
+            Some(Step::To(core)) => return self.run_on(thread, core),
+            Some(Step::Swap(other)) => return self.swap_threads(thread, other),
+        }
+        if time.running_ps < balancing.due_ps(thread) {
+            return;
+        }
+        let marked = balancing.look(&mut self.memory, thread, time);
+        let before_ps = self.kernel_ps[thread];
+        self.scanned(thread, marked);
+        let scanning_ps = self.kernel_ps[thread] - before_ps;
+        if let Some(balancing) = &mut self.balancing {
+            balancing.scanned(thread, scanning_ps);
         }
     }
 
@@ -119,7 +139,11 @@ impl SimMachine {
         let began_ps = self.stop(self.threads[thread].0);
         self.stop(core);
         self.hardware.set_clock(core, began_ps);
-        self.threads[thread] = (core, self.node_of_core[core]);
+        let (left, reached) = (self.threads[thread].1, self.node_of_core[core]);
+        self.threads[thread] = (core, reached);
+        if let Some(balancing) = &mut self.balancing {
+            balancing.moved(&self.memory, thread, left, reached);
+        }
         self.kernel_ps[thread] += self.hardware.clock(core) - began_ps;
         self.moved(thread);
     }

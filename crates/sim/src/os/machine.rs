@@ -61,8 +61,9 @@ pub struct SimMachine {
     /// Core and node of each thread.
     pub(crate) threads: Vec<(usize, usize)>,
     pub(crate) node_of_core: Vec<usize>,
-    /// Time in the kernel of each thread.
+    /// Time in the kernel of each thread, and at barriers.
     pub(crate) kernel_ps: Vec<u64>,
+    pub(crate) waited_ps: Vec<u64>,
     pub(crate) processes: Vec<Process>,
     pub(crate) sampler: Sampler,
     pub(crate) balancing: Option<Balancing>,
@@ -146,6 +147,7 @@ impl SimMachine {
             threads: cores.iter().map(|&core| (core, nodes[core])).collect(),
             node_of_core: nodes,
             kernel_ps: vec![0; cores.len()],
+            waited_ps: vec![0; cores.len()],
             processes: vec![Process::new(Pid(1), mappings)],
             sampler: Sampler::off(cores.len()),
             balancing: None,

@@ -279,7 +279,13 @@ impl Memory {
         }
     }
 
-    /// Pages of the process on each node, copies included.
+    /// All pages of the process, copies included.
+    pub(crate) fn resident_pages(&self) -> u64 {
+        let sum = |pages: &[u64]| pages.iter().sum::<u64>();
+        sum(&self.total) - sum(&self.free) - sum(&self.occupied)
+    }
+
+    /// Those on each node.
     pub(crate) fn resident(&self) -> Vec<u64> {
         let mut resident = vec![0; self.total.len()];
         for &state in self.states.iter().filter(|&&state| state != ABSENT) {

@@ -18,8 +18,10 @@ mod pinning;
 mod policy;
 mod report;
 mod sampler;
+mod scan;
 mod sharing;
 mod simulation;
+mod task;
 mod task_placement;
 
 pub use costs::Costs;

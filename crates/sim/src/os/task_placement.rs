@@ -1,15 +1,15 @@
 //! Which threads NUMA balancing of Linux 6 moves to other CPUs (`kernel/sched/fair.c`, Linux 6.12), for one process.
 //!
-//! As the kernel does it: faults by node of the memory, a preferred node, an idle CPU there unless that unbalances the nodes, else a thread to swap
-//! with. Left out: the kernel's other load balancing, other processes, distances between nodes (machines whose nodes are all alike), and that a thread asks
-//! again every 16th of its scan period; here all ask when somebody scans.
+//! As the kernel does it: an idle CPU on the preferred node unless that unbalances the nodes, else a thread to swap
+//! with. Left out: the kernel's other load balancing, other processes, and distances between nodes (machines whose nodes are all alike).
+
+use super::balancing::Group;
+use super::task::Task;
 
 /// What has to be gained by a swap (`SMALLIMP`), in thousandths of a thread's faults.
 const LEAST: f64 = 30.0;
 /// Threads that a node may have more than another, if it has no more than an eighth of its CPUs running (`NUMA_IMBALANCE_MIN`, `imb_numa_nr`).
 const SMALL_IMBALANCE: usize = 2;
-/// A node whose CPUs made more than this part of the most faults is active (`ACTIVE_NODE_FRACTION`).
-pub(super) const ACTIVE: f64 = 1.0 / 3.0;
 
 /// Where a thread goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,147 +20,101 @@ pub(crate) enum Step {
     Swap(usize),
 }
 
-/// What the kernel remembers of threads.
-#[derive(Clone, Debug)]
-pub(crate) struct TaskPlacement {
-    node_of: Vec<usize>,
-    nodes: usize,
-    /// Of each thread, faults by node of the memory, halved at each pass of the scanner; and those since the last.
-    faults: Vec<Vec<f64>>,
-    fresh: Vec<Vec<f64>>,
-    preferred: Vec<Option<usize>>,
-    /// Threads that were seen to share pages are a group.
-    grouped: Vec<bool>,
+/// Who is where, and would rather be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Situation<'a> {
+    pub(super) tasks: &'a [Task],
+    pub(super) groups: &'a [Group],
+    pub(super) node_of_core: &'a [usize],
+    /// Core and node of each thread, and those that run.
+    pub(super) threads: &'a [(usize, usize)],
+    pub(super) running: &'a [usize],
 }
 
-impl TaskPlacement {
-    pub(crate) fn new(threads: usize, nodes: usize, node_of: Vec<usize>) -> TaskPlacement {
-        let none = vec![vec![0.0; nodes]; threads];
-        TaskPlacement {
-            node_of,
-            nodes,
-            faults: none.clone(),
-            fresh: none,
-            preferred: vec![None; threads],
-            grouped: vec![false; threads],
-        }
-    }
-
-    /// A fault on pages that are on a node now (`task_numa_fault`).
-    pub(crate) fn note(&mut self, thread: usize, home: usize, pages: usize) {
-        self.fresh[thread][home] += pages as f64;
-    }
-
-    /// Two threads fault on the same page (`task_numa_group`).
-    pub(crate) fn group(&mut self, one: usize, other: usize) {
-        (self.grouped[one], self.grouped[other]) = (true, true);
-    }
-
-    /// All memory was scanned once more (`task_numa_placement`).
-    pub(crate) fn renew(&mut self) {
-        for (faults, fresh) in self.faults.iter_mut().zip(&mut self.fresh) {
-            for (faults, fresh) in faults.iter_mut().zip(fresh) {
-                *faults = *faults / 2.0 + std::mem::take(fresh);
-            }
-        }
-        let group = self.group_faults();
-        for (thread, preferred) in self.preferred.iter_mut().enumerate() {
-            let faults = if self.grouped[thread] { &group } else { &self.faults[thread] };
-            let most = faults.iter().copied().fold(0.0, f64::max);
-            *preferred = faults.iter().position(|&faults| faults > 0.0 && faults >= most);
-        }
-    }
-
-    fn group_faults(&self) -> Vec<f64> {
-        let mut sum = vec![0.0; self.nodes];
-        for (faults, _) in self.faults.iter().zip(&self.grouped).filter(|(_, grouped)| **grouped) {
-            sum.iter_mut().zip(faults).for_each(|(sum, faults)| *sum += faults);
-        }
-        sum
-    }
-
-    /// What a thread does about not being where it wants to be (`task_numa_migrate`). `threads` are cores and nodes of all, `running` those that run, `cpu_shares`
-    /// faults by node of the CPU.
-    pub(crate) fn step(
-        &mut self,
-        thread: usize,
-        threads: &[(usize, usize)],
-        running: &[usize],
-        cpu_shares: &[f64],
-    ) -> Option<Step> {
-        let from = threads[thread].1;
-        let wanted = self.preferred[thread].filter(|&wanted| wanted != from)?;
-        let group = self.group_faults();
-        let weigh = |faults: &[f64], node: usize| {
-            1000.0 * faults[node] / faults.iter().sum::<f64>().max(f64::MIN_POSITIVE)
-        };
-        let own = |thread: usize, to: usize, from: usize| {
-            weigh(&self.faults[thread], to) - weigh(&self.faults[thread], from)
-        };
+impl Situation<'_> {
+    /// What a thread does about not being on the node it prefers (`task_numa_migrate`).
+    pub(super) fn step(&self, thread: usize, preferred: usize) -> Option<Step> {
+        let from = self.threads[thread].1;
+        let several_active = self.group_of(thread).is_some_and(|group| group.active > 1);
         let mut best: Option<(Step, f64)> = None;
-        let most = cpu_shares.iter().copied().fold(0.0, f64::max);
-        let active = cpu_shares.iter().filter(|&&faults| faults > most * ACTIVE).count();
-        let others = (0..self.nodes).filter(|&node| node != wanted && node != from);
-        for (turn, to) in [wanted].into_iter().chain(others).enumerate() {
-            if turn == 1 && best.is_some() && !(self.grouped[thread] && active > 1) {
+        let nodes = self.tasks[thread].past.cpu.len();
+        let others = (0..nodes).filter(|&node| node != preferred && node != from);
+        for (turn, to) in [preferred].into_iter().chain(others).enumerate() {
+            if turn == 1 && best.is_some() && !several_active {
                 break;
             }
-            let improvement = own(thread, to, from);
-            let of_group = weigh(&group, to) - weigh(&group, from);
-            if turn > 0 && improvement < 0.0 && of_group < 0.0 {
+            let (own, of_group) = (self.gain(thread, from, to), self.gain_of_group(thread, from, to));
+            if turn > 0 && own < 0.0 && of_group.unwrap_or(0.0) < 0.0 {
                 continue;
             }
-            self.compare(thread, to, improvement, threads, running, &own, &mut best);
+            self.compare(thread, to, &mut best);
         }
-        let (step, _) = best?;
-        self.preferred[thread] = Some(match step {
-            Step::To(core) => self.node_of[core],
-            Step::Swap(other) => threads[other].1,
-        });
-        Some(step)
+        best.map(|best| best.0)
+    }
+
+    fn group_of(&self, thread: usize) -> Option<&Group> {
+        self.tasks[thread].group.map(|group| &self.groups[group])
+    }
+
+    /// What a thread's own faults say about going from a node to another, in thousandths.
+    fn gain(&self, thread: usize, from: usize, to: usize) -> f64 {
+        let faults = &self.tasks[thread].past;
+        faults.weight(to) - faults.weight(from)
+    }
+
+    /// What those of its group say, if it is in one.
+    fn gain_of_group(&self, thread: usize, from: usize, to: usize) -> Option<f64> {
+        self.group_of(thread).map(|group| group.faults.weight(to) - group.faults.weight(from))
     }
 
     /// The best that can be done on a node (`task_numa_find_cpu`, `task_numa_compare`).
-    #[expect(clippy::too_many_arguments, reason = "what is compared with what")]
-    fn compare(
-        &self,
-        thread: usize,
-        to: usize,
-        improvement: f64,
-        threads: &[(usize, usize)],
-        running: &[usize],
-        own: &impl Fn(usize, usize, usize) -> f64,
-        best: &mut Option<(Step, f64)>,
-    ) {
+    fn compare(&self, thread: usize, to: usize, best: &mut Option<(Step, f64)>) {
+        let Situation { tasks, threads, running, .. } = *self;
         let from = threads[thread].1;
         let on = |node: usize| running.iter().filter(|&&thread| threads[thread].1 == node).count();
-        let cores = || (0..self.node_of.len()).filter(|&core| self.node_of[core] == to);
+        let cores = || (0..self.node_of_core.len()).filter(|&core| self.node_of_core[core] == to);
         let idle = cores().find(|&core| threads.iter().all(|thread| thread.0 != core));
         if let Some(core) = idle {
             let (there, here) = (on(to) + 1, on(from).saturating_sub(1));
             let surplus = there.saturating_sub(here);
             let few = there <= (cores().count() / 8).max(1);
             if surplus == 0 || few && surplus <= SMALL_IMBALANCE {
-                *best = best.or(Some((Step::To(core), 0.0)));
+                *best = Some((Step::To(core), 0.0));
                 return;
             }
         }
-        for &other in running.iter().filter(|&&other| threads[other].1 == to) {
-            let mates = self.grouped[thread] && self.grouped[other];
-            if mates && idle.is_some() {
+        let comes_home = |other: usize| tasks[other].preferred == Some(from);
+        for other in
+            cores().filter_map(|core| running.iter().copied().find(|&other| threads[other].0 == core))
+        {
+            let swap = match *best {
+                Some((Step::Swap(other), _)) => Some(comes_home(other)),
+                _ => None,
+            };
+            let (own, others) = (self.gain(thread, from, to), self.gain(other, to, from));
+            let mates = tasks[thread].group == tasks[other].group;
+            // Of mates none has to suffer while there are idle CPUs.
+            if swap == Some(true) && !comes_home(other) || mates && idle.is_some() {
                 continue;
             }
-            let mut gain = improvement + own(other, from, to);
-            if mates {
+            let (of_group, of_others) =
+                (self.gain_of_group(thread, from, to), self.gain_of_group(other, to, from));
+            let mut gain = match (of_group, of_others) {
+                (Some(_), _) if mates => (own + others) * 15.0 / 16.0,
+                (Some(of_group), Some(of_others)) => of_group + of_others,
+                (of_group, _) => of_group.unwrap_or(own) + others,
+            };
+            if tasks[other].preferred == Some(to) {
                 gain -= gain / 16.0;
+            } else if comes_home(other) {
+                gain += gain / 8.0;
             }
-            match self.preferred[other] {
-                Some(node) if node == to => gain -= gain / 16.0,
-                Some(node) if node == from => gain += gain / 8.0,
-                _ => {}
-            }
-            if gain >= LEAST && gain > best.map_or(0.0, |best| best.1) + LEAST / 2.0 {
+            let enough = gain >= LEAST && gain > best.map_or(0.0, |best| best.1) + LEAST / 2.0;
+            if enough || swap == Some(false) && comes_home(other) {
                 *best = Some((Step::Swap(other), gain));
+                if comes_home(other) {
+                    break;
+                }
             }
         }
     }
@@ -170,51 +124,81 @@ impl TaskPlacement {
 mod tests {
     use super::*;
 
-    /// Two nodes of four cores.
-    fn placement(threads: usize) -> TaskPlacement {
-        TaskPlacement::new(threads, 2, vec![0, 0, 0, 0, 1, 1, 1, 1])
+    /// What the first of threads on cores of two nodes of four does, whose faults are on memory of these nodes, in hundreds, and which are in groups.
+    fn in_groups(
+        cores: &[usize],
+        faults: &[[u32; 2]],
+        group: impl Fn(usize) -> Option<usize>,
+    ) -> Option<Step> {
+        let node_of_core = [0, 0, 0, 0, 1, 1, 1, 1];
+        let mut groups = vec![Group::new(2); 8];
+        let mut tasks = Vec::new();
+        for (thread, on) in faults.iter().enumerate() {
+            let mut task = Task { group: group(thread), ..Task::new(2, 0) };
+            task.past.shared = on.map(|faults| f64::from(100 * faults)).to_vec();
+            task.preferred = task.past.most();
+            if let Some(group) = task.group {
+                groups[group].faults.add(1.0, &task.past);
+                groups[group].active = 2;
+            }
+            tasks.push(task);
+        }
+        let threads: Vec<_> = cores.iter().map(|&core| (core, node_of_core[core])).collect();
+        let running: Vec<_> = (0..cores.len()).collect();
+        let situation = Situation {
+            tasks: &tasks,
+            groups: &groups,
+            node_of_core: &node_of_core,
+            threads: &threads,
+            running: &running,
+        };
+        situation.step(0, tasks[0].preferred.unwrap())
+    }
+
+    /// The same of threads in one group or in none.
+    fn step(cores: &[usize], faults: &[[u32; 2]], grouped: bool) -> Option<Step> {
+        in_groups(cores, faults, |_| grouped.then_some(0))
     }
 
     #[test]
     fn a_thread_goes_to_an_idle_cpu_where_its_memory_is() {
-        let mut placement = placement(1);
-        placement.note(0, 1, 100);
-        assert_eq!(placement.step(0, &[(0, 0)], &[0], &[100.0, 0.0]), None);
-        placement.renew();
-        assert_eq!(placement.step(0, &[(0, 0)], &[0], &[100.0, 0.0]), Some(Step::To(4)));
-        assert_eq!(placement.step(0, &[(4, 1)], &[0], &[100.0, 0.0]), None);
+        assert_eq!(step(&[0], &[[0, 1]], false), Some(Step::To(4)));
     }
 
     #[test]
     fn it_stays_where_it_would_unbalance_the_nodes() {
-        let mut placement = placement(2);
-        placement.note(0, 1, 100);
-        placement.note(1, 1, 100);
-        placement.renew();
-        assert_eq!(placement.step(0, &[(0, 0), (4, 1)], &[0, 1], &[100.0, 100.0]), None);
+        assert_eq!(step(&[0, 4], &[[0, 1], [0, 1]], false), None);
     }
 
     #[test]
-    fn threads_that_sit_on_each_others_memory_swap() {
-        let mut placement = placement(2);
-        placement.note(0, 1, 100);
-        placement.note(1, 0, 100);
-        placement.renew();
-        assert_eq!(placement.step(0, &[(0, 0), (4, 1)], &[0, 1], &[100.0, 100.0]), Some(Step::Swap(1)));
+    fn threads_that_sit_on_each_others_memory_swap_if_no_cpu_is_idle() {
+        let faults = [[0, 1], [1, 0], [1, 0], [1, 0], [1, 2], [1, 0], [0, 1], [0, 1]];
+        assert_eq!(step(&[0, 4], &faults[4..6], false), None);
+        assert_eq!(
+            step(&[0, 4, 5, 6, 7], &[[0, 1], [0, 1], [0, 1], [0, 1], [1, 0]], false),
+            Some(Step::Swap(4))
+        );
+        // One that would rather be there comes before one that would not.
+        let all: Vec<_> = (0..8).collect();
+        assert_eq!(step(&all, &faults, false), Some(Step::Swap(5)));
+    }
+
+    #[test]
+    fn between_groups_their_faults_are_compared() {
+        // The first thread's own memory is on node 1 and its group's on node 0; the other way round with those there.
+        let faults = [[1, 2], [9, 0], [9, 0], [9, 0], [2, 1], [0, 9], [0, 9], [0, 9]];
+        let all: Vec<_> = (0..8).collect();
+        assert_eq!(in_groups(&all, &faults, |thread| Some(thread / 4)), None);
+        assert_eq!(in_groups(&all, &faults, |_| None), Some(Step::Swap(4)));
+        // Of one group: by their own.
+        assert_eq!(in_groups(&all, &faults, |_| Some(0)), Some(Step::Swap(4)));
     }
 
     #[test]
     fn threads_that_share_everything_stay() {
-        let mut placement = placement(8);
-        for thread in 0..8 {
-            placement.note(thread, 0, 100);
-            placement.group(thread, (thread + 1) % 8);
-        }
-        placement.renew();
-        let threads: Vec<_> = (0..8).map(|core| (core, core / 4)).collect();
-        let all: Vec<_> = (0..8).collect();
-        for thread in 0..8 {
-            assert_eq!(placement.step(thread, &threads, &all, &[400.0, 400.0]), None);
+        for core in 4..8 {
+            let cores: Vec<_> = [core].into_iter().chain((0..8).filter(|&other| other != core)).collect();
+            assert_eq!(step(&cores, &[[1, 0]; 8], true), None);
         }
     }
 }

@@ -89,35 +89,32 @@ impl Point {
 pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, String> {
     let (sequential, sockorder) = (Pinning::Sequential, Pinning::SockOrder);
     let class_c = |pinning, huge_pages, balancing| Run { pinning, size: 1.0, huge_pages, balancing };
-    let mut runs = vec![
-        class_c(sequential, true, Some(false)),
-        class_c(sequential, true, Some(true)),
-        class_c(sockorder, true, Some(false)),
-        class_c(sequential, false, None),
-        class_c(sockorder, false, None),
-    ];
-    let single = runs.len();
-    for size in SIZES {
-        for pinning in [sequential, sockorder] {
-            runs.extend(NEARBY.map(|near| Run { size: size * near, ..class_c(pinning, true, None) }));
-        }
-    }
+    let small_pages = [sequential, sockorder].map(|pinning| class_c(pinning, false, None));
+    let balanced = [(sequential, false), (sequential, true), (sockorder, false)];
+    let balanced = balanced.map(|(pinning, split)| class_c(pinning, true, Some(split)));
+    let pinned = [sequential, sockorder].map(|pinning| class_c(pinning, true, None));
+    let unbalanced = SIZES.into_iter().flat_map(|size| pinned.map(|run| Run { size, ..run }));
+    let near = |run: Run| NEARBY.map(|near| Run { size: run.size * near, ..run });
+    // Those that take longest first.
+    let mut runs: Vec<Run> = balanced.into_iter().chain(unbalanced).flat_map(near).collect();
+    runs.extend(small_pages);
     let results: Vec<Watched> = super::in_parallel(&runs, options.jobs, progress, |run| run.run(options))
         .into_iter()
         .collect::<Result<_, _>>()?;
-    let alone: Vec<Point> = results[..single].iter().map(|run| Point::mean(&[run])).collect();
-    let [balanced, split, balanced_sockorder, small, small_sockorder] = &alone[..] else {
+    let mean = |runs: &[Watched]| Point::mean(&runs.iter().collect::<Vec<_>>());
+    let (near, small) = results.split_at(results.len() - small_pages.len());
+    let means: Vec<Point> = near.chunks(NEARBY.len()).map(mean).collect();
+    let small: Vec<Point> = small.chunks(1).map(mean).collect();
+    let ([balanced, split, balanced_sockorder, points @ ..], [small, small_sockorder]) =
+        (&means[..], &small[..])
+    else {
         return Err("a run is missing".to_owned());
     };
-    let points: Vec<Point> = results[single..]
-        .chunks(NEARBY.len())
-        .map(|runs| Point::mean(&runs.iter().collect::<Vec<_>>()))
-        .collect();
     let slower: Vec<f64> = points.chunks(2).map(|pair| pair[0].time_s / pair[1].time_s).collect();
     // Sizes differ in what fits into caches: each is measured by its sockorder.
     let relative: Vec<f64> = points.chunks(2).zip(&slower).flat_map(|(_, &slower)| [slower, 1.0]).collect();
     let remote: Vec<f64> = points.iter().map(|point| point.remote_percent).collect();
-    let [.., largest, largest_sockorder] = &points[..] else {
+    let [.., largest, largest_sockorder] = points else {
         return Err("a size is missing".to_owned());
     };
     let rows = vec![
