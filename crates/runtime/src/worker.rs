@@ -107,9 +107,8 @@ impl Worker {
         if self.refreshes.replace(refreshes) == refreshes {
             return;
         }
-        if let Some(cpus) = &self.cpus
-            && sched_getaffinity(0).is_ok_and(|now| now.iter().any(|cpu| !cpus.contains(cpu)))
-        {
+        let Some(cpus) = &self.cpus else { return };
+        if sched_getaffinity(0).is_ok_and(|now| now.iter().any(|cpu| !cpus.contains(cpu))) {
             // Refused where none of them is back.
             let _ = sched_setaffinity(0, cpus);
         }
