@@ -32,7 +32,11 @@ struct Node {
 
 /// What a waiter has added to each node's word. One for each tally: waiters take turns with it.
 #[derive(Debug)]
-pub(crate) struct Alarms(Box<[u64]>);
+pub(crate) struct Alarms {
+    of_nodes: Box<[u64]>,
+    /// How many have rung, of those that are gone: so often [`count_done`] has told somebody to wake the waiter.
+    pub(crate) rung: u32,
+}
 
 impl Tally {
     pub(crate) fn new(nodes: usize) -> (Self, Alarms) {
@@ -40,7 +44,7 @@ impl Tally {
             nodes: (0..nodes).map(|_| Node::default()).collect(),
             submitted_alone: CachePadded::default(),
         };
-        (tally, Alarms(vec![0; nodes].into()))
+        (tally, Alarms { of_nodes: vec![0; nodes].into(), rung: 0 })
     }
 
     pub(crate) fn submit(&self, node: usize, tasks: u64) {
@@ -74,7 +78,7 @@ impl Tally {
     #[inline]
     pub(crate) fn left(&self, alarms: &Alarms) -> u64 {
         // Asked before each task. No loops, then, where there is one node.
-        if let ([node], [alarm]) = (&*self.nodes, &*alarms.0) {
+        if let ([node], [alarm]) = (&*self.nodes, &*alarms.of_nodes) {
             let done = node.done.load(Ordering::Acquire).wrapping_sub(*alarm);
             let submitted = node.submitted.load(Ordering::Acquire);
             return (submitted + self.submitted_alone.load(Ordering::Acquire))
@@ -86,7 +90,7 @@ impl Tally {
 
     /// The same, or what is wrong.
     pub(crate) fn try_left(&self, alarms: &Alarms) -> Result<u64, &'static str> {
-        let done = self.nodes.iter().zip(&alarms.0).fold(0_u64, |done, (node, alarm)| {
+        let done = self.nodes.iter().zip(&alarms.of_nodes).fold(0_u64, |done, (node, alarm)| {
             done.wrapping_add(node.done.load(Ordering::Acquire).wrapping_sub(*alarm))
         });
         self.left_of(done)
@@ -106,29 +110,34 @@ impl Tally {
     pub(crate) fn over(&self, alarms: &mut Alarms) -> bool {
         loop {
             let mut done = 0_u64;
-            for (node, alarm) in self.nodes.iter().zip(&mut alarms.0) {
+            for (node, alarm) in self.nodes.iter().zip(&mut alarms.of_nodes) {
                 let word = node.done.fetch_sub(*alarm, Ordering::AcqRel);
+                alarms.rung = alarms.rung.wrapping_add(u32::from(word >= BELL));
                 // For now the count that the new alarm starts from.
                 *alarm = word.wrapping_sub(*alarm);
                 done = done.wrapping_add(*alarm);
             }
             let left = self.left_of(done).unwrap_or_else(|wrong| {
                 // No alarm is set now, and who asks next is told the same.
-                alarms.0.fill(0);
+                alarms.of_nodes.fill(0);
                 panic!("{wrong}");
             });
             if left == 0 {
-                alarms.0.fill(0);
+                alarms.of_nodes.fill(0);
                 return true;
             }
             let share = left.div_ceil(self.nodes.len() as u64);
-            let mut rang = false;
-            for (node, alarm) in self.nodes.iter().zip(&mut alarms.0) {
+            let mut late = false;
+            for (node, alarm) in self.nodes.iter().zip(&mut alarms.of_nodes) {
                 *alarm = BELL - share - *alarm;
-                // So much was done in between that nobody will ring any more.
-                rang |= node.done.fetch_add(*alarm, Ordering::AcqRel) + *alarm >= BELL;
+                if node.done.fetch_add(*alarm, Ordering::AcqRel) + *alarm >= BELL {
+                    // So much was done in between that nobody will ring any more.
+                    node.done.fetch_sub(*alarm, Ordering::AcqRel);
+                    *alarm = 0;
+                    late = true;
+                }
             }
-            if !rang {
+            if !late {
                 return false;
             }
         }

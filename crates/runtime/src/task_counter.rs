@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 /// `n` nodes it is woken about `n ln r` times, on one node once.
 ///
 /// Any number of threads may submit, do and wait. A task must be submitted before it is done. What a thread wrote before it
-/// called [`TaskCounter::done`] is visible to a waiter that returns because of it. Nothing allocates after [`TaskCounter::new`].
+/// called [`TaskCounter::done`] is visible to a waiter that returns because of it, and the counter may be freed then, though that call has not
+/// returned yet. Nothing allocates after [`TaskCounter::new`].
 ///
 /// ```
 /// let tasks = nodewise_runtime::TaskCounter::new();
@@ -41,6 +42,8 @@ fn here() -> usize {
 struct Waiters {
     alarms: Alarms,
     sleeping: usize,
+    /// How often waiters have rung the bell.
+    rung: u32,
 }
 
 impl TaskCounter {
@@ -53,7 +56,7 @@ impl TaskCounter {
     /// For nodes with numbers below `nodes`, a power of two.
     pub(crate) fn with_nodes(nodes: usize) -> Self {
         let (tally, alarms) = Tally::new(nodes);
-        Self { tally, waiters: Mutex::new(Waiters { alarms, sleeping: 0 }), bell: Futex::default() }
+        Self { tally, waiters: Mutex::new(Waiters { alarms, sleeping: 0, rung: 0 }), bell: Futex::default() }
     }
 
     /// Counts tasks that are to be done: fewer than 2^63 in all the counter's life.
@@ -76,10 +79,13 @@ impl TaskCounter {
         self.tally.submit(node, tasks);
     }
 
-    pub(crate) fn done_on(&self, node: usize, tasks: u64) {
-        if count_done(self.tally.done_word(node), tasks) {
+    /// Says whether an alarm has rung.
+    pub(crate) fn done_on(&self, node: usize, tasks: u64) -> bool {
+        let rings = count_done(self.tally.done_word(node), tasks);
+        if rings {
             self.bell.ring();
         }
+        rings
     }
 
     /// How many are left: exact while nobody submits or does any, else a number there was or would have been, had some been done a little
@@ -90,7 +96,13 @@ impl TaskCounter {
     /// If more were done than submitted.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.tally.left(&lock(&self.waiters).alarms)
+        let mut waiters = lock(&self.waiters);
+        let left = self.tally.left(&waiters.alarms);
+        if left == 0 {
+            // Who asks until there is none waits, too.
+            self.over(&mut waiters);
+        }
+        left
     }
 
     /// Sleeps until all is done. Returns at once where nothing is left; where tasks are submitted all the time, a moment at which all was
@@ -113,11 +125,7 @@ impl TaskCounter {
             // An alarm that is set from here on and rings changes the number.
             let silent = self.bell.get(Ordering::Acquire);
             let mut waiters = lock(&self.waiters);
-            if self.tally.over(&mut waiters.alarms) {
-                // Others sleep because of alarms that were just taken away.
-                if waiters.sleeping > 0 {
-                    self.bell.ring();
-                }
+            if self.over(&mut waiters) {
                 return true;
             }
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
@@ -128,6 +136,29 @@ impl TaskCounter {
             drop(waiters);
             self.bell.wait(silent, left);
             lock(&self.waiters).sleeping -= 1;
+        }
+    }
+}
+
+impl TaskCounter {
+    /// Whether all is done; if so, nobody who did a task touches the counter any more.
+    fn over(&self, waiters: &mut Waiters) -> bool {
+        if !self.tally.over(&mut waiters.alarms) {
+            return false;
+        }
+        // Others sleep because of alarms that were just taken away.
+        if waiters.sleeping > 0 {
+            waiters.rung = waiters.rung.wrapping_add(1);
+            self.bell.ring();
+        }
+        // Who has made an alarm ring may not have rung the bell yet, which is the last that it does here.
+        let due = waiters.alarms.rung.wrapping_add(waiters.rung);
+        loop {
+            let rung = self.bell.get(Ordering::Acquire);
+            if rung == due {
+                return true;
+            }
+            self.bell.wait(rung, None);
         }
     }
 }
@@ -281,7 +312,11 @@ mod loom_tests {
 
     fn does(tasks: &Arc<TaskCounter>, node: usize, times: usize) -> thread::JoinHandle<()> {
         let tasks = tasks.clone();
-        thread::spawn(move || (0..times).for_each(|_| tasks.done_on(node, 1)))
+        thread::spawn(move || {
+            (0..times).for_each(|_| {
+                tasks.done_on(node, 1);
+            })
+        })
     }
 
     /// All orders in which no more than that many threads are cut off while they could go on.
@@ -289,6 +324,20 @@ mod loom_tests {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(preemptions);
         builder.check(model);
+    }
+
+    /// Else who has done the last task might ring the bell of a counter that was freed.
+    #[test]
+    fn when_all_is_done_the_bell_has_been_rung() {
+        bounded(2, || {
+            let tasks = Arc::new(TaskCounter::with_nodes(2));
+            tasks.submit_on(0, 2);
+            let workers = [does(&tasks, 0, 1), does(&tasks, 1, 1)];
+            tasks.wait();
+            let rung = tasks.bell.get(Ordering::Relaxed);
+            workers.into_iter().for_each(|worker| worker.join().unwrap());
+            assert_eq!(tasks.bell.get(Ordering::Relaxed), rung);
+        });
     }
 
     /// A lost wake-up is a deadlock, which loom reports.
