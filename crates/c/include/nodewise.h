@@ -23,8 +23,8 @@
  * thread, several at a time; they may call the library, wait there for other tasks, and must return: neither longjmp nor an
  * exception may leave them.
  *
- * After fork() a child may free its parent's handles that no other thread was using, and its pools in any case; it must not use them otherwise.
- * It may make its own.
+ * After fork() a child may free its parent's handles that no other thread was using, and its pools in any case; it must not use them otherwise,
+ * nor return from a callback that it was forked in. It may make its own.
  *
  * Libraries that are loaded by dlopen() may make pools in their constructors, and use them once these have returned. A library that may
  * be closed again frees its pools before dlclose(), or is linked with -z nodelete: in its destructors, those of C++ objects included,
@@ -187,6 +187,7 @@ typedef struct nodewise_task_counter nodewise_task_counter;
 /* A counter without tasks. */
 nodewise_result nodewise_task_counter_new(nodewise_task_counter **out_counter);
 
+/* Once a wait or a count has told that all is done, no call of nodewise_task_counter_done() that others are still in uses the counter. */
 void nodewise_task_counter_free(nodewise_task_counter *counter);
 
 /* Counts tasks that are to be done: fewer than 2^63 in all the counter's life. NODEWISE_PANIC: they are more, and these are not
@@ -247,7 +248,7 @@ nodewise_result nodewise_pool_options_callers_work(nodewise_pool_options *option
 nodewise_result nodewise_pool_new(const nodewise_pool_options *options, nodewise_pool **out_pool);
 
 /* Waits for everything that was spawned and ends the workers; a worker of another pool does nothing else meanwhile. A task of the pool may
- * call it; it then returns at once, and the rest happens on a thread of its own. In a forked child there is nothing to wait for, and the
+ * call it; it then returns at once, and the last of the pool's tasks ends the workers. In a forked child there is nothing to wait for, and the
  * memory stays. */
 void nodewise_pool_free(nodewise_pool *pool);
 

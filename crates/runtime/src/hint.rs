@@ -12,7 +12,7 @@ use nodewise_sys::{
 use nodewise_topology::NodeId;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// How a range of memory is used: the placement pragmas that Bolosky et al. (SOSP 1989, sections 4.3 and 4.4) wished for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,8 +116,8 @@ pub fn is_managed() -> bool {
 }
 
 pub(crate) fn forget(range: Range<u64>) {
-    let mut section = SECTION.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(section) = section.as_mut().filter(|section| section.process == std::process::id()) {
+    let Some(own) = OfProcess::own_if_any() else { return };
+    if let Some(section) = &mut *own.lock() {
         // Taking away may divide an entry where there is no room for another; then it stays.
         let _ = section.change(&range, None);
     }
@@ -125,35 +125,67 @@ pub(crate) fn forget(range: Range<u64>) {
 
 /// What the manager reads.
 struct Section {
-    /// A child of fork has a section of its own.
-    process: u32,
     file: SharedFile,
     /// As in the file, which others may change.
     entries: Vec<Entry>,
     sequence: u64,
 }
 
-static SECTION: Mutex<Option<Section>> = Mutex::new(None);
+/// A process's section. A child of fork has one of its own, and a lock of its own: its parent's may have been held by a thread that is not there,
+/// for ever. And it does not inherit the mapping: where that was, something else may be.
+struct OfProcess {
+    process: u32,
+    section: Mutex<Option<Section>>,
+    /// Of the child that this process is by now.
+    of_child: OnceLock<Box<OfProcess>>,
+}
+
+static OF_FIRST: OnceLock<OfProcess> = OnceLock::new();
+
+impl OfProcess {
+    fn new(process: u32) -> Self {
+        Self { process, section: Mutex::new(None), of_child: OnceLock::new() }
+    }
+
+    fn own() -> &'static Self {
+        let process = std::process::id();
+        let mut own = OF_FIRST.get_or_init(|| Self::new(process));
+        while own.process != process {
+            own = own.of_child.get_or_init(|| Box::new(Self::new(process)));
+        }
+        own
+    }
+
+    fn own_if_any() -> Option<&'static Self> {
+        let process = std::process::id();
+        let mut own = OF_FIRST.get()?;
+        while own.process != process {
+            own = own.of_child.get()?;
+        }
+        Some(own)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Section>> {
+        self.section.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// The process's section; none where it cannot be made.
 fn section() -> MutexGuard<'static, Option<Section>> {
-    let mut section = SECTION.lock().unwrap_or_else(PoisonError::into_inner);
-    let process = std::process::id();
-    if section.as_ref().is_none_or(|section| section.process != process) {
-        // Children do not inherit the parent's mapping: something else may be there by now.
-        std::mem::forget(section.take());
-        *section = Section::new(process);
+    let mut section = OfProcess::own().lock();
+    if section.is_none() {
+        *section = Section::new();
     }
     section
 }
 
 impl Section {
-    fn new(process: u32) -> Option<Self> {
+    fn new() -> Option<Self> {
         let file = SharedFile::new(hints::NAME, hints::BYTES).ok()?;
         let words = file.as_atomics();
         words[1].store(hints::VERSION, Ordering::Relaxed);
         words[0].store(hints::MAGIC, Ordering::Release);
-        Some(Self { process, file, entries: Vec::new(), sequence: 0 })
+        Some(Self { file, entries: Vec::new(), sequence: 0 })
     }
 
     fn is_managed(&self) -> bool {
@@ -336,7 +368,7 @@ mod tests {
 
     #[test]
     fn with_a_manager_it_only_says_so() {
-        let mut section = Section::new(1).unwrap();
+        let mut section = Section::new().unwrap();
         assert!(!section.is_managed());
         let now_ns = clock_ns(Clock::Monotonic).unwrap();
         let until = &section.file.as_atomics()[hints::MANAGED_UNTIL_NS];
@@ -360,7 +392,7 @@ mod tests {
         fn the_last_word_on_each_page_holds(
             said in proptest::collection::vec((0..60_u64, 0..20_u64, 0..4_u8), 1..30)
         ) {
-            let mut section = Section::new(1).unwrap();
+            let mut section = Section::new().unwrap();
             let mut pages = [None; 80];
             for (start, len, kind) in said {
                 let kind = [None, Some(Kind::Private), Some(Kind::ReadShared), Some(Kind::WriteShared)]

@@ -3,7 +3,7 @@
 use crate::allowance::Allowance;
 use crate::error::{Error, Result};
 use crate::injector::Injector;
-use crate::job::{Deque, Job, Scope, SentBack, Stealer, Task, with_current};
+use crate::job::{Deque, Job, Scope, SentBack, Stealer, Task, end_with_the_process, with_current};
 use crate::location::current_node;
 use crate::sleep::Sleep;
 use crate::sync::{Mutex, MutexGuard, try_lock};
@@ -16,6 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Workers that are confined to their node's CPUs and run tasks, their own node's first.
 ///
@@ -34,14 +35,16 @@ use std::thread::JoinHandle;
 /// their node return to it when its CPUs are back and [`crate::refresh`] was called.
 ///
 /// All methods may be called from any thread at any time, the pool's workers included. Dropping the pool waits for everything that was
-/// spawned and ends the workers; a worker of another pool does nothing else meanwhile.
+/// spawned and ends the workers; a worker of another pool does nothing else meanwhile. A task of the pool may drop it: the last of its tasks ends
+/// the workers then.
 ///
 /// A library that is loaded by dlopen(3) may make a pool in its constructors, and use it once these have returned. If it may be closed again it
 /// drops the pool before dlclose(3), or is linked with `-z nodelete`: in its destructors that may wait for ever, since threads cannot begin
 /// while these run.
 ///
-/// A child of fork(2) has none of its parent's workers. It may drop the pool, which waits for nothing there and gives no memory back, and make
-/// one of its own; whatever else it does with its parent's may wait for ever.
+/// A child of fork(2) has none of its parent's workers, and is none, should a task have forked it: it does not return from that. It may drop the
+/// pool, which waits for nothing there and gives no memory back, and make one of its own; whatever else it does with its parent's may wait for
+/// ever.
 ///
 /// ```
 /// let pool = nodewise_runtime::NodePool::new()?;
@@ -110,6 +113,8 @@ pub(crate) struct Shared {
     pub(crate) places: Box<[Place]>,
     pub(crate) sleep: Sleep,
     pub(crate) stopping: AtomicBool,
+    /// Nobody has the pool any more.
+    abandoned: AtomicBool,
     /// Tasks that nobody has to wait for but the pool's end.
     pub(crate) detached: TaskCounter,
     /// Where threads that are on none of the pool's nodes submit.
@@ -281,21 +286,16 @@ impl Drop for NodePool {
             std::mem::forget((threads, std::mem::take(&mut self.callers), self.shared.clone()));
             return;
         }
-        let shared = self.shared.clone();
-        let end = move || {
-            shared.detached.wait();
-            shared.stopping.store(true, Ordering::SeqCst);
-            shared.sleep.wake_everybody();
-            for thread in threads {
-                // Workers catch what tasks throw.
-                let _ = thread.join();
-            }
-        };
         if self.worker_node().is_some() {
             // A task holds the pool: it cannot wait for its own end.
-            std::thread::spawn(end);
-        } else {
-            end();
+            self.shared.abandon();
+            return;
+        }
+        self.shared.detached.wait();
+        self.shared.stop();
+        for thread in threads {
+            // Workers catch what tasks throw.
+            let _ = thread.join();
         }
     }
 }
@@ -359,6 +359,7 @@ impl NodePoolBuilder {
     /// [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read. [`crate::ErrorKind::NoWorkers`]: none of the nodes asked
     /// for has a CPU that may be used. [`crate::ErrorKind::Thread`]: the kernel refused a thread, or to confine it.
     pub fn build(self) -> Result<NodePool> {
+        end_with_the_process();
         let allowance = self.allowance.map_or_else(Allowance::of_this_thread, Ok)?;
         let one_node = allowance.nodes().len() == 1;
         let allowance = self.nodes.as_ref().map_or(allowance.clone(), |nodes| allowance.on_nodes(nodes));
@@ -442,8 +443,36 @@ impl Shared {
             places: deques.iter().map(place).collect(),
             sleep: Sleep::new(workers.len(), node_of.iter().copied(), callers),
             stopping: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
             detached: TaskCounter::with_nodes(workers.len()),
             next: AtomicUsize::new(0),
+        }
+    }
+
+    /// Ends the workers.
+    fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.sleep.wake_everybody();
+    }
+
+    /// Leaves it to the last task to end the workers: that of the calling thread, or a later one.
+    fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Release);
+        self.stop_if_over();
+    }
+
+    /// A task that nobody waits for has ended.
+    pub(crate) fn task_ended(&self, node: usize) {
+        // Who has set the alarm has abandoned the pool before.
+        if self.detached.done_on(node, 1) && self.abandoned.load(Ordering::Acquire) {
+            self.stop_if_over();
+        }
+    }
+
+    /// Ends the workers if there are no tasks; else an alarm is set that one of these will ring.
+    fn stop_if_over(&self) {
+        if self.detached.wait_timeout(Duration::ZERO) {
+            self.stop();
         }
     }
 

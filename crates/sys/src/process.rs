@@ -53,6 +53,24 @@ pub fn kill(pid: i32, signal: i32) -> Result<()> {
     check("kill", returned.into()).map(|_| ())
 }
 
+/// `int pthread_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void))`
+///
+/// Has `child` called in every child that is forked from here on, by its one thread, before fork(2) returns there.
+///
+/// # Errors
+/// `ENOMEM`.
+///
+/// # Safety
+/// `child` does only what a signal handler may, since other threads may have been in the middle of anything.
+///
+/// # References
+/// [`pthread_atfork(3)`](https://man7.org/linux/man-pages/man3/pthread_atfork.3.html)
+pub unsafe fn at_fork_in_child(child: extern "C" fn()) -> Result<()> {
+    // SAFETY: the function stays where it is as long as it may be called: the C library forgets it when the library that it is in is unloaded.
+    let errno = unsafe { libc::pthread_atfork(None, None, Some(child)) };
+    if errno == 0 { Ok(()) } else { Err(Error::new("pthread_atfork", errno)) }
+}
+
 /// `int prctl(PR_SET_CHILD_SUBREAPER, int set)`
 ///
 /// From here on orphans among this process's descendants become its children, so that [`wait`] sees them end.

@@ -26,7 +26,7 @@ use crate::pool::Shared;
 use crate::worker::Worker;
 use std::cell::{Cell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::thread;
 
 /// Something to run once, on a worker. Two words, which queues and joins pass in registers.
@@ -155,6 +155,20 @@ pub(crate) fn as_worker<R>(worker: &Worker, body: impl FnOnce() -> R) -> R {
     let _reset = Reset;
     CURRENT.set(worker);
     body()
+}
+
+/// From here on the thread of a forked child is no worker, whatever its parent's was: while it waited for something it would run what lies in
+/// its copy of the queues, and the parent's workers run that as well.
+pub(crate) fn end_with_the_process() {
+    extern "C" fn in_child() {
+        CURRENT.set(std::ptr::null());
+    }
+    static ASKED: Once = Once::new();
+    ASKED.call_once(|| {
+        // SAFETY: it stores a word.
+        let asked = unsafe { nodewise_sys::at_fork_in_child(in_child) };
+        asked.expect("there are some bytes for it");
+    });
 }
 
 /// Calls `f` with the worker that the calling thread is, if it is one.

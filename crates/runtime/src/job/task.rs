@@ -84,7 +84,7 @@ impl<F: FnOnce() -> T + Send + 'static, T: Send + 'static> Packet<F, T> {
         }
         // A result that nobody wants may panic when it is dropped: that is the task's end as well.
         drop_caught(packet);
-        worker.shared.detached.done_on(worker.node, 1);
+        worker.shared.task_ended(worker.node);
     }
 }
 
