@@ -1,6 +1,7 @@
 /* What comes of it where the system refuses: no file can be opened, a container's filter allows neither memory policies nor threads. Each in a
  * process of its own. */
 #include "check.h"
+#include <dirent.h>
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -26,7 +27,7 @@ static void operate(void *value, const void *operation, void *out_response, void
 
 static const nodewise_operations operations = {.operate = operate};
 
-/* From here on the calling thread and those that it starts get this error from the calls. */
+/* From here on all threads get this error from the calls. */
 static void refuse(int error, const int *calls, size_t count)
 {
     struct sock_filter filter[32];
@@ -40,7 +41,7 @@ static void refuse(int error, const int *calls, size_t count)
     filter[len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
     struct sock_fprog program = {.len = (unsigned short)len, .filter = filter};
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0);
 }
 
 static void no_file(void)
@@ -121,15 +122,48 @@ static void no_policy(void)
     nodewise_array_free(array);
 }
 
+static size_t threads(void)
+{
+    size_t count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    CHECK(tasks != NULL);
+    for (struct dirent *task; (task = readdir(tasks)) != NULL;)
+        count += task->d_name[0] != '.';
+    CHECK(closedir(tasks) == 0);
+    return count;
+}
+
+static int frees(void *pool)
+{
+    nodewise_pool_free(pool);
+    return 0;
+}
+
+static int nothing(void *context)
+{
+    (void)context;
+    return 0;
+}
+
 static void no_thread(void)
 {
     const int calls[] = {SYS_clone, SYS_clone3};
+    size_t before = threads();
     nodewise_pool *pool;
+    nodewise_task *task;
     nodewise_array *array;
     nodewise_replicated *replicated;
     nodewise_read read;
     const void *value;
+    CHECK(nodewise_pool_new(NULL, &pool) == NODEWISE_OK);
     refuse(EAGAIN, calls, sizeof calls / sizeof *calls);
+    /* A task can free its pool all the same, and the workers end. */
+    CHECK(nodewise_pool_spawn(pool, frees, pool, NULL, &task) == NODEWISE_OK);
+    CHECK(nodewise_task_join(task, NULL) == NODEWISE_OK);
+    for (int i = 0; threads() > before; i++) {
+        CHECK(i < 10000);
+        usleep(1000);
+    }
     says(nodewise_pool_new(NULL, &pool), NODEWISE_THREAD, "worker");
     /* The calling thread does what others would do. */
     CHECK(nodewise_array_new(&interleaved, LEN, 8, 0, NULL, &array) == NODEWISE_OK);
@@ -149,14 +183,30 @@ static void no_binding(void)
     says(nodewise_pool_new(NULL, &pool), NODEWISE_THREAD, "sched_setaffinity");
 }
 
+/* A pool does without membarrier, even if it is refused later. */
+static void no_barrier(void)
+{
+    nodewise_pool *pool;
+    nodewise_task *task;
+    CHECK(nodewise_pool_new(NULL, &pool) == NODEWISE_OK);
+    refuse(EPERM, &(int){SYS_membarrier}, 1);
+    for (int i = 0; i < 100; i++) {
+        CHECK(nodewise_pool_spawn(pool, nothing, NULL, NULL, &task) == NODEWISE_OK);
+        usleep(1000); /* in which the workers fall asleep */
+        CHECK(nodewise_task_join(task, NULL) == NODEWISE_OK);
+    }
+    nodewise_pool_free(pool);
+}
+
 int main(void)
 {
-    void (*const scenes[])(void) = {no_file, no_policy, no_thread, no_binding};
+    void (*const scenes[])(void) = {no_file, no_policy, no_thread, no_binding, no_barrier};
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++) {
         int status;
         pid_t child = fork();
         CHECK(child >= 0);
         if (child == 0) {
+            alarm(300);
             scenes[i]();
             /* Without what a sanitizer does at a program's end: it would start a thread. */
             _exit(0);

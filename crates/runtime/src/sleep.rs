@@ -17,6 +17,8 @@ mod loom_tests;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Futex, Mutex, lock};
 use crossbeam_utils::CachePadded;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// Searching workers are counted in the low half of [`Sleep::idle`], below [`OWED`], sleeping ones in the high half.
 const SEARCHING: u64 = 1;
@@ -30,7 +32,8 @@ pub(crate) struct Sleep {
     idle: CachePadded<AtomicU64>,
     sleepers: Box<[CachePadded<Mutex<Sleepers>>]>,
     workers: Box<[CachePadded<Bed>]>,
-    one_sided: bool,
+    /// Not loom's, whose models have one or the other.
+    one_sided: AtomicBool,
 }
 
 /// Of a node.
@@ -53,6 +56,9 @@ struct Bed {
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 
+/// For what another CPU has stored to be seen: some microseconds, at most.
+const LONG_ENOUGH: Duration = Duration::from_millis(10);
+
 impl Sleep {
     /// For workers 0 to n-1, each with its node, and then so many callers.
     pub(crate) fn new(nodes: usize, node_of_worker: impl Iterator<Item = usize>, callers: usize) -> Self {
@@ -61,14 +67,14 @@ impl Sleep {
             idle: CachePadded::new(AtomicU64::new(0)),
             sleepers: (0..nodes).map(|_| CachePadded::default()).collect(),
             workers: beds.map(|node| CachePadded::new(Bed { node, state: Futex::default() })).collect(),
-            one_sided: barrier::register(),
+            one_sided: AtomicBool::new(barrier::register()),
         }
     }
 
     /// The cheap side of the barrier.
     #[inline]
     fn light_barrier(&self) {
-        if self.one_sided {
+        if self.one_sided.load(Ordering::Relaxed) {
             barrier::light();
         } else {
             barrier::full();
@@ -77,11 +83,16 @@ impl Sleep {
 
     /// The dear side.
     fn heavy_barrier(&self) {
-        if self.one_sided {
-            barrier::pass();
-        } else {
-            barrier::full();
+        if self.one_sided.load(Ordering::Relaxed) {
+            if barrier::pass() {
+                return;
+            }
+            // A filter that was installed since refuses it. From here on both sides fence; of who has made work without one meanwhile, it is seen long
+            // before this is over.
+            self.one_sided.store(false, Ordering::Relaxed);
+            std::thread::sleep(LONG_ENOUGH);
         }
+        barrier::full();
     }
 
     /// A worker found nothing to do and starts to search.

@@ -25,10 +25,10 @@ mod real {
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// The side that pays for both: what any thread of this process has stored is seen by all from here on.
-    pub(in super::super) fn pass() {
-        // Once registered it does not fail.
-        membarrier(Membarrier::PrivateExpedited).expect("membarrier was registered for this process");
+    /// The side that pays for both: what any thread of this process has stored is seen by all from here on. False if the kernel, which has
+    /// registered it, refuses now.
+    pub(in super::super) fn pass() -> bool {
+        membarrier(Membarrier::PrivateExpedited).is_ok()
     }
 
     /// A fence of the calling thread alone.
@@ -108,9 +108,10 @@ mod modelled {
         fence(Ordering::SeqCst);
     }
 
-    pub(in super::super) fn pass() {
+    pub(in super::super) fn pass() -> bool {
         QUEUED.empty_buffer();
         fence(Ordering::SeqCst);
+        true
     }
 
     pub(in super::super) fn full() {
