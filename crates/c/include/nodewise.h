@@ -5,7 +5,8 @@
  * in words what was wrong and what can be done, for the calling thread. Besides what is listed at each function, all of them
  * return NODEWISE_INVALID_ARGUMENT where a pointer is NULL that must not be, or a number makes no sense, and nothing has
  * happened then; and NODEWISE_PANIC where the library finds a bug in itself or, where that is said, in its use, of which it also tells standard
- * error, with a backtrace if RUST_BACKTRACE is set. What a function has to give goes to its last parameters, `out_...`, which are left alone
+ * error, with a backtrace if RUST_BACKTRACE is set. Where the C library's allocator has no memory left, for a copy of a value for instance,
+ * the process ends. What a function has to give goes to its last parameters, `out_...`, which are left alone
  * unless it returns NODEWISE_OK.
  *
  * Ownership. What a ..._new function gives is the caller's until its ..._free, which takes NULL too. No other function keeps a

@@ -59,6 +59,7 @@ impl Installed {
 fn programs_are_built_with_what_was_installed() {
     let installed = Installed::new();
     a_package_knows_nothing_of_where_it_was_made();
+    a_place_may_have_spaces_in_its_name();
     exports_are_the_headers_functions(&installed);
     pkg_config_builds_the_examples(&installed);
     cmake_builds_the_examples(&installed);
@@ -102,6 +103,19 @@ fn a_package_knows_nothing_of_where_it_was_made() {
         .env("PKG_CONFIG_ALLOW_SYSTEM_LIBS", "1"));
     let expected = format!("-I{at}/usr/include -L{at}/usr/lib/x86_64-linux-gnu -lnodewise");
     assert_eq!(flags.split_whitespace().collect::<Vec<_>>().join(" "), expected);
+}
+
+/// As a shell and a Makefile take what pkg-config prints.
+fn a_place_may_have_spaces_in_its_name() {
+    let root = tempfile::tempdir().unwrap();
+    let at = root.path().join("a place of mine");
+    install(&[format!("PREFIX={}", at.display())]);
+    let build = format!("eval cc {EXAMPLES}/pages.c -o pages $(pkg-config --cflags --libs nodewise)");
+    run(Command::new("sh")
+        .args(["-c", &build])
+        .env("PKG_CONFIG_PATH", at.join("lib/pkgconfig"))
+        .current_dir(root.path()));
+    run(Command::new(root.path().join("pages")).env("LD_LIBRARY_PATH", at.join("lib")));
 }
 
 fn exports_are_the_headers_functions(installed: &Installed) {
