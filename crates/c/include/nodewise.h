@@ -60,7 +60,8 @@ enum {
     NODEWISE_THREAD = 4,
     /* A layout that this process cannot have. */
     NODEWISE_LAYOUT = 5,
-    /* The kernel has not so much memory, or refuses a call. */
+    /* The kernel has not so much memory, or refuses a call. Filters of containers, Docker's among them, refuse memory policies and move_pages(2): a
+     * process that may have memory on one node only gets it there all the same, and fails only where it asks for placements or gives hints. */
     NODEWISE_MEMORY = 6,
     /* Pages found no room on their node. */
     NODEWISE_NODE_FULL = 7,

@@ -140,9 +140,12 @@ impl Placed {
         for (units, nodes) in self.plan.policies(units) {
             let mode = if nodes.len() == 1 { PolicyMode::Preferred } else { PolicyMode::Interleave };
             let policy = Policy::new(mode, mask(nodes));
-            self.memory
-                .bind(self.bytes(units), &policy, MbindFlags::FuturePages)
-                .map_err(|error| Error::memory("cannot set the memory's policy".into(), error))?;
+            match self.memory.bind(self.bytes(units), &policy, MbindFlags::FuturePages) {
+                Err(error) if !is_of_no_matter(&error) => {
+                    return Err(Error::memory("cannot set the memory's policy".into(), error));
+                }
+                _ => {}
+            }
         }
         Ok(())
     }
@@ -176,6 +179,11 @@ impl Placed {
 
     /// Looks whether pages are where they belong, and tries once more to get them there.
     pub(crate) fn settle(&mut self, units: Range<usize>, fallback: Fallback) -> Result<Placement> {
+        if self.can_only_be_there() {
+            let pages = self.pages(units).len();
+            let pages = self.plan.nodes().iter().map(|node| (node, pages)).collect();
+            return Ok(Placement { pages, ..Placement::default() });
+        }
         let mut placement = self.placement(units.clone())?;
         if placement.misplaced > 0 {
             self.move_there(units.clone())?;
@@ -193,8 +201,16 @@ impl Placed {
         Ok(placement)
     }
 
+    /// Whether the kernel does not tell where pages are, and need not.
+    fn can_only_be_there(&self) -> bool {
+        query_pages(0, &[self.memory.page_address(0)], &mut [0]).is_err_and(|error| is_of_no_matter(&error))
+    }
+
     /// Moves what is elsewhere. Huge pages move as a whole, so their first pages go first.
     pub(crate) fn move_there(&mut self, units: Range<usize>) -> Result<()> {
+        if self.can_only_be_there() {
+            return self.keep(&units);
+        }
         if self.unit_bytes > page_bytes() {
             self.move_misplaced(units.clone(), self.unit_bytes / page_bytes())?;
         }
@@ -263,12 +279,22 @@ pub(crate) fn mask(nodes: impl IntoIterator<Item = NodeId>) -> NodeMask {
 /// Does something while this thread prefers a node's memory. A preference, unlike a binding, finds memory elsewhere when the
 /// node is full, instead of having the kernel end a process for want of it.
 pub(crate) fn prefer<R>(node: NodeId, body: impl FnOnce() -> R) -> nodewise_sys::Result<R> {
-    let before = get_mempolicy()?;
-    prefer_from_now(node)?;
+    let before = match get_mempolicy().and_then(|before| prefer_from_now(node).map(|()| before)) {
+        Err(error) if !is_of_no_matter(&error) => return Err(error),
+        before => before.ok(),
+    };
     let returned = catch_unwind(AssertUnwindSafe(body));
-    let restored = set_mempolicy(&before);
+    let restored = before.map_or(Ok(()), |before| set_mempolicy(&before));
     let returned = returned.unwrap_or_else(|panic| resume_unwind(panic));
     restored.map(|()| returned)
+}
+
+/// Whether the kernel refuses to be told or asked where memory is (a container's filter does, and a kernel that knows no nodes), and this process
+/// may have it on one node only: there it is.
+fn is_of_no_matter(error: &nodewise_sys::Error) -> bool {
+    let refused =
+        matches!(error.kind(), nodewise_sys::ErrorKind::NotPermitted | nodewise_sys::ErrorKind::NotSupported);
+    refused && MemoryNodes::of_this_process().is_ok_and(|nodes| nodes.allowed.len() == 1)
 }
 
 /// Has this thread prefer a node's memory.
