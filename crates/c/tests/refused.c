@@ -27,7 +27,7 @@ static void operate(void *value, const void *operation, void *out_response, void
 
 static const nodewise_operations operations = {.operate = operate};
 
-/* From here on all threads get this error from the calls. */
+/* From here on the calling thread and those that it starts get this error from the calls. */
 static void refuse(int error, const int *calls, size_t count)
 {
     struct sock_filter filter[32];
@@ -41,7 +41,7 @@ static void refuse(int error, const int *calls, size_t count)
     filter[len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
     struct sock_fprog program = {.len = (unsigned short)len, .filter = filter};
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0);
 }
 
 static void no_file(void)
@@ -164,21 +164,21 @@ static size_t threads(void)
     return count;
 }
 
-static int frees(void *pool)
+static void refuse_threads(void)
 {
-    nodewise_pool_free(pool);
-    return 0;
+    const int calls[] = {SYS_clone, SYS_clone3};
+    refuse(EAGAIN, calls, sizeof calls / sizeof *calls);
 }
 
-static int nothing(void *context)
+static int frees(void *pool)
 {
-    (void)context;
+    refuse_threads();
+    nodewise_pool_free(pool);
     return 0;
 }
 
 static void no_thread(void)
 {
-    const int calls[] = {SYS_clone, SYS_clone3};
     size_t before = threads();
     nodewise_pool *pool;
     nodewise_task *task;
@@ -187,7 +187,7 @@ static void no_thread(void)
     nodewise_read read;
     const void *value;
     CHECK(nodewise_pool_new(NULL, &pool) == NODEWISE_OK);
-    refuse(EAGAIN, calls, sizeof calls / sizeof *calls);
+    refuse_threads();
     /* A task can free its pool all the same, and the workers end. */
     CHECK(nodewise_pool_spawn(pool, frees, pool, NULL, &task) == NODEWISE_OK);
     CHECK(nodewise_task_join(task, NULL) == NODEWISE_OK);
@@ -214,16 +214,32 @@ static void no_binding(void)
     says(nodewise_pool_new(NULL, &pool), NODEWISE_THREAD, "sched_setaffinity");
 }
 
+static int refuses_barrier(void *context)
+{
+    (void)context;
+    refuse(EPERM, &(int){SYS_membarrier}, 1);
+    return 0;
+}
+
+static int nothing(void *context)
+{
+    (void)context;
+    return 0;
+}
+
 /* A pool does without membarrier, even if it is refused later. */
 static void no_barrier(void)
 {
+    nodewise_pool_options *options;
     nodewise_pool *pool;
     nodewise_task *task;
-    CHECK(nodewise_pool_new(NULL, &pool) == NODEWISE_OK);
-    refuse(EPERM, &(int){SYS_membarrier}, 1);
+    CHECK(nodewise_pool_options_new(&options) == NODEWISE_OK);
+    CHECK(nodewise_pool_options_workers(options, 1) == NODEWISE_OK);
+    CHECK(nodewise_pool_new(options, &pool) == NODEWISE_OK);
+    nodewise_pool_options_free(options);
     for (int i = 0; i < 100; i++) {
-        CHECK(nodewise_pool_spawn(pool, nothing, NULL, NULL, &task) == NODEWISE_OK);
-        usleep(1000); /* in which the workers fall asleep */
+        CHECK(nodewise_pool_spawn(pool, i == 0 ? refuses_barrier : nothing, NULL, NULL, &task) == NODEWISE_OK);
+        usleep(1000); /* in which the worker falls asleep */
         CHECK(nodewise_task_join(task, NULL) == NODEWISE_OK);
     }
     nodewise_pool_free(pool);
