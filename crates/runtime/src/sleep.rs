@@ -13,10 +13,12 @@
 mod barrier;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod spots;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Futex, Mutex, lock};
 use crossbeam_utils::CachePadded;
+use spots::Spots;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -32,6 +34,7 @@ pub(crate) struct Sleep {
     idle: CachePadded<AtomicU64>,
     sleepers: Box<[CachePadded<Mutex<Sleepers>>]>,
     workers: Box<[CachePadded<Bed>]>,
+    spots: Spots,
     /// Not loom's, whose models have one or the other.
     one_sided: AtomicBool,
 }
@@ -53,6 +56,15 @@ struct Bed {
     state: Futex,
 }
 
+/// What the maker of work does next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// It goes on with other work, on the CPU where it is.
+    Works,
+    /// Nobody knows: it may wait, and leave its CPU to the worker. Or it is not who wakes the worker, and is where that would be sent.
+    Unknown,
+}
+
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 
@@ -63,10 +75,13 @@ impl Sleep {
     /// For workers 0 to n-1, each with its node, and then so many callers.
     pub(crate) fn new(nodes: usize, node_of_worker: impl Iterator<Item = usize>, callers: usize) -> Self {
         let beds = node_of_worker.map(Some).chain((0..callers).map(|_| None));
+        let workers: Box<[_]> =
+            beds.map(|node| CachePadded::new(Bed { node, state: Futex::default() })).collect();
         Self {
             idle: CachePadded::new(AtomicU64::new(0)),
             sleepers: (0..nodes).map(|_| CachePadded::default()).collect(),
-            workers: beds.map(|node| CachePadded::new(Bed { node, state: Futex::default() })).collect(),
+            spots: Spots::new(workers.len()),
+            workers,
             one_sided: AtomicBool::new(barrier::register()),
         }
     }
@@ -109,12 +124,12 @@ impl Sleep {
             self.idle.fetch_and(!OWED, Ordering::SeqCst);
             self.heavy_barrier();
             if more_work() {
-                self.wake_one(node);
+                self.wake_one(node, Next::Unknown);
             }
         } else if before >= SLEEPING && searching(before) == 1 {
             barrier::full();
             if more_work() {
-                self.wake_one(node);
+                self.wake_one(node, Next::Unknown);
             }
         }
     }
@@ -123,7 +138,7 @@ impl Sleep {
     #[inline]
     pub(crate) fn work_made(&self, node: usize) {
         if self.some_sleep() {
-            self.work_made_while_some_sleep(node);
+            self.work_made_while_some_sleep(node, Next::Unknown);
         }
     }
 
@@ -140,11 +155,11 @@ impl Sleep {
     }
 
     #[cold]
-    pub(crate) fn work_made_while_some_sleep(&self, node: usize) {
+    pub(crate) fn work_made_while_some_sleep(&self, node: usize, next: Next) {
         // For the last searcher, which looks for more work after it has stopped searching.
         barrier::full();
         if searching(self.idle.load(Ordering::SeqCst)) == 0 {
-            self.wake_one(node);
+            self.wake_one(node, next);
         }
     }
 
@@ -152,7 +167,7 @@ impl Sleep {
     pub(crate) fn work_made_for(&self, node: usize) {
         self.light_barrier();
         if self.idle.load(Ordering::Relaxed) >= SLEEPING {
-            self.wake_one_of(node);
+            self.wake_one_of(node, Next::Unknown);
         }
     }
 
@@ -240,6 +255,7 @@ impl Sleep {
     pub(crate) fn sleep(&self, worker: usize, reason: impl FnOnce() -> bool) {
         let bed = &self.workers[worker];
         let node = bed.node.expect("only workers are woken for work");
+        self.spots.sleeps(worker);
         let before = {
             let mut sleepers = lock(&self.sleepers[node]);
             sleepers.ready.push(worker);
@@ -254,20 +270,24 @@ impl Sleep {
         while bed.state.get(Ordering::Acquire) == ASLEEP {
             bed.state.wait(ASLEEP, None);
         }
+        self.spots.is_awake(worker);
     }
 
-    fn wake_one(&self, node: usize) {
+    fn wake_one(&self, node: usize, next: Next) {
         // Nearest by number is good enough: neighbours on most machines are.
         let nodes = self.sleepers.len();
         for step in 0..nodes {
-            if self.wake_one_of((node + step) % nodes) {
+            if self.wake_one_of((node + step) % nodes, next) {
                 return;
             }
         }
     }
 
-    fn wake_one_of(&self, node: usize) -> bool {
+    fn wake_one_of(&self, node: usize, next: Next) -> bool {
         let Some(worker) = lock(&self.sleepers[node]).ready.pop() else { return false };
+        if next == Next::Works {
+            self.spots.wakes(worker);
+        }
         // SLEEPING - SEARCHING back again.
         self.woken(worker, SLEEPING - SEARCHING);
         true

@@ -3,6 +3,7 @@
 use crate::job::{Blocks, Call, Deque, Done, Job, as_worker};
 use crate::location::refreshes;
 use crate::pool::Shared;
+use crate::sleep::Next;
 use crossbeam_utils::CachePadded;
 use nodewise_sys::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::cell::Cell;
@@ -140,7 +141,7 @@ impl Worker {
         if self.is_caller() && self.stands_in_for.get().is_none() {
             self.stands_in_for.set(sleep.stand_in(self.node));
         }
-        sleep.work_made_while_some_sleep(self.node);
+        sleep.work_made_while_some_sleep(self.node, Next::Works);
     }
 
     /// The caller's part is over: others do what is left.

@@ -1,0 +1,165 @@
+//! Where workers sleep, and that who wakes one and works on does not get it onto its own CPU.
+//!
+//! The kernel has a thread that wakes run on an idle CPU if there is one. To a virtual machine's kernel one that has been idle for a
+//! while may count as taken, since the host runs something else there (`available_idle_cpu`, `vcpu_is_preempted`, Linux 6.12). Then it has the worker
+//! run on the CPU of who wakes it: one waits for the other, and the idle CPU stays idle. A worker that finds itself there says so, and for some
+//! time each is confined to other CPUs when it is woken, until it runs.
+
+#[cfg(loom)]
+pub(super) use modelled::Spots;
+#[cfg(not(loom))]
+pub(super) use real::Spots;
+
+#[cfg(not(loom))]
+mod real {
+    use crate::location::current_cpu;
+    use crate::sync::{Mutex, lock};
+    use crossbeam_utils::CachePadded;
+    use nodewise_sys::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
+    use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+    /// So many are confined before it is tried again how the kernel does without: that takes a few microseconds each, and a loop that
+    /// has one CPU instead of two its whole length.
+    const CONFINED: u32 = 100;
+
+    /// No CPU's number.
+    const NOWHERE: u32 = u32::MAX;
+
+    #[derive(Debug)]
+    pub(in super::super) struct Spots {
+        of_worker: Box<[CachePadded<Spot>]>,
+        /// How many workers are still to be confined.
+        left: AtomicU32,
+    }
+
+    #[derive(Debug)]
+    struct Spot {
+        thread: AtomicI32,
+        /// Where it fell asleep.
+        cpu: AtomicU32,
+        /// The CPU of who woke it, if that one works on.
+        waker: AtomicU32,
+        /// Where it might run before it was confined.
+        before: Mutex<Option<CpuSet>>,
+    }
+
+    impl Spots {
+        pub(in super::super) fn new(workers: usize) -> Self {
+            let spot = |_| {
+                CachePadded::new(Spot {
+                    thread: AtomicI32::new(0),
+                    cpu: AtomicU32::new(NOWHERE),
+                    waker: AtomicU32::new(NOWHERE),
+                    before: Mutex::default(),
+                })
+            };
+            Self { of_worker: (0..workers).map(spot).collect(), left: AtomicU32::new(0) }
+        }
+
+        /// The calling worker is about to sleep.
+        pub(in super::super) fn sleeps(&self, worker: usize) {
+            let spot = &self.of_worker[worker];
+            if spot.thread.load(Ordering::Relaxed) == 0 {
+                spot.thread.store(gettid(), Ordering::Relaxed);
+            }
+            spot.cpu.store(current_cpu().0, Ordering::Relaxed);
+            spot.waker.store(NOWHERE, Ordering::Relaxed);
+        }
+
+        /// The calling thread is about to wake a worker, and works on.
+        pub(in super::super) fn wakes(&self, worker: usize) {
+            let here = current_cpu().0;
+            self.of_worker[worker].waker.store(here, Ordering::Relaxed);
+            let left = self.left.load(Ordering::Relaxed);
+            if left > 0 {
+                self.left.store(left - 1, Ordering::Relaxed);
+                self.confine(worker, here);
+            }
+        }
+
+        /// To where no worker sleeps, if it would have to leave its CPU and there is such a place.
+        fn confine(&self, worker: usize, away_from: u32) {
+            let spot = &self.of_worker[worker];
+            let thread = spot.thread.load(Ordering::Relaxed);
+            let Ok(before) = sched_getaffinity(thread) else { return };
+            if !before.contains(away_from) {
+                return;
+            }
+            let mut cpus = CpuSet::new();
+            if spot.cpu.load(Ordering::Relaxed) == away_from {
+                let taken = |cpu| self.of_worker.iter().any(|spot| spot.cpu.load(Ordering::Relaxed) == cpu);
+                cpus = before.iter().filter(|&cpu| !taken(cpu)).collect();
+            }
+            if cpus.is_empty() {
+                cpus = before.iter().filter(|&cpu| cpu != away_from).collect();
+            }
+            // Refused where there is no other.
+            if sched_setaffinity(thread, &cpus).is_ok() {
+                *lock(&spot.before) = Some(before);
+            }
+        }
+
+        /// The calling worker is awake.
+        pub(in super::super) fn is_awake(&self, worker: usize) {
+            let spot = &self.of_worker[worker];
+            if spot.waker.load(Ordering::Relaxed) == current_cpu().0 {
+                self.left.store(CONFINED, Ordering::Relaxed);
+            }
+            if let Some(before) = lock(&spot.before).take() {
+                // Refused where none of them is left to it.
+                let _ = sched_setaffinity(0, &before);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn who_was_woken_onto_its_wakers_cpu_is_woken_onto_another_the_next_time_only() {
+            let all = sched_getaffinity(0).unwrap();
+            if all.len() < 2 {
+                return;
+            }
+            let one: CpuSet = all.iter().take(1).collect();
+            let spots = Spots::new(1);
+            // Is it, and wakes it, at the same time.
+            let wake = || {
+                spots.sleeps(0);
+                spots.wakes(0);
+                let meanwhile = sched_getaffinity(0).unwrap();
+                spots.is_awake(0);
+                (spots.of_worker[0].waker.load(Ordering::Relaxed), meanwhile)
+            };
+            sched_setaffinity(0, &one).unwrap();
+            assert_eq!(wake().1, one);
+            sched_setaffinity(0, &all).unwrap();
+            let (waker, meanwhile) = wake();
+            assert!(
+                !meanwhile.contains(waker) && meanwhile.len() == all.len() - 1,
+                "{meanwhile:?} of {all:?}"
+            );
+            assert_eq!(sched_getaffinity(0).unwrap(), all);
+        }
+    }
+}
+
+/// Loom has no CPUs.
+#[cfg(loom)]
+mod modelled {
+    #[derive(Debug)]
+    pub(in super::super) struct Spots;
+
+    impl Spots {
+        pub(in super::super) fn new(_: usize) -> Self {
+            Self
+        }
+
+        pub(in super::super) fn sleeps(&self, _: usize) {}
+
+        pub(in super::super) fn wakes(&self, _: usize) {}
+
+        pub(in super::super) fn is_awake(&self, _: usize) {}
+    }
+}
