@@ -1,5 +1,7 @@
 //! Tags of set-associative caches with LRU replacement. No data: values are the program's.
 
+use crate::host::load_ahead;
+
 /// The core that holds the line may write it without asking.
 pub(crate) const WRITABLE: u64 = 1;
 /// The line differs from memory.
@@ -79,6 +81,24 @@ impl Tags {
     fn set(&mut self, line: u64) -> &mut [Entry] {
         let first = set_of(line, self.sets) * self.ways;
         &mut self.entries[first..first + self.ways]
+    }
+
+    /// How many lines it can hold.
+    #[inline]
+    pub fn lines(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// A line will be asked for.
+    #[inline]
+    pub fn load_ahead(&self, line: u64) {
+        let first = set_of(line, self.sets) * self.ways;
+        load_ahead(&self.entries[first..first + self.ways]);
+    }
+
+    /// All lines will be asked for.
+    pub fn load_all_ahead(&self) {
+        load_ahead(&self.entries);
     }
 
     /// The entry of a line, which becomes the one used last.

@@ -1,5 +1,7 @@
 //! Which nodes' LLCs hold a line.
 
+use crate::host::load_ahead;
+
 const CHUNK_BYTES_SHIFT: u32 = 21;
 const MODIFIED: u16 = 1 << 15;
 
@@ -15,6 +17,15 @@ pub(crate) struct Directory {
 impl Directory {
     pub fn new(line_shift: u32) -> Directory {
         Directory { chunks: Vec::new(), chunk_shift: CHUNK_BYTES_SHIFT - line_shift }
+    }
+
+    /// A line will be asked for.
+    #[inline]
+    pub fn load_ahead(&self, line: u64) {
+        let index = line as usize & ((1 << self.chunk_shift) - 1);
+        if let Some(Some(chunk)) = self.chunks.get((line >> self.chunk_shift) as usize) {
+            load_ahead(&chunk[index..=index]);
+        }
     }
 
     /// The holders of a line.

@@ -204,6 +204,15 @@ impl Hardware {
             whole * self.timing.kilo_instruction + (rest * self.timing.kilo_instruction >> 10);
     }
 
+    /// Says that a core is to touch memory, and how many times at most, before another's turn. Only the simulator's speed depends on it.
+    #[inline]
+    pub fn expect(&self, core: usize, touches: usize) {
+        let l1 = &self.cores[core].l1;
+        if touches >= l1.lines() / 8 {
+            l1.load_all_ahead();
+        }
+    }
+
     /// Reads memory: one instruction. `address` is virtual, below 2^44; `home` is the node whose memory holds its page. A
     /// cached line remembers its home: [`forget`](Self::forget) a page that moves.
     #[inline]
@@ -350,10 +359,20 @@ impl Hardware {
         Access { source: Source::L1, latency_ps: self.timing.l1 }
     }
 
+    /// What there is to know of a line beyond the core's own caches, while these are looked through.
+    #[inline]
+    fn load_ahead(&self, core: usize, line: u64) {
+        if let Some(llc) = self.llcs.get(self.cores[core].node) {
+            self.directory.load_ahead(line);
+            llc.load_victim_ahead(line);
+        }
+    }
+
     fn read_beyond_l1(&mut self, core: usize, line: u64, home: usize) -> Access {
         if let Some(uncached) = self.uncached {
             return self.word(core, home, uncached.local_fetch, uncached.global_fetch);
         }
+        self.load_ahead(core, line);
         let state = &mut self.cores[core];
         if let Some(&mut entry) = state.l2.touch(line) {
             state.l1.insert(entry);
@@ -374,6 +393,7 @@ impl Hardware {
         if let Some(uncached) = self.uncached {
             return self.word(core, home, uncached.local_store, uncached.global_store);
         }
+        self.load_ahead(core, line);
         let state = &mut self.cores[core];
         let mut held = false;
         if let Some(entry) = state.l2.touch(line) {
@@ -510,11 +530,13 @@ impl Hardware {
             Kind::Read => 0,
             Kind::Write => WRITABLE | DIRTY,
         };
-        // First, as what is to be known of the victim is seldom in the host's caches, and comes while the queues are asked.
+        // What is to be known of the victim is seldom in the host's caches, and comes while the queues are asked.
         let victim = self.llcs[node].insert(Entry::new(line, home, state), bit);
         if let Some((victim, sharers)) = victim {
-            self.directory.update(victim.line(), |holders| holders.without(node));
-            self.take_from_cores(node, victim.line(), sharers);
+            self.directory.load_ahead(victim.line());
+            for core in self.sharing(node, sharers) {
+                self.cores[core].l2.load_ahead(victim.line());
+            }
         }
         self.fabric.probe(at_ps, &mut self.counters);
         let (source, mut done_ps) = match holders.modifier() {
@@ -530,8 +552,12 @@ impl Hardware {
                 self.directory.set(line, Holders::only(node).modified());
             }
         }
-        if let Some((victim, _)) = victim.filter(|(victim, _)| victim.has(DIRTY)) {
-            self.write_back(at_ps, at_ps, node, victim.home());
+        if let Some((victim, sharers)) = victim {
+            self.directory.update(victim.line(), |holders| holders.without(node));
+            self.take_from_cores(node, victim.line(), sharers);
+            if victim.has(DIRTY) {
+                self.write_back(at_ps, at_ps, node, victim.home());
+            }
         }
         (source, done_ps)
     }

@@ -1,13 +1,14 @@
 //! Caches, memory controllers and links as queues: the machine under the simulator.
 //!
 //! Time is in picoseconds. Nodes, cores and links are dense indices.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod cache;
 mod counters;
 mod directory;
 mod fabric;
 mod hardware;
+mod host;
 mod llc;
 mod preset;
 mod queue;

@@ -1,6 +1,9 @@
 //! Tags of a node's LLC, and which of its cores may hold each line.
 
-use crate::cache::{EMPTY, Entry, set_of};
+use crate::{
+    cache::{EMPTY, Entry, set_of},
+    host::load_ahead,
+};
 
 /// The tags.
 ///
@@ -23,6 +26,15 @@ impl Llc {
         let sets = (lines / ways as u64).max(1);
         let all = sets as usize * ways;
         Llc { sets, ways, entries: vec![EMPTY; all], sharers: vec![0; all], heads: vec![0; sets as usize] }
+    }
+
+    /// A line may come in: what it would displace.
+    #[inline]
+    pub fn load_victim_ahead(&self, line: u64) {
+        let set = set_of(line, self.sets);
+        let place = set * self.ways + before(usize::from(self.heads[set]), self.ways);
+        load_ahead(&self.entries[place..=place]);
+        load_ahead(&self.sharers[place..=place]);
     }
 
     /// The line's set, and where the line is in it.

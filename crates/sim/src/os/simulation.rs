@@ -251,6 +251,7 @@ impl Simulation {
             let limit_ps = limit_ps.min(due_ps);
             let words = thread.trace.words();
             let before = thread.done;
+            machine.hardware.expect(core, words.len() - before);
             for &word in &words[before..] {
                 perform(&mut machine, index, core, word);
                 thread.done += 1;
