@@ -6,6 +6,7 @@ use crate::injector::Injector;
 use crate::job::{Deque, Job, Scope, SentBack, Stealer, Task, end_with_the_process, with_current};
 use crate::location::current_node;
 use crate::sleep::Sleep;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard, try_lock};
 use crate::task_counter::TaskCounter;
 use crate::worker::{Counts, Worker};
@@ -14,7 +15,6 @@ use nodewise_topology::{NodeId, NodeSet};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -414,7 +414,12 @@ fn confine(thread: &JoinHandle<()>, node: NodeId, cpus: &nodewise_sys::CpuSet) -
 }
 
 impl Shared {
-    fn new(allowance: &Allowance, workers: &[usize], node_of: &[usize], deques: &[Deque<Job>]) -> Self {
+    pub(crate) fn new(
+        allowance: &Allowance,
+        workers: &[usize],
+        node_of: &[usize],
+        deques: &[Deque<Job>],
+    ) -> Self {
         let mut end = 0;
         // There are some on pools of one node only.
         let callers = deques.len() - node_of.len();
@@ -450,7 +455,7 @@ impl Shared {
     }
 
     /// Ends the workers.
-    fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.sleep.wake_everybody();
     }

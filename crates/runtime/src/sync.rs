@@ -1,12 +1,12 @@
 //! Atomics, mutexes and futexes: the real ones, or those of loom, which tries every order that the memory model allows.
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic};
+pub(crate) use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic};
 #[cfg(not(loom))]
 pub(crate) use std::thread::yield_now;
 
 #[cfg(loom)]
-pub(crate) use loom::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic};
+pub(crate) use loom::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic};
 #[cfg(loom)]
 pub(crate) use loom::thread::yield_now;
 
@@ -37,6 +37,18 @@ impl<T> UnsafeCell<T> {
     pub(crate) fn with_mut<R>(&self, writes: impl FnOnce(*mut T) -> R) -> R {
         writes(self.0.get())
     }
+}
+
+/// The same [`Arc`] where it is loom's, which cannot be turned into one of a trait.
+#[cfg(not(loom))]
+#[inline]
+pub(crate) fn arc<T: ?Sized>(alone: std::sync::Arc<T>) -> Arc<T> {
+    alone
+}
+
+#[cfg(loom)]
+pub(crate) fn arc<T: ?Sized>(alone: std::sync::Arc<T>) -> Arc<T> {
+    Arc::from_std(alone)
 }
 
 /// Stores, and lets no later `SeqCst` load come before it. One locked instruction on x86-64, where a fence takes several times as long.

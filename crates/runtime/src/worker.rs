@@ -64,11 +64,11 @@ fn add(count: &AtomicU64, number: u64) {
 /// How often a worker looks for work in vain before it sleeps, with pauses of 1, 2, 4 ... processor hints in between: a few microseconds in
 /// all, about what being woken costs. It does not yield: where other programs want the CPU, a thread that has yielded waits for their
 /// time slices, milliseconds, and one that sleeps runs as soon as it is woken.
-const PAUSES: u32 = 7;
+const PAUSES: u32 = if cfg!(loom) { 1 } else { 7 };
 
 /// How often a caller looks, with the longest of these pauses in between, whether what it waits for has happened, before it sleeps: what
 /// others took of its work is done soon, mostly, and to be woken takes longer where other programs want the CPU.
-const LOOKS: u32 = 16;
+const LOOKS: u32 = if cfg!(loom) { 1 } else { 16 };
 
 /// How often, of those, before it counts as searching, which is told in a word that all nodes share; and before it looks at other nodes' work.
 /// Where tasks are short a worker's own node has none for a moment again and again, and new ones are there in less time than a line
@@ -117,7 +117,11 @@ impl Worker {
 
     /// The life of a worker.
     pub(crate) fn work(&self) {
-        as_worker(self, || self.run_until(&mut Stopping(&self.shared)));
+        as_worker(self, || self.run_until_stopped());
+    }
+
+    pub(crate) fn run_until_stopped(&self) {
+        self.run_until(&mut Stopping(&self.shared));
     }
 
     /// Whether it is a thread from outside that works along while it waits.
@@ -188,6 +192,12 @@ impl Worker {
     #[inline]
     pub(crate) fn count_run(&self) {
         add(&self.counts.run, 1);
+    }
+
+    /// How many jobs it has begun.
+    #[cfg(all(test, loom))]
+    pub(crate) fn has_run(&self) -> u64 {
+        self.counts.run.load(Ordering::Relaxed)
     }
 
     /// Works until it has happened, sleeping while there is nothing to do.

@@ -1,13 +1,14 @@
 //! Two closures at once, and a closure on a worker.
 
+use super::remote_latch::RemoteLatch;
 use super::{Anchored, Job, Signal, StackJob, as_worker, current_of, with_current};
 use crate::pool::{NodePool, Shared};
-use crate::sync::{Futex, MutexGuard};
+use crate::sync::MutexGuard;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::unwind::drop_caught;
 use crate::worker::{Event, Worker};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The signal to a worker of the same pool.
 struct Latch {
@@ -31,29 +32,12 @@ impl Event for &Latch {
     }
 }
 
-/// The signal to anybody else: a thread, or a worker of another pool, which goes on working for that.
-struct RemoteLatch {
-    set: Futex,
-    waiter: Option<(Arc<Shared>, usize)>,
-}
-
+/// The signal to anybody else.
 impl Signal for Arc<RemoteLatch> {
     unsafe fn set(this: *const Self, worker: &Worker) {
         // SAFETY: valid now; from here on this is our own share of it.
         let latch = unsafe { (*this).clone() };
-        latch.set.set(1, Ordering::Release);
-        if let Some((shared, waiter)) = &latch.waiter {
-            shared.sleep.happened(*waiter);
-        } else {
-            latch.set.wake_all();
-            worker.has_woken();
-        }
-    }
-}
-
-impl Event for Arc<RemoteLatch> {
-    fn over(&mut self) -> bool {
-        self.set.get(Ordering::Acquire) == 1
+        latch.set(worker);
     }
 }
 
@@ -159,22 +143,18 @@ fn work_along<R>(caller: MutexGuard<'_, Worker>, op: impl FnOnce(&Worker) -> R) 
 
 impl Shared {
     #[cold]
-    fn run_inside<R: Send>(&self, from: Option<&Worker>, op: impl FnOnce(&Worker) -> R + Send) -> R {
-        let waiter = from.map(|worker| (worker.shared.clone(), worker.index));
-        let mut latch = Arc::new(RemoteLatch { set: Futex::default(), waiter });
+    pub(super) fn run_inside<R: Send>(
+        &self,
+        from: Option<&Worker>,
+        op: impl FnOnce(&Worker) -> R + Send,
+    ) -> R {
+        let latch = Arc::new(RemoteLatch::default());
         let stack = StackJob::new(latch.clone(), op);
         // SAFETY: waited for below, and nothing between can unwind out of this function.
         let job: Job = unsafe { stack.job() };
         let anchored = Anchored;
         self.inject(self.near(), job);
-        match from {
-            Some(worker) => worker.run_until(&mut latch),
-            None => {
-                while latch.set.get(Ordering::Acquire) == 0 {
-                    latch.set.wait(0, None);
-                }
-            }
-        }
+        latch.wait(from);
         std::mem::forget(anchored);
         stack.into_result().unwrap_or_else(|panic| resume_unwind(panic))
     }

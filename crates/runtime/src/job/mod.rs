@@ -13,6 +13,9 @@
 mod blocks;
 mod deque;
 mod join;
+#[cfg(all(test, loom))]
+mod loom_tests;
+mod remote_latch;
 mod scope;
 mod task;
 

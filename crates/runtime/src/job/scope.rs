@@ -4,6 +4,7 @@ use super::blocks::{Block, SentBack};
 use super::{Anchored, Call, Job, with_current};
 use crate::error::Result;
 use crate::pool::Shared;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock};
 use crate::tally::{Alarms, Tally, count_done};
 use crate::unwind::drop_caught;
@@ -14,7 +15,6 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What [`crate::NodePool::scope`] gives to its closure, to spawn tasks that may borrow whatever lives longer than the scope.
 ///
