@@ -213,8 +213,8 @@ nodewise_result nodewise_task_counter_wait_timeout(const nodewise_task_counter *
 
 /* Workers that are confined to their node's CPUs and run tasks, their own node's first. Waiting for tasks on a worker, be they
  * another pool's, runs others of its own pool meanwhile, so that nesting does not deadlock. So no task may wait for something that is held
- * until a scope, a join or a loop has ended, a lock for instance: who waits for these might run that task, and then neither ends. Idle
- * workers sleep. */
+ * until a scope, a join, a loop or another pool has ended, a lock for instance: who waits for these might run that task, and then neither
+ * ends. Idle workers sleep. */
 typedef struct nodewise_pool nodewise_pool;
 
 /* How a pool is set up. The functions that change it want it exclusive. */
@@ -249,9 +249,9 @@ nodewise_result nodewise_pool_options_callers_work(nodewise_pool_options *option
  * NODEWISE_THREAD: the kernel refused a thread, or to confine it. */
 nodewise_result nodewise_pool_new(const nodewise_pool_options *options, nodewise_pool **out_pool);
 
-/* Waits for everything that was spawned and ends the workers; a worker of another pool does nothing else meanwhile. A task of the pool may
- * call it; it then returns at once, and the last of the pool's tasks ends the workers. In a forked child there is nothing to wait for, and the
- * memory stays. */
+/* Waits for everything that was spawned and ends the workers; a worker of another pool does other tasks of its own pool meanwhile. A task
+ * of the pool may call it; it then returns at once, and the last of the pool's tasks ends the workers. In a forked child there is nothing to
+ * wait for, and the memory stays. */
 void nodewise_pool_free(nodewise_pool *pool);
 
 /* Lists the nodes it has workers on, ascending. */

@@ -23,8 +23,8 @@ use std::time::Duration;
 /// Each worker has a queue, each node two: one for tasks from outside, one for tasks that must run there. A worker that has nothing takes
 /// from its node, and only when that has run dry from another, the nearest first; if there is nothing anywhere it sleeps. Waiting for
 /// tasks on a worker, be they another pool's, runs others of its own pool meanwhile, so that nesting does not deadlock. So no task may wait for
-/// something that is held until a scope, a join or a loop has ended, a lock for instance: who waits for these might run that task, and then
-/// neither ends.
+/// something that is held until a scope, a join, a loop or another pool has ended, a lock for instance: who waits for these might run that
+/// task, and then neither ends.
 ///
 /// On one node, a thread that waits in a scope or a loop works along in the stead of a worker that sleeps
 /// ([`NodePoolBuilder::callers_work`]).
@@ -35,8 +35,8 @@ use std::time::Duration;
 /// their node return to it when its CPUs are back and [`crate::refresh`] was called.
 ///
 /// All methods may be called from any thread at any time, the pool's workers included. Dropping the pool waits for everything that was
-/// spawned and ends the workers; a worker of another pool does nothing else meanwhile. A task of the pool may drop it: the last of its tasks ends
-/// the workers then.
+/// spawned and ends the workers; a worker of another pool does other tasks of its own pool meanwhile. A task of the pool may drop it: the last
+/// of its tasks ends the workers then.
 ///
 /// A library that is loaded by dlopen(3) may make a pool in its constructors, and use it once these have returned. If it may be closed again it
 /// drops the pool before dlclose(3), or is linked with `-z nodelete`: in its destructors that may wait for ever, since threads cannot begin
@@ -291,7 +291,12 @@ impl Drop for NodePool {
             self.shared.abandon();
             return;
         }
-        self.shared.detached.wait();
+        let detached = &self.shared.detached;
+        with_current(|current| match current {
+            // What is waited for may wait for tasks of its pool.
+            Some(worker) => worker.work_during(|| detached.wait()),
+            None => detached.wait(),
+        });
         self.shared.stop();
         for thread in threads {
             // Workers catch what tasks throw.

@@ -179,6 +179,30 @@ fn joins_of_one_pools_tasks_inside_another_and_back() {
     }
 }
 
+#[test]
+fn a_worker_that_drops_another_pool_works_on_what_that_waits_for() {
+    fn make_and_drop(one: &Arc<NodePool>, done: &Arc<AtomicUsize>) {
+        let other = NodePool::builder().workers(1).build().unwrap();
+        let (one, done) = (one.clone(), done.clone());
+        other.spawn(move || {
+            let on_one = move || done.fetch_add(1, Ordering::Relaxed);
+            one.spawn(on_one).join();
+        });
+    }
+    watchdog::start();
+    for callers_work in [true, false] {
+        let one = Arc::new(NodePool::builder().workers(1).callers_work(callers_work).build().unwrap());
+        let done = Arc::new(AtomicUsize::new(0));
+        for round in 0..100 {
+            let of_task = (one.clone(), done.clone());
+            one.spawn(move || make_and_drop(&of_task.0, &of_task.1)).join();
+            assert_eq!(done.load(Ordering::Relaxed), 2 * round + 1);
+            one.scope(|_| make_and_drop(&one, &done));
+            assert_eq!(done.load(Ordering::Relaxed), 2 * round + 2);
+        }
+    }
+}
+
 /// A payload that panics when it is dropped, with one of its kind. It has no size, so that no memory is lost with those that are forgotten.
 struct Bad;
 

@@ -37,7 +37,7 @@ impl Signal for Arc<RemoteLatch> {
     unsafe fn set(this: *const Self, worker: &Worker) {
         // SAFETY: valid now; from here on this is our own share of it.
         let latch = unsafe { (*this).clone() };
-        latch.set(worker);
+        latch.set_by(worker);
     }
 }
 
@@ -102,6 +102,24 @@ impl Worker {
             }
             popped = self.pop();
         }
+    }
+}
+
+impl Worker {
+    /// Works until `sleep` returns, which a thread of its own calls.
+    pub(crate) fn work_during(&self, sleep: impl Fn() + Sync) {
+        let returned = RemoteLatch::default();
+        std::thread::scope(|scope| {
+            let tell = || {
+                sleep();
+                returned.set();
+            };
+            match std::thread::Builder::new().spawn_scoped(scope, tell) {
+                Ok(_) => returned.wait(Some(self)),
+                // The kernel gives no thread.
+                Err(_) => sleep(),
+            }
+        });
     }
 }
 

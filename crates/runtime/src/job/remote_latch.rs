@@ -27,17 +27,25 @@ impl RemoteLatch {
         self.state.get(Ordering::Acquire) == SET
     }
 
-    /// Sets it, on a worker. What that did before is seen by who finds it set.
-    pub(super) fn set(&self, here: &Worker) {
-        if self.state.swap(SET, Ordering::AcqRel) == AWAITED {
-            // SAFETY: ours from that state on.
-            let worker = self.worker.with_mut(|worker| unsafe { &mut *worker }.take());
-            if let Some((shared, index)) = worker {
-                shared.sleep.happened(index);
-            } else {
-                self.state.wake_all();
-                here.has_woken();
-            }
+    /// Sets it. What was done before is seen by who finds it set. True: a thread that slept is on its way.
+    pub(super) fn set(&self) -> bool {
+        if self.state.swap(SET, Ordering::AcqRel) != AWAITED {
+            return false;
+        }
+        // SAFETY: ours from that state on.
+        let worker = self.worker.with_mut(|worker| unsafe { &mut *worker }.take());
+        if let Some((shared, index)) = &worker {
+            shared.sleep.happened(*index);
+        } else {
+            self.state.wake_all();
+        }
+        worker.is_none()
+    }
+
+    /// Sets it, on a worker.
+    pub(super) fn set_by(&self, here: &Worker) {
+        if self.set() {
+            here.has_woken();
         }
     }
 

@@ -53,7 +53,7 @@ impl<F: FnOnce() -> T + Send + 'static, T: Send + 'static> Packet<F, T> {
         let outcome = &packet.outcome;
         // SAFETY: the joiner does not look before the task has ended.
         outcome.result.with_mut(|ours| unsafe { *ours = Some(result) });
-        outcome.ended.set(worker);
+        outcome.ended.set_by(worker);
         // A result that nobody wants may panic when it is dropped: that is the task's end as well.
         drop_caught(packet);
         worker.shared.task_ended(worker.node);
