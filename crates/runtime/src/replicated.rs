@@ -31,7 +31,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 ///
 /// The value is kept twice on each node with CPUs, or on the nearest that has memory for this process, on pages of its own. A copy is made,
 /// and changed, by a thread that prefers memory of its node: what `T` allocates for it comes from there as far as the allocator asks the system
-/// for it, and as there is room.
+/// for it, and as there is room. One copy is made after the other, since the kernel may put where two allocations meet into one huge page; it
+/// may yet do so where other threads allocate and write at the same time, or later (khugepaged).
 ///
 /// ```
 /// let routes = nodewise_runtime::Replicated::new(vec!["a", "b"])?;
@@ -91,7 +92,12 @@ impl<T: Clone + Send + Sync> Replicated<T> {
     pub fn new(value: T) -> Result<Self> {
         let nodes: Vec<NodeId> = MemoryNodes::of_this_process()?.near_cpus.iter().collect();
         let nearest = Nearest::among(&nodes)?;
-        let copy_to = |node| NodeBox::on(node, || Copies::of(&value, Some(node)));
+        // Of two copies that are written at the same time, the end of one and the beginning of the other may come to lie in one huge page.
+        let turns = Mutex::new(());
+        let copy_to = |node| {
+            let _turn = lock(&turns);
+            NodeBox::on(node, || Copies::of(&value, Some(node)))
+        };
         let copies = std::thread::scope(|scope| {
             let start = |&node| std::thread::Builder::new().spawn_scoped(scope, move || copy_to(node));
             let threads: Vec<_> = nodes.iter().map(start).collect();
