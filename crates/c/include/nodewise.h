@@ -60,8 +60,8 @@ enum {
     NODEWISE_THREAD = 4,
     /* A layout that this process cannot have. */
     NODEWISE_LAYOUT = 5,
-    /* The kernel has not so much memory, or refuses a call. Filters of containers, Docker's among them, refuse memory policies and move_pages(2): a
-     * process that may have memory on one node only gets it there all the same, and fails only where it asks for placements or gives hints. */
+    /* The kernel has not so much memory, or refuses a call. Filters of containers, Docker's among them, refuse memory policies and move_pages(2).
+     * Asking for placements and giving hints fail then; of the rest only arrays and arenas that may not lie anywhere, on several nodes. */
     NODEWISE_MEMORY = 6,
     /* Pages found no room on their node. */
     NODEWISE_NODE_FULL = 7,
@@ -398,7 +398,8 @@ enum {
     NODEWISE_HUGE_PAGES = 1,
     /* Base pages, even where the system would give huge ones. What arrays have if nothing is said. */
     NODEWISE_BASE_PAGES = 2,
-    /* Pages that find no room on their node stay where the kernel put them, instead of failing. */
+    /* Pages that find no room on their node stay where the kernel put them, instead of failing. So do those of which nobody knows where they are, as a
+     * container's filter refuses memory policies and move_pages(2): where they were touched first, by threads on the CPUs of their nodes. */
     NODEWISE_ANYWHERE = 4
 };
 
@@ -408,8 +409,8 @@ typedef struct nodewise_array nodewise_array;
 /* Makes an array of `len` elements of `element_bytes` each. `flags` are NODEWISE_HUGE_PAGES and the like, or 0. All pages are brought in, each node's
  * by workers of `pool` there, or by a thread for each node if that is NULL; neither it nor the layout is kept.
  * NODEWISE_LAYOUT: the layout names a node that has no memory for this process. NODEWISE_MEMORY: the nodes that this process may have memory on
- * have less, or the kernel or a container's filter refuses a call. NODEWISE_NODE_FULL: pages found no room on their node. NODEWISE_MACHINE: /sys
- * or /proc cannot be read. No error tells of less than that, but more than is free or than the control group may have: the kernel then
+ * have less, or the kernel refuses a call; or a container's filter does, there are several nodes, and pages may not lie anywhere.
+ * NODEWISE_NODE_FULL: pages found no room on their node. NODEWISE_MACHINE: /sys or /proc cannot be read. No error tells of less than that, but more than is free or than the control group may have: the kernel then
  * reclaims memory, and ends processes if it finds none. */
 nodewise_result nodewise_array_new(const nodewise_layout *layout, size_t len, size_t element_bytes, uint32_t flags,
                                    const nodewise_pool *pool, nodewise_array **out_array);
@@ -426,6 +427,8 @@ typedef struct nodewise_placement {
     size_t misplaced;
     /* Base pages in no memory now: swapped out. */
     size_t absent;
+    /* Base pages that the kernel does not tell of, as a container's filter refuses move_pages(2). */
+    size_t unknown;
 } nodewise_placement;
 
 typedef struct nodewise_node_pages {
@@ -491,8 +494,8 @@ void nodewise_arena_free(nodewise_arena *arena);
 
 /* Memory for `bytes`, 0 included, at an address that `align` divides; its contents are not defined. The caller's until given back.
  * NODEWISE_INVALID_ARGUMENT: `align` is no power of two. NODEWISE_MEMORY: the nodes that this process could have memory on when the
- * arena was made had less, or the kernel or a container's filter refuses a call. NODEWISE_NODE_FULL: pages found no room on their node. The arena can
- * be used on after each. Of more than is free no error tells, as with arrays. */
+ * arena was made had less, or the kernel or, as with arrays, a container's filter refuses a call. NODEWISE_NODE_FULL: pages found no room on their
+ * node. The arena can be used on after each. Of more than is free no error tells, as with arrays. */
 nodewise_result nodewise_arena_allocate(const nodewise_arena *arena, size_t bytes, size_t align, void **out_block);
 
 /* Gives back a block of this arena, that was asked for with the same `bytes` and `align`; does nothing with NULL. */
@@ -545,8 +548,9 @@ typedef struct nodewise_replicated_array nodewise_replicated_array;
 typedef int (*nodewise_change)(void *value, void *context);
 
 /* Copies `len` elements of `element_bytes` each to every such node.
- * NODEWISE_MEMORY: the nodes have less than a copy takes, or the kernel or a container's filter refuses a call. NODEWISE_NODE_FULL: a copy found
- * no room on its node. NODEWISE_MACHINE: /sys or /proc cannot be read. */
+ * NODEWISE_MEMORY: the nodes have less than a copy takes, or the kernel refuses a call. NODEWISE_NODE_FULL: a copy found no room on its node.
+ * NODEWISE_MACHINE: /sys or /proc cannot be read. Where a container's filter refuses memory policies and move_pages(2), a copy lies where threads on its
+ * node's CPUs touch it first. */
 nodewise_result nodewise_replicated_array_new(const void *elements, size_t len, size_t element_bytes,
                                               nodewise_replicated_array **out_array);
 
@@ -585,9 +589,9 @@ typedef struct nodewise_value_type {
     void *context;
 } nodewise_value_type;
 
-/* Copies `value` to each node, by threads that prefer memory there. Neither it nor `type` itself is kept.
- * NODEWISE_CALLBACK_FAILED: a copy did. NODEWISE_MACHINE: /sys or /proc cannot be read. NODEWISE_MEMORY: a container's filter refuses memory
- * policies. */
+/* Copies `value` to each node, by threads that prefer memory there or, where a container's filter refuses memory policies, are on its CPUs. Neither it
+ * nor `type` itself is kept.
+ * NODEWISE_CALLBACK_FAILED: a copy did. NODEWISE_MACHINE: /sys or /proc cannot be read. NODEWISE_MEMORY: no more memory can be mapped. */
 nodewise_result nodewise_replicated_new(const nodewise_value_type *type, const void *value,
                                         nodewise_replicated **out_replicated);
 

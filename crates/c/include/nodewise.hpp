@@ -741,6 +741,7 @@ struct placement {
     std::map<std::uint32_t, std::size_t> pages_by_node;
     std::size_t misplaced = 0;
     std::size_t absent = 0;
+    std::size_t unknown = 0;
 };
 
 namespace detail {
@@ -757,6 +758,7 @@ placement placed(Fill fill)
         placement.pages_by_node[node] = pages;
     placement.misplaced = found.misplaced;
     placement.absent = found.absent;
+    placement.unknown = found.unknown;
     return placement;
 }
 

@@ -53,6 +53,7 @@ pub struct NodePages {
 pub struct Placement {
     pub misplaced: usize,
     pub absent: usize,
+    pub unknown: usize,
 }
 
 pub type BlockRun =
@@ -138,7 +139,7 @@ impl NodePages {
 
 impl Placement {
     fn of(placement: &nodewise_runtime::Placement) -> Self {
-        Self { misplaced: placement.misplaced, absent: placement.absent }
+        Self { misplaced: placement.misplaced, absent: placement.absent, unknown: placement.unknown }
     }
 
     /// Tells C, if it wants to know.

@@ -174,7 +174,7 @@ fn structures() -> Vec<String> {
         array::Block { node, begin, end }
         array::LayoutInC { kind, count, nodes, weights }
         array::NodePages { node, pages }
-        array::Placement { misplaced, absent }
+        array::Placement { misplaced, absent, unknown }
         node_replicated::NodeRead { }
         node_replicated::Operations { operation_bytes, response_bytes, operate, context }
         pool::NodeStatistics { node, workers, run, stolen_inside, stolen_across }

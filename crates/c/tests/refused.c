@@ -1,10 +1,12 @@
 /* What comes of it where the system refuses: no file can be opened, a container's filter allows neither memory policies nor threads. Each in a
  * process of its own. */
+#define _GNU_SOURCE
 #include "check.h"
 #include <dirent.h>
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/prctl.h>
@@ -121,27 +123,27 @@ static void no_policy(void)
     if (one_node()) {
         CHECK(nodewise_array_new(&interleaved, LEN, 8, 0, NULL, &other) == NODEWISE_OK);
         CHECK(nodewise_array_lay_out(other, &interleaved, &placement) == NODEWISE_OK);
-        CHECK(placement.misplaced == 0 && placement.absent == 0);
-        CHECK(nodewise_array_lay_out_range(other, 0, LEN / 2, &interleaved, NULL) == NODEWISE_OK);
+        CHECK(placement.misplaced == 0 && placement.absent == 0 && placement.unknown == 0);
         nodewise_array_free(other);
         CHECK(nodewise_arena_allocate(arena, 1 << 20, 8, &block) == NODEWISE_OK);
         memset(block, 1, 1 << 20);
-        CHECK(nodewise_replicated_array_new(data, LEN, 8, &copies) == NODEWISE_OK);
-        nodewise_replicated_array_free(copies);
-        CHECK(nodewise_replicated_new(&numbers, &number, &replicated) == NODEWISE_OK);
-        nodewise_replicated_free(replicated);
-        CHECK(nodewise_node_replicated_new(&numbers, &operations, &number, &node_replicated) == NODEWISE_OK);
-        nodewise_node_replicated_free(node_replicated);
     } else {
-        says(nodewise_array_new(&interleaved, LEN, 8, 0, NULL, &other), NODEWISE_MEMORY, "get_mempolicy");
+        says(nodewise_array_new(&interleaved, LEN, 8, 0, NULL, &other), NODEWISE_MEMORY, "move_pages");
         CHECK(other == NULL);
         says(nodewise_array_lay_out(array, &interleaved, NULL), NODEWISE_MEMORY, "move_pages");
         says(nodewise_array_lay_out_range(array, 0, LEN, &interleaved, NULL), NODEWISE_MEMORY, "move_pages");
-        says(nodewise_arena_allocate(arena, 1 << 20, 8, &block), NODEWISE_MEMORY, "get_mempolicy");
-        says(nodewise_replicated_array_new(data, LEN, 8, &copies), NODEWISE_MEMORY, "get_mempolicy");
-        says(nodewise_replicated_new(&numbers, &number, &replicated), NODEWISE_MEMORY, "get_mempolicy");
-        says(nodewise_node_replicated_new(&numbers, &operations, &number, &node_replicated), NODEWISE_MEMORY, "get_mempolicy");
+        says(nodewise_arena_allocate(arena, 1 << 20, 8, &block), NODEWISE_MEMORY, "move_pages");
+        CHECK(nodewise_array_new(&interleaved, LEN, 8, NODEWISE_ANYWHERE, NULL, &other) == NODEWISE_OK);
+        CHECK(nodewise_array_lay_out(other, &interleaved, &placement) == NODEWISE_OK);
+        CHECK(placement.misplaced == 0 && placement.absent == 0 && placement.unknown > 0);
+        nodewise_array_free(other);
     }
+    CHECK(nodewise_replicated_array_new(data, LEN, 8, &copies) == NODEWISE_OK);
+    nodewise_replicated_array_free(copies);
+    CHECK(nodewise_replicated_new(&numbers, &number, &replicated) == NODEWISE_OK);
+    nodewise_replicated_free(replicated);
+    CHECK(nodewise_node_replicated_new(&numbers, &operations, &number, &node_replicated) == NODEWISE_OK);
+    nodewise_node_replicated_free(node_replicated);
     says(nodewise_array_placement(array, 0, LEN, &placement, pages, NODES, &count), NODEWISE_MEMORY, "move_pages");
     says(nodewise_array_page_nodes(array, 0, LEN, nodes, NODES, &count), NODEWISE_MEMORY, "move_pages");
     says(nodewise_arena_placement(arena, &placement, pages, NODES, &count), NODEWISE_MEMORY, "move_pages");
@@ -151,6 +153,89 @@ static void no_policy(void)
     nodewise_arena_free(arena);
     memset(data, 1, LEN * 8);
     nodewise_array_free(array);
+}
+
+/* What a thread makes that may neither tell nor ask where memory is. */
+struct made {
+    nodewise_array *interleaved, *blocked, *touched_by_pool;
+    nodewise_arena *arena;
+    nodewise_replicated_array *copies;
+};
+
+static void *make_without_policies(void *context)
+{
+    const int calls[] = {SYS_mbind, SYS_set_mempolicy, SYS_get_mempolicy, SYS_move_pages};
+    const nodewise_layout blocked = {.kind = NODEWISE_LAYOUT_BLOCKED};
+    static const uint64_t values[LEN] = {42};
+    struct made *made = context;
+    nodewise_pool *pool;
+    void *block;
+    refuse(EPERM, calls, sizeof calls / sizeof *calls);
+    CHECK(nodewise_pool_new(NULL, &pool) == NODEWISE_OK);
+    CHECK(nodewise_array_new(&interleaved, LEN, 8, NODEWISE_ANYWHERE, NULL, &made->interleaved) == NODEWISE_OK);
+    CHECK(nodewise_array_new(&blocked, LEN, 8, NODEWISE_ANYWHERE, NULL, &made->blocked) == NODEWISE_OK);
+    CHECK(nodewise_array_new(&blocked, LEN, 8, NODEWISE_ANYWHERE, pool, &made->touched_by_pool) == NODEWISE_OK);
+    CHECK(nodewise_arena_new(&interleaved, NODEWISE_ANYWHERE, &made->arena) == NODEWISE_OK);
+    CHECK(nodewise_arena_allocate(made->arena, 1 << 20, 8, &block) == NODEWISE_OK);
+    CHECK(nodewise_replicated_array_new(values, LEN, 8, &made->copies) == NODEWISE_OK);
+    nodewise_pool_free(pool);
+    return NULL;
+}
+
+/* It all lies right nevertheless, as a thread that may ask finds. */
+static void placed_all_the_same(void)
+{
+    struct made made;
+    pthread_t thread;
+    nodewise_placement placement;
+    nodewise_node_pages pages[NODES];
+    uint32_t nodes[NODES];
+    size_t count, copies;
+    CHECK(pthread_create(&thread, NULL, make_without_policies, &made) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    const nodewise_array *arrays[] = {made.interleaved, made.blocked, made.touched_by_pool};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
+        CHECK(nodewise_array_placement(arrays[i], 0, LEN, &placement, pages, NODES, &count) == NODEWISE_OK);
+        CHECK(placement.misplaced == 0 && placement.absent == 0 && placement.unknown == 0);
+        CHECK(one_node() == (count == 1));
+    }
+    CHECK(nodewise_arena_placement(made.arena, &placement, pages, NODES, &count) == NODEWISE_OK);
+    CHECK(placement.misplaced == 0 && one_node() == (count == 1));
+    CHECK(nodewise_replicated_array_nodes(made.copies, nodes, NODES, &copies) == NODEWISE_OK);
+    for (size_t i = 0; i < copies; i++) {
+        const void *copy;
+        void *page;
+        int home = -1;
+        CHECK(nodewise_replicated_array_near(made.copies, nodes[i], &copy) == NODEWISE_OK);
+        page = (void *)((uintptr_t)copy & ~(uintptr_t)4095);
+        CHECK(syscall(SYS_move_pages, 0, 1ul, &page, NULL, &home, 0) == 0);
+        CHECK(home == (int)nodes[i]);
+    }
+    nodewise_array_free(made.interleaved);
+    nodewise_array_free(made.blocked);
+    nodewise_array_free(made.touched_by_pool);
+    nodewise_arena_free(made.arena);
+    nodewise_replicated_array_free(made.copies);
+}
+
+/* For the allocator there is some from before. */
+static void no_memory(void)
+{
+    static const uint64_t values[LEN] = {42};
+    struct rlimit memory = {0, RLIM_INFINITY};
+    nodewise_replicated_array *copies;
+    nodewise_replicated *replicated;
+    nodewise_node_replicated *node_replicated;
+    CHECK(nodewise_replicated_array_new(values, LEN, 8, &copies) == NODEWISE_OK);
+    CHECK(nodewise_replicated_new(&numbers, &number, &replicated) == NODEWISE_OK);
+    CHECK(nodewise_node_replicated_new(&numbers, &operations, &number, &node_replicated) == NODEWISE_OK);
+    nodewise_replicated_array_free(copies);
+    nodewise_replicated_free(replicated);
+    nodewise_node_replicated_free(node_replicated);
+    CHECK(setrlimit(RLIMIT_AS, &memory) == 0);
+    says(nodewise_replicated_array_new(values, LEN, 8, &copies), NODEWISE_MEMORY, "map");
+    says(nodewise_replicated_new(&numbers, &number, &replicated), NODEWISE_MEMORY, "map");
+    says(nodewise_node_replicated_new(&numbers, &operations, &number, &node_replicated), NODEWISE_MEMORY, "map");
 }
 
 static size_t threads(void)
@@ -247,7 +332,7 @@ static void no_barrier(void)
 
 int main(void)
 {
-    void (*const scenes[])(void) = {no_file, no_policy, no_thread, no_binding, no_barrier};
+    void (*const scenes[])(void) = {no_file, no_policy, placed_all_the_same, no_memory, no_thread, no_binding, no_barrier};
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++) {
         int status;
         pid_t child = fork();

@@ -234,7 +234,9 @@ fn an_unreadable_file_is_named_with_its_own_exit_code() {
     // Root may read anything, so it runs a copy as a user that may not (nobody's number is 65534 everywhere).
     let dir = tempfile::tempdir().unwrap();
     let nodewise = dir.path().join("nodewise");
-    std::fs::copy(assert_cmd::cargo::cargo_bin("nodewise"), &nodewise).unwrap();
+    // By cp: what this process has open to write, a child that another test forks has open as well, and nobody can run it then.
+    let own = assert_cmd::cargo::cargo_bin("nodewise");
+    assert!(std::process::Command::new("cp").args([&own, &nodewise]).status().unwrap().success());
     let mut command = std::process::Command::new(&nodewise);
     if std::fs::read(&file).is_ok() {
         everybody(dir.path(), 0o755);

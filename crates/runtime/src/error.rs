@@ -29,8 +29,8 @@ pub enum ErrorKind {
     /// A layout that this process cannot have.
     Layout,
     /// The kernel has not so much memory, or refuses a call. Filters of containers, Docker's among them, refuse memory policies and
-    /// `move_pages(2)`: a process that may have memory on one node only gets it there all the same, and fails only where it asks for placements or
-    /// gives hints.
+    /// `move_pages(2)`. Asking for placements and giving hints fail then; of the rest only arrays and arenas without [`crate::Fallback::Anywhere`], on
+    /// several nodes.
     Memory,
     /// Pages found no room on their node.
     NodeFull,

@@ -81,11 +81,10 @@ pub struct ReadGuard<'a, T> {
 unsafe impl<T: Sync> Sync for ReadGuard<'_, T> {}
 
 impl<T: Clone + Send + Sync> Replicated<T> {
-    /// Copies `value` to each node.
+    /// Copies `value` to each node: by threads that prefer its memory or, where a container's filter refuses memory policies, are on its CPUs.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read. [`crate::ErrorKind::Memory`]: a container's filter refuses
-    /// memory policies, or no more memory can be mapped.
+    /// [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read. [`crate::ErrorKind::Memory`]: no more memory can be mapped.
     ///
     /// # Panics
     /// With what `T::clone` panicked with.

@@ -77,7 +77,7 @@ impl NodeVecBuilder<'_> {
         self
     }
 
-    /// What to do about pages that find no room on their node.
+    /// What to do about pages that find no room on their node, or of which nobody knows where they are.
     #[must_use]
     pub fn fallback(mut self, fallback: Fallback) -> Self {
         self.fallback = fallback;
@@ -94,8 +94,8 @@ impl NodeVecBuilder<'_> {
     ///
     /// # Errors
     /// [`crate::ErrorKind::Layout`]: the layout names a node that has no memory for this process. [`crate::ErrorKind::Memory`]: the nodes
-    /// that this process may have memory on have less, or the kernel (before 5.14) or a container's filter refuses a call.
-    /// [`crate::ErrorKind::NodeFull`]: pages found no room on their node, and the fallback is [`Fallback::Error`].
+    /// that this process may have memory on have less, or the kernel (before 5.14) refuses a call; or a container's filter does, there are several
+    /// nodes, and the fallback is [`Fallback::Error`]. [`crate::ErrorKind::NodeFull`]: pages found no room on their node, and the fallback is [`Fallback::Error`].
     /// [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read. No error tells of less than that, but more than is free or than
     /// the control group may have: the kernel then reclaims memory, and ends processes if it finds none.
     ///

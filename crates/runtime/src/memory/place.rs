@@ -1,26 +1,28 @@
 //! Getting pages to their nodes, and seeing whether they got there.
 
 use super::layout::Plan;
+use crate::device::bind_thread;
 use crate::error::{Error, Result};
 use crate::hint::forget;
 use crate::nearest::MemoryNodes;
 use crate::pool::NodePool;
 use nodewise_sys::{
-    Advice, MbindFlags, MoveFlags, NodeMask, OwnedMemory, Policy, PolicyMode, get_mempolicy, move_pages,
-    page_bytes, query_pages, set_mempolicy,
+    Advice, CpuSet, MbindFlags, MoveFlags, NodeMask, OwnedMemory, Policy, PolicyMode, get_mempolicy,
+    move_pages, page_bytes, query_pages, sched_getaffinity, sched_setaffinity, set_mempolicy,
 };
 use nodewise_topology::NodeId;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// What to do about pages that find no room on their node.
+/// What to do about pages that find no room on their node, or of which nobody knows where they are: a container's filter may refuse memory policies
+/// and `move_pages(2)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fallback {
     /// It is an error, and the memory is given back.
     #[default]
     Error,
-    /// They stay where the kernel put them, most often on the nearest node that has room; [`Placement::misplaced`] counts them.
+    /// They stay where the kernel put them: most often on the nearest node that has room, [`Placement::misplaced`] counts them; or where they were touched
+    /// first, by threads on the CPUs of their nodes, [`Placement::unknown`] counts those.
     Anywhere,
 }
 
@@ -33,6 +35,8 @@ pub struct Placement {
     pub misplaced: usize,
     /// How many are in no memory now: swapped out, or never touched since they were given back.
     pub absent: usize,
+    /// How many the kernel does not tell of, as a container's filter refuses `move_pages(2)`.
+    pub unknown: usize,
 }
 
 impl Placement {
@@ -48,6 +52,7 @@ impl Placement {
         }
         self.misplaced += other.misplaced;
         self.absent += other.absent;
+        self.unknown += other.unknown;
     }
 }
 
@@ -141,7 +146,8 @@ impl Placed {
             let mode = if nodes.len() == 1 { PolicyMode::Preferred } else { PolicyMode::Interleave };
             let policy = Policy::new(mode, mask(nodes));
             match self.memory.bind(self.bytes(units), &policy, MbindFlags::FuturePages) {
-                Err(error) if !is_of_no_matter(&error) => {
+                // Nobody else has one then either, but the kernel's balancing may move the pages.
+                Err(error) if !is_refused(&error) => {
                     return Err(Error::memory("cannot set the memory's policy".into(), error));
                 }
                 _ => {}
@@ -179,10 +185,14 @@ impl Placed {
 
     /// Looks whether pages are where they belong, and tries once more to get them there.
     pub(crate) fn settle(&mut self, units: Range<usize>, fallback: Fallback) -> Result<Placement> {
-        if self.can_only_be_there() {
-            let pages = self.pages(units).len();
-            let pages = self.plan.nodes().iter().map(|node| (node, pages)).collect();
-            return Ok(Placement { pages, ..Placement::default() });
+        if self.kernel_does_not_tell() {
+            let (pages, nodes) = (self.pages(units.clone()).len(), MemoryNodes::of_this_process()?.allowed);
+            if let Some(only) = nodes.first().filter(|_| nodes.len() == 1) {
+                return Ok(Placement { pages: [(only, pages)].into(), ..Placement::default() });
+            }
+            if fallback == Fallback::Anywhere {
+                return Ok(Placement { unknown: pages, ..Placement::default() });
+            }
         }
         let mut placement = self.placement(units.clone())?;
         if placement.misplaced > 0 {
@@ -201,14 +211,13 @@ impl Placed {
         Ok(placement)
     }
 
-    /// Whether the kernel does not tell where pages are, and need not.
-    fn can_only_be_there(&self) -> bool {
-        query_pages(0, &[self.memory.page_address(0)], &mut [0]).is_err_and(|error| is_of_no_matter(&error))
+    fn kernel_does_not_tell(&self) -> bool {
+        query_pages(0, &[self.memory.page_address(0)], &mut [0]).is_err_and(|error| is_refused(&error))
     }
 
-    /// Moves what is elsewhere. Huge pages move as a whole, so their first pages go first.
+    /// Moves what is elsewhere, as far as the kernel tells. Huge pages move as a whole, so their first pages go first.
     pub(crate) fn move_there(&mut self, units: Range<usize>) -> Result<()> {
-        if self.can_only_be_there() {
+        if self.kernel_does_not_tell() {
             return self.keep(&units);
         }
         if self.unit_bytes > page_bytes() {
@@ -277,24 +286,20 @@ pub(crate) fn mask(nodes: impl IntoIterator<Item = NodeId>) -> NodeMask {
 }
 
 /// Does something while this thread prefers a node's memory. A preference, unlike a binding, finds memory elsewhere when the
-/// node is full, instead of having the kernel end a process for want of it.
+/// node is full, instead of having the kernel end a process for want of it. Where the kernel refuses preferences, it is done on the node's CPUs: what is
+/// touched first is there then, too, if there is room.
 pub(crate) fn prefer<R>(node: NodeId, body: impl FnOnce() -> R) -> nodewise_sys::Result<R> {
-    let before = match get_mempolicy().and_then(|before| prefer_from_now(node).map(|()| before)) {
-        Err(error) if !is_of_no_matter(&error) => return Err(error),
-        before => before.ok(),
+    let preferred = KeptPolicy::new().and_then(|kept| prefer_from_now(node).map(|()| kept));
+    let _kept = match preferred {
+        Err(error) if is_refused(&error) => (None, KeptCpus::on(node)),
+        preferred => (Some(preferred?), None),
     };
-    let returned = catch_unwind(AssertUnwindSafe(body));
-    let restored = before.map_or(Ok(()), |before| set_mempolicy(&before));
-    let returned = returned.unwrap_or_else(|panic| resume_unwind(panic));
-    restored.map(|()| returned)
+    Ok(body())
 }
 
-/// Whether the kernel refuses to be told or asked where memory is (a container's filter does, and a kernel that knows no nodes), and this process
-/// may have it on one node only: there it is.
-fn is_of_no_matter(error: &nodewise_sys::Error) -> bool {
-    let refused =
-        matches!(error.kind(), nodewise_sys::ErrorKind::NotPermitted | nodewise_sys::ErrorKind::NotSupported);
-    refused && MemoryNodes::of_this_process().is_ok_and(|nodes| nodes.allowed.len() == 1)
+/// Whether the kernel will not be told or asked where memory is: a container's filter refuses it, or it knows no nodes.
+fn is_refused(error: &nodewise_sys::Error) -> bool {
+    matches!(error.kind(), nodewise_sys::ErrorKind::NotPermitted | nodewise_sys::ErrorKind::NotSupported)
 }
 
 /// Has this thread prefer a node's memory.
@@ -315,6 +320,26 @@ impl Drop for KeptPolicy {
     fn drop(&mut self) {
         // It was the policy before.
         let _ = set_mempolicy(&self.0);
+    }
+}
+
+/// The CPUs that the thread may run on, for one that is to be on a node's for a while: put back when this is dropped.
+struct KeptCpus(CpuSet);
+
+impl KeptCpus {
+    /// None where it is anyway, or where the thread may run on none of the node's CPUs.
+    fn on(node: NodeId) -> Option<Self> {
+        let nodes = MemoryNodes::of_this_process().ok()?.allowed;
+        let before = sched_getaffinity(0).ok().filter(|_| nodes.len() > 1)?;
+        bind_thread(&[node].into_iter().collect()).ok()?;
+        Some(Self(before))
+    }
+}
+
+impl Drop for KeptCpus {
+    fn drop(&mut self) {
+        // They were the thread's before.
+        let _ = sched_setaffinity(0, &self.0);
     }
 }
 

@@ -1,8 +1,9 @@
 //! [`ReplicatedVec`]: one copy on each node.
 
 use super::layout::Layout;
-use super::node_vec::NodeVec;
-use crate::error::Result;
+use super::node_vec::{NodeVec, NodeVecBuilder};
+use super::place::Fallback;
+use crate::error::{Error, Result};
 use crate::location::current_node;
 use crate::nearest::{MemoryNodes, Nearest};
 use bytemuck::Pod;
@@ -22,12 +23,18 @@ pub struct ReplicatedVec<T> {
 impl<T: Pod> ReplicatedVec<T> {
     /// Copies `values` to each node.
     ///
+    /// Where a container's filter refuses memory policies and `move_pages(2)`, a copy lies where threads on its node's CPUs touch it first.
+    ///
     /// # Errors
     /// As [`crate::NodeVecBuilder::build`], of any of the copies.
     pub fn new(values: &[T]) -> Result<Self> {
         let mut copies = Vec::new();
         for node in MemoryNodes::of_this_process()?.near_cpus.iter() {
-            let mut copy = NodeVec::new(values.len(), Layout::On(node))?;
+            let mut copy =
+                NodeVecBuilder::new(Layout::On(node)).fallback(Fallback::Anywhere).build(values.len())?;
+            if let Some(placement) = copy.placement().ok().filter(|placement| placement.misplaced > 0) {
+                return Err(Error::node_full(&placement));
+            }
             copy.copy_from_slice(values);
             copies.push((node, copy));
         }

@@ -98,7 +98,7 @@ impl NodeArenaBuilder {
         self
     }
 
-    /// What to do about pages that find no room on their node.
+    /// What to do about pages that find no room on their node, or of which nobody knows where they are.
     #[must_use]
     pub fn fallback(mut self, fallback: Fallback) -> Self {
         self.fallback = fallback;
@@ -144,8 +144,8 @@ impl NodeArena {
     ///
     /// # Errors
     /// [`crate::ErrorKind::Memory`]: the nodes that this process could have memory on when the arena was made had less, `align` is no power
-    /// of two, or the kernel or a container's filter refuses a call. [`crate::ErrorKind::NodeFull`]: pages found no room on their
-    /// node, and the fallback is [`Fallback::Error`]. The arena can be used on after both. Of more than is free no error tells, as with
+    /// of two, or the kernel refuses a call; or a container's filter does, there are several nodes, and the fallback is [`Fallback::Error`].
+    /// [`crate::ErrorKind::NodeFull`]: pages found no room on their node, and the fallback is that. The arena can be used on after both. Of more than is free no error tells, as with
     /// [`crate::NodeVecBuilder::build`].
     #[inline]
     pub fn allocate(&self, bytes: usize, align: usize) -> Result<NonNull<[u8]>> {
