@@ -399,7 +399,8 @@ enum {
     /* Base pages, even where the system would give huge ones. What arrays have if nothing is said. */
     NODEWISE_BASE_PAGES = 2,
     /* Pages that find no room on their node stay where the kernel put them, instead of failing. So do those of which nobody knows where they are, as a
-     * container's filter refuses memory policies and move_pages(2): where they were touched first, by threads on the CPUs of their nodes. */
+     * container's filter refuses memory policies and move_pages(2): where they were touched first, by threads on the CPUs of their nodes, unless the
+     * kernel's balancing moves them. */
     NODEWISE_ANYWHERE = 4
 };
 

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -218,7 +219,7 @@ static void placed_all_the_same(void)
     nodewise_replicated_array_free(made.copies);
 }
 
-/* For the allocator there is some from before. */
+/* But for what the allocator has from before. */
 static void no_memory(void)
 {
     static const uint64_t values[LEN] = {42};
@@ -232,6 +233,8 @@ static void no_memory(void)
     nodewise_replicated_array_free(copies);
     nodewise_replicated_free(replicated);
     nodewise_node_replicated_free(node_replicated);
+    void *volatile room = malloc(100 << 10); /* or the compiler would see through it */
+    free(room);
     CHECK(setrlimit(RLIMIT_AS, &memory) == 0);
     says(nodewise_replicated_array_new(values, LEN, 8, &copies), NODEWISE_MEMORY, "map");
     says(nodewise_replicated_new(&numbers, &number, &replicated), NODEWISE_MEMORY, "map");

@@ -22,7 +22,7 @@ pub enum Fallback {
     #[default]
     Error,
     /// They stay where the kernel put them: most often on the nearest node that has room, [`Placement::misplaced`] counts them; or where they were touched
-    /// first, by threads on the CPUs of their nodes, [`Placement::unknown`] counts those.
+    /// first, by threads on the CPUs of their nodes, [`Placement::unknown`] counts those, which the kernel's balancing may move.
     Anywhere,
 }
 
