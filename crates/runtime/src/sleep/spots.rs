@@ -13,10 +13,10 @@ pub(super) use real::Spots;
 #[cfg(not(loom))]
 mod real {
     use crate::location::current_cpu;
-    use crate::sync::{Mutex, lock};
     use crossbeam_utils::CachePadded;
     use nodewise_sys::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
-    use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
     /// So many are confined before it is tried again how the kernel does without: that takes a few microseconds each, and a loop that
     /// has one CPU instead of two its whole length.
@@ -34,23 +34,23 @@ mod real {
 
     #[derive(Debug)]
     struct Spot {
-        thread: AtomicI32,
+        /// The thread, and where it may run, as when it slept first.
+        thread: OnceLock<(i32, CpuSet)>,
         /// Where it fell asleep.
         cpu: AtomicU32,
         /// The CPU of who woke it, if that one works on.
         waker: AtomicU32,
-        /// Where it might run before it was confined.
-        before: Mutex<Option<CpuSet>>,
+        confined: AtomicBool,
     }
 
     impl Spots {
         pub(in super::super) fn new(workers: usize) -> Self {
             let spot = |_| {
                 CachePadded::new(Spot {
-                    thread: AtomicI32::new(0),
+                    thread: OnceLock::new(),
                     cpu: AtomicU32::new(NOWHERE),
                     waker: AtomicU32::new(NOWHERE),
-                    before: Mutex::default(),
+                    confined: AtomicBool::new(false),
                 })
             };
             Self { of_worker: (0..workers).map(spot).collect(), left: AtomicU32::new(0) }
@@ -59,9 +59,7 @@ mod real {
         /// The calling worker is about to sleep.
         pub(in super::super) fn sleeps(&self, worker: usize) {
             let spot = &self.of_worker[worker];
-            if spot.thread.load(Ordering::Relaxed) == 0 {
-                spot.thread.store(gettid(), Ordering::Relaxed);
-            }
+            spot.thread.get_or_init(|| (gettid(), sched_getaffinity(0).unwrap_or_default()));
             spot.cpu.store(current_cpu().0, Ordering::Relaxed);
             spot.waker.store(NOWHERE, Ordering::Relaxed);
         }
@@ -80,23 +78,22 @@ mod real {
         /// To where no worker sleeps, if it would have to leave its CPU and there is such a place.
         fn confine(&self, worker: usize, away_from: u32) {
             let spot = &self.of_worker[worker];
-            let thread = spot.thread.load(Ordering::Relaxed);
-            let Ok(before) = sched_getaffinity(thread) else { return };
-            if !before.contains(away_from) {
+            let Some((thread, own)) = spot.thread.get() else { return };
+            // Where somebody else has a say, a control group, the end of a CPU or an administrator, nothing is changed: what they want would be lost
+            // when it is changed back.
+            if !own.contains(away_from) || sched_getaffinity(*thread).is_ok_and(|now| now != *own) {
                 return;
             }
             let mut cpus = CpuSet::new();
             if spot.cpu.load(Ordering::Relaxed) == away_from {
                 let taken = |cpu| self.of_worker.iter().any(|spot| spot.cpu.load(Ordering::Relaxed) == cpu);
-                cpus = before.iter().filter(|&cpu| !taken(cpu)).collect();
+                cpus = own.iter().filter(|&cpu| !taken(cpu)).collect();
             }
             if cpus.is_empty() {
-                cpus = before.iter().filter(|&cpu| cpu != away_from).collect();
+                cpus = own.iter().filter(|&cpu| cpu != away_from).collect();
             }
             // Refused where there is no other.
-            if sched_setaffinity(thread, &cpus).is_ok() {
-                *lock(&spot.before) = Some(before);
-            }
+            spot.confined.store(sched_setaffinity(*thread, &cpus).is_ok(), Ordering::Release);
         }
 
         /// The calling worker is awake.
@@ -105,9 +102,10 @@ mod real {
             if spot.waker.load(Ordering::Relaxed) == current_cpu().0 {
                 self.left.store(CONFINED, Ordering::Relaxed);
             }
-            if let Some(before) = lock(&spot.before).take() {
+            if let Some((_, own)) = spot.thread.get().filter(|_| spot.confined.swap(false, Ordering::Acquire))
+            {
                 // Refused where none of them is left to it.
-                let _ = sched_setaffinity(0, &before);
+                let _ = sched_setaffinity(0, own);
             }
         }
     }
@@ -123,9 +121,8 @@ mod real {
                 return;
             }
             let one: CpuSet = all.iter().take(1).collect();
-            let spots = Spots::new(1);
             // Is it, and wakes it, at the same time.
-            let wake = || {
+            let wake = |spots: &Spots| {
                 spots.sleeps(0);
                 spots.wakes(0);
                 let meanwhile = sched_getaffinity(0).unwrap();
@@ -133,14 +130,22 @@ mod real {
                 (spots.of_worker[0].waker.load(Ordering::Relaxed), meanwhile)
             };
             sched_setaffinity(0, &one).unwrap();
-            assert_eq!(wake().1, one);
+            let pinned = Spots::new(1);
+            assert_eq!(wake(&pinned).1, one);
+            assert_eq!(pinned.left.load(Ordering::Relaxed), CONFINED);
             sched_setaffinity(0, &all).unwrap();
-            let (waker, meanwhile) = wake();
+            let spots = Spots::new(1);
+            spots.left.store(CONFINED, Ordering::Relaxed);
+            let (waker, meanwhile) = wake(&spots);
             assert!(
                 !meanwhile.contains(waker) && meanwhile.len() == all.len() - 1,
                 "{meanwhile:?} of {all:?}"
             );
             assert_eq!(sched_getaffinity(0).unwrap(), all);
+            // Somebody else has moved it.
+            sched_setaffinity(0, &one).unwrap();
+            assert_eq!(wake(&spots).1, one);
+            assert_eq!(sched_getaffinity(0).unwrap(), one);
         }
     }
 }
