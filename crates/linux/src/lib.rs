@@ -1,5 +1,7 @@
 //! The live machine: samplers, the mover, processes, kernel settings, and the [`LinuxMachine`] made of them.
 #![forbid(unsafe_code)]
+// These panic where nothing can be written, and nothing that only reports may stop a program.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod error;
 mod hints;

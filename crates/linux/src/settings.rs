@@ -242,7 +242,7 @@ impl Drop for Settings {
     fn drop(&mut self) {
         if let Err(error) = self.restore() {
             // There is nobody left to hand the error to, and an administrator must know which setting to put back.
-            eprintln!("nodewise: {error}");
+            let _ = writeln!(std::io::stderr(), "nodewise: {error}");
         }
     }
 }

@@ -1,6 +1,8 @@
-//! What a command writes: files never half-written, and refused before anything is started; standard output without panics.
+//! What a command writes: files never half-written, and refused before anything is started; standard output and error
+//! without panics. `clippy.toml` keeps every other way to write there out of this crate.
 
 use anyhow::Context as _;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt as _;
@@ -17,6 +19,17 @@ pub fn print(text: &str) -> anyhow::Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Writes a line to standard error, after the command's name. See [`report`].
+pub fn note(message: impl Display) {
+    report(&format!("nodewise: {message}\n"));
+}
+
+/// Writes to standard error, with colours where that is a terminal. A report that cannot be written is lost: nothing that only
+/// reports may stop the program that it is about.
+pub fn report(text: &str) {
+    let _ = anstream::stderr().write_all(text.as_bytes());
 }
 
 /// A file that appears, whole, when it is finished. A path that is no ordinary file (`/dev/stderr`, a pipe) is written to

@@ -52,6 +52,31 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     }
 }
 
+/// A report that nobody can be given is lost; the status, and a program that is run, stay as they are.
+#[test]
+fn reports_that_cannot_be_written_stop_nothing() {
+    let this = std::process::id().to_string();
+    let reporting: [(&[&str], i32); 6] = [
+        (&["run", "--", "sh", "-c", "echo ran; exit 3"], 3),
+        (&["run", "--", "/no/such/program"], 127),
+        (&["attach", "-p", &this, "--json", "/no/such/directory/json"], 1),
+        (&["topo", "--from", "/no/such/tree"], 1),
+        (&["sim", "run", "--workload", "no-such-program"], 2),
+        (&["rig", "--nodes", "0", "--", "true"], 2),
+    ];
+    for (arguments, status) in reporting {
+        let (reader, writer) = UnixStream::pair().unwrap();
+        drop(reader);
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        for lost in [OwnedFd::from(full), OwnedFd::from(writer)] {
+            let output = nodewise(arguments).stderr(lost).output().unwrap();
+            assert_eq!(output.status.code(), Some(status), "{arguments:?}");
+            let ran = if status == 3 { "ran\n" } else { "" };
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), ran, "{arguments:?}");
+        }
+    }
+}
+
 #[test]
 fn every_command_says_how_it_is_used_and_what_it_exits_with() {
     let commands = ["topo", "rig", "run", "attach", "doctor", "completions", "sim"];

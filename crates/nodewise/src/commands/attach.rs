@@ -1,6 +1,7 @@
 //! `nodewise attach`: manage processes that run already.
 
 use crate::manage::{self, Options, Reports};
+use crate::output::note;
 use anyhow::Context as _;
 use nodewise_engine::Pid;
 use nodewise_topology::Topology;
@@ -47,7 +48,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let reports = Reports::open(&args.options)?;
     if let Err(why) = nodewise_linux::require_nodes(&topology) {
-        anstream::eprintln!("nodewise: {why}");
+        note(&why);
         reports.of_nothing(&args.options, &topology, &why.to_string())?;
         return Ok(ExitCode::SUCCESS);
     }

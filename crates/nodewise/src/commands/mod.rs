@@ -8,6 +8,7 @@ pub mod run;
 pub mod sim;
 pub mod topo;
 
+use crate::output::note;
 use std::process::ExitCode;
 
 /// Exit codes, as `nodewise --help` documents them.
@@ -28,7 +29,7 @@ pub mod exit {
 
 /// Prints an error with its causes and gives the exit code it asks for.
 pub fn fail(error: &anyhow::Error) -> ExitCode {
-    anstream::eprintln!("nodewise: {error:#}");
+    note(format_args!("{error:#}"));
     ExitCode::from(error.downcast_ref::<Exit>().map_or(exit::FAILURE, |e| e.code))
 }
 

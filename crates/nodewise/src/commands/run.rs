@@ -1,6 +1,7 @@
 //! `nodewise run`: start a program and manage it.
 
 use crate::manage::{self, Options, Reports};
+use crate::output::note;
 use crate::placement::PlacementArgs;
 use anyhow::Context as _;
 use nodewise_engine::Pid;
@@ -60,7 +61,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
         Ok(()) => Ok(manage::prepare(&args.options, topology, reports)?),
         // Nothing can be gained, but nothing is lost either: the program runs as it would have.
         Err(why) => {
-            anstream::eprintln!("nodewise: {why}");
+            note(&why);
             Err((reports, topology, why.to_string()))
         }
     };
@@ -77,7 +78,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
                 if status.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
             if let Err(error) = managed {
-                anstream::eprintln!("nodewise: {error:#}; the program goes on unmanaged");
+                note(format_args!("{error:#}; the program goes on unmanaged"));
             }
             // Now, and not when an unmanaged program has ended: the kernel's settings are put back here.
             session.finish()
@@ -85,7 +86,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
         Err((reports, topology, why)) => reports.of_nothing(&args.options, &topology, &why),
     };
     if let Err(error) = reported {
-        anstream::eprintln!("nodewise: {error:#}");
+        note(format_args!("{error:#}"));
     }
     loop {
         match status {

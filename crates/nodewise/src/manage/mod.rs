@@ -7,7 +7,7 @@ mod summary;
 pub use options::Options;
 
 use crate::commands::{Exit, exit};
-use crate::output::{JsonLines, WholeFile};
+use crate::output::{JsonLines, WholeFile, note, report};
 use log::Line;
 use nodewise_engine::{Carrefour, CarrefourSettings, Engine, EngineSettings, Pid, Policy, SamplingRate};
 use nodewise_linux::mover::MoverSettings;
@@ -48,7 +48,7 @@ impl Reports {
     fn write(&mut self, lines: &[Line<'_>]) {
         let Some(file) = &mut self.log else { return };
         if let Err(error) = lines.iter().try_for_each(|line| file.line(line)) {
-            anstream::eprintln!("nodewise: {error:#}; the decision log ends here");
+            note(format_args!("{error:#}; the decision log ends here"));
             self.log = None;
         }
     }
@@ -81,7 +81,7 @@ fn open_sampler(name: SamplerName, topology: &Topology) -> anyhow::Result<Box<dy
         match HardwareSampler::open(topology) {
             Ok(sampler) => return Ok(Box::new(sampler)),
             Err(error) if name == SamplerName::Hardware => return Err(explain(error)),
-            Err(error) => anstream::eprintln!("nodewise: {error}; using hint faults"),
+            Err(error) => note(format_args!("{error}; using hint faults")),
         }
     }
     Ok(Box::new(HintFaults::open(topology, settings).map_err(explain)?))
@@ -202,7 +202,7 @@ impl Session<'_> {
             summary.own_cost.resident_max_bytes = usage.resident_max_bytes;
         }
         if !self.options.quiet {
-            anstream::eprint!("\n{}\n", summary.text());
+            report(&format!("\n{}\n", summary.text()));
         }
         let written = self.reports.finish(summary);
         closed.and(written)
