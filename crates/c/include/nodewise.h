@@ -327,7 +327,11 @@ nodewise_result nodewise_pool_scope(const nodewise_pool *pool, nodewise_scope_ru
  * The context is the library's from here on, as with nodewise_pool_spawn(). */
 nodewise_result nodewise_scope_spawn(const nodewise_scope *scope, nodewise_scope_run run, void *context, nodewise_drop drop);
 
-/* The same for a task that only workers of this node run. NODEWISE_NO_WORKERS: the pool has none there. */
+/* Spawns a task with a copy of its context. `run` gets the address of the copy, which 8 divides; the copy ends with the task. A copy of up to
+ * 32 bytes lies in the task itself, and takes no memory of its own. The context may be NULL where `bytes` is 0. */
+nodewise_result nodewise_scope_spawn_copy(const nodewise_scope *scope, nodewise_scope_run run, const void *context, size_t bytes);
+
+/* The same as nodewise_scope_spawn() for a task that only workers of this node run. NODEWISE_NO_WORKERS: the pool has none there. */
 nodewise_result nodewise_scope_spawn_on(const nodewise_scope *scope, uint32_t node, nodewise_scope_run run, void *context,
                                         nodewise_drop drop);
 
@@ -350,7 +354,7 @@ nodewise_result nodewise_pool_parallel_for(const nodewise_pool *pool, size_t beg
 
 /* How parts of a range become one value. */
 typedef struct nodewise_reduction {
-    /* Of a value. Values lie at addresses that 16 divides. */
+    /* Of a value. Values lie at addresses that 16 divides, and are moved, as bytes, from one call to the next. */
     size_t value_bytes;
     /* Makes the value of a part that is not empty. If it fails there is no value to drop. */
     int (*part)(size_t begin, size_t end, void *out_value, void *context);

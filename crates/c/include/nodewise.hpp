@@ -169,6 +169,10 @@ private:
     T value_;
 };
 
+// Whether the library may move a value, byte by byte; others it moves by their addresses.
+template <class T>
+inline constexpr bool plain = std::is_trivially_copyable_v<T> && std::is_copy_constructible_v<T> && alignof(T) <= 16;
+
 // Callbacks come with the address of an object on the waiter's stack, or of one on the heap.
 template <class T>
 T &from(void *context)
@@ -452,8 +456,14 @@ public:
     void spawn(F &&f) const
     {
         using context = spawned<std::decay_t<F>>;
-        auto *made = new context{std::forward<F>(f), failure_};
-        detail::check(nodewise_scope_spawn(handle_, context::run, made, detail::delete_context<context>));
+        // What is small and nothing but bytes goes into the task.
+        if constexpr (std::is_trivially_copyable_v<context> && sizeof(context) <= 32 && alignof(context) <= 8) {
+            context made{std::forward<F>(f), failure_};
+            detail::check(nodewise_scope_spawn_copy(handle_, context::run, &made, sizeof(made)));
+        } else {
+            auto *made = new context{std::forward<F>(f), failure_};
+            detail::check(nodewise_scope_spawn(handle_, context::run, made, detail::delete_context<context>));
+        }
     }
 
     // The same for a task that only workers of this node run.
@@ -627,29 +637,48 @@ public:
             Combine &combine;
             detail::caught failure;
         } context{identity, fold, combine, {}};
-        // Values cannot be moved byte by byte, so their addresses are.
+        using held = std::conditional_t<detail::plain<T>, T, T *>;
         nodewise_reduction reduction = {};
-        reduction.value_bytes = sizeof(T *);
+        reduction.value_bytes = sizeof(held);
         reduction.part = [](std::size_t from, std::size_t to, void *out_value, void *pointer) {
             auto &self = detail::from<struct context>(pointer);
             return self.failure.run([&] {
-                T value = self.identity;
-                for (std::size_t i = from; i < to; i++)
-                    value = self.fold(std::move(value), i);
-                detail::from<T *>(out_value) = new T(std::move(value));
+                // The loop is the last that happens but for a move: a call after it has compilers keep the value elsewhere than in a register.
+                if constexpr (detail::plain<T>) {
+                    T value = self.identity;
+                    for (std::size_t i = from; i < to; i++)
+                        value = self.fold(std::move(value), i);
+                    new (out_value) T(std::move(value));
+                } else {
+                    auto made = std::make_unique<T>(self.identity);
+                    for (std::size_t i = from; i < to; i++)
+                        *made = self.fold(std::move(*made), i);
+                    new (out_value) (T *)(made.release());
+                }
             });
         };
         reduction.combine = [](void *left, void *right, void *pointer) {
             auto &self = detail::from<struct context>(pointer);
-            T &into = *detail::from<T *>(left);
-            return self.failure.run([&] { into = self.combine(std::move(into), std::move(*detail::from<T *>(right))); });
+            auto value_at = [](void *at) -> T & {
+                if constexpr (detail::plain<T>)
+                    return detail::from<T>(at);
+                else
+                    return *detail::from<T *>(at);
+            };
+            T &into = value_at(left);
+            return self.failure.run([&] { into = self.combine(std::move(into), std::move(value_at(right))); });
         };
-        reduction.drop = [](void *value, void *) { delete detail::from<T *>(value); };
-        T *value = nullptr;
-        nodewise_result result = nodewise_pool_parallel_reduce(get(), begin, end, &reduction, &context, &value, nullptr);
-        std::unique_ptr<T> owned(value);
-        context.failure.check(result);
-        return owned ? std::move(*owned) : std::move(identity);
+        if constexpr (detail::plain<T>) {
+            context.failure.check(nodewise_pool_parallel_reduce(get(), begin, end, &reduction, &context, &identity, nullptr));
+            return identity;
+        } else {
+            reduction.drop = [](void *value, void *) { delete detail::from<T *>(value); };
+            T *value = nullptr;
+            nodewise_result result = nodewise_pool_parallel_reduce(get(), begin, end, &reduction, &context, &value, nullptr);
+            std::unique_ptr<T> owned(value);
+            context.failure.check(result);
+            return owned ? std::move(*owned) : std::move(identity);
+        }
     }
 
     const nodewise_pool *get() const noexcept { return handle_.get(); }

@@ -141,8 +141,8 @@ fn functions() -> Vec<(String, String)> {
             nodewise_pool_worker_node(_, _), nodewise_pool_statistics(_, _, _, _), nodewise_pool_spawn(_, _, _, _, _),
             nodewise_pool_spawn_on(_, _, _, _, _, _), nodewise_pool_join(_, _, _, _, _, _), nodewise_task_join(_, _),
             nodewise_task_is_finished(_, _), nodewise_task_free(_);
-        scope: nodewise_pool_scope(_, _, _, _), nodewise_scope_spawn(_, _, _, _), nodewise_scope_spawn_on(_, _, _, _, _),
-            nodewise_scope_cancel(_), nodewise_scope_is_cancelled(_, _);
+        scope: nodewise_pool_scope(_, _, _, _), nodewise_scope_spawn(_, _, _, _), nodewise_scope_spawn_copy(_, _, _, _),
+            nodewise_scope_spawn_on(_, _, _, _, _), nodewise_scope_cancel(_), nodewise_scope_is_cancelled(_, _);
         reduce: nodewise_pool_parallel_for(_, _, _, _, _, _), nodewise_pool_parallel_reduce(_, _, _, _, _, _, _);
         array: nodewise_array_new(_, _, _, _, _, _), nodewise_array_free(_), nodewise_array_data(_, _),
             nodewise_array_placement(_, _, _, _, _, _, _), nodewise_array_page_nodes(_, _, _, _, _, _),

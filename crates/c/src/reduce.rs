@@ -4,6 +4,7 @@ use crate::arguments::{optional_out, shared};
 use crate::callback::{Context, FirstStatus, given};
 use crate::result::{Code, Failure, guarded};
 use nodewise_runtime::NodePool;
+use smallvec::{SmallVec, smallvec};
 use std::ffi::{c_int, c_void};
 
 pub type RangeRun = unsafe extern "C" fn(begin: usize, end: usize, context: *mut c_void) -> c_int;
@@ -51,8 +52,8 @@ pub unsafe extern "C" fn nodewise_pool_parallel_for(
 
 /// A part's value: bytes that the caller's `drop` ends.
 struct Value {
-    /// Aligned as C aligns what may be anything.
-    bytes: Box<[u128]>,
+    /// Aligned as C aligns what may be anything. Those of most sums take no memory of their own.
+    bytes: SmallVec<[u128; 2]>,
     drop: Option<DropValue>,
     context: Context,
 }
@@ -101,7 +102,7 @@ pub unsafe extern "C" fn nodewise_pool_parallel_reduce(
                 return None;
             }
             let words = value_bytes.div_ceil(size_of::<u128>()).max(1);
-            let mut value = Value { bytes: vec![0; words].into(), drop: None, context };
+            let mut value = Value { bytes: smallvec![0; words], drop: None, context };
             // SAFETY: the caller's promise.
             let returned = unsafe { part(range.start, range.end, value.as_mut_ptr(), context.get()) };
             status.note(returned);

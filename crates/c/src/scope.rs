@@ -6,6 +6,7 @@ use crate::result::{Code, Failure, Outcome, guarded};
 use nodewise_runtime::{NodePool, Scope};
 use nodewise_topology::NodeId;
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 pub type ScopeRun = unsafe extern "C" fn(scope: *const ScopeHandle, context: *mut c_void) -> c_int;
@@ -98,6 +99,50 @@ pub unsafe extern "C" fn nodewise_scope_spawn(
         handle.scope()?.spawn(unsafe { task(scope, run, context) });
         Ok(())
     })
+}
+
+/// What contexts that are copied lie in: as large as the runtime has room for in a task.
+type Words = [MaybeUninit<u64>; 4];
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_scope_spawn_copy(
+    scope: *const ScopeHandle,
+    run: Option<ScopeRun>,
+    context: *const c_void,
+    bytes: usize,
+) -> Code {
+    guarded(|| {
+        let run = given(run, "run")?;
+        // SAFETY: the caller's promise.
+        let handle = unsafe { shared(scope, "scope") }?;
+        if context.is_null() && bytes > 0 {
+            return Err(Failure::invalid("context is NULL"));
+        }
+        let scope = Outlives(scope);
+        if bytes <= size_of::<Words>() {
+            let mut copy: Words = [MaybeUninit::uninit(); 4];
+            // SAFETY: the caller's promise, and there is room for so many.
+            unsafe { copy.as_mut_ptr().cast::<u8>().copy_from(context.cast(), bytes) };
+            // SAFETY: the caller's promise.
+            handle.scope()?.spawn(move |_| unsafe { run_copy(scope, run, &mut { copy }) });
+        } else {
+            let mut copy = Box::<[u64]>::new_uninit_slice(bytes.div_ceil(size_of::<u64>()));
+            // SAFETY: as above.
+            unsafe { copy.as_mut_ptr().cast::<u8>().copy_from(context.cast(), bytes) };
+            // SAFETY: the caller's promise.
+            handle.scope()?.spawn(move |_| unsafe { run_copy(scope, run, &mut { copy }) });
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The scope waits for this call, and `run` is what the header asks for.
+unsafe fn run_copy(scope: Outlives, run: ScopeRun, copy: &mut [MaybeUninit<u64>]) {
+    // SAFETY: as promised; its handle outlives it.
+    let handle = unsafe { &*scope.get() };
+    // SAFETY: as promised.
+    handle.status.note(unsafe { run(handle, copy.as_mut_ptr().cast()) });
 }
 
 #[unsafe(no_mangle)]

@@ -164,6 +164,42 @@ static int failing(const nodewise_scope *scope, void *context)
     return 0;
 }
 
+struct copied {
+    long words[6];
+};
+
+static long copied_sum; /* atomically */
+
+static int of_copy(const nodewise_scope *scope, void *context)
+{
+    (void)scope;
+    __atomic_add_fetch(&copied_sum, *(long *)context, __ATOMIC_SEQ_CST);
+    return 0;
+}
+
+static int of_large_copy(const nodewise_scope *scope, void *context)
+{
+    struct copied *copied = context;
+    for (int i = 0; i < 6; i++)
+        CHECK(of_copy(scope, &copied->words[i]) == 0);
+    return 0;
+}
+
+/* The originals are gone, or others, when the tasks run. */
+static int copying(const nodewise_scope *scope, void *context)
+{
+    (void)context;
+    for (long i = 0; i < 100; i++) {
+        struct copied copied = {{i, i, i, i, i, i}};
+        CHECK(nodewise_scope_spawn_copy(scope, of_copy, &i, sizeof(i)) == NODEWISE_OK);
+        CHECK(nodewise_scope_spawn_copy(scope, of_copy, &copied, 4 * sizeof(i)) == NODEWISE_OK);
+        CHECK(nodewise_scope_spawn_copy(scope, of_large_copy, &copied, sizeof(copied)) == NODEWISE_OK);
+    }
+    says(nodewise_scope_spawn_copy(scope, of_copy, NULL, 1), NODEWISE_INVALID_ARGUMENT, "context is NULL");
+    says(nodewise_scope_spawn_copy(scope, NULL, NULL, 0), NODEWISE_INVALID_ARGUMENT, "run is NULL");
+    return 0;
+}
+
 static void tasks(nodewise_pool *pool)
 {
     int status = -1;
@@ -196,6 +232,8 @@ static void tasks(nodewise_pool *pool)
     CHECK(status == 11);
     CHECK(nodewise_pool_parallel_for(pool, 1000, 10, eleven_of_range, NULL, NULL) == NODEWISE_OK);
 
+    CHECK(nodewise_pool_scope(pool, copying, NULL, &status) == NODEWISE_OK && status == 0);
+    CHECK(copied_sum == 8 * 99 * 100 / 2);
     says(nodewise_pool_scope(pool, failing, pool, &status), NODEWISE_CALLBACK_FAILED, "5");
     CHECK(status == 5 && drops() == 3);
     CHECK(nodewise_pool_scope(pool, cancelling, &dropped, &status) == NODEWISE_OK && status == 0);

@@ -147,6 +147,7 @@ fn pkg_config_builds_the_examples(installed: &Installed) {
         ("cc", "-std=gnu11", test.join("refused.c")),
         ("c++", "-std=c++17", example.join("histogram.cpp")),
         ("c++", "-std=c++17", test.join("stress.cpp")),
+        ("c++", "-std=c++17", test.join("allocations.cpp")),
     ] {
         let program = installed.path("shared").with_extension(source.file_stem().unwrap());
         run(Command::new(compiler)

@@ -1,0 +1,70 @@
+// The wrapper takes no memory for small tasks, nor for small values of reductions: this counts what the C library is asked for, by all threads.
+#include <nodewise.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+static std::atomic<long> allocations = 0;
+
+// The C library's own.
+extern "C" void *__libc_malloc(std::size_t bytes);
+
+extern "C" void *malloc(std::size_t bytes)
+{
+    allocations++;
+    return __libc_malloc(bytes);
+}
+
+namespace {
+
+// Allocations of each of many calls, on average.
+template <class F>
+double allocations_each(long calls, F many)
+{
+    // Memory that is kept from call to call.
+    many();
+    long before = allocations;
+    many();
+    return double(allocations - before) / double(calls);
+}
+
+bool few(const char *name, double each, double most)
+{
+    std::printf("%s: %.3f allocations each\n", name, each);
+    return each <= most;
+}
+
+} // namespace
+
+int main()
+{
+    nodewise::pool pool;
+    std::vector<double> a(100'000, 0.5), b(100'000, 2);
+
+    double sum = 0;
+    double reduction = allocations_each(100, [&] {
+        for (int i = 0; i < 100; i++)
+            sum += pool.parallel_reduce(
+                0, a.size(), 0.0, [&](double sum, std::size_t i) { return sum + a[i] * b[i]; },
+                [](double left, double right) { return left + right; });
+    });
+    if (sum != 200.0 * 100'000)
+        return 1;
+
+    std::atomic<long> ran = 0;
+    const long tasks = 20'000;
+    double spawn = allocations_each(tasks, [&] {
+        pool.scope([&](const nodewise::scope &scope) {
+            for (long i = 0; i < tasks; i++)
+                scope.spawn([&ran, i, one = 1L] { ran += i > 0 ? one : 1; });
+        });
+    });
+    if (ran != 2 * tasks)
+        return 1;
+
+    bool reductions = few("a reduction", reduction, 2), spawns = few("a small task", spawn, 0.1);
+    return reductions && spawns ? 0 : 1;
+}
