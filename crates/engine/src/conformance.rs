@@ -94,7 +94,7 @@ fn usable_nodes<S: Stage>(stage: &mut S) -> Vec<NodeIndex> {
     let topology = stage.machine().topology();
     let usable = |&n: &NodeIndex| {
         let node = topology.node(n);
-        !node.cpus.is_empty() && node.memory_total_bytes > 0
+        !node.cpus.is_empty() && node.may_have_memory()
     };
     topology.node_indices().filter(usable).collect()
 }

@@ -3,7 +3,7 @@
 use crate::region::{Nature, RegionMap};
 use crate::round::Metrics;
 use crate::{Counters, Measure};
-use nodewise_topology::Topology;
+use nodewise_topology::{NodeIndex, Topology};
 
 /// Samples with a known home that are needed for an estimate.
 const MIN_SAMPLES: f64 = 20.0;
@@ -14,9 +14,10 @@ pub fn balanced_nodes(topology: &Topology, counters: &Counters) -> Vec<bool> {
     nodes.map(|(n, node)| !node.cpus.is_empty() && memory_bytes(topology, counters, n) > 0).collect()
 }
 
-/// A node's memory, as counted now or else as the topology says.
+/// A node's memory, as counted now or else the most that it can have by what the topology says.
 pub fn memory_bytes(topology: &Topology, counters: &Counters, node: usize) -> u64 {
-    counters.total_bytes.get(node).copied().unwrap_or_else(|| topology.nodes()[node].memory_total_bytes)
+    let most = || topology.most_memory_bytes(NodeIndex(node as u8)).unwrap_or(u64::MAX);
+    counters.total_bytes.get(node).copied().unwrap_or_else(most)
 }
 
 /// Derives the figures.
@@ -76,7 +77,8 @@ pub fn metrics<'a>(
         }
         other => other.clone(),
     };
-    let total: u64 = (0..nodes).map(|node| memory_bytes(topology, counters, node)).sum();
+    let total =
+        (0..nodes).fold(0, |sum: u64, node| sum.saturating_add(memory_bytes(topology, counters, node)));
     let free: u64 = counters.free_bytes.iter().sum();
     Metrics {
         access_rate: counters.access_rate.clone(),

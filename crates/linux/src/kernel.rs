@@ -13,6 +13,8 @@ use std::fs::File;
 pub struct LiveKernel {
     huge_pages: HugePages,
     cost: ReadCost,
+    /// Memory that the machine has and no node counts: it may be free on any.
+    uncounted_bytes: u64,
 }
 
 impl Kernel for LiveKernel {
@@ -35,13 +37,13 @@ impl Kernel for LiveKernel {
         self.huge_pages.look(&mut self.cost, pid, page)
     }
 
-    /// `/sys/devices/system/node/nodeN/meminfo`; 0 where there is no such node.
+    /// `/sys/devices/system/node/nodeN/meminfo`, and what no node counts; 0 where there is no such node.
     fn free_bytes(&mut self, node: NodeId) -> u64 {
         let text =
             self.cost.read(&format!("/sys/devices/system/node/node{node}/meminfo")).unwrap_or_default();
         let line = text.lines().find(|line| line.contains("MemFree:"));
         let kib = line.and_then(|line| line.split_ascii_whitespace().rev().nth(1)?.parse::<u64>().ok());
-        kib.unwrap_or(0) * 1024
+        kib.map_or(0, |kib| kib * 1024 + self.uncounted_bytes)
     }
 
     fn now_ns(&mut self) -> u64 {
@@ -54,6 +56,12 @@ impl Kernel for LiveKernel {
 }
 
 impl LiveKernel {
+    /// The kernel of a machine of whose memory no node counts so much ([`nodewise_topology::Topology::uncounted_memory_bytes`]).
+    #[must_use]
+    pub fn new(uncounted_bytes: u64) -> Self {
+        Self { uncounted_bytes, ..Self::default() }
+    }
+
     /// What was read so far, and what that cost.
     #[must_use]
     pub const fn cost(&self) -> ReadCost {
@@ -177,6 +185,10 @@ mod tests {
         let mut kernel = LiveKernel::default();
         assert!(kernel.free_bytes(NodeId(0)) > 0);
         assert_eq!(kernel.free_bytes(NodeId(9999)), 0);
+        // More than any machine has: what no node counts is on top of what this one says.
+        let mut grown = LiveKernel::new(1 << 60);
+        assert!(grown.free_bytes(NodeId(0)) > 1 << 60);
+        assert_eq!(grown.free_bytes(NodeId(9999)), 0);
         let cost = kernel.cost();
         assert!(cost.files == 2 && cost.bytes > 0, "{cost:?}");
         kernel.pages_migrated();

@@ -111,10 +111,11 @@ impl LinuxMachine {
         sampler: Box<dyn Sampler>,
         settings: MachineSettings,
     ) -> Self {
-        let node_bytes = topology.nodes().iter().map(|node| (node.id, node.memory_total_bytes)).collect();
+        let most = |node| Some((topology.id_of(node), topology.most_memory_bytes(node)?));
+        let node_bytes = topology.node_indices().filter_map(most).collect();
         let first_met = (!sampler.is_proportional()).then(|| TrafficMatrix::new(topology.node_count()));
         let traffic = TrafficMatrix::new(topology.node_count());
-        let mut kernel = LiveKernel::default();
+        let mut kernel = LiveKernel::new(topology.uncounted_memory_bytes().unwrap_or(0));
         let migrated_before = kernel.pages_migrated();
         let mut machine = Self {
             topology,
@@ -297,7 +298,7 @@ impl LinuxMachine {
         if met.total() >= TRAFFIC_SAMPLES {
             let nodes = self.topology.nodes().iter();
             let balanced: Vec<bool> =
-                nodes.map(|node| !node.cpus.is_empty() && node.memory_total_bytes > 0).collect();
+                nodes.map(|node| !node.cpus.is_empty() && node.may_have_memory()).collect();
             let imbalance = imbalance_percent(&met.controller_loads(), &balanced);
             self.totals.at_first = met.local_access_percent().zip(imbalance).map(|(local, imbalance)| {
                 AtFirst { local_access_percent: local, controller_imbalance_percent: imbalance }
@@ -331,7 +332,9 @@ impl LinuxMachine {
         self.known_homes.values().for_each(|known| known.add_used(since, &mut pages_in_use));
         let by_pages = !self.sampler.is_proportional() && pages_in_use.iter().sum::<f64>() >= TRAFFIC_SAMPLES;
         let enough = traffic.total() >= TRAFFIC_SAMPLES;
-        let total_bytes = self.topology.nodes().iter().map(|node| node.memory_total_bytes).collect();
+        let nodes = self.topology.node_indices().zip(&self.free_bytes);
+        let most = |(node, &free)| self.topology.most_memory_bytes(node).unwrap_or(free);
+        let total_bytes = nodes.map(most).collect();
         Counters {
             controller_loads: if by_pages { Measure::Estimated(pages_in_use) } else { Measure::Unknown },
             traffic: if enough { Measure::Estimated(traffic) } else { Measure::Unknown },

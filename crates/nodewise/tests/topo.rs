@@ -207,21 +207,54 @@ fn a_missing_directory_is_a_clear_error() {
     assert_eq!(error, "nodewise: /no/such/machine: there is no such directory\n");
 }
 
+/// What a file should have told is unknown, in words, in the drawing and in JSON; the rest is as ever.
 #[test]
-fn a_malformed_tree_is_a_clear_error() {
+fn what_cannot_be_read_is_unknown_and_said_to_be() {
     let capture = Capture::unpack("16amd64-8n2c");
-    let file = capture.root().join("sys/devices/system/node/node2/distance");
-    std::fs::write(&file, "20 20 10 twenty\n").unwrap();
-    let error = topo(80, "C", &["--from", capture.root().to_str().unwrap()]).assert().code(1);
-    let error = String::from_utf8(error.get_output().stderr.clone()).unwrap();
-    assert_eq!(
-        error,
-        format!("nodewise: {}:1: expected distances like '10 20', found 'twenty'\n", file.display())
+    let root = capture.root();
+    let node = root.join("sys/devices/system/node");
+    std::fs::write(node.join("node2/distance"), "20 20 10 twenty\n").unwrap();
+    std::fs::remove_file(node.join("node3/meminfo")).unwrap();
+    let output = topo(1000, "C", &["--from", root.to_str().unwrap()]).assert().success();
+    let text = String::from_utf8(output.get_output().stdout.clone()).unwrap();
+    let distance = "node2/distance:1: expected distances like '10 20', found 'twenty'; taken for 10 and 20\n";
+    assert!(text.contains(distance), "{text}");
+    assert!(
+        text.contains("node3/meminfo: is not there, but every machine has it; unknown therefore\n"),
+        "{text}"
     );
+    assert!(text.contains("8 nodes, ") && text.contains(", memory unknown\n"), "{text}");
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert!(rows.contains(&vec!["3", "unknown", "unknown", "6-7"]), "{text}");
+    let machine = json(&root);
+    assert!(
+        machine["nodes"][3]["memory_total_bytes"].is_null() && machine["uncounted_memory_bytes"].is_null()
+    );
+    assert!(machine["nodes"][2]["memory_total_bytes"].is_u64(), "{machine}");
+    assert_eq!(machine["warnings"].as_array().unwrap().len(), 2);
+}
+
+/// A virtual machine that grew: its node counts a third of the memory.
+#[test]
+fn memory_that_no_node_counts_is_told_and_added_to_the_whole() {
+    let capture = Capture::unpack("fakememinitiators-1np2c+1npp+gi");
+    let root = capture.root();
+    let before = json(&root);
+    let nodes = before["nodes"].as_array().unwrap();
+    let counted: u64 = nodes.iter().map(|node| node["memory_total_bytes"].as_u64().unwrap()).sum();
+    assert_eq!(before["uncounted_memory_bytes"], 0);
+    std::fs::write(root.join("proc/meminfo"), format!("MemTotal: {} kB\n", 3 * counted >> 10)).unwrap();
+    let grown = json(&root);
+    assert_eq!(grown["uncounted_memory_bytes"], 2 * counted);
+    assert_eq!(grown["nodes"], before["nodes"]);
+    let output = topo(1000, "C", &["--from", root.to_str().unwrap()]).assert().success();
+    let text = String::from_utf8(output.get_output().stdout.clone()).unwrap();
+    assert!(text.contains("warning: the nodes' MemTotal add up to "), "{text}");
+    assert!(text.contains(&format!(", {:.1} TiB\n", (3 * counted) as f64 / (1_u64 << 40) as f64)), "{text}");
 }
 
 #[test]
-fn an_unreadable_file_is_named_with_its_own_exit_code() {
+fn a_machine_whose_files_may_not_be_read_has_its_own_exit_code() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     let everybody = |path: &Path, mode| {
@@ -230,6 +263,7 @@ fn an_unreadable_file_is_named_with_its_own_exit_code() {
     let capture = Capture::unpack("16amd64-8n2c");
     let root = capture.root();
     let file = root.join("sys/devices/system/node/node2/distance");
+    let cpus = root.join("sys/devices/system/cpu");
     everybody(&file, 0o000);
     // Root may read anything, so it runs a copy as a user that may not (nobody's number is 65534 everywhere).
     let dir = tempfile::tempdir().unwrap();
@@ -238,13 +272,23 @@ fn an_unreadable_file_is_named_with_its_own_exit_code() {
     let own = assert_cmd::cargo::cargo_bin("nodewise");
     assert!(std::process::Command::new("cp").args([&own, &nodewise]).status().unwrap().success());
     let mut command = std::process::Command::new(&nodewise);
+    command.env("COLUMNS", "1000").args(["topo", "--from"]).arg(&root);
     if std::fs::read(&file).is_ok() {
         everybody(dir.path(), 0o755);
         everybody(root.parent().unwrap(), 0o755);
         command.uid(65534).gid(65534);
     }
-    let outcome = command.args(["topo", "--from"]).arg(&root).output().unwrap();
-    let error = format!("nodewise: {}: cannot be read: Permission denied (os error 13)\n", file.display());
+    let refused =
+        |path: &Path| format!("{}: cannot be read: Permission denied (os error 13)", path.display());
+    let outcome = command.output().unwrap();
+    let text = String::from_utf8(outcome.stdout).unwrap();
+    assert_eq!(outcome.status.code(), Some(0));
+    assert!(text.contains(&format!("warning: {}; taken for 10 and 20\n", refused(&file))), "{text}");
+    // Without any CPU there is no machine.
+    everybody(&cpus, 0o000);
+    let outcome = command.output().unwrap();
+    everybody(&cpus, 0o755);
+    let error = format!("nodewise: {}\n", refused(&cpus));
     assert_eq!((outcome.status.code(), String::from_utf8(outcome.stderr).unwrap()), (Some(77), error));
 }
 

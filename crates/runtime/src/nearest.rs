@@ -43,8 +43,8 @@ pub(crate) struct MemoryNodes {
     /// Of these, the nearest to each node with CPUs. What is to be near its users goes there, and not to memory that lies apart: that is
     /// slower as a rule, or a device's.
     pub(crate) near_cpus: NodeSet,
-    /// What the allowed ones have, used or free.
-    pub(crate) bytes: u64,
+    /// What the allowed ones have at most, used or free; `None` where that is unknown.
+    pub(crate) bytes: Option<u64>,
 }
 
 impl MemoryNodes {
@@ -61,7 +61,9 @@ impl MemoryNodes {
         let with_cpus = topology.nodes().iter().filter(|node| !node.cpus.is_empty());
         let near_cpus = with_cpus.filter_map(|node| nodes.get(nearest.to(node.id)).copied()).collect();
         let own = topology.nodes().iter().filter(|node| allowed.contains(node.id));
-        let bytes = own.map(|node| node.memory_total_bytes).sum();
+        // What no node counts may be any one's, and counts once.
+        let bytes = own.map(|node| node.memory_total_bytes.unwrap_or(0)).sum::<u64>();
+        let bytes = topology.uncounted_memory_bytes().map(|uncounted| bytes.saturating_add(uncounted));
         Self { allowed, near_cpus, bytes }
     }
 }
@@ -103,5 +105,18 @@ mod tests {
         assert_eq!(near(&[2, 3]), [2]);
         assert_eq!(near(&[3]), [3]);
         assert_eq!(near(&[]), [0; 0]);
+        let bytes = |topology: &Topology, allowed: [u32; 2]| {
+            MemoryNodes::new(topology, allowed.into_iter().map(NodeId).collect()).bytes
+        };
+        assert_eq!(bytes(&topology, [0, 2]), Some(2 << 30));
+        // Memory plugged in later that no node counts may be on any; where nothing is known, nothing is refused.
+        let machine = tree.path().join("proc/meminfo");
+        fs::create_dir(machine.parent().unwrap()).unwrap();
+        fs::write(&machine, format!("MemTotal: {} kB\n", 23 << 20)).unwrap();
+        let grown = Topology::from_root(tree.path()).unwrap();
+        assert_eq!(bytes(&grown, [0, 2]), Some((2 + 20) << 30));
+        fs::remove_file(&machine).unwrap();
+        fs::remove_file(tree.path().join("sys/devices/system/node/node3/meminfo")).unwrap();
+        assert_eq!(bytes(&Topology::from_root(tree.path()).unwrap(), [0, 2]), None);
     }
 }

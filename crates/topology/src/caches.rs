@@ -2,8 +2,9 @@
 
 use crate::cpus::DIR;
 use crate::error::{Error, ParseError};
-use crate::root::{Root, Text};
+use crate::root::Root;
 use crate::set::CpuSet;
+use crate::warnings::Warnings;
 use serde::Serialize;
 use std::fmt;
 
@@ -37,45 +38,37 @@ pub enum CacheKind {
 }
 
 /// The caches, highest level first, then by kind and lowest CPU.
-pub(crate) fn read(root: &Root, online: &CpuSet) -> Result<Vec<Cache>, Error> {
+pub(crate) fn read(root: &Root, online: &CpuSet, warnings: &Warnings) -> Vec<Cache> {
     let mut caches: Vec<Cache> = Vec::new();
     for cpu in online.iter() {
-        for index in root.numbered(&format!("{DIR}/cpu{cpu}/cache"), "index")? {
+        for index in warnings.known(root.numbered(&format!("{DIR}/cpu{cpu}/cache"), "index")) {
             let dir = format!("{DIR}/cpu{cpu}/cache/index{index}");
-            let (Some(level), Some(kind)) =
-                (root.text(&format!("{dir}/level"))?, root.text(&format!("{dir}/type"))?)
-            else {
-                continue;
-            };
-            let level =
-                level.parse(|text| text.parse().map_err(|_| ParseError::new("a cache level", text)))?;
-            let Some(kind) = kind.parse(cache_kind)? else { continue };
+            let level = |text: &str| text.parse::<u32>().map_err(|_| ParseError::new("a cache level", text));
+            let level = warnings.known(root.parsed(&format!("{dir}/level"), level));
+            let kind = warnings.known(root.parsed(&format!("{dir}/type"), cache_kind)).flatten();
+            let (Some(level), Some(kind)) = (level, kind) else { continue };
             if caches.iter().any(|c| (c.level, c.kind) == (level, kind) && c.cpus.contains(cpu)) {
                 continue;
             }
-            let sharers = root
-                .list_or_mask(&format!("{dir}/shared_cpu_list"), &format!("{dir}/shared_cpu_map"))?
-                .unwrap_or_default();
-            let mut cpus = &sharers & online;
+            let sharers =
+                root.list_or_mask(&format!("{dir}/shared_cpu_list"), &format!("{dir}/shared_cpu_map"));
+            let mut cpus = &warnings.known(sharers).unwrap_or_default() & online;
             cpus.insert(cpu);
-            let number = |file: &str| -> Result<Option<u64>, Error> {
-                let value = root.text(&format!("{dir}/{file}"))?.as_ref().map(Text::number).transpose()?;
-                // 0 is what firmware writes that does not know.
-                Ok(value.filter(|&value| value != 0))
-            };
-            let size = root.text(&format!("{dir}/size"))?.map(|text| text.parse(size_bytes)).transpose()?;
+            // 0 is what firmware writes that does not know.
+            let nonzero =
+                |value: Result<Option<u64>, Error>| warnings.known(value).filter(|&value| value != 0);
             caches.push(Cache {
                 level,
                 kind,
-                size_bytes: size.filter(|&size| size != 0),
-                line_bytes: number("coherency_line_size")?,
-                ways: number("ways_of_associativity")?,
+                size_bytes: nonzero(root.parsed(&format!("{dir}/size"), size_bytes)),
+                line_bytes: nonzero(root.number(&format!("{dir}/coherency_line_size"))),
+                ways: nonzero(root.number(&format!("{dir}/ways_of_associativity"))),
                 cpus,
             });
         }
     }
     caches.sort_by_key(|cache| (std::cmp::Reverse(cache.level), cache.kind, cache.cpus.first()));
-    Ok(caches)
+    caches
 }
 
 /// `None` for kinds the kernel does not know.

@@ -1,9 +1,10 @@
 //! The CPUs: which are online, and which make up a core and a package.
 
-use crate::error::{Error, ParseError};
+use crate::error::{Error, ErrorKind, ParseError};
 use crate::ids::{CpuId, NodeId};
-use crate::root::{Root, Text};
+use crate::root::Root;
 use crate::set::{CpuSet, NodeSet};
+use crate::warnings::Warnings;
 use serde::Serialize;
 use std::path::Path;
 
@@ -57,41 +58,40 @@ impl Possible {
     }
 }
 
-/// The online CPUs, and those present but not online.
-pub(crate) fn read(root: &Root) -> Result<(CpuSet, CpuSet), Error> {
+/// The online CPUs, and those present but not online. A directory that cannot be read or names none is an error.
+pub(crate) fn read(root: &Root, warnings: &Warnings) -> Result<(CpuSet, CpuSet), Error> {
     let listed: CpuSet = root.numbered(DIR, "cpu")?.into_iter().map(CpuId).collect();
-    let online = match root.set(&format!("{DIR}/online"))? {
-        Some(online) => online,
-        None => switched_on(root, &listed)?,
-    };
-    let present = root.set(&format!("{DIR}/present"))?.unwrap_or(listed);
+    let online: Option<CpuSet> = warnings.known(root.set(&format!("{DIR}/online")));
+    let online =
+        online.filter(|online| !online.is_empty()).unwrap_or_else(|| switched_on(root, &listed, warnings));
+    if online.is_empty() {
+        return Err(Error::new(ErrorKind::NotFound, &root.path(DIR), "names no CPU that is online"));
+    }
+    let present = warnings.known(root.set(&format!("{DIR}/present"))).unwrap_or(listed);
     let offline = &present - &online;
     Ok((online, offline))
 }
 
 /// Linux before 2.6.26 has no lists; a CPU that can be switched off says itself whether it is.
-fn switched_on(root: &Root, listed: &CpuSet) -> Result<CpuSet, Error> {
-    let mut online = CpuSet::new();
-    for cpu in listed.iter() {
-        let switch = root.text(&format!("{DIR}/cpu{cpu}/online"))?;
-        if switch.as_ref().map_or(Ok(1), Text::number)? != 0 {
-            online.insert(cpu);
-        }
-    }
-    Ok(online)
+fn switched_on(root: &Root, listed: &CpuSet, warnings: &Warnings) -> CpuSet {
+    let is_on = |cpu: &CpuId| {
+        let switch = root.number(&format!("{DIR}/cpu{cpu}/online"));
+        warnings.known(switch) != Some(0)
+    };
+    listed.iter().filter(is_on).collect()
 }
 
 /// The packages, by lowest CPU.
-pub(crate) fn packages(root: &Root, online: &CpuSet) -> Result<Vec<Package>, Error> {
+pub(crate) fn packages(root: &Root, online: &CpuSet, warnings: &Warnings) -> Vec<Package> {
     // `package_cpus` is the name since Linux 5.2 of what `core_siblings` was.
-    let groups = groups(root, online, "physical_package_id", ["package_cpus", "core_siblings"])?;
-    Ok(groups.into_iter().map(|(id, cpus)| Package { id, cpus }).collect())
+    let groups = groups(root, online, "physical_package_id", ["package_cpus", "core_siblings"], warnings);
+    groups.into_iter().map(|(id, cpus)| Package { id, cpus }).collect()
 }
 
 /// The cores, by lowest CPU.
-pub(crate) fn cores(root: &Root, online: &CpuSet) -> Result<Vec<Core>, Error> {
-    let groups = groups(root, online, "core_id", ["core_cpus", "thread_siblings"])?;
-    Ok(groups.into_iter().map(|(id, cpus)| Core { id, cpus }).collect())
+pub(crate) fn cores(root: &Root, online: &CpuSet, warnings: &Warnings) -> Vec<Core> {
+    let groups = groups(root, online, "core_id", ["core_cpus", "thread_siblings"], warnings);
+    groups.into_iter().map(|(id, cpus)| Core { id, cpus }).collect()
 }
 
 /// Partitions the CPUs by one of the sibling sets in their `topology` directories. The set and not the id decides: ids
@@ -101,7 +101,8 @@ fn groups(
     online: &CpuSet,
     id_file: &str,
     sets: [&str; 2],
-) -> Result<Vec<(Option<u32>, CpuSet)>, Error> {
+    warnings: &Warnings,
+) -> Vec<(Option<u32>, CpuSet)> {
     let mut groups = Vec::new();
     let mut grouped = CpuSet::new();
     for cpu in online.iter() {
@@ -112,18 +113,18 @@ fn groups(
         let mut siblings = None;
         for name in sets {
             if siblings.is_none() {
-                siblings = root.list_or_mask(&format!("{dir}/{name}_list"), &format!("{dir}/{name}"))?;
+                let set = root.list_or_mask(&format!("{dir}/{name}_list"), &format!("{dir}/{name}"));
+                siblings = warnings.known(set);
             }
         }
         let Some(siblings) = siblings else { continue };
-        let id =
-            root.text(&format!("{dir}/{id_file}"))?.map(|text| text.parse(group_id)).transpose()?.flatten();
+        let id = warnings.known(root.parsed(&format!("{dir}/{id_file}"), group_id)).flatten();
         let mut siblings = &(&siblings & online) - &grouped;
         siblings.insert(cpu);
         grouped = &grouped | &siblings;
         groups.push((id, siblings));
     }
-    Ok(groups)
+    groups
 }
 
 /// -1 is the kernel's word for unknown; printed unsigned by some architectures.

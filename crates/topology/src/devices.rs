@@ -5,6 +5,7 @@ use crate::ids::NodeId;
 use crate::nodes::Node;
 use crate::root::Root;
 use crate::set::MAX_ID;
+use crate::warnings::Warnings;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -52,40 +53,42 @@ const KINDS: [(DeviceKind, &str, Option<u32>); 5] = [
 ];
 
 /// The devices, by kind and name.
-pub(crate) fn read(root: &Root, nodes: &[Node]) -> Result<Vec<Device>, Error> {
+pub(crate) fn read(root: &Root, nodes: &[Node], warnings: &Warnings) -> Vec<Device> {
     let mut devices = Vec::new();
     for (kind, class, _) in KINDS {
-        for name in root.names(class)? {
+        for name in warnings.known(root.names(class)) {
             let shown = match kind {
                 DeviceKind::Gpu => is_card(&name),
                 DeviceKind::Block => {
-                    root.text(&format!("{class}/{name}/partition"))?.is_none()
-                        && !is_hidden(root, &format!("{class}/{name}"))?
+                    !root.path(&format!("{class}/{name}/partition")).exists()
+                        && !warnings.known(is_hidden(root, &format!("{class}/{name}")))
                 }
                 _ => true,
             };
             if !shown {
                 continue;
             }
-            let Some(place) = place_of(root, &format!("{class}/{name}"))? else { continue };
+            let Some(place) = warnings.known(place_of(root, &format!("{class}/{name}"))) else { continue };
             let pci_address = pci_address_in(&place);
-            let pci_id = pci_address.as_deref().map(|address| pci_id(root, address)).transpose()?.flatten();
-            devices.push(Device { name, kind, node: node_of(root, nodes, &place)?, pci_address, pci_id });
+            let pci_id = pci_address.as_deref().and_then(|address| warnings.known(pci_id(root, address)));
+            let node = warnings.known(node_of(root, nodes, &place));
+            devices.push(Device { name, kind, node, pci_address, pci_id });
         }
     }
     let behind: BTreeSet<String> = devices.iter().filter_map(|device| device.pci_address.clone()).collect();
-    for address in root.names(PCI)? {
-        let Some(kind) = kind_of(root, &address)?.filter(|_| !behind.contains(&address)) else { continue };
+    for address in warnings.known(root.names(PCI)) {
+        let kind = warnings.known(kind_of(root, &address)).filter(|_| !behind.contains(&address));
+        let Some(kind) = kind else { continue };
         devices.push(Device {
-            node: node_of_pci(root, nodes, &address)?,
-            pci_id: pci_id(root, &address)?,
+            node: warnings.known(node_of_pci(root, nodes, &address)),
+            pci_id: warnings.known(pci_id(root, &address)),
             pci_address: Some(address.clone()),
             name: address,
             kind,
         });
     }
     devices.sort_by_cached_key(|device| (device.kind, natural(&device.name)));
-    Ok(devices)
+    devices
 }
 
 /// The node of a PCI function, by its full address; `None` where it is unknown.

@@ -30,6 +30,7 @@ mod quota;
 mod root;
 mod set;
 mod settings;
+mod warnings;
 
 pub use caches::{Cache, CacheKind};
 pub use cpus::{Core, Package, Possible};

@@ -27,7 +27,7 @@ impl Allowed {
     /// Everything the machine has: online CPUs, and nodes with memory.
     #[must_use]
     pub fn everything(topology: &Topology) -> Self {
-        let with_memory = topology.nodes().iter().filter(|node| node.memory_total_bytes > 0);
+        let with_memory = topology.nodes().iter().filter(|node| node.may_have_memory());
         Self { cpus: topology.online_cpus().clone(), memory_nodes: with_memory.map(|node| node.id).collect() }
     }
 

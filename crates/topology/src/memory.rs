@@ -4,19 +4,20 @@ use crate::error::{Error, ParseError};
 use crate::ids::NodeId;
 use crate::root::{Root, Text, number_after};
 use crate::set::NodeSet;
+use crate::warnings::Warnings;
 use serde::Serialize;
 
-/// A node's pool of hugetlb pages of one size.
+/// A node's pool of hugetlb pages of one size. Numbers that are unknown are `None`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HugePages {
     /// Size of one page.
     pub page_bytes: u64,
     /// Pages in the pool.
-    pub total: u64,
+    pub total: Option<u64>,
     /// Pages of the pool nobody has allocated.
-    pub free: u64,
+    pub free: Option<u64>,
     /// Pages in the pool above its configured number.
-    pub surplus: u64,
+    pub surplus: Option<u64>,
 }
 
 /// How well the best initiators reach a node's memory, from ACPI's HMAT or a device's CDAT
@@ -72,73 +73,68 @@ pub(crate) fn meminfo_bytes(meminfo: &Text, key: &str) -> Result<u64, Error> {
 }
 
 /// The pools in a directory of `hugepages-2048kB` and the like, by ascending page size.
-pub(crate) fn huge_pages(root: &Root, dir: &str) -> Result<Vec<HugePages>, Error> {
+pub(crate) fn huge_pages(root: &Root, dir: &str, warnings: &Warnings) -> Vec<HugePages> {
     let mut pools = Vec::new();
-    for name in root.names(dir)? {
+    for name in warnings.known(root.names(dir)) {
         let kilobytes = name.strip_suffix("kB").and_then(|name| number_after(name, "hugepages-"));
         let Some(kilobytes) = kilobytes else { continue };
-        let count = |file: &str| -> Result<u64, Error> {
-            root.text(&format!("{dir}/{name}/{file}"))?.as_ref().map_or(Ok(0), Text::number)
-        };
+        let count = |file: &str| warnings.known(root.number(&format!("{dir}/{name}/{file}")));
         pools.push(HugePages {
             page_bytes: u64::from(kilobytes) * 1024,
-            total: count("nr_hugepages")?,
-            free: count("free_hugepages")?,
-            surplus: count("surplus_hugepages")?,
+            total: count("nr_hugepages"),
+            free: count("free_hugepages"),
+            surplus: count("surplus_hugepages"),
         });
     }
     pools.sort_by_key(|pool| pool.page_bytes);
-    Ok(pools)
+    pools
 }
 
 /// The access classes of a node, from its `accessN/initiators`; a node that only initiates has none.
-pub(crate) fn access(root: &Root, node_dir: &str) -> Result<Vec<Access>, Error> {
+pub(crate) fn access(root: &Root, node_dir: &str, warnings: &Warnings) -> Vec<Access> {
     let mut classes = Vec::new();
-    for class in root.numbered(node_dir, "access")? {
+    for class in warnings.known(root.numbered(node_dir, "access")) {
         let dir = format!("{node_dir}/access{class}/initiators");
-        let value = |file: &str| -> Result<Option<u64>, Error> {
-            let value = root.text(&format!("{dir}/{file}"))?.as_ref().map(Text::number).transpose()?;
-            Ok(value.filter(|&value| value != 0))
-        };
+        let value =
+            |file: &str| warnings.known(root.number(&format!("{dir}/{file}"))).filter(|&value| value != 0);
         // The files are in MiB/s.
-        let bandwidth = |file: &str| Ok(value(file)?.map(|mebibytes| mebibytes.saturating_mul(1 << 20)));
+        let bandwidth = |file: &str| value(file).map(|mebibytes| mebibytes.saturating_mul(1 << 20));
         let access = Access {
             class,
-            initiators: root.numbered(&dir, "node")?.into_iter().map(NodeId).collect(),
-            read_latency_ns: value("read_latency")?,
-            write_latency_ns: value("write_latency")?,
-            read_bandwidth_bytes_per_s: bandwidth("read_bandwidth")?,
-            write_bandwidth_bytes_per_s: bandwidth("write_bandwidth")?,
+            initiators: warnings.known(root.numbered(&dir, "node")).into_iter().map(NodeId).collect(),
+            read_latency_ns: value("read_latency"),
+            write_latency_ns: value("write_latency"),
+            read_bandwidth_bytes_per_s: bandwidth("read_bandwidth"),
+            write_bandwidth_bytes_per_s: bandwidth("write_bandwidth"),
         };
         if !access.initiators.is_empty() {
             classes.push(access);
         }
     }
-    Ok(classes)
+    classes
 }
 
 /// The memory-side caches of a node, from its `memory_side_cache/indexN`.
-pub(crate) fn side_caches(root: &Root, node_dir: &str) -> Result<Vec<MemorySideCache>, Error> {
+pub(crate) fn side_caches(root: &Root, node_dir: &str, warnings: &Warnings) -> Vec<MemorySideCache> {
     let dir = format!("{node_dir}/memory_side_cache");
     let mut caches = Vec::new();
-    for level in root.numbered(&dir, "index")? {
-        let value = |file: &str| -> Result<Option<u64>, Error> {
-            let value = root.text(&format!("{dir}/index{level}/{file}"))?;
-            Ok(value.as_ref().map(Text::number).transpose()?.filter(|&value| value != 0))
+    for level in warnings.known(root.numbered(&dir, "index")) {
+        let value = |file: &str| {
+            warnings.known(root.number(&format!("{dir}/index{level}/{file}"))).filter(|&value| value != 0)
         };
-        caches.push(MemorySideCache { level, size_bytes: value("size")?, line_bytes: value("line_size")? });
+        caches.push(MemorySideCache { level, size_bytes: value("size"), line_bytes: value("line_size") });
     }
-    Ok(caches)
+    caches
 }
 
 /// The memory tiers, fastest first; none before Linux 6.1.
-pub(crate) fn tiers(root: &Root) -> Result<Vec<MemoryTier>, Error> {
+pub(crate) fn tiers(root: &Root, warnings: &Warnings) -> Vec<MemoryTier> {
     let dir = "sys/devices/virtual/memory_tiering";
     let mut tiers = Vec::new();
-    for id in root.numbered(dir, "memory_tier")? {
-        if let Some(nodes) = root.set(&format!("{dir}/memory_tier{id}/nodelist"))? {
+    for id in warnings.known(root.numbered(dir, "memory_tier")) {
+        if let Some(nodes) = warnings.known(root.set(&format!("{dir}/memory_tier{id}/nodelist"))) {
             tiers.push(MemoryTier { id, nodes });
         }
     }
-    Ok(tiers)
+    tiers
 }

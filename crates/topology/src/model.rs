@@ -6,10 +6,11 @@ use crate::devices::{self, Device};
 use crate::error::{Error, ErrorKind};
 use crate::ids::{CpuId, NodeId, NodeIndex};
 use crate::memory::{self, MemoryTier};
-use crate::nodes::{self, MOST_NODES, Node};
+use crate::nodes::{self, MOST_NODES, Node, Nodes};
 use crate::root::Root;
 use crate::set::CpuSet;
 use crate::settings::{self, NumaBalancing, TransparentHugePages};
+use crate::warnings::Warnings;
 use serde::Serialize;
 use std::path::Path;
 
@@ -20,6 +21,7 @@ use std::path::Path;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Topology {
     nodes: Vec<Node>,
+    uncounted_memory_bytes: Option<u64>,
     online_cpus: CpuSet,
     offline_cpus: CpuSet,
     packages: Vec<Package>,
@@ -42,8 +44,10 @@ impl Topology {
 
     /// Reads a machine from a directory that stands for `/`, with the captured `sys` and `proc` below it.
     ///
-    /// Fails with [`ErrorKind::NotFound`] where there is no such directory or it holds no `sys/devices/system/cpu`, with
-    /// [`ErrorKind::Malformed`] naming file and line where a file does not hold what the kernel writes there.
+    /// A file that is missing, empty, unreadable or not as the kernel writes it leaves its part of the machine unknown;
+    /// [`Topology::warnings`] names it, and its line, unless kernels or machines without it are common. Fails with
+    /// [`ErrorKind::NotFound`] where there is no such directory or it names no CPU, with [`ErrorKind::TooLarge`] where there are
+    /// more than 256 nodes.
     pub fn from_root(path: &Path) -> Result<Self, Error> {
         if !path.is_dir() {
             let what = if path.exists() { "is not a directory" } else { "there is no such directory" };
@@ -54,19 +58,21 @@ impl Topology {
             let what = format!("does not stand for / of a Linux machine: it has no {}", cpus::DIR);
             return Err(Error::new(ErrorKind::NotFound, path, what));
         }
-        let (online_cpus, offline_cpus) = cpus::read(&root)?;
-        let (nodes, warnings) = nodes::read(&root, &online_cpus)?;
+        let warnings = Warnings::default();
+        let (online_cpus, offline_cpus) = cpus::read(&root, &warnings)?;
+        let Nodes { nodes, uncounted_memory_bytes } = nodes::read(&root, &online_cpus, &warnings)?;
         Ok(Self {
-            packages: cpus::packages(&root, &online_cpus)?,
-            cores: cpus::cores(&root, &online_cpus)?,
-            caches: caches::read(&root, &online_cpus)?,
-            memory_tiers: memory::tiers(&root)?,
-            devices: devices::read(&root, &nodes)?,
-            transparent_huge_pages: settings::transparent_huge_pages(&root)?,
-            numa_balancing: settings::numa_balancing(&root)?,
-            warnings,
+            packages: cpus::packages(&root, &online_cpus, &warnings),
+            cores: cpus::cores(&root, &online_cpus, &warnings),
+            caches: caches::read(&root, &online_cpus, &warnings),
+            memory_tiers: memory::tiers(&root, &warnings),
+            devices: devices::read(&root, &nodes, &warnings),
+            transparent_huge_pages: settings::transparent_huge_pages(&root, &warnings),
+            numa_balancing: settings::numa_balancing(&root, &warnings),
+            warnings: warnings.into_sentences(),
             node_of_cpu: node_of_cpu(&nodes),
             nodes,
+            uncounted_memory_bytes,
             online_cpus,
             offline_cpus,
         })
@@ -102,6 +108,7 @@ impl Topology {
             warnings: Vec::new(),
             node_of_cpu: node_of_cpu(&nodes),
             nodes,
+            uncounted_memory_bytes: Some(0),
             online_cpus,
             offline_cpus: CpuSet::new(),
         }
@@ -149,6 +156,27 @@ impl Topology {
     #[must_use]
     pub fn id_of(&self, index: NodeIndex) -> NodeId {
         self.node(index).id
+    }
+
+    /// Memory of the machine (`MemTotal` of /proc/meminfo) that no node's `MemTotal` counts: 0 where they agree, `None` where
+    /// neither is known. Virtual machines whose memory grows while they run may have much of it, free on any node.
+    #[must_use]
+    pub fn uncounted_memory_bytes(&self) -> Option<u64> {
+        self.uncounted_memory_bytes
+    }
+
+    /// The most memory that a node can have by all that is known, which is what nothing should be refused below: its own
+    /// `MemTotal` and what no node counts. `None` where nothing is known.
+    ///
+    /// # Panics
+    ///
+    /// If the index is not one of this topology's.
+    #[must_use]
+    pub fn most_memory_bytes(&self, index: NodeIndex) -> Option<u64> {
+        match self.node(index).memory_total_bytes {
+            Some(0) => Some(0),
+            own => Some(own.unwrap_or(0).saturating_add(self.uncounted_memory_bytes?)),
+        }
     }
 
     /// The node an online CPU belongs to, in constant time; `None` for CPUs that are offline or unknown, and for the rare
@@ -249,7 +277,7 @@ impl Topology {
     }
 
     /// What looked wrong about the machine and how it was treated, one sentence each: firmware that lists a CPU in two
-    /// nodes, say.
+    /// nodes, say, or a file that could not be read.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings

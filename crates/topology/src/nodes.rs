@@ -1,10 +1,11 @@
 //! The nodes: their CPUs, memory and distances.
 
 use crate::error::{Error, ErrorKind, ParseError};
-use crate::ids::NodeId;
+use crate::ids::{CpuId, NodeId};
 use crate::memory::{self, Access, HugePages, MemorySideCache};
-use crate::root::{Root, Text};
+use crate::root::Root;
 use crate::set::{CpuSet, NodeSet};
+use crate::warnings::Warnings;
 use serde::Serialize;
 
 const DIR: &str = "sys/devices/system/node";
@@ -22,10 +23,11 @@ pub struct Node {
     pub id: NodeId,
     /// Its online CPUs; none for a node that is only memory.
     pub cpus: CpuSet,
-    /// Memory the kernel manages on this node (`MemTotal`); 0 for a node without memory.
-    pub memory_total_bytes: u64,
+    /// Memory the kernel manages on this node (`MemTotal`); 0 for a node without memory, `None` where it is unknown. A virtual
+    /// machine's kernel may count too little ([`crate::Topology::most_memory_bytes`]).
+    pub memory_total_bytes: Option<u64>,
     /// Memory of it that was free when the topology was read (`MemFree`).
-    pub memory_free_bytes: u64,
+    pub memory_free_bytes: Option<u64>,
     /// Its pools of huge pages, by ascending page size.
     pub huge_pages: Vec<HugePages>,
     /// Distance to each node in the order of [`crate::Topology::nodes`], in ACPI SLIT units: 10 is local, 20 twice as far.
@@ -46,8 +48,8 @@ impl Node {
         Self {
             id,
             cpus,
-            memory_total_bytes: memory_bytes,
-            memory_free_bytes: memory_bytes,
+            memory_total_bytes: Some(memory_bytes),
+            memory_free_bytes: Some(memory_bytes),
             huge_pages: Vec::new(),
             distances,
             generic_initiator: false,
@@ -56,25 +58,44 @@ impl Node {
             interleave_weight: None,
         }
     }
+
+    /// Whether it has memory, or may have some as far as is known.
+    #[must_use]
+    pub fn may_have_memory(&self) -> bool {
+        self.memory_total_bytes != Some(0)
+    }
 }
 
-/// The nodes by ascending id, and warnings about what firmware got wrong.
-pub(crate) fn read(root: &Root, online: &CpuSet) -> Result<(Vec<Node>, Vec<String>), Error> {
-    let ids: Vec<NodeId> = root.numbered(DIR, "node")?.into_iter().map(NodeId).collect();
+/// What is read of a machine's memory.
+pub(crate) struct Nodes {
+    /// By ascending id.
+    pub(crate) nodes: Vec<Node>,
+    /// Memory that no node's `MemTotal` counts; `None` where that is unknown.
+    pub(crate) uncounted_memory_bytes: Option<u64>,
+}
+
+/// The nodes, and memory of none of them.
+pub(crate) fn read(root: &Root, online: &CpuSet, warnings: &Warnings) -> Result<Nodes, Error> {
+    let ids: Vec<NodeId> = warnings.known(root.numbered(DIR, "node")).into_iter().map(NodeId).collect();
     if ids.is_empty() {
-        return Ok((vec![whole_machine(root, online)?], Vec::new()));
+        let node = whole_machine(root, online, warnings);
+        let uncounted_memory_bytes = node.memory_total_bytes.map(|_| 0);
+        return Ok(Nodes { nodes: vec![node], uncounted_memory_bytes });
     }
     if ids.len() > MOST_NODES {
         let what = format!("has {} nodes, {MOST_NODES} is the most that is supported", ids.len());
         return Err(Error::new(ErrorKind::TooLarge, &root.path(DIR), what));
     }
-    let generic_initiators: NodeSet = root.set(&format!("{DIR}/has_generic_initiator"))?.unwrap_or_default();
+    let generic_initiators = root.set(&format!("{DIR}/has_generic_initiator"));
+    let generic_initiators: NodeSet = warnings.known(generic_initiators).unwrap_or_default();
     let mut nodes: Vec<Node> = Vec::new();
+    let mut counted_bytes = Vec::new();
     let mut kept = Vec::new();
     let mut taken = CpuSet::new();
     let (mut dropped, mut claimed_twice) = (NodeSet::new(), CpuSet::new());
     for (index, &id) in ids.iter().enumerate() {
-        let mut node = read_node(root, index, &ids)?;
+        let mut node = read_node(root, index, &ids, warnings);
+        counted_bytes.push(node.memory_total_bytes);
         node.cpus = &node.cpus & online;
         // Firmware that lists all CPUs in every node (hwloc's 8em64t-2s2ca2c-buggynuma has eight such nodes at
         // distance 10) describes no NUMA machine. As in hwloc the first node keeps the CPUs and the others are left out:
@@ -92,63 +113,111 @@ pub(crate) fn read(root: &Root, online: &CpuSet) -> Result<(Vec<Node>, Vec<Strin
     for node in &mut nodes {
         node.distances = kept.iter().map(|&index| node.distances[index]).collect();
     }
-    let mut warnings = Vec::new();
     if !dropped.is_empty() {
         let plural = |len: usize| if len == 1 { "" } else { "s" };
         let (nodes, cpus) = (plural(dropped.len()), plural(claimed_twice.len()));
-        warnings.push(format!(
+        warnings.add(format!(
             "left out node{nodes} {dropped}: firmware gives CPU{cpus} {claimed_twice} to a lower node too"
         ));
     }
-    Ok((nodes, warnings))
+    let uncounted_memory_bytes = uncounted(root, &counted_bytes, warnings);
+    Ok(Nodes { nodes, uncounted_memory_bytes })
 }
 
-fn read_node(root: &Root, index: usize, ids: &[NodeId]) -> Result<Node, Error> {
+/// Memory that /proc/meminfo counts and no node does. Kernels of virtual machines whose memory grows while they run may count
+/// a third of it in the node's `MemTotal`.
+fn uncounted(root: &Root, counted: &[Option<u64>], warnings: &Warnings) -> Option<u64> {
+    /// Less is noise: the files are not read at the same moment, and early kernels reserve some memory in between.
+    const SHARE_WORTH_A_WORD: u64 = 100;
+    let machine = root
+        .text("proc/meminfo")
+        .and_then(|meminfo| meminfo.map(|meminfo| memory::meminfo_bytes(&meminfo, "MemTotal:")).transpose());
+    let machine_bytes: Option<u64> = warnings.known(machine);
+    let counted_bytes = counted.iter().flatten().fold(0, |sum: u64, &bytes| sum.saturating_add(bytes));
+    if counted.contains(&None) {
+        return machine_bytes.map(|bytes| bytes.saturating_sub(counted_bytes));
+    }
+    let more = machine_bytes.unwrap_or(0).saturating_sub(counted_bytes);
+    if more <= counted_bytes / SHARE_WORTH_A_WORD {
+        return Some(0);
+    }
+    let mebibytes = |bytes: u64| bytes >> 20;
+    warnings.add(format!(
+        "the nodes' MemTotal add up to {} MiB, and the machine has {} MiB (proc/meminfo): \
+         nodes may have more memory, and more of it free, than they say",
+        mebibytes(counted_bytes),
+        mebibytes(counted_bytes + more),
+    ));
+    Some(more)
+}
+
+fn read_node(root: &Root, index: usize, ids: &[NodeId], warnings: &Warnings) -> Node {
     let id = ids[index];
     let dir = format!("{DIR}/node{id}");
-    // `cpulist` came with Linux 2.6.25; before, and in a few captures, there is only the mask.
-    let cpus = match root.set(&format!("{dir}/cpulist"))? {
-        Some(cpus) => cpus,
-        None => root.required(&format!("{dir}/cpumap"))?.parse(CpuSet::from_mask)?,
+    let meminfo = warnings.known(root.required(&format!("{dir}/meminfo")).map(Some));
+    let bytes = |key: &str| {
+        let bytes = memory::meminfo_bytes(meminfo.as_ref()?, &format!("Node {id} {key}:"));
+        warnings.known(bytes.map(Some))
     };
-    let meminfo = root.required(&format!("{dir}/meminfo"))?;
-    let weight = root.text(&format!("sys/kernel/mm/mempolicy/weighted_interleave/node{id}"))?;
-    Ok(Node {
+    Node {
         id,
-        cpus,
-        memory_total_bytes: memory::meminfo_bytes(&meminfo, &format!("Node {id} MemTotal:"))?,
-        memory_free_bytes: memory::meminfo_bytes(&meminfo, &format!("Node {id} MemFree:"))?,
-        huge_pages: memory::huge_pages(root, &format!("{dir}/hugepages"))?,
-        distances: distances(root, &dir, index, ids)?,
+        cpus: cpus(root, &dir, warnings),
+        memory_total_bytes: bytes("MemTotal"),
+        memory_free_bytes: bytes("MemFree"),
+        huge_pages: memory::huge_pages(root, &format!("{dir}/hugepages"), warnings),
+        distances: distances(root, &dir, index, ids, warnings),
         generic_initiator: false,
-        access: memory::access(root, &dir)?,
-        memory_side_caches: memory::side_caches(root, &dir)?,
-        interleave_weight: weight.as_ref().map(Text::number).transpose()?,
+        access: memory::access(root, &dir, warnings),
+        memory_side_caches: memory::side_caches(root, &dir, warnings),
+        interleave_weight: warnings
+            .known(root.number(&format!("sys/kernel/mm/mempolicy/weighted_interleave/node{id}"))),
+    }
+}
+
+/// A node's CPUs. `cpulist` came with Linux 2.6.25; before, and in a few captures, there is only the mask. Both say so of a
+/// node without CPUs. Links to the CPUs have been there all along.
+fn cpus(root: &Root, dir: &str, warnings: &Warnings) -> CpuSet {
+    let list = warnings.known(root.set(&format!("{dir}/cpulist")));
+    let list_or_mask =
+        list.or_else(|| warnings.known(root.parsed(&format!("{dir}/cpumap"), CpuSet::from_mask)));
+    list_or_mask.unwrap_or_else(|| {
+        let links: CpuSet = warnings.known(root.numbered(dir, "cpu")).into_iter().map(CpuId).collect();
+        if links.is_empty() {
+            warnings.add(format!(
+                "{}: has neither cpulist nor cpumap: its CPUs are unknown",
+                root.path(dir).display()
+            ));
+        }
+        links
     })
 }
 
 /// A kernel without `CONFIG_NUMA` has no node directory: the machine is one node.
-fn whole_machine(root: &Root, online: &CpuSet) -> Result<Node, Error> {
-    let meminfo = root.required("proc/meminfo")?;
-    let total = memory::meminfo_bytes(&meminfo, "MemTotal:")?;
-    let mut node = Node::plain(NodeId(0), online.clone(), total, default_distances(0, 1));
-    node.memory_free_bytes = memory::meminfo_bytes(&meminfo, "MemFree:")?;
-    node.huge_pages = memory::huge_pages(root, "sys/kernel/mm/hugepages")?;
-    Ok(node)
+fn whole_machine(root: &Root, online: &CpuSet, warnings: &Warnings) -> Node {
+    let meminfo = warnings.known(root.required("proc/meminfo").map(Some));
+    let bytes = |key| warnings.known(memory::meminfo_bytes(meminfo.as_ref()?, key).map(Some));
+    let mut node = Node::plain(NodeId(0), online.clone(), 0, default_distances(0, 1));
+    node.memory_total_bytes = bytes("MemTotal:");
+    node.memory_free_bytes = bytes("MemFree:");
+    node.huge_pages = memory::huge_pages(root, "sys/kernel/mm/hugepages", warnings);
+    node
 }
 
 /// One row of the SLIT: a number for each online node (`node_read_distance`, drivers/base/node.c, Linux 6.1).
-fn distances(root: &Root, dir: &str, index: usize, ids: &[NodeId]) -> Result<Vec<u32>, Error> {
-    let Some(text) = root.text(&format!("{dir}/distance"))? else {
-        return Ok(default_distances(index, ids.len()));
-    };
+fn distances(root: &Root, dir: &str, index: usize, ids: &[NodeId], warnings: &Warnings) -> Vec<u32> {
+    let row = read_distances(root, dir, ids);
+    warnings.known_or(row, "taken for 10 and 20").unwrap_or_else(|| default_distances(index, ids.len()))
+}
+
+fn read_distances(root: &Root, dir: &str, ids: &[NodeId]) -> Result<Option<Vec<u32>>, Error> {
+    let Some(text) = root.text(&format!("{dir}/distance"))? else { return Ok(None) };
     let row = text.parse(|row| {
         let number =
             |word: &str| word.parse::<u32>().map_err(|_| ParseError::new("distances like '10 20'", word));
         row.split_ascii_whitespace().map(number).collect::<Result<Vec<u32>, _>>()
     })?;
     if row.len() == ids.len() {
-        return Ok(row);
+        return Ok(Some(row));
     }
     // hwloc's offline-cpu0-node0 lists the distance to a node that is possible but not online.
     let possible: NodeSet = root.set(&format!("{DIR}/possible"))?.unwrap_or_default();
@@ -156,7 +225,7 @@ fn distances(root: &Root, dir: &str, index: usize, ids: &[NodeId]) -> Result<Vec
     if row.len() == possible.len() {
         let at = |id: &NodeId| possible.binary_search(id).ok().map(|index| row[index]);
         if let Some(row) = ids.iter().map(at).collect() {
-            return Ok(row);
+            return Ok(Some(row));
         }
     }
     Err(text.error(1, format!("expected a distance for each of {} nodes, found {}", ids.len(), row.len())))

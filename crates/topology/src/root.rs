@@ -28,7 +28,8 @@ impl Root {
     }
 
     /// The text of a file; `None` where there is no such file, which sysfs files of other kernels, other machines and
-    /// devices that just went away have in common.
+    /// devices that just went away have in common. A file without a byte is none: the kernel ends what it says in a newline,
+    /// and captures hold such files where reading failed.
     pub(crate) fn text(&self, below: &str) -> Result<Option<Text>, Error> {
         let path = self.path(below);
         let mut bytes = Vec::new();
@@ -40,6 +41,7 @@ impl Root {
             File::open(&path)?.take(LARGEST_FILE_BYTES).read_to_end(&mut bytes)
         });
         match read {
+            Ok(0) => Ok(None),
             Ok(_) => Ok(Some(Text { path, text: String::from_utf8_lossy(&bytes).into_owned() })),
             Err(error) if is_absent(&error) => Ok(None),
             Err(error) => Err(Error::io(&path, error)),
@@ -53,16 +55,30 @@ impl Root {
         })
     }
 
+    /// A whole file through a parser; `None` where there is no such file.
+    pub(crate) fn parsed<T>(
+        &self,
+        below: &str,
+        parse: impl Fn(&str) -> Result<T, ParseError>,
+    ) -> Result<Option<T>, Error> {
+        self.text(below)?.map(|text| text.parse(parse)).transpose()
+    }
+
+    /// A whole file as a number; `None` where there is no such file.
+    pub(crate) fn number(&self, below: &str) -> Result<Option<u64>, Error> {
+        self.text(below)?.as_ref().map(Text::number).transpose()
+    }
+
     /// A set in the kernel's list format; `None` where there is no such file.
     pub(crate) fn set<I: Id>(&self, below: &str) -> Result<Option<IdSet<I>>, Error> {
-        self.text(below)?.map(|text| text.parse(str::parse)).transpose()
+        self.parsed(below, str::parse)
     }
 
     /// A set from its list, or where an old kernel has only the mask, from that.
     pub(crate) fn list_or_mask<I: Id>(&self, list: &str, mask: &str) -> Result<Option<IdSet<I>>, Error> {
         match self.set(list)? {
             Some(set) => Ok(Some(set)),
-            None => self.text(mask)?.map(|text| text.parse(IdSet::from_mask)).transpose(),
+            None => self.parsed(mask, IdSet::from_mask),
         }
     }
 

@@ -1,7 +1,8 @@
 //! Kernel settings that matter to memory placement.
 
-use crate::error::{Error, ParseError};
-use crate::root::{Root, Text};
+use crate::error::ParseError;
+use crate::root::Root;
+use crate::warnings::Warnings;
 use serde::Serialize;
 
 const HUGE_PAGES: &str = "sys/kernel/mm/transparent_hugepage";
@@ -29,25 +30,20 @@ pub struct NumaBalancing {
 }
 
 /// `None` on kernels without transparent huge pages.
-pub(crate) fn transparent_huge_pages(root: &Root) -> Result<Option<TransparentHugePages>, Error> {
-    let choice = |file: &str| -> Result<Option<String>, Error> {
-        root.text(&format!("{HUGE_PAGES}/{file}"))?.map(|text| text.parse(chosen)).transpose()
-    };
-    let Some(enabled) = choice("enabled")? else { return Ok(None) };
-    let page_bytes = root.text(&format!("{HUGE_PAGES}/hpage_pmd_size"))?;
-    Ok(Some(TransparentHugePages {
-        enabled,
-        defrag: choice("defrag")?,
-        shmem_enabled: choice("shmem_enabled")?,
-        page_bytes: page_bytes.as_ref().map(Text::number).transpose()?,
-    }))
+pub(crate) fn transparent_huge_pages(root: &Root, warnings: &Warnings) -> Option<TransparentHugePages> {
+    let choice = |file: &str| warnings.known(root.parsed(&format!("{HUGE_PAGES}/{file}"), chosen));
+    Some(TransparentHugePages {
+        enabled: choice("enabled")?,
+        defrag: choice("defrag"),
+        shmem_enabled: choice("shmem_enabled"),
+        page_bytes: warnings.known(root.number(&format!("{HUGE_PAGES}/hpage_pmd_size"))),
+    })
 }
 
 /// `None` on kernels without NUMA balancing.
-pub(crate) fn numa_balancing(root: &Root) -> Result<Option<NumaBalancing>, Error> {
-    let Some(text) = root.text("proc/sys/kernel/numa_balancing")? else { return Ok(None) };
-    let mode = text.number()?;
-    Ok(Some(NumaBalancing { normal: mode & 1 != 0, memory_tiering: mode & 2 != 0 }))
+pub(crate) fn numa_balancing(root: &Root, warnings: &Warnings) -> Option<NumaBalancing> {
+    let mode = warnings.known(root.number("proc/sys/kernel/numa_balancing"))?;
+    Some(NumaBalancing { normal: mode & 1 != 0, memory_tiering: mode & 2 != 0 })
 }
 
 /// The choice in brackets of `always [madvise] never`.

@@ -29,7 +29,7 @@ fn compare(name: &str, root: &Path) {
     let theirs = Lstopo::of(root);
 
     let memory_bytes: BTreeMap<NodeId, u64> =
-        ours.nodes().iter().map(|node| (node.id, node.memory_total_bytes)).collect();
+        ours.nodes().iter().map(|node| (node.id, node.memory_total_bytes.expect(name))).collect();
     assert_eq!(memory_bytes, theirs.node_memory(), "{name}: nodes and their memory");
 
     // hwloc gives a node without CPUs those nearest to it.

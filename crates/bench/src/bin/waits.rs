@@ -59,7 +59,8 @@ fn main() -> anyhow::Result<()> {
             });
         }
         println!("calls        pages  longest call  longest wait  longest wait at rest");
-        let node_bytes = || topology.nodes().iter().map(|node| (node.id, node.memory_total_bytes)).collect();
+        let most = |node| Some((topology.id_of(node), topology.most_memory_bytes(node)?));
+        let node_bytes = || topology.node_indices().filter_map(most).collect();
         let mover = |call_ns| {
             let settings = MoverSettings { call_ns, ..MoverSettings::default() };
             Mover::new(LiveKernel::default(), settings, node_bytes())

@@ -359,9 +359,11 @@ impl Machine for Toy {
             }
             Sampling::Hardware { .. } => Measure::Measured(if samples.is_empty() { 0.0 } else { 500.0 }),
         };
-        let nodes = self.topology.nodes().iter().zip(&self.free);
+        let nodes = self.topology.node_indices().zip(&self.free);
         // A node that never had a free page is one without memory.
-        let total = nodes.map(|(node, &free)| if free == 0 { 0 } else { node.memory_total_bytes }).collect();
+        let most =
+            |node| self.topology.most_memory_bytes(node).expect("a synthetic machine's memory is known");
+        let total = nodes.map(|(node, &free)| if free == 0 { 0 } else { most(node) }).collect();
         Ok(Observation {
             end_ns: self.now_ns,
             duration_ns: 1_000_000_000,

@@ -69,7 +69,9 @@ pub struct Facts {
     pub cpus: usize,
     /// Nodes that have memory.
     pub nodes: usize,
-    /// Those of them that this process's cpuset lets it use.
+    /// What looked wrong about the machine when it was read ([`Topology::warnings`]).
+    pub topology_warnings: Vec<String>,
+    /// Those of the nodes that this process's cpuset lets it use.
     pub nodes_allowed: usize,
     /// Effective capabilities, one bit each.
     pub capabilities: u64,
@@ -136,7 +138,7 @@ impl Facts {
             Error::with_source(crate::ErrorKind::File, "cannot read this machine's topology", e)
         })?;
         let with_memory =
-            || topology.nodes().iter().filter(|node| node.memory_total_bytes > 0).map(|node| node.id.0);
+            || topology.nodes().iter().filter(|node| node.may_have_memory()).map(|node| node.id.0);
         let allowed = nodewise_sys::mems_allowed().ok();
         let nodes_allowed = with_memory().filter(|&id| allowed.is_none_or(|mask| mask.contains(id))).count();
         let capabilities = nodewise_sys::effective_capabilities().unwrap_or(0);
@@ -147,6 +149,7 @@ impl Facts {
             architecture: std::env::consts::ARCH.to_owned(),
             cpus: topology.online_cpus().len(),
             nodes: with_memory().count(),
+            topology_warnings: topology.warnings().to_vec(),
             nodes_allowed,
             capabilities,
             seccomp: status_field("Seccomp").is_some_and(|mode: u32| mode == 2),

@@ -143,6 +143,9 @@ fn machine(facts: &Facts, checks: &mut Vec<Check>) {
             line(Area::Machine, "nodes", Status::Works, format!("{nodes} with memory, {cpus} CPUs"), None)
         }
     });
+    for warning in &facts.topology_warnings {
+        checks.push(line(Area::Machine, "topology", Status::Limited, warning, None));
+    }
     checks.push(match facts.huge_pages.as_deref() {
         None => line(Area::Machine, "huge pages", Status::Missing, "no transparent huge pages in this kernel", None),
         Some("never") => line(

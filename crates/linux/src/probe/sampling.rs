@@ -76,7 +76,7 @@ pub(super) fn hint_faults(topology: &Topology, balancing: Option<u32>) -> Outcom
     let mut cpus = topology
         .nodes()
         .iter()
-        .filter(|node| node.memory_total_bytes > 0)
+        .filter(|node| node.may_have_memory())
         .filter_map(|node| node.cpus.iter().next().map(|cpu| cpu.0));
     let (Some(home), Some(accessor)) = (cpus.next(), cpus.next()) else {
         return Outcome::Untried("takes two nodes with CPUs".to_owned());

@@ -14,6 +14,7 @@ fn server() -> Facts {
         architecture: "x86_64".to_owned(),
         cpus: 128,
         nodes: 4,
+        topology_warnings: Vec::new(),
         nodes_allowed: 4,
         capabilities: u64::MAX,
         seccomp: false,
@@ -154,6 +155,17 @@ fn a_machine_with_one_node_is_told_so_kindly() {
     assert!(!report.manageable);
     assert_eq!((report.checks[0].name, report.checks[0].status), ("nodes", Status::Missing));
     assert!(report.checks[0].advice.as_deref().unwrap().contains("nodewise rig --nodes 4"));
+}
+
+#[test]
+fn a_node_that_counts_too_little_memory_is_named_and_hinders_nothing() {
+    let warning = "the nodes' MemTotal add up to 7680 MiB, and the machine has 24064 MiB";
+    let grown = Facts { topology_warnings: vec![warning.to_owned()], ..server() };
+    let report = Report::new(&grown);
+    let check = report.checks.iter().find(|check| check.name == "topology").unwrap();
+    assert_eq!((check.status, check.found.as_str()), (Status::Limited, warning));
+    assert!(report.manageable);
+    assert!(Report::new(&server()).checks.iter().all(|check| check.name != "topology"));
 }
 
 #[test]

@@ -183,7 +183,7 @@ mod tests {
     fn nodes(list: &str, apart: u32) -> MemoryNodes {
         let allowed: NodeSet = list.parse().unwrap();
         let near_cpus = allowed.iter().filter(|node| node.0 != apart).collect();
-        MemoryNodes { allowed, near_cpus, bytes: 1 << 30 }
+        MemoryNodes { allowed, near_cpus, bytes: Some(1 << 30) }
     }
 
     fn laid(layout: &Layout, units: usize, allowed: &str) -> Vec<u32> {

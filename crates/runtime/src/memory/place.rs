@@ -346,8 +346,8 @@ impl Drop for KeptCpus {
 /// Maps memory of which every page is to be brought in. What could never be is refused: the kernel, asked page by page, would sooner end
 /// processes, and its own check of a mapping's size is off where it may overcommit.
 pub(crate) fn map(bytes: usize, align_bytes: usize, nodes: &MemoryNodes) -> Result<OwnedMemory> {
-    if bytes as u64 > nodes.bytes {
-        return Err(Error::too_little_memory(bytes, nodes.bytes, &nodes.allowed));
+    if let Some(most) = nodes.bytes.filter(|&most| bytes as u64 > most) {
+        return Err(Error::too_little_memory(bytes, most, &nodes.allowed));
     }
     OwnedMemory::new(bytes, align_bytes)
         .map_err(|error| Error::memory(format!("cannot map {bytes} bytes"), error))

@@ -61,7 +61,8 @@ pub fn draw(machine: &Topology, canvas: &Canvas) -> Block {
 }
 
 fn headline(machine: &Topology) -> Vec<String> {
-    let memory = machine.nodes().iter().map(|node| node.memory_total_bytes).sum();
+    let counted: u64 = machine.nodes().iter().filter_map(|node| node.memory_total_bytes).sum();
+    let memory = machine.uncounted_memory_bytes().map(|uncounted| counted.saturating_add(uncounted));
     let mut words = vec![count(machine.node_count(), "node")];
     if !machine.packages().is_empty() {
         words.push(count(machine.packages().len(), "package"));
@@ -73,7 +74,7 @@ fn headline(machine: &Topology) -> Vec<String> {
     if !machine.offline_cpus().is_empty() {
         cpus = format!("{cpus} online and {} not", machine.offline_cpus().len());
     }
-    words.extend([cpus, size(memory)]);
+    words.extend([cpus, memory.map_or_else(|| "memory unknown".into(), size)]);
     words
 }
 
@@ -244,10 +245,12 @@ impl Artist<'_> {
     }
 
     fn memory(&self, node: &Node) -> String {
-        match (size(node.memory_total_bytes), size(node.memory_free_bytes)) {
-            _ if node.memory_total_bytes == 0 => "no memory".into(),
-            (total, _) if self.compact => total,
-            (total, free) => format!("{total}, {free} free"),
+        let Some(total) = node.memory_total_bytes else { return "memory unknown".into() };
+        match node.memory_free_bytes.map(size) {
+            _ if total == 0 => "no memory".into(),
+            _ if self.compact => size(total),
+            Some(free) => format!("{}, {free} free", size(total)),
+            None => format!("{}, free unknown", size(total)),
         }
     }
 

@@ -25,9 +25,9 @@ use std::process::ExitCode;
 
 Exit status:
   0   done
-  1   the machine or the tree cannot be read, and the message names the file and the line
+  1   the tree is no machine's; where single files are missing or cannot be read, a warning says so
   2   the command line could not be understood
-  77  a file may not be read; the message names it")]
+  77  the directory of CPUs may not be read")]
 pub struct Args {
     /// Print JSON: nodes, packages, cores, caches, memory tiers, devices, settings; bytes and kernel numbers throughout
     #[arg(long)]

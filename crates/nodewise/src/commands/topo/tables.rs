@@ -28,6 +28,10 @@ pub fn all(machine: &Topology, width: usize) -> Block {
     block
 }
 
+pub(super) fn or_unknown(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "unknown".to_owned(), |value| value.to_string())
+}
+
 fn words(text: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }
@@ -36,7 +40,8 @@ fn words(text: &str) -> Vec<String> {
 fn nodes(machine: &Topology, width: usize) -> Block {
     let pages: Vec<u64> = {
         let all = machine.nodes().iter().flat_map(|node| &node.huge_pages);
-        let mut sizes: Vec<u64> = all.filter(|pool| pool.total > 0).map(|pool| pool.page_bytes).collect();
+        let mut sizes: Vec<u64> =
+            all.filter(|pool| pool.total != Some(0)).map(|pool| pool.page_bytes).collect();
         sizes.sort_unstable();
         sizes.dedup();
         sizes
@@ -50,12 +55,15 @@ fn nodes(machine: &Topology, width: usize) -> Block {
     }
     header.push("CPUs".into());
     let rows = machine.nodes().iter().map(|node| {
-        let mebibytes = |bytes: u64| (bytes >> 20).to_string();
+        let mebibytes = |bytes: Option<u64>| or_unknown(bytes.map(|bytes| bytes >> 20));
         let mut row =
             vec![node.id.to_string(), mebibytes(node.memory_total_bytes), mebibytes(node.memory_free_bytes)];
         row.extend(pages.iter().map(|&bytes| {
             let pool = node.huge_pages.iter().find(|pool| pool.page_bytes == bytes);
-            pool.map_or_else(|| "-".into(), |pool| format!("{} of {} free", pool.free, pool.total))
+            pool.map_or_else(
+                || "-".into(),
+                |pool| format!("{} of {} free", or_unknown(pool.free), or_unknown(pool.total)),
+            )
         }));
         if tiers {
             row.push(tier(node.id).map_or_else(|| "-".into(), |tier| tier.id.to_string()));
