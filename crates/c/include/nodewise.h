@@ -479,10 +479,10 @@ nodewise_result nodewise_array_blocks(const nodewise_array *array, nodewise_bloc
 /* `elements` points to the block's first. */
 typedef int (*nodewise_block_run)(const nodewise_block *block, void *elements, void *context);
 
-/* Calls `body` with each block or, where a block is divided among its node's workers, its parts, on a worker of that node; divided among all,
- * on any, where the pool has none there. Returns when all are done. Exclusive.
- * NODEWISE_CALLBACK_FAILED: a call of the body did. Blocks that had not begun by then were left out. */
-nodewise_result nodewise_array_for_each_block(nodewise_array *array, const nodewise_pool *pool, nodewise_block_run body,
+/* Calls `body` with each block or, of larger ones, with pieces, on workers of the block's node, which take them from each other; on any, where the
+ * pool has none there. Returns when all are done. Other threads that read and write there meanwhile look after that themselves.
+ * NODEWISE_CALLBACK_FAILED: a call of the body did. Pieces that had not begun by then were left out. */
+nodewise_result nodewise_array_for_each_block(const nodewise_array *array, const nodewise_pool *pool, nodewise_block_run body,
                                               void *context, int *out_status);
 
 /* Memory for values of any size, in chunks that lie as a layout says. Small blocks that are given back serve requests of about

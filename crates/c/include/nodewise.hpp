@@ -18,6 +18,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <stdexcept>
@@ -861,9 +862,31 @@ public:
         });
     }
 
-    // Calls body(const block &, T *elements) on a worker of the block's node; `elements` points to the block's first.
+    // Calls body(const block &, T *elements) with each block or, of larger ones, with pieces, on workers of the block's node; `elements` points to the
+    // first of them.
     template <class F>
     void for_each_block(const pool &pool, F &&body)
+    {
+        for_each<T>(pool, body);
+    }
+
+    // Puts together what part(const block &, const T *elements) returns for all blocks or pieces, by combine(R, R), from `identity` on and in any order:
+    // combine has to be associative and commutative.
+    template <class R, class Part, class Combine>
+    R reduce_blocks(const pool &pool, R identity, Part &&part, Combine &&combine) const
+    {
+        std::mutex one_at_a_time;
+        for_each<const T>(pool, [&](const block &where, const T *elements) {
+            R of_part = part(where, elements);
+            std::lock_guard<std::mutex> lock(one_at_a_time);
+            identity = combine(std::move(identity), std::move(of_part));
+        });
+        return identity;
+    }
+
+private:
+    template <class Element, class F>
+    void for_each(const pool &pool, F &&body) const
     {
         struct context {
             F &body;
@@ -871,12 +894,11 @@ public:
         } context{body, {}};
         auto run = [](const block *where, void *elements, void *pointer) {
             auto &self = detail::from<struct context>(pointer);
-            return self.failure.run([&] { self.body(*where, static_cast<T *>(elements)); });
+            return self.failure.run([&] { self.body(*where, static_cast<Element *>(elements)); });
         };
         context.failure.check(nodewise_array_for_each_block(handle_.get(), pool.get(), run, &context, nullptr));
     }
 
-private:
     detail::handle<nodewise_array, nodewise_array_free> handle_;
     detail::moved<T *> data_;
     detail::moved<std::size_t> size_;

@@ -6,7 +6,6 @@ use crate::pool::NO_NODE;
 use crate::result::{Code, Failure, Outcome, guarded};
 use nodewise_runtime::{Fallback, Layout, NodePool, NodeVec, NodeVecBuilder};
 use nodewise_topology::NodeId;
-use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -284,6 +283,9 @@ pub unsafe extern "C" fn nodewise_array_lay_out_range(
     })
 }
 
+/// Blocks are not divided into smaller pieces.
+const PIECE_BYTES: usize = 64 << 10;
+
 impl Array {
     /// The bytes of elements.
     fn bytes_of(&self, begin: usize, end: usize) -> Outcome<Range<usize>> {
@@ -304,25 +306,6 @@ impl Array {
             end: first_from(block.elements.end),
         });
         blocks.filter(|block| block.begin < block.end)
-    }
-
-    /// For each worker of a node its pieces of the node's blocks, as [`NodeVec::for_each_block`] divides them; it cannot itself, since it knows
-    /// bytes only.
-    fn work(&self, workers_on: impl Fn(u32) -> usize) -> Vec<(u32, Vec<Block>)> {
-        const PIECE_BYTES: usize = 64 << 10;
-        let mut work: BTreeMap<(u32, usize), Vec<Block>> = BTreeMap::new();
-        let mut turns: BTreeMap<u32, usize> = BTreeMap::new();
-        for Block { node, begin, end } in self.blocks() {
-            let workers = workers_on(node).max(1);
-            let step = (end - begin).div_ceil(workers).max(PIECE_BYTES / self.element_bytes).max(1);
-            for start in (begin..end).step_by(step) {
-                let turn = turns.entry(node).or_default();
-                let piece = Block { node, begin: start, end: (start + step).min(end) };
-                work.entry((node, *turn % workers)).or_default().push(piece);
-                *turn += 1;
-            }
-        }
-        work.into_iter().map(|((node, _), pieces)| (node, pieces)).collect()
     }
 }
 
@@ -345,7 +328,7 @@ pub unsafe extern "C" fn nodewise_array_blocks(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_array_for_each_block(
-    array: *mut Array,
+    array: *const Array,
     pool: *const NodePool,
     body: Option<BlockRun>,
     context: *mut c_void,
@@ -353,37 +336,27 @@ pub unsafe extern "C" fn nodewise_array_for_each_block(
 ) -> Code {
     guarded(|| {
         // SAFETY: the caller's promise.
-        let array = unsafe { exclusive(array, "array") }?;
+        let array = unsafe { shared(array, "array") }?;
         // SAFETY: the caller's promise.
         let pool = unsafe { shared(pool, "pool") }?;
         // SAFETY: the caller's promise.
         let out_status = unsafe { optional_out(out_status) };
         let (body, context) = (given(body, "body")?, Context::new(context));
-        let workers: BTreeMap<u32, usize> =
-            pool.statistics().into_iter().map(|of| (of.node.0, of.workers)).collect();
-        let work = array.work(|node| workers.get(&node).copied().unwrap_or(pool.workers()));
         let (data, element_bytes) = (Context::new(array.data), array.element_bytes);
+        let blocks = array.blocks().map(|block| nodewise_runtime::Block {
+            node: NodeId(block.node),
+            elements: block.begin..block.end,
+        });
         let status = FirstStatus::default();
-        let first = &status;
-        pool.scope(|scope| {
-            for (node, pieces) in work {
-                let run = move || {
-                    for piece in pieces {
-                        if first.failed() {
-                            return;
-                        }
-                        let elements = data.get().wrapping_byte_add(piece.begin * element_bytes);
-                        // SAFETY: the caller's promise; pieces do not overlap.
-                        first.note(unsafe { body(&raw const piece, elements, context.get()) });
-                    }
-                };
-                if workers.contains_key(&node) {
-                    // It has workers there: it does not fail.
-                    let _ = scope.spawn_on(NodeId(node), move |_| run());
-                } else {
-                    scope.spawn(move |_| run());
-                }
+        // As `NodeVec::for_each_block` divides them; it cannot itself, since it knows bytes only.
+        pool.grain(PIECE_BYTES / element_bytes).for_each_block(blocks, |piece| {
+            if status.failed() {
+                return;
             }
+            let piece = Block { node: piece.node.0, begin: piece.elements.start, end: piece.elements.end };
+            let elements = data.get().wrapping_byte_add(piece.begin * element_bytes);
+            // SAFETY: the caller's promise; pieces do not overlap.
+            status.note(unsafe { body(&raw const piece, elements, context.get()) });
         });
         status.tell(out_status)
     })
@@ -399,17 +372,12 @@ mod tests {
             let mut bytes = NodeVec::<u8>::new(10_000 * element_bytes, Layout::Interleaved).unwrap();
             let data = bytes.as_mut_ptr().cast();
             let array = Array { bytes, data, element_bytes };
-            let mut pieces: Vec<Block> =
-                array.work(|_| 3).into_iter().flat_map(|(_, pieces)| pieces).collect();
-            pieces.sort_by_key(|piece| piece.begin);
-            for pieces in [array.blocks().collect(), pieces] {
-                let end = pieces.iter().fold(0, |next, piece| {
-                    assert_eq!(piece.begin, next);
-                    assert!(piece.begin < piece.end);
-                    piece.end
-                });
-                assert_eq!(end, 10_000);
-            }
+            let end = array.blocks().fold(0, |next, block| {
+                assert_eq!(block.begin, next);
+                assert!(block.begin < block.end);
+                block.end
+            });
+            assert_eq!(end, 10_000);
         }
     }
 }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -283,6 +284,10 @@ void memory_is_where_it_should_be(const nodewise::pool &pool, int turns)
         for (std::size_t i = block.begin; i < block.end; i++)
             values[i - block.begin] = static_cast<std::uint32_t>(i);
     });
+    auto sum = [](const nodewise::block &block, const std::uint32_t *values) {
+        return std::accumulate(values, values + (block.end - block.begin), std::uint64_t(0));
+    };
+    CHECK(std::as_const(numbers).reduce_blocks(pool, std::uint64_t(1), sum, std::plus<>()) == 50'000ULL * 99'999 + 1);
     numbers.lay_out(nodewise::layout::blocked());
     std::uint32_t node = numbers.placement().pages_by_node.begin()->first;
     numbers.lay_out(0, 5000, nodewise::layout::on(node));

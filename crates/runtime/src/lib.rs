@@ -62,6 +62,7 @@ mod slots;
 mod sync;
 mod tally;
 mod task_counter;
+mod team;
 mod unwind;
 mod worker;
 
@@ -79,6 +80,7 @@ pub use memory::{
 };
 pub use node_counter::NodeCounter;
 pub use node_replicated::{NodeReplicated, NodeReplicatedGuard, Operate};
+pub use parallel::Loops;
 pub use pool::{NodePool, NodePoolBuilder, NodeStatistics};
 pub use replicated::{ReadGuard, Replicated};
 pub use task_counter::TaskCounter;

@@ -17,12 +17,14 @@ struct Grain {
     /// How often it is still to be halved while there are idle workers: into some parts a worker at first, and again where a part was taken
     /// by an idle worker.
     divisions: usize,
+    /// The least that the loop's caller wants in a part.
+    wanted: usize,
 }
 
 impl Grain {
-    fn new(size: usize, workers: usize) -> Self {
+    fn new(size: usize, workers: usize, wanted: usize) -> Self {
         let share = size / workers;
-        Self { least: (share / 32).max(1), most: (share / 16).max(1), divisions: workers }
+        Self { least: (share / 32).max(1), most: (share / 16).max(wanted), divisions: workers, wanted }
     }
 
     fn halved(self) -> Self {
@@ -35,16 +37,17 @@ impl Grain {
 
     fn divides(self, size: usize, worker: &Worker) -> bool {
         let dry = || worker.has_nothing_to_take();
-        size > self.least && (dry() || self.divisions > 0 && worker.shared.sleep.some_idle())
+        let large = size > self.least && size / 2 >= self.wanted;
+        large && (dry() || self.divisions > 0 && worker.shared.sleep.some_idle())
     }
 
     fn part_of(self, size: usize) -> usize {
-        size.min(self.most)
+        if size < self.most.saturating_add(self.wanted) { size } else { self.most }
     }
 }
 
 /// What can be cut in two.
-trait Divide: Sized + Send {
+pub(crate) trait Divide: Sized + Send {
     fn size(&self) -> usize;
     /// The first `at` elements and the rest.
     fn divide(self, at: usize) -> (Self, Self);
@@ -75,6 +78,7 @@ impl<T: Send> Divide for (usize, &mut [T]) {
 
 /// What to do with a part, after what came of the one before it, and how to put together what came of neighbours.
 struct Plan<L, C> {
+    grain: usize,
     leaf: L,
     combine: C,
 }
@@ -123,8 +127,9 @@ impl<L, C> Plan<L, C> {
     {
         let inside = pool.worker_node().is_some();
         pool.in_worker(|worker| {
-            let grain = Grain::new(whole.size(), worker.shared.workers);
-            if inside || worker.shared.nodes.len() == 1 || whole.size() < 2 {
+            let grain = Grain::new(whole.size(), worker.shared.workers, self.grain);
+            let nodes = worker.shared.nodes.len();
+            if inside || nodes == 1 || whole.size() < 2 || whole.size() / nodes < self.grain {
                 return self.divide(worker, whole, grain);
             }
             self.share_among_nodes(worker, whole, grain)
@@ -169,7 +174,28 @@ impl<L, C> Plan<L, C> {
     }
 }
 
+/// The loops of a pool, in parts of at least so many numbers, elements or, as far as a block has them, elements of a block: for bodies that
+/// are so short that smaller parts would cost more than they bring, or that want neighbours together. Made by [`NodePool::grain`].
+///
+/// ```
+/// let pool = nodewise_runtime::NodePool::new()?;
+/// let smallest = pool.grain(1000).parallel_reduce_parts(0..10_000, |part| part.len(), usize::min);
+/// assert!(smallest >= Some(1000));
+/// # Ok::<(), nodewise_runtime::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Loops<'a> {
+    pub(crate) pool: &'a NodePool,
+    pub(crate) grain: usize,
+}
+
 impl NodePool {
+    /// Loops over parts that are no smaller than `least`, unless all there is is smaller; 0 counts as 1.
+    #[must_use]
+    pub fn grain(&self, least: usize) -> Loops<'_> {
+        Loops { pool: self, grain: least.max(1) }
+    }
+
     /// Calls `f` with each number of the range, on all workers. Neighbouring numbers mostly on the same worker, in ascending order.
     ///
     /// Called from outside, each node gets a share in proportion to its workers, the lower numbers the lower nodes; called from a worker,
@@ -179,8 +205,7 @@ impl NodePool {
     ///
     /// If `f` does, with one of the payloads, when all that was begun has ended; which other numbers were reached is open.
     pub fn parallel_for(&self, range: Range<usize>, f: impl Fn(usize) + Sync) {
-        let leaf = |_, part: Range<usize>| part.for_each(&f);
-        Plan { leaf, combine: |(), ()| () }.run(self, range);
+        self.grain(1).parallel_for(range, f);
     }
 
     /// Calls `f` with the index and a reference to each element, as [`NodePool::parallel_for`] does.
@@ -189,10 +214,7 @@ impl NodePool {
     ///
     /// As [`NodePool::parallel_for`].
     pub fn parallel_for_each<T: Send>(&self, elements: &mut [T], f: impl Fn(usize, &mut T) + Sync) {
-        let leaf = |_, (first, part): (usize, &mut [T])| {
-            part.iter_mut().enumerate().for_each(|(index, element)| f(first + index, element));
-        };
-        Plan { leaf, combine: |(), ()| () }.run(self, (0, elements));
+        self.grain(1).parallel_for_each(elements, f);
     }
 
     /// Folds parts of the range, each from `identity()` on, and combines the results of neighbours, in order: `combine` has to be
@@ -208,8 +230,7 @@ impl NodePool {
         fold: impl Fn(T, usize) -> T + Sync,
         combine: impl Fn(T, T) -> T + Sync,
     ) -> T {
-        let leaf = |before: Option<T>, part: Range<usize>| part.fold(before.unwrap_or_else(&identity), &fold);
-        Plan { leaf, combine }.run(self, range)
+        self.grain(1).parallel_reduce(range, identity, fold, combine)
     }
 
     /// Calls `part` with the parts that the range is divided into, empty ones left out, and combines what comes of neighbours, in order; `None` if
@@ -224,14 +245,7 @@ impl NodePool {
         part: impl Fn(Range<usize>) -> T + Sync,
         combine: impl Fn(T, T) -> T + Sync,
     ) -> Option<T> {
-        let combine = |a, b| match (a, b) {
-            (Some(a), Some(b)) => Some(combine(a, b)),
-            (a, b) => a.or(b),
-        };
-        let leaf = |before: Option<Option<T>>, range: Range<usize>| {
-            combine(before.flatten(), (!range.is_empty()).then(|| part(range)))
-        };
-        Plan { leaf, combine }.run(self, range)
+        self.grain(1).parallel_reduce_parts(range, part, combine)
     }
 
     /// As [`NodePool::parallel_for`] until one call breaks off: returns what one of those gave that did. No part begins after that, and those
@@ -240,6 +254,60 @@ impl NodePool {
     /// # Panics
     ///
     /// As [`NodePool::parallel_for`].
+    pub fn try_parallel_for<B: Send>(
+        &self,
+        range: Range<usize>,
+        f: impl Fn(usize) -> ControlFlow<B> + Sync,
+    ) -> ControlFlow<B> {
+        self.grain(1).try_parallel_for(range, f)
+    }
+}
+
+impl Loops<'_> {
+    /// As [`NodePool::parallel_for`].
+    pub fn parallel_for(&self, range: Range<usize>, f: impl Fn(usize) + Sync) {
+        let leaf = |_, part: Range<usize>| part.for_each(&f);
+        self.run(range, leaf, |(), ()| ());
+    }
+
+    /// As [`NodePool::parallel_for_each`].
+    pub fn parallel_for_each<T: Send>(&self, elements: &mut [T], f: impl Fn(usize, &mut T) + Sync) {
+        let leaf = |_, (first, part): (usize, &mut [T])| {
+            part.iter_mut().enumerate().for_each(|(index, element)| f(first + index, element));
+        };
+        self.run((0, elements), leaf, |(), ()| ());
+    }
+
+    /// As [`NodePool::parallel_reduce`].
+    pub fn parallel_reduce<T: Send>(
+        &self,
+        range: Range<usize>,
+        identity: impl Fn() -> T + Sync,
+        fold: impl Fn(T, usize) -> T + Sync,
+        combine: impl Fn(T, T) -> T + Sync,
+    ) -> T {
+        let leaf = |before: Option<T>, part: Range<usize>| part.fold(before.unwrap_or_else(&identity), &fold);
+        self.run(range, leaf, combine)
+    }
+
+    /// As [`NodePool::parallel_reduce_parts`].
+    pub fn parallel_reduce_parts<T: Send>(
+        &self,
+        range: Range<usize>,
+        part: impl Fn(Range<usize>) -> T + Sync,
+        combine: impl Fn(T, T) -> T + Sync,
+    ) -> Option<T> {
+        let combine = |a, b| match (a, b) {
+            (Some(a), Some(b)) => Some(combine(a, b)),
+            (a, b) => a.or(b),
+        };
+        let leaf = |before: Option<Option<T>>, range: Range<usize>| {
+            combine(before.flatten(), (!range.is_empty()).then(|| part(range)))
+        };
+        self.run(range, leaf, combine)
+    }
+
+    /// As [`NodePool::try_parallel_for`].
     pub fn try_parallel_for<B: Send>(
         &self,
         range: Range<usize>,
@@ -264,6 +332,15 @@ impl NodePool {
             ControlFlow::Continue(())
         };
         let combine = |a: ControlFlow<B>, b: ControlFlow<B>| if a.is_break() { a } else { b };
-        Plan { leaf, combine }.run(self, range)
+        self.run(range, leaf, combine)
+    }
+
+    fn run<W: Divide, R: Send>(
+        self,
+        whole: W,
+        leaf: impl Fn(Option<R>, W) -> R + Sync,
+        combine: impl Fn(R, R) -> R + Sync,
+    ) -> R {
+        Plan { grain: self.grain, leaf, combine }.run(self.pool, whole)
     }
 }

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::injector::Injector;
 use crate::job::{Deque, Job, Scope, SentBack, Stealer, Task, end_with_the_process, with_current};
 use crate::location::current_node;
-use crate::sleep::Sleep;
+use crate::sleep::{Next, Sleep};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard, try_lock};
 use crate::task_counter::TaskCounter;
@@ -215,9 +215,13 @@ impl NodePool {
         task: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Task<T>> {
         let node = self.shared.index_of(node)?;
+        if self.shared.nodes.len() == 1 {
+            // Any worker is one of this node.
+            return Ok(self.spawn(task));
+        }
         let (handle, job) = Task::new(task);
         self.shared.detached.submit_on(node, 1);
-        self.shared.inject_bound(node, job);
+        self.shared.inject_bound(node, job, Next::Unknown);
         Ok(handle)
     }
 
@@ -508,9 +512,9 @@ impl Shared {
         self.sleep.work_made(node);
     }
 
-    /// Queues a job that only this node may take.
-    pub(crate) fn inject_bound(&self, node: usize, job: Job) {
+    /// Queues a job that only this node may take. `next` is what the calling thread does, where it is one of the node's workers.
+    pub(crate) fn inject_bound(&self, node: usize, job: Job, next: Next) {
         self.nodes[node].bound.push(job);
-        self.sleep.work_made_for(node);
+        self.sleep.work_made_for(node, next);
     }
 }

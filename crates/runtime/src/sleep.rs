@@ -164,10 +164,10 @@ impl Sleep {
     }
 
     /// Work was made that only workers of `node` may do.
-    pub(crate) fn work_made_for(&self, node: usize) {
+    pub(crate) fn work_made_for(&self, node: usize, next: Next) {
         self.light_barrier();
         if self.idle.load(Ordering::Relaxed) >= SLEEPING {
-            self.wake_one_of(node, Next::Unknown);
+            self.wake_one_of(node, next);
         }
     }
 

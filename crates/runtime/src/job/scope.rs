@@ -4,6 +4,7 @@ use super::blocks::{Block, SentBack};
 use super::{Anchored, Call, Job, with_current};
 use crate::error::Result;
 use crate::pool::Shared;
+use crate::sleep::Next;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock};
 use crate::tally::{Alarms, Tally, count_done};
@@ -103,10 +104,24 @@ impl<'scope> Scope<'scope> {
     /// # Errors
     /// [`crate::ErrorKind::NoWorkers`]: the pool has none on this node; the task is dropped.
     pub fn spawn_on(&self, node: NodeId, task: impl FnOnce(&Self) + Send + 'scope) -> Result<()> {
-        let node = self.shared.index_of(node)?;
-        self.tally.submit(node, 1);
-        self.shared.inject_bound(node, self.submitted(None, |scope, _| task(scope)));
+        self.spawn_bound(self.shared.index_of(node)?, task);
         Ok(())
+    }
+
+    /// The same for a node of the pool by its index there.
+    pub(crate) fn spawn_bound(&self, node: usize, task: impl FnOnce(&Self) + Send + 'scope) {
+        if self.shared.nodes.len() == 1 {
+            // Any worker is one of this node.
+            return self.spawn(task);
+        }
+        self.tally.submit(node, 1);
+        let job = self.submitted(None, |scope, _| task(scope));
+        let works_there = |worker: &Worker| Arc::ptr_eq(&worker.shared, &self.shared) && worker.node == node;
+        let next = with_current(|current| match current {
+            Some(worker) if works_there(worker) => Next::Works,
+            _ => Next::Unknown,
+        });
+        self.shared.inject_bound(node, job, next);
     }
 
     /// Spawns a task on a node of the pool by its index there; others may take it.

@@ -4,11 +4,12 @@ use super::layout::{Layout, Plan};
 use super::place::{Fallback, HUGE_BYTES, Placed, Placement, map};
 use crate::error::{Error, Result};
 use crate::nearest::MemoryNodes;
+use crate::parallel::Divide;
 use crate::pool::NodePool;
+use crate::team::in_teams;
 use bytemuck::Pod;
 use nodewise_sys::page_bytes;
 use nodewise_topology::NodeId;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
@@ -210,8 +211,14 @@ impl<T: Pod> NodeVec<T> {
         blocks.filter(|block| !block.elements.is_empty())
     }
 
-    /// Calls `body` with each of [`NodeVec::blocks`], divided among its node's workers, on a worker of that node; divided among all, on any,
-    /// where the pool has none there. Returns when all are done.
+    /// Blocks are not divided into pieces smaller than 64 KiB.
+    const PIECE: usize = match size_of::<T>() {
+        0 => 1,
+        size => (64 << 10) / size,
+    };
+
+    /// Calls `body` with each of [`NodeVec::blocks`] or, of larger ones, with pieces, on workers of the block's node, which take them from
+    /// each other; on any, where the pool has none there. Returns when all are done.
     ///
     /// # Panics
     /// With what `body` panicked with first.
@@ -219,53 +226,70 @@ impl<T: Pod> NodeVec<T> {
     where
         T: Send,
     {
-        let workers: BTreeMap<NodeId, usize> =
-            pool.statistics().into_iter().map(|node| (node.node, node.workers)).collect();
-        let workers_on = |node| workers.get(&node).copied().unwrap_or(pool.workers()).max(1);
-        let divided = self.blocks().flat_map(|block| {
-            let parts = workers_on(block.node);
-            block.divided::<T>(parts)
-        });
-        let pieces: Vec<Block> = divided.collect();
-        // Each worker's pieces, by its node and its turn there.
-        let mut work: BTreeMap<(NodeId, usize), Vec<Piece<'_, T>>> = BTreeMap::new();
-        let mut turns: BTreeMap<NodeId, usize> = BTreeMap::new();
+        let blocks: Vec<Block> = self.blocks().collect();
         let mut rest = &mut self[..];
-        for block in pieces {
-            let (values, after) = rest.split_at_mut(block.elements.len());
+        let pieces = blocks.into_iter().map(|block| {
+            let (values, after) = std::mem::take(&mut rest).split_at_mut(block.elements.len());
             rest = after;
-            let turn = turns.entry(block.node).or_default();
-            work.entry((block.node, *turn % workers_on(block.node))).or_default().push((block, values));
-            *turn += 1;
-        }
-        let body = &body;
-        pool.scope(|scope| {
-            for ((node, _), pieces) in work {
-                let run = move || pieces.into_iter().for_each(|(block, values)| body(block, values));
-                if workers.contains_key(&node) {
-                    // It has workers there: it does not fail.
-                    let _ = scope.spawn_on(node, move |_| run());
-                } else {
-                    scope.spawn(move |_| run());
-                }
-            }
+            (block.node, (block, values))
         });
+        in_teams(pool, pieces, Self::PIECE, |pieces| pieces.for_each(|(block, values)| body(block, values)));
+    }
+
+    /// Calls `part` in the same way, without the right to write, and combines what comes of all pieces, in any order: `combine` has to be
+    /// associative and commutative. None if the array is empty.
+    ///
+    /// ```
+    /// use nodewise_runtime::{Layout, NodePool, NodeVec};
+    ///
+    /// let pool = NodePool::new()?;
+    /// let bytes = NodeVec::<u8>::new(1 << 20, Layout::Blocked)?;
+    /// let zeros = |values: &[u8]| values.iter().filter(|&&value| value == 0).count();
+    /// assert_eq!(bytes.reduce_blocks(&pool, |_, values| zeros(values), |a, b| a + b), Some(1 << 20));
+    /// # Ok::<(), nodewise_runtime::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    /// As [`NodeVec::for_each_block`].
+    pub fn reduce_blocks<R: Send>(
+        &self,
+        pool: &NodePool,
+        part: impl Fn(Block, &[T]) -> R + Sync,
+        combine: impl Fn(R, R) -> R + Sync,
+    ) -> Option<R>
+    where
+        T: Sync,
+    {
+        let part = |block: Block| {
+            let values = &self[block.elements.clone()];
+            part(block, values)
+        };
+        pool.grain(Self::PIECE).reduce_blocks(self.blocks(), part, combine)
     }
 }
 
 /// A block, or a part of one, and its values.
-type Piece<'a, T> = (Block, &'a mut [T]);
+impl<T: Send> Divide for (Block, &mut [T]) {
+    fn size(&self) -> usize {
+        self.1.len()
+    }
 
-/// A block is not divided into pieces smaller than this.
-const PIECE_BYTES: usize = 64 << 10;
+    fn divide(self, at: usize) -> (Self, Self) {
+        let (first, rest) = self.0.divide(at);
+        let (of_first, of_rest) = self.1.split_at_mut(at);
+        ((first, of_first), (rest, of_rest))
+    }
+}
 
-impl Block {
-    /// The block in at most so many parts of about the same size.
-    fn divided<T>(self, parts: usize) -> impl Iterator<Item = Block> {
+impl Divide for Block {
+    fn size(&self) -> usize {
+        self.elements.len()
+    }
+
+    fn divide(self, at: usize) -> (Self, Self) {
         let Block { node, elements } = self;
-        let step = elements.len().div_ceil(parts).max(PIECE_BYTES / size_of::<T>()).max(1);
-        let starts = elements.clone().step_by(step);
-        starts.map(move |start| Block { node, elements: start..(start + step).min(elements.end) })
+        let (first, rest) = elements.divide(at);
+        (Block { node, elements: first }, Block { node, elements: rest })
     }
 }
 
