@@ -5,7 +5,7 @@ use crate::eagerness::{Eagerness, EagernessSettings, Signs};
 use crate::hint::Hints;
 use crate::history::{History, PatienceSettings, Spread};
 use crate::metrics::{balanced_nodes, metrics};
-use crate::policy::{Policy, ProcessView, View};
+use crate::policy::{Confined, Policy, ProcessView, View};
 use crate::region::{Key, RegionMap, RegionSettings};
 use crate::round::{Finding, Footprint, Metrics, Round};
 use crate::{
@@ -65,7 +65,24 @@ struct Process {
     /// Those of them that hold where it has memory.
     hints: Hints,
     resident_pages: u64,
-    confined: Option<NodeIndex>,
+    confined: Option<Confined>,
+    /// Intervals in which its threads could run on several nodes.
+    roamed: u32,
+}
+
+impl Process {
+    /// Takes in on how many nodes its threads may run. `looked`: they were asked anew.
+    fn note_confined(&mut self, now: Option<NodeIndex>, looked: bool) {
+        let Some(to) = now else {
+            (self.confined, self.roamed) = (None, self.roamed.saturating_add(1));
+            return;
+        };
+        let same = self.confined.filter(|confined| confined.to == to);
+        let (intervals, looks) = same.map_or((0, 0), |before| (before.intervals, before.looks));
+        let looks = looks + u32::from(looked);
+        self.confined =
+            Some(Confined { to, intervals: intervals.saturating_add(1), looks, roamed: self.roamed });
+    }
 }
 
 /// A decision to interleave and what came of it.
@@ -112,6 +129,7 @@ impl Engine {
                 })
                 .collect(),
             put_off: self.put_off,
+            replicates: machine.replicates(),
             round: self.round,
             seed: self.settings.seed,
         };
@@ -175,6 +193,7 @@ impl Engine {
                 hints: Hints::default(),
                 resident_pages: 0,
                 confined: None,
+                roamed: 0,
             });
         }
         for run in observation.samples.chunk_by(|a, b| a.pid == b.pid) {
@@ -189,7 +208,8 @@ impl Engine {
             process.map.ingest(state.mappings.as_deref(), &mut process.keys, weight.max(1.0), self.round);
             process.keys.clear();
             process.weights = 0;
-            (process.resident_pages, process.confined) = (state.resident_pages, state.confined);
+            process.resident_pages = state.resident_pages;
+            process.note_confined(state.confined, state.mappings.is_some());
             if state.mappings.is_some() {
                 let mapped: Vec<_> = process.map.mappings().iter().map(|mapping| mapping.range).collect();
                 process.history.clip(&mapped);

@@ -18,6 +18,12 @@ pub trait Machine {
     /// Carries out decisions; one outcome for each, in the same order.
     fn apply(&mut self, decisions: &[Decision]) -> Result<Vec<Outcome>, Self::Error>;
 
+    /// Whether [`crate::Action::Replicate`] makes copies. Where it does not, the decision is only reported, and policies spread what several
+    /// nodes read.
+    fn replicates(&self) -> bool {
+        false
+    }
+
     /// Asks for more or fewer samples from now on.
     fn set_sampling(&mut self, rate: SamplingRate) -> Result<(), Self::Error>;
 }

@@ -3,7 +3,7 @@
 //! A [`Recorder`] lies around a machine. A [`Replay`] is a machine that lives the recorded intervals again and does not do
 //! anything: it answers as the first machine did, as long as the engine decides as it did then.
 
-use crate::{Decision, Engine, Machine, Observation, Outcome, SamplingRate};
+use crate::{Action, Decision, Engine, Machine, Observation, Outcome, SamplingRate};
 use nodewise_topology::Topology;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -69,6 +69,10 @@ impl<M: Machine> Machine for Recorder<M> {
         Ok(outcomes)
     }
 
+    fn replicates(&self) -> bool {
+        self.machine.replicates()
+    }
+
     fn set_sampling(&mut self, rate: SamplingRate) -> Result<(), M::Error> {
         self.machine.set_sampling(rate)?;
         if let Some(interval) = self.intervals.last_mut() {
@@ -99,6 +103,7 @@ pub struct Replay {
     intervals: Vec<Interval>,
     /// Intervals begun.
     begun: usize,
+    replicates: bool,
 }
 
 /// How an engine departs from a recording.
@@ -119,10 +124,15 @@ impl fmt::Display for Departure {
 impl std::error::Error for Departure {}
 
 impl Replay {
-    /// A machine of this topology that lives through these intervals.
+    /// A machine of this topology that lives through these intervals. It makes copies unless one of its outcomes says that the machine
+    /// did not.
     #[must_use]
-    pub const fn new(topology: Topology, intervals: Vec<Interval>) -> Self {
-        Self { topology, intervals, begun: 0 }
+    pub fn new(topology: Topology, intervals: Vec<Interval>) -> Self {
+        let mut acted =
+            intervals.iter().flat_map(|interval| interval.decisions.iter().zip(&interval.outcomes));
+        let replicates =
+            !acted.any(|(decision, outcome)| decision.action == Action::Replicate && outcome.only_reported);
+        Self { topology, intervals, begun: 0, replicates }
     }
 
     fn now(&self) -> Result<&Interval, Departure> {
@@ -163,6 +173,10 @@ impl Machine for Replay {
             None => format!("{} decisions, were {}", decisions.len(), interval.decisions.len()),
         };
         Err(self.departs(what))
+    }
+
+    fn replicates(&self) -> bool {
+        self.replicates
     }
 
     fn set_sampling(&mut self, rate: SamplingRate) -> Result<(), Departure> {

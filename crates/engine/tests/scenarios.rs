@@ -100,18 +100,36 @@ fn pages_swept_over_by_all_in_turn_are_not_taken_for_private() {
 }
 
 #[test]
-fn pages_read_by_all_are_reported_once_and_not_moved() {
-    let pattern = |_, random| Some((random_node(random, 4), Access::Read));
-    let mut toy = Toy::new(4, PAGES, Box::new(pattern));
-    toy.mappings[0].writable = false;
-    toy.mappings[0].kind = MappingKind::File;
-    let mut engine = engine(&toy);
-    let rounds = run(&mut engine, &mut toy, 20);
-    assert_eq!(moved(&rounds), 0);
-    let actions: Vec<_> = rounds.iter().flat_map(|round| &round.decisions).collect();
-    let pages: u64 = actions.iter().map(|(decision, _)| decision.range.pages()).sum();
-    assert!(actions.iter().all(|(d, outcome)| d.action == Action::Replicate && outcome.only_reported));
-    assert!((PAGES * 99 / 100..=PAGES).contains(&pages), "each page reported once: {pages} of {PAGES}");
+fn pages_read_by_all_are_reported_once_and_spread_where_there_are_no_copies() {
+    let kinds = [(false, MappingKind::File), (true, MappingKind::Anonymous)];
+    for (nodes, hardware, kernel) in
+        [2, 4, 8].into_iter().flat_map(|n| [(n, false, false), (n, true, false), (n, false, true)])
+    {
+        for (writable, kind) in kinds {
+            let pattern = move |_, random| Some((random_node(random, nodes), Access::Read));
+            let mut toy = Toy::new(nodes as usize, PAGES, Box::new(pattern));
+            (toy.mappings[0].writable, toy.mappings[0].kind) = (writable, kind);
+            (toy.kernel, toy.accounts, toy.tells_reads) = (kernel, kernel, true);
+            if hardware {
+                toy = toy.hardware(20_000);
+            }
+            let case = format!("{nodes} nodes, hardware {hardware}, kernel {kernel}, {kind:?}");
+            let mut engine = engine(&toy);
+            let rounds = run(&mut engine, &mut toy, 20);
+            let even = 1.0 / nodes as f64;
+            let shares = toy.shares();
+            assert!(shares.iter().all(|share| (share - even).abs() <= 0.05), "{case}: {shares:.3?}");
+            assert!(toy.moves.values().all(|&moves| moves == 1), "{case}: no page moved twice");
+            let actions: Vec<_> = rounds.iter().flat_map(|round| &round.decisions).collect();
+            let copies = actions.iter().filter(|(d, _)| d.action == Action::Replicate);
+            assert!(copies.clone().all(|(_, outcome)| outcome.only_reported), "{case}");
+            let pages: u64 = copies.map(|(decision, _)| decision.range.pages()).sum();
+            assert!((PAGES * 99 / 100..=PAGES).contains(&pages), "{case}: {pages} of {PAGES} reported");
+            if !kernel {
+                assert_eq!(moved(&run(&mut engine, &mut toy, 10)), 0, "{case}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -173,6 +191,48 @@ fn a_process_confined_to_a_node_is_followed_by_what_was_never_sampled_too() {
     assert!(run_confined(Some(NodeIndex(2)), 2) >= 0.9999);
     assert!(run_confined(None, 2) < 0.3);
     assert!(run_confined(Some(NodeIndex(2)), 0) < 0.3, "what is cold may lie on a node without CPUs");
+}
+
+/// Threads work on a part each, then one alone on something else while the others have ended, again and again: between two phases the
+/// process may run on its first thread's node only.
+#[test]
+fn between_two_parallel_phases_memory_stays_with_those_who_will_be_back() {
+    for (parallel, serial) in [(10, 5), (20, 15), (6, 2), (40, 40)] {
+        for hardware in [false, true] {
+            let case = format!("{parallel} and {serial} intervals, hardware {hardware}");
+            let owner = |page| part(page, PAGES, 4);
+            let alone = Rc::new(Cell::new(false));
+            let phase = Rc::clone(&alone);
+            let pattern = move |page, _| (!phase.get()).then(|| (owner(page), Access::Write));
+            let mut toy = Toy::new(4, PAGES, Box::new(pattern));
+            if hardware {
+                toy = toy.hardware(20_000);
+            }
+            let mut engine = engine(&toy);
+            for turn in 0..4 {
+                alone.set(false);
+                toy.confined = None;
+                run(&mut engine, &mut toy, parallel);
+                assert!(toy.placed(owner) >= 0.99, "{case}, turn {turn}: {}", toy.placed(owner));
+                alone.set(true);
+                toy.confined = Some(NodeIndex(0));
+                run(&mut engine, &mut toy, serial);
+                assert!(toy.placed(owner) >= 0.99, "{case}, after turn {turn}: {}", toy.placed(owner));
+            }
+            assert!(toy.moves.values().all(|&moves| moves == 1), "{case}: a page moved twice");
+        }
+    }
+}
+
+#[test]
+fn a_process_that_stays_confined_is_followed_though_it_ran_elsewhere_before() {
+    let mut toy = Toy::new(4, PAGES, Box::new(|page, _| Some((part(page, PAGES, 4), Access::Write))));
+    let mut engine = engine(&toy);
+    run(&mut engine, &mut toy, 20);
+    toy.pattern = Box::new(|page, _| (page < BASE + 100).then_some((2, Access::Write)));
+    toy.confined = Some(NodeIndex(2));
+    run(&mut engine, &mut toy, 80);
+    assert!(toy.placed(|_| 2) >= 0.99, "{:?}", toy.shares());
 }
 
 #[test]

@@ -75,6 +75,10 @@ impl Machine for HintFaults {
         self.0.apply(decisions)
     }
 
+    fn replicates(&self) -> bool {
+        self.0.replicates()
+    }
+
     fn set_sampling(&mut self, _: SamplingRate) -> Result<(), Infallible> {
         self.0.set_sampling(SamplingRate::Accurate)
     }

@@ -5,7 +5,7 @@
 
 use super::areas::{Areas, pending, reason};
 use super::hinted::{replicate_at_once, spread_at_once};
-use super::{Policy, ProcessView, View};
+use super::{Confined, Policy, ProcessView, View};
 use crate::metrics::{balanced_nodes, memory_bytes};
 use crate::region::{Evidence, Nature};
 use crate::{Action, Decision, MappingKind, Measure, PageRange, PageTarget, RuleStatus, Standing};
@@ -35,6 +35,12 @@ pub struct CarrefourSettings {
     pub min_intervals: u32,
     /// How sure one must be that a page is private before it is collocated on its own. Ours.
     pub collocate_certainty: f64,
+    /// Intervals, and looks at its threads, for which a process must have been confined to one node before its memory follows. Ours.
+    pub confined_intervals: u32,
+    /// An interval more for each so many resident pages. Ours: moving 256 MiB takes about a tenth of a second, and so does moving it back.
+    pub confined_pages: u64,
+    /// A process that has run on several nodes must have been confined for as many intervals as it did so, up to these. Ours.
+    pub confined_most: u32,
     /// Interleaving is on above this controller imbalance, in percent (article: 35).
     pub interleave_above_percent: f64,
     /// Once it has been on, interleaving comes back on above this imbalance. Ours: the kernel's balancing may undo part of a spread, and
@@ -43,8 +49,8 @@ pub struct CarrefourSettings {
     /// Once on, interleaving stays on down to this imbalance. Ours: the article stops at 35 %, which on 8 nodes leaves one node with
     /// 23 % of the load instead of 12.5 %; set to `interleave_above_percent` for that.
     pub interleave_until_percent: f64,
-    /// Whether a page must have been written to be interleaved (article: yes; module source: no). Accesses of unknown
-    /// kind to a writable mapping count as writes.
+    /// Whether a page must have been written to be interleaved (article: yes; module source: no), on machines that make copies of what is
+    /// only read. Accesses of unknown kind to a writable mapping count as writes.
     pub interleave_needs_write: bool,
     /// Whether nodes without CPUs may receive interleaved pages. Ours: no.
     pub interleave_to_cpuless: bool,
@@ -68,6 +74,9 @@ impl Default for CarrefourSettings {
             collocate_min_region_samples: 4,
             min_intervals: 2,
             collocate_certainty: 0.95,
+            confined_intervals: 3,
+            confined_pages: 1 << 16,
+            confined_most: 60,
             interleave_above_percent: 35.0,
             interleave_again_percent: 10.0,
             interleave_until_percent: 5.0,
@@ -88,6 +97,8 @@ pub struct Carrefour {
     rules: Vec<RuleStatus>,
     enabled: bool,
     collocating: bool,
+    /// The last interval in which collocation was on.
+    collocated: Option<u32>,
     /// Whether the loads have been uneven and not yet even since.
     unbalanced: bool,
     /// Whether samples are hint faults.
@@ -109,6 +120,7 @@ impl Carrefour {
             rules: Vec::new(),
             enabled: false,
             collocating: false,
+            collocated: None,
             unbalanced: false,
             by_faults: false,
             uneven: false,
@@ -146,6 +158,7 @@ impl Carrefour {
         let value = m.local_access_percent.get().copied();
         let limit = if self.collocating { s.collocate_until_percent } else { s.collocate_below_percent };
         self.collocating = value.is_some_and(|lar| lar < limit) || put_off;
+        self.collocated = if self.collocating { Some(view.round) } else { self.collocated };
         rules.push(RuleStatus {
             name: "collocate".into(),
             standing: standing_of(&m.local_access_percent, "too few samples with a known home"),
@@ -265,14 +278,30 @@ impl Carrefour {
         }
     }
 
-    /// All private memory of a process that may run on one node only, also what was not sampled: hint faults come late from mappings that were little used
-    /// (`vma_is_accessed`, `kernel/sched/fair.c`, Linux 6.12). Not where nodes without CPUs hold memory, for what is cold belongs there.
+    /// Whether a process has been confined for so long that its memory may follow it. A wrong move costs the time to move the pages and to
+    /// move them back, so that more pages take more patience. A program that has run on several nodes may do so again in its next phase:
+    /// what it did for a while it must not have done for as long.
+    fn is_settled(&self, view: &View<'_>, process: ProcessView<'_>, confined: Confined) -> bool {
+        let Confined { intervals, looks, roamed, .. } = confined;
+        let CarrefourSettings { confined_intervals, confined_pages, confined_most, .. } = self.settings;
+        let for_cost = u64::from(confined_intervals) + process.resident_pages / confined_pages.max(1);
+        // The samples of the first intervals may have been mended since, and the rest never sampled.
+        let far_since = self.collocated.is_some_and(|last| last + intervals >= view.round);
+        far_since
+            && looks >= confined_intervals
+            && u64::from(intervals) >= for_cost.max(roamed.min(confined_most).into())
+    }
+
+    /// All private memory of a process that may run on one node only, also what was not sampled: hint faults come late from mappings that
+    /// were little used (`vma_is_accessed`, `kernel/sched/fair.c`, Linux 6.12). Ranges that other nodes were seen using stay, and all where
+    /// nodes without CPUs hold memory, for what is cold belongs there.
     fn collocate_all(&self, view: &View<'_>, process: ProcessView<'_>, out: &mut Vec<Decision>) {
         /// Pages in a decision (64 MiB), and looked through in an interval (1 GiB).
         const AT_ONCE: (u64, u64) = (1 << 14, 1 << 18);
         /// A mapping so many times larger than all that is resident is mostly empty, and looking through it takes long.
         const MOSTLY_EMPTY: u64 = 4;
-        let Some(accessor) = process.confined.filter(|_| self.collocating) else { return };
+        let settled = |confined: &Confined| self.is_settled(view, process, *confined);
+        let Some(accessor) = process.confined.filter(settled).map(|confined| confined.to) else { return };
         let Some(to) = Self::home_for(view, accessor.get()).filter(|to| self.room(view, to.get()) > 0) else {
             return;
         };
@@ -290,6 +319,7 @@ impl Carrefour {
         });
         let parts = mappings
             .flat_map(|mapping| process.hints.collocatable(mapping.range))
+            .flat_map(|range| process.map.used_by_no_other(range, accessor.get()))
             .flat_map(|range| process.history.collocatable_anew(range, to, view.round))
             .flat_map(|range| range.portions(AT_ONCE.0));
         let mut pages = 0;
@@ -411,11 +441,17 @@ impl Policy for Carrefour {
                 match region.nature() {
                     _ if spread => areas.add(process, at),
                     Nature::Mixed => self.collocate_each(view, process, at, &mut decisions),
-                    Nature::Shared if region.is_read_only() && self.replicating => {
-                        Self::replicate(view, process, at, &mut decisions);
-                    }
-                    Nature::Shared if !region.is_read_only() || !self.settings.interleave_needs_write => {
-                        areas.add(process, at);
+                    Nature::Shared => {
+                        let candidate = region.is_read_only();
+                        if candidate && self.replicating {
+                            Self::replicate(view, process, at, &mut decisions);
+                        }
+                        // Without copies, controllers that share the load are what is to be had.
+                        let copied = candidate && self.replicating && view.replicates;
+                        let kept = candidate && view.replicates && self.settings.interleave_needs_write;
+                        if !copied && !kept {
+                            areas.add(process, at);
+                        }
                     }
                     _ => {}
                 }
@@ -468,8 +504,9 @@ mod tests {
                     ..crate::metrics::metrics(&topology, &counters, std::iter::empty(), &[true, true])
                 };
                 let (topology, counters, metrics) = (&topology, &counters, &metrics);
+                let (processes, replicates) = (Vec::new(), false);
                 let view =
-                    View { topology, counters, metrics, processes: Vec::new(), put_off, round: 0, seed: 1 };
+                    View { topology, counters, metrics, processes, put_off, replicates, round: 0, seed: 1 };
                 policy.decide(&view);
                 policy.rules().iter().find(|rule| rule.name == "collocate").is_some_and(|rule| rule.enabled)
             };

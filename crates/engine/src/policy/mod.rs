@@ -44,10 +44,26 @@ pub struct View<'a> {
     pub processes: Vec<ProcessView<'a>>,
     /// Pages that were to be collocated in the interval before were put off by the machine.
     pub put_off: bool,
+    /// Whether the machine makes copies, and does not only report what deserves them.
+    pub replicates: bool,
     /// The interval's number.
     pub round: u32,
     /// For pseudo-random choices.
     pub seed: u64,
+}
+
+/// A process whose threads may all run on one node only. That is a hint and no evidence: a program may be between two phases, with other
+/// threads to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Confined {
+    /// The node.
+    pub to: NodeIndex,
+    /// Intervals in a row in which that was so.
+    pub intervals: u32,
+    /// Looks at its threads in a row that found it so.
+    pub looks: u32,
+    /// Intervals in all in which its threads could run on several nodes.
+    pub roamed: u32,
 }
 
 /// A managed process.
@@ -64,5 +80,5 @@ pub struct ProcessView<'a> {
     /// How much of it is resident, in base pages.
     pub resident_pages: u64,
     /// The one node on which it may run, if it is confined to one.
-    pub confined: Option<NodeIndex>,
+    pub confined: Option<Confined>,
 }

@@ -209,6 +209,23 @@ impl RegionMap {
         PageRange::new(start, end)
     }
 
+    /// The parts of a range that no other node than this one was seen using.
+    pub(crate) fn used_by_no_other(&self, range: PageRange, node: usize) -> Vec<PageRange> {
+        let mut parts = Vec::new();
+        let mut at = range.start;
+        let others = |region: &&Region| self.only_accessor(region) != Some(node);
+        for region in self.regions.iter().filter(others) {
+            let taken = region.range.intersect(range);
+            if !taken.is_empty() {
+                parts.push(PageRange { start: at, end: taken.start });
+                at = taken.end;
+            }
+        }
+        parts.push(PageRange { start: at, end: range.end });
+        parts.retain(|part| !part.is_empty());
+        parts
+    }
+
     /// Pages were moved: forget where they were. With each range the shares of its pages by home node now.
     pub(crate) fn moved(&mut self, ranges: &[(PageRange, Vec<f32>)]) {
         for region in &mut self.regions {

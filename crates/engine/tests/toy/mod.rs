@@ -78,6 +78,8 @@ pub struct Toy {
     spread: Vec<(PageRange, u64, u64)>,
     /// The accessor of each page's last fault.
     last: BTreeMap<u64, u8>,
+    /// Whether hint faults tell reads from writes.
+    pub tells_reads: bool,
     /// Whether samples say where their page is.
     pub homes_known: bool,
     pub gone: bool,
@@ -112,6 +114,7 @@ impl Toy {
             accounts: false,
             spread: Vec::new(),
             last: BTreeMap::new(),
+            tells_reads: false,
             homes_known: true,
             gone: false,
             others: BTreeMap::new(),
@@ -235,7 +238,7 @@ impl Toy {
             tid: Tid(2000 + u32::from(node)),
             accessor: NodeIndex(node),
             home: self.homes.get(&page).filter(|_| self.homes_known).map(|&home| NodeIndex(home)),
-            access: if hint { Access::Unknown } else { access },
+            access: if hint && !self.tells_reads { Access::Unknown } else { access },
             source: DataSource::Unknown,
             page_size: if self.huge { PageSize::Huge } else { PageSize::Base },
             latency_cycles: 0,

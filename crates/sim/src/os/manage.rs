@@ -154,6 +154,10 @@ impl SimMachine {
 }
 
 impl Machine for SimMachine {
+    fn replicates(&self) -> bool {
+        self.replication
+    }
+
     type Error = Infallible;
 
     fn topology(&self) -> &Topology {
