@@ -57,8 +57,9 @@ fn eight_nodes() {
 fn private_data_arrives_by_nodewise_alone(guest: Guest, nodes: u64) {
     let script = "
         $NODEWISE run --json json -- $WORKLOAD private --bound --mebibytes 32 --seconds 150 --after-placed 2 --report report 2>err
-        status=$?; cat err >&2; exit $status";
-    let f = run(guest, script, &["json", "report"]);
+        status=$?; cat err >&2; [ $status = 0 ] || exit $status
+        $NODEWISE run --json read.json -- $WORKLOAD shared-read --mebibytes 32 --seconds 100 --after-placed 10 --report read";
+    let f = run(guest, script, &["json", "report", "read.json", "read"]);
     assert_eq!(f.status, 0, "{}", f.stderr);
     let placements = f.placements("report").unwrap();
     let arrived = placements.iter().find(|placement| placement.local_percent_min >= 95.0);
@@ -80,6 +81,10 @@ fn private_data_arrives_by_nodewise_alone(guest: Guest, nodes: u64) {
     let elsewhere = 32 * 256 * (nodes - 1) / nodes;
     assert!(summary["pages_moved"].as_u64() >= Some(elsewhere * 99 / 100), "{summary}");
     assert_eq!(summary["totals"]["pages_moved_again"], 0, "{summary}");
+    // What all nodes read, in the same guest.
+    let read = f.placements("read").unwrap();
+    assert!(read.last().unwrap().is_spread(), "{read:#?}\n{}", f.stderr);
+    assert_eq!(f.json("read.json").unwrap()["totals"]["pages_moved_again"], 0);
 }
 
 #[test]

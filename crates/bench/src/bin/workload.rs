@@ -11,6 +11,7 @@ use nodewise_sys::{
     query_pages, sched_setaffinity, set_mempolicy, usage,
 };
 use nodewise_topology::{NodeId, Topology};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -47,9 +48,12 @@ struct Args {
     /// Rest after each pass, in microseconds
     #[arg(long, default_value_t = 0)]
     rest_us: u64,
+    /// Work for so many seconds with all threads, end them, then let the first thread spin alone for so many, and again
+    #[arg(long, num_args = 2, value_names = ["PARALLEL", "SERIAL"], conflicts_with = "passes")]
+    phases: Option<Vec<f64>>,
     /// Write the reports here instead of on standard output
     #[arg(long)]
-    report: Option<std::path::PathBuf>,
+    report: Option<PathBuf>,
 }
 
 const WORDS_PER_PAGE: usize = 512;
@@ -87,66 +91,85 @@ fn main() -> anyhow::Result<()> {
             .for_each(|page| words[page * WORDS_PER_PAGE].store(1, Ordering::Relaxed));
     }
 
-    let stop = AtomicBool::new(false);
     let passes: Vec<AtomicU64> = (0..threads).map(|_| AtomicU64::new(0)).collect();
     let uses: Vec<Vec<usize>> = (0..threads).map(|t| args.pattern.pages_of(t, threads, pages)).collect();
-    let mut out: Box<dyn std::io::Write> = match &args.report {
-        Some(path) => Box::new(
-            std::fs::File::create(path).with_context(|| format!("cannot create {}", path.display()))?,
-        ),
-        None => Box::new(std::io::stdout()),
+    let mut out = open(args.report.as_deref())?;
+    let begin = Instant::now();
+    let mut end = args.seconds;
+    let mut report = |end: &mut f64| -> anyhow::Result<()> {
+        let done = passes.iter().map(|p| p.load(Ordering::Relaxed)).sum();
+        let placement = look(&topology, &memory, &uses, node_of, begin, done)?;
+        writeln!(out, "{}", serde_json::to_string(&placement)?)?;
+        out.flush()?;
+        let placed = match args.pattern {
+            Pattern::SharedWrite | Pattern::SharedRead => placement.is_spread(),
+            _ => placement.local_percent_min >= 99.0,
+        };
+        if let Some(more) = args.after_placed.filter(|_| placed) {
+            *end = end.min(placement.seconds + more);
+        }
+        Ok(())
     };
-    std::thread::scope(|scope| -> anyhow::Result<()> {
-        let (finished, ended) = mpsc::channel();
-        for t in 0..threads {
-            let (stop, passes, uses) = (&stop, &passes[t], &uses[t]);
-            let (touch, rest) = (args.pattern.touch(), Duration::from_micros(args.rest_us));
-            let (limit, pin, finished) = (args.passes.unwrap_or(u64::MAX), &pin, finished.clone());
-            scope.spawn(move || {
-                pin(t).expect("a node's own CPUs are there");
-                while !uses.is_empty()
-                    && passes.load(Ordering::Relaxed) < limit
-                    && !stop.load(Ordering::Relaxed)
-                {
-                    run_pass(words, uses, touch);
-                    passes.fetch_add(1, Ordering::Relaxed);
-                    if !rest.is_zero() {
-                        std::thread::sleep(rest);
+    // A phase is the times at which its threads and then the first thread alone end.
+    let phase = |from: f64| args.phases.as_ref().map(|long| (from + long[0], from + long[0] + long[1]));
+    loop {
+        let until = phase(begin.elapsed().as_secs_f64());
+        let stop = AtomicBool::new(false);
+        let ended = std::thread::scope(|scope| -> anyhow::Result<bool> {
+            let (finished, ended) = mpsc::channel();
+            for t in 0..threads {
+                let (stop, passes, uses) = (&stop, &passes[t], &uses[t]);
+                let (touch, rest) = (args.pattern.touch(), Duration::from_micros(args.rest_us));
+                let (limit, pin, finished) = (args.passes.unwrap_or(u64::MAX), &pin, finished.clone());
+                scope.spawn(move || {
+                    pin(t).expect("a node's own CPUs are there");
+                    while !uses.is_empty()
+                        && passes.load(Ordering::Relaxed) < limit
+                        && !stop.load(Ordering::Relaxed)
+                    {
+                        run_pass(words, uses, touch);
+                        passes.fetch_add(1, Ordering::Relaxed);
+                        if !rest.is_zero() {
+                            std::thread::sleep(rest);
+                        }
+                    }
+                    // The receiver lives as long as the scope.
+                    let _ = finished.send(());
+                });
+            }
+            let mut running = threads;
+            loop {
+                let all_ended = args.passes.is_some() && running == 0;
+                let left =
+                    end.min(until.map_or(end, |(parallel, _)| parallel)) - begin.elapsed().as_secs_f64();
+                stop.store(left <= 0.0 || all_ended, Ordering::Relaxed);
+                report(&mut end)?;
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(all_ended || begin.elapsed().as_secs_f64() >= end);
+                }
+                let next = Instant::now() + Duration::from_secs_f64(left.min(1.0));
+                while let Ok(()) = ended.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                    running -= 1;
+                    if running == 0 && args.passes.is_some() {
+                        break;
                     }
                 }
-                // The receiver lives as long as the scope.
-                let _ = finished.send(());
-            });
+            }
+        })?;
+        let Some((_, serial)) = until.filter(|_| !ended) else { return Ok(()) };
+        pin(0)?;
+        while begin.elapsed().as_secs_f64() < serial {
+            std::hint::spin_loop();
         }
-        let begin = Instant::now();
-        let (mut running, mut end) = (threads, args.seconds);
-        loop {
-            let left = end - begin.elapsed().as_secs_f64();
-            let last = left <= 0.0 || (args.passes.is_some() && running == 0);
-            stop.store(last, Ordering::Relaxed);
-            let done = passes.iter().map(|p| p.load(Ordering::Relaxed)).sum();
-            let placement = look(&topology, &memory, &uses, node_of, begin, done)?;
-            writeln!(out, "{}", serde_json::to_string(&placement)?)?;
-            out.flush()?;
-            if last {
-                return Ok(());
-            }
-            let placed = match args.pattern {
-                Pattern::SharedWrite => placement.is_spread(),
-                _ => placement.local_percent_min >= 99.0,
-            };
-            if let Some(more) = args.after_placed.filter(|_| placed) {
-                end = end.min(placement.seconds + more);
-            }
-            let until = Instant::now() + Duration::from_secs_f64(left.min(1.0));
-            while let Ok(()) = ended.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                running -= 1;
-                if running == 0 && args.passes.is_some() {
-                    break;
-                }
-            }
-        }
-    })
+        report(&mut end)?;
+    }
+}
+
+/// Where the reports go.
+fn open(path: Option<&Path>) -> anyhow::Result<Box<dyn std::io::Write>> {
+    let Some(path) = path else { return Ok(Box::new(std::io::stdout())) };
+    let file = std::fs::File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
+    Ok(Box::new(file))
 }
 
 /// Where the pages are now, asked of the kernel page by page.

@@ -438,22 +438,18 @@ impl Policy for Carrefour {
                     }
                     continue;
                 }
-                match region.nature() {
+                let nature = region.nature();
+                let candidate = nature == Nature::Shared && region.is_read_only();
+                if candidate && self.replicating {
+                    Self::replicate(view, process, at, &mut decisions);
+                }
+                // Where there are no copies to be had, controllers that share the load are better than nothing.
+                let stays = view.replicates && (self.replicating || self.settings.interleave_needs_write);
+                match nature {
                     _ if spread => areas.add(process, at),
                     Nature::Mixed => self.collocate_each(view, process, at, &mut decisions),
-                    Nature::Shared => {
-                        let candidate = region.is_read_only();
-                        if candidate && self.replicating {
-                            Self::replicate(view, process, at, &mut decisions);
-                        }
-                        // Without copies, controllers that share the load are what is to be had.
-                        let copied = candidate && self.replicating && view.replicates;
-                        let kept = candidate && view.replicates && self.settings.interleave_needs_write;
-                        if !copied && !kept {
-                            areas.add(process, at);
-                        }
-                    }
-                    _ => {}
+                    Nature::Shared if !(candidate && stays) => areas.add(process, at),
+                    Nature::Shared | Nature::Undecided => {}
                 }
             }
         }
