@@ -8,7 +8,9 @@ export NODEWISE_RIG_EXCLUSIVE := 1
 
 .PHONY: demo test setup format lint licences tests
 
+# Leaves target/release/nodewise, to go on with.
 demo: setup
+	cargo build --release --locked --package nodewise
 	cargo run --release --package nodewise-bench --bin demo
 
 test: setup format lint licences tests

@@ -89,6 +89,62 @@ fn shape_copies_and_streams_reach_the_guest() {
     assert_eq!(output.status.code(), Some(42));
 }
 
+/// What `make setup` puts into the user's data directory is found from anywhere; where there is nothing, that is said.
+#[test]
+fn kernels_of_the_setup_are_found_from_any_directory() {
+    let setup = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/setup");
+    let (data, empty) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let done = Command::new(&setup).env("XDG_DATA_HOME", data.path()).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let list = |data: &Path| {
+        let mut command = rig(&["--list-kernels"]);
+        command.current_dir(empty.path()).env("HOME", empty.path()).env("XDG_DATA_HOME", data);
+        command.env_remove("NODEWISE_KERNEL").env_remove("XDG_CACHE_HOME").output().unwrap()
+    };
+    let found = list(data.path());
+    let first = String::from_utf8(found.stdout).unwrap().lines().next().unwrap_or_default().to_owned();
+    let kernels = data.path().join("nodewise/kernels/vmlinuz-");
+    assert!(found.status.success() && first.starts_with(kernels.to_str().unwrap()), "{first}");
+    // A file of one name is listed once, wherever else it lies.
+    let name = Path::new(&first).file_name().unwrap().to_owned();
+    fs::create_dir_all(empty.path().join("nodewise/kernels")).unwrap();
+    fs::copy(&first, empty.path().join("nodewise/kernels").join(&name)).unwrap();
+    let mut twice = rig(&["--list-kernels"]);
+    twice.current_dir(empty.path()).env("XDG_DATA_HOME", data.path()).env("XDG_CACHE_HOME", empty.path());
+    let lines = String::from_utf8(twice.output().unwrap().stdout).unwrap();
+    assert_eq!(lines.lines().filter(|line| line.ends_with(name.to_str().unwrap())).count(), 1, "{lines}");
+    let none = list(empty.path().join("nothing").as_path());
+    // This machine's administrator may keep some for all users.
+    if none.stdout.is_empty() {
+        let message = String::from_utf8(none.stderr).unwrap();
+        assert_eq!(none.status.code(), Some(1));
+        assert!(message.starts_with("nodewise: no kernel for the guest: run 'make setup'"), "{message}");
+    } else {
+        assert!(none.status.success());
+    }
+}
+
+/// The guest has nodewise in its PATH, wherever this machine has it, and one file for both outputs keeps their order.
+#[test]
+fn the_guest_has_nodewise_and_the_order_of_outputs() {
+    let script = "nodewise --version; echo one >&2; echo two; echo three >&2; echo four";
+    let command = format!("exec {} rig --nodes 1 -- sh -c '{script}' 2>&1", cargo_bin("nodewise").display());
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &command]).env("NODEWISE_RIG_EXCLUSIVE", "1");
+    let output = shell.output().unwrap();
+    let version = concat!("nodewise ", env!("CARGO_PKG_VERSION"));
+    let expected = format!("{version}\none\ntwo\nthree\nfour\n");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+}
+
+#[test]
+fn the_demo_leaves_the_program_to_go_on_with() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let planned = Command::new("make").args(["--dry-run", "demo"]).current_dir(root).output().unwrap();
+    let planned = String::from_utf8(planned.stdout).unwrap();
+    assert!(planned.contains("cargo build --release --locked --package nodewise\n"), "{planned}");
+}
+
 /// Ended with the test, so that one that fails does not leave its guest to the others.
 struct Running(Child);
 

@@ -2,8 +2,10 @@
 //! Documentation/driver-api/early-userspace/buffer-format.rst). Written only.
 
 use std::ffi::OsStr;
+use std::fs::Metadata;
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// File types of `st_mode`, see inode(7).
@@ -12,7 +14,33 @@ const CHARACTER: u32 = 0o020_000;
 const REGULAR: u32 = 0o100_000;
 const SYMLINK: u32 = 0o120_000;
 
-/// Writes entries to `out`; every directory must come before what is in it. All belong to root.
+/// What is kept of a file beside its content.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Attributes {
+    pub permissions: u32,
+    pub user: u32,
+    pub group: u32,
+    /// When the content last changed, in seconds since 1970.
+    pub modified_s: i64,
+}
+
+impl Attributes {
+    /// Those of a file of root's.
+    pub const fn of_root(permissions: u32) -> Self {
+        Self { permissions, user: 0, group: 0, modified_s: 0 }
+    }
+
+    pub fn of(metadata: &Metadata) -> Self {
+        Self {
+            permissions: metadata.mode() & 0o7777,
+            user: metadata.uid(),
+            group: metadata.gid(),
+            modified_s: metadata.mtime(),
+        }
+    }
+}
+
+/// Writes entries to `out`; every directory must come before what is in it.
 pub(crate) struct Writer<W> {
     out: W,
     entries: u32,
@@ -24,12 +52,12 @@ impl<W: Write> Writer<W> {
         Writer { out, entries: 0, written: 0 }
     }
 
-    pub fn directory(&mut self, path: &Path, permissions: u32) -> io::Result<()> {
-        self.header(path, DIRECTORY | permissions, 0, (0, 0))
+    pub fn directory(&mut self, path: &Path, attributes: Attributes) -> io::Result<()> {
+        self.header(path, DIRECTORY, attributes, 0, (0, 0))
     }
 
     pub fn symlink(&mut self, path: &Path, target: &OsStr) -> io::Result<()> {
-        self.header(path, SYMLINK | 0o777, target.len() as u64, (0, 0))?;
+        self.header(path, SYMLINK, Attributes::of_root(0o777), target.len() as u64, (0, 0))?;
         self.put(target.as_bytes())?;
         self.pad()
     }
@@ -40,7 +68,7 @@ impl<W: Write> Writer<W> {
         permissions: u32,
         major_minor: (u32, u32),
     ) -> io::Result<()> {
-        self.header(path, CHARACTER | permissions, 0, major_minor)
+        self.header(path, CHARACTER, Attributes::of_root(permissions), 0, major_minor)
     }
 
     /// A regular file of `size` bytes. A source that turns out shorter or longer, because somebody is
@@ -48,11 +76,11 @@ impl<W: Write> Writer<W> {
     pub fn file(
         &mut self,
         path: &Path,
-        permissions: u32,
+        attributes: Attributes,
         size: u64,
         content: &mut dyn Read,
     ) -> io::Result<()> {
-        self.header(path, REGULAR | permissions, size, (0, 0))?;
+        self.header(path, REGULAR, attributes, size, (0, 0))?;
         let copied = io::copy(&mut content.take(size), &mut self.out)?;
         self.written += copied;
         if copied != size {
@@ -66,21 +94,30 @@ impl<W: Write> Writer<W> {
 
     /// Writes the trailer and returns how many bytes the archive has.
     pub fn finish(mut self) -> io::Result<u64> {
-        self.header(Path::new("TRAILER!!!"), 0, 0, (0, 0))?;
+        self.header(Path::new("TRAILER!!!"), 0, Attributes::default(), 0, (0, 0))?;
         self.out.flush()?;
         Ok(self.written)
     }
 
-    fn header(&mut self, path: &Path, mode: u32, size: u64, (major, minor): (u32, u32)) -> io::Result<()> {
+    fn header(
+        &mut self,
+        path: &Path,
+        kind: u32,
+        Attributes { permissions, user, group, modified_s }: Attributes,
+        size: u64,
+        (major, minor): (u32, u32),
+    ) -> io::Result<()> {
         let size = u32::try_from(size).map_err(|_| {
             io::Error::new(io::ErrorKind::FileTooLarge, "an initramfs holds files below 4 GiB")
         })?;
         let name = path.strip_prefix("/").unwrap_or(path).as_os_str().as_bytes();
         self.entries += 1;
         let inode = self.entries;
-        let links = if mode & DIRECTORY == DIRECTORY { 2 } else { 1 };
+        let (mode, links) = (kind | permissions, if kind == DIRECTORY { 2 } else { 1 });
+        // The format ends in 2106, and begins in 1970.
+        let modified_s = u32::try_from(modified_s.max(0)).unwrap_or(u32::MAX);
         let name_size = name.len() as u32 + 1;
-        let fields = [inode, mode, 0, 0, links, 0, size, 0, 0, major, minor, name_size, 0]
+        let fields = [inode, mode, user, group, links, modified_s, size, 0, 0, major, minor, name_size, 0]
             .map(|field| format!("{field:08x}"));
         self.put(b"070701")?;
         self.put(fields.concat().as_bytes())?;
@@ -127,8 +164,9 @@ mod tests {
     fn debians_cpio_lists_types_and_sizes() {
         let mut archive = Vec::new();
         let mut writer = Writer::new(&mut archive);
-        writer.directory(Path::new("/etc"), 0o755).unwrap();
-        writer.file(Path::new("/etc/motd"), 0o640, 3, &mut &b"hey"[..]).unwrap();
+        writer.directory(Path::new("/etc"), Attributes::of_root(0o755)).unwrap();
+        let motd = Attributes { permissions: 0o640, user: 1234, group: 2345, modified_s: 1_000_000_000 };
+        writer.file(Path::new("/etc/motd"), motd, 3, &mut &b"hey"[..]).unwrap();
         writer.symlink(Path::new("/etc/issue"), OsStr::new("motd")).unwrap();
         writer.character_device(Path::new("/console"), 0o600, (5, 1)).unwrap();
         assert_eq!(writer.finish().unwrap(), archive.len() as u64);
@@ -136,6 +174,8 @@ mod tests {
         let lines: Vec<Vec<&str>> = listing.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[0][0], "drwxr-xr-x");
         assert_eq!((lines[1][0], lines[1][4], lines[1].last()), ("-rw-r-----", "3", Some(&"etc/motd")));
+        assert_eq!((lines[0][2], lines[0][3]), ("0", "0"));
+        assert_eq!((lines[1][2], lines[1][3], lines[1][5], lines[1][7]), ("1234", "2345", "Sep", "2001"));
         assert_eq!((lines[2][0], lines[2].last()), ("lrwxrwxrwx", Some(&"motd")));
         assert_eq!((lines[3][0], lines[3][4], lines[3][5]), ("crw-------", "5,", "1"));
     }
@@ -143,7 +183,8 @@ mod tests {
     #[test]
     fn a_file_that_shrinks_is_an_error() {
         let mut writer = Writer::new(Vec::new());
-        let error = writer.file(Path::new("/x"), 0o644, 10, &mut &b"short"[..]).unwrap_err();
+        let error =
+            writer.file(Path::new("/x"), Attributes::of_root(0o644), 10, &mut &b"short"[..]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 
@@ -157,10 +198,10 @@ mod tests {
                 files.into_iter().filter(|(name, _)| name != "." && name != ".." && name != "TRAILER!!!").collect();
             let mut archive = Vec::new();
             let mut writer = Writer::new(&mut archive);
-            writer.directory(Path::new("d"), 0o755).unwrap();
+            writer.directory(Path::new("d"), Attributes::of_root(0o755)).unwrap();
             for (name, content) in &files {
                 let path = Path::new("/d").join(name);
-                writer.file(&path, 0o644, content.len() as u64, &mut &content[..]).unwrap();
+                writer.file(&path, Attributes::of_root(0o644), content.len() as u64, &mut &content[..]).unwrap();
             }
             writer.finish().unwrap();
             let directory = tempfile::tempdir().unwrap();

@@ -23,6 +23,7 @@ pub struct Guest {
     kernel: Option<PathBuf>,
     accelerator: Option<Accelerator>,
     copies: Vec<PathBuf>,
+    commands: Vec<(String, PathBuf)>,
     append: Vec<String>,
     boot_limit: Duration,
     time_limit: Option<Duration>,
@@ -37,6 +38,9 @@ pub struct Streams<'a> {
     pub stdout: &'a mut dyn Write,
     /// The program's standard error.
     pub stderr: &'a mut dyn Write,
+    /// Whether standard error is the same file as standard output, as after `2>&1`: all comes through `stdout` then, in the
+    /// order in which the program wrote it. Of two files, nobody can tell the order.
+    pub joined: bool,
     /// The kernel's console, where given: the kernel says all it has to say, which takes it longer.
     pub console: Option<&'a mut dyn Write>,
     /// Called as the run goes from one stage to the next.
@@ -99,6 +103,7 @@ impl Guest {
             kernel: None,
             accelerator: None,
             copies: Vec::new(),
+            commands: Vec::new(),
             append: Vec::new(),
             boot_limit: BOOT_LIMIT,
             time_limit: None,
@@ -140,11 +145,18 @@ impl Guest {
         self
     }
 
-    /// Copies a file or directory of this machine to the same path in the guest; programs in it bring
-    /// the libraries they need.
+    /// Copies a file or directory of this machine to the same path in the guest, with owners, modes and times; programs in it
+    /// bring the libraries they need.
     #[must_use]
     pub fn copy(mut self, path: impl Into<PathBuf>) -> Self {
         self.copies.push(path.into());
+        self
+    }
+
+    /// Copies a program of this machine, and puts it into the guest's PATH under a name.
+    #[must_use]
+    pub fn command(mut self, name: impl Into<String>, program: impl Into<PathBuf>) -> Self {
+        self.commands.push((name.into(), program.into()));
         self
     }
 
@@ -180,8 +192,8 @@ impl Guest {
     /// Runs a program of this machine in the guest, as root, and collects its output.
     ///
     /// Of `program`, the name (looked up in PATH), the arguments, the variables set explicitly and the
-    /// working directory count. The guest has no other variables than PATH, HOME and, where set here, TERM
-    /// and `LD_LIBRARY_PATH`.
+    /// working directory count. The guest has no other variables than PATH, HOME and, where set here, TERM, TZ
+    /// and `LD_LIBRARY_PATH`. It has the time zone that TZ names, or else this machine's.
     pub fn output(&self, program: &Command) -> Result<Output, Error> {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let status = self.run(program, Streams::new(&mut stdout, &mut stderr))?;
@@ -237,7 +249,18 @@ impl Guest {
         for path in &self.copies {
             root.copy_tree(&here.join(path))?;
         }
+        for (name, path) in &self.commands {
+            let path = here.join(path);
+            root.copy_tree(&path)?;
+            root.link(&Path::new("/usr/local/bin").join(name), &path);
+        }
+        if let Some(zone) = zone_file(program) {
+            root.copy_tree(&zone)?;
+        }
         root.directory(&directory, 0o755);
+        if streams.joined {
+            root.bytes("/.rig/joined", 0o644, Vec::new());
+        }
         root.bytes("/.rig/command", 0o644, shell_command(program, &executable, &directory));
         root.bytes("/.rig/stdin", 0o644, streams.stdin.clone());
         if let Some(Terminal { rows, columns, .. }) = streams.terminal {
@@ -293,6 +316,7 @@ impl<'a> Streams<'a> {
             stdin: Vec::new(),
             stdout,
             stderr,
+            joined: false,
             console: None,
             progress: None,
             terminal: None,
@@ -307,12 +331,21 @@ impl<'a> Streams<'a> {
     }
 }
 
+/// The file of the time zone that the program's TZ names, where there is one.
+fn zone_file(program: &Command) -> Option<PathBuf> {
+    let set = program.get_envs().find(|(name, _)| *name == "TZ");
+    let zone = set.map_or_else(|| env::var_os("TZ"), |(_, value)| value.map(OsStr::to_owned))?;
+    let zone = OsStr::from_bytes(zone.as_bytes().strip_prefix(b":").unwrap_or(zone.as_bytes()));
+    let file = Path::new("/usr/share/zoneinfo").join(zone);
+    file.is_file().then_some(file)
+}
+
 /// What init reads to start the program.
 fn shell_command(program: &Command, executable: &Path, directory: &Path) -> Vec<u8> {
     let mut line = b"cd ".to_vec();
     quote(directory.as_os_str(), &mut line);
     line.extend(b" && exec env -i \"PATH=$PATH\" HOME=/root");
-    let inherited = ["TERM", "LD_LIBRARY_PATH"];
+    let inherited = ["TERM", "TZ", "LD_LIBRARY_PATH"];
     let inherited = inherited.iter().filter_map(|name| Some((name.into(), Some(env::var_os(name)?))));
     let set = program.get_envs().map(|(name, value)| (name.to_owned(), value.map(OsStr::to_owned)));
     for (name, value) in inherited.chain(set) {

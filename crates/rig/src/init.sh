@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # The guest's first process. The serial lines are: ttyS0 the kernel's console; ttyS1 and ttyS2 the program's
-# standard output and error, or ttyS1 its terminal; ttyS3 one line when the guest is up and one with the
+# standard output and error (both on ttyS1 where they are joined), or ttyS1 its terminal; ttyS3 one line when the guest is up and one with the
 # exit status.
 /bin/busybox mount -t proc proc /proc
 /bin/busybox --install -s /bin 2>/dev/null # files copied from the host stay
@@ -41,7 +41,11 @@ else
     out=$!
     cat /.rig/err >/dev/ttyS2 &
     err=$!
-    (. /.rig/command) </.rig/stdin >/.rig/out 2>/.rig/err
+    if [ -e /.rig/joined ]; then
+        (. /.rig/command) </.rig/stdin 3>/.rig/err >/.rig/out 2>&1 3>&-
+    else
+        (. /.rig/command) </.rig/stdin >/.rig/out 2>/.rig/err
+    fi
     status=$?
 fi
 

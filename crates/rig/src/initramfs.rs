@@ -1,18 +1,18 @@
 //! Collects what goes into a guest, busybox and our init first, and writes it as one archive.
 
-use crate::{Error, ErrorKind, cpio, program};
+use crate::cpio::{self, Attributes};
+use crate::{Error, ErrorKind, program};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
 /// What will be at a path of the guest.
 enum Entry {
-    Directory { permissions: u32 },
+    Directory(Attributes),
     Symlink(OsString),
-    HostFile { path: PathBuf, permissions: u32 },
+    HostFile { path: PathBuf, attributes: Attributes },
     Bytes { content: Vec<u8>, permissions: u32 },
 }
 
@@ -34,16 +34,33 @@ impl Initramfs {
             let link = root.resolve(Path::new("/bin"))?.join("busybox");
             root.entries.insert(link, Entry::Symlink(busybox.into()));
         }
-        for directory in
-            ["/dev", "/etc", "/proc", "/root", "/run", "/sys", "/usr/bin", "/usr/sbin", "/var", "/.rig"]
-        {
+        let directories = [
+            "/dev",
+            "/etc",
+            "/proc",
+            "/root",
+            "/run",
+            "/sys",
+            "/usr/bin",
+            "/usr/local/bin",
+            "/usr/sbin",
+            "/var",
+            "/.rig",
+        ];
+        for directory in directories {
             root.directory(Path::new(directory), 0o755);
         }
         root.directory(Path::new("/tmp"), 0o1777);
         root.directory(Path::new("/var/tmp"), 0o1777);
         root.bytes("/init", 0o755, include_bytes!("init.sh").to_vec());
-        root.bytes("/etc/passwd", 0o644, PASSWD.into());
-        root.bytes("/etc/group", 0o644, GROUP.into());
+        root.bytes("/etc/passwd", 0o644, with_others(ROOT_USER, "/etc/passwd", NOBODY));
+        root.bytes("/etc/group", 0o644, with_others(ROOT_GROUP, "/etc/group", NOGROUP));
+        // busybox's own setpriv takes no users.
+        for useful in ["/usr/bin/setpriv", "/etc/localtime"].map(Path::new) {
+            if useful.exists() {
+                root.copy_tree(useful)?;
+            }
+        }
         root.bytes("/etc/hosts", 0o644, "127.0.0.1 localhost guest\n".into());
         Ok(root)
     }
@@ -56,13 +73,20 @@ impl Initramfs {
     /// Makes a directory and those above it, where there are none yet.
     pub fn directory(&mut self, path: &Path, permissions: u32) {
         for above in path.ancestors().skip(1).filter(|above| above.parent().is_some()) {
-            self.entries.entry(above.into()).or_insert(Entry::Directory { permissions: 0o755 });
+            self.entries.entry(above.into()).or_insert(Entry::Directory(Attributes::of_root(0o755)));
         }
-        self.entries.entry(path.into()).or_insert(Entry::Directory { permissions });
+        self.entries.entry(path.into()).or_insert(Entry::Directory(Attributes::of_root(permissions)));
     }
 
-    /// Copies a file, or a directory with all in it, to the same path in the guest; programs and
-    /// libraries bring along the libraries they need.
+    /// Makes `path`, whose directory must be there, lead to `target`.
+    pub fn link(&mut self, path: &Path, target: &Path) {
+        if path != target {
+            self.entries.insert(path.into(), Entry::Symlink(target.into()));
+        }
+    }
+
+    /// Copies a file, or a directory with all in it, to the same path in the guest, owners, modes and times included; programs
+    /// and libraries bring along the libraries they need.
     pub fn copy_tree(&mut self, asked: &Path) -> Result<(), Error> {
         let mut left = vec![asked.to_path_buf()];
         while let Some(path) = left.pop() {
@@ -75,7 +99,7 @@ impl Initramfs {
                 Err(error) if error.kind() == ErrorKind::ProgramNotExecutable && path != asked => continue,
                 copied => copied?,
             };
-            if matches!(self.entries.get(&target), Some(Entry::Directory { .. })) && !is_kernels(&target) {
+            if matches!(self.entries.get(&target), Some(Entry::Directory(_))) && !is_kernels(&target) {
                 let children = fs::read_dir(&target)
                     .and_then(|entries| {
                         entries.map(|entry| entry.map(|e| e.path())).collect::<Result<Vec<_>, _>>()
@@ -94,12 +118,13 @@ impl Initramfs {
             return Ok(target);
         }
         let metadata = fs::metadata(&target).map_err(|error| unreadable(path, error))?;
-        let permissions = metadata.permissions().mode() & 0o7777;
+        let attributes = Attributes::of(&metadata);
         let kind = metadata.file_type();
         if kind.is_dir() {
-            self.directory(&target, permissions);
+            self.directory(&target, attributes.permissions);
+            self.entries.insert(target.clone(), Entry::Directory(attributes));
         } else if kind.is_file() {
-            self.entries.insert(target.clone(), Entry::HostFile { path: target.clone(), permissions });
+            self.entries.insert(target.clone(), Entry::HostFile { path: target.clone(), attributes });
             for needed in program::needs(&target)? {
                 self.copy(&needed)?;
             }
@@ -157,15 +182,16 @@ impl Initramfs {
         let mut archive = cpio::Writer::new(BufWriter::new(out));
         for (path, entry) in self.entries.iter().filter(|(path, _)| path.parent().is_some()) {
             match entry {
-                Entry::Directory { permissions } => archive.directory(path, *permissions),
+                Entry::Directory(attributes) => archive.directory(path, *attributes),
                 Entry::Symlink(target) => archive.symlink(path, target),
                 Entry::Bytes { content, permissions } => {
-                    archive.file(path, *permissions, content.len() as u64, &mut &content[..])
+                    let attributes = Attributes::of_root(*permissions);
+                    archive.file(path, attributes, content.len() as u64, &mut &content[..])
                 }
-                Entry::HostFile { path: host, permissions } => {
+                Entry::HostFile { path: host, attributes } => {
                     let open = File::open(host).and_then(|file| Ok((file.metadata()?.len(), file)));
                     let (size, mut file) = open.map_err(|error| unreadable(host, error))?;
-                    archive.file(path, *permissions, size, &mut file)
+                    archive.file(path, *attributes, size, &mut file)
                 }
             }
             .map_err(|error| Error::file(ErrorKind::System, "put into the initramfs", path, error))?;
@@ -190,8 +216,18 @@ fn is_kernels(path: &Path) -> bool {
     ["/proc", "/sys", "/dev"].iter().any(|mount| path == Path::new(mount))
 }
 
-const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n";
-const GROUP: &str = "root:x:0:\nnogroup:x:65534:\n";
+/// This machine's root may have a shell that the guest has not.
+const ROOT_USER: &str = "root:x:0:0:root:/root:/bin/sh\n";
+const ROOT_GROUP: &str = "root:x:0:\n";
+const NOBODY: &str = "nobody:x:65534:65534:nobody:/:/bin/sh\n";
+const NOGROUP: &str = "nogroup:x:65534:\n";
+
+/// Root's line, and from a file of this machine the other users or groups, so that what is copied belongs to somebody.
+fn with_others(root: &str, file: &str, otherwise: &str) -> Vec<u8> {
+    let here = fs::read(file).unwrap_or_else(|_| otherwise.into());
+    let others = here.split_inclusive(|&byte| byte == b'\n').filter(|line| !line.starts_with(b"root:"));
+    std::iter::once(root.as_bytes()).chain(others).collect::<Vec<_>>().concat()
+}
 
 #[cfg(test)]
 mod tests {

@@ -2,38 +2,60 @@
 
 use crate::{Error, ErrorKind};
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::env;
 use std::path::{Path, PathBuf};
 
 /// All kernels found, best first: `$NODEWISE_KERNEL`, `.nodewise/kernels` in the current directory or
-/// one above it, `$XDG_CACHE_HOME/nodewise/kernels`, `/boot/vmlinuz-*cloud-amd64`; the newest version
-/// first in each place.
+/// one above it, `$XDG_DATA_HOME/nodewise/kernels` (`~/.local/share`) and `/var/lib/nodewise/kernels`, where `make setup` puts
+/// them for a user and for root, `$XDG_CACHE_HOME/nodewise/kernels`, `/boot/vmlinuz-*cloud-amd64`. The newest version comes
+/// first in each place; of files with one name only the first counts.
 #[must_use]
 pub fn kernels() -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = env::var_os("NODEWISE_KERNEL").map(PathBuf::from).into_iter().collect();
-    if let Ok(here) = env::current_dir() {
-        for directory in here.ancestors() {
-            found.extend(kernels_in(&directory.join(".nodewise/kernels"), ""));
-        }
-    }
-    let cache = env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
-    if let Some(cache) = cache {
-        found.extend(kernels_in(&cache.join("nodewise/kernels"), ""));
+    for directory in directories() {
+        found.extend(kernels_in(&directory, ""));
     }
     found.extend(kernels_in(Path::new("/boot"), "cloud-amd64"));
+    let mut names = BTreeSet::new();
+    found.retain(|path| path.file_name().is_none_or(|name| names.insert(name.to_owned())));
     found
+}
+
+/// Where kernels are kept for guests, the nearest first.
+fn directories() -> Vec<PathBuf> {
+    let here = env::current_dir().unwrap_or_default();
+    let mut directories: Vec<PathBuf> =
+        here.ancestors().map(|above| above.join(".nodewise/kernels")).collect();
+    let of_user = |variable: &str, otherwise: &str| {
+        let home = || env::var_os("HOME").map(|home| Path::new(&home).join(otherwise));
+        let set = env::var_os(variable).filter(|value| !value.is_empty());
+        set.map(PathBuf::from).or_else(home).map(|data| data.join("nodewise/kernels"))
+    };
+    directories.extend(of_user("XDG_DATA_HOME", ".local/share"));
+    directories.push("/var/lib/nodewise/kernels".into());
+    directories.extend(of_user("XDG_CACHE_HOME", ".cache"));
+    directories
+}
+
+/// What to do where no kernel is found.
+#[must_use]
+pub fn no_kernel() -> Error {
+    let places: Vec<String> = directories().iter().rev().map(|place| place.display().to_string()).collect();
+    Error::new(
+        ErrorKind::NotInstalled,
+        format!(
+            "no kernel for the guest: run 'make setup' in the nodewise sources, or give one with --kernel or \
+             $NODEWISE_KERNEL (Debian's package linux-image-cloud-amd64 has one); looked for vmlinuz* in {}, and in /boot",
+            places.join(", ")
+        ),
+    )
 }
 
 /// The kernel to boot: the one asked for, else the first of those found.
 pub(crate) fn choose(asked: Option<&Path>, found: Vec<PathBuf>) -> Result<PathBuf, Error> {
     let Some(path) = asked.map(Path::to_path_buf).or_else(|| found.into_iter().next()) else {
-        return Err(Error::new(
-            ErrorKind::NotInstalled,
-            "no kernel for the guest: run 'make setup' in the nodewise sources, or give one with --kernel or \
-             $NODEWISE_KERNEL (Debian's package linux-image-cloud-amd64 has one)",
-        ));
+        return Err(no_kernel());
     };
     match std::fs::File::open(&path) {
         Ok(_) => Ok(path),
@@ -82,6 +104,14 @@ mod tests {
                 "vmlinuz-6.1.0-9-cloud-amd64"
             ]
         );
+    }
+
+    #[test]
+    fn where_kernels_are_looked_for_is_said() {
+        let message = no_kernel().to_string();
+        for place in ["/.nodewise/kernels", "/var/lib/nodewise/kernels", "nodewise/kernels, ", "/boot"] {
+            assert!(message.contains(place), "{message}");
+        }
     }
 
     #[test]

@@ -28,6 +28,6 @@ mod shape;
 
 pub use error::{Error, ErrorKind};
 pub use guest::{Guest, Output, Stage, Streams, Terminal};
-pub use kernel::kernels;
+pub use kernel::{kernels, no_kernel};
 pub use qemu::Accelerator;
 pub use shape::{Device, Distances, Node, parse_size};

@@ -78,6 +78,55 @@ fn the_program_finds_what_it_was_given() {
     assert!(text(&stderr).contains("/etc/os-release"), "this machine's files are not in the guest");
 }
 
+/// As on this machine: owners, modes and times of what is copied, users and their rights, the time zone, and two outputs that
+/// are one keep their order.
+#[test]
+fn copies_users_time_and_the_order_of_outputs_are_as_here() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o751)).unwrap();
+    let file = directory.path().join("data");
+    fs::write(&file, "data").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o2640)).unwrap();
+    let touched = Command::new("touch").args(["-d", "2001-02-03 04:05:06 UTC"]).arg(&file).status().unwrap();
+    assert!(touched.success());
+    // Another's file where this test runs as root, and else its user's.
+    let _ = std::os::unix::fs::chown(&file, Some(1234), Some(2345));
+    let stat = "stat -c '%a %u %g %Y %n' . data";
+    let here = Command::new("sh").args(["-c", stat]).current_dir(directory.path()).output().unwrap();
+    let nobody = "setpriv --reuid=nobody --regid=nogroup --clear-groups sh -c 'id -un; id -gn'";
+    let script = format!(
+        "{stat}; {nobody}; useful; date -d @1000000000 +%H:%M; \
+         i=0; while [ $i -lt 200 ]; do echo out $i; echo err $i >&2; i=$((i + 1)); done"
+    );
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let mut streams = Streams::new(&mut stdout, &mut stderr);
+    streams.joined = true;
+    let mut program = sh(&script);
+    program.current_dir(directory.path()).env("TZ", "Pacific/Kiritimati");
+    let useful = directory.path().join("useful.sh");
+    fs::write(&useful, "#!/bin/sh\necho useful\n").unwrap();
+    fs::set_permissions(&useful, fs::Permissions::from_mode(0o755)).unwrap();
+    let guest = small().copy(directory.path()).command("useful", &useful).copy("/usr/bin/id");
+    guest.run(&program, streams).unwrap();
+    let pairs: Vec<String> = (0..200).flat_map(|i| [format!("out {i}"), format!("err {i}")]).collect();
+    let stat: Vec<&str> = text(&here.stdout).lines().collect();
+    let lines: Vec<&str> = text(&stdout).lines().collect();
+    // The directory's own time is that of the last file in it, which came later.
+    let but_time = |line: &str| {
+        line.split(' ')
+            .enumerate()
+            .filter(|(at, _)| *at != 3)
+            .map(|(_, word)| word.to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(but_time(lines[0]), but_time(stat[0]));
+    assert_eq!(lines[1], stat[1]);
+    assert_eq!(lines[2..6], ["nobody", "nogroup", "useful", "15:46"]);
+    assert_eq!(lines[6..], pairs);
+    assert_eq!(text(&stderr), "");
+}
+
 /// What `numactl --hardware` says of a node: its CPUs and its memory in MiB.
 type Seen = (Vec<u32>, u64);
 

@@ -4,11 +4,13 @@ mod terminal;
 
 use super::{Exit, exit};
 use nodewise_rig::{
-    Accelerator, Device, Distances, ErrorKind, Guest, Node, Stage, Streams, kernels, parse_size,
+    Accelerator, Device, Distances, ErrorKind, Guest, Node, Stage, Streams, kernels, no_kernel, parse_size,
 };
+use rustix::fs::fstat;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Read, Write};
-use std::path::PathBuf;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,8 +20,9 @@ use std::time::Duration;
 ///
 /// The guest boots a Debian cloud kernel in QEMU, with KVM where it works and emulated else, in seconds.
 /// It holds busybox, the program with the libraries it needs, and what --copy adds, at the paths they have
-/// here; the program runs as root in the directory it is started from. Placement and the kernel's behaviour
-/// are real in the guest; time is not.
+/// here, and nodewise and setpriv; the program runs as root in the directory it is started from. Users, groups
+/// and the time zone are those of this machine. Placement and the kernel's behaviour are real in the guest; time
+/// is not.
 #[allow(clippy::doc_markdown, clippy::struct_excessive_bools)] // help is plain text; switches are bools
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -64,11 +67,13 @@ pub struct Args {
     #[arg(long, value_name = "NODE:KIND")]
     device: Vec<String>,
 
-    /// Kernel to boot; else $NODEWISE_KERNEL, or the newest in .nodewise/kernels, the user's cache or /boot
+    /// Kernel to boot; else $NODEWISE_KERNEL, or the newest in .nodewise/kernels, ~/.local/share/nodewise/kernels,
+    /// /var/lib/nodewise/kernels, ~/.cache/nodewise/kernels or /boot
     #[arg(long, value_name = "VMLINUZ")]
     kernel: Option<PathBuf>,
 
-    /// Copies a file or directory to the same path in the guest, with the libraries of programs in it
+    /// Copies a file or directory to the same path in the guest, owners, modes and times included, with the libraries of
+    /// programs in it
     #[arg(long, value_name = "PATH")]
     copy: Vec<PathBuf>,
 
@@ -121,14 +126,19 @@ const TIME_LIMIT: u8 = 124;
 
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     if args.list_kernels {
-        for kernel in kernels() {
+        let kernels = kernels();
+        if kernels.is_empty() {
+            return Err(no_kernel().into());
+        }
+        for kernel in kernels {
             writeln!(io::stdout(), "{}", kernel.display())?;
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let guest = guest(args).map_err(|message| Exit { code: exit::USAGE, message })?;
+    let nodewise = std::env::current_exe()?;
+    let guest = guest(args, &nodewise).map_err(|message| Exit { code: exit::USAGE, message })?;
     let Some((name, arguments)) = args.command.split_first() else { return Ok(ExitCode::from(exit::USAGE)) };
-    let mut program = Command::new(name);
+    let mut program = Command::new(if name == "nodewise" { nodewise.as_os_str() } else { name });
     program.args(arguments);
     for variable in &args.env {
         let (name, value) = variable.split_once('=').ok_or_else(|| Exit {
@@ -157,6 +167,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     streams.terminal = terminal;
     streams.progress = Some(&mut progress);
     streams.stop = &stop;
+    streams.joined = is_one_file(&io::stdout(), &io::stderr());
     if args.verbose {
         streams.console = Some(&mut console);
     }
@@ -178,6 +189,12 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// Whether two descriptors are of one file, pipe or terminal.
+fn is_one_file(one: &impl AsFd, other: &impl AsFd) -> bool {
+    let identity = |file: BorrowedFd<'_>| fstat(file).map(|stat| (stat.st_dev, stat.st_ino)).ok();
+    identity(one.as_fd()).is_some_and(|one| Some(one) == identity(other.as_fd()))
+}
+
 fn exit_code(kind: ErrorKind) -> Option<u8> {
     match kind {
         ErrorKind::Shape => Some(exit::USAGE),
@@ -195,7 +212,7 @@ fn describe(error: &nodewise_rig::Error) -> String {
     }
 }
 
-fn guest(args: &Args) -> Result<Guest, String> {
+fn guest(args: &Args, nodewise: &Path) -> Result<Guest, String> {
     let say = |option: &str, error: nodewise_rig::Error| format!("{option}: {error}");
     let total = args.nodes + args.cpuless_node.len();
     let cpus = each(&args.cpus_per_node, args.nodes, args.nodes, "--cpus-per-node")?;
@@ -214,7 +231,12 @@ fn guest(args: &Args) -> Result<Guest, String> {
         };
         nodes.push(Node { cpus: 0, memory_bytes });
     }
+    let memory_bytes: u64 = nodes.iter().map(|node| node.memory_bytes).sum();
     let mut guest = Guest::new(nodes);
+    // A guest keeps its files in memory, and a small one needs its own for something else.
+    if std::fs::metadata(nodewise).is_ok_and(|file| file.len() <= memory_bytes / 8) {
+        guest = guest.command("nodewise", nodewise);
+    }
     if let Some(table) = &args.distances {
         guest = guest.distances(Distances::parse(table, total).map_err(|error| say("--distances", error))?);
     }
