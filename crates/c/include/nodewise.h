@@ -352,6 +352,11 @@ typedef int (*nodewise_range_run)(size_t begin, size_t end, void *context);
 nodewise_result nodewise_pool_parallel_for(const nodewise_pool *pool, size_t begin, size_t end, nodewise_range_run body,
                                            void *context, int *out_status);
 
+/* The same in parts of at least `grain` numbers, unless the range has fewer: for bodies that are so short that smaller parts would cost more than
+ * they bring. 0 counts as 1. */
+nodewise_result nodewise_pool_parallel_for_grain(const nodewise_pool *pool, size_t begin, size_t end, size_t grain,
+                                                 nodewise_range_run body, void *context, int *out_status);
+
 /* How parts of a range become one value. */
 typedef struct nodewise_reduction {
     /* Of a value. Values lie at addresses that 16 divides, and are moved, as bytes, from one call to the next. */
@@ -363,6 +368,8 @@ typedef struct nodewise_reduction {
     int (*combine)(void *left, void *right, void *context);
     /* Ends a value that is not given to the caller; may be NULL. */
     void (*drop)(void *value, void *context);
+    /* As nodewise_pool_parallel_for_grain() has it. */
+    size_t grain;
 } nodewise_reduction;
 
 /* Makes values of parts of [begin, end) as nodewise_pool_parallel_for() divides it, combines neighbours, and stores what results in

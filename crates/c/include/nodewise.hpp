@@ -10,11 +10,14 @@
 
 #include "nodewise.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
@@ -603,9 +606,9 @@ public:
             return std::pair<ra, rb>(first.value.take(), second.value.take());
     }
 
-    // Calls body(begin, end) with parts of the range.
+    // Calls body(begin, end) with parts of the range, of at least `grain` numbers.
     template <class F>
-    void parallel_for_parts(std::size_t begin, std::size_t end, F &&body) const
+    void parallel_for_parts(std::size_t begin, std::size_t end, F &&body, std::size_t grain = 1) const
     {
         struct context {
             F &body;
@@ -615,22 +618,40 @@ public:
             auto &self = detail::from<struct context>(pointer);
             return self.failure.run([&] { self.body(from, to); });
         };
-        context.failure.check(nodewise_pool_parallel_for(get(), begin, end, run, &context, nullptr));
+        context.failure.check(nodewise_pool_parallel_for_grain(get(), begin, end, grain, run, &context, nullptr));
     }
 
     // Calls body(i) with each number of the range.
     template <class F>
-    void parallel_for(std::size_t begin, std::size_t end, F &&body) const
+    void parallel_for(std::size_t begin, std::size_t end, F &&body, std::size_t grain = 1) const
     {
-        parallel_for_parts(begin, end, [&](std::size_t from, std::size_t to) {
+        auto part = [&](std::size_t from, std::size_t to) {
             for (std::size_t i = from; i < to; i++)
                 body(i);
-        });
+        };
+        parallel_for_parts(begin, end, part, grain);
+    }
+
+    // Calls body(i) until a call returns false; whether none did. No part begins after that, and those that have begun end within 64 numbers.
+    template <class F>
+    bool try_parallel_for(std::size_t begin, std::size_t end, F &&body, std::size_t grain = 1) const
+    {
+        std::atomic<bool> stop{false};
+        auto part = [&](std::size_t from, std::size_t to) {
+            for (std::size_t i = from; i < to && !stop.load(std::memory_order_relaxed);) {
+                std::size_t until = to - i < 64 ? to : i + 64;
+                for (; i < until; i++)
+                    if (!body(i))
+                        return stop.store(true, std::memory_order_relaxed);
+            }
+        };
+        parallel_for_parts(begin, end, part, grain);
+        return !stop;
     }
 
     // Folds parts of the range, each from a copy of `identity` on, by fold(T, i), and combines neighbours by combine(T, T), in order.
     template <class T, class Fold, class Combine>
-    T parallel_reduce(std::size_t begin, std::size_t end, T identity, Fold &&fold, Combine &&combine) const
+    T parallel_reduce(std::size_t begin, std::size_t end, T identity, Fold &&fold, Combine &&combine, std::size_t grain = 1) const
     {
         struct context {
             const T &identity;
@@ -641,6 +662,7 @@ public:
         using held = std::conditional_t<detail::plain<T>, T, T *>;
         nodewise_reduction reduction = {};
         reduction.value_bytes = sizeof(held);
+        reduction.grain = grain;
         reduction.part = [](std::size_t from, std::size_t to, void *out_value, void *pointer) {
             auto &self = detail::from<struct context>(pointer);
             return self.failure.run([&] {
@@ -682,9 +704,53 @@ public:
         }
     }
 
+    // Sorts what random access iterators refer to, without keeping the order of equal elements. If an exception leaves a comparison, all elements are there, in
+    // some order.
+    template <class Iterator, class Less = std::less<>>
+    void parallel_sort(Iterator begin, Iterator end, Less less = Less()) const;
+
+    // Stores the sum, by sum(T, T), of the elements up to each, itself included, from `out` on, which may be `begin`; sum has to be associative.
+    template <class Iterator, class Out, class Sum = std::plus<>>
+    void parallel_inclusive_scan(Iterator begin, Iterator end, Out out, Sum sum = Sum()) const;
+
+    // Stores the sum of `first` and the elements before each; returns the sum of all.
+    template <class Iterator, class Out, class T, class Sum = std::plus<>>
+    T parallel_exclusive_scan(Iterator begin, Iterator end, Out out, T first, Sum sum = Sum()) const;
+
     const nodewise_pool *get() const noexcept { return handle_.get(); }
 
 private:
+    // scan(T *before, from, to) goes through a part with the sum of all before it, and returns the sum with the part. The first part needs nothing, so that it is
+    // gone through while others sum up theirs; with one part more than there are workers, nobody waits.
+    template <class T, class Iterator, class Sum, class Scan>
+    std::optional<T> scan(Iterator begin, std::size_t size, std::optional<T> first, Sum &sum, Scan scan) const
+    {
+        std::size_t parts = workers() + 1;
+        if (parts == 2 || size < 4096)
+            return size == 0 ? first : scan(std::move(first), 0, size);
+        auto at = [&](std::size_t part) { return size / parts * part + size % parts * part / parts; };
+        std::vector<std::optional<T>> sums(parts);
+        parallel_for(0, parts - 1, [&](std::size_t part) {
+            if (part == 0) {
+                sums[0] = scan(first, 0, at(1));
+                return;
+            }
+            T all = begin[std::ptrdiff_t(at(part))];
+            for (std::size_t i = at(part) + 1; i < at(part + 1); i++)
+                all = sum(std::move(all), begin[std::ptrdiff_t(i)]);
+            sums[part] = std::move(all);
+        });
+        for (std::size_t part = 1; part + 1 < parts; part++)
+            sums[part] = sum(*sums[part - 1], std::move(*sums[part]));
+        std::optional<T> of_all;
+        parallel_for(1, parts, [&](std::size_t part) {
+            auto with_part = scan(std::move(sums[part - 1]), at(part), at(part + 1));
+            if (part + 1 == parts)
+                of_all = std::move(with_part);
+        });
+        return of_all;
+    }
+
     void start(const nodewise_pool_options *options)
     {
         nodewise_pool *made = nullptr;
@@ -733,6 +799,178 @@ private:
 
     detail::handle<nodewise_pool, nodewise_pool_free> handle_;
 };
+
+namespace detail {
+
+// A quicksort: the workers partition what is large together, and sort what is small by themselves.
+template <class Iterator, class Less>
+class sorting {
+public:
+    sorting(const pool &pool, Less &less, std::size_t size)
+        : pool_(pool), less_(less), alone_(std::max<std::size_t>(size / (pool.workers() * 8), 4096))
+    {
+    }
+
+    // With the help of as many workers as there are for these elements. After so many halvings std's sort takes over, which no order of the elements
+    // makes slow.
+    void sort(Iterator begin, Iterator end, std::size_t workers, int halvings) const
+    {
+        if (std::size_t(end - begin) <= alone_)
+            return sort_alone(begin, end, halvings);
+        if (halvings == 0)
+            return std::sort(begin, end, less_);
+        auto [middle, larger] = divided(begin, end, workers);
+        Iterator smaller_end = middle, larger_begin = larger;
+        std::size_t of_smaller = std::size_t(smaller_end - begin), of_larger = std::size_t(end - larger_begin);
+        std::size_t helpers = std::max<std::size_t>(workers * of_larger / std::max<std::size_t>(of_smaller + of_larger, 1), 1);
+        pool_.join([&] { sort(begin, smaller_end, workers > helpers ? workers - helpers : 1, halvings - 1); },
+                   [&] { sort(larger_begin, end, helpers, halvings - 1); });
+    }
+
+private:
+    using difference = typename std::iterator_traits<Iterator>::difference_type;
+    using value = typename std::iterator_traits<Iterator>::value_type;
+
+    static constexpr difference block = 128;
+
+    // std's sort mispredicts every other comparison of numbers.
+    void sort_alone(Iterator begin, Iterator end, int halvings) const
+    {
+        if constexpr (std::is_arithmetic_v<value> || std::is_pointer_v<value>) {
+            while (end - begin > 96 && halvings-- > 0) {
+                auto [middle, larger] = divided(begin, end, 1);
+                sort_alone(begin, middle, halvings);
+                begin = larger;
+            }
+        }
+        std::sort(begin, end, less_);
+    }
+
+    // The ends of what is smaller than a pivot, and of what is equal to it.
+    std::pair<Iterator, Iterator> divided(Iterator begin, Iterator end, std::size_t workers) const
+    {
+        difference sample = end - begin > 20'000 ? 63 : 9, step = (end - begin) / sample;
+        for (difference i = 0; i < sample; i++)
+            std::iter_swap(begin + i, begin + (i * step + step / 2));
+        std::nth_element(begin, begin + sample / 2, begin + sample, less_);
+        std::iter_swap(begin, begin + sample / 2);
+        const value &pivot = *begin;
+        Iterator middle = partition(begin + 1, end, [&](const value &element) { return bool(less_(element, pivot)); }, workers);
+        Iterator larger = middle;
+        // Where few are smaller many may be equal.
+        if (middle - begin < (end - begin) / 8)
+            larger = partition(middle, end, [&](const value &element) { return !less_(pivot, element); }, workers);
+        std::iter_swap(begin, middle - 1);
+        return {middle - 1, larger};
+    }
+
+    // Has those elements first that are `left`; returns where the others begin. Each of the workers does a part, and then what is on the wrong side of two
+    // neighbouring parts changes places.
+    template <class Left>
+    Iterator partition(Iterator begin, Iterator end, const Left &left, std::size_t workers) const
+    {
+        if (workers < 2 || end - begin < (1 << 15))
+            return partition_alone(begin, end, left);
+        Iterator half = begin + (end - begin) / 2, of_first = half, of_second = half;
+        pool_.join([&] { of_first = partition(begin, half, left, workers - workers / 2); },
+                   [&] { of_second = partition(half, end, left, workers / 2); });
+        difference change = std::min(half - of_first, of_second - half);
+        std::swap_ranges(of_first, of_first + change, of_second - change);
+        return of_first + (of_second - half);
+    }
+
+    // As Edelkamp and Weiss do ('Block Quicksort', 2016). Which elements of a block are on the wrong side is noted first, without a branch for each; then
+    // they change places with those of a block from the other end.
+    template <class Left>
+    static Iterator partition_alone(Iterator begin, Iterator end, const Left &left)
+    {
+        unsigned char from_begin[block], from_end[block];
+        difference begin_next = 0, begin_end = 0, end_next = 0, end_end = 0;
+        while (end - begin > 2 * block) {
+            if (begin_next == begin_end) {
+                begin_next = begin_end = 0;
+                for (difference i = 0; i < block; i++) {
+                    from_begin[begin_end] = static_cast<unsigned char>(i);
+                    begin_end += !left(begin[i]);
+                }
+            }
+            if (end_next == end_end) {
+                end_next = end_end = 0;
+                for (difference i = 0; i < block; i++) {
+                    from_end[end_end] = static_cast<unsigned char>(i);
+                    end_end += left(end[-1 - i]);
+                }
+            }
+            difference change = std::min(begin_end - begin_next, end_end - end_next);
+            for (difference i = 0; i < change; i++)
+                std::iter_swap(begin + from_begin[begin_next + i], end - 1 - from_end[end_next + i]);
+            begin_next += change;
+            end_next += change;
+            if (begin_next == begin_end)
+                begin += block;
+            if (end_next == end_end)
+                end -= block;
+        }
+        Iterator middle = begin;
+        for (Iterator place = begin; place != end; ++place) {
+            std::iter_swap(middle, place);
+            middle += left(*middle);
+        }
+        return middle;
+    }
+
+    const pool &pool_;
+    Less &less_;
+    std::size_t alone_;
+};
+
+} // namespace detail
+
+template <class Iterator, class Less>
+void pool::parallel_sort(Iterator begin, Iterator end, Less less) const
+{
+    if (std::is_sorted(begin, end, less))
+        return;
+    std::size_t size = std::size_t(end - begin);
+    int halvings = 0;
+    for (std::size_t left = size; left > 0; left /= 2)
+        halvings += 2;
+    detail::sorting<Iterator, Less>(*this, less, size).sort(begin, end, workers(), halvings);
+}
+
+template <class Iterator, class Out, class Sum>
+void pool::parallel_inclusive_scan(Iterator begin, Iterator end, Out out, Sum sum) const
+{
+    using value = typename std::iterator_traits<Iterator>::value_type;
+    auto part = [&](std::optional<value> before, std::size_t from, std::size_t to) -> std::optional<value> {
+        Iterator in = begin + std::ptrdiff_t(from), last = begin + std::ptrdiff_t(to);
+        Out at = out + std::ptrdiff_t(from);
+        value all = before ? value(sum(std::move(*before), *in)) : value(*in);
+        for (*at = all; ++in != last;) {
+            all = sum(std::move(all), *in);
+            *++at = all;
+        }
+        return all;
+    };
+    scan<value>(begin, std::size_t(end - begin), std::nullopt, sum, part);
+}
+
+template <class Iterator, class Out, class T, class Sum>
+T pool::parallel_exclusive_scan(Iterator begin, Iterator end, Out out, T first, Sum sum) const
+{
+    auto part = [&](std::optional<T> before, std::size_t from, std::size_t to) -> std::optional<T> {
+        Iterator in = begin + std::ptrdiff_t(from), last = begin + std::ptrdiff_t(to);
+        Out at = out + std::ptrdiff_t(from);
+        T all = std::move(*before);
+        for (; in != last; ++in, ++at) {
+            T next = sum(all, *in);
+            *at = std::move(all);
+            all = std::move(next);
+        }
+        return all;
+    };
+    return *scan<T>(begin, std::size_t(end - begin), std::optional<T>(std::move(first)), sum, part);
+}
 
 // Where the pages of an array or an arena go
 class layout {

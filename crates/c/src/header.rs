@@ -143,7 +143,8 @@ fn functions() -> Vec<(String, String)> {
             nodewise_task_is_finished(_, _), nodewise_task_free(_);
         scope: nodewise_pool_scope(_, _, _, _), nodewise_scope_spawn(_, _, _, _), nodewise_scope_spawn_copy(_, _, _, _),
             nodewise_scope_spawn_on(_, _, _, _, _), nodewise_scope_cancel(_), nodewise_scope_is_cancelled(_, _);
-        reduce: nodewise_pool_parallel_for(_, _, _, _, _, _), nodewise_pool_parallel_reduce(_, _, _, _, _, _, _);
+        reduce: nodewise_pool_parallel_for(_, _, _, _, _, _), nodewise_pool_parallel_for_grain(_, _, _, _, _, _, _),
+            nodewise_pool_parallel_reduce(_, _, _, _, _, _, _);
         array: nodewise_array_new(_, _, _, _, _, _), nodewise_array_free(_), nodewise_array_data(_, _),
             nodewise_array_placement(_, _, _, _, _, _, _), nodewise_array_page_nodes(_, _, _, _, _, _),
             nodewise_array_lay_out(_, _, _), nodewise_array_lay_out_range(_, _, _, _, _), nodewise_array_blocks(_, _, _, _),
@@ -178,7 +179,7 @@ fn structures() -> Vec<String> {
         node_replicated::NodeRead { }
         node_replicated::Operations { operation_bytes, response_bytes, operate, context }
         pool::NodeStatistics { node, workers, run, stolen_inside, stolen_across }
-        reduce::Reduction { value_bytes, part, combine, drop }
+        reduce::Reduction { value_bytes, part, combine, drop, grain }
         replicated::Read { }
         replicated::ValueType { bytes, copy, destroy, context }
     };

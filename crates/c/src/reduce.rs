@@ -21,6 +21,7 @@ pub struct Reduction {
     pub part: Option<PartRun>,
     pub combine: Option<Combine>,
     pub drop: Option<DropValue>,
+    pub grain: usize,
 }
 
 #[unsafe(no_mangle)]
@@ -28,6 +29,20 @@ pub unsafe extern "C" fn nodewise_pool_parallel_for(
     pool: *const NodePool,
     begin: usize,
     end: usize,
+    body: Option<RangeRun>,
+    context: *mut c_void,
+    out_status: *mut c_int,
+) -> Code {
+    // SAFETY: the caller's promise.
+    unsafe { nodewise_pool_parallel_for_grain(pool, begin, end, 1, body, context, out_status) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_parallel_for_grain(
+    pool: *const NodePool,
+    begin: usize,
+    end: usize,
+    grain: usize,
     body: Option<RangeRun>,
     context: *mut c_void,
     out_status: *mut c_int,
@@ -45,7 +60,7 @@ pub unsafe extern "C" fn nodewise_pool_parallel_for(
                 status.note(unsafe { body(part.start, part.end, context.get()) });
             }
         };
-        pool.parallel_reduce_parts(begin..end, part, |(), ()| ());
+        pool.grain(grain).parallel_reduce_parts(begin..end, part, |(), ()| ());
         status.tell(out_status)
     })
 }
@@ -88,7 +103,8 @@ pub unsafe extern "C" fn nodewise_pool_parallel_reduce(
         // SAFETY: the caller's promise.
         let pool = unsafe { shared(pool, "pool") }?;
         // SAFETY: the caller's promise.
-        let Reduction { value_bytes, part, combine, drop } = *unsafe { shared(reduction, "reduction") }?;
+        let Reduction { value_bytes, part, combine, drop, grain } =
+            *unsafe { shared(reduction, "reduction") }?;
         // SAFETY: the caller's promise.
         let out_status = unsafe { optional_out(out_status) };
         let (part, combine) = (given(part, "reduction->part")?, given(combine, "reduction->combine")?);
@@ -118,7 +134,7 @@ pub unsafe extern "C" fn nodewise_pool_parallel_reduce(
             status.note(returned);
             (returned == 0).then_some(left)
         };
-        let value = pool.parallel_reduce_parts(begin..end, part, combine).flatten();
+        let value = pool.grain(grain).parallel_reduce_parts(begin..end, part, combine).flatten();
         if let (false, Some(mut value)) = (status.failed(), value) {
             // SAFETY: the caller's promise: there is room for so many bytes, and so many are in the value.
             unsafe { std::ptr::copy_nonoverlapping(value.as_mut_ptr(), out_value, value_bytes) };

@@ -135,6 +135,12 @@ static int eleven_of_range(size_t begin, size_t end, void *context)
     return begin == 0 ? 11 : 0;
 }
 
+static int of_3000(size_t begin, size_t end, void *context)
+{
+    (void)context;
+    return end - begin < 3000;
+}
+
 /* Three tasks: one fails, one cancels, and the others may or may not run; all contexts are dropped. */
 static int of_scope(const nodewise_scope *scope, void *context)
 {
@@ -231,6 +237,8 @@ static void tasks(nodewise_pool *pool)
     says(nodewise_pool_parallel_for(pool, 0, 1000, eleven_of_range, NULL, &status), NODEWISE_CALLBACK_FAILED, "11");
     CHECK(status == 11);
     CHECK(nodewise_pool_parallel_for(pool, 1000, 10, eleven_of_range, NULL, NULL) == NODEWISE_OK);
+    CHECK(nodewise_pool_parallel_for_grain(pool, 1, 10000, 3000, of_3000, NULL, NULL) == NODEWISE_OK);
+    says(nodewise_pool_parallel_for_grain(pool, 0, 10, 0, eleven_of_range, NULL, NULL), NODEWISE_CALLBACK_FAILED, "11");
 
     CHECK(nodewise_pool_scope(pool, copying, NULL, &status) == NODEWISE_OK && status == 0);
     CHECK(copied_sum == 8 * 99 * 100 / 2);
@@ -275,7 +283,7 @@ static void free_text(void *value, void *context)
 
 static void reductions(nodewise_pool *pool)
 {
-    nodewise_reduction reduction = {sizeof(char *), digits, append, free_text};
+    nodewise_reduction reduction = {sizeof(char *), digits, append, free_text, 1};
     char *text = NULL;
     int status;
     CHECK(nodewise_pool_parallel_reduce(pool, 3, 1003, &reduction, NULL, &text, NULL) == NODEWISE_OK);

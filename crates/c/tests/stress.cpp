@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -192,6 +193,101 @@ void loops_reach_every_number(const nodewise::pool &pool, int turns)
         }
     });
     CHECK(pool.parallel_reduce(5, 5, 42, [](int, std::size_t) { return 0; }, [](int, int) { return 0; }) == 42);
+}
+
+void loops_stop_when_told_to(const nodewise::pool &pool, int turns)
+{
+    for (int i = 0; i < turns; i++) {
+        std::atomic<std::size_t> reached = 0;
+        CHECK(!pool.try_parallel_for(0, 1'000'000, [&](std::size_t number) {
+            reached++;
+            return number != 1000;
+        }));
+        CHECK(reached < 1'000'000);
+        CHECK(pool.try_parallel_for(0, 1000, [&](std::size_t) { return true; }));
+        std::atomic<std::size_t> least = 1'000'000;
+        pool.parallel_for_parts(
+            0, 100'000, [&](std::size_t from, std::size_t to) { least = std::min(least.load(), to - from); }, 20'000);
+        CHECK(least >= 20'000);
+        CHECK(pool.parallel_reduce(0, 10, 0L, [](long sum, std::size_t number) { return sum + long(number); }, std::plus<>(), 100) == 45);
+    }
+}
+
+std::size_t mixed(std::size_t i)
+{
+    return i * 0x9e3779b97f4a7c15 >> 20;
+}
+
+// `of` makes an element of a number.
+template <class Of>
+void all_is_sorted(const nodewise::pool &pool, Of of)
+{
+    for (std::size_t size : {0u, 1u, 2u, 5000u, 40'000u, 100'001u})
+        for (std::size_t values : {1u, 2u, 10u, 1'000'000'000u}) {
+            std::vector<decltype(of(0))> ours;
+            for (std::size_t i = 0; i < size; i++)
+                ours.push_back(of(mixed(i) % values));
+            auto theirs = ours;
+            for (int again = 0; again < 2; again++) {
+                std::sort(theirs.begin(), theirs.end());
+                pool.parallel_sort(ours.begin(), ours.end());
+                CHECK(ours == theirs);
+            }
+            std::reverse(theirs.begin(), theirs.end());
+            pool.parallel_sort(ours.begin(), ours.end(), std::greater<>());
+            CHECK(ours == theirs);
+        }
+}
+
+void sums_are_of_all_before(const nodewise::pool &pool)
+{
+    for (std::size_t size : {0u, 1u, 2u, 5000u, 100'001u}) {
+        std::vector<std::size_t> numbers, ours(size), theirs(size);
+        for (std::size_t i = 0; i < size; i++)
+            numbers.push_back(mixed(i) % 1000);
+        std::partial_sum(numbers.begin(), numbers.end(), theirs.begin());
+        pool.parallel_inclusive_scan(numbers.begin(), numbers.end(), ours.begin());
+        CHECK(ours == theirs);
+        std::size_t all = pool.parallel_exclusive_scan(numbers.begin(), numbers.end(), numbers.begin(), std::size_t(5));
+        CHECK(all == (size == 0 ? 0 : theirs.back()) + 5);
+        for (std::size_t i = 0; i < size; i++)
+            CHECK(numbers[i] == (i == 0 ? 0 : theirs[i - 1]) + 5);
+        std::vector<std::string> words;
+        for (std::size_t i = 0; i < size && i < 5000; i++)
+            words.push_back(std::string(1, char('a' + i % 26)));
+        auto last = [](const std::string &left, const std::string &right) {
+            std::string both = left + right;
+            return both.size() > 3 ? both.substr(both.size() - 3) : both;
+        };
+        auto expected = words;
+        std::partial_sum(words.begin(), words.end(), expected.begin(), last);
+        pool.parallel_inclusive_scan(words.begin(), words.end(), words.begin(), last);
+        CHECK(words == expected);
+    }
+}
+
+void sorting_and_scanning(const nodewise::pool &pool)
+{
+    for (const nodewise::pool *on : {&pool, (const nodewise::pool *)nullptr}) {
+        std::optional<nodewise::pool> three;
+        if (!on)
+            on = &three.emplace(nodewise::pool_options().workers(3));
+        all_is_sorted(*on, [](std::size_t number) { return number; });
+        all_is_sorted(*on, [](std::size_t number) { return double(number) / 3; });
+        all_is_sorted(*on, [](std::size_t number) { return std::to_string(number); });
+        sums_are_of_all_before(*on);
+    }
+    std::vector<int> numbers(100'000);
+    std::iota(numbers.rbegin(), numbers.rend(), 0);
+    std::atomic<int> comparisons = 0;
+    thrown<on_order>([&] {
+        pool.parallel_sort(numbers.begin(), numbers.end(), [&](int left, int right) {
+            if (comparisons++ == 300'000)
+                throw on_order("a comparison");
+            return left < right;
+        });
+    });
+    CHECK(std::accumulate(numbers.begin(), numbers.end(), 0L) == 100'000L * 99'999 / 2);
 }
 
 // The value counts updates, twice; whoever has seen a count sees no smaller one.
@@ -386,6 +482,8 @@ int main(int argc, char **argv)
         tasks_return_and_throw(pool, turns);
         scopes_end_what_they_began(pool, turns);
         loops_reach_every_number(pool, turns);
+        loops_stop_when_told_to(pool, turns);
+        sorting_and_scanning(pool);
         memory_is_where_it_should_be(pool, turns * 10);
     }
     replicated_values_are_whole_and_never_older(turns * 10);
