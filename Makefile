@@ -37,7 +37,7 @@ tests:
 
 # libnodewise for C and C++: make install PREFIX=/usr/local DESTDIR= (scripts/install has the rest)
 .PHONY: install
-export PREFIX LIBDIR INCLUDEDIR DESTDIR PROFILE
+export PREFIX LIBDIR INCLUDEDIR DESTDIR PROFILE STRIP
 
 install:
 	@scripts/install
@@ -55,6 +55,12 @@ tsan:
 
 valgrind:
 	@scripts/valgrind
+
+# Asks the registry and builds each package anew; what can be told offline is in `test`.
+.PHONY: publishable
+
+publishable:
+	cargo publish --dry-run --locked --workspace
 
 .PHONY: fuzz
 

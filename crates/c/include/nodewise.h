@@ -32,6 +32,10 @@
  * nodewise_pool_free() may wait for ever, since threads cannot begin while these run.
  *
  * Nodes and CPUs have the kernel's numbers, as in /sys/devices/system/node/node2.
+ *
+ * ABI. The soname names it: libnodewise.so.0.1, with major and minor version while the major is 0, and libnodewise.so.1 from then on.
+ * Versions with one soname have the same functions, constants and structures, and may have more functions and constants: a program runs
+ * with the version that it was built with and with later ones. nodewise.hpp is compiled into programs, and relies on nothing but this header.
  */
 #ifndef NODEWISE_H
 #define NODEWISE_H

@@ -61,6 +61,7 @@ fn programs_are_built_with_what_was_installed() {
     a_package_knows_nothing_of_where_it_was_made();
     a_place_may_have_spaces_in_its_name();
     exports_are_the_headers_functions(&installed);
+    the_soname_is_the_headers_and_no_debug_information_is_installed(&installed);
     pkg_config_builds_the_examples(&installed);
     cmake_builds_the_examples(&installed);
     ported_programs_compute_what_the_plain_ones_do(&installed);
@@ -135,6 +136,25 @@ fn exports_are_the_headers_functions(installed: &Installed) {
         .filter(|name| name.starts_with("nodewise_"))
         .collect();
     assert_eq!(declared.iter().map(String::as_str).collect::<BTreeSet<_>>(), exported);
+}
+
+fn the_soname_is_the_headers_and_no_debug_information_is_installed(installed: &Installed) {
+    let library = installed.path("lib/libnodewise.so");
+    let dynamic = run(Command::new("readelf").arg("--dynamic").arg(&library));
+    let soname = match env!("CARGO_PKG_VERSION_MAJOR") {
+        "0" => concat!("libnodewise.so.0.", env!("CARGO_PKG_VERSION_MINOR")).to_owned(),
+        major => format!("libnodewise.so.{major}"),
+    };
+    assert!(dynamic.contains(&format!("Library soname: [{soname}]")), "{dynamic}");
+    let header = std::fs::read_to_string(installed.path("include/nodewise.h")).unwrap();
+    assert!(
+        header.contains(&format!("ABI. The soname names it: {soname},")),
+        "nodewise.h names another soname"
+    );
+    for file in ["lib/libnodewise.so", "lib/libnodewise.a"] {
+        let sections = run(Command::new("readelf").args(["--sections", "--wide"]).arg(installed.path(file)));
+        assert!(sections.contains(".text") && !sections.contains(".debug_info"), "{file}");
+    }
 }
 
 fn pkg_config_builds_the_examples(installed: &Installed) {

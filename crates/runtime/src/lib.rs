@@ -12,7 +12,8 @@
 //! - [`nodes_near`] and [`bind_thread`]: threads, pools and memory near a device.
 //!
 //! Nodes and CPUs have the kernel's numbers, as [`NodeId`]s and in [`NodeSet`]s and [`CpuSet`]s; elements of arrays are [`Pod`]. These types
-//! are `nodewise-topology`'s and `bytemuck`'s, and here for programs that use no more of those crates:
+//! are `nodewise-topology`'s and `bytemuck`'s, and here for programs that use no more of those crates. So is [`allocator_api2`], whose
+//! `Allocator` a [`NodeArena`] is, as stable Rust has none; a new incompatible version of these is one of this crate:
 //!
 //! ```
 //! use nodewise_runtime::{Layout, NodeId, NodePool, NodeSet, NodeVec, Pod, current_node};
@@ -68,6 +69,12 @@ mod team;
 mod unwind;
 mod worker;
 
+/// The example that is shown to readers.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
+pub use allocator_api2;
 pub use bytemuck::{Pod, Zeroable};
 pub use nodewise_topology::{Allowed, CpuId, CpuQuota, CpuSet, NodeId, NodeSet, Topology};
 

@@ -32,6 +32,11 @@ mod set;
 mod settings;
 mod warnings;
 
+/// The example that is shown to readers.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
 pub use caches::{Cache, CacheKind};
 pub use cpus::{Core, Package, Possible};
 pub use devices::{Device, DeviceKind};

@@ -34,8 +34,8 @@ const CHUNK_BYTES: std::ops::RangeInclusive<usize> = HUGE_BYTES..=128 << 20;
 
 /// Memory that lies as a [`Layout`] says, for values of any size; given back to the system when the arena is dropped.
 ///
-/// It is an allocator of the crate `allocator-api2`, as is a reference to it: that crate's `Vec` and `Box`, and `hashbrown`'s maps, take their
-/// memory from it. Other languages use [`NodeArena::allocate`] and [`NodeArena::deallocate`]. Any number of threads may; those of different
+/// It is an allocator of the crate [`allocator_api2`](crate::allocator_api2), as is a reference to it: that crate's `Vec` and `Box`, and
+/// `hashbrown`'s maps, take their memory from it. Other languages use [`NodeArena::allocate`] and [`NodeArena::deallocate`]. Any number of threads may; those of different
 /// CPUs rarely wait for each other.
 ///
 /// It grows in chunks aligned to huge pages, each brought in, placed and checked at once, so that a request may take
@@ -43,7 +43,7 @@ const CHUNK_BYTES: std::ops::RangeInclusive<usize> = HUGE_BYTES..=128 << 20;
 /// system before the arena does. The kernel's balancing leaves the memory alone.
 ///
 /// ```
-/// use allocator_api2::vec::Vec;
+/// use nodewise_runtime::allocator_api2::vec::Vec;
 /// use nodewise_runtime::{NodeArena, current_node};
 ///
 /// let arena = NodeArena::on(current_node())?;
