@@ -96,6 +96,31 @@ fn what_kill_9_leaves_is_put_back_by_the_next_start_and_two_do_not_disturb_each_
         sleep 2
         kill $first; wait $first; check 'the first has ended' restored
         touch end; wait $second; check 'the second goes on to its end' [ $? = 0 ]
-        check 'both have ended' restored; check 'no journal at the end' [ ! -e $journal ]";
-    all_hold(script, 3 * 5 + 4 + 4);
+        check 'both have ended' restored; check 'no journal at the end' [ ! -e $journal ]
+
+        # The first is killed: the second, which ends last, puts back what it left.
+        rm -f end
+        $NODEWISE attach -p $target 2>/dev/null & first=$!
+        within 60 changed
+        $NODEWISE run --json second.json -- sh -c ': >begun; until [ -e end ]; do sleep 0.1; done' & second=$!
+        within 60 [ -e begun ]
+        kill -9 $first; wait $first; check 'the first was killed' changed
+        touch end; wait $second; check 'the second goes on to its own end' [ $? = 0 ]
+        check 'the last one puts back' restored; check 'no journal is left' [ ! -e $journal ]
+
+        # No journal can be written: programs are managed all the same, and no setting is changed.
+        echo 1 >/proc/sys/kernel/numa_balancing; look before
+        mkdir -p /run; mount -t tmpfs -o ro none /run
+        grab='grep . /proc/sys/kernel/numa_balancing /sys/kernel/debug/sched/numa_balancing/*'
+        $NODEWISE run --json unwritten.json -- sh -c \"sleep 3; $grab >now; exit 3\" 2>err
+        check 'status without a journal' [ $? = 3 ]
+        check 'nothing is changed' cmp now before
+        check 'a warning' grep -q 'Read-only file system.*kernel settings stay as they are' err
+        check 'samples' grep -q '\"sampler\": \"hint-faults\"' unwritten.json
+        umount /run
+
+        # Nor can the summary be written.
+        $NODEWISE run -- sh -c 'echo ran; exit 3' >out 2>/dev/full; check 'status without a summary' [ $? = 3 ]
+        check 'it ran' grep -q ran out; check 'settings' restored";
+    all_hold(script, 3 * 5 + 4 + 4 + 4 + 4 + 3);
 }

@@ -1,29 +1,76 @@
 //! Kernel settings that Nodewise changes, and how they come back.
 //!
 //! Before the first change of a setting its old value is written to a journal. The values are restored when [`Settings`]
-//! is dropped; after `kill -9` the journal is still there, and the next start restores from it. What somebody else has
-//! set meanwhile is theirs, and stays.
+//! is dropped. After `kill -9` the journal is still there: the next Nodewise that starts, ends or wants to change a setting puts
+//! back what it names. What somebody else has set meanwhile is theirs, and stays.
+//!
+//! A setting whose old value cannot be written down is not changed: see [`Settings::barred`].
 
 use crate::{Error, ErrorKind};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+
+/// Where the journal is, and which settings it may name.
+#[derive(Clone, Debug)]
+pub struct Place {
+    journal: PathBuf,
+    settings: BTreeSet<PathBuf>,
+}
+
+impl Place {
+    /// That of the live machine. `/run` is emptied at boot, just as the settings go back to their defaults.
+    #[must_use]
+    pub fn live() -> Self {
+        let knobs = Path::new(KNOBS);
+        let knobs = ["scan_size_mb", "scan_period_min_ms", "scan_period_max_ms"].map(|name| knobs.join(name));
+        Self::new("/run/nodewise/settings.json", knobs.into_iter().chain([PathBuf::from(BALANCING)]))
+    }
+
+    /// A journal at this path, about these settings.
+    pub fn new(journal: impl Into<PathBuf>, settings: impl IntoIterator<Item = PathBuf>) -> Self {
+        Self { journal: journal.into(), settings: settings.into_iter().collect() }
+    }
+
+    fn directory(&self) -> &Path {
+        self.journal.parent().unwrap_or(Path::new("/"))
+    }
+}
+
+/// Switches the kernel's NUMA balancing on and off.
+pub(crate) const BALANCING: &str = "/proc/sys/kernel/numa_balancing";
+/// Where the settings of its scan are.
+pub(crate) const KNOBS: &str = "/sys/kernel/debug/sched/numa_balancing";
+
+/// A journal is no longer.
+const JOURNAL_BYTES: u64 = 1 << 16;
 
 /// Kernel settings by path, with their values before Nodewise touched them.
 ///
-/// Only one process at a time owns the journal. Another one started meanwhile leaves the settings as they are: see
-/// [`Settings::is_owner`].
+/// Only one process at a time owns the journal. Another one started meanwhile leaves the settings as they are, until the
+/// owner has ended: see [`Settings::is_owner`].
 #[derive(Debug)]
 pub struct Settings {
-    journal: PathBuf,
-    owner: bool,
+    place: Place,
+    role: Role,
     originals: BTreeMap<PathBuf, String>,
     /// All values that each setting was given. One that has another was set by somebody else since.
     written: BTreeMap<PathBuf, BTreeSet<String>>,
+}
+
+/// What this process may do with the settings.
+#[derive(Debug)]
+enum Role {
+    /// It may change them.
+    Owner,
+    /// Another Nodewise, which lives, owns them.
+    Guest,
+    /// Nothing more is changed, as it could not be put back.
+    Barred(Error),
 }
 
 /// The journal's content.
@@ -40,20 +87,49 @@ struct Journal {
 }
 
 impl Journal {
-    fn read(path: &Path) -> Result<Option<Self>, Error> {
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
+    /// Believes nothing that somebody but root and this user could have written, and no more than that settings of ours
+    /// were changed.
+    fn read(place: &Place) -> Result<Option<Self>, Error> {
+        let path = &place.journal;
+        let cannot = |e| Error::file(path, "read", e);
+        let mut options = fs::File::options();
+        let file = match options.read(true).custom_flags(OFlags::NOFOLLOW.bits() as i32).open(path) {
+            Ok(file) => file,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(Error::file(path, "read", e)),
+            Err(e) => return Err(cannot(e)),
         };
-        let journal = serde_json::from_str(&text)
+        require_own(place.directory(), &fs::metadata(place.directory()).map_err(cannot)?)?;
+        require_own(path, &file.metadata().map_err(cannot)?)?;
+        let mut text = String::new();
+        file.take(JOURNAL_BYTES).read_to_string(&mut text).map_err(cannot)?;
+        let journal: Self = serde_json::from_str(&text)
             .map_err(|e| Error::malformed(path, e.line(), &format!("a settings journal ({e})")))?;
+        let names = journal.originals.keys().chain(journal.written.keys());
+        let values = journal.originals.values().chain(journal.written.values().flatten());
+        if let Some(name) = names.into_iter().find(|&name| !place.settings.contains(name)) {
+            let what = format!("settings that Nodewise changes, and not {}", name.display());
+            return Err(Error::malformed(path, 1, &what));
+        }
+        if let Some(value) = values.into_iter().find(|value| value.parse::<u64>().is_err()) {
+            return Err(Error::malformed(path, 1, &format!("numbers, and not {value:?}")));
+        }
         Ok(Some(journal))
     }
 
-    fn owner_lives(&self) -> bool {
-        crate::process::start_time(self.pid) == Some(self.start_time)
+    /// Whether another process owns it that is still there.
+    fn is_anothers(&self) -> bool {
+        self.pid != std::process::id() && crate::process::start_time(self.pid) == Some(self.start_time)
     }
+}
+
+/// Nobody but root and this user can have written it.
+fn require_own(path: &Path, metadata: &fs::Metadata) -> Result<(), Error> {
+    let user = rustix::process::geteuid().as_raw();
+    if [0, user].contains(&metadata.uid()) && metadata.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let message = format!("others could write {}, so nothing that it says is believed", path.display());
+    Err(Error::new(ErrorKind::File, message))
 }
 
 /// Who has changed the kernel's settings, as the journal says.
@@ -74,67 +150,70 @@ pub enum Changed {
 
 impl Changed {
     /// Looks, and touches nothing.
-    pub fn look(journal: &Path) -> Result<Self, Error> {
-        Ok(match Journal::read(journal)? {
+    pub fn look(place: &Place) -> Result<Self, Error> {
+        Ok(match Journal::read(place)? {
             None => Self::No,
-            Some(journal) if journal.owner_lives() => Self::ByRunning(journal.pid),
+            Some(journal) if crate::process::start_time(journal.pid) == Some(journal.start_time) => {
+                Self::ByRunning(journal.pid)
+            }
             Some(journal) => Self::LeftBy { pid: journal.pid, originals: journal.originals },
         })
     }
 }
 
 impl Settings {
-    /// The journal of the live machine. `/run` is emptied at boot, just as the settings go back to their defaults.
-    #[must_use]
-    pub fn default_journal() -> PathBuf {
-        PathBuf::from("/run/nodewise/settings.json")
-    }
-
     /// Opens the journal, first restoring what a killed predecessor left changed. Nothing is written before the first
-    /// [`Settings::set`], so this needs no permission unless there is something to restore.
-    pub fn open(journal: &Path) -> Result<Self, Error> {
-        // Read first: what is dropped removes its journal, and one that cannot be understood is for the administrator to read.
-        let left = Journal::read(journal)?;
+    /// [`Settings::set`], so this needs no permission unless there is something to restore. Where that fails, nothing will
+    /// be changed, and [`Settings::barred`] has the reason.
+    #[must_use]
+    pub fn open(place: Place) -> Self {
         let (originals, written) = Default::default();
-        let mut settings = Self { journal: journal.to_owned(), owner: true, originals, written };
-        if left.is_some() {
-            let _lock = settings.lock()?;
-            settings.take_over()?;
+        let mut settings = Self { place, role: Role::Owner, originals, written };
+        if let Err(error) = settings.restore() {
+            settings.role = Role::Barred(error);
         }
-        Ok(settings)
+        settings
     }
 
-    /// Keeps others from taking the journal over at the same moment, until it is dropped. None for those who may change nothing
-    /// anyway, and whom nobody should have to wait for.
-    fn lock(&self) -> Result<Option<fs::File>, Error> {
-        let path = self.journal.with_extension("lock");
+    /// Keeps others from taking the journal over at the same moment, until it is dropped.
+    fn lock(&self) -> Result<fs::File, Error> {
+        let path = self.place.journal.with_extension("lock");
         let mut options = fs::File::options();
         options.write(true).create(true).truncate(false).mode(0o600);
-        let locked = options.open(&path).and_then(|file| {
+        let locked = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(&path).and_then(|file| {
             flock(&file, FlockOperation::LockExclusive)?;
-            Ok(Some(file))
+            Ok(file)
         });
-        match locked {
-            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Ok(None),
-            locked => locked.map_err(|e| Error::file(&path, "lock", e)),
-        }
+        locked.map_err(|e| Error::file(&path, "lock", e))
     }
 
-    /// Puts back what a killed owner left; leaves everything to one that lives.
+    /// Learns from the journal, if there is one, who owns the settings: another one that lives, or else we, who then know what a
+    /// killed owner had changed.
     fn take_over(&mut self) -> Result<(), Error> {
-        let Some(left) = Journal::read(&self.journal)? else { return Ok(()) };
-        if left.owner_lives() && left.pid != std::process::id() {
-            self.owner = false;
-            return Ok(());
+        let left = Journal::read(&self.place)?;
+        self.role = Role::Owner;
+        match left {
+            Some(journal) if journal.is_anothers() => self.role = Role::Guest,
+            Some(journal) => (self.originals, self.written) = (journal.originals, journal.written),
+            None => {}
         }
-        (self.originals, self.written) = (left.originals, left.written);
-        self.restore()
+        Ok(())
     }
 
-    /// Whether this process may change settings; false while another live Nodewise owns them.
+    /// Whether this process may change settings; false while another live Nodewise owns them, and where they could not be put
+    /// back.
     #[must_use]
     pub const fn is_owner(&self) -> bool {
-        self.owner
+        matches!(self.role, Role::Owner)
+    }
+
+    /// Why nothing is changed any more, if so: the journal cannot be written, or cannot be believed.
+    #[must_use]
+    pub const fn barred(&self) -> Option<&Error> {
+        match &self.role {
+            Role::Barred(why) => Some(why),
+            Role::Owner | Role::Guest => None,
+        }
     }
 
     /// The settings changed so far, with their values before.
@@ -144,24 +223,50 @@ impl Settings {
     }
 
     /// Writes `value` to a setting, remembering the old one: what it was before, or what somebody else has set since. Does
-    /// nothing when it has that value already, or when another Nodewise owns the settings.
+    /// nothing when it has that value already, when another Nodewise owns the settings, or where they could not be put back.
+    ///
+    /// # Panics
+    /// If it is none of the settings that the journal may name.
     pub fn set(&mut self, path: &Path, value: &str) -> Result<(), Error> {
-        if !self.owner || read(path)? == value {
+        assert!(self.place.settings.contains(path), "{} is no setting of ours", path.display());
+        let now = read(path)?;
+        let ours = self.written.get(path).is_some_and(|all| all.contains(&now));
+        let goes_back = ours && self.originals.get(path).is_some_and(|original| original == value);
+        if now == value || (self.barred().is_some() && !goes_back) {
             return Ok(());
         }
+        match if goes_back { Ok(true) } else { self.write_down(path, value) } {
+            Ok(true) => fs::write(path, value).map_err(|e| Error::file(path, "write", e)),
+            Ok(false) => Ok(()),
+            Err(error) => {
+                self.role = Role::Barred(error);
+                Ok(())
+            }
+        }
+    }
+
+    /// Notes in the journal what a setting is before it is given this value; false if it is to be left alone.
+    fn write_down(&mut self, path: &Path, value: &str) -> Result<bool, Error> {
         let _lock = if self.originals.is_empty() {
-            let directory = self.journal.parent().unwrap_or(Path::new("/"));
-            fs::create_dir_all(directory).map_err(|e| Error::file(directory, "create", e))?;
+            let directory = self.place.directory();
+            let mut builder = fs::DirBuilder::new();
+            let created = builder.recursive(true).mode(0o755).create(directory);
+            created.map_err(|e| Error::file(directory, "create", e))?;
+            require_own(directory, &fs::metadata(directory).map_err(|e| Error::file(directory, "read", e))?)?;
             let lock = self.lock()?;
             // Another one may have come first.
             self.take_over()?;
-            lock
+            if !self.originals.is_empty() {
+                // A killed owner's: from now on they are ours to put back.
+                self.write_journal()?;
+            }
+            Some(lock)
         } else {
             None
         };
         let before = read(path)?;
-        if !self.owner || before == value {
-            return Ok(());
+        if !self.is_owner() || before == value {
+            return Ok(false);
         }
         let written = self.written.entry(path.to_owned()).or_default();
         let ours = self.originals.contains_key(path) && written.contains(&before);
@@ -176,20 +281,46 @@ impl Settings {
                 return Err(e);
             }
         }
-        fs::write(path, value).map_err(|e| Error::file(path, "write", e))
+        Ok(true)
     }
 
-    /// Puts every setting back, but those that somebody else has set since, and removes the journal. A setting that cannot be
-    /// restored stays in the journal and is named in the error; the others are restored all the same.
+    /// Puts every setting back, but those that somebody else has set since, and removes the journal; also those of another owner
+    /// that was killed. A setting that cannot be restored stays in the journal and is named in the error; the others are
+    /// restored all the same.
     pub fn restore(&mut self) -> Result<(), Error> {
-        // Without a change of ours the journal, if there is one by now, is another's.
-        if !self.owner || self.originals.is_empty() {
+        let changed_nothing = self.originals.is_empty();
+        if changed_nothing && (self.barred().is_some() || !self.place.journal.exists()) {
+            return Ok(());
+        }
+        // An owner that lives is nothing to wait for.
+        if changed_nothing && Journal::read(&self.place)?.is_some_and(|journal| journal.is_anothers()) {
+            self.role = Role::Guest;
+            return Ok(());
+        }
+        let lock = self.lock();
+        if changed_nothing {
+            match lock {
+                Err(error) if error.kind() == ErrorKind::NotPermitted => {
+                    let message = "a Nodewise that was killed left kernel settings changed; root's next start puts them back";
+                    return Err(Error::with_source(error.kind(), message, error));
+                }
+                // Also where a lock can no longer be had.
+                _ => self.take_over()?,
+            }
+        }
+        self.put_back()
+    }
+
+    fn put_back(&mut self) -> Result<(), Error> {
+        if self.originals.is_empty() {
             return Ok(());
         }
         let mut failed = Vec::new();
         let written = &self.written;
-        let is_ours =
-            |path: &Path| written.get(path).zip(read(path).ok()).is_none_or(|(all, now)| all.contains(&now));
+        let is_ours = |path: &Path| {
+            let is_anothers = |all: &BTreeSet<String>| read(path).is_ok_and(|now| !all.contains(&now));
+            written.get(path).is_some_and(|all| !is_anothers(all))
+        };
         let put_back = |path: &Path, value: &str| if is_ours(path) { fs::write(path, value) } else { Ok(()) };
         self.originals.retain(|path, value| match put_back(path, value) {
             Ok(()) => false,
@@ -202,9 +333,9 @@ impl Settings {
         });
         if failed.is_empty() {
             self.written.clear();
-            match fs::remove_file(&self.journal) {
+            match fs::remove_file(&self.place.journal) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                    Err(Error::file(&self.journal, "remove", e))
+                    Err(Error::file(&self.place.journal, "remove", e))
                 }
                 _ => Ok(()),
             }
@@ -223,13 +354,21 @@ impl Settings {
             originals: self.originals.clone(),
             written: self.written.clone(),
         };
-        let temporary = self.journal.with_extension(format!("{pid}.new"));
+        let path = &self.place.journal;
+        let temporary = path.with_extension(format!("{pid}.new"));
         let text = serde_json::to_string_pretty(&journal)
             .map_err(|e| Error::with_source(ErrorKind::File, "cannot write the settings journal", e))?;
-        fs::File::create(&temporary)
+        // One that a killed process of this number left.
+        let _ = fs::remove_file(&temporary);
+        let mut options = fs::File::options();
+        options
+            .write(true)
+            .create_new(true)
+            .mode(0o644)
+            .open(&temporary)
             .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-            .and_then(|()| fs::rename(&temporary, &self.journal))
-            .map_err(|e| Error::file(&self.journal, "write", e))
+            .and_then(|()| fs::rename(&temporary, path))
+            .map_err(|e| Error::file(path, "write", e))
     }
 }
 
@@ -257,84 +396,116 @@ mod tests {
         path
     }
 
+    /// A journal about three settings, of this value.
+    fn place(directory: &Path, value: &str) -> (Place, [PathBuf; 3]) {
+        let settings = ["a", "b", "c"].map(|name| setting(directory, name, value));
+        (Place::new(directory.join("run/journal.json"), settings.clone()), settings)
+    }
+
+    /// What is written in the journal.
+    fn journal(place: &Place) -> String {
+        fs::read_to_string(&place.journal).unwrap()
+    }
+
+    fn now(path: &Path) -> String {
+        fs::read_to_string(path).unwrap().trim_end().to_owned()
+    }
+
+    /// As another process that lives, or none, would have written it.
+    fn write_journal(place: &Place, pid: u32, lives: bool, changed: &BTreeMap<PathBuf, [&str; 2]>) {
+        let start_time = crate::process::start_time(pid).unwrap() + u64::from(!lives);
+        let originals = changed.iter().map(|(path, values)| (path.clone(), values[0].to_owned()));
+        let written = changed.iter().map(|(path, values)| (path.clone(), [values[1].to_owned()].into()));
+        let journal = Journal { pid, start_time, originals: originals.collect(), written: written.collect() };
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(place.directory()).unwrap();
+        fs::write(&place.journal, serde_json::to_string(&journal).unwrap()).unwrap();
+    }
+
     #[test]
     fn restores_on_drop_and_removes_the_journal() {
         let dir = tempfile::tempdir().unwrap();
-        let (a, b) = (setting(dir.path(), "a", "1\n"), setting(dir.path(), "b", "1000\n"));
-        let journal = dir.path().join("run/journal.json");
-        let mut settings = Settings::open(&journal).unwrap();
+        let (place, [a, b, _]) = place(dir.path(), "1000\n");
+        let mut settings = Settings::open(place.clone());
         settings.set(&a, "0").unwrap();
         settings.set(&b, "200").unwrap();
         settings.set(&b, "300").unwrap();
-        assert_eq!(fs::read_to_string(&b).unwrap(), "300");
-        assert!(journal.exists());
+        assert_eq!(now(&b), "300");
+        assert!(place.journal.exists());
         drop(settings);
-        assert_eq!(fs::read_to_string(&a).unwrap(), "1");
-        assert_eq!(fs::read_to_string(&b).unwrap(), "1000");
-        assert!(!journal.exists());
+        assert_eq!([now(&a), now(&b)], ["1000", "1000"]);
+        assert!(!place.journal.exists());
     }
 
     #[test]
     fn a_killed_predecessor_is_cleaned_up_after() {
         let dir = tempfile::tempdir().unwrap();
-        let a = setting(dir.path(), "a", "1");
-        let journal = dir.path().join("journal.json");
-        let mut killed = Settings::open(&journal).unwrap();
-        killed.set(&a, "0").unwrap();
-        // As kill -9 does: no destructor runs, and the process in the journal is no more.
-        std::mem::forget(killed);
-        let text = fs::read_to_string(&journal).unwrap();
-        let mut left: Journal = serde_json::from_str(&text).unwrap();
-        left.start_time += 1;
-        fs::write(&journal, serde_json::to_string(&left).unwrap()).unwrap();
-
+        let (place, [a, ..]) = place(dir.path(), "0");
+        let parent = std::os::unix::process::parent_id();
+        write_journal(&place, parent, false, &[(a.clone(), ["1", "0"])].into());
         let originals = BTreeMap::from([(a.clone(), "1".to_owned())]);
-        assert_eq!(Changed::look(&journal).unwrap(), Changed::LeftBy { pid: left.pid, originals });
-        assert_eq!(fs::read_to_string(&a).unwrap(), "0", "looking puts nothing back");
+        assert_eq!(Changed::look(&place).unwrap(), Changed::LeftBy { pid: parent, originals });
+        assert_eq!(now(&a), "0", "looking puts nothing back");
 
-        let settings = Settings::open(&journal).unwrap();
+        let settings = Settings::open(place.clone());
         assert!(settings.is_owner());
-        assert_eq!(fs::read_to_string(&a).unwrap(), "1");
-        assert!(!journal.exists());
-        assert_eq!(Changed::look(&journal).unwrap(), Changed::No);
+        assert_eq!(now(&a), "1");
+        assert!(!place.journal.exists());
+        assert_eq!(Changed::look(&place).unwrap(), Changed::No);
     }
 
     #[test]
     fn leaves_the_settings_of_a_living_owner_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let a = setting(dir.path(), "a", "0");
-        let journal = dir.path().join("journal.json");
+        let (place, [a, ..]) = place(dir.path(), "0");
         let parent = std::os::unix::process::parent_id();
-        let living = Journal {
-            pid: parent,
-            start_time: crate::process::start_time(parent).unwrap(),
-            originals: BTreeMap::from([(a.clone(), "1".to_owned())]),
-            written: BTreeMap::from([(a.clone(), BTreeSet::from(["0".to_owned()]))]),
-        };
         // One that opened before it came finds out when it wants to change something.
-        let (mut earlier, idle) = (Settings::open(&journal).unwrap(), Settings::open(&journal).unwrap());
-        fs::write(&journal, serde_json::to_string(&living).unwrap()).unwrap();
+        let (mut earlier, idle) = (Settings::open(place.clone()), Settings::open(place.clone()));
+        write_journal(&place, parent, true, &[(a.clone(), ["1", "0"])].into());
         drop(idle);
-        assert!(journal.exists(), "it is not theirs to remove");
+        assert!(place.journal.exists(), "it is not theirs to remove");
         assert!(earlier.is_owner());
         earlier.set(&a, "8").unwrap();
         assert!(!earlier.is_owner());
         drop(earlier);
-        assert_eq!(Changed::look(&journal).unwrap(), Changed::ByRunning(parent));
-        let mut settings = Settings::open(&journal).unwrap();
+        assert_eq!(Changed::look(&place).unwrap(), Changed::ByRunning(parent));
+        let mut settings = Settings::open(place.clone());
         assert!(!settings.is_owner());
         settings.set(&a, "7").unwrap();
         drop(settings);
-        assert_eq!(fs::read_to_string(&a).unwrap(), "0");
-        assert!(journal.exists());
+        assert_eq!(now(&a), "0");
+        assert!(place.journal.exists());
+    }
+
+    #[test]
+    fn a_survivor_puts_back_what_a_killed_owner_left() {
+        for changes_something in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let (place, [a, b, _]) = place(dir.path(), "0");
+            let parent = std::os::unix::process::parent_id();
+            let left = [(a.clone(), ["1", "0"])].into();
+            write_journal(&place, parent, true, &left);
+            let mut survivor = Settings::open(place.clone());
+            survivor.set(&b, "8").unwrap();
+            assert!(!survivor.is_owner());
+            assert_eq!(now(&b), "0");
+            write_journal(&place, parent, false, &left);
+            if changes_something {
+                survivor.set(&b, "8").unwrap();
+                assert!(survivor.is_owner());
+                assert_eq!([now(&a), now(&b)], ["0", "8"]);
+                assert_eq!(Changed::look(&place).unwrap(), Changed::ByRunning(std::process::id()));
+            }
+            drop(survivor);
+            assert_eq!([now(&a), now(&b)], ["1", "0"]);
+            assert!(!place.journal.exists());
+        }
     }
 
     #[test]
     fn what_somebody_else_sets_meanwhile_stays() {
         let dir = tempfile::tempdir().unwrap();
-        let [a, b, c] = ["a", "b", "c"].map(|name| setting(dir.path(), name, "1000\n"));
-        let journal = dir.path().join("journal.json");
-        let mut settings = Settings::open(&journal).unwrap();
+        let (place, [a, b, c]) = place(dir.path(), "1000\n");
+        let mut settings = Settings::open(place.clone());
         for path in [&a, &b, &c] {
             settings.set(path, "2000").unwrap();
             settings.set(path, "60000").unwrap();
@@ -343,33 +514,102 @@ mod tests {
         fs::write(&b, "888\n").unwrap();
         // Changed again: theirs is what comes back.
         settings.set(&b, "2000").unwrap();
-        assert_eq!(fs::read_to_string(&b).unwrap(), "2000");
+        assert_eq!(now(&b), "2000");
         drop(settings);
-        let found = [a, b, c].map(|path| fs::read_to_string(path).unwrap().trim_end().to_owned());
-        assert_eq!(found, ["777", "888", "1000"]);
-        assert!(!journal.exists());
+        assert_eq!([now(&a), now(&b), now(&c)], ["777", "888", "1000"]);
+        assert!(!place.journal.exists());
+    }
+
+    #[test]
+    fn nothing_is_changed_that_could_not_be_put_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let (place, [a, ..]) = place(dir.path(), "1");
+        // No directory can be made there, nor by root.
+        fs::write(dir.path().join("run"), "").unwrap();
+        let mut settings = Settings::open(place.clone());
+        settings.set(&a, "0").unwrap();
+        assert_eq!(now(&a), "1");
+        let why = settings.barred().unwrap().to_string();
+        assert!(why.starts_with("cannot create ") && why.ends_with("/run"), "{why}");
+        drop(settings);
+
+        // Gone in the middle: what was changed goes back, and nothing else changes.
+        fs::remove_file(dir.path().join("run")).unwrap();
+        let mut settings = Settings::open(place.clone());
+        settings.set(&a, "0").unwrap();
+        fs::remove_dir_all(dir.path().join("run")).unwrap();
+        settings.set(&a, "2").unwrap();
+        assert_eq!(now(&a), "0");
+        assert!(settings.barred().is_some());
+        settings.set(&a, "1").unwrap();
+        assert_eq!(now(&a), "1");
+        drop(settings);
+        assert_eq!(now(&a), "1");
+    }
+
+    #[test]
+    fn a_journal_that_others_could_write_is_not_believed() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let (place, [a, ..]) = place(dir.path(), "0");
+        let parent = std::os::unix::process::parent_id();
+        write_journal(&place, parent, false, &[(a.clone(), ["1", "0"])].into());
+        let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        for (path, before) in [(place.directory(), 0o755), (&place.journal, 0o644)] {
+            mode(path, before | 0o022);
+            let mut settings = Settings::open(place.clone());
+            let why = settings.barred().unwrap().to_string();
+            assert!(why.starts_with("others could write ") && why.contains("is believed"), "{why}");
+            settings.set(&a, "2").unwrap();
+            drop(settings);
+            assert_eq!(now(&a), "0");
+            mode(path, before);
+        }
+        drop(Settings::open(place));
+        assert_eq!(now(&a), "1");
+    }
+
+    #[test]
+    fn a_journal_names_settings_and_numbers_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let (place, [a, ..]) = place(dir.path(), "0");
+        let victim = setting(dir.path(), "victim", "0");
+        let parent = std::os::unix::process::parent_id();
+        for (path, value) in [(&victim, "1"), (&a, "written by nobody")] {
+            write_journal(&place, parent, false, &[(path.clone(), [value, "0"])].into());
+            let why = Settings::open(place.clone()).barred().unwrap().to_string();
+            assert!(why.contains("journal.json, line 1: expected"), "{why}");
+            assert_eq!([now(&a), now(&victim)], ["0", "0"]);
+        }
+        // A link leads anywhere.
+        fs::rename(&place.journal, dir.path().join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("elsewhere"), &place.journal).unwrap();
+        assert!(Settings::open(place).barred().is_some());
     }
 
     #[test]
     fn a_malformed_journal_is_an_error_that_names_it() {
         let dir = tempfile::tempdir().unwrap();
-        let journal = dir.path().join("journal.json");
-        fs::write(&journal, "{\n oops").unwrap();
-        for error in [
-            Settings::open(&journal).unwrap_err(),
-            Settings::open(&journal).unwrap_err(),
-            Changed::look(&journal).unwrap_err(),
-        ] {
+        let (place, [a, ..]) = place(dir.path(), "1");
+        write_journal(&place, std::process::id(), true, &BTreeMap::new());
+        fs::write(&place.journal, "{\n oops").unwrap();
+        let mut settings = Settings::open(place.clone());
+        settings.set(&a, "0").unwrap();
+        assert_eq!(now(&a), "1");
+        for error in [settings.barred().unwrap(), &Changed::look(&place).unwrap_err()] {
             assert!(error.to_string().contains("journal.json, line 2"), "{error}");
         }
+        drop(settings);
+        assert_eq!(journal(&place), "{\n oops", "it is for the administrator to read");
     }
 
     #[test]
     fn a_setting_that_cannot_be_written_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let mut settings = Settings::open(&dir.path().join("journal.json")).unwrap();
-        let missing = dir.path().join("missing");
-        assert_eq!(settings.set(&missing, "1").unwrap_err().kind(), ErrorKind::File);
+        let (place, [a, ..]) = place(dir.path(), "1");
+        fs::remove_file(&a).unwrap();
+        let mut settings = Settings::open(place);
+        assert_eq!(settings.set(&a, "1").unwrap_err().kind(), ErrorKind::File);
         assert!(settings.changed().is_empty());
     }
 }

@@ -9,7 +9,7 @@ use nodewise_engine::conformance::{Part, Stage, check};
 use nodewise_engine::{PAGE_BYTES, PageRange, Pid};
 use nodewise_linux::process::Processes;
 use nodewise_linux::sampler::hint_faults::HintFaults;
-use nodewise_linux::settings::Settings;
+use nodewise_linux::settings::{Place, Settings};
 use nodewise_linux::{LinuxMachine, MachineSettings};
 use nodewise_sys::{Advice, Mapping, MappingOptions, query_pages};
 use nodewise_topology::{NodeId, NodeIndex, Topology};
@@ -147,7 +147,7 @@ impl LiveStage {
     fn new(cast: &[Vec<Part>]) -> anyhow::Result<Self> {
         let cast = cast.iter().map(|parts| Process::start(parts)).collect::<anyhow::Result<Vec<_>>>()?;
         let topology = Topology::live()?;
-        let settings = Settings::open(&Settings::default_journal())?;
+        let settings = Settings::open(Place::live());
         let sampler = HintFaults::open(&topology, settings)?;
         let pids: Vec<Pid> = cast.iter().map(|process| Pid(process.child.id())).collect();
         let processes = Processes::new(&pids, true, false)?;

@@ -13,7 +13,7 @@ mod tests;
 pub use report::{Area, Check, Report, Status};
 
 use crate::Error;
-use crate::settings::{Changed, Settings};
+use crate::settings::{Changed, Place};
 use nodewise_sys::{ErrorKind, FileLimit};
 use nodewise_topology::Topology;
 use std::fs;
@@ -157,7 +157,7 @@ impl Facts {
             balancing,
             balancing_writable: is_writable("/proc/sys/kernel/numa_balancing"),
             scan_settings: is_writable("/sys/kernel/debug/sched/numa_balancing/scan_period_min_ms"),
-            settings_changed: Changed::look(&Settings::default_journal()).map_err(|e| e.to_string()),
+            settings_changed: Changed::look(&Place::live()).map_err(|e| e.to_string()),
             hint_faults: sampling::hint_faults(&topology, balancing),
             page_fault_event: sampling::page_fault_event(&topology),
             page_fault_tracepoint: sampling::page_fault_tracepoint(&topology),

@@ -7,7 +7,7 @@
 
 use super::page_fault_event::{PageFaultEvents, Source};
 use super::{Interval, Sampler};
-use crate::settings::Settings;
+use crate::settings::{BALANCING, KNOBS, Settings};
 use crate::{Error, ErrorKind};
 use nodewise_engine::{Pid, Sample, SamplingRate};
 use nodewise_sys::perf::Losses;
@@ -94,8 +94,7 @@ pub struct HintFaults {
 impl HintFaults {
     /// Switches balancing on if it is off, opens the events and starts sampling at the accurate rate.
     pub fn open(topology: &Topology, settings: Settings) -> Result<Self, Error> {
-        let balancing = PathBuf::from("/proc/sys/kernel/numa_balancing");
-        let knobs = PathBuf::from("/sys/kernel/debug/sched/numa_balancing");
+        let (balancing, knobs) = (PathBuf::from(BALANCING), PathBuf::from(KNOBS));
         let mut sampler = Self::closed(settings, balancing, None);
         sampler.switch_on()?;
         sampler.knobs = knobs.join("scan_period_min_ms").exists().then_some(knobs);
@@ -145,19 +144,29 @@ impl HintFaults {
         if mode & 1 == 1 {
             return Ok(());
         }
+        let cannot = "NUMA balancing is off and cannot be switched on; run as root, or: sysctl kernel.numa_balancing=1";
+        self.settings
+            .set(&self.balancing, &(mode | 1).to_string())
+            .map_err(|e| Error::with_source(e.kind(), cannot, e))?;
+        if let Some(why) = self.settings.barred() {
+            return Err(Error::new(why.kind(), format!("{cannot} ({why})")));
+        }
         if !self.settings.is_owner() {
             let message = "NUMA balancing is off and another Nodewise owns the kernel's settings";
             return Err(Error::new(ErrorKind::NotPermitted, message));
         }
-        self.settings.set(&self.balancing, &(mode | 1).to_string()).map_err(|e| {
-            let message = "NUMA balancing is off and cannot be switched on; run as root, or: sysctl kernel.numa_balancing=1";
-            Error::with_source(e.kind(), message, e)
-        })
+        Ok(())
+    }
+
+    /// What keeps the kernel's settings as they are, if something does.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// Switches balancing off for a while, or on again: what is marked less often is still marked. Where somebody else has switched it off it stays off.
     fn pause(&mut self, pause: bool) -> Result<(), Error> {
-        if pause == self.paused || !self.settings.is_owner() {
+        if pause == self.paused || (pause && !self.settings.is_owner()) {
             return Ok(());
         }
         let mode = self.mode()?;
@@ -221,10 +230,13 @@ impl Sampler for HintFaults {
     }
 
     fn description(&self) -> String {
-        let scan = match (&self.knobs, self.settings.is_owner()) {
-            (Some(_), true) => "scan rate tuned",
-            (Some(_), false) => "scan rate left to another Nodewise",
-            (None, _) => "scan rate the kernel's own (debugfs is not accessible)",
+        let scan = match &self.knobs {
+            Some(_) if self.settings.is_owner() => "scan rate tuned",
+            Some(_) if self.settings.barred().is_some() => {
+                "scan rate the kernel's own (it could not be put back)"
+            }
+            Some(_) => "scan rate left to another Nodewise",
+            None => "scan rate the kernel's own (debugfs is not accessible)",
         };
         let off = if self.switched_off { "; NUMA balancing was switched off meanwhile" } else { "" };
         format!("{}; {scan}{off}", self.event)
@@ -329,6 +341,8 @@ impl Sampler for HintFaults {
 mod tests {
     use super::*;
 
+    use crate::settings::Place;
+
     const KNOBS: [&str; 3] = ["scan_size_mb", "scan_period_min_ms", "scan_period_max_ms"];
     const SECOND: Duration = Duration::from_secs(1);
     /// 64 MiB.
@@ -342,8 +356,9 @@ mod tests {
         for name in KNOBS {
             fs::write(directory.join(name), "1000").unwrap();
         }
-        let settings = Settings::open(&directory.join("journal")).unwrap();
         let balancing = directory.join("numa_balancing");
+        let known = KNOBS.map(|name| directory.join(name)).into_iter().chain([balancing.clone()]);
+        let settings = Settings::open(Place::new(directory.join("journal"), known));
         let mut sampler = HintFaults::closed(settings, balancing, Some(directory.to_owned()));
         sampler.set_rate(SamplingRate::Accurate).unwrap();
         sampler

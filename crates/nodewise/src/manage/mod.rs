@@ -13,7 +13,7 @@ use nodewise_engine::{Carrefour, CarrefourSettings, Engine, EngineSettings, Pid,
 use nodewise_linux::mover::MoverSettings;
 use nodewise_linux::process::Processes;
 use nodewise_linux::sampler::{Sampler, hardware::HardwareSampler, hint_faults::HintFaults};
-use nodewise_linux::settings::Settings;
+use nodewise_linux::settings::{Place, Settings};
 use nodewise_linux::{ErrorKind, LinuxMachine, MachineSettings, kernel};
 use nodewise_sys::{Whose, usage};
 use nodewise_topology::Topology;
@@ -76,15 +76,25 @@ pub fn prepare(options: &Options, topology: Topology, reports: Reports) -> anyho
 /// The sampler asked for; on `auto` the hardware's where there is one, and one clear line where there is not.
 fn open_sampler(name: SamplerName, topology: &Topology) -> anyhow::Result<Box<dyn Sampler>> {
     // Opened first whichever sampler is used: what a killed predecessor left changed is put back.
-    let settings = Settings::open(&Settings::default_journal()).map_err(explain)?;
+    let settings = Settings::open(Place::live());
+    let note_barred = |settings: &Settings| {
+        if let Some(why) = settings.barred() {
+            note(format_args!("{}; kernel settings stay as they are", described(why)));
+        }
+    };
     if name != SamplerName::HintFaults {
         match HardwareSampler::open(topology) {
-            Ok(sampler) => return Ok(Box::new(sampler)),
+            Ok(sampler) => {
+                note_barred(&settings);
+                return Ok(Box::new(sampler));
+            }
             Err(error) if name == SamplerName::Hardware => return Err(explain(error)),
             Err(error) => note(format_args!("{error}; using hint faults")),
         }
     }
-    Ok(Box::new(HintFaults::open(topology, settings).map_err(explain)?))
+    let sampler = HintFaults::open(topology, settings).map_err(explain)?;
+    note_barred(sampler.settings());
+    Ok(Box::new(sampler))
 }
 
 /// The engine that `run` and `attach` step.
@@ -95,13 +105,21 @@ fn engine(topology: &Topology, policy: PolicyName) -> Engine {
     Engine::new(topology, policy, EngineSettings::default())
 }
 
+/// An error with its cause.
+fn described(error: &nodewise_linux::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
 /// Gives an error of the live machine the exit code that fits.
 pub fn explain(error: nodewise_linux::Error) -> anyhow::Error {
     let code = match error.kind() {
         ErrorKind::NotPermitted => exit::NOT_PERMITTED,
         _ => exit::FAILURE,
     };
-    Exit { code, message: format!("{:#}", anyhow::Error::from(error)) }.into()
+    Exit { code, message: described(&error) }.into()
 }
 
 impl<'a> Prepared<'a> {
