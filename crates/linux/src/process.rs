@@ -57,6 +57,22 @@ impl ReadCost {
     }
 }
 
+impl ReadCost {
+    /// Adds the children of all threads of `pid` (`Documentation/filesystems/proc.rst`, 3.7).
+    fn children(&mut self, pid: Pid, found: &mut Vec<Pid>) {
+        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return };
+        self.files += 1;
+        for task in tasks.flatten() {
+            let tid = task.file_name();
+            let Some(text) = self.read(&format!("/proc/{pid}/task/{}/children", tid.to_string_lossy()))
+            else {
+                continue;
+            };
+            found.extend(text.split_ascii_whitespace().filter_map(|child| child.parse().ok()).map(Pid));
+        }
+    }
+}
+
 impl std::ops::Add for ReadCost {
     type Output = Self;
 
@@ -104,6 +120,20 @@ pub fn start_time(pid: u32) -> Option<u64> {
     Life::read(pid).map(|life| life.start_time)
 }
 
+/// All living processes below this one.
+#[must_use]
+pub fn descendants(pid: u32) -> Vec<Pid> {
+    let (mut found, mut left) = (Vec::new(), vec![Pid(pid)]);
+    while let Some(parent) = left.pop() {
+        let before = left.len();
+        ReadCost::default().children(parent, &mut left);
+        found.extend_from_slice(&left[before..]);
+    }
+    found.retain(|pid| Life::read(pid.0).is_some_and(|life| !life.zombie));
+    found.sort_unstable();
+    found
+}
+
 /// Checks that a process exists and that we may see and move its memory.
 pub fn require_access(pid: Pid) -> Result<(), Error> {
     let refused = |kind, what: String| Err(Error::new(kind, what));
@@ -114,8 +144,9 @@ pub fn require_access(pid: Pid) -> Result<(), Error> {
     let status = file("status");
     let status = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
     if let Some(process) = status("Tgid:").filter(|tgid| *tgid != pid.to_string()) {
-        let what =
-            format!("{pid} is a thread of process {process}; processes are managed whole: -p {process}");
+        let what = format!(
+            "{pid} is a thread of process {process}; processes are managed whole: attach to {process}"
+        );
         return refused(ErrorKind::NoSuchProcess, what);
     }
     if life.zombie {
@@ -169,6 +200,8 @@ pub struct Processes {
     follow_children: bool,
     /// Whether the roots were started by us just now.
     started: bool,
+    /// The process whose children are managed without itself: orphans become its own.
+    subreaper: Option<Pid>,
     /// Whether those that were there when we came are known.
     updated: bool,
     roots: BTreeSet<Pid>,
@@ -189,7 +222,16 @@ impl Processes {
         }
         let roots = roots.iter().copied().collect();
         let (alive, cost) = (BTreeMap::new(), ReadCost::default());
-        Ok(Self { follow_children, started, updated: false, roots, alive, newest: (None, true), cost })
+        let (subreaper, updated, newest) = (None, false, (None, true));
+        Ok(Self { follow_children, started, subreaper, updated, roots, alive, newest, cost })
+    }
+
+    /// Also follows this process's own children. The caller is the subreaper of the roots: a descendant that loses its parent
+    /// before it was seen becomes its child.
+    #[must_use]
+    pub fn adopting_orphans(mut self) -> Self {
+        self.subreaper = Some(Pid(std::process::id()));
+        self
     }
 
     /// The managed processes, by id.
@@ -225,13 +267,16 @@ impl Processes {
         let before = std::mem::take(&mut self.alive);
         let mut found: Vec<Pid> = before.keys().copied().chain(self.roots.iter().copied()).collect();
         let births = self.follow_children && self.births();
+        if let Some(subreaper) = self.subreaper.filter(|_| births) {
+            self.cost.children(subreaper, &mut found);
+        }
         while let Some(pid) = found.pop() {
             if self.alive.contains_key(&pid) {
                 continue;
             }
             let Some(process) = self.look(pid, before.get(&pid), before.len()) else { continue };
             if births {
-                self.children(pid, &mut found);
+                self.cost.children(pid, &mut found);
             }
             self.alive.insert(pid, process);
         }
@@ -302,20 +347,6 @@ impl Processes {
         let new = newest.is_none() || newest != self.newest.0;
         let before = std::mem::replace(&mut self.newest, (newest, new));
         new || before.1
-    }
-
-    /// Adds the children of all threads of `pid` (`Documentation/filesystems/proc.rst`, 3.7).
-    fn children(&mut self, pid: Pid, found: &mut Vec<Pid>) {
-        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return };
-        self.cost.files += 1;
-        for task in tasks.flatten() {
-            let tid = task.file_name();
-            let Some(text) = self.cost.read(&format!("/proc/{pid}/task/{}/children", tid.to_string_lossy()))
-            else {
-                continue;
-            };
-            found.extend(text.split_ascii_whitespace().filter_map(|child| child.parse().ok()).map(Pid));
-        }
     }
 }
 
