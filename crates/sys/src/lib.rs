@@ -30,7 +30,7 @@ pub use futex::{Membarrier, futex_wait, futex_wake, membarrier};
 pub use mapping::{Advice, Mapping, MappingOptions, Sharing, page_bytes};
 pub use mempolicy::{
     MbindFlags, NODES_MAX, NodeMask, Policy, PolicyFlags, PolicyMode, get_mempolicy, get_mempolicy_at, mbind,
-    mbind_at, mems_allowed, node_of_address, set_mempolicy,
+    mbind_at, mems_allowed, next_interleave_node, node_of_address, set_mempolicy,
 };
 pub use move_pages::{MoveFlags, move_pages, query_pages};
 pub use owned_memory::OwnedMemory;

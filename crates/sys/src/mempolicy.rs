@@ -222,6 +222,14 @@ pub fn get_mempolicy_at(address: u64) -> Result<Policy> {
     Policy::from_raw("get_mempolicy", mode, nodes)
 }
 
+/// `get_mempolicy` with `MPOL_F_NODE`: the node that this thread's interleaving comes to next.
+///
+/// # Errors
+/// As [`get_mempolicy`], and `EINVAL` the policy does not interleave.
+pub fn next_interleave_node() -> Result<i32> {
+    raw_get_mempolicy(0, MPOL_F_NODE).map(|(node, _)| node)
+}
+
 /// `get_mempolicy` with `MPOL_F_NODE | MPOL_F_ADDR`: the node that holds the page at `address` of this process.
 /// Brings the page in when it is absent; [`query_pages`](crate::query_pages) does not.
 ///

@@ -42,6 +42,28 @@ impl Topology {
         Self::from_root(Path::new("/"))
     }
 
+    /// Reads this machine's nodes and CPUs only, as placing a program takes no more: packages, caches, devices and
+    /// the rest stay empty.
+    pub fn live_nodes() -> Result<Self, Error> {
+        let root = Root::new(Path::new("/"));
+        let (online_cpus, offline_cpus) = cpus::read(&root)?;
+        let (nodes, warnings) = nodes::read(&root, &online_cpus)?;
+        Ok(Self {
+            packages: Vec::new(),
+            cores: Vec::new(),
+            caches: Vec::new(),
+            memory_tiers: Vec::new(),
+            devices: Vec::new(),
+            transparent_huge_pages: None,
+            numa_balancing: None,
+            warnings,
+            node_of_cpu: node_of_cpu(&nodes),
+            nodes,
+            online_cpus,
+            offline_cpus,
+        })
+    }
+
     /// Reads a machine from a directory that stands for `/`, with the captured `sys` and `proc` below it.
     ///
     /// A file that is missing, empty, unreadable or not as the kernel writes it leaves its part of the machine unknown;
