@@ -106,9 +106,28 @@ fn children_are_followed_unless_told_otherwise() {
         program() { echo \"$WORKLOAD private --bound --mebibytes 64 --report /dev/null $*; true\"; }
         $NODEWISE run --json json --log log -- sh -c \"$(program --seconds 100 --after-placed 1)\" 2>err || cat err >&2
         $NODEWISE run --no-children --json json--no-children --log log--no-children -- \\
-            sh -c \"$(program --seconds 10)\" 2>err || cat err >&2";
-    let f = run(two_nodes(), script, &["json", "log", "json--no-children", "log--no-children"]);
-    assert_eq!(f.status, 0, "{f:?}");
+            sh -c \"$(program --seconds 10)\" 2>err || cat err >&2
+        background() { rm -f pid; $NODEWISE run --json background$1 $1 -- sh -c \"
+            $WORKLOAD private --bound --mebibytes 64 --report /dev/null --seconds 100 --after-placed 1 >/dev/null &
+            echo \\$! >pid; exit 3\" 2>err$1; echo $?; }
+        background --wait; kill -0 $(cat pid) 2>/dev/null && echo it is not waited for
+        background; kill $(cat pid) || echo it is not left alone";
+    let files =
+        ["json", "log", "json--no-children", "log--no-children", "background--wait", "err--wait", "err"];
+    let f = run(two_nodes(), script, &files);
+    assert_eq!((f.status, f.stdout.as_str()), (0, "3\n3\n"), "{f:?}");
+    for (file, what_happens) in
+        [("err--wait", "managed until it ends"), ("err", "--wait manages until it ends")]
+    {
+        let said = f.file(file).unwrap();
+        assert!(
+            said.contains("the program has ended (exit status: 3), and a process that it started"),
+            "{said}"
+        );
+        assert!(said.contains(what_happens), "{said}");
+    }
+    let waited = f.json("background--wait").unwrap();
+    assert!(count(&waited, "pages_moved") > 0, "{waited}");
     let with = f.json("json").unwrap();
     let without = f.json("json--no-children").unwrap();
     // The kernel moves nothing of it, so what was moved was moved by Nodewise.

@@ -47,7 +47,7 @@ fn settings_come_back_after_exit_signals_and_failure() {
 
         sleep 100 & target=$!
         for signal in TERM HUP INT; do
-            started attach -p $target
+            started attach $target
             kill -$signal $nodewise; wait $nodewise; check \"attach ends well on $signal\" [ $? = 0 ]
             check \"attach, after $signal\" restored
         done
@@ -59,7 +59,7 @@ fn settings_come_back_after_exit_signals_and_failure() {
         # Balancing was off: it is on while it is needed.
         echo 0 >/proc/sys/kernel/numa_balancing; look before
         balancing() { [ $(cat /proc/sys/kernel/numa_balancing) = $1 ]; }
-        started attach -p $$
+        started attach $$
         check 'switched on' balancing 1
         kill $nodewise; wait $nodewise; check 'switched off again' balancing 0; check 'and the rest' restored";
     all_hold(script, 4 + 1 + 3 * 3 + 3 * 3 + 3 + 4);
@@ -70,8 +70,8 @@ fn what_kill_9_leaves_is_put_back_by_the_next_start_and_two_do_not_disturb_each_
     let script = "
         echo 0 >/proc/sys/kernel/numa_balancing; look before
         sleep 1000 & target=$!
-        for next in \"run -- true\" \"attach -p $target --duration 1\" \"run -- no-such-program\"; do
-            $NODEWISE attach -p $target 2>/dev/null & nodewise=$!
+        for next in \"run -- true\" \"attach $target --duration 1\" \"run -- no-such-program\"; do
+            $NODEWISE attach $target 2>/dev/null & nodewise=$!
             within 60 changed
             kill -9 $nodewise; wait $nodewise
             check 'killed' changed; check 'the journal stays' [ -s $journal ]
@@ -82,7 +82,7 @@ fn what_kill_9_leaves_is_put_back_by_the_next_start_and_two_do_not_disturb_each_
         done
 
         # The second leaves the first's settings alone, whoever ends first.
-        $NODEWISE attach -p $target 2>/dev/null & first=$!
+        $NODEWISE attach $target 2>/dev/null & first=$!
         within 60 changed
         look of-first; originals >journal
         $NODEWISE run -- sh -c 'true' 2>err; check 'the second runs' [ $? = 0 ]
@@ -90,7 +90,7 @@ fn what_kill_9_leaves_is_put_back_by_the_next_start_and_two_do_not_disturb_each_
         check 'its journal too' [ \"$(originals)\" = \"$(cat journal)\" ]
         kill $first; wait $first; check 'first ended' restored
 
-        $NODEWISE attach -p $target 2>/dev/null & first=$!
+        $NODEWISE attach $target 2>/dev/null & first=$!
         within 60 changed
         $NODEWISE run --json second.json -- sh -c 'until [ -e end ]; do sleep 0.1; done' & second=$!
         sleep 2
@@ -100,7 +100,7 @@ fn what_kill_9_leaves_is_put_back_by_the_next_start_and_two_do_not_disturb_each_
 
         # The first is killed: the second, which ends last, puts back what it left.
         rm -f end
-        $NODEWISE attach -p $target 2>/dev/null & first=$!
+        $NODEWISE attach $target 2>/dev/null & first=$!
         within 60 changed
         $NODEWISE run --json second.json -- sh -c ': >begun; until [ -e end ]; do sleep 0.1; done' & second=$!
         within 60 [ -e begun ]

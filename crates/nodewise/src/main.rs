@@ -3,11 +3,13 @@
 
 mod commands;
 mod manage;
+mod numactl;
 mod output;
 mod placement;
 mod terminal;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Manages memory traffic on NUMA machines: shows the machine, watches programs, places their pages.
@@ -44,7 +46,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = parse(std::env::args_os()).unwrap_or_else(|error| error.exit());
     let done = match cli.command {
         Command::Topo(args) => commands::topo::main(&args),
         Command::Rig(args) => commands::rig::main(&args),
@@ -57,16 +59,31 @@ fn main() -> ExitCode {
     done.unwrap_or_else(|error| commands::fail(&error))
 }
 
+/// What the words of a command line mean.
+fn parse<T: Into<OsString> + Clone>(words: impl IntoIterator<Item = T>) -> Result<Cli, clap::Error> {
+    let matches = Cli::command().try_get_matches_from(words)?;
+    if let Some(run) = matches.subcommand_matches("run") {
+        placement::check_order(run)?;
+    }
+    Cli::from_arg_matches(&matches)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
     use clap::error::ErrorKind;
     use std::path::Path;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn all_counts_for_the_lists_behind_it() {
+        let ok = |line: &str| parse(line.split(' ')).is_ok();
+        assert!(ok("nodewise run -a -N 0 -m 0 ls") && ok("nodewise run --all ls -C 0"));
+        assert!(!ok("nodewise run -N 0 -a ls") && !ok("nodewise run --physcpubind=1 --all ls"));
     }
 
     /// What a shell would hand over, of the first command of a pipe; none if it is no command of ours.
@@ -84,7 +101,7 @@ mod tests {
     }
 
     fn parsed(line: &str) -> Result<(), clap::Error> {
-        words(line).map_or(Ok(()), |words| Cli::try_parse_from(words).map(drop))
+        words(line).map_or(Ok(()), |words| parse(words).map(drop))
     }
 
     #[test]

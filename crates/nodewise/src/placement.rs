@@ -1,16 +1,19 @@
 //! numactl's placement options, and starting a program under them.
 
 use crate::commands::{Exit, exit};
+use crate::output::note;
 use anyhow::{Context, Result, bail};
+use clap::ArgMatches;
 use nodewise_sys::{ErrorKind, NodeMask, Policy, PolicyFlags, PolicyMode};
 use nodewise_topology::{Allowed, CpuSet, ListError, Lists, NodeSet, Topology};
 use std::fmt;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command};
 
 /// The options `numactl` has for where a program runs and where its memory goes: letters, names and meanings are its own
 /// (numactl(8)); one memory policy at most, as there.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Placement (numactl's options)")]
 pub struct PlacementArgs {
     /// Run on the CPUs of these nodes
@@ -18,10 +21,17 @@ pub struct PlacementArgs {
     /// NODES is a list like 0,2-3 or all. With + before it numbers count within what this process is allowed (+0-1), with !
     /// it is all but these (!1). A device stands for its node: netdev:eth0, block:sda, pci:3b:00.0, ip:192.0.2.1,
     /// or file: with a path; same is the list of the other option.
-    #[arg(short = 'N', long, value_name = "NODES")]
+    #[arg(
+        short = 'N',
+        long,
+        visible_short_alias = 'c',
+        visible_alias = "cpubind",
+        value_name = "NODES",
+        overrides_with = "cpunodebind"
+    )]
     cpunodebind: Option<String>,
     /// Run on these CPUs, a list like 0-3,8, all, +0-3 or !0
-    #[arg(short = 'C', long, value_name = "CPUS")]
+    #[arg(short = 'C', long, value_name = "CPUS", overrides_with = "physcpubind")]
     physcpubind: Option<String>,
     /// Allocate memory on these nodes only
     #[arg(short = 'm', long, value_name = "NODES", group = "memory_policy")]
@@ -42,10 +52,10 @@ pub struct PlacementArgs {
     #[arg(short = 'l', long, group = "memory_policy")]
     localalloc: bool,
     /// Let the kernel's NUMA balancing move pages within --membind or --preferred-many all the same
-    #[arg(short = 'b', long, conflicts_with_all = ["interleave", "weighted_interleave", "preferred", "localalloc"])]
+    #[arg(short = 'b', long, overrides_with = "balancing")]
     balancing: bool,
-    /// Count lists within the whole machine instead of what this process is allowed
-    #[arg(short = 'a', long)]
+    /// Count lists within the whole machine instead of what this process is allowed; stands before them
+    #[arg(short = 'a', long, overrides_with = "all")]
     all: bool,
 }
 
@@ -69,29 +79,62 @@ pub struct MemoryPolicy {
     pub balancing: bool,
 }
 
-impl PlacementArgs {
-    /// What the options mean on this machine for this process. Errors name the option and the item of its list.
-    pub fn resolve(&self, machine: &Topology) -> Result<Placement> {
-        if self.all {
-            self.resolve_in(&Lists::new(machine, Allowed::everything(machine), Path::new("/")))
-        } else {
-            self.resolve_in(&Lists::live(machine)?)
+/// Refuses a command line where --all follows a list, as numactl does: it counts for the lists behind it.
+pub fn check_order(run: &ArgMatches) -> Result<(), clap::Error> {
+    let lists = [
+        "cpunodebind",
+        "physcpubind",
+        "membind",
+        "interleave",
+        "weighted_interleave",
+        "preferred",
+        "preferred_many",
+    ];
+    let first = lists.iter().filter_map(|list| run.indices_of(list)?.next()).min();
+    match (run.get_flag("all").then(|| run.index_of("all")).flatten(), first) {
+        (Some(all), Some(first)) if all > first => {
+            let message = "--all counts for the lists behind it: write it before them\n";
+            Err(clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, message))
         }
+        _ => Ok(()),
+    }
+}
+
+impl PlacementArgs {
+    /// Whether any of them is given.
+    pub fn is_given(&self) -> bool {
+        *self != Self::default()
     }
 
-    fn resolve_in(&self, lists: &Lists) -> Result<Placement> {
-        let policy = self.policy(lists)?;
-        if self.balancing && policy.is_none() {
-            return Err(usage("--balancing: needs --membind or --preferred-many"));
+    /// What the options mean on this machine for this process. Errors name the option and the item of its list.
+    pub fn resolve(&self) -> Result<Placement> {
+        if !self.is_given() {
+            return Ok(Placement::default());
         }
-        Ok(Placement { cpus: self.cpus(lists)?, policy })
+        let machine = Topology::live_nodes()?;
+        let everything = Allowed::everything(&machine);
+        let allowed = if self.all { everything } else { Allowed::of_this_thread(&machine)? };
+        let placement = self.resolve_in(&machine, allowed, Path::new("/"))?;
+        if self.balancing && !placement.policy.as_ref().is_some_and(|policy| policy.balancing) {
+            note("--balancing: counts with --membind and --preferred-many, and nothing changes without one");
+        }
+        Ok(placement)
+    }
+
+    fn resolve_in(&self, machine: &Topology, allowed: Allowed, root: &Path) -> Result<Placement> {
+        // A node is one to run on, though this thread is kept from its CPUs just now: the kernel knows the limits of a cpuset.
+        let cpus = machine.online_cpus().clone();
+        let nodes = Lists::new(machine, Allowed { cpus, ..allowed.clone() }, root);
+        let lists = Lists::new(machine, allowed, root);
+        let policy = self.policy(&lists)?;
+        Ok(Placement { cpus: self.cpus(&lists, &nodes)?, policy })
     }
 
     /// Both options together mean the CPUs that both name; numactl lets the later win, and nobody can tell.
-    fn cpus(&self, lists: &Lists) -> Result<Option<CpuSet>> {
+    fn cpus(&self, lists: &Lists, nodes: &Lists) -> Result<Option<CpuSet>> {
         let of_nodes = self.cpunodebind.as_deref().map(|list| {
             let list = same(list, "--cpunodebind", self.memory_list())?;
-            lists.cpus_of_nodes(list).map_err(|error| in_option("--cpunodebind", &error))
+            nodes.cpus_of_nodes(list).map_err(|error| in_option("--cpunodebind", &error))
         });
         let named = self
             .physcpubind
@@ -126,7 +169,8 @@ impl PlacementArgs {
         if mode == PolicyMode::Preferred && nodes.len() > 1 {
             return Err(usage(format!("{option}: takes one node, {nodes} are {}; see -P", nodes.len())));
         }
-        Ok(Some(MemoryPolicy { mode, nodes, balancing: self.balancing }))
+        let may_balance = matches!(mode, PolicyMode::Bind | PolicyMode::PreferredMany);
+        Ok(Some(MemoryPolicy { mode, nodes, balancing: self.balancing && may_balance }))
     }
 
     /// The memory policy given, by the option's name.
@@ -171,6 +215,16 @@ impl Placement {
             Ok(child) => child,
             Err(panic) => std::panic::resume_unwind(panic),
         })
+    }
+
+    /// Has this process become the program, with this placement. Returns only when that fails.
+    pub fn become_program(&self, command: &mut Command) -> anyhow::Error {
+        if let Err(error) = self.apply() {
+            return error;
+        }
+        let program = command.get_program().to_string_lossy().into_owned();
+        let error = command.exec();
+        cannot_execute(&program, &error).into()
     }
 
     /// Places the calling thread, and what it starts from now on.
@@ -298,8 +352,9 @@ mod tests {
     /// What the options mean on four nodes with four CPUs each.
     fn resolve(options: &str) -> Result<Placement> {
         let machine = Topology::synthetic(4, 4, 1 << 30);
-        let lists = Lists::new(&machine, Allowed::everything(&machine), Path::new("/nowhere"));
-        Options::try_parse_from(options.split_ascii_whitespace())?.placement.resolve_in(&lists)
+        let allowed = Allowed::everything(&machine);
+        let options = Options::try_parse_from(options.split_ascii_whitespace())?;
+        options.placement.resolve_in(&machine, allowed, Path::new("/nowhere"))
     }
 
     fn error(options: &str) -> String {
@@ -316,6 +371,11 @@ mod tests {
             ("-N 0-1 --physcpubind 3-4", "CPUs 3-4"),
             ("-m 0", "memory on node 0"),
             ("-m 0-1 -b", "memory on nodes 0-1"),
+            ("-b", "not placed"),
+            ("-b -i 0", "memory interleaved over node 0"),
+            ("-N 1 -N 3", "CPUs 12-15"),
+            ("-c 1 --cpubind=2", "CPUs 8-11"),
+            ("-C 1 -C 2 -b -b", "CPUs 2"),
             ("-i all", "memory interleaved over nodes 0-3"),
             ("-w 0,2", "memory interleaved by weight over nodes 0,2"),
             ("-p +2", "memory preferably on node 2"),
@@ -331,10 +391,9 @@ mod tests {
 
     #[test]
     fn one_memory_policy_at_most() {
-        for options in ["-m 0 -i 0", "-l -p 0", "-w 0 -P 0", "-b -i 0", "-l -b"] {
-            assert!(error(options).contains("cannot be used with"), "{options}");
+        for options in ["-m 0 -i 0", "-l -p 0", "-w 0 -P 0", "-m 0 -m 1"] {
+            assert!(error(options).contains("cannot be used"), "{options}");
         }
-        assert_eq!(error("-b"), "--balancing: needs --membind or --preferred-many");
     }
 
     #[test]
@@ -418,7 +477,7 @@ mod tests {
                 .stdout(Stdio::piped())
                 .spawn();
             let theirs = show(theirs.expect("`apt-get install numactl` brings it"));
-            let placement = Options::parse_from(words).placement.resolve(&machine).unwrap();
+            let placement = Options::parse_from(words).placement.resolve().unwrap();
             let mut command = Command::new("numactl");
             let ours = show(placement.spawn(command.arg("--show").stdout(Stdio::piped())).unwrap());
             assert_eq!(ours, theirs, "{line}");
@@ -450,8 +509,7 @@ mod tests {
     /// error says so.
     #[test]
     fn weighted_interleaving_is_set_or_explained() {
-        let machine = Topology::live().unwrap();
-        let placement = Options::parse_from(["-w", "all"]).placement.resolve(&machine).unwrap();
+        let placement = Options::parse_from(["-w", "all"]).placement.resolve().unwrap();
         let applied = std::thread::spawn(move || {
             placement.apply().map(|()| nodewise_sys::get_mempolicy().unwrap().mode)
         });

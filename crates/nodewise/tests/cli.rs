@@ -59,7 +59,7 @@ fn reports_that_cannot_be_written_stop_nothing() {
     let reporting: [(&[&str], i32); 6] = [
         (&["run", "--", "sh", "-c", "echo ran; exit 3"], 3),
         (&["run", "--", "/no/such/program"], 127),
-        (&["attach", "-p", &this, "--json", "/no/such/directory/json"], 1),
+        (&["attach", &this, "--json", "/no/such/directory/json"], 1),
         (&["topo", "--from", "/no/such/tree"], 1),
         (&["sim", "run", "--workload", "no-such-program"], 2),
         (&["rig", "--nodes", "0", "--", "true"], 2),
@@ -75,6 +75,63 @@ fn reports_that_cannot_be_written_stop_nothing() {
             assert_eq!(String::from_utf8(output.stdout).unwrap(), ran, "{arguments:?}");
         }
     }
+}
+
+/// The program takes nodewise's place at once: there is nobody who could say anything.
+#[test]
+fn a_program_that_is_only_placed_is_as_under_numactl() {
+    for options in ["-N 0 -m 0", "-C 0", "-l", "--policy none", "--policy none -q -i all"] {
+        let script = format!("echo $$; exec $0 run {options} -- sh -c 'echo $$ $0; exit 7' \u{e9}");
+        let mut command = Command::new("sh");
+        let output = command.args(["-c", &script]).arg(cargo_bin("nodewise")).output().unwrap();
+        let said = String::from_utf8(output.stdout.clone()).unwrap();
+        let (before, after) = said.trim_end().split_once('\n').unwrap_or((&said, ""));
+        assert_eq!((after, output.status.code()), (&*format!("{before} \u{e9}"), Some(7)), "{options}");
+        assert_eq!(message(&output), "", "{options}");
+    }
+    for (options, why) in [("--json json", "--json"), ("--log log", "--log"), ("--wait", "--wait")] {
+        let words: Vec<&str> = options.split(' ').collect();
+        let output =
+            nodewise(&["run", "--policy", "none"]).args(words).args(["--", "echo"]).output().unwrap();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{options}");
+        assert!(message(&output).starts_with(&format!("nodewise: {why}: with --policy none")), "{output:?}");
+    }
+}
+
+/// In the background, after the program has ended with its own status.
+#[test]
+fn everything_that_a_program_started_can_be_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = "exec >/dev/null 2>&1; (sleep 0.5; sh -c ': >ended') & exit 3";
+    let mut command = nodewise(&["run", "--wait", "-q", "--", "sh", "-c", script]);
+    let output = command.current_dir(directory.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(directory.path().join("ended").exists());
+}
+
+#[test]
+fn what_only_numactl_does_is_said_in_a_line() {
+    for options in
+        ["--shm=A --dump", "--length 1g --file /dev/shm/a -m 0", "-S A -t -i 0", "--offset=2m", "-uI1"]
+    {
+        let output = nodewise(&["run"]).args(options.split(' ')).output().unwrap();
+        let said = message(&output);
+        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{options}: {said}");
+        assert!(said.contains("numactl itself") && said.contains("past an alias"), "{options}: {said}");
+    }
+    let strict = nodewise(&["run", "--strict", "-l", "echo", "ran", "-t"]).output().unwrap();
+    assert_eq!((strict.status.code(), &*strict.stdout), (Some(0), &b"ran -t\n"[..]));
+    assert_eq!(message(&strict).lines().count(), 1, "{strict:?}");
+}
+
+#[test]
+fn the_old_spelling_of_attach_is_answered() {
+    let output = nodewise(&["attach", "-p", "1", "--json", "/no/such/directory/json"]).output().unwrap();
+    let said = message(&output);
+    assert!(
+        said.starts_with("nodewise: -p: a node in 'nodewise run'") && said.contains("nodewise attach 1\n"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -118,7 +175,7 @@ fn a_machine_with_one_node_is_told_so_kindly() {
     let directory = tempfile::tempdir().unwrap();
     let script = "cd $DIRECTORY
         $NODEWISE run --json run.json --log log -- sh -c 'exit 7'; echo status $?
-        $NODEWISE attach -p $$ --json attach.json; echo status $?
+        $NODEWISE attach $$ --json attach.json; echo status $?
         $NODEWISE run --json /no/such/directory/json -- echo ran; echo status $?
         tail -n 1000 log run.json attach.json";
     // On a machine with several, a guest has one.

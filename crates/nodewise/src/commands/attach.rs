@@ -1,5 +1,6 @@
 //! `nodewise attach`: manage processes that run already.
 
+use super::{Exit, exit};
 use crate::manage::{self, Options, Reports};
 use crate::output::note;
 use anyhow::Context as _;
@@ -17,22 +18,33 @@ use std::time::{Duration, Instant};
 /// Goes on until they have ended, until Ctrl-C, or for --duration; then puts every kernel setting back and prints a
 /// summary on standard error.
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(
+    override_usage = "nodewise attach [OPTIONS] PID...",
+    after_help = "\
 Examples:
-  nodewise attach -p 4711
-  nodewise attach -p $(pidof postgres | tr ' ' ',') \\
+  nodewise attach 4711
+  nodewise attach $(pidof postgres) \\
       --duration 60 --dry-run --log decisions.jsonl
 
 Exit status:
   0   the processes have ended, or managing ended as asked
   1   it failed, for example because there is no such process
   2   the command line could not be understood
-  77  a capability, sysctl or file permission is missing; the message names it")]
+  77  a capability, sysctl or file permission is missing; the message names it"
+)]
 pub struct Args {
     /// The processes
-    #[arg(short, long = "pid", value_name = "PID", required = true, num_args = 1.., value_delimiter = ',',
+    #[arg(value_name = "PID", required_unless_present_any = ["pid", "p"], value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..))]
     pids: Vec<u32>,
+    /// The same
+    #[arg(long, value_name = "PID", num_args = 1.., value_delimiter = ',', hide = true,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Vec<u32>,
+    /// The same as it was written once
+    #[arg(short, value_name = "PID", num_args = 1.., value_delimiter = ',', hide = true,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    p: Vec<u32>,
     /// End after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     duration: Option<u64>,
@@ -41,8 +53,17 @@ pub struct Args {
 }
 
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.options.manage_nothing()? {
+        let message = "--policy none: there would be nothing to attach for".to_owned();
+        return Err(Exit { code: exit::USAGE, message }.into());
+    }
+    if let Some(pid) = args.p.first() {
+        note(format_args!(
+            "-p: a node in 'nodewise run'; processes stand by themselves: nodewise attach {pid}"
+        ));
+    }
     let topology = Topology::live()?;
-    let pids: Vec<Pid> = args.pids.iter().copied().map(Pid).collect();
+    let pids: Vec<Pid> = args.pids.iter().chain(&args.pid).chain(&args.p).copied().map(Pid).collect();
     for &pid in &pids {
         nodewise_linux::process::require_access(pid).map_err(manage::explain)?;
     }

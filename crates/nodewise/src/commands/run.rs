@@ -1,30 +1,45 @@
-//! `nodewise run`: start a program and manage it.
+//! `nodewise run`: start a program and manage it, or only place it.
 
+use super::{Exit, exit};
 use crate::manage::{self, Options, Reports};
-use crate::output::note;
-use crate::placement::PlacementArgs;
+use crate::numactl::{INSTEAD, NumactlArgs};
+use crate::output::{note, print};
+use crate::placement::{Placement, PlacementArgs};
 use anyhow::Context as _;
 use nodewise_engine::Pid;
+use nodewise_linux::process::descendants;
 use nodewise_topology::Topology;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{SignalsInfo, exfiltrator::WithOrigin};
 use signal_hook::low_level::siginfo::{Cause, Origin};
+use std::ffi::OsString;
 use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
 /// Start a program, watch where its memory is used, and place its pages well
 ///
 /// Samples the program and everything it starts, and once an interval moves pages to where they are used, or spreads
-/// them. Passes signals on, exits with the program's status, and prints a summary on standard error.
+/// them. Passes signals on, exits with the program's status, and prints a summary on standard error. Management ends
+/// with the program, or with --wait when everything that it started has ended.
+///
+/// With placement options only, or with --policy none, nothing is managed: the program takes the place of this command, as
+/// under numactl. Every option of numactl is understood (alias numactl='nodewise run'); policies of shared memory and files
+/// stay numactl's own.
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(
+    override_usage = "nodewise run [OPTIONS] [--] CMD...",
+    after_help = "\
 Examples:
   nodewise run -- ./solver input.dat
   nodewise run --dry-run --log decisions.jsonl -- redis-server
   nodewise run --json summary.json -- java -jar server.jar
-  nodewise run -N 0-1 --interleave 0-1 -- ./solver input.dat
+  nodewise run --wait -- sh -c './server & ./server &'
+  nodewise run -N 0-1 --interleave 0-1 -- ./solver input.dat  place, as numactl
+  nodewise run -N 0-1 --policy carrefour -- ./solver          place and manage
 
 Exit status:
   that of the program; 128 + N when signal N ended it
@@ -32,25 +47,54 @@ Exit status:
   2    the command line could not be understood
   77   a capability, sysctl or file permission is missing; the message names it
   126  the program cannot be executed
-  127  the program was not found")]
+  127  the program was not found"
+)]
 pub struct Args {
+    /// The program and its arguments
+    #[arg(required_unless_present_any = INSTEAD, trailing_var_arg = true, value_name = "CMD")]
+    command: Vec<OsString>,
     #[command(flatten)]
     options: Options,
+    /// Manage until everything that the program started has ended, or until Ctrl-C
+    #[arg(long, help_heading = "Management", conflicts_with = "no_children")]
+    wait: bool,
     #[command(flatten)]
     placement: PlacementArgs,
-    /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
-    command: Vec<String>,
-}
-
-enum Event {
-    Exited(std::io::Result<ExitStatus>),
-    Signal(i32),
+    #[command(flatten)]
+    numactl: NumactlArgs,
 }
 
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    args.numactl.check()?;
+    if args.numactl.is_given() {
+        // What is shown is what a program would find.
+        args.placement.resolve()?.apply()?;
+        print(&args.numactl.text()?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let only_placed = args.placement.is_given() && args.options.are_default() && !args.wait;
+    let manages_nothing = args.options.manage_nothing()?;
+    if manages_nothing && args.wait {
+        let message =
+            "--wait: with --policy none nothing is managed, and there is nothing to wait for".to_owned();
+        return Err(Exit { code: exit::USAGE, message }.into());
+    }
+    if only_placed || manages_nothing {
+        let placement = args.placement.resolve()?;
+        return Err(placement.become_program(&mut program(args)));
+    }
+    managed(args)
+}
+
+fn program(args: &Args) -> Command {
+    let mut command = Command::new(&args.command[0]);
+    command.args(&args.command[1..]);
+    command
+}
+
+fn managed(args: &Args) -> anyhow::Result<ExitCode> {
     let topology = Topology::live()?;
-    let placement = args.placement.resolve(&topology)?;
+    let placement = args.placement.resolve()?;
     // Before the first kernel setting is changed: a signal must not keep it from being put back.
     let (events, received) = channel();
     watch_signals(events.clone())?;
@@ -65,18 +109,16 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
             Err((reports, topology, why.to_string()))
         }
     };
-    let mut command = Command::new(&args.command[0]);
-    nodewise_sys::start_with_file_limit(command.args(&args.command[1..]), file_limit);
-    let child = placement.spawn(&mut command)?;
-    let pid = child.id();
-    let mut status = None;
-    watch_child(child, events);
+    let mut command = program(args);
+    nodewise_sys::start_with_file_limit(&mut command, file_limit);
+    // Whatever loses its parent becomes our child, and is not lost from sight.
+    nodewise_sys::set_child_subreaper(true).context("cannot follow the program's descendants")?;
+    let mut program = Program::start(&placement, &mut command, events, received)?;
+    program.wait = args.wait;
+    program.followed = prepared.is_ok() && !args.options.no_children;
     let reported = match prepared {
-        Ok(prepared) => prepared.start(&[Pid(pid)], true).and_then(|mut session| {
-            let managed = session.manage(|time| {
-                status = next_event(&received, pid, Some(time));
-                if status.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            });
+        Ok(prepared) => prepared.start(&[program.pid], true).and_then(|mut session| {
+            let managed = session.manage(|time| program.attend(Some(time)));
             if let Err(error) = managed {
                 note(format_args!("{error:#}; the program goes on unmanaged"));
             }
@@ -88,11 +130,104 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     if let Err(error) = reported {
         note(format_args!("{error:#}"));
     }
-    loop {
-        match status {
-            Some(status) => return exit_code(status),
-            None => status = next_event(&received, pid, None),
+    program.followed = false;
+    program.end()
+}
+
+/// What happens while a program runs.
+enum Event {
+    /// It has ended.
+    Ended(ExitStatus),
+    /// So has everything that it started.
+    AllEnded,
+    /// A signal came, to us alone or from the terminal to the program as well.
+    Signal { signal: i32, from_terminal: bool },
+}
+
+/// The program, and what becomes of it.
+struct Program {
+    pid: Pid,
+    /// Signals go to this very process, also when its number has been given to another one; none where a filter forbids it.
+    pidfd: Option<OwnedFd>,
+    events: Receiver<Event>,
+    /// Whether to stay until all its descendants have ended.
+    wait: bool,
+    /// Whether its descendants are managed.
+    followed: bool,
+    status: Option<ExitStatus>,
+    /// Whether nothing more is waited for.
+    over: bool,
+}
+
+impl Program {
+    fn start(
+        placement: &Placement,
+        command: &mut Command,
+        events: Sender<Event>,
+        received: Receiver<Event>,
+    ) -> anyhow::Result<Self> {
+        let pid = placement.spawn(command)?.id();
+        let pidfd = nodewise_sys::pidfd_open(pid as i32).ok();
+        reap(pid as i32, events);
+        let (pid, events) = (Pid(pid), received);
+        Ok(Self { pid, pidfd, events, wait: false, followed: false, status: None, over: false })
+    }
+
+    /// Handles one event, if one comes in time; breaks when there is nothing more to wait for.
+    fn attend(&mut self, time: Option<Duration>) -> ControlFlow<()> {
+        let event = match time {
+            Some(time) => self.events.recv_timeout(time),
+            None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match event {
+            Ok(Event::Ended(status)) => {
+                self.status = Some(status);
+                self.say_who_lives_on(status);
+                self.over = !self.wait;
+            }
+            Ok(Event::AllEnded) | Err(RecvTimeoutError::Disconnected) => self.over = true,
+            Ok(Event::Signal { signal, from_terminal }) if self.status.is_none() => {
+                if !from_terminal {
+                    // It may have ended this very moment; then its status follows.
+                    let _ = match &self.pidfd {
+                        Some(pidfd) => nodewise_sys::pidfd_send_signal(pidfd, signal),
+                        None => nodewise_sys::kill(self.pid.0 as i32, signal),
+                    };
+                }
+            }
+            // The program has ended and cannot be told.
+            Ok(Event::Signal { signal, .. }) => self.over = ![SIGUSR1, SIGUSR2].contains(&signal),
+            Err(RecvTimeoutError::Timeout) => {}
         }
+        if self.over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Waits for the end, and gives the exit code.
+    fn end(mut self) -> anyhow::Result<ExitCode> {
+        while !self.over {
+            let _ = self.attend(None);
+        }
+        let status = self.status.context("cannot wait for the program")?;
+        let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+        Ok(ExitCode::from(code as u8))
+    }
+
+    fn say_who_lives_on(&self, status: ExitStatus) {
+        let left = if self.followed { descendants(std::process::id()) } else { Vec::new() };
+        let (processes, they) = match left.len() {
+            0 => return,
+            1 => ("a process".to_owned(), "it ends"),
+            count => (format!("{count} processes"), "they end"),
+        };
+        let pids = left.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let what_happens = if self.wait {
+            format!("managed until {they}, or until Ctrl-C")
+        } else {
+            format!("no longer managed; --wait manages until {they}")
+        };
+        note(format_args!(
+            "the program has ended ({status}), and {processes} that it started, {pids}, live on: {what_happens}"
+        ));
     }
 }
 
@@ -103,7 +238,8 @@ fn watch_signals(events: Sender<Event>) -> anyhow::Result<()> {
     let mut signals = SignalsInfo::<WithOrigin>::new(all).context("cannot watch signals")?;
     std::thread::spawn(move || {
         for Origin { signal, cause, .. } in &mut signals {
-            if !matches!(cause, Cause::Kernel) && events.send(Event::Signal(signal)).is_err() {
+            let from_terminal = matches!(cause, Cause::Kernel);
+            if events.send(Event::Signal { signal, from_terminal }).is_err() {
                 return;
             }
         }
@@ -111,37 +247,22 @@ fn watch_signals(events: Sender<Event>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn watch_child(mut child: Child, events: Sender<Event>) {
+/// Reaps the program and every orphan among its descendants, as they end.
+fn reap(program: i32, events: Sender<Event>) {
     std::thread::spawn(move || {
-        // The receiver is gone only when main is about to return.
-        let _ = events.send(Event::Exited(child.wait()));
-    });
-}
-
-/// Handles one event, if one comes in time; gives the program's status when it has ended.
-fn next_event(
-    events: &Receiver<Event>,
-    pid: u32,
-    timeout: Option<std::time::Duration>,
-) -> Option<std::io::Result<ExitStatus>> {
-    let event = match timeout {
-        Some(timeout) => events.recv_timeout(timeout),
-        None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
-    };
-    match event {
-        Ok(Event::Exited(status)) => Some(status),
-        Ok(Event::Signal(signal)) => {
-            // It may have ended this very moment; then its status follows.
-            let _ = nodewise_sys::kill(pid as i32, signal);
-            None
+        loop {
+            let event = match nodewise_sys::wait(-1, true) {
+                Ok(Some(child)) if child.pid == program => Event::Ended(ExitStatus::from_raw(child.status)),
+                Ok(_) => continue,
+                Err(error) if error.kind() == nodewise_sys::ErrorKind::Interrupted => continue,
+                // No child is left.
+                Err(_) => Event::AllEnded,
+            };
+            let last = matches!(event, Event::AllEnded);
+            // The receiver is gone only when main is about to return.
+            if events.send(event).is_err() || last {
+                return;
+            }
         }
-        Err(RecvTimeoutError::Timeout) => None,
-        Err(RecvTimeoutError::Disconnected) => Some(Err(std::io::Error::other("the waiting thread ended"))),
-    }
-}
-
-fn exit_code(status: std::io::Result<ExitStatus>) -> anyhow::Result<ExitCode> {
-    let status = status.context("cannot wait for the program")?;
-    let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    Ok(ExitCode::from(code as u8))
+    });
 }

@@ -9,7 +9,7 @@ pub use options::Options;
 use crate::commands::{Exit, exit};
 use crate::output::{JsonLines, WholeFile, note, report};
 use log::Line;
-use nodewise_engine::{Carrefour, CarrefourSettings, Engine, EngineSettings, Pid, Policy, SamplingRate};
+use nodewise_engine::{Carrefour, CarrefourSettings, Engine, EngineSettings, Pid, SamplingRate};
 use nodewise_linux::mover::MoverSettings;
 use nodewise_linux::process::Processes;
 use nodewise_linux::sampler::{Sampler, hardware::HardwareSampler, hint_faults::HintFaults};
@@ -17,7 +17,7 @@ use nodewise_linux::settings::{Place, Settings};
 use nodewise_linux::{ErrorKind, LinuxMachine, MachineSettings, kernel};
 use nodewise_sys::{Whose, usage};
 use nodewise_topology::Topology;
-use options::{PolicyName, SamplerName};
+use options::SamplerName;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 use summary::Summary;
@@ -38,7 +38,7 @@ impl Reports {
 
     /// Where nothing can be managed, whoever asked for files gets them all the same: nothing was sampled, nothing moved.
     pub fn of_nothing(mut self, options: &Options, topology: &Topology, why: &str) -> anyhow::Result<()> {
-        let policy = engine(topology, options.policy).policy();
+        let policy = engine(topology).policy();
         let summary = Summary::new(policy, "none", why.to_owned(), options.dry_run);
         self.write(&[Line::start(&summary, topology)]);
         self.finish(&summary)
@@ -69,7 +69,7 @@ pub struct Prepared<'a> {
 
 /// Opens the sampler.
 pub fn prepare(options: &Options, topology: Topology, reports: Reports) -> anyhow::Result<Prepared<'_>> {
-    let sampler = open_sampler(options.sampler, &topology)?;
+    let sampler = open_sampler(options.sampler(), &topology)?;
     Ok(Prepared { options, topology, sampler, reports })
 }
 
@@ -79,7 +79,8 @@ fn open_sampler(name: SamplerName, topology: &Topology) -> anyhow::Result<Box<dy
     let settings = Settings::open(Place::live());
     let note_barred = |settings: &Settings| {
         if let Some(why) = settings.barred() {
-            note(format_args!("{}; kernel settings stay as they are", described(why)));
+            let cause = std::error::Error::source(why).map_or(String::new(), |cause| format!(": {cause}"));
+            note(format_args!("{why}{cause}; kernel settings stay as they are"));
         }
     };
     if name != SamplerName::HintFaults {
@@ -98,19 +99,9 @@ fn open_sampler(name: SamplerName, topology: &Topology) -> anyhow::Result<Box<dy
 }
 
 /// The engine that `run` and `attach` step.
-fn engine(topology: &Topology, policy: PolicyName) -> Engine {
-    let policy: Box<dyn Policy> = match policy {
-        PolicyName::Carrefour => Box::new(Carrefour::new(CarrefourSettings::default())),
-    };
+fn engine(topology: &Topology) -> Engine {
+    let policy = Box::new(Carrefour::new(CarrefourSettings::default()));
     Engine::new(topology, policy, EngineSettings::default())
-}
-
-/// An error with its cause.
-fn described(error: &nodewise_linux::Error) -> String {
-    match std::error::Error::source(error) {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
 }
 
 /// Gives an error of the live machine the exit code that fits.
@@ -119,25 +110,28 @@ pub fn explain(error: nodewise_linux::Error) -> anyhow::Error {
         ErrorKind::NotPermitted => exit::NOT_PERMITTED,
         _ => exit::FAILURE,
     };
-    Exit { code, message: described(&error) }.into()
+    Exit { code, message: format!("{:#}", anyhow::Error::from(error)) }.into()
 }
 
 impl<'a> Prepared<'a> {
     /// Begins to manage these processes.
     ///
-    /// `started`: they were started just now.
+    /// `started`: they were started just now, and this process is their subreaper.
     pub fn start(self, pids: &[Pid], started: bool) -> anyhow::Result<Session<'a>> {
         let options = self.options;
-        let processes = Processes::new(pids, !options.no_children, started).map_err(explain)?;
+        let mut processes = Processes::new(pids, !options.no_children, started).map_err(explain)?;
+        if started {
+            processes = processes.adopting_orphans();
+        }
         let mover = MoverSettings {
-            budget_bytes_per_s: options.move_budget as f64,
+            budget_bytes_per_s: options.move_budget() as f64,
             dry_run: options.dry_run,
             ..MoverSettings::default()
         };
-        let engine = engine(&self.topology, options.policy);
+        let engine = engine(&self.topology);
         let summary =
             Summary::new(engine.policy(), self.sampler.name(), self.sampler.description(), options.dry_run);
-        let settings = MachineSettings { mover, apply: options.interval * 3 / 4 };
+        let settings = MachineSettings { mover, apply: options.interval() * 3 / 4 };
         let mut reports = self.reports;
         reports.write(&[Line::start(&summary, &self.topology)]);
         let machine = LinuxMachine::new(self.topology, processes, self.sampler, settings);
@@ -173,7 +167,7 @@ impl Session<'_> {
     /// # Errors
     /// When the machine can no longer be managed; the processes themselves are none the worse.
     pub fn manage(&mut self, mut wait: impl FnMut(Duration) -> ControlFlow<()>) -> anyhow::Result<()> {
-        let interval = self.options.interval;
+        let interval = self.options.interval();
         let mut drain_every = DRAIN_EVERY;
         let mut round_ends = Instant::now() + interval;
         loop {
@@ -245,7 +239,7 @@ mod tests {
     /// The rounds of a recording, for what is made of rounds.
     pub fn recorded_rounds(name: &str) -> (Vec<Round>, Topology) {
         let (_, intervals, topology) = recording(name);
-        let mut engine = engine(&topology, PolicyName::Carrefour);
+        let mut engine = engine(&topology);
         let count = intervals.len();
         let mut replay = Replay::new(topology.clone(), intervals);
         ((0..count).map(|_| engine.step(&mut replay).unwrap()).collect(), topology)
@@ -257,7 +251,7 @@ mod tests {
         let recordings = ["hint-faults", "hardware-samples"];
         for name in recordings {
             let (text, intervals, topology) = recording(name);
-            let mut engine = engine(&topology, PolicyName::Carrefour);
+            let mut engine = engine(&topology);
             let again = play(&mut engine, topology, intervals).unwrap();
             for (again, recorded) in again.iter().zip(text.lines()) {
                 assert_eq!(serde_json::to_string(again).unwrap(), recorded, "{name}");

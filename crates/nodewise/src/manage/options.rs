@@ -1,25 +1,26 @@
 //! The options that `run` and `attach` share.
 
+use crate::commands::{Exit, exit};
 use clap::ValueEnum;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// How processes are managed
-#[derive(clap::Args)]
+#[derive(clap::Args, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Management")]
 pub struct Options {
-    /// How pages are placed
-    #[arg(long, value_enum, default_value_t = PolicyName::Carrefour)]
-    pub policy: PolicyName,
-    /// How accesses are sampled
-    #[arg(long, value_enum, default_value_t = SamplerName::Auto)]
-    pub sampler: SamplerName,
-    /// Time between decisions: seconds, or with a unit (500ms, 2s)
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
-    pub interval: Duration,
-    /// Most memory to move in a second (200M, 1G)
-    #[arg(long, value_name = "BYTES", default_value = "512M", value_parser = parse_bytes)]
-    pub move_budget: u64,
+    /// How pages are placed [default: carrefour]
+    #[arg(long, value_enum)]
+    pub policy: Option<PolicyName>,
+    /// How accesses are sampled [default: auto]
+    #[arg(long, value_enum)]
+    sampler: Option<SamplerName>,
+    /// Time between decisions: seconds, or with a unit (500ms, 2s) [default: 1s]
+    #[arg(long, value_name = "TIME", value_parser = parse_interval)]
+    interval: Option<Duration>,
+    /// Most memory to move in a second (200M, 1G) [default: 512M]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    move_budget: Option<u64>,
     /// Decide and report, but move nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -37,11 +38,47 @@ pub struct Options {
     pub quiet: bool,
 }
 
+impl Options {
+    /// Whether no option of management is given.
+    pub fn are_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether nothing is to be managed; then nothing can be written about it either.
+    pub fn manage_nothing(&self) -> anyhow::Result<bool> {
+        if self.policy != Some(PolicyName::None) {
+            return Ok(false);
+        }
+        let reports = [("--log", self.log.is_some()), ("--json", self.json.is_some())];
+        if let Some((option, _)) = reports.into_iter().find(|(_, given)| *given) {
+            let message =
+                format!("{option}: with --policy none nothing is managed, and there is nothing to write");
+            return Err(Exit { code: exit::USAGE, message }.into());
+        }
+        Ok(true)
+    }
+
+    pub fn sampler(&self) -> SamplerName {
+        self.sampler.unwrap_or(SamplerName::Auto)
+    }
+
+    pub fn interval(&self) -> Duration {
+        self.interval.unwrap_or(Duration::from_secs(1))
+    }
+
+    /// Bytes to move in a second.
+    pub fn move_budget(&self) -> u64 {
+        self.move_budget.unwrap_or(512 << 20)
+    }
+}
+
 /// The placement policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PolicyName {
     /// Carrefour (Dashti et al. 2013, Gaud et al. 2015): collocate, interleave, find what could be replicated
     Carrefour,
+    /// Manage nothing: only start the program, where the placement options say
+    None,
 }
 
 /// The samplers.
