@@ -181,6 +181,10 @@ fn show(machine: &Topology, allowed: &Allowed, policy: &Policy, next: i32) -> St
     text
 }
 
+fn megabytes(bytes: Option<u64>) -> String {
+    bytes.map_or("<not available>".to_owned(), |bytes| format!("{} MB", bytes >> 20))
+}
+
 fn hardware(machine: &Topology, ranges: bool) -> String {
     let nodes = machine.nodes();
     let ids: NodeSet = nodes.iter().map(|node| node.id).collect();
@@ -194,8 +198,8 @@ fn hardware(machine: &Topology, ranges: bool) -> String {
             format!(" {}", list(node.cpus.iter()))
         };
         add(format!("node {id} cpus:{cpus}"));
-        add(format!("node {id} size: {} MB", node.memory_total_bytes >> 20));
-        add(format!("node {id} free: {} MB", node.memory_free_bytes >> 20));
+        add(format!("node {id} size: {}", megabytes(node.memory_total_bytes)));
+        add(format!("node {id} free: {}", megabytes(node.memory_free_bytes)));
     }
     let row = |cells: &mut dyn Iterator<Item = u32>| list(cells.map(|cell| format!("{cell:4}")));
     add("node distances:".to_owned());

@@ -46,8 +46,9 @@ impl Topology {
     /// the rest stay empty.
     pub fn live_nodes() -> Result<Self, Error> {
         let root = Root::new(Path::new("/"));
-        let (online_cpus, offline_cpus) = cpus::read(&root)?;
-        let (nodes, warnings) = nodes::read(&root, &online_cpus)?;
+        let warnings = Warnings::default();
+        let (online_cpus, offline_cpus) = cpus::read(&root, &warnings)?;
+        let Nodes { nodes, uncounted_memory_bytes } = nodes::read(&root, &online_cpus, &warnings)?;
         Ok(Self {
             packages: Vec::new(),
             cores: Vec::new(),
@@ -56,9 +57,10 @@ impl Topology {
             devices: Vec::new(),
             transparent_huge_pages: None,
             numa_balancing: None,
-            warnings,
+            warnings: warnings.into_sentences(),
             node_of_cpu: node_of_cpu(&nodes),
             nodes,
+            uncounted_memory_bytes,
             online_cpus,
             offline_cpus,
         })
