@@ -15,6 +15,7 @@ pub struct Allowance {
 
 /// One node of an [`Allowance`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AllowedNode {
     /// The kernel's number.
     pub id: NodeId,

@@ -16,6 +16,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// How a range of memory is used: the placement pragmas that Bolosky et al. (SOSP 1989, sections 4.3 and 4.4) wished for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Hint {
     /// By one thread or node: it shall be local there.
     ///

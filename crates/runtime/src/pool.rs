@@ -92,6 +92,7 @@ impl Default for NodePoolBuilder {
 
 /// What one node's workers have done so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NodeStatistics {
     /// The node.
     pub node: NodeId,

@@ -56,6 +56,7 @@ pub fn futex_wake(word: &AtomicU32, most: u32) -> Result<u32> {
 /// What [`membarrier`] does; `enum membarrier_cmd`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
+#[non_exhaustive]
 pub enum Membarrier {
     /// Every running thread of this process passes a full memory barrier before the call returns.
     PrivateExpedited = 1 << 3,

@@ -42,6 +42,7 @@ impl Default for MappingOptions {
 /// Advice about a [`Mapping`]; `madvise(2)`'s constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
+#[non_exhaustive]
 pub enum Advice {
     /// Huge pages, please.
     HugePage = libc::MADV_HUGEPAGE,

@@ -268,6 +268,7 @@ fn raw_get_mempolicy(address: u64, flags: i32) -> Result<(i32, NodeMask)> {
 
 /// What [`mbind`] does with pages that are already there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MbindFlags {
     /// Leaves them.
     #[default]

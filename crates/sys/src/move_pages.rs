@@ -5,6 +5,7 @@ use crate::mempolicy::{MPOL_MF_MOVE, MPOL_MF_MOVE_ALL};
 
 /// Which pages [`move_pages`] may move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MoveFlags {
     /// `MPOL_MF_MOVE`: pages that only this process maps.
     Exclusive,

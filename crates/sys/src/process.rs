@@ -131,6 +131,7 @@ const _: () =
 /// The advice the kernel takes about another process's memory: none of it loses contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
+#[non_exhaustive]
 pub enum ProcessAdvice {
     /// Not needed soon. On part of a huge page this splits it.
     Cold = libc::MADV_COLD,

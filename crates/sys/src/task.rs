@@ -7,6 +7,7 @@ use std::process::Command;
 /// Which clock [`clock_ns`] reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
+#[non_exhaustive]
 pub enum Clock {
     /// Time since boot without suspends; what perf events can be stamped with.
     Monotonic = libc::CLOCK_MONOTONIC,
@@ -134,6 +135,7 @@ pub fn start_with_file_limit(command: &mut Command, limit: FileLimit) {
 /// Capabilities that matter here; `include/uapi/linux/capability.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
+#[non_exhaustive]
 pub enum Capability {
     /// `CAP_SYS_PTRACE`: read and steer other users' processes.
     SysPtrace = 19,

@@ -10,6 +10,7 @@ use std::fmt;
 
 /// One cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Cache {
     /// 1 is nearest to the core.
     pub level: u32,
@@ -28,6 +29,7 @@ pub struct Cache {
 /// What a cache holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum CacheKind {
     /// Data only.
     Data,

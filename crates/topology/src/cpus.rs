@@ -13,6 +13,7 @@ pub(crate) const DIR: &str = "sys/devices/system/cpu";
 
 /// CPUs that sit in one physical package.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Package {
     /// The kernel's `physical_package_id`; `None` where firmware gives none.
     pub id: Option<u32>,
@@ -22,6 +23,7 @@ pub struct Package {
 
 /// A core: the CPUs that are its hardware threads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Core {
     /// The kernel's `core_id`, which tells cores of one package apart, not cores of different packages; `None` where
     /// firmware gives none.
@@ -33,6 +35,7 @@ pub struct Core {
 /// Everything that may ever be there while this kernel runs, hot-plugged or not: what tables indexed by kernel numbers have to
 /// have room for.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Possible {
     /// CPUs (`/sys/devices/system/cpu/possible`).
     pub cpus: CpuSet,

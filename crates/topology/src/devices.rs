@@ -14,6 +14,7 @@ pub(crate) const PCI: &str = "sys/bus/pci/devices";
 
 /// A device programs know by a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Device {
     /// `eth0`, `nvme0n1`, `sda`, `card0`, `mlx5_0`; the PCI address of a device without a driver that names it.
     pub name: String,
@@ -30,6 +31,7 @@ pub struct Device {
 /// The kinds of [`Device`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum DeviceKind {
     /// A network interface.
     Network,

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 /// A node's pool of hugetlb pages of one size. Numbers that are unknown are `None`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct HugePages {
     /// Size of one page.
     pub page_bytes: u64,
@@ -23,6 +24,7 @@ pub struct HugePages {
 /// How well the best initiators reach a node's memory, from ACPI's HMAT or a device's CDAT
 /// (Documentation/admin-guide/mm/numaperf.rst, Linux 6.1). Values firmware does not give, or gives as 0, are `None`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Access {
     /// 0: the best initiators of any kind, devices included. 1: the best initiators that have CPUs.
     pub class: u32,
@@ -40,6 +42,7 @@ pub struct Access {
 
 /// A cache in front of a node's memory: DRAM before persistent memory, say.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct MemorySideCache {
     /// 1 is nearest to the memory.
     pub level: u32,
@@ -52,6 +55,7 @@ pub struct MemorySideCache {
 /// Nodes whose memory is about equally fast; the kernel demotes pages from one tier to the next
 /// (Documentation/ABI/testing/sysfs-kernel-mm-memory-tiers, Linux 6.1).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct MemoryTier {
     /// The kernel's number: the lower, the faster. Ordinary DRAM is in tier 4.
     pub id: u32,

@@ -18,6 +18,7 @@ const REMOTE_DISTANCE: u32 = 20;
 
 /// One NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Node {
     /// The kernel's number.
     pub id: NodeId,

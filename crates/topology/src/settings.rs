@@ -9,6 +9,7 @@ const HUGE_PAGES: &str = "sys/kernel/mm/transparent_hugepage";
 
 /// Transparent huge page settings (Documentation/admin-guide/mm/transhuge.rst, Linux 6.1).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct TransparentHugePages {
     /// `always`, `madvise` or `never`: who gets them.
     pub enabled: String,
@@ -22,6 +23,7 @@ pub struct TransparentHugePages {
 
 /// Automatic NUMA balancing (`kernel.numa_balancing`, Documentation/admin-guide/sysctl/kernel.rst, Linux 6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct NumaBalancing {
     /// Pages move to the nodes that use them (1).
     pub normal: bool,

@@ -10,6 +10,7 @@ use std::ops::Range;
 /// Layouts that name no nodes take the nodes with CPUs that this process may have memory on. Memory that lies apart from all CPUs, such as
 /// that of an expander (CXL) or a device, is used only where it is named, or is the nearest that some CPU has.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Layout {
     /// All on one node.
     On(NodeId),

@@ -17,6 +17,7 @@ use std::ops::Range;
 /// What to do about pages that find no room on their node, or of which nobody knows where they are: a container's filter may refuse memory policies
 /// and `move_pages(2)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Fallback {
     /// It is an error, and the memory is given back.
     #[default]
@@ -28,6 +29,7 @@ pub enum Fallback {
 
 /// Where the base pages of an array are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Placement {
     /// How many are on each node that has some.
     pub pages: BTreeMap<NodeId, usize>,

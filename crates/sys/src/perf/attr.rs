@@ -125,6 +125,7 @@ impl EventType {
 /// `PERF_COUNT_SW_*`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
+#[non_exhaustive]
 pub enum SoftwareEvent {
     /// CPU time, in nanoseconds.
     CpuClock = 0,
