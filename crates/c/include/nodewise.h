@@ -331,8 +331,8 @@ nodewise_result nodewise_pool_scope(const nodewise_pool *pool, nodewise_scope_ru
  * The context is the library's from here on, as with nodewise_pool_spawn(). */
 nodewise_result nodewise_scope_spawn(const nodewise_scope *scope, nodewise_scope_run run, void *context, nodewise_drop drop);
 
-/* Spawns a task with a copy of its context. `run` gets the address of the copy, which 8 divides; the copy ends with the task. A copy of up to
- * 32 bytes lies in the task itself, and takes no memory of its own. The context may be NULL where `bytes` is 0. */
+/* Spawns a task with a copy of its context. `run` gets the address of the copy, which 8 divides; the copy ends with the task. A copy of 8, 16, 24
+ * or 32 bytes lies in the task itself, and takes no memory of its own. The context may be NULL where `bytes` is 0. */
 nodewise_result nodewise_scope_spawn_copy(const nodewise_scope *scope, nodewise_scope_run run, const void *context, size_t bytes);
 
 /* The same as nodewise_scope_spawn() for a task that only workers of this node run. NODEWISE_NO_WORKERS: the pool has none there. */

@@ -837,7 +837,7 @@ private:
     void sort_alone(Iterator begin, Iterator end, int halvings) const
     {
         if constexpr (std::is_arithmetic_v<value> || std::is_pointer_v<value>) {
-            while (end - begin > 96 && halvings-- > 0) {
+            while (end - begin > 32 && halvings-- > 0) {
                 auto [middle, larger] = divided(begin, end, 1);
                 sort_alone(begin, middle, halvings);
                 begin = larger;
@@ -913,8 +913,9 @@ private:
         }
         Iterator middle = begin;
         for (Iterator place = begin; place != end; ++place) {
+            bool is_left = left(*place);
             std::iter_swap(middle, place);
-            middle += left(*middle);
+            middle += is_left;
         }
         return middle;
     }

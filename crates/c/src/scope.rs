@@ -101,9 +101,6 @@ pub unsafe extern "C" fn nodewise_scope_spawn(
     })
 }
 
-/// What contexts that are copied lie in: as large as the runtime has room for in a task.
-type Words = [MaybeUninit<u64>; 4];
-
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_scope_spawn_copy(
     scope: *const ScopeHandle,
@@ -118,31 +115,61 @@ pub unsafe extern "C" fn nodewise_scope_spawn_copy(
         if context.is_null() && bytes > 0 {
             return Err(Failure::invalid("context is NULL"));
         }
-        let scope = Outlives(scope);
-        if bytes <= size_of::<Words>() {
-            let mut copy: Words = [MaybeUninit::uninit(); 4];
-            // SAFETY: the caller's promise, and there is room for so many.
-            unsafe { copy.as_mut_ptr().cast::<u8>().copy_from(context.cast(), bytes) };
+        let context = context.cast::<Word>();
+        match bytes {
             // SAFETY: the caller's promise.
-            handle.scope()?.spawn(move |_| unsafe { run_copy(scope, run, &mut { copy }) });
-        } else {
-            let mut copy = Box::<[u64]>::new_uninit_slice(bytes.div_ceil(size_of::<u64>()));
-            // SAFETY: as above.
-            unsafe { copy.as_mut_ptr().cast::<u8>().copy_from(context.cast(), bytes) };
-            // SAFETY: the caller's promise.
-            handle.scope()?.spawn(move |_| unsafe { run_copy(scope, run, &mut { copy }) });
+            8 => unsafe { spawn_words::<1>(handle, run, context) },
+            // SAFETY: likewise.
+            16 => unsafe { spawn_words::<2>(handle, run, context) },
+            // SAFETY: likewise.
+            24 => unsafe { spawn_words::<3>(handle, run, context) },
+            // SAFETY: likewise.
+            32 => unsafe { spawn_words::<4>(handle, run, context) },
+            _ => {
+                let mut copy = Box::<[u64]>::new_uninit_slice(bytes.div_ceil(size_of::<Word>()));
+                // SAFETY: likewise, and there is room for so many.
+                unsafe { copy.as_mut_ptr().cast::<u8>().copy_from(context.cast(), bytes) };
+                // SAFETY: likewise.
+                unsafe { spawn_with(handle, run, copy) }
+            }
         }
-        Ok(())
     })
 }
 
+type Word = MaybeUninit<u64>;
+
+/// Copies so many words into the task, by way of registers.
+///
 /// # Safety
-/// The scope waits for this call, and `run` is what the header asks for.
-unsafe fn run_copy(scope: Outlives, run: ScopeRun, copy: &mut [MaybeUninit<u64>]) {
-    // SAFETY: as promised; its handle outlives it.
-    let handle = unsafe { &*scope.get() };
+/// There are so many, and `run` is what the header asks for.
+#[inline]
+unsafe fn spawn_words<const WORDS: usize>(
+    handle: &ScopeHandle,
+    run: ScopeRun,
+    context: *const Word,
+) -> Outcome {
     // SAFETY: as promised.
-    handle.status.note(unsafe { run(handle, copy.as_mut_ptr().cast()) });
+    let copy = unsafe { context.cast::<[Word; WORDS]>().read_unaligned() };
+    // SAFETY: as promised.
+    unsafe { spawn_with(handle, run, copy) }
+}
+
+/// # Safety
+/// `run` is what the header asks for.
+#[inline]
+unsafe fn spawn_with(
+    handle: &ScopeHandle,
+    run: ScopeRun,
+    mut copy: impl AsMut<[Word]> + Send + 'static,
+) -> Outcome {
+    let outlives = Outlives(handle);
+    handle.scope()?.spawn(move |_| {
+        // SAFETY: the scope waits for this task, and its handle outlives it.
+        let handle = unsafe { &*outlives.get() };
+        // SAFETY: as promised.
+        handle.status.note(unsafe { run(handle, copy.as_mut().as_mut_ptr().cast()) });
+    });
+    Ok(())
 }
 
 #[unsafe(no_mangle)]

@@ -1,15 +1,18 @@
-//! The runtime beside oneTBB (where it is installed), rayon and std in one run.
+//! The runtime, from Rust and by nodewise.hpp, beside oneTBB and OpenMP (where they are installed), rayon and std in one run.
 //!
 //! `cargo bench -p nodewise-runtime --bench compare` prints one table, `-- --json` the same as JSON; `-- NAME` only the contests
 //! with that in their names. All contenders of a contest take turns, in changing order, so that what else the machine does hurts them alike; figures are
 //! the median of the turns, and the tenth percentile for machines that are never quiet. Pools have as many workers as each other.
 #![forbid(unsafe_code)]
 
-#[path = "compare/tbb.rs"]
-mod tbb;
+#[path = "compare/contestant.rs"]
+mod contestant;
+#[path = "compare/numbers.rs"]
+mod numbers;
 
 use allocator_api2::alloc::{Allocator, Global};
 use allocator_api2::vec::Vec as VecIn;
+use contestant::Contestant;
 use nodewise_runtime::{
     NodeArena, NodeCounter, NodePool, NodeReplicated, Operate, Replicated, TaskCounter, current_node,
 };
@@ -20,7 +23,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
-use tbb::Tbb;
 
 /// How long a contest goes on.
 const CONTEST: Duration = Duration::from_millis(1500);
@@ -99,10 +101,18 @@ fn undisturbed(numbers: &[f64]) -> f64 {
     numbers[numbers.len() / 10]
 }
 
-/// The first contender's figure over the best of the others'.
-fn ratio(turns: &[Vec<f64>], figure: fn(&[f64]) -> f64) -> f64 {
-    let best = turns[1..].iter().map(|turns| figure(turns)).fold(f64::INFINITY, f64::min);
-    figure(&turns[0]) / best
+/// Whether a contender is one of ours: the first of each contest, and nodewise.hpp.
+fn is_ours(index: usize, contender: &Contender<'_>) -> bool {
+    index == 0 || contender.name.starts_with("nodewise")
+}
+
+/// Our contenders' figures over the best of the others'; none for the others.
+fn ratios(contest: &Contest<'_>, turns: &[Vec<f64>], figure: fn(&[f64]) -> f64) -> Vec<Option<f64>> {
+    let ours = contest.contenders.iter().enumerate().map(|(index, contender)| is_ours(index, contender));
+    let ours: Vec<bool> = ours.collect();
+    let others = ours.iter().zip(turns).filter(|(ours, _)| !**ours).map(|(_, turns)| figure(turns));
+    let best = others.fold(f64::INFINITY, f64::min);
+    ours.iter().zip(turns).map(|(ours, turns)| ours.then(|| figure(turns) / best)).collect()
 }
 
 fn main() {
@@ -112,10 +122,7 @@ fn main() {
     let pool = NodePool::new().expect("this machine has a node");
     let workers = pool.workers();
     let rayon = rayon_pool(workers);
-    let tbb = Tbb::start(workers);
-    if let Err(why) = &tbb {
-        eprintln!("oneTBB is left out: {why}");
-    }
+    let contestants = Contestant::all(workers);
     let mut rows = Vec::new();
     if !json {
         let nodes = pool.nodes().count();
@@ -130,13 +137,14 @@ fn main() {
         if !wanted.is_empty() && !wanted.iter().any(|wanted| contest.name.contains(*wanted)) {
             continue;
         }
-        if let Ok(tbb) = &tbb {
-            contest.contenders.extend(with_tbb(tbb, contest.name, contest.contenders[0].operations));
+        for contestant in &contestants {
+            contest.contenders.extend(in_contest(contestant, contest.name, contest.contenders[0].operations));
         }
         let turns = run(&mut contest);
-        let ratios = [ratio(&turns, median), ratio(&turns, undisturbed)];
+        let ratios = ratios(&contest, &turns, median).into_iter().zip(ratios(&contest, &turns, undisturbed));
+        let ratios: Vec<Option<[f64; 2]>> = ratios.map(|(median, tenth)| Some([median?, tenth?])).collect();
         for (index, (contender, turns)) in contest.contenders.iter().zip(&turns).enumerate() {
-            let ratios = (index == 0).then_some(ratios);
+            let ratios = ratios[index];
             let (ns, undisturbed_ns) = (median(turns), undisturbed(turns));
             if json {
                 rows.push(serde_json::json!({
@@ -160,9 +168,11 @@ fn main() {
     }
     drop((pool, rayon));
     if wanted.is_empty() {
-        let tbb = tbb.ok().and_then(|tbb| tbb.turn("idle CPU", 1));
-        let tbb = tbb.map(|cpu_ns| ("oneTBB", cpu_ns as f64 / 1e6));
-        for (name, idle) in idle_cpu(workers).into_iter().chain(tbb) {
+        let others = contestants.iter().filter_map(|contestant| {
+            let cpu_ns = contestant.turn("idle CPU", 1)?;
+            Some((contestant.name, cpu_ns as f64 / 1e6))
+        });
+        for (name, idle) in idle_cpu(workers).into_iter().chain(others) {
             if json {
                 rows.push(
                     serde_json::json!({ "contest": "idle CPU", "contender": name, "cpu_per_mille": idle }),
@@ -217,11 +227,15 @@ fn rounds_a_microsecond() -> u64 {
     (ROUNDS * 1000 / ns).max(1)
 }
 
-/// oneTBB in a contest, if it takes part.
-fn with_tbb<'a>(tbb: &'a Tbb, contest: &'static str, operations: u64) -> Option<Contender<'a>> {
-    let turn = move || tbb.turn(contest, operations);
+/// A C++ library in a contest, if it takes part.
+fn in_contest<'a>(
+    contestant: &'a Contestant,
+    contest: &'static str,
+    operations: u64,
+) -> Option<Contender<'a>> {
+    let turn = move || contestant.turn(contest, operations);
     turn()?;
-    Some(timed("oneTBB", operations, move || turn().unwrap_or(u64::MAX)))
+    Some(timed(contestant.name, operations, move || turn().unwrap_or(u64::MAX)))
 }
 
 /// Ours first, in each.
@@ -232,6 +246,7 @@ fn contests<'a>(pool: &'a NodePool, rayon: &'a rayon::ThreadPool, workers: usize
     contests.extend(tasks(pool, rayon));
     contests.extend(loops(pool, rayon, workers));
     contests.extend(nesting(pool, rayon));
+    contests.extend(numbers::contests(pool, rayon, workers));
     contests.extend(from_outside(pool, rayon));
     contests
 }

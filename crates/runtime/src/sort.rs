@@ -188,8 +188,9 @@ fn partition_alone<T>(elements: &mut [T], left: &impl Fn(&T) -> bool) -> usize {
     }
     let mut middle = begin;
     for place in begin..end {
+        let is_left = left(&elements[place]);
         elements.swap(middle, place);
-        middle += usize::from(left(&elements[middle]));
+        middle += usize::from(is_left);
     }
     middle
 }
