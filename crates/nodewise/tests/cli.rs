@@ -4,9 +4,11 @@ use assert_cmd::cargo::cargo_bin;
 use nodewise_topology::Topology;
 use serde_json::Value;
 use std::fs::OpenOptions;
+use std::io::{BufRead as _, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 fn nodewise(arguments: &[&str]) -> Command {
     let mut command = Command::new(cargo_bin("nodewise"));
@@ -107,6 +109,26 @@ fn everything_that_a_program_started_can_be_waited_for() {
     let output = command.current_dir(directory.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert!(directory.path().join("ended").exists());
+}
+
+/// The program, which heeds no SIGTERM, has ended; then the signal is for nodewise.
+#[test]
+fn a_signal_ends_the_waiting_and_nothing_else() {
+    let script = "trap '' TERM; sleep 1000 >/dev/null & echo $!; exit 3";
+    let mut command = nodewise(&["run", "--wait", "-q", "--", "sh", "-c", script]);
+    let mut running = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut background = String::new();
+    BufReader::new(running.stdout.take().unwrap()).read_line(&mut background).unwrap();
+    let status = loop {
+        Command::new("kill").args(["-TERM", &running.id().to_string()]).status().unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        if let Some(status) = running.try_wait().unwrap() {
+            break status;
+        }
+    };
+    assert_eq!(status.code(), Some(3));
+    let ended = Command::new("kill").args(["-KILL", background.trim()]).status().unwrap();
+    assert!(ended.success(), "what runs in the background goes on");
 }
 
 #[test]
