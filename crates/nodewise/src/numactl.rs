@@ -124,7 +124,7 @@ impl NumactlArgs {
         if self.version {
             return Ok(concat!("nodewise ", env!("CARGO_PKG_VERSION"), "\n").to_owned());
         }
-        let machine = Topology::live_nodes()?;
+        let machine = Topology::live()?;
         if self.hardware {
             return Ok(hardware(&machine, self.cpu_compress));
         }

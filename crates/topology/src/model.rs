@@ -6,7 +6,7 @@ use crate::devices::{self, Device};
 use crate::error::{Error, ErrorKind};
 use crate::ids::{CpuId, NodeId, NodeIndex};
 use crate::memory::{self, MemoryTier};
-use crate::nodes::{self, MOST_NODES, Node, Nodes};
+use crate::nodes::{self, Detail, MOST_NODES, Node, Nodes};
 use crate::root::Root;
 use crate::set::CpuSet;
 use crate::settings::{self, NumaBalancing, TransparentHugePages};
@@ -42,13 +42,14 @@ impl Topology {
         Self::from_root(Path::new("/"))
     }
 
-    /// Reads this machine's nodes and CPUs only, as placing a program takes no more: packages, caches, devices and
-    /// the rest stay empty.
+    /// Reads this machine's CPUs only, and its nodes' CPUs and memory, as placing a program takes no more. Packages, caches,
+    /// devices and the rest stay empty, and distances are taken for 10 and 20.
     pub fn live_nodes() -> Result<Self, Error> {
         let root = Root::new(Path::new("/"));
         let warnings = Warnings::default();
         let (online_cpus, offline_cpus) = cpus::read(&root, &warnings)?;
-        let Nodes { nodes, uncounted_memory_bytes } = nodes::read(&root, &online_cpus, &warnings)?;
+        let Nodes { nodes, uncounted_memory_bytes } =
+            nodes::read(&root, &online_cpus, Detail::Placement, &warnings)?;
         Ok(Self {
             packages: Vec::new(),
             cores: Vec::new(),
@@ -84,7 +85,8 @@ impl Topology {
         }
         let warnings = Warnings::default();
         let (online_cpus, offline_cpus) = cpus::read(&root, &warnings)?;
-        let Nodes { nodes, uncounted_memory_bytes } = nodes::read(&root, &online_cpus, &warnings)?;
+        let Nodes { nodes, uncounted_memory_bytes } =
+            nodes::read(&root, &online_cpus, Detail::All, &warnings)?;
         Ok(Self {
             packages: cpus::packages(&root, &online_cpus, &warnings),
             cores: cpus::cores(&root, &online_cpus, &warnings),

@@ -75,8 +75,22 @@ pub(crate) struct Nodes {
     pub(crate) uncounted_memory_bytes: Option<u64>,
 }
 
+/// How much is read of a node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Detail {
+    /// What placing a program takes: its CPUs and its memory.
+    Placement,
+    /// Everything.
+    All,
+}
+
 /// The nodes, and memory of none of them.
-pub(crate) fn read(root: &Root, online: &CpuSet, warnings: &Warnings) -> Result<Nodes, Error> {
+pub(crate) fn read(
+    root: &Root,
+    online: &CpuSet,
+    detail: Detail,
+    warnings: &Warnings,
+) -> Result<Nodes, Error> {
     let ids: Vec<NodeId> = warnings.known(root.numbered(DIR, "node")).into_iter().map(NodeId).collect();
     if ids.is_empty() {
         let node = whole_machine(root, online, warnings);
@@ -95,7 +109,7 @@ pub(crate) fn read(root: &Root, online: &CpuSet, warnings: &Warnings) -> Result<
     let mut taken = CpuSet::new();
     let (mut dropped, mut claimed_twice) = (NodeSet::new(), CpuSet::new());
     for (index, &id) in ids.iter().enumerate() {
-        let mut node = read_node(root, index, &ids, warnings);
+        let mut node = read_node(root, index, &ids, detail, warnings);
         counted_bytes.push(node.memory_total_bytes);
         node.cpus = &node.cpus & online;
         // Firmware that lists all CPUs in every node (hwloc's 8em64t-2s2ca2c-buggynuma has eight such nodes at
@@ -121,7 +135,10 @@ pub(crate) fn read(root: &Root, online: &CpuSet, warnings: &Warnings) -> Result<
             "left out node{nodes} {dropped}: firmware gives CPU{cpus} {claimed_twice} to a lower node too"
         ));
     }
-    let uncounted_memory_bytes = uncounted(root, &counted_bytes, warnings);
+    let uncounted_memory_bytes = match detail {
+        Detail::Placement => None,
+        Detail::All => uncounted(root, &counted_bytes, warnings),
+    };
     Ok(Nodes { nodes, uncounted_memory_bytes })
 }
 
@@ -152,7 +169,7 @@ fn uncounted(root: &Root, counted: &[Option<u64>], warnings: &Warnings) -> Optio
     Some(more)
 }
 
-fn read_node(root: &Root, index: usize, ids: &[NodeId], warnings: &Warnings) -> Node {
+fn read_node(root: &Root, index: usize, ids: &[NodeId], detail: Detail, warnings: &Warnings) -> Node {
     let id = ids[index];
     let dir = format!("{DIR}/node{id}");
     let meminfo = warnings.known(root.required(&format!("{dir}/meminfo")).map(Some));
@@ -160,18 +177,22 @@ fn read_node(root: &Root, index: usize, ids: &[NodeId], warnings: &Warnings) -> 
         let bytes = memory::meminfo_bytes(meminfo.as_ref()?, &format!("Node {id} {key}:"));
         warnings.known(bytes.map(Some))
     };
-    Node {
-        id,
-        cpus: cpus(root, &dir, warnings),
+    let node = Node {
         memory_total_bytes: bytes("MemTotal"),
         memory_free_bytes: bytes("MemFree"),
+        ..Node::plain(id, cpus(root, &dir, warnings), 0, default_distances(index, ids.len()))
+    };
+    if detail == Detail::Placement {
+        return node;
+    }
+    Node {
         huge_pages: memory::huge_pages(root, &format!("{dir}/hugepages"), warnings),
         distances: distances(root, &dir, index, ids, warnings),
-        generic_initiator: false,
         access: memory::access(root, &dir, warnings),
         memory_side_caches: memory::side_caches(root, &dir, warnings),
         interleave_weight: warnings
             .known(root.number(&format!("sys/kernel/mm/mempolicy/weighted_interleave/node{id}"))),
+        ..node
     }
 }
 

@@ -224,3 +224,15 @@ fn cpu_lists_are_those_of_numactl() {
         assert_eq!(ours.as_deref().ok(), theirs, "'{text}': {ours:?}");
     }
 }
+
+#[test]
+fn nodes_alone_are_what_placement_takes_of_a_machine() {
+    let (whole, nodes) = (Topology::live().unwrap(), Topology::live_nodes().unwrap());
+    assert_eq!(nodes.online_cpus(), whole.online_cpus());
+    let placement = |machine: &Topology| {
+        let nodes = machine.nodes().iter();
+        nodes.map(|node| (node.id, node.cpus.clone(), node.memory_total_bytes)).collect::<Vec<_>>()
+    };
+    assert_eq!(placement(&nodes), placement(&whole));
+    assert_eq!(Allowed::everything(&nodes), Allowed::everything(&whole));
+}
