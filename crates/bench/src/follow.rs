@@ -99,7 +99,7 @@ watch_pages() {
         sleep 0.5
     done
 }
-nodewise() { $NODEWISE attach -p $1 --json json --log log 2>err & nodewise=$!; }
+nodewise() { $NODEWISE attach $1 --json json --log log 2>err & nodewise=$!; }
 end_nodewise() { kill $nodewise; wait $nodewise || cat err >&2; }
 "#;
 

@@ -68,11 +68,11 @@ fn what_cannot_be_done_is_refused_before_anything_starts() {
         nobody() { su -s /bin/sh nobody -c \"$*\"; }
         echo 3 >/proc/sys/kernel/perf_event_paranoid
         try paranoid nobody $NODEWISE run --log u.jsonl --json u.json -- touch $PWD/started
-        try paranoid-attach nobody $NODEWISE attach -p $other --duration 5
+        try paranoid-attach nobody $NODEWISE attach $other --duration 5
         echo -1 >/proc/sys/kernel/perf_event_paranoid
-        try others nobody $NODEWISE attach -p $other --duration 5
+        try others nobody $NODEWISE attach $other --duration 5
         try own nobody $NODEWISE run --json $PWD/own.json -- sh -c \"'exit 9'\"
-        try wrong-pid $NODEWISE attach -p 99999
+        try wrong-pid $NODEWISE attach 99999
         try log $NODEWISE run --log /no/such/directory/log --json j.json -- touch started
         try json $NODEWISE run --json /no/such/directory/json --log l.jsonl -- touch started
         try log-directory $NODEWISE run --log / -- touch started
@@ -139,7 +139,7 @@ fn the_program_gets_its_signals_and_nodewise_its_status() {
         $WORKLOAD private --mebibytes 16 --seconds 100 >/dev/null & target=$!
         before=$(cat /sys/kernel/debug/sched/numa_balancing/scan_period_min_ms)
         changed() { [ $(cat /sys/kernel/debug/sched/numa_balancing/scan_period_min_ms) != $before ]; }
-        try interrupt $NODEWISE attach -p $target --json interrupt.json & trying=$!
+        try interrupt $NODEWISE attach $target --json interrupt.json & trying=$!
         within 60 changed
         sleep 2
         kill -INT $(pidof nodewise)

@@ -149,7 +149,7 @@ fn well_placed_and_idle_programs_are_left_alone_at_little_cost() {
         // other tests, say, is not Nodewise's.
         let script = format!(
             "$WORKLOAD {pattern} --seconds 90 --report report & workload=$!
-             sleep 1; $NODEWISE attach --json summary --log log -p $workload & nodewise=$!
+             sleep 1; $NODEWISE attach --json summary --log log $workload & nodewise=$!
              sleep 20; cut -d' ' -f14,15 /proc/$nodewise/stat >cost
              '{slowdown}' --seconds 60 >slowdown; cut -d' ' -f14,15 /proc/$nodewise/stat >>cost
              kill -INT $nodewise; wait $nodewise"

@@ -76,7 +76,7 @@ fn a_process_that_ends_in_the_middle_ends_the_management() {
         $NODEWISE run --move-budget 1M --log exit.jsonl -- $program 15 2>err || cat err >&2
         for end in KILL TERM; do
             $program 100 & target=$!
-            $NODEWISE attach -p $target --move-budget 1M --log $end.jsonl 2>err & nodewise=$!
+            $NODEWISE attach $target --move-budget 1M --log $end.jsonl 2>err & nodewise=$!
             moving() { grep -q '\"deferred\":[1-9]' $end.jsonl; }
             within 60 moving
             kill -$end $target

@@ -118,7 +118,7 @@ fn a_node_without_cpus_gives_its_pages_and_gets_none() {
         within 60 [ -s private ]
         migratepages $target 0,1 2
         sleep 2
-        $NODEWISE attach -p $target --log private.log --json private.json 2>err & nodewise=$!
+        $NODEWISE attach $target --log private.log --json private.json 2>err & nodewise=$!
         wait $target; wait $nodewise || cat err >&2
         $NODEWISE run --log shared.log --json shared.json -- \\
             $WORKLOAD shared-write --mebibytes 32 --seconds 15 --report shared 2>err || cat err >&2";

@@ -20,17 +20,17 @@ journal=/run/nodewise/settings.json
 # A container's program: user, mount and process namespaces of its own.
 unshare -r -m -p -f $WORKLOAD private --bound --mebibytes 32 --seconds 100 --report /dev/null &
 within 60 pidof workload >/dev/null; container=$(pidof workload)
-$NODEWISE attach -p $container --duration 12 --json container.json 2>err; status 'attached to a container' 0
+$NODEWISE attach $container --duration 12 --json container.json 2>err; status 'attached to a container' 0
 # Stopped, it uses no memory; that is no error.
 kill -STOP $container
-$NODEWISE attach -p $container --duration 2 --json stopped.json 2>err; status 'attached to a stopped process' 0
+$NODEWISE attach $container --duration 2 --json stopped.json 2>err; status 'attached to a stopped process' 0
 kill -KILL $container
-$NODEWISE attach -p 2 2>err; status 'not to a thread of the kernel' 1; check 'and why' grep -q 'thread of the kernel' err
+$NODEWISE attach 2 2>err; status 'not to a thread of the kernel' 1; check 'and why' grep -q 'thread of the kernel' err
 
 # An administrator changes settings while Nodewise runs.
 sleep 1000 & target=$!
 look before
-$NODEWISE attach -p $target 2>err & nodewise=$!
+$NODEWISE attach $target 2>err & nodewise=$!
 within 60 changed; sleep 1
 echo 12345 >$knobs/hot_threshold_ms; echo 54321 >$knobs/scan_period_max_ms; echo 0 >$balancing
 kill -INT $nodewise; wait $nodewise; status 'ended' 0
@@ -44,7 +44,7 @@ check 'no journal' [ ! -e $journal ]
 
 # Four at the same moment, with balancing off: one changes the settings, and they are back when all have ended, in whichever order.
 look before
-for each in 1 2 3 4; do $NODEWISE attach -p $target 2>err.$each & done
+for each in 1 2 3 4; do $NODEWISE attach $target 2>err.$each & done
 within 60 changed; sleep 2
 for each in $(pidof nodewise); do kill -INT $each; sleep 0.3; done
 within 60 no pidof nodewise >/dev/null
