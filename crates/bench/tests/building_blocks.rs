@@ -32,8 +32,8 @@ fn done(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A program in C with libnodewise in it.
-fn in_c(name: &str) -> PathBuf {
+/// A program in C or C++ with libnodewise in it, from its source.
+fn in_c(source: &str) -> PathBuf {
     let c = Path::new(env!("CARGO_MANIFEST_DIR")).join("../c");
     // With the packages of the guests' other programs, or cargo would build dependencies anew with fewer features.
     let packages = ["nodewise", "nodewise-bench", "nodewise-c"].map(|package| format!("--package={package}"));
@@ -41,11 +41,13 @@ fn in_c(name: &str) -> PathBuf {
     let built = done(Command::new(env!("CARGO")).arg("build").args(options).args(packages));
     let library =
         built.split('"').rfind(|text| text.ends_with("/libnodewise.a")).expect("cargo built no library");
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(source.replace('.', "-"));
+    let (compiler, standard) =
+        if source.ends_with(".cpp") { ("c++", "-std=c++17") } else { ("cc", "-std=gnu11") };
     done(
-        Command::new("cc")
-            .args(["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"])
-            .arg(c.join("tests").join(name).with_extension("c"))
+        Command::new(compiler)
+            .args([standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror"])
+            .arg(c.join("tests").join(source))
             .arg("-I")
             .arg(c.join("include"))
             .arg(library)
@@ -241,7 +243,7 @@ fn memory_apart_is_used_where_it_is_named_and_what_is_plugged_in_is_seen() {
 
 #[test]
 fn a_full_node_is_an_error_or_a_stated_fallback() {
-    let in_c = in_c("full_node");
+    let in_c = in_c("full_node.c");
     // Otherwise up to half of so small a node waits in lists of each CPU's (`zone_highsize` in mm/page_alloc.c, Linux 6.12), free and for
     // nobody else, or is kept below watermarks.
     let script = "
@@ -264,7 +266,7 @@ fn a_full_node_is_an_error_or_a_stated_fallback() {
 /// In a container whose filter refuses memory policies and `move_pages(2)`. The kernel's balancing may move such pages to whoever uses them.
 #[test]
 fn what_may_not_be_placed_lies_where_its_nodes_touched_it_first_if_the_caller_wants() {
-    let in_c = in_c("refused");
+    let in_c = in_c("refused.c");
     let script =
         format!("echo 0 >/proc/sys/kernel/numa_balancing && '{}' && echo '\"done\"'", in_c.display());
     assert_eq!(lines(&in_guest_with(&[&in_c], &script, &[])), ["done"]);
@@ -282,25 +284,27 @@ fn blocks_are_worked_on_where_they_lie() {
     }
 }
 
+/// Though the kernel's balancing would move pages to the nodes that change them.
 #[test]
-fn a_log_of_updates_from_all_nodes_is_one_order_and_each_copy_lies_on_its_node() {
-    // The kernel would move pages to the nodes that bring other nodes' copies forward.
+fn contents_of_copies_lie_on_their_nodes_and_a_log_is_one_order() {
+    let (in_c, in_cpp) = (in_c("copies.c"), in_c("copies.cpp"));
     let script = "
-        echo 0 >/proc/sys/kernel/numa_balancing || exit 90
-        '$BLOCKS' copies >copies || exit 91
+        echo 1 >/proc/sys/kernel/numa_balancing || exit 90
+        '$BLOCKS' copies >rust || exit 91
+        '$IN_C' >c || exit 92
+        '$IN_CPP' >cpp || exit 93
         '$BLOCKS' log";
-    // With room for all of it on the node that the system's own files lie on, too.
-    let finished = in_this(Guest::uniform(4, 1, 512 << 20), script, &["copies"]);
-    let copies = finished.lines::<Value>("copies").unwrap();
-    assert_eq!(copies.len(), 4 * 4, "{copies:?}");
-    for (line, copy) in copies.iter().enumerate() {
-        let (node, pages) = (line % 4, if line < 3 * 4 { 2048 } else { 4096 });
-        let small = json!(vec![node; 8]);
-        assert_eq!([&copy["node"], &copy["small"], &copy["logs"]], [&json!(node), &small, &small], "{copy}");
-        // Where two of the allocator's mappings meet, the kernel may have made one huge page of the end of one and the beginning of the other.
-        let runs = copy["large"].as_array().unwrap().iter();
-        let there: u64 = runs.filter(|run| run[1] == node).map(|run| run[0].as_u64().unwrap()).sum();
-        assert!(there > pages * 3 / 4, "{copy}");
+    let script = script.replace("$IN_CPP", &in_cpp.display().to_string());
+    let script = script.replace("$IN_C", &in_c.display().to_string());
+    let guest = [&in_c, &in_cpp].into_iter().fold(Guest::uniform(4, 1, 512 << 20), Guest::copy);
+    let finished = in_this(guest, &script, &["rust", "c", "cpp"]);
+    for (file, kinds) in [("rust", 7), ("c", 8), ("cpp", 7)] {
+        let lines = finished.lines::<Value>(file).unwrap();
+        assert_eq!(lines.len(), kinds, "{file}: {lines:?}");
+        for line in lines {
+            assert_eq!((&line["elsewhere"], &line["misplaced"]), (&json!(0), &json!(0)), "{file}: {line}");
+            assert!(line["nodes"] == 4 && line["pages"].as_u64() >= Some(4 * 2 * 2), "{file}: {line}");
+        }
     }
     let lines = lines(&finished);
     assert_eq!(lines.len(), 4, "{}", finished.stdout);

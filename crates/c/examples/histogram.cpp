@@ -20,8 +20,9 @@ try {
             values[i - block.begin] = std::fabs(std::sin(static_cast<double>(i)));
     });
 
-    nodewise::replicated<std::vector<double>> limits({0.25, 0.5});
-    limits.update([](std::vector<double> &limits) { limits.push_back(0.75); });
+    // Each copy's elements are on its node, too.
+    nodewise::replicated<std::pmr::vector<double>> limits({0.25, 0.5});
+    limits.update([](std::pmr::vector<double> &limits) { limits.push_back(0.75); });
 
     using histogram = std::vector<std::size_t>;
     auto counts = pool.parallel_reduce(

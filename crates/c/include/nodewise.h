@@ -594,15 +594,18 @@ nodewise_result nodewise_replicated_array_update(nodewise_replicated_array *arra
  * process. */
 typedef struct nodewise_replicated nodewise_replicated;
 
-/* How a value is copied. Copies lie at addresses that 128 divides, twice on each node. */
+/* How a value is copied. Copies lie at addresses that 128 divides, twice on each node, in the node's memory. */
 typedef struct nodewise_value_type {
     size_t bytes;
     /* Makes a copy in fresh memory, on any thread; copies byte by byte if NULL. If it fails there is nothing to destroy. */
     int (*copy)(const void *from, void *to, void *context);
     /* Ends a copy, on any thread; may be NULL. */
     void (*destroy)(void *value, void *context);
-    /* For both; kept until the value is freed. */
+    /* For all three; kept until the value is freed. */
     void *context;
+    /* Taken instead of `copy` if it is not NULL, for values with memory of their own. The arena's memory is on the copy's node, and the copy may
+     * keep the arena: it outlives the copy. Memory from elsewhere, malloc() for instance, may lie on any node. */
+    int (*copy_in)(const void *from, void *to, const nodewise_arena *arena, void *context);
 } nodewise_value_type;
 
 /* Copies `value` to each node, by threads that prefer memory there or, where a container's filter refuses memory policies, are on its CPUs. Neither it
@@ -635,6 +638,11 @@ nodewise_result nodewise_replicated_update(const nodewise_replicated *replicated
 
 /* Takes the place of the value with a copy of another of its type. NODEWISE_CALLBACK_FAILED: a copy did, as with an update. */
 nodewise_result nodewise_replicated_set(const nodewise_replicated *replicated, const void *value, int *out_status);
+
+/* Asks the kernel where the pages of all copies and of their arenas are now, and lists how many are on each node that has some. An update waits
+ * meanwhile if it needs new memory. NODEWISE_MEMORY: a container's filter refuses move_pages(2). */
+nodewise_result nodewise_replicated_placement(const nodewise_replicated *replicated, nodewise_placement *out_placement,
+                                              nodewise_node_pages *pages, size_t capacity, size_t *out_count);
 
 /* A value that all read and few write, with one copy on each such node, kept alike by a log of operations: an update is done once a node, when it is needed
  * there. Readers wait for updates of their node's copy. Reads and updates are linearizable. */
@@ -676,6 +684,12 @@ nodewise_result nodewise_node_read_end(nodewise_node_read *read);
  * came of it in out_response, which may be NULL if response_bytes is 0, as `operation` may if operation_bytes is. */
 nodewise_result nodewise_node_replicated_update(const nodewise_node_replicated *replicated, const void *operation,
                                                 void *out_response);
+
+/* Where the pages of all copies are now, as nodewise_replicated_placement() tells it, and fails. NODEWISE_MEMORY: a container's filter refuses
+ * move_pages(2). */
+nodewise_result nodewise_node_replicated_placement(const nodewise_node_replicated *replicated,
+                                                   nodewise_placement *out_placement, nodewise_node_pages *pages,
+                                                   size_t capacity, size_t *out_count);
 
 #ifdef __cplusplus
 }

@@ -1144,37 +1144,20 @@ private:
 };
 
 #if __has_include(<memory_resource>)
-// Memory that lies as a layout says, for std::pmr containers. Any thread may allocate and deallocate at any time. Where there is not so much,
-// std::bad_alloc is thrown, and nodewise_error_message() has the reason. It stays where it is: containers keep its address.
-class arena final : public std::pmr::memory_resource {
+namespace detail {
+
+// An arena as a memory resource. It stays where it is: containers keep its address.
+class arena_resource : public std::pmr::memory_resource {
 public:
-    explicit arena(const layout &layout, std::uint32_t flags = 0)
-    {
-        nodewise_layout given = layout.get();
-        nodewise_arena *made = nullptr;
-        detail::check(nodewise_arena_new(&given, flags, &made));
-        handle_.reset(made);
-    }
-    arena(const arena &) = delete;
-    arena &operator=(const arena &) = delete;
-
-    std::size_t reserved_bytes() const
-    {
-        std::size_t bytes = 0;
-        detail::check(nodewise_arena_reserved_bytes(handle_.get(), &bytes));
-        return bytes;
-    }
-
-    nodewise::placement placement() const
-    {
-        return detail::placed([&](auto... out) { return nodewise_arena_placement(handle_.get(), out...); });
-    }
+    explicit arena_resource(const nodewise_arena *arena) noexcept : arena_(arena) {}
+    arena_resource(const arena_resource &) = delete;
+    arena_resource &operator=(const arena_resource &) = delete;
 
 private:
     void *do_allocate(std::size_t bytes, std::size_t align) override
     {
         void *memory = nullptr;
-        if (nodewise_arena_allocate(handle_.get(), bytes, align, &memory) != NODEWISE_OK)
+        if (nodewise_arena_allocate(arena_, bytes, align, &memory) != NODEWISE_OK)
             throw std::bad_alloc();
         return memory;
     }
@@ -1182,12 +1165,49 @@ private:
     void do_deallocate(void *memory, std::size_t bytes, std::size_t align) override
     {
         // Of what do_allocate gave, it cannot fail.
-        nodewise_arena_deallocate(handle_.get(), memory, bytes, align);
+        nodewise_arena_deallocate(arena_, memory, bytes, align);
     }
 
     bool do_is_equal(const std::pmr::memory_resource &other) const noexcept override { return this == &other; }
 
-    detail::handle<nodewise_arena, nodewise_arena_free> handle_;
+    const nodewise_arena *arena_;
+};
+
+// An arena that is freed last of all that a class derived from this has.
+struct owned_arena {
+    owned_arena(const layout &layout, std::uint32_t flags)
+    {
+        nodewise_layout given = layout.get();
+        nodewise_arena *made = nullptr;
+        check(nodewise_arena_new(&given, flags, &made));
+        handle.reset(made);
+    }
+
+    detail::handle<nodewise_arena, nodewise_arena_free> handle;
+};
+
+} // namespace detail
+
+// Memory that lies as a layout says, for std::pmr containers. Any thread may allocate and deallocate at any time. Where there is not so much,
+// std::bad_alloc is thrown, and nodewise_error_message() has the reason. It stays where it is: containers keep its address.
+class arena final : private detail::owned_arena, public detail::arena_resource {
+public:
+    explicit arena(const layout &layout, std::uint32_t flags = 0)
+        : owned_arena(layout, flags), arena_resource(owned_arena::handle.get())
+    {
+    }
+
+    std::size_t reserved_bytes() const
+    {
+        std::size_t bytes = 0;
+        detail::check(nodewise_arena_reserved_bytes(handle.get(), &bytes));
+        return bytes;
+    }
+
+    nodewise::placement placement() const
+    {
+        return detail::placed([&](auto... out) { return nodewise_arena_placement(handle.get(), out...); });
+    }
 };
 #endif
 
@@ -1275,6 +1295,41 @@ private:
 
 namespace detail {
 
+#if __has_include(<memory_resource>)
+// Whether a T is given its memory as std::pmr containers are.
+template <class T>
+inline constexpr bool takes_arena = std::uses_allocator_v<T, std::pmr::polymorphic_allocator<std::byte>>;
+
+// Behind a T in its copy.
+template <class T>
+arena_resource *arena_behind(void *value)
+{
+    constexpr std::size_t align = alignof(arena_resource), behind = (sizeof(T) + align - 1) / align * align;
+    return reinterpret_cast<arena_resource *>(static_cast<unsigned char *>(value) + behind);
+}
+
+template <class T>
+void take_arena(nodewise_value_type &type)
+{
+    type.bytes = sizeof(T) + alignof(arena_resource) + sizeof(arena_resource);
+    type.copy_in = [](const void *value, void *to, const nodewise_arena *arena, void *context) {
+        return from<caught>(context).run([&] {
+            auto *memory = new (arena_behind<T>(to)) arena_resource(arena);
+            std::pmr::polymorphic_allocator<std::byte> allocator(memory);
+            const T &copied = *static_cast<const T *>(value);
+            if constexpr (std::is_constructible_v<T, std::allocator_arg_t, decltype(allocator), const T &>)
+                new (to) T(std::allocator_arg, allocator, copied);
+            else
+                new (to) T(copied, allocator);
+        });
+    };
+    type.destroy = [](void *value, void *) {
+        static_cast<T *>(value)->~T();
+        std::launder(arena_behind<T>(value))->~arena_resource();
+    };
+}
+#endif
+
 // How copies of a T are made; what goes wrong is caught.
 template <class T>
 nodewise_value_type value_type(caught &copying)
@@ -1283,6 +1338,12 @@ nodewise_value_type value_type(caught &copying)
     nodewise_value_type type = {};
     type.bytes = sizeof(T);
     type.context = &copying;
+#if __has_include(<memory_resource>)
+    if constexpr (takes_arena<T>) {
+        take_arena<T>(type);
+        return type;
+    }
+#endif
     if constexpr (!std::is_trivially_copyable_v<T>) {
         type.copy = [](const void *value, void *to, void *context) {
             return from<caught>(context).run([&] { new (to) T(*static_cast<const T *>(value)); });
@@ -1318,6 +1379,9 @@ private:
 } // namespace detail
 
 // A value that all read and few write, with copies on each node. Any thread may read and update at any time.
+//
+// Memory of the value's own lies on the copy's node as well if T takes an allocator as std::pmr containers do: it gets a
+// std::pmr::polymorphic_allocator of an arena there. Memory from elsewhere, std::vector's for instance, may lie on any node.
 template <class T>
 class replicated {
 public:
@@ -1365,6 +1429,12 @@ public:
     void set(const T &value) const
     {
         update([&](T &copy) { copy = value; });
+    }
+
+    // Of the pages of all copies and of their arenas.
+    nodewise::placement placement() const
+    {
+        return detail::placed([&](auto... out) { return nodewise_replicated_placement(handle_.get(), out...); });
     }
 
 private:
@@ -1422,6 +1492,12 @@ public:
             detail::check(nodewise_node_replicated_update(handle_.get(), &operation, response));
             return *std::launder(reinterpret_cast<result *>(response));
         }
+    }
+
+    // Of the pages of all copies and of their arenas.
+    nodewise::placement placement() const
+    {
+        return detail::placed([&](auto... out) { return nodewise_node_replicated_placement(handle_.get(), out...); });
     }
 
 private:

@@ -157,9 +157,11 @@ fn functions() -> Vec<(String, String)> {
             nodewise_replicated_array_local(_, _), nodewise_replicated_array_near(_, _, _),
             nodewise_replicated_array_nodes(_, _, _, _), nodewise_replicated_array_update(_, _, _, _);
         replicated: nodewise_replicated_new(_, _, _), nodewise_replicated_free(_), nodewise_replicated_read(_, _, _),
-            nodewise_read_end(_), nodewise_replicated_update(_, _, _, _), nodewise_replicated_set(_, _, _);
+            nodewise_read_end(_), nodewise_replicated_update(_, _, _, _), nodewise_replicated_set(_, _, _),
+            nodewise_replicated_placement(_, _, _, _, _);
         node_replicated: nodewise_node_replicated_new(_, _, _, _), nodewise_node_replicated_free(_),
-            nodewise_node_replicated_read(_, _, _), nodewise_node_read_end(_), nodewise_node_replicated_update(_, _, _);
+            nodewise_node_replicated_read(_, _, _), nodewise_node_read_end(_), nodewise_node_replicated_update(_, _, _),
+            nodewise_node_replicated_placement(_, _, _, _, _);
     }
 }
 
@@ -181,7 +183,7 @@ fn structures() -> Vec<String> {
         pool::NodeStatistics { node, workers, run, stolen_inside, stolen_across }
         reduce::Reduction { value_bytes, part, combine, drop, grain }
         replicated::Read { }
-        replicated::ValueType { bytes, copy, destroy, context }
+        replicated::ValueType { bytes, copy, destroy, context, copy_in }
     };
     let asserted = structures.into_iter().flat_map(|(name, size, fields)| {
         let offsets = fields.into_iter().map({
@@ -199,14 +201,15 @@ fn field_types() -> String {
     let combine = <Option<reduce::Combine>>::in_c();
     let drop_value = <Option<reduce::DropValue>>::in_c();
     let copy = <Option<replicated::CopyValue>>::in_c();
+    let copy_in = <Option<replicated::CopyValueIn>>::in_c();
     let destroy = <Option<replicated::DestroyValue>>::in_c();
     let operate = <Option<node_replicated::OperateOn>>::in_c();
     format!(
         "void fields(nodewise_reduction *r, nodewise_value_type *t, nodewise_operations *o) {{\n\
          {callback} *part = &r->part; {combine} *combine = &r->combine; {drop_value} *drop = &r->drop;\n\
-         {copy} *copy = &t->copy; {destroy} *destroy = &t->destroy;\n\
+         {copy} *copy = &t->copy; {copy_in} *copy_in = &t->copy_in; {destroy} *destroy = &t->destroy;\n\
          {operate} *operate = &o->operate; (void)operate;\n\
-         (void)part; (void)combine; (void)drop; (void)copy; (void)destroy;\n}}\n"
+         (void)part; (void)combine; (void)drop; (void)copy; (void)copy_in; (void)destroy;\n}}\n"
     )
 }
 

@@ -1,10 +1,11 @@
 //! Values with one copy on each node, kept alike by a log of operations.
 
-use crate::arguments::{free, handle, out, shared};
+use crate::arguments::{List, free, handle, out, shared};
+use crate::array::{NodePages, Placement};
 use crate::callback::{Context, given};
-use crate::replicated::{Reading, Value, ValueType, checked_kind, checked_size};
-use crate::result::{Code, Failure, Status, guarded};
-use nodewise_runtime::{NodeReplicated, NodeReplicatedGuard, Operate};
+use crate::replicated::{Original, Reading, Value, ValueType, checked_kind, checked_size};
+use crate::result::{Code, Failure, guarded};
+use nodewise_runtime::{NodeReplicated, NodeReplicatedGuard, Operate, SharedArena};
 use smallvec::SmallVec;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -89,14 +90,34 @@ pub unsafe extern "C" fn nodewise_node_replicated_new(
         let operate = given(operations.operate, "operations->operate")?;
         let operation_bytes = checked_size(operations.operation_bytes, "an operation")?;
         let response_bytes = checked_size(operations.response_bytes, "a response")?;
-        if value.is_null() {
-            return Err(Failure::invalid("value is NULL"));
-        }
-        // SAFETY: the caller's promise.
-        let value = unsafe { Value::copy_of(value, kind) }.map_err(Status::failure)?;
+        let original = Original::checked(value)?;
         let context = Context::new(operations.context);
-        let operated = Operated { value, operate, operation_bytes, response_bytes, context };
-        out_replicated.write(handle(NodeReplicated::new(operated)?));
+        let copy = |arena: &SharedArena| {
+            // SAFETY: the caller's promise.
+            let value = unsafe { Value::copy_of(original.get(), kind, arena) };
+            Operated { value, operate, operation_bytes, response_bytes, context }
+        };
+        out_replicated.write(handle(NodeReplicated::new_in(copy)?));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_node_replicated_placement(
+    replicated: *const NodeReplicated<Operated>,
+    out_placement: *mut Placement,
+    pages: *mut NodePages,
+    capacity: usize,
+    out_count: *mut usize,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let replicated = unsafe { shared(replicated, "replicated") }?;
+        // SAFETY: the caller's promise.
+        let out_placement = unsafe { out(out_placement, "out_placement") }?;
+        // SAFETY: the caller's promise.
+        let list = unsafe { List::new(pages, capacity, out_count, "pages") }?;
+        NodePages::list(replicated.placement()?, out_placement, list);
         Ok(())
     })
 }

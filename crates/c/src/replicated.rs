@@ -1,17 +1,24 @@
 //! Values with copies on each node.
 
-use crate::arguments::{exclusive, free, handle, optional_out, out, shared};
+use crate::arguments::{List, exclusive, free, handle, optional_out, out, shared};
+use crate::array::{NodePages, Placement};
 use crate::callback::{Context, given};
 use crate::replicated_array::Change;
 use crate::result::{Code, Failure, Outcome, Status, guarded};
-use crossbeam_utils::CachePadded;
-use nodewise_runtime::{ReadGuard, Replicated};
+use nodewise_runtime::{NodeArena, ReadGuard, Replicated, SharedArena};
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr::NonNull;
 
 pub type CopyValue =
     unsafe extern "C" fn(from: *const c_void, to: *mut c_void, context: *mut c_void) -> c_int;
+pub type CopyValueIn = unsafe extern "C" fn(
+    from: *const c_void,
+    to: *mut c_void,
+    arena: *const NodeArena,
+    context: *mut c_void,
+) -> c_int;
 pub type DestroyValue = unsafe extern "C" fn(value: *mut c_void, context: *mut c_void);
 
 /// `nodewise_value_type`.
@@ -22,49 +29,72 @@ pub struct ValueType {
     pub copy: Option<CopyValue>,
     pub destroy: Option<DestroyValue>,
     pub context: *mut c_void,
+    pub copy_in: Option<CopyValueIn>,
 }
 
-/// Room for a part of a copy, which has its cache lines alone.
-type Lines = CachePadded<MaybeUninit<[u8; LINES_BYTES]>>;
+/// What a copy's address is a multiple of: it has its cache lines alone.
+const ALIGN: usize = 128;
 
-const LINES_BYTES: usize = align_of::<CachePadded<u8>>();
-
-/// One of the copies.
+/// One of the copies, in its node's memory.
 pub struct Value {
-    storage: Box<[Lines]>,
+    /// Of `kind.bytes`, from the arena.
+    storage: NonNull<u8>,
+    arena: SharedArena,
     kind: Kind,
 }
+
+// SAFETY: it owns its storage. The header says that a copy may be changed and ended on any thread.
+unsafe impl Send for Value {}
+// SAFETY: it gives nothing but the address, and the header says that any thread may read there.
+unsafe impl Sync for Value {}
 
 #[derive(Clone, Copy)]
 pub(crate) struct Kind {
     bytes: usize,
     copy: Option<CopyValue>,
+    copy_in: Option<CopyValueIn>,
     destroy: Option<DestroyValue>,
     context: Context,
 }
 
 impl Value {
+    /// A copy in an arena; a failure is thrown.
+    ///
     /// # Safety
     /// `from` is to a value of this kind, that nobody changes meanwhile.
-    pub(crate) unsafe fn copy_of(from: *const c_void, kind: Kind) -> Result<Self, Status> {
-        let lines = kind.bytes.div_ceil(LINES_BYTES).max(1);
+    pub(crate) unsafe fn copy_of(from: *const c_void, kind: Kind, arena: &SharedArena) -> Self {
+        let room = arena.allocate(kind.bytes, ALIGN).unwrap_or_else(|error| Failure::from(error).throw());
         // Ends without `destroy` if the copy fails.
         let unmade = Kind { destroy: None, ..kind };
-        let mut value = Self { storage: vec![Lines::new(MaybeUninit::uninit()); lines].into(), kind: unmade };
+        let mut value = Self { storage: room.cast(), arena: arena.clone(), kind: unmade };
         let to = value.as_mut_ptr();
-        let status = if let Some(copy) = kind.copy {
+        let status = match kind {
             // SAFETY: as promised; there is room.
-            unsafe { copy(from, to, kind.context.get()) }
-        } else {
+            Kind { copy_in: Some(copy), .. } => unsafe {
+                copy(from, to, &raw const **arena, kind.context.get())
+            },
             // SAFETY: likewise.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, kind.bytes) };
-            0
+            Kind { copy: Some(copy), .. } => unsafe { copy(from, to, kind.context.get()) },
+            _ => {
+                // SAFETY: likewise.
+                unsafe { std::ptr::copy_nonoverlapping(from, to, kind.bytes) };
+                0
+            }
         };
         if status != 0 {
-            return Err(Status(status));
+            Status(status).throw();
         }
         value.kind = kind;
-        Ok(value)
+        value
+    }
+
+    /// Takes the place of the value with a copy of another of its kind, in the same arena.
+    ///
+    /// # Safety
+    /// As [`Value::copy_of`].
+    unsafe fn assign(&mut self, from: *const c_void) {
+        // SAFETY: as promised.
+        *self = unsafe { Self::copy_of(from, self.kind, &self.arena) };
     }
 
     pub(crate) fn as_ptr(&self) -> *const c_void {
@@ -72,14 +102,14 @@ impl Value {
     }
 
     pub(crate) fn as_mut_ptr(&mut self) -> *mut c_void {
-        self.storage.as_mut_ptr().cast()
+        self.storage.as_ptr().cast()
     }
 }
 
 impl Clone for Value {
     fn clone(&self) -> Self {
         // SAFETY: it is a value of its kind, and borrowed.
-        unsafe { Self::copy_of(self.as_ptr(), self.kind) }.unwrap_or_else(|status| status.throw())
+        unsafe { Self::copy_of(self.as_ptr(), self.kind, &self.arena) }
     }
 }
 
@@ -89,6 +119,28 @@ impl Drop for Value {
             // SAFETY: the caller's promise; it is a value of its kind, and nobody else has it.
             unsafe { destroy(self.as_mut_ptr(), self.kind.context.get()) };
         }
+        // SAFETY: it was taken with this request, and is not used any more.
+        unsafe { self.arena.deallocate(self.storage, self.kind.bytes, ALIGN) };
+    }
+}
+
+/// The caller's value, of which threads of all nodes make copies while the caller waits.
+#[derive(Clone, Copy)]
+pub(crate) struct Original(*const c_void);
+
+// SAFETY: the header says that copies are made on any thread.
+unsafe impl Send for Original {}
+// SAFETY: likewise.
+unsafe impl Sync for Original {}
+
+impl Original {
+    pub(crate) fn checked(value: *const c_void) -> Outcome<Self> {
+        if value.is_null() { Err(Failure::invalid("value is NULL")) } else { Ok(Self(value)) }
+    }
+
+    /// The pointer; a method, so that closures capture the whole.
+    pub(crate) fn get(self) -> *const c_void {
+        self.0
     }
 }
 
@@ -138,11 +190,18 @@ pub type Read = Reading<ReadGuard<'static, Value>>;
 
 const _: () = assert!(size_of::<Read>() == size_of::<*const c_void>());
 
-pub(crate) fn checked_kind(ValueType { bytes, copy, destroy, context }: ValueType) -> Outcome<Kind> {
-    Ok(Kind { bytes: checked_size(bytes, "a value")?, copy, destroy, context: Context::new(context) })
+pub(crate) fn checked_kind(kind: ValueType) -> Outcome<Kind> {
+    let ValueType { bytes, copy, destroy, context, copy_in } = kind;
+    Ok(Kind {
+        bytes: checked_size(bytes, "a value")?,
+        copy,
+        copy_in,
+        destroy,
+        context: Context::new(context),
+    })
 }
 
-/// Of something that is kept rounded up to whole lines or words.
+/// Of something that is kept rounded up to whole words.
 pub(crate) fn checked_size(bytes: usize, what: &str) -> Outcome<usize> {
     if bytes > isize::MAX as usize / 2 {
         return Err(Failure::invalid(format!("{what} cannot have {bytes} bytes")));
@@ -161,12 +220,10 @@ pub unsafe extern "C" fn nodewise_replicated_new(
         let kind = checked_kind(*unsafe { shared(kind, "type") }?)?;
         // SAFETY: the caller's promise.
         let out_replicated = unsafe { out(out_replicated, "out_replicated") }?;
-        if value.is_null() {
-            return Err(Failure::invalid("value is NULL"));
-        }
+        let original = Original::checked(value)?;
         // SAFETY: the caller's promise.
-        let value = unsafe { Value::copy_of(value, kind) }.map_err(Status::failure)?;
-        out_replicated.write(handle(Replicated::new(value)?));
+        let copy = |arena: &SharedArena| unsafe { Value::copy_of(original.get(), kind, arena) };
+        out_replicated.write(handle(Replicated::new_in(copy)?));
         Ok(())
     })
 }
@@ -230,15 +287,31 @@ pub unsafe extern "C" fn nodewise_replicated_set(
         let replicated = unsafe { shared(replicated, "replicated") }?;
         // SAFETY: the caller's promise.
         let out_status = unsafe { optional_out(out_status) };
-        if value.is_null() {
-            return Err(Failure::invalid("value is NULL"));
-        }
-        let kind = replicated.read().kind;
+        let original = Original::checked(value)?;
         thrown(out_status, || {
             // SAFETY: the caller's promise.
-            let value = unsafe { Value::copy_of(value, kind) }.unwrap_or_else(|status| status.throw());
-            replicated.set(&value);
+            replicated.update(|copy| unsafe { copy.assign(original.get()) });
         })
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_replicated_placement(
+    replicated: *const Replicated<Value>,
+    out_placement: *mut Placement,
+    pages: *mut NodePages,
+    capacity: usize,
+    out_count: *mut usize,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let replicated = unsafe { shared(replicated, "replicated") }?;
+        // SAFETY: the caller's promise.
+        let out_placement = unsafe { out(out_placement, "out_placement") }?;
+        // SAFETY: the caller's promise.
+        let list = unsafe { List::new(pages, capacity, out_count, "pages") }?;
+        NodePages::list(replicated.placement()?, out_placement, list);
+        Ok(())
     })
 }
 

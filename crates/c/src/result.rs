@@ -28,7 +28,7 @@ pub enum Code {
     Other = 14,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Failure {
     code: Code,
     message: String,
@@ -45,9 +45,17 @@ impl Failure {
         Self::new(Code::InvalidArgument, message)
     }
 
+    /// For where the runtime knows no other way for a failure to come back. Without the panic hook: it is nobody's bug.
+    pub(crate) fn throw(self) -> ! {
+        resume_unwind(Box::new(self))
+    }
+
     fn of_panic(payload: &(dyn Any + Send)) -> Self {
         if let Some(status) = payload.downcast_ref::<Status>() {
             return status.failure();
+        }
+        if let Some(failure) = payload.downcast_ref::<Self>() {
+            return failure.clone();
         }
         let text = payload.downcast_ref::<&str>().copied();
         let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));

@@ -16,7 +16,7 @@
     } while (0)
 
 /* A call's result, and words of the message that goes with it. */
-static void says(nodewise_result result, nodewise_result expected, const char *words)
+static inline void says(nodewise_result result, nodewise_result expected, const char *words)
 {
     CHECK(result == expected);
     CHECK(strstr(nodewise_error_message(), words) != NULL);

@@ -441,12 +441,73 @@ static int shout(void *value, void *context)
     return context == NULL ? 0 : 29;
 }
 
+/* A text in the memory of its copy's node. */
+struct local_text {
+    char *characters;
+    size_t bytes;
+    const nodewise_arena *arena;
+};
+
+static int copy_local_text(const void *from, void *to, const nodewise_arena *arena, void *context)
+{
+    const struct local_text *other = from;
+    struct local_text *text = to;
+    void *block;
+    int *copies_left = context;
+    if ((*copies_left)-- == 0)
+        return 23;
+    *text = (struct local_text){.bytes = other->bytes, .arena = arena};
+    CHECK(nodewise_arena_allocate(arena, text->bytes, 1, &block) == NODEWISE_OK);
+    text->characters = memcpy(block, other->characters, text->bytes);
+    live++;
+    return 0;
+}
+
+static void destroy_local_text(void *value, void *context)
+{
+    struct local_text *text = value;
+    (void)context;
+    CHECK(nodewise_arena_deallocate(text->arena, text->characters, text->bytes, 1) == NODEWISE_OK);
+    live--;
+}
+
+static void replicated_in_arenas(void)
+{
+    int copies_left = 1000;
+    char characters[] = "near";
+    struct local_text text = {.characters = characters, .bytes = sizeof characters};
+    nodewise_value_type type = {.bytes = sizeof text,
+                                .copy_in = copy_local_text,
+                                .destroy = destroy_local_text,
+                                .context = &copies_left};
+    nodewise_replicated *replicated;
+    nodewise_read read;
+    nodewise_placement placement;
+    nodewise_node_pages pages[1024];
+    size_t count;
+    const void *value;
+    CHECK(nodewise_replicated_new(&type, &text, &replicated) == NODEWISE_OK);
+    CHECK(nodewise_replicated_update(replicated, shout, NULL, NULL) == NODEWISE_OK);
+    CHECK(nodewise_replicated_read(replicated, &read, &value) == NODEWISE_OK);
+    CHECK(strcmp(((const struct local_text *)value)->characters, "Near") == 0);
+    CHECK(((const struct local_text *)value)->arena != NULL && (uintptr_t)value % 128 == 0);
+    CHECK(nodewise_read_end(&read) == NODEWISE_OK);
+    CHECK(nodewise_replicated_set(replicated, &text, NULL) == NODEWISE_OK);
+    copies_left = 0;
+    says(nodewise_replicated_set(replicated, &text, NULL), NODEWISE_CALLBACK_FAILED, "23");
+    CHECK(nodewise_replicated_placement(replicated, &placement, pages, 1024, &count) == NODEWISE_OK);
+    CHECK(placement.misplaced == 0 && placement.unknown == 0 && count > 0 && pages[0].pages > 0);
+    nodewise_replicated_free(replicated);
+    CHECK(live == 0);
+}
+
 static void replicated(void)
 {
     int copies_left = 1000, status;
     char characters[] = "near";
     struct text text = {characters};
-    nodewise_value_type type = {sizeof text, copy_text, destroy_text, &copies_left};
+    nodewise_value_type type = {
+        .bytes = sizeof text, .copy = copy_text, .destroy = destroy_text, .context = &copies_left};
     nodewise_replicated *replicated;
     nodewise_read read;
     const void *value;
@@ -507,6 +568,9 @@ static void node_replicated(void)
     nodewise_operations operations = {sizeof two, sizeof balance, deposit, &thirty_one};
     nodewise_node_replicated *replicated;
     nodewise_node_read read;
+    nodewise_placement placement;
+    nodewise_node_pages pages[1024];
+    size_t count;
     const void *value;
     CHECK(nodewise_node_replicated_new(&type, &operations, &account, &replicated) == NODEWISE_OK);
     CHECK(nodewise_node_replicated_update(replicated, &two, &balance) == NODEWISE_OK && balance == 7);
@@ -515,12 +579,15 @@ static void node_replicated(void)
     says(nodewise_node_replicated_update(replicated, &two, NULL), NODEWISE_INVALID_ARGUMENT, "out_response");
     CHECK(nodewise_node_replicated_read(replicated, &read, &value) == NODEWISE_OK && *(const int64_t *)value == 9);
     CHECK(nodewise_node_read_end(&read) == NODEWISE_OK);
+    CHECK(nodewise_node_replicated_placement(replicated, &placement, pages, 1024, &count) == NODEWISE_OK);
+    CHECK(placement.misplaced == 0 && placement.unknown == 0 && count > 0 && pages[0].pages > 0);
     nodewise_node_replicated_free(replicated);
     nodewise_node_replicated_free(NULL);
 
     char characters[] = "near";
     struct text text = {characters};
-    nodewise_value_type texts = {sizeof text, copy_text, destroy_text, &copies_left};
+    nodewise_value_type texts = {
+        .bytes = sizeof text, .copy = copy_text, .destroy = destroy_text, .context = &copies_left};
     nodewise_operations raising = {.operate = raise_text};
     CHECK(nodewise_node_replicated_new(&texts, &raising, &text, &replicated) == NODEWISE_OK);
     CHECK(nodewise_node_replicated_update(replicated, NULL, NULL) == NODEWISE_OK);
@@ -535,7 +602,7 @@ static void node_replicated(void)
     raising.operation_bytes = SIZE_MAX;
     says(nodewise_node_replicated_new(&texts, &raising, &text, &replicated), NODEWISE_INVALID_ARGUMENT, "operation");
     raising.operation_bytes = 0;
-    __atomic_store_n(&copies_left, 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&copies_left, 0, __ATOMIC_SEQ_CST);
     says(nodewise_node_replicated_new(&texts, &raising, &text, &replicated), NODEWISE_CALLBACK_FAILED, "23");
     CHECK(live == 0);
 }
@@ -554,6 +621,7 @@ int main(void)
     reductions(pool);
     arrays(pool);
     replicated();
+    replicated_in_arenas();
     node_replicated();
     CHECK(nodewise_pool_statistics(pool, statistics, 1024, &count) == NODEWISE_OK && statistics[0].run > 0);
     nodewise_pool_free(pool);

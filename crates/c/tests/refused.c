@@ -142,8 +142,10 @@ static void no_policy(void)
     CHECK(nodewise_replicated_array_new(data, LEN, 8, &copies) == NODEWISE_OK);
     nodewise_replicated_array_free(copies);
     CHECK(nodewise_replicated_new(&numbers, &number, &replicated) == NODEWISE_OK);
+    says(nodewise_replicated_placement(replicated, &placement, pages, NODES, &count), NODEWISE_MEMORY, "move_pages");
     nodewise_replicated_free(replicated);
     CHECK(nodewise_node_replicated_new(&numbers, &operations, &number, &node_replicated) == NODEWISE_OK);
+    says(nodewise_node_replicated_placement(node_replicated, &placement, pages, NODES, &count), NODEWISE_MEMORY, "move_pages");
     nodewise_node_replicated_free(node_replicated);
     says(nodewise_array_placement(array, 0, LEN, &placement, pages, NODES, &count), NODEWISE_MEMORY, "move_pages");
     says(nodewise_array_page_nodes(array, 0, LEN, nodes, NODES, &count), NODEWISE_MEMORY, "move_pages");
@@ -161,6 +163,8 @@ struct made {
     nodewise_array *interleaved, *blocked, *touched_by_pool;
     nodewise_arena *arena;
     nodewise_replicated_array *copies;
+    nodewise_replicated *replicated;
+    nodewise_node_replicated *node_replicated;
 };
 
 static void *make_without_policies(void *context)
@@ -179,6 +183,8 @@ static void *make_without_policies(void *context)
     CHECK(nodewise_arena_new(&interleaved, NODEWISE_ANYWHERE, &made->arena) == NODEWISE_OK);
     CHECK(nodewise_arena_allocate(made->arena, 1 << 20, 8, &block) == NODEWISE_OK);
     CHECK(nodewise_replicated_array_new(values, LEN, 8, &made->copies) == NODEWISE_OK);
+    CHECK(nodewise_replicated_new(&numbers, &number, &made->replicated) == NODEWISE_OK);
+    CHECK(nodewise_node_replicated_new(&numbers, &operations, &number, &made->node_replicated) == NODEWISE_OK);
     nodewise_pool_free(pool);
     return NULL;
 }
@@ -202,6 +208,10 @@ static void placed_all_the_same(void)
     }
     CHECK(nodewise_arena_placement(made.arena, &placement, pages, NODES, &count) == NODEWISE_OK);
     CHECK(placement.misplaced == 0 && one_node() == (count == 1));
+    CHECK(nodewise_replicated_placement(made.replicated, &placement, pages, NODES, &count) == NODEWISE_OK);
+    CHECK(placement.misplaced == 0 && one_node() == (count == 1));
+    CHECK(nodewise_node_replicated_placement(made.node_replicated, &placement, pages, NODES, &count) == NODEWISE_OK);
+    CHECK(placement.misplaced == 0 && one_node() == (count == 1));
     CHECK(nodewise_replicated_array_nodes(made.copies, nodes, NODES, &copies) == NODEWISE_OK);
     for (size_t i = 0; i < copies; i++) {
         const void *copy;
@@ -217,6 +227,8 @@ static void placed_all_the_same(void)
     nodewise_array_free(made.touched_by_pool);
     nodewise_arena_free(made.arena);
     nodewise_replicated_array_free(made.copies);
+    nodewise_replicated_free(made.replicated);
+    nodewise_node_replicated_free(made.node_replicated);
 }
 
 /* But for what the allocator has from before. */

@@ -86,6 +86,7 @@ pub use job::{Scope, Task};
 pub use location::{current_cpu, current_node, refresh};
 pub use memory::{
     Block, Fallback, Layout, NodeArena, NodeArenaBuilder, NodeVec, NodeVecBuilder, Placement, ReplicatedVec,
+    SharedArena,
 };
 pub use node_counter::NodeCounter;
 pub use node_replicated::{NodeReplicated, NodeReplicatedGuard, Operate};

@@ -11,7 +11,7 @@
 
 use crate::error::Result;
 use crate::location::current_node;
-use crate::memory::NodeBox;
+use crate::memory::{NodeArena, NodeBox, Placement, SharedArena};
 use crate::nearest::{MemoryNodes, Nearest};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, lock, read, try_write, write, yield_now};
@@ -43,10 +43,11 @@ pub trait Operate: Clone + Send + Sync {
 /// node's copy. Reads and updates are linearizable.
 ///
 /// ```
-/// use nodewise_runtime::{NodeReplicated, Operate};
+/// use allocator_api2::vec::Vec;
+/// use nodewise_runtime::{NodeReplicated, Operate, SharedArena};
 ///
 /// #[derive(Clone)]
-/// struct Stack(Vec<u64>);
+/// struct Stack(Vec<u64, SharedArena>);
 ///
 /// impl Operate for Stack {
 ///     type Operation = u64;
@@ -57,9 +58,10 @@ pub trait Operate: Clone + Send + Sync {
 ///     }
 /// }
 ///
-/// let stack = NodeReplicated::new(Stack(vec![]))?;
+/// let stack = NodeReplicated::new_in(|arena| Stack(Vec::new_in(arena.clone())))?;
 /// assert_eq!(stack.update(7), 1);
-/// assert_eq!(stack.read().0, [7]);
+/// assert_eq!(stack.read().0[..], [7]);
+/// assert_eq!(stack.placement()?.misplaced, 0);
 /// # Ok::<(), nodewise_runtime::Error>(())
 /// ```
 pub struct NodeReplicated<T: Operate> {
@@ -78,6 +80,8 @@ struct Log<O> {
 }
 
 struct Copy<T: Operate> {
+    /// For what the value has outside of itself, if it was made in one.
+    arena: Option<SharedArena>,
     value: CachePadded<RwLock<Value<T>>>,
     /// As in the value, for who trims the log.
     applied: CachePadded<AtomicUsize>,
@@ -117,8 +121,7 @@ pub struct NodeReplicatedGuard<'a, T> {
 const CAPACITY: usize = 1024;
 
 impl<T: Operate> NodeReplicated<T> {
-    /// Copies `value` to each node, to pages of its own; what `T` allocates for a copy comes from there as far as the allocator asks the system
-    /// for it, and as there is room.
+    /// Copies `value` to each node, to pages of its own. Memory that a clone allocates may lie elsewhere: see [`NodeReplicated::new_in`].
     ///
     /// # Errors
     /// As [`crate::Replicated::new`].
@@ -127,10 +130,45 @@ impl<T: Operate> NodeReplicated<T> {
     /// With what `T::clone` panicked with.
     #[expect(clippy::needless_pass_by_value, reason = "from here on the copies are the value")]
     pub fn new(value: T) -> Result<Self> {
-        let nodes: Vec<NodeId> = MemoryNodes::of_this_process()?.near_cpus.iter().collect();
+        Self::on_each_node(|node, nodes| NodeBox::on(node, nodes, || Copy::of(None, value.clone())))
+    }
+
+    /// Has `make` make each copy with an arena whose memory is on the copy's node, as [`crate::Replicated::new_in`] does. A value whose
+    /// collections take their memory from there lies on its node whole, and stays there as it grows.
+    ///
+    /// # Errors
+    /// As [`crate::Replicated::new`].
+    ///
+    /// # Panics
+    /// With what `make` panicked with.
+    pub fn new_in(make: impl Fn(&SharedArena) -> T) -> Result<Self> {
+        Self::on_each_node(|node, nodes| {
+            let arena = SharedArena::from(NodeArena::of_copy(node, nodes));
+            NodeBox::on(node, nodes, || Copy::of(Some(arena.clone()), make(&arena)))
+        })
+    }
+
+    fn on_each_node(make: impl Fn(NodeId, &MemoryNodes) -> Result<NodeBox<Copy<T>>>) -> Result<Self> {
+        let memory = MemoryNodes::of_this_process()?;
+        let nodes: Vec<NodeId> = memory.near_cpus.iter().collect();
         let nearest = Nearest::among(&nodes)?;
-        let copies = nodes.iter().map(|&node| NodeBox::on(node, || Copy::of(value.clone())));
+        let copies = nodes.iter().map(|&node| make(node, &memory));
         Ok(Self::with_copies(copies.collect::<Result<_>>()?, CAPACITY, Some(nearest)))
+    }
+
+    /// Asks the kernel where the pages of all copies and of their arenas are now.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Memory`]: a container's filter refuses `move_pages(2)`.
+    pub fn placement(&self) -> Result<Placement> {
+        let mut sum = Placement::default();
+        for copy in &self.copies {
+            sum.add(&copy.placement()?);
+            if let Some(arena) = &copy.arena {
+                sum.add(&arena.placement()?);
+            }
+        }
+        Ok(sum)
     }
 
     fn with_copies(copies: Box<[NodeBox<Copy<T>>]>, capacity: usize, nearest: Option<Nearest>) -> Self {
@@ -277,8 +315,9 @@ impl<O: Clone> Log<O> {
 }
 
 impl<T: Operate> Copy<T> {
-    fn of(value: T) -> Self {
+    fn of(arena: Option<SharedArena>, value: T) -> Self {
         Self {
+            arena,
             value: CachePadded::new(RwLock::new(Value { value, applied: 0 })),
             applied: CachePadded::new(AtomicUsize::new(0)),
             left: CachePadded::new(Mutex::new(Vec::new())),
@@ -370,7 +409,7 @@ impl Operate for Sum {
 
 #[cfg(test)]
 fn on_nodes(nodes: usize, capacity: usize) -> NodeReplicated<Sum> {
-    let copies = (0..nodes).map(|_| NodeBox::new(|| Copy::of(Sum::default())).unwrap()).collect();
+    let copies = (0..nodes).map(|_| NodeBox::new(|| Copy::of(None, Sum::default())).unwrap()).collect();
     NodeReplicated::with_copies(copies, capacity, None)
 }
 
@@ -445,7 +484,7 @@ mod tests {
         const WHICH: &str = "NODEWISE_TEST_FRAGILE";
         if let Ok(which) = std::env::var(WHICH) {
             let fragile = |in_clone, in_drop| std::mem::ManuallyDrop::new(Fragile { in_clone, in_drop });
-            let copies = (0..2).map(|_| NodeBox::new(|| Copy::of(Kept)).unwrap()).collect();
+            let copies = (0..2).map(|_| NodeBox::new(|| Copy::of(None, Kept)).unwrap()).collect();
             let kept = NodeReplicated::with_copies(copies, 4, None);
             let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 let operation = fragile(which == "clone", which == "drop");
@@ -484,7 +523,7 @@ mod tests {
     #[test]
     fn histories_are_linearizable() {
         for nodes in [1, 2, 3] {
-            let copies = (0..nodes).map(|_| NodeBox::new(|| Copy::of((0, 0))).unwrap()).collect();
+            let copies = (0..nodes).map(|_| NodeBox::new(|| Copy::of(None, (0, 0))).unwrap()).collect();
             let counted = NodeReplicated::with_copies(copies, 16, None);
             let place = |thread| thread % nodes;
             let update = |thread, name| counted.update_copy(place(thread), name);

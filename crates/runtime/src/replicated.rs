@@ -12,7 +12,7 @@
 
 use crate::error::Result;
 use crate::location::current_node;
-use crate::memory::{KeptPolicy, NodeBox, prefer_from_now};
+use crate::memory::{KeptPolicy, NodeArena, NodeBox, Placement, SharedArena, prefer_from_now};
 use crate::nearest::{MemoryNodes, Nearest};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Futex, Mutex, UnsafeCell, lock};
@@ -29,16 +29,23 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// [`Replicated::update`] changes every copy and waits for readers that began before it. Reads and updates are linearizable: once
 /// one thread has seen a value, none sees an older one, on whatever node it runs.
 ///
-/// The value is kept twice on each node with CPUs, or on the nearest that has memory for this process, on pages of its own. A copy is made,
-/// and changed, by a thread that prefers memory of its node: what `T` allocates for it comes from there as far as the allocator asks the system
-/// for it, and as there is room. One copy is made after the other, since the kernel may put where two allocations meet into one huge page; it
-/// may yet do so where other threads allocate and write at the same time, or later (khugepaged).
+/// The value is kept twice on each node with CPUs, or on the nearest that has memory for this process, on pages of its own. A value with
+/// memory of its own, such as a vector, has that on the node as well if it takes it from the copy's arena: [`Replicated::new_in`]. Memory from
+/// elsewhere, the global allocator's for instance, may lie on any node.
 ///
 /// ```
-/// let routes = nodewise_runtime::Replicated::new(vec!["a", "b"])?;
+/// use allocator_api2::vec::Vec;
+/// use nodewise_runtime::Replicated;
+///
+/// let routes = Replicated::new_in(|arena| {
+///     let mut routes = Vec::new_in(arena.clone());
+///     routes.extend(["a", "b"]);
+///     routes
+/// })?;
 /// assert_eq!(routes.read().len(), 2);
 /// routes.update(|routes| routes.push("c"));
 /// assert_eq!(routes.read()[2], "c");
+/// assert_eq!(routes.placement()?.misplaced, 0);
 /// # Ok::<(), nodewise_runtime::Error>(())
 /// ```
 pub struct Replicated<T> {
@@ -53,6 +60,8 @@ pub struct Replicated<T> {
 struct Copies<T> {
     /// Where they lie; not known in tests.
     node: Option<NodeId>,
+    /// For what they have outside of themselves, if they were made in one.
+    arena: Option<SharedArena>,
     sides: [Side<T>; 2],
 }
 
@@ -81,31 +90,59 @@ pub struct ReadGuard<'a, T> {
 unsafe impl<T: Sync> Sync for ReadGuard<'_, T> {}
 
 impl<T: Clone + Send + Sync> Replicated<T> {
-    /// Copies `value` to each node: by threads that prefer its memory or, where a container's filter refuses memory policies, are on its CPUs.
+    /// Copies `value` to each node. Its clones come from threads that prefer memory there or, where a container's filter refuses memory
+    /// policies, are on the node's CPUs. Memory that a clone allocates may lie elsewhere all the same: see [`Replicated::new_in`].
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read. [`crate::ErrorKind::Memory`]: no more memory can be mapped.
+    /// [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read. [`crate::ErrorKind::Memory`]: no more memory can be mapped, or the
+    /// kernel (before 5.14) refuses a call.
     ///
     /// # Panics
     /// With what `T::clone` panicked with.
     pub fn new(value: T) -> Result<Self> {
-        let nodes: Vec<NodeId> = MemoryNodes::of_this_process()?.near_cpus.iter().collect();
+        Self::on_each_node(|node, nodes| {
+            NodeBox::on(node, nodes, || Copies::of(Some(node), None, || value.clone()))
+        })
+    }
+
+    /// Has `make` make each copy, twice a node, with an arena whose memory is on that node. A value whose collections take their memory from
+    /// there lies on its node whole, and stays there as it grows.
+    ///
+    /// `make` has to make equal values. It is called by threads as [`Replicated::new`] has them, by one at a time.
+    ///
+    /// # Errors
+    /// As [`Replicated::new`].
+    ///
+    /// # Panics
+    /// With what `make` panicked with.
+    pub fn new_in(make: impl Fn(&SharedArena) -> T + Sync) -> Result<Self> {
+        Self::on_each_node(|node, nodes| {
+            let arena = SharedArena::from(NodeArena::of_copy(node, nodes));
+            NodeBox::on(node, nodes, || Copies::of(Some(node), Some(arena.clone()), || make(&arena)))
+        })
+    }
+
+    fn on_each_node(
+        make: impl Fn(NodeId, &MemoryNodes) -> Result<NodeBox<Copies<T>>> + Sync,
+    ) -> Result<Self> {
+        let memory = MemoryNodes::of_this_process()?;
+        let nodes: Vec<NodeId> = memory.near_cpus.iter().collect();
         let nearest = Nearest::among(&nodes)?;
         // Of two copies that are written at the same time, the end of one and the beginning of the other may come to lie in one huge page.
         let turns = Mutex::new(());
         let copy_to = |node| {
             let _turn = lock(&turns);
-            NodeBox::on(node, || Copies::of(&value, Some(node)))
+            make(node, &memory)
         };
         let copies = std::thread::scope(|scope| {
             let start = |&node| std::thread::Builder::new().spawn_scoped(scope, move || copy_to(node));
             let threads: Vec<_> = nodes.iter().map(start).collect();
-            let made = threads.into_iter().zip(&nodes).map(|(thread, &node)| match thread {
+            let copies = threads.into_iter().zip(&nodes).map(|(thread, &node)| match thread {
                 Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
                 // The kernel gives no thread.
                 Err(_) => copy_to(node),
             });
-            made.collect::<Result<Box<[_]>>>()
+            copies.collect::<Result<Box<[_]>>>()
         })?;
         Ok(Self::with_copies(copies, Some(nearest)))
     }
@@ -160,7 +197,7 @@ impl<T: Clone + Send + Sync> Replicated<T> {
         first
     }
 
-    /// Takes the place of the value with another.
+    /// Takes the place of the value with another, by `T::clone_from`. One that keeps a copy's arena, as a vector's does, keeps it on its node.
     pub fn set(&self, value: &T) {
         self.update(|copy| copy.clone_from(value));
     }
@@ -207,9 +244,26 @@ impl<T: Clone + Send + Sync> Replicated<T> {
     }
 }
 
-impl<T: Clone> Copies<T> {
-    fn of(value: &T, node: Option<NodeId>) -> Self {
-        Self { node, sides: [Side::new(value.clone()), Side::new(value.clone())] }
+impl<T> Replicated<T> {
+    /// Asks the kernel where the pages of all copies and of their arenas are now.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Memory`]: a container's filter refuses `move_pages(2)`.
+    pub fn placement(&self) -> Result<Placement> {
+        let mut sum = Placement::default();
+        for copies in &self.copies {
+            sum.add(&copies.placement()?);
+            if let Some(arena) = &copies.arena {
+                sum.add(&arena.placement()?);
+            }
+        }
+        Ok(sum)
+    }
+}
+
+impl<T> Copies<T> {
+    fn of(node: Option<NodeId>, arena: Option<SharedArena>, make: impl Fn() -> T) -> Self {
+        Self { node, arena, sides: [Side::new(make()), Side::new(make())] }
     }
 }
 
@@ -277,7 +331,7 @@ mod tests {
     use crate::history;
 
     fn on_nodes<T: Clone + Send + Sync>(nodes: usize, value: &T) -> Replicated<T> {
-        let copies = (0..nodes).map(|_| NodeBox::new(|| Copies::of(value, None)));
+        let copies = (0..nodes).map(|_| NodeBox::new(|| Copies::of(None, None, || value.clone())));
         Replicated::with_copies(copies.collect::<Result<_>>().unwrap(), None)
     }
 
@@ -381,7 +435,7 @@ mod loom_tests {
     }
 
     fn on_nodes(nodes: usize) -> Arc<Replicated<usize>> {
-        let copies = (0..nodes).map(|_| NodeBox::new(|| Copies::of(&0, None)));
+        let copies = (0..nodes).map(|_| NodeBox::new(|| Copies::of(None, None, || 0)));
         Arc::new(Replicated::with_copies(copies.collect::<Result<_>>().unwrap(), None))
     }
 

@@ -1,12 +1,13 @@
 //! `building-blocks`: uses the runtime library on a machine with several nodes and says what came of it, for the tests in guests.
 #![forbid(unsafe_code)]
 
+use allocator_api2::vec::Vec as VecIn;
 use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand};
 use nodewise_runtime::{
     Allowance, ErrorKind, Fallback, Hint, HonouredBy, Layout, NodeArena, NodeArenaBuilder, NodeCounter,
     NodePool, NodeReplicated, NodeVec, NodeVecBuilder, Operate, Replicated, ReplicatedVec, Scope,
-    TaskCounter, bind_thread, current_cpu, current_node, hint, is_managed, nodes_near, refresh,
+    SharedArena, TaskCounter, bind_thread, current_cpu, current_node, hint, is_managed, nodes_near, refresh,
 };
 use nodewise_sys::{getcpu, page_bytes, query_pages, sched_getaffinity, sched_setaffinity};
 use nodewise_topology::{NodeId, Topology};
@@ -67,7 +68,7 @@ enum Part {
     },
     /// Updates of a replicated value by all nodes at once: a line of JSON for each node's copy
     Log,
-    /// Where each node's readers find their copies of replicated values: a line of JSON each
+    /// How many pages of replicated values, and of what they have, each node finds on another: a line of JSON for each size
     Copies,
     /// Tasks on all nodes for so many seconds; fails if one of the first, or of the first after a refresh, runs elsewhere than it should
     Pool {
@@ -341,8 +342,8 @@ fn apart(node: NodeId) -> anyhow::Result<()> {
     let counts: Vec<u64> = nodes.iter().chain([&node]).map(|&node| counter.on_node(node)).collect();
 
     let before = anonymous_pages(node)?;
-    let value = vec![1_u64; PAGES * page_bytes() / 8];
-    let replicated = Replicated::new(value.clone())?;
+    let len = PAGES * page_bytes() / 8;
+    let replicated = Replicated::new_in(|arena| ones(len, arena))?;
     let mut homes_near = Vec::new();
     for &reader in &nodes {
         let homes_here = Mutex::new(None);
@@ -354,13 +355,13 @@ fn apart(node: NodeId) -> anyhow::Result<()> {
         let homes = homes_here.into_inner().unwrap_or_else(PoisonError::into_inner);
         homes_near.push(runs(&homes.context("the task has ended")??));
     }
-    let log = NodeReplicated::new(Counts { all: 0, counts: value.clone() })?;
+    let log = NodeReplicated::new_in(|arena| Counts { all: 0, counts: ones(len, arena) })?;
     ensure!(log.update(0) == 1);
     let mut hinted = Vec::new();
     for huge in [false, true] {
         let builder = NodeVecBuilder::new(Layout::On(nodes[0]));
         let builder = if huge { builder.huge_pages() } else { builder };
-        let shared = builder.build::<u64>(value.len())?;
+        let shared = builder.build::<u64>(len)?;
         ensure!(hint(&shared[..], Hint::WriteShared)? == HonouredBy::Library);
         let pages: BTreeMap<u32, usize> =
             shared.placement()?.pages.into_iter().map(|(node, pages)| (node.0, pages)).collect();
@@ -505,7 +506,14 @@ fn hints(time: Duration) -> anyhow::Result<()> {
 #[derive(Clone)]
 struct Counts {
     all: u64,
-    counts: Vec<u64>,
+    counts: VecIn<u64, SharedArena>,
+}
+
+/// So many in an arena.
+fn ones(len: usize, arena: &SharedArena) -> VecIn<u64, SharedArena> {
+    let mut ones = VecIn::new_in(arena.clone());
+    ones.resize(len, 1);
+    ones
 }
 
 impl Operate for Counts {
@@ -525,7 +533,7 @@ fn log() -> anyhow::Result<()> {
     let pool = NodePool::new()?;
     let nodes: Vec<NodeId> = pool.nodes().collect();
     let len = PAGES * page_bytes() / 8;
-    let log = NodeReplicated::new(Counts { all: 0, counts: vec![0; len] })?;
+    let log = NodeReplicated::new_in(|arena| Counts { all: 0, counts: ones(len, arena) })?;
     let places = || (0..UPDATES).map(|update| update * 7919 % len);
     // Who has seen a number sees no smaller one, on whatever node, and each is given once.
     let seen = AtomicU64::new(0);
@@ -544,11 +552,11 @@ fn log() -> anyhow::Result<()> {
     let mut numbers = numbers.into_inner().unwrap_or_else(PoisonError::into_inner);
     numbers.sort_unstable();
     ensure!(numbers.into_iter().eq(1..=(nodes.len() * UPDATES) as u64), "each number is given once");
-    let mut counts = vec![0; len];
+    let mut counts = vec![1; len];
     places().for_each(|place| counts[place] += nodes.len() as u64);
     let read = || {
         let copy = log.read();
-        ensure!(copy.counts == counts, "the copy of node {} is another", current_node());
+        ensure!(copy.counts[..] == counts[..], "the copy of node {} is another", current_node());
         Ok((copy.all, runs(&homes(&copy.counts, PAGES)?)))
     };
     for node in nodes {
@@ -564,45 +572,83 @@ fn log() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Of each size from a word to 4 MiB: a line for each.
 fn copies() -> anyhow::Result<()> {
-    const SMALL: u64 = 8;
     let pool = NodePool::new()?;
     let nodes: Vec<NodeId> = pool.nodes().collect();
-    let len = PAGES * page_bytes() / 8;
-    let large = Replicated::new(vec![1_u64; len])?;
-    // Of a page or less each.
-    let small = (0..SMALL).map(Replicated::new).collect::<Result<Vec<_>, _>>()?;
-    let logs = (0..SMALL).map(|all| NodeReplicated::new(Counts { all, counts: vec![0] }));
-    let logs = logs.collect::<Result<Vec<_>, _>>()?;
-    let home = |value: &u64| {
-        let page = std::ptr::from_ref(value).addr() & !(page_bytes() - 1);
-        anyhow::Ok(homes_from(page, 1)?[0])
-    };
-    let look = || {
-        let large = large.read();
-        anyhow::Ok(json!({
-            "node": current_node().0,
-            "large": runs(&homes(&large, large.len() * 8 / page_bytes())?),
-            "small": small.iter().map(|value| home(&value.read())).collect::<anyhow::Result<Vec<_>>>()?,
-            "logs": logs.iter().map(|log| home(&log.read().all)).collect::<anyhow::Result<Vec<_>>>()?,
-        }))
-    };
-    // Readers turn to the other side with each update; with the last the values grow.
-    for updates in 0..4 {
-        if updates > 0 {
-            let grown = if updates < 3 { len } else { 2 * len };
-            on_node(&pool, nodes[0], || {
-                large.update(|values| values.resize(grown, 1));
-                for value in &small {
-                    value.update(|value| *value += 1);
-                }
-            })?;
+    for bytes in [8, 100 * 8, 4 << 10, 8 << 10, 64 << 10, 1 << 20, 4 << 20] {
+        let (len, values) = (bytes / 8, if bytes > 64 << 10 { 1 } else { 5 });
+        let in_arenas = (0..values).map(|_| Replicated::new_in(|arena| ones(len, arena)));
+        let in_arenas = in_arenas.collect::<Result<Vec<_>, _>>()?;
+        let logs = (0..values)
+            .map(|_| NodeReplicated::new_in(|arena| Counts { all: 0, counts: ones(len, arena) }))
+            .collect::<Result<Vec<_>, _>>()?;
+        let whole = (0..values).map(|_| Replicated::new([1_u64; 1024])).collect::<Result<Vec<_>, _>>()?;
+        let look = || {
+            let mut seen = Seen::default();
+            for ((in_arena, log), whole) in in_arenas.iter().zip(&logs).zip(&whole) {
+                let (in_arena, log) = (in_arena.read(), log.read());
+                seen.look(std::slice::from_ref(&*in_arena))?;
+                seen.look(&in_arena)?;
+                seen.look(std::slice::from_ref(&*log))?;
+                seen.look(&log.counts)?;
+                seen.look(&whole.read()[..])?;
+            }
+            anyhow::Ok(seen)
+        };
+        let update = || {
+            // Readers turn to the other side with each update; some have the values grow and shrink.
+            for update in 0..if bytes == 8 { 3400 } else { 80 } {
+                let place = update % values;
+                let more = if update / values % 8 == 7 { len } else { 0 };
+                in_arenas[place].update(|numbers| numbers.resize(len + more, 1));
+                logs[place].update(0);
+                whole[place].update(|numbers| numbers[0] += 1);
+            }
+        };
+        let mut seen = Seen::default();
+        for round in 0..3 {
+            for &node in &nodes {
+                let more = on_node(&pool, node, look)??;
+                (seen.pages, seen.elsewhere) = (seen.pages + more.pages, seen.elsewhere + more.elsewhere);
+            }
+            on_node(&pool, nodes[round % nodes.len()], update)?;
         }
-        for &node in &nodes {
-            println!("{}", on_node(&pool, node, look)??);
+        let mut misplaced = 0;
+        for (in_arena, log) in in_arenas.iter().zip(&logs) {
+            for placement in [in_arena.placement()?, log.placement()?] {
+                misplaced += placement.misplaced + placement.absent + placement.unknown;
+                let pages = bytes.div_ceil(page_bytes());
+                ensure!(placement.pages.len() == nodes.len(), "{placement:?}");
+                ensure!(placement.pages.values().all(|&there| there > pages), "{placement:?}");
+            }
         }
+        let (pages, elsewhere) = (seen.pages, seen.elsewhere);
+        println!(
+            "{}",
+            json!({"bytes": bytes, "nodes": nodes.len(), "pages": pages, "elsewhere": elsewhere, "misplaced": misplaced})
+        );
     }
     Ok(())
+}
+
+/// Pages with contents, and those on another node than the thread that looked.
+#[derive(Default)]
+struct Seen {
+    pages: usize,
+    elsewhere: usize,
+}
+
+impl Seen {
+    fn look<T>(&mut self, contents: &[T]) -> anyhow::Result<()> {
+        let bytes = contents.as_ptr_range();
+        let start = bytes.start.addr() & !(page_bytes() - 1);
+        let pages = (bytes.end.addr() - start).div_ceil(page_bytes());
+        let homes = homes_from(start, pages)?;
+        self.pages += pages;
+        self.elsewhere += homes.iter().filter(|&&home| home != current_node().0 as i32).count();
+        Ok(())
+    }
 }
 
 /// Runs a task of a node.

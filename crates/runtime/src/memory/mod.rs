@@ -7,7 +7,7 @@ mod node_vec;
 mod place;
 mod replicated_vec;
 
-pub use arena::{NodeArena, NodeArenaBuilder};
+pub use arena::{NodeArena, NodeArenaBuilder, SharedArena};
 pub use layout::Layout;
 pub(crate) use node_box::NodeBox;
 pub use node_vec::{Block, NodeVec, NodeVecBuilder};

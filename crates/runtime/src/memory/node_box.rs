@@ -2,9 +2,11 @@
 
 #![allow(unsafe_code)]
 
-use super::place::prefer;
+use super::layout::{Layout, Plan};
+use super::place::{Fallback, Placed, Placement, prefer};
 use crate::error::{Error, Result};
-use nodewise_sys::{Advice, OwnedMemory, page_bytes};
+use crate::nearest::MemoryNodes;
+use nodewise_sys::{OwnedMemory, page_bytes};
 use nodewise_topology::NodeId;
 use std::fmt;
 use std::ops::Deref;
@@ -14,7 +16,7 @@ use std::ptr::NonNull;
 pub(crate) struct NodeBox<T> {
     value: NonNull<T>,
     /// What it lies in, unmapped after it was dropped.
-    _memory: OwnedMemory,
+    placed: Placed,
 }
 
 // SAFETY: it owns the value and the memory.
@@ -23,24 +25,47 @@ unsafe impl<T: Send> Send for NodeBox<T> {}
 unsafe impl<T: Sync> Sync for NodeBox<T> {}
 
 impl<T> NodeBox<T> {
-    /// On this node, if it has room. What `make` allocates comes from there, too, as far as the allocator asks the system for it.
-    pub(crate) fn on(node: NodeId, make: impl FnOnce() -> T) -> Result<Self> {
-        prefer(node, || Self::new(make))
+    /// On this one of `nodes`, if it has room. A huge page might hold those of several nodes, so it takes base pages. What `make` allocates
+    /// comes from the node, too, as far as the allocator asks the system for it.
+    pub(crate) fn on(node: NodeId, nodes: &MemoryNodes, make: impl FnOnce() -> T) -> Result<Self> {
+        let place = |placed: &mut Placed| {
+            placed.touch_here(false)?;
+            placed.settle(placed.all(), Fallback::Anywhere).map(drop)
+        };
+        prefer(node, || Self::placed(node, nodes, place, make))
             .map_err(|error| Error::memory("cannot prefer a node's memory".to_owned(), error))?
     }
 
     /// Where the calling thread gets memory.
+    #[cfg(test)]
     pub(crate) fn new(make: impl FnOnce() -> T) -> Result<Self> {
+        let nodes = || [NodeId(0)].into_iter().collect();
+        let nodes = MemoryNodes { allowed: nodes(), near_cpus: nodes(), bytes: Some(u64::MAX) };
+        Self::placed(NodeId(0), &nodes, |_| Ok(()), make)
+    }
+
+    fn placed(
+        node: NodeId,
+        nodes: &MemoryNodes,
+        place: impl FnOnce(&mut Placed) -> Result<()>,
+        make: impl FnOnce() -> T,
+    ) -> Result<Self> {
         let bytes = size_of::<T>().max(1);
         let mut memory = OwnedMemory::new(bytes, page_bytes().max(align_of::<T>()))
             .map_err(|error| Error::memory(format!("cannot map {bytes} bytes"), error))?;
-        // A huge page might hold those of several nodes. Kernels without huge pages refuse.
-        let _ = memory.advise(0..memory.len_bytes(), Advice::NoHugePage);
         // Taken once, as nobody else borrows the memory.
         let value = NonNull::from(memory.as_mut_bytes()).cast::<T>();
+        let plan = Plan::new(&Layout::On(node), memory.len_bytes() / page_bytes(), nodes)?;
+        let mut placed = Placed { memory, unit_bytes: page_bytes(), plan };
+        place(&mut placed)?;
         // SAFETY: so many bytes are mapped, aligned, and used by nobody else.
         unsafe { value.write(make()) };
-        Ok(Self { value, _memory: memory })
+        Ok(Self { value, placed })
+    }
+
+    /// Asks the kernel where its pages are now.
+    pub(crate) fn placement(&self) -> Result<Placement> {
+        self.placed.placement(self.placed.all())
     }
 }
 

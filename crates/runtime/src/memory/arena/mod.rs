@@ -10,6 +10,7 @@
 mod blocks;
 mod class;
 mod shards;
+mod shared;
 
 use super::layout::{Layout, Plan};
 use super::place::{Fallback, HUGE_BYTES, Placed, Placement, map};
@@ -22,15 +23,27 @@ use class::{CLASSES, Class};
 use nodewise_sys::page_bytes;
 use nodewise_topology::NodeId;
 use shards::Shards;
+pub use shared::SharedArena;
 use std::alloc;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ptr::NonNull;
 
-/// What a CPU takes at a time.
-const SPAN_BYTES: usize = 64 << 10;
-/// An arena grows by an eighth of what it has, but so much at least and at most: a process may have 65 530 mappings.
-const CHUNK_BYTES: std::ops::RangeInclusive<usize> = HUGE_BYTES..=128 << 20;
+/// The least and the most that an arena takes from the system at once.
+///
+/// An arena grows by an eighth of what it has, as a process may have 65 530 mappings.
+#[derive(Clone, Copy, Debug)]
+struct Steps {
+    /// Bytes that a CPU takes at a time.
+    span: usize,
+    /// Bytes of the first chunk.
+    chunk: usize,
+}
+
+const STEPS: Steps = Steps { span: 64 << 10, chunk: HUGE_BYTES };
+/// The steps of an arena with few blocks: a node's copy of a value may be a word.
+const STEPS_OF_COPIES: Steps = Steps { span: 16 << 10, chunk: 16 << 10 };
+const CHUNK_BYTES_MOST: usize = 128 << 20;
 
 /// Memory that lies as a [`Layout`] says, for values of any size; given back to the system when the arena is dropped.
 ///
@@ -57,6 +70,7 @@ pub struct NodeArena {
     huge: bool,
     fallback: Fallback,
     nodes: MemoryNodes,
+    steps: Steps,
     shards: Shards,
     central: Mutex<Central>,
 }
@@ -113,20 +127,25 @@ impl NodeArenaBuilder {
     pub fn build(self) -> Result<NodeArena> {
         let nodes = MemoryNodes::of_this_process()?;
         Plan::new(&self.layout, 1, &nodes)?;
+        Ok(self.with(nodes, STEPS, Shards::new()))
+    }
+
+    fn with(self, nodes: MemoryNodes, steps: Steps, shards: Shards) -> NodeArena {
         let central = Central {
             batches: std::array::from_fn(|_| Batches::default()),
             span: Span::default(),
             chunks: Vec::new(),
             large: BTreeMap::new(),
         };
-        Ok(NodeArena {
+        NodeArena {
             layout: self.layout,
             huge: self.huge,
             fallback: self.fallback,
             nodes,
-            shards: Shards::new(),
+            steps,
+            shards,
             central: Mutex::new(central),
-        })
+        }
     }
 }
 
@@ -137,6 +156,12 @@ impl NodeArena {
     /// As [`NodeArenaBuilder::build`].
     pub fn on(node: NodeId) -> Result<Self> {
         NodeArenaBuilder::new(Layout::On(node)).build()
+    }
+
+    /// For a copy of a value on one of `nodes`. One thread at a time makes or changes a copy, and a full node is no error.
+    pub(crate) fn of_copy(node: NodeId, nodes: &MemoryNodes) -> Self {
+        let builder = NodeArenaBuilder::new(Layout::On(node)).fallback(Fallback::Anywhere);
+        builder.with(nodes.clone(), STEPS_OF_COPIES, Shards::one())
     }
 
     /// Memory for at least `bytes`, aligned to `align`: the block's address and real length. Its contents are not defined. 0 bytes are a
@@ -248,9 +273,10 @@ impl NodeArena {
             shard.load(class, batch);
             return Ok(shard.pop(class).expect("a batch is not empty"));
         }
-        let start = self.cut(&mut central, SPAN_BYTES, SPAN_BYTES)?;
+        let span_bytes = self.steps.span;
+        let start = self.cut(&mut central, span_bytes, span_bytes)?;
         // SAFETY: just cut.
-        shard.span = unsafe { Span::new(start, SPAN_BYTES) };
+        shard.span = unsafe { Span::new(start, span_bytes) };
         Ok(shard.span.cut(class.bytes(), class.align()).expect("small blocks fit into a span"))
     }
 
@@ -269,11 +295,13 @@ impl NodeArena {
             return Ok(block);
         }
         let has: usize = central.chunks.iter().map(|chunk| chunk.memory.len_bytes()).sum();
-        let wanted = (has / 8).next_multiple_of(HUGE_BYTES).clamp(*CHUNK_BYTES.start(), *CHUNK_BYTES.end());
+        let step = self.steps.chunk;
+        let least = step.max(bytes);
+        let wanted = (has / 8).next_multiple_of(step).min(CHUNK_BYTES_MOST).max(least);
         // Where there is no room for much there may be for little.
-        let (start, chunk) = self.map(wanted, HUGE_BYTES).or_else(|error| {
-            if wanted > HUGE_BYTES { self.map(HUGE_BYTES, HUGE_BYTES) } else { Err(error) }
-        })?;
+        let (start, chunk) = self
+            .map(wanted, HUGE_BYTES)
+            .or_else(|error| if wanted > least { self.map(least, HUGE_BYTES) } else { Err(error) })?;
         // SAFETY: the chunk is new and stays mapped as long as the arena.
         central.span = unsafe { Span::new(start, chunk.memory.len_bytes()) };
         central.chunks.push(chunk);

@@ -42,6 +42,11 @@ impl Shards {
         }
     }
 
+    /// One for all CPUs.
+    pub(super) fn one() -> Self {
+        Self { of_cpus: Guarded::new(0), spares: Guarded::new(1) }
+    }
+
     /// The CPU's own, if nobody has it.
     #[inline]
     pub(super) fn own(&self) -> Option<Taken<'_>> {
