@@ -419,7 +419,8 @@ enum {
     NODEWISE_ANYWHERE = 4
 };
 
-/* Elements of a fixed size whose pages lie as a layout says; all bits zero at first. */
+/* Elements of a fixed size whose pages lie as a layout says; all bits zero at first. The first is at a multiple of a page, and of the largest power of
+ * two that divides the size, so that each is aligned as its type asks. */
 typedef struct nodewise_array nodewise_array;
 
 /* Makes an array of `len` elements of `element_bytes` each. `flags` are NODEWISE_HUGE_PAGES and the like, or 0. All pages are brought in, each node's
@@ -434,7 +435,7 @@ nodewise_result nodewise_array_new(const nodewise_layout *layout, size_t len, si
 /* Gives the memory back to the system. */
 void nodewise_array_free(nodewise_array *array);
 
-/* Where the elements are, at a page's begin; valid until the array is freed. Threads that read and write there look after each other
+/* Where the elements are; valid until the array is freed. Threads that read and write there look after each other
  * themselves. */
 nodewise_result nodewise_array_data(const nodewise_array *array, void **out_data);
 
@@ -558,7 +559,7 @@ nodewise_result nodewise_forget_hints(const void *memory, size_t bytes);
 nodewise_result nodewise_is_managed(bool *out_managed);
 
 /* Elements of which every node with CPUs has a copy, or the nearest node that has memory for this process: for data that all read and few
- * write. */
+ * write. They are aligned as those of a nodewise_array. */
 typedef struct nodewise_replicated_array nodewise_replicated_array;
 
 typedef int (*nodewise_change)(void *value, void *context);

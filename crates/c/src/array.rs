@@ -116,6 +116,11 @@ impl Flags {
     }
 }
 
+/// What elements are aligned to: in C a type's size is a multiple of its alignment.
+pub(crate) fn align_of_elements(element_bytes: usize) -> usize {
+    1 << element_bytes.trailing_zeros()
+}
+
 /// What so many elements take.
 pub(crate) fn checked_bytes(len: usize, element_bytes: usize) -> Outcome<usize> {
     len.checked_mul(element_bytes).ok_or_else(|| {
@@ -169,7 +174,8 @@ pub unsafe extern "C" fn nodewise_array_new(
             return Err(Failure::invalid("element_bytes is 0"));
         }
         let flags = Flags::checked(flags)?;
-        let mut builder = NodeVecBuilder::new(layout).fallback(flags.fallback);
+        let mut builder =
+            NodeVecBuilder::new(layout).align(align_of_elements(element_bytes)).fallback(flags.fallback);
         if flags.huge == Some(true) {
             builder = builder.huge_pages();
         }

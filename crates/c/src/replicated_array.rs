@@ -1,7 +1,7 @@
 //! Arrays of which every node has a copy.
 
 use crate::arguments::{List, exclusive, free, handle, optional_out, out, shared, slice};
-use crate::array::checked_bytes;
+use crate::array::{align_of_elements, checked_bytes};
 use crate::callback::{FirstStatus, given};
 use crate::result::{Code, guarded};
 use nodewise_runtime::ReplicatedVec;
@@ -23,7 +23,7 @@ pub unsafe extern "C" fn nodewise_replicated_array_new(
         let elements = unsafe { slice(elements.cast::<u8>(), bytes, "elements") }?;
         // SAFETY: the caller's promise.
         let out_array = unsafe { out(out_array, "out_array") }?;
-        out_array.write(handle(ReplicatedVec::new(elements)?));
+        out_array.write(handle(ReplicatedVec::aligned(elements, align_of_elements(element_bytes))?));
         Ok(())
     })
 }

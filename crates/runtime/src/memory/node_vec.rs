@@ -50,6 +50,7 @@ pub struct NodeVec<T> {
 pub struct NodeVecBuilder<'a> {
     layout: Layout,
     huge: bool,
+    align_bytes: usize,
     fallback: Fallback,
     pool: Option<&'a NodePool>,
 }
@@ -67,7 +68,7 @@ impl NodeVecBuilder<'_> {
     /// Lays the array out so.
     #[must_use]
     pub fn new(layout: Layout) -> Self {
-        Self { layout, huge: false, fallback: Fallback::default(), pool: None }
+        Self { layout, huge: false, align_bytes: 1, fallback: Fallback::default(), pool: None }
     }
 
     /// Takes huge pages of 2 MiB where the system gives them: fewer TLB misses, and layouts in steps of 2 MiB. It takes base pages otherwise,
@@ -75,6 +76,13 @@ impl NodeVecBuilder<'_> {
     #[must_use]
     pub fn huge_pages(mut self) -> Self {
         self.huge = true;
+        self
+    }
+
+    /// Has the array begin at a multiple of so many bytes, a power of two; at one of a page and of what `T` asks for if nothing is said.
+    #[must_use]
+    pub fn align(mut self, bytes: usize) -> Self {
+        self.align_bytes = bytes;
         self
     }
 
@@ -95,7 +103,7 @@ impl NodeVecBuilder<'_> {
     ///
     /// # Errors
     /// [`crate::ErrorKind::Layout`]: the layout names a node that has no memory for this process. [`crate::ErrorKind::Memory`]: the nodes
-    /// that this process may have memory on have less, or the kernel (before 5.14) refuses a call; or a container's filter does, there are several
+    /// that this process may have memory on have less, the alignment is no power of two, or the kernel (before 5.14) refuses a call; or a container's filter does, there are several
     /// nodes, and the fallback is [`Fallback::Error`]. [`crate::ErrorKind::NodeFull`]: pages found no room on their node, and the fallback is [`Fallback::Error`].
     /// [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read. No error tells of less than that, but more than is free or than
     /// the control group may have: the kernel then reclaims memory, and ends processes if it finds none.
@@ -105,12 +113,15 @@ impl NodeVecBuilder<'_> {
     pub fn build<T: Pod>(self, len: usize) -> Result<NodeVec<T>> {
         let size = size_of::<T>();
         assert!(size > 0, "elements of a NodeVec have a size");
+        if !self.align_bytes.is_power_of_two() {
+            return Err(Error::alignment(self.align_bytes));
+        }
         let unit_bytes = if self.huge { HUGE_BYTES } else { page_bytes() };
         let bytes = len.checked_mul(size).and_then(|bytes| bytes.max(1).checked_next_multiple_of(unit_bytes));
         let bytes = bytes.ok_or_else(|| Error::too_large(len, size))?;
         let nodes = MemoryNodes::of_this_process()?;
         let plan = Plan::new(&self.layout, bytes / unit_bytes, &nodes)?;
-        let memory = map(bytes, unit_bytes.max(align_of::<T>()), &nodes)?;
+        let memory = map(bytes, unit_bytes.max(align_of::<T>()).max(self.align_bytes), &nodes)?;
         let mut placed = Placed { memory, unit_bytes, plan };
         placed.first_touch(self.pool, self.huge)?;
         placed.settle(placed.all(), self.fallback)?;
@@ -422,6 +433,7 @@ mod tests {
     fn what_cannot_be_made_is_refused_with_the_reason() {
         let kind = |made: Result<NodeVec<u64>>| made.unwrap_err().kind();
         assert_eq!(kind(NodeVec::new(1, Layout::On(NodeId(1000)))), ErrorKind::Layout);
+        assert_eq!(kind(NodeVecBuilder::new(Layout::Blocked).align(3).build(1)), ErrorKind::Memory);
         assert_eq!(kind(NodeVec::new(usize::MAX / 4, Layout::Blocked)), ErrorKind::Memory);
         assert_eq!(kind(NodeVec::new(usize::MAX / 64, Layout::Blocked)), ErrorKind::Memory);
         // A mapping like any other to a kernel that overcommits.

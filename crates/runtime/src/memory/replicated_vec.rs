@@ -28,10 +28,19 @@ impl<T: Pod> ReplicatedVec<T> {
     /// # Errors
     /// As [`crate::NodeVecBuilder::build`], of any of the copies.
     pub fn new(values: &[T]) -> Result<Self> {
+        Self::aligned(values, 1)
+    }
+
+    /// The same with copies that begin at multiples of so many bytes, as [`NodeVecBuilder::align`] has it.
+    ///
+    /// # Errors
+    /// As [`crate::NodeVecBuilder::build`], of any of the copies.
+    pub fn aligned(values: &[T], align_bytes: usize) -> Result<Self> {
+        let builder =
+            |node| NodeVecBuilder::new(Layout::On(node)).align(align_bytes).fallback(Fallback::Anywhere);
         let mut copies = Vec::new();
         for node in MemoryNodes::of_this_process()?.near_cpus.iter() {
-            let mut copy =
-                NodeVecBuilder::new(Layout::On(node)).fallback(Fallback::Anywhere).build(values.len())?;
+            let mut copy = builder(node).build(values.len())?;
             if let Some(placement) = copy.placement().ok().filter(|placement| placement.misplaced > 0) {
                 return Err(Error::node_full(&placement));
             }
