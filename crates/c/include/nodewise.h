@@ -254,8 +254,9 @@ nodewise_result nodewise_pool_options_callers_work(nodewise_pool_options *option
 nodewise_result nodewise_pool_new(const nodewise_pool_options *options, nodewise_pool **out_pool);
 
 /* Waits for everything that was spawned and ends the workers; a worker of another pool does other tasks of its own pool meanwhile. A task
- * of the pool may call it; it then returns at once, and the last of the pool's tasks ends the workers. In a forked child there is nothing to
- * wait for, and the memory stays. */
+ * of the pool may call it; it then returns at once, and the last of the pool's tasks ends the workers. Calls that wait for tasks of the pool then
+ * go on to their end; one from outside of the pool waits for everything that was spawned. In a forked child there is nothing to wait for, and the
+ * memory stays. */
 void nodewise_pool_free(nodewise_pool *pool);
 
 /* Lists the nodes it has workers on, ascending. */

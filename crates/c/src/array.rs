@@ -2,7 +2,7 @@
 
 use crate::arguments::{List, exclusive, free, handle, optional_out, out, shared, slice};
 use crate::callback::{Context, FirstStatus, given};
-use crate::pool::NO_NODE;
+use crate::pool::{Held, NO_NODE};
 use crate::result::{Code, Failure, Outcome, guarded};
 use nodewise_runtime::{Fallback, Layout, NodePool, NodeVec, NodeVecBuilder};
 use nodewise_topology::NodeId;
@@ -344,7 +344,7 @@ pub unsafe extern "C" fn nodewise_array_for_each_block(
         // SAFETY: the caller's promise.
         let array = unsafe { shared(array, "array") }?;
         // SAFETY: the caller's promise.
-        let pool = unsafe { shared(pool, "pool") }?;
+        let pool = unsafe { Held::new(pool) }?;
         // SAFETY: the caller's promise.
         let out_status = unsafe { optional_out(out_status) };
         let (body, context) = (given(body, "body")?, Context::new(context));

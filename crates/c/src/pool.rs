@@ -2,10 +2,12 @@
 
 use crate::arguments::{List, exclusive, free, handle, node_set, optional_out, out, shared};
 use crate::callback::{Context, DropContext, FirstStatus, Owned, Run, given};
-use crate::result::{Code, Failure, guarded};
+use crate::result::{Code, Failure, Outcome, guarded};
 use nodewise_runtime::{Allowance, NodePool, NodePoolBuilder, Task};
 use nodewise_topology::NodeId;
 use std::ffi::{c_int, c_void};
+use std::ops::Deref;
+use std::sync::Arc;
 
 /// `nodewise_node_statistics`.
 #[derive(Clone, Copy)]
@@ -16,6 +18,41 @@ pub struct NodeStatistics {
     pub run: u64,
     pub stolen_inside: u64,
     pub stolen_across: u64,
+}
+
+/// A pool for the length of a call that runs tasks, one of which may free it.
+pub(crate) enum Held<'a> {
+    /// By a worker: the pool goes on until the worker's task has ended.
+    Inside(&'a NodePool),
+    /// By another thread, which is an owner meanwhile.
+    Outside(Arc<NodePool>),
+}
+
+impl<'a> Held<'a> {
+    /// # Safety
+    /// `pool` is null or from [`nodewise_pool_new`], and not freed yet.
+    pub(crate) unsafe fn new(pool: *const NodePool) -> Outcome<Self> {
+        // SAFETY: as promised.
+        let inside: &'a NodePool = unsafe { shared(pool, "pool") }?;
+        if inside.worker_node().is_some() {
+            return Ok(Self::Inside(inside));
+        }
+        // SAFETY: it came from `Arc::into_raw`.
+        unsafe { Arc::increment_strong_count(pool) };
+        // SAFETY: the owner that was counted.
+        Ok(Self::Outside(unsafe { Arc::from_raw(pool) }))
+    }
+}
+
+impl Deref for Held<'_> {
+    type Target = NodePool;
+
+    fn deref(&self) -> &NodePool {
+        match self {
+            Self::Inside(pool) => pool,
+            Self::Outside(pool) => pool,
+        }
+    }
 }
 
 /// What no node has for its number.
@@ -128,15 +165,21 @@ pub unsafe extern "C" fn nodewise_pool_new(
         // SAFETY: the caller's promise.
         let out_pool = unsafe { out(out_pool, "out_pool") }?;
         let options = options.map_or_else(NodePool::builder, NodePoolBuilder::clone);
-        out_pool.write(handle(options.build()?));
+        out_pool.write(Arc::into_raw(Arc::new(options.build()?)).cast_mut());
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_pool_free(pool: *mut NodePool) {
-    // SAFETY: the caller's promise.
-    unsafe { free(pool) };
+    if !pool.is_null() {
+        // SAFETY: the caller's promise: it came from `Arc::into_raw`, and this owner's use ends here.
+        let pool = unsafe { Arc::from_raw(pool) };
+        guarded(|| {
+            drop(pool);
+            Ok(())
+        });
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -212,7 +255,7 @@ unsafe fn spawn_by(
     context: *mut c_void,
     drop: Option<DropContext>,
     out_task: *mut *mut Task<c_int>,
-    spawn: impl FnOnce(Box<dyn FnOnce() -> c_int + Send>) -> crate::result::Outcome<Task<c_int>>,
+    spawn: impl FnOnce(Box<dyn FnOnce() -> c_int + Send>) -> Outcome<Task<c_int>>,
 ) -> Code {
     // SAFETY: as promised. Before all else, so that it is dropped whatever is wrong.
     let context = unsafe { Owned::new(context, drop) };
@@ -310,7 +353,7 @@ pub unsafe extern "C" fn nodewise_pool_join(
 ) -> Code {
     guarded(|| {
         // SAFETY: the caller's promise.
-        let pool = unsafe { shared(pool, "pool") }?;
+        let pool = unsafe { Held::new(pool) }?;
         // SAFETY: the caller's promise.
         let out_status = unsafe { optional_out(out_status) };
         let (a, b) = (given(a, "a")?, given(b, "b")?);

@@ -2,6 +2,7 @@
 
 use crate::arguments::{optional_out, shared};
 use crate::callback::{Context, FirstStatus, given};
+use crate::pool::Held;
 use crate::result::{Code, Failure, guarded};
 use nodewise_runtime::NodePool;
 use smallvec::{SmallVec, smallvec};
@@ -49,7 +50,7 @@ pub unsafe extern "C" fn nodewise_pool_parallel_for_grain(
 ) -> Code {
     guarded(|| {
         // SAFETY: the caller's promise.
-        let pool = unsafe { shared(pool, "pool") }?;
+        let pool = unsafe { Held::new(pool) }?;
         // SAFETY: the caller's promise.
         let out_status = unsafe { optional_out(out_status) };
         let (body, context) = (given(body, "body")?, Context::new(context));
@@ -101,7 +102,7 @@ pub unsafe extern "C" fn nodewise_pool_parallel_reduce(
 ) -> Code {
     guarded(|| {
         // SAFETY: the caller's promise.
-        let pool = unsafe { shared(pool, "pool") }?;
+        let pool = unsafe { Held::new(pool) }?;
         // SAFETY: the caller's promise.
         let Reduction { value_bytes, part, combine, drop, grain } =
             *unsafe { shared(reduction, "reduction") }?;

@@ -2,6 +2,7 @@
 
 use crate::arguments::{optional_out, out, shared};
 use crate::callback::{Context, DropContext, FirstStatus, Owned, given};
+use crate::pool::Held;
 use crate::result::{Code, Failure, Outcome, guarded};
 use nodewise_runtime::{NodePool, Scope};
 use nodewise_topology::NodeId;
@@ -50,7 +51,7 @@ pub unsafe extern "C" fn nodewise_pool_scope(
 ) -> Code {
     guarded(|| {
         // SAFETY: the caller's promise.
-        let pool = unsafe { shared(pool, "pool") }?;
+        let pool = unsafe { Held::new(pool) }?;
         // SAFETY: the caller's promise.
         let out_status = unsafe { optional_out(out_status) };
         let (body, context) = (given(body, "body")?, Context::new(context));

@@ -373,6 +373,29 @@ void operations_are_done_once_to_every_copy(int turns)
     CHECK(*moved.read() == "abc");
 }
 
+struct alignas(1 << 16) wide {
+    char bytes[1 << 16];
+};
+
+template <class T>
+bool is_aligned(const T *elements)
+{
+    return reinterpret_cast<std::uintptr_t>(elements) % alignof(T) == 0;
+}
+
+void elements_are_aligned_above_a_page()
+{
+    // New mappings lie side by side, so that these begin at several pages of such an element.
+    std::vector<nodewise::node_vector<char>> between;
+    for (std::size_t len = 1; len < 5; len++) {
+        nodewise::node_vector<wide> array(len, nodewise::layout::interleaved());
+        between.emplace_back(1, nodewise::layout::interleaved());
+        nodewise::replicated_vector<wide> copies{std::vector<wide>(len)};
+        between.emplace_back(1, nodewise::layout::interleaved());
+        CHECK(is_aligned(array.data()) && is_aligned(copies.local()));
+    }
+}
+
 void memory_is_where_it_should_be(const nodewise::pool &pool, int turns)
 {
     nodewise::node_vector<std::uint32_t> numbers(100'000, nodewise::layout::interleaved(), 0, &pool);
@@ -468,6 +491,53 @@ void race(const nodewise::pool &pool)
 
 } // namespace
 
+// In each way of waiting for tasks, from outside and in a task. All that was spawned ends, and the call that waits returns.
+void tasks_delete_their_pool(bool callers_work, int turns)
+{
+    auto made = [&] { return new nodewise::pool(nodewise::pool_options().workers(3).callers_work(callers_work)); };
+    auto leave = [](nodewise::pool *pool, std::atomic<int> &done) {
+        pool->spawn([&] { done++; });
+        pool->scope([&](const nodewise::scope &scope) {
+            for (int i = 0; i < 20; i++)
+                scope.spawn([&, i] {
+                    if (i == 7)
+                        delete pool;
+                    done++;
+                });
+        });
+        done++;
+    };
+    for (int i = 0; i < turns; i++) {
+        std::atomic<int> done = 0;
+        leave(made(), done);
+        CHECK(done == 22);
+        auto *pool = made();
+        pool->parallel_for(0, 1000, [&](std::size_t number) {
+            if (number == 500)
+                delete pool;
+        });
+        pool = made();
+        pool->join([&] { delete pool; }, [&] { done++; });
+        CHECK(done == 23);
+        pool = made();
+        nodewise::node_vector<char> array(1 << 16, nodewise::layout::interleaved());
+        std::atomic<bool> deleted = false;
+        array.for_each_block(*pool, [&](const nodewise::block &, char *) {
+            if (!deleted.exchange(true))
+                delete pool;
+        });
+        CHECK(deleted);
+        pool = made();
+        auto task = pool->spawn([&] { leave(pool, done); });
+        task.join();
+        // Inside nobody waits for what is no task of the scope.
+        while (done < 45)
+            std::this_thread::yield();
+        pool = made();
+        pool->spawn([&, pool] { delete pool; }).join();
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && argv[1] == std::string("race")) {
@@ -486,6 +556,9 @@ int main(int argc, char **argv)
         sorting_and_scanning(pool);
         memory_is_where_it_should_be(pool, turns * 10);
     }
+    elements_are_aligned_above_a_page();
+    tasks_delete_their_pool(true, turns);
+    tasks_delete_their_pool(false, turns);
     replicated_values_are_whole_and_never_older(turns * 10);
     operations_are_done_once_to_every_copy(turns * 10);
     CHECK(counted::live == 0);

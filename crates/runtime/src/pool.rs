@@ -198,9 +198,11 @@ impl NodePool {
                 }
             }
             _ => {
-                let node = self.shared.near();
-                self.shared.detached.submit_on(node, 1);
-                self.shared.inject(node, job);
+                // The task may drop the pool, and the workers end, before this returns.
+                let shared = self.shared.clone();
+                let node = shared.near();
+                shared.detached.submit_on(node, 1);
+                shared.inject(node, job);
             }
         });
         handle
