@@ -79,6 +79,10 @@ const PAUSES_INSIDE: u32 = 2;
 /// The most jobs that a worker takes from another, or of those from outside, at once. One at a time, each costs the other the line that its next push needs.
 const BATCH: usize = 16;
 
+/// After so many jobs a worker takes one that may have waited long. Jobs that make new ones keep its own queue, which it would empty first, from
+/// ever being empty.
+const PATIENCE: u64 = 64;
+
 impl Worker {
     pub(crate) fn new(shared: Arc<Shared>, index: usize, node: usize, deque: Deque<Job>) -> Self {
         // Anything but 0, and not the same for two.
@@ -203,11 +207,34 @@ impl Worker {
     /// Works until it has happened, sleeping while there is nothing to do.
     pub(crate) fn run_until(&self, event: &mut impl Event) {
         while !event.over() {
-            if let Some(job) = self.deque.pop().or_else(|| self.next(event)) {
+            let job = self.overdue().or_else(|| self.deque.pop());
+            if let Some(job) = job.or_else(|| self.next(event)) {
                 self.run(job);
             }
         }
         self.count_done();
+    }
+
+    /// Now and then, what may have waited long.
+    #[inline]
+    fn overdue(&self) -> Option<Job> {
+        let run = self.counts.run.load(Ordering::Relaxed);
+        if run % PATIENCE == PATIENCE - 1 { self.take_overdue(run / PATIENCE) } else { None }
+    }
+
+    /// Each kind of queue has its turn, as each may be one that is never empty.
+    #[cold]
+    fn take_overdue(&self, turn: u64) -> Option<Job> {
+        if self.is_caller() {
+            return None;
+        }
+        let node = &self.shared.nodes[self.node];
+        let mut turns = (0..3).map(|queue| match (turn + queue) % 3 {
+            0 => node.injector.take(),
+            1 => node.bound.take(),
+            _ => self.shared.places[self.index].stealer.steal_if(|_| true),
+        });
+        turns.find_map(|job| job)
     }
 
     /// Its own deque is empty.

@@ -549,3 +549,43 @@ fn sleeping_workers_wake_for_each_task_from_outside() {
         assert_eq!(pool.spawn(move || i).join(), i);
     }
 }
+
+/// Spawns itself anew by `spawn` until it is told to stop.
+fn again(pool: &Arc<NodePool>, stop: &Arc<AtomicBool>, spawn: fn(&NodePool, Box<dyn FnOnce() + Send>)) {
+    if !stop.load(Ordering::Relaxed) {
+        let (again_pool, again_stop) = (pool.clone(), stop.clone());
+        spawn(pool, Box::new(move || again(&again_pool, &again_stop, spawn)));
+    }
+}
+
+#[test]
+fn tasks_that_spawn_themselves_anew_keep_nobody_waiting() {
+    watchdog::start();
+    let anywhere = |pool: &NodePool, task: Box<dyn FnOnce() + Send>| drop(pool.spawn(task));
+    let bound = |pool: &NodePool, task: Box<dyn FnOnce() + Send>| {
+        let node = pool.worker_node().unwrap_or(NodeId(0));
+        drop(pool.spawn_on(node, task).unwrap());
+    };
+    for (nodes, cpus) in [(1, 1), (1, 2), (2, 1)] {
+        for spawn in [anywhere, bound] {
+            let pool = Arc::new(machine(nodes, cpus));
+            let stop = Arc::new(AtomicBool::new(false));
+            // With work of the same kind in one batch, of which a worker takes several.
+            let tasks: Vec<_> = (0..4)
+                .flat_map(|_| {
+                    pool.nodes().map(|_| again(&pool, &stop, spawn)).for_each(drop);
+                    (0..3).map(|number| pool.spawn(move || number)).collect::<Vec<_>>()
+                })
+                .collect();
+            assert_eq!(tasks.into_iter().map(nodewise_runtime::Task::join).sum::<i32>(), 12);
+            assert_eq!(pool.spawn(|| 1).join(), 1);
+            for node in pool.nodes() {
+                assert_eq!(pool.spawn_on(node, || 2).unwrap().join(), 2);
+            }
+            let mut filled = [0; 1000];
+            pool.parallel_for_each(&mut filled, |index, element| *element = index);
+            assert_eq!(filled.iter().sum::<usize>(), 499_500);
+            stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
