@@ -27,7 +27,9 @@ use std::time::Duration;
 /// task, and then neither ends.
 ///
 /// On one node, a thread that waits in a scope or a loop works along in the stead of a worker that sleeps
-/// ([`NodePoolBuilder::callers_work`]).
+/// ([`NodePoolBuilder::callers_work`]), or beside the workers if none of them begins soon. So there a task may wait for a thread that waits in
+/// a scope or a loop itself. Where the pool could have workers on several nodes, or callers do not work, no task may, nor for the end of a
+/// task that [`NodePool::spawn`] has started.
 ///
 /// By default there is one worker for each CPU that the creating thread may run on, or fewer under a quota of CPU time
 /// ([`Allowance::parallelism`]). The number stays as it is: if the cpuset shrinks or CPUs are unplugged, the kernel
@@ -276,11 +278,19 @@ impl NodePool {
 
     /// What the calling thread, which is no worker, may work along with, if it may.
     pub(crate) fn as_caller(&self) -> Option<MutexGuard<'_, Worker>> {
-        let here = self.shared.nodes.first().is_some_and(|node| node.id == current_node());
         // Where all are busy there is no CPU for one more.
-        if !here || !self.shared.sleep.some_idle() {
+        if !self.may_work_along() || !self.shared.sleep.some_idle() {
             return None;
         }
+        self.any_caller()
+    }
+
+    /// Whether the calling thread, which is no worker, may work along where that does good.
+    pub(crate) fn may_work_along(&self) -> bool {
+        !self.callers.is_empty() && self.shared.nodes.first().is_some_and(|node| node.id == current_node())
+    }
+
+    pub(crate) fn any_caller(&self) -> Option<MutexGuard<'_, Worker>> {
         self.callers.iter().find_map(try_lock)
     }
 }

@@ -202,6 +202,12 @@ impl Sleep {
         }
     }
 
+    /// Wakes a worker in whose stead a caller works: there is work that the caller does not do. Says whether there is such a worker.
+    pub(crate) fn relieve(&self, node: usize) -> bool {
+        let worker = lock(&self.sleepers[node]).stood_in_for.last().copied();
+        worker.inspect(|&worker| self.wake(worker)).is_some()
+    }
+
     /// Whether the barrier that has to follow, and the look for work after it, is left to who is searching, with the mark that is given.
     fn may_be_woken(&self, worker: usize, mark: u64) -> bool {
         let Some(node) = self.workers[worker].node else { return false };

@@ -589,3 +589,53 @@ fn tasks_that_spawn_themselves_anew_keep_nobody_waiting() {
         }
     }
 }
+
+/// As a thread that works along may need no worker to end its loop, though each waits for it.
+#[test]
+fn loops_may_wait_for_threads_that_use_the_pool() {
+    watchdog::start();
+    // The node that is invented is the first: is that where this thread stays?
+    let topology = Topology::live().unwrap();
+    for cpus in [1, 2, 3] {
+        if topology.nodes().len() > 1 {
+            return;
+        }
+        let pool = &machine(1, cpus);
+        for round in 0..20 {
+            let (begun, sums) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            let other = || {
+                // Once all workers wait.
+                wait_until(|| begun.load(Ordering::SeqCst) == cpus);
+                let sum = pool.parallel_reduce(0..1000, || 0, |sum, i| sum + i, |a, b| a + b);
+                let (a, b) = pool.join(|| 1, || 2);
+                let tasks = AtomicUsize::new(0);
+                let count = || {
+                    tasks.fetch_add(1, Ordering::Relaxed);
+                };
+                pool.scope(|scope| {
+                    for _ in 0..10 {
+                        scope.spawn(|_| count());
+                    }
+                });
+                sums.store(sum + a + b + tasks.load(Ordering::Relaxed), Ordering::SeqCst);
+            };
+            let waits = || {
+                begun.fetch_add(1, Ordering::SeqCst);
+                wait_until(|| sums.load(Ordering::SeqCst) > 0);
+            };
+            std::thread::scope(|threads| {
+                threads.spawn(other);
+                if round % 2 == 0 {
+                    pool.scope(|scope| {
+                        for _ in 0..cpus {
+                            scope.spawn_on(NodeId(0), |_| waits()).unwrap();
+                        }
+                    });
+                } else {
+                    pool.parallel_for(0..cpus, |_| waits());
+                }
+            });
+            assert_eq!(sums.into_inner(), 499_500 + 3 + 10);
+        }
+    }
+}

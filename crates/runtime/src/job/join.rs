@@ -7,8 +7,10 @@ use crate::sync::MutexGuard;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::unwind::drop_caught;
 use crate::worker::{Event, Worker};
+use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The signal to a worker of the same pool.
 struct Latch {
@@ -139,11 +141,82 @@ impl NodePool {
         with_current(|other| match other {
             None => match self.as_caller() {
                 Some(caller) => work_along(caller, op),
+                None if self.may_work_along() => self.offer(op),
                 None => self.shared().run_inside(None, op),
             },
             // A worker that waits for another pool must not keep its own waiting.
             other => self.shared().run_inside(other, op),
         })
+    }
+}
+
+/// How long a thread from outside waits for a worker to begin what it offers. Workers that have nothing to do begin sooner.
+const PATIENCE: Duration = Duration::from_millis(5);
+
+/// A job that a worker runs or the thread that has made it, whoever takes it first.
+struct Offer {
+    is_taken: AtomicBool,
+    job: UnsafeCell<Option<Job>>,
+}
+
+// SAFETY: the job is touched by who has taken it.
+unsafe impl Send for Offer {}
+// SAFETY: as above.
+unsafe impl Sync for Offer {}
+
+impl Offer {
+    fn new(job: Job) -> Arc<Self> {
+        Arc::new(Self { is_taken: AtomicBool::new(false), job: UnsafeCell::new(Some(job)) })
+    }
+
+    fn take(&self) -> Option<Job> {
+        if self.is_taken.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        // SAFETY: nobody else has taken it, or will.
+        unsafe { &mut *self.job.get() }.take()
+    }
+
+    /// # Safety
+    /// `data` comes from [`Arc::into_raw`], and this is its only use.
+    unsafe fn run(data: *const (), worker: &Worker) {
+        // SAFETY: as promised.
+        let offer = unsafe { Arc::from_raw(data.cast::<Self>()) };
+        match offer.take() {
+            Some(job) => job.run(worker),
+            // It was counted by the thread that has run it.
+            None => worker.shared.task_ended(worker.node),
+        }
+    }
+}
+
+impl NodePool {
+    /// Has a worker run `op`, or this thread if none begins soon: all may be waiting for what the thread is about to do.
+    #[cold]
+    fn offer<R: Send>(&self, op: impl FnOnce(&Worker) -> R + Send) -> R {
+        let latch = Arc::new(RemoteLatch::default());
+        let stack = StackJob::new(latch.clone(), op);
+        // SAFETY: waited for below, and nothing between can unwind out of this function.
+        let offer = Offer::new(unsafe { stack.job() });
+        let shared = self.shared();
+        let node = shared.near();
+        let anchored = Anchored;
+        shared.inject(node, Job::new(Arc::into_raw(offer.clone()), Offer::run));
+        while !latch.wait_for(PATIENCE) && !offer.is_taken.load(Ordering::Acquire) {
+            if shared.sleep.relieve(node) {
+                continue;
+            }
+            let Some(caller) = self.any_caller() else { continue };
+            // What stays in the queue then.
+            shared.detached.submit_on(node, 1);
+            match offer.take() {
+                Some(job) => work_along(caller, |worker| job.run(worker)),
+                None => shared.task_ended(node),
+            }
+        }
+        latch.wait(None);
+        std::mem::forget(anchored);
+        stack.into_result().unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 

@@ -5,6 +5,7 @@ use crate::sync::{Futex, UnsafeCell};
 use crate::worker::{Event, Worker};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// Set once. One may wait for it: a thread, which sleeps, or a worker of whichever pool, which goes on working for that.
 #[derive(Default)]
@@ -59,6 +60,20 @@ impl RemoteLatch {
                 self.state.wait(AWAITED, None);
             }
         }
+    }
+
+    /// Waits so long on a thread that is no worker; says whether it is set.
+    pub(super) fn wait_for(&self, timeout: Duration) -> bool {
+        let end = Instant::now() + timeout;
+        while !self.is_set() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            self.await_by(None);
+            self.state.wait(AWAITED, Some(left));
+        }
+        true
     }
 
     /// Whoever sets it from here on wakes the waiter.
