@@ -42,8 +42,11 @@ fn in_c(source: &str) -> PathBuf {
     let library =
         built.split('"').rfind(|text| text.ends_with("/libnodewise.a")).expect("cargo built no library");
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(source.replace('.', "-"));
-    let (compiler, standard) =
-        if source.ends_with(".cpp") { ("c++", "-std=c++17") } else { ("cc", "-std=gnu11") };
+    let (compiler, standard) = if source.split('.').next_back() == Some("cpp") {
+        ("c++", "-std=c++17")
+    } else {
+        ("cc", "-std=gnu11")
+    };
     done(
         Command::new(compiler)
             .args([standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror"])
