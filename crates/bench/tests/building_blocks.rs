@@ -190,13 +190,12 @@ fn memory_apart_is_used_where_it_is_named_and_what_is_plugged_in_is_seen() {
     let worked = lines("blocks");
     let half = 2048 * 512 / 2;
     for (node, line) in worked[..2].iter().enumerate() {
-        let expected =
-            json!({"wanted": node, "kernel": node, "library": node, "parts": node + 1, "elements": half});
+        let expected = json!({"wanted": node, "kernel": node, "library": node, "parts": 32 * (node + 1), "elements": half});
         assert_eq!(*line, expected);
     }
-    // Nobody is at home on node 2: a part for each worker, wherever they are.
+    // Nobody is at home on node 2: 32 parts for each worker, wherever they are.
     let sum = |name: &str| worked[2..].iter().map(|line| line[name].as_u64().unwrap()).sum::<u64>();
-    assert_eq!((sum("parts"), sum("elements")), (3, 2 * half), "{worked:?}");
+    assert_eq!((sum("parts"), sum("elements")), (3 * 32, 2 * half), "{worked:?}");
     assert!(worked[2..].iter().all(|line| line["wanted"] == 2 && line["kernel"] == line["library"]));
     let apart = json!({
         "nodes": [0, 1],
@@ -282,7 +281,7 @@ fn blocks_are_worked_on_where_they_lie() {
     assert_eq!(lines.len(), 4, "{}", finished.stdout);
     for (node, line) in lines.iter().enumerate() {
         let expected =
-            json!({"wanted": node, "kernel": node, "library": node, "parts": 1, "elements": 512 * 512});
+            json!({"wanted": node, "kernel": node, "library": node, "parts": 32, "elements": 512 * 512});
         assert_eq!(*line, expected);
     }
 }

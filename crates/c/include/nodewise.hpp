@@ -443,13 +443,24 @@ public:
 private:
     friend class pool;
 
+    // What came of it: the task's and the joiner's, and ended by the last of them.
     struct shared {
         detail::returned<T> result;
         detail::caught failure;
+        std::atomic<int> owners{2};
+        virtual ~shared() = default;
+    };
+
+    struct let_go {
+        void operator()(shared *state) const noexcept
+        {
+            if (state->owners.fetch_sub(1, std::memory_order_acq_rel) == 1)
+                delete state;
+        }
     };
 
     detail::handle<nodewise_task, nodewise_task_free> handle_;
-    std::shared_ptr<shared> state_;
+    std::unique_ptr<shared, let_go> state_;
 };
 
 // Spawns tasks that may use what lives in the frame of pool::scope. Valid until that returns; may be copied.
@@ -776,23 +787,30 @@ private:
     {
         using function = std::decay_t<F>;
         using result = std::invoke_result_t<function &>;
-        using shared = typename task<result>::shared;
-        struct context {
-            function f;
-            std::shared_ptr<shared> state;
+        struct context final : task<result>::shared {
+            // Ends with the task.
+            std::optional<function> f;
+
+            explicit context(F &&given) : f(std::in_place, std::forward<F>(given)) {}
 
             static int run(void *pointer)
             {
                 auto &self = detail::from<context>(pointer);
-                return self.state->failure.run(
-                    [&] { self.state->result.by([&]() -> result { return self.f(); }); });
+                return self.failure.run([&] { self.result.by([&]() -> result { return (*self.f)(); }); });
+            }
+
+            static void drop(void *pointer)
+            {
+                auto &self = detail::from<context>(pointer);
+                self.f.reset();
+                typename task<result>::let_go()(&self);
             }
         };
+        auto *owned = new context(std::forward<F>(f));
         task<result> made;
-        made.state_ = std::make_shared<shared>();
-        auto *owned = new context{std::forward<F>(f), made.state_};
+        made.state_.reset(owned);
         nodewise_task *handle = nullptr;
-        detail::check(spawn(context::run, owned, detail::delete_context<context>, &handle));
+        detail::check(spawn(context::run, owned, context::drop, &handle));
         made.handle_.reset(handle);
         return made;
     }

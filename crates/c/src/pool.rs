@@ -246,6 +246,19 @@ pub unsafe extern "C" fn nodewise_pool_statistics(
     })
 }
 
+/// A task as the runtime takes it.
+struct Called {
+    run: Run,
+    context: Owned,
+}
+
+impl Called {
+    fn call(self) -> c_int {
+        // SAFETY: as promised to `spawn_by`, which alone makes it.
+        unsafe { (self.run)(self.context.get()) }
+    }
+}
+
 /// Spawns by `spawn`, and hands the task over if the caller wants it.
 ///
 /// # Safety
@@ -255,7 +268,7 @@ unsafe fn spawn_by(
     context: *mut c_void,
     drop: Option<DropContext>,
     out_task: *mut *mut Task<c_int>,
-    spawn: impl FnOnce(Box<dyn FnOnce() -> c_int + Send>) -> Outcome<Task<c_int>>,
+    spawn: impl FnOnce(Called) -> Outcome<Task<c_int>>,
 ) -> Code {
     // SAFETY: as promised. Before all else, so that it is dropped whatever is wrong.
     let context = unsafe { Owned::new(context, drop) };
@@ -263,8 +276,7 @@ unsafe fn spawn_by(
         let run = given(run, "run")?;
         // SAFETY: as promised.
         let out_task = unsafe { optional_out(out_task) };
-        // SAFETY: as promised.
-        let task = spawn(Box::new(move || unsafe { run(context.get()) }))?;
+        let task = spawn(Called { run, context })?;
         if let Some(out_task) = out_task {
             out_task.write(handle(task));
         }
@@ -280,9 +292,9 @@ pub unsafe extern "C" fn nodewise_pool_spawn(
     drop: Option<DropContext>,
     out_task: *mut *mut Task<c_int>,
 ) -> Code {
-    let spawn = |task: Box<dyn FnOnce() -> c_int + Send>| {
+    let spawn = |task: Called| {
         // SAFETY: the caller's promise.
-        Ok(unsafe { shared(pool, "pool") }?.spawn(task))
+        Ok(unsafe { shared(pool, "pool") }?.spawn(move || task.call()))
     };
     // SAFETY: the caller's promise.
     unsafe { spawn_by(run, context, drop, out_task, spawn) }
@@ -297,9 +309,9 @@ pub unsafe extern "C" fn nodewise_pool_spawn_on(
     drop: Option<DropContext>,
     out_task: *mut *mut Task<c_int>,
 ) -> Code {
-    let spawn = |task: Box<dyn FnOnce() -> c_int + Send>| {
+    let spawn = |task: Called| {
         // SAFETY: the caller's promise.
-        Ok(unsafe { shared(pool, "pool") }?.spawn_on(NodeId(node), task)?)
+        Ok(unsafe { shared(pool, "pool") }?.spawn_on(NodeId(node), move || task.call())?)
     };
     // SAFETY: the caller's promise.
     unsafe { spawn_by(run, context, drop, out_task, spawn) }

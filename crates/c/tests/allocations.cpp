@@ -65,6 +65,13 @@ int main()
     if (ran != 2 * tasks)
         return 1;
 
+    double apart = allocations_each(1000, [&] {
+        for (int i = 0; i < 1000; i++)
+            pool.spawn([&ran, i] { ran += i; }).join();
+    });
+
     bool reductions = few("a reduction", reduction, 2), spawns = few("a small task", spawn, 0.1);
-    return reductions && spawns ? 0 : 1;
+    // What it is and returns, what the library has of it, and its handle.
+    bool joined = few("a task of its own", apart, 3.1);
+    return reductions && spawns && joined ? 0 : 1;
 }

@@ -4,7 +4,7 @@
 //! - [`current_node`] and [`current_cpu`]: one load, no system call. [`Allowance`]: what this process may use, under cpusets,
 //!   affinity and quotas.
 //! - [`NodeCounter`]: added to by all, read by few. [`TaskCounter`]: tasks submitted and done, and a sleeping waiter.
-//! - [`NodePool`]: tasks, scopes and loops, on the node where they belong first.
+//! - [`NodePool`]: tasks, scopes, loops, sorting and scanning, on the node where they belong first.
 //! - [`NodeVec`] and [`ReplicatedVec`]: arrays whose pages lie as a [`Layout`] says; [`NodeArena`]: an allocator with such memory.
 //! - [`hint`]: how memory is used, for the manager or, without one, for the library itself.
 //! - [`Replicated`] and [`NodeReplicated`]: a value that all read and few write, with copies on each node; the second keeps them alike by

@@ -431,7 +431,7 @@ int main(int argc, char **argv)
         return timed([&on, work](std::size_t count) { on.tasks(count, [work] { microsecond(work); }); });
     };
     auto loop = timed([&](std::size_t size) { on.each(size, [](std::size_t i) { use_up(i); }); });
-    auto reduce = timed([&](std::size_t size) { use_up(on.sum<std::uint64_t>(size, square)); });
+    auto reduce = timed([&](std::size_t size) { use_up(on.sum<std::uint64_t>(size, [](std::size_t i) { return square(i); })); });
 
     std::map<std::string, turn> contests = {
         {"empty tasks", tasks(0)},
