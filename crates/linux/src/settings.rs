@@ -1,8 +1,8 @@
 //! Kernel settings that Nodewise changes, and how they come back.
 //!
 //! Before the first change of a setting its old value is written to a journal. The values are restored when [`Settings`]
-//! is dropped. After `kill -9` the journal is still there: the next Nodewise that starts, ends or wants to change a setting puts
-//! back what it names. What somebody else has set meanwhile is theirs, and stays.
+//! is dropped. After `kill -9` the journal is still there: the next Nodewise that starts or ends puts back what it
+//! names. What somebody else has set meanwhile is theirs, and stays.
 //!
 //! A setting whose old value cannot be written down is not changed: see [`Settings::barred`].
 
@@ -51,8 +51,8 @@ const JOURNAL_BYTES: u64 = 1 << 16;
 
 /// Kernel settings by path, with their values before Nodewise touched them.
 ///
-/// Only one process at a time owns the journal. Another one started meanwhile leaves the settings as they are, until the
-/// owner has ended: see [`Settings::is_owner`].
+/// Only one process at a time owns the journal. Another one started meanwhile leaves the settings as they are to its end:
+/// see [`Settings::is_owner`].
 #[derive(Debug)]
 pub struct Settings {
     place: Place,
@@ -232,7 +232,7 @@ impl Settings {
         let now = read(path)?;
         let ours = self.written.get(path).is_some_and(|all| all.contains(&now));
         let goes_back = ours && self.originals.get(path).is_some_and(|original| original == value);
-        if now == value || (self.barred().is_some() && !goes_back) {
+        if now == value || (!self.is_owner() && !goes_back) {
             return Ok(());
         }
         match if goes_back { Ok(true) } else { self.write_down(path, value) } {
@@ -478,27 +478,35 @@ mod tests {
 
     #[test]
     fn a_survivor_puts_back_what_a_killed_owner_left() {
-        for changes_something in [false, true] {
-            let dir = tempfile::tempdir().unwrap();
-            let (place, [a, b, _]) = place(dir.path(), "0");
-            let parent = std::os::unix::process::parent_id();
-            let left = [(a.clone(), ["1", "0"])].into();
-            write_journal(&place, parent, true, &left);
-            let mut survivor = Settings::open(place.clone());
-            survivor.set(&b, "8").unwrap();
-            assert!(!survivor.is_owner());
-            assert_eq!(now(&b), "0");
-            write_journal(&place, parent, false, &left);
-            if changes_something {
-                survivor.set(&b, "8").unwrap();
-                assert!(survivor.is_owner());
-                assert_eq!([now(&a), now(&b)], ["0", "8"]);
-                assert_eq!(Changed::look(&place).unwrap(), Changed::ByRunning(std::process::id()));
-            }
-            drop(survivor);
-            assert_eq!([now(&a), now(&b)], ["1", "0"]);
-            assert!(!place.journal.exists());
-        }
+        let dir = tempfile::tempdir().unwrap();
+        let (place, [a, b, _]) = place(dir.path(), "0");
+        let parent = std::os::unix::process::parent_id();
+        let left = [(a.clone(), ["1", "0"])].into();
+        write_journal(&place, parent, true, &left);
+        let mut survivor = Settings::open(place.clone());
+        survivor.set(&b, "8").unwrap();
+        write_journal(&place, parent, false, &left);
+        survivor.set(&b, "9").unwrap();
+        assert!(!survivor.is_owner());
+        assert_eq!([now(&a), now(&b)], ["0", "0"]);
+        drop(survivor);
+        assert_eq!([now(&a), now(&b)], ["1", "0"]);
+        assert!(!place.journal.exists());
+    }
+
+    /// One that opened while nothing was changed, and comes to a journal whose owner has been killed since.
+    #[test]
+    fn what_a_killed_owner_changed_is_taken_over_with_the_first_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let (place, [a, b, _]) = place(dir.path(), "0");
+        let mut settings = Settings::open(place.clone());
+        let parent = std::os::unix::process::parent_id();
+        write_journal(&place, parent, false, &[(a.clone(), ["1", "0"])].into());
+        settings.set(&b, "8").unwrap();
+        assert_eq!([now(&a), now(&b)], ["0", "8"]);
+        assert_eq!(Changed::look(&place).unwrap(), Changed::ByRunning(std::process::id()));
+        drop(settings);
+        assert_eq!([now(&a), now(&b)], ["1", "0"]);
     }
 
     #[test]
