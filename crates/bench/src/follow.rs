@@ -32,6 +32,8 @@ pub struct Followed {
     pub seconds_to_95: Option<f64>,
     /// Every moment looked at.
     pub moments: Vec<Moment>,
+    /// What the summary of Nodewise says of local accesses, before and after, in percent.
+    pub said: Option<[Option<f64>; 2]>,
     /// CPU time of Nodewise itself, user and kernel.
     pub nodewise_cpu_seconds: Option<f64>,
     /// The decision log, one JSON value a line.
@@ -59,6 +61,10 @@ impl Followed {
             program: program.to_owned(),
             placer: placer.to_owned(),
             seconds_to_95: reached.map(|moment| moment.seconds),
+            said: summary.as_ref().map(|json| {
+                let local = &json["local_access_percent"];
+                [local["before"].as_f64(), local["after"].as_f64()]
+            }),
             nodewise_cpu_seconds: summary.and_then(|json| json["own_cost"]["cpu_seconds"].as_f64()),
             log: finished.files.get("log").cloned().unwrap_or_default(),
             moments,

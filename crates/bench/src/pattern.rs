@@ -7,6 +7,8 @@ pub enum Pattern {
     Private,
     /// As private, but each thread touched its own slice first: well placed from the start.
     Local,
+    /// As private, but each thread touched every other page of its slice first: half well placed.
+    Half,
     /// All threads write all pages.
     SharedWrite,
     /// All threads read all pages, which were written once by the first thread.
@@ -36,7 +38,7 @@ impl Pattern {
     pub fn pages_of(self, t: usize, threads: usize, pages: usize) -> Vec<usize> {
         let slice = |of: usize| of * t / threads..of * (t + 1) / threads;
         match self {
-            Self::Private | Self::Local => slice(pages).collect(),
+            Self::Private | Self::Local | Self::Half => slice(pages).collect(),
             Self::SharedWrite | Self::SharedRead => {
                 // Each thread begins elsewhere, as threads that share work do; otherwise the fastest would always be first.
                 let begin = slice(pages).start;
@@ -60,7 +62,8 @@ impl Pattern {
     #[must_use]
     pub fn first_toucher(self, page: usize, threads: usize, pages: usize) -> usize {
         match self {
-            Self::Local => (0..threads).find(|&t| page < pages * (t + 1) / threads).unwrap_or(0),
+            Self::Half if page % 2 == 0 => 0,
+            Self::Local | Self::Half => (0..threads).find(|&t| page < pages * (t + 1) / threads).unwrap_or(0),
             _ => 0,
         }
     }

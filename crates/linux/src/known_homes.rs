@@ -18,8 +18,11 @@ pub(crate) struct KnownHomes {
     used: HashMap<u64, u32>,
     /// Where we have moved pages of each 2 MiB: the node, `SPREAD` or `ABSENT`.
     moved: HashMap<u64, Box<[u8; PAGES]>>,
-    /// Which pages were sampled, while somebody asks: a bit for each of 2 MiB.
-    sampled: HashMap<u64, [u64; PAGES / 64]>,
+    /// The home at which each page was first seen, as long as the page is there.
+    first: HashMap<u64, Block>,
+    /// Whether pages were there before we came whose homes were not asked for. The kernel may have moved such a page in the very
+    /// fault that shows it, so that its first home stays unknown.
+    partial: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +54,14 @@ impl Block {
         }
     }
 
+    fn at(&self, page: PageNumber) -> Option<NodeIndex> {
+        let home = match self {
+            Self::Same(home) => *home,
+            Self::Each(homes) => homes[(page.0 % HUGE_PAGE_PAGES) as usize],
+        };
+        (home != ABSENT).then_some(NodeIndex(home))
+    }
+
     fn from_homes(homes: &[u8; PAGES]) -> Self {
         if homes.iter().all(|&home| home == homes[0]) {
             Self::Same(homes[0])
@@ -63,11 +74,23 @@ impl Block {
 impl KnownHomes {
     /// Where the page was; none if it was not known to be there.
     pub(crate) fn get(&self, page: PageNumber) -> Option<NodeIndex> {
-        let home = match self.blocks.get(&page.huge().0)? {
-            Block::Same(home) => *home,
-            Block::Each(homes) => homes[(page.0 % HUGE_PAGE_PAGES) as usize],
-        };
-        (home != ABSENT).then_some(NodeIndex(home))
+        self.blocks.get(&page.huge().0)?.at(page)
+    }
+
+    /// Where the page was first seen; none if its first home is not known.
+    pub(crate) fn first(&self, page: PageNumber) -> Option<NodeIndex> {
+        self.first.get(&page.huge().0)?.at(page)
+    }
+
+    /// The first home of a page that is at `home` and was never seen before; none if it may have been moved since.
+    pub(crate) fn first_of_new(&self, home: Option<NodeIndex>) -> Option<NodeIndex> {
+        home.filter(|_| !self.partial)
+    }
+
+    /// Notes where pages are that were there before we came. `all`: no others were.
+    pub(crate) fn survey(&mut self, pages: impl Iterator<Item = (PageNumber, Option<NodeIndex>)>, all: bool) {
+        self.note(pages);
+        self.partial = !all;
     }
 
     /// Notes where pages are now, in page order; none: not present any more.
@@ -75,20 +98,32 @@ impl KnownHomes {
         let mut pages = pages.peekable();
         while let Some(&(PageNumber(first), _)) = pages.peek() {
             let block = PageNumber(first).huge();
-            let mut homes = self.blocks.get(&block.0).map_or([ABSENT; PAGES], Block::homes);
+            let of = |known: &HashMap<u64, Block>| known.get(&block.0).map_or([ABSENT; PAGES], Block::homes);
+            let (mut homes, mut first) = (of(&self.blocks), of(&self.first));
             while let Some((page, home)) = pages.next_if(|(page, _)| page.huge() == block) {
-                homes[(page.0 % HUGE_PAGE_PAGES) as usize] = home.map_or(ABSENT, |home| home.0);
+                let at = (page.0 % HUGE_PAGE_PAGES) as usize;
+                let before = std::mem::replace(&mut homes[at], home.map_or(ABSENT, |home| home.0));
+                // A page that was given back is another one when it is there again. One that the kernel is moving is absent for a
+                // moment, and not twice.
+                let gone = home.is_none() && before == ABSENT;
+                if gone || (first[at] == ABSENT && !self.partial) {
+                    first[at] = homes[at];
+                }
             }
-            match Block::from_homes(&homes) {
-                Block::Same(ABSENT) => self.blocks.remove(&block.0),
-                known => self.blocks.insert(block.0, known),
-            };
+            set(&mut self.blocks, block, &homes);
+            set(&mut self.first, block, &first);
         }
     }
 
     /// Notes that a whole huge page is at one node.
     pub(crate) fn note_huge(&mut self, page: PageNumber, home: NodeIndex) {
-        self.blocks.insert(page.huge().0, Block::Same(home.0));
+        let block = page.huge();
+        self.blocks.insert(block.0, Block::Same(home.0));
+        if !self.partial && !matches!(self.first.get(&block.0), Some(Block::Same(_))) {
+            let mut first = self.first.get(&block.0).map_or([ABSENT; PAGES], Block::homes);
+            first.iter_mut().filter(|first| **first == ABSENT).for_each(|first| *first = home.0);
+            set(&mut self.first, block, &first);
+        }
     }
 
     /// Notes that the page was accessed in this interval.
@@ -118,24 +153,6 @@ impl KnownHomes {
             Placed::At(node) => node.0,
         };
         std::mem::replace(&mut block[(page.0 % HUGE_PAGE_PAGES) as usize], new) != ABSENT
-    }
-
-    /// Notes that the page, or the huge page around it, was sampled; whether that had been noted before.
-    pub(crate) fn note_sampled(&mut self, page: PageNumber, huge: bool) -> bool {
-        let before = is_set(&self.sampled, page);
-        let words = self.sampled.entry(page.huge().0).or_default();
-        if huge {
-            *words = [u64::MAX; PAGES / 64];
-        } else {
-            let at = (page.0 % HUGE_PAGE_PAGES) as usize;
-            words[at / 64] |= 1 << (at % 64);
-        }
-        before
-    }
-
-    /// Nobody asks any more which pages were sampled.
-    pub(crate) fn forget_sampled(&mut self) {
-        self.sampled = HashMap::new();
     }
 
     /// How many pages of a range are known, and how many of these, by home node, we never moved: all of them, and those that `waits`
@@ -194,29 +211,32 @@ impl KnownHomes {
             let after = mappings.partition_point(|mapping| mapping.range.start.0 <= page);
             mappings[..after].last().filter(|mapping| page < mapping.range.end.0)
         };
-        self.blocks.retain(|&first, block| {
-            if mapping_at(first).is_some_and(|mapping| first + HUGE_PAGE_PAGES <= mapping.range.end.0) {
-                return true;
-            }
-            let mut homes = block.homes();
-            for (page, home) in (first..).zip(&mut homes) {
-                if mapping_at(page).is_none() {
-                    *home = ABSENT;
+        for known in [&mut self.blocks, &mut self.first] {
+            known.retain(|&first, block| {
+                if mapping_at(first).is_some_and(|mapping| first + HUGE_PAGE_PAGES <= mapping.range.end.0) {
+                    return true;
                 }
-            }
-            *block = Block::from_homes(&homes);
-            *block != Block::Same(ABSENT)
-        });
+                let mut homes = block.homes();
+                for (page, home) in (first..).zip(&mut homes) {
+                    if mapping_at(page).is_none() {
+                        *home = ABSENT;
+                    }
+                }
+                *block = Block::from_homes(&homes);
+                *block != Block::Same(ABSENT)
+            });
+        }
         let blocks = &self.blocks;
         self.moved.retain(|first, _| blocks.contains_key(first));
-        self.sampled.retain(|first, _| blocks.contains_key(first));
         self.used.retain(|first, _| blocks.contains_key(first));
     }
 }
 
-fn is_set(bits: &HashMap<u64, [u64; PAGES / 64]>, page: PageNumber) -> bool {
-    let at = (page.0 % HUGE_PAGE_PAGES) as usize;
-    bits.get(&page.huge().0).is_some_and(|words| words[at / 64] >> (at % 64) & 1 == 1)
+fn set(known: &mut HashMap<u64, Block>, block: PageNumber, homes: &[u8; PAGES]) {
+    match Block::from_homes(homes) {
+        Block::Same(ABSENT) => known.remove(&block.0),
+        homes => known.insert(block.0, homes),
+    };
 }
 
 #[cfg(test)]
@@ -291,12 +311,33 @@ mod tests {
     }
 
     #[test]
-    fn remembers_what_was_sampled() {
+    fn remembers_where_pages_were_first() {
         let mut known = KnownHomes::default();
-        assert!(!known.note_sampled(PageNumber(700), false) && known.note_sampled(PageNumber(700), false));
-        assert!(!known.note_sampled(PageNumber(701), true) && known.note_sampled(PageNumber(1023), true));
-        known.forget_sampled();
-        assert!(!known.note_sampled(PageNumber(700), false));
+        note(&mut known, 0..700, 1);
+        note(&mut known, 600..1100, 2);
+        known.note_huge(PageNumber(1024), NodeIndex(3));
+        for (page, first) in [(0, 1), (699, 1), (700, 2), (1099, 2), (1100, 3)] {
+            assert_eq!(known.first(PageNumber(page)), Some(NodeIndex(first)), "{page}");
+        }
+        known.note([(PageNumber(3), None)].into_iter());
+        assert_eq!(known.first(PageNumber(3)), Some(NodeIndex(1)), "on its way, maybe");
+        known.note([(PageNumber(3), None)].into_iter());
+        assert_eq!(known.first(PageNumber(3)), None, "given back");
+        note(&mut known, 3..4, 2);
+        assert_eq!(known.first(PageNumber(3)), Some(NodeIndex(2)), "and another one");
+        known.keep_mapped(&[mapping(0, 512)]);
+        assert_eq!(known.first(PageNumber(600)), None, "unmapped since");
+    }
+
+    #[test]
+    fn of_pages_that_were_there_before_only_those_asked_for_have_a_first_home() {
+        let mut known = KnownHomes::default();
+        known.survey((0..512).map(|page| (PageNumber(page), Some(NodeIndex(0)))), false);
+        note(&mut known, 0..1024, 1);
+        known.note_huge(PageNumber(2048), NodeIndex(2));
+        let first = |page| known.first(PageNumber(page));
+        assert_eq!((first(511), first(512), first(2048)), (Some(NodeIndex(0)), None, None));
+        assert_eq!(known.get(PageNumber(512)), Some(NodeIndex(1)));
     }
 
     #[test]

@@ -11,10 +11,11 @@ mod known_homes;
 mod machine;
 pub mod mover;
 mod pace;
+pub mod placement;
 pub mod probe;
 pub mod process;
 pub mod sampler;
 pub mod settings;
 
 pub use error::{Error, ErrorKind};
-pub use machine::{AtFirst, LinuxMachine, MachineSettings, Totals, require_nodes};
+pub use machine::{LinuxMachine, MachineSettings, Survey, Totals, require_nodes};

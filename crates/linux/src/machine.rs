@@ -5,13 +5,14 @@ use crate::huge::HugeCache;
 use crate::kernel::{LiveKernel, now_ns};
 use crate::known_homes::{KnownHomes, Placed};
 use crate::mover::{Job, Kernel as _, Mover, MoverSettings};
+use crate::placement::{BeforeAndAfter, Figures, Located, Placement, Unknown};
 use crate::process::{Process, Processes, ReadCost};
 use crate::sampler::{Interval, Sampler};
 use crate::{Error, ErrorKind};
 use nodewise_engine::{
     Action, Counters, Decision, HUGE_PAGE_PAGES, Interleaving, Machine, Mapping, MappingKind, Measure,
     Observation, Outcome, PageNumber, PageRange, PageSize, Pid, ProcessState, RangeMap, Sample, SamplingRate,
-    TrafficMatrix, Unmoved, imbalance_percent,
+    TrafficMatrix, Unmoved,
 };
 use nodewise_sys::{CpuSet, MoveFlags};
 use nodewise_topology::{NodeId, NodeIndex, Topology};
@@ -53,21 +54,8 @@ pub struct Totals {
     pub homes_queried: u64,
     /// Pages that the kernel's own balancing moved meanwhile, machine-wide.
     pub pages_moved_by_kernel: u64,
-    /// What the first sampled access to each page met, when there are enough of them.
-    pub at_first: Option<AtFirst>,
     /// Pages that Nodewise moved more than once, counted at each move after the first: bouncing, or a program that changed.
     pub pages_moved_again: u64,
-}
-
-/// What the first sampled access to each page met, held against where the page was before it, until half of the resident pages were
-/// sampled, or Nodewise moved one, or a sample was lost. The kernel moves pages in the faults that are the samples, so that a page's
-/// later samples meet it where it was moved to.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct AtFirst {
-    /// Share of accesses that were local, in percent.
-    pub local_access_percent: f64,
-    /// Imbalance of the accesses that each node's controller served, in percent.
-    pub controller_imbalance_percent: f64,
 }
 
 /// The running system: some of its processes, their samples, and the power to move their pages.
@@ -80,8 +68,9 @@ pub struct LinuxMachine {
     settings: MachineSettings,
     samples: Vec<Sample>,
     known_homes: BTreeMap<Pid, KnownHomes>,
-    /// What the first sampled access to each page met; none when that is settled.
-    first_met: Option<TrafficMatrix>,
+    placement: Placement,
+    /// What was known of processes before the sampler was opened.
+    survey: Survey,
     /// Ranges that were to be interleaved: where the last band ends, and the seed of the choice.
     spread: BTreeMap<Pid, RangeMap<(u64, u64)>>,
     /// Whether pages were to be spread since the last observation.
@@ -113,8 +102,8 @@ impl LinuxMachine {
     ) -> Self {
         let most = |node| Some((topology.id_of(node), topology.most_memory_bytes(node)?));
         let node_bytes = topology.node_indices().filter_map(most).collect();
-        let first_met = (!sampler.is_proportional()).then(|| TrafficMatrix::new(topology.node_count()));
         let traffic = TrafficMatrix::new(topology.node_count());
+        let placement = Placement::new(topology.node_count(), sampler.is_proportional());
         let mut kernel = LiveKernel::new(topology.uncounted_memory_bytes().unwrap_or(0));
         let migrated_before = kernel.pages_migrated();
         let mut machine = Self {
@@ -126,7 +115,8 @@ impl LinuxMachine {
             settings,
             samples: Vec::new(),
             known_homes: BTreeMap::new(),
-            first_met,
+            placement,
+            survey: Survey::default(),
             spread: BTreeMap::new(),
             has_spread: false,
             huge: HugeCache::default(),
@@ -143,6 +133,12 @@ impl LinuxMachine {
         };
         machine.processes.update();
         machine
+    }
+
+    /// The same, that knows where pages were before the sampler was opened.
+    #[must_use]
+    pub fn knowing(self, survey: Survey) -> Self {
+        Self { survey, ..self }
     }
 
     /// Empties the samplers' rings; call it several times an interval, so that they do not overrun.
@@ -174,6 +170,26 @@ impl LinuxMachine {
         &self.totals
     }
 
+    /// Looks where memory in use lies, for [`LinuxMachine::placement`].
+    pub fn look(&mut self) {
+        let Self { placement, mover, topology, known_homes, totals, sampler, .. } = self;
+        let proportional = sampler.is_proportional();
+        placement.look(|pid, pages| {
+            totals.homes_queried += pages.len() as u64;
+            let homes = query(mover.kernel(), topology, pid, pages);
+            let known = known_homes.entry(pid).or_default();
+            locate_pages(known, pages, homes, proportional)
+        });
+    }
+
+    /// How memory in use lay at first, and how it lay when it was looked at last.
+    #[must_use]
+    pub fn placement(&self) -> BeforeAndAfter<Result<Figures, Unknown>> {
+        let nodes = self.topology.nodes().iter();
+        let balanced: Vec<bool> = nodes.map(|node| !node.cpus.is_empty() && node.may_have_memory()).collect();
+        self.placement.figures(&balanced)
+    }
+
     /// Stops sampling and puts every kernel setting back.
     pub fn close(&mut self) -> Result<(), Error> {
         self.note_kernel_moves();
@@ -202,53 +218,45 @@ impl LinuxMachine {
     /// Keeps what is known of pages in step with the processes: nothing of one that executed another program, nothing of
     /// what was unmapped, and all there is (within bounds) of one that ran before we came.
     fn update_known_homes(&mut self) {
-        let Self { known_homes, processes, mover, topology, totals, .. } = self;
+        let Self { known_homes, processes, mover, topology, totals, survey, .. } = self;
         known_homes.retain(|&pid, _| processes.contains(pid));
         mover
             .kernel()
             .keep(&processes.iter().filter(|process| !process.fresh).map(|process| process.pid.0).collect());
-        // A database may have a thousand processes, each with all of its shared memory mapped.
         let is_new = |process: &&Process| !process.from_the_start && !known_homes.contains_key(&process.pid);
-        let survey_pages = SURVEY_PAGES / processes.iter().filter(is_new).count().max(1);
+        let new = processes.iter().filter(is_new).count();
         for process in processes.iter() {
             if process.fresh {
                 known_homes.remove(&process.pid);
             }
             let Some(mappings) = &process.mappings else { continue };
-            let is_new = !known_homes.contains_key(&process.pid);
-            let known = known_homes.entry(process.pid).or_default();
+            let known = known_homes.entry(process.pid).or_insert_with(|| {
+                let before = survey.0.remove(&process.pid);
+                match before {
+                    _ if process.from_the_start => KnownHomes::default(),
+                    Some(before) => before,
+                    None => ask(mover.kernel(), topology, totals, process.pid, mappings, new),
+                }
+            });
             known.keep_mapped(mappings);
-            if !is_new || process.from_the_start {
-                continue;
-            }
-            let pages = mappings
-                .iter()
-                .filter(|m| m.kind != MappingKind::File)
-                .flat_map(|m| m.range.start.0..m.range.end.0);
-            let addresses: Vec<u64> =
-                pages.take(survey_pages).map(|page| PageNumber(page).address().0).collect();
-            totals.homes_queried += addresses.len() as u64;
-            let homes = query(mover.kernel(), topology, process.pid, &addresses);
-            let pages = addresses.iter().map(|&address| nodewise_engine::VirtAddr(address).page());
-            known.note(pages.zip(homes));
         }
+        survey.0.clear();
     }
 
     /// Leaves out faults that allocated their page, asks the kernel where the sampled pages are now, and how large they
     /// are. Returns the traffic that the samples met: accesses by accessor and by the home before the fault.
     fn locate(&mut self) -> TrafficMatrix {
         let mut traffic = TrafficMatrix::new(self.topology.node_count());
-        let mut first_met = self.first_met.take();
         self.samples.sort_unstable_by_key(|s| (s.pid, s.address.page(), s.time_ns));
         let samples = std::mem::take(&mut self.samples);
         for of_process in samples.chunk_by(|a, b| a.pid == b.pid) {
             let pid = of_process[0].pid;
             let from_the_start =
                 self.processes.iter().any(|process| process.pid == pid && process.from_the_start);
-            let mut addresses: Vec<u64> = of_process.iter().map(|s| s.address.page().address().0).collect();
-            addresses.dedup();
-            self.totals.homes_queried += addresses.len() as u64;
-            let homes = query(self.mover.kernel(), &self.topology, pid, &addresses);
+            let mut pages: Vec<PageNumber> = of_process.iter().map(|s| s.address.page()).collect();
+            pages.dedup();
+            self.totals.homes_queried += pages.len() as u64;
+            let homes = query(self.mover.kernel(), &self.topology, pid, &pages);
             let known = self.known_homes.entry(pid).or_default();
             let mappings = self.mappings.get(&pid).map_or(&[][..], Vec::as_slice);
             for (of_page, &home) in
@@ -256,7 +264,11 @@ impl LinuxMachine {
             {
                 let page = of_page[0].address.page();
                 let before = known.get(page);
-                let may_be_huge = mapping_of(mappings, page).is_none_or(|m| m.kind != MappingKind::File);
+                let mapping = mapping_of(mappings, page);
+                if mapping.is_none() {
+                    self.processes.distrust_mappings(pid);
+                }
+                let may_be_huge = mapping.is_none_or(|m| m.kind != MappingKind::File);
                 let huge = may_be_huge && self.huge.look(self.mover.kernel(), pid, page);
                 if let Some(home) = home.filter(|_| huge) {
                     known.note_huge(page, home);
@@ -270,10 +282,8 @@ impl LinuxMachine {
                     known.note_used(page, self.interval);
                 }
                 let of_page = &of_page[usize::from(allocates)..];
-                if let (Some(first_met), Some(sample), Some(met)) = (&mut first_met, of_page.first(), met) {
-                    if !known.note_sampled(page, huge) {
-                        first_met.add(sample.accessor, met, if huge { HUGE_PAGE_PAGES as f64 } else { 1.0 });
-                    }
+                for sample in of_page {
+                    self.placement.note(pid, page, huge, sample.accessor);
                 }
                 for sample in of_page {
                     if let Some(met) = std::mem::replace(&mut met, home) {
@@ -283,29 +293,9 @@ impl LinuxMachine {
                     self.samples.push(Sample { home, page_size, ..*sample });
                 }
             }
-            known.note(addresses.iter().map(|&address| nodewise_engine::VirtAddr(address).page()).zip(homes));
+            known.note(pages.into_iter().zip(homes));
         }
-        self.note_first_met(first_met);
         traffic
-    }
-
-    fn note_first_met(&mut self, met: Option<TrafficMatrix>) {
-        // A lost sample may have been a page's allocation, and then the next one is taken for that.
-        let Some(met) = met.filter(|_| self.sampler.losses().lost == 0) else {
-            self.known_homes.values_mut().for_each(KnownHomes::forget_sampled);
-            return;
-        };
-        if met.total() >= TRAFFIC_SAMPLES {
-            let nodes = self.topology.nodes().iter();
-            let balanced: Vec<bool> =
-                nodes.map(|node| !node.cpus.is_empty() && node.may_have_memory()).collect();
-            let imbalance = imbalance_percent(&met.controller_loads(), &balanced);
-            self.totals.at_first = met.local_access_percent().zip(imbalance).map(|(local, imbalance)| {
-                AtFirst { local_access_percent: local, controller_imbalance_percent: imbalance }
-            });
-        }
-        let resident: u64 = self.processes.iter().map(|process| process.resident_pages).sum();
-        self.first_met = Some(met).filter(|met| met.total() < resident as f64 / 2.0);
     }
 
     fn counters(&mut self, duration_ns: u64, traffic: &TrafficMatrix) -> Counters {
@@ -425,10 +415,10 @@ impl LinuxMachine {
             self.spread.entry(pid).or_default().insert(PageRange { start, end }, band);
         }
         let mut moved = self.mover.take_moved();
-        if !moved.is_empty() {
-            self.first_met = None;
-        }
         moved.sort_unstable_by_key(|moved| moved.page);
+        let small = || moved.iter().filter(|moved| moved.pages == 1);
+        // Pages that no sample hit are moved, too: where they were is known from the move.
+        known.note(small().map(|moved| (moved.page, self.topology.index_of(moved.from))));
         for moved in &moved {
             let Some(home) = self.topology.index_of(moved.to) else { continue };
             let spread = matches!(decisions[moved.job].action, Action::Interleave(_));
@@ -436,11 +426,11 @@ impl LinuxMachine {
             let again = known.note_moved(page, if spread { Placed::Spread } else { Placed::At(home) });
             self.totals.pages_moved_again += if again { moved.pages } else { 0 };
             if moved.pages > 1 {
-                known.note_huge(moved.page, home);
+                self.topology.index_of(moved.from).into_iter().for_each(|from| known.note_huge(page, from));
+                known.note_huge(page, home);
             }
         }
-        let small = moved.iter().filter(|moved| moved.pages == 1);
-        known.note(small.map(|moved| (moved.page, self.topology.index_of(moved.to))));
+        known.note(small().map(|moved| (moved.page, self.topology.index_of(moved.to))));
         outcomes
     }
 }
@@ -473,10 +463,12 @@ impl Machine for LinuxMachine {
         self.spread.retain(|&pid, _| self.processes.contains(pid));
         self.sampler.follow(&mut self.processes.iter().map(|process| process.pid));
         self.hints.retain(|pid| self.processes.contains(pid));
+        self.placement.keep(|pid| self.processes.contains(pid));
         let mut states = Vec::new();
         for process in self.processes.iter() {
             if process.fresh {
                 self.hints.forget(process.pid);
+                self.placement.forget(process.pid);
                 self.spread.remove(&process.pid);
             }
             if let (Some(at), Some(_)) = (process.hints_at, &process.mappings) {
@@ -554,13 +546,97 @@ const FADED_SHARE: f64 = 0.5;
 /// Memory that was accessed so many intervals ago, and those of a pass, still counts as in use. Those in which sampling pauses do not count.
 const IN_USE_INTERVALS: u32 = 10;
 
+/// Where the pages of processes are before anything is done about them. Opening a sampler may switch the kernel's balancing on, which
+/// moves pages at once.
+#[derive(Debug, Default)]
+pub struct Survey(BTreeMap<Pid, KnownHomes>);
+
+impl Survey {
+    /// Looks at the processes that are there.
+    #[must_use]
+    pub fn of(topology: &Topology, processes: &mut Processes) -> Self {
+        processes.update();
+        let (mut kernel, mut totals) = (LiveKernel::default(), Totals::default());
+        let count = processes.iter().count();
+        let with_mappings =
+            processes.iter().filter_map(|process| Some((process.pid, process.mappings.as_ref()?)));
+        let mut known =
+            |pid, mappings: &[Mapping]| ask(&mut kernel, topology, &mut totals, pid, mappings, count);
+        Self(with_mappings.map(|(pid, mappings)| (pid, known(pid, mappings))).collect())
+    }
+}
+
+/// Asks where the pages of one of `processes` are that were there before we came. A database may have a thousand of them, each with all
+/// of its shared memory mapped.
+fn ask(
+    kernel: &mut LiveKernel,
+    topology: &Topology,
+    totals: &mut Totals,
+    pid: Pid,
+    mappings: &[Mapping],
+    processes: usize,
+) -> KnownHomes {
+    let mut known = KnownHomes::default();
+    let (pages, all) = surveyed(mappings, (SURVEY_PAGES / processes.max(1)) as u64);
+    totals.homes_queried += pages.len() as u64;
+    let homes = query(kernel, topology, pid, &pages);
+    known.survey(pages.into_iter().zip(homes), all);
+    known
+}
+
+/// The pages of a process whose homes are asked for when we come, `most` of them, and whether that is all. Mappings share evenly what
+/// there is for them, and of a mapping with more pages than its share whole blocks of 2 MiB are picked, evenly spread.
+fn surveyed(mappings: &[Mapping], most: u64) -> (Vec<PageNumber>, bool) {
+    let mut sizes: Vec<u64> = mappings.iter().map(|mapping| mapping.range.pages()).collect();
+    sizes.sort_unstable();
+    let (mut left, mut share) = (most, u64::MAX);
+    for (at, &size) in sizes.iter().enumerate() {
+        share = left / (sizes.len() - at) as u64;
+        if size > share {
+            break;
+        }
+        (left, share) = (left - size, u64::MAX);
+    }
+    let mut pages = Vec::new();
+    for PageRange { start, end } in mappings.iter().map(|mapping| mapping.range) {
+        if end.0 - start.0 <= share {
+            pages.extend((start.0..end.0).map(PageNumber));
+            continue;
+        }
+        let (first, blocks) = (start.huge().0, (end.0 - start.huge().0).div_ceil(HUGE_PAGE_PAGES));
+        let picked = share / HUGE_PAGE_PAGES;
+        for i in 0..picked {
+            let block =
+                first + (u128::from(blocks) * u128::from(i) / u128::from(picked)) as u64 * HUGE_PAGE_PAGES;
+            pages.extend((block.max(start.0)..(block + HUGE_PAGE_PAGES).min(end.0)).map(PageNumber));
+        }
+    }
+    (pages, share == u64::MAX)
+}
+
+/// Where pages were first seen, of those that now are at `homes`.
+fn locate_pages(
+    known: &mut KnownHomes,
+    pages: &[PageNumber],
+    homes: Vec<Option<NodeIndex>>,
+    proportional: bool,
+) -> Vec<Located> {
+    // A page that is new may have its first fault on record, which tells that it is: that is noted when the fault is looked at.
+    let seen = pages.iter().zip(&homes).filter(|&(&page, _)| proportional || known.get(page).is_some());
+    let seen: Vec<_> = seen.map(|(&page, &home)| (page, home)).collect();
+    known.note(seen.into_iter());
+    let first = |page, home| known.first(page).or(known.first_of_new(home));
+    pages.iter().zip(homes).map(|(&page, home)| (first(page, home), home)).collect()
+}
+
 /// Where pages are. None: not present, or the process is gone, which the next update will notice.
 fn query(
     kernel: &mut LiveKernel,
     topology: &Topology,
     pid: Pid,
-    addresses: &[u64],
+    pages: &[PageNumber],
 ) -> Vec<Option<NodeIndex>> {
+    let addresses: Vec<u64> = pages.iter().map(|page| page.address().0).collect();
     let mut homes = vec![-1; addresses.len()];
     for (addresses, homes) in addresses.chunks(QUERY_PAGES).zip(homes.chunks_mut(QUERY_PAGES)) {
         if kernel.query(pid.0, addresses, homes).is_err() {
@@ -665,6 +741,27 @@ mod tests {
     }
 
     #[test]
+    fn a_survey_is_even() {
+        let mapping = |start, end| Mapping {
+            range: PageRange::new(start, end),
+            writable: true,
+            kind: MappingKind::Anonymous,
+        };
+        let small = [mapping(3, 10), mapping(100, 1000)];
+        assert!(surveyed(&small, 907).1);
+        assert_eq!(surveyed(&small, 907).0.len(), 907);
+        // A reserve of terabytes takes no more than its share.
+        let huge = [mapping(3, 10), mapping(1 << 20, 1 << 32), mapping(1 << 33, (1 << 33) + 20_000)];
+        let (pages, all) = surveyed(&huge, 16_384);
+        assert!(!all && (16_384 * 9 / 10..=16_384).contains(&pages.len()), "{}", pages.len());
+        assert!(pages.is_sorted());
+        let within = |range: PageRange| pages.iter().filter(|&&page| range.contains(page)).count();
+        let halves = (within(PageRange::new(1 << 20, 1 << 31)), within(PageRange::new(1 << 31, 1 << 32)));
+        assert!(halves.0.abs_diff(halves.1) <= 512, "{halves:?}");
+        assert_eq!(within(huge[0].range), 7);
+    }
+
+    #[test]
     fn many_processes_are_surveyed_no_longer_than_one() {
         // Each waits for input, with a buffer of half of what is asked about.
         let mut dd = Command::new("dd");
@@ -683,6 +780,8 @@ mod tests {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        assert_eq!(machine.totals.homes_queried, SURVEY_PAGES as u64);
+        // Small mappings are asked about whole, large ones in blocks.
+        let asked = machine.totals.homes_queried;
+        assert!((SURVEY_PAGES as u64 * 9 / 10..=SURVEY_PAGES as u64).contains(&asked), "{asked}");
     }
 }

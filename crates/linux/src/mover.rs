@@ -94,6 +94,8 @@ pub struct Moved {
     pub page: PageNumber,
     /// Base pages that moved with it: 1, or those of a huge page.
     pub pages: u64,
+    /// Where it was when the move was planned.
+    pub from: NodeId,
     /// Where it is now.
     pub to: NodeId,
 }
@@ -104,6 +106,7 @@ struct Unit {
     job: usize,
     page: PageNumber,
     pages: u64,
+    from: NodeId,
     to: NodeId,
     /// How often it was busy.
     tries: u32,
@@ -257,6 +260,7 @@ impl<K: Kernel> Mover<K> {
                         job: index,
                         page: PageNumber(page),
                         pages: HUGE_PAGE_PAGES,
+                        from: home,
                         to,
                         tries: 0,
                     });
@@ -265,7 +269,8 @@ impl<K: Kernel> Mover<K> {
                 for (page, &home) in (page..end).zip(homes).filter(|&(_, &home)| home >= 0) {
                     let home = NodeId(home as u32);
                     if let Some(to) = (job.target)(PageNumber(page), home).filter(|&to| to != home) {
-                        units.push(Unit { job: index, page: PageNumber(page), pages: 1, to, tries: 0 });
+                        let page = PageNumber(page);
+                        units.push(Unit { job: index, page, pages: 1, from: home, to, tries: 0 });
                     }
                 }
             }
@@ -403,8 +408,8 @@ impl<K: Kernel> Mover<K> {
             match -status {
                 _ if status == unit.to.0 as i32 => {
                     outcome.moved += unit.pages;
-                    let Unit { job, page, pages, to, .. } = *unit;
-                    self.moved.push(Moved { job, page, pages, to });
+                    let Unit { job, page, pages, from, to, .. } = *unit;
+                    self.moved.push(Moved { job, page, pages, from, to });
                 }
                 ENOENT | EFAULT => outcome.vanished += unit.pages,
                 EACCES | EPERM => outcome.not_permitted += unit.pages,

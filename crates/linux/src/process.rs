@@ -99,14 +99,22 @@ struct Life {
     zombie: bool,
 }
 
+/// How much memory a process has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Size {
+    mapped_bytes: u64,
+    resident_pages: u64,
+}
+
 impl Life {
-    /// Who it is, and how many base pages are resident (field 24).
-    fn parse(stat: &str) -> Option<(Self, u64)> {
+    /// Who it is, and how much memory it has mapped and resident: bytes (field 23), base pages (field 24).
+    fn parse(stat: &str) -> Option<(Self, Size)> {
         // The command name, field 2, may hold spaces and parentheses; it ends at the last ')'.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
         let zombie = matches!(fields.first(), Some(&("Z" | "X")));
-        Some((Self { start_time: field(22)?, start_stack: field(28)?, zombie }, field(24)?))
+        let size = Size { mapped_bytes: field(23)?, resident_pages: field(24)? };
+        Some((Self { start_time: field(22)?, start_stack: field(28)?, zombie }, size))
     }
 
     fn read(pid: u32) -> Option<Self> {
@@ -190,9 +198,16 @@ pub struct Process {
     /// Where it says how it uses its memory, when that was among them.
     pub(crate) hints_at: Option<(u64, u64)>,
     life: Life,
+    /// What it had mapped when the mappings were read last; none if they are known to have changed since.
+    mapped_bytes: Option<u64>,
     /// No sooner are the mappings read again.
     maps_due: Instant,
+    /// No later are they read again, though as much is mapped as before.
+    maps_old: Instant,
 }
+
+/// How long the mappings of a process are believed that has as much mapped as before.
+const MAPS_BELIEVED: Duration = Duration::from_secs(30);
 
 /// The managed processes: some roots, and (unless told otherwise) all that descends from them.
 #[derive(Debug)]
@@ -285,6 +300,13 @@ impl Processes {
         self.roots.retain(|pid| self.alive.contains_key(pid));
     }
 
+    /// Something was seen of the process outside of its mappings as they were read last.
+    pub(crate) fn distrust_mappings(&mut self, pid: Pid) {
+        if let Some(process) = self.alive.get_mut(&pid) {
+            process.mapped_bytes = None;
+        }
+    }
+
     /// What was news is known from now on. There may be several updates in an interval.
     pub fn begin_interval(&mut self) {
         for process in self.alive.values_mut() {
@@ -294,7 +316,8 @@ impl Processes {
 
     /// `processes`: how many there were at the last update.
     fn look(&mut self, pid: Pid, before: Option<&Process>, processes: usize) -> Option<Process> {
-        let (life, resident_pages) = Life::parse(&self.cost.read(&format!("/proc/{pid}/stat"))?)?;
+        let (life, size) = Life::parse(&self.cost.read(&format!("/proc/{pid}/stat"))?)?;
+        let Size { mapped_bytes, resident_pages } = size;
         if life.zombie || before.is_some_and(|p| p.life.start_time != life.start_time) {
             return None;
         }
@@ -305,21 +328,39 @@ impl Processes {
             Some(before) => changed || before.from_the_start,
             None => self.started || (self.updated && !self.roots.contains(&pid)),
         };
-        let mut maps_due = before.map_or_else(Instant::now, |p| p.maps_due);
+        let now = Instant::now();
+        let (mut maps_due, mut maps_old) = before.map_or((now, now), |p| (p.maps_due, p.maps_old));
         let before = before.filter(|_| !changed);
         let mut mappings = before.and_then(|p| p.mappings.clone());
         let mut hints_at = before.and_then(|p| p.hints_at);
         let mut cpus = before.and_then(|p| p.cpus.clone());
-        if changed || maps_due <= Instant::now() {
+        let mut mapped_then = before.and_then(|p| p.mapped_bytes);
+        if changed || maps_due <= now {
             let spent = self.cost.time_ns;
-            let text = self.cost.read(&format!("/proc/{pid}/maps"));
-            hints_at = text.as_deref().and_then(hints::mapped_at);
-            mappings = text.map(|text| parse_mappings(&text));
+            if changed || mapped_then != Some(mapped_bytes) || maps_old <= now {
+                let text = self.cost.read(&format!("/proc/{pid}/maps"));
+                hints_at = text.as_deref().and_then(hints::mapped_at);
+                mappings = text.map(|text| parse_mappings(&text));
+                (mapped_then, maps_old) = (Some(mapped_bytes), now + MAPS_BELIEVED);
+            }
             cpus = self.allowed_cpus(pid);
             maps_due = Instant::now() + pause(self.cost.time_ns - spent, processes);
         }
         let fresh = changed || before.is_some_and(|p| p.fresh);
-        Some(Process { pid, fresh, from_the_start, resident_pages, mappings, cpus, hints_at, life, maps_due })
+        let mapped_bytes = mapped_then;
+        Some(Process {
+            pid,
+            fresh,
+            from_the_start,
+            resident_pages,
+            mappings,
+            cpus,
+            hints_at,
+            life,
+            mapped_bytes,
+            maps_due,
+            maps_old,
+        })
     }
 
     /// The CPUs on which any thread of `pid` may run.
@@ -471,6 +512,31 @@ nonsense
     }
 
     #[test]
+    fn mappings_are_read_again_when_they_have_changed() {
+        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        let pid = Pid(child.id());
+        let mut processes = Processes::new(&[pid], false, false).unwrap();
+        // Until it has executed its program, and then whenever that is due.
+        let look = |processes: &mut Processes| {
+            processes.begin_interval();
+            processes.alive.values_mut().for_each(|process| process.maps_due = Instant::now());
+            processes.update();
+            processes.iter().next().unwrap().mappings.is_some()
+        };
+        while look(&mut processes) {}
+        assert!(!look(&mut processes), "as much is mapped as before");
+        processes.distrust_mappings(pid);
+        assert!(look(&mut processes), "something was seen outside");
+        assert!(!look(&mut processes));
+        processes.alive.get_mut(&pid).unwrap().mapped_bytes = Some(1);
+        assert!(look(&mut processes), "less was mapped");
+        processes.alive.get_mut(&pid).unwrap().maps_old = Instant::now();
+        assert!(look(&mut processes), "after a while");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
     fn a_thousand_processes_cost_no_more_than_one() {
         assert_eq!(pause(1_000_000, 0), Duration::from_millis(100));
         assert_eq!(pause(1_000_000, 1), Duration::from_millis(100));
@@ -481,9 +547,9 @@ nonsense
     fn a_command_name_with_parentheses_does_not_confuse_stat() {
         let rest: Vec<String> = (5..=52).map(|field| field.to_string()).collect();
         let stat = format!("42 (a) R (b) c) S 1 {}", rest.join(" "));
-        let (life, resident_pages) = Life::parse(&stat).unwrap();
+        let (life, size) = Life::parse(&stat).unwrap();
         assert_eq!((life.start_time, life.start_stack, life.zombie), (22, 28, false));
-        assert_eq!(resident_pages, 24);
+        assert_eq!((size.mapped_bytes, size.resident_pages), (23, 24));
         assert!(Life::parse("42 (a").is_none());
         assert!(Life::parse("").is_none());
     }

@@ -26,6 +26,10 @@ Examples:
   nodewise attach $(pidof postgres) \\
       --duration 60 --dry-run --log decisions.jsonl
 
+Local accesses, before -> after: the share of accesses to memory in use that
+come from the page's own node, if each page lay where it was first seen, and as
+it lies at the end. Samples tell who uses a page, the kernel where it lies.
+
 Exit status:
   0   the processes have ended, or managing ended as asked
   1   it failed, for example because there is no such process
@@ -82,7 +86,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
             let _ = ended.send(());
         }
     });
-    let mut session = manage::prepare(&args.options, topology, reports)?.start(&pids, false)?;
+    let mut session = manage::prepare(&args.options, topology, reports, Some(&pids))?.start(None)?;
     let until = args.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let managed = session.manage(|time| {
         let due = until.is_some_and(|until| until <= Instant::now());

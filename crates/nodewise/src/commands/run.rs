@@ -41,6 +41,10 @@ Examples:
   nodewise run -N 0-1 --interleave 0-1 -- ./solver input.dat  place, as numactl
   nodewise run -N 0-1 --policy carrefour -- ./solver          place and manage
 
+Local accesses, before -> after: the share of accesses to memory in use that
+come from the page's own node, if each page lay where it was first seen, and as
+it lies at the end. Samples tell who uses a page, the kernel where it lies.
+
 Exit status:
   that of the program; 128 + N when signal N ended it
   1    it could not be started or managed, and the message says why
@@ -102,7 +106,7 @@ fn managed(args: &Args) -> anyhow::Result<ExitCode> {
     let file_limit = nodewise_sys::file_limit().context("cannot learn the limit on open files")?;
     let reports = Reports::open(&args.options)?;
     let prepared = match nodewise_linux::require_nodes(&topology) {
-        Ok(()) => Ok(manage::prepare(&args.options, topology, reports)?),
+        Ok(()) => Ok(manage::prepare(&args.options, topology, reports, None)?),
         // Nothing can be gained, but nothing is lost either: the program runs as it would have.
         Err(why) => {
             note(&why);
@@ -117,7 +121,7 @@ fn managed(args: &Args) -> anyhow::Result<ExitCode> {
     program.wait = args.wait;
     program.followed = prepared.is_ok() && !args.options.no_children;
     let reported = match prepared {
-        Ok(prepared) => prepared.start(&[program.pid], true).and_then(|mut session| {
+        Ok(prepared) => prepared.start(Some(program.pid)).and_then(|mut session| {
             let managed = session.manage(|time| program.attend(Some(time)));
             if let Err(error) = managed {
                 note(format_args!("{error:#}; the program goes on unmanaged"));

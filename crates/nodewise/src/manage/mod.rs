@@ -9,18 +9,22 @@ pub use options::Options;
 use crate::commands::{Exit, exit};
 use crate::output::{JsonLines, WholeFile, note, report};
 use log::Line;
-use nodewise_engine::{Carrefour, CarrefourSettings, Engine, EngineSettings, Pid, SamplingRate};
+use nodewise_engine::{
+    Carrefour, CarrefourSettings, Engine, EngineSettings, Machine as _, Pid, SamplingRate,
+};
 use nodewise_linux::mover::MoverSettings;
 use nodewise_linux::process::Processes;
 use nodewise_linux::sampler::{Sampler, hardware::HardwareSampler, hint_faults::HintFaults};
 use nodewise_linux::settings::{Place, Settings};
-use nodewise_linux::{ErrorKind, LinuxMachine, MachineSettings, kernel};
-use nodewise_sys::{Whose, usage};
+use nodewise_linux::{ErrorKind, LinuxMachine, MachineSettings, Survey, kernel};
+use nodewise_sys::{
+    NodeMask, Policy as MemoryPolicy, PolicyMode, Whose, get_mempolicy, set_mempolicy, usage,
+};
 use nodewise_topology::Topology;
 use options::SamplerName;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
-use summary::Summary;
+use summary::{OwnCost, Summary, cpu_seconds};
 
 /// Where log and summary go.
 pub struct Reports {
@@ -65,12 +69,25 @@ pub struct Prepared<'a> {
     topology: Topology,
     sampler: Box<dyn Sampler>,
     reports: Reports,
+    /// Processes that run already, and where their pages were before the sampler was opened.
+    found: Option<(Processes, Survey)>,
 }
 
-/// Opens the sampler.
-pub fn prepare(options: &Options, topology: Topology, reports: Reports) -> anyhow::Result<Prepared<'_>> {
+/// Opens the sampler. `running`: the processes to be managed, if they run already.
+pub fn prepare<'a>(
+    options: &'a Options,
+    topology: Topology,
+    reports: Reports,
+    running: Option<&[Pid]>,
+) -> anyhow::Result<Prepared<'a>> {
+    let find = |pids| -> Result<_, nodewise_linux::Error> {
+        let mut processes = Processes::new(pids, !options.no_children, false)?;
+        let survey = Survey::of(&topology, &mut processes);
+        Ok((processes, survey))
+    };
+    let found = running.map(find).transpose().map_err(explain)?;
     let sampler = open_sampler(options.sampler(), &topology)?;
-    Ok(Prepared { options, topology, sampler, reports })
+    Ok(Prepared { options, topology, sampler, reports, found })
 }
 
 /// The sampler asked for; on `auto` the hardware's where there is one, and one clear line where there is not.
@@ -114,15 +131,16 @@ pub fn explain(error: nodewise_linux::Error) -> anyhow::Error {
 }
 
 impl<'a> Prepared<'a> {
-    /// Begins to manage these processes.
-    ///
-    /// `started`: they were started just now, and this process is their subreaper.
-    pub fn start(self, pids: &[Pid], started: bool) -> anyhow::Result<Session<'a>> {
+    /// Begins to manage the processes that were found running, or one that was `started` just now and whose subreaper this process is.
+    pub fn start(mut self, started: Option<Pid>) -> anyhow::Result<Session<'a>> {
         let options = self.options;
-        let mut processes = Processes::new(pids, !options.no_children, started).map_err(explain)?;
-        if started {
-            processes = processes.adopting_orphans();
-        }
+        let (processes, survey) = if let Some(found) = self.found.take() {
+            found
+        } else {
+            let started: Vec<Pid> = started.into_iter().collect();
+            let processes = Processes::new(&started, !options.no_children, true).map_err(explain)?;
+            (processes.adopting_orphans(), Survey::default())
+        };
         let mover = MoverSettings {
             budget_bytes_per_s: options.move_budget() as f64,
             dry_run: options.dry_run,
@@ -134,9 +152,10 @@ impl<'a> Prepared<'a> {
         let settings = MachineSettings { mover, apply: options.interval() * 3 / 4 };
         let mut reports = self.reports;
         reports.write(&[Line::start(&summary, &self.topology)]);
-        let machine = LinuxMachine::new(self.topology, processes, self.sampler, settings);
+        let machine = LinuxMachine::new(self.topology, processes, self.sampler, settings).knowing(survey);
         let (began, began_ns) = (Instant::now(), kernel::now_ns());
-        Ok(Session { options, machine, engine, reports, summary, began, began_ns })
+        let startup_cpu_seconds = usage(Whose::Process).map_or(0.0, |used| cpu_seconds(&used));
+        Ok(Session { options, machine, engine, reports, summary, began, began_ns, startup_cpu_seconds })
     }
 }
 
@@ -149,6 +168,8 @@ pub struct Session<'a> {
     summary: Summary,
     began: Instant,
     began_ns: u64,
+    /// CPU time used until then.
+    startup_cpu_seconds: f64,
 }
 
 /// How often the rings are emptied between rounds while there are many samples.
@@ -157,8 +178,18 @@ const DRAIN_EVERY: Duration = Duration::from_millis(100);
 const DRAIN_EVERY_QUIET: Duration = Duration::from_secs(2);
 /// Intervals in a round while sampling rests, no samples come and nothing is to be done.
 const INTERVALS_QUIET: u32 = 2;
+/// Rounds between looks where memory in use lies, while sampling rests and nothing is to be done.
+const LOOK_EVERY_RESTING: u32 = 4;
 /// More samples than this in a round are many.
 const MANY_SAMPLES: u64 = 1000;
+
+/// Has the kernel's balancing leave this thread's memory alone, whose hint faults would only cost. A policy that somebody else has set stays,
+/// and so does balancing where a filter keeps policies from being set.
+fn spare_own_memory() {
+    if get_mempolicy().is_ok_and(|policy| policy.mode == PolicyMode::Default) {
+        let _ = set_mempolicy(&MemoryPolicy::new(PolicyMode::Local, NodeMask::EMPTY));
+    }
+}
 
 impl Session<'_> {
     /// Manages until `wait` breaks or no managed process is left. `wait` is called again and again to sleep for at most the
@@ -169,6 +200,8 @@ impl Session<'_> {
     pub fn manage(&mut self, mut wait: impl FnMut(Duration) -> ControlFlow<()>) -> anyhow::Result<()> {
         let interval = self.options.interval();
         let mut drain_every = DRAIN_EVERY;
+        let mut sampling = SamplingRate::Accurate;
+        spare_own_memory();
         let mut round_ends = Instant::now() + interval;
         loop {
             while let Some(left) = round_ends.checked_duration_since(Instant::now()) {
@@ -179,8 +212,14 @@ impl Session<'_> {
             }
             let round = self.engine.step(&mut self.machine).map_err(explain)?;
             drain_every = if round.samples > MANY_SAMPLES { DRAIN_EVERY } else { DRAIN_EVERY_QUIET };
+            let rests = round.sampling != SamplingRate::Accurate && round.decisions.is_empty();
+            let begins_to_rest = rests && sampling != round.sampling;
+            sampling = round.sampling;
+            if begins_to_rest || (round.samples > 0 && (!rests || round.number % LOOK_EVERY_RESTING == 0)) {
+                self.machine.look();
+            }
             self.summary.add(&round);
-            let lines = log::lines(&round, nodewise_engine::Machine::topology(&self.machine), self.began_ns);
+            let lines = log::lines(&round, self.machine.topology(), self.began_ns);
             self.reports.write(&lines);
             if !self.machine.has_processes() {
                 return Ok(());
@@ -195,6 +234,7 @@ impl Session<'_> {
 
     /// Puts the kernel's settings back and reports.
     pub fn finish(mut self) -> anyhow::Result<()> {
+        self.machine.look();
         let closed = self.machine.close().map_err(explain);
         let summary = &mut self.summary;
         // It may have more to say at the end.
@@ -204,14 +244,9 @@ impl Session<'_> {
         summary.samples = summary.totals.samples;
         summary.samples_lost = summary.totals.samples_lost;
         summary.pages_moved_by_kernel = summary.totals.pages_moved_by_kernel;
-        if let Some(at_first) = summary.totals.at_first {
-            summary.local_access_percent.before = Some(at_first.local_access_percent);
-            summary.controller_imbalance_percent.before = Some(at_first.controller_imbalance_percent);
-        }
-        if let Ok(usage) = usage(Whose::Process) {
-            summary.own_cost.cpu_seconds = (usage.user_ns + usage.system_ns) as f64 / 1e9;
-            summary.own_cost.cpu_percent = 100.0 * summary.own_cost.cpu_seconds / summary.elapsed_seconds;
-            summary.own_cost.resident_max_bytes = usage.resident_max_bytes;
+        summary.set_placement(&self.machine.placement());
+        if let Ok(used) = usage(Whose::Process) {
+            summary.own_cost = OwnCost::of(self.startup_cpu_seconds, &used, summary.elapsed_seconds);
         }
         if !self.options.quiet {
             report(&format!("\n{}\n", summary.text()));

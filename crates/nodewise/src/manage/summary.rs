@@ -1,39 +1,30 @@
 //! What was done, added up over the rounds: printed as `perf stat` prints its counts, or as JSON.
 
-use nodewise_engine::{Action, Decision, Finding, Measure, Outcome, Round, RuleStatus, Standing};
+use nodewise_engine::{Action, Decision, Finding, Outcome, PAGE_BYTES, Round, RuleStatus, Standing};
 use nodewise_linux::Totals;
+use nodewise_linux::placement::{self, BeforeAndAfter, Unknown};
+use nodewise_sys::Usage;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// A figure at the beginning and at the end, in percent.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+/// A figure of the same accesses to the same memory: as it lay at first, and as it lies at the end. In percent, null where
+/// it is not known.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct BeforeAfter {
-    /// What the first sampled access to each page met, where there are enough in one interval ([`Totals::at_first`]); else
-    /// as in the first round that could tell.
+    /// As if each page still lay where it was first seen.
     pub before: Option<f64>,
-    /// The median of the last [`LAST_ROUNDS`] rounds that could tell: at rest a round sees some hundred pages only.
+    /// With each page where it was seen last.
     pub after: Option<f64>,
-    #[serde(skip)]
-    last: [f64; LAST_ROUNDS],
-    #[serde(skip)]
-    rounds: usize,
 }
 
-/// Rounds that make up the end.
-const LAST_ROUNDS: usize = 10;
-
-impl BeforeAfter {
-    fn note(&mut self, measure: &Measure<f64>) {
-        if let Some(&value) = measure.get() {
-            self.before.get_or_insert(value);
-            self.last[self.rounds % LAST_ROUNDS] = value;
-            self.rounds += 1;
-            let mut last = self.last[..self.rounds.min(LAST_ROUNDS)].to_vec();
-            last.sort_by(f64::total_cmp);
-            self.after = Some(last[last.len() / 2]);
-        }
-    }
+/// How memory in use was and is placed.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct PlacementSummary {
+    /// Memory in use whose placement is known; null where samples say how often it is accessed, and not which of it.
+    pub bytes: Option<u64>,
+    /// Why there is no figure, or none from before; null where there is one.
+    pub unknown: Option<String>,
 }
 
 /// Decisions by kind.
@@ -48,14 +39,34 @@ pub struct Actions {
 }
 
 /// What Nodewise itself cost.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct OwnCost {
-    /// CPU time, user and kernel, in seconds.
+    /// CPU time while processes were managed, user and kernel, in seconds.
     pub cpu_seconds: f64,
-    /// Share of one CPU, in percent.
+    /// That as a share of one CPU, in percent.
     pub cpu_percent: f64,
+    /// CPU time before, in seconds: to learn what the machine is like, and to open the sampler.
+    pub startup_cpu_seconds: f64,
     /// Greatest resident memory.
     pub resident_max_bytes: u64,
+}
+
+impl OwnCost {
+    /// What `used` at the end comes to where so much CPU time was used when managing began, `elapsed_seconds` ago.
+    pub fn of(startup_cpu_seconds: f64, used: &Usage, elapsed_seconds: f64) -> Self {
+        let cpu_seconds = (cpu_seconds(used) - startup_cpu_seconds).max(0.0);
+        Self {
+            cpu_seconds,
+            cpu_percent: 100.0 * cpu_seconds / elapsed_seconds,
+            startup_cpu_seconds,
+            resident_max_bytes: used.resident_max_bytes,
+        }
+    }
+}
+
+/// CPU time, user and kernel.
+pub fn cpu_seconds(used: &Usage) -> f64 {
+    (used.user_ns + used.system_ns) as f64 / 1e9
 }
 
 /// Everything that is reported at the end.
@@ -85,10 +96,13 @@ pub struct Summary {
     pub outcome: Outcome,
     /// Base pages that the kernel's own balancing moved meanwhile, machine-wide.
     pub pages_moved_by_kernel: u64,
-    /// Local access ratio, as estimated from samples.
+    /// Share of the accesses that come from the page's own node. Who uses which memory is known from samples, and where it lies
+    /// from the kernel.
     pub local_access_percent: BeforeAfter,
-    /// Imbalance of the controllers' loads.
+    /// Imbalance of the accesses that the nodes' memory serves.
     pub controller_imbalance_percent: BeforeAfter,
+    /// The memory that these two figures are about.
+    pub memory_in_use: PlacementSummary,
     /// How each rule of the policy stood at the end: measured, estimated, replaced by a proxy or off.
     pub rules: Vec<RuleStatus>,
     /// Huge pages whose parts are used by different nodes.
@@ -126,6 +140,7 @@ impl Summary {
             pages_moved_by_kernel: 0,
             local_access_percent: BeforeAfter::default(),
             controller_imbalance_percent: BeforeAfter::default(),
+            memory_in_use: PlacementSummary::default(),
             rules: Vec::new(),
             falsely_shared_huge_pages: 0,
             totals: Totals::default(),
@@ -138,8 +153,6 @@ impl Summary {
     /// Adds a round.
     pub fn add(&mut self, round: &Round) {
         self.rounds += 1;
-        self.local_access_percent.note(&round.metrics.local_access_percent);
-        self.controller_imbalance_percent.note(&round.metrics.controller_imbalance_percent);
         self.rules.clone_from(&round.rules);
         for (decision, outcome) in &round.decisions {
             self.add_decision(decision, outcome);
@@ -149,6 +162,22 @@ impl Summary {
             self.falsely_shared.insert((pid.0, page.0));
         }
         self.falsely_shared_huge_pages = self.falsely_shared.len() as u64;
+    }
+
+    /// Takes over how memory in use was and is placed.
+    pub fn set_placement(&mut self, placement: &BeforeAndAfter<Result<placement::Figures, Unknown>>) {
+        let [before, after] = [&placement.before, &placement.after].map(|figures| figures.as_ref().ok());
+        let local = |figures: &placement::Figures| figures.local_access_percent;
+        self.local_access_percent = BeforeAfter { before: before.map(local), after: after.map(local) };
+        let imbalance = |figures: &placement::Figures| figures.controller_imbalance_percent;
+        self.controller_imbalance_percent =
+            BeforeAfter { before: before.and_then(imbalance), after: after.and_then(imbalance) };
+        self.memory_in_use.bytes = after.and_then(|figures| Some(figures.pages? * PAGE_BYTES));
+        let why = placement.before.as_ref().err().or(placement.after.as_ref().err());
+        self.memory_in_use.unknown = why.map(|why| match why {
+            Unknown::Samples(samples) => format!("only {samples} samples tell who uses the memory"),
+            Unknown::FirstHomes => "where most of the memory lay at first was not seen".to_owned(),
+        });
     }
 
     fn add_decision(&mut self, decision: &Decision, outcome: &Outcome) {
@@ -181,9 +210,18 @@ impl Summary {
             let _ = writeln!(text, "{value:>16}  {what}");
         };
         let percent = |value: Option<f64>| value.map_or("unknown".to_owned(), |v| format!("{v:.1}%"));
-        let arrow = |pair: BeforeAfter| format!("{} -> {}", percent(pair.before), percent(pair.after));
-        line(arrow(self.local_access_percent), "local accesses, by samples");
-        line(arrow(self.controller_imbalance_percent), "imbalance of the controllers");
+        let arrow = |pair: &BeforeAfter| format!("{} -> {}", percent(pair.before), percent(pair.after));
+        let memory = &self.memory_in_use;
+        let why = memory.unknown.as_ref().map_or(String::new(), |why| format!("; {why}"));
+        if self.local_access_percent.after.is_some() {
+            let bytes = memory.bytes.map(|bytes| format!(" to {} in use", mebibytes(bytes / PAGE_BYTES)));
+            let bytes = bytes.unwrap_or_default();
+            let local = format!("local accesses{bytes}, as memory lay at first and as it lies now{why}");
+            line(arrow(&self.local_access_percent), &local);
+            line(arrow(&self.controller_imbalance_percent), "imbalance of the nodes that these go to");
+        } else {
+            line("unknown".to_owned(), &format!("local accesses and imbalance of the nodes{why}"));
+        }
         line(count(self.pages_moved), &format!("pages moved ({})", mebibytes(self.pages_moved)));
         line(
             count(self.pages_moved_by_kernel),
@@ -240,8 +278,9 @@ impl Summary {
             line(count(self.totals.aux_gaps), "stretches of samples with gaps");
         }
         let own = format!(
-            "of a CPU used by nodewise ({:.2} s; {} files read of /proc and /sys, {} KiB, {})",
+            "of a CPU used by nodewise ({:.2} s, after {:.2} s to start; {} files read of /proc and /sys, {} KiB, {})",
             self.own_cost.cpu_seconds,
+            self.own_cost.startup_cpu_seconds,
             self.totals.read.files,
             self.totals.read.bytes / 1024,
             ms(self.totals.read.time_ns)
@@ -320,6 +359,7 @@ mod tests {
         }
         (summary.samples, summary.samples_lost) = (12_345, 678);
         (summary.totals.throttled, summary.totals.aux_gaps) = (9, 3);
+        summary.set_placement(&BeforeAndAfter { before: Ok(figures(25.0)), after: Ok(figures(99.94)) });
         let json = serde_json::to_value(&summary).unwrap();
         let collocated = json["actions"]["collocated"].as_u64().unwrap();
         let interleaved = json["actions"]["interleaved"].as_u64().unwrap();
@@ -333,6 +373,8 @@ mod tests {
             }
         }
         let text = summary.text();
+        assert_eq!(json["memory_in_use"]["bytes"], 64 << 20);
+        assert!(text.contains("  25.0% -> 99.9%  local accesses to 64.0 MiB in use, "), "{text}");
         for (value, what) in [
             (count(collocated), "decisions to collocate"),
             (count(interleaved), "decisions to interleave"),
@@ -349,6 +391,42 @@ mod tests {
         for rule in &summary.rules {
             assert!(text.contains(&format!("{}: ", rule.name)), "{text}");
         }
+    }
+
+    fn figures(local: f64) -> placement::Figures {
+        placement::Figures {
+            local_access_percent: local,
+            controller_imbalance_percent: Some(10.0),
+            pages: Some(16_384),
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_said_with_the_reason() {
+        let mut summary = Summary::new("carrefour", "hint-faults", String::new(), false);
+        let few = Err(Unknown::Samples(7));
+        summary.set_placement(&BeforeAndAfter { before: few.clone(), after: few });
+        let text = summary.text();
+        assert!(text.contains("unknown  local accesses"), "{text}");
+        assert!(text.contains("only 7 samples tell"), "{text}");
+        summary.set_placement(&BeforeAndAfter { before: Err(Unknown::FirstHomes), after: Ok(figures(99.0)) });
+        let text = summary.text();
+        assert!(text.contains("unknown -> 99.0%  local accesses to 64.0 MiB"), "{text}");
+        assert!(text.contains("lay at first was not seen"), "{text}");
+    }
+
+    #[test]
+    fn the_time_to_start_is_not_held_against_the_time_managed() {
+        let used = Usage {
+            user_ns: 300_000_000,
+            system_ns: 200_000_000,
+            resident_max_bytes: 1,
+            minor_faults: 0,
+            major_faults: 0,
+        };
+        let cost = OwnCost::of(0.45, &used, 0.5);
+        assert!((cost.cpu_seconds - 0.05).abs() < 1e-9 && (cost.cpu_percent - 10.0).abs() < 1e-6, "{cost:?}");
+        assert!((cost.startup_cpu_seconds - 0.45).abs() < 1e-9, "{cost:?}");
     }
 
     /// Measured, estimated, replaced by a stated proxy, or off: the summary says which.

@@ -1,0 +1,481 @@
+//! Where memory in use lies, against who uses it: the figures that people are shown.
+//!
+//! Samples say which nodes use which memory. Where they are hint faults, they cannot say how much of it is local: a fault meets a page
+//! where the kernel has just put it, and only pages that were marked give faults. So some pages are watched, picked evenly
+//! among those that samples hit, and the kernel is asked where each lies now. Where each lay at first is on record.
+
+use nodewise_engine::{HUGE_PAGE_PAGES, PageNumber, Pid, imbalance_percent};
+use nodewise_topology::NodeIndex;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Pages that are watched, of all processes together.
+const WATCHED: usize = 2048;
+/// The same of each process at least.
+const WATCHED_LEAST: usize = 64;
+/// The last accessors that are remembered of a page: each hint fault is one in a pass over the memory.
+const REMEMBERED: usize = 8;
+/// Pages that are judged together, whether they are shared.
+const JUDGED: usize = 128;
+/// Pairs of samples of the same page, in pages judged together, that are needed to tell.
+const MIN_PAIRS: f64 = 16.0;
+/// Samples a page from which on pages that are judged together tell all of their users. With fewer, one of them may not have had its
+/// turn, and shared pages are taken to have the users of all shared pages of the process.
+const MIN_TURNS: f64 = 6.0;
+/// A node with a smaller share of the samples of pages that are judged together is no user of theirs.
+const MIN_SHARE: f64 = 0.05;
+/// Fewer samples say too little.
+const MIN_SAMPLES: u64 = 100;
+
+/// Where a page lay at first, and where it lies now.
+pub(crate) type Located = (Option<NodeIndex>, Option<NodeIndex>);
+
+/// Figures of the same accesses to the same memory, as it lay at first and as it lies now.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BeforeAndAfter<T> {
+    /// As if each page still lay where it was first seen.
+    pub before: T,
+    /// With each page where it was seen last.
+    pub after: T,
+}
+
+/// How memory in use is placed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// Share of the accesses that come from the page's own node, in percent.
+    pub local_access_percent: f64,
+    /// Imbalance of the accesses that each node's memory serves, in percent; none where there is nothing to balance.
+    pub controller_imbalance_percent: Option<f64>,
+    /// Base pages in use of which this is known; none where samples say how often memory is accessed, and not which of it.
+    pub pages: Option<u64>,
+}
+
+/// Why there is no figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unknown {
+    /// So few samples of memory whose users are clear.
+    Samples(u64),
+    /// Where most of the memory lay at first is not known.
+    FirstHomes,
+}
+
+/// Who uses which memory, and where it lies.
+#[derive(Debug)]
+pub(crate) struct Placement {
+    nodes: usize,
+    /// Whether samples say how much memory is used, not only by which nodes.
+    proportional: bool,
+    processes: BTreeMap<Pid, Process>,
+    /// Processes that have ended.
+    ended: BeforeAndAfter<Sums>,
+}
+
+#[derive(Debug, Default)]
+struct Process {
+    /// By base page, or by the first one of a huge page.
+    watched: BTreeMap<PageNumber, Watched>,
+    /// One page in two to this power is watched.
+    thinned: u32,
+    /// Samples as they came, where they are proportional to accesses.
+    accesses: VecDeque<(PageNumber, NodeIndex)>,
+    sums: BeforeAndAfter<Sums>,
+}
+
+/// The last accessors of a page.
+#[derive(Clone, Debug, Default)]
+struct Watched {
+    huge: bool,
+    nodes: [u8; REMEMBERED],
+    seen: usize,
+}
+
+impl Watched {
+    fn note(&mut self, node: NodeIndex) {
+        self.nodes[self.seen % REMEMBERED] = node.0;
+        self.seen += 1;
+    }
+
+    fn last(&self) -> &[u8] {
+        &self.nodes[..self.seen.min(REMEMBERED)]
+    }
+}
+
+/// A page whose home is asked for.
+struct Pick {
+    page: PageNumber,
+    /// Share of each node in its accesses.
+    shares: Vec<f64>,
+    /// Base pages that it stands for, or accesses.
+    pages: f64,
+    samples: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Sums {
+    /// Samples that tell who uses the memory.
+    samples: u64,
+    pages: f64,
+    /// Pages whose users are not clear.
+    unclear: f64,
+    local: f64,
+    loads: Vec<f64>,
+}
+
+impl Sums {
+    fn count(&mut self, pick: &Pick, home: NodeIndex) {
+        self.loads.resize(pick.shares.len(), 0.0);
+        self.samples += pick.samples;
+        self.pages += pick.pages;
+        self.local += pick.pages * pick.shares[home.get()];
+        self.loads[home.get()] += pick.pages;
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.loads.resize(self.loads.len().max(other.loads.len()), 0.0);
+        self.samples += other.samples;
+        self.pages += other.pages;
+        self.unclear += other.unclear;
+        self.local += other.local;
+        for (mine, theirs) in self.loads.iter_mut().zip(&other.loads) {
+            *mine += theirs;
+        }
+    }
+
+    fn figures(&self, balanced: &[bool], proportional: bool) -> Figures {
+        Figures {
+            local_access_percent: 100.0 * self.local / self.pages,
+            controller_imbalance_percent: imbalance_percent(&self.loads, balanced),
+            pages: (!proportional).then_some(self.pages as u64),
+        }
+    }
+}
+
+impl BeforeAndAfter<Sums> {
+    fn add(&mut self, other: &Self) {
+        self.before.add(&other.before);
+        self.after.add(&other.after);
+    }
+}
+
+impl Placement {
+    /// Nothing is known yet.
+    pub(crate) fn new(nodes: usize, proportional: bool) -> Self {
+        Self { nodes, proportional, processes: BTreeMap::new(), ended: BeforeAndAfter::default() }
+    }
+
+    /// Takes in who accessed a page, or a huge page.
+    pub(crate) fn note(&mut self, pid: Pid, page: PageNumber, huge: bool, accessor: NodeIndex) {
+        let most = (WATCHED / self.processes.len().max(1)).max(WATCHED_LEAST);
+        let process = self.processes.entry(pid).or_default();
+        if self.proportional {
+            process.accesses.push_back((page, accessor));
+            if process.accesses.len() > most {
+                process.accesses.pop_front();
+            }
+            return;
+        }
+        let unit = if huge { page.huge() } else { page };
+        if !is_picked(unit, huge, process.thinned) {
+            return;
+        }
+        let watched = &mut process.watched;
+        if watched.get(&unit).is_none_or(|watched| watched.huge != huge) {
+            // It has become a huge page, or is none any more.
+            if huge {
+                let parts = watched.range(unit..PageNumber(unit.0 + HUGE_PAGE_PAGES));
+                let parts: Vec<PageNumber> = parts.map(|(&page, _)| page).collect();
+                for part in parts {
+                    watched.remove(&part);
+                }
+            } else if watched.get(&page.huge()).is_some_and(|watched| watched.huge) {
+                watched.remove(&page.huge());
+            }
+        }
+        watched.entry(unit).or_insert_with(|| Watched { huge, ..Watched::default() }).note(accessor);
+        while watched.len() > most {
+            process.thinned += 1;
+            watched.retain(|&page, watched| is_picked(page, watched.huge, process.thinned));
+        }
+    }
+
+    /// The process runs another program.
+    pub(crate) fn forget(&mut self, pid: Pid) {
+        if let Some(process) = self.processes.remove(&pid) {
+            self.ended.add(&process.sums);
+        }
+    }
+
+    /// Counts those that are not `alive` as they were last.
+    pub(crate) fn keep(&mut self, alive: impl Fn(Pid) -> bool) {
+        let ended: Vec<Pid> = self.processes.keys().copied().filter(|&pid| !alive(pid)).collect();
+        for pid in ended {
+            self.forget(pid);
+        }
+    }
+
+    /// Looks where memory in use lies. `ask` gives where pages (in order) lay at first and lie now; one that is not present has no home.
+    pub(crate) fn look(&mut self, mut ask: impl FnMut(Pid, &[PageNumber]) -> Vec<Located>) {
+        for (&pid, process) in &mut self.processes {
+            let (picks, unclear) = process.picks(self.nodes);
+            let pages: Vec<PageNumber> = picks.iter().map(|pick| pick.page).collect();
+            if pages.is_empty() {
+                continue;
+            }
+            let mut sums = BeforeAndAfter::<Sums>::default();
+            for (pick, (first, now)) in picks.iter().zip(ask(pid, &pages)) {
+                let Some(now) = now else { continue };
+                sums.after.count(pick, now);
+                if let Some(first) = first {
+                    sums.before.count(pick, first);
+                }
+            }
+            // A process that is ending has nothing any more.
+            if sums.after.pages > 0.0 {
+                sums.after.unclear = unclear;
+                process.sums = sums;
+            }
+        }
+    }
+
+    /// How memory in use lay at first, and how it lies now. `balanced`: the nodes over which accesses should be even.
+    pub(crate) fn figures(&self, balanced: &[bool]) -> BeforeAndAfter<Result<Figures, Unknown>> {
+        let mut sums = self.ended.clone();
+        for process in self.processes.values() {
+            sums.add(&process.sums);
+        }
+        let BeforeAndAfter { before, after } = sums;
+        if after.samples < MIN_SAMPLES || after.pages < after.unclear {
+            let unknown = Err(Unknown::Samples(after.samples));
+            return BeforeAndAfter { before: unknown.clone(), after: unknown };
+        }
+        let known = before.pages > after.pages / 2.0;
+        BeforeAndAfter {
+            before: if known {
+                Ok(before.figures(balanced, self.proportional))
+            } else {
+                Err(Unknown::FirstHomes)
+            },
+            after: Ok(after.figures(balanced, self.proportional)),
+        }
+    }
+}
+
+impl Process {
+    /// The pages to ask about, in order, with who uses them; and how many base pages others stand for whose users are not clear.
+    fn picks(&self, nodes: usize) -> (Vec<Pick>, f64) {
+        let (mut picks, mut unclear) = (Vec::new(), 0.0);
+        for &(page, node) in &self.accesses {
+            let shares = (0..nodes).map(|n| f64::from(u8::from(n == node.get()))).collect();
+            picks.push(Pick { page, shares, pages: 1.0, samples: 1 });
+        }
+        picks.sort_unstable_by_key(|pick: &Pick| pick.page);
+        let watched: Vec<(PageNumber, &Watched)> =
+            self.watched.iter().map(|(&page, watched)| (page, watched)).collect();
+        let judge = |pages: &[(PageNumber, &Watched)]| Users::of(pages.iter().map(|(_, w)| w.last()), nodes);
+        let judged: Vec<_> = watched.chunks(JUDGED).map(|pages| (pages, judge(pages))).collect();
+        let mut all_shared = vec![0.0; nodes];
+        for users in judged.iter().filter_map(|(_, users)| users.as_ref()).filter(|users| !users.private) {
+            all_shared.iter_mut().zip(&users.samples).for_each(|(all, count)| *all += count);
+        }
+        for (pages, users) in judged {
+            let weight = |watched: &Watched| {
+                if watched.huge { HUGE_PAGE_PAGES as f64 } else { f64::from(1 << self.thinned.min(30)) }
+            };
+            let Some(users) = users else {
+                unclear += pages.iter().map(|(_, watched)| weight(watched)).sum::<f64>();
+                continue;
+            };
+            let turns = users.samples.iter().sum::<f64>() / pages.len() as f64;
+            let shared = users_of(if turns < MIN_TURNS { &all_shared } else { &users.samples });
+            picks.extend(pages.iter().map(|&(page, watched)| Pick {
+                page,
+                shares: if users.private { own(watched.last(), nodes) } else { shared.clone() },
+                pages: weight(watched),
+                samples: watched.last().len() as u64,
+            }));
+        }
+        (picks, unclear)
+    }
+}
+
+/// Whether a page is among those that are watched. Huge pages are few.
+fn is_picked(page: PageNumber, huge: bool, thinned: u32) -> bool {
+    huge || page.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).leading_zeros() >= thinned
+}
+
+/// Who uses some pages: by how often two samples of a page agree it is told whether they are private, one by one, or shared.
+struct Users {
+    private: bool,
+    /// Samples by node.
+    samples: Vec<f64>,
+}
+
+impl Users {
+    fn of<'a>(pages: impl Iterator<Item = &'a [u8]>, nodes: usize) -> Option<Self> {
+        let (mut samples, mut pairs, mut agree) = (vec![0.0; nodes], 0.0, 0.0);
+        for page in pages {
+            let counts = counts(page, nodes);
+            let total: f64 = counts.iter().sum();
+            pairs += total * (total - 1.0) / 2.0;
+            agree += counts.iter().map(|count| count * (count - 1.0) / 2.0).sum::<f64>();
+            for (sum, count) in samples.iter_mut().zip(counts) {
+                *sum += count;
+            }
+        }
+        let all: f64 = samples.iter().sum();
+        let chance: f64 = samples.iter().map(|count| (count / all).powi(2)).sum();
+        // Half way from what chance makes of shared pages to private ones, which always agree.
+        let private = agree / pairs > f64::midpoint(chance, 1.0) || chance > (1.0 - MIN_SHARE).powi(2);
+        (pairs >= MIN_PAIRS).then_some(Self { private, samples })
+    }
+}
+
+/// Share of each node in the accesses to a private page.
+fn own(page: &[u8], nodes: usize) -> Vec<f64> {
+    counts(page, nodes).into_iter().map(|count| count / page.len() as f64).collect()
+}
+
+/// Share of each node in the accesses to shared pages. Samples say who uses them, not how much: each user counts alike.
+fn users_of(samples: &[f64]) -> Vec<f64> {
+    let all: f64 = samples.iter().sum();
+    let is_user = |count: f64| count > 0.0 && count >= MIN_SHARE * all;
+    let users = samples.iter().filter(|&&count| is_user(count)).count();
+    samples.iter().map(|&count| if is_user(count) { 1.0 / users as f64 } else { 0.0 }).collect()
+}
+
+fn counts(page: &[u8], nodes: usize) -> Vec<f64> {
+    let mut counts = vec![0.0; nodes];
+    for &node in page {
+        counts[usize::from(node)] += 1.0;
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PID: Pid = Pid(1);
+    const PAGES: u64 = 16_384;
+    const BALANCED: [bool; 4] = [true; 4];
+
+    fn watch(proportional: bool, passes: u64, user: impl Fn(u64, u64) -> u8) -> Placement {
+        let mut placement = Placement::new(4, proportional);
+        for pass in 0..passes {
+            for page in 0..PAGES {
+                placement.note(PID, PageNumber(page), false, NodeIndex(user(page, pass)));
+            }
+        }
+        placement
+    }
+
+    fn local(placement: &mut Placement, first: impl Fn(u64) -> u8, now: impl Fn(u64) -> u8) -> [f64; 2] {
+        let at = |node: u8| Some(NodeIndex(node));
+        placement.look(|_, pages| pages.iter().map(|page| (at(first(page.0)), at(now(page.0)))).collect());
+        let figures = placement.figures(&BALANCED);
+        [figures.before, figures.after].map(|figures| figures.unwrap().local_access_percent)
+    }
+
+    #[track_caller]
+    fn are(percents: [f64; 2], expected: [f64; 2]) {
+        let near = percents.iter().zip(expected).all(|(percent, expected)| (percent - expected).abs() <= 4.0);
+        assert!(near, "{percents:?}, not {expected:?}");
+    }
+
+    fn slice(page: u64) -> u8 {
+        (page / (PAGES / 4)) as u8
+    }
+
+    /// Any node, but always the same for the same page and pass.
+    fn any(page: u64, pass: u64) -> u8 {
+        let mixed = (page ^ pass << 40).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((mixed ^ mixed >> 32).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 62) as u8
+    }
+
+    #[test]
+    fn private_slices_count_by_where_they_lie() {
+        let mut placement = watch(false, 4, |page, _| slice(page));
+        are(local(&mut placement, |_| 0, slice), [25.0, 100.0]);
+        are(local(&mut placement, slice, |page| slice(page) / 2), [100.0, 25.0]);
+        let figures = placement.figures(&BALANCED).after.unwrap();
+        assert!(figures.pages.unwrap().abs_diff(PAGES) < PAGES / 10, "{figures:?}");
+    }
+
+    #[test]
+    fn shared_memory_is_local_to_one_of_its_users_wherever_it_lies() {
+        let mut placement = watch(false, 8, any);
+        are(local(&mut placement, |_| 0, slice), [25.0, 25.0]);
+        // A node wins most of each pass, and one node most passes. The kernel moves each page to whoever came last.
+        let winner = |page: u64, pass: u64| {
+            if any(page, pass + 100) == 0 { any(page, pass) } else { [0, 1, 0, 2, 0, 3, 0, 1][pass as usize] }
+        };
+        let mut placement = watch(false, 8, winner);
+        are(local(&mut placement, |_| 0, |page| winner(page, 7)), [25.0, 25.0]);
+    }
+
+    #[test]
+    fn pages_private_one_by_one_count_one_by_one() {
+        let mut placement = watch(false, 4, |page, _| any(page, 7));
+        are(local(&mut placement, |_| 0, |page| any(page, 7)), [25.0, 100.0]);
+    }
+
+    #[test]
+    fn huge_pages_count_with_all_their_parts_until_they_are_split() {
+        let mut placement = Placement::new(4, false);
+        let all = |placement: &mut Placement, huge| {
+            for pass in 0..8 {
+                for part in (0..PAGES).step_by(if huge { 128 } else { 1 }) {
+                    let page = PageNumber(if huge { (part + 128 * pass) % PAGES } else { part });
+                    placement.note(PID, page, huge, NodeIndex((page.0 % 512 / 128) as u8));
+                }
+            }
+        };
+        all(&mut placement, true);
+        are(local(&mut placement, |_| 0, slice), [25.0, 25.0]);
+        assert_eq!(placement.figures(&BALANCED).after.unwrap().pages, Some(PAGES));
+        all(&mut placement, false);
+        are(local(&mut placement, |_| 0, |page| (page % 512 / 128) as u8), [25.0, 100.0]);
+        all(&mut placement, true);
+        assert_eq!(placement.processes[&PID].watched.len() as u64, PAGES / 512);
+    }
+
+    #[test]
+    fn users_are_those_of_the_last_passes() {
+        let mut placement = watch(false, 20, |page, pass| if pass < 10 { 0 } else { slice(page) });
+        are(local(&mut placement, |_| 0, slice), [25.0, 100.0]);
+    }
+
+    #[test]
+    fn what_samples_do_not_show_is_unknown() {
+        let mut placement = watch(false, 1, |_, _| 0);
+        placement.look(|_, pages| vec![(Some(NodeIndex(0)), Some(NodeIndex(0))); pages.len()]);
+        let unknown = Err(Unknown::Samples(0));
+        assert_eq!(placement.figures(&BALANCED), BeforeAndAfter { before: unknown.clone(), after: unknown });
+        let mut placement = watch(false, 4, |page, _| slice(page));
+        placement.look(|_, pages| vec![(None, Some(NodeIndex(0))); pages.len()]);
+        assert_eq!(placement.figures(&BALANCED).before, Err(Unknown::FirstHomes));
+        assert!(placement.figures(&BALANCED).after.is_ok());
+    }
+
+    #[test]
+    fn a_process_that_has_ended_counts_as_it_was() {
+        let mut placement = watch(false, 4, |page, _| slice(page));
+        are(local(&mut placement, |_| 0, slice), [25.0, 100.0]);
+        placement.look(|_, pages| vec![(None, None); pages.len()]);
+        placement.keep(|_| false);
+        let figures = placement.figures(&BALANCED);
+        assert!(figures.after.is_ok_and(|figures| figures.local_access_percent > 99.0));
+        assert_eq!(figures.before.unwrap().controller_imbalance_percent, Some(200.0));
+    }
+
+    /// A sixteenth of the memory has most of the accesses.
+    #[test]
+    fn accesses_count_where_samples_are_accesses() {
+        let mut placement = Placement::new(4, true);
+        for access in 0..20_000 {
+            let hot = any(access, 3) != 0;
+            let page = PageNumber(access * 7919 % if hot { PAGES / 16 } else { PAGES });
+            placement.note(PID, page, false, NodeIndex(u8::from(!hot)));
+        }
+        are(local(&mut placement, |_| 0, |_| 1), [75.0, 25.0]);
+    }
+}
