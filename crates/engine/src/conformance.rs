@@ -342,6 +342,6 @@ fn target(action: &Action, page: PageNumber, home: NodeIndex) -> Option<NodeInde
             pages.iter().find(|target| target.page == page).map(|target| target.to)
         }
         Action::Interleave(interleaving) => interleaving.target(page).filter(|_| home == interleaving.from),
-        Action::Replicate => None,
+        Action::Replicate | Action::Split { .. } | Action::Collapse { .. } => None,
     }
 }

@@ -35,6 +35,24 @@ pub enum Action {
     Interleave(Interleaving),
     /// Give each accessor node a copy. On a stock kernel only reported.
     Replicate,
+    /// Split huge pages whose parts are used by different nodes into base pages, which can then be collocated one by one (Gachod 2024).
+    Split {
+        /// In page order, each the first base page of a huge page.
+        pages: Vec<PageNumber>,
+    },
+    /// Make huge pages again of the base pages of split ones that one node uses by now.
+    Collapse {
+        /// As in [`Action::Split`].
+        pages: Vec<PageNumber>,
+    },
+}
+
+impl Action {
+    /// Whether it changes how large pages are, and not where they are.
+    #[must_use]
+    pub const fn resizes(&self) -> bool {
+        matches!(self, Self::Split { .. } | Self::Collapse { .. })
+    }
 }
 
 /// Where one page should go.

@@ -110,6 +110,7 @@ impl Engine {
     pub fn step<M: Machine>(&mut self, machine: &mut M) -> Result<Round, M::Error> {
         let observation = machine.observe()?;
         self.ingest(&observation);
+        let findings = self.findings();
         let nodes = balanced_nodes(&self.topology, &observation.counters);
         let maps = self.processes.values().map(|process| &process.map);
         let metrics = metrics(&self.topology, &observation.counters, maps, &nodes);
@@ -128,18 +129,20 @@ impl Engine {
                     confined: p.confined,
                 })
                 .collect(),
-            put_off: self.put_off,
+            put_off: self.put_off || self.has_split(),
             replicates: machine.replicates(),
+            splits: machine.splits(),
             round: self.round,
             seed: self.settings.seed,
         };
         let decisions = self.policy.decide(&view);
         let outcomes = if decisions.is_empty() { Vec::new() } else { machine.apply(&decisions)? };
         self.remember(&decisions, &outcomes);
-        let findings = self.findings();
         let acted: Vec<_> = decisions.into_iter().zip(outcomes).collect();
         self.put_off = acted.iter().any(|(decision, outcome)| {
-            !matches!(decision.action, Action::Interleave(_)) && outcome.deferred > 0
+            !matches!(decision.action, Action::Interleave(_))
+                && !decision.action.resizes()
+                && outcome.deferred > 0
         });
         let signs = self.signs(&observation, &metrics, &acted);
         let sampling = self.eagerness.next(&signs);
@@ -243,6 +246,14 @@ impl Engine {
             match &decision.action {
                 Action::Replicate => process.history.replicated(decision.range),
                 _ if outcome.only_reported => {}
+                Action::Split { pages } | Action::Collapse { pages } => {
+                    let split = matches!(decision.action, Action::Split { .. });
+                    let numbers: Vec<u64> = pages.iter().map(|page| page.0).collect();
+                    for &page in &numbers {
+                        process.history.resized(page, split, self.round);
+                    }
+                    process.map.resized(&numbers);
+                }
                 Action::Collocate { to } => {
                     if outcome.deferred == 0 {
                         process.history.collocated(decision.range, *to, outcome.moved > 0, self.round);
@@ -302,6 +313,11 @@ impl Engine {
         findings
     }
 
+    /// Whether huge pages were split lately: of their base pages nothing was known before.
+    fn has_split(&self) -> bool {
+        self.processes.values().any(|process| process.history.has_split(self.round))
+    }
+
     /// What this interval says about how eagerly to sample.
     fn signs(&self, observation: &Observation, metrics: &Metrics, acted: &[(Decision, Outcome)]) -> Signs {
         let by_page = |decision: &Decision| matches!(decision.action, Action::CollocateEach { .. });
@@ -323,6 +339,9 @@ impl Engine {
             }
         }
         let settings = &self.settings.eagerness;
+        let split = acted
+            .iter()
+            .any(|(decision, outcome)| matches!(decision.action, Action::Split { .. }) && outcome.moved > 0);
         let spreading = acted.iter().any(|(decision, outcome)| {
             matches!(decision.action, Action::Interleave(_)) && outcome.moved + outcome.deferred > 0
         });
@@ -330,7 +349,8 @@ impl Engine {
         // Where samples are hint faults, each is a chance for the kernel to move the page elsewhere, and pages are best spread while few
         // come.
         let by_faults = matches!(observation.counters.access_rate, Measure::Proxy(_));
-        let busy = moved >= settings.from_moves
+        let busy = self.has_split()
+            || moved >= settings.from_moves
             || unsettled > recent * settings.from_unsettled_share
             || (unfinished && !by_faults);
         Signs {
@@ -340,7 +360,7 @@ impl Engine {
             spreading,
             spread: spread > 0.5 * known,
             disturbing: by_faults,
-            fresh: observation.processes.iter().any(|process| process.fresh),
+            fresh: split || observation.processes.iter().any(|process| process.fresh),
             resident_pages: observation.processes.iter().map(|process| process.resident_pages).sum(),
             local_access_percent: metrics.local_access_percent.get().copied(),
         }

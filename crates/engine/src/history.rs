@@ -5,6 +5,7 @@ use crate::region::RangeMap;
 use crate::{Interleaving, PageRange, Unmoved};
 use nodewise_topology::NodeIndex;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// How patiently ranges are left alone after they were acted upon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,6 +77,17 @@ pub struct History {
     collocated: RangeMap<Collocated>,
     spread: RangeMap<Spread>,
     replicated: RangeMap<()>,
+    resized: BTreeMap<u64, Resized>,
+}
+
+/// A huge page that was split, or made again since.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Resized {
+    round: u32,
+    /// How often its size was changed, or was to be.
+    times: u32,
+    /// Whether it is in base pages now.
+    split: bool,
 }
 
 impl History {
@@ -85,6 +97,7 @@ impl History {
             collocated: RangeMap::default(),
             spread: RangeMap::default(),
             replicated: RangeMap::default(),
+            resized: BTreeMap::new(),
         }
     }
 
@@ -155,6 +168,36 @@ impl History {
         fresh.map(|(part, _)| part).collect()
     }
 
+    /// Whether a huge page may be split now: at once the first time, and after an ever longer rest when it was made again since.
+    #[must_use]
+    pub fn splittable(&self, page: u64, round: u32) -> bool {
+        self.resized.get(&page).is_none_or(|last| round >= last.round + self.rest(last.times))
+    }
+
+    /// How many huge pages of a range were split.
+    pub(crate) fn split_in(&self, range: PageRange) -> usize {
+        self.resized.range(range.start.0..range.end.0).filter(|(_, last)| last.split).count()
+    }
+
+    /// Whether huge pages were split so lately that their base pages may not have shown who uses them.
+    pub(crate) fn has_split(&self, round: u32) -> bool {
+        const LATELY: u32 = 20;
+        self.resized.values().any(|last| last.split && round < last.round + LATELY)
+    }
+
+    /// The huge pages that were split and have rested for as long since as pays for making them anew.
+    pub(crate) fn split_before(&self, round: u32) -> impl Iterator<Item = u64> {
+        const LEAST: u32 = 16;
+        let rested = move |last: &Resized| round >= last.round + self.rest(last.times).max(LEAST);
+        self.resized.iter().filter(move |(_, last)| last.split && rested(last)).map(|(&page, _)| page)
+    }
+
+    /// Notes that a huge page was split or made anew, or was to be.
+    pub(crate) fn resized(&mut self, page: u64, split: bool, round: u32) {
+        let times = self.resized.get(&page).map_or(1, |last| last.times.saturating_add(1));
+        self.resized.insert(page, Resized { round, times, split });
+    }
+
     pub(crate) fn collocated(&mut self, range: PageRange, to: NodeIndex, progress: bool, round: u32) {
         let parts: Vec<_> =
             self.collocated.parts(range).into_iter().map(|(p, last)| (p, last.copied())).collect();
@@ -205,6 +248,11 @@ impl History {
         self.collocated.clip(mapped);
         self.spread.clip(mapped);
         self.replicated.clip(mapped);
+        let holds = |page: u64| {
+            let at = mapped.partition_point(|range| range.end.0 <= page);
+            mapped.get(at).is_some_and(|range| range.start.0 <= page)
+        };
+        self.resized.retain(|&page, _| holds(page));
     }
 
     pub(crate) fn forget_calm(&mut self, round: u32) {

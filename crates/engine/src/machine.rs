@@ -24,6 +24,11 @@ pub trait Machine {
         false
     }
 
+    /// Whether it carries out [`crate::Action::Split`] and [`crate::Action::Collapse`]. Where it does not, they are never decided.
+    fn splits(&self) -> bool {
+        false
+    }
+
     /// Asks for more or fewer samples from now on.
     fn set_sampling(&mut self, rate: SamplingRate) -> Result<(), Self::Error>;
 }

@@ -73,6 +73,10 @@ impl<M: Machine> Machine for Recorder<M> {
         self.machine.replicates()
     }
 
+    fn splits(&self) -> bool {
+        self.machine.splits()
+    }
+
     fn set_sampling(&mut self, rate: SamplingRate) -> Result<(), M::Error> {
         self.machine.set_sampling(rate)?;
         if let Some(interval) = self.intervals.last_mut() {
@@ -104,6 +108,7 @@ pub struct Replay {
     /// Intervals begun.
     begun: usize,
     replicates: bool,
+    splits: bool,
 }
 
 /// How an engine departs from a recording.
@@ -128,11 +133,12 @@ impl Replay {
     /// did not.
     #[must_use]
     pub fn new(topology: Topology, intervals: Vec<Interval>) -> Self {
-        let mut acted =
-            intervals.iter().flat_map(|interval| interval.decisions.iter().zip(&interval.outcomes));
+        let acted =
+            || intervals.iter().flat_map(|interval| interval.decisions.iter().zip(&interval.outcomes));
         let replicates =
-            !acted.any(|(decision, outcome)| decision.action == Action::Replicate && outcome.only_reported);
-        Self { topology, intervals, begun: 0, replicates }
+            !acted().any(|(decision, outcome)| decision.action == Action::Replicate && outcome.only_reported);
+        let splits = acted().any(|(decision, _)| decision.action.resizes());
+        Self { topology, intervals, begun: 0, replicates, splits }
     }
 
     fn now(&self) -> Result<&Interval, Departure> {
@@ -177,6 +183,10 @@ impl Machine for Replay {
 
     fn replicates(&self) -> bool {
         self.replicates
+    }
+
+    fn splits(&self) -> bool {
+        self.splits
     }
 
     fn set_sampling(&mut self, rate: SamplingRate) -> Result<(), Departure> {

@@ -454,6 +454,51 @@ fn what_the_kernel_moves_meanwhile_is_put_right() {
     }
 }
 
+/// Huge pages of which each quarter is used by another node are split, their base pages go where they are used, and when one node uses
+/// all of them they are huge pages again, there.
+#[test]
+fn falsely_shared_huge_pages_are_split_placed_and_made_again() {
+    for (seed, kernel) in (0..4).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let case = format!("seed {seed}, kernel {kernel}");
+        let owner = |page: u64| (page % 512 / 128) as u8;
+        let mut toy =
+            Toy::new(4, PAGES, Box::new(move |page, _| Some((owner(page), Access::Write)))).seed(seed);
+        toy = toy.huge();
+        (toy.splits, toy.kernel, toy.accounts) = (true, kernel, kernel);
+        let mut engine = engine(&toy);
+        let rounds = run(&mut engine, &mut toy, 40);
+        assert_eq!(toy.split.len() as u64, PAGES / 512, "{case}: all are split");
+        assert!(toy.placed(owner) >= 0.99, "{case}: {:?}", toy.placed(owner));
+        // Before it is split a page may move once, with its first samples; after that each base page goes home.
+        assert!(moved(&rounds) <= 2 * PAGES, "{case}: {} pages moved", moved(&rounds));
+        toy.pattern = Box::new(|_, _| Some((2, Access::Write)));
+        run(&mut engine, &mut toy, 60);
+        assert!(toy.placed(|_| 2) >= 0.99, "{case}: {:?}", toy.shares());
+        assert!(
+            toy.split.is_empty(),
+            "{case}: {} are huge pages again",
+            PAGES / 512 - toy.split.len() as u64
+        );
+    }
+}
+
+#[test]
+fn huge_pages_that_all_nodes_use_or_one_most_are_not_split() {
+    let shared = |_, random: u64| Some((random_node(random, 4), Access::Write));
+    let mostly_one = |page: u64, random: u64| {
+        Some((if page % 512 < 32 { random_node(random, 4) } else { 1 }, Access::Write))
+    };
+    let private = |page, _| Some((part(page, PAGES, 4), Access::Write));
+    let patterns: [toy::Pattern; 3] = [Box::new(shared), Box::new(mostly_one), Box::new(private)];
+    for pattern in patterns {
+        let mut toy = Toy::new(4, PAGES, pattern).huge();
+        toy.splits = true;
+        let mut engine = engine(&toy);
+        run(&mut engine, &mut toy, 40);
+        assert!(toy.split.len() as u64 <= PAGES / 512 / 16, "{} split", toy.split.len());
+    }
+}
+
 #[test]
 fn huge_pages_private_to_a_node_are_collocated_whole() {
     let pages = 32 * 512;

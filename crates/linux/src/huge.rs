@@ -30,6 +30,11 @@ impl HugeCache {
         });
     }
 
+    /// The page's size was changed.
+    pub(crate) fn forget(&mut self, pid: Pid, page: PageNumber) {
+        self.known.remove(&(pid, page.huge()));
+    }
+
     pub(crate) fn look(&mut self, kernel: &mut LiveKernel, pid: Pid, page: PageNumber) -> bool {
         let known = self.known.get(&(pid, page.huge())).copied();
         if let Some((huge, asked)) = known {

@@ -68,6 +68,12 @@ impl LiveKernel {
         self.cost
     }
 
+    /// Whether huge pages are told from others, which takes root.
+    #[must_use]
+    pub const fn sees_huge_pages(&self) -> bool {
+        self.huge_pages.flags.is_some()
+    }
+
     /// Pages that the kernel's balancing has moved since boot (`/proc/vmstat`, `numa_pages_migrated`); 0 on kernels without.
     pub fn pages_migrated(&mut self) -> u64 {
         let text = self.cost.read("/proc/vmstat").unwrap_or_default();

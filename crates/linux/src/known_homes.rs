@@ -145,6 +145,11 @@ impl KnownHomes {
         }
     }
 
+    /// A huge page has become base pages, or the other way round: neither was moved as it is now.
+    pub(crate) fn forget_moved(&mut self, page: PageNumber) {
+        self.moved.remove(&page.huge().0);
+    }
+
     /// Notes that we moved this page; whether we had moved it before.
     pub(crate) fn note_moved(&mut self, page: PageNumber, placed: Placed) -> bool {
         let block = self.moved.entry(page.huge().0).or_insert_with(|| Box::new([ABSENT; PAGES]));

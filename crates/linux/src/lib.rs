@@ -14,6 +14,7 @@ mod pace;
 pub mod placement;
 pub mod probe;
 pub mod process;
+mod resize;
 pub mod sampler;
 pub mod settings;
 

@@ -7,7 +7,9 @@ use crate::known_homes::{KnownHomes, Placed};
 use crate::mover::{Job, Kernel as _, Mover, MoverSettings};
 use crate::placement::{BeforeAndAfter, Figures, Located, Placement, Unknown};
 use crate::process::{Process, Processes, ReadCost};
+use crate::resize::{Size, resize};
 use crate::sampler::{Interval, Sampler};
+use crate::settings::{KHUGEPAGED_SLEEP, SharedSettings};
 use crate::{Error, ErrorKind};
 use nodewise_engine::{
     Action, Counters, Decision, HUGE_PAGE_PAGES, Interleaving, Machine, Mapping, MappingKind, Measure,
@@ -18,6 +20,7 @@ use nodewise_sys::{CpuSet, MoveFlags};
 use nodewise_topology::{NodeId, NodeIndex, Topology};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 /// How the live machine works.
@@ -66,6 +69,7 @@ pub struct LinuxMachine {
     sampler: Box<dyn Sampler>,
     mover: Mover<LiveKernel>,
     settings: MachineSettings,
+    kernel_settings: Option<SharedSettings>,
     samples: Vec<Sample>,
     known_homes: BTreeMap<Pid, KnownHomes>,
     placement: Placement,
@@ -80,6 +84,8 @@ pub struct LinuxMachine {
     /// Intervals so far in which sampling went on.
     interval: u32,
     paused: bool,
+    /// Whether it can be seen which pages are huge, so that splitting them can be checked.
+    splits: bool,
     interval_began_ns: u64,
     losses_before: u64,
     migrated_before: u64,
@@ -106,6 +112,7 @@ impl LinuxMachine {
         let placement = Placement::new(topology.node_count(), sampler.is_proportional());
         let mut kernel = LiveKernel::new(topology.uncounted_memory_bytes().unwrap_or(0));
         let migrated_before = kernel.pages_migrated();
+        let splits = kernel.sees_huge_pages();
         let mut machine = Self {
             topology,
             processes,
@@ -113,6 +120,7 @@ impl LinuxMachine {
             sampler,
             mover: Mover::new(kernel, settings.mover, node_bytes),
             settings,
+            kernel_settings: None,
             samples: Vec::new(),
             known_homes: BTreeMap::new(),
             placement,
@@ -123,6 +131,7 @@ impl LinuxMachine {
             hints: Sections::default(),
             interval: 0,
             paused: false,
+            splits,
             interval_began_ns: now_ns(),
             losses_before: 0,
             migrated_before,
@@ -139,6 +148,12 @@ impl LinuxMachine {
     #[must_use]
     pub fn knowing(self, survey: Survey) -> Self {
         Self { survey, ..self }
+    }
+
+    /// With the kernel's settings, which it changes where that keeps the kernel from undoing what it does.
+    #[must_use]
+    pub fn with_settings(self, kernel_settings: SharedSettings) -> Self {
+        Self { kernel_settings: Some(kernel_settings), ..self }
     }
 
     /// Empties the samplers' rings; call it several times an interval, so that they do not overrun.
@@ -195,9 +210,10 @@ impl LinuxMachine {
         self.note_kernel_moves();
         self.hints.close();
         let closed = self.sampler.close();
+        let restored = self.kernel_settings.as_ref().map_or(Ok(()), SharedSettings::restore);
         self.note_losses();
         self.note_reading();
-        closed
+        closed.and(restored)
     }
 
     /// Counts what was lost since the last call, and returns how many samples.
@@ -363,6 +379,42 @@ impl LinuxMachine {
         since
     }
 
+    /// khugepaged makes huge pages of what was just split within seconds, and puts each on one node; nobody else can keep it from that
+    /// (`Documentation/admin-guide/mm/transhuge.rst`). It sleeps for an hour between two scans until Nodewise ends.
+    fn pause_khugepaged(&self) {
+        if let Some(settings) = &self.kernel_settings {
+            // Where it may not be changed, pages that were made again are split again, ever more rarely.
+            let _ = settings.set(Path::new(KHUGEPAGED_SLEEP), "3600000");
+        }
+    }
+
+    /// Splits huge pages or makes them again.
+    fn resize(&mut self, decision: &Decision, deadline_ns: u64) -> Outcome {
+        let (pages, size) = match &decision.action {
+            Action::Split { pages } => (pages, Size::Base),
+            Action::Collapse { pages } => (pages, Size::Huge),
+            _ => return Outcome::default(),
+        };
+        if self.settings.mover.dry_run {
+            let planned = pages.len() as u64 * HUGE_PAGE_PAGES;
+            return Outcome { planned, only_reported: true, ..Outcome::default() };
+        }
+        if size == Size::Base {
+            self.pause_khugepaged();
+        }
+        let (pid, processes) = (decision.pid, &mut self.processes);
+        let outcome = resize(self.mover.kernel(), pid.0, pages, size, deadline_ns, || processes.is_same(pid));
+        for &page in pages {
+            self.huge.forget(pid, page);
+        }
+        if let Some(known) = self.known_homes.get_mut(&pid) {
+            for &page in pages {
+                known.forget_moved(page);
+            }
+        }
+        outcome
+    }
+
     /// Carries out decisions about one process.
     fn carry_out(&mut self, decisions: &[Decision], deadline_ns: u64) -> Vec<Outcome> {
         let pid = decisions[0].pid;
@@ -445,7 +497,7 @@ fn target(action: &Action, page: PageNumber, home: NodeIndex) -> Option<NodeInde
         }
         Action::Interleave(interleaving) => interleaving.target(page).filter(|_| home == interleaving.from),
         // A stock kernel has one page table a process: this can only be reported.
-        Action::Replicate => None,
+        Action::Replicate | Action::Split { .. } | Action::Collapse { .. } => None,
     }
 }
 
@@ -518,13 +570,22 @@ impl Machine for LinuxMachine {
     fn apply(&mut self, decisions: &[Decision]) -> Result<Vec<Outcome>, Error> {
         let deadline_ns = now_ns() + self.settings.apply.as_nanos() as u64;
         let mut outcomes = Vec::with_capacity(decisions.len());
-        for of_process in decisions.chunk_by(|a, b| a.pid == b.pid) {
-            outcomes.extend(self.carry_out(of_process, deadline_ns));
+        let alike = |a: &Decision, b: &Decision| a.pid == b.pid && a.action.resizes() == b.action.resizes();
+        for of_process in decisions.chunk_by(alike) {
+            if of_process[0].action.resizes() {
+                outcomes.extend(of_process.iter().map(|decision| self.resize(decision, deadline_ns)));
+            } else {
+                outcomes.extend(self.carry_out(of_process, deadline_ns));
+            }
         }
         for (decision, outcome) in decisions.iter().zip(&mut outcomes) {
             outcome.only_reported |= decision.action == Action::Replicate;
         }
         Ok(outcomes)
+    }
+
+    fn splits(&self) -> bool {
+        self.splits
     }
 
     fn set_sampling(&mut self, rate: SamplingRate) -> Result<(), Error> {

@@ -9,11 +9,13 @@
 use crate::{Error, ErrorKind};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 /// Where the journal is, and which settings it may name.
 #[derive(Clone, Debug)]
@@ -28,7 +30,8 @@ impl Place {
     pub fn live() -> Self {
         let knobs = Path::new(KNOBS);
         let knobs = ["scan_size_mb", "scan_period_min_ms", "scan_period_max_ms"].map(|name| knobs.join(name));
-        Self::new("/run/nodewise/settings.json", knobs.into_iter().chain([PathBuf::from(BALANCING)]))
+        let others = [BALANCING, KHUGEPAGED_SLEEP].map(PathBuf::from);
+        Self::new("/run/nodewise/settings.json", knobs.into_iter().chain(others))
     }
 
     /// A journal at this path, about these settings.
@@ -43,7 +46,10 @@ impl Place {
 
 /// Switches the kernel's NUMA balancing on and off.
 pub(crate) const BALANCING: &str = "/proc/sys/kernel/numa_balancing";
-/// Where the settings of its scan are.
+/// How long khugepaged sleeps between two scans, in milliseconds.
+pub(crate) const KHUGEPAGED_SLEEP: &str =
+    "/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs";
+/// Where the settings of the balancing's scan are.
 pub(crate) const KNOBS: &str = "/sys/kernel/debug/sched/numa_balancing";
 
 /// A journal is no longer.
@@ -369,6 +375,43 @@ impl Settings {
             .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
             .and_then(|()| fs::rename(&temporary, path))
             .map_err(|e| Error::file(path, "write", e))
+    }
+}
+
+/// One [`Settings`] for all who change any: the journal has one owner.
+#[derive(Clone, Debug)]
+pub struct SharedSettings(Rc<RefCell<Settings>>);
+
+impl From<Settings> for SharedSettings {
+    fn from(settings: Settings) -> Self {
+        Self(Rc::new(RefCell::new(settings)))
+    }
+}
+
+impl SharedSettings {
+    /// As [`Settings::is_owner`].
+    #[must_use]
+    pub fn is_owner(&self) -> bool {
+        self.0.borrow().is_owner()
+    }
+
+    /// As [`Settings::barred`], in words.
+    #[must_use]
+    pub fn barred(&self) -> Option<String> {
+        self.0.borrow().barred().map(|why| {
+            let cause = std::error::Error::source(why).map_or(String::new(), |cause| format!(": {cause}"));
+            format!("{why}{cause}")
+        })
+    }
+
+    /// As [`Settings::set`].
+    pub fn set(&self, path: &Path, value: &str) -> Result<(), Error> {
+        self.0.borrow_mut().set(path, value)
+    }
+
+    /// As [`Settings::restore`].
+    pub fn restore(&self) -> Result<(), Error> {
+        self.0.borrow_mut().restore()
     }
 }
 

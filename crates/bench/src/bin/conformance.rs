@@ -148,7 +148,7 @@ impl LiveStage {
         let cast = cast.iter().map(|parts| Process::start(parts)).collect::<anyhow::Result<Vec<_>>>()?;
         let topology = Topology::live()?;
         let settings = Settings::open(Place::live());
-        let sampler = HintFaults::open(&topology, settings)?;
+        let sampler = HintFaults::open(&topology, settings.into())?;
         let pids: Vec<Pid> = cast.iter().map(|process| Pid(process.child.id())).collect();
         let processes = Processes::new(&pids, true, false)?;
         let machine = LinuxMachine::new(topology, processes, Box::new(sampler), MachineSettings::default());

@@ -8,7 +8,10 @@ use super::hinted::{replicate_at_once, spread_at_once};
 use super::{Confined, Policy, ProcessView, View};
 use crate::metrics::{balanced_nodes, memory_bytes};
 use crate::region::{Evidence, Nature};
-use crate::{Action, Decision, MappingKind, Measure, PageRange, PageTarget, RuleStatus, Standing};
+use crate::{
+    Action, Decision, HUGE_PAGE_PAGES, MappingKind, Measure, PageNumber, PageRange, PageTarget, RuleStatus,
+    Standing,
+};
 use nodewise_topology::NodeIndex;
 use serde::{Deserialize, Serialize};
 
@@ -363,7 +366,7 @@ impl Carrefour {
                 let (owner, certainty) = sharing.owner(record)?;
                 let to = targets[owner].filter(|to| record.home() != Some(to.0))?;
                 (certainty >= self.settings.collocate_certainty)
-                    .then_some(PageTarget { page: crate::PageNumber(page), to })
+                    .then_some(PageTarget { page: PageNumber(page), to })
             })
             .collect();
         for chunk in pages.chunks(AT_ONCE) {
@@ -387,6 +390,51 @@ impl Carrefour {
                 reason: reason("several nodes read it, nobody writes".into(), view, &region.evidence),
             });
         }
+    }
+
+    /// Huge pages whose parts are used by different nodes become base pages, to be placed one by one.
+    fn split(view: &View<'_>, process: ProcessView<'_>, out: &mut Vec<Decision>) {
+        // A huge page gives as many samples as a base page, so that the share of local ones does not tell whether any is left to split.
+        if !view.splits {
+            return;
+        }
+        let found = process.map.regions().iter().flat_map(|region| {
+            process.map.falsely_shared_in(region.range, process.history.split_in(region.range))
+        });
+        let ripe =
+            |&page: &u64| process.hints.is_collocatable(page) && process.history.splittable(page, view.round);
+        let pages: Vec<_> = found.filter(ripe).take(RESIZED_AT_ONCE).map(PageNumber).collect();
+        let mut evidence = Evidence::new(view.topology.node_count());
+        for parts in pages.iter().filter_map(|page| process.map.false_sharing().get(&page.0)) {
+            evidence.add(&Evidence::from_parts(parts, view.topology.node_count()));
+        }
+        let rule = "its parts are used by different nodes";
+        out.extend(resize(view, process, pages, |pages| Action::Split { pages }, rule, &evidence));
+    }
+
+    /// Base pages that were a huge page once, and that one node uses and has, become a huge page there again.
+    fn collapse(&self, view: &View<'_>, process: ProcessView<'_>, out: &mut Vec<Decision>) {
+        let mut evidence = Evidence::new(view.topology.node_count());
+        let mut pages = Vec::new();
+        let split = process.history.split_before(view.round).filter(|_| view.splits);
+        for page in split {
+            let whole = PageRange::new(page, page + HUGE_PAGE_PAGES);
+            let Some((at, region)) = process.map.region_of(whole) else { continue };
+            let Some(accessor) = process.map.only_accessor(region) else { continue };
+            let homes = region.evidence.homes();
+            let known: f32 = homes.iter().sum();
+            let there = Self::home_for(view, accessor).map_or(0.0, |home| homes[home.get()]);
+            if known > 0.0
+                && there > 0.95 * known
+                && self.is_known(process, at)
+                && pages.len() < RESIZED_AT_ONCE
+            {
+                pages.push(PageNumber(page));
+                evidence.add(&region.evidence);
+            }
+        }
+        let rule = "one node uses all of what was a huge page";
+        out.extend(resize(view, process, pages, |pages| Action::Collapse { pages }, rule, &evidence));
     }
 
     /// Nodes that may receive interleaved pages.
@@ -419,6 +467,8 @@ impl Policy for Carrefour {
         }
         let mut areas = Areas::default();
         for &process in &view.processes {
+            Self::split(view, process, &mut decisions);
+            self.collapse(view, process, &mut decisions);
             let before = decisions.len();
             self.collocate_all(view, process, &mut decisions);
             if decisions.len() > before {
@@ -448,6 +498,10 @@ impl Policy for Carrefour {
                 match nature {
                     _ if spread => areas.add(process, at),
                     Nature::Mixed => self.collocate_each(view, process, at, &mut decisions),
+                    // No node is right for a huge page that is falsely shared.
+                    Nature::Shared if view.splits && process.map.may_be_falsely_shared(region.range) => {
+                        areas.add_unsettled(process, at);
+                    }
                     Nature::Shared if !(candidate && stays) => areas.add(process, at),
                     Nature::Shared | Nature::Undecided => {}
                 }
@@ -470,6 +524,26 @@ impl Policy for Carrefour {
     fn unfinished(&self) -> bool {
         if self.by_faults { self.uneven } else { self.interleaving }
     }
+}
+
+/// Huge pages that are split or made in one interval, of one process: splitting 512 takes some 60 ms.
+const RESIZED_AT_ONCE: usize = 512;
+
+fn resize(
+    view: &View<'_>,
+    process: ProcessView<'_>,
+    pages: Vec<PageNumber>,
+    action: impl Fn(Vec<PageNumber>) -> Action,
+    rule: &str,
+    evidence: &Evidence,
+) -> Option<Decision> {
+    let (first, last) = (pages.first()?.0, pages.last()?.0);
+    Some(Decision {
+        pid: process.pid,
+        range: PageRange::new(first, last + HUGE_PAGE_PAGES),
+        action: action(pages),
+        reason: reason(rule.into(), view, evidence),
+    })
 }
 
 fn standing_of<T>(measure: &Measure<T>, why: &str) -> Standing {
@@ -500,9 +574,9 @@ mod tests {
                     ..crate::metrics::metrics(&topology, &counters, std::iter::empty(), &[true, true])
                 };
                 let (topology, counters, metrics) = (&topology, &counters, &metrics);
-                let (processes, replicates) = (Vec::new(), false);
+                let (processes, replicates, splits, round, seed) = (Vec::new(), false, false, 0, 1);
                 let view =
-                    View { topology, counters, metrics, processes, put_off, replicates, round: 0, seed: 1 };
+                    View { topology, counters, metrics, processes, put_off, replicates, splits, round, seed };
                 policy.decide(&view);
                 policy.rules().iter().find(|rule| rule.name == "collocate").is_some_and(|rule| rule.enabled)
             };

@@ -42,10 +42,13 @@ pub struct View<'a> {
     pub metrics: &'a Metrics,
     /// The managed processes, by ascending pid.
     pub processes: Vec<ProcessView<'a>>,
-    /// Pages that were to be collocated in the interval before were put off by the machine.
+    /// Pages that were to be collocated in the interval before were put off by the machine, or are still to be, since their huge pages were
+    /// split.
     pub put_off: bool,
     /// Whether the machine makes copies, and does not only report what deserves them.
     pub replicates: bool,
+    /// Whether the machine splits huge pages.
+    pub splits: bool,
     /// The interval's number.
     pub round: u32,
     /// For pseudo-random choices.

@@ -1,5 +1,6 @@
 //! Who accessed a range of pages and where they were, as decayed sample counts.
 
+use super::huge::Part;
 use super::key::{Key, NO_NODE};
 
 /// Sample counts of one region, fading with time.
@@ -36,6 +37,16 @@ impl Evidence {
         homes[usize::from(NO_NODE)] = 0;
         let counts = accesses.iter().chain(&homes[..nodes]).map(|&count| count as f32).collect();
         Self { nodes, counts, unknown: unknown as f32, local: local as f32 }
+    }
+
+    /// Counts recent samples of a huge page.
+    pub(crate) fn from_parts(parts: &[Part], nodes: usize) -> Self {
+        let mut evidence = Self::new(nodes);
+        for part in parts.iter().filter(|part| usize::from(part.accessor) < nodes) {
+            let kind = if part.write { nodes } else { 0 };
+            evidence.counts[kind + usize::from(part.accessor)] += 1.0;
+        }
+        evidence
     }
 
     /// Reads and accesses of unknown kind, by accessor node.

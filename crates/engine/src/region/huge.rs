@@ -7,6 +7,7 @@
 
 use super::key::Key;
 use super::table::Table;
+use crate::PageRange;
 use serde::{Deserialize, Serialize};
 
 const RECENT: usize = 24;
@@ -19,6 +20,8 @@ const NODES: usize = 64;
 const MIN_SAMPLES: usize = 12;
 /// How many standard deviations more neighbours than by chance must agree.
 const MIN_DEVIATIONS: f64 = 3.5;
+/// A page of which one node has more of the samples is that node's, strays apart.
+const DOMINANT_SHARE: f64 = 0.8;
 
 /// One sample within a huge page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -90,10 +93,20 @@ impl HugePages {
     pub fn has_unjudged(&self) -> bool {
         (0..self.table.len()).any(|at| {
             let record = self.table.record(at);
-            let parts = record[..2 * usize::from(record[COUNT])].chunks_exact(2);
-            let mut nodes = parts.map(|part| u16::from_le_bytes([part[0], part[1]]) >> 9 & 63);
+            let mut nodes = nodes_of(record);
             let first = nodes.next();
             usize::from(record[COUNT]) < RECENT && nodes.any(|node| Some(node) != first)
+        })
+    }
+
+    /// The huge pages of a range that several nodes use, and whether each has samples enough to be judged.
+    pub fn shared_in(&self, range: PageRange) -> impl Iterator<Item = (u64, bool)> {
+        self.table.positions(range.start.0, range.end.0).filter_map(|at| {
+            let record = self.table.record(at);
+            let mut nodes = nodes_of(record);
+            let first = nodes.next();
+            let judged = usize::from(record[COUNT]) >= MIN_SAMPLES;
+            nodes.any(|node| Some(node) != first).then_some((self.table.pages()[at], judged))
         })
     }
 
@@ -104,6 +117,12 @@ impl HugePages {
     pub fn heap_bytes(&self) -> usize {
         self.table.heap_bytes()
     }
+}
+
+/// The accessor nodes of a record's samples.
+fn nodes_of(record: &[u8]) -> impl Iterator<Item = u16> {
+    let parts = record[..2 * usize::from(record[COUNT])].chunks_exact(2);
+    parts.map(|part| u16::from_le_bytes([part[0], part[1]]) >> 9 & 63)
 }
 
 /// By how many standard deviations more neighbours agree on the node than in a random order; none when there are too few
@@ -134,9 +153,11 @@ pub fn order(parts: &[Part]) -> Option<f64> {
     Some((joins - mean) / variance.sqrt())
 }
 
-/// Whether a page with these samples is falsely shared.
+/// Whether a page with these samples is falsely shared, and no node uses so much of it that it had better go there as a whole.
 pub fn falsely_shared(parts: &[Part]) -> bool {
-    order(parts).is_some_and(|deviations| deviations >= MIN_DEVIATIONS)
+    let of = |node: u8| parts.iter().filter(|part| part.accessor == node).count();
+    let dominated = parts.iter().any(|part| of(part.accessor) as f64 > DOMINANT_SHARE * parts.len() as f64);
+    !dominated && order(parts).is_some_and(|deviations| deviations >= MIN_DEVIATIONS)
 }
 
 #[cfg(test)]

@@ -209,6 +209,13 @@ impl RegionMap {
         PageRange::new(start, end)
     }
 
+    /// The region that holds all of a range, and its place among the regions.
+    pub(crate) fn region_of(&self, range: PageRange) -> Option<(usize, &Region)> {
+        let at = self.regions.partition_point(|region| region.range.end.0 < range.end.0);
+        let region = self.regions.get(at).filter(|region| region.range.intersect(range) == range)?;
+        Some((at, region))
+    }
+
     /// The parts of a range that no other node than this one was seen using.
     pub(crate) fn used_by_no_other(&self, range: PageRange, node: usize) -> Vec<PageRange> {
         let mut parts = Vec::new();
@@ -272,6 +279,46 @@ impl RegionMap {
     #[must_use]
     pub fn has_unjudged_huge_pages(&self) -> bool {
         self.huge.has_unjudged()
+    }
+
+    /// Whether most huge pages of a range that several nodes use are falsely shared, or too little is known yet to say so.
+    pub(crate) fn may_be_falsely_shared(&self, range: PageRange) -> bool {
+        let (mut shared, mut suspect) = (0, 0);
+        for (page, judged) in self.huge.shared_in(range) {
+            shared += 1;
+            suspect += usize::from(!judged || self.false_sharing.contains_key(&page));
+        }
+        2 * suspect > shared
+    }
+
+    /// The huge pages of a range that several nodes use and that are as good as known to be falsely shared: those found to be, and, where
+    /// more were found to be (`before`: already split) than not, those that have too few samples as well. A region has one pattern.
+    pub(crate) fn falsely_shared_in(&self, range: PageRange, before: usize) -> Vec<u64> {
+        let (mut found, mut unjudged, mut others) = (Vec::new(), Vec::new(), 0);
+        for (page, judged) in self.huge.shared_in(range) {
+            if self.false_sharing.contains_key(&page) {
+                found.push(page);
+            } else if judged {
+                others += 1;
+            } else {
+                unjudged.push(page);
+            }
+        }
+        if found.len() + before > others {
+            found.append(&mut unjudged);
+            found.sort_unstable();
+        }
+        found
+    }
+
+    /// Huge pages (ascending) are in base pages now, or are huge again: what was known of each as a whole is void.
+    pub(crate) fn resized(&mut self, pages: &[u64]) {
+        let is_one = |page: u64| pages.binary_search(&page).is_ok();
+        self.huge.retain(|page| !is_one(page));
+        for &page in pages {
+            self.false_sharing.remove(&page);
+            self.pages.forget(PageRange::new(page, page + HUGE_PAGE_PAGES));
+        }
     }
 
     /// Bytes on the heap.

@@ -57,6 +57,9 @@ pub struct Toy {
     /// Home of each page (of the huge page, if huge).
     pub homes: BTreeMap<u64, u8>,
     pub huge: bool,
+    /// Whether huge pages can be split, and those that were.
+    pub splits: bool,
+    pub split: BTreeSet<u64>,
     pub pattern: Pattern,
     pub sampling: Sampling,
     /// Free pages by node.
@@ -103,6 +106,8 @@ impl Toy {
             mappings: vec![Mapping { range, writable: true, kind: MappingKind::Anonymous }],
             homes: (range.start.0..range.end.0).map(|page| (page, 0)).collect(),
             huge: false,
+            splits: false,
+            split: BTreeSet::new(),
             pattern,
             sampling: Sampling::HintFaults { percent: 80 },
             free: vec![memory / PAGE_BYTES; nodes],
@@ -189,8 +194,12 @@ impl Toy {
         Unmoved { range, all, waiting }
     }
 
+    fn is_huge(&self, page: u64) -> bool {
+        self.huge && !self.split.contains(&(page / HUGE_PAGE_PAGES * HUGE_PAGE_PAGES))
+    }
+
     fn unit(&self, page: u64) -> u64 {
-        if self.huge { page / HUGE_PAGE_PAGES * HUGE_PAGE_PAGES } else { page }
+        if self.is_huge(page) { page / HUGE_PAGE_PAGES * HUGE_PAGE_PAGES } else { page }
     }
 
     /// Share of each node as home.
@@ -226,7 +235,7 @@ impl Toy {
         if self.kernel {
             let unit = self.unit(page);
             if self.last.insert(unit, node) == Some(node) || self.now_ns <= 4_000_000_000 {
-                let size = if self.huge { HUGE_PAGE_PAGES } else { 1 };
+                let size = if self.is_huge(page) { HUGE_PAGE_PAGES } else { 1 };
                 self.homes.range_mut(unit..unit + size).for_each(|(_, home)| *home = node);
             }
         }
@@ -240,7 +249,7 @@ impl Toy {
             home: self.homes.get(&page).filter(|_| self.homes_known).map(|&home| NodeIndex(home)),
             access: if hint && !self.tells_reads { Access::Unknown } else { access },
             source: DataSource::Unknown,
-            page_size: if self.huge { PageSize::Huge } else { PageSize::Base },
+            page_size: if self.is_huge(page) { PageSize::Huge } else { PageSize::Base },
             latency_cycles: 0,
             weight: if hint { 1 } else { 1000 },
         });
@@ -255,6 +264,18 @@ impl Toy {
         let mut outcome = Outcome { process_gone: gone, ..Outcome::default() };
         if gone || matches!(decision.action, Action::Replicate) {
             outcome.only_reported = !gone;
+            return outcome;
+        }
+        if let Action::Split { pages } | Action::Collapse { pages } = &decision.action {
+            outcome.planned = pages.len() as u64 * HUGE_PAGE_PAGES;
+            outcome.moved = outcome.planned;
+            for page in pages {
+                if matches!(decision.action, Action::Split { .. }) {
+                    assert!(self.split.insert(page.0), "split twice");
+                } else {
+                    assert!(self.split.remove(&page.0), "made huge twice");
+                }
+            }
             return outcome;
         }
         let pages: Vec<(u64, u8)> = match &decision.action {
@@ -274,7 +295,7 @@ impl Toy {
         };
         for (page, to) in pages {
             let unit = self.unit(page);
-            let size = if self.huge { HUGE_PAGE_PAGES } else { 1 };
+            let size = if self.is_huge(page) { HUGE_PAGE_PAGES } else { 1 };
             let Some(&home) = self.homes.get(&unit) else { continue };
             if home == to {
                 continue;
@@ -315,6 +336,14 @@ impl Machine for Toy {
         match self.sampling {
             Sampling::HintFaults { percent } if self.huge => {
                 for chunk in pages.chunks(HUGE_PAGE_PAGES as usize) {
+                    if !self.is_huge(chunk[0]) {
+                        for &page in chunk {
+                            if self.random.below(100) < percent {
+                                self.sample(page, None, &mut samples);
+                            }
+                        }
+                        continue;
+                    }
                     let page = chunk[self.random.below(chunk.len() as u64) as usize];
                     if self.random.below(100) < percent {
                         self.sample(page, None, &mut samples);
@@ -389,6 +418,10 @@ impl Machine for Toy {
     fn apply(&mut self, decisions: &[Decision]) -> Result<Vec<Outcome>, Infallible> {
         let mut budget = self.budget;
         Ok(decisions.iter().map(|decision| self.carry_out(decision, &mut budget)).collect())
+    }
+
+    fn splits(&self) -> bool {
+        self.splits
     }
 
     fn set_sampling(&mut self, rate: SamplingRate) -> Result<(), Infallible> {

@@ -7,7 +7,7 @@
 
 use super::page_fault_event::{PageFaultEvents, Source};
 use super::{Interval, Sampler};
-use crate::settings::{BALANCING, KNOBS, Settings};
+use crate::settings::{BALANCING, KNOBS, SharedSettings};
 use crate::{Error, ErrorKind};
 use nodewise_engine::{Pid, Sample, SamplingRate};
 use nodewise_sys::perf::Losses;
@@ -62,7 +62,7 @@ pub struct HintFaults {
     events: Option<PageFaultEvents>,
     /// What the events are and tell.
     event: &'static str,
-    settings: Settings,
+    settings: SharedSettings,
     /// `/proc/sys/kernel/numa_balancing`
     balancing: PathBuf,
     /// `/sys/kernel/debug/sched/numa_balancing`, where we can write there.
@@ -93,7 +93,7 @@ pub struct HintFaults {
 
 impl HintFaults {
     /// Switches balancing on if it is off, opens the events and starts sampling at the accurate rate.
-    pub fn open(topology: &Topology, settings: Settings) -> Result<Self, Error> {
+    pub fn open(topology: &Topology, settings: SharedSettings) -> Result<Self, Error> {
         let (balancing, knobs) = (PathBuf::from(BALANCING), PathBuf::from(KNOBS));
         let mut sampler = Self::closed(settings, balancing, None);
         sampler.switch_on()?;
@@ -115,7 +115,7 @@ impl HintFaults {
     }
 
     /// With these files, and without events.
-    fn closed(settings: Settings, balancing: PathBuf, knobs: Option<PathBuf>) -> Self {
+    fn closed(settings: SharedSettings, balancing: PathBuf, knobs: Option<PathBuf>) -> Self {
         Self {
             events: None,
             event: "",
@@ -149,19 +149,13 @@ impl HintFaults {
             .set(&self.balancing, &(mode | 1).to_string())
             .map_err(|e| Error::with_source(e.kind(), cannot, e))?;
         if let Some(why) = self.settings.barred() {
-            return Err(Error::new(why.kind(), format!("{cannot} ({why})")));
+            return Err(Error::new(ErrorKind::NotPermitted, format!("{cannot} ({why})")));
         }
         if !self.settings.is_owner() {
             let message = "NUMA balancing is off and another Nodewise owns the kernel's settings";
             return Err(Error::new(ErrorKind::NotPermitted, message));
         }
         Ok(())
-    }
-
-    /// What keeps the kernel's settings as they are, if something does.
-    #[must_use]
-    pub const fn settings(&self) -> &Settings {
-        &self.settings
     }
 
     /// Switches balancing off for a while, or on again: what is marked less often is still marked. Where somebody else has switched it off it stays off.
@@ -341,7 +335,7 @@ impl Sampler for HintFaults {
 mod tests {
     use super::*;
 
-    use crate::settings::Place;
+    use crate::settings::{Place, Settings};
 
     const KNOBS: [&str; 3] = ["scan_size_mb", "scan_period_min_ms", "scan_period_max_ms"];
     const SECOND: Duration = Duration::from_secs(1);
@@ -358,7 +352,7 @@ mod tests {
         }
         let balancing = directory.join("numa_balancing");
         let known = KNOBS.map(|name| directory.join(name)).into_iter().chain([balancing.clone()]);
-        let settings = Settings::open(Place::new(directory.join("journal"), known));
+        let settings = Settings::open(Place::new(directory.join("journal"), known)).into();
         let mut sampler = HintFaults::closed(settings, balancing, Some(directory.to_owned()));
         sampler.set_rate(SamplingRate::Accurate).unwrap();
         sampler

@@ -96,6 +96,8 @@ fn decision_line<'a>(
             ("interleave", vec![i.from], to.collect())
         }
         Action::Replicate => ("replicate", homes(), Vec::new()),
+        Action::Split { .. } => ("split", homes(), Vec::new()),
+        Action::Collapse { .. } => ("collapse", homes(), Vec::new()),
     };
     let interleaving = match &decision.action {
         Action::Interleave(interleaving) => Some(interleaving),

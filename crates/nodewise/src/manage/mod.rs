@@ -15,7 +15,7 @@ use nodewise_engine::{
 use nodewise_linux::mover::MoverSettings;
 use nodewise_linux::process::Processes;
 use nodewise_linux::sampler::{Sampler, hardware::HardwareSampler, hint_faults::HintFaults};
-use nodewise_linux::settings::{Place, Settings};
+use nodewise_linux::settings::{Place, Settings, SharedSettings};
 use nodewise_linux::{ErrorKind, LinuxMachine, MachineSettings, Survey, kernel};
 use nodewise_sys::{
     NodeMask, Policy as MemoryPolicy, PolicyMode, Whose, get_mempolicy, set_mempolicy, usage,
@@ -67,6 +67,7 @@ impl Reports {
 pub struct Prepared<'a> {
     options: &'a Options,
     topology: Topology,
+    settings: SharedSettings,
     sampler: Box<dyn Sampler>,
     reports: Reports,
     /// Processes that run already, and where their pages were before the sampler was opened.
@@ -86,33 +87,29 @@ pub fn prepare<'a>(
         Ok((processes, survey))
     };
     let found = running.map(find).transpose().map_err(explain)?;
-    let sampler = open_sampler(options.sampler(), &topology)?;
-    Ok(Prepared { options, topology, sampler, reports, found })
+    // Opened first whichever sampler is used: what a killed predecessor left changed is put back.
+    let settings = SharedSettings::from(Settings::open(Place::live()));
+    let sampler = open_sampler(options.sampler(), &topology, settings.clone())?;
+    if let Some(why) = settings.barred() {
+        note(format_args!("{why}; kernel settings stay as they are"));
+    }
+    Ok(Prepared { options, topology, settings, sampler, reports, found })
 }
 
 /// The sampler asked for; on `auto` the hardware's where there is one, and one clear line where there is not.
-fn open_sampler(name: SamplerName, topology: &Topology) -> anyhow::Result<Box<dyn Sampler>> {
-    // Opened first whichever sampler is used: what a killed predecessor left changed is put back.
-    let settings = Settings::open(Place::live());
-    let note_barred = |settings: &Settings| {
-        if let Some(why) = settings.barred() {
-            let cause = std::error::Error::source(why).map_or(String::new(), |cause| format!(": {cause}"));
-            note(format_args!("{why}{cause}; kernel settings stay as they are"));
-        }
-    };
+fn open_sampler(
+    name: SamplerName,
+    topology: &Topology,
+    settings: SharedSettings,
+) -> anyhow::Result<Box<dyn Sampler>> {
     if name != SamplerName::HintFaults {
         match HardwareSampler::open(topology) {
-            Ok(sampler) => {
-                note_barred(&settings);
-                return Ok(Box::new(sampler));
-            }
+            Ok(sampler) => return Ok(Box::new(sampler)),
             Err(error) if name == SamplerName::Hardware => return Err(explain(error)),
             Err(error) => note(format_args!("{error}; using hint faults")),
         }
     }
-    let sampler = HintFaults::open(topology, settings).map_err(explain)?;
-    note_barred(sampler.settings());
-    Ok(Box::new(sampler))
+    Ok(Box::new(HintFaults::open(topology, settings).map_err(explain)?))
 }
 
 /// The engine that `run` and `attach` step.
@@ -152,7 +149,9 @@ impl<'a> Prepared<'a> {
         let settings = MachineSettings { mover, apply: options.interval() * 3 / 4 };
         let mut reports = self.reports;
         reports.write(&[Line::start(&summary, &self.topology)]);
-        let machine = LinuxMachine::new(self.topology, processes, self.sampler, settings).knowing(survey);
+        let machine = LinuxMachine::new(self.topology, processes, self.sampler, settings)
+            .knowing(survey)
+            .with_settings(self.settings);
         let (began, began_ns) = (Instant::now(), kernel::now_ns());
         let startup_cpu_seconds = usage(Whose::Process).map_or(0.0, |used| cpu_seconds(&used));
         Ok(Session { options, machine, engine, reports, summary, began, began_ns, startup_cpu_seconds })

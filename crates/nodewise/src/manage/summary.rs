@@ -1,6 +1,8 @@
 //! What was done, added up over the rounds: printed as `perf stat` prints its counts, or as JSON.
 
-use nodewise_engine::{Action, Decision, Finding, Outcome, PAGE_BYTES, Round, RuleStatus, Standing};
+use nodewise_engine::{
+    Action, Decision, Finding, HUGE_PAGE_PAGES, Outcome, PAGE_BYTES, Round, RuleStatus, Standing,
+};
 use nodewise_linux::Totals;
 use nodewise_linux::placement::{self, BeforeAndAfter, Unknown};
 use nodewise_sys::Usage;
@@ -34,6 +36,10 @@ pub struct Actions {
     pub collocated: u64,
     /// Ranges spread over the nodes.
     pub interleaved: u64,
+    /// Huge pages split, as their parts are used by different nodes.
+    pub huge_pages_split: u64,
+    /// Huge pages made again of base pages, as one node uses them all by now.
+    pub huge_pages_collapsed: u64,
     /// Distinct pages that every node could have a copy of: read by several nodes, written by none.
     pub replication_candidate_pages: u64,
 }
@@ -182,6 +188,14 @@ impl Summary {
 
     fn add_decision(&mut self, decision: &Decision, outcome: &Outcome) {
         match &decision.action {
+            Action::Split { .. } => {
+                self.actions.huge_pages_split += outcome.moved / HUGE_PAGE_PAGES;
+                return;
+            }
+            Action::Collapse { .. } => {
+                self.actions.huge_pages_collapsed += outcome.moved / HUGE_PAGE_PAGES;
+                return;
+            }
             Action::Collocate { .. } | Action::CollocateEach { .. } => self.actions.collocated += 1,
             Action::Interleave(_) => self.actions.interleaved += 1,
             Action::Replicate => {
@@ -242,6 +256,14 @@ impl Summary {
                 count(self.falsely_shared_huge_pages),
                 "huge pages whose parts different nodes use (see the log)",
             );
+        }
+        for (pages, what) in [
+            (self.actions.huge_pages_split, "huge pages split, to place their parts one by one"),
+            (self.actions.huge_pages_collapsed, "huge pages made again, as one node uses all of each by now"),
+        ] {
+            if pages > 0 {
+                line(count(pages), what);
+            }
         }
         let o = &self.outcome;
         for (pages, what) in [

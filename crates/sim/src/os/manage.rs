@@ -107,7 +107,7 @@ impl SimMachine {
                 outcome.busy = outcome.planned - outcome.moved;
                 Vec::new()
             }
-            Action::Replicate => {
+            Action::Replicate | Action::Split { .. } | Action::Collapse { .. } => {
                 outcome.only_reported = true;
                 Vec::new()
             }

@@ -1,0 +1,116 @@
+//! Splitting other processes' huge pages into base pages, and making huge pages of them again.
+//!
+//! Advice that covers a part of a huge page makes the kernel split it (`madvise_cold_or_pageout_pte_range`, `mm/madvise.c`, Linux 6.12). The
+//! call succeeds whether it could or not, so that each page is looked at afterwards. `MADV_COLLAPSE` puts the huge page on the node
+//! that has most of its base pages (`hpage_collapse_find_target_node`, `mm/khugepaged.c`).
+
+use crate::mover::Kernel;
+use nodewise_engine::{HUGE_PAGE_PAGES, Outcome, PAGE_BYTES, PageNumber};
+use nodewise_sys::{AddressRange, ErrorKind, ProcessAdvice, pidfd_open, process_madvise};
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+
+/// What is to become of huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Size {
+    /// Base pages.
+    Base,
+    /// Huge pages.
+    Huge,
+}
+
+impl Size {
+    /// Huge pages in one call: splitting one takes about 0.1 ms, making one 0.9 ms.
+    const fn batch(self) -> usize {
+        match self {
+            Self::Base => 64,
+            Self::Huge => 8,
+        }
+    }
+
+    fn range(self, page: PageNumber) -> AddressRange {
+        let pages = match self {
+            Self::Base => 1,
+            Self::Huge => HUGE_PAGE_PAGES,
+        };
+        AddressRange { address: page.address().0, bytes: pages * PAGE_BYTES }
+    }
+
+    const fn advice(self) -> ProcessAdvice {
+        match self {
+            Self::Base => ProcessAdvice::Cold,
+            Self::Huge => ProcessAdvice::Collapse,
+        }
+    }
+}
+
+/// Changes the size of huge pages of `pid`, each given by its first base page, and says of how many base pages it did. What is left at
+/// `deadline_ns` is deferred. `is_same` tells whether the process still is the one that was meant.
+pub(crate) fn resize(
+    kernel: &mut impl Kernel,
+    pid: u32,
+    pages: &[PageNumber],
+    size: Size,
+    deadline_ns: u64,
+    is_same: impl FnOnce() -> bool,
+) -> Outcome {
+    let mut outcome = Outcome { planned: pages.len() as u64 * HUGE_PAGE_PAGES, ..Outcome::default() };
+    // A number may become another process's; a handle opened before the look does not.
+    let process = pidfd_open(pid as i32).ok().filter(|_| is_same());
+    let Some(process) = process else {
+        (outcome.vanished, outcome.process_gone) = (outcome.planned, true);
+        return outcome;
+    };
+    for batch in pages.chunks(size.batch()) {
+        let base_pages = batch.len() as u64 * HUGE_PAGE_PAGES;
+        if kernel.now_ns() >= deadline_ns {
+            outcome.deferred += base_pages;
+            continue;
+        }
+        let begin = kernel.cpu_ns();
+        let refused = advise(&process, batch, size);
+        let took = kernel.cpu_ns().saturating_sub(begin);
+        outcome.calls += 1;
+        outcome.blocked_ns += took;
+        outcome.longest_call_ns = outcome.longest_call_ns.max(took);
+        for &page in batch {
+            let mut done = kernel.is_huge(pid, page) == (size == Size::Huge);
+            if !done && size == Size::Base && !refused {
+                split_by_debugfs(pid, page);
+                done = !kernel.is_huge(pid, page);
+            }
+            *(match (done, refused) {
+                (true, _) => &mut outcome.moved,
+                (false, true) => &mut outcome.not_permitted,
+                (false, false) => &mut outcome.busy,
+            }) += HUGE_PAGE_PAGES;
+        }
+    }
+    outcome
+}
+
+/// Advises page by page where a batch ends early, as it does at the first page that is no longer mapped. Returns whether it was refused.
+fn advise(process: &OwnedFd, pages: &[PageNumber], size: Size) -> bool {
+    let ranges: Vec<AddressRange> = pages.iter().map(|&page| size.range(page)).collect();
+    let bytes: u64 = ranges.iter().map(|range| range.bytes).sum();
+    match process_madvise(process, &ranges, size.advice()) {
+        Ok(advised) if advised == bytes => false,
+        Err(error) if error.kind() == ErrorKind::NotPermitted => true,
+        _ => {
+            for &range in &ranges {
+                // What the page is afterwards tells what came of it.
+                let _ = process_madvise(process, &[range], size.advice());
+            }
+            false
+        }
+    }
+}
+
+/// The other way, where debugfs is mounted: it splits what advice does not (`split_huge_pages_write`, `mm/huge_memory.c`).
+fn split_by_debugfs(pid: u32, page: PageNumber) {
+    let range = Size::Huge.range(page);
+    let text = format!("{pid},{:#x},{:#x}", range.address, range.address + range.bytes);
+    let file = std::fs::File::options().write(true).open("/sys/kernel/debug/split_huge_pages");
+    // What the page is afterwards tells what came of it.
+    let _ = file.and_then(|mut file| file.write_all(text.as_bytes()));
+}
