@@ -1,6 +1,7 @@
 //! What was done to a process's pages, so that nothing is done twice and nothing bounces.
 
 use crate::decision::BAND_END;
+use crate::memory::HUGE_PAGE_PAGES;
 use crate::region::RangeMap;
 use crate::{Interleaving, PageRange, Unmoved};
 use nodewise_topology::NodeIndex;
@@ -192,8 +193,11 @@ impl History {
         self.resized.iter().filter(move |(_, last)| last.split && rested(last)).map(|(&page, _)| page)
     }
 
-    /// Notes that a huge page was split or made anew, or was to be.
+    /// Notes that a huge page was split or made anew, or was to be. What was done to it as it was before is void.
     pub(crate) fn resized(&mut self, page: u64, split: bool, round: u32) {
+        let range = PageRange::new(page, page + HUGE_PAGE_PAGES);
+        self.spread.remove(range);
+        self.collocated.remove(range);
         let times = self.resized.get(&page).map_or(1, |last| last.times.saturating_add(1));
         self.resized.insert(page, Resized { round, times, split });
     }

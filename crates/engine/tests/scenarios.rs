@@ -482,6 +482,21 @@ fn falsely_shared_huge_pages_are_split_placed_and_made_again() {
     }
 }
 
+/// So much memory in huge pages that hardly any is sampled often enough to be judged is spread all the same.
+#[test]
+fn huge_pages_that_all_nodes_use_are_spread_though_few_are_judged() {
+    let pages = 512 * 512;
+    let mut toy =
+        Toy::new(4, pages, Box::new(|_, random| Some((random_node(random, 4), Access::Write)))).huge();
+    toy.splits = true;
+    toy.sampling = toy::Sampling::HintFaults { percent: 25 };
+    let mut engine = engine(&toy);
+    run(&mut engine, &mut toy, 40);
+    let shares = toy.shares();
+    assert!(shares.iter().all(|share| (share - 0.25).abs() <= 0.05), "{shares:.3?}");
+    assert!(toy.split.is_empty(), "{} split", toy.split.len());
+}
+
 #[test]
 fn huge_pages_that_all_nodes_use_or_one_most_are_not_split() {
     let shared = |_, random: u64| Some((random_node(random, 4), Access::Write));

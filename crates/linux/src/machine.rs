@@ -30,11 +30,13 @@ pub struct MachineSettings {
     pub mover: MoverSettings,
     /// Most time that carrying out one round's decisions may take; the rest waits for the next.
     pub apply: Duration,
+    /// Whether huge pages may be split and made again.
+    pub split: bool,
 }
 
 impl Default for MachineSettings {
     fn default() -> Self {
-        Self { mover: MoverSettings::default(), apply: Duration::from_millis(750) }
+        Self { mover: MoverSettings::default(), apply: Duration::from_millis(750), split: true }
     }
 }
 
@@ -112,7 +114,7 @@ impl LinuxMachine {
         let placement = Placement::new(topology.node_count(), sampler.is_proportional());
         let mut kernel = LiveKernel::new(topology.uncounted_memory_bytes().unwrap_or(0));
         let migrated_before = kernel.pages_migrated();
-        let splits = kernel.sees_huge_pages();
+        let splits = settings.split && kernel.sees_huge_pages();
         let mut machine = Self {
             topology,
             processes,
@@ -399,11 +401,11 @@ impl LinuxMachine {
             let planned = pages.len() as u64 * HUGE_PAGE_PAGES;
             return Outcome { planned, only_reported: true, ..Outcome::default() };
         }
-        if size == Size::Base {
-            self.pause_khugepaged();
-        }
         let (pid, processes) = (decision.pid, &mut self.processes);
         let outcome = resize(self.mover.kernel(), pid.0, pages, size, deadline_ns, || processes.is_same(pid));
+        if size == Size::Base && outcome.moved > 0 {
+            self.pause_khugepaged();
+        }
         for &page in pages {
             self.huge.forget(pid, page);
         }

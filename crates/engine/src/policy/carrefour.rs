@@ -499,7 +499,7 @@ impl Policy for Carrefour {
                     _ if spread => areas.add(process, at),
                     Nature::Mixed => self.collocate_each(view, process, at, &mut decisions),
                     // No node is right for a huge page that is falsely shared.
-                    Nature::Shared if view.splits && process.map.may_be_falsely_shared(region.range) => {
+                    Nature::Shared if view.splits && process.map.may_be_falsely_shared(region) => {
                         areas.add_unsettled(process, at);
                     }
                     Nature::Shared if !(candidate && stays) => areas.add(process, at),

@@ -99,13 +99,14 @@ impl HugePages {
         })
     }
 
-    /// The huge pages of a range that several nodes use, and whether each has samples enough to be judged.
+    /// The huge pages of a range that several nodes use, and whether each has samples enough to be sure that all use all of it, unless it is
+    /// found to be falsely shared.
     pub fn shared_in(&self, range: PageRange) -> impl Iterator<Item = (u64, bool)> {
         self.table.positions(range.start.0, range.end.0).filter_map(|at| {
             let record = self.table.record(at);
             let mut nodes = nodes_of(record);
             let first = nodes.next();
-            let judged = usize::from(record[COUNT]) >= MIN_SAMPLES;
+            let judged = usize::from(record[COUNT]) >= RECENT;
             nodes.any(|node| Some(node) != first).then_some((self.table.pages()[at], judged))
         })
     }

@@ -281,14 +281,19 @@ impl RegionMap {
         self.huge.has_unjudged()
     }
 
-    /// Whether most huge pages of a range that several nodes use are falsely shared, or too little is known yet to say so.
-    pub(crate) fn may_be_falsely_shared(&self, range: PageRange) -> bool {
-        let (mut shared, mut suspect) = (0, 0);
-        for (page, judged) in self.huge.shared_in(range) {
-            shared += 1;
-            suspect += usize::from(!judged || self.false_sharing.contains_key(&page));
+    /// Whether more of a region's huge pages are known to be falsely shared than known to be shared by all. While the region is new, those
+    /// that have too few samples count as falsely shared.
+    pub(crate) fn may_be_falsely_shared(&self, region: &Region) -> bool {
+        const PATIENCE: u32 = 20;
+        let (mut suspect, mut others) = (0, 0);
+        for (page, judged) in self.huge.shared_in(region.range) {
+            if self.false_sharing.contains_key(&page) || (!judged && region.rounds < PATIENCE) {
+                suspect += 1;
+            } else if judged {
+                others += 1;
+            }
         }
-        2 * suspect > shared
+        suspect > others
     }
 
     /// The huge pages of a range that several nodes use and that are as good as known to be falsely shared: those found to be, and, where

@@ -37,6 +37,19 @@ impl<T: Clone + PartialEq> RangeMap<T> {
         self.join(first.saturating_sub(1), first + count + 1);
     }
 
+    /// Forgets the values in a range.
+    pub fn remove(&mut self, range: PageRange) {
+        let old = std::mem::take(&mut self.entries);
+        for (r, value) in old {
+            let left = PageRange { start: r.start, end: r.end.min(range.start) };
+            let right = PageRange { start: r.start.max(range.end), end: r.end };
+            let parts = if range.is_empty() { [r, PageRange::new(0, 0)] } else { [left, right] };
+            for part in parts.into_iter().filter(|part| !part.is_empty()) {
+                self.entries.push((part, value.clone()));
+            }
+        }
+    }
+
     /// Joins neighbours with equal values among the entries `from..to`.
     fn join(&mut self, from: usize, to: usize) {
         let mut i = to.min(self.entries.len());
@@ -105,12 +118,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_behave_as_an_array_of_pages(writes in prop::collection::vec((0_u64..60, 0_u64..20, 0_u8..4), 0..30)) {
+        fn ranges_behave_as_an_array_of_pages(writes in prop::collection::vec((0_u64..60, 0_u64..20, 0_u8..5), 0..30)) {
             let mut map = RangeMap::default();
             let mut pages = [None; 80];
             for (start, len, value) in writes {
-                map.insert(PageRange::new(start, start + len), value);
-                pages[start as usize..(start + len) as usize].fill(Some(value));
+                let range = PageRange::new(start, start + len);
+                if value == 4 { map.remove(range) } else { map.insert(range, value) }
+                pages[start as usize..(start + len) as usize].fill(Some(value).filter(|&value| value != 4));
             }
             let mut got = [None; 80];
             let mut next = 0;

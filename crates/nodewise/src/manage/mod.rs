@@ -146,7 +146,7 @@ impl<'a> Prepared<'a> {
         let engine = engine(&self.topology);
         let summary =
             Summary::new(engine.policy(), self.sampler.name(), self.sampler.description(), options.dry_run);
-        let settings = MachineSettings { mover, apply: options.interval() * 3 / 4 };
+        let settings = MachineSettings { mover, apply: options.interval() * 3 / 4, split: !options.no_split };
         let mut reports = self.reports;
         reports.write(&[Line::start(&summary, &self.topology)]);
         let machine = LinuxMachine::new(self.topology, processes, self.sampler, settings)

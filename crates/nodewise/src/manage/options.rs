@@ -7,6 +7,7 @@ use std::time::Duration;
 
 /// How processes are managed
 #[derive(clap::Args, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch on the command line")]
 #[command(next_help_heading = "Management")]
 pub struct Options {
     /// How pages are placed [default: carrefour]
@@ -24,6 +25,9 @@ pub struct Options {
     /// Decide and report, but move nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// Leave huge pages whole, also those whose parts different nodes use, and khugepaged as it is
+    #[arg(long)]
+    pub no_split: bool,
     /// Do not follow the children of the managed processes
     #[arg(long)]
     pub no_children: bool,
