@@ -34,7 +34,10 @@ fn managed(workload: &str) -> (Vec<Placement>, Value, Vec<Value>) {
     }
     println!("{}", finished.stderr);
     let summary = finished.json("summary").unwrap();
-    figures_are_true(&summary, &placements);
+    // Shared memory that was spread at once has given too few samples for a figure; that is said.
+    if !workload.starts_with("shared-write") || summary["local_access_percent"]["after"].is_number() {
+        figures_are_true(&summary, &placements);
+    }
     (placements, summary, finished.lines("log").unwrap())
 }
 

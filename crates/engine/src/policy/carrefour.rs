@@ -481,17 +481,20 @@ impl Policy for Carrefour {
                 if region.is_unsettled() && !spread {
                     areas.add_unsettled(process, at);
                 }
-                if let Some(accessor) = process.map.only_accessor(region) {
+                // In a burst, memory that several nodes read looks private.
+                let nature = region.nature();
+                let private = process.map.only_accessor(region);
+                let shared = spread || (nature == Nature::Shared && private.is_none());
+                let candidate = shared && region.is_read_only();
+                if candidate && self.replicating {
+                    Self::replicate(view, process, at, &mut decisions);
+                }
+                if let Some(accessor) = private {
                     self.collocate(view, process, at, accessor, &mut decisions);
                     if spread && !self.is_known(process, at) {
                         areas.add(process, at);
                     }
                     continue;
-                }
-                let nature = region.nature();
-                let candidate = nature == Nature::Shared && region.is_read_only();
-                if candidate && self.replicating {
-                    Self::replicate(view, process, at, &mut decisions);
                 }
                 // Where there are no copies to be had, controllers that share the load are better than nothing.
                 let stays = view.replicates && (self.replicating || self.settings.interleave_needs_write);
