@@ -212,7 +212,7 @@ impl Engine {
             process.keys.clear();
             process.weights = 0;
             process.resident_pages = state.resident_pages;
-            process.note_confined(state.confined, state.mappings.is_some());
+            process.note_confined(state.confined, state.asked);
             if state.mappings.is_some() {
                 let mapped: Vec<_> = process.map.mappings().iter().map(|mapping| mapping.range).collect();
                 process.history.clip(&mapped);

@@ -75,6 +75,9 @@ pub struct ProcessState {
     /// The one node on whose CPUs alone all of its threads may run, if that is so: whoever uses its memory is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confined: Option<NodeIndex>,
+    /// Whether its threads were asked in this interval where they may run, so that `confined` is no older answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub asked: bool,
     /// Its mappings in address order; none when they were not read again (the last ones still hold).
     pub mappings: Option<Vec<Mapping>>,
     /// What the program says of its memory; none when that is as before. Of hints that overlap the later holds.

@@ -537,6 +537,7 @@ impl Machine for LinuxMachine {
                 resident_pages: process.resident_pages,
                 mappings: process.mappings.clone(),
                 hints: self.hints.read(process.pid, !self.settings.mover.dry_run, now_ns()),
+                asked: process.asked,
                 confined: process.cpus.as_ref().and_then(|cpus| confined(&self.topology, cpus)),
                 unmoved: Vec::new(),
             });

@@ -195,6 +195,8 @@ pub struct Process {
     pub mappings: Option<Vec<Mapping>>,
     /// The CPUs on which any of its threads may run, as of when its mappings were read last; none if it has too many threads to ask.
     pub(crate) cpus: Option<CpuSet>,
+    /// Whether its threads were asked for them in this interval.
+    pub(crate) asked: bool,
     /// Where it says how it uses its memory, when that was among them.
     pub(crate) hints_at: Option<(u64, u64)>,
     life: Life,
@@ -310,7 +312,7 @@ impl Processes {
     /// What was news is known from now on. There may be several updates in an interval.
     pub fn begin_interval(&mut self) {
         for process in self.alive.values_mut() {
-            (process.fresh, process.mappings) = (false, None);
+            (process.fresh, process.mappings, process.asked) = (false, None, false);
         }
     }
 
@@ -334,6 +336,7 @@ impl Processes {
         let mut mappings = before.and_then(|p| p.mappings.clone());
         let mut hints_at = before.and_then(|p| p.hints_at);
         let mut cpus = before.and_then(|p| p.cpus.clone());
+        let mut asked = before.is_some_and(|p| p.asked);
         let mut mapped_then = before.and_then(|p| p.mapped_bytes);
         if changed || maps_due <= now {
             let spent = self.cost.time_ns;
@@ -343,7 +346,7 @@ impl Processes {
                 mappings = text.map(|text| parse_mappings(&text));
                 (mapped_then, maps_old) = (Some(mapped_bytes), now + MAPS_BELIEVED);
             }
-            cpus = self.allowed_cpus(pid);
+            (cpus, asked) = (self.allowed_cpus(pid), true);
             maps_due = Instant::now() + pause(self.cost.time_ns - spent, processes);
         }
         let fresh = changed || before.is_some_and(|p| p.fresh);
@@ -355,6 +358,7 @@ impl Processes {
             resident_pages,
             mappings,
             cpus,
+            asked,
             hints_at,
             life,
             mapped_bytes,

@@ -174,6 +174,7 @@ impl Toy {
             fresh: self.seen.insert(pid),
             resident_pages,
             confined: self.confined,
+            asked: true,
             mappings: Some(mappings),
             hints,
             unmoved: self.spread.iter().map(|spread| self.unmoved(spread)).collect(),
