@@ -28,9 +28,14 @@ fn redis_follows_to_the_node_it_runs_on() {
     follows(&runs);
     let nodewise = runs.iter().find(|run| run.placer == "nodewise").expect("it ran under nodewise");
     let said = nodewise.said.expect("it left a summary");
-    let truth = [nodewise.moments[0].local_percent, nodewise.last_percent()];
-    for (said, truth) in said.into_iter().zip(truth) {
-        assert!(said.is_some_and(|said| (said - truth).abs() <= 5.0), "{said:?}, and {truth} is true");
+    // Nodewise comes a moment after the program was sent to its node, where the kernel's balancing has begun to move pages.
+    let at_first = nodewise.moments.iter().take_while(|moment| moment.seconds <= 2.0);
+    let at_first = at_first.map(|moment| moment.local_percent).fold(0.0, f64::max);
+    let truth =
+        [(nodewise.moments[0].local_percent, at_first), (nodewise.last_percent(), nodewise.last_percent())];
+    for (said, (least, most)) in said.into_iter().zip(truth) {
+        let is_true = said.is_some_and(|said| (least - 5.0..=most + 5.0).contains(&said));
+        assert!(is_true, "{said:?}, and {least} to {most} is true");
     }
 }
 
