@@ -62,7 +62,7 @@ pub struct Signs {
     pub spread: bool,
     /// Every sample is a chance for the kernel to move the page.
     pub disturbing: bool,
-    /// A process is new.
+    /// A process is new, or pages are of which nothing is known yet: an eager phase begins anew.
     pub fresh: bool,
     /// Memory of all processes.
     pub resident_pages: u64,
@@ -110,6 +110,9 @@ impl Eagerness {
                 return if paused { SamplingRate::Paused } else { SamplingRate::Cheap };
             }
             (self.rest, self.calm_rounds, self.eager_rounds) = (None, 0, 0);
+        }
+        if signs.fresh {
+            self.eager_rounds = 0;
         }
         self.calm_rounds = if signs.curious { 0 } else { self.calm_rounds + 1 };
         self.eager_rounds += 1;

@@ -110,7 +110,6 @@ impl Engine {
     pub fn step<M: Machine>(&mut self, machine: &mut M) -> Result<Round, M::Error> {
         let observation = machine.observe()?;
         self.ingest(&observation);
-        let findings = self.findings();
         let nodes = balanced_nodes(&self.topology, &observation.counters);
         let maps = self.processes.values().map(|process| &process.map);
         let metrics = metrics(&self.topology, &observation.counters, maps, &nodes);
@@ -136,6 +135,7 @@ impl Engine {
             seed: self.settings.seed,
         };
         let decisions = self.policy.decide(&view);
+        let findings = self.findings(&decisions);
         let outcomes = if decisions.is_empty() { Vec::new() } else { machine.apply(&decisions)? };
         self.remember(&decisions, &outcomes);
         let acted: Vec<_> = decisions.into_iter().zip(outcomes).collect();
@@ -293,8 +293,16 @@ impl Engine {
         }
     }
 
-    /// Falsely shared huge pages that were not reported before.
-    fn findings(&mut self) -> Vec<Finding> {
+    /// Falsely shared huge pages that were not reported before; those that are to be split are.
+    fn findings(&mut self, decisions: &[Decision]) -> Vec<Finding> {
+        for decision in decisions {
+            let (Action::Split { pages }, Some(process)) =
+                (&decision.action, self.processes.get_mut(&decision.pid))
+            else {
+                continue;
+            };
+            process.map.note_false_sharing(pages.iter().map(|page| page.0));
+        }
         let mut findings = Vec::new();
         for (&pid, process) in &mut self.processes {
             let found = process.map.false_sharing();

@@ -9,7 +9,7 @@ use crate::placement::{BeforeAndAfter, Figures, Located, Placement, Unknown};
 use crate::process::{Process, Processes, ReadCost};
 use crate::resize::{Size, resize};
 use crate::sampler::{Interval, Sampler};
-use crate::settings::{KHUGEPAGED_SLEEP, SharedSettings};
+use crate::settings::{KHUGEPAGED_PAGES, KHUGEPAGED_SLEEP, SharedSettings};
 use crate::{Error, ErrorKind};
 use nodewise_engine::{
     Action, Counters, Decision, HUGE_PAGE_PAGES, Interleaving, Machine, Mapping, MappingKind, Measure,
@@ -382,11 +382,14 @@ impl LinuxMachine {
     }
 
     /// khugepaged makes huge pages of what was just split within seconds, and puts each on one node; nobody else can keep it from that
-    /// (`Documentation/admin-guide/mm/transhuge.rst`). It sleeps for an hour between two scans until Nodewise ends.
+    /// (`Documentation/admin-guide/mm/transhuge.rst`). It sleeps for an hour between two scans until Nodewise ends. Whoever sets how long it
+    /// sleeps wakes it, and it scans once more (`scan_sleep_millisecs_store`, `mm/khugepaged.c`, Linux 6.12): little, that is.
     fn pause_khugepaged(&self) {
         if let Some(settings) = &self.kernel_settings {
             // Where it may not be changed, pages that were made again are split again, ever more rarely.
-            let _ = settings.set(Path::new(KHUGEPAGED_SLEEP), "3600000");
+            for (setting, value) in [(KHUGEPAGED_PAGES, "1"), (KHUGEPAGED_SLEEP, "3600000")] {
+                let _ = settings.set(Path::new(setting), value);
+            }
         }
     }
 
@@ -401,10 +404,14 @@ impl LinuxMachine {
             let planned = pages.len() as u64 * HUGE_PAGE_PAGES;
             return Outcome { planned, only_reported: true, ..Outcome::default() };
         }
+        if size == Size::Base {
+            self.pause_khugepaged();
+        }
         let (pid, processes) = (decision.pid, &mut self.processes);
         let outcome = resize(self.mover.kernel(), pid.0, pages, size, deadline_ns, || processes.is_same(pid));
         if size == Size::Base && outcome.moved > 0 {
-            self.pause_khugepaged();
+            // Whether it heard is seen by the samples that come.
+            let _ = self.sampler.pages_split();
         }
         for &page in pages {
             self.huge.forget(pid, page);

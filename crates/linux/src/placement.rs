@@ -78,6 +78,8 @@ struct Process {
     /// Samples as they came, where they are proportional to accesses.
     accesses: VecDeque<(PageNumber, NodeIndex)>,
     sums: BeforeAndAfter<Sums>,
+    /// Whether most of it was gone when it was looked at last.
+    shrunk: bool,
 }
 
 /// The last accessors of a page.
@@ -228,11 +230,14 @@ impl Placement {
                     sums.before.count(pick, first);
                 }
             }
-            // A process that is ending has nothing any more.
-            if sums.after.pages > 0.0 {
+            // A process that is ending has less and less, or nothing any more. One that only shrinks has as little at the next look.
+            let shrunk = sums.after.pages < process.sums.after.pages / 2.0;
+            let ending = sums.after.pages == 0.0 || (shrunk && !process.shrunk);
+            if !ending {
                 sums.after.unclear = unclear;
                 process.sums = sums;
             }
+            process.shrunk = ending;
         }
     }
 
@@ -454,6 +459,24 @@ mod tests {
         placement.look(|_, pages| vec![(None, Some(NodeIndex(0))); pages.len()]);
         assert_eq!(placement.figures(&BALANCED).before, Err(Unknown::FirstHomes));
         assert!(placement.figures(&BALANCED).after.is_ok());
+    }
+
+    #[test]
+    fn a_process_that_is_ending_counts_as_it_was() {
+        let mut placement = watch(false, 4, |page, _| slice(page));
+        are(local(&mut placement, |_| 0, slice), [25.0, 100.0]);
+        let mut half_gone = |gone: u64| {
+            placement.look(|_, pages| {
+                let left = pages.iter().map(|page| (page.0 >= gone).then_some(NodeIndex(3)));
+                left.map(|home| (home, home)).collect()
+            });
+            placement.figures(&BALANCED).after.map(|figures| figures.local_access_percent)
+        };
+        assert!(half_gone(PAGES * 15 / 16).is_ok_and(|local| local > 99.0));
+        assert!(half_gone(PAGES).is_ok_and(|local| local > 99.0));
+        // It goes on without.
+        let little = half_gone(PAGES * 15 / 16).unwrap();
+        assert!(little > 99.0 && half_gone(PAGES * 15 / 16).is_ok());
     }
 
     #[test]

@@ -30,7 +30,7 @@ impl Place {
     pub fn live() -> Self {
         let knobs = Path::new(KNOBS);
         let knobs = ["scan_size_mb", "scan_period_min_ms", "scan_period_max_ms"].map(|name| knobs.join(name));
-        let others = [BALANCING, KHUGEPAGED_SLEEP].map(PathBuf::from);
+        let others = [BALANCING, KHUGEPAGED_PAGES, KHUGEPAGED_SLEEP].map(PathBuf::from);
         Self::new("/run/nodewise/settings.json", knobs.into_iter().chain(others))
     }
 
@@ -49,6 +49,8 @@ pub(crate) const BALANCING: &str = "/proc/sys/kernel/numa_balancing";
 /// How long khugepaged sleeps between two scans, in milliseconds.
 pub(crate) const KHUGEPAGED_SLEEP: &str =
     "/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs";
+/// How many base pages it looks at in a scan.
+pub(crate) const KHUGEPAGED_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged/pages_to_scan";
 /// Where the settings of the balancing's scan are.
 pub(crate) const KNOBS: &str = "/sys/kernel/debug/sched/numa_balancing";
 

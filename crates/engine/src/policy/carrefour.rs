@@ -398,8 +398,13 @@ impl Carrefour {
         if !view.splits {
             return;
         }
+        // What is left of a range that was split is cut finely by now.
+        let around = |PageRange { start, end }: PageRange| {
+            let reach = SPLIT_TOGETHER * HUGE_PAGE_PAGES;
+            PageRange::new(start.0.saturating_sub(reach), end.0.saturating_add(reach))
+        };
         let found = process.map.regions().iter().flat_map(|region| {
-            process.map.falsely_shared_in(region.range, process.history.split_in(region.range))
+            process.map.falsely_shared_in(region.range, process.history.split_in(around(region.range)))
         });
         let ripe =
             |&page: &u64| process.hints.is_collocatable(page) && process.history.splittable(page, view.round);
@@ -531,6 +536,9 @@ impl Policy for Carrefour {
 
 /// Huge pages that are split or made in one interval, of one process: splitting 512 takes some 60 ms.
 const RESIZED_AT_ONCE: usize = 512;
+
+/// A huge page is likely to be falsely shared if so many next to it were.
+const SPLIT_TOGETHER: u64 = 8;
 
 fn resize(
     view: &View<'_>,

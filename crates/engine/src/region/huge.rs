@@ -18,6 +18,8 @@ const NODES: usize = 64;
 
 /// Samples needed before a page is judged.
 const MIN_SAMPLES: usize = 12;
+/// So many samples of one node, and none of others, make a page its own: of a page that four nodes share they come once in 64 times.
+const MIN_OWN: usize = 4;
 /// How many standard deviations more neighbours than by chance must agree.
 const MIN_DEVIATIONS: f64 = 3.5;
 /// A page of which one node has more of the samples is that node's, strays apart.
@@ -32,6 +34,35 @@ pub struct Part {
     pub accessor: u8,
     /// Whether it was surely a write.
     pub write: bool,
+}
+
+/// What is known of a huge page.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// Its first base page.
+    pub page: u64,
+    /// Whether several nodes use it.
+    pub shared: bool,
+    /// Samples that are remembered.
+    samples: usize,
+}
+
+impl Known {
+    fn of(page: u64, parts: &[Part]) -> Self {
+        let several = parts.iter().any(|part| part.accessor != parts[0].accessor);
+        let shared = several && (parts.len() < MIN_SAMPLES || !is_dominated(parts));
+        Self { page, shared, samples: parts.len() }
+    }
+
+    /// Whether it has samples enough to be sure that all its users use all of it, unless it is found to be falsely shared.
+    pub const fn is_judged(&self) -> bool {
+        self.samples >= RECENT
+    }
+
+    /// Whether one node's samples are so few that others may use it as well.
+    pub const fn is_little_known(&self) -> bool {
+        !self.shared && self.samples < MIN_OWN
+    }
 }
 
 /// Recent samples of huge pages.
@@ -78,15 +109,7 @@ impl HugePages {
 
     /// The recent samples of a huge page, in address order.
     pub fn parts(&self, page: u64) -> Vec<Part> {
-        let Some(at) = self.table.position(page) else { return Vec::new() };
-        let record = self.table.record(at);
-        let mut parts: Vec<_> = record[..2 * usize::from(record[COUNT])]
-            .chunks_exact(2)
-            .map(|b| u16::from_le_bytes([b[0], b[1]]))
-            .map(|b| Part { base_page: b & 511, accessor: (b >> 9 & 63) as u8, write: b >> 15 != 0 })
-            .collect();
-        parts.sort_unstable();
-        parts
+        self.table.position(page).map_or_else(Vec::new, |at| parts_of(self.table.record(at)))
     }
 
     /// Whether a page that several nodes use has too few samples yet to say how.
@@ -99,16 +122,26 @@ impl HugePages {
         })
     }
 
-    /// The huge pages of a range that several nodes use, and whether each has samples enough to be sure that all use all of it, unless it is
-    /// found to be falsely shared.
-    pub fn shared_in(&self, range: PageRange) -> impl Iterator<Item = (u64, bool)> {
-        self.table.positions(range.start.0, range.end.0).filter_map(|at| {
-            let record = self.table.record(at);
-            let mut nodes = nodes_of(record);
-            let first = nodes.next();
-            let judged = usize::from(record[COUNT]) >= RECENT;
-            nodes.any(|node| Some(node) != first).then_some((self.table.pages()[at], judged))
-        })
+    /// What is known of the huge pages of a range, in order.
+    pub fn known_in(&self, range: PageRange) -> impl Iterator<Item = Known> {
+        let positions = self.table.positions(range.start.0, range.end.0);
+        positions.map(|at| Known::of(self.table.pages()[at], &parts_of(self.table.record(at))))
+    }
+
+    /// Whether the huge pages of a range, taken together, are falsely shared: more neighbours agree than in random orders within each page, and
+    /// no page has its one node. Each alone may have too few samples to tell.
+    pub fn are_falsely_shared(&self, range: PageRange) -> bool {
+        let (mut all, mut judged, mut dominant) = (Joins::default(), 0, 0);
+        for at in self.table.positions(range.start.0, range.end.0) {
+            let parts = parts_of(self.table.record(at));
+            let joins = Joins::of(&parts);
+            all = Joins { more: all.more + joins.more, variance: all.variance + joins.variance };
+            judged += parts.len();
+            dominant += most_of_one_node(&parts);
+        }
+        judged >= 2 * MIN_SAMPLES
+            && dominant as f64 <= DOMINANT_SHARE * judged as f64
+            && all.deviations() >= MIN_DEVIATIONS
     }
 
     pub fn retain(&mut self, mut keep: impl FnMut(u64) -> bool) {
@@ -126,44 +159,85 @@ fn nodes_of(record: &[u8]) -> impl Iterator<Item = u16> {
     parts.map(|part| u16::from_le_bytes([part[0], part[1]]) >> 9 & 63)
 }
 
+/// The samples of a record, in address order. Those of one base page come in no order: in that of their nodes they would agree, and all are
+/// of one base page where threads sweep over memory, each of which then meets the huge page at its beginning.
+fn parts_of(record: &[u8]) -> Vec<Part> {
+    let samples = record[..2 * usize::from(record[COUNT])].chunks_exact(2);
+    let mut parts: Vec<(usize, Part)> = samples
+        .map(|b| u16::from_le_bytes([b[0], b[1]]))
+        .map(|b| Part { base_page: b & 511, accessor: (b >> 9 & 63) as u8, write: b >> 15 != 0 })
+        .enumerate()
+        .collect();
+    // 7 has no factor in common with `RECENT`, so that no two are equal.
+    parts.sort_unstable_by_key(|&(at, part)| (part.base_page, at * 7 % RECENT));
+    parts.into_iter().map(|(_, part)| part).collect()
+}
+
+/// Neighbours among samples in address order that agree on the node.
+#[derive(Clone, Copy, Debug, Default)]
+struct Joins {
+    /// How many more there are than on average over all orders of the samples.
+    more: f64,
+    variance: f64,
+}
+
+impl Joins {
+    /// Of one page; nothing is to be learnt of one that only one node uses.
+    fn of(parts: &[Part]) -> Self {
+        let n = parts.len() as f64;
+        let mut counts = [0.0_f64; NODES];
+        for part in parts {
+            counts[usize::from(part.accessor)] += 1.0;
+        }
+        if counts.contains(&n) {
+            return Self::default();
+        }
+        let joins = parts.windows(2).filter(|pair| pair[0].accessor == pair[1].accessor).count() as f64;
+        let (s2, s3) =
+            counts.iter().fold((0.0, 0.0), |(a, b), &c| (a + c * (c - 1.0), b + c * (c - 1.0) * (c - 2.0)));
+        let cross: f64 = s2 * s2 - counts.iter().map(|&c| (c * (c - 1.0)).powi(2)).sum::<f64>();
+        let fourth: f64 = counts.iter().map(|&c| c * (c - 1.0) * (c - 2.0) * (c - 3.0)).sum();
+        let mean = s2 / n;
+        // E[joins²]: a pair with itself, two pairs that share a sample, two pairs that do not.
+        let square = mean + (2.0 * s3 + fourth + cross) / (n * (n - 1.0));
+        Self { more: joins - mean, variance: (square - mean * mean).max(0.0) }
+    }
+
+    fn deviations(&self) -> f64 {
+        self.more / self.variance.max(1e-9).sqrt()
+    }
+}
+
 /// By how many standard deviations more neighbours agree on the node than in a random order; none when there are too few
 /// samples to judge, or one accessor only.
 pub fn order(parts: &[Part]) -> Option<f64> {
-    let n = parts.len() as f64;
-    let mut counts = [0.0_f64; NODES];
-    for part in parts {
-        counts[usize::from(part.accessor)] += 1.0;
-    }
+    let of = |node: u8| parts.iter().filter(|part| part.accessor == node).count();
     // Single strays do not make a page shared.
-    if parts.len() < MIN_SAMPLES || counts.iter().filter(|&&count| count >= 2.0).count() < 2 {
-        return None;
-    }
-    // Samples of one base page in the order that shows the least agreement would be fairest; they are few among 512, and a
-    // page truly shared has them disagree anyway.
-    let joins = parts.windows(2).filter(|pair| pair[0].accessor == pair[1].accessor).count() as f64;
-    let (s2, s3) =
-        counts.iter().fold((0.0, 0.0), |(a, b), &c| (a + c * (c - 1.0), b + c * (c - 1.0) * (c - 2.0)));
-    let cross: f64 = s2 * s2 - counts.iter().map(|&c| (c * (c - 1.0)).powi(2)).sum::<f64>();
-    let fourth: f64 = counts.iter().map(|&c| c * (c - 1.0) * (c - 2.0) * (c - 3.0)).sum();
-    let mean = s2 / n;
-    // E[joins²]: a pair with itself, two pairs that share a sample, two pairs that do not.
-    let square = mean
-        + 2.0 * (n - 2.0) * s3 / (n * (n - 1.0) * (n - 2.0))
-        + (n - 2.0) * (n - 3.0) * (fourth + cross) / (n * (n - 1.0) * (n - 2.0) * (n - 3.0));
-    let variance = (square - mean * mean).max(1e-9);
-    Some((joins - mean) / variance.sqrt())
+    let users = (0..NODES as u8).filter(|&node| of(node) >= 2).take(2).count();
+    (parts.len() >= MIN_SAMPLES && users == 2).then(|| Joins::of(parts).deviations())
+}
+
+/// Samples of the node that has most.
+fn most_of_one_node(parts: &[Part]) -> usize {
+    let of = |node: u8| parts.iter().filter(|part| part.accessor == node).count();
+    parts.iter().map(|part| of(part.accessor)).max().unwrap_or(0)
+}
+
+/// Whether one node has nearly all of the samples.
+fn is_dominated(parts: &[Part]) -> bool {
+    most_of_one_node(parts) as f64 > DOMINANT_SHARE * parts.len() as f64
 }
 
 /// Whether a page with these samples is falsely shared, and no node uses so much of it that it had better go there as a whole.
 pub fn falsely_shared(parts: &[Part]) -> bool {
-    let of = |node: u8| parts.iter().filter(|part| part.accessor == node).count();
-    let dominated = parts.iter().any(|part| of(part.accessor) as f64 > DOMINANT_SHARE * parts.len() as f64);
-    !dominated && order(parts).is_some_and(|deviations| deviations >= MIN_DEVIATIONS)
+    !is_dominated(parts) && order(parts).is_some_and(|deviations| deviations >= MIN_DEVIATIONS)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Part, falsely_shared, order};
+    use super::{HugePages, Part, falsely_shared, order};
+    use crate::region::key::Key;
+    use crate::{PageNumber, PageRange};
 
     fn parts(n: u16, node: impl Fn(u16) -> u8) -> Vec<Part> {
         (0..n).map(|i| Part { base_page: i * 512 / n, accessor: node(i), write: false }).collect()
@@ -186,6 +260,52 @@ mod tests {
             found += u32::from(falsely_shared(&parts(24, node)));
         }
         assert!(found <= 20, "{found} of 10000 shared pages taken for falsely shared");
+    }
+
+    /// Samples of 32 huge pages, so many of each.
+    fn pages(samples: u64, node: impl Fn(u64, u64) -> u8, base_page: impl Fn(u64, u64) -> u64) -> HugePages {
+        let mut pages = HugePages::new();
+        for sample in 0..samples {
+            let key = |page: u64| {
+                let base_page = page * 512 + base_page(page, sample);
+                Key::in_huge_page(base_page, node(base_page, page * 97 + sample))
+            };
+            let mut keys: Vec<Key> = (0..32).map(key).collect();
+            keys.sort_unstable();
+            pages.add(&keys);
+        }
+        pages
+    }
+
+    fn mix(x: u64) -> u64 {
+        let x = (x + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (x ^ (x >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32
+    }
+
+    const ALL: PageRange = PageRange { start: PageNumber(0), end: PageNumber(32 * 512) };
+
+    #[test]
+    fn pages_with_few_samples_are_judged_together() {
+        let anywhere = |page, sample| mix(page * 1009 + sample) % 512;
+        let by_quarter = pages(5, |page, _| (page % 512 / 128) as u8, anywhere);
+        assert!(by_quarter.are_falsely_shared(ALL));
+        let by_all = pages(5, |_, turn| (mix(turn) % 4) as u8, anywhere);
+        assert!(!by_all.are_falsely_shared(ALL));
+        let by_one = pages(5, |_, _| 2, anywhere);
+        assert!(!by_one.are_falsely_shared(ALL));
+        // The others use the beginning of each page.
+        let mostly_one = |page, turn| if page % 512 < 32 { (mix(turn) % 4) as u8 } else { 1 };
+        assert!(!pages(5, mostly_one, anywhere).are_falsely_shared(ALL));
+    }
+
+    /// Each thread meets a huge page at its beginning.
+    #[test]
+    fn who_sweeps_over_shared_memory_shares_it_truly() {
+        let swept = pages(24, |_, turn| (turn % 4) as u8, |_, _| 0);
+        assert!(!swept.are_falsely_shared(ALL));
+        for page in 0..32 {
+            assert!(!falsely_shared(&swept.parts(page * 512)), "{page}");
+        }
     }
 
     #[test]

@@ -286,34 +286,52 @@ impl RegionMap {
     pub(crate) fn may_be_falsely_shared(&self, region: &Region) -> bool {
         const PATIENCE: u32 = 20;
         let (mut suspect, mut others) = (0, 0);
-        for (page, judged) in self.huge.shared_in(region.range) {
-            if self.false_sharing.contains_key(&page) || (!judged && region.rounds < PATIENCE) {
+        for known in self.huge.known_in(region.range).filter(|known| known.shared) {
+            let unjudged = !known.is_judged() && region.rounds < PATIENCE;
+            if unjudged || self.false_sharing.contains_key(&known.page) {
                 suspect += 1;
-            } else if judged {
+            } else if known.is_judged() {
                 others += 1;
             }
         }
         suspect > others
     }
 
-    /// The huge pages of a range that several nodes use and that are as good as known to be falsely shared: those found to be, and, where
-    /// more were found to be (`before`: already split) than not, those that have too few samples as well. A region has one pattern.
+    /// The huge pages of a region that are as good as known to be falsely shared: those found to be, and, where more were found to be
+    /// (`before`: already split) than not, or all of them taken together are, those that have too few samples as well. A region has one
+    /// pattern.
     pub(crate) fn falsely_shared_in(&self, range: PageRange, before: usize) -> Vec<u64> {
-        let (mut found, mut unjudged, mut others) = (Vec::new(), Vec::new(), 0);
-        for (page, judged) in self.huge.shared_in(range) {
-            if self.false_sharing.contains_key(&page) {
-                found.push(page);
-            } else if judged {
+        let (mut found, mut unjudged, mut little_known) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut others, mut own) = (0, 0);
+        for known in self.huge.known_in(range) {
+            if self.false_sharing.contains_key(&known.page) {
+                found.push(known.page);
+            } else if known.is_little_known() {
+                little_known.push(known.page);
+            } else if !known.shared {
+                own += 1;
+            } else if known.is_judged() {
                 others += 1;
             } else {
-                unjudged.push(page);
+                unjudged.push(known.page);
             }
         }
-        if found.len() + before > others {
+        let together = || self.huge.are_falsely_shared(range);
+        if found.len() + before > others || (unjudged.len() > others && together()) {
             found.append(&mut unjudged);
+            if found.len() + before > own {
+                found.append(&mut little_known);
+            }
             found.sort_unstable();
         }
         found
+    }
+
+    /// Notes huge pages that were found to be falsely shared by what is known of others.
+    pub(crate) fn note_false_sharing(&mut self, pages: impl Iterator<Item = u64>) {
+        for page in pages {
+            self.false_sharing.entry(page).or_insert_with(|| self.huge.parts(page));
+        }
     }
 
     /// Huge pages (ascending) are in base pages now, or are huge again: what was known of each as a whole is void.

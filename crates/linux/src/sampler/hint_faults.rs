@@ -22,6 +22,10 @@ const PASS: Duration = Duration::from_secs(2);
 /// The fastest pass that is asked for. The kernel itself never marks more than 2560 MB/s, and lets a thread run 32 times as long as
 /// it scanned.
 const PASS_MIN: Duration = Duration::from_millis(100);
+/// The longest pass once huge pages were split, until there is little to do. The kernel makes that of threads that share much up to as many
+/// times longer as there are of them (`task_scan_max`), and who shared huge pages is taken for such. After four to eight seconds without
+/// samples it skips the mapping for as many passes as there are threads (`vma_is_accessed`).
+const PASS_SPLIT: Duration = Duration::from_millis(500);
 /// The shortest pass while there is little to do, which leaves well-placed programs alone and the kernel few chances to move what
 /// was just spread. A thread that changes its node is still scanned anew at once.
 const PASS_CHEAP: Duration = Duration::from_secs(60);
@@ -71,6 +75,8 @@ pub struct HintFaults {
     rate: SamplingRate,
     /// A pass at the accurate rate.
     pass: Duration,
+    /// The longest such pass.
+    longest: Duration,
     /// And at the cheap rate.
     cheap_pass: Duration,
     /// Samples since the pass was last judged, and how long that is.
@@ -125,6 +131,7 @@ impl HintFaults {
             losses: Losses::default(),
             rate: SamplingRate::Accurate,
             pass: PASS,
+            longest: PASS,
             cheap_pass: PASS_CHEAP,
             recent: (0, Duration::ZERO),
             rested: false,
@@ -254,6 +261,7 @@ impl Sampler for HintFaults {
         self.pause(rate == SamplingRate::Paused)?;
         if (rate == SamplingRate::Accurate) != (self.rate == SamplingRate::Accurate) {
             self.rested = false;
+            self.longest = PASS;
             let rests = rate != SamplingRate::Accurate;
             self.last_pass = (rests && self.moves_little()).then_some((0, Duration::ZERO));
         }
@@ -307,13 +315,19 @@ impl Sampler for HintFaults {
             self.cheap_pass = longer;
             return self.set_rate(self.rate);
         }
-        let factor = (per_s / ENOUGH_PER_S).clamp(0.25, 4.0);
-        let pass = self.pass.mul_f64(factor).clamp(PASS_MIN, PASS);
+        let factor = per_s / ENOUGH_PER_S;
+        let pass = self.pass.mul_f64(factor).clamp(PASS_MIN, self.longest);
         if (0.5..=2.0).contains(&factor) || pass == self.pass {
             return Ok(());
         }
         self.pass = pass;
         self.set_rate(self.rate)
+    }
+
+    fn pages_split(&mut self) -> Result<(), Error> {
+        // The pass itself stays as it is until it gives many samples: the kernel heeds a change only after a pass with faults.
+        self.longest = PASS_SPLIT;
+        Ok(())
     }
 
     fn pass(&self) -> Duration {

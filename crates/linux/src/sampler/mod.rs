@@ -52,6 +52,11 @@ pub trait Sampler {
         Ok(())
     }
 
+    /// Hears that huge pages are base pages from now on, each of which may give a sample.
+    fn pages_split(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// How long it takes, at the present rate, until every page in use has had its chance of a sample.
     fn pass(&self) -> Duration {
         Duration::ZERO

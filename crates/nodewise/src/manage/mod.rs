@@ -200,6 +200,8 @@ impl Session<'_> {
         let interval = self.options.interval();
         let mut drain_every = DRAIN_EVERY;
         let mut sampling = SamplingRate::Accurate;
+        // Whether there is anything new since it was last looked where memory lies.
+        let mut changed = false;
         spare_own_memory();
         let mut round_ends = Instant::now() + interval;
         loop {
@@ -214,8 +216,11 @@ impl Session<'_> {
             let rests = round.sampling != SamplingRate::Accurate && round.decisions.is_empty();
             let begins_to_rest = rests && sampling != round.sampling;
             sampling = round.sampling;
-            if begins_to_rest || (round.samples > 0 && (!rests || round.number % LOOK_EVERY_RESTING == 0)) {
+            // While sampling pauses, pages are moved all the same.
+            changed |= round.samples > 0 || !round.decisions.is_empty();
+            if begins_to_rest || (changed && (!rests || round.number % LOOK_EVERY_RESTING == 0)) {
                 self.machine.look();
+                changed = false;
             }
             self.summary.add(&round);
             let lines = log::lines(&round, self.machine.topology(), self.began_ns);
