@@ -306,7 +306,7 @@ impl Engine {
         let mut findings = Vec::new();
         for (&pid, process) in &mut self.processes {
             let found = process.map.false_sharing();
-            process.reported.retain(|page| found.contains_key(page));
+            process.reported.retain(|&page| process.map.is_mapped(page));
             for (&page, samples) in found {
                 if let Err(at) = process.reported.binary_search(&page) {
                     process.reported.insert(at, page);

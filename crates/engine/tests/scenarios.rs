@@ -472,7 +472,10 @@ fn falsely_shared_huge_pages_are_split_placed_and_made_again() {
         // Before it is split a page may move once, with its first samples; after that each base page goes home.
         assert!(moved(&rounds) <= 2 * PAGES, "{case}: {} pages moved", moved(&rounds));
         toy.pattern = Box::new(|_, _| Some((2, Access::Write)));
-        run(&mut engine, &mut toy, 60);
+        let rounds = run(&mut engine, &mut toy, 60);
+        let again = rounds.iter().flat_map(|round| &round.decisions);
+        let again = again.filter(|(decision, _)| matches!(decision.action, Action::Split { .. })).count();
+        assert_eq!(again, 0, "{case}: what is made again stays so");
         assert!(toy.placed(|_| 2) >= 0.99, "{case}: {:?}", toy.shares());
         assert!(
             toy.split.is_empty(),

@@ -222,22 +222,25 @@ impl Placement {
             if pages.is_empty() {
                 continue;
             }
-            let mut sums = BeforeAndAfter::<Sums>::default();
+            let (mut sums, mut gone) = (BeforeAndAfter::<Sums>::default(), 0.0);
             for (pick, (first, now)) in picks.iter().zip(ask(pid, &pages)) {
-                let Some(now) = now else { continue };
+                let Some(now) = now else {
+                    gone += pick.pages;
+                    continue;
+                };
                 sums.after.count(pick, now);
                 if let Some(first) = first {
                     sums.before.count(pick, first);
                 }
             }
             // A process that is ending has less and less, or nothing any more. One that only shrinks has as little at the next look.
-            let shrunk = sums.after.pages < process.sums.after.pages / 2.0;
+            let shrunk = gone > sums.after.pages;
             let ending = sums.after.pages == 0.0 || (shrunk && !process.shrunk);
             if !ending {
                 sums.after.unclear = unclear;
                 process.sums = sums;
             }
-            process.shrunk = ending;
+            process.shrunk = shrunk;
         }
     }
 

@@ -51,6 +51,9 @@ struct Args {
     /// Work for so many seconds with all threads, end them, then let the first thread spin alone for so many, and again
     #[arg(long, num_args = 2, value_names = ["PARALLEL", "SERIAL"], conflicts_with = "passes")]
     phases: Option<Vec<f64>>,
+    /// The first thread uses all of the memory while it is alone, instead of spinning
+    #[arg(long, requires = "phases")]
+    takes_all: bool,
     /// Write the reports here instead of on standard output
     #[arg(long)]
     report: Option<PathBuf>,
@@ -67,15 +70,8 @@ fn main() -> anyhow::Result<()> {
     if pages < 512 {
         bail!("--mebibytes {}: at least 2 are needed", args.mebibytes);
     }
-    let options = MappingOptions { align_bytes: 2 << 20, ..MappingOptions::default() };
-    let memory = Mapping::new(pages * 4096, options).context("cannot map memory")?;
-    if args.bound {
-        let first = nodes.first().context("no node has CPUs")?;
-        let policy = Policy::new(PolicyMode::Bind, NodeMask::from_iter([first.id.0]));
-        set_mempolicy(&policy.with_flags(PolicyFlags::NUMA_BALANCING))?;
-    }
-    let huge = args.huge || args.pattern == Pattern::FalseShare;
-    memory.advise(0..memory.bytes(), if huge { Advice::HugePage } else { Advice::NoHugePage })?;
+    let first = nodes.first().context("no node has CPUs")?;
+    let memory = map(&args, pages, first.id)?;
 
     let pin = |t: usize| {
         let mut cpus = CpuSet::new();
@@ -110,6 +106,7 @@ fn main() -> anyhow::Result<()> {
         }
         Ok(())
     };
+    let all: Vec<usize> = (0..pages).collect();
     // A phase is the times at which its threads and then the first thread alone end.
     let phase = |from: f64| args.phases.as_ref().map(|long| (from + long[0], from + long[0] + long[1]));
     loop {
@@ -159,10 +156,27 @@ fn main() -> anyhow::Result<()> {
         let Some((_, serial)) = until.filter(|_| !ended) else { return Ok(()) };
         pin(0)?;
         while begin.elapsed().as_secs_f64() < serial {
-            std::hint::spin_loop();
+            if args.takes_all {
+                run_pass(words, &all, args.pattern.touch());
+            } else {
+                std::hint::spin_loop();
+            }
         }
         report(&mut end)?;
     }
+}
+
+/// Memory that nothing has touched yet.
+fn map(args: &Args, pages: usize, first: NodeId) -> anyhow::Result<Mapping> {
+    let options = MappingOptions { align_bytes: 2 << 20, ..MappingOptions::default() };
+    let memory = Mapping::new(pages * 4096, options).context("cannot map memory")?;
+    if args.bound {
+        let policy = Policy::new(PolicyMode::Bind, NodeMask::from_iter([first.0]));
+        set_mempolicy(&policy.with_flags(PolicyFlags::NUMA_BALANCING))?;
+    }
+    let huge = args.huge || args.pattern == Pattern::FalseShare;
+    memory.advise(0..memory.bytes(), if huge { Advice::HugePage } else { Advice::NoHugePage })?;
+    Ok(memory)
 }
 
 /// Where the reports go.

@@ -167,6 +167,11 @@ impl RegionMap {
         &self.mappings
     }
 
+    /// Whether a page lies in a mapping.
+    pub(crate) fn is_mapped(&self, page: u64) -> bool {
+        is_mapped(&self.mappings, page)
+    }
+
     /// Huge pages found to be falsely shared.
     #[must_use]
     pub const fn false_sharing(&self) -> &FalseSharing {
@@ -319,7 +324,8 @@ impl RegionMap {
         let together = || self.huge.are_falsely_shared(range);
         if found.len() + before > others || (unjudged.len() > others && together()) {
             found.append(&mut unjudged);
-            if found.len() + before > own {
+            // What one node uses by now may have been made a huge page again.
+            if found.len() > own {
                 found.append(&mut little_known);
             }
             found.sort_unstable();
@@ -392,10 +398,7 @@ impl RegionMap {
         }
         self.regions = regions;
         let mappings = &self.mappings;
-        let mapped = |page: u64| {
-            let at = mappings.partition_point(|m| m.range.end.0 <= page);
-            mappings.get(at).is_some_and(|m| m.range.start.0 <= page)
-        };
+        let mapped = |page| is_mapped(mappings, page);
         self.pages.retain(self.round, mapped);
         self.huge.retain(mapped);
         self.false_sharing.retain(|&page, _| mapped(page));
@@ -679,4 +682,9 @@ fn gap_limit(keys: &[Key], min: u64) -> u64 {
     }
     let middle = gaps.len() / 2;
     min.max(32 * *gaps.select_nth_unstable(middle).1)
+}
+
+fn is_mapped(mappings: &[Mapping], page: u64) -> bool {
+    let at = mappings.partition_point(|mapping| mapping.range.end.0 <= page);
+    mappings.get(at).is_some_and(|mapping| mapping.range.start.0 <= page)
 }
