@@ -62,7 +62,7 @@ pub(crate) fn read(root: &Root, nodes: &[Node], warnings: &Warnings) -> Vec<Devi
             let shown = match kind {
                 DeviceKind::Gpu => is_card(&name),
                 DeviceKind::Block => {
-                    !root.path(&format!("{class}/{name}/partition")).exists()
+                    !root.exists(&format!("{class}/{name}/partition"))
                         && !warnings.known(is_hidden(root, &format!("{class}/{name}")))
                 }
                 _ => true,

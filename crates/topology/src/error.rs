@@ -68,7 +68,8 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", self.path.display())?;
+        // In one line, whatever a captured tree's names hold.
+        write!(f, "{}:", self.path.display().to_string().replace('\n', "\\n"))?;
         if let Some(line) = self.line {
             write!(f, "{line}:")?;
         }

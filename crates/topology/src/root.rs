@@ -2,11 +2,14 @@
 
 use crate::error::{Error, ErrorKind, ParseError};
 use crate::set::{Id, IdSet, MAX_ID};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
-/// A directory that stands for `/`. Paths below it are written without the leading slash.
+/// A directory that stands for `/`, for links as well: none leads out of a captured tree. Paths below it are written without
+/// the leading slash.
 #[derive(Clone, Debug)]
 pub(crate) struct Root(PathBuf);
 
@@ -23,8 +26,24 @@ impl Root {
         self.0.join(below)
     }
 
+    /// Opens what is there, by the kernel's rules for `/` (`RESOLVE_IN_ROOT`, openat2(2)).
+    fn open(&self, below: &str, flags: OFlags) -> std::io::Result<File> {
+        let flags = flags | OFlags::CLOEXEC;
+        // The machine's own needs no rules, and some containers forbid openat2.
+        if self.0 == Path::new("/") {
+            return Ok(rustix::fs::open(self.path(below), flags, Mode::empty())?.into());
+        }
+        let root = rustix::fs::openat(CWD, &self.0, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let rules = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        Ok(rustix::fs::openat2(root, below, flags, Mode::empty(), rules)?.into())
+    }
+
+    pub(crate) fn exists(&self, below: &str) -> bool {
+        self.open(below, OFlags::PATH).is_ok()
+    }
+
     pub(crate) fn is_dir(&self, below: &str) -> bool {
-        self.path(below).is_dir()
+        self.open(below, OFlags::PATH | OFlags::DIRECTORY).is_ok()
     }
 
     /// The text of a file; `None` where there is no such file, which sysfs files of other kernels, other machines and
@@ -33,12 +52,12 @@ impl Root {
     pub(crate) fn text(&self, below: &str) -> Result<Option<Text>, Error> {
         let path = self.path(below);
         let mut bytes = Vec::new();
-        let read = fs::metadata(&path).and_then(|metadata| {
+        let read = self.open(below, OFlags::PATH).and_then(|found| {
             // A capture may hold anything; opening a pipe would wait for ever.
-            if !metadata.is_file() {
+            if !found.metadata()?.is_file() {
                 return Err(std::io::Error::other("not a regular file"));
             }
-            File::open(&path)?.take(LARGEST_FILE_BYTES).read_to_end(&mut bytes)
+            self.open(below, OFlags::RDONLY)?.take(LARGEST_FILE_BYTES).read_to_end(&mut bytes)
         });
         match read {
             Ok(0) => Ok(None),
@@ -82,26 +101,30 @@ impl Root {
         }
     }
 
-    /// Where a link below the root leads, as a path below the root; `None` if nowhere, or out of the root.
+    /// Where a link below the root leads, as a path below the root; `None` if nowhere.
     pub(crate) fn resolve(&self, below: &str) -> Option<PathBuf> {
         let root = self.0.canonicalize().ok()?;
-        let place = self.path(below).canonicalize().ok()?;
+        let found = self.open(below, OFlags::PATH).ok()?;
+        let place = fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd())).ok()?;
         place.strip_prefix(root).ok().map(Path::to_owned)
     }
 
     /// The names in a directory, sorted; none where there is no such directory.
     pub(crate) fn names(&self, below: &str) -> Result<Vec<String>, Error> {
         let path = self.path(below);
-        let entries = match fs::read_dir(&path) {
-            Ok(entries) => entries,
+        let entries = match self.open(below, OFlags::RDONLY | OFlags::DIRECTORY) {
+            Ok(directory) => {
+                rustix::fs::Dir::new(directory).map_err(|error| Error::io(&path, error.into()))?
+            }
             Err(error) if is_absent(&error) => return Ok(Vec::new()),
             Err(error) => return Err(Error::io(&path, error)),
         };
         let mut names = Vec::new();
         for entry in entries {
-            let entry = entry.map_err(|error| Error::io(&path, error))?;
-            // Names that are not UTF-8 are not the kernel's.
-            names.extend(entry.file_name().into_string());
+            let entry = entry.map_err(|error| Error::io(&path, error.into()))?;
+            // Names that are not UTF-8, or of more than a line, are not the kernel's.
+            let name = entry.file_name().to_str().ok().filter(|name| !name.contains('\n'));
+            names.extend(name.filter(|name| ![".", ".."].contains(name)).map(str::to_owned));
         }
         names.sort();
         Ok(names)

@@ -13,6 +13,39 @@ const NODE: &str = "sys/devices/system/node";
 const CPU: &str = "sys/devices/system/cpu";
 
 #[test]
+fn no_link_leads_out_of_the_tree() {
+    use std::os::unix::fs::symlink;
+    let capture = Capture::unpack("32em64t-2n8c+dax+nvme+mic+dimms");
+    let root = capture.root();
+    let outside = tempfile::tempdir().unwrap();
+    let [secret, node, devices] = ["secret", "node9", "net"].map(|name| outside.path().join(name));
+    fs::write(&secret, "root:$6$hash\n").unwrap();
+    fs::create_dir_all(&node).unwrap();
+    fs::write(node.join("meminfo"), "Node 9 MemTotal: 4711x\n").unwrap();
+    fs::create_dir_all(devices.join("eth9")).unwrap();
+    let relative = |path: &Path| Path::new(&"../".repeat(40)).join(path.strip_prefix("/").unwrap());
+    for (link, target) in [
+        (format!("{CPU}/possible"), relative(&secret)),
+        (format!("{NODE}/node1/cpulist"), secret.clone()),
+        (format!("{NODE}/node9"), node),
+        ("sys/class/net".into(), devices),
+    ] {
+        let _ = fs::remove_file(root.join(&link));
+        let _ = fs::remove_dir_all(root.join(&link));
+        symlink(target, root.join(link)).unwrap();
+    }
+    // A link within it does, also one that is absolute in the tree.
+    let balancing = root.join("proc/sys/kernel/numa_balancing");
+    fs::create_dir_all(balancing.parent().unwrap()).unwrap();
+    fs::write(root.join("mode"), "1\n").unwrap();
+    symlink("/mode", balancing).unwrap();
+    let machine = Topology::from_root(&root).unwrap();
+    let told = format!("{machine:?}");
+    assert!(!told.contains("hash") && !told.contains("eth9") && !told.contains("4711x"), "{told}");
+    assert!(told.contains("NumaBalancing { normal: true"), "{told}");
+}
+
+#[test]
 fn the_warning_names_file_line_and_what_was_expected() {
     let capture = Capture::unpack("32em64t-2n8c+dax+nvme+mic+dimms");
     let root = capture.root();
