@@ -66,7 +66,7 @@ pub struct Terminal {
 /// How far a run has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Another exclusive guest is running.
+    /// Another exclusive guest is running, and this one waits.
     Waiting,
     /// The guest boots.
     Booting(Accelerator),
@@ -210,8 +210,7 @@ impl Guest {
         self.pack(program, &streams, &directory.path().join("initramfs"))?;
 
         let _lock = if self.exclusive {
-            streams.progress(Stage::Waiting);
-            Some(Lock::wait(streams.stop)?)
+            Some(Lock::wait(streams.stop, || streams.progress(Stage::Waiting))?)
         } else {
             None
         };

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod cpio;
+mod elf;
 mod error;
 mod guest;
 mod initramfs;
