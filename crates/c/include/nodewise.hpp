@@ -715,8 +715,8 @@ public:
         }
     }
 
-    // Sorts what random access iterators refer to, without keeping the order of equal elements. If an exception leaves a comparison, all elements are there, in
-    // some order.
+    // Sorts what random access iterators refer to, without keeping the order of equal elements. If an exception leaves a comparison, the elements
+    // are valid and no more is known of them, as with std::sort, which may hold one of them aside.
     template <class Iterator, class Less = std::less<>>
     void parallel_sort(Iterator begin, Iterator end, Less less = Less()) const;
 
