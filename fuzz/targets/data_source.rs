@@ -9,7 +9,8 @@ fuzz_target!(|bytes: &[u8]| {
         let word = u64::from_le_bytes(*word);
         let _ = (data_source::access(word), data_source::source(word));
     }
-    let _ = ibs::Registers { erratum_1293: bytes.len() % 2 == 0 }.decode(bytes);
+    let of_milan = bytes.len() % 2 == 0;
+    let _ = ibs::Registers { erratum_1293: of_milan, lacks_cache_state: of_milan }.decode(bytes);
     let mut accesses = 0;
     spe::decode(bytes, bytes.len() as u64, spe::Sources::Arm, |_| accesses += 1);
     assert!(accesses * 12 <= bytes.len());

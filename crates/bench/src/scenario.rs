@@ -120,12 +120,18 @@ pub enum Place {
 }
 
 impl Place {
-    /// A guest with the programs in it, which no other guest disturbs.
+    /// A guest with the programs in it, which no other guest disturbs, for five minutes at most.
     #[must_use]
     pub fn guest(guest: Guest, programs: &Programs) -> Self {
+        Self::guest_for(Duration::from_secs(300), guest, programs)
+    }
+
+    /// The same with another time limit.
+    #[must_use]
+    pub fn guest_for(limit: Duration, guest: Guest, programs: &Programs) -> Self {
         let guest =
             guest.copy(&programs.nodewise).copy(&programs.workload).copy(&programs.churn).exclusive(true);
-        Self::Guest(Box::new(guest.time_limit(Duration::from_secs(300))))
+        Self::Guest(Box::new(guest.time_limit(limit)))
     }
 
     /// Runs `script` with `sh` in a fresh directory, `$NODEWISE`, `$WORKLOAD` and `$CHURN` naming the programs, and brings back the

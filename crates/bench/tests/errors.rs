@@ -54,6 +54,7 @@ fn what_cannot_be_done_is_refused_before_anything_starts() {
         "others",
         "own",
         "wrong-pid",
+        "one-ended",
         "log",
         "json",
         "log-directory",
@@ -73,6 +74,7 @@ fn what_cannot_be_done_is_refused_before_anything_starts() {
         try others nobody $NODEWISE attach $other --duration 5
         try own nobody $NODEWISE run --json $PWD/own.json -- sh -c \"'exit 9'\"
         try wrong-pid $NODEWISE attach 99999
+        try one-ended $NODEWISE attach 99999 $other --duration 1
         try log $NODEWISE run --log /no/such/directory/log --json j.json -- touch started
         try json $NODEWISE run --json /no/such/directory/json --log l.jsonl -- touch started
         try log-directory $NODEWISE run --log / -- touch started
@@ -99,6 +101,9 @@ fn what_cannot_be_done_is_refused_before_anything_starts() {
     );
     assert_eq!(f.json("own.json").unwrap()["sampler"], "hint-faults");
     refused(&f, "wrong-pid", 1, &["there is no process 99999"]);
+    let (status, message) = tried(&f, "one-ended");
+    assert!(status == 0 && message.contains("nodewise: there is no process 99999\n"), "{status}: {message}");
+    assert!(message.contains("seconds managed by policy"), "{message}");
     refused(&f, "log", 1, &["cannot write /no/such/directory/log", "No such file or directory"]);
     refused(&f, "json", 1, &["cannot write /no/such/directory/json", "No such file or directory"]);
     refused(&f, "log-directory", 1, &["cannot write /", "Is a directory"]);

@@ -98,6 +98,27 @@ fn what_kill_9_leaves_is_put_back_by_the_next_start_and_two_do_not_disturb_each_
         touch end; wait $second; check 'the second goes on to its end' [ $? = 0 ]
         check 'both have ended' restored; check 'no journal at the end' [ ! -e $journal ]
 
+        # A container has a /run of its own, where there is no journal. The settings are the first one's all the same.
+        $NODEWISE attach $target 2>/dev/null & first=$!
+        within 60 changed
+        kill -STOP $first
+        size=/sys/kernel/debug/sched/numa_balancing/scan_size_mb; of_first=$(cat $size); echo 123 >$size
+        unshare -m sh -c 'mkdir -p /run; mount -t tmpfs none /run; exec \"$0\" run --json second.json -- true' $NODEWISE 2>/dev/null
+        check 'the container runs' [ $? = 0 ]
+        check 'leaves them' grep -q 'scan rate left to another Nodewise' second.json
+        echo $of_first >$size; kill -CONT $first; kill $first; wait $first
+        check 'the first put back' restored
+
+        # One is killed: others have no right to put settings back, and can do without.
+        $NODEWISE attach $target 2>/dev/null & first=$!
+        within 60 changed
+        kill -9 $first; wait $first
+        echo -1 >/proc/sys/kernel/perf_event_paranoid
+        chmod 755 .; su nobody -s /bin/sh -c \"$NODEWISE run -- sh -c 'exit 3'\" 2>err; check \"a user's program runs\" [ $? = 3 ]
+        check 'a note' grep -q 'nodewise: .* root.s next start puts them back' err
+        check 'said once' [ $(grep -c 'next start' err) = 1 ]
+        $NODEWISE run -- true 2>/dev/null; check 'root puts them back' restored
+
         # The first is killed: the second, which ends last, puts back what it left.
         rm -f end
         $NODEWISE attach $target 2>/dev/null & first=$!
@@ -122,5 +143,5 @@ fn what_kill_9_leaves_is_put_back_by_the_next_start_and_two_do_not_disturb_each_
         # Nor can the summary be written.
         $NODEWISE run -- sh -c 'echo ran; exit 3' >out 2>/dev/full; check 'status without a summary' [ $? = 3 ]
         check 'it ran' grep -q ran out; check 'settings' restored";
-    all_hold(script, 3 * 5 + 4 + 4 + 4 + 4 + 3);
+    all_hold(script, 3 * 5 + 4 + 4 + 3 + 4 + 4 + 4 + 3);
 }

@@ -60,6 +60,17 @@ check 'said, too' grep -q 'cannot write small/json: No space left' err
 check 'the text is there' grep -q 'seconds managed by policy' err
 check 'nothing half-written' [ \"$(ls -A small)\" = file ]
 check 'restored at last' no changed
+
+# In a directory that all may write to, a stranger's link and a stranger's file.
+echo 1 >/proc/sys/fs/protected_symlinks; echo 1 >/proc/sys/fs/protected_regular
+mkdir shared; chmod 1777 shared; (umask 077; echo kept >of-root); echo kept >shared/file
+ln -s ../of-root shared/link; chown -h nobody shared/link shared/file
+$NODEWISE run -q --json shared/link -- true 2>err; status 'not by their link' 1
+check 'what it led to' [ $(cat of-root) = kept ]; check 'and why' grep -q 'cannot write shared/link: Permission denied' err
+$NODEWISE run -q --json shared/file -- true 2>err; status 'nor their file' 1; check 'it is kept' [ $(cat shared/file) = kept ]
+chown nobody of-root
+$NODEWISE run -q --json of-root -- true 2>err; status 'a file that is theirs elsewhere' 0
+check 'stays theirs' [ \"$(stat -c '%U %a' of-root)\" = 'nobody 600' ]; check 'and is written' grep -q sampler of-root
 ";
 
 #[test]
@@ -67,7 +78,7 @@ fn everybody_elses_things_stay_theirs() {
     let files = ["container.json", "stopped.json", "err"];
     let f = run(Guest::uniform(2, 1, 384 << 20), SCRIPT, &files);
     let said: Vec<&str> = f.stdout.lines().collect();
-    assert!(said.len() == 21 && said.iter().all(|line| line.ends_with(": yes")), "{f:?}");
+    assert!(said.len() == 29 && said.iter().all(|line| line.ends_with(": yes")), "{f:?}");
     let container = f.json("container.json").unwrap();
     assert!(container["samples"].as_u64() > Some(0), "{container}");
     // The kernel moves nothing of it, so what was moved was moved by Nodewise.

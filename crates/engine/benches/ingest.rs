@@ -143,6 +143,7 @@ fn observation(shape: &Shape, interval: u64) -> Observation {
             }]),
             hints: None,
             confined: None,
+            bound: Vec::new(),
             asked: false,
             unmoved: Vec::new(),
         }],

@@ -37,7 +37,7 @@ pub enum Action {
     Replicate,
     /// Split huge pages whose parts are used by different nodes into base pages, which can then be collocated one by one (Gachod 2024).
     Split {
-        /// In page order, each the first base page of a huge page.
+        /// In page order, each the first base page of a huge page. They are tried in this order: what is deferred is the last of them.
         pages: Vec<PageNumber>,
     },
     /// Make huge pages again of the base pages of split ones that one node uses by now.

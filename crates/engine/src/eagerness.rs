@@ -76,6 +76,7 @@ pub struct Eagerness {
     settings: EagernessSettings,
     calm_rounds: u32,
     eager_rounds: u32,
+    blind_rounds: u32,
     rest: Option<Rest>,
 }
 
@@ -90,7 +91,7 @@ struct Rest {
 
 impl Eagerness {
     pub fn new(settings: &EagernessSettings) -> Self {
-        Self { settings: settings.clone(), calm_rounds: 0, eager_rounds: 0, rest: None }
+        Self { settings: settings.clone(), calm_rounds: 0, eager_rounds: 0, blind_rounds: 0, rest: None }
     }
 
     /// The rate after an interval.
@@ -109,10 +110,16 @@ impl Eagerness {
                 }
                 return if paused { SamplingRate::Paused } else { SamplingRate::Cheap };
             }
-            (self.rest, self.calm_rounds, self.eager_rounds) = (None, 0, 0);
+            *self = Self::new(&self.settings);
         }
         if signs.fresh {
             self.eager_rounds = 0;
+        }
+        // An interval without samples tells nothing: those that the kernel was asked for are still to come, or the program sleeps. But not
+        // for ever, where they never tell where memory lies.
+        self.blind_rounds = if signs.local_access_percent.is_some() { 0 } else { self.blind_rounds + 1 };
+        if (1..self.settings.rest_rounds).contains(&self.blind_rounds) {
+            return SamplingRate::Accurate;
         }
         self.calm_rounds = if signs.curious { 0 } else { self.calm_rounds + 1 };
         self.eager_rounds += 1;
@@ -184,6 +191,16 @@ mod tests {
     #[test]
     fn some_calm_intervals_end_an_eager_phase() {
         assert_eq!(rates(&[CURIOUS, CALM, CALM, CURIOUS, CALM, CALM, CALM, CALM, CALM]), "aaaaaaacc");
+    }
+
+    #[test]
+    fn an_eager_phase_waits_for_samples() {
+        let blind = Signs { local_access_percent: None, ..CALM };
+        assert_eq!(
+            rates(&[&[CALM; 2][..], &[blind; 20], &[CALM; 3]].concat()),
+            format!("{}cc", "a".repeat(23))
+        );
+        assert_eq!(rates(&[blind; 70]).find('c'), Some(62), "samples that never tell a home");
     }
 
     #[test]

@@ -9,12 +9,12 @@ use crate::policy::{Confined, Policy, ProcessView, View};
 use crate::region::{Key, RegionMap, RegionSettings};
 use crate::round::{Finding, Footprint, Metrics, Round};
 use crate::{
-    Action, Decision, Interleaving, Machine, Measure, Observation, Outcome, PageNumber, PageRange, Pid,
-    SamplingRate,
+    Action, Decision, HUGE_PAGE_PAGES, Interleaving, Machine, Measure, Observation, Outcome, PageNumber,
+    PageRange, Pid, SamplingRate,
 };
 use nodewise_topology::{NodeIndex, Topology};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How the engine works, whatever the policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -66,6 +66,7 @@ struct Process {
     hints: Hints,
     resident_pages: u64,
     confined: Option<Confined>,
+    bound: Vec<PageRange>,
     /// Intervals in which its threads could run on several nodes.
     roamed: u32,
 }
@@ -87,6 +88,9 @@ impl Process {
 
 /// A decision to interleave and what came of it.
 type Spreading<'a> = (&'a Decision, &'a Interleaving, &'a Outcome);
+
+/// Regions of all processes together, some 250 bytes each.
+const REGIONS: usize = 1 << 16;
 
 impl Engine {
     /// An engine that knows nothing of any process yet.
@@ -126,6 +130,7 @@ impl Engine {
                     hints: &p.hints,
                     resident_pages: p.resident_pages,
                     confined: p.confined,
+                    bound: &p.bound,
                 })
                 .collect(),
             put_off: self.put_off || self.has_split(),
@@ -183,8 +188,9 @@ impl Engine {
     /// Sorts samples by process and takes them in.
     fn ingest(&mut self, observation: &Observation) {
         let nodes = self.topology.node_count();
-        self.processes
-            .retain(|pid, _| observation.processes.iter().any(|state| state.pid == *pid && !state.fresh));
+        let still = observation.processes.iter().filter(|state| !state.fresh);
+        let still: BTreeSet<Pid> = still.map(|state| state.pid).collect();
+        self.processes.retain(|pid, _| still.contains(pid));
         for state in &observation.processes {
             self.processes.entry(state.pid).or_insert_with(|| Process {
                 map: RegionMap::new(nodes, &self.settings.regions),
@@ -196,6 +202,7 @@ impl Engine {
                 hints: Hints::default(),
                 resident_pages: 0,
                 confined: None,
+                bound: Vec::new(),
                 roamed: 0,
             });
         }
@@ -205,14 +212,21 @@ impl Engine {
                 process.weights += run.iter().map(|sample| u64::from(sample.weight.max(1))).sum::<u64>();
             }
         }
+        let tracked = self.processes.values().map(|process| process.map.tracked_pages());
+        let mut room = self.settings.regions.max_tracked_pages.saturating_sub(tracked.sum());
         for state in &observation.processes {
             let Some(process) = self.processes.get_mut(&state.pid) else { continue };
+            let before = process.map.tracked_pages();
+            process.map.limit(before + room, REGIONS / observation.processes.len());
             let weight = process.weights as f32 / process.keys.len().max(1) as f32;
             process.map.ingest(state.mappings.as_deref(), &mut process.keys, weight.max(1.0), self.round);
+            room = (room + before).saturating_sub(process.map.tracked_pages());
             process.keys.clear();
+            process.keys.shrink_to(1 << 12);
             process.weights = 0;
             process.resident_pages = state.resident_pages;
             process.note_confined(state.confined, state.asked);
+            process.bound.clone_from(&state.bound);
             if state.mappings.is_some() {
                 let mapped: Vec<_> = process.map.mappings().iter().map(|mapping| mapping.range).collect();
                 process.history.clip(&mapped);
@@ -248,7 +262,9 @@ impl Engine {
                 _ if outcome.only_reported => {}
                 Action::Split { pages } | Action::Collapse { pages } => {
                     let split = matches!(decision.action, Action::Split { .. });
-                    let numbers: Vec<u64> = pages.iter().map(|page| page.0).collect();
+                    // Those that are deferred are the last of them.
+                    let tried = pages.len().saturating_sub((outcome.deferred / HUGE_PAGE_PAGES) as usize);
+                    let numbers: Vec<u64> = pages.iter().take(tried).map(|page| page.0).collect();
                     for &page in &numbers {
                         process.history.resized(page, split, self.round);
                     }

@@ -78,6 +78,10 @@ pub struct ProcessState {
     /// Whether its threads were asked in this interval where they may run, so that `confined` is no older answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asked: bool,
+    /// Where the process is confined: ranges, in address order, whose memory it has bound itself, which is left where it is unless samples
+    /// say otherwise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bound: Vec<PageRange>,
     /// Its mappings in address order; none when they were not read again (the last ones still hold).
     pub mappings: Option<Vec<Mapping>>,
     /// What the program says of its memory; none when that is as before. Of hints that overlap the later holds.

@@ -91,6 +91,19 @@ impl PageRange {
         Self { start: self.start.max(other.start), end: self.end.min(other.end) }
     }
 
+    /// What is left of the range without others, which are in ascending order.
+    pub(crate) fn without(self, others: impl IntoIterator<Item = Self>) -> Vec<Self> {
+        let mut left = Vec::new();
+        let mut at = self.start;
+        for taken in others.into_iter().map(|other| other.intersect(self)).filter(|taken| !taken.is_empty()) {
+            left.push(Self { start: at, end: taken.start });
+            at = taken.end;
+        }
+        left.push(Self { start: at, end: self.end });
+        left.retain(|part| !part.is_empty());
+        left
+    }
+
     /// The range in portions, cut at multiples of so many pages.
     pub(crate) fn portions(self, pages: u64) -> impl Iterator<Item = Self> {
         let cut = move |start: u64| Self::new(start, ((start / pages + 1) * pages).min(self.end.0));

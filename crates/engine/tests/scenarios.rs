@@ -193,6 +193,22 @@ fn a_process_confined_to_a_node_is_followed_by_what_was_never_sampled_too() {
     assert!(run_confined(Some(NodeIndex(2)), 0) < 0.3, "what is cold may lie on a node without CPUs");
 }
 
+#[test]
+fn what_a_confined_process_has_bound_itself_stays() {
+    let mut toy =
+        Toy::new(4, PAGES, Box::new(|page, _| (part(page, PAGES, 4) == 3).then_some((2, Access::Write))));
+    toy.confined = Some(NodeIndex(2));
+    let bound = PageRange::new(BASE, BASE + PAGES / 4);
+    toy.bound = vec![bound];
+    let mut engine = engine(&toy);
+    run(&mut engine, &mut toy, 10);
+    assert!(
+        !toy.moves.is_empty()
+            && toy.moves.keys().all(|&page| !bound.contains(nodewise_engine::PageNumber(page)))
+    );
+    assert!((0.74..=0.76).contains(&toy.placed(|_| 2)), "{}", toy.placed(|_| 2));
+}
+
 /// Threads work on a part each, then one alone on something else while the others have ended, again and again: between two phases the
 /// process may run on its first thread's node only.
 #[test]
@@ -483,6 +499,25 @@ fn falsely_shared_huge_pages_are_split_placed_and_made_again() {
             PAGES / 512 - toy.split.len() as u64
         );
     }
+}
+
+/// A single thread that takes over has only memory sampled that is not on its node.
+#[test]
+fn what_was_split_is_made_again_for_a_single_thread_without_samples() {
+    let owner = |page: u64| (page % 512 / 128) as u8;
+    let made_again = |confined| {
+        let mut toy = Toy::new(4, PAGES, Box::new(move |page, _| Some((owner(page), Access::Write)))).huge();
+        toy.splits = true;
+        let mut engine = engine(&toy);
+        run(&mut engine, &mut toy, 20);
+        assert_eq!(toy.split.len() as u64, PAGES / 512);
+        toy.confined = confined;
+        toy.pattern = Box::new(|page, _| (page < BASE + 512).then_some((2, Access::Write)));
+        run(&mut engine, &mut toy, 80);
+        PAGES / 512 - toy.split.len() as u64
+    };
+    assert_eq!(made_again(Some(NodeIndex(2))), PAGES / 512);
+    assert!(made_again(None) <= 1, "others may be back");
 }
 
 /// So much memory in huge pages that hardly any is sampled often enough to be judged is spread all the same.

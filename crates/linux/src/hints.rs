@@ -118,13 +118,6 @@ fn hinted(entry: Entry) -> Option<Hinted> {
     (!range.is_empty()).then_some(Hinted { range, hint, spread: entry.spread })
 }
 
-/// Where a process has mapped its section, by the text of `/proc/PID/maps`.
-pub(crate) fn mapped_at(maps: &str) -> Option<(u64, u64)> {
-    let line = maps.lines().find(|line| line.ends_with(hints::LINK))?;
-    let (start, end) = line.split_once(' ')?.0.split_once('-')?;
-    Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
-}
-
 /// The file: the mapping's, where we may ask for that (`CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`), else the descriptor that the
 /// program keeps open.
 fn find(pid: Pid, (start, end): (u64, u64)) -> Option<File> {
@@ -174,7 +167,8 @@ mod tests {
         let _alone = alone();
         assert!(!is_managed());
         let mut sections = Sections::default();
-        sections.find(me(), mapped_at(&fs::read_to_string(MAPS).unwrap()).unwrap());
+        let maps = crate::maps::Maps::read(File::open(MAPS).unwrap(), usize::MAX).unwrap();
+        sections.find(me(), maps.hints_at.unwrap());
         assert_eq!(sections.read(me(), false, 0), Some(vec![]));
         assert!(!is_managed(), "who only looks on honours nothing");
         let now_ns = crate::kernel::now_ns();
@@ -242,9 +236,10 @@ mod tests {
     fn a_section_is_found_among_the_mappings() {
         let maps = "7f0000000000-7f0000200000 rw-p 00000000 00:00 0\n\
                     7f1000000000-7f1000008000 rw-s 00000000 00:01 1025                       /memfd:nodewise-hints (deleted)\n";
-        assert_eq!(mapped_at(maps), Some((0x7f10_0000_0000, 0x7f10_0000_8000)));
-        assert_eq!(mapped_at("x-y rw-s /memfd:nodewise-hints (deleted)"), None);
-        assert_eq!(mapped_at("/memfd:nodewise-hints (deleted)"), None);
-        assert_eq!(mapped_at(""), None);
+        let at = |maps: &str| crate::maps::Maps::read(maps.as_bytes(), usize::MAX).unwrap().hints_at;
+        assert_eq!(at(maps), Some((0x7f10_0000_0000, 0x7f10_0000_8000)));
+        assert_eq!(at("x-y rw-s /memfd:nodewise-hints (deleted)"), None);
+        assert_eq!(at("/memfd:nodewise-hints (deleted)"), None);
+        assert_eq!(at(""), None);
     }
 }

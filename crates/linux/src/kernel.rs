@@ -1,17 +1,23 @@
 //! The running kernel, as the mover and the machine see it.
 
+use crate::maps;
 use crate::mover::Kernel;
-use crate::process::ReadCost;
-use nodewise_engine::{HUGE_PAGE_PAGES, PageNumber};
+use crate::process::{ReadCost, has_ended};
+use nodewise_engine::{HUGE_PAGE_PAGES, Mapping, PageNumber, PageRange, Pid};
 use nodewise_sys::{Clock, Error, MoveFlags, clock_ns};
 use nodewise_topology::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
 
 /// System calls and files of the live machine.
 #[derive(Debug, Default)]
 pub struct LiveKernel {
     huge_pages: HugePages,
+    /// Of the processes that these numbers are to mean.
+    handles: BTreeMap<u32, Arc<OwnedFd>>,
     cost: ReadCost,
     /// Memory that the machine has and no node counts: it may be free on any.
     uncounted_bytes: u64,
@@ -19,7 +25,7 @@ pub struct LiveKernel {
 
 impl Kernel for LiveKernel {
     fn query(&mut self, pid: u32, addresses: &[u64], status: &mut [i32]) -> Result<(), Error> {
-        nodewise_sys::query_pages(pid as i32, addresses, status)
+        self.while_it_lives(pid, || nodewise_sys::query_pages(pid as i32, addresses, status))
     }
 
     fn move_pages(
@@ -30,11 +36,17 @@ impl Kernel for LiveKernel {
         status: &mut [i32],
         flags: MoveFlags,
     ) -> Result<u64, Error> {
-        nodewise_sys::move_pages(pid as i32, addresses, nodes, status, flags)
+        self.while_it_lives(pid, || nodewise_sys::move_pages(pid as i32, addresses, nodes, status, flags))
     }
 
     fn is_huge(&mut self, pid: u32, page: PageNumber) -> bool {
         self.huge_pages.look(&mut self.cost, pid, page)
+    }
+
+    /// By how often the kernel counts a page as mapped (`/proc/kpagecount`). Whoever maps it after that look is moved along.
+    fn is_theirs_alone(&mut self, mappers: &[(u32, PageNumber)], pages: u64) -> Vec<bool> {
+        let Self { huge_pages, cost, .. } = self;
+        huge_pages.are_alone(cost, mappers, pages as usize)
     }
 
     /// `/sys/devices/system/node/nodeN/meminfo`, and what no node counts; 0 where there is no such node.
@@ -62,6 +74,24 @@ impl LiveKernel {
         Self { uncounted_bytes, ..Self::default() }
     }
 
+    /// From here on these numbers mean the processes of these handles, and no others.
+    pub(crate) fn mean(&mut self, handles: impl Iterator<Item = (u32, Arc<OwnedFd>)>) {
+        self.handles = handles.collect();
+    }
+
+    /// Calls the kernel about a process by its number, which may be given to another: what is learnt then is worth nothing, and the process
+    /// is gone. A call is short, and so is the time in which another's pages could be moved.
+    fn while_it_lives<T>(&self, pid: u32, call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        const ESRCH: i32 = 3;
+        let handle = self.handles.get(&pid);
+        let gone = || handle.is_some_and(has_ended).then_some(Error::new("move_pages", ESRCH));
+        if let Some(gone) = gone() {
+            return Err(gone);
+        }
+        let returned = call();
+        gone().map_or(returned, Err)
+    }
+
     /// What was read so far, and what that cost.
     #[must_use]
     pub const fn cost(&self) -> ReadCost {
@@ -72,6 +102,18 @@ impl LiveKernel {
     #[must_use]
     pub const fn sees_huge_pages(&self) -> bool {
         self.huge_pages.flags.is_some()
+    }
+
+    /// What a process has bound itself, where that can be read in good time: the kernel walks all page tables for it, one mapping at a time.
+    pub(crate) fn bound(&mut self, pid: Pid, mappings: &[Mapping]) -> Option<Vec<PageRange>> {
+        /// 8 million pages, some tenths of a second.
+        const PAGE_TABLES_KIB: u64 = 64 << 10;
+        let status = self.cost.read(&format!("/proc/{pid}/status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmPTE:"))?;
+        if line.split_ascii_whitespace().next()?.parse::<u64>().ok()? > PAGE_TABLES_KIB {
+            return None;
+        }
+        maps::bound(self.cost.open(&format!("/proc/{pid}/numa_maps"))?, mappings).ok()
     }
 
     /// Pages that the kernel's balancing has moved since boot (`/proc/vmstat`, `numa_pages_migrated`); 0 on kernels without.
@@ -99,6 +141,7 @@ pub fn now_ns() -> u64 {
 #[derive(Debug)]
 struct HugePages {
     flags: Option<File>,
+    counts: Option<File>,
     pagemaps: BTreeMap<u32, Option<File>>,
 }
 
@@ -115,19 +158,20 @@ const FRAME: u64 = (1 << 55) - 1;
 
 impl Default for HugePages {
     fn default() -> Self {
-        Self { flags: File::open("/proc/kpageflags").ok(), pagemaps: BTreeMap::new() }
+        let open = |path| File::open(path).ok();
+        Self { flags: open("/proc/kpageflags"), counts: open("/proc/kpagecount"), pagemaps: BTreeMap::new() }
     }
 }
 
 impl HugePages {
     fn look(&mut self, cost: &mut ReadCost, pid: u32, page: PageNumber) -> bool {
-        let Some(flags) = &self.flags else { return false };
-        // Samples come process by process, so that starting over is rare.
-        if self.pagemaps.len() >= PAGEMAPS_MAX && !self.pagemaps.contains_key(&pid) {
-            self.pagemaps.clear();
+        if self.flags.is_none() {
+            return false;
         }
-        let pagemap = self.pagemaps.entry(pid).or_insert_with(|| cost.open(&format!("/proc/{pid}/pagemap")));
-        let Some(entry) = pagemap.as_ref().and_then(|file| cost.word(file, page.0)) else { return false };
+        let Some(entry) = self.pagemap(cost, pid).and_then(|file| cost.word(file, page.0)) else {
+            return false;
+        };
+        let Some(flags) = &self.flags else { return false };
         let frame = entry & FRAME;
         if entry & PRESENT == 0 || frame == 0 {
             return false;
@@ -140,6 +184,44 @@ impl HugePages {
         let mut is_part =
             |frame| cost.word(flags, frame).is_some_and(|flags| flags & (KPF_THP | KPF_HUGE) != 0);
         is_part(frame - offset) && is_part(frame - offset + HUGE_PAGE_PAGES - 1)
+    }
+
+    fn pagemap(&mut self, cost: &mut ReadCost, pid: u32) -> Option<&File> {
+        // Samples come process by process, so that starting over is rare.
+        if self.pagemaps.len() >= PAGEMAPS_MAX && !self.pagemaps.contains_key(&pid) {
+            self.pagemaps.clear();
+        }
+        let open = || cost.open(&format!("/proc/{pid}/pagemap"));
+        self.pagemaps.entry(pid).or_insert_with(open).as_ref()
+    }
+
+    fn are_alone(&mut self, cost: &mut ReadCost, mappers: &[(u32, PageNumber)], pages: usize) -> Vec<bool> {
+        let mut alone = vec![false; pages];
+        if self.counts.is_none() {
+            return alone;
+        }
+        // The frames of the first, and how many of all have the same.
+        let (mut frames, mut found) = (vec![0; pages], vec![0; pages]);
+        for (index, &(pid, first)) in mappers.iter().enumerate() {
+            let mut bytes = vec![0; pages * 8];
+            let Some(file) = self.pagemap(cost, pid) else { continue };
+            // Less than all where the addresses end: the rest is not mapped.
+            let _ = file.read_at(&mut bytes, first.0.saturating_mul(8));
+            for (at, entry) in bytes.chunks_exact(8).enumerate() {
+                let entry = u64::from_ne_bytes(entry.try_into().unwrap_or_default());
+                let frame = if entry & PRESENT == 0 { 0 } else { entry & FRAME };
+                if index == 0 {
+                    frames[at] = frame;
+                }
+                found[at] += u64::from(frame != 0 && frame == frames[at]);
+            }
+        }
+        let Some(counts) = &self.counts else { return alone };
+        for at in 0..pages {
+            alone[at] =
+                found[at] > 0 && cost.word(counts, frames[at]).is_some_and(|count| count <= found[at]);
+        }
+        alone
     }
 }
 

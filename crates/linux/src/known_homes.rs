@@ -23,6 +23,11 @@ pub(crate) struct KnownHomes {
     /// Whether pages were there before we came whose homes were not asked for. The kernel may have moved such a page in the very
     /// fault that shows it, so that its first home stays unknown.
     partial: bool,
+    /// What all of this takes, about, and may take.
+    bytes: usize,
+    limit: Option<usize>,
+    /// Whether that was met.
+    is_full: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +37,9 @@ enum Block {
 }
 
 const PAGES: usize = HUGE_PAGE_PAGES as usize;
+/// What a table's entry takes, and what an array of pages takes besides.
+const ENTRY_BYTES: usize = 48;
+const PAGES_BYTES: usize = PAGES + 16;
 /// Not known to be present, or not moved.
 const ABSENT: u8 = u8::MAX;
 /// Moved as one of many that were spread over nodes.
@@ -54,6 +62,10 @@ impl Block {
         }
     }
 
+    fn bytes(&self) -> usize {
+        ENTRY_BYTES + if matches!(self, Self::Each(_)) { PAGES_BYTES } else { 0 }
+    }
+
     fn at(&self, page: PageNumber) -> Option<NodeIndex> {
         let home = match self {
             Self::Same(home) => *home,
@@ -72,6 +84,42 @@ impl Block {
 }
 
 impl KnownHomes {
+    /// What it takes, in bytes.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Lets it take so many bytes, and no less than it does: of pages beyond that nothing is known.
+    pub(crate) const fn limit(&mut self, bytes: usize) {
+        self.limit = Some(bytes);
+    }
+
+    /// Whether there were such pages.
+    pub(crate) const fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    fn has_room(&mut self, bytes: usize) -> bool {
+        let has_room = self.limit.is_none_or(|limit| self.bytes + bytes <= limit);
+        self.is_full |= !has_room;
+        has_room
+    }
+
+    fn set(
+        &mut self,
+        which: impl Fn(&mut Self) -> &mut HashMap<u64, Block>,
+        block: PageNumber,
+        homes: &[u8; PAGES],
+    ) {
+        let before = which(self).remove(&block.0).map_or(0, |before| before.bytes());
+        self.bytes -= before;
+        let homes = Block::from_homes(homes);
+        if homes != Block::Same(ABSENT) && self.has_room(homes.bytes()) {
+            self.bytes += homes.bytes();
+            which(self).insert(block.0, homes);
+        }
+    }
+
     /// Where the page was; none if it was not known to be there.
     pub(crate) fn get(&self, page: PageNumber) -> Option<NodeIndex> {
         self.blocks.get(&page.huge().0)?.at(page)
@@ -110,25 +158,30 @@ impl KnownHomes {
                     first[at] = homes[at];
                 }
             }
-            set(&mut self.blocks, block, &homes);
-            set(&mut self.first, block, &first);
+            self.set(|known| &mut known.blocks, block, &homes);
+            self.set(|known| &mut known.first, block, &first);
         }
     }
 
     /// Notes that a whole huge page is at one node.
     pub(crate) fn note_huge(&mut self, page: PageNumber, home: NodeIndex) {
         let block = page.huge();
-        self.blocks.insert(block.0, Block::Same(home.0));
+        self.set(|known| &mut known.blocks, block, &[home.0; PAGES]);
         if !self.partial && !matches!(self.first.get(&block.0), Some(Block::Same(_))) {
             let mut first = self.first.get(&block.0).map_or([ABSENT; PAGES], Block::homes);
             first.iter_mut().filter(|first| **first == ABSENT).for_each(|first| *first = home.0);
-            set(&mut self.first, block, &first);
+            self.set(|known| &mut known.first, block, &first);
         }
     }
 
     /// Notes that the page was accessed in this interval.
     pub(crate) fn note_used(&mut self, page: PageNumber, interval: u32) {
-        self.used.insert(page.huge().0, interval);
+        if let Some(last) = self.used.get_mut(&page.huge().0) {
+            *last = interval;
+        } else if self.has_room(ENTRY_BYTES) {
+            self.bytes += ENTRY_BYTES;
+            self.used.insert(page.huge().0, interval);
+        }
     }
 
     /// Adds the known pages by home node, of those 2 MiB that were accessed in `since` or later.
@@ -147,12 +200,21 @@ impl KnownHomes {
 
     /// A huge page has become base pages, or the other way round: neither was moved as it is now.
     pub(crate) fn forget_moved(&mut self, page: PageNumber) {
-        self.moved.remove(&page.huge().0);
+        if self.moved.remove(&page.huge().0).is_some() {
+            self.bytes -= ENTRY_BYTES + PAGES_BYTES;
+        }
     }
 
     /// Notes that we moved this page; whether we had moved it before.
     pub(crate) fn note_moved(&mut self, page: PageNumber, placed: Placed) -> bool {
-        let block = self.moved.entry(page.huge().0).or_insert_with(|| Box::new([ABSENT; PAGES]));
+        let first = page.huge().0;
+        if !self.moved.contains_key(&first) {
+            if !self.has_room(ENTRY_BYTES + PAGES_BYTES) {
+                return false;
+            }
+            self.bytes += ENTRY_BYTES + PAGES_BYTES;
+        }
+        let block = self.moved.entry(first).or_insert_with(|| Box::new([ABSENT; PAGES]));
         let new = match placed {
             Placed::Spread => SPREAD,
             Placed::At(node) => node.0,
@@ -234,14 +296,14 @@ impl KnownHomes {
         let blocks = &self.blocks;
         self.moved.retain(|first, _| blocks.contains_key(first));
         self.used.retain(|first, _| blocks.contains_key(first));
+        let kept = self.blocks.values().chain(self.first.values()).map(Block::bytes).sum::<usize>();
+        self.bytes = kept + self.moved.len() * (ENTRY_BYTES + PAGES_BYTES) + self.used.len() * ENTRY_BYTES;
+        for known in [&mut self.blocks, &mut self.first] {
+            known.shrink_to(2 * known.len());
+        }
+        self.moved.shrink_to(2 * self.moved.len());
+        self.used.shrink_to(2 * self.used.len());
     }
-}
-
-fn set(known: &mut HashMap<u64, Block>, block: PageNumber, homes: &[u8; PAGES]) {
-    match Block::from_homes(homes) {
-        Block::Same(ABSENT) => known.remove(&block.0),
-        homes => known.insert(block.0, homes),
-    };
 }
 
 #[cfg(test)]
@@ -275,6 +337,27 @@ mod tests {
         assert_eq!(known.get(PageNumber(3)), None);
         known.note_huge(PageNumber(5), NodeIndex(3));
         assert_eq!(known.get(PageNumber(3)), Some(NodeIndex(3)));
+    }
+
+    #[test]
+    fn takes_no_more_than_it_may() {
+        let mut known = KnownHomes::default();
+        known.limit(100_000);
+        for block in 0..10_000 {
+            let page = PageNumber(block * 512 + block % 512);
+            known.note([(page, Some(NodeIndex(1)))].into_iter());
+            known.note_used(page, 1);
+            known.note_moved(page, Placed::Spread);
+        }
+        assert!(known.bytes() <= 100_000 && known.bytes() > 98_000 && known.is_full(), "{}", known.bytes());
+        assert_eq!(known.get(PageNumber(512 + 1)), Some(NodeIndex(1)));
+        assert_eq!(known.get(PageNumber(9_999 * 512 + 9_999 % 512)), None);
+        let before = known.bytes();
+        known.keep_mapped(&[mapping(0, 1 << 40)]);
+        // What was noted of pages of which nothing else is known goes.
+        assert!(known.bytes() <= before && known.bytes() > before - 1000, "{} of {before}", known.bytes());
+        known.keep_mapped(&[]);
+        assert_eq!(known.bytes(), 0);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! [`LinuxMachine`]: the engine's window on the running system.
 
+use crate::bounds::{self, Bound};
 use crate::hints::Sections;
 use crate::huge::HugeCache;
 use crate::kernel::{LiveKernel, now_ns};
@@ -10,18 +11,20 @@ use crate::process::{Process, Processes, ReadCost};
 use crate::resize::{Size, resize};
 use crate::sampler::{Interval, Sampler};
 use crate::settings::{KHUGEPAGED_PAGES, KHUGEPAGED_SLEEP, SharedSettings};
+use crate::shared::SharedMemory;
 use crate::{Error, ErrorKind};
 use nodewise_engine::{
     Action, Counters, Decision, HUGE_PAGE_PAGES, Interleaving, Machine, Mapping, MappingKind, Measure,
     Observation, Outcome, PageNumber, PageRange, PageSize, Pid, ProcessState, RangeMap, Sample, SamplingRate,
     TrafficMatrix, Unmoved,
 };
-use nodewise_sys::{CpuSet, MoveFlags};
+use nodewise_sys::CpuSet;
 use nodewise_topology::{NodeId, NodeIndex, Topology};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// How the live machine works.
 #[derive(Clone, Copy, Debug)]
@@ -73,12 +76,19 @@ pub struct LinuxMachine {
     settings: MachineSettings,
     kernel_settings: Option<SharedSettings>,
     samples: Vec<Sample>,
+    /// Of the interval's samples, every which is kept, and how many were left out.
+    thinning: usize,
+    left_out: u64,
+    met: BTreeSet<Bound>,
     known_homes: BTreeMap<Pid, KnownHomes>,
     placement: Placement,
     /// What was known of processes before the sampler was opened.
     survey: Survey,
     /// Ranges that were to be interleaved: where the last band ends, and the seed of the choice.
     spread: BTreeMap<Pid, RangeMap<(u64, u64)>>,
+    /// The policies of confined processes.
+    bound: BTreeMap<Pid, BoundMemory>,
+    shared: SharedMemory,
     /// Whether pages were to be spread since the last observation.
     has_spread: bool,
     huge: HugeCache,
@@ -124,10 +134,15 @@ impl LinuxMachine {
             settings,
             kernel_settings: None,
             samples: Vec::new(),
+            thinning: 1,
+            left_out: 0,
+            met: BTreeSet::new(),
             known_homes: BTreeMap::new(),
             placement,
             survey: Survey::default(),
             spread: BTreeMap::new(),
+            bound: BTreeMap::new(),
+            shared: SharedMemory::default(),
             has_spread: false,
             huge: HugeCache::default(),
             hints: Sections::default(),
@@ -161,7 +176,35 @@ impl LinuxMachine {
     /// Empties the samplers' rings; call it several times an interval, so that they do not overrun.
     pub fn drain(&mut self) {
         let Self { sampler, processes, samples, .. } = self;
+        let before = samples.len();
         sampler.drain(&|pid| processes.contains(pid), samples);
+        self.thin(before);
+    }
+
+    /// Leaves out samples where there are more than are kept, those of the interval's beginning and of its end alike.
+    fn thin(&mut self, before: usize) {
+        let every = |step: usize, from: usize, samples: &mut Vec<Sample>| {
+            let mut at = 0;
+            samples.retain(|_| {
+                at += 1;
+                at <= from || (at - from) % step == 0
+            });
+        };
+        let all = self.samples.len();
+        every(self.thinning, before, &mut self.samples);
+        while self.samples.len() > bounds::SAMPLES {
+            every(2, 0, &mut self.samples);
+            self.thinning *= 2;
+            self.met.insert(Bound::Samples);
+        }
+        self.left_out += (all - self.samples.len()) as u64;
+        self.samples.shrink_to(bounds::SAMPLES);
+    }
+
+    /// The bounds that were met so far.
+    #[must_use]
+    pub fn bounds_met(&self) -> BTreeSet<Bound> {
+        &self.met | self.processes.met()
     }
 
     /// Whether any managed process is alive.
@@ -224,7 +267,7 @@ impl LinuxMachine {
         let lost = losses.lost + losses.malformed;
         let since = lost.saturating_sub(self.losses_before);
         self.losses_before = lost;
-        self.totals.samples_lost += since;
+        self.totals.samples_lost += since + self.left_out;
         (self.totals.throttled, self.totals.aux_gaps) = (losses.throttled, losses.aux_gaps);
         since
     }
@@ -238,9 +281,14 @@ impl LinuxMachine {
     fn update_known_homes(&mut self) {
         let Self { known_homes, processes, mover, topology, totals, survey, .. } = self;
         known_homes.retain(|&pid, _| processes.contains(pid));
+        let handles = processes
+            .iter()
+            .filter_map(|process| Some((process.pid.0, Arc::clone(process.handle.as_ref()?))));
+        mover.kernel().mean(handles);
         mover
             .kernel()
             .keep(&processes.iter().filter(|process| !process.fresh).map(|process| process.pid.0).collect());
+        let mut left = room(known_homes);
         let is_new = |process: &&Process| !process.from_the_start && !known_homes.contains_key(&process.pid);
         let new = processes.iter().filter(is_new).count();
         for process in processes.iter() {
@@ -253,7 +301,11 @@ impl LinuxMachine {
                 match before {
                     _ if process.from_the_start => KnownHomes::default(),
                     Some(before) => before,
-                    None => ask(mover.kernel(), topology, totals, process.pid, mappings, new),
+                    None => {
+                        let known = ask(mover.kernel(), topology, totals, process.pid, mappings, new, left);
+                        left = left.saturating_sub(known.bytes());
+                        known
+                    }
                 }
             });
             known.keep_mapped(mappings);
@@ -267,6 +319,7 @@ impl LinuxMachine {
         let mut traffic = TrafficMatrix::new(self.topology.node_count());
         self.samples.sort_unstable_by_key(|s| (s.pid, s.address.page(), s.time_ns));
         let samples = std::mem::take(&mut self.samples);
+        let mut left = room(&self.known_homes);
         for of_process in samples.chunk_by(|a, b| a.pid == b.pid) {
             let pid = of_process[0].pid;
             let from_the_start =
@@ -276,6 +329,8 @@ impl LinuxMachine {
             self.totals.homes_queried += pages.len() as u64;
             let homes = query(self.mover.kernel(), &self.topology, pid, &pages);
             let known = self.known_homes.entry(pid).or_default();
+            let bytes = known.bytes();
+            known.limit(bytes + left);
             let mappings = self.mappings.get(&pid).map_or(&[][..], Vec::as_slice);
             for (of_page, &home) in
                 of_process.chunk_by(|a, b| a.address.page() == b.address.page()).zip(&homes)
@@ -312,6 +367,10 @@ impl LinuxMachine {
                 }
             }
             known.note(pages.into_iter().zip(homes));
+            left = (left + bytes).saturating_sub(known.bytes());
+            if known.is_full() {
+                self.met.insert(Bound::Pages);
+            }
         }
         traffic
     }
@@ -409,10 +468,6 @@ impl LinuxMachine {
         }
         let (pid, processes) = (decision.pid, &mut self.processes);
         let outcome = resize(self.mover.kernel(), pid.0, pages, size, deadline_ns, || processes.is_same(pid));
-        if size == Size::Base && outcome.moved > 0 {
-            // Whether it heard is seen by the samples that come.
-            let _ = self.sampler.pages_split();
-        }
         for &page in pages {
             self.huge.forget(pid, page);
         }
@@ -430,9 +485,10 @@ impl LinuxMachine {
         if !self.processes.is_same(pid) {
             return vec![Outcome { process_gone: true, ..Outcome::default() }; decisions.len()];
         }
-        let mappings = self.mappings.get(&pid).map_or(&[][..], Vec::as_slice);
         let topology = &self.topology;
+        let left = room(&self.known_homes);
         let known = self.known_homes.entry(pid).or_default();
+        known.limit(known.bytes() + left);
         let before: &KnownHomes = known;
         let targets: Vec<_> = decisions
             .iter()
@@ -454,11 +510,9 @@ impl LinuxMachine {
             .iter()
             .zip(&targets)
             .map(|(decision, target)| {
-                // Memory that processes share on purpose moves as a whole; a file's pages belong to others too and stay.
-                let shared =
-                    mapping_of(mappings, decision.range.start).is_some_and(|m| m.kind == MappingKind::Shared);
-                let flags = if shared { MoveFlags::All } else { MoveFlags::Exclusive };
-                Job { range: decision.range, flags, target }
+                let process = self.processes.get(pid);
+                let mappers = process.map_or_else(Vec::new, |p| self.shared.mappers(p, decision.range));
+                Job { range: decision.range, mappers, target }
             })
             .collect();
         let outcomes = self.mover.carry_out(pid.0, &jobs, deadline_ns);
@@ -522,10 +576,12 @@ impl Machine for LinuxMachine {
         self.processes.update();
         self.mappings.retain(|&pid, _| self.processes.contains(pid));
         self.spread.retain(|&pid, _| self.processes.contains(pid));
+        self.bound.retain(|&pid, _| self.processes.contains(pid));
         self.sampler.follow(&mut self.processes.iter().map(|process| process.pid));
         self.hints.retain(|pid| self.processes.contains(pid));
         self.placement.keep(|pid| self.processes.contains(pid));
         let mut states = Vec::new();
+        let most_hints = bounds::HINTS / self.processes.iter().count().max(1);
         for process in self.processes.iter() {
             if process.fresh {
                 self.hints.forget(process.pid);
@@ -537,21 +593,41 @@ impl Machine for LinuxMachine {
             }
             if let Some(mappings) = &process.mappings {
                 self.mappings.insert(process.pid, mappings.clone());
+                self.bound.entry(process.pid).or_default().is_old = true;
+            }
+            let mut confined = process.cpus.as_ref().and_then(|cpus| confined(&self.topology, cpus));
+            let mut bound = Vec::new();
+            if confined.is_some() {
+                let mappings = self.mappings.get(&process.pid).map_or(&[][..], Vec::as_slice);
+                let known = self.bound.entry(process.pid).or_default();
+                known.update(|| self.mover.kernel().bound(process.pid, mappings));
+                match &known.ranges {
+                    Some(ranges) if !known.is_old => bound.clone_from(ranges),
+                    _ => confined = None,
+                }
+            }
+            let mut hints = self.hints.read(process.pid, !self.settings.mover.dry_run, now_ns());
+            if let Some(hints) = hints.as_mut().filter(|hints| hints.len() > most_hints) {
+                hints.truncate(most_hints);
+                self.met.insert(Bound::Hints);
             }
             states.push(ProcessState {
                 pid: process.pid,
                 fresh: process.fresh,
                 resident_pages: process.resident_pages,
                 mappings: process.mappings.clone(),
-                hints: self.hints.read(process.pid, !self.settings.mover.dry_run, now_ns()),
+                hints,
                 asked: process.asked,
-                confined: process.cpus.as_ref().and_then(|cpus| confined(&self.topology, cpus)),
+                confined,
+                bound,
                 unmoved: Vec::new(),
             });
         }
         self.huge.next_interval(&self.processes);
         let processes = &self.processes;
         self.samples.retain(|sample| processes.contains(sample.pid));
+        self.shared = SharedMemory::of(processes);
+        self.shared.unite(processes, &mut self.samples);
         self.update_known_homes();
         self.interval += u32::from(!self.paused);
         let traffic = self.locate();
@@ -563,14 +639,21 @@ impl Machine for LinuxMachine {
         let duration_ns = end_ns.saturating_sub(self.interval_began_ns);
         self.interval_began_ns = end_ns;
         let counters = self.counters(duration_ns, &traffic);
-        let samples_lost = self.note_losses();
+        let samples_lost = self.note_losses() + std::mem::take(&mut self.left_out);
+        self.thinning = 1;
         self.totals.samples += self.samples.len() as u64;
         self.note_reading();
         let samples = std::mem::take(&mut self.samples);
+        let largest = states.iter().max_by_key(|state| state.resident_pages);
+        // What cannot be written is a file's, or nobody's at all, and gives no samples.
+        let writable = |mappings: &Vec<Mapping>| mappings.iter().filter(|mapping| mapping.writable).count();
+        let mappings = largest.and_then(|state| self.mappings.get(&state.pid));
         self.sampler.adapt(&Interval {
             duration: Duration::from_nanos(duration_ns),
             samples: samples.len() as u64,
-            largest_pages: states.iter().map(|state| state.resident_pages).max().unwrap_or(0),
+            largest_pages: largest.map_or(0, |state| state.resident_pages),
+            writable_mappings: mappings.map(|mappings| writable(mappings) as u64),
+            scan_sequence: largest.and_then(|state| Some((state.pid, scan_sequence(state.pid)?))),
             moved_by_kernel: counters.pages_moved_by_kernel.get().copied().unwrap_or(0),
         })?;
         self.processes.begin_interval();
@@ -604,6 +687,33 @@ impl Machine for LinuxMachine {
     }
 }
 
+/// The ranges of its memory that a process has bound itself.
+#[derive(Debug)]
+struct BoundMemory {
+    /// None where they cannot be learnt.
+    ranges: Option<Vec<PageRange>>,
+    /// The mappings have been read again since.
+    is_old: bool,
+    /// The time before which they are not read again: reading takes 1 % of the time at most.
+    due: Instant,
+}
+
+impl Default for BoundMemory {
+    fn default() -> Self {
+        Self { ranges: None, is_old: true, due: Instant::now() }
+    }
+}
+
+impl BoundMemory {
+    fn update(&mut self, read: impl FnOnce() -> Option<Vec<PageRange>>) {
+        let begin = Instant::now();
+        if self.is_old && self.due <= begin {
+            (self.ranges, self.is_old) = (read(), false);
+            self.due = Instant::now() + begin.elapsed() * 100;
+        }
+    }
+}
+
 /// Pages in one query: about 0.3 ms.
 const QUERY_PAGES: usize = 4096;
 /// Pages of processes that ran before we came whose homes are asked for at once, of all such processes together: 1 GiB, about 20 ms.
@@ -613,6 +723,13 @@ const TRAFFIC_SAMPLES: f64 = 100.0;
 
 /// What an interval's figures still count for one interval later.
 const FADED_SHARE: f64 = 0.5;
+
+/// How many times the kernel's balancing has gone through a process's memory, where it says so (`proc_sched_show_task`, `kernel/sched/debug.c`).
+fn scan_sequence(pid: Pid) -> Option<u64> {
+    let text = String::from_utf8_lossy(&std::fs::read(format!("/proc/{pid}/sched")).ok()?).into_owned();
+    let line = text.lines().find(|line| line.starts_with("mm->numa_scan_seq"))?;
+    line.split_whitespace().last()?.parse().ok()
+}
 
 /// Memory that was accessed so many intervals ago, and those of a pass, still counts as in use. Those in which sampling pauses do not count.
 const IN_USE_INTERVALS: u32 = 10;
@@ -631,10 +748,16 @@ impl Survey {
         let count = processes.iter().count();
         let with_mappings =
             processes.iter().filter_map(|process| Some((process.pid, process.mappings.as_ref()?)));
-        let mut known =
-            |pid, mappings: &[Mapping]| ask(&mut kernel, topology, &mut totals, pid, mappings, count);
+        let mut known = |pid, mappings: &[Mapping]| {
+            ask(&mut kernel, topology, &mut totals, pid, mappings, count, bounds::KNOWN_BYTES / count.max(1))
+        };
         Self(with_mappings.map(|(pid, mappings)| (pid, known(pid, mappings))).collect())
     }
+}
+
+/// What more may be known of pages, in bytes.
+fn room(known_homes: &BTreeMap<Pid, KnownHomes>) -> usize {
+    bounds::KNOWN_BYTES.saturating_sub(known_homes.values().map(KnownHomes::bytes).sum())
 }
 
 /// Asks where the pages of one of `processes` are that were there before we came. A database may have a thousand of them, each with all
@@ -646,8 +769,10 @@ fn ask(
     pid: Pid,
     mappings: &[Mapping],
     processes: usize,
+    bytes: usize,
 ) -> KnownHomes {
     let mut known = KnownHomes::default();
+    known.limit(bytes);
     let (pages, all) = surveyed(mappings, (SURVEY_PAGES / processes.max(1)) as u64);
     totals.homes_queried += pages.len() as u64;
     let homes = query(kernel, topology, pid, &pages);
@@ -745,11 +870,17 @@ pub fn require_nodes(topology: &Topology) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nodewise_engine::{Access, DataSource, VirtAddr};
     use nodewise_sys::perf::Losses;
     use std::process::{Child, Command, Stdio};
 
-    /// No samples, but losses of each kind.
-    struct Lossy(Losses);
+    /// So many samples of a process each time, in order, and losses of each kind.
+    #[derive(Default)]
+    struct Lossy {
+        losses: Losses,
+        samples: u64,
+        sampled: u64,
+    }
 
     impl Sampler for Lossy {
         fn name(&self) -> &'static str {
@@ -764,12 +895,27 @@ mod tests {
             true
         }
 
-        fn drain(&mut self, _keep: &dyn Fn(Pid) -> bool, _into: &mut Vec<Sample>) {
-            self.0 += Losses { lost: 2, throttled: 1, malformed: 1, aux_gaps: 1 };
+        fn drain(&mut self, _keep: &dyn Fn(Pid) -> bool, into: &mut Vec<Sample>) {
+            self.losses += Losses { lost: 2, throttled: 1, malformed: 1, aux_gaps: 1 };
+            let sample = |time_ns| Sample {
+                time_ns,
+                address: VirtAddr(0x1000),
+                pid: Pid(std::process::id()),
+                tid: nodewise_engine::Tid(1),
+                accessor: NodeIndex(0),
+                home: None,
+                access: Access::Read,
+                source: DataSource::Unknown,
+                page_size: PageSize::Base,
+                latency_cycles: 0,
+                weight: 1,
+            };
+            into.extend((self.sampled..self.sampled + self.samples).map(sample));
+            self.sampled += self.samples;
         }
 
         fn losses(&self) -> Losses {
-            self.0
+            self.losses
         }
 
         fn set_rate(&mut self, _rate: SamplingRate) -> Result<(), Error> {
@@ -777,15 +923,39 @@ mod tests {
         }
 
         fn close(&mut self) -> Result<(), Error> {
-            self.0.lost += 10;
+            self.losses.lost += 10;
             Ok(())
         }
     }
 
     fn machine(pids: &[Pid]) -> LinuxMachine {
+        sampled(pids, Lossy::default())
+    }
+
+    fn sampled(pids: &[Pid], sampler: Lossy) -> LinuxMachine {
         let processes = Processes::new(pids, false, false).unwrap();
         let topology = Topology::live().unwrap();
-        LinuxMachine::new(topology, processes, Box::new(Lossy(Losses::default())), MachineSettings::default())
+        LinuxMachine::new(topology, processes, Box::new(sampler), MachineSettings::default())
+    }
+
+    #[test]
+    fn of_too_many_samples_some_are_looked_at_from_all_of_the_interval() {
+        const EACH: u64 = 200_000;
+        let mut machine = sampled(&[Pid(std::process::id())], Lossy { samples: EACH, ..Lossy::default() });
+        machine.drain();
+        assert_eq!(machine.bounds_met(), BTreeSet::new());
+        machine.drain();
+        let seen = machine.observe().unwrap();
+        assert_eq!(machine.bounds_met(), BTreeSet::from([Bound::Samples]));
+        let count = seen.samples.len();
+        assert!((bounds::SAMPLES / 2..=bounds::SAMPLES).contains(&count), "{count}");
+        for drain in 0..3 {
+            let times = drain * EACH..(drain + 1) * EACH;
+            let of_drain = seen.samples.iter().filter(|sample| times.contains(&sample.time_ns)).count();
+            assert!(of_drain.abs_diff(count / 3) < 10, "{of_drain} of {count}");
+        }
+        assert_eq!(seen.samples_lost, 3 * EACH - count as u64 + 9);
+        assert!(machine.observe().unwrap().samples.len() > 190_000, "the next interval begins anew");
     }
 
     #[test]
@@ -809,6 +979,23 @@ mod tests {
         assert_eq!((cpus(&[3, 4]), cpus(&[])), (None, None));
         // Those that are not there, as in a mask of a machine that could have more.
         assert_eq!(cpus(&[0, 1, 6, 7]), Some(NodeIndex(0)));
+    }
+
+    #[test]
+    fn policies_are_read_again_no_sooner_than_costs_little() {
+        let mut bound = BoundMemory::default();
+        let slow = || {
+            std::thread::sleep(Duration::from_millis(20));
+            Some(Vec::new())
+        };
+        bound.update(slow);
+        assert!(!bound.is_old && bound.ranges == Some(Vec::new()));
+        bound.update(|| panic!("nothing has changed"));
+        bound.is_old = true;
+        bound.update(|| panic!("too soon"));
+        bound.due = Instant::now();
+        bound.update(|| None);
+        assert!(!bound.is_old && bound.ranges.is_none());
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub trait Kernel {
     /// Whether the 2 MiB around this page are one huge page, which moves only as a whole.
     fn is_huge(&mut self, pid: u32, page: PageNumber) -> bool;
 
+    /// Of each page of a window that these processes have mapped from these pages on, whether nobody else has it mapped.
+    fn is_theirs_alone(&mut self, mappers: &[(u32, PageNumber)], pages: u64) -> Vec<bool>;
+
     /// Free memory of a node in bytes.
     fn free_bytes(&mut self, node: NodeId) -> u64;
 
@@ -108,13 +111,14 @@ struct Unit {
     pages: u64,
     from: NodeId,
     to: NodeId,
+    flags: MoveFlags,
     /// How often it was busy.
     tries: u32,
 }
 
-/// What is to be moved, by target. The kernel moves pages of one target that follow each other in a call together (`do_pages_move`,
+/// What is to be moved, by flags and target. The kernel moves pages of one target that follow each other in a call together (`do_pages_move`,
 /// `mm/migrate.c`), and interrupts the program's CPUs once for them all, so that a call moves pages of one target, as far as possible.
-type Waiting = BTreeMap<NodeId, Batch>;
+type Waiting = BTreeMap<(MoveFlags, NodeId), Batch>;
 
 #[derive(Debug, Default)]
 struct Batch {
@@ -134,8 +138,9 @@ impl Batch {
 pub struct Job<'a> {
     /// The range; pages that are not present are passed over.
     pub range: PageRange,
-    /// Whether pages that other processes map too may be moved.
-    pub flags: MoveFlags,
+    /// Managed processes that have mapped the range, and from which page on: this one first. Only pages that no other process has
+    /// mapped are moved; of a range without them, only pages that this process alone has.
+    pub mappers: Vec<(u32, PageNumber)>,
     /// Where the page should go, given its home; none to leave it.
     pub target: &'a dyn Fn(PageNumber, NodeId) -> Option<NodeId>,
 }
@@ -174,9 +179,6 @@ impl<K: Kernel> Mover<K> {
         let mut waiting = Waiting::default();
         let mut room: BTreeMap<NodeId, u64> = BTreeMap::new();
         for (index, job) in jobs.iter().enumerate() {
-            if index > 0 && jobs[index - 1].flags != job.flags {
-                self.finish(pid, &mut waiting, jobs, &mut outcomes);
-            }
             let mut at = job.range.start.0;
             while at < job.range.end.0 {
                 if outcomes.iter().any(|outcome| outcome.process_gone) {
@@ -211,16 +213,16 @@ impl<K: Kernel> Mover<K> {
                         *counter += unit.pages;
                         continue;
                     }
-                    let batch = waiting.entry(unit.to).or_default();
+                    let batch = waiting.entry((unit.flags, unit.to)).or_default();
                     batch.push(unit);
                     if batch.pages >= self.pace.batch_pages() {
                         let batch = std::mem::take(batch);
-                        self.call(pid, &batch.units, jobs, &mut outcomes, &mut waiting);
+                        self.call(pid, &batch.units, &mut outcomes, &mut waiting);
                     }
                 }
             }
         }
-        self.finish(pid, &mut waiting, jobs, &mut outcomes);
+        self.finish(pid, &mut waiting, &mut outcomes);
         outcomes
     }
 
@@ -262,6 +264,7 @@ impl<K: Kernel> Mover<K> {
                         pages: HUGE_PAGE_PAGES,
                         from: home,
                         to,
+                        flags: MoveFlags::Exclusive,
                         tries: 0,
                     });
                 }
@@ -269,14 +272,34 @@ impl<K: Kernel> Mover<K> {
                 for (page, &home) in (page..end).zip(homes).filter(|&(_, &home)| home >= 0) {
                     let home = NodeId(home as u32);
                     if let Some(to) = (job.target)(PageNumber(page), home).filter(|&to| to != home) {
-                        let page = PageNumber(page);
-                        units.push(Unit { job: index, page, pages: 1, from: home, to, tries: 0 });
+                        let (page, flags) = (PageNumber(page), MoveFlags::Exclusive);
+                        units.push(Unit { job: index, page, pages: 1, from: home, to, flags, tries: 0 });
                     }
                 }
             }
             page = end;
         }
+        if !job.mappers.is_empty() && !units.is_empty() {
+            self.flag(window, job, &mut units);
+        }
         Ok(units)
+    }
+
+    /// Has those of a window's units moved from under all who have mapped them who are all managed.
+    fn flag(&mut self, window: PageRange, job: &Job<'_>, units: &mut [Unit]) {
+        // All of each huge page, also where the window holds only a part of it.
+        let start = window.start.huge().0;
+        let end = window.end.0.next_multiple_of(HUGE_PAGE_PAGES);
+        let begin = |at: PageNumber| PageNumber((at.0 + start).wrapping_sub(job.range.start.0));
+        let mappers: Vec<_> = job.mappers.iter().map(|&(pid, at)| (pid, begin(at))).collect();
+        let alone = self.kernel.is_theirs_alone(&mappers, end - start);
+        for unit in units {
+            let first = if unit.pages > 1 { unit.page.huge() } else { unit.page };
+            let at = (first.0 - start) as usize;
+            if alone[at..at + unit.pages as usize].iter().all(|&alone| alone) {
+                unit.flags = MoveFlags::All;
+            }
+        }
     }
 
     /// Why this unit cannot be moved now, as the counter it belongs to; none if it can, and then it is paid for.
@@ -311,32 +334,25 @@ impl<K: Kernel> Mover<K> {
     }
 
     /// Moves what waits, in as few calls as fit; what is busy each time is reported as that.
-    fn finish(&mut self, pid: u32, waiting: &mut Waiting, jobs: &[Job<'_>], outcomes: &mut [Outcome]) {
+    fn finish(&mut self, pid: u32, waiting: &mut Waiting, outcomes: &mut [Outcome]) {
         while !waiting.is_empty() {
             let left = std::mem::take(waiting).into_values().flat_map(|batch| batch.units);
             let mut left = left.peekable();
-            while left.peek().is_some() {
+            while let Some(flags) = left.peek().map(|unit| unit.flags) {
                 let (mut batch, most) = (Batch::default(), self.pace.batch_pages());
-                while let Some(unit) = left.next_if(|_| batch.pages < most) {
+                while let Some(unit) = left.next_if(|unit| batch.pages < most && unit.flags == flags) {
                     batch.push(unit);
                 }
-                self.call(pid, &batch.units, jobs, outcomes, waiting);
+                self.call(pid, &batch.units, outcomes, waiting);
             }
         }
     }
 
     /// One `move_pages` call. Busy pages wait for another, unless they have had theirs: what keeps a page busy is most often
     /// another CPU that has it in its batch of pages for the LRU list, and that passes.
-    fn call(
-        &mut self,
-        pid: u32,
-        batch: &[Unit],
-        jobs: &[Job<'_>],
-        outcomes: &mut [Outcome],
-        waiting: &mut Waiting,
-    ) {
+    fn call(&mut self, pid: u32, batch: &[Unit], outcomes: &mut [Outcome], waiting: &mut Waiting) {
         let Some(first) = batch.first() else { return };
-        let (busy, out_of_memory) = match self.move_batch(pid, batch, jobs[first.job].flags, outcomes) {
+        let (busy, out_of_memory) = match self.move_batch(pid, batch, first.flags, outcomes) {
             Ok(left) => left,
             Err(error) => {
                 for unit in batch {
@@ -348,7 +364,7 @@ impl<K: Kernel> Mover<K> {
         for mut unit in busy {
             if unit.tries < self.settings.retries {
                 unit.tries += 1;
-                waiting.entry(unit.to).or_default().push(unit);
+                waiting.entry((unit.flags, unit.to)).or_default().push(unit);
                 continue;
             }
             let full = out_of_memory || self.kernel.free_bytes(unit.to) < self.reserve_bytes(unit.to);

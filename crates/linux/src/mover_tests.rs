@@ -25,6 +25,10 @@ struct Fake {
     waited_ns: u64,
     /// How long a call waits before it moves its pages, and what each page takes besides 10 us.
     more_ns: (u64, u64),
+    /// Pages that a stranger has mapped, too.
+    strangers: BTreeSet<u64>,
+    /// Pages that were asked for with `MoveFlags::All`.
+    from_under_all: BTreeSet<u64>,
 }
 
 impl Fake {
@@ -55,9 +59,12 @@ impl Kernel for Fake {
         addresses: &[u64],
         nodes: &[i32],
         status: &mut [i32],
-        _flags: MoveFlags,
+        flags: MoveFlags,
     ) -> Result<u64, Error> {
         self.alive()?;
+        if flags == MoveFlags::All {
+            self.from_under_all.extend(addresses.iter().map(|address| address / PAGE_BYTES));
+        }
         self.calls.push(addresses.len());
         self.turns += nodes.windows(2).filter(|pair| pair[0] != pair[1]).count();
         self.clock_ns += self.more_ns.0;
@@ -99,6 +106,11 @@ impl Kernel for Fake {
         self.huge.contains(&page.huge().0)
     }
 
+    fn is_theirs_alone(&mut self, mappers: &[(u32, PageNumber)], pages: u64) -> Vec<bool> {
+        let first = mappers[0].1.0;
+        (first..first + pages).map(|page| !self.strangers.contains(&page)).collect()
+    }
+
     fn free_bytes(&mut self, node: NodeId) -> u64 {
         self.free.get(&node.0).copied().unwrap_or(NODE_BYTES)
     }
@@ -123,7 +135,7 @@ fn small_pages(count: u64) -> Fake {
 
 fn all_to_2(mover: &mut Mover<Fake>, pages: u64) -> Outcome {
     let target = |_, _| Some(NodeId(2));
-    let job = Job { range: PageRange::new(0, pages), flags: MoveFlags::Exclusive, target: &target };
+    let job = Job { range: PageRange::new(0, pages), mappers: Vec::new(), target: &target };
     let outcome = mover.carry_out(1, &[job], u64::MAX)[0];
     assert_adds_up(&outcome);
     outcome
@@ -133,6 +145,26 @@ fn assert_adds_up(o: &Outcome) {
     let parts = [o.moved, o.deferred, o.busy, o.node_full, o.vanished, o.not_permitted];
     let sum: u64 = parts.iter().sum();
     assert!(o.only_reported || sum == o.planned, "{sum} accounted for in {o:?}");
+}
+
+#[test]
+fn pages_that_a_stranger_has_mapped_are_not_moved_from_under_him() {
+    let mut fake = small_pages(4 * HUGE_PAGE_PAGES);
+    // Of the second huge page a stranger has mapped one page, of the others none.
+    fake.huge = [HUGE_PAGE_PAGES, 2 * HUGE_PAGE_PAGES].into();
+    fake.strangers = [7, 8, HUGE_PAGE_PAGES + 3].into();
+    let mut mover = mover(fake, MoverSettings::default());
+    let target = |_, _| Some(NodeId(2));
+    let range = PageRange::new(5, 4 * HUGE_PAGE_PAGES);
+    let job = |mappers| Job { range, mappers, target: &target };
+    mover.carry_out(1, &[job(vec![(1, PageNumber(5)), (9, PageNumber(77))])], u64::MAX);
+    let from_under_all = std::mem::take(&mut mover.kernel().from_under_all);
+    let small = (5..HUGE_PAGE_PAGES).chain(3 * HUGE_PAGE_PAGES..4 * HUGE_PAGE_PAGES);
+    let expected = small.filter(|page| ![7, 8].contains(page)).chain([2 * HUGE_PAGE_PAGES]);
+    assert_eq!(from_under_all, expected.collect());
+    mover.kernel().homes.values_mut().for_each(|home| *home = 1);
+    mover.carry_out(1, &[job(Vec::new())], u64::MAX);
+    assert!(mover.kernel().from_under_all.is_empty());
 }
 
 #[test]
@@ -150,7 +182,7 @@ fn moves_all_in_calls_of_bounded_time() {
 fn calls_have_one_target_but_for_what_is_left_at_the_end() {
     let mut mover = mover(small_pages(4000), MoverSettings::default());
     let target = |page: PageNumber, _| Some(NodeId(1 + (page.0 % 3) as u32));
-    let job = Job { range: PageRange::new(0, 4000), flags: MoveFlags::Exclusive, target: &target };
+    let job = Job { range: PageRange::new(0, 4000), mappers: Vec::new(), target: &target };
     assert_eq!(mover.carry_out(1, &[job], u64::MAX)[0].moved, 4000);
     let fake = mover.kernel();
     assert!(fake.calls.len() > 4 && fake.turns <= 2, "{} turns in {:?}", fake.turns, fake.calls);
@@ -190,11 +222,8 @@ fn a_huge_page_is_one_entry_and_never_moved_twice() {
 fn small_jobs_share_calls() {
     let mut mover = mover(small_pages(6400), MoverSettings::default());
     let target = |_, _| Some(NodeId(1));
-    let job = |n: u64| Job {
-        range: PageRange::new(n * 10, n * 10 + 10),
-        flags: MoveFlags::Exclusive,
-        target: &target,
-    };
+    let job =
+        |n: u64| Job { range: PageRange::new(n * 10, n * 10 + 10), mappers: Vec::new(), target: &target };
     let jobs: Vec<Job<'_>> = (0..640).map(job).collect();
     let outcomes = mover.carry_out(1, &jobs, u64::MAX);
     assert!(outcomes.iter().all(|outcome| outcome.moved == 10));
@@ -309,10 +338,10 @@ proptest! {
         let settings = MoverSettings { budget_bytes_per_s: (budget_pages * PAGE_BYTES) as f64, ..MoverSettings::default() };
         let mut mover = mover(fake, settings);
         let target = |page: PageNumber, _| Some(NodeId(page.huge().0 as u32 / 512 % 4));
-        let job = |start, end, flags| Job { range: PageRange::new(start, end), flags, target: &target };
+        let job = |start, end, mappers| Job { range: PageRange::new(start, end), mappers, target: &target };
+        let all = |start| vec![(1, PageNumber(start))];
         let jobs = [
-            job(100, 900, MoveFlags::All), job(900, 950, MoveFlags::All),
-            job(700, 2900, MoveFlags::Exclusive), job(50, 40, MoveFlags::All)];
+            job(100, 900, all(100)), job(900, 950, all(900)), job(700, 2900, Vec::new()), job(50, 40, all(50))];
         let outcomes = mover.carry_out(1, &jobs, deadline_ns.unwrap_or(u64::MAX));
         outcomes.iter().for_each(assert_adds_up);
     }

@@ -1,16 +1,22 @@
 //! Which processes are managed, and what `/proc` says of them.
 //!
-//! Only cheap files are read: `stat`, `maps`, `task/TID/children`. Never `smaps` or `numa_maps`, which walk the
-//! page tables of the whole process under its `mmap` lock and stall a large one for seconds.
+//! Only cheap files are read: `stat`, `maps`, `task/TID/children`. Never `smaps` or (but of small processes that may run on one node only)
+//! `numa_maps`, which walk the page tables of the whole process under its `mmap` lock and stall a large one for seconds.
 
-use crate::{Error, ErrorKind, hints};
-use nodewise_engine::{Mapping, MappingKind, PAGE_BYTES, PageNumber, PageRange, Pid};
-use nodewise_sys::{Capability, CpuSet, effective_capabilities, sched_getaffinity};
+use crate::bounds::{self, Bound};
+use crate::maps::{Maps, SharedMapping};
+use crate::{Error, ErrorKind};
+use nodewise_engine::{Mapping, Pid};
+use nodewise_sys::{
+    Capability, CpuSet, effective_capabilities, pidfd_open, poll_readable, sched_getaffinity,
+};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What was read from `/proc` and `/sys`, and what that cost.
@@ -44,25 +50,39 @@ impl ReadCost {
         read.ok().map(|()| u64::from_ne_bytes(bytes))
     }
 
-    /// Reads a file whole, counting the cost. None when it is gone or not readable.
+    /// Reads a file whole, up to 1 MiB, counting the cost. None when it is gone or not readable. What is not UTF-8 is replaced: names are
+    /// bytes, and a thread's is cut in the middle of a character at 15 of them.
     pub(crate) fn read(&mut self, path: &str) -> Option<String> {
+        const MOST_BYTES: u64 = 1 << 20;
         let begin = Instant::now();
         // `take` keeps `File` from asking for a size, which such files do not have, and from reading by 32 bytes then.
-        let mut text = String::with_capacity(READ_BYTES);
-        let read = fs::File::open(path).and_then(|file| file.take(u64::MAX).read_to_string(&mut text));
+        let mut bytes = Vec::with_capacity(READ_BYTES);
+        let read = fs::File::open(path).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes));
         self.files += 1;
-        self.bytes += text.len() as u64;
+        self.bytes += bytes.len() as u64;
         self.time_ns += begin.elapsed().as_nanos() as u64;
-        read.ok().map(|_| text)
+        read.ok().map(|_| lossy(bytes))
     }
-}
 
-impl ReadCost {
-    /// Adds the children of all threads of `pid` (`Documentation/filesystems/proc.rst`, 3.7).
-    fn children(&mut self, pid: Pid, found: &mut Vec<Pid>) {
+    /// Reads `most` mappings of a process.
+    fn maps(&mut self, pid: Pid, most: usize) -> Option<Maps> {
+        let begin = Instant::now();
+        let maps = fs::File::open(format!("/proc/{pid}/maps")).and_then(|file| Maps::read(file, most)).ok();
+        self.files += 1;
+        self.bytes += maps.as_ref().map_or(0, |maps| maps.bytes);
+        self.time_ns += begin.elapsed().as_nanos() as u64;
+        maps
+    }
+
+    /// Adds the children of the threads of `pid` (`Documentation/filesystems/proc.rst`, 3.7), as long as `threads` last.
+    fn children(&mut self, pid: Pid, threads: &mut usize, found: &mut Vec<Pid>) {
         let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return };
         self.files += 1;
         for task in tasks.flatten() {
+            if *threads == 0 {
+                return;
+            }
+            *threads -= 1;
             let tid = task.file_name();
             let Some(text) = self.read(&format!("/proc/{pid}/task/{}/children", tid.to_string_lossy()))
             else {
@@ -71,6 +91,10 @@ impl ReadCost {
             found.extend(text.split_ascii_whitespace().filter_map(|child| child.parse().ok()).map(Pid));
         }
     }
+}
+
+fn lossy(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 impl std::ops::Add for ReadCost {
@@ -97,6 +121,8 @@ struct Life {
     start_stack: u64,
     /// Field 3 says that it has ended and waits for its parent.
     zombie: bool,
+    /// Field 9 has `PF_KTHREAD`.
+    of_the_kernel: bool,
 }
 
 /// How much memory a process has.
@@ -109,16 +135,18 @@ struct Size {
 impl Life {
     /// Who it is, and how much memory it has mapped and resident: bytes (field 23), base pages (field 24).
     fn parse(stat: &str) -> Option<(Self, Size)> {
+        const PF_KTHREAD: u64 = 0x0020_0000;
         // The command name, field 2, may hold spaces and parentheses; it ends at the last ')'.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
         let zombie = matches!(fields.first(), Some(&("Z" | "X")));
         let size = Size { mapped_bytes: field(23)?, resident_pages: field(24)? };
-        Some((Self { start_time: field(22)?, start_stack: field(28)?, zombie }, size))
+        let of_the_kernel = field(9)? & PF_KTHREAD != 0;
+        Some((Self { start_time: field(22)?, start_stack: field(28)?, zombie, of_the_kernel }, size))
     }
 
     fn read(pid: u32) -> Option<Self> {
-        Some(Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?.0)
+        Some(Self::parse(&lossy(fs::read(format!("/proc/{pid}/stat")).ok()?))?.0)
     }
 }
 
@@ -132,9 +160,10 @@ pub fn start_time(pid: u32) -> Option<u64> {
 #[must_use]
 pub fn descendants(pid: u32) -> Vec<Pid> {
     let (mut found, mut left) = (Vec::new(), vec![Pid(pid)]);
+    let mut threads = bounds::THREADS;
     while let Some(parent) = left.pop() {
         let before = left.len();
-        ReadCost::default().children(parent, &mut left);
+        ReadCost::default().children(parent, &mut threads, &mut left);
         found.extend_from_slice(&left[before..]);
     }
     found.retain(|pid| Life::read(pid.0).is_some_and(|life| !life.zombie));
@@ -145,7 +174,7 @@ pub fn descendants(pid: u32) -> Vec<Pid> {
 /// Checks that a process exists and that we may see and move its memory.
 pub fn require_access(pid: Pid) -> Result<(), Error> {
     let refused = |kind, what: String| Err(Error::new(kind, what));
-    let file = |name| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let file = |name| lossy(fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default());
     let Some((life, _)) = Life::parse(&file("stat")) else {
         return refused(ErrorKind::NoSuchProcess, format!("there is no process {pid}"));
     };
@@ -162,6 +191,9 @@ pub fn require_access(pid: Pid) -> Result<(), Error> {
         return refused(ErrorKind::NoSuchProcess, what);
     }
     if status("VmSize:").is_none() {
+        if !life.of_the_kernel {
+            return refused(ErrorKind::NoSuchProcess, format!("process {pid} is just ending"));
+        }
         let what = format!("process {pid} has no memory of its own to place: it is a thread of the kernel");
         return refused(ErrorKind::Unsupported, what);
     }
@@ -199,13 +231,32 @@ pub struct Process {
     pub(crate) asked: bool,
     /// Where it says how it uses its memory, when that was among them.
     pub(crate) hints_at: Option<(u64, u64)>,
+    /// Its shared memory.
+    pub(crate) shared: Arc<[SharedMapping]>,
+    /// Means this very process, also when its number has been given to another one; none where the kernel gives none (before 5.3, or a
+    /// filter forbids it).
+    pub(crate) handle: Option<Arc<OwnedFd>>,
     life: Life,
+    /// Mappings that were read last.
+    mapped: usize,
     /// What it had mapped when the mappings were read last; none if they are known to have changed since.
     mapped_bytes: Option<u64>,
     /// No sooner are the mappings read again.
     maps_due: Instant,
     /// No later are they read again, though as much is mapped as before.
     maps_old: Instant,
+}
+
+impl Process {
+    /// Whether it has ended, though its number may be another's by now.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.handle.as_ref().is_some_and(has_ended)
+    }
+}
+
+/// Whether the process has ended that the handle means.
+pub(crate) fn has_ended(handle: &Arc<OwnedFd>) -> bool {
+    poll_readable(&[handle.as_fd()], Some(Duration::ZERO)).is_ok_and(|ready| ready[0])
 }
 
 /// How long the mappings of a process are believed that has as much mapped as before.
@@ -225,22 +276,38 @@ pub struct Processes {
     alive: BTreeMap<Pid, Process>,
     /// The newest process (or thread) id of the machine at the last update, and whether it was a new one then.
     newest: (Option<String>, bool),
+    /// No sooner are children looked for again.
+    children_due: Instant,
     cost: ReadCost,
+    met: BTreeSet<Bound>,
 }
 
 impl Processes {
     /// Begins with `roots`. `started`: they were started just now, so that none of their memory is older than our knowledge
     /// of it, and they may have ended already; otherwise they must exist.
     pub fn new(roots: &[Pid], follow_children: bool, started: bool) -> Result<Self, Error> {
-        for pid in roots.iter().filter(|_| !started) {
-            if start_time(pid.0).is_none() {
-                return Err(Error::new(ErrorKind::NoSuchProcess, format!("there is no process {pid}")));
-            }
+        // One of several may end at any time.
+        if let Some(pid) =
+            roots.first().filter(|_| !started && roots.iter().all(|pid| start_time(pid.0).is_none()))
+        {
+            return Err(Error::new(ErrorKind::NoSuchProcess, format!("there is no process {pid}")));
         }
         let roots = roots.iter().copied().collect();
         let (alive, cost) = (BTreeMap::new(), ReadCost::default());
         let (subreaper, updated, newest) = (None, false, (None, true));
-        Ok(Self { follow_children, started, subreaper, updated, roots, alive, newest, cost })
+        let (children_due, met) = (Instant::now(), BTreeSet::new());
+        Ok(Self {
+            follow_children,
+            started,
+            subreaper,
+            updated,
+            roots,
+            alive,
+            newest,
+            children_due,
+            cost,
+            met,
+        })
     }
 
     /// Also follows this process's own children. The caller is the subreaper of the roots: a descendant that loses its parent
@@ -254,6 +321,11 @@ impl Processes {
     /// The managed processes, by id.
     pub fn iter(&self) -> impl Iterator<Item = &Process> {
         self.alive.values()
+    }
+
+    /// One of them.
+    pub(crate) fn get(&self, pid: Pid) -> Option<&Process> {
+        self.alive.get(&pid)
     }
 
     /// Whether this process is managed.
@@ -273,9 +345,13 @@ impl Processes {
     pub fn is_same(&mut self, pid: Pid) -> bool {
         let stat = self.cost.read(&format!("/proc/{pid}/stat"));
         let now = stat.and_then(|stat| Some(Life::parse(&stat)?.0));
-        self.alive
-            .get(&pid)
-            .is_some_and(|process| now.is_some_and(|life| !life.zombie && life == process.life))
+        let is_same = |process: &Process| now.is_some_and(|life| !life.zombie && life == process.life);
+        self.alive.get(&pid).is_some_and(|process| is_same(process) && !process.has_ended())
+    }
+
+    /// The bounds that were met so far.
+    pub(crate) const fn met(&self) -> &BTreeSet<Bound> {
+        &self.met
     }
 
     /// Looks again: who is alive, who is new, who runs another program. Reads mappings no more often than costs 1 % of
@@ -283,19 +359,40 @@ impl Processes {
     pub fn update(&mut self) {
         let before = std::mem::take(&mut self.alive);
         let mut found: Vec<Pid> = before.keys().copied().chain(self.roots.iter().copied()).collect();
-        let births = self.follow_children && self.births();
+        let births = self.follow_children && self.children_due <= Instant::now() && self.births();
+        let (mut threads, mut looking_ns) = (bounds::THREADS, 0);
+        let mut children = |cost: &mut ReadCost, pid, found: &mut Vec<Pid>| {
+            let spent = cost.time_ns;
+            cost.children(pid, &mut threads, found);
+            looking_ns += cost.time_ns - spent;
+        };
         if let Some(subreaper) = self.subreaper.filter(|_| births) {
-            self.cost.children(subreaper, &mut found);
+            children(&mut self.cost, subreaper, &mut found);
         }
+        let count = |process: Option<&Process>| process.map_or(0, |process| process.mapped);
+        let mut mapped: usize = before.values().map(|process| count(Some(process))).sum();
+        let mut looked = BTreeSet::new();
         while let Some(pid) = found.pop() {
-            if self.alive.contains_key(&pid) {
+            if !looked.insert(pid) {
                 continue;
             }
-            let Some(process) = self.look(pid, before.get(&pid), before.len()) else { continue };
+            if self.alive.len() >= bounds::PROCESSES {
+                self.met.insert(Bound::Processes);
+                break;
+            }
+            mapped -= count(before.get(&pid));
+            let Some(process) = self.look(pid, before.get(&pid), before.len(), mapped) else { continue };
+            mapped += process.mapped;
             if births {
-                self.cost.children(pid, &mut found);
+                children(&mut self.cost, pid, &mut found);
             }
             self.alive.insert(pid, process);
+        }
+        if threads == 0 {
+            self.met.insert(Bound::Threads);
+        }
+        if births {
+            self.children_due = Instant::now() + pause(looking_ns, 1);
         }
         self.updated = true;
         // A root that has ended is no longer one: its number may come back as somebody else.
@@ -316,8 +413,19 @@ impl Processes {
         }
     }
 
-    /// `processes`: how many there were at the last update.
-    fn look(&mut self, pid: Pid, before: Option<&Process>, processes: usize) -> Option<Process> {
+    /// `processes`: how many there were at the last update; `mapped`: how many mappings others have.
+    fn look(
+        &mut self,
+        pid: Pid,
+        before: Option<&Process>,
+        processes: usize,
+        mapped: usize,
+    ) -> Option<Process> {
+        // Opened before anything is read by number, and looked at afterwards.
+        let handle = match before {
+            Some(before) => before.handle.clone(),
+            None => pidfd_open(pid.0 as i32).ok().map(Arc::new),
+        };
         let (life, size) = Life::parse(&self.cost.read(&format!("/proc/{pid}/stat"))?)?;
         let Size { mapped_bytes, resident_pages } = size;
         if life.zombie || before.is_some_and(|p| p.life.start_time != life.start_time) {
@@ -335,23 +443,33 @@ impl Processes {
         let before = before.filter(|_| !changed);
         let mut mappings = before.and_then(|p| p.mappings.clone());
         let mut hints_at = before.and_then(|p| p.hints_at);
+        let mut shared = before.map_or_else(|| [].into(), |p| Arc::clone(&p.shared));
+        let mut count = before.map_or(0, |p| p.mapped);
         let mut cpus = before.and_then(|p| p.cpus.clone());
         let mut asked = before.is_some_and(|p| p.asked);
         let mut mapped_then = before.and_then(|p| p.mapped_bytes);
         if changed || maps_due <= now {
             let spent = self.cost.time_ns;
             if changed || mapped_then != Some(mapped_bytes) || maps_old <= now {
-                let text = self.cost.read(&format!("/proc/{pid}/maps"));
-                hints_at = text.as_deref().and_then(hints::mapped_at);
-                mappings = text.map(|text| parse_mappings(&text));
+                // Half of what is left, so that no process takes it all.
+                let most = (bounds::MAPPINGS.saturating_sub(mapped) / 2).max(bounds::MAPPINGS_EACH);
+                let maps = self.cost.maps(pid, most);
+                if maps.as_ref().is_some_and(|maps| maps.is_cut) {
+                    self.met.insert(Bound::Mappings);
+                }
+                hints_at = maps.as_ref().and_then(|maps| maps.hints_at);
+                count = maps.as_ref().map_or(0, |maps| maps.mappings.len());
+                mappings = maps.map(|maps| {
+                    shared = maps.shared.into();
+                    maps.mappings
+                });
                 (mapped_then, maps_old) = (Some(mapped_bytes), now + MAPS_BELIEVED);
             }
             (cpus, asked) = (self.allowed_cpus(pid), true);
             maps_due = Instant::now() + pause(self.cost.time_ns - spent, processes);
         }
         let fresh = changed || before.is_some_and(|p| p.fresh);
-        let mapped_bytes = mapped_then;
-        Some(Process {
+        let process = Process {
             pid,
             fresh,
             from_the_start,
@@ -360,11 +478,15 @@ impl Processes {
             cpus,
             asked,
             hints_at,
+            shared,
+            handle,
             life,
-            mapped_bytes,
+            mapped: count,
+            mapped_bytes: mapped_then,
             maps_due,
             maps_old,
-        })
+        };
+        (!process.has_ended()).then_some(process)
     }
 
     /// The CPUs on which any thread of `pid` may run.
@@ -414,72 +536,37 @@ fn pause(spent_ns: u64, processes: usize) -> Duration {
     Duration::from_nanos(spent_ns.saturating_mul(100).saturating_mul(processes.max(1) as u64))
 }
 
-/// Parses `/proc/PID/maps` (proc(5)). Leaves out what has no pages to place: the vDSO, `PROT_NONE` reserves, devices.
-/// Lines that cannot be understood are left out too: a mapping we do not know is one we do not touch.
-#[must_use]
-pub fn parse_mappings(text: &str) -> Vec<Mapping> {
-    text.lines().filter_map(parse_mapping).collect()
-}
-
-fn parse_mapping(line: &str) -> Option<Mapping> {
-    let mut fields = line.split_ascii_whitespace();
-    let (start, end) = fields.next()?.split_once('-')?;
-    let page = |hex| u64::from_str_radix(hex, 16).ok().map(|address| PageNumber(address / PAGE_BYTES));
-    let range = PageRange { start: page(start)?, end: page(end)? };
-    let permissions = fields.next()?.as_bytes();
-    let inode = fields.nth(2)?;
-    let name = fields.next().unwrap_or("");
-    if range.is_empty() || permissions.len() < 4 || permissions.starts_with(b"---") {
-        return None;
-    }
-    let shared = permissions[3] == b's';
-    let in_memory =
-        ["/memfd:", "/dev/shm/", "/SYSV", "/dev/zero"].iter().any(|prefix| name.starts_with(prefix));
-    let kind = if name.starts_with("[v") || (name.starts_with("/dev/") && !in_memory) {
-        return None;
-    } else if shared && in_memory {
-        MappingKind::Shared
-    } else if inode == "0" || in_memory {
-        MappingKind::Anonymous
-    } else {
-        MappingKind::File
-    };
-    Some(Mapping { range, writable: permissions[1] == b'w', kind })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nodewise_engine::MappingKind;
     use nodewise_sys::sched_setaffinity;
     use std::io::Read;
     use std::process::Command;
 
+    /// Such a name, as all longer ones of many languages when they are cut at 15 bytes, is neither UTF-8 in `stat` nor in `maps`.
     #[test]
-    fn maps_lines_become_mappings() {
-        let maps = "\
-55d0c0000000-55d0c0002000 r-xp 00000000 fe:00 1234                       /usr/bin/a name with spaces
-55d0c1000000-55d0c1021000 rw-p 00000000 00:00 0                          [heap]
-7f0000000000-7f0000200000 rw-p 00000000 00:00 0
-7f0000200000-7f0000300000 ---p 00000000 00:00 0
-7f1000000000-7f1000001000 rw-s 00000000 00:01 1025                       /memfd:x (deleted)
-7f2000000000-7f2000001000 rw-s 00000000 00:06 77                         /dev/nvidia0
-7fff00000000-7fff00021000 rw-p 00000000 00:00 0                          [stack]
-7fff00021000-7fff00023000 r-xp 00000000 00:00 0                          [vdso]
-nonsense
-7fff00021000-zzz rw-p 00000000 00:00 0
-";
-        let found: Vec<_> =
-            parse_mappings(maps).iter().map(|m| (m.range.pages(), m.writable, m.kind)).collect();
-        assert_eq!(
-            found,
-            [
-                (2, false, MappingKind::File),
-                (33, true, MappingKind::Anonymous),
-                (512, true, MappingKind::Anonymous),
-                (1, true, MappingKind::Shared),
-                (33, true, MappingKind::Anonymous)
-            ]
+    fn names_are_bytes() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9 \xc3"));
+        fs::copy("/bin/sleep", &program).unwrap();
+        let mut child = Command::new(&program).arg("100").spawn().unwrap();
+        let pid = Pid(child.id());
+        while !fs::read(format!("/proc/{pid}/comm")).unwrap().starts_with(b"caf\xe9") {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(require_access(pid).is_ok());
+        let mut processes = Processes::new(&[pid], true, false).unwrap();
+        processes.update();
+        let process = processes.iter().next().unwrap();
+        assert!(
+            process.mappings.as_ref().unwrap().iter().filter(|m| m.kind == MappingKind::File).count() >= 2
         );
+        assert!(processes.is_same(pid));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!processes.is_same(pid));
     }
 
     #[test]

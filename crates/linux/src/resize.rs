@@ -6,9 +6,10 @@
 
 use crate::mover::Kernel;
 use nodewise_engine::{HUGE_PAGE_PAGES, Outcome, PAGE_BYTES, PageNumber};
-use nodewise_sys::{AddressRange, ErrorKind, ProcessAdvice, pidfd_open, process_madvise};
+use nodewise_sys::{AddressRange, ErrorKind, ProcessAdvice, pidfd_open, poll_readable, process_madvise};
 use std::io::Write as _;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Duration;
 
 /// What is to become of huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +45,11 @@ impl Size {
     }
 }
 
-/// Changes the size of huge pages of `pid`, each given by its first base page, and says of how many base pages it did. What is left at
-/// `deadline_ns` is deferred. `is_same` tells whether the process still is the one that was meant.
+/// So often is a page tried in one call: it is in use by the kernel for a moment, as when it is being migrated.
+const TRIES: usize = 3;
+
+/// Changes the size of huge pages of `pid`, each given by its first base page, in their order, and says of how many base pages it did.
+/// What is left at `deadline_ns`, the last of them, is deferred. `is_same` tells whether the process still is the one that was meant.
 pub(crate) fn resize(
     kernel: &mut impl Kernel,
     pid: u32,
@@ -61,31 +65,45 @@ pub(crate) fn resize(
         (outcome.vanished, outcome.process_gone) = (outcome.planned, true);
         return outcome;
     };
-    for batch in pages.chunks(size.batch()) {
-        let base_pages = batch.len() as u64 * HUGE_PAGE_PAGES;
-        if kernel.now_ns() >= deadline_ns {
-            outcome.deferred += base_pages;
-            continue;
-        }
-        let begin = kernel.cpu_ns();
-        let refused = advise(&process, batch, size);
-        let took = kernel.cpu_ns().saturating_sub(begin);
-        outcome.calls += 1;
-        outcome.blocked_ns += took;
-        outcome.longest_call_ns = outcome.longest_call_ns.max(took);
-        for &page in batch {
-            let mut done = kernel.is_huge(pid, page) == (size == Size::Huge);
-            if !done && size == Size::Base && !refused {
-                split_by_debugfs(pid, page);
-                done = !kernel.is_huge(pid, page);
+    let (mut left, mut refused, mut deferred) = (pages.to_vec(), 0, 0);
+    for attempt in 0..TRIES {
+        let mut busy = Vec::new();
+        for batch in left.chunks(size.batch()) {
+            if kernel.now_ns() >= deadline_ns {
+                if attempt == 0 {
+                    deferred += batch.len();
+                } else {
+                    busy.extend_from_slice(batch);
+                }
+                continue;
             }
-            *(match (done, refused) {
-                (true, _) => &mut outcome.moved,
-                (false, true) => &mut outcome.not_permitted,
-                (false, false) => &mut outcome.busy,
-            }) += HUGE_PAGE_PAGES;
+            let begin = kernel.cpu_ns();
+            let is_refused = advise(&process, batch, size);
+            let took = kernel.cpu_ns().saturating_sub(begin);
+            outcome.calls += 1;
+            outcome.blocked_ns += took;
+            outcome.longest_call_ns = outcome.longest_call_ns.max(took);
+            for &page in batch {
+                let mut done = kernel.is_huge(pid, page) == (size == Size::Huge);
+                let lives =
+                    || poll_readable(&[process.as_fd()], Some(Duration::ZERO)).is_ok_and(|ended| !ended[0]);
+                if !done && size == Size::Base && !is_refused && lives() {
+                    split_by_debugfs(pid, page);
+                    done = !kernel.is_huge(pid, page);
+                }
+                match (done, is_refused) {
+                    (true, _) => {}
+                    (false, true) => refused += 1,
+                    (false, false) => busy.push(page),
+                }
+            }
         }
+        left = busy;
     }
+    let base = |huge: usize| huge as u64 * HUGE_PAGE_PAGES;
+    (outcome.deferred, outcome.not_permitted, outcome.busy) =
+        (base(deferred), base(refused), base(left.len()));
+    outcome.moved = base(pages.len() - deferred - refused - left.len());
     outcome
 }
 

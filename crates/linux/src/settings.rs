@@ -5,22 +5,26 @@
 //! names. What somebody else has set meanwhile is theirs, and stays.
 //!
 //! A setting whose old value cannot be written down is not changed: see [`Settings::barred`].
+//!
+//! Settings are the machine's, and `/run` and process ids may be a container's. One Nodewise at a time owns the settings
+//! therefore by a lock on a directory of debugfs, which the whole machine has once, and which only root can open.
 
 use crate::{Error, ErrorKind};
 use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where the journal is, and which settings it may name.
+/// Where the journal is, which settings it may name, and what their owner locks.
 #[derive(Clone, Debug)]
 pub struct Place {
     journal: PathBuf,
+    lock: PathBuf,
     settings: BTreeSet<PathBuf>,
 }
 
@@ -31,12 +35,16 @@ impl Place {
         let knobs = Path::new(KNOBS);
         let knobs = ["scan_size_mb", "scan_period_min_ms", "scan_period_max_ms"].map(|name| knobs.join(name));
         let others = [BALANCING, KHUGEPAGED_PAGES, KHUGEPAGED_SLEEP].map(PathBuf::from);
-        Self::new("/run/nodewise/settings.json", knobs.into_iter().chain(others))
+        Self::new("/run/nodewise/settings.json", LOCK, knobs.into_iter().chain(others))
     }
 
-    /// A journal at this path, about these settings.
-    pub fn new(journal: impl Into<PathBuf>, settings: impl IntoIterator<Item = PathBuf>) -> Self {
-        Self { journal: journal.into(), settings: settings.into_iter().collect() }
+    /// A journal at this path, about these settings, whose owner locks this directory.
+    pub fn new(
+        journal: impl Into<PathBuf>,
+        lock: impl Into<PathBuf>,
+        settings: impl IntoIterator<Item = PathBuf>,
+    ) -> Self {
+        Self { journal: journal.into(), lock: lock.into(), settings: settings.into_iter().collect() }
     }
 
     fn directory(&self) -> &Path {
@@ -54,17 +62,24 @@ pub(crate) const KHUGEPAGED_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/k
 /// Where the settings of the balancing's scan are.
 pub(crate) const KNOBS: &str = "/sys/kernel/debug/sched/numa_balancing";
 
+/// The directory that the owner locks: one for all mounts of debugfs.
+const LOCK: &str = "/sys/kernel/debug/sched";
+
 /// A journal is no longer.
 const JOURNAL_BYTES: u64 = 1 << 16;
+/// Digits of the largest value.
+const VALUE_DIGITS: usize = 20;
 
 /// Kernel settings by path, with their values before Nodewise touched them.
 ///
-/// Only one process at a time owns the journal. Another one started meanwhile leaves the settings as they are to its end:
-/// see [`Settings::is_owner`].
+/// Only one process at a time owns them, on the whole machine. Another one started meanwhile leaves the settings as they
+/// are to its end: see [`Settings::is_owner`].
 #[derive(Debug)]
 pub struct Settings {
     place: Place,
     role: Role,
+    /// The owner's lock, from the first change on.
+    lock: Option<fs::File>,
     originals: BTreeMap<PathBuf, String>,
     /// All values that each setting was given. One that has another was set by somebody else since.
     written: BTreeMap<PathBuf, BTreeSet<String>>,
@@ -101,13 +116,19 @@ impl Journal {
         let path = &place.journal;
         let cannot = |e| Error::file(path, "read", e);
         let mut options = fs::File::options();
-        let file = match options.read(true).custom_flags(OFlags::NOFOLLOW.bits() as i32).open(path) {
+        // A pipe is not waited for.
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = match options.read(true).custom_flags(flags.bits() as i32).open(path) {
             Ok(file) => file,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(cannot(e)),
         };
         require_own(place.directory(), &fs::metadata(place.directory()).map_err(cannot)?)?;
-        require_own(path, &file.metadata().map_err(cannot)?)?;
+        let metadata = file.metadata().map_err(cannot)?;
+        require_own(path, &metadata)?;
+        if !metadata.is_file() {
+            return Err(Error::malformed(path, 1, "a settings journal, and not a device or a pipe"));
+        }
         let mut text = String::new();
         file.take(JOURNAL_BYTES).read_to_string(&mut text).map_err(cannot)?;
         let journal: Self = serde_json::from_str(&text)
@@ -118,7 +139,7 @@ impl Journal {
             let what = format!("settings that Nodewise changes, and not {}", name.display());
             return Err(Error::malformed(path, 1, &what));
         }
-        if let Some(value) = values.into_iter().find(|value| value.parse::<u64>().is_err()) {
+        if let Some(value) = values.into_iter().find(|value| !is_number(value)) {
             return Err(Error::malformed(path, 1, &format!("numbers, and not {value:?}")));
         }
         Ok(Some(journal))
@@ -128,6 +149,10 @@ impl Journal {
     fn is_anothers(&self) -> bool {
         self.pid != std::process::id() && crate::process::start_time(self.pid) == Some(self.start_time)
     }
+}
+
+fn is_number(value: &str) -> bool {
+    (1..=VALUE_DIGITS).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Nobody but root and this user can have written it.
@@ -176,36 +201,40 @@ impl Settings {
     #[must_use]
     pub fn open(place: Place) -> Self {
         let (originals, written) = Default::default();
-        let mut settings = Self { place, role: Role::Owner, originals, written };
+        let mut settings = Self { place, role: Role::Owner, lock: None, originals, written };
         if let Err(error) = settings.restore() {
             settings.role = Role::Barred(error);
         }
         settings
     }
 
-    /// Keeps others from taking the journal over at the same moment, until it is dropped.
-    fn lock(&self) -> Result<fs::File, Error> {
-        let path = self.place.journal.with_extension("lock");
+    /// Becomes the owner, unless another one is, and learns from the journal what a killed owner had changed.
+    fn claim(&mut self) -> Result<(), Error> {
+        let path = &self.place.lock;
         let mut options = fs::File::options();
-        options.write(true).create(true).truncate(false).mode(0o600);
-        let locked = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(&path).and_then(|file| {
-            flock(&file, FlockOperation::LockExclusive)?;
-            Ok(file)
-        });
-        locked.map_err(|e| Error::file(&path, "lock", e))
+        let directory = options.read(true).custom_flags(OFlags::DIRECTORY.bits() as i32).open(path);
+        let lock = directory.map_err(|e| Error::file(path, "lock", e))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => {
+                self.role = Role::Guest;
+                return Ok(());
+            }
+            locked => locked.map_err(|e| Error::file(path, "lock", e.into()))?,
+        }
+        if let Some(left) = Journal::read(&self.place)? {
+            (self.originals, self.written) = (left.originals, left.written);
+        }
+        (self.role, self.lock) = (Role::Owner, Some(lock));
+        Ok(())
     }
 
-    /// Learns from the journal, if there is one, who owns the settings: another one that lives, or else we, who then know what a
-    /// killed owner had changed.
-    fn take_over(&mut self) -> Result<(), Error> {
-        let left = Journal::read(&self.place)?;
-        self.role = Role::Owner;
-        match left {
-            Some(journal) if journal.is_anothers() => self.role = Role::Guest,
-            Some(journal) => (self.originals, self.written) = (journal.originals, journal.written),
-            None => {}
-        }
-        Ok(())
+    /// Makes the journal's directory, to be read by everybody and written by none but this user, whatever the umask.
+    fn make_directory(&self) -> Result<(), Error> {
+        let directory = self.place.directory();
+        let cannot = |e| Error::file(directory, "create", e);
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(directory).map_err(cannot)?;
+        require_own(directory, &fs::metadata(directory).map_err(cannot)?)?;
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).map_err(cannot)
     }
 
     /// Whether this process may change settings; false while another live Nodewise owns them, and where they could not be put
@@ -255,25 +284,21 @@ impl Settings {
 
     /// Notes in the journal what a setting is before it is given this value; false if it is to be left alone.
     fn write_down(&mut self, path: &Path, value: &str) -> Result<bool, Error> {
-        let _lock = if self.originals.is_empty() {
-            let directory = self.place.directory();
-            let mut builder = fs::DirBuilder::new();
-            let created = builder.recursive(true).mode(0o755).create(directory);
-            created.map_err(|e| Error::file(directory, "create", e))?;
-            require_own(directory, &fs::metadata(directory).map_err(|e| Error::file(directory, "read", e))?)?;
-            let lock = self.lock()?;
-            // Another one may have come first.
-            self.take_over()?;
+        if self.originals.is_empty() {
+            self.make_directory()?;
+            if self.lock.is_none() {
+                self.claim()?;
+            }
+            if !self.is_owner() {
+                return Ok(false);
+            }
             if !self.originals.is_empty() {
                 // A killed owner's: from now on they are ours to put back.
                 self.write_journal()?;
             }
-            Some(lock)
-        } else {
-            None
-        };
+        }
         let before = read(path)?;
-        if !self.is_owner() || before == value {
+        if before == value {
             return Ok(false);
         }
         let written = self.written.entry(path.to_owned()).or_default();
@@ -296,24 +321,20 @@ impl Settings {
     /// that was killed. A setting that cannot be restored stays in the journal and is named in the error; the others are
     /// restored all the same.
     pub fn restore(&mut self) -> Result<(), Error> {
-        let changed_nothing = self.originals.is_empty();
-        if changed_nothing && (self.barred().is_some() || !self.place.journal.exists()) {
-            return Ok(());
-        }
-        // An owner that lives is nothing to wait for.
-        if changed_nothing && Journal::read(&self.place)?.is_some_and(|journal| journal.is_anothers()) {
-            self.role = Role::Guest;
-            return Ok(());
-        }
-        let lock = self.lock();
-        if changed_nothing {
-            match lock {
+        if self.originals.is_empty() {
+            if self.barred().is_some() || !self.place.journal.exists() {
+                return Ok(());
+            }
+            match self.claim() {
                 Err(error) if error.kind() == ErrorKind::NotPermitted => {
+                    if Journal::read(&self.place)?.is_some_and(|journal| journal.is_anothers()) {
+                        self.role = Role::Guest;
+                        return Ok(());
+                    }
                     let message = "a Nodewise that was killed left kernel settings changed; root's next start puts them back";
                     return Err(Error::with_source(error.kind(), message, error));
                 }
-                // Also where a lock can no longer be had.
-                _ => self.take_over()?,
+                claimed => claimed?,
             }
         }
         self.put_back()
@@ -374,7 +395,11 @@ impl Settings {
             .create_new(true)
             .mode(0o644)
             .open(&temporary)
-            .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+            .and_then(|mut file| {
+                file.set_permissions(fs::Permissions::from_mode(0o644))?;
+                file.write_all(text.as_bytes())?;
+                file.sync_all()
+            })
             .and_then(|()| fs::rename(&temporary, path))
             .map_err(|e| Error::file(path, "write", e))
     }
@@ -382,11 +407,11 @@ impl Settings {
 
 /// One [`Settings`] for all who change any: the journal has one owner.
 #[derive(Clone, Debug)]
-pub struct SharedSettings(Rc<RefCell<Settings>>);
+pub struct SharedSettings(Arc<Mutex<Settings>>);
 
 impl From<Settings> for SharedSettings {
     fn from(settings: Settings) -> Self {
-        Self(Rc::new(RefCell::new(settings)))
+        Self(Arc::new(Mutex::new(settings)))
     }
 }
 
@@ -394,13 +419,13 @@ impl SharedSettings {
     /// As [`Settings::is_owner`].
     #[must_use]
     pub fn is_owner(&self) -> bool {
-        self.0.borrow().is_owner()
+        self.lock().is_owner()
     }
 
     /// As [`Settings::barred`], in words.
     #[must_use]
     pub fn barred(&self) -> Option<String> {
-        self.0.borrow().barred().map(|why| {
+        self.lock().barred().map(|why| {
             let cause = std::error::Error::source(why).map_or(String::new(), |cause| format!(": {cause}"));
             format!("{why}{cause}")
         })
@@ -408,12 +433,25 @@ impl SharedSettings {
 
     /// As [`Settings::set`].
     pub fn set(&self, path: &Path, value: &str) -> Result<(), Error> {
-        self.0.borrow_mut().set(path, value)
+        self.lock().set(path, value)
     }
 
     /// As [`Settings::restore`].
     pub fn restore(&self) -> Result<(), Error> {
-        self.0.borrow_mut().restore()
+        self.lock().restore()
+    }
+
+    /// The same, if nobody is just changing any.
+    ///
+    /// # Errors
+    /// As [`Settings::restore`]; none where somebody is.
+    pub fn try_restore(&self) -> Result<(), Error> {
+        self.0.try_lock().map_or(Ok(()), |mut settings| settings.restore())
+    }
+
+    /// Whoever panicked while it changed settings has left a journal of them.
+    fn lock(&self) -> MutexGuard<'_, Settings> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -444,7 +482,14 @@ mod tests {
     /// A journal about three settings, of this value.
     fn place(directory: &Path, value: &str) -> (Place, [PathBuf; 3]) {
         let settings = ["a", "b", "c"].map(|name| setting(directory, name, value));
-        (Place::new(directory.join("run/journal.json"), settings.clone()), settings)
+        (Place::new(directory.join("run/journal.json"), directory, settings.clone()), settings)
+    }
+
+    /// Another owner, until it is dropped.
+    fn owner(place: &Place) -> fs::File {
+        let lock = fs::File::open(&place.lock).unwrap();
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
+        lock
     }
 
     /// What is written in the journal.
@@ -505,6 +550,7 @@ mod tests {
         let parent = std::os::unix::process::parent_id();
         // One that opened before it came finds out when it wants to change something.
         let (mut earlier, idle) = (Settings::open(place.clone()), Settings::open(place.clone()));
+        let _owner = owner(&place);
         write_journal(&place, parent, true, &[(a.clone(), ["1", "0"])].into());
         drop(idle);
         assert!(place.journal.exists(), "it is not theirs to remove");
@@ -521,15 +567,59 @@ mod tests {
         assert!(place.journal.exists());
     }
 
+    /// Containers have a `/run` each, and the machine has its settings once.
+    #[test]
+    fn another_journal_is_another_owners_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let (place, [a, b, _]) = place(dir.path(), "1000");
+        let elsewhere = Place { journal: dir.path().join("other/journal.json"), ..place.clone() };
+        let (mut first, mut second) = (Settings::open(place), Settings::open(elsewhere.clone()));
+        first.set(&a, "0").unwrap();
+        second.set(&a, "5").unwrap();
+        second.set(&b, "5").unwrap();
+        assert!(first.is_owner() && !second.is_owner());
+        drop(first);
+        drop(second);
+        assert_eq!([now(&a), now(&b)], ["1000", "1000"]);
+        let mut third = Settings::open(elsewhere);
+        third.set(&a, "5").unwrap();
+        assert_eq!(now(&a), "5");
+    }
+
+    #[test]
+    fn nothing_is_changed_where_no_owner_can_be_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let (place, [a, ..]) = place(dir.path(), "1");
+        let mut settings = Settings::open(Place { lock: dir.path().join("not-mounted"), ..place });
+        settings.set(&a, "0").unwrap();
+        assert_eq!(now(&a), "1");
+        assert!(settings.barred().unwrap().to_string().starts_with("cannot lock "));
+    }
+
+    #[test]
+    fn everybody_can_read_the_journal_and_only_its_owner_write_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (place, [a, ..]) = place(dir.path(), "1");
+        // Of the whole process: what other tests write meanwhile is no less theirs.
+        let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+        let mut settings = Settings::open(place.clone());
+        settings.set(&a, "0").unwrap();
+        rustix::process::umask(before);
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+        assert_eq!([mode(place.directory()), mode(&place.journal)], [0o755, 0o644]);
+    }
+
     #[test]
     fn a_survivor_puts_back_what_a_killed_owner_left() {
         let dir = tempfile::tempdir().unwrap();
         let (place, [a, b, _]) = place(dir.path(), "0");
         let parent = std::os::unix::process::parent_id();
         let left = [(a.clone(), ["1", "0"])].into();
+        let owner = owner(&place);
         write_journal(&place, parent, true, &left);
         let mut survivor = Settings::open(place.clone());
         survivor.set(&b, "8").unwrap();
+        drop(owner);
         write_journal(&place, parent, false, &left);
         survivor.set(&b, "9").unwrap();
         assert!(!survivor.is_owner());
@@ -628,7 +718,8 @@ mod tests {
         let (place, [a, ..]) = place(dir.path(), "0");
         let victim = setting(dir.path(), "victim", "0");
         let parent = std::os::unix::process::parent_id();
-        for (path, value) in [(&victim, "1"), (&a, "written by nobody")] {
+        let long = "0".repeat(VALUE_DIGITS + 1);
+        for (path, value) in [(&victim, "1"), (&a, "written by nobody"), (&a, "+1"), (&a, &long)] {
             write_journal(&place, parent, false, &[(path.clone(), [value, "0"])].into());
             let why = Settings::open(place.clone()).barred().unwrap().to_string();
             assert!(why.contains("journal.json, line 1: expected"), "{why}");
@@ -637,6 +728,11 @@ mod tests {
         // A link leads anywhere.
         fs::rename(&place.journal, dir.path().join("elsewhere")).unwrap();
         std::os::unix::fs::symlink(dir.path().join("elsewhere"), &place.journal).unwrap();
+        assert!(Settings::open(place.clone()).barred().is_some());
+        // And a pipe nowhere.
+        fs::remove_file(&place.journal).unwrap();
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
+        rustix::fs::mknodat(rustix::fs::CWD, &place.journal, kind, mode, 0).unwrap();
         assert!(Settings::open(place).barred().is_some());
     }
 

@@ -15,7 +15,7 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
 }
 
 /// `smaps` and `numa_maps` walk a process's page tables under its `mmap` lock, and stall a large one for seconds. Only doctor looks at
-/// one, of the small process that it has started itself.
+/// one, of the small process that it has started itself; and the kernel's side of the machine where page tables are small.
 #[test]
 fn no_file_that_stalls_a_large_process_is_read() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
@@ -27,7 +27,8 @@ fn no_file_that_stalls_a_large_process_is_read() {
     for file in files.iter().filter(|file| !file.ends_with("probe/patient.rs")) {
         let text = fs::read_to_string(file).unwrap();
         let code = text.lines().map(|line| line.split("//").next().unwrap_or_default());
-        for line in code {
+        let bounded = |line: &str| file.ends_with("src/kernel.rs") && line.contains("{pid}/numa_maps");
+        for line in code.filter(|line| !bounded(line)) {
             for name in ["smaps", "numa_maps", "clear_refs", "page_idle"] {
                 assert!(!line.contains(name), "{}: {line}", file.display());
             }

@@ -41,6 +41,7 @@ enum Command {
     Run(commands::run::Args),
     Attach(commands::attach::Args),
     Doctor(commands::doctor::Args),
+    RecordRaw(commands::record_raw::Args),
     Sim(commands::sim::Args),
     Completions(commands::completions::Args),
 }
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         Command::Run(args) => commands::run::main(&args),
         Command::Attach(args) => commands::attach::main(&args),
         Command::Doctor(args) => commands::doctor::main(&args),
+        Command::RecordRaw(args) => commands::record_raw::main(&args),
         Command::Sim(args) => commands::sim::main(&args),
         Command::Completions(args) => commands::completions::main::<Cli>(&args),
     };
@@ -121,9 +123,16 @@ mod tests {
     fn every_command_in_the_documentation_is_understood() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let mut seen = 0;
-        for page in
-            ["README.md", "docs/architecture.md", "docs/fidelity.md", "docs/results.md", "docs/topo-json.md"]
-        {
+        for page in [
+            "README.md",
+            "CONTRIBUTING.md",
+            "docs/architecture.md",
+            "docs/fidelity.md",
+            "docs/record-raw.md",
+            "docs/results.md",
+            "docs/security.md",
+            "docs/topo-json.md",
+        ] {
             let text = std::fs::read_to_string(root.join(page)).unwrap().replace("\\\n        ", " ");
             let shown = text.lines().filter_map(|line| line.strip_prefix("    "));
             for line in shown.filter(|line| !line.starts_with(' ')) {

@@ -158,7 +158,7 @@ fn the_old_spelling_of_attach_is_answered() {
 
 #[test]
 fn every_command_says_how_it_is_used_and_what_it_exits_with() {
-    let commands = ["topo", "rig", "run", "attach", "doctor", "completions", "sim"];
+    let commands = ["topo", "rig", "run", "attach", "doctor", "record-raw", "completions", "sim"];
     for command in commands.into_iter().chain(["sim list", "sim run", "sim reproduce"]) {
         let words: Vec<&str> = command.split(' ').collect();
         let output = nodewise(&words).arg("--help").output().unwrap();
@@ -180,12 +180,29 @@ fn every_command_says_how_it_is_used_and_what_it_exits_with() {
     }
 }
 
+/// Few machines that run tests have a PMU that samples accesses: those without are told so.
+#[test]
+fn records_of_a_pmu_are_written_or_there_is_no_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("raw.json");
+    let output = nodewise(&["record-raw"]).arg(&path).output().unwrap();
+    if output.status.success() {
+        let recording: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        assert!(recording["stretches"].is_array(), "{recording}");
+    } else {
+        assert!(matches!(output.status.code(), Some(1 | 77)));
+        assert!(!message(&output).is_empty() && !path.exists());
+    }
+}
+
 #[test]
 fn completions_know_every_command() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let output = nodewise(&["completions", shell]).output().unwrap();
         let script = String::from_utf8(output.stdout).unwrap();
-        for word in ["topo", "rig", "run", "attach", "doctor", "sim", "completions", "interleave"] {
+        for word in
+            ["topo", "rig", "run", "attach", "doctor", "record-raw", "sim", "completions", "interleave"]
+        {
             assert!(script.contains(word), "{shell}: {word}");
         }
     }

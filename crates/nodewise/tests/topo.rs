@@ -292,6 +292,30 @@ fn a_machine_whose_files_may_not_be_read_has_its_own_exit_code() {
     assert_eq!((outcome.status.code(), String::from_utf8(outcome.stderr).unwrap()), (Some(77), error));
 }
 
+/// What names in a tree hold is shown and not obeyed; a device of this name is drawn, and a file in that directory malformed.
+#[test]
+fn names_of_a_tree_do_not_command_the_terminal() {
+    let capture = Capture::unpack("32em64t-2n8c+dax+nvme+mic+dimms");
+    let root = capture.root();
+    let name = "eth0\x1b]0;PWNED\x07";
+    let device = root.join("sys/devices/pci0000:00/0000:00:19.0/net").join(name);
+    std::fs::create_dir_all(&device).unwrap();
+    std::fs::create_dir_all(root.join("sys/class/net")).unwrap();
+    let below = format!("../../devices/pci0000:00/0000:00:19.0/net/{name}");
+    std::os::unix::fs::symlink(below, root.join("sys/class/net").join(name)).unwrap();
+    for arguments in [&["--json"][..], &[]] {
+        let mut command = topo(100, "C.UTF-8", &["--from", root.to_str().unwrap()]);
+        let output = command.args(arguments).env("CLICOLOR_FORCE", "1").assert().success();
+        let text = String::from_utf8(output.get_output().stdout.clone()).unwrap();
+        assert!(text.contains("eth0\\u001b]0;PWNED\\u0007"), "{text}");
+        assert!(!text.contains("\x1b]"));
+    }
+    let mut command = topo(100, "C", &["--from", "/nowhere\x1b]0;PWNED\x07"]);
+    let output = command.env("CLICOLOR_FORCE", "1").assert().failure();
+    let error = String::from_utf8(output.get_output().stderr.clone()).unwrap();
+    assert!(error.contains("/nowhere\\u001b]0;PWNED\\u0007"), "{error}");
+}
+
 #[test]
 fn colours_are_for_terminals() {
     let plain = topo(80, "C", &[]).assert().success();

@@ -4,7 +4,7 @@ use crate::error::{Error, Result, check};
 use crate::mempolicy::{MPOL_MF_MOVE, MPOL_MF_MOVE_ALL};
 
 /// Which pages [`move_pages`] may move.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum MoveFlags {
     /// `MPOL_MF_MOVE`: pages that only this process maps.

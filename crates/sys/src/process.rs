@@ -1,6 +1,7 @@
 //! Other processes: handles, signals, children, and advice about their memory.
 
 use crate::error::{Error, Result, check};
+use std::cmp::Ordering;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// `int pidfd_open(pid_t pid, unsigned flags)`
@@ -51,6 +52,26 @@ pub fn kill(pid: i32, signal: i32) -> Result<()> {
     // SAFETY: no memory is passed.
     let returned = unsafe { libc::kill(pid, signal) };
     check("kill", returned.into()).map(|_| ())
+}
+
+/// `int kcmp(pid_t pid1, pid_t pid2, KCMP_VM, 0, 0)`
+///
+/// Compares the memory of two processes: equal if they share one (`clone(CLONE_VM)`), else in an order of the kernel's.
+///
+/// # Errors
+/// `EPERM`; `ESRCH` one is gone; `ENOSYS` a kernel without `CONFIG_KCMP`.
+///
+/// # References
+/// [`kcmp(2)`](https://man7.org/linux/man-pages/man2/kcmp.2.html)
+pub fn compare_memory(one: i32, other: i32) -> Result<Ordering> {
+    const KCMP_VM: libc::c_int = 1;
+    // SAFETY: no memory is passed.
+    let returned = unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) };
+    Ok(match check("kcmp", returned)? {
+        0 => Ordering::Equal,
+        1 => Ordering::Less,
+        _ => Ordering::Greater,
+    })
 }
 
 /// `int pthread_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void))`

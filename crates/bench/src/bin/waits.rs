@@ -7,7 +7,7 @@ use nodewise_bench::{first_touch, pin_to_node};
 use nodewise_engine::{PageNumber, PageRange};
 use nodewise_linux::kernel::LiveKernel;
 use nodewise_linux::mover::{Job, Mover, MoverSettings};
-use nodewise_sys::{Advice, Mapping, MappingOptions, MoveFlags};
+use nodewise_sys::{Advice, Mapping, MappingOptions};
 use nodewise_topology::Topology;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -73,7 +73,7 @@ fn main() -> anyhow::Result<()> {
                 let first = PageNumber(memory.address() / 4096);
                 let range = PageRange::new(first.0, first.0 + memory.pages() as u64);
                 let target = |_, _| Some(to);
-                let jobs = [Job { range, flags: MoveFlags::Exclusive, target: &target }];
+                let jobs = [Job { range, mappers: Vec::new(), target: &target }];
                 std::thread::sleep(Duration::from_millis(300));
                 let at_rest = longest_ns.swap(0, Ordering::Relaxed);
                 let outcome = mover.carry_out(std::process::id(), &jobs, u64::MAX)[0];

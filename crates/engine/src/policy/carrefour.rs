@@ -296,8 +296,8 @@ impl Carrefour {
     }
 
     /// All private memory of a process that may run on one node only, also what was not sampled: hint faults come late from mappings that
-    /// were little used (`vma_is_accessed`, `kernel/sched/fair.c`, Linux 6.12). Ranges that other nodes were seen using stay, and all where
-    /// nodes without CPUs hold memory, for what is cold belongs there.
+    /// were little used (`vma_is_accessed`, `kernel/sched/fair.c`, Linux 6.12). Ranges that other nodes were seen using stay, as does what the
+    /// program has bound itself, and all where nodes without CPUs hold memory, for what is cold belongs there.
     fn collocate_all(&self, view: &View<'_>, process: ProcessView<'_>, out: &mut Vec<Decision>) {
         /// Pages in a decision (64 MiB), and looked through in an interval (1 GiB).
         const AT_ONCE: (u64, u64) = (1 << 14, 1 << 18);
@@ -323,6 +323,7 @@ impl Carrefour {
         let parts = mappings
             .flat_map(|mapping| process.hints.collocatable(mapping.range))
             .flat_map(|range| process.map.used_by_no_other(range, accessor.get()))
+            .flat_map(|range| range.without(process.bound.iter().copied()))
             .flat_map(|range| process.history.collocatable_anew(range, to, view.round))
             .flat_map(|range| range.portions(AT_ONCE.0));
         let mut pages = 0;
@@ -421,9 +422,16 @@ impl Carrefour {
     fn collapse(&self, view: &View<'_>, process: ProcessView<'_>, out: &mut Vec<Decision>) {
         let mut evidence = Evidence::new(view.topology.node_count());
         let mut pages = Vec::new();
+        let settled = |confined: &Confined| self.is_settled(view, process, *confined);
+        let confined = process.confined.is_some_and(|confined| settled(&confined));
         let split = process.history.split_before(view.round).filter(|_| view.splits);
         for page in split {
             let whole = PageRange::new(page, page + HUGE_PAGE_PAGES);
+            // The kernel takes no samples of a single thread's memory that lies on its node (`change_pte_range`, Linux 6.12).
+            if confined && !process.map.was_used_lately(whole) && pages.len() < RESIZED_AT_ONCE {
+                pages.push(PageNumber(page));
+                continue;
+            }
             let Some((at, region)) = process.map.region_of(whole) else { continue };
             let Some(accessor) = process.map.only_accessor(region) else { continue };
             let homes = region.evidence.homes();

@@ -8,7 +8,7 @@ mod spread;
 pub use carrefour::{Carrefour, CarrefourSettings};
 
 use crate::region::RegionMap;
-use crate::{Counters, Decision, Hints, History, Metrics, Pid, RuleStatus};
+use crate::{Counters, Decision, Hints, History, Metrics, PageRange, Pid, RuleStatus};
 use nodewise_topology::{NodeIndex, Topology};
 
 /// Decides what to do about the placement of memory. Deterministic: same views, same decisions.
@@ -84,4 +84,6 @@ pub struct ProcessView<'a> {
     pub resident_pages: u64,
     /// The one node on which it may run, if it is confined to one.
     pub confined: Option<Confined>,
+    /// What of its memory it has bound itself, as far as it is confined.
+    pub bound: &'a [PageRange],
 }

@@ -3,7 +3,7 @@
 //! From the highest bit: 45 bits page (57-bit addresses), 1 bit huge, 2 bits access, 8 bits accessor node, 8 bits home node.
 
 use crate::memory::HUGE_PAGE_PAGES;
-use crate::{Access, DataSource, PageSize, Sample};
+use crate::{Access, PageSize, Sample};
 
 /// Stands for an unknown home.
 pub const NO_NODE: u8 = u8::MAX;
@@ -23,11 +23,7 @@ impl Key {
         if page >> 45 != 0 || sample.accessor.get() >= nodes {
             return None;
         }
-        let home = match (sample.home, sample.source) {
-            (Some(node), _) if node.get() < nodes => node.0,
-            (None, DataSource::LocalDram) => sample.accessor.0,
-            _ => NO_NODE,
-        };
+        let home = sample.home.filter(|node| node.get() < nodes).map_or(NO_NODE, |node| node.0);
         let access = match sample.access {
             Access::Read => 0,
             Access::Write => 1,
@@ -89,5 +85,33 @@ impl Key {
     /// The home node, or [`NO_NODE`].
     pub const fn home(self) -> u8 {
         (self.0 & 0xff) as u8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DataSource, Pid, Tid, VirtAddr};
+    use nodewise_topology::NodeIndex;
+
+    #[test]
+    fn an_unknown_home_stays_unknown_whoever_served_the_access() {
+        let sample = |home| Sample {
+            time_ns: 0,
+            address: VirtAddr(0x7000),
+            pid: Pid(1),
+            tid: Tid(1),
+            accessor: NodeIndex(1),
+            home,
+            access: Access::Read,
+            source: DataSource::LocalDram,
+            page_size: PageSize::Base,
+            latency_cycles: 0,
+            weight: 1,
+        };
+        let home = |home| Key::pack(&sample(home), 2).map(Key::home);
+        assert_eq!(home(None), Some(NO_NODE));
+        assert_eq!(home(Some(NodeIndex(0))), Some(0));
+        assert_eq!(home(Some(NodeIndex(2))), Some(NO_NODE));
     }
 }

@@ -45,9 +45,9 @@ pub struct RegionSettings {
     /// A node with a smaller share of a region's accesses does not count as its accessor: who initialised the memory, or
     /// a thread passing by.
     pub min_accessor_share: f32,
-    /// Most pages of a process that have a record of their own (the Carrefour module: 30 000).
+    /// Most pages that have a record of their own, of all processes together (the Carrefour module: 30 000).
     pub max_tracked_pages: usize,
-    /// Most regions of a process; beyond, the most alike neighbours are merged.
+    /// Most regions of a process; beyond, the most alike neighbours of a mapping are merged.
     pub max_regions: usize,
     /// Gaps without samples up to this many pages never separate regions.
     pub min_gap_pages: u64,
@@ -59,7 +59,7 @@ impl Default for RegionSettings {
             half_life_intervals: 4.0,
             page_half_life_intervals: 8,
             min_accessor_share: 0.05,
-            max_tracked_pages: 1 << 22,
+            max_tracked_pages: 1 << 21,
             max_regions: 4096,
             min_gap_pages: HUGE_PAGE_PAGES,
         }
@@ -91,6 +91,7 @@ pub struct RegionMap {
     weight: f32,
     outside: u64,
     turmoil: f32,
+    most_regions: usize,
     /// There are records nobody needs.
     stale: bool,
 }
@@ -111,8 +112,15 @@ impl RegionMap {
             weight: 1.0,
             outside: 0,
             turmoil: 0.0,
+            most_regions: usize::MAX,
             stale: false,
         }
+    }
+
+    /// Makes no new records of single pages beyond so many, and keeps no more regions than so many: those with most samples.
+    pub(crate) const fn limit(&mut self, records: usize, regions: usize) {
+        self.pages.limit(records);
+        self.most_regions = regions;
     }
 
     /// Takes in an interval. `mappings`: as read now, none if not read again. `keys` gets sorted. `weight`: how many accesses a
@@ -221,21 +229,17 @@ impl RegionMap {
         Some((at, region))
     }
 
+    /// Whether more is left of what was seen of a range than one sample.
+    pub(crate) fn was_used_lately(&self, range: PageRange) -> bool {
+        let first = self.regions.partition_point(|region| region.range.end <= range.start);
+        let overlapping = self.regions[first..].iter().take_while(|region| region.range.start < range.end);
+        overlapping.map(|region| region.evidence.total()).sum::<f32>() > 1.0
+    }
+
     /// The parts of a range that no other node than this one was seen using.
     pub(crate) fn used_by_no_other(&self, range: PageRange, node: usize) -> Vec<PageRange> {
-        let mut parts = Vec::new();
-        let mut at = range.start;
-        let others = |region: &&Region| self.only_accessor(region) != Some(node);
-        for region in self.regions.iter().filter(others) {
-            let taken = region.range.intersect(range);
-            if !taken.is_empty() {
-                parts.push(PageRange { start: at, end: taken.start });
-                at = taken.end;
-            }
-        }
-        parts.push(PageRange { start: at, end: range.end });
-        parts.retain(|part| !part.is_empty());
-        parts
+        let others = self.regions.iter().filter(|region| self.only_accessor(region) != Some(node));
+        range.without(others.map(|region| region.range))
     }
 
     /// Pages were moved: forget where they were. With each range the shares of its pages by home node now.
@@ -617,9 +621,16 @@ impl RegionMap {
             }
             self.regions = merged;
             tolerance *= 4.0;
-            if self.regions.len() <= self.settings.max_regions || tolerance > 1e12 {
-                return;
+            if self.regions.len() <= self.settings.max_regions.min(self.most_regions) || tolerance > 1e12 {
+                break;
             }
+        }
+        // There may be as many mappings.
+        if self.regions.len() > self.most_regions {
+            self.regions.sort_unstable_by(|a, b| b.evidence.total().total_cmp(&a.evidence.total()));
+            self.regions.truncate(self.most_regions);
+            self.regions.sort_unstable_by_key(|region| region.range.start);
+            self.stale = true;
         }
     }
 

@@ -94,6 +94,11 @@ impl Pages {
         page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 == 0
     }
 
+    /// Makes no new records beyond so many.
+    pub const fn limit(&mut self, most: usize) {
+        self.capacity = most;
+    }
+
     /// How many nodes there are.
     pub const fn nodes(&self) -> usize {
         self.nodes

@@ -66,6 +66,8 @@ pub struct Toy {
     pub free: Vec<u64>,
     /// The one node on which the processes may run.
     pub confined: Option<NodeIndex>,
+    /// What the program has bound itself.
+    pub bound: Vec<PageRange>,
     /// What the first process says of its memory.
     pub hints: Vec<Hinted>,
     /// Pages that may move in an interval.
@@ -112,6 +114,7 @@ impl Toy {
             sampling: Sampling::HintFaults { percent: 80 },
             free: vec![memory / PAGE_BYTES; nodes],
             confined: None,
+            bound: Vec::new(),
             hints: Vec::new(),
             budget: u64::MAX,
             dry_run: false,
@@ -174,6 +177,7 @@ impl Toy {
             fresh: self.seen.insert(pid),
             resident_pages,
             confined: self.confined,
+            bound: self.bound.clone(),
             asked: true,
             mappings: Some(mappings),
             hints,

@@ -26,7 +26,9 @@ fn server() -> Facts {
         hint_faults: works("1024 seen on resident pages after 1.2 s"),
         page_fault_event: works("opened on a CPU"),
         page_fault_tracepoint: works("opened on a CPU: reads and writes are told apart"),
-        hardware_sampler: works("Intel PEBS on every CPU, one sample in 1009 events"),
+        hardware_sampler: works(
+            "Intel PEBS on every CPU, one sample in 10007 slow loads and in 100003 stores",
+        ),
         move_pages: works("moved a page of another process from node 0 to 1"),
         split: works("split a huge page of another process"),
         collapse: works("made a huge page in another process"),

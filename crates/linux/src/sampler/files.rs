@@ -1,6 +1,7 @@
 //! How many file descriptors sampling takes, and what to do when that is too many.
 //!
-//! An event on every CPU of a machine with 1024 takes thousands of descriptors, while the usual limit is 1024.
+//! An event on every CPU of a machine with 1024 takes thousands of descriptors, while the usual limit is
+//! 1024.
 
 use crate::{Error, ErrorKind};
 use nodewise_sys::FileLimit;
@@ -9,14 +10,16 @@ use std::fs;
 /// Left for files of `/proc`, the log, children's pipes.
 const SPARE: u64 = 128;
 
-/// How many streams of events, of `files_each` descriptors, fit below the hard limit beside what is open already.
+/// How many streams of events, of `files_each` descriptors, fit below the hard limit beside what is open
+/// already.
 #[must_use]
 pub fn streams_that_fit(files_each: usize, limit: FileLimit, open: usize) -> usize {
     let room = limit.hard.saturating_sub(open as u64 + SPARE);
     (room / files_each.max(1) as u64) as usize
 }
 
-/// Raises the soft limit on open files to the hard one, and says how many streams fit: on every CPU, or else on so many threads.
+/// Raises the soft limit on open files to the hard one, and says how many streams fit: on every CPU, or else
+/// on so many threads.
 pub(super) fn make_room(files_each: usize) -> Result<usize, Error> {
     let failed = |error| {
         Error::with_source(ErrorKind::Unsupported, "cannot learn or raise the limit on open files", error)
@@ -29,14 +32,21 @@ pub(super) fn make_room(files_each: usize) -> Result<usize, Error> {
     Ok(streams_that_fit(files_each, limit, open))
 }
 
-/// Data pages of each of `rings`: up to 2 MiB, some 29 000 faults, so that a program that allocates between two readings does not
-/// overrun it; where there are very many rings less, so that all together stay about 64 MiB.
+/// Bytes of each of `rings`, at most `largest`. Very many rings are smaller, so that all together stay about
+/// 32 MiB.
 #[must_use]
-pub fn ring_pages(rings: usize) -> usize {
-    const TOTAL_PAGES: usize = 64 * 256;
-    let fair = (TOTAL_PAGES / rings.max(1)).clamp(4, 512);
+pub fn ring_bytes(rings: usize, largest: usize) -> usize {
+    const TOTAL: usize = 32 << 20;
+    const LEAST: usize = 16 << 10;
+    let fair = (TOTAL / rings.max(1)).clamp(LEAST, largest);
     // Down to a power of two.
     1 << fair.ilog2()
+}
+
+/// So many bytes in pages, at least one. Pages may be of 64 KiB.
+#[must_use]
+pub const fn pages(bytes: usize, page_bytes: usize) -> usize {
+    if bytes < page_bytes { 1 } else { bytes / page_bytes }
 }
 
 #[cfg(test)]
@@ -68,10 +78,25 @@ mod tests {
         }
 
         #[test]
-        fn rings_stay_small_together(rings in 0_usize..20_000) {
-            let pages = ring_pages(rings);
+        fn rings_stay_small_together(rings in 0_usize..20_000, page_bytes in prop_oneof![Just(4096), Just(65_536)]) {
+            let bytes = ring_bytes(rings, 512 << 10);
+            prop_assert!(bytes.is_power_of_two() && bytes <= 512 << 10);
+            prop_assert!(bytes <= 16 << 10 || bytes * rings <= 32 << 20);
+            let pages = pages(bytes, page_bytes);
             prop_assert!(pages.is_power_of_two());
-            prop_assert!(pages <= 4 || pages * rings <= 64 * 256);
+            prop_assert!(pages == 1 || pages * page_bytes == bytes);
+        }
+    }
+
+    /// What a user without privileges may map for each CPU: `perf_event_mlock_kb`, by default 512 KiB and a
+    /// page.
+    #[test]
+    fn a_ring_on_each_cpu_fits_into_what_anybody_may_lock() {
+        for page_bytes in [4096, 65_536] {
+            for cpus in 1..300 {
+                let locked = (pages(ring_bytes(cpus, 512 << 10), page_bytes) + 1) * page_bytes;
+                assert!(locked <= (512 << 10) + page_bytes, "{cpus} CPUs");
+            }
         }
     }
 }

@@ -22,10 +22,6 @@ const PASS: Duration = Duration::from_secs(2);
 /// The fastest pass that is asked for. The kernel itself never marks more than 2560 MB/s, and lets a thread run 32 times as long as
 /// it scanned.
 const PASS_MIN: Duration = Duration::from_millis(100);
-/// The longest pass once huge pages were split, until there is little to do. The kernel makes that of threads that share much up to as many
-/// times longer as there are of them (`task_scan_max`), and who shared huge pages is taken for such. After four to eight seconds without
-/// samples it skips the mapping for as many passes as there are threads (`vma_is_accessed`).
-const PASS_SPLIT: Duration = Duration::from_millis(500);
 /// The shortest pass while there is little to do, which leaves well-placed programs alone and the kernel few chances to move what
 /// was just spread. A thread that changes its node is still scanned anew at once.
 const PASS_CHEAP: Duration = Duration::from_secs(60);
@@ -40,15 +36,27 @@ const CHEAP_JUDGED: Duration = Duration::from_secs(10);
 /// How much the kernel marks at once while pages are being placed: its own default. Its scan period is the knob over the number
 /// of such portions in resident memory (`kernel/sched/fair.c`, Linux 6.1 to 6.12, `task_scan_min`), so that the knob is the time
 /// of a pass over all memory.
+///
+/// Since Linux 6.7 a pass takes longer: mappings that the scanning thread did not use for four to eight seconds (`vma_is_accessed`) are left
+/// out, and marked one a period once all others are, and only then does the next pass begin (`task_numa_work`, commit f169c62ff7cd). How many
+/// these are is measured, by the number of the pass.
 const PORTION_MB: u64 = 256;
+/// So many writable mappings has a small program, until it is known.
+const MAPPINGS: u64 = 20;
+/// At least one mapping in so many is taken for left out: who scans is chance, and a thread heeds another period with the first fault of the
+/// next pass, so that one that is too long lasts as long as it is too long.
+const LEFT_OUT: u64 = 4;
+
 /// And while there is little to do. Marked whole, a small program falls into a burst of faults that the kernel answers with a
-/// burst of migrations, to whoever runs just then; little by little, samples come evenly. The next portion, then as large as above, also ends the
-/// pass, and only then does the kernel heed a shorter period (`task_numa_placement`): so it is at once, not after a minute, that
-/// sampling becomes eager.
+/// burst of migrations, to whoever runs just then; little by little, samples come evenly. The next portion, then as large as above, ends the
+/// memory's part of the pass, and only with the pass does the kernel heed a shorter period (`task_numa_placement`): so sampling becomes eager
+/// after the left-out mappings.
 ///
 /// Nor does it heed a longer one before, and marks small portions as often as it marked large ones, until they have made a pass. So where
 /// the kernel moves next to nothing, sampling ends with a pass in large portions, whose period is already that between small ones.
 const PORTION_CHEAP_MB: u64 = 4;
+/// But at least so many of them in a pass, as small as a small program's must be, lest they come so seldom that a change is long unseen.
+const PORTIONS_CHEAP: u64 = 64;
 /// So many pages moved, for each sample of the last intervals, are next to nothing.
 const NEXT_TO_NOTHING: f64 = 0.05;
 /// So many passes are waited for that last one, which idle threads do not make.
@@ -75,8 +83,6 @@ pub struct HintFaults {
     rate: SamplingRate,
     /// A pass at the accurate rate.
     pass: Duration,
-    /// The longest such pass.
-    longest: Duration,
     /// And at the cheap rate.
     cheap_pass: Duration,
     /// Samples since the pass was last judged, and how long that is.
@@ -89,6 +95,11 @@ pub struct HintFaults {
     last_pass: Option<(u64, Duration)>,
     /// Resident pages of the largest process.
     largest_pages: u64,
+    /// Its writable mappings, and how many of them take a period each.
+    mappings: u64,
+    left_out: f64,
+    /// Which process that is, the number of its pass, and how long this pass has lasted.
+    scan_sequence: Option<(Pid, u64, Duration)>,
     /// Samples of the last intervals, and pages that the kernel moved meanwhile, fading.
     lately: (f64, f64),
     /// Whether we have switched balancing off for a while.
@@ -131,13 +142,15 @@ impl HintFaults {
             losses: Losses::default(),
             rate: SamplingRate::Accurate,
             pass: PASS,
-            longest: PASS,
             cheap_pass: PASS_CHEAP,
             recent: (0, Duration::ZERO),
             rested: false,
             in_pass: 0.0,
             last_pass: None,
             largest_pages: 0,
+            mappings: MAPPINGS,
+            left_out: MAPPINGS as f64,
+            scan_sequence: None,
             lately: (0.0, 0.0),
             paused: false,
             switched_off: false,
@@ -194,16 +207,13 @@ impl HintFaults {
 
     /// Sets the scan period, and how much is marked at once.
     fn tell_kernel(&mut self) -> Result<(), Error> {
-        let portions = |mb: u64| self.largest_pages.div_ceil(mb << 20 >> 12).max(1) as u32;
-        let (portion_mb, pass) = match (self.rate, self.last_pass) {
-            (SamplingRate::Accurate, _) => (PORTION_MB, self.pass),
-            (SamplingRate::Cheap | SamplingRate::Paused, None) => (PORTION_CHEAP_MB, self.cheap_pass),
-            // As long between portions as it will be, but that there are fewer in a pass.
-            (SamplingRate::Cheap | SamplingRate::Paused, Some(_)) => {
-                (PORTION_MB, self.cheap_pass * portions(PORTION_MB) / portions(PORTION_CHEAP_MB))
-            }
+        let portion_mb = match self.rate {
+            // Before rest as long between portions as it will be, but that there are fewer in a pass.
+            SamplingRate::Cheap | SamplingRate::Paused if self.last_pass.is_some() => PORTION_MB,
+            _ => self.portion_mb(),
         };
-        let (portion, period) = (portion_mb.to_string(), pass.as_millis().to_string());
+        let knob = (self.period() * self.portions(portion_mb)).as_millis().max(1);
+        let (portion, period) = (portion_mb.to_string(), knob.to_string());
         // Both ends the same: the period is not to adapt by the kernel's rules.
         for (name, value) in
             [("scan_size_mb", &portion), ("scan_period_min_ms", &period), ("scan_period_max_ms", &period)]
@@ -213,6 +223,45 @@ impl HintFaults {
             }
         }
         Ok(())
+    }
+
+    /// How much is marked at once.
+    fn portion_mb(&self) -> u64 {
+        match self.rate {
+            SamplingRate::Accurate => PORTION_MB,
+            SamplingRate::Cheap | SamplingRate::Paused => {
+                (self.largest_pages / (PORTIONS_CHEAP << 20 >> 12)).clamp(1, PORTION_CHEAP_MB)
+            }
+        }
+    }
+
+    /// How many portions of such a size the largest process has.
+    fn portions(&self, mb: u64) -> u32 {
+        u32::try_from(self.largest_pages.div_ceil(mb << 20 >> 12).max(1)).unwrap_or(u32::MAX)
+    }
+
+    /// What a pass takes from portion to portion.
+    fn period(&self) -> Duration {
+        self.pass().div_f64(f64::from(self.portions(self.portion_mb())) + self.left_out)
+    }
+
+    /// Measures how many mappings are left out, by the passes that there were.
+    fn count_left_out(&mut self, interval: &Interval) {
+        self.mappings = interval.writable_mappings.unwrap_or(self.mappings);
+        if let Some((pid, sequence)) = interval.scan_sequence {
+            let same = self.scan_sequence.filter(|&(before, ..)| before == pid);
+            let (_, before, lasted) = same.unwrap_or((pid, sequence, Duration::ZERO));
+            let lasted = lasted + interval.duration;
+            let passes = sequence.saturating_sub(before);
+            let periods = lasted.as_secs_f64() / self.period().as_secs_f64().max(f64::MIN_POSITIVE);
+            let left_out = periods / passes.max(1) as f64 - f64::from(self.portions(PORTION_MB));
+            if passes > 0 || left_out > self.left_out {
+                self.left_out = left_out;
+            }
+            self.scan_sequence = Some((pid, sequence, if passes > 0 { Duration::ZERO } else { lasted }));
+        }
+        let most = self.mappings as f64;
+        self.left_out = self.left_out.clamp(most / LEFT_OUT as f64, most);
     }
 
     fn moves_little(&self) -> bool {
@@ -261,7 +310,6 @@ impl Sampler for HintFaults {
         self.pause(rate == SamplingRate::Paused)?;
         if (rate == SamplingRate::Accurate) != (self.rate == SamplingRate::Accurate) {
             self.rested = false;
-            self.longest = PASS;
             let rests = rate != SamplingRate::Accurate;
             self.last_pass = (rests && self.moves_little()).then_some((0, Duration::ZERO));
         }
@@ -275,7 +323,13 @@ impl Sampler for HintFaults {
             return Ok(());
         }
         let &Interval { duration: over, samples, .. } = interval;
+        let before = self.period();
         self.largest_pages = interval.largest_pages;
+        // At rest the passes are long.
+        if self.rate == SamplingRate::Accurate {
+            self.count_left_out(interval);
+        }
+        let changed = before.abs_diff(self.period()) > before / 4;
         let fade = |sum: f64, now: u64| sum / 2.0 + now as f64;
         self.lately = (fade(self.lately.0, samples), fade(self.lately.1, interval.moved_by_kernel));
         if let Some((seen, waited)) = &mut self.last_pass {
@@ -288,6 +342,9 @@ impl Sampler for HintFaults {
                 return self.tell_kernel();
             }
             return Ok(());
+        }
+        if changed && self.rate == SamplingRate::Accurate {
+            self.tell_kernel()?;
         }
         self.recent = (self.recent.0 + samples, self.recent.1 + over);
         let (samples, over) = self.recent;
@@ -316,18 +373,12 @@ impl Sampler for HintFaults {
             return self.set_rate(self.rate);
         }
         let factor = per_s / ENOUGH_PER_S;
-        let pass = self.pass.mul_f64(factor).clamp(PASS_MIN, self.longest);
+        let pass = self.pass.mul_f64(factor).clamp(PASS_MIN, PASS);
         if (0.5..=2.0).contains(&factor) || pass == self.pass {
             return Ok(());
         }
         self.pass = pass;
         self.set_rate(self.rate)
-    }
-
-    fn pages_split(&mut self) -> Result<(), Error> {
-        // The pass itself stays as it is until it gives many samples: the kernel heeds a change only after a pass with faults.
-        self.longest = PASS_SPLIT;
-        Ok(())
     }
 
     fn pass(&self) -> Duration {
@@ -357,7 +408,14 @@ mod tests {
     const PAGES: u64 = 16_384;
 
     fn interval(samples: u64, duration: Duration) -> Interval {
-        Interval { duration, samples, largest_pages: PAGES, moved_by_kernel: 0 }
+        Interval {
+            duration,
+            samples,
+            largest_pages: PAGES,
+            writable_mappings: Some(0),
+            scan_sequence: None,
+            moved_by_kernel: 0,
+        }
     }
 
     fn sampler(directory: &Path) -> HintFaults {
@@ -366,7 +424,7 @@ mod tests {
         }
         let balancing = directory.join("numa_balancing");
         let known = KNOBS.map(|name| directory.join(name)).into_iter().chain([balancing.clone()]);
-        let settings = Settings::open(Place::new(directory.join("journal"), known)).into();
+        let settings = Settings::open(Place::new(directory.join("journal"), directory, known)).into();
         let mut sampler = HintFaults::closed(settings, balancing, Some(directory.to_owned()));
         sampler.set_rate(SamplingRate::Accurate).unwrap();
         sampler
@@ -384,17 +442,50 @@ mod tests {
     fn rest_begins_with_a_whole_pass() {
         let directory = tempfile::tempdir().unwrap();
         let mut sampler = sampler(directory.path());
-        assert_eq!(told(directory.path()), (PORTION_MB, 2_000));
+        assert_eq!(told(directory.path()), (PORTION_MB, 95), "21 periods, for all that is known yet");
         sampler.adapt(&interval(16_000, 2 * SECOND)).unwrap();
+        assert_eq!(told(directory.path()), (PORTION_MB, 2_000));
         sampler.set_rate(SamplingRate::Cheap).unwrap();
-        // All of it is one large portion, and 16 small ones, each of which is to come 20 s after the one before.
-        assert_eq!(told(directory.path()), (PORTION_MB, 20_000));
+        // All of it is one large portion, and 64 small ones, each of which is to come 5 s after the one before.
+        assert_eq!(told(directory.path()), (PORTION_MB, 5_000));
         sampler.adapt(&interval(100, SECOND)).unwrap();
-        assert_eq!(told(directory.path()), (PORTION_MB, 20_000));
+        assert_eq!(told(directory.path()), (PORTION_MB, 5_000));
         sampler.adapt(&interval(9_000, SECOND)).unwrap();
-        assert_eq!(told(directory.path()), (PORTION_CHEAP_MB, 320_000));
+        assert_eq!(told(directory.path()), (1, 320_000));
         sampler.set_rate(SamplingRate::Accurate).unwrap();
         assert_eq!(told(directory.path()), (PORTION_MB, 2_000));
+    }
+
+    #[test]
+    fn passes_take_their_time_though_mappings_are_left_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut sampler = sampler(directory.path());
+        let mut sequence = 0;
+        let mut period = |passes| {
+            sequence += passes;
+            let (writable_mappings, scan_sequence) = (Some(19), Some((Pid(1), sequence)));
+            let interval = Interval { writable_mappings, scan_sequence, ..interval(500, SECOND) };
+            sampler.adapt(&interval).unwrap();
+            told(directory.path()).1
+        };
+        assert_eq!(period(1), 95, "as told at the start, which is near enough");
+        assert_eq!(period(2), 200, "two passes of 20 periods, each of ten");
+        assert_eq!(period(50), (2000.0 / 5.75) as u64, "at least a quarter");
+        let waiting: Vec<u64> = (0..30).map(|_| period(0)).collect();
+        assert!(waiting.is_sorted_by(|a, b| a >= b), "no pass for so long: {waiting:?}");
+        // Another process that has become the largest begins anew, whatever its number.
+        let other = Interval {
+            scan_sequence: Some((Pid(2), 1000)),
+            writable_mappings: Some(19),
+            ..interval(500, SECOND)
+        };
+        let before = sampler.left_out;
+        sampler.adapt(&other).unwrap();
+        assert!((sampler.left_out - before).abs() < 0.01);
+        assert!(
+            waiting[29] < 125,
+            "next to 2000 / 20, which a change by so little is not worth: {waiting:?}"
+        );
     }
 
     #[test]
@@ -404,7 +495,7 @@ mod tests {
         let interval = Interval { moved_by_kernel: 3_000, ..interval(16_000, 2 * SECOND) };
         sampler.adapt(&interval).unwrap();
         sampler.set_rate(SamplingRate::Cheap).unwrap();
-        assert_eq!(told(directory.path()), (PORTION_CHEAP_MB, 320_000));
+        assert_eq!(told(directory.path()), (1, 320_000));
     }
 
     #[test]
@@ -445,7 +536,7 @@ mod tests {
             assert_eq!(told(directory.path()).0, PORTION_MB);
         }
         sampler.adapt(&interval(0, SECOND)).unwrap();
-        assert_eq!(told(directory.path()), (PORTION_CHEAP_MB, 60_000));
+        assert_eq!(told(directory.path()), (1, 60_000));
     }
 
     #[test]

@@ -19,6 +19,10 @@ pub struct Interval {
     pub samples: u64,
     /// Resident pages of the largest of these.
     pub largest_pages: u64,
+    /// Writable mappings of that process, where they are known.
+    pub writable_mappings: Option<u64>,
+    /// The number of the kernel's present scan of that process, where it is known (`mm->numa_scan_seq`).
+    pub scan_sequence: Option<(Pid, u64)>,
     /// Pages that the kernel's balancing moved, machine-wide.
     pub moved_by_kernel: u64,
 }
@@ -49,11 +53,6 @@ pub trait Sampler {
 
     /// Hears at the end of each interval what it gave.
     fn adapt(&mut self, _interval: &Interval) -> Result<(), Error> {
-        Ok(())
-    }
-
-    /// Hears that huge pages are base pages from now on, each of which may give a sample.
-    fn pages_split(&mut self) -> Result<(), Error> {
         Ok(())
     }
 

@@ -1,8 +1,9 @@
 //! Page faults of user code as perf events on every CPU: address, thread, CPU and, through the tracepoint, read or write.
 
-use super::files::{make_room, ring_pages};
+use super::files::{make_room, pages, ring_bytes};
 use crate::{Error, ErrorKind};
 use nodewise_engine::{Access, DataSource, PageSize, Pid, Sample, Tid, VirtAddr};
+use nodewise_sys::page_bytes;
 use nodewise_sys::perf::{
     Attr, Event, EventType, Losses, Record, Ring, SampleFormat, SampleType, SoftwareEvent, Target,
 };
@@ -90,6 +91,9 @@ impl Source {
     }
 }
 
+/// Bytes of a ring: some 29 000 faults, so that a program that allocates between two readings does not overrun it.
+const RING_BYTES: usize = 2 << 20;
+
 /// The event on every CPU, with its ring.
 pub(super) struct PageFaultEvents {
     source: Source,
@@ -107,7 +111,7 @@ impl PageFaultEvents {
             return Err(Error::new(ErrorKind::NotPermitted, message));
         }
         let attr = source.attr();
-        let pages = ring_pages(cpus.len());
+        let pages = pages(ring_bytes(cpus.len(), RING_BYTES), page_bytes());
         let mut rings = Vec::with_capacity(cpus.len());
         for cpu in &cpus {
             let event = Event::open(&attr, Target::Cpu(cpu.0), None).map_err(|e| refused(&source, e))?;

@@ -1,10 +1,11 @@
 //! `nodewise attach`: manage processes that run already.
 
 use super::{Exit, exit};
-use crate::manage::{self, Options, Reports};
+use crate::manage::{self, Options, Reports, Watchdog};
 use crate::output::note;
 use anyhow::Context as _;
 use nodewise_engine::Pid;
+use nodewise_linux::ErrorKind;
 use nodewise_topology::Topology;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -32,7 +33,7 @@ it lies at the end. Samples tell who uses a page, the kernel where it lies.
 
 Exit status:
   0   the processes have ended, or managing ended as asked
-  1   it failed, for example because there is no such process
+  1   it failed, for example because there are no such processes
   2   the command line could not be understood
   77  a capability, sysctl or file permission is missing; the message names it"
 )]
@@ -67,10 +68,8 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
         ));
     }
     let topology = Topology::live()?;
-    let pids: Vec<Pid> = args.pids.iter().chain(&args.pid).chain(&args.p).copied().map(Pid).collect();
-    for &pid in &pids {
-        nodewise_linux::process::require_access(pid).map_err(manage::explain)?;
-    }
+    let mut pids: Vec<Pid> = args.pids.iter().chain(&args.pid).chain(&args.p).copied().map(Pid).collect();
+    leave_out_ended(&mut pids).map_err(manage::explain)?;
     let reports = Reports::open(&args.options)?;
     if let Err(why) = nodewise_linux::require_nodes(&topology) {
         note(&why);
@@ -79,14 +78,18 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     }
     // Before the first kernel setting is changed: a signal must not keep it from being put back.
     let (ended, end) = channel();
+    let watchdog = Watchdog::default();
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch signals")?;
+    let told = watchdog.clone();
     std::thread::spawn(move || {
         if signals.forever().next().is_some() {
+            told.end_wanted(exit::FAILURE);
             // The receiver is gone only when main is about to return.
             let _ = ended.send(());
         }
     });
-    let mut session = manage::prepare(&args.options, topology, reports, Some(&pids))?.start(None)?;
+    let mut session =
+        manage::prepare(&args.options, topology, reports, Some(&pids))?.start(None, watchdog)?;
     let until = args.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let managed = session.manage(|time| {
         let due = until.is_some_and(|until| until <= Instant::now());
@@ -95,4 +98,23 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     session.finish()?;
     managed?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Of several processes, as `$(pidof postgres)` gives, some may have ended meanwhile: the others are managed all the same.
+fn leave_out_ended(pids: &mut Vec<Pid>) -> Result<(), nodewise_linux::Error> {
+    let mut ended = Vec::new();
+    for &pid in &*pids {
+        match nodewise_linux::process::require_access(pid) {
+            Err(error) if error.kind() == ErrorKind::NoSuchProcess => ended.push((pid, error)),
+            checked => checked?,
+        }
+    }
+    if ended.len() == pids.len() {
+        return ended.pop().map_or(Ok(()), |(_, error)| Err(error));
+    }
+    for (pid, error) in ended {
+        note(error);
+        pids.retain(|&other| other != pid);
+    }
+    Ok(())
 }

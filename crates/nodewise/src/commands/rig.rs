@@ -3,6 +3,7 @@
 mod terminal;
 
 use super::{Exit, exit};
+use crate::output::note;
 use nodewise_rig::{
     Accelerator, Device, Distances, ErrorKind, Guest, Node, Stage, Streams, kernels, no_kernel, parse_size,
 };
@@ -287,7 +288,7 @@ fn stop_on_signals() -> io::Result<(Arc<AtomicBool>, Arc<AtomicUsize>)> {
     Ok((stop, number))
 }
 
-/// What the boot has come to, on a terminal and until the program runs.
+/// What the boot has come to, on a terminal and until the program runs. That another guest is waited for is said elsewhere, too.
 struct Spinner(Option<indicatif::ProgressBar>);
 
 impl Spinner {
@@ -296,9 +297,15 @@ impl Spinner {
     }
 
     fn show(&self, stage: Stage) {
-        let Some(bar) = &self.0 else { return };
+        const WAITING: &str = "waiting for another guest of this user to end";
+        let Some(bar) = &self.0 else {
+            if stage == Stage::Waiting {
+                note(WAITING);
+            }
+            return;
+        };
         match stage {
-            Stage::Waiting => bar.set_message("waiting for another guest to end"),
+            Stage::Waiting => bar.set_message(WAITING),
             Stage::Booting(how) => bar.set_message(format!("booting the guest ({how})")),
             Stage::Running => return bar.finish_and_clear(),
         }

@@ -1,7 +1,7 @@
 //! `nodewise run`: start a program and manage it, or only place it.
 
 use super::{Exit, exit};
-use crate::manage::{self, Options, Reports};
+use crate::manage::{self, Options, Reports, Watchdog};
 use crate::numactl::{INSTEAD, NumactlArgs};
 use crate::output::{note, print};
 use crate::placement::{Placement, PlacementArgs};
@@ -18,6 +18,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Start a program, watch where its memory is used, and place its pages well
@@ -101,7 +102,8 @@ fn managed(args: &Args) -> anyhow::Result<ExitCode> {
     let placement = args.placement.resolve()?;
     // Before the first kernel setting is changed: a signal must not keep it from being put back.
     let (events, received) = channel();
-    watch_signals(events.clone())?;
+    let pidfd = Arc::new(OnceLock::new());
+    watch_signals(events.clone(), Arc::clone(&pidfd))?;
     // Sampling may raise the limit on open files, for this process alone.
     let file_limit = nodewise_sys::file_limit().context("cannot learn the limit on open files")?;
     let reports = Reports::open(&args.options)?;
@@ -117,11 +119,13 @@ fn managed(args: &Args) -> anyhow::Result<ExitCode> {
     nodewise_sys::start_with_file_limit(&mut command, file_limit);
     // Whatever loses its parent becomes our child, and is not lost from sight.
     nodewise_sys::set_child_subreaper(true).context("cannot follow the program's descendants")?;
-    let mut program = Program::start(&placement, &mut command, events, received)?;
+    let watchdog = Watchdog::default();
+    let at_end = (!args.wait).then(|| watchdog.clone());
+    let mut program = Program::start(&placement, &mut command, pidfd, events, received, at_end)?;
     program.wait = args.wait;
     program.followed = prepared.is_ok() && !args.options.no_children;
     let reported = match prepared {
-        Ok(prepared) => prepared.start(Some(program.pid)).and_then(|mut session| {
+        Ok(prepared) => prepared.start(Some(program.pid), watchdog).and_then(|mut session| {
             let managed = session.manage(|time| program.attend(Some(time)));
             if let Err(error) = managed {
                 note(format_args!("{error:#}; the program goes on unmanaged"));
@@ -145,14 +149,14 @@ enum Event {
     /// So has everything that it started.
     AllEnded,
     /// A signal came, to us alone or from the terminal to the program as well.
-    Signal { signal: i32, from_terminal: bool },
+    Signal { signal: i32, passed_on: bool },
 }
 
 /// The program, and what becomes of it.
 struct Program {
     pid: Pid,
     /// Signals go to this very process, also when its number has been given to another one; none where a filter forbids it.
-    pidfd: Option<OwnedFd>,
+    pidfd: Arc<OnceLock<OwnedFd>>,
     events: Receiver<Event>,
     /// Whether to stay until all its descendants have ended.
     wait: bool,
@@ -167,12 +171,16 @@ impl Program {
     fn start(
         placement: &Placement,
         command: &mut Command,
+        pidfd: Arc<OnceLock<OwnedFd>>,
         events: Sender<Event>,
         received: Receiver<Event>,
+        at_end: Option<Watchdog>,
     ) -> anyhow::Result<Self> {
         let pid = placement.spawn(command)?.id();
-        let pidfd = nodewise_sys::pidfd_open(pid as i32).ok();
-        reap(pid as i32, events);
+        if let Ok(opened) = nodewise_sys::pidfd_open(pid as i32) {
+            let _ = pidfd.set(opened);
+        }
+        reap(pid as i32, events, at_end);
         let (pid, events) = (Pid(pid), received);
         Ok(Self { pid, pidfd, events, wait: false, followed: false, status: None, over: false })
     }
@@ -190,10 +198,10 @@ impl Program {
                 self.over = !self.wait;
             }
             Ok(Event::AllEnded) | Err(RecvTimeoutError::Disconnected) => self.over = true,
-            Ok(Event::Signal { signal, from_terminal }) if self.status.is_none() => {
-                if !from_terminal {
+            Ok(Event::Signal { signal, passed_on }) if self.status.is_none() => {
+                if !passed_on {
                     // It may have ended this very moment; then its status follows.
-                    let _ = match &self.pidfd {
+                    let _ = match self.pidfd.get() {
                         Some(pidfd) => nodewise_sys::pidfd_send_signal(pidfd, signal),
                         None => nodewise_sys::kill(self.pid.0 as i32, signal),
                     };
@@ -212,8 +220,7 @@ impl Program {
             let _ = self.attend(None);
         }
         let status = self.status.context("cannot wait for the program")?;
-        let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-        Ok(ExitCode::from(code as u8))
+        Ok(ExitCode::from(exit_code(status)))
     }
 
     fn say_who_lives_on(&self, status: ExitStatus) {
@@ -235,15 +242,23 @@ impl Program {
     }
 }
 
+/// As shells have it.
+fn exit_code(status: ExitStatus) -> u8 {
+    status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1) as u8
+}
+
 /// Signals that end or steer programs are the program's business. What the terminal sends, it sends to the whole foreground
-/// group, the program included; what another process sends to us alone is passed on.
-fn watch_signals(events: Sender<Event>) -> anyhow::Result<()> {
+/// group, the program included; what another process sends to us alone is passed on, at once where the program runs already.
+fn watch_signals(events: Sender<Event>, program: Arc<OnceLock<OwnedFd>>) -> anyhow::Result<()> {
     let all = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
     let mut signals = SignalsInfo::<WithOrigin>::new(all).context("cannot watch signals")?;
     std::thread::spawn(move || {
         for Origin { signal, cause, .. } in &mut signals {
             let from_terminal = matches!(cause, Cause::Kernel);
-            if events.send(Event::Signal { signal, from_terminal }).is_err() {
+            // It may have ended this very moment; then its status follows.
+            let sent = program.get().map(|program| nodewise_sys::pidfd_send_signal(program, signal));
+            let passed_on = from_terminal || sent.is_some();
+            if events.send(Event::Signal { signal, passed_on }).is_err() {
                 return;
             }
         }
@@ -252,7 +267,7 @@ fn watch_signals(events: Sender<Event>) -> anyhow::Result<()> {
 }
 
 /// Reaps the program and every orphan among its descendants, as they end.
-fn reap(program: i32, events: Sender<Event>) {
+fn reap(program: i32, events: Sender<Event>, at_end: Option<Watchdog>) {
     std::thread::spawn(move || {
         loop {
             let event = match nodewise_sys::wait(-1, true) {
@@ -262,6 +277,9 @@ fn reap(program: i32, events: Sender<Event>) {
                 // No child is left.
                 Err(_) => Event::AllEnded,
             };
+            if let (Event::Ended(status), Some(watchdog)) = (&event, &at_end) {
+                watchdog.end_wanted(exit_code(*status));
+            }
             let last = matches!(event, Event::AllEnded);
             // The receiver is gone only when main is about to return.
             if events.send(event).is_err() || last {

@@ -3,7 +3,7 @@
 mod plot;
 
 use super::{Exit, exit};
-use crate::output::{WholeFile, print};
+use crate::output::{PUBLIC, WholeFile, print};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nodewise_hardware::Preset;
@@ -263,7 +263,7 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         Simulation::check(&preset, threads, &settings, policy).map_err(usage)?;
     }
     let parameters = Parameters { threads, scale: args.scale, seed: args.seed };
-    let picture = args.plot.as_deref().map(WholeFile::create).transpose()?;
+    let picture = args.plot.as_deref().map(|path| WholeFile::create(path, PUBLIC)).transpose()?;
     let bar = Bar::new();
     let operations = AtomicU64::new(0);
     let jobs = studies::Options::default().jobs;

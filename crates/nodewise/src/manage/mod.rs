@@ -3,11 +3,13 @@
 mod log;
 mod options;
 mod summary;
+mod watchdog;
 
 pub use options::Options;
+pub use watchdog::Watchdog;
 
 use crate::commands::{Exit, exit};
-use crate::output::{JsonLines, WholeFile, note, report};
+use crate::output::{JsonLines, PRIVATE, WholeFile, note, report};
 use log::Line;
 use nodewise_engine::{
     Carrefour, CarrefourSettings, Engine, EngineSettings, Machine as _, Pid, SamplingRate,
@@ -16,12 +18,13 @@ use nodewise_linux::mover::MoverSettings;
 use nodewise_linux::process::Processes;
 use nodewise_linux::sampler::{Sampler, hardware::HardwareSampler, hint_faults::HintFaults};
 use nodewise_linux::settings::{Place, Settings, SharedSettings};
-use nodewise_linux::{ErrorKind, LinuxMachine, MachineSettings, Survey, kernel};
+use nodewise_linux::{Bound, ErrorKind, LinuxMachine, MachineSettings, Survey, kernel};
 use nodewise_sys::{
     NodeMask, Policy as MemoryPolicy, PolicyMode, Whose, get_mempolicy, set_mempolicy, usage,
 };
 use nodewise_topology::Topology;
 use options::SamplerName;
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 use summary::{OwnCost, Summary, cpu_seconds};
@@ -36,7 +39,7 @@ impl Reports {
     /// Checks that the files can be written.
     pub fn open(options: &Options) -> anyhow::Result<Self> {
         let log = options.log.as_deref().map(JsonLines::create).transpose()?;
-        let json = options.json.as_deref().map(WholeFile::create).transpose()?;
+        let json = options.json.as_deref().map(|path| WholeFile::create(path, PRIVATE)).transpose()?;
         Ok(Self { log, json })
     }
 
@@ -129,7 +132,7 @@ pub fn explain(error: nodewise_linux::Error) -> anyhow::Error {
 
 impl<'a> Prepared<'a> {
     /// Begins to manage the processes that were found running, or one that was `started` just now and whose subreaper this process is.
-    pub fn start(mut self, started: Option<Pid>) -> anyhow::Result<Session<'a>> {
+    pub fn start(mut self, started: Option<Pid>, watchdog: Watchdog) -> anyhow::Result<Session<'a>> {
         let options = self.options;
         let (processes, survey) = if let Some(found) = self.found.take() {
             found
@@ -146,15 +149,32 @@ impl<'a> Prepared<'a> {
         let engine = engine(&self.topology);
         let summary =
             Summary::new(engine.policy(), self.sampler.name(), self.sampler.description(), options.dry_run);
-        let settings = MachineSettings { mover, apply: options.interval() * 3 / 4, split: !options.no_split };
+        let settings = MachineSettings {
+            mover,
+            apply: (options.interval() * 3 / 4).min(APPLY_MOST),
+            split: !options.no_split,
+        };
         let mut reports = self.reports;
         reports.write(&[Line::start(&summary, &self.topology)]);
+        watchdog.watch(self.settings.clone());
         let machine = LinuxMachine::new(self.topology, processes, self.sampler, settings)
             .knowing(survey)
             .with_settings(self.settings);
         let (began, began_ns) = (Instant::now(), kernel::now_ns());
         let startup_cpu_seconds = usage(Whose::Process).map_or(0.0, |used| cpu_seconds(&used));
-        Ok(Session { options, machine, engine, reports, summary, began, began_ns, startup_cpu_seconds })
+        let met = BTreeSet::new();
+        Ok(Session {
+            options,
+            machine,
+            engine,
+            reports,
+            summary,
+            watchdog,
+            met,
+            began,
+            began_ns,
+            startup_cpu_seconds,
+        })
     }
 }
 
@@ -165,12 +185,17 @@ pub struct Session<'a> {
     engine: Engine,
     reports: Reports,
     summary: Summary,
+    watchdog: Watchdog,
+    /// Bounds of which has been told that they were met.
+    met: BTreeSet<Bound>,
     began: Instant,
     began_ns: u64,
     /// CPU time used until then.
     startup_cpu_seconds: f64,
 }
 
+/// How long moving pages may hold up everything else, however long an interval is.
+const APPLY_MOST: Duration = Duration::from_secs(1);
 /// How often the rings are emptied between rounds while there are many samples.
 const DRAIN_EVERY: Duration = Duration::from_millis(100);
 /// How often when there are few: waking up costs, too.
@@ -210,8 +235,11 @@ impl Session<'_> {
                     return Ok(());
                 }
                 self.machine.drain();
+                self.watchdog.beat();
             }
             let round = self.engine.step(&mut self.machine).map_err(explain)?;
+            anyhow::ensure!(self.watchdog.beat(), "managing hung, and kernel settings were put back");
+            self.note_bounds();
             drain_every = if round.samples > MANY_SAMPLES { DRAIN_EVERY } else { DRAIN_EVERY_QUIET };
             let rests = round.sampling != SamplingRate::Accurate && round.decisions.is_empty();
             let begins_to_rest = rests && sampling != round.sampling;
@@ -236,10 +264,23 @@ impl Session<'_> {
         }
     }
 
+    /// Says once of each bound that it was met.
+    fn note_bounds(&mut self) {
+        for bound in self.machine.bounds_met() {
+            if self.met.insert(bound) {
+                note(bound);
+            }
+        }
+    }
+
     /// Puts the kernel's settings back and reports.
     pub fn finish(mut self) -> anyhow::Result<()> {
+        self.watchdog.beat();
         self.machine.look();
         let closed = self.machine.close().map_err(explain);
+        self.watchdog.done();
+        self.note_bounds();
+        self.summary.bounds_met = self.met;
         let summary = &mut self.summary;
         // It may have more to say at the end.
         summary.sampler_description = self.machine.sampler().description();

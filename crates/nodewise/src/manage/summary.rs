@@ -3,8 +3,8 @@
 use nodewise_engine::{
     Action, Decision, Finding, HUGE_PAGE_PAGES, Outcome, PAGE_BYTES, Round, RuleStatus, Standing,
 };
-use nodewise_linux::Totals;
 use nodewise_linux::placement::{self, BeforeAndAfter, Unknown};
+use nodewise_linux::{Bound, Totals};
 use nodewise_sys::Usage;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -113,6 +113,8 @@ pub struct Summary {
     pub rules: Vec<RuleStatus>,
     /// Huge pages whose parts are used by different nodes.
     pub falsely_shared_huge_pages: u64,
+    /// Bounds on what is looked at of programs that were met: beyond them, memory was left alone.
+    pub bounds_met: BTreeSet<Bound>,
     /// What the machine counted: losses, and what was read from `/proc` and `/sys`, with what that took.
     pub totals: Totals,
     /// What Nodewise itself cost.
@@ -149,6 +151,7 @@ impl Summary {
             memory_in_use: PlacementSummary::default(),
             rules: Vec::new(),
             falsely_shared_huge_pages: 0,
+            bounds_met: BTreeSet::new(),
             totals: Totals::default(),
             own_cost: OwnCost::default(),
             candidates: BTreeSet::new(),

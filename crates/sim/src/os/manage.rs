@@ -202,6 +202,7 @@ impl Machine for SimMachine {
                 mappings: (!process.told).then(|| mappings.collect()),
                 hints: None,
                 confined: None,
+                bound: Vec::new(),
                 asked: false,
                 unmoved: Vec::new(),
             }

@@ -302,6 +302,8 @@ bits! {
         MMAP_DATA = 17;
         /// Every record ends with the sample's identity.
         SAMPLE_ID_ALL = 18;
+        /// Not in guests of this host. A host that lends its PMU to guests (Linux 7.0) refuses events without.
+        EXCLUDE_GUEST = 20;
         /// Names tell whether an exec set them.
         COMM_EXEC = 24;
         /// Stamp with `clockid`.

@@ -1,7 +1,7 @@
 //! The records of a ring.
 
 use super::sample::Cursor;
-use super::{Identity, Sample, SampleFormat};
+use super::{CpuMode, Identity, Sample, SampleFormat};
 use std::fmt;
 
 /// A record from a ring.
@@ -161,7 +161,10 @@ impl<'a> Record<'a> {
         let body = body.get(..body_bytes).ok_or(Malformed)?;
         let mut from = Cursor(body);
         Ok(match header.kind {
-            kind::SAMPLE => Self::Sample(Sample::parse(body, format)?),
+            kind::SAMPLE => {
+                let sample = Sample::parse(body, format)?;
+                Self::Sample(Sample { cpu_mode: CpuMode::of(header.misc), ..sample })
+            }
             kind::LOST => Self::Lost { id: from.u64()?, records: from.u64()? },
             kind::LOST_SAMPLES => Self::LostSamples { samples: from.u64()? },
             kind::THROTTLE => Self::Throttle { time_ns: from.u64()?, id: from.u64()? },

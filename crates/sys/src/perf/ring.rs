@@ -93,6 +93,22 @@ impl Ring {
     /// Hands every record written so far to `each`, oldest first, and gives their room back. Returns how many bytes of
     /// the ring that was.
     pub fn read(&mut self, mut each: impl FnMut(Record<'_>)) -> u64 {
+        self.read_bytes(|bytes, format, losses| match Record::parse(bytes, format) {
+            Ok(record) => {
+                losses.note(&record);
+                each(record);
+            }
+            Err(_) => losses.malformed += 1,
+        })
+    }
+
+    /// As [`Ring::read`], but hands over the bytes of the records, headers included, and does not look for what they say was
+    /// lost.
+    pub fn read_raw(&mut self, mut each: impl FnMut(&[u8])) -> u64 {
+        self.read_bytes(|bytes, _, _| each(bytes))
+    }
+
+    fn read_bytes(&mut self, mut each: impl FnMut(&[u8], &SampleFormat, &mut Losses)) -> u64 {
         let begin = self.tail;
         let head = self.data.head();
         while self.tail != head {
@@ -102,13 +118,7 @@ impl Ring {
                 self.tail = head;
                 break;
             };
-            match Record::parse(&self.record[..length], &self.format) {
-                Ok(record) => {
-                    self.losses.note(&record);
-                    each(record);
-                }
-                Err(_) => self.losses.malformed += 1,
-            }
+            each(&self.record[..length], &self.format, &mut self.losses);
             self.tail += length as u64;
             self.data.publish_tail(self.tail);
         }
@@ -134,9 +144,12 @@ impl Ring {
         Some(length)
     }
 
-    /// Appends what was written to the AUX area so far to `into`, and gives its room back. Nothing without an AUX area.
-    pub fn read_aux(&mut self, into: &mut Vec<u8>) {
-        let Some(aux) = &self.aux else { return };
+    /// Appends what was written to the AUX area so far to `into`, and gives its room back. Returns how many
+    /// bytes that was: none without an AUX area.
+    ///
+    /// The kernel switches an event off whose AUX area is full. The caller switches it on again after reading.
+    pub fn read_aux(&mut self, into: &mut Vec<u8>) -> u64 {
+        let Some(aux) = &self.aux else { return 0 };
         let (head, tail) = (aux.head(), aux.tail());
         let available = head.checked_sub(tail).filter(|&bytes| bytes <= aux.bytes() as u64);
         if let Some(available) = available {
@@ -148,6 +161,7 @@ impl Ring {
             self.losses.aux_gaps += 1;
         }
         aux.publish_tail(head);
+        available.unwrap_or(0)
     }
 
     /// What was lost since the ring was mapped.

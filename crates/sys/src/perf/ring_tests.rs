@@ -261,6 +261,7 @@ fn every_part_of_a_sample_is_found_behind_every_other() {
     assert_eq!(sample.raw, Some(&0xaabb_ccdd_u32.to_ne_bytes()[..]));
     assert_eq!(sample.weights(), Some((5, 6, 7)));
     let kept = Sample {
+        cpu_mode: CpuMode::Unknown,
         id: Some(106),
         ip: Some(101),
         pid: Some(102),
@@ -279,6 +280,18 @@ fn every_part_of_a_sample_is_found_behind_every_other() {
     };
     assert_eq!(sample, kept);
     assert_eq!(Record::parse(&bytes[..bytes.len() - 1], &format), Err(Malformed));
+}
+
+#[test]
+fn the_header_says_whose_code_was_sampled() {
+    use CpuMode::{GuestKernel, GuestUser, Hypervisor, Kernel, Unknown, User};
+    for (misc, expected) in [Unknown, Kernel, User, Hypervisor, GuestKernel, GuestUser].iter().enumerate() {
+        let mut bytes = sample(7, 3);
+        // PERF_RECORD_MISC_EXACT_IP, which precise events set as well.
+        bytes[4..6].copy_from_slice(&(misc as u16 | 1 << 14).to_ne_bytes());
+        let Ok(Record::Sample(sample)) = Record::parse(&bytes, &FORMAT) else { panic!("malformed") };
+        assert_eq!(sample.cpu_mode, *expected);
+    }
 }
 
 #[test]

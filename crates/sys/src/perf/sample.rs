@@ -32,9 +32,42 @@ impl From<&Attr> for SampleFormat {
     }
 }
 
+/// Whose code ran, as a record's header says: the low three bits of `misc`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CpuMode {
+    /// The kernel does not say.
+    #[default]
+    Unknown,
+    /// The kernel's.
+    Kernel,
+    /// A process's.
+    User,
+    /// The hypervisor's.
+    Hypervisor,
+    /// A guest's kernel's.
+    GuestKernel,
+    /// A guest's process's.
+    GuestUser,
+}
+
+impl CpuMode {
+    pub(super) const fn of(misc: u16) -> Self {
+        match misc & 7 {
+            1 => Self::Kernel,
+            2 => Self::User,
+            3 => Self::Hypervisor,
+            4 => Self::GuestKernel,
+            5 => Self::GuestUser,
+            _ => Self::Unknown,
+        }
+    }
+}
+
 /// A sample. Parts that were not asked for are `None`; call chains, branches, registers and stacks are skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample<'a> {
+    /// Whose code was sampled.
+    pub cpu_mode: CpuMode,
     /// Event's number, of [`SampleType::IDENTIFIER`] or [`SampleType::ID`].
     pub id: Option<u64>,
     /// Instruction pointer.

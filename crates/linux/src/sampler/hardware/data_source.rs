@@ -1,7 +1,8 @@
 //! `union perf_mem_data_src`: where the kernel says a load's data came from.
 //!
-//! Bits as in `include/uapi/linux/perf_event.h` of Linux 6.12: operation 0-4, level (old style, a mask) 5-18, snoop
-//! 19-23, lock 24-25, TLB 26-32, level number 33-36, remote 37, snoop extension 38-39, blocked 40-42, hops 43-45.
+//! Bits as in `include/uapi/linux/perf_event.h` of Linux 6.12: operation 0-4, level (old style, a mask) 5-18,
+//! snoop 19-23, lock 24-25, TLB 26-32, level number 33-36, remote 37, snoop extension 38-39, blocked 40-42,
+//! hops 43-45. And, of Linux 7.0, region 46-50, which were zero before.
 
 use nodewise_engine::{Access, DataSource};
 
@@ -50,6 +51,10 @@ mod number {
 }
 
 const SNOOP_HITM: u64 = 0x10;
+const SNOOP_FORWARDED: u64 = 0x1;
+
+/// The region of device memory.
+const REGION_MMIO: u64 = 7;
 
 /// Another core of the same node.
 const HOPS_SAME_NODE: u64 = 1;
@@ -84,11 +89,19 @@ pub fn source(data_src: u64) -> DataSource {
         (false, true) => DataSource::RemoteCache { modified },
         (false, false) => DataSource::LocalCache,
     };
+    // Snooped out of a cache, whatever level it missed on the way.
+    let snooped = modified || bits(data_src, 38, 2) & SNOOP_FORWARDED != 0;
+    if bits(data_src, 46, 5) == REGION_MMIO {
+        return DataSource::Uncached;
+    }
+    // Before the level number: Sandy Bridge to Broadwell say 'L3' of another node's DRAM as well.
+    if !missed && mask & level::IO_OR_UNCACHED == 0 && hops_of_mask(mask) != 0 {
+        return DataSource::RemoteDram { hops: node_hops.max(hops_of_mask(mask)) };
+    }
     match bits(data_src, 33, 4) {
+        number::RAM if remote && snooped => DataSource::RemoteCache { modified },
         number::L1..=number::L2_MISS_BUFFER | number::ANY_CACHE | number::LINE_FILL_BUFFER => cache,
-        number::RAM | number::MEMORY_SIDE_CACHE if remote => {
-            DataSource::RemoteDram { hops: node_hops.max(hops_of_mask(mask)) }
-        }
+        number::RAM | number::MEMORY_SIDE_CACHE if remote => DataSource::RemoteDram { hops: node_hops },
         number::RAM | number::MEMORY_SIDE_CACHE => DataSource::LocalDram,
         number::CXL | number::PERSISTENT => DataSource::SlowMemory,
         number::IO | number::UNCACHED => DataSource::Uncached,
@@ -110,7 +123,6 @@ fn source_of_mask(mask: u64, missed: bool, modified: bool) -> DataSource {
         _ if mask & level::IO_OR_UNCACHED != 0 => DataSource::Uncached,
         _ if missed => DataSource::Unknown,
         _ if mask & level::LOCAL_RAM != 0 => DataSource::LocalDram,
-        _ if hops_of_mask(mask) != 0 => DataSource::RemoteDram { hops: hops_of_mask(mask) },
         // Before the remote caches: AMD's 'this CCX or a near one' sets both.
         _ if mask & level::CACHES != 0 => DataSource::LocalCache,
         _ if mask & level::REMOTE_CACHES != 0 => DataSource::RemoteCache { modified },
@@ -148,10 +160,14 @@ mod tests {
         count << 43
     }
 
+    const fn region(number: u64) -> u64 {
+        number << 46
+    }
+
     #[test]
     fn as_intel_writes_it() {
-        // pebs_data_source in arch/x86/events/intel/ds.c, by the hardware's source number, as intel_pmu_pebs_data_source_skl
-        // and _nhm leave it.
+        // pebs_data_source in arch/x86/events/intel/ds.c, by the hardware's source number, as
+        // intel_pmu_pebs_data_source_skl and _nhm leave it.
         let hit = OP_LOAD | LVL_HIT;
         for (data_src, expected) in [
             // 0x00 'unknown L3 miss'
@@ -177,6 +193,18 @@ mod tests {
         ] {
             assert_eq!(source(data_src), expected, "{data_src:#x}");
             assert_eq!(access(data_src), Access::Read);
+        }
+        for (data_src, expected) in [
+            // 0x0b of Sandy Bridge to Broadwell: REM_RAM1 | REM | LEVEL(L3), shared
+            (hit | lvl(0x100) | num(3) | REMOTE | SNOOP_HIT, DataSource::RemoteDram { hops: 1 }),
+            // 0x0c, 0x0d of Sierra Forest: LEVEL(RAM) | REM, forwarded and modified, out of a cache
+            (hit | num(0xd) | REMOTE | SNOOPX_FWD, DataSource::RemoteCache { modified: false }),
+            (hit | num(0xd) | REMOTE | SNOOP_HITM, DataSource::RemoteCache { modified: true }),
+            // Diamond Rapids: LEVEL(RAM) of a device, and of memory regions
+            (hit | num(0xd) | region(7), DataSource::Uncached),
+            (hit | lvl(0x80) | num(0xd) | region(8), DataSource::LocalDram),
+        ] {
+            assert_eq!(source(data_src), expected, "{data_src:#x}");
         }
         // A store that missed L1: nobody knows where the line came from.
         let store = OP_STORE | lvl(0x08) | SNOOP_NA;

@@ -3,10 +3,10 @@
 use super::format::PmuDirectory;
 use super::ibs::Ibs;
 use super::pebs::Pebs;
+use super::sampled::Sampled;
 use super::spe::{Sources, Spe};
 use crate::{Error, ErrorKind};
 use nodewise_engine::SamplingRate;
-use nodewise_sys::perf::Attr;
 use std::fs;
 use std::path::Path;
 
@@ -32,6 +32,12 @@ struct Cpu {
     is_virtual: bool,
 }
 
+/// Where the kernel describes its PMUs.
+pub(super) const DEVICES: &str = "sys/bus/event_source/devices";
+
+/// PMUs that are looked for there.
+pub(super) const DIRECTORIES: [&str; 4] = ["ibs_op", "arm_spe_0", "cpu", "cpu_core"];
+
 impl Pmu {
     /// The PMU of the machine whose files are below `root` (`/` for this one).
     ///
@@ -39,17 +45,18 @@ impl Pmu {
     /// `Unsupported`, in one line that says why there is none; `File` when sysfs cannot be read or understood.
     pub fn detect(root: &Path) -> Result<Self, Error> {
         let cpu = Cpu::read(root);
-        let devices = root.join("sys/bus/event_source/devices");
-        if let Some(ibs) = PmuDirectory::open(&devices, "ibs_op")? {
+        let devices = root.join(DEVICES);
+        let [ibs, spe, pebs @ ..] = DIRECTORIES;
+        if let Some(ibs) = PmuDirectory::open(&devices, ibs)? {
             return Ibs::detect(&ibs, cpu.family, cpu.model).map(Self::Ibs);
         }
-        if let Some(spe) = PmuDirectory::open(&devices, "arm_spe_0")? {
+        if let Some(spe) = PmuDirectory::open(&devices, spe)? {
             return Spe::detect(&spe, Sources::of(cpu.implementer, cpu.part)).map(Self::Spe);
         }
-        // On hybrid parts the P cores' PMU; those are no NUMA machines, but it works.
-        for name in ["cpu", "cpu_core"] {
+        // On hybrid parts the P cores' PMU, which the kernel opens on P cores alone.
+        for name in pebs {
             let Some(pmu) = PmuDirectory::open(&devices, name)? else { continue };
-            return match Pebs::detect(&pmu)? {
+            return match Pebs::detect(&pmu, cpu.is_virtual)? {
                 Some(pebs) => Ok(Self::Pebs(pebs)),
                 None => Err(missing(match cpu.vendor.as_str() {
                     "AuthenticAMD" | "HygonGenuine" if cpu.is_virtual => {
@@ -85,8 +92,8 @@ impl Pmu {
         }
     }
 
-    /// (group leader, sampling event) pairs to open together, on one ring.
-    pub(super) fn events(&self) -> Vec<(Option<Attr>, Attr)> {
+    /// Events to open together, on one ring.
+    pub(super) fn events(&self) -> Vec<Sampled> {
         match self {
             Self::Pebs(pebs) => pebs.events(),
             Self::Ibs(ibs) => ibs.events(),
@@ -96,15 +103,14 @@ impl Pmu {
 
     /// File descriptors it takes on each CPU or thread.
     pub(super) fn files_each(&self) -> usize {
-        self.events().iter().map(|(leader, _)| 1 + usize::from(leader.is_some())).sum()
+        self.events().iter().map(|event| 1 + usize::from(event.leader.is_some())).sum()
     }
 
-    pub(super) const fn period(&self, rate: SamplingRate) -> u64 {
-        match self {
-            Self::Pebs(_) => super::pebs::period(rate),
-            Self::Ibs(_) => super::ibs::period(rate),
-            Self::Spe(_) => super::spe::period(rate),
-        }
+    /// How often it samples what, for people.
+    pub(super) fn frequency(&self, rate: SamplingRate) -> String {
+        let each =
+            self.events().into_iter().map(|event| format!("{} {}", event.periods.at(rate), event.what));
+        format!("one sample in {}", each.collect::<Vec<_>>().join(" and in "))
     }
 }
 
@@ -146,10 +152,11 @@ impl Cpu {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use nodewise_sys::perf::AttrFlags;
+    use crate::sampler::hardware::sampled::Periods;
+    use nodewise_sys::perf::{AttrFlags, SampleType};
 
     /// A tree of the files that matter, with the contents that the kernel gives them.
-    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+    pub(in super::super) fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = root.path().join(path);
@@ -175,7 +182,7 @@ pub(super) mod tests {
         ])
     }
 
-    fn neoverse_n2() -> tempfile::TempDir {
+    pub(in super::super) fn neoverse_n2() -> tempfile::TempDir {
         tree(&[
             ("proc/cpuinfo", ARM_N2),
             ("sys/bus/event_source/devices/arm_spe_0/type", "12\n"),
@@ -201,7 +208,7 @@ pub(super) mod tests {
         Pmu::detect(neoverse_n2().path()).unwrap()
     }
 
-    fn sapphire_rapids() -> tempfile::TempDir {
+    pub(in super::super) fn sapphire_rapids() -> tempfile::TempDir {
         tree(&[
             ("proc/cpuinfo", INTEL),
             ("sys/bus/event_source/devices/cpu/type", "4\n"),
@@ -221,12 +228,12 @@ pub(super) mod tests {
         let pmu = Pmu::detect(root.path()).unwrap();
         assert_eq!((pmu.name(), pmu.files_each()), ("Intel PEBS", 3));
         let events = pmu.events();
-        let (leader, loads) = events[0];
+        let (leader, loads) = (events[0].leader, events[0].attr);
         assert_eq!(leader.unwrap().config, 0x8203);
         assert_eq!(leader.unwrap().sample_period, 0);
         assert_eq!((loads.kind, loads.config, loads.config1), (4, 0x01cd, 64));
         assert!(loads.flags.contains(AttrFlags::PRECISE_2 | AttrFlags::EXCLUDE_KERNEL));
-        let (leader, stores) = events[1];
+        let (leader, stores) = (events[1].leader, events[1].attr);
         assert_eq!((leader, stores.config), (None, 0x02cd));
     }
 
@@ -237,32 +244,65 @@ pub(super) mod tests {
         fs::write(root.path().join(CPU).join("events/mem-stores"), "event=0xd0,umask=0x82\n").unwrap();
         let pmu = Pmu::detect(root.path()).unwrap();
         assert_eq!(pmu.files_each(), 2);
-        assert_eq!(pmu.events()[1].1.config, 0x82d0);
+        assert_eq!(pmu.events()[1].attr.config, 0x82d0);
     }
 
     #[test]
     fn ibs_asks_for_no_filter_that_the_kernel_lacks() {
         let ibs = "sys/bus/event_source/devices/ibs_op";
         let root = zen_3();
-        let attr = |pmu: &Pmu| pmu.events()[0].1;
+        let attr = |pmu: &Pmu| pmu.events()[0].attr;
         let pmu = Pmu::detect(root.path()).unwrap();
         assert_eq!((attr(&pmu).kind, attr(&pmu).config), (11, 1 << 19));
         assert!(!attr(&pmu).flags.contains(AttrFlags::EXCLUDE_KERNEL));
         assert!(!attr(&pmu).flags.contains(AttrFlags::EXCLUDE_HV));
-        assert_eq!(attr(&pmu).sample_period % 16, 0);
+        assert!(!attr(&pmu).flags.contains(AttrFlags::EXCLUDE_GUEST), "the kernel refuses it");
+        // Without a filter each sample is an interrupt.
+        assert_eq!(pmu.events()[0].periods, Periods { accurate: 1 << 18, cheap: 0xf_fff0 });
         assert!(matches!(&pmu, Pmu::Ibs(ibs) if ibs.registers.erratum_1293));
         fs::write(root.path().join(ibs).join("format/l3missonly"), "config:16\n").unwrap();
         fs::write(root.path().join(ibs).join("format/swfilt"), "config2:0\n").unwrap();
         let pmu = Pmu::detect(root.path()).unwrap();
         assert_eq!((attr(&pmu).config, attr(&pmu).config2), (1 << 19 | 1 << 16, 1));
         assert!(attr(&pmu).flags.contains(AttrFlags::EXCLUDE_KERNEL));
+        assert_eq!(pmu.events()[0].periods, Periods { accurate: 1 << 16, cheap: 1 << 18 });
+        assert_eq!(pmu.frequency(SamplingRate::Cheap), "one sample in 262144 micro-ops");
+        fs::remove_file(root.path().join(ibs).join("format/cnt_ctl")).unwrap();
+        let pmu = Pmu::detect(root.path()).unwrap();
+        assert_eq!(attr(&pmu).config, 1 << 16);
+        assert_eq!(pmu.frequency(SamplingRate::Cheap), "one sample in 262144 cycles");
+    }
+
+    #[test]
+    fn pebs_asks_only_for_what_the_cpu_may_gather_in_a_buffer() {
+        let pmu = intel();
+        for event in pmu.events() {
+            let SampleType(asked) = event.attr.sample_type;
+            assert_eq!(asked & (SampleType::TIME | SampleType::WEIGHT).0, 0);
+            assert!(!event.attr.flags.contains(AttrFlags::USE_CLOCKID));
+        }
+        let periods = pmu.events().iter().map(|event| event.periods.accurate).collect::<Vec<_>>();
+        assert!(periods[0] >= 10_007 && periods[1] >= 100_003, "{periods:?}");
+        assert_eq!(
+            pmu.frequency(SamplingRate::Accurate),
+            "one sample in 10007 slow loads and in 100003 stores"
+        );
+    }
+
+    #[test]
+    fn pebs_leaves_guests_out() {
+        for event in intel().events() {
+            for attr in event.leader.iter().chain([&event.attr]) {
+                assert!(attr.flags.contains(AttrFlags::EXCLUDE_GUEST));
+            }
+        }
     }
 
     #[test]
     fn spe_asks_for_loads_and_stores() {
         let root = neoverse_n2();
         let pmu = Pmu::detect(root.path()).unwrap();
-        let attr = pmu.events()[0].1;
+        let attr = pmu.events()[0].attr;
         assert_eq!((attr.config, attr.config2), (1 | 1 << 16 | 1 << 33 | 1 << 34, 32));
         assert!(attr.flags.contains(AttrFlags::SAMPLE_ID_ALL));
         assert!(matches!(pmu, Pmu::Spe(spe) if spe.sources == Sources::Arm));

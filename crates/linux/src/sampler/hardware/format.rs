@@ -1,5 +1,6 @@
-//! How a PMU's sysfs directory says to encode its events: `format/ldlat` holds `config1:0-15`, `events/mem-loads` holds
-//! `event=0xcd,umask=0x1,ldlat=3` (`Documentation/ABI/testing/sysfs-bus-event_source-devices-format`).
+//! How a PMU's sysfs directory says to encode its events: `format/ldlat` holds `config1:0-15`,
+//! `events/mem-loads` holds `event=0xcd,umask=0x1,ldlat=3`
+//! (`Documentation/ABI/testing/sysfs-bus-event_source-devices-format`).
 
 use crate::Error;
 use nodewise_sys::perf::Attr;

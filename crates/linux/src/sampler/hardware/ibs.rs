@@ -1,39 +1,65 @@
 //! AMD's instruction-based sampling of micro-ops: the registers that the kernel puts into `PERF_SAMPLE_RAW`.
 //!
-//! Bits as in AMD's PPR for family 19h and `arch/x86/include/asm/amd/ibs.h` (Linux 6.12). The raw data is read rather than
-//! the kernel's `data_src`, which kernels before 6.0 do not fill in and which says less.
+//! Bits as in AMD's PPR for family 19h and `arch/x86/include/asm/amd/ibs.h` (Linux 6.12). The raw data is
+//! read rather than the kernel's `data_src`, which kernels before 6.0 do not fill in and which says less.
 
 use super::data_source::{self, Decoded};
 use super::format::PmuDirectory;
+use super::sampled::{Periods, Sampled};
 use crate::Error;
-use nodewise_engine::{Access, DataSource, SamplingRate};
-use nodewise_sys::perf::{Attr, AttrFlags, Sample, SampleType};
+use nodewise_engine::{Access, DataSource};
+use nodewise_sys::perf::{AttrFlags, Sample, SampleType};
+
+/// Micro-ops from one sample to the next where the hardware drops those that did not miss L3. Most samples
+/// cost nothing there. The hardware counts in steps of 16.
+const MISSES: Periods = Periods { accurate: 1 << 16, cheap: 1 << 18 };
+
+/// The same where each sample is an interrupt. Carrefour's 65 528 and 262 112 count cycles, and a CPU does
+/// two to four micro-ops a cycle. A sample every 65 536 micro-ops would be some 100 000 interrupts a second
+/// on each CPU (an estimate). Not every CPU can count further than 0xffff0.
+const ALL: Periods = Periods { accurate: 1 << 18, cheap: 0xf_fff0 };
 
 /// What to open for IBS, and how to read what it samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ibs {
-    attr: Attr,
+    event: Sampled,
     pub(super) registers: Registers,
 }
 
 /// How to read the registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registers {
-    /// Erratum 1293, family 19h models 0 to 0Fh: 'no L2 miss' cannot be believed of software prefetches, nor of misses that
-    /// took no miss buffer.
+    /// Erratum 1293, family 19h models 0 to 0Fh: neither 'no L2 miss' nor the source can be believed of
+    /// software prefetches and of misses that took no miss buffer.
     pub erratum_1293: bool,
+    /// Family 19h models 0 to 0Fh and 20h to 5Fh do not tell in what state a cache of another had the line.
+    pub lacks_cache_state: bool,
+}
+
+impl Registers {
+    pub(super) const fn of(family: u32, model: u32) -> Self {
+        Self {
+            erratum_1293: family == 0x19 && model <= 0xf,
+            lacks_cache_state: family == 0x19 && matches!(model, 0..=0xf | 0x20..=0x5f),
+        }
+    }
 }
 
 impl Ibs {
     pub(super) fn detect(pmu: &PmuDirectory, family: u32, model: u32) -> Result<Self, Error> {
         let mut attr = pmu.attr();
-        // Count micro-ops rather than cycles, so that stalls do not draw samples to one op.
-        pmu.set(&mut attr, "cnt_ctl", 1)?;
-        if pmu.has_field("l3missonly") {
+        // Count micro-ops rather than cycles, so that stalls do not draw samples to one op. The first CPUs
+        // with IBS count cycles only.
+        let counts_ops = pmu.has_field("cnt_ctl");
+        if counts_ops {
+            pmu.set(&mut attr, "cnt_ctl", 1)?;
+        }
+        let misses_only = pmu.has_field("l3missonly");
+        if misses_only {
             pmu.set(&mut attr, "l3missonly", 1)?;
         }
-        // The hardware cannot tell user from kernel. A kernel that can filter afterwards has swfilt; others refuse to be
-        // asked, and take CAP_PERFMON or perf_event_paranoid at most 1 instead.
+        // The hardware cannot tell user from kernel. A kernel that can filter afterwards has swfilt; others
+        // refuse to be asked, and take CAP_PERFMON or perf_event_paranoid at most 1 instead.
         attr.flags = attr.flags.without(AttrFlags::EXCLUDE_HV);
         if pmu.has_field("swfilt") {
             pmu.set(&mut attr, "swfilt", 1)?;
@@ -47,13 +73,17 @@ impl Ibs {
             | SampleType::PERIOD
             | SampleType::RAW
             | SampleType::DATA_SRC;
-        attr.sample_period = period(SamplingRate::Accurate);
-        let registers = Registers { erratum_1293: family == 0x19 && model <= 0xf };
-        Ok(Self { attr: attr.monotonic(), registers })
+        let event = Sampled {
+            what: if counts_ops { "micro-ops" } else { "cycles" },
+            leader: None,
+            attr: attr.monotonic(),
+            periods: if misses_only { MISSES } else { ALL },
+        };
+        Ok(Self { event, registers: Registers::of(family, model) })
     }
 
-    pub(super) fn events(&self) -> Vec<(Option<Attr>, Attr)> {
-        vec![(None, self.attr)]
+    pub(super) fn events(&self) -> Vec<Sampled> {
+        vec![self.event]
     }
 
     pub(super) fn decode(&self, sample: &Sample<'_>) -> Option<Decoded> {
@@ -69,15 +99,6 @@ impl Ibs {
     }
 }
 
-/// Micro-ops from one sample to the next; multiples of 16, which is what the hardware counts in. About Carrefour's two
-/// settings.
-pub(super) const fn period(rate: SamplingRate) -> u64 {
-    match rate {
-        SamplingRate::Accurate => 1 << 16,
-        SamplingRate::Cheap | SamplingRate::Paused => 1 << 18,
-    }
-}
-
 /// What a sampled micro-op was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -88,7 +109,7 @@ pub enum Op {
 }
 
 /// `IBS_CAPS_ZEN4`: the source has five bits and other meanings.
-const CAPS_ZEN4: u32 = 1 << 11;
+pub(super) const CAPS_ZEN4: u32 = 1 << 11;
 
 // Registers after the 32-bit capabilities, 64 bits each: IbsOpCtl, IbsOpRip, IbsOpData, then these.
 const OP_DATA_2: usize = 3;
@@ -119,7 +140,8 @@ impl Registers {
         }))
     }
 
-    /// As `perf_ibs_get_mem_lvl` in `arch/x86/events/amd/ibs.c`, which has the order of the checks from the manual.
+    /// As `perf_ibs_get_mem_lvl` in `arch/x86/events/amd/ibs.c`, which has the order of the checks from the
+    /// manual.
     fn source(self, data_3: u64, data_2: Option<u64>, caps: u32) -> DataSource {
         let is = |bit: u32| data_3 >> bit & 1 == 1;
         let (uncached, missed_l1, missed_l2) = (is(14), is(7), is(20));
@@ -127,14 +149,15 @@ impl Registers {
         if uncached {
             return DataSource::Uncached;
         }
-        let l2_hit = !missed_l2 && !(self.erratum_1293 && (prefetch || no_miss_buffer));
-        if !missed_l1 || l2_hit {
+        let doubtful = self.erratum_1293 && (prefetch || no_miss_buffer);
+        if !missed_l1 || !(missed_l2 || doubtful) {
             return DataSource::LocalCache;
         }
-        let Some(data_2) = data_2 else { return DataSource::Unknown };
+        // As `perf_ibs_get_op_data2` does: of these the kernel takes the source register for zero.
+        let Some(data_2) = data_2.filter(|_| !doubtful) else { return DataSource::Unknown };
         let remote_node = data_2 >> 4 & 1 == 1;
         // Bit 5: 0 modified, 1 owned (shared and dirty).
-        let modified = data_2 >> 5 & 1 == 0;
+        let modified = !self.lacks_cache_state && data_2 >> 5 & 1 == 0;
         let dram = if remote_node { DataSource::RemoteDram { hops: 0 } } else { DataSource::LocalDram };
         let low = data_2 & 7;
         if caps & CAPS_ZEN4 != 0 {
@@ -171,8 +194,8 @@ mod tests {
     const ADDRESS_VALID: u64 = 1 << 17;
     const L2_MISS: u64 = 1 << 20;
 
-    /// `struct perf_ibs_data` after its size: capabilities, then the registers `IbsOpCtl`, `IbsOpRip`, `IbsOpData`,
-    /// `IbsOpData2`, `IbsOpData3`, `IbsDcLinAd`, `IbsDcPhysAd`.
+    /// `struct perf_ibs_data` after its size: capabilities, then the registers `IbsOpCtl`, `IbsOpRip`,
+    /// `IbsOpData`, `IbsOpData2`, `IbsOpData3`, `IbsDcLinAd`, `IbsDcPhysAd`.
     fn raw(caps: u32, data_2: u64, data_3: u64, address: u64) -> Vec<u8> {
         let registers = [0x0006_0000_0000_1000, 0x40_1000, 0, data_2, data_3, address, 0x1_0000_1000];
         let mut bytes = caps.to_le_bytes().to_vec();
@@ -264,21 +287,43 @@ mod tests {
     }
 
     #[test]
-    fn the_erratum_hides_l2_hits_of_prefetches() {
-        let prefetch = LOAD | L1_MISS | ADDRESS_VALID | 1 << 21;
-        let source =
-            |erratum_1293| match (Registers { erratum_1293 }).decode(&raw(0x3ff, 3, prefetch, 0x7000)) {
+    fn the_erratum_hides_where_prefetches_and_merged_misses_came_from() {
+        let milan = Registers::of(0x19, 0x1);
+        let genoa = Registers::of(0x19, 0x11);
+        let source = |registers: Registers, doubtful: u64| {
+            let data_3 = LOAD | L1_MISS | L2_MISS | ADDRESS_VALID | doubtful;
+            match registers.decode(&raw(0x3ff, 3, data_3, 0x7000)) {
                 Some(Op::Access(decoded)) => decoded.source,
                 other => panic!("{other:?}"),
-            };
-        assert_eq!(source(false), DataSource::LocalCache);
-        assert_eq!(source(true), DataSource::LocalDram);
+            }
+        };
+        for doubtful in [1 << 16, 1 << 21] {
+            assert_eq!(source(milan, doubtful), DataSource::Unknown);
+            assert_eq!(source(genoa, doubtful), DataSource::LocalDram);
+        }
+        assert_eq!(source(milan, 0), DataSource::LocalDram);
+        // Nor is 'no L2 miss' believed.
+        let prefetch = LOAD | L1_MISS | ADDRESS_VALID | 1 << 21;
+        let Some(Op::Access(decoded)) = milan.decode(&raw(0x3ff, 3, prefetch, 0x7000)) else { panic!() };
+        assert_eq!(decoded.source, DataSource::Unknown);
+    }
+
+    #[test]
+    fn some_models_do_not_tell_the_state_of_a_line() {
+        let modified = |model: u32| {
+            let data_3 = LOAD | L1_MISS | L2_MISS | ADDRESS_VALID;
+            match Registers::of(0x19, model).decode(&raw(0x3ff, 4 | 1 << 4, data_3, 0x7000)) {
+                Some(Op::Access(Decoded { source: DataSource::RemoteCache { modified }, .. })) => modified,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!([0x1, 0x11, 0x21, 0x61].map(modified), [false, true, false, true]);
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_taken(raw in proptest::collection::vec(any::<u8>(), 0..80), erratum_1293: bool) {
-            let decoded = Registers { erratum_1293 }.decode(&raw);
+        fn any_bytes_are_taken(raw in proptest::collection::vec(any::<u8>(), 0..80), model in 0_u32..0x20) {
+            let decoded = Registers::of(0x19, model).decode(&raw);
             prop_assert_eq!(decoded.is_none(), raw.len() < 4 + 6 * 8);
         }
     }

@@ -4,27 +4,41 @@
 //! permitted (or takes more file descriptors than there may be) on every thread of the managed processes. Decoding is apart from
 //! opening, since it is all that can be tested on a machine without such a PMU.
 
+mod cpus;
 pub mod data_source;
 mod detect;
+#[cfg(test)]
+mod dumps;
 mod format;
 pub mod ibs;
 mod pebs;
+pub mod raw;
+mod sampled;
 pub mod spe;
 mod stream;
-
-use super::files::{make_room, ring_pages};
-pub use detect::Pmu;
+mod streams;
 
 use super::Sampler;
+use super::files::{make_room, ring_bytes};
+use crate::kernel::now_ns;
 use crate::{Error, ErrorKind};
+use cpus::Cpus;
 use data_source::Decoded;
+pub use detect::Pmu;
 use nodewise_engine::{PageSize, Pid, Sample, SamplingRate, Tid, VirtAddr};
 use nodewise_sys::perf::{Losses, Target};
-use nodewise_topology::{CpuId, NodeIndex, Topology};
-use std::collections::{BTreeMap, BTreeSet};
+use nodewise_topology::Topology;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use stream::{Place, Stream};
+use stream::{Place, Refused, Stream};
+use streams::Streams;
+
+/// Bytes of a CPU's ring, at most: what anybody may lock for each CPU by default, beside a page of control.
+const CPU_RING_BYTES: usize = 512 << 10;
+/// Bytes of a thread's ring, at most: some 500 to 1000 samples. Threads share what may be locked, and there
+/// are more of them.
+const THREAD_RING_BYTES: usize = 64 << 10;
 
 /// Whom the events are opened on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,76 +51,86 @@ enum Scope {
 pub struct HardwareSampler {
     pmu: Pmu,
     scope: Scope,
-    /// By CPU, or by thread.
-    streams: BTreeMap<u32, Stream>,
+    streams: Streams<Stream>,
     /// So many streams fit into the limit on open files.
     streams_max: usize,
-    node_of_cpu: Vec<Option<NodeIndex>>,
+    cpus: Cpus,
+    /// CPUs that are not sampled, or threads that were not when they were there.
+    left_out: usize,
     rate: SamplingRate,
     /// Of streams that are closed.
     losses: Losses,
 }
 
 impl HardwareSampler {
-    /// Finds the PMU and starts sampling; tries the CPUs first, then whether a thread would be permitted. The soft limit on
-    /// open files is raised to the hard one, and stays so.
+    /// Finds the PMU and starts sampling; tries the CPUs first, then whether a thread would be permitted. The
+    /// soft limit on open files is raised to the hard one, and stays so.
     ///
     /// # Errors
     /// `Unsupported` there is no such PMU; `NotPermitted`, naming what is missing.
     pub fn open(topology: &Topology) -> Result<Self, Error> {
-        let pmu = Pmu::detect(Path::new("/"))?;
-        let cpus: Vec<CpuId> = topology.online_cpus().iter().collect();
-        let last = cpus.iter().map(|cpu| cpu.0).max().unwrap_or(0);
-        let node_of_cpu = (0..=last).map(|cpu| topology.node_of_cpu(CpuId(cpu))).collect();
+        let root = Path::new("/");
+        let pmu = Pmu::detect(root)?;
         let streams_max = make_room(pmu.files_each())?;
         let mut sampler = Self {
             pmu,
             scope: Scope::Threads,
-            streams: BTreeMap::new(),
+            streams: Streams::none(),
             streams_max,
-            node_of_cpu,
+            cpus: Cpus::new(root, topology),
+            left_out: 0,
             rate: SamplingRate::Accurate,
             losses: Losses::default(),
         };
-        if !sampler.open_cpus(&cpus)? {
-            // Permitted at all? The caller's own thread is as good as any; it is closed again at once.
-            sampler.stream(Target::Task(0), 1)?;
+        let cpus_refused = match sampler.open_cpus() {
+            Ok(true) => return Ok(sampler),
+            Ok(false) => None,
+            Err(refused) if refused.is_for_want_of_rights() => Some(refused),
+            Err(refused) => return Err(refused.error),
+        };
+        // Permitted at all? The caller's own thread is as good as any; it is closed again at once.
+        match sampler.stream(Target::Task(0), 1) {
+            Ok(_) => Ok(sampler),
+            Err(refused) => Err(what_to_say(cpus_refused, refused).error),
         }
-        Ok(sampler)
     }
 
     /// Opens the events on every CPU; false where threads must do.
-    fn open_cpus(&mut self, cpus: &[CpuId]) -> Result<bool, Error> {
+    fn open_cpus(&mut self) -> Result<bool, Refused> {
         // SPE's records do not say whose they are; the AUX records of a thread's own event do.
-        if matches!(self.pmu, Pmu::Spe(_)) {
+        let cpus = self.cpus.online().len();
+        if matches!(self.pmu, Pmu::Spe(_)) || self.streams_max < cpus {
             return Ok(false);
         }
-        if self.streams_max < cpus.len() {
-            return Ok(false);
-        }
-        for cpu in cpus {
-            match self.stream(Target::Cpu(cpu.0), cpus.len()) {
-                Ok(stream) => self.streams.insert(cpu.0, stream),
-                Err(e) if e.kind() == ErrorKind::NotPermitted => {
-                    self.streams.clear();
-                    return Ok(false);
-                }
-                Err(e) => return Err(e),
-            };
-        }
+        let online = self.cpus.online().iter().map(|cpu| cpu.0);
+        self.streams = Streams::open_all(online, |cpu| self.stream(Target::Cpu(cpu), cpus))?;
         self.scope = Scope::Cpus;
+        self.left_out = cpus - self.streams.len();
         Ok(true)
     }
 
-    fn stream(&self, target: Target, streams: usize) -> Result<Stream, Error> {
-        Stream::open(&self.pmu, target, ring_pages(streams), self.pmu.period(self.rate))
+    fn stream(&self, target: Target, streams: usize) -> Result<Stream, Refused> {
+        let largest = if matches!(target, Target::Cpu(_)) { CPU_RING_BYTES } else { THREAD_RING_BYTES };
+        Stream::open(&self.pmu, target, ring_bytes(streams, largest), self.rate)
     }
+}
 
-    fn close_stream(&mut self, key: u32) {
-        if let Some(stream) = self.streams.remove(&key) {
-            self.losses += stream.losses();
-        }
+/// The refusal that tells the user more. The kernel samples no single threads by some PMUs; rights to the
+/// CPUs are missing then.
+fn what_to_say(cpus: Option<Refused>, thread: Refused) -> Refused {
+    match cpus {
+        Some(cpus) if !thread.is_for_want_of_rights() => cpus,
+        _ => thread,
     }
+}
+
+/// Whom it samples, for people.
+fn whom(scope: Scope, left_out: usize) -> String {
+    let each = match scope {
+        Scope::Cpus => "CPU",
+        Scope::Threads => "thread",
+    };
+    if left_out == 0 { format!("on every {each}") } else { format!("on every {each} but {left_out}") }
 }
 
 impl Sampler for HardwareSampler {
@@ -115,50 +139,59 @@ impl Sampler for HardwareSampler {
     }
 
     fn description(&self) -> String {
-        let whom = match self.scope {
-            Scope::Cpus => "on every CPU",
-            Scope::Threads => "on every thread",
-        };
-        format!("{} {whom}, one sample in {} events", self.pmu.name(), self.pmu.period(self.rate))
+        format!("{} {}, {}", self.pmu.name(), whom(self.scope, self.left_out), self.pmu.frequency(self.rate))
     }
 
     fn is_proportional(&self) -> bool {
         true
     }
 
-    /// Opens the events on threads that are new, where they are not open on every CPU.
+    /// Opens the events on CPUs or threads that are new.
     fn follow(&mut self, pids: &mut dyn Iterator<Item = Pid>) {
-        if self.scope == Scope::Cpus {
-            return;
-        }
-        let threads: BTreeSet<u32> = pids.flat_map(threads_of).collect();
-        let ended: Vec<u32> = self.streams.keys().copied().filter(|tid| !threads.contains(tid)).collect();
-        for tid in ended {
-            self.close_stream(tid);
-        }
-        for tid in threads.iter().copied() {
-            if self.streams.contains_key(&tid) {
-                continue;
+        self.cpus.update();
+        let present: BTreeSet<u32> = match self.scope {
+            Scope::Cpus => self.cpus.online().iter().map(|cpu| cpu.0).collect(),
+            Scope::Threads => pids.flat_map(threads_of).collect(),
+        };
+        let mut streams = std::mem::replace(&mut self.streams, Streams::none());
+        streams.close_unless(|stream| {
+            // A thread's events stand still while it sleeps.
+            let is_of_use = stream.ask_times() || self.scope == Scope::Threads;
+            if !is_of_use {
+                self.losses += stream.losses();
             }
-            let room = self.streams.len() < self.streams_max;
-            match room.then(|| self.stream(Target::Task(tid as i32), threads.len())) {
-                Some(Ok(stream)) => drop(self.streams.insert(tid, stream)),
-                // Gone meanwhile, another user's, or no descriptor left: counted, as its samples are lost.
-                _ => self.losses += Losses { lost: 1, ..Losses::default() },
-            }
+            is_of_use
+        });
+        let changes = streams.follow(&present, self.streams_max, |key| {
+            let target = match self.scope {
+                Scope::Cpus => Target::Cpu(key),
+                Scope::Threads => Target::Task(key as i32),
+            };
+            self.stream(target, present.len())
+        });
+        for stream in &changes.closed {
+            self.losses += stream.losses();
         }
+        // Nobody knows how many samples a thread would have given: it counts as one, once.
+        self.losses += Losses { lost: changes.refused as u64, ..Losses::default() };
+        self.left_out = match self.scope {
+            Scope::Cpus => present.len() - streams.len(),
+            Scope::Threads => self.left_out + changes.refused,
+        };
+        self.streams = streams;
     }
 
     fn drain(&mut self, keep: &dyn Fn(Pid) -> bool, into: &mut Vec<Sample>) {
-        for stream in self.streams.values_mut() {
-            stream.drain(&self.pmu, |place, decoded| {
-                into.extend(sample(&self.node_of_cpu, keep, place, decoded));
+        let now_ns = now_ns();
+        for stream in self.streams.iter_mut() {
+            stream.drain(&self.pmu, now_ns, |place, decoded| {
+                into.extend(sample(&self.cpus, keep, place, decoded));
             });
         }
     }
 
     fn losses(&self) -> Losses {
-        self.streams.values().fold(self.losses, |mut sum, stream| {
+        self.streams.iter().fold(self.losses, |mut sum, stream| {
             sum += stream.losses();
             sum
         })
@@ -166,13 +199,15 @@ impl Sampler for HardwareSampler {
 
     fn set_rate(&mut self, rate: SamplingRate) -> Result<(), Error> {
         self.rate = rate;
-        let period = self.pmu.period(rate);
-        self.streams.values().try_for_each(|stream| stream.set_period(period))
+        self.streams.iter_mut().try_for_each(|stream| stream.set_rate(rate)).map_err(|e| {
+            let message = format!("cannot have {} take {}", self.pmu.name(), self.pmu.frequency(rate));
+            Error::with_source(ErrorKind::Unsupported, message, e)
+        })
     }
 
     fn close(&mut self) -> Result<(), Error> {
         self.losses = self.losses();
-        self.streams.clear();
+        self.streams = Streams::none();
         Ok(())
     }
 }
@@ -183,12 +218,7 @@ fn threads_of(pid: Pid) -> Vec<u32> {
 }
 
 /// The engine's form of an access, unless it is the kernel's own, or somebody's who is not managed.
-fn sample(
-    node_of_cpu: &[Option<NodeIndex>],
-    keep: &dyn Fn(Pid) -> bool,
-    place: Place,
-    decoded: Decoded,
-) -> Option<Sample> {
+fn sample(cpus: &Cpus, keep: &dyn Fn(Pid) -> bool, place: Place, decoded: Decoded) -> Option<Sample> {
     const KERNEL: u64 = 1 << 63;
     if decoded.address & KERNEL != 0 || !keep(place.pid) {
         return None;
@@ -198,7 +228,7 @@ fn sample(
         address: VirtAddr(decoded.address),
         pid: place.pid,
         tid: Tid(place.tid),
-        accessor: node_of_cpu.get(place.cpu as usize).copied().flatten()?,
+        accessor: cpus.node_of(place.cpu)?,
         home: None,
         access: decoded.access,
         source: decoded.source,
@@ -206,4 +236,27 @@ fn sample(
         latency_cycles: decoded.latency_cycles,
         weight: place.weight,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodewise_sys::ErrorKind as Errno;
+
+    #[test]
+    fn says_whom_it_leaves_out() {
+        assert_eq!(whom(Scope::Cpus, 0), "on every CPU");
+        assert_eq!(whom(Scope::Cpus, 8), "on every CPU but 8");
+        assert_eq!(whom(Scope::Threads, 12), "on every thread but 12");
+    }
+
+    #[test]
+    fn missing_rights_to_cpus_are_named_where_threads_cannot_be_sampled_anyway() {
+        let refused = |kind, why: &str| Refused { kind, error: Error::new(ErrorKind::Unsupported, why) };
+        let denied = || refused(Errno::NotPermitted, "CPU");
+        let say = |cpus, thread| what_to_say(cpus, thread).error.to_string();
+        assert_eq!(say(Some(denied()), refused(Errno::Invalid, "thread")), "CPU");
+        assert_eq!(say(Some(denied()), refused(Errno::NotPermitted, "thread")), "thread");
+        assert_eq!(say(None, refused(Errno::Invalid, "thread")), "thread");
+    }
 }

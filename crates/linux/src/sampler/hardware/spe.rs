@@ -1,18 +1,20 @@
 //! Arm's statistical profiling extension: what to open, and its packets.
 //!
-//! The hardware writes a record of packets for every sampled operation to the AUX area. Packet headers as in the Arm
-//! architecture reference manual (DDI 0487, chapter D10) and `tools/perf/util/arm-spe-decoder` of Linux 6.12.
+//! The hardware writes a record of packets for every sampled operation to the AUX area. Packet headers as in
+//! the Arm architecture reference manual (DDI 0487, chapter D10) and `tools/perf/util/arm-spe-decoder` of
+//! Linux 6.12.
 
 use super::data_source::Decoded;
 use super::format::PmuDirectory;
+use super::sampled::{Periods, Sampled};
 use crate::Error;
-use nodewise_engine::{Access, DataSource, SamplingRate};
-use nodewise_sys::perf::{Attr, AttrFlags, SampleType};
+use nodewise_engine::{Access, DataSource};
+use nodewise_sys::perf::{AttrFlags, SampleType};
 
 /// What to open for SPE, and how to read what it samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spe {
-    attr: Attr,
+    event: Sampled,
     pub(super) sources: Sources,
 }
 
@@ -23,40 +25,65 @@ pub enum Sources {
     Arm,
     /// Ampere's own cores, from `AmpereOne` on.
     AmpereOne,
+    /// `HiSilicon`'s HIP12.
+    HiSilicon,
     /// Not known here: the event bits must do.
     Undefined,
 }
 
+/// What a data source packet says.
+enum Code {
+    Source(DataSource),
+    /// Memory, of this node unless the event bits say another's.
+    Memory,
+    /// A cache or memory of another socket.
+    Remote,
+}
+
 impl Sources {
-    /// By implementer and part number of `MIDR_EL1`, as `/proc/cpuinfo` has them.
+    /// By implementer and part number of `MIDR_EL1`, as `/proc/cpuinfo` has them. The cores are those that
+    /// `tools/perf/util/arm-spe.c` (Linux 6.18) lists; of a core that is not there, nothing is known.
     #[must_use]
     pub fn of(implementer: u32, part: u32) -> Self {
         const ARM: u32 = 0x41;
+        const HISILICON: u32 = 0x48;
         const AMPERE: u32 = 0xc0;
         match (implementer, part) {
-            // Neoverse N1, N2, N3, V1, V2 (also NVIDIA's Grace), V3; Cortex-A720 to A725, X3, X4, X925.
-            (ARM, 0xd0c | 0xd49 | 0xd8e | 0xd40 | 0xd4f | 0xd84 | 0xd81 | 0xd87 | 0xd4e | 0xd82 | 0xd85) => {
-                Self::Arm
-            }
-            (AMPERE, 0xac3 | 0xac4) => Self::AmpereOne,
+            // Cortex-A720, A720AE, A725, X1C, X3, X925; Neoverse N1, N2, V1, V2 (also NVIDIA's Grace).
+            (ARM, 0xd81 | 0xd89 | 0xd87 | 0xd4c | 0xd4e | 0xd85 | 0xd0c | 0xd49 | 0xd40 | 0xd4f) => Self::Arm,
+            (AMPERE, 0xac4) => Self::AmpereOne,
+            (HISILICON, 0xd06) => Self::HiSilicon,
             _ => Self::Undefined,
         }
     }
 
-    fn source(self, code: u64) -> Option<DataSource> {
+    /// Numbers as in `tools/perf/util/arm-spe-decoder/arm-spe-decoder.h`.
+    fn code(self, code: u64) -> Option<Code> {
+        let cache = Some(Code::Source(DataSource::LocalCache));
+        let remote_cache = |modified| Some(Code::Source(DataSource::RemoteCache { modified }));
         match self {
             Self::Arm => match code {
                 // L1, L2, a core or cluster of this node, the system cache.
-                0x0 | 0x8..=0xc => Some(DataSource::LocalCache),
-                0xd => Some(DataSource::RemoteCache { modified: false }),
-                0xe => Some(DataSource::LocalDram),
+                0x0 | 0x8..=0xc => cache,
+                0xd => Some(Code::Remote),
+                0xe => Some(Code::Memory),
                 _ => None,
             },
             Self::AmpereOne => match code {
-                // This chip's cores, the system cache, L1, L2.
-                0x0 | 0x3 | 0x8 | 0x9 => Some(DataSource::LocalCache),
-                0x5 => Some(DataSource::RemoteCache { modified: false }),
-                0x7 => Some(DataSource::LocalDram),
+                // The system cache, L1, L2. 0 is this chip's caches or a device.
+                0x3 | 0x8 | 0x9 => cache,
+                0x5 => Some(Code::Remote),
+                0x7 => Some(Code::Memory),
+                _ => None,
+            },
+            Self::HiSilicon => match code {
+                // A core or cluster of this socket, L3, L2, L1; the odd ones modified, but for L1.
+                0..=5 | 16..=18 => cache,
+                6 => remote_cache(false),
+                7 => remote_cache(true),
+                8 => Some(Code::Source(DataSource::LocalDram)),
+                9 => Some(Code::Source(DataSource::RemoteDram { hops: 0 })),
+                13 => Some(Code::Source(DataSource::Uncached)),
                 _ => None,
             },
             Self::Undefined => None,
@@ -74,12 +101,12 @@ impl Spe {
         attr.sample_type = SampleType::TID | SampleType::TIME | SampleType::CPU;
         // AUX records then say which thread on which CPU their bytes are from.
         attr.flags |= AttrFlags::SAMPLE_ID_ALL;
-        attr.sample_period = period(SamplingRate::Accurate).max(pmu.capability("min_interval").unwrap_or(0));
-        Ok(Self { attr: attr.monotonic(), sources })
+        let event = Sampled { what: "operations", leader: None, attr: attr.monotonic(), periods: OPERATIONS };
+        Ok(Self { event, sources })
     }
 
-    pub(super) fn events(&self) -> Vec<(Option<Attr>, Attr)> {
-        vec![(None, self.attr)]
+    pub(super) fn events(&self) -> Vec<Sampled> {
+        vec![self.event]
     }
 }
 
@@ -87,12 +114,7 @@ impl Spe {
 const MIN_LATENCY_CYCLES: u64 = 32;
 
 /// Operations from one sample to the next, before the latency filter.
-pub(super) const fn period(rate: SamplingRate) -> u64 {
-    match rate {
-        SamplingRate::Accurate => 1 << 14,
-        SamplingRate::Cheap | SamplingRate::Paused => 1 << 16,
-    }
-}
+const OPERATIONS: Periods = Periods { accurate: 1 << 14, cheap: 1 << 16 };
 
 /// A packet, as far as its contents matter here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,8 +136,8 @@ enum Packet {
     Ignored,
 }
 
-/// Reads a packet and its length; `position` is where it lies in the AUX area, for alignment packets. `None` when it is
-/// cut off, or no packet.
+/// Reads a packet and its length; `position` is where it lies in the AUX area, for alignment packets. `None`
+/// when it is cut off, or no packet.
 fn packet(bytes: &[u8], position: u64) -> Option<(Packet, usize)> {
     let &first = bytes.first()?;
     match first {
@@ -165,8 +187,9 @@ struct Record {
     source: Option<u64>,
 }
 
-/// Takes a stretch of AUX data apart, which begins at `position` of the AUX area and with a record, and hands each memory access to
-/// `each`. Returns false when it met something that is no packet, after which there is no telling where the next begins.
+/// Takes a stretch of AUX data apart, which begins at `position` of the AUX area and with a record, and hands
+/// each memory access to `each`. Returns false when it met something that is no packet, after which there is
+/// no telling where the next begins.
 pub fn decode(bytes: &[u8], position: u64, sources: Sources, mut each: impl FnMut(Decoded)) -> bool {
     let mut record = Record::default();
     let mut at = 0;
@@ -208,19 +231,33 @@ impl Record {
         })
     }
 
+    /// Claims no more than `arm_spe__synth_data_source` in `tools/perf/util/arm-spe.c` does.
     fn source(self, sources: Sources) -> DataSource {
+        const L1_ACCESS: u32 = 2;
         const L1_REFILL: u32 = 3;
         const LAST_LEVEL_ACCESS: u32 = 8;
         const LAST_LEVEL_MISS: u32 = 9;
         const REMOTE: u32 = 10;
+        // No maker defines what the packets or events of a store say of the line's source.
+        if self.is_store {
+            return DataSource::Unknown;
+        }
         let is = |event: u32| self.events >> event & 1 == 1;
-        match self.source.and_then(|code| sources.source(code)) {
-            Some(DataSource::LocalDram) if is(REMOTE) => DataSource::RemoteDram { hops: 0 },
-            Some(source) => source,
-            None if is(REMOTE) && is(LAST_LEVEL_MISS) => DataSource::RemoteDram { hops: 0 },
-            None if is(REMOTE) => DataSource::RemoteCache { modified: false },
-            None if is(LAST_LEVEL_MISS) => DataSource::LocalDram,
-            None if is(LAST_LEVEL_ACCESS) || !is(L1_REFILL) => DataSource::LocalCache,
+        let remote = if is(LAST_LEVEL_MISS) {
+            DataSource::RemoteDram { hops: 0 }
+        } else {
+            DataSource::RemoteCache { modified: false }
+        };
+        match self.source.and_then(|code| sources.code(code)) {
+            Some(Code::Source(source)) => source,
+            Some(Code::Memory) if is(REMOTE) => DataSource::RemoteDram { hops: 0 },
+            Some(Code::Memory) => DataSource::LocalDram,
+            Some(Code::Remote) => remote,
+            None if is(REMOTE) => remote,
+            // A core need not have the remote event, so that without it a miss may be from anywhere.
+            None if is(LAST_LEVEL_MISS) => DataSource::Unknown,
+            None if is(LAST_LEVEL_ACCESS) => DataSource::LocalCache,
+            None if is(L1_ACCESS) && !is(L1_REFILL) => DataSource::LocalCache,
             None => DataSource::Unknown,
         }
     }
@@ -231,8 +268,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A load on a Neoverse, as the hardware writes it: program counter, context, operation, latencies, virtual and physical
-    /// address, source, events, timestamp.
+    /// A load on a Neoverse, as the hardware writes it: program counter, context, operation, latencies,
+    /// virtual and physical address, source, events, timestamp.
     #[rustfmt::skip]
     const LOAD: [u8; 63] = [
         0xb0, 0x34, 0x12, 0x40, 0x00, 0x00, 0x00, 0x00, 0x80, // address 0: program counter, EL0, non-secure
@@ -266,15 +303,20 @@ mod tests {
 
     /// A record of only operation, address, events and, if any, source.
     fn source_of(events: u16, code: Option<u8>, sources: Sources) -> DataSource {
-        let mut bytes = vec![0x49, 0x01, 0x52];
+        decoded_of(0x00, events, code, sources).source
+    }
+
+    /// The same with the operation's payload byte: bit 0 is a store.
+    fn decoded_of(operation: u8, events: u16, code: Option<u8>, sources: Sources) -> Decoded {
+        let mut bytes = vec![0x49, operation, 0x52];
         bytes.extend(events.to_le_bytes());
         bytes.extend([0xb2, 0, 0x10, 0, 0, 0, 0, 0, 0]);
         bytes.extend(code.map(|code| [0x43, code]).iter().flatten());
         bytes.push(0x01);
         let (decoded, whole) = all(&bytes, sources);
         assert!(whole);
-        assert_eq!((decoded[0].access, decoded[0].address), (Access::Write, 0x1000));
-        decoded[0].source
+        assert_eq!(decoded[0].address, 0x1000);
+        decoded[0]
     }
 
     #[test]
@@ -285,37 +327,68 @@ mod tests {
         assert_eq!(all(&twice, Sources::Arm).0, [remote_load(); 2]);
     }
 
+    const MISSED: u16 = 1 << 3 | 1 << 8 | 1 << 9;
+    const REMOTE: u16 = 1 << 10;
+
     #[test]
-    fn sources_by_maker_and_by_events() {
-        let missed = 1 << 3 | 1 << 8 | 1 << 9;
-        let remote = 1 << 10;
-        for (code, expected) in [
-            (0x0, DataSource::LocalCache),
-            (0x8, DataSource::LocalCache),
-            (0xb, DataSource::LocalCache),
-            (0xc, DataSource::LocalCache),
-            (0xd, DataSource::RemoteCache { modified: false }),
-            (0xe, DataSource::LocalDram),
-        ] {
-            assert_eq!(source_of(missed, Some(code), Sources::Arm), expected, "{code:#x}");
+    fn sources_by_maker() {
+        let remote_cache = |modified| DataSource::RemoteCache { modified };
+        let remote_dram = DataSource::RemoteDram { hops: 0 };
+        let cases: [(Sources, &[u8], DataSource); 12] = [
+            (Sources::Arm, &[0x0, 0x8, 0x9, 0xa, 0xb, 0xc], DataSource::LocalCache),
+            (Sources::Arm, &[0xd], remote_dram),
+            (Sources::Arm, &[0xe], DataSource::LocalDram),
+            (Sources::AmpereOne, &[3, 8, 9], DataSource::LocalCache),
+            (Sources::AmpereOne, &[5], remote_dram),
+            (Sources::AmpereOne, &[7], DataSource::LocalDram),
+            (Sources::HiSilicon, &[0, 1, 2, 3, 4, 5, 16, 17, 18], DataSource::LocalCache),
+            (Sources::HiSilicon, &[6], remote_cache(false)),
+            (Sources::HiSilicon, &[7], remote_cache(true)),
+            (Sources::HiSilicon, &[8], DataSource::LocalDram),
+            (Sources::HiSilicon, &[9], remote_dram),
+            (Sources::HiSilicon, &[13], DataSource::Uncached),
+        ];
+        for (sources, codes, expected) in cases {
+            for &code in codes {
+                assert_eq!(source_of(MISSED, Some(code), sources), expected, "{sources:?} {code:#x}");
+            }
         }
-        assert_eq!(source_of(missed, Some(7), Sources::AmpereOne), DataSource::LocalDram);
-        assert_eq!(
-            source_of(missed, Some(5), Sources::AmpereOne),
-            DataSource::RemoteCache { modified: false }
-        );
-        assert_eq!(source_of(missed | remote, None, Sources::Arm), DataSource::RemoteDram { hops: 0 });
-        assert_eq!(source_of(missed, Some(0xd), Sources::Undefined), DataSource::LocalDram);
+        // Arm's 'remote' is no memory unless the last level was missed; its 'memory' is another node's if the
+        // event says so.
+        assert_eq!(source_of(1 << 3, Some(0xd), Sources::Arm), remote_cache(false));
+        assert_eq!(source_of(MISSED | REMOTE, Some(0xe), Sources::Arm), remote_dram);
+    }
+
+    #[test]
+    fn a_miss_of_an_unknown_core_is_from_nobody_knows_where() {
+        assert_eq!(source_of(MISSED, None, Sources::Arm), DataSource::Unknown);
+        assert_eq!(source_of(MISSED, Some(0xd), Sources::Undefined), DataSource::Unknown);
+        assert_eq!(source_of(MISSED, Some(0x1), Sources::Arm), DataSource::Unknown);
+        assert_eq!(source_of(MISSED | REMOTE, None, Sources::Arm), DataSource::RemoteDram { hops: 0 });
+        let remote_cache = DataSource::RemoteCache { modified: false };
+        assert_eq!(source_of(1 << 8 | REMOTE, None, Sources::Arm), remote_cache);
         assert_eq!(source_of(1 << 3 | 1 << 8, None, Sources::Arm), DataSource::LocalCache);
-        assert_eq!(source_of(0, None, Sources::Arm), DataSource::LocalCache);
-        assert_eq!(source_of(1 << 3, None, Sources::Arm), DataSource::Unknown);
+        assert_eq!(source_of(1 << 2, None, Sources::Arm), DataSource::LocalCache);
+        assert_eq!(source_of(1 << 2 | 1 << 3, None, Sources::Arm), DataSource::Unknown);
+        assert_eq!(source_of(0, None, Sources::Arm), DataSource::Unknown);
+    }
+
+    #[test]
+    fn a_store_has_no_source() {
+        for (sources, code) in [(Sources::Arm, 0xe), (Sources::AmpereOne, 7), (Sources::HiSilicon, 8)] {
+            let store = decoded_of(0x01, MISSED, Some(code), sources);
+            assert_eq!((store.access, store.source), (Access::Write, DataSource::Unknown));
+        }
     }
 
     #[test]
     fn cores_are_told_by_their_number() {
-        assert_eq!(Sources::of(0x41, 0xd0c), Sources::Arm);
-        assert_eq!(Sources::of(0x41, 0xd4f), Sources::Arm);
-        assert_eq!(Sources::of(0xc0, 0xac3), Sources::AmpereOne);
+        for part in [0xd81, 0xd89, 0xd87, 0xd4c, 0xd4e, 0xd85, 0xd0c, 0xd49, 0xd40, 0xd4f] {
+            assert_eq!(Sources::of(0x41, part), Sources::Arm, "{part:#x}");
+        }
+        assert_eq!(Sources::of(0xc0, 0xac4), Sources::AmpereOne);
+        assert_eq!(Sources::of(0xc0, 0xac3), Sources::Undefined);
+        assert_eq!(Sources::of(0x48, 0xd06), Sources::HiSilicon);
         assert_eq!(Sources::of(0x48, 0xd01), Sources::Undefined);
     }
 

@@ -2,15 +2,24 @@
 
 use super::data_source::Decoded;
 use super::detect::Pmu;
-use super::pebs::{self, Pebs};
+use super::pebs;
+use super::sampled::Periods;
 use super::spe;
+use crate::sampler::files::pages;
 use crate::{Error, ErrorKind};
-use nodewise_engine::Pid;
-use nodewise_sys::perf::{Event, Identity, Losses, Record, Ring, Sample, SampleFormat, Target};
+use nodewise_engine::{Pid, SamplingRate};
+use nodewise_sys::page_bytes;
+use nodewise_sys::perf::{
+    AttrFlags, CpuMode, Event, Identity, Losses, Record, Ring, Sample, SampleFormat, Target,
+};
 use std::fs;
 
-/// Pages of an AUX area.
-const AUX_PAGES: usize = 64;
+/// Bytes of an AUX area: some 4000 records of SPE.
+const AUX_BYTES: usize = 256 << 10;
+/// Bytes of the ring beside an AUX area, which holds a record for each stretch of that.
+const RING_BESIDE_AUX_BYTES: usize = 32 << 10;
+/// Bytes of the smallest ring worth having.
+const LEAST_BYTES: usize = 32 << 10;
 
 /// Who made an access, where, when, and how many it stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +34,13 @@ pub(super) struct Place {
 /// Open events of one CPU or thread.
 pub(super) struct Stream {
     /// Sampling events; the ring is the first one's.
-    events: Vec<Event>,
+    events: Vec<(Event, Periods)>,
     /// Kept open, as closing a leader dissolves its group.
-    _leaders: Vec<Event>,
+    leaders: Vec<Event>,
+    /// Whether the events are switched off.
+    rests: bool,
+    /// Times of the first event, as they were last asked for.
+    times: Times,
     reader: Reader,
 }
 
@@ -36,7 +49,11 @@ pub(super) struct Reader {
     ring: Ring,
     /// Samples between two, for records that do not say it themselves.
     period: u64,
+    /// Share of the time that the events had a counter.
+    share: f64,
     aux: AuxData,
+    /// Stretches of the AUX area whose bytes had not come when their record was read.
+    chunks: Vec<Chunk>,
     malformed: u64,
 }
 
@@ -48,44 +65,139 @@ struct AuxData {
     position: u64,
 }
 
+/// A stretch of the AUX area that a record describes.
+struct Chunk {
+    offset: u64,
+    bytes: u64,
+    identity: Identity,
+    /// Whether it was kept for this drain by the one before.
+    waited: bool,
+}
+
+/// How long an event was enabled, and how long it had a counter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Times {
+    enabled_ns: u64,
+    running_ns: u64,
+}
+
+/// An event or ring that the kernel refused.
+#[derive(Debug)]
+pub(super) struct Refused {
+    /// The class of the kernel's own error.
+    pub(super) kind: nodewise_sys::ErrorKind,
+    pub(super) error: Error,
+}
+
+impl Refused {
+    /// Whether there is no such thread any more, or the PMU has nothing on that CPU, or the CPU is offline.
+    pub(super) const fn is_absent(&self) -> bool {
+        use nodewise_sys::ErrorKind::{NoSuchDevice, NoSuchProcess, NotFound};
+        matches!(self.kind, NoSuchDevice | NoSuchProcess | NotFound)
+    }
+
+    /// Whether a user with more rights, or who asks for less, would not be refused.
+    pub(super) const fn is_for_want_of_rights(&self) -> bool {
+        use nodewise_sys::ErrorKind::{NotPermitted, OutOfMemory};
+        matches!(self.kind, NotPermitted | OutOfMemory)
+    }
+}
+
 impl Stream {
-    pub(super) fn open(pmu: &Pmu, target: Target, pages: usize, period: u64) -> Result<Self, Error> {
-        let refused = |error| refused(pmu, target, error);
-        let (mut events, mut leaders) = (Vec::<Event>::new(), Vec::new());
+    /// Opens the events with a ring of at most so many bytes.
+    pub(super) fn open(
+        pmu: &Pmu,
+        target: Target,
+        ring_bytes: usize,
+        rate: SamplingRate,
+    ) -> Result<Self, Refused> {
+        let (mut events, mut leaders) = (Vec::new(), Vec::new());
         let mut format = SampleFormat::default();
-        for (leader, mut attr) in pmu.events() {
-            attr.sample_period = period;
-            let leader = leader.map(|attr| Event::open(&attr, target, None)).transpose().map_err(refused)?;
-            let event = Event::open(&attr, target, leader.as_ref()).map_err(refused)?;
+        for sampled in pmu.events() {
+            let mut attr = sampled.attr;
+            let refused = |error| refused(pmu, attr.flags, target, error);
+            attr.sample_period = sampled.periods.at(rate);
+            let leader = sampled.leader.map(|leader| Event::open(&leader, target, None));
+            let leader = leader.transpose().map_err(refused)?;
+            events.push((Event::open(&attr, target, leader.as_ref()).map_err(refused)?, sampled.periods));
             format = SampleFormat::from(&attr);
             leaders.extend(leader);
-            events.push(event);
         }
-        let first =
-            events.first().ok_or_else(|| Error::new(ErrorKind::Unsupported, "a PMU without events"))?;
-        let mut ring = Ring::map(first, format, pages).map_err(|e| ring_refused(pages, e))?;
-        if matches!(pmu, Pmu::Spe(_)) {
-            ring.map_aux(first, AUX_PAGES).map_err(|e| ring_refused(AUX_PAGES, e))?;
+        let Some((first, _)) = events.first() else {
+            let error = Error::new(ErrorKind::Unsupported, "a PMU without events");
+            return Err(Refused { kind: nodewise_sys::ErrorKind::NotSupported, error });
+        };
+        let has_aux = matches!(pmu, Pmu::Spe(_));
+        let ring_bytes = if has_aux { RING_BESIDE_AUX_BYTES } else { ring_bytes };
+        let mut ring = largest_granted(ring_bytes, |pages| Ring::map(first, format, pages))?;
+        if has_aux {
+            largest_granted(AUX_BYTES, |pages| ring.map_aux(first, pages))?;
         }
-        for event in &events[1..] {
-            event.set_output(first).map_err(refused)?;
-        }
-        for event in leaders.iter().chain(&events) {
-            event.enable().map_err(refused)?;
-        }
-        Ok(Self { events, _leaders: leaders, reader: Reader::new(ring, period) })
+        let mut stream =
+            Self { events, leaders, rests: true, times: Times::default(), reader: Reader::new(ring) };
+        let [(first, _), others @ ..] = &stream.events[..] else { unreachable!("there is a first") };
+        let failed = |error| refused(pmu, AttrFlags::default(), target, error);
+        others.iter().try_for_each(|(event, _)| event.set_output(first)).map_err(failed)?;
+        stream.set_rate(rate).map_err(failed)?;
+        Ok(stream)
     }
 
-    pub(super) fn set_period(&self, period: u64) -> Result<(), Error> {
-        self.events.iter().try_for_each(|event| {
-            event.set_period(period).map_err(|e| {
-                Error::with_source(ErrorKind::Unsupported, format!("cannot sample one in {period}"), e)
-            })
-        })
+    /// From now on samples more or less often, or not at all. Samples that were not read yet get the weight
+    /// of the new rate where their records carry no period.
+    pub(super) fn set_rate(&mut self, rate: SamplingRate) -> nodewise_sys::Result<()> {
+        let rests = rate == SamplingRate::Paused;
+        if rests {
+            self.all().try_for_each(Event::disable)?;
+        } else {
+            for (event, periods) in &self.events {
+                event.set_period(periods.at(rate))?;
+            }
+            self.reader.period = self.events.first().map_or(1, |(_, periods)| periods.at(rate));
+            if self.rests {
+                self.all().try_for_each(Event::enable)?;
+            }
+        }
+        self.rests = rests;
+        Ok(())
     }
 
-    pub(super) fn drain(&mut self, pmu: &Pmu, each: impl FnMut(Place, Decoded)) {
-        self.reader.drain(pmu, each);
+    /// Leaders come before what they lead.
+    fn all(&self) -> impl Iterator<Item = &Event> {
+        self.leaders.iter().chain(self.events.iter().map(|(event, _)| event))
+    }
+
+    /// Asks what share of the time the events had a counter, so that weights make up for the rest; they share
+    /// their fate. The kernel then also empties the CPU's buffer of PEBS records into the ring.
+    ///
+    /// Returns whether a CPU's events still run. The kernel takes them from a CPU that goes offline, and does
+    /// not give them back when it is online again, after a suspension for one.
+    pub(super) fn ask_times(&mut self) -> bool {
+        let Some(Ok(count)) = self.events.first().map(|(event, _)| event.read()) else { return true };
+        let now = Times { enabled_ns: count.time_enabled_ns, running_ns: count.time_running_ns };
+        self.reader.share = now.share_since(self.times);
+        let stands_still = now == self.times && !self.rests;
+        self.times = now;
+        !stands_still
+    }
+
+    pub(super) fn drain(&mut self, pmu: &Pmu, now_ns: u64, each: impl FnMut(Place, Decoded)) {
+        let took_aux = self.reader.drain(pmu, now_ns, each);
+        self.go_on(took_aux);
+    }
+
+    /// Takes records and AUX bytes as they are.
+    pub(super) fn drain_raw(&mut self, mut record: impl FnMut(&[u8]), aux: &mut Vec<u8>) {
+        self.reader.ring.read_raw(&mut record);
+        let took_aux = self.reader.ring.read_aux(aux) > 0;
+        self.go_on(took_aux);
+    }
+
+    fn go_on(&self, took_aux: bool) {
+        if took_aux && !self.rests {
+            // The kernel switches an event off for good when its AUX area is full (`perf_aux_output_end`). An
+            // event that is on stays on, and one whose thread has ended stays off.
+            let _ = self.all().try_for_each(Event::enable);
+        }
     }
 
     pub(super) fn losses(&self) -> Losses {
@@ -93,9 +205,19 @@ impl Stream {
     }
 }
 
+impl Times {
+    /// 1 where the events were not enabled or had no counter at all: no samples then, whose weight would
+    /// matter.
+    fn share_since(self, before: Self) -> f64 {
+        let enabled_ns = self.enabled_ns.saturating_sub(before.enabled_ns);
+        let running_ns = self.running_ns.saturating_sub(before.running_ns);
+        if running_ns == 0 { 1.0 } else { (running_ns as f64 / enabled_ns as f64).min(1.0) }
+    }
+}
+
 impl Reader {
-    pub(super) fn new(ring: Ring, period: u64) -> Self {
-        Self { ring, period, aux: AuxData::default(), malformed: 0 }
+    pub(super) fn new(ring: Ring) -> Self {
+        Self { ring, period: 1, share: 1.0, aux: AuxData::default(), chunks: Vec::new(), malformed: 0 }
     }
 
     pub(super) fn losses(&self) -> Losses {
@@ -104,106 +226,169 @@ impl Reader {
         losses
     }
 
-    pub(super) fn drain(&mut self, pmu: &Pmu, mut each: impl FnMut(Place, Decoded)) {
-        let mut chunks = Vec::new();
+    /// Hands over all accesses of user code. Samples without a time get `now_ns`. Returns whether it took
+    /// bytes out of the AUX area.
+    pub(super) fn drain(&mut self, pmu: &Pmu, now_ns: u64, mut each: impl FnMut(Place, Decoded)) -> bool {
+        let (chunks, share) = (&mut self.chunks, self.share);
         self.ring.read(|record| match record {
             Record::Sample(sample) => {
+                // Not every PMU can leave out the kernel and guests, whose addresses mean other memory.
+                if !matches!(sample.cpu_mode, CpuMode::User | CpuMode::Unknown) {
+                    return;
+                }
                 let decoded = match pmu {
                     Pmu::Pebs(_) => pebs::decode(&sample),
                     Pmu::Ibs(ibs) => ibs.decode(&sample),
                     Pmu::Spe(_) => None,
                 };
-                if let (Some(place), Some(decoded)) = (place_of(&sample), decoded) {
+                if let (Some(place), Some(decoded)) = (place_of(&sample, share, now_ns), decoded) {
                     each(place, decoded);
                 }
             }
-            Record::Aux { offset, bytes, identity, .. } => chunks.push((offset, bytes, identity)),
+            Record::Aux { offset, bytes, identity, .. } => {
+                chunks.push(Chunk { offset, bytes, identity, waited: false });
+            }
             _ => {}
         });
-        if let Pmu::Spe(spe) = pmu {
-            self.drain_aux(&chunks, spe.sources, each);
+        match pmu {
+            Pmu::Spe(spe) => self.drain_aux(spe.sources, each),
+            _ => false,
         }
     }
 
-    /// Takes the AUX bytes that records have described apart. The kernel publishes bytes before it writes their record, so the
-    /// bytes of all records read above are there, and perhaps more, which wait for the next time.
-    fn drain_aux(
-        &mut self,
-        chunks: &[(u64, u64, Identity)],
-        sources: spe::Sources,
-        mut each: impl FnMut(Place, Decoded),
-    ) {
-        self.ring.read_aux(&mut self.aux.bytes);
-        for &(offset, length, identity) in chunks {
-            let Some(bytes) = self.aux.take(offset, length) else {
+    /// Takes the AUX bytes that records have described apart. The kernel publishes a record before its bytes
+    /// (`perf_aux_output_end`), so that a chunk which is not all there is kept for the next time, once.
+    fn drain_aux(&mut self, sources: spe::Sources, mut each: impl FnMut(Place, Decoded)) -> bool {
+        let took = self.ring.read_aux(&mut self.aux.bytes) > 0;
+        for chunk in std::mem::take(&mut self.chunks) {
+            if !chunk.waited && !self.aux.reaches(&chunk) {
+                self.chunks.push(Chunk { waited: true, ..chunk });
+                continue;
+            }
+            let Some(bytes) = self.aux.take(&chunk) else {
                 self.malformed += 1;
                 continue;
             };
-            let Some(place) = place_of_chunk(identity, self.period) else { continue };
-            if !spe::decode(&bytes, offset, sources, |decoded| each(place, decoded)) {
+            let weight = weight(self.period, self.share);
+            let Some(place) = place_of_chunk(chunk.identity, weight) else { continue };
+            if !spe::decode(&bytes, chunk.offset, sources, |decoded| each(place, decoded)) {
                 self.malformed += 1;
             }
         }
+        took
     }
 }
 
 impl AuxData {
-    /// The `length` bytes at `offset`, and forgets them and all before.
-    fn take(&mut self, offset: u64, length: u64) -> Option<Vec<u8>> {
-        let begin = usize::try_from(offset.checked_sub(self.position)?).ok()?;
-        let end = begin.checked_add(usize::try_from(length).ok()?)?;
+    /// Whether all bytes up to the chunk's end have come.
+    fn reaches(&self, chunk: &Chunk) -> bool {
+        self.position.saturating_add(self.bytes.len() as u64) >= chunk.offset.saturating_add(chunk.bytes)
+    }
+
+    /// The bytes of the chunk, and forgets them and all before.
+    fn take(&mut self, chunk: &Chunk) -> Option<Vec<u8>> {
+        let begin = usize::try_from(chunk.offset.checked_sub(self.position)?).ok()?;
+        let end = begin.checked_add(usize::try_from(chunk.bytes).ok()?)?;
         let taken = self.bytes.get(begin..end)?.to_vec();
         self.bytes.drain(..end);
-        self.position = offset + length;
+        self.position = chunk.offset + chunk.bytes;
         Some(taken)
     }
 }
 
-fn place_of(sample: &Sample<'_>) -> Option<Place> {
+/// Accesses that a sample stands for: a period, and those of the time in which there was no counter.
+fn weight(period: u64, share: f64) -> u32 {
+    (period as f64 / share).round().clamp(1.0, f64::from(u32::MAX)) as u32
+}
+
+fn place_of(sample: &Sample<'_>, share: f64, now_ns: u64) -> Option<Place> {
     Some(Place {
         pid: Pid(u32::try_from(sample.pid?).ok()?),
         tid: u32::try_from(sample.tid?).ok()?,
         cpu: sample.cpu?,
-        time_ns: sample.time_ns?,
-        weight: u32::try_from(sample.period.unwrap_or(1)).unwrap_or(u32::MAX).max(1),
+        time_ns: sample.time_ns.unwrap_or(now_ns),
+        weight: weight(sample.period.unwrap_or(1), share),
     })
 }
 
 /// All samples of a chunk get the time at its end: SPE's own time stamps count another clock.
-fn place_of_chunk(identity: Identity, period: u64) -> Option<Place> {
+fn place_of_chunk(identity: Identity, weight: u32) -> Option<Place> {
     Some(Place {
         pid: Pid(u32::try_from(identity.pid?).ok()?),
         tid: u32::try_from(identity.tid?).ok()?,
         cpu: identity.cpu?,
         time_ns: identity.time_ns?,
-        weight: u32::try_from(period).unwrap_or(u32::MAX).max(1),
+        weight,
     })
 }
 
-fn ring_refused(pages: usize, error: nodewise_sys::Error) -> Error {
-    let message = format!(
-        "cannot map a ring of {pages} pages; raise kernel.perf_event_mlock_kb or run with CAP_IPC_LOCK"
-    );
-    Error::with_source(ErrorKind::NotPermitted, message, error)
+/// Maps so many bytes, or half as many, and so on. A user without privileges may lock `perf_event_mlock_kb`
+/// for each CPU, and the user's other programs may have taken some of it.
+fn largest_granted<T>(
+    bytes: usize,
+    mut map: impl FnMut(usize) -> nodewise_sys::Result<T>,
+) -> Result<T, Refused> {
+    use nodewise_sys::ErrorKind::{NotPermitted, OutOfMemory};
+    let mut count = pages(bytes, page_bytes());
+    loop {
+        match map(count) {
+            Ok(mapped) => return Ok(mapped),
+            Err(e)
+                if matches!(e.kind(), NotPermitted | OutOfMemory)
+                    && count > pages(LEAST_BYTES, page_bytes()) =>
+            {
+                count /= 2;
+            }
+            Err(e) => return Err(ring_refused(count, e)),
+        }
+    }
 }
 
-fn refused(pmu: &Pmu, target: Target, error: nodewise_sys::Error) -> Error {
+fn ring_refused(pages: usize, error: nodewise_sys::Error) -> Refused {
+    let (kind, what_to_do) = match error.kind() {
+        nodewise_sys::ErrorKind::NotPermitted => {
+            (ErrorKind::NotPermitted, "; raise kernel.perf_event_mlock_kb or run with CAP_IPC_LOCK")
+        }
+        _ => (ErrorKind::Unsupported, ""),
+    };
+    let message = format!("cannot map a ring of {pages} pages{what_to_do}");
+    Refused { kind: error.kind(), error: Error::with_source(kind, message, error) }
+}
+
+fn refused(pmu: &Pmu, flags: AttrFlags, target: Target, error: nodewise_sys::Error) -> Refused {
     let name = pmu.name();
-    if error.kind() == nodewise_sys::ErrorKind::NotPermitted {
-        let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
-        let enough = if matches!(target, Target::Cpu(_)) { 0 } else { 2 };
-        let message = format!(
-            "cannot open {name}; run as root, or grant CAP_PERFMON, or set kernel.perf_event_paranoid to {enough} or less (it is {})",
-            paranoid.trim()
-        );
-        return Error::with_source(ErrorKind::NotPermitted, message, error);
+    let (kind, message) = match error.kind() {
+        nodewise_sys::ErrorKind::NotPermitted => {
+            let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+            let enough = paranoid_enough(flags, target);
+            let message = format!(
+                "cannot open {name}; run as root, or grant CAP_PERFMON, or set kernel.perf_event_paranoid to \
+                 {enough} or less (it is {})",
+                paranoid.trim()
+            );
+            (ErrorKind::NotPermitted, message)
+        }
+        nodewise_sys::ErrorKind::NoSuchProcess => (ErrorKind::NoSuchProcess, format!("cannot open {name}")),
+        kind => {
+            let why = match pmu {
+                Pmu::Pebs(pebs) => pebs.refusal(kind),
+                _ => None,
+            };
+            let why = why.unwrap_or("the kernel refuses it");
+            (ErrorKind::Unsupported, format!("no hardware sampler: cannot open {name}: {why}"))
+        }
+    };
+    Refused { kind: error.kind(), error: Error::with_source(kind, message, error) }
+}
+
+/// The greatest `perf_event_paranoid` with which anybody may open such an event (`perf_allow_cpu`,
+/// `perf_allow_kernel`).
+fn paranoid_enough(flags: AttrFlags, target: Target) -> i32 {
+    match target {
+        Target::Cpu(_) => 0,
+        _ if flags.contains(AttrFlags::EXCLUDE_KERNEL) => 2,
+        _ => 1,
     }
-    let (kind, why) = match pmu {
-        Pmu::Pebs(_) => Pebs::refusal(error),
-        _ => None,
-    }
-    .unwrap_or((ErrorKind::Unsupported, "the kernel refuses it"));
-    Error::with_source(kind, format!("no hardware sampler: cannot open {name}: {why}"), error)
 }
 
 #[cfg(test)]

@@ -1,0 +1,226 @@
+//! Programs that mean harm to whoever manages them as root (`hostile/hostile.c`), and those that they would harm.
+
+mod guests;
+
+use guests::{programs, run_in};
+use nodewise_bench::scenario::{Finished, Place};
+use nodewise_rig::Guest;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// The program in C, built once.
+fn hostile() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile/hostile.c");
+        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hostile");
+        let mut cc = Command::new("cc");
+        cc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program).arg(source);
+        assert!(cc.status().unwrap().success());
+        program
+    })
+}
+
+/// Runs a script in a guest with four nodes.
+fn guest(script: &str, files: &[&str]) -> Finished {
+    guest_for(Duration::from_secs(300), script, files)
+}
+
+/// `as USER PROGRAM &` starts one for another user; `settings` shows the kernel's.
+fn guest_for(limit: Duration, script: &str, files: &[&str]) -> Finished {
+    let before = format!(
+        "HOSTILE='{}'; as() {{ user=$1; shift; exec setpriv --reuid $user --regid $user --clear-groups \"$@\"; }}
+         knobs='/proc/sys/kernel/numa_balancing /sys/kernel/debug/sched/numa_balancing'
+         settings() {{ grep -r . $knobs; }}\nchmod 777 .\n",
+        hostile().display()
+    );
+    let guest = Guest::uniform(4, 1, 512 << 20).copy(hostile());
+    let finished = run_in(&Place::guest_for(limit, guest, programs()), &(before + script), files);
+    println!("{}\n{}", finished.stdout, finished.stderr);
+    finished
+}
+
+#[track_caller]
+fn says(finished: &Finished, line: &str) {
+    assert!(finished.stdout.lines().any(|said| said == line), "{line}");
+}
+
+/// Without Nodewise nobody but its owner can move it: the kernel keeps moving what several processes map for root.
+#[test]
+fn memory_of_another_user_stays_where_he_put_it() {
+    let finished = guest(
+        "mkdir -p /dev/shm; mount -t tmpfs tmpfs /dev/shm; chmod 1777 /dev/shm
+         as 65534 $HOSTILE owner /dev/shm/memory 20 & owner=$!
+         within 10 test -e /dev/shm/memory; sleep 2
+         $NODEWISE run --log log -- setpriv --reuid 1000 --regid 1000 --clear-groups $HOSTILE reader /dev/shm/memory 12
+         wait $owner",
+        &["log"],
+    );
+    says(&finished, "owner: 0 of 8192 pages elsewhere, intact");
+    let log = finished.lines::<serde_json::Value>("log").unwrap();
+    let refused: u64 = log.iter().filter_map(|line| line["outcome"]["not_permitted"].as_u64()).sum();
+    assert!(refused > 1000, "it was asked for: {refused}");
+}
+
+/// Two mappings side by side, and two processes with one memory, are not two who have it mapped.
+#[test]
+fn nobody_counts_twice() {
+    let finished = guest(
+        "mkdir -p /dev/shm; mount -t tmpfs tmpfs /dev/shm; chmod 1777 /dev/shm
+         as 65534 $HOSTILE owner /dev/shm/memory 20 0666 & owner=$!
+         within 10 test -e /dev/shm/memory; sleep 2
+         $NODEWISE run -- setpriv --reuid 1000 --regid 1000 --clear-groups $HOSTILE forger /dev/shm/memory 12
+         wait $owner",
+        &[],
+    );
+    says(&finished, "owner: 0 of 8192 pages elsewhere, intact");
+}
+
+/// The other side of it: those who share memory among themselves are helped as ever.
+#[test]
+fn memory_that_managed_processes_share_is_spread() {
+    let finished = guest(
+        "$NODEWISE run --json summary -- setpriv --reuid 1000 --regid 1000 --clear-groups $HOSTILE family 30",
+        &["summary"],
+    );
+    for line in finished.stdout.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let share = words[1].parse::<f64>().unwrap() / words[3].parse::<f64>().unwrap();
+        assert!((0.2..=0.3).contains(&share), "{line}");
+    }
+    assert_eq!(finished.stdout.lines().count(), 4);
+    let again = finished.json("summary").unwrap()["totals"]["pages_moved_again"].as_u64();
+    assert!(again < Some(1000), "moved again: {again:?}");
+}
+
+#[test]
+fn whoever_gets_the_number_of_a_process_that_ended_is_left_alone() {
+    let finished = guest(
+        "for try in 1 2 3; do
+             $HOSTILE runaway 40 & pid=$!
+             $NODEWISE attach $pid --interval 8s --json summary.$try & nodewise=$!
+             wait $pid; echo runaway: $?
+             echo $((pid - 1)) >/proc/sys/kernel/ns_last_pid; as 65534 $HOSTILE successor 10 & got=$!
+             [ $got = $pid ] && echo same number; wait $got; wait $nodewise
+         done",
+        &["summary.1", "summary.2", "summary.3"],
+    );
+    let count = |line: &str| finished.stdout.lines().filter(|said| *said == line).count();
+    assert_eq!(count("runaway: 0"), 3, "Nodewise has begun to move its pages");
+    assert!(count("same number") >= 1);
+    assert_eq!(count("successor: 0 of 16384 pages elsewhere, intact"), 3);
+}
+
+#[test]
+fn a_signal_reaches_nobody_who_got_the_programs_number() {
+    let finished = guest(
+        "$NODEWISE run --wait -- sh -c 'echo $$ >number; sleep 60 & exit 0' & nodewise=$!
+         within 20 test -s number; read number <number
+         within 20 eval '! kill -0 $number'; sleep 1
+         echo $((number - 1)) >/proc/sys/kernel/ns_last_pid; as 65534 sleep 61 & got=$!
+         [ $got = $number ] && echo same number
+         sleep 1; kill -USR1 $nodewise; sleep 1; kill -TERM $nodewise; wait $nodewise; echo status: $?
+         kill -0 $got && echo lives",
+        &[],
+    );
+    for line in ["same number", "status: 0", "lives"] {
+        says(&finished, line);
+    }
+}
+
+#[test]
+fn memory_that_a_confined_process_has_bound_stays() {
+    let finished = guest("$HOSTILE faults 40 & $NODEWISE run --log log -- $HOSTILE bound 35", &["log"]);
+    says(&finished, "bound: 0 of 4096 pages elsewhere, intact");
+    says(&finished, "not bound: 0 of 4096 pages elsewhere");
+    assert!(finished.file("log").unwrap().contains("the process may run on node 0 only"));
+}
+
+#[test]
+fn names_that_are_not_text_are_names() {
+    let finished = guest("$NODEWISE run --json summary -- $HOSTILE nameless 20", &["summary"]);
+    assert!(finished.json("summary").unwrap()["samples"].as_u64() > Some(50));
+    says(&finished, "nameless: 0 of 4096 pages elsewhere");
+}
+
+/// The manager bounds everything that a program can make large: mappings with names of 19 kB, page faults, pages that lie apart, threads.
+#[test]
+fn the_manager_stays_small_and_answers() {
+    let finished = guest(
+        "peak() { grep VmHWM /proc/$1/status | tr -dc 0-9; }
+         settings >before; settings_are_back() { settings | cmp -s - before; }
+         mkdir -m 777 deep
+         (cd deep; as 1000 $HOSTILE maps 24 100 >../made) & mine=$!; within 60 grep -q mappings made
+         for what in 'faults 100' 'sprawl 60000 100' 'crowd 3000 100' 'liar 100'; do as 1000 $HOSTILE $what & mine=\"$mine $!\"; done
+         sleep 3
+         $NODEWISE attach $mine --interval 5s --json summary & nodewise=$!
+         sleep 30
+         peak $nodewise >peak
+         read up rest </proc/uptime; kill -TERM $nodewise
+         within 10 settings_are_back && echo settings are back; read back rest </proc/uptime; echo $up $back >times
+         wait $nodewise; echo status: $?; kill -KILL $mine",
+        &["peak", "times", "summary", "made"],
+    );
+    says(&finished, "status: 0");
+    says(&finished, "settings are back");
+    let peak: u64 = finished.file("peak").unwrap().trim().parse().unwrap();
+    assert!(peak < 256 << 10, "{peak} kB");
+    let summary = finished.json("summary").unwrap();
+    // How many samples there are, and of how many pages, is a matter of the host's speed.
+    println!("{}", summary["bounds_met"]);
+    assert!(summary["bounds_met"].as_array().unwrap().iter().any(|met| met == "mappings"), "{summary}");
+    assert!(finished.stderr.contains("more mappings than are read"));
+    let times = finished.file("times").unwrap().split_whitespace().map(|time| time.parse::<f64>().unwrap());
+    let times: Vec<f64> = times.collect();
+    println!("{peak} kB; settings are back after {:.2} s", times[1] - times[0]);
+}
+
+/// Everything at once, for as long as `NODEWISE_HOSTILE_SECONDS` says.
+#[test]
+fn a_hostile_mix_does_no_harm() {
+    let seconds: u64 = std::env::var("NODEWISE_HOSTILE_SECONDS").map_or(40, |text| text.parse().unwrap());
+    let script = format!(
+        "mkdir -p /dev/shm; mount -t tmpfs tmpfs /dev/shm; chmod 1777 /dev/shm; mkdir -m 777 deep
+         settings >before
+         as 65534 $HOSTILE owner /dev/shm/memory $(({seconds} + 10)) & owner=$!
+         $WORKLOAD private --seconds $(({seconds} + 5)) --mebibytes 32 --bound --report stranger & stranger=$!
+         within 10 test -e /dev/shm/memory; sleep 2
+         (cd deep; as 1000 $HOSTILE maps 5 {seconds}) & mine=$!
+         for what in 'reader /dev/shm/memory' liar faults 'crowd 500' bound restless nameless hog; do
+             as 1000 $HOSTILE $what {seconds} & mine=\"$mine $!\"
+         done
+         sleep 1
+         $NODEWISE attach $mine --json summary & nodewise=$!
+         (sleep $(({seconds} - 8)); grep VmHWM /proc/$nodewise/status | tr -dc 0-9 >peak) &
+         # One after the other gets the number of one that has just ended.
+         (end=$(($(date +%s) + {seconds} - 5)); while [ $(date +%s) -lt $end ]; do
+             echo $((nodewise - 20)) >/proc/sys/kernel/ns_last_pid; sleep 1; done) &
+         wait $nodewise; echo status: $?
+         settings | cmp - before && echo settings as before
+         wait $stranger; echo stranger: $?; wait $owner; echo owner ended: $?"
+    );
+    let limit = Duration::from_secs(seconds * 2 + 240);
+    let finished = guest_for(limit, &script, &["peak", "summary", "stranger"]);
+    for line in [
+        "status: 0",
+        "settings as before",
+        "stranger: 0",
+        "owner ended: 0",
+        "owner: 0 of 8192 pages elsewhere, intact",
+    ] {
+        says(&finished, line);
+    }
+    assert!(!finished.stdout.contains("CHANGED"), "contents");
+    let ended = ["liar: intact", "restless: intact", "bound: 0 of 4096 pages elsewhere, intact"];
+    for who in ended.into_iter().chain(["hog: killed for want of memory"]) {
+        says(&finished, who);
+    }
+    // Bound, so that the kernel moves nothing of it either.
+    let placements = finished.placements("stranger").unwrap();
+    assert!(placements.iter().all(|placement| placement.pages_by_node[1..].iter().all(|&pages| pages == 0)));
+    let peak: u64 = finished.file("peak").unwrap().trim().parse().unwrap();
+    println!("{peak} kB at most");
+    assert!(peak < 256 << 10, "{peak} kB");
+}

@@ -1,0 +1,67 @@
+//! What of a managed program's is looked at, at most. A program makes as much of it as it likes, and the manager, which may be root's, is
+//! to stay small and quick all the same: below 256 MB, whatever it manages.
+
+use serde::Serialize;
+use std::fmt;
+
+/// Managed processes: 256 bytes each, their mappings and records aside.
+pub(crate) const PROCESSES: usize = 4096;
+/// Threads whose children are looked for at once, of all processes together: a file each, some 10 us.
+pub(crate) const THREADS: usize = 1 << 15;
+/// Mappings of all processes together, some 100 bytes each. The kernel lets a process have 65 530 (`vm.max_map_count`).
+pub(crate) const MAPPINGS: usize = 1 << 18;
+/// So many mappings are read of any process, however many others have.
+pub(crate) const MAPPINGS_EACH: usize = 128;
+/// Bytes of `/proc/PID/maps`. 65 530 mappings of libraries take 7 MB; names may make any one line 24 kB long.
+pub(crate) const MAPS_BYTES: u64 = 16 << 20;
+/// Samples in an interval, 64 bytes each. Of more every second is left out, again and again.
+pub(crate) const SAMPLES: usize = 1 << 18;
+
+/// Bytes of what is known of single pages (`KnownHomes`), of all processes together: of 50 GiB where pages of the
+/// same 2 MiB lie on several nodes, and of much more where they do not.
+pub(crate) const KNOWN_BYTES: usize = 48 << 20;
+
+/// Hints of all processes together, some 100 bytes each. A section has room for 1022.
+pub(crate) const HINTS: usize = 1 << 16;
+
+/// A bound that was met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Bound {
+    /// There are more processes than are managed.
+    Processes,
+    /// There are more threads than are asked for their children.
+    Threads,
+    /// A process has more mappings, or longer names of them, than are read.
+    Mappings,
+    /// There were more samples in an interval than are kept.
+    Samples,
+    /// There are more hints than are heeded.
+    Hints,
+    /// There is more memory than it can be remembered of where its pages are.
+    Pages,
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Processes => write!(f, "more than {PROCESSES} processes: the rest is left alone"),
+            Self::Threads => {
+                write!(f, "more than {THREADS} threads: children of the rest are found when they are orphans")
+            }
+            Self::Mappings => write!(
+                f,
+                "a process with more mappings than are read ({} MiB of /proc/PID/maps, {MAPPINGS} in all): memory in the rest is left alone",
+                MAPS_BYTES >> 20
+            ),
+            Self::Hints => write!(f, "more than {HINTS} hints: the rest is not heeded"),
+            Self::Pages => write!(
+                f,
+                "more memory than {} MiB can tell of where its pages are: the rest is left alone",
+                KNOWN_BYTES >> 20
+            ),
+            Self::Samples => write!(f, "more than {SAMPLES} samples in an interval: only some are looked at"),
+        }
+    }
+}

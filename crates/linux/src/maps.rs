@@ -1,0 +1,195 @@
+//! What a process has mapped (`/proc/PID/maps`, proc(5)), read piece by piece and in bounds. Names are bytes: a file's may be any.
+
+use crate::bounds::MAPS_BYTES;
+use nodewise_engine::{Mapping, MappingKind, PAGE_BYTES, PageNumber, PageRange};
+use nodewise_sys::hints;
+use std::io::{BufRead, BufReader, Read};
+
+/// The mappings that have pages to place: not the vDSO, `PROT_NONE` reserves, devices. A line that cannot be understood is left out, too: a
+/// mapping we do not know is one we do not touch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Maps {
+    /// In ascending order.
+    pub mappings: Vec<Mapping>,
+    /// What of them is shared memory, in the same order.
+    pub(crate) shared: Vec<SharedMapping>,
+    /// Where the process says how it uses its memory.
+    pub(crate) hints_at: Option<(u64, u64)>,
+    /// Bytes that were read.
+    pub(crate) bytes: u64,
+    /// Whether there was more to read than is read.
+    pub(crate) is_cut: bool,
+}
+
+/// A mapping of memory that other processes may have mapped, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SharedMapping {
+    /// Where.
+    pub range: PageRange,
+    /// Device and inode tell which memory.
+    pub object: (u64, u64),
+    /// The page of it at the beginning of the range.
+    pub first: u64,
+}
+
+impl Maps {
+    /// Reads until the end, `most` mappings, or 16 MiB.
+    pub fn read(from: impl Read, most: usize) -> std::io::Result<Self> {
+        let mut maps = Self::default();
+        let mut from = BufReader::with_capacity(1 << 16, from.take(MAPS_BYTES));
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let read = from.read_until(b'\n', &mut line)?;
+            maps.bytes += read as u64;
+            if line.pop() != Some(b'\n') {
+                maps.is_cut = maps.bytes >= MAPS_BYTES;
+                return Ok(maps);
+            }
+            if maps.mappings.len() >= most {
+                maps.is_cut = true;
+                return Ok(maps);
+            }
+            maps.add(&line);
+        }
+    }
+
+    fn add(&mut self, line: &[u8]) -> Option<()> {
+        let mut fields = line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
+        let mut text = || std::str::from_utf8(fields.next()?).ok();
+        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+        let (start, end) = text()?.split_once('-')?;
+        let (start, end) = (hex(start)?, hex(end)?);
+        let permissions = text()?.as_bytes();
+        let first = hex(text()?)? / PAGE_BYTES;
+        let (major, minor) = text()?.split_once(':')?;
+        let device = hex(major)? << 32 | hex(minor)?;
+        let inode: u64 = text()?.parse().ok()?;
+        if line.ends_with(hints::LINK.as_bytes()) {
+            self.hints_at = self.hints_at.or(Some((start, end)));
+        }
+        let range = PageRange { start: PageNumber(start / PAGE_BYTES), end: PageNumber(end / PAGE_BYTES) };
+        if range.is_empty() || permissions.len() < 4 || permissions.starts_with(b"---") {
+            return None;
+        }
+        let name = fields.next().unwrap_or_default();
+        let in_memory = [&b"/memfd:"[..], b"/dev/shm/", b"/SYSV", b"/dev/zero"];
+        let in_memory = in_memory.iter().any(|prefix| name.starts_with(prefix));
+        let writable = permissions[1] == b'w';
+        let kind = if name.starts_with(b"[v") || (name.starts_with(b"/dev/") && !in_memory) {
+            return None;
+        } else if permissions[3] == b's' && in_memory {
+            self.shared.push(SharedMapping { range, object: (device, inode), first });
+            MappingKind::Shared
+        } else if inode == 0 || in_memory {
+            MappingKind::Anonymous
+        } else {
+            MappingKind::File
+        };
+        self.mappings.push(Mapping { range, writable, kind });
+        Some(())
+    }
+}
+
+/// Where a process has bound memory itself, or has bound all of it, by `/proc/PID/numa_maps` (`mpol_to_str`, `mm/mempolicy.c`): all but what
+/// is local anyway, or is to be balanced. A line has the address at which a mapping begins and its policy.
+pub(crate) fn bound(policies: impl Read, mappings: &[Mapping]) -> std::io::Result<Vec<PageRange>> {
+    let mut bound = Vec::new();
+    let mut from = BufReader::with_capacity(1 << 16, policies.take(MAPS_BYTES));
+    let mut line = Vec::new();
+    while from.read_until(b'\n', &mut line)? > 0 {
+        let mut words = line.split(u8::is_ascii_whitespace).map(std::str::from_utf8);
+        if let (Some(Ok(start)), Some(Ok(policy))) = (words.next(), words.next()) {
+            // Before Linux 6.11 a flag without a name.
+            let balanced = policy.contains("balancing") || policy.contains("=:");
+            let start = u64::from_str_radix(start, 16).ok().map(|start| PageNumber(start / PAGE_BYTES));
+            let at = start.and_then(|start| mappings.binary_search_by_key(&start, |m| m.range.start).ok());
+            if let Some(at) = at.filter(|_| !balanced && !["default", "local"].contains(&policy)) {
+                bound.push(mappings[at].range);
+            }
+        }
+        line.clear();
+    }
+    if from.into_inner().limit() == 0 {
+        return Err(std::io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(bound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_a_policy_of_its_own_is_bound() {
+        let mapping =
+            |at| Mapping { range: PageRange::new(at, at + 1), writable: true, kind: MappingKind::Anonymous };
+        let mappings: Vec<Mapping> = (1..9).map(mapping).collect();
+        let policies = b"\
+00001000 default anon=1 dirty=1 N0=1 kernelpagesize_kB=4
+00002000 bind:2 anon=1
+00003000 bind=balancing:2 anon=1
+00004000 bind=:2 anon=1
+00005000 interleave:0-3 file=/tmp/caf\xe9
+00006000 prefer:1
+00007000 local
+0000a000 bind:2
+garbage
+00008000 bind=static|balancing:0";
+        let pages: Vec<u64> =
+            bound(&policies[..], &mappings).unwrap().iter().map(|range| range.start.0).collect();
+        assert_eq!(pages, [2, 5, 6]);
+    }
+
+    #[test]
+    fn maps_lines_become_mappings() {
+        let maps = b"\
+55d0c0000000-55d0c0002000 r-xp 00000000 fe:00 1234                       /usr/bin/a name with spaces
+55d0c1000000-55d0c1021000 rw-p 00000000 00:00 0                          [heap]
+7f0000000000-7f0000200000 rw-p 00000000 00:00 0
+7f0000200000-7f0000300000 ---p 00000000 00:00 0
+7f1000000000-7f1000001000 rw-s 00003000 00:01 1025                       /memfd:x (deleted)
+7f2000000000-7f2000001000 rw-s 00000000 00:06 77                         /dev/nvidia0
+7f2000002000-7f2000003000 r--p 00000000 00:06 77                         /tmp/caf\xe9
+7fff00000000-7fff00021000 rw-p 00000000 00:00 0                          [stack]
+7fff00021000-7fff00023000 r-xp 00000000 00:00 0                          [vdso]
+nonsense
+\xff\xff-7 rw-p
+7fff00021000-zzz rw-p 00000000 00:00 0
+";
+        let maps = Maps::read(&maps[..], usize::MAX).unwrap();
+        let found: Vec<_> = maps.mappings.iter().map(|m| (m.range.pages(), m.writable, m.kind)).collect();
+        assert_eq!(
+            found,
+            [
+                (2, false, MappingKind::File),
+                (33, true, MappingKind::Anonymous),
+                (512, true, MappingKind::Anonymous),
+                (1, true, MappingKind::Shared),
+                (1, false, MappingKind::File),
+                (33, true, MappingKind::Anonymous)
+            ]
+        );
+        let shared = SharedMapping {
+            range: PageRange::new(0x7_f100_0000, 0x7_f100_0001),
+            object: (1, 1025),
+            first: 3,
+        };
+        assert_eq!(maps.shared, [shared]);
+        assert!(!maps.is_cut);
+    }
+
+    #[test]
+    fn as_much_is_read_as_there_is_room_for() {
+        let line =
+            |i: u64| format!("{:x}-{:x} rw-p 0 00:00 0 {}\n", i << 12, (i + 1) << 12, "long".repeat(2000));
+        let long: String = (1..=3000).map(line).collect();
+        let maps = Maps::read(long.as_bytes(), usize::MAX).unwrap();
+        assert!(maps.is_cut && maps.bytes == MAPS_BYTES, "{}", maps.bytes);
+        let whole = MAPS_BYTES as usize / line(100).len();
+        assert!(maps.mappings.len().abs_diff(whole) < 3, "{}", maps.mappings.len());
+        let few = Maps::read(long.as_bytes(), 10).unwrap();
+        assert!(few.is_cut && few.mappings.len() == 10);
+        assert!(!Maps::read(line(1).as_bytes(), 1).unwrap().is_cut);
+    }
+}

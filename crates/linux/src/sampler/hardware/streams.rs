@@ -1,0 +1,160 @@
+//! One stream for each CPU or thread, as these come and go.
+
+use super::stream::Refused;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Streams by the number of their CPU or thread.
+pub(super) struct Streams<S> {
+    open: BTreeMap<u32, S>,
+    /// CPUs or threads whose events the kernel refused, or for which there was no room.
+    refused: BTreeSet<u32>,
+}
+
+/// What following changed.
+pub(super) struct Changes<S> {
+    pub(super) closed: Vec<S>,
+    /// CPUs or threads that are there and that were refused for the first time.
+    pub(super) refused: usize,
+}
+
+impl<S> Streams<S> {
+    pub(super) const fn none() -> Self {
+        Self { open: BTreeMap::new(), refused: BTreeSet::new() }
+    }
+
+    /// A stream for each of the CPUs that the PMU belongs to and that are online: one of them at least.
+    pub(super) fn open_all(
+        cpus: impl Iterator<Item = u32>,
+        mut open: impl FnMut(u32) -> Result<S, Refused>,
+    ) -> Result<Self, Refused> {
+        let mut streams = Self::none();
+        let mut absent = None;
+        for cpu in cpus {
+            match open(cpu) {
+                Ok(stream) => drop(streams.open.insert(cpu, stream)),
+                Err(refused) if refused.is_absent() => absent = Some(refused),
+                Err(refused) => return Err(refused),
+            }
+        }
+        match absent {
+            Some(refused) if streams.open.is_empty() => Err(refused),
+            _ => Ok(streams),
+        }
+    }
+
+    /// Closes streams that are no longer of use, so that following opens them anew.
+    pub(super) fn close_unless(&mut self, mut is_of_use: impl FnMut(&mut S) -> bool) {
+        self.open.retain(|_, stream| is_of_use(stream));
+    }
+
+    /// Closes streams whose CPU or thread is no longer among `present`, and opens those that are missing, as
+    /// long as there are fewer than `room`.
+    pub(super) fn follow(
+        &mut self,
+        present: &BTreeSet<u32>,
+        room: usize,
+        mut open: impl FnMut(u32) -> Result<S, Refused>,
+    ) -> Changes<S> {
+        let gone: Vec<u32> = self.open.keys().copied().filter(|key| !present.contains(key)).collect();
+        let closed: Vec<S> = gone.iter().filter_map(|key| self.open.remove(key)).collect();
+        // What was refused may be granted when others have given room back, and else would only cost a try
+        // each time.
+        let known = std::mem::take(&mut self.refused);
+        let mut newly_refused = 0;
+        for &key in present {
+            if self.open.contains_key(&key) {
+                continue;
+            }
+            if closed.is_empty() && known.contains(&key) {
+                self.refused.insert(key);
+                continue;
+            }
+            match (self.open.len() < room).then(|| open(key)) {
+                Some(Ok(stream)) => drop(self.open.insert(key, stream)),
+                Some(Err(refused)) if refused.is_absent() => {}
+                _ => {
+                    self.refused.insert(key);
+                    newly_refused += usize::from(!known.contains(&key));
+                }
+            }
+        }
+        Changes { closed, refused: newly_refused }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &S> {
+        self.open.values()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut S> {
+        self.open.values_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Error, ErrorKind};
+    use nodewise_sys::ErrorKind as Errno;
+
+    fn refused(kind: Errno) -> Refused {
+        Refused { kind, error: Error::new(ErrorKind::Unsupported, "refused") }
+    }
+
+    #[test]
+    fn efficiency_cores_and_cpus_gone_offline_are_passed_over() {
+        let open = |cpu: u32| match cpu {
+            0 | 4 => Err(refused(Errno::NotFound)),
+            5 => Err(refused(Errno::NoSuchDevice)),
+            _ => Ok(cpu),
+        };
+        let streams = Streams::open_all(0..6, open).unwrap();
+        assert_eq!(streams.iter().copied().collect::<Vec<_>>(), [1, 2, 3]);
+        // But not where it is all of them, nor for another reason.
+        assert_eq!(Streams::open_all(4..6, open).err().unwrap().kind, Errno::NoSuchDevice);
+        let denied = |cpu: u32| if cpu == 2 { Err(refused(Errno::NotPermitted)) } else { Ok(cpu) };
+        assert_eq!(Streams::open_all(0..6, denied).err().unwrap().kind, Errno::NotPermitted);
+    }
+
+    #[test]
+    fn cpus_are_followed() {
+        let mut streams = Streams::open_all(0..4, Ok).unwrap();
+        let changes = streams.follow(&[0, 1, 2, 5].into(), 16, Ok);
+        assert_eq!((changes.closed, changes.refused), (vec![3], 0));
+        assert_eq!(streams.iter().copied().collect::<Vec<_>>(), [0, 1, 2, 5]);
+    }
+
+    #[test]
+    fn a_thread_is_refused_once_and_tried_again_when_others_end() {
+        let mut streams = Streams::none();
+        let mut tries = 0;
+        let mut follow = |present: &[u32]| {
+            let changes = streams.follow(&present.iter().copied().collect(), 16, |tid| {
+                tries += 1;
+                match tid {
+                    7 => Err(refused(Errno::OutOfMemory)),
+                    9 => Err(refused(Errno::NoSuchProcess)),
+                    tid => Ok(tid),
+                }
+            });
+            (changes.refused, std::mem::take(&mut tries))
+        };
+        assert_eq!(follow(&[6, 7, 8]), (1, 3));
+        assert_eq!(follow(&[6, 7, 8]), (0, 0));
+        // Thread 6 has ended.
+        assert_eq!(follow(&[7, 8]), (0, 1));
+        // One that ended before it was opened has lost nothing.
+        assert_eq!(follow(&[7, 8, 9]), (0, 1));
+        assert_eq!(streams.iter().copied().collect::<Vec<_>>(), [8]);
+    }
+
+    #[test]
+    fn no_more_are_opened_than_there_is_room_for() {
+        let mut streams = Streams::none();
+        assert_eq!(streams.follow(&(0..10).collect(), 4, Ok).refused, 6);
+        assert_eq!(streams.len(), 4);
+    }
+}
