@@ -1,12 +1,12 @@
 # `make demo` and `make test` are all a newcomer needs; on a fresh Debian 12 or 13 both install what is
-# missing from Debian's packages first. The rest are their parts.
+# missing from Debian's packages first. `make check` is for the time between two edits. The rest are parts.
 
 # rustup's cargo, where there is one, and Debian's else.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 # Guest tests of all test programs queue up: emulated guests side by side would only slow each other down.
 export NODEWISE_RIG_EXCLUSIVE := 1
 
-.PHONY: demo test setup format lint licences tests
+.PHONY: demo test check setup format lint licences tests quick
 
 # Leaves target/release/nodewise, to go on with.
 demo: setup
@@ -14,6 +14,9 @@ demo: setup
 	cargo run --release --package nodewise-bench --bin demo
 
 test: setup format lint licences tests
+
+# Format, lint, and every test that needs no guest.
+check: format lint licences quick
 
 setup:
 	@scripts/setup
@@ -34,6 +37,31 @@ tests:
 	cargo test --workspace --locked --no-fail-fast
 	cargo xtask loom
 	cargo test --profile guest --locked --package nodewise --test sim all_rows -- --ignored
+
+# Packages whose integration tests boot guests, and other tests that do or that need what guests need.
+guest_packages := nodewise-bench nodewise-rig
+guest_tests := \
+	a_guest_is_what_it_was_made_to_be \
+	a_machine_with_one_node_is_told_so_kindly \
+	a_shell_in_the_guest_has_this_terminal \
+	ctrl_c_and_sigterm_leave_no_process_and_no_file \
+	in_a_guest_of_two_nodes_everything_but_a_pmu_works \
+	kernels_of_the_setup_are_found_from_any_directory \
+	not_even_kill_9_leaves_anything \
+	placement::tests::a_program_finds_it_on_four_nodes_too \
+	placement_is_as_under_numactl_in_a_guest \
+	programs_that_cannot_run_have_the_shells_statuses \
+	shape_copies_and_streams_reach_the_guest \
+	the_guest_has_nodewise_and_the_order_of_outputs \
+	the_time_limit_has_timeouts_status \
+	what_is_missing_is_named_with_what_installs_it
+
+# No guest finds this kernel: a test that boots one and is not left out above fails at once.
+quick: export NODEWISE_KERNEL := /nonexistent/the-quick-tests-boot-no-guest
+quick:
+	cargo test --workspace --locked --no-fail-fast $(addprefix --exclude ,$(guest_packages)) \
+		-- --exact $(addprefix --skip ,$(guest_tests))
+	cargo test --locked --no-fail-fast $(addprefix --package ,$(guest_packages)) --lib --bins
 
 # libnodewise for C and C++: make install PREFIX=/usr/local DESTDIR= (scripts/install has the rest)
 .PHONY: install

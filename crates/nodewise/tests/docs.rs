@@ -12,6 +12,10 @@ fn pages() -> Vec<(PathBuf, String)> {
     let docs = std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let named = [
         "README.md",
+        "CONTRIBUTING.md",
+        "RELEASE.md",
+        "SECURITY.md",
+        "CHANGELOG.md",
         "crates/c/examples/README.md",
         "crates/runtime/examples/README.md",
         "crates/topology/testdata/sysfs/README.md",
