@@ -145,7 +145,7 @@ fn an_idle_or_well_placed_program_is_left_alone() {
 
 #[test]
 fn finely_mixed_private_pages_are_collocated_one_by_one() {
-    let owner = |page| (page % 4) as u8;
+    let owner = |page: u64| (page % 4) as u8;
     for hardware in [false, true] {
         let mut toy = Toy::new(4, PAGES, Box::new(move |page, _| Some((owner(page), Access::Write))));
         if hardware {
@@ -156,7 +156,32 @@ fn finely_mixed_private_pages_are_collocated_one_by_one() {
         assert!(toy.placed(owner) >= 0.99, "hardware {hardware}: {}", toy.placed(owner));
         assert_eq!(moved(&run(&mut engine, &mut toy, 10)), 0, "hardware {hardware}");
         assert!(toy.moves.values().all(|&moves| moves == 1), "no page moved twice");
+        // The threads change places.
+        let next = move |page: u64| (owner(page) + 1) % 4;
+        toy.pattern = Box::new(move |page, _| Some((next(page), Access::Write)));
+        run(&mut engine, &mut toy, 30);
+        assert!(toy.placed(next) >= 0.99, "hardware {hardware}: {}", toy.placed(next));
     }
+}
+
+/// Such is a page of small objects of several threads, amid the pages of single ones.
+#[test]
+fn a_page_that_two_nodes_use_now_and_then_does_not_go_back_and_forth() {
+    let rare = |page: u64| page % 16 == 0;
+    let owner = |page: u64| (page % 4) as u8;
+    let users = move |page, random: u64| match random % 12 {
+        _ if !rare(page) => Some((owner(page), Access::Write)),
+        user @ 0..2 => Some((user as u8, Access::Write)),
+        _ => None,
+    };
+    let mut toy = Toy::new(4, PAGES, Box::new(users));
+    toy.homes.iter_mut().for_each(|(_, home)| *home = 3);
+    let mut engine = engine(&toy);
+    run(&mut engine, &mut toy, 60);
+    let twice = toy.moves.iter().filter(|&(&page, &moves)| rare(page) && moves > 1).count() as u64;
+    assert!(twice * 100 <= PAGES / 16, "{twice} of {} pages were moved again", PAGES / 16);
+    let mut private = (BASE..BASE + PAGES).filter(|&page| !rare(page));
+    assert!(private.all(|page| toy.homes[&page] == owner(page) && toy.moves.get(&page) <= Some(&1)));
 }
 
 #[test]

@@ -365,6 +365,11 @@ impl Carrefour {
             })
             .filter_map(|(page, record)| {
                 let (owner, certainty) = sharing.owner(record)?;
+                // A page that looked private to another node before is rather one that both use now and then.
+                let moves = record.moves(view.round).map_or(0, |(moves, _)| u32::from(moves.min(3)));
+                if moves > 0 && record.accesses(owner) < self.settings.collocate_min_samples << moves {
+                    return None;
+                }
                 let to = targets[owner].filter(|to| record.home() != Some(to.0))?;
                 (certainty >= self.settings.collocate_certainty)
                     .then_some(PageTarget { page: PageNumber(page), to })
