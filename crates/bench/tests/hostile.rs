@@ -91,7 +91,7 @@ fn memory_that_managed_processes_share_is_spread() {
         assert!((0.2..=0.3).contains(&share), "{line}");
     }
     assert_eq!(finished.stdout.lines().count(), 4);
-    let again = finished.json("summary").unwrap()["totals"]["pages_moved_again"].as_u64();
+    let again = finished.json("summary").unwrap()["outcome"]["moved_again"].as_u64();
     assert!(again < Some(1000), "moved again: {again:?}");
 }
 

@@ -62,8 +62,6 @@ pub struct Totals {
     pub homes_queried: u64,
     /// Pages that the kernel's own balancing moved meanwhile, machine-wide.
     pub pages_moved_by_kernel: u64,
-    /// Pages that Nodewise moved more than once, counted at each move after the first: bouncing, or a program that changed.
-    pub pages_moved_again: u64,
 }
 
 /// The running system: some of its processes, their samples, and the power to move their pages.
@@ -515,7 +513,7 @@ impl LinuxMachine {
                 Job { range: decision.range, mappers, target }
             })
             .collect();
-        let outcomes = self.mover.carry_out(pid.0, &jobs, deadline_ns);
+        let mut outcomes = self.mover.carry_out(pid.0, &jobs, deadline_ns);
         drop(jobs);
         drop(targets);
         let mut bands: BTreeMap<(PageNumber, PageNumber), (u64, u64)> = BTreeMap::new();
@@ -539,7 +537,7 @@ impl LinuxMachine {
             let spread = matches!(decisions[moved.job].action, Action::Interleave(_));
             let page = if moved.pages > 1 { moved.page.huge() } else { moved.page };
             let again = known.note_moved(page, if spread { Placed::Spread } else { Placed::At(home) });
-            self.totals.pages_moved_again += if again { moved.pages } else { 0 };
+            outcomes[moved.job].moved_again += if again { moved.pages } else { 0 };
             if moved.pages > 1 {
                 self.topology.index_of(moved.from).into_iter().for_each(|from| known.note_huge(page, from));
                 known.note_huge(page, home);

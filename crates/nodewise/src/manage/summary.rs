@@ -209,6 +209,7 @@ impl Summary {
         let sum = &mut self.outcome;
         sum.planned += outcome.planned;
         sum.moved += outcome.moved;
+        sum.moved_again += outcome.moved_again;
         sum.deferred += outcome.deferred;
         sum.busy += outcome.busy;
         sum.node_full += outcome.node_full;
