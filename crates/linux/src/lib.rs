@@ -3,10 +3,13 @@
 // These panic where nothing can be written, and nothing that only reports may stop a program.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod bound_memory;
 mod bounds;
 mod error;
 mod hints;
+mod homes;
 mod huge;
+mod intake;
 pub mod kernel;
 mod known_homes;
 mod machine;
@@ -20,7 +23,11 @@ mod resize;
 pub mod sampler;
 pub mod settings;
 mod shared;
+mod spreads;
+mod survey;
+mod traffic;
 
 pub use bounds::Bound;
 pub use error::{Error, ErrorKind};
-pub use machine::{LinuxMachine, MachineSettings, Survey, Totals, require_nodes};
+pub use machine::{LinuxMachine, MachineSettings, Totals, require_nodes};
+pub use survey::Survey;

@@ -1,22 +1,26 @@
 //! [`LinuxMachine`]: the engine's window on the running system.
 
+use crate::bound_memory::BoundMemory;
 use crate::bounds::{self, Bound};
 use crate::hints::Sections;
-use crate::huge::HugeCache;
+use crate::homes::Homes;
+use crate::intake::Intake;
 use crate::kernel::{LiveKernel, now_ns};
 use crate::known_homes::{KnownHomes, Placed};
-use crate::mover::{Job, Kernel as _, Mover, MoverSettings};
-use crate::placement::{BeforeAndAfter, Figures, Located, Placement, Unknown};
-use crate::process::{Process, Processes, ReadCost};
+use crate::mover::{Job, Mover, MoverSettings};
+use crate::placement::{BeforeAndAfter, Figures, Unknown};
+use crate::process::{Processes, ReadCost};
 use crate::resize::{Size, resize};
 use crate::sampler::{Interval, Sampler};
 use crate::settings::{KHUGEPAGED_PAGES, KHUGEPAGED_SLEEP, SharedSettings};
 use crate::shared::SharedMemory;
+use crate::spreads::Spreads;
+use crate::survey::Survey;
+use crate::traffic::{self, Traffic};
 use crate::{Error, ErrorKind};
 use nodewise_engine::{
-    Action, Counters, Decision, HUGE_PAGE_PAGES, Interleaving, Machine, Mapping, MappingKind, Measure,
-    Observation, Outcome, PageNumber, PageRange, PageSize, Pid, ProcessState, RangeMap, Sample, SamplingRate,
-    TrafficMatrix, Unmoved,
+    Action, Decision, HUGE_PAGE_PAGES, Machine, Mapping, Observation, Outcome, PageNumber, Pid, ProcessState,
+    Sample, SamplingRate, TrafficMatrix,
 };
 use nodewise_sys::CpuSet;
 use nodewise_topology::{NodeId, NodeIndex, Topology};
@@ -24,7 +28,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How the live machine works.
 #[derive(Clone, Copy, Debug)]
@@ -73,37 +77,21 @@ pub struct LinuxMachine {
     mover: Mover<LiveKernel>,
     settings: MachineSettings,
     kernel_settings: Option<SharedSettings>,
-    samples: Vec<Sample>,
-    /// Of the interval's samples, every which is kept, and how many were left out.
-    thinning: usize,
-    left_out: u64,
-    met: BTreeSet<Bound>,
-    known_homes: BTreeMap<Pid, KnownHomes>,
-    placement: Placement,
-    /// What was known of processes before the sampler was opened.
-    survey: Survey,
-    /// Ranges that were to be interleaved: where the last band ends, and the seed of the choice.
-    spread: BTreeMap<Pid, RangeMap<(u64, u64)>>,
+    intake: Intake,
+    homes: Homes,
+    traffic: Traffic,
+    spreads: Spreads,
     /// The policies of confined processes.
     bound: BTreeMap<Pid, BoundMemory>,
     shared: SharedMemory,
-    /// Whether pages were to be spread since the last observation.
-    has_spread: bool,
-    huge: HugeCache,
     hints: Sections,
-    /// Intervals so far in which sampling went on.
-    interval: u32,
+    /// Whether there were more hints than are heeded.
+    hints_left_out: bool,
     paused: bool,
     /// Whether it can be seen which pages are huge, so that splitting them can be checked.
     splits: bool,
     interval_began_ns: u64,
     losses_before: u64,
-    migrated_before: u64,
-    free_bytes: Vec<u64>,
-    /// Of the last intervals, fading.
-    traffic: TrafficMatrix,
-    /// Of the last intervals, fading.
-    samples_per_s: f64,
     totals: Totals,
 }
 
@@ -118,10 +106,10 @@ impl LinuxMachine {
     ) -> Self {
         let most = |node| Some((topology.id_of(node), topology.most_memory_bytes(node)?));
         let node_bytes = topology.node_indices().filter_map(most).collect();
-        let traffic = TrafficMatrix::new(topology.node_count());
-        let placement = Placement::new(topology.node_count(), sampler.is_proportional());
+        let nodes = topology.node_count();
+        let homes = Homes::new(nodes, sampler.is_proportional());
         let mut kernel = LiveKernel::new(topology.uncounted_memory_bytes().unwrap_or(0));
-        let migrated_before = kernel.pages_migrated();
+        let traffic = Traffic::new(&mut kernel, nodes);
         let splits = settings.split && kernel.sees_huge_pages();
         let mut machine = Self {
             topology,
@@ -131,28 +119,18 @@ impl LinuxMachine {
             mover: Mover::new(kernel, settings.mover, node_bytes),
             settings,
             kernel_settings: None,
-            samples: Vec::new(),
-            thinning: 1,
-            left_out: 0,
-            met: BTreeSet::new(),
-            known_homes: BTreeMap::new(),
-            placement,
-            survey: Survey::default(),
-            spread: BTreeMap::new(),
+            intake: Intake::new(),
+            homes,
+            traffic,
+            spreads: Spreads::default(),
             bound: BTreeMap::new(),
             shared: SharedMemory::default(),
-            has_spread: false,
-            huge: HugeCache::default(),
             hints: Sections::default(),
-            interval: 0,
+            hints_left_out: false,
             paused: false,
             splits,
             interval_began_ns: now_ns(),
             losses_before: 0,
-            migrated_before,
-            free_bytes: Vec::new(),
-            traffic,
-            samples_per_s: 0.0,
             totals: Totals::default(),
         };
         machine.processes.update();
@@ -161,8 +139,9 @@ impl LinuxMachine {
 
     /// The same, that knows where pages were before the sampler was opened.
     #[must_use]
-    pub fn knowing(self, survey: Survey) -> Self {
-        Self { survey, ..self }
+    pub fn knowing(mut self, survey: Survey) -> Self {
+        self.homes.learn(survey);
+        self
     }
 
     /// With the kernel's settings, which it changes where that keeps the kernel from undoing what it does.
@@ -173,36 +152,21 @@ impl LinuxMachine {
 
     /// Empties the samplers' rings; call it several times an interval, so that they do not overrun.
     pub fn drain(&mut self) {
-        let Self { sampler, processes, samples, .. } = self;
-        let before = samples.len();
-        sampler.drain(&|pid| processes.contains(pid), samples);
-        self.thin(before);
-    }
-
-    /// Leaves out samples where there are more than are kept, those of the interval's beginning and of its end alike.
-    fn thin(&mut self, before: usize) {
-        let every = |step: usize, from: usize, samples: &mut Vec<Sample>| {
-            let mut at = 0;
-            samples.retain(|_| {
-                at += 1;
-                at <= from || (at - from) % step == 0
-            });
-        };
-        let all = self.samples.len();
-        every(self.thinning, before, &mut self.samples);
-        while self.samples.len() > bounds::SAMPLES {
-            every(2, 0, &mut self.samples);
-            self.thinning *= 2;
-            self.met.insert(Bound::Samples);
-        }
-        self.left_out += (all - self.samples.len()) as u64;
-        self.samples.shrink_to(bounds::SAMPLES);
+        let Self { sampler, processes, intake, .. } = self;
+        intake.take_in(|samples| sampler.drain(&|pid| processes.contains(pid), samples));
     }
 
     /// The bounds that were met so far.
     #[must_use]
     pub fn bounds_met(&self) -> BTreeSet<Bound> {
-        &self.met | self.processes.met()
+        let mut met = self.processes.met().clone();
+        let here = [
+            (Bound::Samples, self.intake.is_full()),
+            (Bound::Pages, self.homes.is_full()),
+            (Bound::Hints, self.hints_left_out),
+        ];
+        met.extend(here.into_iter().filter(|&(_, is_met)| is_met).map(|(bound, _)| bound));
+        met
     }
 
     /// Whether any managed process is alive.
@@ -230,27 +194,20 @@ impl LinuxMachine {
 
     /// Looks where memory in use lies, for [`LinuxMachine::placement`].
     pub fn look(&mut self) {
-        let Self { placement, mover, topology, known_homes, totals, sampler, .. } = self;
-        let proportional = sampler.is_proportional();
-        placement.look(|pid, pages| {
-            totals.homes_queried += pages.len() as u64;
-            let homes = query(mover.kernel(), topology, pid, pages);
-            let known = known_homes.entry(pid).or_default();
-            locate_pages(known, pages, homes, proportional)
-        });
+        self.homes.look(self.mover.kernel(), &self.topology);
+        self.totals.homes_queried = self.homes.asked();
     }
 
     /// How memory in use lay at first, and how it lay when it was looked at last.
     #[must_use]
     pub fn placement(&self) -> BeforeAndAfter<Result<Figures, Unknown>> {
-        let nodes = self.topology.nodes().iter();
-        let balanced: Vec<bool> = nodes.map(|node| !node.cpus.is_empty() && node.may_have_memory()).collect();
-        self.placement.figures(&balanced)
+        self.homes.placement(&self.topology)
     }
 
     /// Stops sampling and puts every kernel setting back.
     pub fn close(&mut self) -> Result<(), Error> {
-        self.note_kernel_moves();
+        self.traffic.note_kernel_moves(self.mover.kernel());
+        self.totals.pages_moved_by_kernel = self.traffic.moved_by_kernel();
         self.hints.close();
         let closed = self.sampler.close();
         let restored = self.kernel_settings.as_ref().map_or(Ok(()), SharedSettings::restore);
@@ -265,7 +222,7 @@ impl LinuxMachine {
         let lost = losses.lost + losses.malformed;
         let since = lost.saturating_sub(self.losses_before);
         self.losses_before = lost;
-        self.totals.samples_lost += since + self.left_out;
+        self.totals.samples_lost += since + self.intake.left_out();
         (self.totals.throttled, self.totals.aux_gaps) = (losses.throttled, losses.aux_gaps);
         since
     }
@@ -274,168 +231,22 @@ impl LinuxMachine {
         self.totals.read = self.processes.cost() + self.mover.kernel().cost();
     }
 
-    /// Keeps what is known of pages in step with the processes: nothing of one that executed another program, nothing of
-    /// what was unmapped, and all there is (within bounds) of one that ran before we came.
-    fn update_known_homes(&mut self) {
-        let Self { known_homes, processes, mover, topology, totals, survey, .. } = self;
-        known_homes.retain(|&pid, _| processes.contains(pid));
+    /// Takes the interval's samples, and finds out where their pages are. Returns also the traffic that they met.
+    fn locate(&mut self) -> (Vec<Sample>, TrafficMatrix) {
+        let Self { intake, homes, shared, processes, mover, topology, mappings, .. } = self;
+        let mut samples = intake.end_interval();
+        samples.retain(|sample| processes.contains(sample.pid));
+        *shared = SharedMemory::of(processes);
+        shared.unite(processes, &mut samples);
+        let kernel = mover.kernel();
         let handles = processes
             .iter()
             .filter_map(|process| Some((process.pid.0, Arc::clone(process.handle.as_ref()?))));
-        mover.kernel().mean(handles);
-        mover
-            .kernel()
+        kernel.mean(handles);
+        kernel
             .keep(&processes.iter().filter(|process| !process.fresh).map(|process| process.pid.0).collect());
-        let mut left = room(known_homes);
-        let is_new = |process: &&Process| !process.from_the_start && !known_homes.contains_key(&process.pid);
-        let new = processes.iter().filter(is_new).count();
-        for process in processes.iter() {
-            if process.fresh {
-                known_homes.remove(&process.pid);
-            }
-            let Some(mappings) = &process.mappings else { continue };
-            let known = known_homes.entry(process.pid).or_insert_with(|| {
-                let before = survey.0.remove(&process.pid);
-                match before {
-                    _ if process.from_the_start => KnownHomes::default(),
-                    Some(before) => before,
-                    None => {
-                        let known = ask(mover.kernel(), topology, totals, process.pid, mappings, new, left);
-                        left = left.saturating_sub(known.bytes());
-                        known
-                    }
-                }
-            });
-            known.keep_mapped(mappings);
-        }
-        survey.0.clear();
-    }
-
-    /// Leaves out faults that allocated their page, asks the kernel where the sampled pages are now, and how large they
-    /// are. Returns the traffic that the samples met: accesses by accessor and by the home before the fault.
-    fn locate(&mut self) -> TrafficMatrix {
-        let mut traffic = TrafficMatrix::new(self.topology.node_count());
-        self.samples.sort_unstable_by_key(|s| (s.pid, s.address.page(), s.time_ns));
-        let samples = std::mem::take(&mut self.samples);
-        let mut left = room(&self.known_homes);
-        for of_process in samples.chunk_by(|a, b| a.pid == b.pid) {
-            let pid = of_process[0].pid;
-            let from_the_start =
-                self.processes.iter().any(|process| process.pid == pid && process.from_the_start);
-            let mut pages: Vec<PageNumber> = of_process.iter().map(|s| s.address.page()).collect();
-            pages.dedup();
-            self.totals.homes_queried += pages.len() as u64;
-            let homes = query(self.mover.kernel(), &self.topology, pid, &pages);
-            let known = self.known_homes.entry(pid).or_default();
-            let bytes = known.bytes();
-            known.limit(bytes + left);
-            let mappings = self.mappings.get(&pid).map_or(&[][..], Vec::as_slice);
-            for (of_page, &home) in
-                of_process.chunk_by(|a, b| a.address.page() == b.address.page()).zip(&homes)
-            {
-                let page = of_page[0].address.page();
-                let before = known.get(page);
-                let mapping = mapping_of(mappings, page);
-                if mapping.is_none() {
-                    self.processes.distrust_mappings(pid);
-                }
-                let may_be_huge = mapping.is_none_or(|m| m.kind != MappingKind::File);
-                let huge = may_be_huge && self.huge.look(self.mover.kernel(), pid, page);
-                if let Some(home) = home.filter(|_| huge) {
-                    known.note_huge(page, home);
-                }
-                let allocates = before.is_none() && from_the_start;
-                self.totals.first_touches += u64::from(allocates);
-                // The first fault may have moved the page, so only it met the home before; memory is allocated where it is first
-                // touched, unless a policy says otherwise.
-                let mut met = if allocates { Some(of_page[0].accessor) } else { before.or(home) };
-                if of_page.len() > usize::from(allocates) {
-                    known.note_used(page, self.interval);
-                }
-                let of_page = &of_page[usize::from(allocates)..];
-                for sample in of_page {
-                    self.placement.note(pid, page, huge, sample.accessor);
-                }
-                for sample in of_page {
-                    if let Some(met) = std::mem::replace(&mut met, home) {
-                        traffic.add(sample.accessor, met, f64::from(sample.weight));
-                    }
-                    let page_size = if huge { PageSize::Huge } else { PageSize::Base };
-                    self.samples.push(Sample { home, page_size, ..*sample });
-                }
-            }
-            known.note(pages.into_iter().zip(homes));
-            left = (left + bytes).saturating_sub(known.bytes());
-            if known.is_full() {
-                self.met.insert(Bound::Pages);
-            }
-        }
-        traffic
-    }
-
-    fn counters(&mut self, duration_ns: u64, traffic: &TrafficMatrix) -> Counters {
-        let mut moved_by_kernel = 0;
-        // Without samples nothing is decided, and an idle program must cost next to nothing.
-        if !self.samples.is_empty() || self.free_bytes.is_empty() {
-            moved_by_kernel = self.note_kernel_moves();
-            let Self { topology, mover, .. } = self;
-            let kernel = mover.kernel();
-            self.free_bytes = topology.nodes().iter().map(|node| kernel.free_bytes(node.id)).collect();
-        }
-        // Samples come in bursts, once a pass over the memory.
-        self.traffic.fade(FADED_SHARE);
-        self.traffic.merge(traffic);
-        let traffic = self.traffic.clone();
-        let rate = self.samples.len() as f64 / (duration_ns.max(1) as f64 / 1e9);
-        self.samples_per_s = FADED_SHARE * self.samples_per_s + (1.0 - FADED_SHARE) * rate;
-        let rate = self.samples_per_s;
-        // A page gives one sample a scan, and a scan takes several intervals: who was sampled in this one says little about where the
-        // load is, but which memory is in use, and where its pages are, is known.
-        let mut pages_in_use = vec![0.0; self.topology.node_count()];
-        let pass = self.sampler.pass().as_nanos() / u128::from(duration_ns.max(1));
-        let since = self.interval.saturating_sub(IN_USE_INTERVALS + pass as u32);
-        self.known_homes.values().for_each(|known| known.add_used(since, &mut pages_in_use));
-        let by_pages = !self.sampler.is_proportional() && pages_in_use.iter().sum::<f64>() >= TRAFFIC_SAMPLES;
-        let enough = traffic.total() >= TRAFFIC_SAMPLES;
-        let nodes = self.topology.node_indices().zip(&self.free_bytes);
-        let most = |(node, &free)| self.topology.most_memory_bytes(node).unwrap_or(free);
-        let total_bytes = nodes.map(most).collect();
-        Counters {
-            controller_loads: if by_pages { Measure::Estimated(pages_in_use) } else { Measure::Unknown },
-            traffic: if enough { Measure::Estimated(traffic) } else { Measure::Unknown },
-            access_rate: if self.sampler.is_proportional() { Measure::Unknown } else { Measure::Proxy(rate) },
-            pages_moved_by_kernel: Measure::Measured(moved_by_kernel),
-            ..Counters::unknown(self.free_bytes.clone(), total_bytes)
-        }
-    }
-
-    /// Where pages are of ranges that are being spread, if any of them may be elsewhere than they were.
-    fn unmoved(&self, pid: Pid) -> Vec<Unmoved> {
-        /// Of 2 MiB, in all ranges together (2 GiB take some ms), and in each at least.
-        const LOOKED_AT: (u64, u64) = (1024, 8);
-        let (Some(spread), Some(known)) = (self.spread.get(&pid), self.known_homes.get(&pid)) else {
-            return Vec::new();
-        };
-        if self.samples.is_empty() && !self.has_spread {
-            return Vec::new();
-        }
-        let most = (LOOKED_AT.0 / spread.iter().count().max(1) as u64).max(LOOKED_AT.1);
-        let seen = spread.iter().map(|(range, &(end, seed))| {
-            let waits = |page| u64::from(Interleaving::hash(page, seed)) >= end;
-            let (pages, mut all, mut waiting) = known.unmoved(range, most, self.topology.node_count(), waits);
-            all.iter_mut().chain(&mut waiting).for_each(|share| *share /= pages.max(1) as f32);
-            Unmoved { range, all, waiting }
-        });
-        seen.collect()
-    }
-
-    /// Pages that the kernel's balancing moved since the last call.
-    fn note_kernel_moves(&mut self) -> u64 {
-        let migrated = self.mover.kernel().pages_migrated();
-        let since = migrated.saturating_sub(self.migrated_before);
-        self.migrated_before = migrated;
-        self.totals.pages_moved_by_kernel += since;
-        since
+        homes.update(kernel, topology, processes, self.paused);
+        homes.locate(kernel, topology, processes, mappings, samples)
     }
 
     /// khugepaged makes huge pages of what was just split within seconds, and puts each on one node; nobody else can keep it from that
@@ -466,14 +277,7 @@ impl LinuxMachine {
         }
         let (pid, processes) = (decision.pid, &mut self.processes);
         let outcome = resize(self.mover.kernel(), pid.0, pages, size, deadline_ns, || processes.is_same(pid));
-        for &page in pages {
-            self.huge.forget(pid, page);
-        }
-        if let Some(known) = self.known_homes.get_mut(&pid) {
-            for &page in pages {
-                known.forget_moved(page);
-            }
-        }
+        self.homes.resized(pid, pages);
         outcome
     }
 
@@ -484,9 +288,7 @@ impl LinuxMachine {
             return vec![Outcome { process_gone: true, ..Outcome::default() }; decisions.len()];
         }
         let topology = &self.topology;
-        let left = room(&self.known_homes);
-        let known = self.known_homes.entry(pid).or_default();
-        known.limit(known.bytes() + left);
+        let known = self.homes.entry(pid);
         let before: &KnownHomes = known;
         let targets: Vec<_> = decisions
             .iter()
@@ -516,17 +318,7 @@ impl LinuxMachine {
         let mut outcomes = self.mover.carry_out(pid.0, &jobs, deadline_ns);
         drop(jobs);
         drop(targets);
-        let mut bands: BTreeMap<(PageNumber, PageNumber), (u64, u64)> = BTreeMap::new();
-        for decision in decisions {
-            if let Action::Interleave(Interleaving { band, seed, .. }) = decision.action {
-                let last = bands.entry((decision.range.start, decision.range.end)).or_insert((0, seed));
-                last.0 = last.0.max(band.1);
-            }
-        }
-        self.has_spread |= !bands.is_empty();
-        for ((start, end), band) in bands {
-            self.spread.entry(pid).or_default().insert(PageRange { start, end }, band);
-        }
+        self.spreads.note(pid, decisions);
         let mut moved = self.mover.take_moved();
         moved.sort_unstable_by_key(|moved| moved.page);
         let small = || moved.iter().filter(|moved| moved.pages == 1);
@@ -573,18 +365,16 @@ impl Machine for LinuxMachine {
         self.drain();
         self.processes.update();
         self.mappings.retain(|&pid, _| self.processes.contains(pid));
-        self.spread.retain(|&pid, _| self.processes.contains(pid));
+        self.spreads.retain(|pid| self.processes.contains(pid));
         self.bound.retain(|&pid, _| self.processes.contains(pid));
         self.sampler.follow(&mut self.processes.iter().map(|process| process.pid));
         self.hints.retain(|pid| self.processes.contains(pid));
-        self.placement.keep(|pid| self.processes.contains(pid));
         let mut states = Vec::new();
         let most_hints = bounds::HINTS / self.processes.iter().count().max(1);
         for process in self.processes.iter() {
             if process.fresh {
                 self.hints.forget(process.pid);
-                self.placement.forget(process.pid);
-                self.spread.remove(&process.pid);
+                self.spreads.retain(|pid| pid != process.pid);
             }
             if let (Some(at), Some(_)) = (process.hints_at, &process.mappings) {
                 self.hints.find(process.pid, at);
@@ -607,7 +397,7 @@ impl Machine for LinuxMachine {
             let mut hints = self.hints.read(process.pid, !self.settings.mover.dry_run, now_ns());
             if let Some(hints) = hints.as_mut().filter(|hints| hints.len() > most_hints) {
                 hints.truncate(most_hints);
-                self.met.insert(Bound::Hints);
+                self.hints_left_out = true;
             }
             states.push(ProcessState {
                 pid: process.pid,
@@ -621,27 +411,32 @@ impl Machine for LinuxMachine {
                 unmoved: Vec::new(),
             });
         }
-        self.huge.next_interval(&self.processes);
-        let processes = &self.processes;
-        self.samples.retain(|sample| processes.contains(sample.pid));
-        self.shared = SharedMemory::of(processes);
-        self.shared.unite(processes, &mut self.samples);
-        self.update_known_homes();
-        self.interval += u32::from(!self.paused);
-        let traffic = self.locate();
+        let samples_left_out = self.intake.left_out();
+        let samples_lost = self.note_losses() + samples_left_out;
+        let (samples, met) = self.locate();
+        let nodes = self.topology.node_count();
         for state in &mut states {
-            state.unmoved = self.unmoved(state.pid);
+            let known = self.homes.get(state.pid);
+            state.unmoved = self.spreads.unmoved(state.pid, known, nodes, !samples.is_empty());
         }
-        self.has_spread = false;
+        self.spreads.observed();
         let end_ns = now_ns();
         let duration_ns = end_ns.saturating_sub(self.interval_began_ns);
         self.interval_began_ns = end_ns;
-        let counters = self.counters(duration_ns, &traffic);
-        let samples_lost = self.note_losses() + std::mem::take(&mut self.left_out);
-        self.thinning = 1;
-        self.totals.samples += self.samples.len() as u64;
+        let pass = self.sampler.pass().as_nanos() / u128::from(duration_ns.max(1));
+        let by_faults = !self.sampler.is_proportional();
+        let interval = traffic::Interval {
+            duration_ns,
+            samples: samples.len(),
+            met,
+            pages_in_use: by_faults.then(|| self.homes.in_use(nodes, pass as u32)),
+        };
+        let counters = self.traffic.counters(self.mover.kernel(), &self.topology, interval);
+        self.totals.samples += samples.len() as u64;
+        self.totals.first_touches = self.homes.first_touches();
+        self.totals.homes_queried = self.homes.asked();
+        self.totals.pages_moved_by_kernel = self.traffic.moved_by_kernel();
         self.note_reading();
-        let samples = std::mem::take(&mut self.samples);
         let largest = states.iter().max_by_key(|state| state.resident_pages);
         // What cannot be written is a file's, or nobody's at all, and gives no samples.
         let writable = |mappings: &Vec<Mapping>| mappings.iter().filter(|mapping| mapping.writable).count();
@@ -685,159 +480,11 @@ impl Machine for LinuxMachine {
     }
 }
 
-/// The ranges of its memory that a process has bound itself.
-#[derive(Debug)]
-struct BoundMemory {
-    /// None where they cannot be learnt.
-    ranges: Option<Vec<PageRange>>,
-    /// The mappings have been read again since.
-    is_old: bool,
-    /// The time before which they are not read again: reading takes 1 % of the time at most.
-    due: Instant,
-}
-
-impl Default for BoundMemory {
-    fn default() -> Self {
-        Self { ranges: None, is_old: true, due: Instant::now() }
-    }
-}
-
-impl BoundMemory {
-    fn update(&mut self, read: impl FnOnce() -> Option<Vec<PageRange>>) {
-        let begin = Instant::now();
-        if self.is_old && self.due <= begin {
-            (self.ranges, self.is_old) = (read(), false);
-            self.due = Instant::now() + begin.elapsed() * 100;
-        }
-    }
-}
-
-/// Pages in one query: about 0.3 ms.
-const QUERY_PAGES: usize = 4096;
-/// Pages of processes that ran before we came whose homes are asked for at once, of all such processes together: 1 GiB, about 20 ms.
-const SURVEY_PAGES: usize = 1 << 18;
-/// Fewer samples in an interval say too little about its traffic; the engine then goes by what it remembers.
-const TRAFFIC_SAMPLES: f64 = 100.0;
-
-/// What an interval's figures still count for one interval later.
-const FADED_SHARE: f64 = 0.5;
-
 /// How many times the kernel's balancing has gone through a process's memory, where it says so (`proc_sched_show_task`, `kernel/sched/debug.c`).
 fn scan_sequence(pid: Pid) -> Option<u64> {
     let text = String::from_utf8_lossy(&std::fs::read(format!("/proc/{pid}/sched")).ok()?).into_owned();
     let line = text.lines().find(|line| line.starts_with("mm->numa_scan_seq"))?;
     line.split_whitespace().last()?.parse().ok()
-}
-
-/// Memory that was accessed so many intervals ago, and those of a pass, still counts as in use. Those in which sampling pauses do not count.
-const IN_USE_INTERVALS: u32 = 10;
-
-/// Where the pages of processes are before anything is done about them. Opening a sampler may switch the kernel's balancing on, which
-/// moves pages at once.
-#[derive(Debug, Default)]
-pub struct Survey(BTreeMap<Pid, KnownHomes>);
-
-impl Survey {
-    /// Looks at the processes that are there.
-    #[must_use]
-    pub fn of(topology: &Topology, processes: &mut Processes) -> Self {
-        processes.update();
-        let (mut kernel, mut totals) = (LiveKernel::default(), Totals::default());
-        let count = processes.iter().count();
-        let with_mappings =
-            processes.iter().filter_map(|process| Some((process.pid, process.mappings.as_ref()?)));
-        let mut known = |pid, mappings: &[Mapping]| {
-            ask(&mut kernel, topology, &mut totals, pid, mappings, count, bounds::KNOWN_BYTES / count.max(1))
-        };
-        Self(with_mappings.map(|(pid, mappings)| (pid, known(pid, mappings))).collect())
-    }
-}
-
-/// What more may be known of pages, in bytes.
-fn room(known_homes: &BTreeMap<Pid, KnownHomes>) -> usize {
-    bounds::KNOWN_BYTES.saturating_sub(known_homes.values().map(KnownHomes::bytes).sum())
-}
-
-/// Asks where the pages of one of `processes` are that were there before we came. A database may have a thousand of them, each with all
-/// of its shared memory mapped.
-fn ask(
-    kernel: &mut LiveKernel,
-    topology: &Topology,
-    totals: &mut Totals,
-    pid: Pid,
-    mappings: &[Mapping],
-    processes: usize,
-    bytes: usize,
-) -> KnownHomes {
-    let mut known = KnownHomes::default();
-    known.limit(bytes);
-    let (pages, all) = surveyed(mappings, (SURVEY_PAGES / processes.max(1)) as u64);
-    totals.homes_queried += pages.len() as u64;
-    let homes = query(kernel, topology, pid, &pages);
-    known.survey(pages.into_iter().zip(homes), all);
-    known
-}
-
-/// The pages of a process whose homes are asked for when we come, `most` of them, and whether that is all. Mappings share evenly what
-/// there is for them, and of a mapping with more pages than its share whole blocks of 2 MiB are picked, evenly spread.
-fn surveyed(mappings: &[Mapping], most: u64) -> (Vec<PageNumber>, bool) {
-    let mut sizes: Vec<u64> = mappings.iter().map(|mapping| mapping.range.pages()).collect();
-    sizes.sort_unstable();
-    let (mut left, mut share) = (most, u64::MAX);
-    for (at, &size) in sizes.iter().enumerate() {
-        share = left / (sizes.len() - at) as u64;
-        if size > share {
-            break;
-        }
-        (left, share) = (left - size, u64::MAX);
-    }
-    let mut pages = Vec::new();
-    for PageRange { start, end } in mappings.iter().map(|mapping| mapping.range) {
-        if end.0 - start.0 <= share {
-            pages.extend((start.0..end.0).map(PageNumber));
-            continue;
-        }
-        let (first, blocks) = (start.huge().0, (end.0 - start.huge().0).div_ceil(HUGE_PAGE_PAGES));
-        let picked = share / HUGE_PAGE_PAGES;
-        for i in 0..picked {
-            let block =
-                first + (u128::from(blocks) * u128::from(i) / u128::from(picked)) as u64 * HUGE_PAGE_PAGES;
-            pages.extend((block.max(start.0)..(block + HUGE_PAGE_PAGES).min(end.0)).map(PageNumber));
-        }
-    }
-    (pages, share == u64::MAX)
-}
-
-/// Where pages were first seen, of those that now are at `homes`.
-fn locate_pages(
-    known: &mut KnownHomes,
-    pages: &[PageNumber],
-    homes: Vec<Option<NodeIndex>>,
-    proportional: bool,
-) -> Vec<Located> {
-    // A page that is new may have its first fault on record, which tells that it is: that is noted when the fault is looked at.
-    let seen = pages.iter().zip(&homes).filter(|&(&page, _)| proportional || known.get(page).is_some());
-    let seen: Vec<_> = seen.map(|(&page, &home)| (page, home)).collect();
-    known.note(seen.into_iter());
-    let first = |page, home| known.first(page).or(known.first_of_new(home));
-    pages.iter().zip(homes).map(|(&page, home)| (first(page, home), home)).collect()
-}
-
-/// Where pages are. None: not present, or the process is gone, which the next update will notice.
-fn query(
-    kernel: &mut LiveKernel,
-    topology: &Topology,
-    pid: Pid,
-    pages: &[PageNumber],
-) -> Vec<Option<NodeIndex>> {
-    let addresses: Vec<u64> = pages.iter().map(|page| page.address().0).collect();
-    let mut homes = vec![-1; addresses.len()];
-    for (addresses, homes) in addresses.chunks(QUERY_PAGES).zip(homes.chunks_mut(QUERY_PAGES)) {
-        if kernel.query(pid.0, addresses, homes).is_err() {
-            homes.fill(-1);
-        }
-    }
-    homes.iter().map(|&home| topology.index_of(NodeId(u32::try_from(home).ok()?))).collect()
 }
 
 /// The one node that has all of these CPUs, as far as they are online.
@@ -848,11 +495,6 @@ fn confined(topology: &Topology, cpus: &CpuSet) -> Option<NodeIndex> {
     });
     let first = nodes.next()?;
     nodes.next().is_none().then_some(first)
-}
-
-fn mapping_of(mappings: &[Mapping], page: PageNumber) -> Option<&Mapping> {
-    let after = mappings.partition_point(|mapping| mapping.range.start <= page);
-    mappings[..after].last().filter(|mapping| mapping.range.contains(page))
 }
 
 /// A machine with one node is told so before anything is touched.
@@ -868,7 +510,8 @@ pub fn require_nodes(topology: &Topology) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodewise_engine::{Access, DataSource, VirtAddr};
+    use crate::survey::SURVEY_PAGES;
+    use nodewise_engine::{Access, DataSource, PageSize, VirtAddr};
     use nodewise_sys::perf::Losses;
     use std::process::{Child, Command, Stdio};
 
@@ -977,44 +620,6 @@ mod tests {
         assert_eq!((cpus(&[3, 4]), cpus(&[])), (None, None));
         // Those that are not there, as in a mask of a machine that could have more.
         assert_eq!(cpus(&[0, 1, 6, 7]), Some(NodeIndex(0)));
-    }
-
-    #[test]
-    fn policies_are_read_again_no_sooner_than_costs_little() {
-        let mut bound = BoundMemory::default();
-        let slow = || {
-            std::thread::sleep(Duration::from_millis(20));
-            Some(Vec::new())
-        };
-        bound.update(slow);
-        assert!(!bound.is_old && bound.ranges == Some(Vec::new()));
-        bound.update(|| panic!("nothing has changed"));
-        bound.is_old = true;
-        bound.update(|| panic!("too soon"));
-        bound.due = Instant::now();
-        bound.update(|| None);
-        assert!(!bound.is_old && bound.ranges.is_none());
-    }
-
-    #[test]
-    fn a_survey_is_even() {
-        let mapping = |start, end| Mapping {
-            range: PageRange::new(start, end),
-            writable: true,
-            kind: MappingKind::Anonymous,
-        };
-        let small = [mapping(3, 10), mapping(100, 1000)];
-        assert!(surveyed(&small, 907).1);
-        assert_eq!(surveyed(&small, 907).0.len(), 907);
-        // A reserve of terabytes takes no more than its share.
-        let huge = [mapping(3, 10), mapping(1 << 20, 1 << 32), mapping(1 << 33, (1 << 33) + 20_000)];
-        let (pages, all) = surveyed(&huge, 16_384);
-        assert!(!all && (16_384 * 9 / 10..=16_384).contains(&pages.len()), "{}", pages.len());
-        assert!(pages.is_sorted());
-        let within = |range: PageRange| pages.iter().filter(|&&page| range.contains(page)).count();
-        let halves = (within(PageRange::new(1 << 20, 1 << 31)), within(PageRange::new(1 << 31, 1 << 32)));
-        assert!(halves.0.abs_diff(halves.1) <= 512, "{halves:?}");
-        assert_eq!(within(huge[0].range), 7);
     }
 
     #[test]

@@ -1,0 +1,248 @@
+//! Where the pages of managed processes are, and where they were.
+
+use crate::bounds;
+use crate::huge::HugeCache;
+use crate::kernel::LiveKernel;
+use crate::known_homes::KnownHomes;
+use crate::placement::{BeforeAndAfter, Figures, Located, Placement, Unknown};
+use crate::process::{Process, Processes};
+use crate::survey::{Survey, ask, query};
+use nodewise_engine::{Mapping, MappingKind, PageNumber, PageSize, Pid, Sample, TrafficMatrix};
+use nodewise_topology::{NodeIndex, Topology};
+use std::collections::BTreeMap;
+
+/// All that is known of pages, by process.
+pub(crate) struct Homes {
+    known: BTreeMap<Pid, KnownHomes>,
+    huge: HugeCache,
+    placement: Placement,
+    /// What was known of processes before the sampler was opened.
+    survey: Survey,
+    /// Intervals so far in which sampling went on.
+    interval: u32,
+    /// Whether samples are in proportion to accesses.
+    proportional: bool,
+    asked: u64,
+    first_touches: u64,
+    is_full: bool,
+}
+
+/// Memory that was accessed so many intervals ago, and those of a pass, still counts as in use. Those in which sampling pauses do not count.
+const IN_USE_INTERVALS: u32 = 10;
+
+impl Homes {
+    pub(crate) fn new(nodes: usize, proportional: bool) -> Self {
+        Self {
+            known: BTreeMap::new(),
+            huge: HugeCache::default(),
+            placement: Placement::new(nodes, proportional),
+            survey: Survey::default(),
+            interval: 0,
+            proportional,
+            asked: 0,
+            first_touches: 0,
+            is_full: false,
+        }
+    }
+
+    /// Takes over what was known before the sampler was opened.
+    pub(crate) fn learn(&mut self, survey: Survey) {
+        self.survey = survey;
+    }
+
+    /// Pages whose home was asked for.
+    pub(crate) const fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// Faults that allocated their page.
+    pub(crate) const fn first_touches(&self) -> u64 {
+        self.first_touches
+    }
+
+    /// Whether there were more pages than are remembered.
+    pub(crate) const fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// What is known of a process.
+    pub(crate) fn get(&self, pid: Pid) -> Option<&KnownHomes> {
+        self.known.get(&pid)
+    }
+
+    /// The same, to note more, within what all processes may take.
+    pub(crate) fn entry(&mut self, pid: Pid) -> &mut KnownHomes {
+        let room = self.room();
+        let known = self.known.entry(pid).or_default();
+        known.limit(known.bytes() + room);
+        known
+    }
+
+    /// A huge page became base pages, or the other way round.
+    pub(crate) fn resized(&mut self, pid: Pid, pages: &[PageNumber]) {
+        for &page in pages {
+            self.huge.forget(pid, page);
+            if let Some(known) = self.known.get_mut(&pid) {
+                known.forget_moved(page);
+            }
+        }
+    }
+
+    /// What more may be known, in bytes.
+    fn room(&self) -> usize {
+        bounds::KNOWN_BYTES.saturating_sub(self.known.values().map(KnownHomes::bytes).sum())
+    }
+
+    /// Keeps what is known of pages in step with the processes: nothing of one that executed another program, nothing of
+    /// what was unmapped, and all there is (within bounds) of one that ran before we came.
+    pub(crate) fn update(
+        &mut self,
+        kernel: &mut LiveKernel,
+        topology: &Topology,
+        processes: &Processes,
+        is_paused: bool,
+    ) {
+        self.interval += u32::from(!is_paused);
+        self.huge.next_interval(processes);
+        self.placement.keep(|pid| processes.contains(pid));
+        self.known.retain(|&pid, _| processes.contains(pid));
+        let mut left = self.room();
+        let is_new = |process: &&Process| !process.from_the_start && !self.known.contains_key(&process.pid);
+        let new = processes.iter().filter(is_new).count();
+        for process in processes.iter() {
+            if process.fresh {
+                self.placement.forget(process.pid);
+                self.known.remove(&process.pid);
+            }
+            let Some(mappings) = &process.mappings else { continue };
+            let known = self.known.entry(process.pid).or_insert_with(|| {
+                let before = self.survey.0.remove(&process.pid);
+                match before {
+                    _ if process.from_the_start => KnownHomes::default(),
+                    Some(before) => before,
+                    None => {
+                        let (known, asked) = ask(kernel, topology, process.pid, mappings, new, left);
+                        left = left.saturating_sub(known.bytes());
+                        self.asked += asked;
+                        known
+                    }
+                }
+            });
+            known.keep_mapped(mappings);
+        }
+        self.survey.0.clear();
+    }
+
+    /// Leaves out faults that allocated their page, asks the kernel where the sampled pages are now, and how large they
+    /// are. Returns the other samples, and the traffic that they met: accesses by accessor and by the home before the fault.
+    pub(crate) fn locate(
+        &mut self,
+        kernel: &mut LiveKernel,
+        topology: &Topology,
+        processes: &mut Processes,
+        mappings: &BTreeMap<Pid, Vec<Mapping>>,
+        mut raw: Vec<Sample>,
+    ) -> (Vec<Sample>, TrafficMatrix) {
+        let mut traffic = TrafficMatrix::new(topology.node_count());
+        raw.sort_unstable_by_key(|s| (s.pid, s.address.page(), s.time_ns));
+        let mut samples = Vec::with_capacity(raw.len());
+        let mut left = self.room();
+        for of_process in raw.chunk_by(|a, b| a.pid == b.pid) {
+            let pid = of_process[0].pid;
+            let from_the_start = processes.iter().any(|process| process.pid == pid && process.from_the_start);
+            let mut pages: Vec<PageNumber> = of_process.iter().map(|s| s.address.page()).collect();
+            pages.dedup();
+            self.asked += pages.len() as u64;
+            let homes = query(kernel, topology, pid, &pages);
+            let known = self.known.entry(pid).or_default();
+            let bytes = known.bytes();
+            known.limit(bytes + left);
+            let mappings = mappings.get(&pid).map_or(&[][..], Vec::as_slice);
+            for (of_page, &home) in
+                of_process.chunk_by(|a, b| a.address.page() == b.address.page()).zip(&homes)
+            {
+                let page = of_page[0].address.page();
+                let before = known.get(page);
+                let mapping = mapping_of(mappings, page);
+                if mapping.is_none() {
+                    processes.distrust_mappings(pid);
+                }
+                let may_be_huge = mapping.is_none_or(|m| m.kind != MappingKind::File);
+                let huge = may_be_huge && self.huge.look(kernel, pid, page);
+                if let Some(home) = home.filter(|_| huge) {
+                    known.note_huge(page, home);
+                }
+                let allocates = before.is_none() && from_the_start;
+                self.first_touches += u64::from(allocates);
+                // The first fault may have moved the page, so only it met the home before; memory is allocated where it is first
+                // touched, unless a policy says otherwise.
+                let mut met = if allocates { Some(of_page[0].accessor) } else { before.or(home) };
+                if of_page.len() > usize::from(allocates) {
+                    known.note_used(page, self.interval);
+                }
+                let of_page = &of_page[usize::from(allocates)..];
+                for sample in of_page {
+                    self.placement.note(pid, page, huge, sample.accessor);
+                }
+                for sample in of_page {
+                    if let Some(met) = std::mem::replace(&mut met, home) {
+                        traffic.add(sample.accessor, met, f64::from(sample.weight));
+                    }
+                    let page_size = if huge { PageSize::Huge } else { PageSize::Base };
+                    samples.push(Sample { home, page_size, ..*sample });
+                }
+            }
+            known.note(pages.into_iter().zip(homes));
+            left = (left + bytes).saturating_sub(known.bytes());
+            self.is_full |= known.is_full();
+        }
+        (samples, traffic)
+    }
+
+    /// Pages in use by home node, where a pass of the sampler takes so many intervals.
+    pub(crate) fn in_use(&self, nodes: usize, pass_intervals: u32) -> Vec<f64> {
+        // A page gives one sample a scan, and a scan takes several intervals: who was sampled in this one says little about where the
+        // load is, but which memory is in use, and where its pages are, is known.
+        let since = self.interval.saturating_sub(IN_USE_INTERVALS + pass_intervals);
+        let mut pages = vec![0.0; nodes];
+        self.known.values().for_each(|known| known.add_used(since, &mut pages));
+        pages
+    }
+
+    /// Looks where memory in use lies, for [`Homes::placement`].
+    pub(crate) fn look(&mut self, kernel: &mut LiveKernel, topology: &Topology) {
+        let Self { placement, known, asked, proportional, .. } = self;
+        placement.look(|pid, pages| {
+            *asked += pages.len() as u64;
+            let homes = query(kernel, topology, pid, pages);
+            first_and_now(known.entry(pid).or_default(), pages, homes, *proportional)
+        });
+    }
+
+    /// How memory in use lay at first, and how it lay when it was looked at last.
+    pub(crate) fn placement(&self, topology: &Topology) -> BeforeAndAfter<Result<Figures, Unknown>> {
+        let nodes = topology.nodes().iter();
+        let balanced: Vec<bool> = nodes.map(|node| !node.cpus.is_empty() && node.may_have_memory()).collect();
+        self.placement.figures(&balanced)
+    }
+}
+
+/// Where pages were first seen, of those that now are at `homes`.
+fn first_and_now(
+    known: &mut KnownHomes,
+    pages: &[PageNumber],
+    homes: Vec<Option<NodeIndex>>,
+    proportional: bool,
+) -> Vec<Located> {
+    // A page that is new may have its first fault on record, which tells that it is: that is noted when the fault is looked at.
+    let seen = pages.iter().zip(&homes).filter(|&(&page, _)| proportional || known.get(page).is_some());
+    let seen: Vec<_> = seen.map(|(&page, &home)| (page, home)).collect();
+    known.note(seen.into_iter());
+    let first = |page, home| known.first(page).or(known.first_of_new(home));
+    pages.iter().zip(homes).map(|(&page, home)| (first(page, home), home)).collect()
+}
+
+fn mapping_of(mappings: &[Mapping], page: PageNumber) -> Option<&Mapping> {
+    let after = mappings.partition_point(|mapping| mapping.range.start <= page);
+    mappings[..after].last().filter(|mapping| mapping.range.contains(page))
+}

@@ -1,0 +1,129 @@
+//! Asking the kernel where pages are.
+
+use crate::bounds;
+use crate::kernel::LiveKernel;
+use crate::known_homes::KnownHomes;
+use crate::mover::Kernel as _;
+use crate::process::Processes;
+use nodewise_engine::{HUGE_PAGE_PAGES, Mapping, PageNumber, PageRange, Pid};
+use nodewise_topology::{NodeId, NodeIndex, Topology};
+use std::collections::BTreeMap;
+
+/// Pages in one query: about 0.3 ms.
+const QUERY_PAGES: usize = 4096;
+/// Pages of processes that ran before we came whose homes are asked for at once, of all such processes together: 1 GiB, about 20 ms.
+pub(crate) const SURVEY_PAGES: usize = 1 << 18;
+
+/// Where the pages of processes are before anything is done about them. Opening a sampler may switch the kernel's balancing on, which
+/// moves pages at once.
+#[derive(Debug, Default)]
+pub struct Survey(pub(crate) BTreeMap<Pid, KnownHomes>);
+
+impl Survey {
+    /// Looks at the processes that are there.
+    #[must_use]
+    pub fn of(topology: &Topology, processes: &mut Processes) -> Self {
+        processes.update();
+        let mut kernel = LiveKernel::default();
+        let count = processes.iter().count();
+        let with_mappings =
+            processes.iter().filter_map(|process| Some((process.pid, process.mappings.as_ref()?)));
+        let mut known = |pid, mappings: &[Mapping]| {
+            ask(&mut kernel, topology, pid, mappings, count, bounds::KNOWN_BYTES / count.max(1)).0
+        };
+        Self(with_mappings.map(|(pid, mappings)| (pid, known(pid, mappings))).collect())
+    }
+}
+
+/// Asks where the pages of one of `processes` are that were there before we came. A database may have a thousand of them, each with all
+/// of its shared memory mapped. Returns also how many pages were asked about.
+pub(crate) fn ask(
+    kernel: &mut LiveKernel,
+    topology: &Topology,
+    pid: Pid,
+    mappings: &[Mapping],
+    processes: usize,
+    bytes: usize,
+) -> (KnownHomes, u64) {
+    let mut known = KnownHomes::default();
+    known.limit(bytes);
+    let (pages, all) = surveyed(mappings, (SURVEY_PAGES / processes.max(1)) as u64);
+    let asked = pages.len() as u64;
+    let homes = query(kernel, topology, pid, &pages);
+    known.survey(pages.into_iter().zip(homes), all);
+    (known, asked)
+}
+
+/// The pages of a process whose homes are asked for when we come, `most` of them, and whether that is all. Mappings share evenly what
+/// there is for them, and of a mapping with more pages than its share whole blocks of 2 MiB are picked, evenly spread.
+fn surveyed(mappings: &[Mapping], most: u64) -> (Vec<PageNumber>, bool) {
+    let mut sizes: Vec<u64> = mappings.iter().map(|mapping| mapping.range.pages()).collect();
+    sizes.sort_unstable();
+    let (mut left, mut share) = (most, u64::MAX);
+    for (at, &size) in sizes.iter().enumerate() {
+        share = left / (sizes.len() - at) as u64;
+        if size > share {
+            break;
+        }
+        (left, share) = (left - size, u64::MAX);
+    }
+    let mut pages = Vec::new();
+    for PageRange { start, end } in mappings.iter().map(|mapping| mapping.range) {
+        if end.0 - start.0 <= share {
+            pages.extend((start.0..end.0).map(PageNumber));
+            continue;
+        }
+        let (first, blocks) = (start.huge().0, (end.0 - start.huge().0).div_ceil(HUGE_PAGE_PAGES));
+        let picked = share / HUGE_PAGE_PAGES;
+        for i in 0..picked {
+            let block =
+                first + (u128::from(blocks) * u128::from(i) / u128::from(picked)) as u64 * HUGE_PAGE_PAGES;
+            pages.extend((block.max(start.0)..(block + HUGE_PAGE_PAGES).min(end.0)).map(PageNumber));
+        }
+    }
+    (pages, share == u64::MAX)
+}
+
+/// Where pages are. None: not present, or the process is gone, which the next update will notice.
+pub(crate) fn query(
+    kernel: &mut LiveKernel,
+    topology: &Topology,
+    pid: Pid,
+    pages: &[PageNumber],
+) -> Vec<Option<NodeIndex>> {
+    let addresses: Vec<u64> = pages.iter().map(|page| page.address().0).collect();
+    let mut homes = vec![-1; addresses.len()];
+    for (addresses, homes) in addresses.chunks(QUERY_PAGES).zip(homes.chunks_mut(QUERY_PAGES)) {
+        if kernel.query(pid.0, addresses, homes).is_err() {
+            homes.fill(-1);
+        }
+    }
+    homes.iter().map(|&home| topology.index_of(NodeId(u32::try_from(home).ok()?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodewise_engine::MappingKind;
+
+    #[test]
+    fn a_survey_is_even() {
+        let mapping = |start, end| Mapping {
+            range: PageRange::new(start, end),
+            writable: true,
+            kind: MappingKind::Anonymous,
+        };
+        let small = [mapping(3, 10), mapping(100, 1000)];
+        assert!(surveyed(&small, 907).1);
+        assert_eq!(surveyed(&small, 907).0.len(), 907);
+        // A reserve of terabytes takes no more than its share.
+        let huge = [mapping(3, 10), mapping(1 << 20, 1 << 32), mapping(1 << 33, (1 << 33) + 20_000)];
+        let (pages, all) = surveyed(&huge, 16_384);
+        assert!(!all && (16_384 * 9 / 10..=16_384).contains(&pages.len()), "{}", pages.len());
+        assert!(pages.is_sorted());
+        let within = |range: PageRange| pages.iter().filter(|&&page| range.contains(page)).count();
+        let halves = (within(PageRange::new(1 << 20, 1 << 31)), within(PageRange::new(1 << 31, 1 << 32)));
+        assert!(halves.0.abs_diff(halves.1) <= 512, "{halves:?}");
+        assert_eq!(within(huge[0].range), 7);
+    }
+}
