@@ -44,6 +44,7 @@ enum Command {
     RecordRaw(commands::record_raw::Args),
     Sim(commands::sim::Args),
     Completions(commands::completions::Args),
+    Man(commands::man::Args),
 }
 
 fn main() -> ExitCode {
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         Command::RecordRaw(args) => commands::record_raw::main(&args),
         Command::Sim(args) => commands::sim::main(&args),
         Command::Completions(args) => commands::completions::main::<Cli>(&args),
+        Command::Man(args) => commands::man::main::<Cli>(&args),
     };
     done.unwrap_or_else(|error| commands::fail(&error))
 }

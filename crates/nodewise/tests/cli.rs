@@ -247,3 +247,55 @@ fn a_machine_with_one_node_is_told_so_kindly() {
         assert_eq!((&summary["pages_moved"], &summary["actions"]["collocated"]), (&0.into(), &0.into()));
     }
 }
+
+#[test]
+fn every_command_has_a_manual_page_that_groff_understands() {
+    let directory = tempfile::tempdir().unwrap();
+    let pages = directory.path().join("made/man1");
+    let output = nodewise(&["man", pages.to_str().unwrap()]).output().unwrap();
+    assert!(output.status.success() && output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+    let shown = |name: &str| {
+        let mut groff = Command::new("groff");
+        groff.args(["-man", "-Tutf8", "-Kutf8", "-ww", "-P-cbou"]).arg(pages.join(format!("{name}.1")));
+        let output = groff.output().expect("groff-base is installed by `make setup`");
+        assert!(output.status.success() && output.stderr.is_empty(), "{name}: {}", message(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    // What each help says of options, examples and statuses is on the page.
+    let help = |arguments: &[&str]| {
+        let output = nodewise(arguments).arg("--help").output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let words = |text: &str| text.replace("‐\n", "-\n").split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut count = 0;
+    for path in std::fs::read_dir(&pages).unwrap() {
+        let path = path.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let page = shown(&name);
+        let command: Vec<&str> = match name.strip_prefix("nodewise-") {
+            Some("record-raw") => vec!["record-raw"],
+            Some(rest) => rest.split('-').collect(),
+            None => Vec::new(),
+        };
+        let help = help(&command);
+        let options = help.lines().filter(|line| line.trim_start().starts_with('-'));
+        let long =
+            options.filter_map(|line| line.split([' ', ',', '=', '[']).find(|word| word.starts_with("--")));
+        for option in long {
+            assert!(page.replace('‐', "-").contains(option), "{name}(1) has no {option}");
+        }
+        if let Some((_, examples)) = help.split_once("Examples:\n") {
+            let first = examples.lines().next().unwrap();
+            assert!(words(&page).contains(&words(first)), "{name}(1) has no example {first}");
+        }
+        count += 1;
+    }
+    let commands = help(&[])
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .count();
+    // `help` has none, `sim` has three more, and there is nodewise(1) itself.
+    assert_eq!(count, commands - 1 + 3 + 1);
+}

@@ -3,6 +3,7 @@
 pub mod attach;
 pub mod completions;
 pub mod doctor;
+pub mod man;
 pub mod record_raw;
 pub mod rig;
 pub mod run;
