@@ -70,6 +70,13 @@ export PREFIX LIBDIR INCLUDEDIR DESTDIR PROFILE STRIP
 install:
 	@scripts/install
 
+# Debian packages of the tool, the library and its headers: make deb OUT=target/deb (scripts/deb has the rest)
+.PHONY: deb
+export OUT
+
+deb:
+	@scripts/deb
+
 # Targets that take nightly toolchains or long (fuzzing, sanitizers) go here, and are not part of `test`.
 .PHONY: asan
 
