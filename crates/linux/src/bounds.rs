@@ -3,6 +3,7 @@
 
 use serde::Serialize;
 use std::fmt;
+use std::time::Duration;
 
 /// Managed processes: 256 bytes each, their mappings and records aside.
 pub(crate) const PROCESSES: usize = 4096;
@@ -14,6 +15,9 @@ pub(crate) const MAPPINGS: usize = 1 << 18;
 pub(crate) const MAPPINGS_EACH: usize = 128;
 /// Bytes of `/proc/PID/maps`. 65 530 mappings of libraries take 7 MB; names may make any one line 24 kB long.
 pub(crate) const MAPS_BYTES: u64 = 16 << 20;
+/// Time for mappings of all processes in one look at them, or for policies of one process. Reading waits for whoever changes mappings, and
+/// while memory is short for more of it; the watchdog counts on an answer within 10 s.
+pub(crate) const MAPS_TIME: Duration = Duration::from_secs(2);
 /// Samples in an interval, 64 bytes each. Of more every second is left out, again and again.
 pub(crate) const SAMPLES: usize = 1 << 18;
 
@@ -33,7 +37,7 @@ pub enum Bound {
     Processes,
     /// There are more threads than are asked for their children.
     Threads,
-    /// A process has more mappings, or longer names of them, than are read.
+    /// A process has more mappings, or longer names of them, than are read, or they could not be read in time.
     Mappings,
     /// There were more samples in an interval than are kept.
     Samples,
@@ -52,8 +56,9 @@ impl fmt::Display for Bound {
             }
             Self::Mappings => write!(
                 f,
-                "a process with more mappings than are read ({} MiB of /proc/PID/maps, {MAPPINGS} in all): memory in the rest is left alone",
-                MAPS_BYTES >> 20
+                "a process with more mappings than are read ({} MiB of /proc/PID/maps, {MAPPINGS} in all, in {} s): memory in the rest is left alone",
+                MAPS_BYTES >> 20,
+                MAPS_TIME.as_secs()
             ),
             Self::Hints => write!(f, "more than {HINTS} hints: the rest is not heeded"),
             Self::Pages => write!(

@@ -167,7 +167,12 @@ mod tests {
         let _alone = alone();
         assert!(!is_managed());
         let mut sections = Sections::default();
-        let maps = crate::maps::Maps::read(File::open(MAPS).unwrap(), usize::MAX).unwrap();
+        let maps = crate::maps::Maps::read(
+            File::open(MAPS).unwrap(),
+            usize::MAX,
+            std::time::Instant::now() + crate::bounds::MAPS_TIME,
+        )
+        .unwrap();
         sections.find(me(), maps.hints_at.unwrap());
         assert_eq!(sections.read(me(), false, 0), Some(vec![]));
         assert!(!is_managed(), "who only looks on honours nothing");
@@ -236,7 +241,15 @@ mod tests {
     fn a_section_is_found_among_the_mappings() {
         let maps = "7f0000000000-7f0000200000 rw-p 00000000 00:00 0\n\
                     7f1000000000-7f1000008000 rw-s 00000000 00:01 1025                       /memfd:nodewise-hints (deleted)\n";
-        let at = |maps: &str| crate::maps::Maps::read(maps.as_bytes(), usize::MAX).unwrap().hints_at;
+        let at = |maps: &str| {
+            crate::maps::Maps::read(
+                maps.as_bytes(),
+                usize::MAX,
+                std::time::Instant::now() + crate::bounds::MAPS_TIME,
+            )
+            .unwrap()
+            .hints_at
+        };
         assert_eq!(at(maps), Some((0x7f10_0000_0000, 0x7f10_0000_8000)));
         assert_eq!(at("x-y rw-s /memfd:nodewise-hints (deleted)"), None);
         assert_eq!(at("/memfd:nodewise-hints (deleted)"), None);

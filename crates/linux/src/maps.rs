@@ -1,9 +1,10 @@
 //! What a process has mapped (`/proc/PID/maps`, proc(5)), read piece by piece and in bounds. Names are bytes: a file's may be any.
 
-use crate::bounds::MAPS_BYTES;
+use crate::bounds::{MAPS_BYTES, MAPS_TIME};
 use nodewise_engine::{Mapping, MappingKind, PAGE_BYTES, PageNumber, PageRange};
 use nodewise_sys::hints;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::time::Instant;
 
 /// The mappings that have pages to place: not the vDSO, `PROT_NONE` reserves, devices. A line that cannot be understood is left out, too: a
 /// mapping we do not know is one we do not touch.
@@ -33,17 +34,18 @@ pub(crate) struct SharedMapping {
 }
 
 impl Maps {
-    /// Reads until the end, `most` mappings, or 16 MiB.
-    pub fn read(from: impl Read, most: usize) -> std::io::Result<Self> {
+    /// Reads until the end, `most` mappings, 16 MiB, or that time.
+    pub fn read(from: impl Read, most: usize, until: Instant) -> std::io::Result<Self> {
         let mut maps = Self::default();
-        let mut from = BufReader::with_capacity(1 << 16, from.take(MAPS_BYTES));
+        let mut from =
+            BufReader::with_capacity(1 << 16, InTime { from, until, is_late: false }.take(MAPS_BYTES));
         let mut line = Vec::new();
         loop {
             line.clear();
             let read = from.read_until(b'\n', &mut line)?;
             maps.bytes += read as u64;
             if line.pop() != Some(b'\n') {
-                maps.is_cut = maps.bytes >= MAPS_BYTES;
+                maps.is_cut = maps.bytes >= MAPS_BYTES || from.get_ref().get_ref().is_late;
                 return Ok(maps);
             }
             if maps.mappings.len() >= most {
@@ -91,11 +93,26 @@ impl Maps {
     }
 }
 
+/// Ends early when time is up.
+struct InTime<R> {
+    from: R,
+    until: Instant,
+    is_late: bool,
+}
+
+impl<R: Read> Read for InTime<R> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        self.is_late = Instant::now() >= self.until;
+        if self.is_late { Ok(0) } else { self.from.read(into) }
+    }
+}
+
 /// Where a process has bound memory itself, or has bound all of it, by `/proc/PID/numa_maps` (`mpol_to_str`, `mm/mempolicy.c`): all but what
 /// is local anyway, or is to be balanced. A line has the address at which a mapping begins and its policy.
 pub(crate) fn bound(policies: impl Read, mappings: &[Mapping]) -> std::io::Result<Vec<PageRange>> {
     let mut bound = Vec::new();
-    let mut from = BufReader::with_capacity(1 << 16, policies.take(MAPS_BYTES));
+    let in_time = InTime { from: policies, until: Instant::now() + MAPS_TIME, is_late: false };
+    let mut from = BufReader::with_capacity(1 << 16, in_time.take(MAPS_BYTES));
     let mut line = Vec::new();
     while from.read_until(b'\n', &mut line)? > 0 {
         let mut words = line.split(u8::is_ascii_whitespace).map(std::str::from_utf8);
@@ -110,8 +127,12 @@ pub(crate) fn bound(policies: impl Read, mappings: &[Mapping]) -> std::io::Resul
         }
         line.clear();
     }
-    if from.into_inner().limit() == 0 {
-        return Err(std::io::ErrorKind::FileTooLarge.into());
+    let rest = from.into_inner();
+    if rest.limit() == 0 {
+        return Err(ErrorKind::FileTooLarge.into());
+    }
+    if rest.into_inner().is_late {
+        return Err(ErrorKind::TimedOut.into());
     }
     Ok(bound)
 }
@@ -119,6 +140,32 @@ pub(crate) fn bound(policies: impl Read, mappings: &[Mapping]) -> std::io::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    /// Gives a mapping at a time, and takes its time.
+    struct Slow;
+
+    impl Read for Slow {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            std::thread::sleep(Duration::from_millis(10));
+            let line = b"00001000-00002000 rw-p 00000000 00:00 0\n";
+            into[..line.len()].copy_from_slice(line);
+            Ok(line.len())
+        }
+    }
+
+    #[test]
+    fn what_takes_too_long_to_read_is_cut() {
+        let begin = Instant::now();
+        let maps = Maps::read(Slow, usize::MAX, begin + Duration::from_millis(100)).unwrap();
+        assert!(maps.is_cut && (1..=10).contains(&maps.mappings.len()), "{} mappings", maps.mappings.len());
+        let error = bound(Slow, &maps.mappings).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+    }
 
     #[test]
     fn what_has_a_policy_of_its_own_is_bound() {
@@ -157,7 +204,7 @@ nonsense
 \xff\xff-7 rw-p
 7fff00021000-zzz rw-p 00000000 00:00 0
 ";
-        let maps = Maps::read(&maps[..], usize::MAX).unwrap();
+        let maps = Maps::read(&maps[..], usize::MAX, soon()).unwrap();
         let found: Vec<_> = maps.mappings.iter().map(|m| (m.range.pages(), m.writable, m.kind)).collect();
         assert_eq!(
             found,
@@ -184,12 +231,12 @@ nonsense
         let line =
             |i: u64| format!("{:x}-{:x} rw-p 0 00:00 0 {}\n", i << 12, (i + 1) << 12, "long".repeat(2000));
         let long: String = (1..=3000).map(line).collect();
-        let maps = Maps::read(long.as_bytes(), usize::MAX).unwrap();
+        let maps = Maps::read(long.as_bytes(), usize::MAX, soon()).unwrap();
         assert!(maps.is_cut && maps.bytes == MAPS_BYTES, "{}", maps.bytes);
         let whole = MAPS_BYTES as usize / line(100).len();
         assert!(maps.mappings.len().abs_diff(whole) < 3, "{}", maps.mappings.len());
-        let few = Maps::read(long.as_bytes(), 10).unwrap();
+        let few = Maps::read(long.as_bytes(), 10, soon()).unwrap();
         assert!(few.is_cut && few.mappings.len() == 10);
-        assert!(!Maps::read(line(1).as_bytes(), 1).unwrap().is_cut);
+        assert!(!Maps::read(line(1).as_bytes(), 1, soon()).unwrap().is_cut);
     }
 }

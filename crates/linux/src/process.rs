@@ -64,10 +64,11 @@ impl ReadCost {
         read.ok().map(|_| lossy(bytes))
     }
 
-    /// Reads `most` mappings of a process.
-    fn maps(&mut self, pid: Pid, most: usize) -> Option<Maps> {
+    /// Reads `most` mappings of a process, until that time.
+    fn maps(&mut self, pid: Pid, most: usize, until: Instant) -> Option<Maps> {
         let begin = Instant::now();
-        let maps = fs::File::open(format!("/proc/{pid}/maps")).and_then(|file| Maps::read(file, most)).ok();
+        let maps =
+            fs::File::open(format!("/proc/{pid}/maps")).and_then(|file| Maps::read(file, most, until)).ok();
         self.files += 1;
         self.bytes += maps.as_ref().map_or(0, |maps| maps.bytes);
         self.time_ns += begin.elapsed().as_nanos() as u64;
@@ -357,6 +358,11 @@ impl Processes {
     /// Looks again: who is alive, who is new, who runs another program. Reads mappings no more often than costs 1 % of
     /// the time, all processes together.
     pub fn update(&mut self) {
+        self.update_until(Instant::now() + bounds::MAPS_TIME);
+    }
+
+    /// The same; mappings that are not read until then are read the next time.
+    fn update_until(&mut self, until: Instant) {
         let before = std::mem::take(&mut self.alive);
         let mut found: Vec<Pid> = before.keys().copied().chain(self.roots.iter().copied()).collect();
         let births = self.follow_children && self.children_due <= Instant::now() && self.births();
@@ -381,7 +387,9 @@ impl Processes {
                 break;
             }
             mapped -= count(before.get(&pid));
-            let Some(process) = self.look(pid, before.get(&pid), before.len(), mapped) else { continue };
+            let Some(process) = self.look(pid, before.get(&pid), before.len(), mapped, until) else {
+                continue;
+            };
             mapped += process.mapped;
             if births {
                 children(&mut self.cost, pid, &mut found);
@@ -413,13 +421,15 @@ impl Processes {
         }
     }
 
-    /// `processes`: how many there were at the last update; `mapped`: how many mappings others have.
+    /// `processes`: how many there were at the last update; `mapped`: how many mappings others have. Those that are not read `until` then
+    /// are read in the next look.
     fn look(
         &mut self,
         pid: Pid,
         before: Option<&Process>,
         processes: usize,
         mapped: usize,
+        until: Instant,
     ) -> Option<Process> {
         // Opened before anything is read by number, and looked at afterwards.
         let handle = match before {
@@ -448,12 +458,12 @@ impl Processes {
         let mut cpus = before.and_then(|p| p.cpus.clone());
         let mut asked = before.is_some_and(|p| p.asked);
         let mut mapped_then = before.and_then(|p| p.mapped_bytes);
-        if changed || maps_due <= now {
+        if (changed || maps_due <= now) && now < until {
             let spent = self.cost.time_ns;
             if changed || mapped_then != Some(mapped_bytes) || maps_old <= now {
                 // Half of what is left, so that no process takes it all.
                 let most = (bounds::MAPPINGS.saturating_sub(mapped) / 2).max(bounds::MAPPINGS_EACH);
-                let maps = self.cost.maps(pid, most);
+                let maps = self.cost.maps(pid, most, until);
                 if maps.as_ref().is_some_and(|maps| maps.is_cut) {
                     self.met.insert(Bound::Mappings);
                 }
@@ -467,6 +477,8 @@ impl Processes {
             }
             (cpus, asked) = (self.allowed_cpus(pid), true);
             maps_due = Instant::now() + pause(self.cost.time_ns - spent, processes);
+        } else if changed {
+            maps_due = now;
         }
         let fresh = changed || before.is_some_and(|p| p.fresh);
         let process = Process {
@@ -625,6 +637,17 @@ mod tests {
         assert!(look(&mut processes), "after a while");
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn mappings_that_there_is_no_time_for_are_read_the_next_time() {
+        let own = Pid(std::process::id());
+        let mut processes = Processes::new(&[own], false, false).unwrap();
+        processes.update_until(Instant::now());
+        assert!(processes.get(own).unwrap().mappings.is_none());
+        processes.update();
+        assert!(processes.get(own).unwrap().mappings.is_some());
+        assert!(processes.get(own).unwrap().fresh);
     }
 
     #[test]
