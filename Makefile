@@ -29,6 +29,7 @@ lint:
 	@if printf '%s\n' 'clippy 0.1.95' "$$(cargo clippy --version)" | sort --check=quiet --version-sort; then \
 		strict='-- -D warnings'; fi; \
 	set -x; cargo clippy --workspace --all-targets --locked $$strict
+	cargo xtask prose
 
 licences:
 	cargo xtask licences

@@ -1,4 +1,5 @@
-//! Gives the shared library its soname: while the major version is 0, each minor version has an ABI of its own.
+//! Gives the shared library its soname: while the major version is 0, each minor version has an ABI of its
+//! own.
 #![forbid(unsafe_code)]
 
 fn main() {

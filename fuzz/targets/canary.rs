@@ -1,4 +1,5 @@
-//! Must be found: a bug behind three bytes, which luck alone does not find in the time given. `scripts/fuzz` runs it first.
+//! Must be found: a bug behind three bytes, which luck alone does not find in the time given. `scripts/fuzz`
+//! runs it first.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Programs whose memory was touched on one node and is used on another (or on all), most of them written by nobody here: how
-//! long until their memory has followed, by the kernel's balancing alone and under Nodewise.
+//! Programs whose memory was touched on one node and is used on another (or on all), most of them written by
+//! nobody here: how long until their memory has followed, by the kernel's balancing alone and under Nodewise.
 
 use crate::report::Placement;
 use crate::scenario::{Finished, Place, Programs};
@@ -12,12 +12,13 @@ use serde::{Deserialize, Serialize};
 pub struct Moment {
     /// Since the program was told to run elsewhere, in seconds; the first moment is the one before.
     pub seconds: f64,
-    /// The share of its own resident anonymous pages that are on the node that uses them, in percent; the worst process's (or
-    /// thread's), if there are several.
+    /// The share of its own resident anonymous pages that are on the node that uses them, in percent; the
+    /// worst process's (or thread's), if there are several.
     pub local_percent: f64,
     /// Resident anonymous pages.
     pub pages: u64,
-    /// Kernel CPU time that the program has used since, in seconds: what faults and the kernel's balancing cost it.
+    /// Kernel CPU time that the program has used since, in seconds: what faults and the kernel's balancing
+    /// cost it.
     pub system_seconds: f64,
 }
 
@@ -72,11 +73,12 @@ impl Followed {
     }
 }
 
-/// Mappings of which other processes map pages, too, as after a fork, do not count: these pages are not one node's, and neither the kernel's
-/// balancing (`change_pte_range`, `mm/mprotect.c`) nor Nodewise moves them.
+/// Mappings of which other processes map pages, too, as after a fork, do not count: these pages are not one
+/// node's, and neither the kernel's balancing (`change_pte_range`, `mm/mprotect.c`) nor Nodewise moves them.
 ///
-/// `from_here FILE "PID NODE"...` looks once, before the processes are told to run elsewhere, and starts the clock;
-/// `watch_pages FILE SECONDS "PID NODE"...` looks twice a second then, until 95 % have been local for some time or the time is over.
+/// `from_here FILE "PID NODE"...` looks once, before the processes are told to run elsewhere, and starts the
+/// clock; `watch_pages FILE SECONDS "PID NODE"...` looks twice a second then, until 95 % have been local for
+/// some time or the time is over.
 const FUNCTIONS: &str = r#"
 within() { tenths=$(($1 * 10)); shift; until "$@"; do
     tenths=$((tenths - 1)); [ $tenths -gt 0 ] || { echo "in vain: $*" >&2; return 1; }; sleep 0.1; done; }
@@ -109,7 +111,8 @@ nodewise() { $NODEWISE attach $1 --json json --log log 2>err & nodewise=$!; }
 end_nodewise() { kill $nodewise; wait $nodewise || cat err >&2; }
 "#;
 
-/// redis-server, loaded with some 70 MB on node 0, then bound to node 3's CPU and read at random by redis-benchmark.
+/// redis-server, loaded with some 70 MB on node 0, then bound to node 3's CPU and read at random by
+/// redis-benchmark.
 const REDIS: &str = r#"
 measure() {
     placer=$1
@@ -153,7 +156,8 @@ measure() {
 measure kernel; measure nodewise; true
 "#;
 
-/// The program of this crate, whose first thread touched everything and whose four threads each use a quarter.
+/// The program of this crate, whose first thread touched everything and whose four threads each use a
+/// quarter.
 const PRIVATE: &str = "
 program=\"private $options --mebibytes 64 --seconds 30\"
 $WORKLOAD $program --report kernel.moments
@@ -184,8 +188,9 @@ fn follow(programs: &Programs, program: &str, script: &str, needs: &[&str]) -> a
     each.into_iter().collect()
 }
 
-/// 64 MiB that one thread touched and four use, by the kernel's balancing, then under Nodewise; bound to the first thread's node or
-/// not. Bound, the kernel moves none of it. Kernel CPU time is counted from the program's start.
+/// 64 MiB that one thread touched and four use, by the kernel's balancing, then under Nodewise; bound to the
+/// first thread's node or not. Bound, the kernel moves none of it. Kernel CPU time is counted from the
+/// program's start.
 pub fn private(programs: &Programs, bound: bool) -> anyhow::Result<Vec<Followed>> {
     let options = if bound { "--bound" } else { "" };
     let finished = run(programs, &format!("options={options}\n{PRIVATE}"), &[])?;
@@ -209,7 +214,8 @@ pub fn redis(programs: &Programs) -> anyhow::Result<Vec<Followed>> {
     follow(programs, "redis-server", REDIS, &["redis-server", "redis-cli", "redis-benchmark"])
 }
 
-/// stress-ng's four memory workers, loaded on node 0, follow to their nodes, by the kernel's balancing, then under Nodewise.
+/// stress-ng's four memory workers, loaded on node 0, follow to their nodes, by the kernel's balancing, then
+/// under Nodewise.
 pub fn stress_ng(programs: &Programs) -> anyhow::Result<Vec<Followed>> {
     follow(programs, "stress-ng --vm 4", STRESS, &["stress-ng"])
 }

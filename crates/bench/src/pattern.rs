@@ -1,6 +1,7 @@
 //! Who touches which pages, and how.
 
-/// The access patterns that the workload program knows. Threads are numbered; thread `t` runs on node `t mod nodes`.
+/// The access patterns that the workload program knows. Threads are numbered; thread `t` runs on node `t mod
+/// nodes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Pattern {
     /// Each thread reads and writes a contiguous slice of its own; the first thread touched everything.
@@ -40,7 +41,8 @@ impl Pattern {
         match self {
             Self::Private | Self::Local | Self::Half => slice(pages).collect(),
             Self::SharedWrite | Self::SharedRead => {
-                // Each thread begins elsewhere, as threads that share work do; otherwise the fastest would always be first.
+                // Each thread begins elsewhere, as threads that share work do; otherwise the fastest would
+                // always be first.
                 let begin = slice(pages).start;
                 (begin..pages).chain(0..begin).collect()
             }

@@ -9,8 +9,8 @@ pub struct Placement {
     pub seconds: f64,
     /// Pages by home node, by dense node index.
     pub pages_by_node: Vec<u64>,
-    /// Share of the threads' accesses that go to their own node, in percent, if each thread touches its pages equally
-    /// often (as it does). 0 without accesses.
+    /// Share of the threads' accesses that go to their own node, in percent, if each thread touches its
+    /// pages equally often (as it does). 0 without accesses.
     pub local_percent: f64,
     /// The worst thread's share.
     pub local_percent_min: f64,
@@ -31,8 +31,9 @@ impl Placement {
     }
 }
 
-/// Pages that a log (`--log`) says were moved more than once, those of the heap left out: there small objects of several threads share a
-/// page, which goes after whoever uses it most. Programs of x86-64 have their heap below their mappings.
+/// Pages that a log (`--log`) says were moved more than once, those of the heap left out: there small objects
+/// of several threads share a page, which goes after whoever uses it most. Programs of x86-64 have their heap
+/// below their mappings.
 #[must_use]
 pub fn moved_again(log: &[serde_json::Value]) -> u64 {
     const LOWEST_MAPPING: u64 = 0x7000_0000_0000;

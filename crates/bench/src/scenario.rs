@@ -134,8 +134,8 @@ impl Place {
         Self::Guest(Box::new(guest.time_limit(limit)))
     }
 
-    /// Runs `script` with `sh` in a fresh directory, `$NODEWISE`, `$WORKLOAD` and `$CHURN` naming the programs, and brings back the
-    /// files that are named relative to it.
+    /// Runs `script` with `sh` in a fresh directory, `$NODEWISE`, `$WORKLOAD` and `$CHURN` naming the
+    /// programs, and brings back the files that are named relative to it.
     pub fn run(&self, programs: &Programs, script: &str, files: &[&str]) -> anyhow::Result<Finished> {
         const MARK: &str = "=====8<=====";
         let show = |file| format!("[ -f '{file}' ] && {{ printf '{MARK}{file}\\n'; cat '{file}'; }}\n");

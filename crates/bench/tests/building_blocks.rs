@@ -1,5 +1,5 @@
-//! The runtime library on four nodes: what it lays out lies there, its workers stay where they belong, and nothing hangs when a node is
-//! full or what the process may use shrinks.
+//! The runtime library on four nodes: what it lays out lies there, its workers stay where they belong, and
+//! nothing hangs when a node is full or what the process may use shrinks.
 
 mod guests;
 
@@ -35,7 +35,8 @@ fn done(command: &mut Command) -> String {
 /// A program in C or C++ with libnodewise in it, from its source.
 fn in_c(source: &str) -> PathBuf {
     let c = Path::new(env!("CARGO_MANIFEST_DIR")).join("../c");
-    // With the packages of the guests' other programs, or cargo would build dependencies anew with fewer features.
+    // With the packages of the guests' other programs, or cargo would build dependencies anew with fewer
+    // features.
     let packages = ["nodewise", "nodewise-bench", "nodewise-c"].map(|package| format!("--package={package}"));
     let options = ["--locked", "--profile=guest", "--message-format=json"];
     let built = done(Command::new(env!("CARGO")).arg("build").args(options).args(packages));
@@ -139,8 +140,8 @@ fn layouts_lie_as_they_say_page_by_page_and_are_given_back() {
     }
 }
 
-/// Node 2 has memory only, and node 1 is nearer to it than node 0. A disk is on node 1, a network adapter on node 2. CPU 2, of node 1, is not
-/// started at boot.
+/// Node 2 has memory only, and node 1 is nearer to it than node 0. A disk is on node 1, a network adapter on
+/// node 2. CPU 2, of node 1, is not started at boot.
 #[test]
 fn memory_apart_is_used_where_it_is_named_and_what_is_plugged_in_is_seen() {
     let node = |cpus| Node { cpus, memory_bytes: 256 << 20 };
@@ -246,8 +247,8 @@ fn memory_apart_is_used_where_it_is_named_and_what_is_plugged_in_is_seen() {
 #[test]
 fn a_full_node_is_an_error_or_a_stated_fallback() {
     let in_c = in_c("full_node.c");
-    // Otherwise up to half of so small a node waits in lists of each CPU's (`zone_highsize` in mm/page_alloc.c, Linux 6.12), free and for
-    // nobody else, or is kept below watermarks.
+    // Otherwise up to half of so small a node waits in lists of each CPU's (`zone_highsize` in
+    // mm/page_alloc.c, Linux 6.12), free and for nobody else, or is kept below watermarks.
     let script = "
         echo 2048 >/proc/sys/vm/min_free_kbytes && echo 1000 >/proc/sys/vm/percpu_pagelist_high_fraction || exit 90
         '$BLOCKS' full 2 && '$IN_C' 2; status=$?; dmesg | grep -i oom-kill; exit $status";
@@ -260,12 +261,14 @@ fn a_full_node_is_an_error_or_a_stated_fallback() {
     let all = pages(line, "pages");
     assert!((all / 4..all).contains(&pages(line, "second_misplaced")), "{line}");
     assert!(line["refused"].as_str().unwrap().contains("found no room on their node"), "{line}");
-    // The program has seen to the rest itself: the code of each function that gives it, and where pages are then.
+    // The program has seen to the rest itself: the code of each function that gives it, and where pages are
+    // then.
     let all = pages(from_c, "pages");
     assert!((all / 4..all).contains(&pages(from_c, "elsewhere")), "{from_c}");
 }
 
-/// In a container whose filter refuses memory policies and `move_pages(2)`. The kernel's balancing may move such pages to whoever uses them.
+/// In a container whose filter refuses memory policies and `move_pages(2)`. The kernel's balancing may move
+/// such pages to whoever uses them.
 #[test]
 fn what_may_not_be_placed_lies_where_its_nodes_touched_it_first_if_the_caller_wants() {
     let in_c = in_c("refused.c");

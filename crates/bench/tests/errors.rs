@@ -32,7 +32,8 @@ fn two_nodes() -> Guest {
     Guest::uniform(2, 1, 384 << 20)
 }
 
-/// Checks a failed start: status, what the message says, that it is one line, and that nothing was started or left.
+/// Checks a failed start: status, what the message says, that it is one line, and that nothing was started or
+/// left.
 #[track_caller]
 fn refused(finished: &Finished, name: &str, status: u8, says: &[&str]) {
     let (found, message) = tried(finished, name);

@@ -1,5 +1,5 @@
-//! A program that says how it uses its memory is believed by the manager: what it calls shared is spread before anybody uses it, what
-//! it calls private is not spread though all nodes use it.
+//! A program that says how it uses its memory is believed by the manager: what it calls shared is spread
+//! before anybody uses it, what it calls private is not spread though all nodes use it.
 
 mod guests;
 

@@ -1,4 +1,5 @@
-//! Programs that mean harm to whoever manages them as root (`hostile/hostile.c`), and those that they would harm.
+//! Programs that mean harm to whoever manages them as root (`hostile/hostile.c`), and those that they would
+//! harm.
 
 mod guests;
 
@@ -47,7 +48,8 @@ fn says(finished: &Finished, line: &str) {
     assert!(finished.stdout.lines().any(|said| said == line), "{line}");
 }
 
-/// Without Nodewise nobody but its owner can move it: the kernel keeps moving what several processes map for root.
+/// Without Nodewise nobody but its owner can move it: the kernel keeps moving what several processes map for
+/// root.
 #[test]
 fn memory_of_another_user_stays_where_he_put_it() {
     let finished = guest(
@@ -145,7 +147,8 @@ fn names_that_are_not_text_are_names() {
     says(&finished, "nameless: 0 of 4096 pages elsewhere");
 }
 
-/// The manager bounds everything that a program can make large: mappings with names of 19 kB, page faults, pages that lie apart, threads.
+/// The manager bounds everything that a program can make large: mappings with names of 19 kB, page faults,
+/// pages that lie apart, threads.
 #[test]
 fn the_manager_stays_small_and_answers() {
     let finished = guest(

@@ -1,4 +1,5 @@
-//! The main job, in a guest with four nodes: programs of a known pattern end up well placed, each for its pattern.
+//! The main job, in a guest with four nodes: programs of a known pattern end up well placed, each for its
+//! pattern.
 
 use nodewise_bench::report::{Placement, moved_again};
 use nodewise_bench::scenario::{Finished, Place, Programs};
@@ -23,8 +24,8 @@ fn run(script: &str, files: &[&str]) -> Finished {
     finished
 }
 
-/// Runs the workload under Nodewise; its reports, the summary, and the decisions that were logged. Workloads that end once their pages are
-/// placed have as long as it may take on a busy host.
+/// Runs the workload under Nodewise; its reports, the summary, and the decisions that were logged. Workloads
+/// that end once their pages are placed have as long as it may take on a busy host.
 fn managed(workload: &str) -> (Vec<Placement>, Value, Vec<Value>) {
     let script = format!("$NODEWISE run --json summary --log log -- $WORKLOAD {workload} --report report");
     let finished = run(&script, &["report", "summary", "log"]);
@@ -38,8 +39,8 @@ fn managed(workload: &str) -> (Vec<Placement>, Value, Vec<Value>) {
     (placements, summary, finished.lines("log").unwrap())
 }
 
-/// What the summary says of before and after is, within 5 points, what the program itself sees: where the kernel says its pages are,
-/// against which threads use them.
+/// What the summary says of before and after is, within 5 points, what the program itself sees: where the
+/// kernel says its pages are, against which threads use them.
 #[track_caller]
 fn figures_are_true(summary: &Value, placements: &[Placement]) {
     let (first, last) = (placements.first().unwrap(), placements.last().unwrap());
@@ -74,8 +75,8 @@ fn private_data_goes_to_its_threads_and_stays() {
     assert!(after >= 99.0, "local accesses: {after} %");
 }
 
-/// Half of the pages are where they belong and nobody moves any; and a program attached to while the kernel's balancing was off, so
-/// that before is what it had made of its memory until then.
+/// Half of the pages are where they belong and nobody moves any; and a program attached to while the kernel's
+/// balancing was off, so that before is what it had made of its memory until then.
 #[test]
 fn figures_are_true_of_programs_left_alone_and_attached_to() {
     let script =
@@ -100,7 +101,8 @@ fn private_data_goes_to_its_threads_without_the_kernels_help() {
     assert!(placements.last().unwrap().local_percent_min >= 99.0);
 }
 
-/// The kernel samples but may move pages only back to their first node: where they are was decided by Nodewise.
+/// The kernel samples but may move pages only back to their first node: where they are was decided by
+/// Nodewise.
 #[test]
 fn data_written_by_all_is_spread_and_no_page_is_moved_twice() {
     let (placements, summary, log) = managed("shared-write --bound --seconds 150 --after-placed 10");
@@ -123,7 +125,8 @@ fn data_written_by_all_is_spread_beside_the_kernels_balancing() {
     assert!(last.is_spread(), "25 +- 5 %: {:?}", last.pages_by_node);
 }
 
-/// Memory that all nodes read is spread, as nobody can copy it on a stock kernel, and is still reported as worth copying.
+/// Memory that all nodes read is spread, as nobody can copy it on a stock kernel, and is still reported as
+/// worth copying.
 fn data_read_by_all_is_spread(before: &str, workload: &str) -> (Vec<Placement>, Value) {
     let script = format!(
         "{before}; $NODEWISE run --json summary --log log -- $WORKLOAD shared-read {workload} --report report"
@@ -159,8 +162,8 @@ fn data_read_by_all_is_spread_with_the_kernels_balancing_on_or_off_before() {
     }
 }
 
-/// Threads that work on a quarter each, for 10 s, then the first thread alone for 5 s: while it is alone the process may run on one node
-/// only, and its memory stays where the threads will be back.
+/// Threads that work on a quarter each, for 10 s, then the first thread alone for 5 s: while it is alone the
+/// process may run on one node only, and its memory stays where the threads will be back.
 #[test]
 fn memory_stays_with_threads_that_come_back() {
     let (placements, _, log) = managed("private --seconds 60 --phases 10 5");
@@ -177,9 +180,10 @@ fn memory_stays_with_threads_that_come_back() {
 fn well_placed_and_idle_programs_are_left_alone_at_little_cost() {
     let slowdown = programs().slowdown.display();
     for pattern in ["local", "idle"] {
-        // CPU time of nodewise, in ticks of 10 ms, at 20 and at 80 seconds: sampling is eager for 15 intervals at most (`EagernessSettings`),
-        // then watching goes on, with a pass over the memory in about a minute. As much of it as the host took for others meanwhile,
-        // other tests, say, is not Nodewise's.
+        // CPU time of nodewise, in ticks of 10 ms, at 20 and at 80 seconds: sampling is eager for 15
+        // intervals at most (`EagernessSettings`), then watching goes on, with a pass over the memory
+        // in about a minute. As much of it as the host took for others meanwhile, other tests, say,
+        // is not Nodewise's.
         let script = format!(
             "$WORKLOAD {pattern} --seconds 90 --report report & workload=$!
              sleep 1; $NODEWISE attach --json summary --log log $workload & nodewise=$!
@@ -203,10 +207,11 @@ fn well_placed_and_idle_programs_are_left_alone_at_little_cost() {
     }
 }
 
-/// Huge pages that four nodes use in disjoint quarters are found, split, and each base page placed where it is used. Each is
-/// reported once, with samples of several nodes as evidence.
+/// Huge pages that four nodes use in disjoint quarters are found, split, and each base page placed where it
+/// is used. Each is reported once, with samples of several nodes as evidence.
 ///
-/// The goal is 20 s, which is met in some runs: the kernel's scan may leave the memory out for a minute (docs/results.md).
+/// The goal is 20 s, which is met in some runs: the kernel's scan may leave the memory out for a minute
+/// (docs/results.md).
 #[test]
 fn falsely_shared_huge_pages_are_split_and_their_parts_placed() {
     let khugepaged = "/sys/kernel/mm/transparent_hugepage/khugepaged";
@@ -240,7 +245,8 @@ fn falsely_shared_huge_pages_are_split_and_their_parts_placed() {
     assert_eq!(finished.file("before").unwrap(), finished.file("after").unwrap(), "khugepaged is put back");
 }
 
-/// Base pages that were huge pages are huge pages again, on its node, when one node has come to use them all, and stay so.
+/// Base pages that were huge pages are huge pages again, on its node, when one node has come to use them all,
+/// and stay so.
 #[test]
 fn what_was_split_is_made_again_where_one_node_uses_it() {
     let script = "$NODEWISE run --json summary --log log -- \

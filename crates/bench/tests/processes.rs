@@ -1,5 +1,5 @@
-//! The target ends, executes, forks and unmaps while its pages are moved: that is seen for what it is, nothing hangs,
-//! nothing leaks.
+//! The target ends, executes, forks and unmaps while its pages are moved: that is seen for what it is,
+//! nothing hangs, nothing leaks.
 
 mod guests;
 
@@ -37,8 +37,9 @@ fn check_accounts(decisions: &[Value]) {
 
 #[test]
 fn targets_that_exit_execute_fork_and_unmap_are_followed_and_nothing_leaks() {
-    // 60 s of churn in all under one Nodewise, whose open files and memory are looked at early and late. Beside it a program
-    // with so much to move, within so small a budget, that pages are moved all the time; the kernel moves none of it.
+    // 60 s of churn in all under one Nodewise, whose open files and memory are looked at early and late.
+    // Beside it a program with so much to move, within so small a budget, that pages are moved all the
+    // time; the kernel moves none of it.
     let script = "
         cost() { ls /proc/$nodewise/fd | wc -l; awk '/^VmRSS/ { print $2 }' /proc/$nodewise/status; }
         $NODEWISE run --move-budget 1M --log log.jsonl --json json -- sh -c '
@@ -70,7 +71,8 @@ fn targets_that_exit_execute_fork_and_unmap_are_followed_and_nothing_leaks() {
 
 #[test]
 fn a_process_that_ends_in_the_middle_ends_the_management() {
-    // The kernel gives samples, and moves nothing; with so small a budget, the process ends long before Nodewise has.
+    // The kernel gives samples, and moves nothing; with so small a budget, the process ends long before
+    // Nodewise has.
     let script = "
         program=\"$WORKLOAD private --bound --mebibytes 64 --report /dev/null --seconds\"
         $NODEWISE run --move-budget 1M --log exit.jsonl -- $program 15 2>err || cat err >&2

@@ -28,7 +28,8 @@ fn redis_follows_to_the_node_it_runs_on() {
     follows(&runs);
     let nodewise = runs.iter().find(|run| run.placer == "nodewise").expect("it ran under nodewise");
     let said = nodewise.said.expect("it left a summary");
-    // Nodewise comes a moment after the program was sent to its node, where the kernel's balancing has begun to move pages.
+    // Nodewise comes a moment after the program was sent to its node, where the kernel's balancing has begun
+    // to move pages.
     let at_first = nodewise.moments.iter().take_while(|moment| moment.seconds <= 2.0);
     let at_first = at_first.map(|moment| moment.local_percent).fold(0.0, f64::max);
     let truth =

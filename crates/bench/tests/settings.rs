@@ -1,11 +1,13 @@
-//! Every kernel setting that Nodewise touches is put back: on exit, on signals, and after `kill -9` at the next start.
+//! Every kernel setting that Nodewise touches is put back: on exit, on signals, and after `kill -9` at the
+//! next start.
 
 mod guests;
 
 use guests::run;
 use nodewise_rig::Guest;
 
-/// `look NAME` notes the settings in NAME; `changed` and `restored` compare them with those noted as `before`.
+/// `look NAME` notes the settings in NAME; `changed` and `restored` compare them with those noted as
+/// `before`.
 const FUNCTIONS: &str = "
 look() { grep . /proc/sys/kernel/numa_balancing /sys/kernel/debug/sched/numa_balancing/* >$1; }
 restored() { look now; cmp -s now before; }

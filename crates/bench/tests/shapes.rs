@@ -52,8 +52,8 @@ fn eight_nodes() {
     private_data_arrives(Guest::uniform(8, 1, 384 * MIB), 8);
 }
 
-/// The same with memory that is bound to its first node, so that the kernel gives samples and moves nothing: all that arrives was moved
-/// by Nodewise.
+/// The same with memory that is bound to its first node, so that the kernel gives samples and moves nothing:
+/// all that arrives was moved by Nodewise.
 fn private_data_arrives_by_nodewise_alone(guest: Guest, nodes: u64) {
     let script = "
         $NODEWISE run --log log --json json -- $WORKLOAD private --bound --mebibytes 32 --seconds 150 --after-placed 2 --report report 2>err
@@ -107,8 +107,8 @@ fn targets(finished: &Finished, log: &str) -> Vec<u64> {
 
 #[test]
 fn a_node_without_cpus_gives_its_pages_and_gets_none() {
-    // The pages of the first program are put on the memory-only node, 2, before Nodewise comes; the kernel does not balance until then,
-    // and a report sees them there.
+    // The pages of the first program are put on the memory-only node, 2, before Nodewise comes; the kernel
+    // does not balance until then, and a report sees them there.
     let script = "
         echo 0 >/proc/sys/kernel/numa_balancing
         $WORKLOAD private --mebibytes 32 --seconds 150 --after-placed 5 --report private & target=$!
@@ -139,8 +139,9 @@ fn a_node_without_cpus_gives_its_pages_and_gets_none() {
 
 #[test]
 fn a_full_node_is_left_alone_and_the_others_get_theirs() {
-    // A file bound to node 2 leaves it 12 MiB of the 24 that its thread uses. The kernel keeps so much of a node free for making huge
-    // pages that it would end the writer of the file first, so it is told to keep less.
+    // A file bound to node 2 leaves it 12 MiB of the 24 that its thread uses. The kernel keeps so much of a
+    // node free for making huge pages that it would end the writer of the file first, so it is told to
+    // keep less.
     let script = "
         echo 4096 >/proc/sys/vm/min_free_kbytes
         free() { awk '/MemFree/ { print int($4 / 1024) }' /sys/devices/system/node/node2/meminfo; }
@@ -164,8 +165,9 @@ fn a_full_node_is_left_alone_and_the_others_get_theirs() {
         end.pages_by_node[2] < slice * 3 / 4,
         "node 2 has no room for all of its thread's pages: {end:?}"
     );
-    // The kernel may have filled the node before Nodewise decides, and then its own failures slow its scans down until nothing is
-    // decided any more; that a full node is reported as full is part of the machine's conformance.
+    // The kernel may have filled the node before Nodewise decides, and then its own failures slow its scans
+    // down until nothing is decided any more; that a full node is reported as full is part of the
+    // machine's conformance.
     for line in f.lines::<Value>("log").unwrap().iter().filter(|line| line["to"] == json!([2])) {
         let (planned, moved) = (&line["outcome"]["planned"], &line["outcome"]["moved"]);
         assert!(planned.as_u64() <= Some(slice) && moved.as_u64() <= Some(12 * 256), "{line}");

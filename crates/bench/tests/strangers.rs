@@ -1,5 +1,5 @@
-//! Beside programs in namespaces of their own, administrators who change settings meanwhile, others that start Nodewise too, and full
-//! disks: what was not asked for stays as it is, and nothing is left behind.
+//! Beside programs in namespaces of their own, administrators who change settings meanwhile, others that
+//! start Nodewise too, and full disks: what was not asked for stays as it is, and nothing is left behind.
 
 mod guests;
 

@@ -40,7 +40,8 @@ pub(crate) unsafe fn optional_out<'a, T>(pointer: *mut T) -> Option<&'a mut Mayb
 }
 
 /// # Safety
-/// `pointer` is to `len` values that nobody changes as long as the slice lives; it may be null where `len` is 0.
+/// `pointer` is to `len` values that nobody changes as long as the slice lives; it may be null where `len` is
+/// 0.
 pub(crate) unsafe fn slice<'a, T>(pointer: *const T, len: usize, name: &str) -> Outcome<&'a [T]> {
     if len == 0 {
         return Ok(&[]);
@@ -91,7 +92,8 @@ pub(crate) struct List<'a, T> {
 
 impl<T> List<'_, T> {
     /// # Safety
-    /// `items` is to room for `capacity` values that nobody else looks at as long as this lives; it may be null where `capacity` is
+    /// `items` is to room for `capacity` values that nobody else looks at as long as this lives; it may be
+    /// null where `capacity` is
     /// 0. `count` is null or to room for a number.
     pub(crate) unsafe fn new(items: *mut T, capacity: usize, count: *mut usize, name: &str) -> Outcome<Self> {
         // SAFETY: as promised.

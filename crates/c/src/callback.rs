@@ -12,7 +12,8 @@ pub type DropContext = unsafe extern "C" fn(context: *mut c_void);
 #[derive(Clone, Copy)]
 pub(crate) struct Context(*mut c_void);
 
-// SAFETY: the header says on which threads callbacks run; what they do with their context there is the caller's.
+// SAFETY: the header says on which threads callbacks run; what they do with their context there is the
+// caller's.
 unsafe impl Send for Context {}
 // SAFETY: likewise.
 unsafe impl Sync for Context {}

@@ -1,12 +1,12 @@
-//! What the header says of each function: its errors, and who else may use its handles meanwhile. The head of the header has what goes for
-//! all of them.
+//! What the header says of each function: its errors, and who else may use its handles meanwhile. The head of
+//! the header has what goes for all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 const HEADER: &str = include_str!("../include/nodewise.h");
 const WRAPPER: &str = include_str!("../include/nodewise.hpp");
-/// Shows a function's failures: `says(nodewise_f(...), NODEWISE_CODE, "words of the message")`. Programs built with the installed
-/// library run it (`tests/install.rs`).
+/// Shows a function's failures: `says(nodewise_f(...), NODEWISE_CODE, "words of the message")`. Programs
+/// built with the installed library run it (`tests/install.rs`).
 const CONTRACT: &str = include_str!("../tests/contract.c");
 /// The same where the system refuses calls.
 const REFUSED: &str = include_str!("../tests/refused.c");
@@ -111,7 +111,8 @@ fn every_function_is_documented() {
     assert!(undocumented.is_empty(), "{undocumented:?}");
 }
 
-/// A handle that is not `const` may be used by others meanwhile only if that is said; and it is said that it may not.
+/// A handle that is not `const` may be used by others meanwhile only if that is said; and it is said that it
+/// may not.
 #[test]
 fn functions_that_change_a_handle_say_who_else_may_use_it() {
     let mut of_types = BTreeMap::new();
@@ -174,7 +175,8 @@ fn every_failure_that_is_documented_is_shown() {
     assert_eq!(missing, [("nodewise_counter_exact", "NODEWISE_BUSY")]);
 }
 
-/// But for what C++ programs have no need of: there `set` is an update, for assignment, each loop has a grain, and the version is the package's.
+/// But for what C++ programs have no need of: there `set` is an update, for assignment, each loop has a
+/// grain, and the version is the package's.
 #[test]
 fn every_function_has_its_place_in_the_wrapper() {
     let used: BTreeSet<&str> = words(WRAPPER, "nodewise_").collect();

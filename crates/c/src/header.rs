@@ -1,5 +1,5 @@
-//! The header says what the library has: a C compiler is shown the header, and after it each function, structure and constant as
-//! rustc knows them. C refuses two declarations of one name that differ.
+//! The header says what the library has: a C compiler is shown the header, and after it each function,
+//! structure and constant as rustc knows them. C refuses two declarations of one name that differ.
 
 use crate::{
     allowance, arena, array, counter, hint, location, node_replicated, pool, reduce, replicated,

@@ -18,7 +18,8 @@ pub const BY_LIBRARY: c_int = 1;
 type Untouched = UnsafeCell<MaybeUninit<u8>>;
 
 /// # Safety
-/// `memory` is to so many bytes of this process, which stay mapped as long as the slice lives; it may be null where there are none.
+/// `memory` is to so many bytes of this process, which stay mapped as long as the slice lives; it may be null
+/// where there are none.
 unsafe fn bytes_of<'a>(memory: *const c_void, bytes: usize) -> Outcome<&'a [Untouched]> {
     // SAFETY: as promised; others may change what is in these cells.
     unsafe { slice(memory.cast(), bytes, "memory") }

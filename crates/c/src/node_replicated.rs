@@ -37,7 +37,8 @@ pub struct Operated {
     context: Context,
 }
 
-/// An operation or a response. Aligned as C aligns what may be anything; the first 64 bytes take no memory of their own.
+/// An operation or a response. Aligned as C aligns what may be anything; the first 64 bytes take no memory of
+/// their own.
 #[derive(Clone)]
 pub struct Bytes(SmallVec<[MaybeUninit<u128>; 4]>);
 

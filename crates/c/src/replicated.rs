@@ -154,7 +154,8 @@ impl<G> Reading<G> {
     /// Begins a read, and tells C where the value is.
     ///
     /// # Safety
-    /// `replicated` is null or to what outlives the read; the others are null or to room that nobody else looks at.
+    /// `replicated` is null or to what outlives the read; the others are null or to room that nobody else
+    /// looks at.
     pub(crate) unsafe fn begin<R: 'static>(
         replicated: *const R,
         out_read: *mut Self,

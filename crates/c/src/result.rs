@@ -45,7 +45,8 @@ impl Failure {
         Self::new(Code::InvalidArgument, message)
     }
 
-    /// For where the runtime knows no other way for a failure to come back. Without the panic hook: it is nobody's bug.
+    /// For where the runtime knows no other way for a failure to come back. Without the panic hook: it is
+    /// nobody's bug.
     pub(crate) fn throw(self) -> ! {
         resume_unwind(Box::new(self))
     }
@@ -87,7 +88,8 @@ impl From<Error> for Failure {
     }
 }
 
-/// What a callback returned that was not 0; thrown where the runtime knows no other way for a failure to come back.
+/// What a callback returned that was not 0; thrown where the runtime knows no other way for a failure to come
+/// back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Status(pub(crate) c_int);
 
@@ -111,7 +113,8 @@ thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::default();
 }
 
-/// Runs the body of a function. Neither an error nor a panic goes further than here: both leave their message for the thread.
+/// Runs the body of a function. Neither an error nor a panic goes further than here: both leave their message
+/// for the thread.
 #[inline]
 pub(crate) fn guarded(body: impl FnOnce() -> Outcome) -> Code {
     match catch_unwind(AssertUnwindSafe(body)) {

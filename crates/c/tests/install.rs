@@ -1,4 +1,5 @@
-//! What a user does: installs the library by one command, and builds programs with it with pkg-config and with `CMake`.
+//! What a user does: installs the library by one command, and builds programs with it with pkg-config and
+//! with `CMake`.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

@@ -1,7 +1,8 @@
-//! How many samples a second one core takes in, from observation to decisions, and how many bytes a tracked page needs.
+//! How many samples a second one core takes in, from observation to decisions, and how many bytes a tracked
+//! page needs.
 //!
-//! `cargo bench -p nodewise-engine --bench ingest` first prints the table for docs/results.md, then lets criterion measure
-//! each shape.
+//! `cargo bench -p nodewise-engine --bench ingest` first prints the table for docs/results.md, then lets
+//! criterion measure each shape.
 #![forbid(unsafe_code)]
 
 use criterion::{BatchSize, Criterion, Throughput};

@@ -1,7 +1,9 @@
-//! What every [`Machine`] must do, as one test body that the engine's toy, the live machine and the simulator all run.
+//! What every [`Machine`] must do, as one test body that the engine's toy, the live machine and the simulator
+//! all run.
 //!
-//! A machine's tests implement [`Stage`]: they know how to put processes on the machine, and where pages are in truth. Then they
-//! call [`check`] with a function that sets a stage for a cast of processes; it is called once for each scene:
+//! A machine's tests implement [`Stage`]: they know how to put processes on the machine, and where pages are
+//! in truth. Then they call [`check`] with a function that sets a stage for a cast of processes; it is called
+//! once for each scene:
 //!
 //! ```text
 //! #[test]
@@ -16,8 +18,8 @@ use crate::{
 };
 use nodewise_topology::NodeIndex;
 
-/// A part of a process's memory: a mapping of its own, private, anonymous, writable, of base pages that are all in place when
-/// the stage is set.
+/// A part of a process's memory: a mapping of its own, private, anonymous, writable, of base pages that are
+/// all in place when the stage is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// How many pages.
@@ -36,8 +38,8 @@ impl Part {
 
 /// A machine that manages the processes of a cast and no others, and the truth about them.
 ///
-/// Nobody but the machine moves pages that are not in use. The machine has two nodes or more with CPUs and memory, with
-/// some MiB free on each.
+/// Nobody but the machine moves pages that are not in use. The machine has two nodes or more with CPUs and
+/// memory, with some MiB free on each.
 pub trait Stage {
     /// What is tested.
     type Machine: Machine;
@@ -51,8 +53,8 @@ pub trait Stage {
     /// Where a part of a process lies.
     fn range(&self, process: usize, part: usize) -> PageRange;
 
-    /// The home of each page of a range, found out without the machine's help; none where no page is, as in all of a process
-    /// that is gone.
+    /// The home of each page of a range, found out without the machine's help; none where no page is, as in
+    /// all of a process that is gone.
     fn homes(&mut self, pid: Pid, range: PageRange) -> Vec<Option<NodeIndex>>;
 
     /// Lets an interval pass, as whoever calls the engine would.
@@ -278,8 +280,8 @@ fn decide<S: Stage>(stage: &S, (process, part): (usize, usize), action: Action) 
     Decision { pid: stage.pid(process), range: stage.range(process, part), action, reason }
 }
 
-/// Applies decisions, again and again while something is deferred or busy, and holds each outcome against the truth. Returns the
-/// last outcomes.
+/// Applies decisions, again and again while something is deferred or busy, and holds each outcome against the
+/// truth. Returns the last outcomes.
 fn carry_out<S: Stage>(stage: &mut S, decisions: &[Decision]) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     for _ in 0..PATIENCE {

@@ -83,14 +83,15 @@ impl TrafficMatrix {
     }
 }
 
-/// What the machine counted in one interval. All figures are of the managed processes where the counter allows that,
-/// else of the machine.
+/// What the machine counted in one interval. All figures are of the managed processes where the counter
+/// allows that, else of the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
     /// DRAM accesses by accessor and home node. When unknown the engine estimates it from samples' homes.
     pub traffic: Measure<TrafficMatrix>,
-    /// Accesses that each node's controller serves, by home node, in any unit; where unknown they follow from the traffic. A sampler
-    /// whose samples do not stand for accesses may know better which pages are in use than how often.
+    /// Accesses that each node's controller serves, by home node, in any unit; where unknown they follow
+    /// from the traffic. A sampler whose samples do not stand for accesses may know better which pages
+    /// are in use than how often.
     pub controller_loads: Measure<Vec<f64>>,
     /// DRAM accesses in a microsecond, all nodes together; as proxy: hint faults in a second.
     pub access_rate: Measure<f64>,

@@ -26,7 +26,8 @@ pub enum Action {
         /// The accessor node.
         to: NodeIndex,
     },
-    /// Move listed pages, each to the one node that uses it: private pages so finely mixed that no range says it.
+    /// Move listed pages, each to the one node that uses it: private pages so finely mixed that no range says
+    /// it.
     CollocateEach {
         /// In page order, all within the decision's range; a huge page by its first base page.
         pages: Vec<PageTarget>,
@@ -35,9 +36,11 @@ pub enum Action {
     Interleave(Interleaving),
     /// Give each accessor node a copy. On a stock kernel only reported.
     Replicate,
-    /// Split huge pages whose parts are used by different nodes into base pages, which can then be collocated one by one (Gachod 2024).
+    /// Split huge pages whose parts are used by different nodes into base pages, which can then be collocated
+    /// one by one (Gachod 2024).
     Split {
-        /// In page order, each the first base page of a huge page. They are tried in this order: what is deferred is the last of them.
+        /// In page order, each the first base page of a huge page. They are tried in this order: what is
+        /// deferred is the last of them.
         pages: Vec<PageNumber>,
     },
     /// Make huge pages again of the base pages of split ones that one node uses by now.
@@ -64,8 +67,8 @@ pub struct PageTarget {
     pub to: NodeIndex,
 }
 
-/// Which pages of a range leave a node, and where each goes: a pure function of the page, so that the machine needs no
-/// list and a page that was spread once is never picked again by a later, disjoint band.
+/// Which pages of a range leave a node, and where each goes: a pure function of the page, so that the machine
+/// needs no list and a page that was spread once is never picked again by a later, disjoint band.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interleaving {
     /// Only pages whose home this is are moved.
@@ -124,7 +127,8 @@ pub struct Outcome {
     pub not_permitted: u64,
     /// Calls that were made; of one that served several decisions, the first has it.
     pub calls: u64,
-    /// CPU time of the calls, ns: about how long threads of the target could have waited, and longer where the caller was taken off its CPU midway.
+    /// CPU time of the calls, ns: about how long threads of the target could have waited, and longer where
+    /// the caller was taken off its CPU midway.
     pub blocked_ns: u64,
     /// That of the longest single call, ns.
     pub longest_call_ns: u64,
@@ -164,7 +168,8 @@ impl Interleaving {
     }
 }
 
-/// A bijection of the 64-bit numbers that spreads neighbours apart (the finaliser of `SplitMix64`, Steele et al. 2014).
+/// A bijection of the 64-bit numbers that spreads neighbours apart (the finaliser of `SplitMix64`, Steele et
+/// al. 2014).
 const fn mix(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,8 +1,9 @@
 //! When to sample eagerly, and when to rest.
 //!
-//! Samples cost the program time, and where they come from hint faults each is also a chance for the kernel to move the page. So
-//! an eager phase ends when there is nothing more to learn, or when it has lasted long enough, and the rest that follows lasts
-//! until something has changed: new memory, a process more, or accesses that were local and are no longer.
+//! Samples cost the program time, and where they come from hint faults each is also a chance for the kernel
+//! to move the page. So an eager phase ends when there is nothing more to learn, or when it has lasted long
+//! enough, and the rest that follows lasts until something has changed: new memory, a process more, or
+//! accesses that were local and are no longer.
 
 use crate::SamplingRate;
 use serde::{Deserialize, Serialize};
@@ -11,18 +12,21 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EagernessSettings {
-    /// With fewer pages collocated one by one in an interval there is nothing to learn from samples of each page (Carrefour module: 10,
-    /// of any pages moved; ours moves whole regions by what is known already).
+    /// With fewer pages collocated one by one in an interval there is nothing to learn from samples of each
+    /// page (Carrefour module: 10, of any pages moved; ours moves whole regions by what is known
+    /// already).
     pub from_moves: u64,
     /// With a larger share of samples in regions that are new or changed there is something to learn.
     pub from_unsettled_share: f32,
-    /// So many intervals in a row with nothing to learn end an eager phase: samples may come in bursts, once a pass over the memory.
+    /// So many intervals in a row with nothing to learn end an eager phase: samples may come in bursts, once
+    /// a pass over the memory.
     pub calm_rounds: u32,
     /// So many intervals end it in any case: what is not settled by then may never be.
     pub eager_rounds: u32,
     /// A rest lasts so many intervals if nothing changes, and longer where all is known and well.
     pub rest_rounds: u32,
-    /// Where sampling pauses while at rest, so many intervals of few samples then show whether anything has changed.
+    /// Where sampling pauses while at rest, so many intervals of few samples then show whether anything has
+    /// changed.
     pub look_rounds: u32,
     /// A local access ratio that fell by so many points is a change.
     pub lost_percent: f64,
@@ -53,8 +57,8 @@ pub struct Signs {
     pub curious: bool,
     /// Something is known to be wrong that samples so far could not mend, and more of them may.
     pub unfinished: bool,
-    /// There are huge pages that several nodes use, with too few samples to say how: a huge page gives so few that only eager
-    /// sampling ever judges it.
+    /// There are huge pages that several nodes use, with too few samples to say how: a huge page gives so
+    /// few that only eager sampling ever judges it.
     pub unjudged: bool,
     /// Pages are being spread.
     pub spreading: bool,
@@ -115,8 +119,8 @@ impl Eagerness {
         if signs.fresh {
             self.eager_rounds = 0;
         }
-        // An interval without samples tells nothing: those that the kernel was asked for are still to come, or the program sleeps. But not
-        // for ever, where they never tell where memory lies.
+        // An interval without samples tells nothing: those that the kernel was asked for are still to come,
+        // or the program sleeps. But not for ever, where they never tell where memory lies.
         self.blind_rounds = if signs.local_access_percent.is_some() { 0 } else { self.blind_rounds + 1 };
         if (1..self.settings.rest_rounds).contains(&self.blind_rounds) {
             return SamplingRate::Accurate;

@@ -370,8 +370,8 @@ impl Engine {
             matches!(decision.action, Action::Interleave(_)) && outcome.moved + outcome.deferred > 0
         });
         let unfinished = self.policy.unfinished();
-        // Where samples are hint faults, each is a chance for the kernel to move the page elsewhere, and pages are best spread while few
-        // come.
+        // Where samples are hint faults, each is a chance for the kernel to move the page elsewhere, and
+        // pages are best spread while few come.
         let by_faults = matches!(observation.counters.access_rate, Measure::Proxy(_));
         let busy = self.has_split()
             || moved >= settings.from_moves

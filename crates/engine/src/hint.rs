@@ -4,7 +4,8 @@ use crate::region::RangeMap;
 use crate::{Mapping, MappingKind, PageRange};
 use serde::{Deserialize, Serialize};
 
-/// How a program says that it uses a range: the placement pragmas that Bolosky et al. (SOSP 1989, sections 4.3 and 4.4) wished for.
+/// How a program says that it uses a range: the placement pragmas that Bolosky et al. (SOSP 1989, sections
+/// 4.3 and 4.4) wished for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hint {
@@ -44,7 +45,8 @@ impl Hints {
         Self(map)
     }
 
-    /// Those that hold in anonymous and shared memory of these mappings, in order; a file's pages belong to others too.
+    /// Those that hold in anonymous and shared memory of these mappings, in order; a file's pages belong to
+    /// others too.
     pub(crate) fn within(&self, mappings: &[Mapping]) -> Self {
         let own = mappings.iter().filter(|mapping| mapping.kind != MappingKind::File);
         let mut within = self.clone();

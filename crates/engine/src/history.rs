@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PatienceSettings {
-    /// A range that was moved is left alone for this many intervals, twice as long after each time its accessor changed soon
-    /// after a move.
+    /// A range that was moved is left alone for this many intervals, twice as long after each time its
+    /// accessor changed soon after a move.
     pub rest_intervals: u32,
     /// A range that was not moved again for this many rests counts as calm: the doubling starts over.
     pub calm_rests: u32,
@@ -43,9 +43,11 @@ pub struct Spread {
     pub done: u64,
     /// Of the range's pages, by home node, the share that has not had its chance.
     pub waiting: Vec<f32>,
-    /// Of the range's pages, by home node, the share that was never moved, if the machine keeps account of that; `waiting` is then known, too.
+    /// Of the range's pages, by home node, the share that was never moved, if the machine keeps account of
+    /// that; `waiting` is then known, too.
     pub unmoved: Option<Vec<f32>>,
-    /// Decided but put off by the machine: to be repeated unchanged before anything new is decided, as long as it is right.
+    /// Decided but put off by the machine: to be repeated unchanged before anything new is decided, as long
+    /// as it is right.
     pub pending: Vec<Interleaving>,
     /// How often its pages have had their chance, this time included.
     pub times: u32,
@@ -137,7 +139,8 @@ impl History {
         rest.min(self.patience.max_rest_intervals)
     }
 
-    /// Whether a single page that was moved `moves` times, the last time `ago` rounds ago, may be moved again.
+    /// Whether a single page that was moved `moves` times, the last time `ago` rounds ago, may be moved
+    /// again.
     #[must_use]
     pub fn page_movable(&self, moves: u8, ago: u16) -> bool {
         u32::from(ago) >= self.rest(u32::from(moves))
@@ -169,7 +172,8 @@ impl History {
         fresh.map(|(part, _)| part).collect()
     }
 
-    /// Whether a huge page may be split now: at once the first time, and after an ever longer rest when it was made again since.
+    /// Whether a huge page may be split now: at once the first time, and after an ever longer rest when it
+    /// was made again since.
     #[must_use]
     pub fn splittable(&self, page: u64, round: u32) -> bool {
         self.resized.get(&page).is_none_or(|last| round >= last.round + self.rest(last.times))
@@ -193,7 +197,8 @@ impl History {
         self.resized.iter().filter(move |(_, last)| last.split && rested(last)).map(|(&page, _)| page)
     }
 
-    /// Notes that a huge page was split or made anew, or was to be. What was done to it as it was before is void.
+    /// Notes that a huge page was split or made anew, or was to be. What was done to it as it was before is
+    /// void.
     pub(crate) fn resized(&mut self, page: u64, split: bool, round: u32) {
         let range = PageRange::new(page, page + HUGE_PAGE_PAGES);
         self.spread.remove(range);
@@ -219,8 +224,9 @@ impl History {
         }
     }
 
-    /// Notes how far a range is spread. When next to all of its pages have had their chance they rest, and longer each time:
-    /// others, the kernel among them, may move pages meanwhile, or loads turn out otherwise than predicted.
+    /// Notes how far a range is spread. When next to all of its pages have had their chance they rest, and
+    /// longer each time: others, the kernel among them, may move pages meanwhile, or loads turn out
+    /// otherwise than predicted.
     pub(crate) fn spread(&mut self, range: PageRange, mut state: Spread, round: u32) {
         const NEXT_TO_ALL: u64 = BAND_END / 10 * 9;
         if state.done >= NEXT_TO_ALL {

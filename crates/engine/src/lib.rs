@@ -1,7 +1,7 @@
 //! Counters and samples in, placement decisions out.
 //!
-//! The engine does no I/O, reads no clock and names no operating system: a [`Machine`], live or simulated, is its only
-//! window. Same observations and same seed give the same decisions.
+//! The engine does no I/O, reads no clock and names no operating system: a [`Machine`], live or simulated, is
+//! its only window. Same observations and same seed give the same decisions.
 #![forbid(unsafe_code)]
 
 pub mod conformance;

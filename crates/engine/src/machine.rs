@@ -18,13 +18,14 @@ pub trait Machine {
     /// Carries out decisions; one outcome for each, in the same order.
     fn apply(&mut self, decisions: &[Decision]) -> Result<Vec<Outcome>, Self::Error>;
 
-    /// Whether [`crate::Action::Replicate`] makes copies. Where it does not, the decision is only reported, and policies spread what several
-    /// nodes read.
+    /// Whether [`crate::Action::Replicate`] makes copies. Where it does not, the decision is only reported,
+    /// and policies spread what several nodes read.
     fn replicates(&self) -> bool {
         false
     }
 
-    /// Whether it carries out [`crate::Action::Split`] and [`crate::Action::Collapse`]. Where it does not, they are never decided.
+    /// Whether it carries out [`crate::Action::Split`] and [`crate::Action::Collapse`]. Where it does not,
+    /// they are never decided.
     fn splits(&self) -> bool {
         false
     }
@@ -41,7 +42,8 @@ pub enum SamplingRate {
     Cheap,
     /// While pages are being placed.
     Accurate,
-    /// Not at all, or at least cheaply: while pages are spread and when they have been, where every sample may undo it.
+    /// Not at all, or at least cheaply: while pages are spread and when they have been, where every sample
+    /// may undo it.
     Paused,
 }
 
@@ -58,8 +60,8 @@ pub struct Observation {
     pub samples: Vec<Sample>,
     /// Samples that were taken but lost on the way (ring overruns, throttling).
     pub samples_lost: u64,
-    /// The managed processes that are alive. One that is no longer listed has ended (or replaced its memory by exec, in
-    /// which case it is listed with `fresh` set).
+    /// The managed processes that are alive. One that is no longer listed has ended (or replaced its memory
+    /// by exec, in which case it is listed with `fresh` set).
     pub processes: Vec<ProcessState>,
 }
 
@@ -72,28 +74,33 @@ pub struct ProcessState {
     pub fresh: bool,
     /// Resident memory, in base pages.
     pub resident_pages: u64,
-    /// The one node on whose CPUs alone all of its threads may run, if that is so: whoever uses its memory is there.
+    /// The one node on whose CPUs alone all of its threads may run, if that is so: whoever uses its memory
+    /// is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confined: Option<NodeIndex>,
-    /// Whether its threads were asked in this interval where they may run, so that `confined` is no older answer.
+    /// Whether its threads were asked in this interval where they may run, so that `confined` is no older
+    /// answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asked: bool,
-    /// Where the process is confined: ranges, in address order, whose memory it has bound itself, which is left where it is unless samples
-    /// say otherwise.
+    /// Where the process is confined: ranges, in address order, whose memory it has bound itself, which is
+    /// left where it is unless samples say otherwise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bound: Vec<PageRange>,
     /// Its mappings in address order; none when they were not read again (the last ones still hold).
     pub mappings: Option<Vec<Mapping>>,
-    /// What the program says of its memory; none when that is as before. Of hints that overlap the later holds.
+    /// What the program says of its memory; none when that is as before. Of hints that overlap the later
+    /// holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hints: Option<Vec<Hinted>>,
-    /// Of ranges that were to be interleaved, which pages were not moved; none where the machine keeps no account of that.
+    /// Of ranges that were to be interleaved, which pages were not moved; none where the machine keeps no
+    /// account of that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unmoved: Vec<Unmoved>,
 }
 
-/// Pages of a range that were never moved by decisions, as shares of all of its present pages by home node. Samples would not do: where they
-/// are hint faults, the kernel moves the pages that are sampled, and only these.
+/// Pages of a range that were never moved by decisions, as shares of all of its present pages by home node.
+/// Samples would not do: where they are hint faults, the kernel moves the pages that are sampled, and only
+/// these.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Unmoved {
     /// Where.

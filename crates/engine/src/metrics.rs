@@ -117,8 +117,9 @@ impl Estimate {
             if homes > 0.0 {
                 self.samples += homes;
                 self.located += total;
-                // The kernel may have moved a page to its accessor just before its home was asked for, which makes any page
-                // look local. Where all nodes use all pages it does not matter which page an access met.
+                // The kernel may have moved a page to its accessor just before its home was asked for, which
+                // makes any page look local. Where all nodes use all pages it does not matter
+                // which page an access met.
                 let local = if region.nature() == Nature::Shared {
                     let located =
                         (0..evidence.homes().len()).map(|n| evidence.accesses(n) * evidence.homes()[n]);
@@ -139,8 +140,8 @@ impl Estimate {
     }
 }
 
-/// Sample standard deviation over mean, in percent, of the loads of the balanced nodes and of any other node that serves
-/// accesses; none when there is nothing to compare.
+/// Sample standard deviation over mean, in percent, of the loads of the balanced nodes and of any other node
+/// that serves accesses; none when there is nothing to compare.
 #[must_use]
 pub fn imbalance_percent(loads: &[f64], balanced: &[bool]) -> Option<f64> {
     let loads: Vec<f64> = loads

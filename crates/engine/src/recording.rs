@@ -1,7 +1,9 @@
-//! What an engine was given, decided and was told, kept so that it can be played again: here, elsewhere, later.
+//! What an engine was given, decided and was told, kept so that it can be played again: here, elsewhere,
+//! later.
 //!
-//! A [`Recorder`] lies around a machine. A [`Replay`] is a machine that lives the recorded intervals again and does not do
-//! anything: it answers as the first machine did, as long as the engine decides as it did then.
+//! A [`Recorder`] lies around a machine. A [`Replay`] is a machine that lives the recorded intervals again
+//! and does not do anything: it answers as the first machine did, as long as the engine decides as it did
+//! then.
 
 use crate::{Action, Decision, Engine, Machine, Observation, Outcome, SamplingRate};
 use nodewise_topology::Topology;
@@ -86,8 +88,8 @@ impl<M: Machine> Machine for Recorder<M> {
     }
 }
 
-/// Lets an engine live through recorded intervals. Returns them as they came out: the same, to the last bit, if the engine decides as
-/// the recorded one did.
+/// Lets an engine live through recorded intervals. Returns them as they came out: the same, to the last bit,
+/// if the engine decides as the recorded one did.
 pub fn play(
     engine: &mut Engine,
     topology: Topology,
@@ -129,8 +131,8 @@ impl fmt::Display for Departure {
 impl std::error::Error for Departure {}
 
 impl Replay {
-    /// A machine of this topology that lives through these intervals. It makes copies unless one of its outcomes says that the machine
-    /// did not.
+    /// A machine of this topology that lives through these intervals. It makes copies unless one of its
+    /// outcomes says that the machine did not.
     #[must_use]
     pub fn new(topology: Topology, intervals: Vec<Interval>) -> Self {
         let acted =

@@ -57,7 +57,8 @@ pub struct Metrics {
     pub controller_loads: Measure<Vec<f64>>,
     /// Sample standard deviation (n-1) of the controllers' loads over their mean, in percent.
     pub controller_imbalance_percent: Measure<f64>,
-    /// By how much the imbalance may be off for want of samples (one standard error), in percentage points; 0 when measured.
+    /// By how much the imbalance may be off for want of samples (one standard error), in percentage points;
+    /// 0 when measured.
     pub controller_imbalance_error: f64,
     /// Share of accesses that are reads, in percent.
     pub read_percent: Measure<f64>,
@@ -98,7 +99,8 @@ pub enum Standing {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "finding")]
 pub enum Finding {
-    /// Different nodes use different parts of one huge page. It has to be split before its parts can be placed.
+    /// Different nodes use different parts of one huge page. It has to be split before its parts can be
+    /// placed.
     FalselySharedHugePage {
         /// Whose.
         pid: Pid,

@@ -234,8 +234,8 @@ fn what_a_confined_process_has_bound_itself_stays() {
     assert!((0.74..=0.76).contains(&toy.placed(|_| 2)), "{}", toy.placed(|_| 2));
 }
 
-/// Threads work on a part each, then one alone on something else while the others have ended, again and again: between two phases the
-/// process may run on its first thread's node only.
+/// Threads work on a part each, then one alone on something else while the others have ended, again and
+/// again: between two phases the process may run on its first thread's node only.
 #[test]
 fn between_two_parallel_phases_memory_stays_with_those_who_will_be_back() {
     for (parallel, serial) in [(10, 5), (20, 15), (6, 2), (40, 40)] {
@@ -345,7 +345,8 @@ fn half_private_half_shared_is_told_apart() {
         shares
     };
     assert!(half(BASE)[3] > 0.98, "{:?}", half(BASE));
-    // The private half loads node 3, so the shared one goes rather to the others; nowhere does it stay as it was.
+    // The private half loads node 3, so the shared one goes rather to the others; nowhere does it stay as it
+    // was.
     assert!(half(BASE + PAGES / 2)[0] < 0.5, "{:?}", half(BASE + PAGES / 2));
     assert!(toy.moves.values().all(|&moves| moves == 1), "no page moved twice");
 }
@@ -495,8 +496,8 @@ fn what_the_kernel_moves_meanwhile_is_put_right() {
     }
 }
 
-/// Huge pages of which each quarter is used by another node are split, their base pages go where they are used, and when one node uses
-/// all of them they are huge pages again, there.
+/// Huge pages of which each quarter is used by another node are split, their base pages go where they are
+/// used, and when one node uses all of them they are huge pages again, there.
 #[test]
 fn falsely_shared_huge_pages_are_split_placed_and_made_again() {
     for (seed, kernel) in (0..4).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -510,7 +511,8 @@ fn falsely_shared_huge_pages_are_split_placed_and_made_again() {
         let rounds = run(&mut engine, &mut toy, 40);
         assert_eq!(toy.split.len() as u64, PAGES / 512, "{case}: all are split");
         assert!(toy.placed(owner) >= 0.99, "{case}: {:?}", toy.placed(owner));
-        // Before it is split a page may move once, with its first samples; after that each base page goes home.
+        // Before it is split a page may move once, with its first samples; after that each base page goes
+        // home.
         assert!(moved(&rounds) <= 2 * PAGES, "{case}: {} pages moved", moved(&rounds));
         toy.pattern = Box::new(|_, _| Some((2, Access::Write)));
         let rounds = run(&mut engine, &mut toy, 60);
@@ -729,7 +731,8 @@ fn beside_the_kernels_balancing_private_memory_is_not_misled() {
     toy.kernel = true;
     let mut engine = engine(&toy);
     run(&mut engine, &mut toy, 40);
-    // Asked after the fault every sampled page is at home, so it may be left to the kernel; but what we move, we move right.
+    // Asked after the fault every sampled page is at home, so it may be left to the kernel; but what we move,
+    // we move right.
     assert!(toy.moves.iter().all(|(page, &moves)| moves == 1 && toy.homes[page] == owner(*page)));
     assert!(toy.placed(owner) >= 0.99, "{}", toy.placed(owner));
 }

@@ -5,7 +5,8 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use nodewise_hardware::{Hardware, Preset};
 
-/// Memory of each thread that fits its first-level cache, memory that does not fit its node's LLC, and memory of all.
+/// Memory of each thread that fits its first-level cache, memory that does not fit its node's LLC, and memory
+/// of all.
 const HOT: u64 = 32 << 10;
 const OWN: u64 = 16 << 20;
 const SHARED: u64 = 64 << 20;
@@ -23,8 +24,9 @@ impl Random {
     }
 }
 
-/// As programs do: of 32 references 28 go to hot data (a quarter of them writes), 3 walk an array of the thread's own
-/// word by word, which misses every eighth time, and one reads anywhere in shared memory, spread over the nodes.
+/// As programs do: of 32 references 28 go to hot data (a quarter of them writes), 3 walk an array of the
+/// thread's own word by word, which misses every eighth time, and one reads anywhere in shared memory, spread
+/// over the nodes.
 fn mixed(hw: &mut Hardware, core: usize, position: &mut u64, random: &mut Random) {
     let base = (core as u64 + 1) << 32;
     let node = core / 4;

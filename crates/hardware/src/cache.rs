@@ -53,8 +53,8 @@ impl Entry {
     }
 }
 
-/// Sets need not be a power of two; neighbouring lines fall evenly on them (Fibonacci hashing), and lines a power of two apart
-/// do not fall on one, as in today's hashed LLCs.
+/// Sets need not be a power of two; neighbouring lines fall evenly on them (Fibonacci hashing), and lines a
+/// power of two apart do not fall on one, as in today's hashed LLCs.
 #[inline]
 pub(crate) fn set_of(line: u64, sets: u64) -> usize {
     let hash = line.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;

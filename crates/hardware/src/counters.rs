@@ -7,8 +7,8 @@ pub struct Counters {
     pub nodes: usize,
     /// Instructions of each core.
     pub instructions: Vec<u64>,
-    /// Reads and writes that a program's DRAM accesses came to, by accessor node and home node: `[accessor * nodes + home]`.
-    /// Fills only; lines written back are in the controllers' bytes.
+    /// Reads and writes that a program's DRAM accesses came to, by accessor node and home node: `[accessor *
+    /// nodes + home]`. Fills only; lines written back are in the controllers' bytes.
     pub dram: Vec<u64>,
     /// Sum of their latencies, in the same order.
     pub dram_latency_ps: Vec<u64>,
@@ -90,8 +90,9 @@ impl Counters {
         self.dram[accessor * self.nodes + home]
     }
 
-    /// Lines that went from one node to another: fills from another node's memory or LLC, and lines written back to another
-    /// node's memory; on a machine without caches, words. Pages that were copied are not in it.
+    /// Lines that went from one node to another: fills from another node's memory or LLC, and lines written
+    /// back to another node's memory; on a machine without caches, words. Pages that were copied are not
+    /// in it.
     #[must_use]
     pub fn lines_between_nodes(&self) -> u64 {
         let between = |lines: &[u64]| -> u64 {

@@ -5,8 +5,8 @@ use crate::host::load_ahead;
 const CHUNK_BYTES_SHIFT: u32 = 21;
 const MODIFIED: u16 = 1 << 15;
 
-/// Per line a bit for each node, and whether the one that holds it has modified it. Memory in proportion to the 2 MiB pieces
-/// of address space that were touched.
+/// Per line a bit for each node, and whether the one that holds it has modified it. Memory in proportion to
+/// the 2 MiB pieces of address space that were touched.
 #[derive(Clone, Debug)]
 pub(crate) struct Directory {
     chunks: Vec<Option<Box<[u16]>>>,

@@ -93,7 +93,8 @@ impl Fabric {
         self.routes[from * self.nodes + to].1
     }
 
-    /// When messages without data that leave a node at `at_ps` are at another: they do not wait, but data wait behind them.
+    /// When messages without data that leave a node at `at_ps` are at another: they do not wait, but data
+    /// wait behind them.
     #[inline]
     pub fn send(
         &mut self,
@@ -141,8 +142,8 @@ impl Fabric {
         at_ps
     }
 
-    /// Puts the probes of a miss on a link, on each in turn: they go everywhere and nobody waits for them, but data wait behind
-    /// them.
+    /// Puts the probes of a miss on a link, on each in turn: they go everywhere and nobody waits for them,
+    /// but data wait behind them.
     #[inline]
     pub fn probe(&mut self, at_ps: u64, counters: &mut Counters) {
         if self.probe_bytes == 0 || self.links.is_empty() {
@@ -156,7 +157,8 @@ impl Fabric {
         link.queue.serve(at_ps, at_ps, link.probe_ps, load);
     }
 
-    /// When a controller that is asked at `at_ps` gives the first of these lines; the latency of the memory is not in it.
+    /// When a controller that is asked at `at_ps` gives the first of these lines; the latency of the memory
+    /// is not in it.
     #[inline]
     fn read(&mut self, now_ps: u64, at_ps: u64, node: usize, lines: u64, counters: &mut Counters) -> u64 {
         let load = &mut counters.controllers[node];
@@ -202,7 +204,8 @@ impl Fabric {
         self.controllers[home].serve(now_ps, there_ps, lines * self.write_ps, load)
     }
 
-    /// Whatever moved a line was busy with it for its service time, and no controller for longer than it has promised to be.
+    /// Whatever moved a line was busy with it for its service time, and no controller for longer than it has
+    /// promised to be.
     pub fn assert_sound(&self, counters: &Counters) {
         for (node, (queue, load)) in self.controllers.iter().zip(&counters.controllers).enumerate() {
             let written = self.written[node];

@@ -41,25 +41,28 @@ pub struct Access {
 
 /// A machine at work.
 ///
-/// Call it for the cores in nearly the order of their clocks: a core may run ahead of another by some microseconds, and its requests
-/// are then served as if all had come in order, on average.
+/// Call it for the cores in nearly the order of their clocks: a core may run ahead of another by some
+/// microseconds, and its requests are then served as if all had come in order, on average.
 ///
 /// What is modelled:
-/// - A core issues an instruction every so many cycles and does not wait for data, except when all its misses are
-///   outstanding (then for the first to come back) and for the data that a chase's address depends on. A prefetcher that
-///   follows streams is more outstanding misses; one that fetches neighbouring lines is modelled, for what it takes from
-///   others.
-/// - The LLC of a node is inclusive and knows which of its cores may hold a line. A write takes the line away from all
-///   other caches. A node reads a line that another node has modified from that node's LLC, and the line is written
-///   back to its home; a line that others hold unmodified comes from memory.
-/// - A modified line that leaves an LLC is written back: through links and controller, and nobody waits for it.
-/// - What a message without data (one that asks for a line, or confirms that one was written) takes of a link's bandwidth is said by the
-///   preset; it never waits, and invalidations and their answers take nothing.
-/// - A core waits for an atomic read-modify-write, before which it has waited for all that it did before, as x86's locked
-///   instructions do. Who wants a line that such an instruction works on gets it when that is done, one after the other.
+/// - A core issues an instruction every so many cycles and does not wait for data, except when all its misses
+///   are outstanding (then for the first to come back) and for the data that a chase's address depends on. A
+///   prefetcher that follows streams is more outstanding misses; one that fetches neighbouring lines is
+///   modelled, for what it takes from others.
+/// - The LLC of a node is inclusive and knows which of its cores may hold a line. A write takes the line away
+///   from all other caches. A node reads a line that another node has modified from that node's LLC, and the
+///   line is written back to its home; a line that others hold unmodified comes from memory.
+/// - A modified line that leaves an LLC is written back: through links and controller, and nobody waits for
+///   it.
+/// - What a message without data (one that asks for a line, or confirms that one was written) takes of a
+///   link's bandwidth is said by the preset; it never waits, and invalidations and their answers take
+///   nothing.
+/// - A core waits for an atomic read-modify-write, before which it has waited for all that it did before, as
+///   x86's locked instructions do. Who wants a line that such an instruction works on gets it when that is
+///   done, one after the other.
 ///
-/// What is not: the bandwidth of caches, TLBs (the operating system's page sizes do not change a latency here), banks and
-/// rows of the memory, SMT.
+/// What is not: the bandwidth of caches, TLBs (the operating system's page sizes do not change a latency
+/// here), banks and rows of the memory, SMT.
 #[derive(Clone, Debug)]
 pub struct Hardware {
     cores: Vec<Core>,
@@ -72,7 +75,8 @@ pub struct Hardware {
     line_shift: u32,
     has_llc: bool,
     outstanding_misses: usize,
-    /// Lines that atomics work on: when the last of them is done. Looked up only, so that its order is nobody's affair.
+    /// Lines that atomics work on: when the last of them is done. Looked up only, so that its order is
+    /// nobody's affair.
     atomics: HashMap<u64, u64>,
     uncached: Option<Words>,
     /// The first core of each node.
@@ -204,7 +208,8 @@ impl Hardware {
             whole * self.timing.kilo_instruction + (rest * self.timing.kilo_instruction >> 10);
     }
 
-    /// Says that a core is to touch memory, and how many times at most, before another's turn. Only the simulator's speed depends on it.
+    /// Says that a core is to touch memory, and how many times at most, before another's turn. Only the
+    /// simulator's speed depends on it.
     #[inline]
     pub fn expect(&self, core: usize, touches: usize) {
         let l1 = &self.cores[core].l1;
@@ -213,8 +218,8 @@ impl Hardware {
         }
     }
 
-    /// Reads memory: one instruction. `address` is virtual, below 2^44; `home` is the node whose memory holds its page. A
-    /// cached line remembers its home: [`forget`](Self::forget) a page that moves.
+    /// Reads memory: one instruction. `address` is virtual, below 2^44; `home` is the node whose memory holds
+    /// its page. A cached line remembers its home: [`forget`](Self::forget) a page that moves.
     #[inline]
     pub fn read(&mut self, core: usize, address: u64, home: usize) -> Access {
         let line = address >> self.line_shift;
@@ -284,8 +289,9 @@ impl Hardware {
         state.clock = state.clock.max(last).max(state.ready);
     }
 
-    /// Copies bytes from one node's memory to another's, through controllers and links, from `at_ps` on, with a core's
-    /// outstanding misses at a time. Returns when it is done. No core's clock moves: whoever copies is charged by the caller.
+    /// Copies bytes from one node's memory to another's, through controllers and links, from `at_ps` on, with
+    /// a core's outstanding misses at a time. Returns when it is done. No core's clock moves: whoever
+    /// copies is charged by the caller.
     pub fn copy_page(&mut self, at_ps: u64, from: usize, to: usize, bytes: u64) -> u64 {
         let mut left = bytes.div_ceil(1 << self.line_shift);
         let at_once = self.outstanding_misses as u64;
@@ -304,7 +310,8 @@ impl Hardware {
         done_ps
     }
 
-    /// Drops the lines of a range from all caches: its page has moved, or gone. Modifications go along with the copy.
+    /// Drops the lines of a range from all caches: its page has moved, or gone. Modifications go along with
+    /// the copy.
     pub fn forget(&mut self, address: u64, bytes: u64) {
         if !self.has_llc || bytes == 0 {
             return;
@@ -316,9 +323,9 @@ impl Hardware {
         }
     }
 
-    /// What always holds: every byte through a controller is of a line that was fetched or written back, or of a copy, which reads
-    /// it once and writes it once (not on a machine without caches, whose local references and copies pass no controller); nothing is
-    /// busy for longer than it can be.
+    /// What always holds: every byte through a controller is of a line that was fetched or written back, or
+    /// of a copy, which reads it once and writes it once (not on a machine without caches, whose local
+    /// references and copies pass no controller); nothing is busy for longer than it can be.
     ///
     /// # Panics
     /// If it does not.
@@ -418,8 +425,8 @@ impl Hardware {
         access
     }
 
-    /// An access that the core's own caches cannot serve: takes a place among the outstanding misses. The core's time at the
-    /// end is the time of its issue.
+    /// An access that the core's own caches cannot serve: takes a place among the outstanding misses. The
+    /// core's time at the end is the time of its issue.
     fn miss(&mut self, core: usize, line: u64, home: usize, kind: Kind) -> Access {
         let state = &mut self.cores[core];
         let (mut place, mut first) = (0, u64::MAX);
@@ -444,7 +451,8 @@ impl Hardware {
         Access { source, latency_ps: done_ps - at_ps }
     }
 
-    /// As [`llc`](Self::llc), of a line that an atomic may still work on. Who takes it away to write is waited for in turn.
+    /// As [`llc`](Self::llc), of a line that an atomic may still work on. Who takes it away to write is
+    /// waited for in turn.
     fn in_turn(
         &mut self,
         at_ps: u64,
@@ -530,7 +538,8 @@ impl Hardware {
             Kind::Read => 0,
             Kind::Write => WRITABLE | DIRTY,
         };
-        // What is to be known of the victim is seldom in the host's caches, and comes while the queues are asked.
+        // What is to be known of the victim is seldom in the host's caches, and comes while the queues are
+        // asked.
         let victim = self.llcs[node].insert(Entry::new(line, home, state), bit);
         if let Some((victim, sharers)) = victim {
             self.directory.load_ahead(victim.line());

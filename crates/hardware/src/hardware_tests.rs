@@ -15,7 +15,8 @@ node = [{ count = 2, cores = 2, memory_mib = 64 }]
 link = [{ between = [0, 1], gb_per_s = 4.0, hop_latency_ns = 20.0 }]
 "#;
 
-/// Two lines an L1 apart, without hashing luck: far more lines than any cache holds are between two uses of one.
+/// Two lines an L1 apart, without hashing luck: far more lines than any cache holds are between two uses of
+/// one.
 const APART: u64 = 64;
 
 fn machine() -> Hardware {
@@ -141,7 +142,8 @@ fn a_saturated_link_carries_a_line_per_its_time() {
     assert!(near(done[0] as f64, 5000.0), "{done:?}");
 }
 
-/// Lines that two cores write in another node's memory: each is asked for and written back one way, and comes and is confirmed the other way.
+/// Lines that two cores write in another node's memory: each is asked for and written back one way, and comes
+/// and is confirmed the other way.
 #[test]
 fn messages_without_data_take_their_part_of_a_link() {
     for (message_bytes, line_ns) in [(0, 16), (8, 18)] {

@@ -73,12 +73,12 @@ pub struct Core {
     pub cycles_per_instruction: f64,
     /// How many misses a core has outstanding before it waits for one.
     pub outstanding_misses: usize,
-    /// How many more it has for neighbouring lines: a line that its private caches miss brings the other of its aligned pair
-    /// along, as Intel's spatial prefetcher does. 0 if it has none.
+    /// How many more it has for neighbouring lines: a line that its private caches miss brings the other of
+    /// its aligned pair along, as Intel's spatial prefetcher does. 0 if it has none.
     #[serde(default)]
     pub adjacent_line_prefetches: usize,
-    /// What asking a core costs, beside the LLC's own latency, for a line that its caches hold: one that it has modified, or
-    /// that somebody else wants to write. 0 if that is not known.
+    /// What asking a core costs, beside the LLC's own latency, for a line that its caches hold: one that it
+    /// has modified, or that somebody else wants to write. 0 if that is not known.
     #[serde(default)]
     pub snoop_cycles: u64,
     /// What an atomic read-modify-write takes on a line that the core may write already.
@@ -125,12 +125,13 @@ pub struct Controller {
     pub idle_latency_ns: f64,
     /// How long a line keeps the controller busy: line size over bandwidth.
     pub service_ns: f64,
-    /// The same of a line that is written, which is more where reads and writes in turn get less than reads alone: each change of direction
-    /// costs. As much as `service_ns` if nothing is said.
+    /// The same of a line that is written, which is more where reads and writes in turn get less than reads
+    /// alone: each change of direction costs. As much as `service_ns` if nothing is said.
     #[serde(default)]
     pub write_service_ns: Option<f64>,
-    /// Bytes that every LLC miss of the machine puts on its links besides data, evenly: the request, probes to all other nodes
-    /// and their answers, where no directory tells who has a line. 0 if that is little.
+    /// Bytes that every LLC miss of the machine puts on its links besides data, evenly: the request, probes
+    /// to all other nodes and their answers, where no directory tells who has a line. 0 if that is
+    /// little.
     #[serde(default)]
     pub probe_bytes: u64,
 }
@@ -155,8 +156,8 @@ pub struct Link {
     pub gb_per_s: f64,
     /// What it adds to a message's way.
     pub hop_latency_ns: f64,
-    /// What a message without data takes of its bandwidth: one that asks for a line, or confirms that one was written. 0 if they go
-    /// another way, or if that is not known.
+    /// What a message without data takes of its bandwidth: one that asks for a line, or confirms that one
+    /// was written. 0 if they go another way, or if that is not known.
     pub message_bytes: u64,
 }
 
@@ -264,7 +265,8 @@ impl Preset {
         }
     }
 
-    /// A preset in a JSON file with the fields of the TOML ones, as a program writes it that has measured a machine.
+    /// A preset in a JSON file with the fields of the TOML ones, as a program writes it that has measured a
+    /// machine.
     pub fn load_json(path: impl AsRef<Path>) -> Result<Preset, PresetError> {
         let origin = path.as_ref().display().to_string();
         let refused = |reason: String, line| PresetError { origin: origin.clone(), line, reason };
@@ -310,8 +312,8 @@ impl Preset {
         1000.0 / self.core.ghz
     }
 
-    /// The same machine with caches shrunk by a factor (to a set at least), for problems that are shrunk by it. Latencies,
-    /// bandwidths and memory stay.
+    /// The same machine with caches shrunk by a factor (to a set at least), for problems that are shrunk by
+    /// it. Latencies, bandwidths and memory stay.
     #[must_use]
     pub fn scaled(&self, factor: f64) -> Preset {
         let shrink = |cache: Option<Cache>| {

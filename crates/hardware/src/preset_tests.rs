@@ -114,7 +114,8 @@ fn what_cannot_be_is_refused_with_place_and_reason() {
     assert!(refusal(&route).ends_with("the route takes a link from node 0 to node 3, and there is none"));
 }
 
-/// Each number of each preset in turn: either it is refused, with the line, or it is one that a machine may have.
+/// Each number of each preset in turn: either it is refused, with the line, or it is one that a machine may
+/// have.
 #[test]
 fn no_number_is_beyond_what_can_be_simulated() {
     let text = Preset::text("opteron-8385-4n").unwrap();

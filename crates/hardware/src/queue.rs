@@ -4,18 +4,18 @@ use std::collections::VecDeque;
 
 use crate::Load;
 
-/// How long idle time is remembered, for requests that are told of late. Longer than the run-ahead of any core and the way of
-/// any request through the machine.
+/// How long idle time is remembered, for requests that are told of late. Longer than the run-ahead of any
+/// core and the way of any request through the machine.
 const MEMORY_PS: u64 = 20_000_000;
 
 /// A queue in simulated time.
 ///
-/// Requests are told of in nearly, not exactly, the order of their arrival: a core runs ahead of the others by a little, and
-/// an answer reserves its way back before others have asked. So the queue remembers the gaps between
-/// the promises that it has made, and a request told of late is served in the gaps after its arrival, in parts if
-/// one is too short. That way the server is busy at exactly the times it would be if all requests had been told of in order
-/// (a server that does not idle while work waits is busy at the same times in whichever order it serves), whoever asks, and no promise
-/// once made is changed.
+/// Requests are told of in nearly, not exactly, the order of their arrival: a core runs ahead of the others
+/// by a little, and an answer reserves its way back before others have asked. So the queue remembers the gaps
+/// between the promises that it has made, and a request told of late is served in the gaps after its arrival,
+/// in parts if one is too short. That way the server is busy at exactly the times it would be if all requests
+/// had been told of in order (a server that does not idle while work waits is busy at the same times in
+/// whichever order it serves), whoever asks, and no promise once made is changed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
     /// From here on nothing is promised.
@@ -25,8 +25,9 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Serves a request that arrives at `at_ps` and keeps the server busy for `service_ps`. `now_ps`, at most `at_ps`, is
-    /// when it was sent on its way: nobody sends anything long before that any more. Returns when it is served.
+    /// Serves a request that arrives at `at_ps` and keeps the server busy for `service_ps`. `now_ps`, at most
+    /// `at_ps`, is when it was sent on its way: nobody sends anything long before that any more. Returns
+    /// when it is served.
     #[inline]
     pub fn serve(&mut self, now_ps: u64, at_ps: u64, service_ps: u64, load: &mut Load) -> u64 {
         let done_ps = if at_ps >= self.free_ps {
@@ -63,8 +64,9 @@ impl Queue {
 
 /// Idle times in order; none is empty and no two touch.
 ///
-/// Who copies pages has promises made long before others ask for the time in between, so there may be thousands. They are kept in
-/// pieces: of the gaps behind one that is parted only those of its piece have to make room.
+/// Who copies pages has promises made long before others ask for the time in between, so there may be
+/// thousands. They are kept in pieces: of the gaps behind one that is parted only those of its piece have to
+/// make room.
 #[derive(Clone, Debug, Default)]
 struct Gaps {
     /// None is empty.
@@ -173,7 +175,8 @@ mod tests {
     #[test]
     fn thousands_of_gaps_are_filled_as_few_are() {
         let ahead = (0..2000).map(|number| (number * 100, 10));
-        // Each parts a gap, in an order that is none, and then one takes all there is in a quarter of the time.
+        // Each parts a gap, in an order that is none, and then one takes all there is in a quarter of the
+        // time.
         let late = (0..2000).map(|number| (number * 7919 % 2000 * 100 + 40, 15));
         let mut requests: Vec<_> = ahead.chain(late).chain([(50_000, 40_000)]).collect();
         let (queue, load, done) = serve_all(&requests);
@@ -192,7 +195,8 @@ mod tests {
     fn poisson_arrivals_wait_as_the_md1_formula_says() {
         let (mut queue, mut load) = (Queue::default(), Load::default());
         let (service, utilisation) = (10_000.0, 0.7);
-        // A multiplicative congruential generator (Park and Miller 1988) and the inverse of the exponential distribution.
+        // A multiplicative congruential generator (Park and Miller 1988) and the inverse of the exponential
+        // distribution.
         let (mut state, mut at) = (1u64, 0.0);
         let requests = 1_000_000;
         for _ in 0..requests {
@@ -232,8 +236,9 @@ mod tests {
             }
         }
 
-        /// Time goes on until most gaps are forgotten. Requests are told of late by as much as a core runs ahead of others, arrive some time
-        /// after they were sent, and now and then somebody who copies asks for time long before it comes.
+        /// Time goes on until most gaps are forgotten. Requests are told of late by as much as a core runs
+        /// ahead of others, arrive some time after they were sent, and now and then somebody who copies asks
+        /// for time long before it comes.
         #[test]
         fn nor_does_it_while_time_goes_on_and_gaps_are_forgotten(
             requests in prop::collection::vec(

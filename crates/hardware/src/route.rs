@@ -2,8 +2,8 @@
 
 use crate::preset::Link;
 
-/// For every pair of nodes the route with the fewest hops; of those the one with the least latency, then the widest, then the
-/// one through the lowest nodes. Fails with a pair between which there is none.
+/// For every pair of nodes the route with the fewest hops; of those the one with the least latency, then the
+/// widest, then the one through the lowest nodes. Fails with a pair between which there is none.
 pub(crate) fn shortest(nodes: usize, links: &[Link]) -> Result<Vec<Vec<Vec<usize>>>, (usize, usize)> {
     let mut routes = Vec::with_capacity(nodes);
     for from in 0..nodes {

@@ -1,5 +1,6 @@
-//! The Opteron's preset against the table of Dashti et al. (CACM 2015): threads that miss as often as the article's programs,
-//! with as many misses outstanding as Little's law makes of its rows, see its latencies and its interconnect usage.
+//! The Opteron's preset against the table of Dashti et al. (CACM 2015): threads that miss as often as the
+//! article's programs, with as many misses outstanding as Little's law makes of its rows, see its latencies
+//! and its interconnect usage.
 
 use nodewise_hardware::{Hardware, Preset};
 
@@ -9,7 +10,8 @@ struct Column {
     misses_per_1000_instructions: f64,
     /// Outstanding misses of a core: Little's law on the column.
     outstanding: f64,
-    /// Share of the pages on node 0, which has the row's imbalance (173 % is all of them); the others have equal parts of the rest.
+    /// Share of the pages on node 0, which has the row's imbalance (173 % is all of them); the others have
+    /// equal parts of the rest.
     on_node_0: f64,
     latency_cycles: f64,
     link_use: f64,

@@ -1,5 +1,5 @@
-//! What of a managed program's is looked at, at most. A program makes as much of it as it likes, and the manager, which may be root's, is
-//! to stay small and quick all the same: below 256 MB, whatever it manages.
+//! What of a managed program's is looked at, at most. A program makes as much of it as it likes, and the
+//! manager, which may be root's, is to stay small and quick all the same: below 256 MB, whatever it manages.
 
 use serde::Serialize;
 use std::fmt;
@@ -9,20 +9,22 @@ use std::time::Duration;
 pub(crate) const PROCESSES: usize = 4096;
 /// Threads whose children are looked for at once, of all processes together: a file each, some 10 us.
 pub(crate) const THREADS: usize = 1 << 15;
-/// Mappings of all processes together, some 100 bytes each. The kernel lets a process have 65 530 (`vm.max_map_count`).
+/// Mappings of all processes together, some 100 bytes each. The kernel lets a process have 65 530
+/// (`vm.max_map_count`).
 pub(crate) const MAPPINGS: usize = 1 << 18;
 /// So many mappings are read of any process, however many others have.
 pub(crate) const MAPPINGS_EACH: usize = 128;
 /// Bytes of `/proc/PID/maps`. 65 530 mappings of libraries take 7 MB; names may make any one line 24 kB long.
 pub(crate) const MAPS_BYTES: u64 = 16 << 20;
-/// Time for mappings of all processes in one look at them, or for policies of one process. Reading waits for whoever changes mappings, and
-/// while memory is short for more of it; the watchdog counts on an answer within 10 s.
+/// Time for mappings of all processes in one look at them, or for policies of one process. Reading waits for
+/// whoever changes mappings, and while memory is short for more of it; the watchdog counts on an answer
+/// within 10 s.
 pub(crate) const MAPS_TIME: Duration = Duration::from_secs(2);
 /// Samples in an interval, 64 bytes each. Of more every second is left out, again and again.
 pub(crate) const SAMPLES: usize = 1 << 18;
 
-/// Bytes of what is known of single pages (`KnownHomes`), of all processes together: of 50 GiB where pages of the
-/// same 2 MiB lie on several nodes, and of much more where they do not.
+/// Bytes of what is known of single pages (`KnownHomes`), of all processes together: of 50 GiB where pages of
+/// the same 2 MiB lie on several nodes, and of much more where they do not.
 pub(crate) const KNOWN_BYTES: usize = 48 << 20;
 
 /// Hints of all processes together, some 100 bytes each. A section has room for 1022.
@@ -37,7 +39,8 @@ pub enum Bound {
     Processes,
     /// There are more threads than are asked for their children.
     Threads,
-    /// A process has more mappings, or longer names of them, than are read, or they could not be read in time.
+    /// A process has more mappings, or longer names of them, than are read, or they could not be read in
+    /// time.
     Mappings,
     /// There were more samples in an interval than are kept.
     Samples,

@@ -1,8 +1,9 @@
 //! The sections in which managed processes say how they use their memory ([`nodewise_sys::hints`]).
 //!
-//! What is in one is the program's word and may be anything: it is read in one bounded piece, what makes no sense is left out, and the rest only
-//! concerns the memory of the very process whose section it is. Written to, with the time until which hints are honoured, is only what is
-//! a section beyond doubt: a program could as well give a mapping of a file that it may only read this name.
+//! What is in one is the program's word and may be anything: it is read in one bounded piece, what makes no
+//! sense is left out, and the rest only concerns the memory of the very process whose section it is. Written
+//! to, with the time until which hints are honoured, is only what is a section beyond doubt: a program could
+//! as well give a mapping of a file that it may only read this name.
 
 use nodewise_engine::{Hint, Hinted, PAGE_BYTES, PageRange, Pid};
 use nodewise_sys::hints::{self, Entry, Kind};
@@ -53,7 +54,8 @@ impl Sections {
         }
     }
 
-    /// What a process says, if that has changed since the last call. Tells it, if `honoured`, that somebody listens.
+    /// What a process says, if that has changed since the last call. Tells it, if `honoured`, that somebody
+    /// listens.
     pub(crate) fn read(&mut self, pid: Pid, honoured: bool, now_ns: u64) -> Option<Vec<Hinted>> {
         let section = self.open.get_mut(&pid)?;
         if honoured {
@@ -118,8 +120,8 @@ fn hinted(entry: Entry) -> Option<Hinted> {
     (!range.is_empty()).then_some(Hinted { range, hint, spread: entry.spread })
 }
 
-/// The file: the mapping's, where we may ask for that (`CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`), else the descriptor that the
-/// program keeps open.
+/// The file: the mapping's, where we may ask for that (`CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`), else the
+/// descriptor that the program keeps open.
 fn find(pid: Pid, (start, end): (u64, u64)) -> Option<File> {
     open(&format!("/proc/{pid}/map_files/{start:x}-{end:x}")).or_else(|| {
         let links = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten().take(FDS_MAX);
@@ -127,7 +129,8 @@ fn find(pid: Pid, (start, end): (u64, u64)) -> Option<File> {
     })
 }
 
-/// Opens a link if it is to a section: a file in memory, without a name, sealed at the right length, with the right first words.
+/// Opens a link if it is to a section: a file in memory, without a name, sealed at the right length, with the
+/// right first words.
 fn open(link: &str) -> Option<File> {
     if fs::read_link(link).ok()?.as_os_str() != hints::LINK {
         return None;

@@ -27,7 +27,8 @@ pub(crate) struct Homes {
     is_full: bool,
 }
 
-/// Memory that was accessed so many intervals ago, and those of a pass, still counts as in use. Those in which sampling pauses do not count.
+/// Memory that was accessed so many intervals ago, and those of a pass, still counts as in use. Those in
+/// which sampling pauses do not count.
 const IN_USE_INTERVALS: u32 = 10;
 
 impl Homes {
@@ -93,8 +94,8 @@ impl Homes {
         bounds::KNOWN_BYTES.saturating_sub(self.known.values().map(KnownHomes::bytes).sum())
     }
 
-    /// Keeps what is known of pages in step with the processes: nothing of one that executed another program, nothing of
-    /// what was unmapped, and all there is (within bounds) of one that ran before we came.
+    /// Keeps what is known of pages in step with the processes: nothing of one that executed another program,
+    /// nothing of what was unmapped, and all there is (within bounds) of one that ran before we came.
     pub(crate) fn update(
         &mut self,
         kernel: &mut LiveKernel,
@@ -133,8 +134,9 @@ impl Homes {
         self.survey.0.clear();
     }
 
-    /// Leaves out faults that allocated their page, asks the kernel where the sampled pages are now, and how large they
-    /// are. Returns the other samples, and the traffic that they met: accesses by accessor and by the home before the fault.
+    /// Leaves out faults that allocated their page, asks the kernel where the sampled pages are now, and how
+    /// large they are. Returns the other samples, and the traffic that they met: accesses by accessor and
+    /// by the home before the fault.
     pub(crate) fn locate(
         &mut self,
         kernel: &mut LiveKernel,
@@ -174,8 +176,8 @@ impl Homes {
                 }
                 let allocates = before.is_none() && from_the_start;
                 self.first_touches += u64::from(allocates);
-                // The first fault may have moved the page, so only it met the home before; memory is allocated where it is first
-                // touched, unless a policy says otherwise.
+                // The first fault may have moved the page, so only it met the home before; memory is
+                // allocated where it is first touched, unless a policy says otherwise.
                 let mut met = if allocates { Some(of_page[0].accessor) } else { before.or(home) };
                 if of_page.len() > usize::from(allocates) {
                     known.note_used(page, self.interval);
@@ -201,8 +203,9 @@ impl Homes {
 
     /// Pages in use by home node, where a pass of the sampler takes so many intervals.
     pub(crate) fn in_use(&self, nodes: usize, pass_intervals: u32) -> Vec<f64> {
-        // A page gives one sample a scan, and a scan takes several intervals: who was sampled in this one says little about where the
-        // load is, but which memory is in use, and where its pages are, is known.
+        // A page gives one sample a scan, and a scan takes several intervals: who was sampled in this one
+        // says little about where the load is, but which memory is in use, and where its pages are,
+        // is known.
         let since = self.interval.saturating_sub(IN_USE_INTERVALS + pass_intervals);
         let mut pages = vec![0.0; nodes];
         self.known.values().for_each(|known| known.add_used(since, &mut pages));
@@ -234,7 +237,8 @@ fn first_and_now(
     homes: Vec<Option<NodeIndex>>,
     proportional: bool,
 ) -> Vec<Located> {
-    // A page that is new may have its first fault on record, which tells that it is: that is noted when the fault is looked at.
+    // A page that is new may have its first fault on record, which tells that it is: that is noted when the
+    // fault is looked at.
     let seen = pages.iter().zip(&homes).filter(|&(&page, _)| proportional || known.get(page).is_some());
     let seen: Vec<_> = seen.map(|(&page, &home)| (page, home)).collect();
     known.note(seen.into_iter());

@@ -22,8 +22,8 @@ impl Intake {
         self.is_full
     }
 
-    /// Takes the samples that `drain` appends. Where there are more than are kept, it leaves out some, those of the interval's beginning
-    /// and of its end alike.
+    /// Takes the samples that `drain` appends. Where there are more than are kept, it leaves out some, those
+    /// of the interval's beginning and of its end alike.
     pub(crate) fn take_in(&mut self, drain: impl FnOnce(&mut Vec<Sample>)) {
         let before = self.samples.len();
         drain(&mut self.samples);

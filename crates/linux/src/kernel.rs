@@ -43,7 +43,8 @@ impl Kernel for LiveKernel {
         self.huge_pages.look(&mut self.cost, pid, page)
     }
 
-    /// By how often the kernel counts a page as mapped (`/proc/kpagecount`). Whoever maps it after that look is moved along.
+    /// By how often the kernel counts a page as mapped (`/proc/kpagecount`). Whoever maps it after that look
+    /// is moved along.
     fn is_theirs_alone(&mut self, mappers: &[(u32, PageNumber)], pages: u64) -> Vec<bool> {
         let Self { huge_pages, cost, .. } = self;
         huge_pages.are_alone(cost, mappers, pages as usize)
@@ -68,7 +69,8 @@ impl Kernel for LiveKernel {
 }
 
 impl LiveKernel {
-    /// The kernel of a machine of whose memory no node counts so much ([`nodewise_topology::Topology::uncounted_memory_bytes`]).
+    /// The kernel of a machine of whose memory no node counts so much
+    /// ([`nodewise_topology::Topology::uncounted_memory_bytes`]).
     #[must_use]
     pub fn new(uncounted_bytes: u64) -> Self {
         Self { uncounted_bytes, ..Self::default() }
@@ -79,8 +81,9 @@ impl LiveKernel {
         self.handles = handles.collect();
     }
 
-    /// Calls the kernel about a process by its number, which may be given to another: what is learnt then is worth nothing, and the process
-    /// is gone. A call is short, and so is the time in which another's pages could be moved.
+    /// Calls the kernel about a process by its number, which may be given to another: what is learnt then is
+    /// worth nothing, and the process is gone. A call is short, and so is the time in which another's
+    /// pages could be moved.
     fn while_it_lives<T>(&self, pid: u32, call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         const ESRCH: i32 = 3;
         let handle = self.handles.get(&pid);
@@ -104,7 +107,8 @@ impl LiveKernel {
         self.huge_pages.flags.is_some()
     }
 
-    /// What a process has bound itself, where that can be read in good time: the kernel walks all page tables for it, one mapping at a time.
+    /// What a process has bound itself, where that can be read in good time: the kernel walks all page tables
+    /// for it, one mapping at a time.
     pub(crate) fn bound(&mut self, pid: Pid, mappings: &[Mapping]) -> Option<Vec<PageRange>> {
         /// 8 million pages, some tenths of a second.
         const PAGE_TABLES_KIB: u64 = 64 << 10;
@@ -116,15 +120,16 @@ impl LiveKernel {
         maps::bound(self.cost.open(&format!("/proc/{pid}/numa_maps"))?, mappings).ok()
     }
 
-    /// Pages that the kernel's balancing has moved since boot (`/proc/vmstat`, `numa_pages_migrated`); 0 on kernels without.
+    /// Pages that the kernel's balancing has moved since boot (`/proc/vmstat`, `numa_pages_migrated`); 0 on
+    /// kernels without.
     pub fn pages_migrated(&mut self) -> u64 {
         let text = self.cost.read("/proc/vmstat").unwrap_or_default();
         let value = text.lines().find_map(|line| line.strip_prefix("numa_pages_migrated "));
         value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// Closes the files of other processes than these. An open pagemap stays that of the program that ran when it was
-    /// opened, so one that executes another program must be among the others.
+    /// Closes the files of other processes than these. An open pagemap stays that of the program that ran
+    /// when it was opened, so one that executes another program must be among the others.
     pub fn keep(&mut self, processes: &BTreeSet<u32>) {
         self.huge_pages.pagemaps.retain(|pid, _| processes.contains(pid));
     }

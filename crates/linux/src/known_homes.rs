@@ -1,15 +1,16 @@
 //! Where each page of a process was when it was last seen.
 //!
-//! This tells two things that a fault alone does not. The first fault on a page allocates it and says nothing about who uses it
-//! later, while every further one is a hint fault. And a hint fault may itself have moved the page (the kernel
-//! migrates in the fault handler), so that asking afterwards finds it local: where it was before is what the access met.
+//! This tells two things that a fault alone does not. The first fault on a page allocates it and says nothing
+//! about who uses it later, while every further one is a hint fault. And a hint fault may itself have moved
+//! the page (the kernel migrates in the fault handler), so that asking afterwards finds it local: where it
+//! was before is what the access met.
 
 use nodewise_engine::{HUGE_PAGE_PAGES, Mapping, PageNumber, PageRange};
 use nodewise_topology::NodeIndex;
 use std::collections::HashMap;
 
-/// The last known home of the pages of one process. Takes memory by the pattern, not by the page: a 2 MiB block whose pages are
-/// all at one node takes a few bytes.
+/// The last known home of the pages of one process. Takes memory by the pattern, not by the page: a 2 MiB
+/// block whose pages are all at one node takes a few bytes.
 #[derive(Debug, Default)]
 pub(crate) struct KnownHomes {
     /// By the first page of each 2 MiB.
@@ -20,8 +21,8 @@ pub(crate) struct KnownHomes {
     moved: HashMap<u64, Box<[u8; PAGES]>>,
     /// The home at which each page was first seen, as long as the page is there.
     first: HashMap<u64, Block>,
-    /// Whether pages were there before we came whose homes were not asked for. The kernel may have moved such a page in the very
-    /// fault that shows it, so that its first home stays unknown.
+    /// Whether pages were there before we came whose homes were not asked for. The kernel may have moved
+    /// such a page in the very fault that shows it, so that its first home stays unknown.
     partial: bool,
     /// What all of this takes, about, and may take.
     bytes: usize,
@@ -130,7 +131,8 @@ impl KnownHomes {
         self.first.get(&page.huge().0)?.at(page)
     }
 
-    /// The first home of a page that is at `home` and was never seen before; none if it may have been moved since.
+    /// The first home of a page that is at `home` and was never seen before; none if it may have been moved
+    /// since.
     pub(crate) fn first_of_new(&self, home: Option<NodeIndex>) -> Option<NodeIndex> {
         home.filter(|_| !self.partial)
     }
@@ -151,8 +153,8 @@ impl KnownHomes {
             while let Some((page, home)) = pages.next_if(|(page, _)| page.huge() == block) {
                 let at = (page.0 % HUGE_PAGE_PAGES) as usize;
                 let before = std::mem::replace(&mut homes[at], home.map_or(ABSENT, |home| home.0));
-                // A page that was given back is another one when it is there again. One that the kernel is moving is absent for a
-                // moment, and not twice.
+                // A page that was given back is another one when it is there again. One that the kernel is
+                // moving is absent for a moment, and not twice.
                 let gone = home.is_none() && before == ABSENT;
                 if gone || (first[at] == ABSENT && !self.partial) {
                     first[at] = homes[at];
@@ -222,8 +224,9 @@ impl KnownHomes {
         std::mem::replace(&mut block[(page.0 % HUGE_PAGE_PAGES) as usize], new) != ABSENT
     }
 
-    /// How many pages of a range are known, and how many of these, by home node, we never moved: all of them, and those that `waits`
-    /// picks. Of a range with more than `most` blocks of 2 MiB a part is looked at.
+    /// How many pages of a range are known, and how many of these, by home node, we never moved: all of them,
+    /// and those that `waits` picks. Of a range with more than `most` blocks of 2 MiB a part is looked
+    /// at.
     pub(crate) fn unmoved(
         &self,
         range: PageRange,
@@ -272,7 +275,8 @@ impl KnownHomes {
         }
     }
 
-    /// Forgets what lies outside of these mappings (in address order): if it is mapped again, it is allocated again.
+    /// Forgets what lies outside of these mappings (in address order): if it is mapped again, it is allocated
+    /// again.
     pub(crate) fn keep_mapped(&mut self, mappings: &[Mapping]) {
         let mapping_at = |page: u64| {
             let after = mappings.partition_point(|mapping| mapping.range.start.0 <= page);

@@ -56,7 +56,8 @@ pub struct Totals {
     pub first_touches: u64,
     /// Samples lost in the kernel or in the rings.
     pub samples_lost: u64,
-    /// Times that the kernel switched sampling off until its next tick, for taking too much time (`PERF_RECORD_THROTTLE`).
+    /// Times that the kernel switched sampling off until its next tick, for taking too much time
+    /// (`PERF_RECORD_THROTTLE`).
     pub throttled: u64,
     /// Stretches of AUX data (Arm SPE's) that came with gaps.
     pub aux_gaps: u64,
@@ -231,7 +232,8 @@ impl LinuxMachine {
         self.totals.read = self.processes.cost() + self.mover.kernel().cost();
     }
 
-    /// Takes the interval's samples, and finds out where their pages are. Returns also the traffic that they met.
+    /// Takes the interval's samples, and finds out where their pages are. Returns also the traffic that they
+    /// met.
     fn locate(&mut self) -> (Vec<Sample>, TrafficMatrix) {
         let Self { intake, homes, shared, processes, mover, topology, mappings, .. } = self;
         let mut samples = intake.end_interval();
@@ -249,9 +251,10 @@ impl LinuxMachine {
         homes.locate(kernel, topology, processes, mappings, samples)
     }
 
-    /// khugepaged makes huge pages of what was just split within seconds, and puts each on one node; nobody else can keep it from that
-    /// (`Documentation/admin-guide/mm/transhuge.rst`). It sleeps for an hour between two scans until Nodewise ends. Whoever sets how long it
-    /// sleeps wakes it, and it scans once more (`scan_sleep_millisecs_store`, `mm/khugepaged.c`, Linux 6.12): little, that is.
+    /// khugepaged makes huge pages of what was just split within seconds, and puts each on one node; nobody
+    /// else can keep it from that (`Documentation/admin-guide/mm/transhuge.rst`). It sleeps for an hour
+    /// between two scans until Nodewise ends. Whoever sets how long it sleeps wakes it, and it scans once
+    /// more (`scan_sleep_millisecs_store`, `mm/khugepaged.c`, Linux 6.12): little, that is.
     fn pause_khugepaged(&self) {
         if let Some(settings) = &self.kernel_settings {
             // Where it may not be changed, pages that were made again are split again, ever more rarely.
@@ -295,8 +298,9 @@ impl LinuxMachine {
             .map(|decision| {
                 move |page: PageNumber, home: NodeId| {
                     let to = target(&decision.action, page, topology.index_of(home)?)?;
-                    // The kernel may have taken a page away from where we put it; chasing it would be bouncing. And what several
-                    // nodes were seen to use is not collocated for looking private in a few scans.
+                    // The kernel may have taken a page away from where we put it; chasing it would be
+                    // bouncing. And what several nodes were seen to use is not collocated
+                    // for looking private in a few scans.
                     let done = match (&decision.action, before.placed(page)) {
                         (_, None) => false,
                         (Action::Interleave(_), Some(_)) | (_, Some(Placed::Spread)) => true,
@@ -480,7 +484,8 @@ impl Machine for LinuxMachine {
     }
 }
 
-/// How many times the kernel's balancing has gone through a process's memory, where it says so (`proc_sched_show_task`, `kernel/sched/debug.c`).
+/// How many times the kernel's balancing has gone through a process's memory, where it says so
+/// (`proc_sched_show_task`, `kernel/sched/debug.c`).
 fn scan_sequence(pid: Pid) -> Option<u64> {
     let text = String::from_utf8_lossy(&std::fs::read(format!("/proc/{pid}/sched")).ok()?).into_owned();
     let line = text.lines().find(|line| line.starts_with("mm->numa_scan_seq"))?;

@@ -1,4 +1,5 @@
-//! What a process has mapped (`/proc/PID/maps`, proc(5)), read piece by piece and in bounds. Names are bytes: a file's may be any.
+//! What a process has mapped (`/proc/PID/maps`, proc(5)), read piece by piece and in bounds. Names are bytes:
+//! a file's may be any.
 
 use crate::bounds::{MAPS_BYTES, MAPS_TIME};
 use nodewise_engine::{Mapping, MappingKind, PAGE_BYTES, PageNumber, PageRange};
@@ -6,8 +7,8 @@ use nodewise_sys::hints;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::time::Instant;
 
-/// The mappings that have pages to place: not the vDSO, `PROT_NONE` reserves, devices. A line that cannot be understood is left out, too: a
-/// mapping we do not know is one we do not touch.
+/// The mappings that have pages to place: not the vDSO, `PROT_NONE` reserves, devices. A line that cannot be
+/// understood is left out, too: a mapping we do not know is one we do not touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Maps {
     /// In ascending order.
@@ -107,8 +108,9 @@ impl<R: Read> Read for InTime<R> {
     }
 }
 
-/// Where a process has bound memory itself, or has bound all of it, by `/proc/PID/numa_maps` (`mpol_to_str`, `mm/mempolicy.c`): all but what
-/// is local anyway, or is to be balanced. A line has the address at which a mapping begins and its policy.
+/// Where a process has bound memory itself, or has bound all of it, by `/proc/PID/numa_maps` (`mpol_to_str`,
+/// `mm/mempolicy.c`): all but what is local anyway, or is to be balanced. A line has the address at which a
+/// mapping begins and its policy.
 pub(crate) fn bound(policies: impl Read, mappings: &[Mapping]) -> std::io::Result<Vec<PageRange>> {
     let mut bound = Vec::new();
     let in_time = InTime { from: policies, until: Instant::now() + MAPS_TIME, is_late: false };

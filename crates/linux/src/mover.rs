@@ -1,5 +1,5 @@
-//! Moving pages: in batches short enough that no thread of the target waits long, within a budget, with every page accounted
-//! for.
+//! Moving pages: in batches short enough that no thread of the target waits long, within a budget, with every
+//! page accounted for.
 
 use crate::pace::Pace;
 use nodewise_engine::{HUGE_PAGE_PAGES, Outcome, PAGE_BYTES, PageNumber, PageRange};
@@ -25,7 +25,8 @@ pub trait Kernel {
     /// Whether the 2 MiB around this page are one huge page, which moves only as a whole.
     fn is_huge(&mut self, pid: u32, page: PageNumber) -> bool;
 
-    /// Of each page of a window that these processes have mapped from these pages on, whether nobody else has it mapped.
+    /// Of each page of a window that these processes have mapped from these pages on, whether nobody else has
+    /// it mapped.
     fn is_theirs_alone(&mut self, mappers: &[(u32, PageNumber)], pages: u64) -> Vec<bool>;
 
     /// Free memory of a node in bytes.
@@ -41,17 +42,20 @@ pub trait Kernel {
 /// Bounds on moving.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MoverSettings {
-    /// How much may be moved in a second, in bytes. Carrefour's module could move 30 000 pages (117 MiB) a second; memtierd's
-    /// sample configuration says 200 MB/s. Copying 512 MiB takes a current core about a tenth of a second.
+    /// How much may be moved in a second, in bytes. Carrefour's module could move 30 000 pages (117 MiB) a
+    /// second; memtierd's sample configuration says 200 MB/s. Copying 512 MiB takes a current core about
+    /// a tenth of a second.
     pub budget_bytes_per_s: f64,
-    /// How long one call should work, in ns of CPU time. 20 ms brought blocking from minutes to milliseconds for others (katalyst issue
-    /// 477). A thread that touches a page on its way waits for less: until the pages that the kernel moves together with it have arrived, one before
-    /// Linux 6.3 and at most 512 since (`migrate_pages_batch`, `mm/migrate.c`). What the call waits for itself, that all CPUs have
+    /// How long one call should work, in ns of CPU time. 20 ms brought blocking from minutes to milliseconds
+    /// for others (katalyst issue 477). A thread that touches a page on its way waits for less: until
+    /// the pages that the kernel moves together with it have arrived, one before Linux 6.3 and at most
+    /// 512 since (`migrate_pages_batch`, `mm/migrate.c`). What the call waits for itself, that all CPUs have
     /// emptied their lists of pages for the LRU lists, holds nobody up.
     pub call_ns: u64,
     /// How often busy pages are tried again before they are reported as busy.
     pub retries: u32,
-    /// What must stay free on a target node, as a share of its memory: the kernel reclaims below its watermarks.
+    /// What must stay free on a target node, as a share of its memory: the kernel reclaims below its
+    /// watermarks.
     pub reserve_share: f64,
     /// Count what would be moved, and move nothing.
     pub dry_run: bool,
@@ -116,8 +120,9 @@ struct Unit {
     tries: u32,
 }
 
-/// What is to be moved, by flags and target. The kernel moves pages of one target that follow each other in a call together (`do_pages_move`,
-/// `mm/migrate.c`), and interrupts the program's CPUs once for them all, so that a call moves pages of one target, as far as possible.
+/// What is to be moved, by flags and target. The kernel moves pages of one target that follow each other in a
+/// call together (`do_pages_move`, `mm/migrate.c`), and interrupts the program's CPUs once for them all, so
+/// that a call moves pages of one target, as far as possible.
 type Waiting = BTreeMap<(MoveFlags, NodeId), Batch>;
 
 #[derive(Debug, Default)]
@@ -138,8 +143,9 @@ impl Batch {
 pub struct Job<'a> {
     /// The range; pages that are not present are passed over.
     pub range: PageRange,
-    /// Managed processes that have mapped the range, and from which page on: this one first. Only pages that no other process has
-    /// mapped are moved; of a range without them, only pages that this process alone has.
+    /// Managed processes that have mapped the range, and from which page on: this one first. Only pages that
+    /// no other process has mapped are moved; of a range without them, only pages that this process
+    /// alone has.
     pub mappers: Vec<(u32, PageNumber)>,
     /// Where the page should go, given its home; none to leave it.
     pub target: &'a dyn Fn(PageNumber, NodeId) -> Option<NodeId>,
@@ -170,8 +176,8 @@ impl<K: Kernel> Mover<K> {
         std::mem::take(&mut self.moved)
     }
 
-    /// Does the jobs, all of one process; one outcome for each. Stops at `deadline_ns`; what is left then is deferred. Small
-    /// jobs share calls, since each call has a price of its own.
+    /// Does the jobs, all of one process; one outcome for each. Stops at `deadline_ns`; what is left then is
+    /// deferred. Small jobs share calls, since each call has a price of its own.
     pub fn carry_out(&mut self, pid: u32, jobs: &[Job<'_>], deadline_ns: u64) -> Vec<Outcome> {
         self.refill();
         let mut outcomes =
@@ -302,7 +308,8 @@ impl<K: Kernel> Mover<K> {
         }
     }
 
-    /// Why this unit cannot be moved now, as the counter it belongs to; none if it can, and then it is paid for.
+    /// Why this unit cannot be moved now, as the counter it belongs to; none if it can, and then it is paid
+    /// for.
     fn refuse<'a>(
         &mut self,
         outcome: &'a mut Outcome,
@@ -348,8 +355,9 @@ impl<K: Kernel> Mover<K> {
         }
     }
 
-    /// One `move_pages` call. Busy pages wait for another, unless they have had theirs: what keeps a page busy is most often
-    /// another CPU that has it in its batch of pages for the LRU list, and that passes.
+    /// One `move_pages` call. Busy pages wait for another, unless they have had theirs: what keeps a page
+    /// busy is most often another CPU that has it in its batch of pages for the LRU list, and that
+    /// passes.
     fn call(&mut self, pid: u32, batch: &[Unit], outcomes: &mut [Outcome], waiting: &mut Waiting) {
         let Some(first) = batch.first() else { return };
         let (busy, out_of_memory) = match self.move_batch(pid, batch, first.flags, outcomes) {
@@ -373,8 +381,8 @@ impl<K: Kernel> Mover<K> {
         }
     }
 
-    /// Returns what was busy, and whether the kernel said that it found no memory on a target: its watermarks may be above our
-    /// reserve.
+    /// Returns what was busy, and whether the kernel said that it found no memory on a target: its watermarks
+    /// may be above our reserve.
     fn move_batch(
         &mut self,
         pid: u32,
@@ -403,8 +411,8 @@ impl<K: Kernel> Mover<K> {
             Err(error) if error.kind() == ErrorKind::OutOfMemory => true,
             Err(error) => return Err(error),
         };
-        // Statuses that the kernel left unset, or that name another node than asked for, say nothing: ask. A page on its way
-        // elsewhere, moved by the kernel's balancing, is not present for a moment.
+        // Statuses that the kernel left unset, or that name another node than asked for, say nothing: ask. A
+        // page on its way elsewhere, moved by the kernel's balancing, is not present for a moment.
         let unsure: Vec<usize> = (0..batch.len())
             .filter(|&i| {
                 matches!(status[i], UNSET | NOT_PRESENT) || (status[i] >= 0 && status[i] != nodes[i])

@@ -13,8 +13,8 @@ const PACE_KEPT: f64 = 0.875;
 /// The least part of its time that a call works, if it is to be long for that.
 const LEAST_WORKING_SHARE: f64 = 0.25;
 
-/// What moving takes, by the last calls together: single ones vary, when a CPU that has to answer an interrupt is someone
-/// else's for a moment.
+/// What moving takes, by the last calls together: single ones vary, when a CPU that has to answer an
+/// interrupt is someone else's for a moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     calls: f64,
@@ -37,9 +37,10 @@ impl Pace {
 
     /// Has the next call work for `call_ns`, but move at most twice as many pages as this one could.
     ///
-    /// Every call begins with a wait until all CPUs have emptied their lists of pages on the way to the LRU lists (`lru_cache_disable`,
-    /// `mm/swap.c`), which holds nobody up but the caller. Where it is long, as in emulators with more CPUs than their host has, calls work for a
-    /// part of what they wait: shorter ones would only wait more often.
+    /// Every call begins with a wait until all CPUs have emptied their lists of pages on the way to the LRU
+    /// lists (`lru_cache_disable`, `mm/swap.c`), which holds nobody up but the caller. Where it is long,
+    /// as in emulators with more CPUs than their host has, calls work for a part of what they wait:
+    /// shorter ones would only wait more often.
     pub(crate) fn learn(&mut self, pages: u64, took_ns: u64, passed_ns: u64, call_ns: u64) {
         let add = |sum: &mut f64, number: f64| *sum = *sum * PACE_KEPT + number;
         add(&mut self.calls, 1.0);

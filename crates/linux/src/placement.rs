@@ -1,8 +1,9 @@
 //! Where memory in use lies, against who uses it: the figures that people are shown.
 //!
-//! Samples say which nodes use which memory. Where they are hint faults, they cannot say how much of it is local: a fault meets a page
-//! where the kernel has just put it, and only pages that were marked give faults. So some pages are watched, picked evenly
-//! among those that samples hit, and the kernel is asked where each lies now. Where each lay at first is on record.
+//! Samples say which nodes use which memory. Where they are hint faults, they cannot say how much of it is
+//! local: a fault meets a page where the kernel has just put it, and only pages that were marked give faults.
+//! So some pages are watched, picked evenly among those that samples hit, and the kernel is asked where each
+//! lies now. Where each lay at first is on record.
 
 use nodewise_engine::{HUGE_PAGE_PAGES, PageNumber, Pid, imbalance_percent};
 use nodewise_topology::NodeIndex;
@@ -18,8 +19,9 @@ const REMEMBERED: usize = 8;
 const JUDGED: usize = 128;
 /// Pairs of samples of the same page, in pages judged together, that are needed to tell.
 const MIN_PAIRS: f64 = 16.0;
-/// Samples a page from which on pages that are judged together tell all of their users. With fewer, one of them may not have had its
-/// turn, and shared pages are taken to have the users of all shared pages of the process.
+/// Samples a page from which on pages that are judged together tell all of their users. With fewer, one of
+/// them may not have had its turn, and shared pages are taken to have the users of all shared pages of the
+/// process.
 const MIN_TURNS: f64 = 6.0;
 /// A node with a smaller share of the samples of pages that are judged together is no user of theirs.
 const MIN_SHARE: f64 = 0.05;
@@ -43,9 +45,11 @@ pub struct BeforeAndAfter<T> {
 pub struct Figures {
     /// Share of the accesses that come from the page's own node, in percent.
     pub local_access_percent: f64,
-    /// Imbalance of the accesses that each node's memory serves, in percent; none where there is nothing to balance.
+    /// Imbalance of the accesses that each node's memory serves, in percent; none where there is nothing to
+    /// balance.
     pub controller_imbalance_percent: Option<f64>,
-    /// Base pages in use of which this is known; none where samples say how often memory is accessed, and not which of it.
+    /// Base pages in use of which this is known; none where samples say how often memory is accessed, and
+    /// not which of it.
     pub pages: Option<u64>,
 }
 
@@ -214,7 +218,8 @@ impl Placement {
         }
     }
 
-    /// Looks where memory in use lies. `ask` gives where pages (in order) lay at first and lie now; one that is not present has no home.
+    /// Looks where memory in use lies. `ask` gives where pages (in order) lay at first and lie now; one that
+    /// is not present has no home.
     pub(crate) fn look(&mut self, mut ask: impl FnMut(Pid, &[PageNumber]) -> Vec<Located>) {
         for (&pid, process) in &mut self.processes {
             let (picks, unclear) = process.picks(self.nodes);
@@ -233,7 +238,8 @@ impl Placement {
                     sums.before.count(pick, first);
                 }
             }
-            // A process that is ending has less and less, or nothing any more. One that only shrinks has as little at the next look.
+            // A process that is ending has less and less, or nothing any more. One that only shrinks has as
+            // little at the next look.
             let shrunk = gone > sums.after.pages;
             let ending = sums.after.pages == 0.0 || (shrunk && !process.shrunk);
             if !ending {
@@ -244,7 +250,8 @@ impl Placement {
         }
     }
 
-    /// How memory in use lay at first, and how it lies now. `balanced`: the nodes over which accesses should be even.
+    /// How memory in use lay at first, and how it lies now. `balanced`: the nodes over which accesses should
+    /// be even.
     pub(crate) fn figures(&self, balanced: &[bool]) -> BeforeAndAfter<Result<Figures, Unknown>> {
         let mut sums = self.ended.clone();
         for process in self.processes.values() {
@@ -268,7 +275,8 @@ impl Placement {
 }
 
 impl Process {
-    /// The pages to ask about, in order, with who uses them; and how many base pages others stand for whose users are not clear.
+    /// The pages to ask about, in order, with who uses them; and how many base pages others stand for whose
+    /// users are not clear.
     fn picks(&self, nodes: usize) -> (Vec<Pick>, f64) {
         let (mut picks, mut unclear) = (Vec::new(), 0.0);
         for &(page, node) in &self.accesses {
@@ -310,7 +318,8 @@ fn is_picked(page: PageNumber, huge: bool, thinned: u32) -> bool {
     huge || page.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).leading_zeros() >= thinned
 }
 
-/// Who uses some pages: by how often two samples of a page agree it is told whether they are private, one by one, or shared.
+/// Who uses some pages: by how often two samples of a page agree it is told whether they are private, one by
+/// one, or shared.
 struct Users {
     private: bool,
     /// Samples by node.
@@ -342,7 +351,8 @@ fn own(page: &[u8], nodes: usize) -> Vec<f64> {
     counts(page, nodes).into_iter().map(|count| count / page.len() as f64).collect()
 }
 
-/// Share of each node in the accesses to shared pages. Samples say who uses them, not how much: each user counts alike.
+/// Share of each node in the accesses to shared pages. Samples say who uses them, not how much: each user
+/// counts alike.
 fn users_of(samples: &[f64]) -> Vec<f64> {
     let all: f64 = samples.iter().sum();
     let is_user = |count: f64| count > 0.0 && count >= MIN_SHARE * all;
@@ -412,7 +422,8 @@ mod tests {
     fn shared_memory_is_local_to_one_of_its_users_wherever_it_lies() {
         let mut placement = watch(false, 8, any);
         are(local(&mut placement, |_| 0, slice), [25.0, 25.0]);
-        // A node wins most of each pass, and one node most passes. The kernel moves each page to whoever came last.
+        // A node wins most of each pass, and one node most passes. The kernel moves each page to whoever came
+        // last.
         let winner = |page: u64, pass: u64| {
             if any(page, pass + 100) == 0 { any(page, pass) } else { [0, 1, 0, 2, 0, 3, 0, 1][pass as usize] }
         };

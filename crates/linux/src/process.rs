@@ -1,7 +1,8 @@
 //! Which processes are managed, and what `/proc` says of them.
 //!
-//! Only cheap files are read: `stat`, `maps`, `task/TID/children`. Never `smaps` or (but of small processes that may run on one node only)
-//! `numa_maps`, which walk the page tables of the whole process under its `mmap` lock and stall a large one for seconds.
+//! Only cheap files are read: `stat`, `maps`, `task/TID/children`. Never `smaps` or (but of small processes
+//! that may run on one node only) `numa_maps`, which walk the page tables of the whole process under its
+//! `mmap` lock and stall a large one for seconds.
 
 use crate::bounds::{self, Bound};
 use crate::maps::{Maps, SharedMapping};
@@ -50,12 +51,14 @@ impl ReadCost {
         read.ok().map(|()| u64::from_ne_bytes(bytes))
     }
 
-    /// Reads a file whole, up to 1 MiB, counting the cost. None when it is gone or not readable. What is not UTF-8 is replaced: names are
-    /// bytes, and a thread's is cut in the middle of a character at 15 of them.
+    /// Reads a file whole, up to 1 MiB, counting the cost. None when it is gone or not readable. What is not
+    /// UTF-8 is replaced: names are bytes, and a thread's is cut in the middle of a character at 15 of
+    /// them.
     pub(crate) fn read(&mut self, path: &str) -> Option<String> {
         const MOST_BYTES: u64 = 1 << 20;
         let begin = Instant::now();
-        // `take` keeps `File` from asking for a size, which such files do not have, and from reading by 32 bytes then.
+        // `take` keeps `File` from asking for a size, which such files do not have, and from reading by 32
+        // bytes then.
         let mut bytes = Vec::with_capacity(READ_BYTES);
         let read = fs::File::open(path).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes));
         self.files += 1;
@@ -75,7 +78,8 @@ impl ReadCost {
         maps
     }
 
-    /// Adds the children of the threads of `pid` (`Documentation/filesystems/proc.rst`, 3.7), as long as `threads` last.
+    /// Adds the children of the threads of `pid` (`Documentation/filesystems/proc.rst`, 3.7), as long as
+    /// `threads` last.
     fn children(&mut self, pid: Pid, threads: &mut usize, found: &mut Vec<Pid>) {
         let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return };
         self.files += 1;
@@ -198,8 +202,8 @@ pub fn require_access(pid: Pid) -> Result<(), Error> {
         let what = format!("process {pid} has no memory of its own to place: it is a thread of the kernel");
         return refused(ErrorKind::Unsupported, what);
     }
-    // The right that move_pages asks for too (`mm/migrate.c`, `find_mm_struct`: `PTRACE_MODE_READ`). Opening is checked; the
-    // one error that says so counts, as the process may be ending just now.
+    // The right that move_pages asks for too (`mm/migrate.c`, `find_mm_struct`: `PTRACE_MODE_READ`). Opening
+    // is checked; the one error that says so counts, as the process may be ending just now.
     match fs::File::open(format!("/proc/{pid}/maps")) {
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
             let why = if effective_capabilities().is_ok_and(|set| Capability::SysPtrace.is_in(set)) {
@@ -220,13 +224,15 @@ pub struct Process {
     pub pid: Pid,
     /// Seen for the first time, or begun to run another program, in this interval.
     pub fresh: bool,
-    /// Whether it was started, or executed its program, since we came: the first fault on each of its pages allocates it.
+    /// Whether it was started, or executed its program, since we came: the first fault on each of its pages
+    /// allocates it.
     pub from_the_start: bool,
     /// Resident base pages.
     pub resident_pages: u64,
     /// Its mappings, when they were read again in this interval.
     pub mappings: Option<Vec<Mapping>>,
-    /// The CPUs on which any of its threads may run, as of when its mappings were read last; none if it has too many threads to ask.
+    /// The CPUs on which any of its threads may run, as of when its mappings were read last; none if it has
+    /// too many threads to ask.
     pub(crate) cpus: Option<CpuSet>,
     /// Whether its threads were asked for them in this interval.
     pub(crate) asked: bool,
@@ -234,8 +240,8 @@ pub struct Process {
     pub(crate) hints_at: Option<(u64, u64)>,
     /// Its shared memory.
     pub(crate) shared: Arc<[SharedMapping]>,
-    /// Means this very process, also when its number has been given to another one; none where the kernel gives none (before 5.3, or a
-    /// filter forbids it).
+    /// Means this very process, also when its number has been given to another one; none where the kernel
+    /// gives none (before 5.3, or a filter forbids it).
     pub(crate) handle: Option<Arc<OwnedFd>>,
     life: Life,
     /// Mappings that were read last.
@@ -275,7 +281,8 @@ pub struct Processes {
     updated: bool,
     roots: BTreeSet<Pid>,
     alive: BTreeMap<Pid, Process>,
-    /// The newest process (or thread) id of the machine at the last update, and whether it was a new one then.
+    /// The newest process (or thread) id of the machine at the last update, and whether it was a new one
+    /// then.
     newest: (Option<String>, bool),
     /// No sooner are children looked for again.
     children_due: Instant,
@@ -284,8 +291,8 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Begins with `roots`. `started`: they were started just now, so that none of their memory is older than our knowledge
-    /// of it, and they may have ended already; otherwise they must exist.
+    /// Begins with `roots`. `started`: they were started just now, so that none of their memory is older than
+    /// our knowledge of it, and they may have ended already; otherwise they must exist.
     pub fn new(roots: &[Pid], follow_children: bool, started: bool) -> Result<Self, Error> {
         // One of several may end at any time.
         if let Some(pid) =
@@ -311,8 +318,8 @@ impl Processes {
         })
     }
 
-    /// Also follows this process's own children. The caller is the subreaper of the roots: a descendant that loses its parent
-    /// before it was seen becomes its child.
+    /// Also follows this process's own children. The caller is the subreaper of the roots: a descendant that
+    /// loses its parent before it was seen becomes its child.
     #[must_use]
     pub fn adopting_orphans(mut self) -> Self {
         self.subreaper = Some(Pid(std::process::id()));
@@ -355,8 +362,8 @@ impl Processes {
         &self.met
     }
 
-    /// Looks again: who is alive, who is new, who runs another program. Reads mappings no more often than costs 1 % of
-    /// the time, all processes together.
+    /// Looks again: who is alive, who is new, who runs another program. Reads mappings no more often than
+    /// costs 1 % of the time, all processes together.
     pub fn update(&mut self) {
         self.update_until(Instant::now() + bounds::MAPS_TIME);
     }
@@ -421,8 +428,8 @@ impl Processes {
         }
     }
 
-    /// `processes`: how many there were at the last update; `mapped`: how many mappings others have. Those that are not read `until` then
-    /// are read in the next look.
+    /// `processes`: how many there were at the last update; `mapped`: how many mappings others have. Those
+    /// that are not read `until` then are read in the next look.
     fn look(
         &mut self,
         pid: Pid,
@@ -442,8 +449,9 @@ impl Processes {
             return None;
         }
         let changed = before.is_none_or(|p| p.life != life);
-        // Whoever was not there at first was born since. A child of fork has its parent's pages until exec starts over; that the first
-        // fault on each of them is taken for its allocation costs no more than that one sample.
+        // Whoever was not there at first was born since. A child of fork has its parent's pages until exec
+        // starts over; that the first fault on each of them is taken for its allocation costs no more
+        // than that one sample.
         let from_the_start = match before {
             Some(before) => changed || before.from_the_start,
             None => self.started || (self.updated && !self.roots.contains(&pid)),
@@ -518,8 +526,9 @@ impl Processes {
         cpus
     }
 
-    /// Whether any process was born lately: one file tells (proc(5), `/proc/loadavg`: the id given last), and saves one for each
-    /// thread. True once more after a birth: a child has its id before its parent has the child (`copy_process`, `kernel/fork.c`).
+    /// Whether any process was born lately: one file tells (proc(5), `/proc/loadavg`: the id given last), and
+    /// saves one for each thread. True once more after a birth: a child has its id before its parent has
+    /// the child (`copy_process`, `kernel/fork.c`).
     fn births(&mut self) -> bool {
         let text = self.cost.read("/proc/loadavg");
         let newest = text.and_then(|text| text.split_ascii_whitespace().nth(4).map(str::to_owned));
@@ -543,7 +552,8 @@ fn union(threads: impl Iterator<Item = nodewise_sys::Result<CpuSet>>) -> Option<
     Some(union).filter(|union| !union.is_empty())
 }
 
-/// How long not to read a process's mappings after it took `spent_ns`, so that with each of `processes` 1 % of the time goes there.
+/// How long not to read a process's mappings after it took `spent_ns`, so that with each of `processes` 1 %
+/// of the time goes there.
 fn pause(spent_ns: u64, processes: usize) -> Duration {
     Duration::from_nanos(spent_ns.saturating_mul(100).saturating_mul(processes.max(1) as u64))
 }
@@ -556,7 +566,8 @@ mod tests {
     use std::io::Read;
     use std::process::Command;
 
-    /// Such a name, as all longer ones of many languages when they are cut at 15 bytes, is neither UTF-8 in `stat` nor in `maps`.
+    /// Such a name, as all longer ones of many languages when they are cut at 15 bytes, is neither UTF-8 in
+    /// `stat` nor in `maps`.
     #[test]
     fn names_are_bytes() {
         use std::os::unix::ffi::OsStrExt as _;

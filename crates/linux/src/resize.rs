@@ -1,8 +1,9 @@
 //! Splitting other processes' huge pages into base pages, and making huge pages of them again.
 //!
-//! Advice that covers a part of a huge page makes the kernel split it (`madvise_cold_or_pageout_pte_range`, `mm/madvise.c`, Linux 6.12). The
-//! call succeeds whether it could or not, so that each page is looked at afterwards. `MADV_COLLAPSE` puts the huge page on the node
-//! that has most of its base pages (`hpage_collapse_find_target_node`, `mm/khugepaged.c`).
+//! Advice that covers a part of a huge page makes the kernel split it (`madvise_cold_or_pageout_pte_range`,
+//! `mm/madvise.c`, Linux 6.12). The call succeeds whether it could or not, so that each page is looked at
+//! afterwards. `MADV_COLLAPSE` puts the huge page on the node that has most of its base pages
+//! (`hpage_collapse_find_target_node`, `mm/khugepaged.c`).
 
 use crate::mover::Kernel;
 use nodewise_engine::{HUGE_PAGE_PAGES, Outcome, PAGE_BYTES, PageNumber};
@@ -45,11 +46,13 @@ impl Size {
     }
 }
 
-/// So often is a page tried in one call: it is in use by the kernel for a moment, as when it is being migrated.
+/// So often is a page tried in one call: it is in use by the kernel for a moment, as when it is being
+/// migrated.
 const TRIES: usize = 3;
 
-/// Changes the size of huge pages of `pid`, each given by its first base page, in their order, and says of how many base pages it did.
-/// What is left at `deadline_ns`, the last of them, is deferred. `is_same` tells whether the process still is the one that was meant.
+/// Changes the size of huge pages of `pid`, each given by its first base page, in their order, and says of
+/// how many base pages it did. What is left at `deadline_ns`, the last of them, is deferred. `is_same` tells
+/// whether the process still is the one that was meant.
 pub(crate) fn resize(
     kernel: &mut impl Kernel,
     pid: u32,
@@ -107,7 +110,8 @@ pub(crate) fn resize(
     outcome
 }
 
-/// Advises page by page where a batch ends early, as it does at the first page that is no longer mapped. Returns whether it was refused.
+/// Advises page by page where a batch ends early, as it does at the first page that is no longer mapped.
+/// Returns whether it was refused.
 fn advise(process: &OwnedFd, pages: &[PageNumber], size: Size) -> bool {
     let ranges: Vec<AddressRange> = pages.iter().map(|&page| size.range(page)).collect();
     let bytes: u64 = ranges.iter().map(|range| range.bytes).sum();
@@ -124,7 +128,8 @@ fn advise(process: &OwnedFd, pages: &[PageNumber], size: Size) -> bool {
     }
 }
 
-/// The other way, where debugfs is mounted: it splits what advice does not (`split_huge_pages_write`, `mm/huge_memory.c`).
+/// The other way, where debugfs is mounted: it splits what advice does not (`split_huge_pages_write`,
+/// `mm/huge_memory.c`).
 fn split_by_debugfs(pid: u32, page: PageNumber) {
     let range = Size::Huge.range(page);
     let text = format!("{pid},{:#x},{:#x}", range.address, range.address + range.bytes);

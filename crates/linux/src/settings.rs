@@ -1,13 +1,14 @@
 //! Kernel settings that Nodewise changes, and how they come back.
 //!
-//! Before the first change of a setting its old value is written to a journal. The values are restored when [`Settings`]
-//! is dropped. After `kill -9` the journal is still there: the next Nodewise that starts or ends puts back what it
-//! names. What somebody else has set meanwhile is theirs, and stays.
+//! Before the first change of a setting its old value is written to a journal. The values are restored when
+//! [`Settings`] is dropped. After `kill -9` the journal is still there: the next Nodewise that starts or ends
+//! puts back what it names. What somebody else has set meanwhile is theirs, and stays.
 //!
 //! A setting whose old value cannot be written down is not changed: see [`Settings::barred`].
 //!
-//! Settings are the machine's, and `/run` and process ids may be a container's. One Nodewise at a time owns the settings
-//! therefore by a lock on a directory of debugfs, which the whole machine has once, and which only root can open.
+//! Settings are the machine's, and `/run` and process ids may be a container's. One Nodewise at a time owns
+//! the settings therefore by a lock on a directory of debugfs, which the whole machine has once, and which
+//! only root can open.
 
 use crate::{Error, ErrorKind};
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -72,8 +73,8 @@ const VALUE_DIGITS: usize = 20;
 
 /// Kernel settings by path, with their values before Nodewise touched them.
 ///
-/// Only one process at a time owns them, on the whole machine. Another one started meanwhile leaves the settings as they
-/// are to its end: see [`Settings::is_owner`].
+/// Only one process at a time owns them, on the whole machine. Another one started meanwhile leaves the
+/// settings as they are to its end: see [`Settings::is_owner`].
 #[derive(Debug)]
 pub struct Settings {
     place: Place,
@@ -101,7 +102,8 @@ enum Role {
 struct Journal {
     /// The owner's process id.
     pid: u32,
-    /// The owner's start time in clock ticks after boot (`/proc/PID/stat`, field 22): a process id alone may be reused.
+    /// The owner's start time in clock ticks after boot (`/proc/PID/stat`, field 22): a process id alone may
+    /// be reused.
     start_time: u64,
     /// Setting and value before.
     originals: BTreeMap<PathBuf, String>,
@@ -110,8 +112,8 @@ struct Journal {
 }
 
 impl Journal {
-    /// Believes nothing that somebody but root and this user could have written, and no more than that settings of ours
-    /// were changed.
+    /// Believes nothing that somebody but root and this user could have written, and no more than that
+    /// settings of ours were changed.
     fn read(place: &Place) -> Result<Option<Self>, Error> {
         let path = &place.journal;
         let cannot = |e| Error::file(path, "read", e);
@@ -195,9 +197,9 @@ impl Changed {
 }
 
 impl Settings {
-    /// Opens the journal, first restoring what a killed predecessor left changed. Nothing is written before the first
-    /// [`Settings::set`], so this needs no permission unless there is something to restore. Where that fails, nothing will
-    /// be changed, and [`Settings::barred`] has the reason.
+    /// Opens the journal, first restoring what a killed predecessor left changed. Nothing is written before
+    /// the first [`Settings::set`], so this needs no permission unless there is something to restore.
+    /// Where that fails, nothing will be changed, and [`Settings::barred`] has the reason.
     #[must_use]
     pub fn open(place: Place) -> Self {
         let (originals, written) = Default::default();
@@ -228,7 +230,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Makes the journal's directory, to be read by everybody and written by none but this user, whatever the umask.
+    /// Makes the journal's directory, to be read by everybody and written by none but this user, whatever the
+    /// umask.
     fn make_directory(&self) -> Result<(), Error> {
         let directory = self.place.directory();
         let cannot = |e| Error::file(directory, "create", e);
@@ -237,8 +240,8 @@ impl Settings {
         fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).map_err(cannot)
     }
 
-    /// Whether this process may change settings; false while another live Nodewise owns them, and where they could not be put
-    /// back.
+    /// Whether this process may change settings; false while another live Nodewise owns them, and where they
+    /// could not be put back.
     #[must_use]
     pub const fn is_owner(&self) -> bool {
         matches!(self.role, Role::Owner)
@@ -259,8 +262,9 @@ impl Settings {
         &self.originals
     }
 
-    /// Writes `value` to a setting, remembering the old one: what it was before, or what somebody else has set since. Does
-    /// nothing when it has that value already, when another Nodewise owns the settings, or where they could not be put back.
+    /// Writes `value` to a setting, remembering the old one: what it was before, or what somebody else has
+    /// set since. Does nothing when it has that value already, when another Nodewise owns the settings,
+    /// or where they could not be put back.
     ///
     /// # Panics
     /// If it is none of the settings that the journal may name.
@@ -317,9 +321,9 @@ impl Settings {
         Ok(true)
     }
 
-    /// Puts every setting back, but those that somebody else has set since, and removes the journal; also those of another owner
-    /// that was killed. A setting that cannot be restored stays in the journal and is named in the error; the others are
-    /// restored all the same.
+    /// Puts every setting back, but those that somebody else has set since, and removes the journal; also
+    /// those of another owner that was killed. A setting that cannot be restored stays in the journal and
+    /// is named in the error; the others are restored all the same.
     pub fn restore(&mut self) -> Result<(), Error> {
         if self.originals.is_empty() {
             if self.barred().is_some() || !self.place.journal.exists() {
@@ -463,7 +467,8 @@ fn read(path: &Path) -> Result<String, Error> {
 impl Drop for Settings {
     fn drop(&mut self) {
         if let Err(error) = self.restore() {
-            // There is nobody left to hand the error to, and an administrator must know which setting to put back.
+            // There is nobody left to hand the error to, and an administrator must know which setting to put
+            // back.
             let _ = writeln!(std::io::stderr(), "nodewise: {error}");
         }
     }

@@ -1,4 +1,5 @@
-//! Memory that several managed processes have mapped: it is one memory, whoever's samples tell of it, and moves as one.
+//! Memory that several managed processes have mapped: it is one memory, whoever's samples tell of it, and
+//! moves as one.
 
 use crate::maps::SharedMapping;
 use crate::process::{Process, Processes};
@@ -44,15 +45,16 @@ impl SharedMemory {
         }
     }
 
-    /// Lists the managed processes that have mapped what `process` has mapped in this range, and from which page on, itself first. The
-    /// list is empty where the memory is not shared, or where it belongs to another user than the process acts for: he decides where it
-    /// lies.
+    /// Lists the managed processes that have mapped what `process` has mapped in this range, and from which
+    /// page on, itself first. The list is empty where the memory is not shared, or where it belongs to
+    /// another user than the process acts for: he decides where it lies.
     pub(crate) fn mappers(&self, process: &Process, range: PageRange) -> Vec<(u32, PageNumber)> {
         let own = mapping_at(process, range.start).filter(|own| owns(process.pid, own.range));
         own.and_then(|own| distinct(self.places(process.pid, own, range))).unwrap_or_default()
     }
 
-    /// Finds where the pages of a range of a process's mapping are in all processes, its own place first and each place once.
+    /// Finds where the pages of a range of a process's mapping are in all processes, its own place first and
+    /// each place once.
     fn places(&self, pid: Pid, own: &SharedMapping, range: PageRange) -> Vec<(u32, PageNumber)> {
         let first = own.first + (range.start.0 - own.range.start.0);
         let mut places = vec![(pid.0, range.start)];
@@ -69,8 +71,8 @@ impl SharedMemory {
     }
 }
 
-/// Leaves out processes that share their memory with one before: a page that both have mapped is mapped once. None where the kernel
-/// does not tell.
+/// Leaves out processes that share their memory with one before: a page that both have mapped is mapped once.
+/// None where the kernel does not tell.
 fn distinct(mut places: Vec<(u32, PageNumber)>) -> Option<Vec<(u32, PageNumber)>> {
     let mut by_memory: Vec<u32> = Vec::new();
     let mut twins = BTreeSet::new();

@@ -11,11 +11,12 @@ use std::collections::BTreeMap;
 
 /// Pages in one query: about 0.3 ms.
 const QUERY_PAGES: usize = 4096;
-/// Pages of processes that ran before we came whose homes are asked for at once, of all such processes together: 1 GiB, about 20 ms.
+/// Pages of processes that ran before we came whose homes are asked for at once, of all such processes
+/// together: 1 GiB, about 20 ms.
 pub(crate) const SURVEY_PAGES: usize = 1 << 18;
 
-/// Where the pages of processes are before anything is done about them. Opening a sampler may switch the kernel's balancing on, which
-/// moves pages at once.
+/// Where the pages of processes are before anything is done about them. Opening a sampler may switch the
+/// kernel's balancing on, which moves pages at once.
 #[derive(Debug, Default)]
 pub struct Survey(pub(crate) BTreeMap<Pid, KnownHomes>);
 
@@ -35,8 +36,8 @@ impl Survey {
     }
 }
 
-/// Asks where the pages of one of `processes` are that were there before we came. A database may have a thousand of them, each with all
-/// of its shared memory mapped. Returns also how many pages were asked about.
+/// Asks where the pages of one of `processes` are that were there before we came. A database may have a
+/// thousand of them, each with all of its shared memory mapped. Returns also how many pages were asked about.
 pub(crate) fn ask(
     kernel: &mut LiveKernel,
     topology: &Topology,
@@ -54,8 +55,9 @@ pub(crate) fn ask(
     (known, asked)
 }
 
-/// The pages of a process whose homes are asked for when we come, `most` of them, and whether that is all. Mappings share evenly what
-/// there is for them, and of a mapping with more pages than its share whole blocks of 2 MiB are picked, evenly spread.
+/// The pages of a process whose homes are asked for when we come, `most` of them, and whether that is all.
+/// Mappings share evenly what there is for them, and of a mapping with more pages than its share whole blocks
+/// of 2 MiB are picked, evenly spread.
 fn surveyed(mappings: &[Mapping], most: u64) -> (Vec<PageNumber>, bool) {
     let mut sizes: Vec<u64> = mappings.iter().map(|mapping| mapping.range.pages()).collect();
     sizes.sort_unstable();

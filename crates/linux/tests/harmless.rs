@@ -14,8 +14,9 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// `smaps` and `numa_maps` walk a process's page tables under its `mmap` lock, and stall a large one for seconds. Only doctor looks at
-/// one, of the small process that it has started itself; and the kernel's side of the machine where page tables are small.
+/// `smaps` and `numa_maps` walk a process's page tables under its `mmap` lock, and stall a large one for
+/// seconds. Only doctor looks at one, of the small process that it has started itself; and the kernel's side
+/// of the machine where page tables are small.
 #[test]
 fn no_file_that_stalls_a_large_process_is_read() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();

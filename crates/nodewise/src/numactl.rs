@@ -1,4 +1,5 @@
-//! numactl's other options: what it shows, in its own words for the scripts that read them, and what only numactl does.
+//! numactl's other options: what it shows, in its own words for the scripts that read them, and what only
+//! numactl does.
 
 use crate::commands::{Exit, exit};
 use crate::output::note;

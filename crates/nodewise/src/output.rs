@@ -1,5 +1,5 @@
-//! What a command writes: files never half-written, and refused before anything is started; standard output and error
-//! without panics. `clippy.toml` keeps every other way to write there out of this crate.
+//! What a command writes: files never half-written, and refused before anything is started; standard output
+//! and error without panics. `clippy.toml` keeps every other way to write there out of this crate.
 
 use anyhow::Context as _;
 use std::fmt::{Display, Write as _};
@@ -9,8 +9,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Writes to standard output, with colours where that is a terminal. A reader that has seen enough (`nodewise topo | head`) is
-/// no error; a full disk is.
+/// Writes to standard output, with colours where that is a terminal. A reader that has seen enough (`nodewise
+/// topo | head`) is no error; a full disk is.
 pub fn print(text: &str) -> anyhow::Result<()> {
     let mut out = anstream::stdout();
     match out.write_all(harmless(text).as_bytes()).and_then(|()| out.flush()) {
@@ -26,8 +26,8 @@ pub fn note(message: impl Display) {
     report(&format!("nodewise: {message}\n"));
 }
 
-/// Writes to standard error, with colours where that is a terminal. A report that cannot be written is lost: nothing that only
-/// reports may stop the program that it is about.
+/// Writes to standard error, with colours where that is a terminal. A report that cannot be written is lost:
+/// nothing that only reports may stop the program that it is about.
 pub fn report(text: &str) {
     let _ = anstream::stderr().write_all(harmless(text).as_bytes());
 }
@@ -35,8 +35,8 @@ pub fn report(text: &str) {
 /// The styles that commands use. Nothing else tells a terminal what to do.
 const STYLES: [&str; 5] = ["\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[36m"];
 
-/// Names in a captured tree, or of other people's processes and files, may hold anything. Each character that a terminal would
-/// obey is shown as JSON writes it, as the text may be JSON.
+/// Names in a captured tree, or of other people's processes and files, may hold anything. Each character that
+/// a terminal would obey is shown as JSON writes it, as the text may be JSON.
 fn harmless(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     let mut rest = text;
@@ -65,8 +65,8 @@ pub const PRIVATE: u32 = 0o600;
 /// A new file is to be read like any other output.
 pub const PUBLIC: u32 = 0o666;
 
-/// A file that appears, whole, when it is finished. One that was there keeps its owner and mode. A path that is no ordinary
-/// file (`/dev/stderr`, a pipe) is written to directly.
+/// A file that appears, whole, when it is finished. One that was there keeps its owner and mode. A path that
+/// is no ordinary file (`/dev/stderr`, a pipe) is written to directly.
 pub struct WholeFile {
     path: PathBuf,
     /// That of a new file, before the umask.
@@ -75,7 +75,8 @@ pub struct WholeFile {
 }
 
 impl WholeFile {
-    /// Checks that the file can be written. Nothing of it is there until it is finished, as a signal may end the command.
+    /// Checks that the file can be written. Nothing of it is there until it is finished, as a signal may end
+    /// the command.
     pub fn create(path: &Path, mode: u32) -> anyhow::Result<Self> {
         let cannot = || format!("cannot write {}", path.display());
         if path.file_name().is_none() || path.as_os_str().as_bytes().ends_with(b"/") {
@@ -117,8 +118,9 @@ struct Ordinary {
 }
 
 impl Target {
-    /// The kernel says where links lead, and which files may be written: in directories that all may write to it heeds neither
-    /// links (`fs.protected_symlinks`) nor files (`fs.protected_regular`) that a stranger put there.
+    /// The kernel says where links lead, and which files may be written: in directories that all may write to
+    /// it heeds neither links (`fs.protected_symlinks`) nor files (`fs.protected_regular`) that a
+    /// stranger put there.
     fn find(path: &Path) -> std::io::Result<Self> {
         let mut options = File::options();
         let file = match options.write(true).open(path) {
@@ -143,8 +145,8 @@ impl Target {
 }
 
 impl Ordinary {
-    /// An empty file beside it, which is gone when it is dropped. What `tempfile` creates itself has another mode, and its errors
-    /// would name the temporary path.
+    /// An empty file beside it, which is gone when it is dropped. What `tempfile` creates itself has another
+    /// mode, and its errors would name the temporary path.
     fn pending(&self, mode: u32) -> std::io::Result<tempfile::NamedTempFile> {
         let directory = self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mode = if self.replaces.is_some() { PRIVATE } else { mode };
@@ -172,8 +174,8 @@ impl Ordinary {
     }
 }
 
-/// A file of one JSON value a line, each line written whole. Until the first line, whatever the path held stays; without
-/// any, nothing is left. A new file is [`PRIVATE`].
+/// A file of one JSON value a line, each line written whole. Until the first line, whatever the path held
+/// stays; without any, nothing is left. A new file is [`PRIVATE`].
 pub struct JsonLines {
     path: PathBuf,
     file: BufWriter<File>,

@@ -11,16 +11,16 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command};
 
-/// The options `numactl` has for where a program runs and where its memory goes: letters, names and meanings are its own
-/// (numactl(8)); one memory policy at most, as there.
+/// The options `numactl` has for where a program runs and where its memory goes: letters, names and meanings
+/// are its own (numactl(8)); one memory policy at most, as there.
 #[derive(clap::Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Placement (numactl's options)")]
 pub struct PlacementArgs {
     /// Run on the CPUs of these nodes
     ///
-    /// NODES is a list like 0,2-3 or all. With + before it numbers count within what this process is allowed (+0-1), with !
-    /// it is all but these (!1). A device stands for its node: netdev:eth0, block:sda, pci:3b:00.0, ip:192.0.2.1,
-    /// or file: with a path; same is the list of the other option.
+    /// NODES is a list like 0,2-3 or all. With + before it numbers count within what this process is allowed
+    /// (+0-1), with ! it is all but these (!1). A device stands for its node: netdev:eth0, block:sda,
+    /// pci:3b:00.0, ip:192.0.2.1, or file: with a path; same is the list of the other option.
     #[arg(
         short = 'N',
         long,
@@ -106,7 +106,8 @@ impl PlacementArgs {
         *self != Self::default()
     }
 
-    /// What the options mean on this machine for this process. Errors name the option and the item of its list.
+    /// What the options mean on this machine for this process. Errors name the option and the item of its
+    /// list.
     pub fn resolve(&self) -> Result<Placement> {
         if !self.is_given() {
             return Ok(Placement::default());
@@ -122,7 +123,8 @@ impl PlacementArgs {
     }
 
     fn resolve_in(&self, machine: &Topology, allowed: Allowed, root: &Path) -> Result<Placement> {
-        // A node is one to run on, though this thread is kept from its CPUs just now: the kernel knows the limits of a cpuset.
+        // A node is one to run on, though this thread is kept from its CPUs just now: the kernel knows the
+        // limits of a cpuset.
         let cpus = machine.online_cpus().clone();
         let nodes = Lists::new(machine, Allowed { cpus, ..allowed.clone() }, root);
         let lists = Lists::new(machine, allowed, root);
@@ -199,9 +201,10 @@ impl Placement {
 
     /// Starts a program with this placement.
     ///
-    /// Affinity and policy belong to threads, and a child takes those of the thread that starts it. So a thread of its own
-    /// places itself and starts the program; the caller stays as it is. That thread is gone when this returns: do not
-    /// ask for a signal on the parent's death (`PR_SET_PDEATHSIG`), which would come at once.
+    /// Affinity and policy belong to threads, and a child takes those of the thread that starts it. So a
+    /// thread of its own places itself and starts the program; the caller stays as it is. That thread is
+    /// gone when this returns: do not ask for a signal on the parent's death (`PR_SET_PDEATHSIG`), which
+    /// would come at once.
     pub fn spawn(&self, command: &mut Command) -> Result<Child> {
         let program = command.get_program().to_string_lossy().into_owned();
         let mut spawn = || {
@@ -505,8 +508,8 @@ mod tests {
         }
     }
 
-    /// Weighted interleaving is newer than Debian 12's numactl and kernel: where the kernel has it, it is set, else the
-    /// error says so.
+    /// Weighted interleaving is newer than Debian 12's numactl and kernel: where the kernel has it, it is
+    /// set, else the error says so.
     #[test]
     fn weighted_interleaving_is_set_or_explained() {
         let placement = Options::parse_from(["-w", "all"]).placement.resolve().unwrap();

@@ -1,5 +1,5 @@
-//! What the documentation points to is there: files, make's targets, packages and their tests. What it has a user type is parsed by
-//! the command line's own tests (`src/main.rs`).
+//! What the documentation points to is there: files, make's targets, packages and their tests. What it has a
+//! user type is parsed by the command line's own tests (`src/main.rs`).
 
 use std::path::{Path, PathBuf};
 

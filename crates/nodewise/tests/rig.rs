@@ -96,7 +96,8 @@ fn shape_copies_and_streams_reach_the_guest() {
     assert_eq!(output.status.code(), Some(42));
 }
 
-/// What `make setup` puts into the user's data directory is found from anywhere; where there is nothing, that is said.
+/// What `make setup` puts into the user's data directory is found from anywhere; where there is nothing, that
+/// is said.
 #[test]
 fn kernels_of_the_setup_are_found_from_any_directory() {
     let setup = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/setup");
@@ -131,7 +132,8 @@ fn kernels_of_the_setup_are_found_from_any_directory() {
     }
 }
 
-/// The guest has nodewise in its PATH, wherever this machine has it, and one file for both outputs keeps their order.
+/// The guest has nodewise in its PATH, wherever this machine has it, and one file for both outputs keeps
+/// their order.
 #[test]
 fn the_guest_has_nodewise_and_the_order_of_outputs() {
     let script = "nodewise --version; echo one >&2; echo two; echo three >&2; echo four";
@@ -240,9 +242,10 @@ fn a_shell_in_the_guest_has_this_terminal() {
         .spawn()
         .unwrap();
     let mut keys = child.stdin.take().unwrap();
-    // Typed ahead; the guest's terminal echoes what it gets, so that what is printed is told from what is typed
-    // by the sum.
-    // Ctrl-C right after a shell's own `echo` could come before its next command is in the foreground, and be lost.
+    // Typed ahead; the guest's terminal echoes what it gets, so that what is printed is told from what is
+    // typed by the sum.
+    // Ctrl-C right after a shell's own `echo` could come before its next command is in the foreground, and be
+    // lost.
     keys.write_all(b"tty; stty size; sh -c 'echo $((6 * 7))ready; exec sleep 1000'\n").unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut until = |mark: &str| {

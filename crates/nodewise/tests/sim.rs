@@ -230,7 +230,8 @@ fn a_preset_is_copied_and_edited_and_a_mistake_in_it_is_named_with_its_line() {
     );
 }
 
-/// The rows of what `nodewise sim reproduce --json` printed of one study, each as documented; and whether all hold.
+/// The rows of what `nodewise sim reproduce --json` printed of one study, each as documented; and whether all
+/// hold.
 fn rows(study: &Value) -> (Vec<&Value>, bool) {
     assert!(study["study"].is_string());
     let rows: Vec<&Value> = study["rows"].as_array().unwrap().iter().collect();

@@ -268,7 +268,8 @@ fn a_machine_whose_files_may_not_be_read_has_its_own_exit_code() {
     // Root may read anything, so it runs a copy as a user that may not (nobody's number is 65534 everywhere).
     let dir = tempfile::tempdir().unwrap();
     let nodewise = dir.path().join("nodewise");
-    // By cp: what this process has open to write, a child that another test forks has open as well, and nobody can run it then.
+    // By cp: what this process has open to write, a child that another test forks has open as well, and
+    // nobody can run it then.
     let own = assert_cmd::cargo::cargo_bin("nodewise");
     assert!(std::process::Command::new("cp").args([&own, &nodewise]).status().unwrap().success());
     let mut command = std::process::Command::new(&nodewise);
@@ -292,7 +293,8 @@ fn a_machine_whose_files_may_not_be_read_has_its_own_exit_code() {
     assert_eq!((outcome.status.code(), String::from_utf8(outcome.stderr).unwrap()), (Some(77), error));
 }
 
-/// What names in a tree hold is shown and not obeyed; a device of this name is drawn, and a file in that directory malformed.
+/// What names in a tree hold is shown and not obeyed; a device of this name is drawn, and a file in that
+/// directory malformed.
 #[test]
 fn names_of_a_tree_do_not_command_the_terminal() {
     let capture = Capture::unpack("32em64t-2n8c+dax+nvme+mic+dimms");

@@ -1,5 +1,5 @@
-//! What an ELF file of this machine says about its loader and its libraries, see elf(5). Nothing of the file is run: who made it
-//! may have named any program as its loader.
+//! What an ELF file of this machine says about its loader and its libraries, see elf(5). Nothing of the file
+//! is run: who made it may have named any program as its loader.
 
 use object::elf::{self, DynamicTag, FileHeader64, ProgramHeader64};
 use object::read::ReadCache;
@@ -29,7 +29,8 @@ const DYNAMIC_BYTES: u64 = 1 << 16;
 const NAME_BYTES: u64 = 4096;
 
 impl Elf {
-    /// Reads it; none if the file is static, of another machine, or malformed, and so needs nothing that could be found.
+    /// Reads it; none if the file is static, of another machine, or malformed, and so needs nothing that
+    /// could be found.
     pub fn read(path: &Path) -> std::io::Result<Option<Self>> {
         let file = File::open(path)?;
         Ok(if file.metadata()?.is_file() { parse(&ReadCache::new(file)) } else { None })

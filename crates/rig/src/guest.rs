@@ -38,8 +38,9 @@ pub struct Streams<'a> {
     pub stdout: &'a mut dyn Write,
     /// The program's standard error.
     pub stderr: &'a mut dyn Write,
-    /// Whether standard error is the same file as standard output, as after `2>&1`: all comes through `stdout` then, in the
-    /// order in which the program wrote it. Of two files, nobody can tell the order.
+    /// Whether standard error is the same file as standard output, as after `2>&1`: all comes through
+    /// `stdout` then, in the order in which the program wrote it. Of two files, nobody can tell the
+    /// order.
     pub joined: bool,
     /// The kernel's console, where given: the kernel says all it has to say, which takes it longer.
     pub console: Option<&'a mut dyn Write>,
@@ -145,8 +146,8 @@ impl Guest {
         self
     }
 
-    /// Copies a file or directory of this machine to the same path in the guest, with owners, modes and times; programs in it
-    /// bring the libraries they need.
+    /// Copies a file or directory of this machine to the same path in the guest, with owners, modes and
+    /// times; programs in it bring the libraries they need.
     #[must_use]
     pub fn copy(mut self, path: impl Into<PathBuf>) -> Self {
         self.copies.push(path.into());
@@ -192,8 +193,8 @@ impl Guest {
     /// Runs a program of this machine in the guest, as root, and collects its output.
     ///
     /// Of `program`, the name (looked up in PATH), the arguments, the variables set explicitly and the
-    /// working directory count. The guest has no other variables than PATH, HOME and, where set here, TERM, TZ
-    /// and `LD_LIBRARY_PATH`. It has the time zone that TZ names, or else this machine's.
+    /// working directory count. The guest has no other variables than PATH, HOME and, where set here, TERM,
+    /// TZ and `LD_LIBRARY_PATH`. It has the time zone that TZ names, or else this machine's.
     pub fn output(&self, program: &Command) -> Result<Output, Error> {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let status = self.run(program, Streams::new(&mut stdout, &mut stderr))?;

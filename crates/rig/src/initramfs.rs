@@ -85,8 +85,8 @@ impl Initramfs {
         }
     }
 
-    /// Copies a file, or a directory with all in it, to the same path in the guest, owners, modes and times included; programs
-    /// and libraries bring along the libraries they need.
+    /// Copies a file, or a directory with all in it, to the same path in the guest, owners, modes and times
+    /// included; programs and libraries bring along the libraries they need.
     pub fn copy_tree(&mut self, asked: &Path) -> Result<(), Error> {
         let mut left = vec![asked.to_path_buf()];
         while let Some(path) = left.pop() {
@@ -222,7 +222,8 @@ const ROOT_GROUP: &str = "root:x:0:\n";
 const NOBODY: &str = "nobody:x:65534:65534:nobody:/:/bin/sh\n";
 const NOGROUP: &str = "nogroup:x:65534:\n";
 
-/// Root's line, and from a file of this machine the other users or groups, so that what is copied belongs to somebody.
+/// Root's line, and from a file of this machine the other users or groups, so that what is copied belongs to
+/// somebody.
 fn with_others(root: &str, file: &str, otherwise: &str) -> Vec<u8> {
     let here = fs::read(file).unwrap_or_else(|_| otherwise.into());
     let others = here.split_inclusive(|&byte| byte == b'\n').filter(|line| !line.starts_with(b"root:"));

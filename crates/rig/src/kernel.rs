@@ -7,9 +7,10 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 /// All kernels found, best first: `$NODEWISE_KERNEL`, `.nodewise/kernels` in the current directory or
-/// one above it, `$XDG_DATA_HOME/nodewise/kernels` (`~/.local/share`) and `/var/lib/nodewise/kernels`, where `make setup` puts
-/// them for a user and for root, `$XDG_CACHE_HOME/nodewise/kernels`, `/boot/vmlinuz-*cloud-amd64`. The newest version comes
-/// first in each place; of files with one name only the first counts.
+/// one above it, `$XDG_DATA_HOME/nodewise/kernels` (`~/.local/share`) and `/var/lib/nodewise/kernels`, where
+/// `make setup` puts them for a user and for root, `$XDG_CACHE_HOME/nodewise/kernels`,
+/// `/boot/vmlinuz-*cloud-amd64`. The newest version comes first in each place; of files with one name only
+/// the first counts.
 #[must_use]
 pub fn kernels() -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = env::var_os("NODEWISE_KERNEL").map(PathBuf::from).into_iter().collect();

@@ -17,8 +17,8 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Waits for this user's other exclusive guests, of any process, to end, or for `stop`. Calls `waiting` first if there is
-    /// one.
+    /// Waits for this user's other exclusive guests, of any process, to end, or for `stop`. Calls `waiting`
+    /// first if there is one.
     pub fn wait(stop: &AtomicBool, waiting: impl FnMut()) -> Result<Self, Error> {
         Self::wait_at(&path(), stop, waiting)
     }
@@ -43,8 +43,8 @@ impl Lock {
     }
 }
 
-/// In a directory that only this user can write to, if there is one. All of a user's processes have to agree on the file, so
-/// the environment is asked last.
+/// In a directory that only this user can write to, if there is one. All of a user's processes have to agree
+/// on the file, so the environment is asked last.
 fn path() -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
     let own = |directory: &PathBuf| {

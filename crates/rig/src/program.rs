@@ -144,7 +144,8 @@ fn cache() -> &'static BTreeMap<OsString, PathBuf> {
     CACHE.get_or_init(|| fs::read("/etc/ld.so.cache").map_or(BTreeMap::new(), |file| cached(&file)))
 }
 
-/// Reads ldconfig's file (`sysdeps/generic/dl-cache.h`, glibc 2.36): a header, entries, and the strings that they point to.
+/// Reads ldconfig's file (`sysdeps/generic/dl-cache.h`, glibc 2.36): a header, entries, and the strings that
+/// they point to.
 fn cached(file: &[u8]) -> BTreeMap<OsString, PathBuf> {
     const HEADER: usize = 48;
     const ENTRY: usize = 24;

@@ -38,11 +38,12 @@ pub(crate) const LINES: [&str; 3] = ["out", "err", "control"];
 /// and an edge-triggered one that is shared gets lost; the guest learns these from ACPI.
 const LINE_PORTS: [(&str, &str); 3] = [("0x2f8", "3"), ("0x3e8", "5"), ("0x2e8", "7")];
 
-/// Kernel parameters of every guest: nothing that only costs time on a machine that lives for seconds, and the kernel always in the
-/// same place, on node 0: where chance puts it on a small node, there is not much left of that.
+/// Kernel parameters of every guest: nothing that only costs time on a machine that lives for seconds, and
+/// the kernel always in the same place, on node 0: where chance puts it on a small node, there is not much
+/// left of that.
 const PARAMETERS: &str = "console=ttyS0 panic=-1 mitigations=off tsc=reliable random.trust_cpu=on nokaslr";
-/// For emulated ones: how far a delay loop counts in 4 ms, here that of a TSC with 2.5 GHz, this machine's being
-/// not far from that. Else each CPU measures it, fails to, and tries again: 2 of a 4-node guest's 5 s.
+/// For emulated ones: how far a delay loop counts in 4 ms, here that of a TSC with 2.5 GHz, this machine's
+/// being not far from that. Else each CPU measures it, fails to, and tries again: 2 of a 4-node guest's 5 s.
 const EMULATED_PARAMETERS: &str = "lpj=10000000";
 
 /// The QEMU of this machine.
@@ -71,8 +72,8 @@ impl Qemu {
     ///
     /// QEMU before 8.1 (Debian 12 has 7.2) has two bugs that each kill some boots:
     /// - it computes a cmpxchg16b's result from flags it has not brought up to date, and an interrupt right
-    ///   after it saves and restores garbage. 13 of 40 boots panicked, most in the slab allocator, which
-    ///   uses it wherever CPUID has it;
+    ///   after it saves and restores garbage. 13 of 40 boots panicked, most in the slab allocator, which uses
+    ///   it wherever CPUID has it;
     /// - with a thread for each CPU, it may translate code while another CPU writes it, and keep what was
     ///   there before. 2 of 80 boots met an int3 that the kernel had long replaced (Oops: int3).
     fn emulation(&self) -> [&'static str; 4] {

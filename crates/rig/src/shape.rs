@@ -11,12 +11,14 @@ pub struct Node {
     pub memory_bytes: u64,
 }
 
-/// What can be attached to a node, by a host bridge of its own: devices whose driver, if any, the guests' kernels have built in.
+/// What can be attached to a node, by a host bridge of its own: devices whose driver, if any, the guests'
+/// kernels have built in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
     /// An `NVMe` disk of 64 MiB, all zeros, that keeps nothing: `nvme0n1`.
     Nvme,
-    /// A network adapter without a cable. Debian's cloud kernels have its driver as a module, so that the guest sees a PCI function.
+    /// A network adapter without a cable. Debian's cloud kernels have its driver as a module, so that the
+    /// guest sees a PCI function.
     Network,
 }
 

@@ -78,8 +78,8 @@ fn the_program_finds_what_it_was_given() {
     assert!(text(&stderr).contains("/etc/os-release"), "this machine's files are not in the guest");
 }
 
-/// As on this machine: owners, modes and times of what is copied, users and their rights, the time zone, and two outputs that
-/// are one keep their order.
+/// As on this machine: owners, modes and times of what is copied, users and their rights, the time zone, and
+/// two outputs that are one keep their order.
 #[test]
 fn copies_users_time_and_the_order_of_outputs_are_as_here() {
     use std::os::unix::fs::PermissionsExt;

@@ -1,8 +1,10 @@
-//! The runtime, from Rust and by nodewise.hpp, beside oneTBB and OpenMP (where they are installed), rayon and std in one run.
+//! The runtime, from Rust and by nodewise.hpp, beside oneTBB and OpenMP (where they are installed), rayon and
+//! std in one run.
 //!
-//! `cargo bench -p nodewise-runtime --bench compare` prints one table, `-- --json` the same as JSON; `-- NAME` only the contests
-//! with that in their names. All contenders of a contest take turns, in changing order, so that what else the machine does hurts them alike; figures are
-//! the median of the turns, and the tenth percentile for machines that are never quiet. Pools have as many workers as each other.
+//! `cargo bench -p nodewise-runtime --bench compare` prints one table, `-- --json` the same as JSON; `--
+//! NAME` only the contests with that in their names. All contenders of a contest take turns, in changing
+//! order, so that what else the machine does hurts them alike; figures are the median of the turns, and the
+//! tenth percentile for machines that are never quiet. Pools have as many workers as each other.
 #![forbid(unsafe_code)]
 
 #[path = "compare/contestant.rs"]
@@ -28,8 +30,8 @@ use std::time::{Duration, Instant};
 const CONTEST: Duration = Duration::from_millis(1500);
 /// Between turns: the last contender's workers fall asleep.
 const SETTLE: Duration = Duration::from_micros(200);
-/// Turns of each contender at least and at most, after one that does not count. Short turns and many: most then fall between what
-/// other programs do.
+/// Turns of each contender at least and at most, after one that does not count. Short turns and many: most
+/// then fall between what other programs do.
 const TURNS_LEAST: usize = 15;
 const TURNS_MOST: usize = 1001;
 
@@ -37,7 +39,8 @@ struct Contender<'a> {
     name: &'static str,
     /// How many operations one turn makes.
     operations: u64,
-    /// Takes one turn; a turn's time is measured around it unless it gives its own, in nanoseconds for all operations.
+    /// Takes one turn; a turn's time is measured around it unless it gives its own, in nanoseconds for all
+    /// operations.
     turn: Box<dyn FnMut() -> Option<u64> + 'a>,
 }
 
@@ -96,7 +99,8 @@ fn median(numbers: &[f64]) -> f64 {
     numbers[numbers.len() / 2]
 }
 
-/// The tenth percentile of ascending numbers: what it takes when other programs leave the CPUs alone for once.
+/// The tenth percentile of ascending numbers: what it takes when other programs leave the CPUs alone for
+/// once.
 fn undisturbed(numbers: &[f64]) -> f64 {
     numbers[numbers.len() / 10]
 }
@@ -197,7 +201,8 @@ fn rayon_pool(workers: usize) -> rayon::ThreadPool {
 }
 
 thread_local! {
-    /// Atomic so that the compiler makes every addition, in memory; a load and a store, since no other thread looks.
+    /// Atomic so that the compiler makes every addition, in memory; a load and a store, since no other thread
+    /// looks.
     static COUNT: AtomicU64 = const { AtomicU64::new(0) };
 }
 
@@ -278,8 +283,8 @@ fn small_things<'a>() -> Vec<Contest<'a>> {
             ],
         }
     });
-    // Nobody counts and does nothing else. A loop of nothing but additions to one address is a matter of how the CPU forwards a store
-    // to the next load: between 1 and 15 cycles for the same instructions.
+    // Nobody counts and does nothing else. A loop of nothing but additions to one address is a matter of how
+    // the CPU forwards a store to the next load: between 1 and 15 cycles for the same instructions.
     let among_work = [(false, "count and work, one"), (true, "count and work, two")];
     let among_work = among_work.into_iter().map(|(two, name)| {
         let (counter, atomic) = (NodeCounter::new(), AtomicU64::new(0));
@@ -402,8 +407,8 @@ fn boxes(blocks: u64, allocator: impl Allocator + Copy) {
     }
 }
 
-/// A turn on this thread, or on two threads at the same time, each on a CPU of its own if there are two: what the slower of them takes, without the
-/// threads' start.
+/// A turn on this thread, or on two threads at the same time, each on a CPU of its own if there are two: what
+/// the slower of them takes, without the threads' start.
 fn on_threads<'a>(
     two: bool,
     name: &'static str,

@@ -1,5 +1,5 @@
-//! Requests that are served on the node that has what they ask for: a table in one part a node, filled there by a task bound to the node,
-//! so that its pages lie there, and tasks that look things up where they are.
+//! Requests that are served on the node that has what they ask for: a table in one part a node, filled there
+//! by a task bound to the node, so that its pages lie there, and tasks that look things up where they are.
 //!
 //! `cargo run -p nodewise-runtime --example near_requests`
 #![forbid(unsafe_code)]

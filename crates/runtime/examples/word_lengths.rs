@@ -1,4 +1,5 @@
-//! Counts how long the words of a text are: a loop on all nodes, counters that no two CPUs share, and who did how much.
+//! Counts how long the words of a text are: a loop on all nodes, counters that no two CPUs share, and who did
+//! how much.
 //!
 //! `cargo run -p nodewise-runtime --example word_lengths [FILE]`
 #![forbid(unsafe_code)]

@@ -5,8 +5,8 @@ use nodewise_topology::{Allowed, CpuQuota, CpuSet, NodeId, NodeSet, Topology};
 
 /// The nodes with CPUs that the calling thread may run on, and how much CPU time there is for them.
 ///
-/// Left out are CPUs that are offline, outside of the cpuset or of the thread's affinity, and so nodes that have none besides; a
-/// node without memory has its CPUs all the same.
+/// Left out are CPUs that are offline, outside of the cpuset or of the thread's affinity, and so nodes that
+/// have none besides; a node without memory has its CPUs all the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allowance {
     nodes: Vec<AllowedNode>,
@@ -79,15 +79,16 @@ impl Allowance {
         Self { nodes: kept.iter().map(node).collect(), cpu_quota: self.cpu_quota }
     }
 
-    /// How many threads can run at a time: the CPUs, or as many as the quota keeps busy all the time if they are fewer.
+    /// How many threads can run at a time: the CPUs, or as many as the quota keeps busy all the time if they
+    /// are fewer.
     #[must_use]
     pub fn parallelism(&self) -> usize {
         let cpus = self.nodes.iter().map(|node| node.cpus.len()).sum();
         self.cpu_quota.map_or(cpus, |quota| quota.whole_cpus().min(cpus))
     }
 
-    /// Workers for each node, in the order of [`Allowance::nodes`]: `most` or [`Allowance::parallelism`] if that is less, in proportion
-    /// to the nodes' CPUs (D'Hondt's method, ties to the lower node).
+    /// Workers for each node, in the order of [`Allowance::nodes`]: `most` or [`Allowance::parallelism`] if
+    /// that is less, in proportion to the nodes' CPUs (D'Hondt's method, ties to the lower node).
     #[must_use]
     pub fn workers(&self, most: usize) -> Vec<usize> {
         let mut workers = vec![0; self.nodes.len()];

@@ -7,13 +7,14 @@ use std::path::Path;
 /// The nodes nearest to a device, of those with a CPU that the calling thread may use: to run a pool on
 /// ([`crate::NodePoolBuilder::nodes`]), bind a thread to ([`bind_thread`]) or put memory on.
 ///
-/// A device is named as the system names it (`eth0`, `nvme0n1`, `card0`, `mlx5_0`), by its PCI address (`0000:3b:00.0`), or as numactl names it:
-/// `netdev:eth0`, `block:sda`, `pci:3b:00`, `ip:192.0.2.1` (the interface that routes there), `file:/path` (the disk it lies on).
-/// Most often it is one node; several where the firmware names several, or where the device's own has no CPU and others are as near.
+/// A device is named as the system names it (`eth0`, `nvme0n1`, `card0`, `mlx5_0`), by its PCI address
+/// (`0000:3b:00.0`), or as numactl names it: `netdev:eth0`, `block:sda`, `pci:3b:00`, `ip:192.0.2.1` (the
+/// interface that routes there), `file:/path` (the disk it lies on). Most often it is one node; several where
+/// the firmware names several, or where the device's own has no CPU and others are as near.
 ///
 /// # Errors
-/// [`crate::ErrorKind::Device`]: there is no such device, or the firmware does not say where it is. [`crate::ErrorKind::Machine`]: `/sys` or
-/// `/proc` cannot be read.
+/// [`crate::ErrorKind::Device`]: there is no such device, or the firmware does not say where it is.
+/// [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read.
 pub fn nodes_near(device: &str) -> Result<NodeSet> {
     let topology = Topology::live()?;
     let allowed = Allowed::of_this_thread(&topology)?;
@@ -24,7 +25,8 @@ pub fn nodes_near(device: &str) -> Result<NodeSet> {
 /// Confines the calling thread to the CPUs of these nodes, as far as it may use them.
 ///
 /// # Errors
-/// [`crate::ErrorKind::Thread`]: there is none it may use. [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read.
+/// [`crate::ErrorKind::Thread`]: there is none it may use. [`crate::ErrorKind::Machine`]: `/sys` or `/proc`
+/// cannot be read.
 pub fn bind_thread(nodes: &NodeSet) -> Result<()> {
     if nodes.is_empty() {
         return Err(Error::no_nodes());
@@ -80,8 +82,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    /// Nodes 0 and 1 with a CPU each, and node 2 without, as far from either; a network interface, a disk and a graphics card on one node each, and a
-    /// card of which nobody says where it is.
+    /// Nodes 0 and 1 with a CPU each, and node 2 without, as far from either; a network interface, a disk and
+    /// a graphics card on one node each, and a card of which nobody says where it is.
     fn machine(directory: &Path) -> Topology {
         let write = |path: &str, text: &str| {
             let path = directory.join("sys/devices/system").join(path);

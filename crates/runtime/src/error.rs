@@ -28,9 +28,9 @@ pub enum ErrorKind {
     Thread,
     /// A layout that this process cannot have.
     Layout,
-    /// The kernel has not so much memory, or refuses a call. Filters of containers, Docker's among them, refuse memory policies and
-    /// `move_pages(2)`. Asking for placements and giving hints fail then; of the rest only arrays and arenas without [`crate::Fallback::Anywhere`], on
-    /// several nodes.
+    /// The kernel has not so much memory, or refuses a call. Filters of containers, Docker's among them,
+    /// refuse memory policies and `move_pages(2)`. Asking for placements and giving hints fail then; of
+    /// the rest only arrays and arenas without [`crate::Fallback::Anywhere`], on several nodes.
     Memory,
     /// Pages found no room on their node.
     NodeFull,

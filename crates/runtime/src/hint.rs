@@ -14,26 +14,27 @@ use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// How a range of memory is used: the placement pragmas that Bolosky et al. (SOSP 1989, sections 4.3 and 4.4) wished for.
+/// How a range of memory is used: the placement pragmas that Bolosky et al. (SOSP 1989, sections 4.3 and 4.4)
+/// wished for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Hint {
     /// By one thread or node: it shall be local there.
     ///
-    /// The manager collocates it and never spreads it. The library moves the pages that are there to the caller's node, so the thread
-    /// that goes on to use them should say it; what is touched later comes from the node that touches it, and the kernel's balancing may
-    /// move it.
+    /// The manager collocates it and never spreads it. The library moves the pages that are there to the
+    /// caller's node, so the thread that goes on to use them should say it; what is touched later comes
+    /// from the node that touches it, and the kernel's balancing may move it.
     Private,
     /// Read by many, hardly ever written.
     ///
-    /// The manager never collocates it, and reports it as worth replicating. The library interleaves it, over the nodes of
-    /// [`crate::Layout::Interleaved`]: that no node's controller serves all is what can be done without copies; [`crate::ReplicatedVec`]
-    /// makes those.
+    /// The manager never collocates it, and reports it as worth replicating. The library interleaves it, over
+    /// the nodes of [`crate::Layout::Interleaved`]: that no node's controller serves all is what can be done
+    /// without copies; [`crate::ReplicatedVec`] makes those.
     ReadShared,
     /// Written by many.
     ///
-    /// It is interleaved. The manager moves what is there, within its budget and without waiting for evidence, and never collocates it; the
-    /// library moves it before it returns.
+    /// It is interleaved. The manager moves what is there, within its budget and without waiting for
+    /// evidence, and never collocates it; the library moves it before it returns.
     WriteShared,
 }
 
@@ -46,14 +47,14 @@ pub enum HonouredBy {
     Library,
 }
 
-/// Says how `memory` is used, in place of what was said of it before. It concerns the pages that lie wholly within; where there are none
-/// nothing is done. What is allocated there later is concerned as well: say [`forget_hints`] before the memory is freed. Those of
-/// [`crate::NodeVec`] and [`crate::NodeArena`] are forgotten with it. A policy that the memory had, a [`crate::Layout`]'s for instance, gives
-/// way.
+/// Says how `memory` is used, in place of what was said of it before. It concerns the pages that lie wholly
+/// within; where there are none nothing is done. What is allocated there later is concerned as well: say
+/// [`forget_hints`] before the memory is freed. Those of [`crate::NodeVec`] and [`crate::NodeArena`] are
+/// forgotten with it. A policy that the memory had, a [`crate::Layout`]'s for instance, gives way.
 ///
-/// The first call also makes the section in which the manager reads hints (`nodewise_sys::hints`), so that a manager finds it in its next
-/// round: until then the library honours them, see [`is_managed`]. Where a section cannot be made, the library honours all hints. Any
-/// thread may call it.
+/// The first call also makes the section in which the manager reads hints (`nodewise_sys::hints`), so that a
+/// manager finds it in its next round: until then the library honours them, see [`is_managed`]. Where a
+/// section cannot be made, the library honours all hints. Any thread may call it.
 ///
 /// ```
 /// use nodewise_runtime::{Hint, Layout, NodeVec, current_node, hint};
@@ -64,8 +65,9 @@ pub enum HonouredBy {
 /// ```
 ///
 /// # Errors
-/// [`crate::ErrorKind::Hints`]: 1022 ranges have hints already. [`crate::ErrorKind::Memory`]: not all of the pages are mapped, or a container's
-/// filter refuses memory policies or `move_pages(2)`. [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read.
+/// [`crate::ErrorKind::Hints`]: 1022 ranges have hints already. [`crate::ErrorKind::Memory`]: not all of the
+/// pages are mapped, or a container's filter refuses memory policies or `move_pages(2)`.
+/// [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read.
 pub fn hint<T>(memory: &[T], hint: Hint) -> Result<HonouredBy> {
     let range = whole_pages(memory);
     if range.is_empty() {
@@ -103,14 +105,15 @@ pub fn hint<T>(memory: &[T], hint: Hint) -> Result<HonouredBy> {
     Ok(if managed { HonouredBy::Manager } else { HonouredBy::Library })
 }
 
-/// Takes back what was said of the pages that lie wholly in `memory`. They stay where they are, and their policy stays.
+/// Takes back what was said of the pages that lie wholly in `memory`. They stay where they are, and their
+/// policy stays.
 pub fn forget_hints<T>(memory: &[T]) {
     forget(whole_pages(memory));
 }
 
-/// Whether a manager honours this process's hints now. The first call makes the section that a manager looks for, so a program that wants to
-/// leave the work to it asks early, and again after the manager's interval, 1 s by default. False at the latest some seconds after the manager
-/// has gone.
+/// Whether a manager honours this process's hints now. The first call makes the section that a manager looks
+/// for, so a program that wants to leave the work to it asks early, and again after the manager's interval, 1
+/// s by default. False at the latest some seconds after the manager has gone.
 #[must_use]
 pub fn is_managed() -> bool {
     section().as_ref().is_some_and(Section::is_managed)
@@ -132,8 +135,9 @@ struct Section {
     sequence: u64,
 }
 
-/// A process's section. A child of fork has one of its own, and a lock of its own: its parent's may have been held by a thread that is not there,
-/// for ever. And it does not inherit the mapping: where that was, something else may be.
+/// A process's section. A child of fork has one of its own, and a lock of its own: its parent's may have been
+/// held by a thread that is not there, for ever. And it does not inherit the mapping: where that was,
+/// something else may be.
 struct OfProcess {
     process: u32,
     section: Mutex<Option<Section>>,
@@ -251,8 +255,8 @@ fn move_here(range: &Range<u64>) -> Result<()> {
     move_to(&pages, here)
 }
 
-/// Moves pages to these nodes in turn: huge pages whole, others one by one. `mbind` with `MPOL_MF_MOVE` would leave alone what is on any of
-/// them already (`queue_folio_required` in mm/mempolicy.c, Linux 6.12).
+/// Moves pages to these nodes in turn: huge pages whole, others one by one. `mbind` with `MPOL_MF_MOVE` would
+/// leave alone what is on any of them already (`queue_folio_required` in mm/mempolicy.c, Linux 6.12).
 fn interleave(range: &Range<u64>, nodes: &[NodeId]) -> Result<()> {
     let huge = huge_pages(range, nodes)?;
     let is_huge = |page: &u64| huge.binary_search(&(page / HUGE_BYTES as u64 * HUGE_BYTES as u64)).is_ok();
@@ -273,7 +277,8 @@ fn turn(address: u64, page_bytes: usize, nodes: &[NodeId]) -> usize {
     (address / page_bytes as u64) as usize % nodes.len()
 }
 
-/// The huge pages that lie wholly in the range: those whose last base page goes along when the first is moved.
+/// The huge pages that lie wholly in the range: those whose last base page goes along when the first is
+/// moved.
 fn huge_pages(range: &Range<u64>, nodes: &[NodeId]) -> Result<Vec<u64>> {
     let bytes = HUGE_BYTES as u64;
     let firsts = (range.start.next_multiple_of(bytes)..range.end / bytes * bytes).step_by(HUGE_BYTES);

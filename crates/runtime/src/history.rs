@@ -16,10 +16,12 @@ struct Operation {
     value: Counted,
 }
 
-/// Has `threads` threads do `each` operations side by side, every fourth an update: which is told the thread and the update's name, and
-/// returns how many there have been with it. A read is told the thread and returns the value. Panics if that is not linearizable.
+/// Has `threads` threads do `each` operations side by side, every fourth an update: which is told the thread
+/// and the update's name, and returns how many there have been with it. A read is told the thread and returns
+/// the value. Panics if that is not linearizable.
 ///
-/// Times are clocks' and not numbers from a common counter, by which threads would wait for each other's stores.
+/// Times are clocks' and not numbers from a common counter, by which threads would wait for each other's
+/// stores.
 pub(crate) fn check(
     threads: u64,
     each: u64,
@@ -54,8 +56,9 @@ pub(crate) fn check(
 
 /// What is wrong with a history; nothing if it is linearizable.
 ///
-/// Values name their place in the order of updates. So there is one order that an atomic value could have had, reads after the update
-/// that they saw, and what is left to ask is whether time agrees: whoever began after another's end comes later in it.
+/// Values name their place in the order of updates. So there is one order that an atomic value could have
+/// had, reads after the update that they saw, and what is left to ask is whether time agrees: whoever began
+/// after another's end comes later in it.
 fn fault(mut history: Vec<Operation>) -> Option<String> {
     let updates = history.iter().filter(|operation| operation.update.is_some());
     let mut names: HashMap<u64, u64> = updates.clone().map(|update| update.value).collect();

@@ -1,7 +1,9 @@
-//! A node's queue of tasks that were not made by its workers: any thread pushes at the back, workers take from the front.
+//! A node's queue of tasks that were not made by its workers: any thread pushes at the back, workers take
+//! from the front.
 //!
-//! A lock, and a buffer that grows and stays as it is. A lock-free queue in segments, such as crossbeam's, allocates one for every few dozen
-//! tasks: to the C library's malloc a large block, for which it gathers all small ones that are free, those of tasks that have ended.
+//! A lock, and a buffer that grows and stays as it is. A lock-free queue in segments, such as crossbeam's,
+//! allocates one for every few dozen tasks: to the C library's malloc a large block, for which it gathers all
+//! small ones that are free, those of tasks that have ended.
 
 use crate::job::Deque;
 use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -43,7 +45,8 @@ impl<T> Injector<T> {
         item
     }
 
-    /// Half of the items, rounded up, but not more than `most`: returns the oldest, and pushes the others, so that they are popped in their order.
+    /// Half of the items, rounded up, but not more than `most`: returns the oldest, and pushes the others, so
+    /// that they are popped in their order.
     pub(crate) fn take_half(&self, most: usize, into: &Deque<T>) -> Option<T> {
         if self.is_empty() {
             return None;

@@ -1,19 +1,22 @@
-//! NUMA-friendly building blocks: where a thread runs, counters that move no cache line between nodes, and a pool of workers that
-//! stay on their nodes.
+//! NUMA-friendly building blocks: where a thread runs, counters that move no cache line between nodes, and a
+//! pool of workers that stay on their nodes.
 //!
-//! - [`current_node`] and [`current_cpu`]: one load, no system call. [`Allowance`]: what this process may use, under cpusets,
-//!   affinity and quotas.
-//! - [`NodeCounter`]: added to by all, read by few. [`TaskCounter`]: tasks submitted and done, and a sleeping waiter.
+//! - [`current_node`] and [`current_cpu`]: one load, no system call. [`Allowance`]: what this process may
+//!   use, under cpusets, affinity and quotas.
+//! - [`NodeCounter`]: added to by all, read by few. [`TaskCounter`]: tasks submitted and done, and a sleeping
+//!   waiter.
 //! - [`NodePool`]: tasks, scopes, loops, sorting and scanning, on the node where they belong first.
-//! - [`NodeVec`] and [`ReplicatedVec`]: arrays whose pages lie as a [`Layout`] says; [`NodeArena`]: an allocator with such memory.
+//! - [`NodeVec`] and [`ReplicatedVec`]: arrays whose pages lie as a [`Layout`] says; [`NodeArena`]: an
+//!   allocator with such memory.
 //! - [`hint`]: how memory is used, for the manager or, without one, for the library itself.
-//! - [`Replicated`] and [`NodeReplicated`]: a value that all read and few write, with copies on each node; the second keeps them alike by
-//!   a log of operations.
+//! - [`Replicated`] and [`NodeReplicated`]: a value that all read and few write, with copies on each node;
+//!   the second keeps them alike by a log of operations.
 //! - [`nodes_near`] and [`bind_thread`]: threads, pools and memory near a device.
 //!
-//! Nodes and CPUs have the kernel's numbers, as [`NodeId`]s and in [`NodeSet`]s and [`CpuSet`]s; elements of arrays are [`Pod`]. These types
-//! are `nodewise-topology`'s and `bytemuck`'s, and here for programs that use no more of those crates. So is [`allocator_api2`], whose
-//! `Allocator` a [`NodeArena`] is, as stable Rust has none; a new incompatible version of these is one of this crate:
+//! Nodes and CPUs have the kernel's numbers, as [`NodeId`]s and in [`NodeSet`]s and [`CpuSet`]s; elements of
+//! arrays are [`Pod`]. These types are `nodewise-topology`'s and `bytemuck`'s, and here for programs that use
+//! no more of those crates. So is [`allocator_api2`], whose `Allocator` a [`NodeArena`] is, as stable Rust
+//! has none; a new incompatible version of these is one of this crate:
 //!
 //! ```
 //! use nodewise_runtime::{Layout, NodeId, NodePool, NodeSet, NodeVec, Pod, current_node};
@@ -36,10 +39,11 @@
 //! # Ok::<(), nodewise_runtime::Error>(())
 //! ```
 //!
-//! The ideas are those of Fedor Pikus's talk 'Nearly Unfathomable Morass of Arcana': state for each node instead of
-//! shared state, encapsulated where nobody has to think of it.
+//! The ideas are those of Fedor Pikus's talk 'Nearly Unfathomable Morass of Arcana': state for each node
+//! instead of shared state, encapsulated where nobody has to think of it.
 //!
-//! Only the modules `job`, `replicated`, `memory::arena` and `memory::node_box` contain `unsafe`; they say why it is sound.
+//! Only the modules `job`, `replicated`, `memory::arena` and `memory::node_box` contain `unsafe`; they say
+//! why it is sound.
 #![deny(unsafe_code)]
 
 mod allowance;

@@ -5,11 +5,13 @@ use nodewise_topology::{CpuId, NodeId, Possible, Topology};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// The node the calling thread runs on now. By the time the caller looks at it, the thread may have been moved, unless it is bound.
+/// The node the calling thread runs on now. By the time the caller looks at it, the thread may have been
+/// moved, unless it is bound.
 ///
-/// One load from the area that the thread shares with the kernel (Linux 6.3 and glibc 2.35, or later); else the C library's or the vDSO's
-/// `getcpu` and a table of the CPUs' nodes, which is read from `/sys` once and by [`refresh`]. A system call only where the vDSO has no
-/// `getcpu` (Arm before glibc 2.35). Where `/sys` cannot be read either, the answer is node 0.
+/// One load from the area that the thread shares with the kernel (Linux 6.3 and glibc 2.35, or later); else
+/// the C library's or the vDSO's `getcpu` and a table of the CPUs' nodes, which is read from `/sys` once and
+/// by [`refresh`]. A system call only where the vDSO has no `getcpu` (Arm before glibc 2.35). Where `/sys`
+/// cannot be read either, the answer is node 0.
 ///
 /// Any thread may call it at any time.
 #[inline]
@@ -31,10 +33,12 @@ pub fn current_cpu() -> CpuId {
     }
 }
 
-/// Reads anew which node each CPU belongs to, after CPUs were plugged in or set online: for [`crate::NodeCounter::on_node`], and for
-/// [`current_node`] where the kernel does not tell it. Until then a CPU that was offline from the start is on node 0; one that goes
-/// offline keeps its node. [`crate::Allowance`] and all that is made later see the machine as it is then. Running pools keep
-/// their workers; those that the kernel had to let run elsewhere, since their CPUs were gone, return to those that are back.
+/// Reads anew which node each CPU belongs to, after CPUs were plugged in or set online: for
+/// [`crate::NodeCounter::on_node`], and for [`current_node`] where the kernel does not tell it. Until then a
+/// CPU that was offline from the start is on node 0; one that goes offline keeps its node.
+/// [`crate::Allowance`] and all that is made later see the machine as it is then. Running pools keep
+/// their workers; those that the kernel had to let run elsewhere, since their CPUs were gone, return to those
+/// that are back.
 ///
 /// # Errors
 /// [`crate::ErrorKind::Machine`]: `/sys` cannot be read; the table stays as it was.

@@ -40,8 +40,8 @@ impl Nearest {
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryNodes {
     pub(crate) allowed: NodeSet,
-    /// Of these, the nearest to each node with CPUs. What is to be near its users goes there, and not to memory that lies apart: that is
-    /// slower as a rule, or a device's.
+    /// Of these, the nearest to each node with CPUs. What is to be near its users goes there, and not to
+    /// memory that lies apart: that is slower as a rule, or a device's.
     pub(crate) near_cpus: NodeSet,
     /// What the allowed ones have at most, used or free; `None` where that is unknown.
     pub(crate) bytes: Option<u64>,
@@ -109,7 +109,8 @@ mod tests {
             MemoryNodes::new(topology, allowed.into_iter().map(NodeId).collect()).bytes
         };
         assert_eq!(bytes(&topology, [0, 2]), Some(2 << 30));
-        // Memory plugged in later that no node counts may be on any; where nothing is known, nothing is refused.
+        // Memory plugged in later that no node counts may be on any; where nothing is known, nothing is
+        // refused.
         let machine = tree.path().join("proc/meminfo");
         fs::create_dir(machine.parent().unwrap()).unwrap();
         fs::write(&machine, format!("MemTotal: {} kB\n", 23 << 20)).unwrap();

@@ -6,15 +6,16 @@ use crate::sync::atomic::Ordering;
 use nodewise_topology::NodeId;
 use std::fmt;
 
-/// A count whose parts lie apart, so that adding moves no cache line between nodes, nor between CPUs: each CPU has 128 bytes of
-/// its own.
+/// A count whose parts lie apart, so that adding moves no cache line between nodes, nor between CPUs: each
+/// CPU has 128 bytes of its own.
 ///
-/// On x86-64 with Linux 4.18, glibc 2.35 or later, adding is a restartable sequence: a plain addition that the kernel starts
-/// again if the thread is taken off its CPU midway. Elsewhere it is an atomic addition to the CPU's own part.
+/// On x86-64 with Linux 4.18, glibc 2.35 or later, adding is a restartable sequence: a plain addition that
+/// the kernel starts again if the thread is taken off its CPU midway. Elsewhere it is an atomic addition to
+/// the CPU's own part.
 ///
-/// Any number of threads may add and read at the same time. What a thread wrote before it added is visible to a reader that has
-/// the addition in its sum. Sums wrap beyond 2^64. A counter takes 128 bytes for each CPU the machine may ever have
-/// (`/sys/devices/system/cpu/possible`).
+/// Any number of threads may add and read at the same time. What a thread wrote before it added is visible to
+/// a reader that has the addition in its sum. Sums wrap beyond 2^64. A counter takes 128 bytes for each CPU
+/// the machine may ever have (`/sys/devices/system/cpu/possible`).
 ///
 /// ```
 /// let counter = nodewise_runtime::NodeCounter::new();
@@ -60,8 +61,8 @@ impl NodeCounter {
         own.unwrap_or(&self.of_others).add(number);
     }
 
-    /// The sum of the parts, each read at another moment. What was added before the call is in it, what is added meanwhile may be: so
-    /// it lies between the counts at the call's begin and end.
+    /// The sum of the parts, each read at another moment. What was added before the call is in it, what is
+    /// added meanwhile may be: so it lies between the counts at the call's begin and end.
     #[must_use]
     pub fn approximate(&self) -> u64 {
         self.parts().fold(0, u64::wrapping_add)
@@ -71,10 +72,12 @@ impl NodeCounter {
         self.of_cpus.iter().chain([&self.of_others]).map(|slot| slot.get(Ordering::Acquire))
     }
 
-    /// The count at one moment during the call; `None` if additions kept coming for 100 passes over the parts.
+    /// The count at one moment during the call; `None` if additions kept coming for 100 passes over the
+    /// parts.
     ///
-    /// That holds where numbers are added that make the count grow. Where one takes back another, by wrapping, a CPU's part may be again
-    /// what it was, and while such additions are being made the sum may be one that never was.
+    /// That holds where numbers are added that make the count grow. Where one takes back another, by
+    /// wrapping, a CPU's part may be again what it was, and while such additions are being made the sum
+    /// may be one that never was.
     #[must_use]
     pub fn exact(&self) -> Option<u64> {
         // Parts only grow, if they do not wrap. What two passes agree on all parts had when the first ended.
@@ -90,8 +93,8 @@ impl NodeCounter {
         None
     }
 
-    /// What was added by CPUs of one node, read as [`NodeCounter::approximate`] does. Additions by threads without a restartable
-    /// sequence's area, where the process has them, belong to no node.
+    /// What was added by CPUs of one node, read as [`NodeCounter::approximate`] does. Additions by threads
+    /// without a restartable sequence's area, where the process has them, belong to no node.
     #[must_use]
     pub fn on_node(&self, node: NodeId) -> u64 {
         let of_node = self.parts().take(self.of_cpus.len()).enumerate();
@@ -150,7 +153,8 @@ mod loom_tests {
     fn exact_is_a_count_there_was() {
         loom::model(|| {
             let counter = Arc::new(NodeCounter::with_cpus(2));
-            // One thread adds to one slot, then to the other: 0, 1 and 11 are the counts there ever are, and not 10.
+            // One thread adds to one slot, then to the other: 0, 1 and 11 are the counts there ever are, and
+            // not 10.
             let adder = {
                 let counter = counter.clone();
                 loom::thread::spawn(move || {

@@ -1,13 +1,17 @@
 //! One value, a copy on each node, kept alike by a log of operations.
 //!
-//! Node replication (Calciu, Sen, Balakrishnan, Aguilera, 'Black-box concurrent data structures for NUMA architectures', ASPLOS 2017), in
-//! few locks: a writer that finds its node's copy taken leaves its operation with the node; who gets the copy to write appends all that were left
-//! there to the log (flat combining), and applies to the copy what the log holds beyond it. A reader waits until its node's copy has come as far as the
-//! log was when it began, and brings it there itself if nobody does. So an operation takes effect where it is appended: whoever reads after
-//! somebody saw it sees it too. Where there is one copy there is no log: an operation takes effect when it is done.
+//! Node replication (Calciu, Sen, Balakrishnan, Aguilera, 'Black-box concurrent data structures for NUMA
+//! architectures', ASPLOS 2017), in few locks: a writer that finds its node's copy taken leaves its operation
+//! with the node; who gets the copy to write appends all that were left there to the log (flat combining),
+//! and applies to the copy what the log holds beyond it. A reader waits until its node's copy has come as far
+//! as the log was when it began, and brings it there itself if nobody does. So an operation takes effect
+//! where it is appended: whoever reads after somebody saw it sees it too. Where there is one copy there is no
+//! log: an operation takes effect when it is done.
 //!
-//! Once the vectors have their size, an update allocates nothing. The log is bounded. Who finds it full brings the copies of other nodes forward whose lock is free. It waits for no lock but its own copy's
-//! and the log's, in this order, and has brought its own copy forward by then, so two never wait for each other.
+//! Once the vectors have their size, an update allocates nothing. The log is bounded. Who finds it full
+//! brings the copies of other nodes forward whose lock is free. It waits for no lock but its own copy's
+//! and the log's, in this order, and has brought its own copy forward by then, so two never wait for each
+//! other.
 
 use crate::error::Result;
 use crate::location::current_node;
@@ -24,23 +28,27 @@ use std::ops::Deref;
 
 /// A value that changes by operations which have the same effect on each copy.
 pub trait Operate: Clone + Send + Sync {
-    /// What is done to it. Kept in the log until it has been done to each copy, and there is need of its room.
+    /// What is done to it. Kept in the log until it has been done to each copy, and there is need of its
+    /// room.
     type Operation: Clone + Send;
     /// What comes of it.
     type Response: Send;
 
     /// Does it: the same to equal values, whatever the thread and the time.
     ///
-    /// A panic would leave the copies different, and ends the process; so does one in cloning or dropping an operation or in dropping a
-    /// response, where [`NodeReplicated`] does that for several copies or writers.
+    /// A panic would leave the copies different, and ends the process; so does one in cloning or dropping an
+    /// operation or in dropping a response, where [`NodeReplicated`] does that for several copies or
+    /// writers.
     fn operate(&mut self, operation: &Self::Operation) -> Self::Response;
 }
 
-/// A value with a copy on each node with CPUs, or the memory nearest to it, changed by operations that go through a log.
+/// A value with a copy on each node with CPUs, or the memory nearest to it, changed by operations that go
+/// through a log.
 ///
-/// Beside [`crate::Replicated`]: it has one copy a node instead of two, and an update is done once a node instead of twice and by a thread of
-/// that node, when it is needed there; updates of several threads of a node are done together. But readers wait for updates of their
-/// node's copy. Reads and updates are linearizable.
+/// Beside [`crate::Replicated`]: it has one copy a node instead of two, and an update is done once a node
+/// instead of twice and by a thread of that node, when it is needed there; updates of several threads of a
+/// node are done together. But readers wait for updates of their node's copy. Reads and updates are
+/// linearizable.
 ///
 /// ```
 /// use allocator_api2::vec::Vec;
@@ -121,7 +129,8 @@ pub struct NodeReplicatedGuard<'a, T> {
 const CAPACITY: usize = 1024;
 
 impl<T: Operate> NodeReplicated<T> {
-    /// Copies `value` to each node, to pages of its own. Memory that a clone allocates may lie elsewhere: see [`NodeReplicated::new_in`].
+    /// Copies `value` to each node, to pages of its own. Memory that a clone allocates may lie elsewhere: see
+    /// [`NodeReplicated::new_in`].
     ///
     /// # Errors
     /// As [`crate::Replicated::new`].
@@ -133,8 +142,9 @@ impl<T: Operate> NodeReplicated<T> {
         Self::on_each_node(|node, nodes| NodeBox::on(node, nodes, || Copy::of(None, value.clone())))
     }
 
-    /// Has `make` make each copy with an arena whose memory is on the copy's node, as [`crate::Replicated::new_in`] does. A value whose
-    /// collections take their memory from there lies on its node whole, and stays there as it grows.
+    /// Has `make` make each copy with an arena whose memory is on the copy's node, as
+    /// [`crate::Replicated::new_in`] does. A value whose collections take their memory from there lies on
+    /// its node whole, and stays there as it grows.
     ///
     /// # Errors
     /// As [`crate::Replicated::new`].
@@ -177,14 +187,16 @@ impl<T: Operate> NodeReplicated<T> {
         Self { tail, log: CachePadded::new(Mutex::new(log)), copies, nearest }
     }
 
-    /// The value; the copy nearest to the calling thread, after all updates that have returned. Updates of the node's copy wait until the
-    /// guard is dropped, so a thread that holds one must neither update nor read again.
+    /// The value; the copy nearest to the calling thread, after all updates that have returned. Updates of
+    /// the node's copy wait until the guard is dropped, so a thread that holds one must neither update
+    /// nor read again.
     pub fn read(&self) -> NodeReplicatedGuard<'_, T> {
         self.read_copy(self.nearest_copy())
     }
 
-    /// Does an operation to every copy: to the nearest before it returns, to the others when they are read, or the log is full. Waits for
-    /// readers and writers of the nearest copy; when the log is full, for readers of a copy that holds it up.
+    /// Does an operation to every copy: to the nearest before it returns, to the others when they are read,
+    /// or the log is full. Waits for readers and writers of the nearest copy; when the log is full, for
+    /// readers of a copy that holds it up.
     pub fn update(&self, operation: T::Operation) -> T::Response {
         self.update_copy(self.nearest_copy(), operation)
     }
@@ -248,8 +260,8 @@ impl<T: Operate> NodeReplicated<T> {
         std::mem::forget(abort);
     }
 
-    /// Appends operations to the log, one at least and as many as there is room for, and brings the copy to where they begin; returns how many. To
-    /// do them is left to the caller.
+    /// Appends operations to the log, one at least and as many as there is room for, and brings the copy to
+    /// where they begin; returns how many. To do them is left to the caller.
     fn append(&self, place: usize, value: &mut Value<T>, operations: &[T::Operation]) -> usize {
         if self.copies.len() == 1 {
             return operations.len();

@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// How a range is divided.
 #[derive(Clone, Copy)]
 struct Grain {
-    /// Nothing smaller is divided: a part that takes so long is all that a worker may be through sooner than others.
+    /// Nothing smaller is divided: a part that takes so long is all that a worker may be through sooner than
+    /// others.
     least: usize,
     /// Nothing larger is done without a look whether others have nothing to do.
     most: usize,
-    /// How often it is still to be halved while there are idle workers: into some parts a worker at first, and again where a part was taken
-    /// by an idle worker.
+    /// How often it is still to be halved while there are idle workers: into some parts a worker at first,
+    /// and again where a part was taken by an idle worker.
     divisions: usize,
     /// The least that the loop's caller wants in a part.
     wanted: usize,
@@ -76,7 +77,8 @@ impl<T: Send> Divide for (usize, &mut [T]) {
     }
 }
 
-/// What to do with a part, after what came of the one before it, and how to put together what came of neighbours.
+/// What to do with a part, after what came of the one before it, and how to put together what came of
+/// neighbours.
 struct Plan<L, C> {
     grain: usize,
     leaf: L,
@@ -84,8 +86,8 @@ struct Plan<L, C> {
 }
 
 impl<L, C> Plan<L, C> {
-    /// Does it from its beginning on, and leaves the second half of what remains to others, again whenever they find nothing here.
-    /// 'Lazy binary splitting': Tzannes, Caragea, Barua, Vishkin, 2010.
+    /// Does it from its beginning on, and leaves the second half of what remains to others, again whenever
+    /// they find nothing here. 'Lazy binary splitting': Tzannes, Caragea, Barua, Vishkin, 2010.
     fn divide<W: Divide, R: Send>(&self, worker: &Worker, mut rest: W, grain: Grain) -> R
     where
         L: Fn(Option<R>, W) -> R + Sync,
@@ -118,8 +120,8 @@ impl<L, C> Plan<L, C> {
         }
     }
 
-    /// From a worker the range starts there, and other nodes come for it when they have run dry. From outside each node is given its share
-    /// at once, in one task that divides it there.
+    /// From a worker the range starts there, and other nodes come for it when they have run dry. From outside
+    /// each node is given its share at once, in one task that divides it there.
     fn run<W: Divide, R: Send>(&self, pool: &NodePool, whole: W) -> R
     where
         L: Fn(Option<R>, W) -> R + Sync,
@@ -174,8 +176,9 @@ impl<L, C> Plan<L, C> {
     }
 }
 
-/// The loops of a pool, in parts of at least so many numbers, elements or, as far as a block has them, elements of a block: for bodies that
-/// are so short that smaller parts would cost more than they bring, or that want neighbours together. Made by [`NodePool::grain`].
+/// The loops of a pool, in parts of at least so many numbers, elements or, as far as a block has them,
+/// elements of a block: for bodies that are so short that smaller parts would cost more than they bring, or
+/// that want neighbours together. Made by [`NodePool::grain`].
 ///
 /// ```
 /// let pool = nodewise_runtime::NodePool::new()?;
@@ -196,14 +199,17 @@ impl NodePool {
         Loops { pool: self, grain: least.max(1) }
     }
 
-    /// Calls `f` with each number of the range, on all workers. Neighbouring numbers mostly on the same worker, in ascending order.
+    /// Calls `f` with each number of the range, on all workers. Neighbouring numbers mostly on the same
+    /// worker, in ascending order.
     ///
-    /// Called from outside, each node gets a share in proportion to its workers, the lower numbers the lower nodes; called from a worker,
-    /// the range starts on its node. In both cases nodes that have run dry take from others.
+    /// Called from outside, each node gets a share in proportion to its workers, the lower numbers the lower
+    /// nodes; called from a worker, the range starts on its node. In both cases nodes that have run dry
+    /// take from others.
     ///
     /// # Panics
     ///
-    /// If `f` does, with one of the payloads, when all that was begun has ended; which other numbers were reached is open.
+    /// If `f` does, with one of the payloads, when all that was begun has ended; which other numbers were
+    /// reached is open.
     pub fn parallel_for(&self, range: Range<usize>, f: impl Fn(usize) + Sync) {
         self.grain(1).parallel_for(range, f);
     }
@@ -217,8 +223,9 @@ impl NodePool {
         self.grain(1).parallel_for_each(elements, f);
     }
 
-    /// Folds parts of the range, each from `identity()` on, and combines the results of neighbours, in order: `combine` has to be
-    /// associative, but need not be commutative. Into which parts the range is divided differs from call to call.
+    /// Folds parts of the range, each from `identity()` on, and combines the results of neighbours, in order:
+    /// `combine` has to be associative, but need not be commutative. Into which parts the range is
+    /// divided differs from call to call.
     ///
     /// # Panics
     ///
@@ -233,8 +240,9 @@ impl NodePool {
         self.grain(1).parallel_reduce(range, identity, fold, combine)
     }
 
-    /// Calls `part` with the parts that the range is divided into, empty ones left out, and combines what comes of neighbours, in order; `None` if
-    /// the range is empty. For loops that have a better way through a part than number after number.
+    /// Calls `part` with the parts that the range is divided into, empty ones left out, and combines what
+    /// comes of neighbours, in order; `None` if the range is empty. For loops that have a better way
+    /// through a part than number after number.
     ///
     /// # Panics
     ///
@@ -248,8 +256,8 @@ impl NodePool {
         self.grain(1).parallel_reduce_parts(range, part, combine)
     }
 
-    /// As [`NodePool::parallel_for`] until one call breaks off: returns what one of those gave that did. No part begins after that, and those
-    /// that have begun end within 64 numbers.
+    /// As [`NodePool::parallel_for`] until one call breaks off: returns what one of those gave that did. No
+    /// part begins after that, and those that have begun end within 64 numbers.
     ///
     /// # Panics
     ///

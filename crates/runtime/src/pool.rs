@@ -20,33 +20,36 @@ use std::time::Duration;
 
 /// Workers that are confined to their node's CPUs and run tasks, their own node's first.
 ///
-/// Each worker has a queue, each node two: one for tasks from outside, one for tasks that must run there. A worker that has nothing takes
-/// from its node, and only when that has run dry from another, the nearest first; if there is nothing anywhere it sleeps. Waiting for
-/// tasks on a worker, be they another pool's, runs others of its own pool meanwhile, so that nesting does not deadlock. So no task may wait for
-/// something that is held until a scope, a join, a loop or another pool has ended, a lock for instance: who waits for these might run that
-/// task, and then neither ends.
+/// Each worker has a queue, each node two: one for tasks from outside, one for tasks that must run there. A
+/// worker that has nothing takes from its node, and only when that has run dry from another, the nearest
+/// first; if there is nothing anywhere it sleeps. Waiting for tasks on a worker, be they another pool's, runs
+/// others of its own pool meanwhile, so that nesting does not deadlock. So no task may wait for
+/// something that is held until a scope, a join, a loop or another pool has ended, a lock for instance: who
+/// waits for these might run that task, and then neither ends.
 ///
 /// On one node, a thread that waits in a scope or a loop works along in the stead of a worker that sleeps
-/// ([`NodePoolBuilder::callers_work`]), or beside the workers if none of them begins soon. So there a task may wait for a thread that waits in
-/// a scope or a loop itself. Where the pool could have workers on several nodes, or callers do not work, no task may, nor for the end of a
-/// task that [`NodePool::spawn`] has started.
+/// ([`NodePoolBuilder::callers_work`]), or beside the workers if none of them begins soon. So there a task
+/// may wait for a thread that waits in a scope or a loop itself. Where the pool could have workers on several
+/// nodes, or callers do not work, no task may, nor for the end of a task that [`NodePool::spawn`] has
+/// started.
 ///
-/// By default there is one worker for each CPU that the creating thread may run on, or fewer under a quota of CPU time
-/// ([`Allowance::parallelism`]). The number stays as it is: if the cpuset shrinks or CPUs are unplugged, the kernel
-/// moves the workers (to CPUs outside of their node where none is left of it), and they share what is left. Those that were moved out of
-/// their node return to it when its CPUs are back and [`crate::refresh`] was called.
+/// By default there is one worker for each CPU that the creating thread may run on, or fewer under a quota of
+/// CPU time ([`Allowance::parallelism`]). The number stays as it is: if the cpuset shrinks or CPUs are
+/// unplugged, the kernel moves the workers (to CPUs outside of their node where none is left of it), and they
+/// share what is left. Those that were moved out of their node return to it when its CPUs are back and
+/// [`crate::refresh`] was called.
 ///
-/// All methods may be called from any thread at any time, the pool's workers included. Dropping the pool waits for everything that was
-/// spawned and ends the workers; a worker of another pool does other tasks of its own pool meanwhile. A task of the pool may drop it: the last
-/// of its tasks ends the workers then.
+/// All methods may be called from any thread at any time, the pool's workers included. Dropping the pool
+/// waits for everything that was spawned and ends the workers; a worker of another pool does other tasks of
+/// its own pool meanwhile. A task of the pool may drop it: the last of its tasks ends the workers then.
 ///
-/// A library that is loaded by dlopen(3) may make a pool in its constructors, and use it once these have returned. If it may be closed again it
-/// drops the pool before dlclose(3), or is linked with `-z nodelete`: in its destructors that may wait for ever, since threads cannot begin
-/// while these run.
+/// A library that is loaded by dlopen(3) may make a pool in its constructors, and use it once these have
+/// returned. If it may be closed again it drops the pool before dlclose(3), or is linked with `-z nodelete`:
+/// in its destructors that may wait for ever, since threads cannot begin while these run.
 ///
-/// A child of fork(2) has none of its parent's workers, and is none, should a task have forked it: it does not return from that. It may drop the
-/// pool, which waits for nothing there and gives no memory back, and make one of its own; whatever else it does with its parent's may wait for
-/// ever.
+/// A child of fork(2) has none of its parent's workers, and is none, should a task have forked it: it does
+/// not return from that. It may drop the pool, which waits for nothing there and gives no memory back, and
+/// make one of its own; whatever else it does with its parent's may wait for ever.
 ///
 /// ```
 /// let pool = nodewise_runtime::NodePool::new()?;
@@ -71,7 +74,8 @@ pub struct NodePool {
     process: u32,
 }
 
-/// At most so many threads work along at a time; others that come meanwhile sleep. Each adds a queue that workers look into.
+/// At most so many threads work along at a time; others that come meanwhile sleep. Each adds a queue that
+/// workers look into.
 const CALLERS: usize = 4;
 
 /// How a [`NodePool`] is set up.
@@ -176,8 +180,8 @@ impl NodePool {
         self.shared.workers
     }
 
-    /// The node of the worker that calls this, or that a caller works in the stead of; `None` on threads that are not workers of this
-    /// pool.
+    /// The node of the worker that calls this, or that a caller works in the stead of; `None` on threads that
+    /// are not workers of this pool.
     #[must_use]
     pub fn worker_node(&self) -> Option<NodeId> {
         with_current(|current| {
@@ -230,8 +234,8 @@ impl NodePool {
         Ok(handle)
     }
 
-    /// Runs `body` on a worker (the calling thread, if it is one or works along), and returns when it and all tasks that it and they spawned have ended. Tasks may
-    /// borrow what lives longer than this call.
+    /// Runs `body` on a worker (the calling thread, if it is one or works along), and returns when it and all
+    /// tasks that it and they spawned have ended. Tasks may borrow what lives longer than this call.
     ///
     /// # Panics
     ///
@@ -253,7 +257,8 @@ impl NodePool {
         self.in_worker(|worker| worker.join(|_| a(), |_, _| b()))
     }
 
-    /// What each node's workers have done since the pool was made, by ascending node. Numbers of running workers may lag behind.
+    /// What each node's workers have done since the pool was made, by ascending node. Numbers of running
+    /// workers may lag behind.
     #[must_use]
     pub fn statistics(&self) -> Vec<NodeStatistics> {
         let of_node = |node: &PoolNode| {
@@ -343,8 +348,8 @@ impl NodePoolBuilder {
         self
     }
 
-    /// Stack of each worker; 2 MiB if nothing is said. Waiting tasks run others on top of themselves. Callers who work along do so on
-    /// their own stacks.
+    /// Stack of each worker; 2 MiB if nothing is said. Waiting tasks run others on top of themselves. Callers
+    /// who work along do so on their own stacks.
     #[must_use]
     pub fn stack_bytes(mut self, bytes: usize) -> Self {
         self.stack_bytes = bytes;
@@ -358,17 +363,18 @@ impl NodePoolBuilder {
         self
     }
 
-    /// Whether workers are confined to their node's CPUs, which they are if nothing is said. If not, nodes are mere groups: for tests of
-    /// machines that this one is not.
+    /// Whether workers are confined to their node's CPUs, which they are if nothing is said. If not, nodes
+    /// are mere groups: for tests of machines that this one is not.
     #[must_use]
     pub fn confined(mut self, confined: bool) -> Self {
         self.confined = confined;
         self
     }
 
-    /// Whether threads that wait in [`NodePool::scope`], [`NodePool::join`] and loops work along meanwhile, which they do if nothing is
-    /// said: each in the stead of a worker that sleeps, on what it has spawned itself and that has spawned. Where the pool could have
-    /// workers on several nodes they never do, since the kernel may move them from one to another.
+    /// Whether threads that wait in [`NodePool::scope`], [`NodePool::join`] and loops work along meanwhile,
+    /// which they do if nothing is said: each in the stead of a worker that sleeps, on what it has
+    /// spawned itself and that has spawned. Where the pool could have workers on several nodes they never
+    /// do, since the kernel may move them from one to another.
     #[must_use]
     pub fn callers_work(mut self, work: bool) -> Self {
         self.callers_work = work;
@@ -378,8 +384,9 @@ impl NodePoolBuilder {
     /// Starts the workers.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read. [`crate::ErrorKind::NoWorkers`]: none of the nodes asked
-    /// for has a CPU that may be used. [`crate::ErrorKind::Thread`]: the kernel refused a thread, or to confine it.
+    /// [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read. [`crate::ErrorKind::NoWorkers`]: none
+    /// of the nodes asked for has a CPU that may be used. [`crate::ErrorKind::Thread`]: the kernel refused a
+    /// thread, or to confine it.
     pub fn build(self) -> Result<NodePool> {
         end_with_the_process();
         let allowance = self.allowance.map_or_else(Allowance::of_this_thread, Ok)?;
@@ -419,8 +426,8 @@ impl NodePoolBuilder {
     }
 }
 
-/// Starts a worker's thread, and does not wait for it: whoever makes a pool while a library is loaded holds the loader's lock, which
-/// threads take when they begin.
+/// Starts a worker's thread, and does not wait for it: whoever makes a pool while a library is loaded holds
+/// the loader's lock, which threads take when they begin.
 fn start(worker: Worker, node: NodeId, stack_bytes: usize) -> Result<JoinHandle<()>> {
     // The kernel keeps 15 characters of it.
     let name = format!("node{node}-{}", worker.index);
@@ -525,7 +532,8 @@ impl Shared {
         self.sleep.work_made(node);
     }
 
-    /// Queues a job that only this node may take. `next` is what the calling thread does, where it is one of the node's workers.
+    /// Queues a job that only this node may take. `next` is what the calling thread does, where it is one of
+    /// the node's workers.
     pub(crate) fn inject_bound(&self, node: usize, job: Job, next: Next) {
         self.nodes[node].bound.push(job);
         self.sleep.work_made_for(node, next);

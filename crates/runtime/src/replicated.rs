@@ -1,12 +1,14 @@
 //! One value, a copy on each node.
 //!
-//! Each node has the value twice, and all readers of all nodes use the same side of the two. A writer changes the side that nobody reads,
-//! on every node; turns all readers over to it with one store; waits until the old side's last reader has left; and changes that
-//! too. (The left-right technique of Ramalhete and Correia, with a pair for each node.)
+//! Each node has the value twice, and all readers of all nodes use the same side of the two. A writer changes
+//! the side that nobody reads, on every node; turns all readers over to it with one store; waits until the
+//! old side's last reader has left; and changes that too. (The left-right technique of Ramalhete and Correia,
+//! with a pair for each node.)
 //!
-//! A reader counts itself in before it looks which side is read, and the writer looks at the counts after it has turned the side over.
-//! Both change the count with one atomic operation each, so one of them comes second and sees the other: either the
-//! writer sees the reader and waits, or the reader sees the new side and goes there.
+//! A reader counts itself in before it looks which side is read, and the writer looks at the counts after it
+//! has turned the side over. Both change the count with one atomic operation each, so one of them comes
+//! second and sees the other: either the writer sees the reader and waits, or the reader sees the new side
+//! and goes there.
 
 #![allow(unsafe_code)]
 
@@ -25,13 +27,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// A value that all read and few write: each node has copies of its own.
 ///
-/// [`Replicated::read`] touches nothing but its node's copy, and a word that changes only with the value; it never waits.
-/// [`Replicated::update`] changes every copy and waits for readers that began before it. Reads and updates are linearizable: once
-/// one thread has seen a value, none sees an older one, on whatever node it runs.
+/// [`Replicated::read`] touches nothing but its node's copy, and a word that changes only with the value; it
+/// never waits. [`Replicated::update`] changes every copy and waits for readers that began before it. Reads
+/// and updates are linearizable: once one thread has seen a value, none sees an older one, on whatever node
+/// it runs.
 ///
-/// The value is kept twice on each node with CPUs, or on the nearest that has memory for this process, on pages of its own. A value with
-/// memory of its own, such as a vector, has that on the node as well if it takes it from the copy's arena: [`Replicated::new_in`]. Memory from
-/// elsewhere, the global allocator's for instance, may lie on any node.
+/// The value is kept twice on each node with CPUs, or on the nearest that has memory for this process, on
+/// pages of its own. A value with memory of its own, such as a vector, has that on the node as well if it
+/// takes it from the copy's arena: [`Replicated::new_in`]. Memory from elsewhere, the global allocator's for
+/// instance, may lie on any node.
 ///
 /// ```
 /// use allocator_api2::vec::Vec;
@@ -76,7 +80,8 @@ struct Side<T> {
 const READER: usize = 2;
 const WAITED_FOR: usize = 1;
 
-// SAFETY: values are shared as `&T` between threads, and dropped and changed by whichever thread has the `Replicated` or writes.
+// SAFETY: values are shared as `&T` between threads, and dropped and changed by whichever thread has the
+// `Replicated` or writes.
 unsafe impl<T: Send + Sync> Sync for Replicated<T> {}
 // SAFETY: a `Replicated` owns its values.
 unsafe impl<T: Send> Send for Replicated<T> {}
@@ -90,12 +95,13 @@ pub struct ReadGuard<'a, T> {
 unsafe impl<T: Sync> Sync for ReadGuard<'_, T> {}
 
 impl<T: Clone + Send + Sync> Replicated<T> {
-    /// Copies `value` to each node. Its clones come from threads that prefer memory there or, where a container's filter refuses memory
-    /// policies, are on the node's CPUs. Memory that a clone allocates may lie elsewhere all the same: see [`Replicated::new_in`].
+    /// Copies `value` to each node. Its clones come from threads that prefer memory there or, where a
+    /// container's filter refuses memory policies, are on the node's CPUs. Memory that a clone allocates
+    /// may lie elsewhere all the same: see [`Replicated::new_in`].
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read. [`crate::ErrorKind::Memory`]: no more memory can be mapped, or the
-    /// kernel (before 5.14) refuses a call.
+    /// [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read. [`crate::ErrorKind::Memory`]: no more
+    /// memory can be mapped, or the kernel (before 5.14) refuses a call.
     ///
     /// # Panics
     /// With what `T::clone` panicked with.
@@ -105,10 +111,11 @@ impl<T: Clone + Send + Sync> Replicated<T> {
         })
     }
 
-    /// Has `make` make each copy, twice a node, with an arena whose memory is on that node. A value whose collections take their memory from
-    /// there lies on its node whole, and stays there as it grows.
+    /// Has `make` make each copy, twice a node, with an arena whose memory is on that node. A value whose
+    /// collections take their memory from there lies on its node whole, and stays there as it grows.
     ///
-    /// `make` has to make equal values. It is called by threads as [`Replicated::new`] has them, by one at a time.
+    /// `make` has to make equal values. It is called by threads as [`Replicated::new`] has them, by one at a
+    /// time.
     ///
     /// # Errors
     /// As [`Replicated::new`].
@@ -128,7 +135,8 @@ impl<T: Clone + Send + Sync> Replicated<T> {
         let memory = MemoryNodes::of_this_process()?;
         let nodes: Vec<NodeId> = memory.near_cpus.iter().collect();
         let nearest = Nearest::among(&nodes)?;
-        // Of two copies that are written at the same time, the end of one and the beginning of the other may come to lie in one huge page.
+        // Of two copies that are written at the same time, the end of one and the beginning of the other may
+        // come to lie in one huge page.
         let turns = Mutex::new(());
         let copy_to = |node| {
             let _turn = lock(&turns);
@@ -151,8 +159,8 @@ impl<T: Clone + Send + Sync> Replicated<T> {
         Self { side: CachePadded::new(AtomicUsize::new(0)), copies, nearest, writer: Mutex::new(()) }
     }
 
-    /// The value; the copy nearest to the calling thread. Never waits; an [`update`](Self::update) waits until the guard is dropped, so a
-    /// thread that holds one must not update.
+    /// The value; the copy nearest to the calling thread. Never waits; an [`update`](Self::update) waits
+    /// until the guard is dropped, so a thread that holds one must not update.
     #[inline]
     pub fn read(&self) -> ReadGuard<'_, T> {
         let place = self.nearest.as_ref().map_or(0, |nearest| nearest.to(current_node()));
@@ -176,18 +184,20 @@ impl<T: Clone + Send + Sync> Replicated<T> {
         }
     }
 
-    /// Changes every copy. `change` is called for each, twice a node, and must do the same to each: it gets no say from outside that may
-    /// differ from call to call. Returns what it returned first. Updates are made one after the other: `change` must not update the same
-    /// value, or it waits for itself, and the thread must hold no guard of [`read`](Self::read).
+    /// Changes every copy. `change` is called for each, twice a node, and must do the same to each: it gets
+    /// no say from outside that may differ from call to call. Returns what it returned first. Updates are
+    /// made one after the other: `change` must not update the same value, or it waits for itself, and the
+    /// thread must hold no guard of [`read`](Self::read).
     ///
     /// # Panics
-    /// With what `change`, or dropping what it returned, panicked with. The value is then as if nothing had been changed if it panicked the first time or on the first side,
-    /// and as if all had been if later.
+    /// With what `change`, or dropping what it returned, panicked with. The value is then as if nothing had
+    /// been changed if it panicked the first time or on the first side, and as if all had been if later.
     pub fn update<R>(&self, mut change: impl FnMut(&mut T) -> R) -> R {
         let _alone = lock(&self.writer);
         let old = self.side.load(Ordering::Relaxed);
         let new = 1 - old;
-        // Nobody reads the other side: the last update waited until its readers had left, and none has come since who saw it to be in use.
+        // Nobody reads the other side: the last update waited until its readers had left, and none has come
+        // since who saw it to be in use.
         let first = self.change_side(new, old, &mut change);
         self.side.store(new, Ordering::Release);
         for copies in &self.copies {
@@ -197,7 +207,8 @@ impl<T: Clone + Send + Sync> Replicated<T> {
         first
     }
 
-    /// Takes the place of the value with another, by `T::clone_from`. One that keeps a copy's arena, as a vector's does, keeps it on its node.
+    /// Takes the place of the value with another, by `T::clone_from`. One that keeps a copy's arena, as a
+    /// vector's does, keeps it on its node.
     pub fn set(&self, value: &T) {
         self.update(|copy| copy.clone_from(value));
     }
@@ -205,7 +216,8 @@ impl<T: Clone + Send + Sync> Replicated<T> {
     /// Changes one side of all copies. If that panics, makes the side like the other again.
     fn change_side<R>(&self, side: usize, other: usize, change: &mut impl FnMut(&mut T) -> R) -> R {
         let mut first = None;
-        // On one node all memory is as near. Where the kernel has come to refuse, what is allocated now may lie elsewhere.
+        // On one node all memory is as near. Where the kernel has come to refuse, what is allocated now may
+        // lie elsewhere.
         let kept = if self.copies.len() > 1 { KeptPolicy::new().ok() } else { None };
         for copies in &self.copies {
             if let Some((_, node)) = kept.as_ref().zip(copies.node) {
@@ -301,7 +313,8 @@ impl<T> Deref for ReadGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: as long as this guard is counted among the side's readers the writer leaves the value alone.
+        // SAFETY: as long as this guard is counted among the side's readers the writer leaves the value
+        // alone.
         self.side.value.with(|value| unsafe { &*value })
     }
 }

@@ -6,7 +6,8 @@ use crate::pool::NodePool;
 const ALONE: usize = 4096;
 
 impl NodePool {
-    /// Has each element be the sum of those up to it, itself included. `sum` has to be associative, but need not be commutative.
+    /// Has each element be the sum of those up to it, itself included. `sum` has to be associative, but need
+    /// not be commutative.
     ///
     /// ```
     /// let pool = nodewise_runtime::NodePool::new()?;
@@ -68,8 +69,9 @@ impl NodePool {
         of_all.expect("there is a first")
     }
 
-    /// Has `scan` go through each part with the sum of all before it, to return the sum with the part, and returns that of the last. The first part needs
-    /// nothing but `first`, so that it is gone through while others sum up theirs; with one part more than there are workers, nobody waits.
+    /// Has `scan` go through each part with the sum of all before it, to return the sum with the part, and
+    /// returns that of the last. The first part needs nothing but `first`, so that it is gone through
+    /// while others sum up theirs; with one part more than there are workers, nobody waits.
     fn scan<T: Clone + Send + Sync>(
         &self,
         elements: &mut [T],

@@ -1,14 +1,17 @@
-//! Idle workers sleep, and wake when there is work or when what they wait for has happened. No wake-up is lost.
+//! Idle workers sleep, and wake when there is work or when what they wait for has happened. No wake-up is
+//! lost.
 //!
-//! A worker without work first searches for a while, then sleeps. Who has made work wakes a sleeper only if nobody is searching; a
-//! searcher that finds work and was the last one wakes the next if there is more. So one task wakes one worker, and a burst of
-//! them as many as are needed, one after the other.
+//! A worker without work first searches for a while, then sleeps. Who has made work wakes a sleeper only if
+//! nobody is searching; a searcher that finds work and was the last one wakes the next if there is more. So
+//! one task wakes one worker, and a burst of them as many as are needed, one after the other.
 //!
-//! Making work is far more frequent than falling asleep. So the sleeper pays for the barrier between 'I sleep' and 'is there work' on
-//! one side and 'here is work' and 'does anybody sleep' on the other: membarrier(2), or a fence on both sides where the kernel has
-//! none. Membarrier interrupts the other CPUs that the process runs on, which takes some 20 us in a virtual machine. So a caller that
-//! hands its place back leaves the barrier, where it can, to a worker that is searching: that one sleeps next, mostly, and pays for it
-//! anyway. Should it find work first, it pays all the same, and looks for who made work and saw nobody asleep.
+//! Making work is far more frequent than falling asleep. So the sleeper pays for the barrier between 'I
+//! sleep' and 'is there work' on one side and 'here is work' and 'does anybody sleep' on the other:
+//! membarrier(2), or a fence on both sides where the kernel has none. Membarrier interrupts the other CPUs
+//! that the process runs on, which takes some 20 us in a virtual machine. So a caller that hands its place
+//! back leaves the barrier, where it can, to a worker that is searching: that one sleeps next, mostly, and
+//! pays for it anyway. Should it find work first, it pays all the same, and looks for who made work and saw
+//! nobody asleep.
 
 mod barrier;
 #[cfg(all(test, loom))]
@@ -22,7 +25,8 @@ use spots::Spots;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Searching workers are counted in the low half of [`Sleep::idle`], below [`OWED`], sleeping ones in the high half.
+/// Searching workers are counted in the low half of [`Sleep::idle`], below [`OWED`], sleeping ones in the
+/// high half.
 const SEARCHING: u64 = 1;
 /// The first searcher that stops owes a barrier.
 const OWED: u64 = 1 << 31;
@@ -61,7 +65,8 @@ struct Bed {
 pub(crate) enum Next {
     /// It goes on with other work, on the CPU where it is.
     Works,
-    /// Nobody knows: it may wait, and leave its CPU to the worker. Or it is not who wakes the worker, and is where that would be sent.
+    /// Nobody knows: it may wait, and leave its CPU to the worker. Or it is not who wakes the worker, and is
+    /// where that would be sent.
     Unknown,
 }
 
@@ -102,8 +107,8 @@ impl Sleep {
             if barrier::pass() {
                 return;
             }
-            // A filter that was installed since refuses it. From here on both sides fence; of who has made work without one meanwhile, it is seen long
-            // before this is over.
+            // A filter that was installed since refuses it. From here on both sides fence; of who has made
+            // work without one meanwhile, it is seen long before this is over.
             self.one_sided.store(false, Ordering::Relaxed);
             std::thread::sleep(LONG_ENOUGH);
         }
@@ -119,8 +124,9 @@ impl Sleep {
     pub(crate) fn end_search(&self, node: usize, more_work: impl FnOnce() -> bool) {
         let before = self.idle.fetch_sub(SEARCHING, Ordering::SeqCst);
         if before & OWED != 0 {
-            // Before the barrier, or what is left to searchers meanwhile would be taken back unpaid. Whoever else searches by now may have
-            // looked before the barrier, so it does not matter here.
+            // Before the barrier, or what is left to searchers meanwhile would be taken back unpaid. Whoever
+            // else searches by now may have looked before the barrier, so it does not matter
+            // here.
             self.idle.fetch_and(!OWED, Ordering::SeqCst);
             self.heavy_barrier();
             if more_work() {
@@ -134,7 +140,8 @@ impl Sleep {
         }
     }
 
-    /// Work was made that any worker may do; the nearest sleeper to `node` is woken, unless somebody is searching.
+    /// Work was made that any worker may do; the nearest sleeper to `node` is woken, unless somebody is
+    /// searching.
     #[inline]
     pub(crate) fn work_made(&self, node: usize) {
         if self.some_sleep() {
@@ -186,7 +193,8 @@ impl Sleep {
         (0..self.workers.len()).for_each(|worker| self.wake(worker));
     }
 
-    /// Has a sleeping worker of the node sleep on, whatever work is made, while the caller works in its stead.
+    /// Has a sleeping worker of the node sleep on, whatever work is made, while the caller works in its
+    /// stead.
     pub(crate) fn stand_in(&self, node: usize) -> Option<usize> {
         let mut sleepers = lock(&self.sleepers[node]);
         let worker = sleepers.ready.pop()?;
@@ -195,20 +203,23 @@ impl Sleep {
         Some(worker)
     }
 
-    /// The worker that a caller stood in for may be woken again, and somebody is, at once or by who is searching, if there is `work`.
+    /// The worker that a caller stood in for may be woken again, and somebody is, at once or by who is
+    /// searching, if there is `work`.
     pub(crate) fn stand_back(&self, worker: usize, work: impl FnOnce() -> bool) {
         if !self.may_be_woken(worker, OWED) {
             self.wake_for(worker, work);
         }
     }
 
-    /// Wakes a worker in whose stead a caller works: there is work that the caller does not do. Says whether there is such a worker.
+    /// Wakes a worker in whose stead a caller works: there is work that the caller does not do. Says whether
+    /// there is such a worker.
     pub(crate) fn relieve(&self, node: usize) -> bool {
         let worker = lock(&self.sleepers[node]).stood_in_for.last().copied();
         worker.inspect(|&worker| self.wake(worker)).is_some()
     }
 
-    /// Whether the barrier that has to follow, and the look for work after it, is left to who is searching, with the mark that is given.
+    /// Whether the barrier that has to follow, and the look for work after it, is left to who is searching,
+    /// with the mark that is given.
     fn may_be_woken(&self, worker: usize, mark: u64) -> bool {
         let Some(node) = self.workers[worker].node else { return false };
         let mut sleepers = lock(&self.sleepers[node]);
@@ -222,7 +233,8 @@ impl Sleep {
         before.is_ok_and(|before| left(before) != 0)
     }
 
-    /// Those who make work know by the barrier that this worker sleeps, or it is seen here what they have made.
+    /// Those who make work know by the barrier that this worker sleeps, or it is seen here what they have
+    /// made.
     fn wake_for(&self, worker: usize, work: impl FnOnce() -> bool) {
         self.heavy_barrier();
         if work() {
@@ -230,8 +242,8 @@ impl Sleep {
         }
     }
 
-    /// A caller sleeps until what it waits for has happened, unless it has, which is asked when those who tell it know already that it
-    /// sleeps. It stands back meanwhile.
+    /// A caller sleeps until what it waits for has happened, unless it has, which is asked when those who
+    /// tell it know already that it sleeps. It stands back meanwhile.
     pub(crate) fn sleep_as_caller(
         &self,
         caller: usize,
@@ -256,8 +268,8 @@ impl Sleep {
         }
     }
 
-    /// A searching worker sleeps until it is woken, and searches again; not at all if there is a `reason` to stay awake, which is asked
-    /// when those who might wake it know already that it sleeps.
+    /// A searching worker sleeps until it is woken, and searches again; not at all if there is a `reason` to
+    /// stay awake, which is asked when those who might wake it know already that it sleeps.
     pub(crate) fn sleep(&self, worker: usize, reason: impl FnOnce() -> bool) {
         let bed = &self.workers[worker];
         let node = bed.node.expect("only workers are woken for work");
@@ -317,7 +329,8 @@ impl Sleep {
         self.woken(worker, counted);
     }
 
-    /// Whoever took the worker off the list wakes it. It counts as searching from here on, so that nobody wakes another for the same work.
+    /// Whoever took the worker off the list wakes it. It counts as searching from here on, so that nobody
+    /// wakes another for the same work.
     fn woken(&self, worker: usize, counted: u64) {
         self.idle.fetch_sub(counted, Ordering::SeqCst);
         self.workers[worker].rouse();

@@ -1,4 +1,5 @@
-//! A parallel quicksort: the workers partition what is large together, and sort what is small by themselves, with std's sort.
+//! A parallel quicksort: the workers partition what is large together, and sort what is small by themselves,
+//! with std's sort.
 
 use crate::pool::NodePool;
 use crate::worker::Worker;
@@ -140,8 +141,8 @@ impl<C, L> Order<C, L> {
     }
 }
 
-/// Has those elements first that are `left`, and returns how many they are: each of the workers does a part, and then what is on the wrong side of
-/// two neighbouring parts changes places.
+/// Has those elements first that are `left`, and returns how many they are: each of the workers does a part,
+/// and then what is on the wrong side of two neighbouring parts changes places.
 fn partition<T: Send>(
     worker: &Worker,
     elements: &mut [T],
@@ -163,8 +164,8 @@ fn partition<T: Send>(
     of_first + of_second
 }
 
-/// As Edelkamp and Weiss do ('Block Quicksort', 2016). Which elements of a block are on the wrong side is noted first, without a branch for each; then they
-/// change places with those of a block from the other end.
+/// As Edelkamp and Weiss do ('Block Quicksort', 2016). Which elements of a block are on the wrong side is
+/// noted first, without a branch for each; then they change places with those of a block from the other end.
 fn partition_alone<T>(elements: &mut [T], left: &impl Fn(&T) -> bool) -> usize {
     let (mut begin, mut end) = (0, elements.len());
     let (mut from_begin, mut from_end) = (Wrong::new(), Wrong::new());

@@ -1,4 +1,5 @@
-//! Atomics, mutexes and futexes: the real ones, or those of loom, which tries every order that the memory model allows.
+//! Atomics, mutexes and futexes: the real ones, or those of loom, which tries every order that the memory
+//! model allows.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic};
@@ -51,7 +52,8 @@ pub(crate) fn arc<T: ?Sized>(alone: std::sync::Arc<T>) -> Arc<T> {
     Arc::from_std(alone)
 }
 
-/// Stores, and lets no later `SeqCst` load come before it. One locked instruction on x86-64, where a fence takes several times as long.
+/// Stores, and lets no later `SeqCst` load come before it. One locked instruction on x86-64, where a fence
+/// takes several times as long.
 #[cfg(not(loom))]
 #[inline]
 pub(crate) fn store_fully(word: &AtomicUsize, number: usize) {
@@ -65,13 +67,15 @@ pub(crate) fn store_fully(word: &AtomicUsize, number: usize) {
     atomic::fence(Ordering::SeqCst);
 }
 
-/// Locks. What these mutexes guard is never left half changed, so that a panic of another holder does not matter.
+/// Locks. What these mutexes guard is never left half changed, so that a panic of another holder does not
+/// matter.
 #[cfg(not(nodewise_tsan))]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Under `scripts/tsan`: waiting for a lock is code of the standard library's, which is not instrumented there; trying is inlined, and is.
+/// Under `scripts/tsan`: waiting for a lock is code of the standard library's, which is not instrumented
+/// there; trying is inlined, and is.
 #[cfg(nodewise_tsan)]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     until(|| if_free(mutex.try_lock()))

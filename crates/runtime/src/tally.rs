@@ -1,16 +1,18 @@
 //! How many tasks are still to be done, without a cache line that all nodes write to.
 //!
-//! Pikus's `NUMA_task_count`: each node counts what it has done, and what is left is the submitted minus the sum of those. There the
-//! waiter looks again and again. Here it may sleep, and who does a task need not look at the other nodes' counts to
-//! know whether to wake it: of `r` tasks left on `n` nodes, some node has done at least `r / n` when all are done, rounded up. So the
-//! waiter sets each node an alarm that many tasks ahead, sleeps, and when one rings looks how many are left now. With one
-//! node that is one wake-up; with `n` each takes at least an `n`-th of what is left away.
+//! Pikus's `NUMA_task_count`: each node counts what it has done, and what is left is the submitted minus the
+//! sum of those. There the waiter looks again and again. Here it may sleep, and who does a task need not look
+//! at the other nodes' counts to know whether to wake it: of `r` tasks left on `n` nodes, some node has done
+//! at least `r / n` when all are done, rounded up. So the waiter sets each node an alarm that many tasks
+//! ahead, sleeps, and when one rings looks how many are left now. With one node that is one wake-up; with `n`
+//! each takes at least an `n`-th of what is left away.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 
-/// A node's count of done tasks and its alarm are one word, so that counting is all that a task's end does, and the tally may be
-/// freed right after: the alarm is set by adding so much that the count will reach this bit when it is to ring.
+/// A node's count of done tasks and its alarm are one word, so that counting is all that a task's end does,
+/// and the tally may be freed right after: the alarm is set by adding so much that the count will reach this
+/// bit when it is to ring.
 const BELL: u64 = 1 << 63;
 
 const MORE_DONE: &str = "more tasks were done than were submitted";
@@ -34,7 +36,8 @@ struct Node {
 #[derive(Debug)]
 pub(crate) struct Alarms {
     of_nodes: Box<[u64]>,
-    /// How many have rung, of those that are gone: so often [`count_done`] has told somebody to wake the waiter.
+    /// How many have rung, of those that are gone: so often [`count_done`] has told somebody to wake the
+    /// waiter.
     pub(crate) rung: u32,
 }
 
@@ -51,8 +54,8 @@ impl Tally {
         self.nodes[node].submitted.fetch_add(tasks, Ordering::Relaxed);
     }
 
-    /// As [`Tally::submit`], where there may be too many for a count that has an alarm: then nothing is counted. To be asked for each
-    /// number of tasks that a user chooses.
+    /// As [`Tally::submit`], where there may be too many for a count that has an alarm: then nothing is
+    /// counted. To be asked for each number of tasks that a user chooses.
     pub(crate) fn try_submit(&self, node: usize, tasks: u64) -> Result<(), &'static str> {
         let count = &self.nodes[node].submitted;
         let before = count.fetch_add(tasks, Ordering::Relaxed);
@@ -96,8 +99,8 @@ impl Tally {
         self.left_of(done)
     }
 
-    /// The done ones must have been counted before: a task is submitted before it is done, so that this is never less than what was
-    /// left when the counting ended.
+    /// The done ones must have been counted before: a task is submitted before it is done, so that this is
+    /// never less than what was left when the counting ended.
     fn left_of(&self, done: u64) -> Result<u64, &'static str> {
         let mut by_nodes = self.nodes.iter().map(|node| node.submitted.load(Ordering::Acquire));
         let submitted = by_nodes.try_fold(self.submitted_alone.load(Ordering::Acquire), u64::checked_add);
@@ -105,8 +108,8 @@ impl Tally {
         submitted.checked_sub(done).ok_or(MORE_DONE)
     }
 
-    /// Sets the alarms for what is left now: true if there is nothing left and so no alarm set, else one rings from now on before all is
-    /// done. The alarms before are gone.
+    /// Sets the alarms for what is left now: true if there is nothing left and so no alarm set, else one
+    /// rings from now on before all is done. The alarms before are gone.
     pub(crate) fn over(&self, alarms: &mut Alarms) -> bool {
         loop {
             let mut done = 0_u64;

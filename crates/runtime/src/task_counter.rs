@@ -7,15 +7,17 @@ use crate::tally::{Alarms, Tally, count_done};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// How many tasks were submitted and not yet done, for a thread to wait until none is: what Pikus's talk calls `NUMA_task_count`.
+/// How many tasks were submitted and not yet done, for a thread to wait until none is: what Pikus's talk
+/// calls `NUMA_task_count`.
 ///
-/// Each node counts in cache lines of its own what it submits and what it has done, so that the end of a task moves no line between
-/// nodes. The waiter sleeps (futex), and no task's end looks at other nodes' counts to know whether to wake it; for `r` tasks on
-/// `n` nodes it is woken about `n ln r` times, on one node once.
+/// Each node counts in cache lines of its own what it submits and what it has done, so that the end of a task
+/// moves no line between nodes. The waiter sleeps (futex), and no task's end looks at other nodes' counts to
+/// know whether to wake it; for `r` tasks on `n` nodes it is woken about `n ln r` times, on one node once.
 ///
-/// Any number of threads may submit, do and wait. A task must be submitted before it is done. What a thread wrote before it
-/// called [`TaskCounter::done`] is visible to a waiter that returns because of it, and the counter may be freed then, though that call has not
-/// returned yet. Nothing allocates after [`TaskCounter::new`].
+/// Any number of threads may submit, do and wait. A task must be submitted before it is done. What a thread
+/// wrote before it called [`TaskCounter::done`] is visible to a waiter that returns because of it, and the
+/// counter may be freed then, though that call has not returned yet. Nothing allocates after
+/// [`TaskCounter::new`].
 ///
 /// ```
 /// let tasks = nodewise_runtime::TaskCounter::new();
@@ -88,8 +90,8 @@ impl TaskCounter {
         rings
     }
 
-    /// How many are left: exact while nobody submits or does any, else a number there was or would have been, had some been done a little
-    /// later. 0 only if it was 0 at one moment during the call.
+    /// How many are left: exact while nobody submits or does any, else a number there was or would have been,
+    /// had some been done a little later. 0 only if it was 0 at one moment during the call.
     ///
     /// # Panics
     ///
@@ -105,8 +107,8 @@ impl TaskCounter {
         left
     }
 
-    /// Sleeps until all is done. Returns at once where nothing is left; where tasks are submitted all the time, a moment at which all was
-    /// done may pass unseen.
+    /// Sleeps until all is done. Returns at once where nothing is left; where tasks are submitted all the
+    /// time, a moment at which all was done may pass unseen.
     ///
     /// # Panics
     ///

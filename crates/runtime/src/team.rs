@@ -1,4 +1,5 @@
-//! Loops over memory that lies on nodes: a node's workers do what lies there, and take it from each other, but not from other nodes.
+//! Loops over memory that lies on nodes: a node's workers do what lies there, and take it from each other,
+//! but not from other nodes.
 
 use crate::job::Scope;
 use crate::memory::Block;
@@ -12,7 +13,8 @@ use std::iter::FusedIterator;
 use std::ops::Range;
 use std::vec;
 
-/// A worker's share is divided into about so many pieces. A mate that is through sooner waits for one of them, at most.
+/// A worker's share is divided into about so many pieces. A mate that is through sooner waits for one of
+/// them, at most.
 const PIECES: usize = 32;
 
 /// A node's workers, and the pieces that they do together.
@@ -57,7 +59,8 @@ impl<W: Divide> Team<W> {
 }
 
 impl<W: Send> Team<W> {
-    /// Does the part of the first of these members, after it has called the others, each of which calls some in turn.
+    /// Does the part of the first of these members, after it has called the others, each of which calls some
+    /// in turn.
     fn work<'a>(
         &'a self,
         scope: &Scope<'a>,
@@ -131,8 +134,9 @@ fn teams<W: Divide>(
 }
 
 impl NodePool {
-    /// Calls `body` with these blocks or, of larger ones, with pieces, on workers of the block's node, which take them from each other; on any,
-    /// where the pool has none there. For loops over several arrays of one layout: with the blocks of one of them.
+    /// Calls `body` with these blocks or, of larger ones, with pieces, on workers of the block's node, which
+    /// take them from each other; on any, where the pool has none there. For loops over several arrays of
+    /// one layout: with the blocks of one of them.
     ///
     /// ```
     /// use nodewise_runtime::{Layout, NodePool, NodeVec};
@@ -152,8 +156,8 @@ impl NodePool {
         self.grain(1).for_each_block(blocks, body);
     }
 
-    /// Calls `part` as [`NodePool::for_each_block`] does, and combines what comes of all, in any order: `combine` has to be associative and
-    /// commutative. None if there are no blocks.
+    /// Calls `part` as [`NodePool::for_each_block`] does, and combines what comes of all, in any order:
+    /// `combine` has to be associative and commutative. None if there are no blocks.
     ///
     /// # Panics
     ///

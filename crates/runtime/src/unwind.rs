@@ -3,8 +3,8 @@
 use crate::{Error, NodeArena, NodePool, NodeReplicated, Operate, Replicated, Task};
 use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind};
 
-/// Drops what may panic then: payloads of panics are the user's values, as results are. The payload of a panic in the drop is forgotten,
-/// since that might panic in turn.
+/// Drops what may panic then: payloads of panics are the user's values, as results are. The payload of a
+/// panic in the drop is forgotten, since that might panic in turn.
 pub(crate) fn drop_caught<T>(value: T) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
         std::mem::forget(payload);
@@ -20,8 +20,9 @@ impl Drop for AbortOnDrop {
     }
 }
 
-// These are whole again when a panic has left them. Panics of tasks are carried to who waits for them; in an arena none can come half
-// way; what a panic in an update of a replicated value leaves is said there, and no reader sees half of it.
+// These are whole again when a panic has left them. Panics of tasks are carried to who waits for them; in an
+// arena none can come half way; what a panic in an update of a replicated value leaves is said there, and no
+// reader sees half of it.
 
 impl UnwindSafe for NodePool {}
 impl RefUnwindSafe for NodePool {}

@@ -15,13 +15,15 @@ pub(crate) trait Event {
     /// Whether it has happened. Asked often.
     fn over(&mut self) -> bool;
 
-    /// The same, when the worker will sleep if not: from here on `Sleep::happened` must be called when it happens.
+    /// The same, when the worker will sleep if not: from here on `Sleep::happened` must be called when it
+    /// happens.
     fn over_before_sleep(&mut self) -> bool {
         self.over()
     }
 }
 
-/// In this order: with the queue at the worker's own address, a join keeps one address instead of two, and is shorter by 4 %.
+/// In this order: with the queue at the worker's own address, a join keeps one address instead of two, and is
+/// shorter by 4 %.
 #[repr(C)]
 pub(crate) struct Worker {
     deque: Deque<Job>,
@@ -61,26 +63,29 @@ fn add(count: &AtomicU64, number: u64) {
     count.store(count.load(Ordering::Relaxed) + number, Ordering::Relaxed);
 }
 
-/// How often a worker looks for work in vain before it sleeps, with pauses of 1, 2, 4 ... processor hints in between: a few microseconds in
-/// all, about what being woken costs. It does not yield: where other programs want the CPU, a thread that has yielded waits for their
-/// time slices, milliseconds, and one that sleeps runs as soon as it is woken.
+/// How often a worker looks for work in vain before it sleeps, with pauses of 1, 2, 4 ... processor hints in
+/// between: a few microseconds in all, about what being woken costs. It does not yield: where other programs
+/// want the CPU, a thread that has yielded waits for their time slices, milliseconds, and one that sleeps
+/// runs as soon as it is woken.
 const PAUSES: u32 = if cfg!(loom) { 1 } else { 7 };
 
-/// How often a caller looks, with the longest of these pauses in between, whether what it waits for has happened, before it sleeps: what
-/// others took of its work is done soon, mostly, and to be woken takes longer where other programs want the CPU.
+/// How often a caller looks, with the longest of these pauses in between, whether what it waits for has
+/// happened, before it sleeps: what others took of its work is done soon, mostly, and to be woken takes
+/// longer where other programs want the CPU.
 const LOOKS: u32 = if cfg!(loom) { 1 } else { 16 };
 
-/// How often, of those, before it counts as searching, which is told in a word that all nodes share; and before it looks at other nodes' work.
-/// Where tasks are short a worker's own node has none for a moment again and again, and new ones are there in less time than a line
-/// takes from node to node.
+/// How often, of those, before it counts as searching, which is told in a word that all nodes share; and
+/// before it looks at other nodes' work. Where tasks are short a worker's own node has none for a moment
+/// again and again, and new ones are there in less time than a line takes from node to node.
 const QUIET_PAUSES: u32 = 3;
 const PAUSES_INSIDE: u32 = 2;
 
-/// The most jobs that a worker takes from another, or of those from outside, at once. One at a time, each costs the other the line that its next push needs.
+/// The most jobs that a worker takes from another, or of those from outside, at once. One at a time, each
+/// costs the other the line that its next push needs.
 const BATCH: usize = 16;
 
-/// After so many jobs a worker takes one that may have waited long. Jobs that make new ones keep its own queue, which it would empty first, from
-/// ever being empty.
+/// After so many jobs a worker takes one that may have waited long. Jobs that make new ones keep its own
+/// queue, which it would empty first, from ever being empty.
 const PATIENCE: u64 = 64;
 
 impl Worker {
@@ -106,7 +111,8 @@ impl Worker {
         }
     }
 
-    /// Goes back to its CPUs where the machine was read anew since, and the kernel had to let it run on others.
+    /// Goes back to its CPUs where the machine was read anew since, and the kernel had to let it run on
+    /// others.
     fn return_to_cpus(&self) {
         let refreshes = refreshes();
         if self.refreshes.replace(refreshes) == refreshes {
@@ -251,7 +257,8 @@ impl Worker {
         job
     }
 
-    /// What a caller does instead of searching: it takes back what comes of its own call only. Other work might take locks that it holds.
+    /// What a caller does instead of searching: it takes back what comes of its own call only. Other work
+    /// might take locks that it holds.
     fn wait(&self, event: &mut impl Event) -> Option<Job> {
         for _ in 0..LOOKS {
             if event.over() {
@@ -288,7 +295,8 @@ impl Worker {
     }
 
     fn search(&self, event: &mut impl Event) -> Option<Job> {
-        // Who was just woken, on this CPU perhaps, comes with more work later than this worker would look for it.
+        // Who was just woken, on this CPU perhaps, comes with more work later than this worker would look for
+        // it.
         let mut hasty = self.has_woken.take();
         // On one node there is no line to be kept at home.
         let quiet = if self.shared.nodes.len() > 1 { QUIET_PAUSES } else { 0 };

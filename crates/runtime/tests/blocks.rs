@@ -1,4 +1,5 @@
-//! Loops over blocks of memory, and the grain of loops, on this machine's nodes and on invented ones (whose workers are not confined).
+//! Loops over blocks of memory, and the grain of loops, on this machine's nodes and on invented ones (whose
+//! workers are not confined).
 
 mod watchdog;
 

@@ -1,5 +1,5 @@
-//! What a forked child may do with what its parent has made. A program of its own, in which no other test's thread holds a lock meanwhile: so one
-//! test after the other.
+//! What a forked child may do with what its parent has made. A program of its own, in which no other test's
+//! thread holds a lock meanwhile: so one test after the other.
 
 mod watchdog;
 

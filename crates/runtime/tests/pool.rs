@@ -203,7 +203,8 @@ fn a_worker_that_drops_another_pool_works_on_what_that_waits_for() {
     }
 }
 
-/// A payload that panics when it is dropped, with one of its kind. It has no size, so that no memory is lost with those that are forgotten.
+/// A payload that panics when it is dropped, with one of its kind. It has no size, so that no memory is lost
+/// with those that are forgotten.
 struct Bad;
 
 impl Drop for Bad {
@@ -379,7 +380,8 @@ fn bound_tasks_stay_and_a_dry_node_helps_with_the_rest() {
     assert!(across > 0);
 }
 
-/// Each of four workers is kept busy, and one of each node has spawned tasks. Then one is let go and does them all.
+/// Each of four workers is kept busy, and one of each node has spawned tasks. Then one is let go and does
+/// them all.
 #[test]
 fn a_worker_takes_from_its_node_first_and_across_when_that_has_run_dry() {
     const EACH: usize = 40;
@@ -484,8 +486,8 @@ fn callers_leave_what_they_have_not_done_to_workers() {
             std::thread::yield_now();
         }
     }
-    // Others' tasks do not run on a caller that waits, which may hold what they want. They take nothing here: a worker of the loop
-    // does run them while it waits for the rest of it.
+    // Others' tasks do not run on a caller that waits, which may hold what they want. They take nothing here:
+    // a worker of the loop does run them while it waits for the rest of it.
     let pool = Arc::new(machine(1, 3));
     let (caller, in_loop) = (std::thread::current().id(), Arc::new(AtomicBool::new(false)));
     let work = |i| assert!((0..1000).map(std::hint::black_box).sum::<usize>() > i);

@@ -1,5 +1,6 @@
-//! Random programs for the pool, nested, panicking and cancelling, from two threads at a time: each ends, and what it did is what a
-//! sequential run does; where a panic or a cancellation leaves open which tasks beside it are run, something between.
+//! Random programs for the pool, nested, panicking and cancelling, from two threads at a time: each ends, and
+//! what it did is what a sequential run does; where a panic or a cancellation leaves open which tasks beside
+//! it are run, something between.
 
 use nodewise_runtime::{Allowance, NodePool, Scope};
 use nodewise_topology::{Allowed, NodeId, Topology};
@@ -169,7 +170,8 @@ impl Step {
         body.beside(tasks)
     }
 
-    /// Of the steps without the tasks that they spawn, which are added to `tasks`; as such that may not be run if not `sure`.
+    /// Of the steps without the tasks that they spawn, which are added to `tasks`; as such that may not be
+    /// run if not `sure`.
     fn one_after_the_other(steps: &[Step], sure: bool, tasks: &mut Outcome) -> Outcome {
         let mut before = Outcome::default();
         for step in steps {
@@ -256,7 +258,8 @@ fn pools() -> Vec<NodePool> {
         .into()
 }
 
-/// Runs programs on each of four pools, from two threads; the variable `NODEWISE_PROGRAMS` says how many each of these makes up.
+/// Runs programs on each of four pools, from two threads; the variable `NODEWISE_PROGRAMS` says how many each
+/// of these makes up.
 fn run_programs(default: u32) {
     watch();
     let cases = std::env::var("NODEWISE_PROGRAMS").ok().and_then(|cases| cases.parse().ok());

@@ -1,4 +1,5 @@
-//! Simulated references per second on one core of the host, of whole runs: a program, the operating system, a policy.
+//! Simulated references per second on one core of the host, of whole runs: a program, the operating system, a
+//! policy.
 
 #![allow(missing_docs)] // criterion_group! writes an undocumented function
 
@@ -8,7 +9,8 @@ use nodewise_hardware::Preset;
 use nodewise_sim::{Area, Program, Progress, Role, Settings, Simulation, Space, Trace};
 
 const THREADS: usize = 16;
-/// Memory of each thread that fits its first-level cache, memory that does not fit its node's LLC, and memory of all.
+/// Memory of each thread that fits its first-level cache, memory that does not fit its node's LLC, and memory
+/// of all.
 const HOT: u64 = 32 << 10;
 const OWN: u64 = 4 << 20;
 const SHARED: u64 = 64 << 20;
@@ -16,8 +18,8 @@ const SHARED: u64 = 64 << 20;
 const PIECE: u64 = 4096;
 const PIECES: u64 = 256;
 
-/// As programs do: of 32 references 28 go to hot data (a quarter of them writes), 3 walk an array of the thread's own
-/// word by word, which misses every eighth time, and one reads anywhere in shared memory.
+/// As programs do: of 32 references 28 go to hot data (a quarter of them writes), 3 walk an array of the
+/// thread's own word by word, which misses every eighth time, and one reads anywhere in shared memory.
 struct Mixed {
     areas: Vec<Area>,
     shared: u64,

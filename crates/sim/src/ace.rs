@@ -1,9 +1,9 @@
 //! The NUMA manager of the ACE paper: local memories as caches over global memory, a page at a time.
 //!
-//! Bolosky, Fitzgerald and Scott, "Simple But Effective Techniques for NUMA Memory Management" (SOSP 1989), section 2.3.
-//! A page is [`State::ReadOnly`], [`State::LocalWritable`] or [`State::GlobalWritable`]; a reference that its mappings
-//! do not permit faults, the [`Policy`] answers [`Location::Local`] or [`Location::Global`], and the page
-//! changes as the paper's Tables 1 and 2 say.
+//! Bolosky, Fitzgerald and Scott, "Simple But Effective Techniques for NUMA Memory Management" (SOSP 1989),
+//! section 2.3. A page is [`State::ReadOnly`], [`State::LocalWritable`] or [`State::GlobalWritable`]; a
+//! reference that its mappings do not permit faults, the [`Policy`] answers [`Location::Local`] or
+//! [`Location::Global`], and the page changes as the paper's Tables 1 and 2 say.
 
 use crate::Role;
 
@@ -162,7 +162,8 @@ impl Page {
     }
 }
 
-/// What the policy counts as a move. The paper says "transfers of page ownership" (2.3.2), "in response to writes" (1).
+/// What the policy counts as a move. The paper says "transfers of page ownership" (2.3.2), "in response to
+/// writes" (1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum CountedMoves {
     /// Another node writes than wrote before, whether or not it was read in between.
@@ -179,8 +180,8 @@ pub struct Policy {
     pub moves: u32,
     /// What a move is.
     pub count: CountedMoves,
-    /// Whether the program's word on its areas is heeded (the pragmas of section 4.3): what all write goes to global memory
-    /// at once, what is private or only read always to local memory.
+    /// Whether the program's word on its areas is heeded (the pragmas of section 4.3): what all write goes
+    /// to global memory at once, what is private or only read always to local memory.
     pub pragmas: bool,
     /// Puts everything into global memory: the paper's baseline `T_global`.
     pub all_global: bool,
@@ -303,7 +304,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the references and answers: what is read is what was written last, and copies are as the state says.
+        /// Whatever the references and answers: what is read is what was written last, and copies are as the
+        /// state says.
         #[test]
         fn nothing_stale_is_read(
             references in prop::collection::vec((0usize..5, any::<bool>(), any::<bool>()), 1..200),

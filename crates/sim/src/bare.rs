@@ -1,5 +1,5 @@
-//! A program on the bare hardware: its pages lie where they are told to, its threads stay on their cores, and no operating
-//! system costs time but what the caller makes of it. For measuring machines.
+//! A program on the bare hardware: its pages lie where they are told to, its threads stay on their cores, and
+//! no operating system costs time but what the caller makes of it. For measuring machines.
 
 use nodewise_hardware::{Counters, Hardware, Preset};
 
@@ -24,8 +24,9 @@ struct Thread {
     after: Progress,
 }
 
-/// Runs a program, thread `i` on `cores[i]`, with every address on the node that `home` says, which is asked at each access with
-/// the hardware, the core and the address. Threads may share a core if they never run at the same time.
+/// Runs a program, thread `i` on `cores[i]`, with every address on the node that `home` says, which is asked
+/// at each access with the hardware, the core and the address. Threads may share a core if they never run at
+/// the same time.
 ///
 /// Fails if the program finds its result wrong.
 pub fn run(

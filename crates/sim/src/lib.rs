@@ -1,4 +1,5 @@
-//! A simulated NUMA machine: a small operating system, real algorithms as workloads, policies and published studies.
+//! A simulated NUMA machine: a small operating system, real algorithms as workloads, policies and published
+//! studies.
 #![forbid(unsafe_code)]
 
 pub mod ace;

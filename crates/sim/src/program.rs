@@ -4,9 +4,10 @@ use std::mem::size_of;
 
 /// A program with a fixed number of threads, run by the simulator in pieces.
 ///
-/// The algorithm is really computed, on ordinary Rust values; every touch of simulated memory is also recorded in a
-/// [`Trace`], which the simulator replays in simulated time. A piece is computed when the simulator asks for it, so
-/// work that is handed out dynamically (a queue, a shared counter) goes to the threads that are ahead in simulated time.
+/// The algorithm is really computed, on ordinary Rust values; every touch of simulated memory is also
+/// recorded in a [`Trace`], which the simulator replays in simulated time. A piece is computed when the
+/// simulator asks for it, so work that is handed out dynamically (a queue, a shared counter) goes to the
+/// threads that are ahead in simulated time.
 pub trait Program: Send {
     /// How many threads it has.
     fn threads(&self) -> usize;
@@ -22,9 +23,9 @@ pub trait Program: Send {
         None
     }
 
-    /// Computes the next piece of a thread, a few hundred to a few thousand operations, and records it in `trace`, which is
-    /// empty. The thread is asked again when it has executed the piece, and has got past the barrier if it said it
-    /// waits at one.
+    /// Computes the next piece of a thread, a few hundred to a few thousand operations, and records it in
+    /// `trace`, which is empty. The thread is asked again when it has executed the piece, and has got
+    /// past the barrier if it said it waits at one.
     fn advance(&mut self, thread: usize, trace: &mut Trace) -> Progress;
 
     /// Whether the result is right; called once all threads have finished.
@@ -55,7 +56,8 @@ pub struct Area {
     pub role: Role,
 }
 
-/// Who uses an area: the pragmas the ACE paper wished for (section 5), heeded only by policies that are told to.
+/// Who uses an area: the pragmas the ACE paper wished for (section 5), heeded only by policies that are told
+/// to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Role {
     /// Nothing is said.
@@ -124,7 +126,8 @@ impl<T: Copy> Array<T> {
         self.values[index]
     }
 
-    /// Reads an element at an address that depends on the value read last: the read cannot start before that one is done.
+    /// Reads an element at an address that depends on the value read last: the read cannot start before that
+    /// one is done.
     #[inline]
     pub fn chase(&self, index: usize, trace: &mut Trace) -> T {
         trace.chase(self.address(index));
@@ -231,7 +234,8 @@ impl Trace {
         self.push(WRITE, address);
     }
 
-    /// Records an atomic read-modify-write. To be executed in the order of simulated time it has to be the first of its piece.
+    /// Records an atomic read-modify-write. To be executed in the order of simulated time it has to be the
+    /// first of its piece.
     #[inline]
     pub fn atomic(&mut self, address: u64) {
         self.push(ATOMIC, address);

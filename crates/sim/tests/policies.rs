@@ -40,8 +40,9 @@ fn every_machine_runs() {
     }
 }
 
-/// The oracle's placement is free, and the others have to find theirs. (They may come close: 1 % is granted for accesses that
-/// are made otherwise in each run.) Policies that move pages may be ahead where a program has phases.
+/// The oracle's placement is free, and the others have to find theirs. (They may come close: 1 % is granted
+/// for accesses that are made otherwise in each run.) Policies that move pages may be ahead where a program
+/// has phases.
 #[test]
 fn nobody_places_better_than_the_oracle() {
     let still = ["first-touch", "interleave", "blocked"];

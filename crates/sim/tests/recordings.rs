@@ -1,5 +1,5 @@
-//! The engine decides the same wherever it runs: recordings that the simulator's engine and the one of `nodewise run`
-//! (`crates/nodewise/src/manage`) play again, to the same bytes.
+//! The engine decides the same wherever it runs: recordings that the simulator's engine and the one of
+//! `nodewise run` (`crates/nodewise/src/manage`) play again, to the same bytes.
 
 use nodewise_engine::recording::{Interval, Recorder, play};
 use nodewise_engine::{
@@ -44,8 +44,8 @@ fn recorded_input_gives_recorded_decisions() {
 const ANEW: &str = "if the engine was changed on purpose, record anew: \
     cargo test -p nodewise-sim --test recordings -- --ignored";
 
-/// A machine whose samples tell as little as the kernel's hint faults do: who came, once a page and interval, not what was
-/// done, how often or how fast.
+/// A machine whose samples tell as little as the kernel's hint faults do: who came, once a page and interval,
+/// not what was done, how often or how fast.
 struct HintFaults(SimMachine);
 
 impl Machine for HintFaults {
@@ -120,7 +120,8 @@ fn record<M: Machine<Error = Infallible>>(
     lines(recorder.intervals())
 }
 
-/// Writes the recordings anew, after the engine was changed on purpose: read the difference before committing it.
+/// Writes the recordings anew, after the engine was changed on purpose: read the difference before committing
+/// it.
 #[test]
 #[ignore = "writes the recordings"]
 fn write_recordings() {

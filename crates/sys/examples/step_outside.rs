@@ -1,5 +1,5 @@
-//! The canary of `scripts/asan`: reads one byte past a heap block, as a reader that forgot the wrap would. Under
-//! `AddressSanitizer` it must die; without, it may do anything.
+//! The canary of `scripts/asan`: reads one byte past a heap block, as a reader that forgot the wrap would.
+//! Under `AddressSanitizer` it must die; without, it may do anything.
 
 fn main() {
     let ring: Box<[u8]> = std::env::args().flat_map(String::into_bytes).collect();

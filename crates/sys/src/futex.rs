@@ -4,11 +4,12 @@ use crate::error::{Result, check};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-/// `long syscall(SYS_futex, uint32_t *word, FUTEX_WAIT_PRIVATE, uint32_t expected, const struct timespec *timeout)`
+/// `long syscall(SYS_futex, uint32_t *word, FUTEX_WAIT_PRIVATE, uint32_t expected, const struct timespec
+/// *timeout)`
 ///
-/// Sleeps while the word is `expected`, until [`futex_wake`] or the timeout (`None`: for ever; relative, by the monotonic clock). The
-/// kernel compares and goes to sleep in one step, so that a change followed by a wake-up is never missed. May also return for no
-/// reason.
+/// Sleeps while the word is `expected`, until [`futex_wake`] or the timeout (`None`: for ever; relative, by
+/// the monotonic clock). The kernel compares and goes to sleep in one step, so that a change followed by a
+/// wake-up is never missed. May also return for no reason.
 ///
 /// # Errors
 /// `EAGAIN` the word is not what was expected; `EINTR` a signal; `ETIMEDOUT`.
@@ -21,7 +22,8 @@ pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) ->
         tv_nsec: timeout.subsec_nanos().into(),
     });
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the kernel reads the word, which is aligned and borrowed, and the timeout, which lives to the end of this function.
+    // SAFETY: the kernel reads the word, which is aligned and borrowed, and the timeout, which lives to the
+    // end of this function.
     let returned = unsafe {
         libc::syscall(
             libc::SYS_futex,

@@ -1,7 +1,8 @@
 //! The section in which a program says how it uses its memory, and learns whether anybody listens.
 //!
-//! It is a memfd named [`NAME`], mapped shared by the program whose memory it speaks of, [`BYTES`] long and sealed against growing and
-//! shrinking: `/proc/PID/maps` shows it as [`LINK`]. It holds words of 64 bits in the machine's byte order:
+//! It is a memfd named [`NAME`], mapped shared by the program whose memory it speaks of, [`BYTES`] long and
+//! sealed against growing and shrinking: `/proc/PID/maps` shows it as [`LINK`]. It holds words of 64 bits in
+//! the machine's byte order:
 //!
 //! | word | what |
 //! |---|---|
@@ -13,11 +14,12 @@
 //! | 5 to 7 | 0 |
 //! | 8 and on | entries of four words: first address, one past the last address, kind, flags |
 //!
-//! Kinds are 1 private, 2 read-shared, 3 write-shared; flag 1 says that the program has spread the pages itself. Entries do not overlap. A
-//! reader takes the sequence number, then everything, then the number again: what it took is whole if both are equal and even. The program
-//! is the only writer but for word 4.
+//! Kinds are 1 private, 2 read-shared, 3 write-shared; flag 1 says that the program has spread the pages
+//! itself. Entries do not overlap. A reader takes the sequence number, then everything, then the number
+//! again: what it took is whole if both are equal and even. The program is the only writer but for word 4.
 //!
-//! A manager must not trust a word of it: [`entries`] leaves out what makes no sense, and what is left may still name any address.
+//! A manager must not trust a word of it: [`entries`] leaves out what makes no sense, and what is left may
+//! still name any address.
 
 use std::ffi::CStr;
 
@@ -93,8 +95,8 @@ pub fn is_section(words: &[u64]) -> bool {
     words.len() > MANAGED_UNTIL_NS && words[0] == MAGIC && words[1] == VERSION
 }
 
-/// The entries of a whole section, in order; those that make no sense are left out. None if this is no section, or one that was
-/// being changed.
+/// The entries of a whole section, in order; those that make no sense are left out. None if this is no
+/// section, or one that was being changed.
 #[must_use]
 pub fn entries(words: &[u64]) -> Option<Vec<Entry>> {
     let count = usize::try_from(*words.get(COUNT)?).ok()?;

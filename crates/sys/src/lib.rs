@@ -1,11 +1,11 @@
 //! Thin safe wrappers over the system calls that Nodewise needs and few libraries have: memory policies,
-//! `move_pages`, advice to other processes, CPU affinity past 1024 CPUs, futexes, restartable sequences, and perf events with
-//! their ring.
+//! `move_pages`, advice to other processes, CPU affinity past 1024 CPUs, futexes, restartable sequences, and
+//! perf events with their ring.
 //!
-//! One function a call. Nothing is retried, chunked or remembered here: what the kernel says is what the caller gets.
-//! This is the only crate of the workspace's core that contains `unsafe`; each block says why it is sound.
-//! All numbers are the kernel's own (process ids, node numbers, addresses), so the crate depends on nothing
-//! but `libc`.
+//! One function a call. Nothing is retried, chunked or remembered here: what the kernel says is what the
+//! caller gets. This is the only crate of the workspace's core that contains `unsafe`; each block says why it
+//! is sound. All numbers are the kernel's own (process ids, node numbers, addresses), so the crate depends on
+//! nothing but `libc`.
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("nodewise runs on 64-bit Linux");

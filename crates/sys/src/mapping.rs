@@ -29,7 +29,8 @@ pub enum Sharing {
 pub struct MappingOptions {
     /// Private or shared with children.
     pub sharing: Sharing,
-    /// The start's alignment, a power of two; at least a page. Take 2 MiB for memory that is to have huge pages.
+    /// The start's alignment, a power of two; at least a page. Take 2 MiB for memory that is to have huge
+    /// pages.
     pub align_bytes: usize,
 }
 
@@ -116,7 +117,8 @@ impl Mapping {
         }
         let reserved = NonNull::new(address.cast::<AtomicU64>()).ok_or(invalid)?;
         let skip = address.cast::<u8>().align_offset(align);
-        // SAFETY: the mapping is `align - page` longer than asked for and page-aligned, so `skip` and `bytes` fit.
+        // SAFETY: the mapping is `align - page` longer than asked for and page-aligned, so `skip` and `bytes`
+        // fit.
         let start = unsafe { reserved.byte_add(skip) };
         Ok(Self { reserved, reserved_bytes, start, bytes })
     }
@@ -163,8 +165,9 @@ impl Mapping {
     /// The memory as 8-byte words, which any number of threads may read and write.
     #[must_use]
     pub fn as_atomics(&self) -> &[AtomicU64] {
-        // SAFETY: page-aligned, mapped for as long as `self` lives, never handed out as anything but atomics; all bits
-        // zero is a valid AtomicU64, and pages that are moved, split or dropped by the kernel stay valid memory.
+        // SAFETY: page-aligned, mapped for as long as `self` lives, never handed out as anything but atomics;
+        // all bits zero is a valid AtomicU64, and pages that are moved, split or dropped by the
+        // kernel stay valid memory.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes / 8) }
     }
 
@@ -173,15 +176,15 @@ impl Mapping {
     /// Advises about `bytes` (page-aligned) of the mapping.
     ///
     /// # Errors
-    /// `EINVAL` unaligned, outside of the mapping, or advice this kernel lacks; `EAGAIN`, `EBUSY`, `ENOMEM` for
-    /// [`Advice::Collapse`].
+    /// `EINVAL` unaligned, outside of the mapping, or advice this kernel lacks; `EAGAIN`, `EBUSY`, `ENOMEM`
+    /// for [`Advice::Collapse`].
     ///
     /// # References
     /// [`madvise(2)`](https://man7.org/linux/man-pages/man2/madvise.2.html)
     pub fn advise(&self, bytes: Range<usize>, advice: Advice) -> Result<()> {
         let (address, length) = self.part("madvise", bytes)?;
-        // SAFETY: the range is inside this mapping, and none of the advices unmaps it; DontNeed makes zeros, which are
-        // valid values of the atomics that references point to.
+        // SAFETY: the range is inside this mapping, and none of the advices unmaps it; DontNeed makes zeros,
+        // which are valid values of the atomics that references point to.
         let returned = unsafe { libc::madvise(address as *mut libc::c_void, length, advice as i32) };
         check("madvise", returned.into()).map(|_| ())
     }

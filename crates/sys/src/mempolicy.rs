@@ -94,7 +94,8 @@ pub enum PolicyMode {
     Local = libc::MPOL_LOCAL,
     /// These nodes, others when they are full. Linux 5.15.
     PreferredMany = MPOL_PREFERRED_MANY,
-    /// Page by page round these nodes, by the weights in `/sys/kernel/mm/mempolicy/weighted_interleave`. Linux 6.9.
+    /// Page by page round these nodes, by the weights in `/sys/kernel/mm/mempolicy/weighted_interleave`.
+    /// Linux 6.9.
     WeightedInterleave = MPOL_WEIGHTED_INTERLEAVE,
 }
 
@@ -121,8 +122,8 @@ impl PolicyFlags {
     pub const STATIC_NODES: Self = Self(libc::MPOL_F_STATIC_NODES);
     /// `MPOL_F_RELATIVE_NODES`: node numbers count within the cpuset's nodes.
     pub const RELATIVE_NODES: Self = Self(libc::MPOL_F_RELATIVE_NODES);
-    /// `MPOL_F_NUMA_BALANCING`: the balancing scanner marks these pages too. With `Bind` since Linux 5.12, with
-    /// `PreferredMany` since 6.10.
+    /// `MPOL_F_NUMA_BALANCING`: the balancing scanner marks these pages too. With `Bind` since Linux 5.12,
+    /// with `PreferredMany` since 6.10.
     pub const NUMA_BALANCING: Self = Self(libc::MPOL_F_NUMA_BALANCING);
 
     /// Whether all of `other`'s flags are set.
@@ -187,8 +188,8 @@ impl Policy {
 /// Sets the policy of the calling *thread*; children and `exec` inherit it.
 ///
 /// # Errors
-/// `EINVAL` this kernel lacks the mode or flag, or no node is left of the mask; `EPERM` a container's seccomp filter;
-/// `ENOSYS` a kernel without NUMA.
+/// `EINVAL` this kernel lacks the mode or flag, or no node is left of the mask; `EPERM` a container's seccomp
+/// filter; `ENOSYS` a kernel without NUMA.
 ///
 /// # References
 /// [`set_mempolicy(2)`](https://man7.org/linux/man-pages/man2/set_mempolicy.2.html)
@@ -199,7 +200,8 @@ pub fn set_mempolicy(policy: &Policy) -> Result<()> {
     check("set_mempolicy", returned).map(|_| ())
 }
 
-/// `long get_mempolicy(int *mode, unsigned long *nodemask, unsigned long maxnode, void *addr, unsigned long flags)`
+/// `long get_mempolicy(int *mode, unsigned long *nodemask, unsigned long maxnode, void *addr, unsigned long
+/// flags)`
 ///
 /// The calling thread's policy.
 ///
@@ -230,8 +232,8 @@ pub fn next_interleave_node() -> Result<i32> {
     raw_get_mempolicy(0, MPOL_F_NODE).map(|(node, _)| node)
 }
 
-/// `get_mempolicy` with `MPOL_F_NODE | MPOL_F_ADDR`: the node that holds the page at `address` of this process.
-/// Brings the page in when it is absent; [`query_pages`](crate::query_pages) does not.
+/// `get_mempolicy` with `MPOL_F_NODE | MPOL_F_ADDR`: the node that holds the page at `address` of this
+/// process. Brings the page in when it is absent; [`query_pages`](crate::query_pages) does not.
 ///
 /// # Errors
 /// As [`get_mempolicy_at`].
@@ -279,7 +281,8 @@ pub enum MbindFlags {
     MoveStrict,
 }
 
-/// `long mbind(void *addr, unsigned long len, int mode, const unsigned long *nodemask, unsigned long maxnode, unsigned flags)`
+/// `long mbind(void *addr, unsigned long len, int mode, const unsigned long *nodemask, unsigned long maxnode,
+/// unsigned flags)`
 ///
 /// Sets the policy of `bytes` (page-aligned) of a mapping of this process.
 ///

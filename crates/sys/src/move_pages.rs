@@ -17,12 +17,13 @@ pub enum MoveFlags {
 ///
 /// Moves the page that holds `pages[i]` to node `nodes[i]`, in process `pid` (0: this one). Afterwards
 /// `status[i]` is the page's node, or a negative error number: `-EACCES` shared and not [`MoveFlags::All`],
-/// `-EBUSY` in use right now, `-EFAULT` zero page or not mapped, `-ENOENT` not present, `-ENOMEM` no room on the
-/// target, `-EIO` not written back. These are data, not errors of the call. The slices have equal lengths; the kernel takes
-/// the whole of them in one go, so the caller bounds them.
+/// `-EBUSY` in use right now, `-EFAULT` zero page or not mapped, `-ENOENT` not present, `-ENOMEM` no room on
+/// the target, `-EIO` not written back. These are data, not errors of the call. The slices have equal
+/// lengths; the kernel takes the whole of them in one go, so the caller bounds them.
 ///
-/// Returns how many pages were not moved for a reason other than their status (since Linux 4.17; before, always 0).
-/// When that is not 0, statuses past the failure are unset: fill `status` with a value of your own first.
+/// Returns how many pages were not moved for a reason other than their status (since Linux 4.17; before,
+/// always 0). When that is not 0, statuses past the failure are unset: fill `status` with a value of your own
+/// first.
 ///
 /// # Errors
 /// `EINVAL` lengths differ; `EPERM` no ptrace access, or `All` without `CAP_SYS_NICE`; `ESRCH` process gone;
@@ -44,8 +45,9 @@ pub fn move_pages(
         MoveFlags::Exclusive => MPOL_MF_MOVE,
         MoveFlags::All => MPOL_MF_MOVE_ALL,
     };
-    // SAFETY: all three arrays have `pages.len()` elements of the kernel's types (a u64 is a pointer's size here, see
-    // the crate's compile_error); the kernel reads two and writes the third. Moving a page changes no contents.
+    // SAFETY: all three arrays have `pages.len()` elements of the kernel's types (a u64 is a pointer's size
+    // here, see the crate's compile_error); the kernel reads two and writes the third. Moving a page
+    // changes no contents.
     let returned = unsafe {
         libc::syscall(
             libc::SYS_move_pages,
@@ -71,7 +73,8 @@ pub fn query_pages(pid: i32, pages: &[u64], status: &mut [i32]) -> Result<()> {
     if pages.len() != status.len() {
         return Err(Error::new("move_pages", libc::EINVAL));
     }
-    // SAFETY: both arrays have `pages.len()` elements of the kernel's types; the kernel reads one, writes the other.
+    // SAFETY: both arrays have `pages.len()` elements of the kernel's types; the kernel reads one, writes the
+    // other.
     let returned = unsafe {
         libc::syscall(
             libc::SYS_move_pages,

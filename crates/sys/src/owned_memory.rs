@@ -5,14 +5,16 @@ use crate::mapping::{Advice, Mapping, MappingOptions, Sharing};
 use crate::mempolicy::{MbindFlags, Policy, mbind};
 use std::ops::Range;
 
-/// A private anonymous mapping that is reached as bytes, under Rust's rules for borrowing; zero at first, unmapped when dropped.
+/// A private anonymous mapping that is reached as bytes, under Rust's rules for borrowing; zero at first,
+/// unmapped when dropped.
 ///
 /// After `fork` parent and child have copies of their own, as of all private memory.
 #[derive(Debug)]
 pub struct OwnedMemory(Mapping);
 
 impl OwnedMemory {
-    /// Maps `bytes`, rounded up to whole pages, aligned to `align_bytes` (a power of two). Nothing is allocated until it is touched.
+    /// Maps `bytes`, rounded up to whole pages, aligned to `align_bytes` (a power of two). Nothing is
+    /// allocated until it is touched.
     ///
     /// # Errors
     /// As [`Mapping::new`].
@@ -35,8 +37,9 @@ impl OwnedMemory {
     /// The memory.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: mapped and readable for as long as `self` lives; all bits are valid bytes. It is private memory, whose words are handed
-        // out neither as atomics nor, while this borrow lives, mutably; whatever else takes `&self` changes no contents.
+        // SAFETY: mapped and readable for as long as `self` lives; all bits are valid bytes. It is private
+        // memory, whose words are handed out neither as atomics nor, while this borrow lives,
+        // mutably; whatever else takes `&self` changes no contents.
         unsafe { std::slice::from_raw_parts(self.0.as_atomics().as_ptr().cast::<u8>(), self.0.bytes()) }
     }
 
@@ -44,12 +47,13 @@ impl OwnedMemory {
     #[must_use]
     pub fn as_mut_bytes(&mut self) -> &mut [u8] {
         let start = self.0.as_atomics().as_ptr().cast_mut().cast::<u8>();
-        // SAFETY: as above, and writable; `&mut self` excludes every other borrow. The pointer may be written through: it comes from mmap by
-        // way of interior-mutable atomics.
+        // SAFETY: as above, and writable; `&mut self` excludes every other borrow. The pointer may be written
+        // through: it comes from mmap by way of interior-mutable atomics.
         unsafe { std::slice::from_raw_parts_mut(start, self.0.bytes()) }
     }
 
-    /// Brings `bytes` (page-aligned) in, writable, without changing their contents (`MADV_POPULATE_WRITE`, Linux 5.14).
+    /// Brings `bytes` (page-aligned) in, writable, without changing their contents (`MADV_POPULATE_WRITE`,
+    /// Linux 5.14).
     ///
     /// # Errors
     /// `EINVAL` unaligned, outside, or a kernel without it; `ENOMEM`; `EFAULT`, `EHWPOISON`.
@@ -57,7 +61,8 @@ impl OwnedMemory {
         self.0.advise(bytes, Advice::PopulateWrite)
     }
 
-    /// Advises about `bytes` (page-aligned): [`Advice::DontNeed`] makes zeros of them, which is why this takes `&mut`.
+    /// Advises about `bytes` (page-aligned): [`Advice::DontNeed`] makes zeros of them, which is why this
+    /// takes `&mut`.
     ///
     /// # Errors
     /// As [`Mapping::advise`].

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 /// `int poll(struct pollfd *fds, nfds_t n, int timeout)`
 ///
-/// Waits until one of the descriptors has something to read, has hung up (a perf event's target ended) or is in error, or
-/// until the timeout (`None`: for ever). Says for each whether it has.
+/// Waits until one of the descriptors has something to read, has hung up (a perf event's target ended) or is
+/// in error, or until the timeout (`None`: for ever). Says for each whether it has.
 ///
 /// # Errors
 /// `EINTR` a signal arrived; `EINVAL` more descriptors than the limit; `ENOMEM`.

@@ -56,7 +56,8 @@ pub fn kill(pid: i32, signal: i32) -> Result<()> {
 
 /// `int kcmp(pid_t pid1, pid_t pid2, KCMP_VM, 0, 0)`
 ///
-/// Compares the memory of two processes: equal if they share one (`clone(CLONE_VM)`), else in an order of the kernel's.
+/// Compares the memory of two processes: equal if they share one (`clone(CLONE_VM)`), else in an order of the
+/// kernel's.
 ///
 /// # Errors
 /// `EPERM`; `ESRCH` one is gone; `ENOSYS` a kernel without `CONFIG_KCMP`.
@@ -76,7 +77,8 @@ pub fn compare_memory(one: i32, other: i32) -> Result<Ordering> {
 
 /// `int pthread_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void))`
 ///
-/// Has `child` called in every child that is forked from here on, by its one thread, before fork(2) returns there.
+/// Has `child` called in every child that is forked from here on, by its one thread, before fork(2) returns
+/// there.
 ///
 /// # Errors
 /// `ENOMEM`.
@@ -87,7 +89,8 @@ pub fn compare_memory(one: i32, other: i32) -> Result<Ordering> {
 /// # References
 /// [`pthread_atfork(3)`](https://man7.org/linux/man-pages/man3/pthread_atfork.3.html)
 pub unsafe fn at_fork_in_child(child: extern "C" fn()) -> Result<()> {
-    // SAFETY: the function stays where it is as long as it may be called: the C library forgets it when the library that it is in is unloaded.
+    // SAFETY: the function stays where it is as long as it may be called: the C library forgets it when the
+    // library that it is in is unloaded.
     let errno = unsafe { libc::pthread_atfork(None, None, Some(child)) };
     if errno == 0 { Ok(()) } else { Err(Error::new("pthread_atfork", errno)) }
 }
@@ -166,12 +169,12 @@ pub enum ProcessAdvice {
 
 /// `ssize_t process_madvise(int pidfd, const struct iovec *iovec, size_t n, int advice, unsigned flags)`
 ///
-/// Advises about up to 1024 ranges of a process. Returns the bytes advised about, less than asked for when a range
-/// failed after others had succeeded.
+/// Advises about up to 1024 ranges of a process. Returns the bytes advised about, less than asked for when a
+/// range failed after others had succeeded.
 ///
 /// # Errors
-/// `EPERM` no ptrace access or no `CAP_SYS_NICE`; `ESRCH` gone; `EINVAL` more than 1024 ranges, locked or huge-TLB
-/// memory, or advice this kernel lacks; `ENOMEM` not mapped.
+/// `EPERM` no ptrace access or no `CAP_SYS_NICE`; `ESRCH` gone; `EINVAL` more than 1024 ranges, locked or
+/// huge-TLB memory, or advice this kernel lacks; `ENOMEM` not mapped.
 ///
 /// # References
 /// [`process_madvise(2)`](https://man7.org/linux/man-pages/man2/process_madvise.2.html), `mm/madvise.c`
@@ -180,8 +183,8 @@ pub fn process_madvise(pidfd: impl AsFd, ranges: &[AddressRange], advice: Proces
         return Err(Error::new("process_madvise", libc::EINVAL));
     }
     let fd = pidfd.as_fd().as_raw_fd();
-    // SAFETY: an AddressRange is laid out as an iovec (asserted above), the kernel reads `ranges.len()` of them; the
-    // advices change no contents, also when the process is this one.
+    // SAFETY: an AddressRange is laid out as an iovec (asserted above), the kernel reads `ranges.len()` of
+    // them; the advices change no contents, also when the process is this one.
     let returned = unsafe {
         libc::syscall(libc::SYS_process_madvise, fd, ranges.as_ptr(), ranges.len(), advice as i32, 0)
     };

@@ -1,14 +1,17 @@
-//! Where the calling thread runs, from the area that it shares with the kernel: `struct rseq`, `include/uapi/linux/rseq.h`.
+//! Where the calling thread runs, from the area that it shares with the kernel: `struct rseq`,
+//! `include/uapi/linux/rseq.h`.
 //!
-//! The C library (glibc 2.35 and later) registers one area a thread with the kernel and says where it lies: `__rseq_offset`
-//! bytes from the thread pointer. The kernel keeps the area up to date whenever the thread is put on another CPU (`rseq_update_cpu_node_id`,
-//! kernel/rseq.c), so that reading it is one load. Where there is no such area (an older C library, a static program, musl,
-//! Valgrind) every function here says so, and callers ask [`crate::sched_getcpu`].
+//! The C library (glibc 2.35 and later) registers one area a thread with the kernel and says where it lies:
+//! `__rseq_offset` bytes from the thread pointer. The kernel keeps the area up to date whenever the thread is
+//! put on another CPU (`rseq_update_cpu_node_id`, kernel/rseq.c), so that reading it is one load. Where there
+//! is no such area (an older C library, a static program, musl, Valgrind) every function here says so, and
+//! callers ask [`crate::sched_getcpu`].
 
 use crate::auxiliary_value;
 use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering};
 
-/// `AT_RSEQ_FEATURE_SIZE`, include/uapi/linux/auxvec.h: bytes of `struct rseq` that the kernel fills. Linux 6.3.
+/// `AT_RSEQ_FEATURE_SIZE`, include/uapi/linux/auxvec.h: bytes of `struct rseq` that the kernel fills. Linux
+/// 6.3.
 const AT_RSEQ_FEATURE_SIZE: u64 = 27;
 /// Where `cpu_id` begins; negative numbers say that this thread is not registered. Linux 4.18.
 const CPU_ID: isize = 4;
@@ -24,11 +27,12 @@ const ABSENT: isize = 3;
 static CPU_OFFSET: AtomicIsize = AtomicIsize::new(UNKNOWN);
 static NODE_OFFSET: AtomicIsize = AtomicIsize::new(UNKNOWN);
 
-/// The node the calling thread runs on, by one load; `None` where the area does not tell. It may have changed when this returns,
-/// unless the thread is bound.
+/// The node the calling thread runs on, by one load; `None` where the area does not tell. It may have changed
+/// when this returns, unless the thread is bound.
 ///
 /// # References
-/// `node_id` in `include/uapi/linux/rseq.h`, Linux 6.3; `__rseq_offset` in the manual of the C library, 'Restartable Sequences'
+/// `node_id` in `include/uapi/linux/rseq.h`, Linux 6.3; `__rseq_offset` in the manual of the C library,
+/// 'Restartable Sequences'
 #[inline]
 #[must_use]
 pub fn rseq_node() -> Option<u32> {
@@ -84,8 +88,9 @@ fn area() -> Option<isize> {
     let offset = unsafe { offset.read() };
     // SAFETY: likewise, `const unsigned int`.
     let size = unsafe { size.read() };
-    // 0: registration failed or was turned off by a tunable. Until glibc 2.39 the size is 32 then; later it is what the
-    // kernel fills, 20 before Linux 6.3, of which 4 + 4 bytes are cpu_id and what is before it.
+    // 0: registration failed or was turned off by a tunable. Until glibc 2.39 the size is 32 then; later it
+    // is what the kernel fills, 20 before Linux 6.3, of which 4 + 4 bytes are cpu_id and what is before
+    // it.
     (size >= 20).then_some(offset)
 }
 
@@ -95,8 +100,8 @@ fn area() -> Option<isize> {
 #[allow(clippy::unnecessary_wraps)]
 fn load(offset: isize) -> Option<u32> {
     let value: u32;
-    // SAFETY: fs is the thread pointer, and the offset is that of an aligned field of memory that lives as long as the thread. The
-    // kernel writes it only while the thread is not running user code.
+    // SAFETY: fs is the thread pointer, and the offset is that of an aligned field of memory that lives as
+    // long as the thread. The kernel writes it only while the thread is not running user code.
     unsafe {
         std::arch::asm!(
             "mov {value:e}, dword ptr fs:[{offset}]",
@@ -132,15 +137,16 @@ fn load(_offset: isize) -> Option<u32> {
     None
 }
 
-/// Whether [`rseq_add`] and [`rseq_take`] work in this process; the answer never changes. A thread without an area is refused all the same.
+/// Whether [`rseq_add`] and [`rseq_take`] work in this process; the answer never changes. A thread without an
+/// area is refused all the same.
 #[must_use]
 pub fn rseq_adds() -> bool {
     cfg!(target_arch = "x86_64") && field_offset(&CPU_OFFSET).is_some()
 }
 
-/// Two cache lines of its own, since x86 fetches them in pairs, for a number that one CPU changes. Either as a sum, by [`rseq_add`] or
-/// [`CpuSlot::add`], or as a lock, by [`rseq_take`] or [`CpuSlot::take`]; never by both of a pair, since what a restartable sequence does
-/// is not atomic towards other CPUs.
+/// Two cache lines of its own, since x86 fetches them in pairs, for a number that one CPU changes. Either as
+/// a sum, by [`rseq_add`] or [`CpuSlot::add`], or as a lock, by [`rseq_take`] or [`CpuSlot::take`]; never by
+/// both of a pair, since what a restartable sequence does is not atomic towards other CPUs.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct CpuSlot(AtomicU64);
@@ -173,12 +179,14 @@ impl CpuSlot {
     }
 }
 
-/// A restartable sequence: instructions, the last of which is the only store to shared memory, and what they use besides `{at}` (theirs),
-/// `{cpu_id}` (where the area's `cpu_id` is), `{slots}` and `{len}`. They give up by going to `4f`, the end.
+/// A restartable sequence: instructions, the last of which is the only store to shared memory, and what they
+/// use besides `{at}` (theirs), `{cpu_id}` (where the area's `cpu_id` is), `{slots}` and `{len}`. They give
+/// up by going to `4f`, the end.
 ///
-/// It names itself in the area's `rseq_cs`, 8 bytes into it and 4 after `cpu_id`. Where it is cut off the kernel goes to label 5, which stands after the
-/// signature the C library registered, and it begins anew. `rseq_cs` is cleared behind it, since the kernel would read the descriptor when this
-/// code may have been unloaded.
+/// It names itself in the area's `rseq_cs`, 8 bytes into it and 4 after `cpu_id`. Where it is cut off the
+/// kernel goes to label 5, which stands after the signature the C library registered, and it begins anew.
+/// `rseq_cs` is cleared behind it, since the kernel would read the descriptor when this code may have been
+/// unloaded.
 #[cfg(target_arch = "x86_64")]
 macro_rules! restartable {
     ($cpu_id:ident, $slots:ident, [$($instruction:literal,)+], $($operands:tt)+) => {
@@ -212,15 +220,16 @@ macro_rules! restartable {
     };
 }
 
-/// Adds to the slot of the CPU that the calling thread runs on, without a locked instruction: if the thread is taken off the CPU
-/// between choosing the slot and adding, the kernel starts the sequence again. False, and nothing is added, where this thread
-/// has no area, the CPU has no slot, or this processor's sequence is not written yet (all but x86-64).
+/// Adds to the slot of the CPU that the calling thread runs on, without a locked instruction: if the thread
+/// is taken off the CPU between choosing the slot and adding, the kernel starts the sequence again. False,
+/// and nothing is added, where this thread has no area, the CPU has no slot, or this processor's sequence is
+/// not written yet (all but x86-64).
 ///
 /// What was written before is visible to a thread that sees the sum (release).
 ///
 /// # References
-/// [`rseq(2)`](https://github.com/compudj/librseq/blob/master/doc/man/rseq.2.md); `struct rseq_cs` in `include/uapi/linux/rseq.h`,
-/// Linux 4.18; `RSEQ_SIG` in the C library's `bits/rseq.h`
+/// [`rseq(2)`](https://github.com/compudj/librseq/blob/master/doc/man/rseq.2.md); `struct rseq_cs` in
+/// `include/uapi/linux/rseq.h`, Linux 4.18; `RSEQ_SIG` in the C library's `bits/rseq.h`
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[must_use]
@@ -228,9 +237,10 @@ pub fn rseq_add(slots: &[CpuSlot], number: u64) -> bool {
     let Some(cpu_id) = field_offset(&CPU_OFFSET) else { return false };
     // All ones where the CPU has a slot, else 0.
     let there: u32;
-    // SAFETY: `restartable` is what the kernel asks for. The sequence reads the CPU, refuses one without a slot (an unregistered thread's CPU is
-    // negative, which is large), and ends in its only store to shared memory, an aligned add within `slots`. Readers load atomically; no
-    // other CPU stores to the slot, and on x86 a plain store is a release.
+    // SAFETY: `restartable` is what the kernel asks for. The sequence reads the CPU, refuses one without a
+    // slot (an unregistered thread's CPU is negative, which is large), and ends in its only store to
+    // shared memory, an aligned add within `slots`. Readers load atomically; no other CPU stores to the
+    // slot, and on x86 a plain store is a release.
     unsafe {
         restartable!(
             cpu_id,
@@ -258,12 +268,14 @@ pub fn rseq_add(_slots: &[CpuSlot], _number: u64) -> bool {
     false
 }
 
-/// Takes the lock in the slot of the CPU that the calling thread runs on, without a locked instruction; the slot's index, or `None` if it is
-/// taken, where [`rseq_add`] would not add, or before anybody has asked [`rseq_adds`]. The lock is the thread's until [`CpuSlot::let_go`], wherever it runs by then.
+/// Takes the lock in the slot of the CPU that the calling thread runs on, without a locked instruction; the
+/// slot's index, or `None` if it is taken, where [`rseq_add`] would not add, or before anybody has asked
+/// [`rseq_adds`]. The lock is the thread's until [`CpuSlot::let_go`], wherever it runs by then.
 ///
-/// It excludes others as a lock does: only threads on this CPU take it, none of them between another's look and its store, or the kernel starts the
-/// latter again; and the CPU's next look comes after the store, whichever thread looks. What the last holder wrote is visible to the next (on x86 a plain
-/// store is a release, and a plain load an acquire).
+/// It excludes others as a lock does: only threads on this CPU take it, none of them between another's look
+/// and its store, or the kernel starts the latter again; and the CPU's next look comes after the store,
+/// whichever thread looks. What the last holder wrote is visible to the next (on x86 a plain store is a
+/// release, and a plain load an acquire).
 ///
 /// # References
 /// As [`rseq_add`].
@@ -356,7 +368,8 @@ mod tests {
         assert_eq!(rseq_take(&[]), None);
     }
 
-    /// What the holder of a CPU's lock changes in two steps is never seen half done, while holders are pushed off their CPUs and on to others.
+    /// What the holder of a CPU's lock changes in two steps is never seen half done, while holders are pushed
+    /// off their CPUs and on to others.
     #[test]
     fn a_cpus_lock_has_one_holder() {
         const THREADS: usize = 8;

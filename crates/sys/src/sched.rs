@@ -74,7 +74,8 @@ impl fmt::Debug for CpuSet {
 
 /// `int sched_setaffinity(pid_t tid, size_t length, const cpu_set_t *mask)`
 ///
-/// Confines a thread (0: the caller) to CPUs; those that are offline or outside of its cpuset are dropped silently.
+/// Confines a thread (0: the caller) to CPUs; those that are offline or outside of its cpuset are dropped
+/// silently.
 ///
 /// # Errors
 /// `EINVAL` none is left; `EPERM` another user's; `ESRCH` gone.
@@ -90,8 +91,8 @@ pub fn sched_setaffinity(tid: i32, cpus: &CpuSet) -> Result<()> {
 
 /// `int pthread_setaffinity_np(pthread_t thread, size_t length, const cpu_set_t *mask)`
 ///
-/// As [`sched_setaffinity`], for a thread of this process that does not end meanwhile: of one that has ended, glibc forgets the number,
-/// and confines the caller instead.
+/// As [`sched_setaffinity`], for a thread of this process that does not end meanwhile: of one that has ended,
+/// glibc forgets the number, and confines the caller instead.
 ///
 /// # Errors
 /// As [`sched_setaffinity`].
@@ -99,7 +100,8 @@ pub fn sched_setaffinity(tid: i32, cpus: &CpuSet) -> Result<()> {
 /// # References
 /// [`pthread_setaffinity_np(3)`](https://man7.org/linux/man-pages/man3/pthread_setaffinity_np.3.html)
 pub fn pthread_setaffinity<T>(thread: &JoinHandle<T>, cpus: &CpuSet) -> Result<()> {
-    // SAFETY: the thread was neither joined nor detached, since its handle is there; `len * 8` bytes of the vector are read.
+    // SAFETY: the thread was neither joined nor detached, since its handle is there; `len * 8` bytes of the
+    // vector are read.
     let errno = unsafe {
         libc::pthread_setaffinity_np(thread.as_pthread_t(), cpus.0.len() * 8, cpus.0.as_ptr().cast())
     };
@@ -117,7 +119,8 @@ pub fn pthread_setaffinity<T>(thread: &JoinHandle<T>, cpus: &CpuSet) -> Result<(
 /// # References
 /// [`sched_getaffinity(2)`](https://man7.org/linux/man-pages/man2/sched_getaffinity.2.html)
 pub fn sched_getaffinity(tid: i32) -> Result<CpuSet> {
-    // The kernel refuses a mask smaller than its own with EINVAL; it never needs more than 8192 bits (CONFIG_NR_CPUS).
+    // The kernel refuses a mask smaller than its own with EINVAL; it never needs more than 8192 bits
+    // (CONFIG_NR_CPUS).
     let mut words = vec![0_u64; 8192 / 64];
     // SAFETY: the kernel writes at most `len * 8` bytes to the vector.
     let returned =

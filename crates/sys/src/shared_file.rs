@@ -6,8 +6,8 @@ use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 
-/// A memfd of fixed length, mapped shared: zero at first. Children do not inherit the mapping. Other processes reach the file through
-/// `/proc/PID/map_files` or, as long as this lives, `/proc/PID/fd`.
+/// A memfd of fixed length, mapped shared: zero at first. Children do not inherit the mapping. Other
+/// processes reach the file through `/proc/PID/map_files` or, as long as this lives, `/proc/PID/fd`.
 #[derive(Debug)]
 pub struct SharedFile {
     mapping: Mapping,
@@ -16,10 +16,12 @@ pub struct SharedFile {
 }
 
 impl SharedFile {
-    /// `int memfd_create(const char *name, unsigned flags)`, sized, sealed against growing and shrinking, and mapped.
+    /// `int memfd_create(const char *name, unsigned flags)`, sized, sealed against growing and shrinking, and
+    /// mapped.
     ///
     /// # Errors
-    /// `EMFILE`, `ENFILE`, `ENOMEM`; `EINVAL` no bytes, or a name of more than 249; `EPERM` a container's filter.
+    /// `EMFILE`, `ENFILE`, `ENOMEM`; `EINVAL` no bytes, or a name of more than 249; `EPERM` a container's
+    /// filter.
     ///
     /// # References
     /// [`memfd_create(2)`](https://man7.org/linux/man-pages/man2/memfd_create.2.html),
@@ -48,7 +50,8 @@ impl SharedFile {
 
 const SEALS: libc::c_int = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK;
 
-/// `int fcntl(int fd, F_GET_SEALS)`: whether it is sealed against growing and shrinking, as only files in memory can be.
+/// `int fcntl(int fd, F_GET_SEALS)`: whether it is sealed against growing and shrinking, as only files in
+/// memory can be.
 ///
 /// # Errors
 /// `EINVAL` a file that cannot be sealed.

@@ -124,8 +124,9 @@ pub fn set_file_limit(limit: FileLimit) -> Result<()> {
     check("setrlimit", returned.into()).map(|_| ())
 }
 
-/// Has the program that `command` starts begin with this limit instead of the caller's, which may have been raised since the
-/// caller itself began: `select(2)` knows no descriptor above 1023, and programs that use it rely on the usual limit.
+/// Has the program that `command` starts begin with this limit instead of the caller's, which may have been
+/// raised since the caller itself began: `select(2)` knows no descriptor above 1023, and programs that use it
+/// rely on the usual limit.
 pub fn start_with_file_limit(command: &mut Command, limit: FileLimit) {
     let set = move || set_file_limit(limit).map_err(|error| std::io::Error::from_raw_os_error(error.errno()));
     // SAFETY: between fork and exec one system call is made; nothing is allocated, locked or shared.
@@ -189,8 +190,8 @@ pub fn gettid() -> i32 {
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
-/// `unsigned long getauxval(unsigned long type)`: a value the kernel gave this process at its start, `None` when it
-/// did not.
+/// `unsigned long getauxval(unsigned long type)`: a value the kernel gave this process at its start, `None`
+/// when it did not.
 ///
 /// # References
 /// [`getauxval(3)`](https://man7.org/linux/man-pages/man3/getauxval.3.html)

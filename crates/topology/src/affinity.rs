@@ -1,4 +1,5 @@
-//! Which nodes a device hangs off that a list names: `netdev:eth0`, `block:sda`, `pci:3b:00.0`, `file:/path`, `ip:HOST`.
+//! Which nodes a device hangs off that a list names: `netdev:eth0`, `block:sda`, `pci:3b:00.0`, `file:/path`,
+//! `ip:HOST`.
 
 use crate::devices::{PCI, node_of, place_of};
 use crate::error::Error;
@@ -31,8 +32,8 @@ impl From<Error> for Unresolved {
     }
 }
 
-/// The nodes of the device that `scheme:name` stands for: one, or for a device made of others (a bond, a RAID) all of
-/// theirs.
+/// The nodes of the device that `scheme:name` stands for: one, or for a device made of others (a bond, a
+/// RAID) all of theirs.
 pub(crate) fn nodes_of(root: &Root, nodes: &[Node], scheme: &str, name: &str) -> Result<NodeSet, Unresolved> {
     let look_up = LookUp { root, nodes };
     match scheme {
@@ -48,7 +49,8 @@ pub(crate) fn nodes_of(root: &Root, nodes: &[Node], scheme: &str, name: &str) ->
     }
 }
 
-/// Bonds of bonds and volumes of volumes: deeper than anybody stacks them, and an end for links that go round.
+/// Bonds of bonds and volumes of volumes: deeper than anybody stacks them, and an end for links that go
+/// round.
 const DEEPEST_STACK: u32 = 8;
 
 struct LookUp<'a> {
@@ -115,7 +117,8 @@ impl LookUp<'_> {
         self.class("sys/class/net", &interface, "network device")
     }
 
-    /// The best route of `/proc/net/route`: the longest prefix, of equals the least metric. Rules (ip-rule(8)) are not heeded.
+    /// The best route of `/proc/net/route`: the longest prefix, of equals the least metric. Rules
+    /// (ip-rule(8)) are not heeded.
     fn interface_to_v4(&self, address: Ipv4Addr) -> Result<Option<String>, Unresolved> {
         let Some(table) = self.root.text("proc/net/route")? else { return Ok(None) };
         let mut best = None;
@@ -223,8 +226,8 @@ fn resolve_host(name: &str) -> Result<IpAddr, Unresolved> {
     Ok(addresses.next().ok_or_else(|| unresolved(String::new()))?.ip())
 }
 
-/// `[seg:]bus:dev[.func]` with the parts left out that are 0, in the kernel's form. numactl writes `:func`, lspci `.func`;
-/// both are read.
+/// `[seg:]bus:dev[.func]` with the parts left out that are 0, in the kernel's form. numactl writes `:func`,
+/// lspci `.func`; both are read.
 fn pci_address(name: &str) -> Option<String> {
     let (device, function) = match name.split_once('.') {
         Some((device, function)) => (device, Some(function)),

@@ -25,15 +25,15 @@ pub struct Package {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Core {
-    /// The kernel's `core_id`, which tells cores of one package apart, not cores of different packages; `None` where
-    /// firmware gives none.
+    /// The kernel's `core_id`, which tells cores of one package apart, not cores of different packages;
+    /// `None` where firmware gives none.
     pub id: Option<u32>,
     /// Its online CPUs.
     pub cpus: CpuSet,
 }
 
-/// Everything that may ever be there while this kernel runs, hot-plugged or not: what tables indexed by kernel numbers have to
-/// have room for.
+/// Everything that may ever be there while this kernel runs, hot-plugged or not: what tables indexed by
+/// kernel numbers have to have room for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Possible {
@@ -61,7 +61,8 @@ impl Possible {
     }
 }
 
-/// The online CPUs, and those present but not online. A directory that cannot be read or names none is an error.
+/// The online CPUs, and those present but not online. A directory that cannot be read or names none is an
+/// error.
 pub(crate) fn read(root: &Root, warnings: &Warnings) -> Result<(CpuSet, CpuSet), Error> {
     let listed: CpuSet = root.numbered(DIR, "cpu")?.into_iter().map(CpuId).collect();
     let online: Option<CpuSet> = warnings.known(root.set(&format!("{DIR}/online")));
@@ -97,8 +98,9 @@ pub(crate) fn cores(root: &Root, online: &CpuSet, warnings: &Warnings) -> Vec<Co
     groups.into_iter().map(|(id, cpus)| Core { id, cpus }).collect()
 }
 
-/// Partitions the CPUs by one of the sibling sets in their `topology` directories. The set and not the id decides: ids
-/// repeat (core 0 of each package) and may be unknown. CPUs whose kernel says nothing are in no group.
+/// Partitions the CPUs by one of the sibling sets in their `topology` directories. The set and not the id
+/// decides: ids repeat (core 0 of each package) and may be unknown. CPUs whose kernel says nothing are in no
+/// group.
 fn groups(
     root: &Root,
     online: &CpuSet,

@@ -16,7 +16,8 @@ pub(crate) const PCI: &str = "sys/bus/pci/devices";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Device {
-    /// `eth0`, `nvme0n1`, `sda`, `card0`, `mlx5_0`; the PCI address of a device without a driver that names it.
+    /// `eth0`, `nvme0n1`, `sda`, `card0`, `mlx5_0`; the PCI address of a device without a driver that names
+    /// it.
     pub name: String,
     /// What it is.
     pub kind: DeviceKind,
@@ -101,8 +102,8 @@ pub(crate) fn node_of_pci(root: &Root, nodes: &[Node], address: &str) -> Result<
     }
 }
 
-/// Where in /sys/devices an entry of a class directory is; `None` if there is no such entry, or it is virtual as `lo`,
-/// `loop0` and bridges are.
+/// Where in /sys/devices an entry of a class directory is; `None` if there is no such entry, or it is virtual
+/// as `lo`, `loop0` and bridges are.
 pub(crate) fn place_of(root: &Root, entry: &str) -> Result<Option<PathBuf>, Error> {
     // Entries are links into /sys/devices; before Linux 2.6.25 directories with a link `device`.
     let Some(place) = root.resolve(&format!("{entry}/device")).or_else(|| root.resolve(entry)) else {
@@ -111,8 +112,8 @@ pub(crate) fn place_of(root: &Root, entry: &str) -> Result<Option<PathBuf>, Erro
     if !place.starts_with("sys/devices/virtual") {
         return Ok(Some(place).filter(|place| place.starts_with("sys/devices")));
     }
-    // A disk that several NVMe controllers may lead to (drivers/nvme/host/multipath.c) is below the subsystem; the
-    // first controller there stands for it.
+    // A disk that several NVMe controllers may lead to (drivers/nvme/host/multipath.c) is below the
+    // subsystem; the first controller there stands for it.
     if place.starts_with("sys/devices/virtual/nvme-subsystem") {
         for name in root.numbered(&place.to_string_lossy(), "nvme")? {
             if let Some(controller) = root.resolve(&format!("{}/nvme{name}", place.display())) {

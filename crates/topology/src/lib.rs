@@ -1,10 +1,11 @@
 //! Nodes, CPUs, caches, distances and devices of a machine, read from a live or captured sysfs tree.
 //!
-//! [`Topology::live`] reads this machine, [`Topology::from_root`] a directory that stands for `/` (hwloc's captures,
-//! or `/proc` and `/sys` copied from elsewhere); both go through the same code. [`Topology::synthetic`] invents a machine.
+//! [`Topology::live`] reads this machine, [`Topology::from_root`] a directory that stands for `/` (hwloc's
+//! captures, or `/proc` and `/sys` copied from elsewhere); both go through the same code.
+//! [`Topology::synthetic`] invents a machine.
 //!
-//! Kernel numbers ([`NodeId`], [`CpuId`]) are what users write and see; [`NodeIndex`] is the dense position of a node in
-//! [`Topology::nodes`], for arrays.
+//! Kernel numbers ([`NodeId`], [`CpuId`]) are what users write and see; [`NodeIndex`] is the dense position
+//! of a node in [`Topology::nodes`], for arrays.
 //!
 //! ```
 //! use nodewise_topology::{CpuId, NodeId, Topology};

@@ -54,15 +54,15 @@ fn among<I: Id>(status: &crate::root::Text, key: &str, all: &IdSet<I>) -> Result
 
 /// Reads lists that stand for parts of one machine, as one process is allowed to use it.
 ///
-/// A list is items with commas between: a number, a range `2-3`, `all` that is allowed, and for nodes also a device, which
-/// stands for the node it hangs off: `netdev:eth0`, `block:sda`, `pci:0000:3b:00.0` (`pci:3b:00.0`, `pci:3b:00`),
-/// `file:/path` (the disk the file lies on), `ip:192.0.2.1` (the interface that routes there; a host name does too).
-/// A `+` before the list counts its numbers within what is allowed, a `!` stands for all that is allowed but the list;
-/// both together are `!+0`.
+/// A list is items with commas between: a number, a range `2-3`, `all` that is allowed, and for nodes also a
+/// device, which stands for the node it hangs off: `netdev:eth0`, `block:sda`, `pci:0000:3b:00.0`
+/// (`pci:3b:00.0`, `pci:3b:00`), `file:/path` (the disk the file lies on), `ip:192.0.2.1` (the interface that
+/// routes there; a host name does too). A `+` before the list counts its numbers within what is allowed, a
+/// `!` stands for all that is allowed but the list; both together are `!+0`.
 ///
-/// Numbers must be allowed; of a range its ends, so that `0-33` is possible where the nodes are 0, 1, 2 and 33. Where
-/// numactl takes `3-1` for 3 and hexadecimal numbers for nodes (not masks, as its manual has it), this refuses both;
-/// numactl's `!` also names nodes that are not allowed, which the kernel then refuses.
+/// Numbers must be allowed; of a range its ends, so that `0-33` is possible where the nodes are 0, 1, 2 and
+/// 33. Where numactl takes `3-1` for 3 and hexadecimal numbers for nodes (not masks, as its manual has it),
+/// this refuses both; numactl's `!` also names nodes that are not allowed, which the kernel then refuses.
 #[derive(Debug)]
 pub struct Lists<'a> {
     topology: &'a Topology,
@@ -289,7 +289,8 @@ mod tests {
     use crate::ids::NodeId;
     use proptest::prelude::*;
 
-    /// Nodes 0 to 3 with CPUs 0-3, 4-7, 8-11 and 12-15, of which the process has memory on 1 and 3 and runs on 6-13.
+    /// Nodes 0 to 3 with CPUs 0-3, 4-7, 8-11 and 12-15, of which the process has memory on 1 and 3 and runs
+    /// on 6-13.
     fn lists(machine: &Topology) -> Lists<'_> {
         let allowed = Allowed { cpus: "6-13".parse().unwrap(), memory_nodes: "1,3".parse().unwrap() };
         Lists::new(machine, allowed, Path::new("/nowhere"))
@@ -378,7 +379,8 @@ mod tests {
     }
 
     proptest! {
-        /// What is written with kernel numbers, and what with places in the allowed set, comes back as that set.
+        /// What is written with kernel numbers, and what with places in the allowed set, comes back as that
+        /// set.
         #[test]
         fn sets_come_back(allowed in proptest::collection::btree_set(0..16u32, 1..16), picks in proptest::collection::btree_set(0..16usize, 1..8)) {
             let machine = Topology::synthetic(16, 1, 1 << 30);

@@ -22,7 +22,8 @@ pub struct HugePages {
 }
 
 /// How well the best initiators reach a node's memory, from ACPI's HMAT or a device's CDAT
-/// (Documentation/admin-guide/mm/numaperf.rst, Linux 6.1). Values firmware does not give, or gives as 0, are `None`.
+/// (Documentation/admin-guide/mm/numaperf.rst, Linux 6.1). Values firmware does not give, or gives as 0, are
+/// `None`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Access {

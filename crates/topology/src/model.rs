@@ -16,8 +16,9 @@ use std::path::Path;
 
 /// A machine: its nodes, CPUs, caches, distances, devices and the settings that matter to memory placement.
 ///
-/// Its serde form is what `nodewise topo --json` prints: one object whose fields are named as the accessors below and the
-/// fields of the types they return; sets of CPUs and nodes are lists of numbers, what is unknown is null.
+/// Its serde form is what `nodewise topo --json` prints: one object whose fields are named as the accessors
+/// below and the fields of the types they return; sets of CPUs and nodes are lists of numbers, what is
+/// unknown is null.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Topology {
     nodes: Vec<Node>,
@@ -42,8 +43,8 @@ impl Topology {
         Self::from_root(Path::new("/"))
     }
 
-    /// Reads this machine's CPUs only, and its nodes' CPUs and memory, as placing a program takes no more. Packages, caches,
-    /// devices and the rest stay empty, and distances are taken for 10 and 20.
+    /// Reads this machine's CPUs only, and its nodes' CPUs and memory, as placing a program takes no more.
+    /// Packages, caches, devices and the rest stay empty, and distances are taken for 10 and 20.
     pub fn live_nodes() -> Result<Self, Error> {
         let root = Root::new(Path::new("/"));
         let warnings = Warnings::default();
@@ -69,10 +70,10 @@ impl Topology {
 
     /// Reads a machine from a directory that stands for `/`, with the captured `sys` and `proc` below it.
     ///
-    /// A file that is missing, empty, unreadable or not as the kernel writes it leaves its part of the machine unknown;
-    /// [`Topology::warnings`] names it, and its line, unless kernels or machines without it are common. Fails with
-    /// [`ErrorKind::NotFound`] where there is no such directory or it names no CPU, with [`ErrorKind::TooLarge`] where there are
-    /// more than 256 nodes.
+    /// A file that is missing, empty, unreadable or not as the kernel writes it leaves its part of the
+    /// machine unknown; [`Topology::warnings`] names it, and its line, unless kernels or machines without
+    /// it are common. Fails with [`ErrorKind::NotFound`] where there is no such directory or it names no
+    /// CPU, with [`ErrorKind::TooLarge`] where there are more than 256 nodes.
     pub fn from_root(path: &Path) -> Result<Self, Error> {
         if !path.is_dir() {
             let what = if path.exists() { "is not a directory" } else { "there is no such directory" };
@@ -104,8 +105,8 @@ impl Topology {
         })
     }
 
-    /// Invents a machine for tests and simulators: nodes 0 to `nodes`-1, each a package with its own block of one-thread
-    /// cores and a memory that is all free; distances 10 and 20.
+    /// Invents a machine for tests and simulators: nodes 0 to `nodes`-1, each a package with its own block of
+    /// one-thread cores and a memory that is all free; distances 10 and 20.
     ///
     /// # Panics
     ///
@@ -184,15 +185,16 @@ impl Topology {
         self.node(index).id
     }
 
-    /// Memory of the machine (`MemTotal` of /proc/meminfo) that no node's `MemTotal` counts: 0 where they agree, `None` where
-    /// neither is known. Virtual machines whose memory grows while they run may have much of it, free on any node.
+    /// Memory of the machine (`MemTotal` of /proc/meminfo) that no node's `MemTotal` counts: 0 where they
+    /// agree, `None` where neither is known. Virtual machines whose memory grows while they run may have
+    /// much of it, free on any node.
     #[must_use]
     pub fn uncounted_memory_bytes(&self) -> Option<u64> {
         self.uncounted_memory_bytes
     }
 
-    /// The most memory that a node can have by all that is known, which is what nothing should be refused below: its own
-    /// `MemTotal` and what no node counts. `None` where nothing is known.
+    /// The most memory that a node can have by all that is known, which is what nothing should be refused
+    /// below: its own `MemTotal` and what no node counts. `None` where nothing is known.
     ///
     /// # Panics
     ///
@@ -205,8 +207,8 @@ impl Topology {
         }
     }
 
-    /// The node an online CPU belongs to, in constant time; `None` for CPUs that are offline or unknown, and for the rare
-    /// CPU whose node is not online.
+    /// The node an online CPU belongs to, in constant time; `None` for CPUs that are offline or unknown, and
+    /// for the rare CPU whose node is not online.
     #[must_use]
     pub fn node_of_cpu(&self, cpu: CpuId) -> Option<NodeIndex> {
         self.node_of_cpu.get(cpu.0 as usize).copied().flatten()
@@ -222,8 +224,8 @@ impl Topology {
         self.node(from).distances[to.get()]
     }
 
-    /// The CPUs nearest to a node's memory: its own; for a node without CPUs those of its best initiators with CPUs where
-    /// firmware names them (HMAT), else those of the nodes at the least distance to it.
+    /// The CPUs nearest to a node's memory: its own; for a node without CPUs those of its best initiators
+    /// with CPUs where firmware names them (HMAT), else those of the nodes at the least distance to it.
     ///
     /// # Panics
     ///
@@ -302,8 +304,8 @@ impl Topology {
         self.numa_balancing
     }
 
-    /// What looked wrong about the machine and how it was treated, one sentence each: firmware that lists a CPU in two
-    /// nodes, say, or a file that could not be read.
+    /// What looked wrong about the machine and how it was treated, one sentence each: firmware that lists a
+    /// CPU in two nodes, say, or a file that could not be read.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings

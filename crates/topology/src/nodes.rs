@@ -11,7 +11,8 @@ use serde::Serialize;
 const DIR: &str = "sys/devices/system/node";
 /// How many nodes a [`crate::NodeIndex`] can tell apart.
 pub(crate) const MOST_NODES: usize = 256;
-/// Distance of a node to itself where firmware says nothing (`LOCAL_DISTANCE`, include/linux/topology.h, Linux 6.1).
+/// Distance of a node to itself where firmware says nothing (`LOCAL_DISTANCE`, include/linux/topology.h,
+/// Linux 6.1).
 const LOCAL_DISTANCE: u32 = 10;
 /// Distance between two nodes where firmware says nothing (`REMOTE_DISTANCE`, ibid.).
 const REMOTE_DISTANCE: u32 = 20;
@@ -24,18 +25,22 @@ pub struct Node {
     pub id: NodeId,
     /// Its online CPUs; none for a node that is only memory.
     pub cpus: CpuSet,
-    /// Memory the kernel manages on this node (`MemTotal`); 0 for a node without memory, `None` where it is unknown. A virtual
-    /// machine's kernel may count too little ([`crate::Topology::most_memory_bytes`]).
+    /// Memory the kernel manages on this node (`MemTotal`); 0 for a node without memory, `None` where it is
+    /// unknown. A virtual machine's kernel may count too little
+    /// ([`crate::Topology::most_memory_bytes`]).
     pub memory_total_bytes: Option<u64>,
     /// Memory of it that was free when the topology was read (`MemFree`).
     pub memory_free_bytes: Option<u64>,
     /// Its pools of huge pages, by ascending page size.
     pub huge_pages: Vec<HugePages>,
-    /// Distance to each node in the order of [`crate::Topology::nodes`], in ACPI SLIT units: 10 is local, 20 twice as far.
+    /// Distance to each node in the order of [`crate::Topology::nodes`], in ACPI SLIT units: 10 is local, 20
+    /// twice as far.
     pub distances: Vec<u32>,
-    /// Whether the node is a generic initiator: a device that accesses memory without CPUs of the operating system.
+    /// Whether the node is a generic initiator: a device that accesses memory without CPUs of the operating
+    /// system.
     pub generic_initiator: bool,
-    /// How fast its best initiators reach its memory, one entry an access class; empty where firmware has no HMAT.
+    /// How fast its best initiators reach its memory, one entry an access class; empty where firmware has no
+    /// HMAT.
     pub access: Vec<Access>,
     /// Caches in front of its memory.
     pub memory_side_caches: Vec<MemorySideCache>,
@@ -112,9 +117,9 @@ pub(crate) fn read(
         let mut node = read_node(root, index, &ids, detail, warnings);
         counted_bytes.push(node.memory_total_bytes);
         node.cpus = &node.cpus & online;
-        // Firmware that lists all CPUs in every node (hwloc's 8em64t-2s2ca2c-buggynuma has eight such nodes at
-        // distance 10) describes no NUMA machine. As in hwloc the first node keeps the CPUs and the others are left out:
-        // a node that shares its CPUs cannot be anybody's home.
+        // Firmware that lists all CPUs in every node (hwloc's 8em64t-2s2ca2c-buggynuma has eight such nodes
+        // at distance 10) describes no NUMA machine. As in hwloc the first node keeps the CPUs and
+        // the others are left out: a node that shares its CPUs cannot be anybody's home.
         if node.cpus.intersects(&taken) {
             dropped.insert(id);
             claimed_twice = &claimed_twice | &(&node.cpus & &taken);
@@ -142,10 +147,11 @@ pub(crate) fn read(
     Ok(Nodes { nodes, uncounted_memory_bytes })
 }
 
-/// Memory that /proc/meminfo counts and no node does. Kernels of virtual machines whose memory grows while they run may count
-/// a third of it in the node's `MemTotal`.
+/// Memory that /proc/meminfo counts and no node does. Kernels of virtual machines whose memory grows while
+/// they run may count a third of it in the node's `MemTotal`.
 fn uncounted(root: &Root, counted: &[Option<u64>], warnings: &Warnings) -> Option<u64> {
-    /// Less is noise: the files are not read at the same moment, and early kernels reserve some memory in between.
+    /// Less is noise: the files are not read at the same moment, and early kernels reserve some memory in
+    /// between.
     const SHARE_WORTH_A_WORD: u64 = 100;
     let machine = root
         .text("proc/meminfo")
@@ -196,8 +202,8 @@ fn read_node(root: &Root, index: usize, ids: &[NodeId], detail: Detail, warnings
     }
 }
 
-/// A node's CPUs. `cpulist` came with Linux 2.6.25; before, and in a few captures, there is only the mask. Both say so of a
-/// node without CPUs. Links to the CPUs have been there all along.
+/// A node's CPUs. `cpulist` came with Linux 2.6.25; before, and in a few captures, there is only the mask.
+/// Both say so of a node without CPUs. Links to the CPUs have been there all along.
 fn cpus(root: &Root, dir: &str, warnings: &Warnings) -> CpuSet {
     let list = warnings.known(root.set(&format!("{dir}/cpulist")));
     let list_or_mask =

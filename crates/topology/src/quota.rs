@@ -4,11 +4,11 @@ use crate::error::{Error, ParseError};
 use crate::root::{Root, Text};
 use std::path::{Component, Path, PathBuf};
 
-/// The tightest limit of CPU time among a process's control groups: all its threads together run at most `quota_us` in each
-/// `period_us`, then wait for the next period.
+/// The tightest limit of CPU time among a process's control groups: all its threads together run at most
+/// `quota_us` in each `period_us`, then wait for the next period.
 ///
-/// Source: `cpu.max` in Documentation/admin-guide/cgroup-v2.rst, `cpu.cfs_quota_us` and `cpu.cfs_period_us` in
-/// Documentation/scheduler/sched-bwc.rst, Linux 6.1.
+/// Source: `cpu.max` in Documentation/admin-guide/cgroup-v2.rst, `cpu.cfs_quota_us` and `cpu.cfs_period_us`
+/// in Documentation/scheduler/sched-bwc.rst, Linux 6.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuQuota {
     /// Microseconds of CPU time.
@@ -87,8 +87,8 @@ impl Hierarchy {
             it.then_some((shown, top))
         })?;
         let top = PathBuf::from(top.trim_start_matches('/'));
-        // Of a container's mount the top may be a group far down, and the process may even be outside of what is mounted: then
-        // the top is the nearest that can be seen.
+        // Of a container's mount the top may be a group far down, and the process may even be outside of what
+        // is mounted: then the top is the nearest that can be seen.
         let within = Path::new(path).strip_prefix(shown).ok();
         let within = within.filter(|path| path.components().all(|part| matches!(part, Component::Normal(_))));
         let group = within.map_or_else(|| top.clone(), |within| top.join(within));

@@ -8,8 +8,8 @@ use std::io::Read;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
-/// A directory that stands for `/`, for links as well: none leads out of a captured tree. Paths below it are written without
-/// the leading slash.
+/// A directory that stands for `/`, for links as well: none leads out of a captured tree. Paths below it are
+/// written without the leading slash.
 #[derive(Clone, Debug)]
 pub(crate) struct Root(PathBuf);
 
@@ -46,9 +46,9 @@ impl Root {
         self.open(below, OFlags::PATH | OFlags::DIRECTORY).is_ok()
     }
 
-    /// The text of a file; `None` where there is no such file, which sysfs files of other kernels, other machines and
-    /// devices that just went away have in common. A file without a byte is none: the kernel ends what it says in a newline,
-    /// and captures hold such files where reading failed.
+    /// The text of a file; `None` where there is no such file, which sysfs files of other kernels, other
+    /// machines and devices that just went away have in common. A file without a byte is none: the kernel
+    /// ends what it says in a newline, and captures hold such files where reading failed.
     pub(crate) fn text(&self, below: &str) -> Result<Option<Text>, Error> {
         let path = self.path(below);
         let mut bytes = Vec::new();
@@ -148,7 +148,8 @@ pub(crate) fn number_after(name: &str, prefix: &str) -> Option<u32> {
 }
 
 fn is_absent(error: &std::io::Error) -> bool {
-    // ENOENT and ENOTDIR; ENODEV and ENXIO are what sysfs answers for a device that goes away during the read.
+    // ENOENT and ENOTDIR; ENODEV and ENXIO are what sysfs answers for a device that goes away during the
+    // read.
     matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
         || matches!(error.raw_os_error(), Some(6 | 19))
 }
@@ -161,7 +162,8 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    /// The text without whitespace around it. Linux of 2010 ended some lists in a NUL (hwloc's captures have them).
+    /// The text without whitespace around it. Linux of 2010 ended some lists in a NUL (hwloc's captures have
+    /// them).
     pub(crate) fn trimmed(&self) -> &str {
         self.text.trim_matches(|c: char| c.is_whitespace() || c == '\0')
     }

@@ -49,8 +49,8 @@ pub type CpuSet = IdSet<CpuId>;
 /// A set of NUMA nodes.
 pub type NodeSet = IdSet<NodeId>;
 
-/// Ids above this are refused when text is read: no kernel has them (`NR_CPUS` is at most 8192, `MAX_NUMNODES`
-/// 1024), and a bitmap up to a mistyped 4000000000 would take half a gigabyte.
+/// Ids above this are refused when text is read: no kernel has them (`NR_CPUS` is at most 8192,
+/// `MAX_NUMNODES` 1024), and a bitmap up to a mistyped 4000000000 would take half a gigabyte.
 pub const MAX_ID: u32 = 65_535;
 
 impl<I: Id> IdSet<I> {
@@ -169,8 +169,8 @@ impl<I: Id> IdSet<I> {
         self.words.iter().zip(&other.words).any(|(a, b)| a & b != 0)
     }
 
-    /// Reads the kernel's mask format, `00000000,0000000f`: hexadecimal words of 32 bits, most significant first
-    /// (`bitmap_parse` in lib/bitmap.c, Linux 6.1).
+    /// Reads the kernel's mask format, `00000000,0000000f`: hexadecimal words of 32 bits, most significant
+    /// first (`bitmap_parse` in lib/bitmap.c, Linux 6.1).
     pub fn from_mask(text: &str) -> Result<Self, ParseError> {
         let groups: Vec<&str> = text.trim_end().split(',').collect();
         if groups.len() > (MAX_ID as usize + 1) / 32 {
@@ -273,8 +273,8 @@ impl<I: Id> fmt::Debug for IdSet<I> {
     }
 }
 
-/// Reads the kernel's list format. Whitespace around it is ignored and nothing at all is the empty set, as in sysfs
-/// files; the error carries the piece that is wrong.
+/// Reads the kernel's list format. Whitespace around it is ignored and nothing at all is the empty set, as in
+/// sysfs files; the error carries the piece that is wrong.
 impl<I: Id> FromStr for IdSet<I> {
     type Err = ParseError;
 

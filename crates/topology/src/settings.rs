@@ -21,7 +21,8 @@ pub struct TransparentHugePages {
     pub page_bytes: Option<u64>,
 }
 
-/// Automatic NUMA balancing (`kernel.numa_balancing`, Documentation/admin-guide/sysctl/kernel.rst, Linux 6.1).
+/// Automatic NUMA balancing (`kernel.numa_balancing`, Documentation/admin-guide/sysctl/kernel.rst, Linux
+/// 6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct NumaBalancing {

@@ -16,7 +16,8 @@ impl Warnings {
         }
     }
 
-    /// What was read; where it could not be, the type's word for unknown (`None`, or nothing at all), with a warning.
+    /// What was read; where it could not be, the type's word for unknown (`None`, or nothing at all), with a
+    /// warning.
     pub(crate) fn known<T: Default>(&self, read: Result<T, Error>) -> T {
         self.known_or(read, "unknown therefore")
     }

@@ -1,8 +1,9 @@
 //! Every captured machine loads and is what hwloc's `lstopo` says it is.
 //!
-//! What is compared: nodes with their CPUs and memory, distances, packages, cores, caches, offline CPUs. The differences
-//! that remain are hwloc's way to model, not other facts; each is handled and explained where it is met below. On the buggy
-//! firmware of 8em64t-2s2ca2c-buggynuma both keep the first of the nodes that claim the same CPUs.
+//! What is compared: nodes with their CPUs and memory, distances, packages, cores, caches, offline CPUs. The
+//! differences that remain are hwloc's way to model, not other facts; each is handled and explained where it
+//! is met below. On the buggy firmware of 8em64t-2s2ca2c-buggynuma both keep the first of the nodes that
+//! claim the same CPUs.
 
 mod captures;
 
@@ -67,8 +68,8 @@ fn compare(name: &str, root: &Path) {
     assert_eq!(caches, theirs.caches(), "{name}: caches");
 }
 
-/// The XML that `lstopo` writes, as the attributes of its `object` elements. hwloc's writer puts each tag on a line of
-/// its own and quotes with `"`; nothing read here needs escapes.
+/// The XML that `lstopo` writes, as the attributes of its `object` elements. hwloc's writer puts each tag on
+/// a line of its own and quotes with `"`; nothing read here needs escapes.
 struct Lstopo {
     xml: String,
     objects: Vec<BTreeMap<String, String>>,
@@ -80,7 +81,8 @@ impl Lstopo {
         if root != Path::new("/") {
             command.arg("--input").arg(root);
         }
-        // Without --disallowed this process's cpuset hides CPUs and nodes, and nodes without memory are left out.
+        // Without --disallowed this process's cpuset hides CPUs and nodes, and nodes without memory are left
+        // out.
         let output = command.args(["--disallowed", "--of", "xml", "-"]).output();
         let output =
             output.unwrap_or_else(|error| panic!("lstopo: {error}; `apt-get install hwloc-nox` brings it"));

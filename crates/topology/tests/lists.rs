@@ -94,7 +94,8 @@ fn a_device_made_of_others_stands_for_all_their_nodes() {
     assert_eq!(nodes(&root, "block:dm-0").as_deref(), Ok("1"));
 }
 
-/// What Linux shows of a disk on a controller that can share it with others: the namespace is below its subsystem.
+/// What Linux shows of a disk on a controller that can share it with others: the namespace is below its
+/// subsystem.
 #[test]
 fn a_disk_with_several_paths_is_where_its_controller_is() {
     let capture = Capture::unpack("32em64t-2n8c+dax+nvme+mic+dimms");
@@ -202,9 +203,9 @@ fn this_machines_devices_have_nodes() {
     assert_eq!(lists.memory_nodes("file:/proc/self/status").unwrap_err().kind(), ListErrorKind::NoSuchDevice);
 }
 
-/// The CPUs that numactl and we let a program run on, for the same list on this machine. Two lists are left out because
-/// we refuse what numactl reads in a way nobody means: `1-0` is CPU 1 to it, and `0x1` is CPU 1 where its manual says it
-/// is a mask.
+/// The CPUs that numactl and we let a program run on, for the same list on this machine. Two lists are left
+/// out because we refuse what numactl reads in a way nobody means: `1-0` is CPU 1 to it, and `0x1` is CPU 1
+/// where its manual says it is a mask.
 #[test]
 fn cpu_lists_are_those_of_numactl() {
     let machine = Topology::live().unwrap();

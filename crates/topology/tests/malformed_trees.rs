@@ -1,5 +1,5 @@
-//! What a tree lacks or does not hold as the kernel writes it is unknown, with a warning that names file and line. The rest of
-//! the machine stands; there is never a panic.
+//! What a tree lacks or does not hold as the kernel writes it is unknown, with a warning that names file and
+//! line. The rest of the machine stands; there is never a panic.
 
 mod captures;
 
@@ -185,7 +185,8 @@ fn a_node_whose_memory_is_not_told_has_unknown_memory() {
     assert_eq!(machine.most_memory_bytes(third), whole.node(third).memory_total_bytes);
 }
 
-/// As kernels have counted the memory of virtual machines that grew: 7.5 GiB in the node, 23.5 GiB in the machine.
+/// As kernels have counted the memory of virtual machines that grew: 7.5 GiB in the node, 23.5 GiB in the
+/// machine.
 #[test]
 fn memory_that_no_node_counts_is_told_and_may_be_on_any() {
     let capture = Capture::unpack("16amd64-8n2c");
@@ -241,7 +242,8 @@ fn cpus_are_found_by_what_is_left() {
     }
 }
 
-/// Each file of these machines in turn is missing, empty or cut short. The machine is read all the same, with its nodes.
+/// Each file of these machines in turn is missing, empty or cut short. The machine is read all the same, with
+/// its nodes.
 #[test]
 fn a_machine_that_lacks_one_file_is_read_all_the_same() {
     for name in [

@@ -1,4 +1,5 @@
-//! The runtime's models, checked by loom: every order of their threads' steps that the memory model allows, up to a bound.
+//! The runtime's models, checked by loom: every order of their threads' steps that the memory model allows,
+//! up to a bound.
 
 use anyhow::Context;
 use std::path::Path;
@@ -9,7 +10,8 @@ pub fn check() -> anyhow::Result<ExitCode> {
     let status = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
         .args(["test", "--locked", "--package", "nodewise-runtime", "--lib", "loom_tests"])
         .current_dir(&root)
-        // Another configuration of every crate: its own directory, so that neither build throws the other's away.
+        // Another configuration of every crate: its own directory, so that neither build throws the other's
+        // away.
         .env("CARGO_TARGET_DIR", root.join("target/loom"))
         .env("RUSTFLAGS", "--cfg loom")
         .status()

@@ -3,6 +3,7 @@
 
 mod licences;
 mod loom;
+mod prose;
 mod spdx;
 
 use std::process::ExitCode;
@@ -12,10 +13,15 @@ fn main() -> anyhow::Result<ExitCode> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["licences"] => licences::check(),
         ["loom"] => loom::check(),
+        ["prose"] => prose::check(None),
+        ["prose", since] => prose::check(Some(since)),
         _ => {
             eprintln!("usage: cargo xtask licences   check every dependency against deny.toml");
             eprintln!(
                 "       cargo xtask loom       check the runtime's models under every order of their steps"
+            );
+            eprintln!(
+                "       cargo xtask prose [COMMIT]   check comments and pages, and how lines added since a commit open"
             );
             Ok(ExitCode::from(2))
         }

@@ -1,4 +1,5 @@
-//! Every package that is published can be, as far as can be told offline: `cargo publish --dry-run --workspace` also builds each.
+//! Every package that is published can be, as far as can be told offline: `cargo publish --dry-run
+//! --workspace` also builds each.
 
 use serde_json::Value;
 use std::path::Path;

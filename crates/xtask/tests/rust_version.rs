@@ -1,5 +1,5 @@
-//! The sources are Rust 1.85's, which Debian 13 has. Clippy knows what of the library is newer (`incompatible_msrv`), but not what of the
-//! syntax.
+//! The sources are Rust 1.85's, which Debian 13 has. Clippy knows what of the library is newer
+//! (`incompatible_msrv`), but not what of the syntax.
 
 use std::path::{Path, PathBuf};
 

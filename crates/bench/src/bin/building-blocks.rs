@@ -1,4 +1,5 @@
-//! `building-blocks`: uses the runtime library on a machine with several nodes and says what came of it, for the tests in guests.
+//! `building-blocks`: uses the runtime library on a machine with several nodes and says what came of it, for
+//! the tests in guests.
 #![forbid(unsafe_code)]
 
 use allocator_api2::vec::Vec as VecIn;
@@ -51,7 +52,8 @@ enum Part {
         /// The node
         node: u32,
     },
-    /// A CPU that is offline at first goes online and offline again: what the library says of it, a line of JSON each time
+    /// A CPU that is offline at first goes online and offline again: what the library says of it, a line of
+    /// JSON each time
     Plug {
         /// The CPU
         cpu: u32,
@@ -61,16 +63,19 @@ enum Part {
         /// The device
         device: String,
     },
-    /// Waits for a manager, says how two arrays on node 0 are used, and writes one of them from all nodes for so many seconds
+    /// Waits for a manager, says how two arrays on node 0 are used, and writes one of them from all nodes for
+    /// so many seconds
     Hints {
         /// How long
         seconds: u64,
     },
     /// Updates of a replicated value by all nodes at once: a line of JSON for each node's copy
     Log,
-    /// How many pages of replicated values, and of what they have, each node finds on another: a line of JSON for each size
+    /// How many pages of replicated values, and of what they have, each node finds on another: a line of JSON
+    /// for each size
     Copies,
-    /// Tasks on all nodes for so many seconds; fails if one of the first, or of the first after a refresh, runs elsewhere than it should
+    /// Tasks on all nodes for so many seconds; fails if one of the first, or of the first after a refresh,
+    /// runs elsewhere than it should
     Pool {
         /// How long
         seconds: u64,
@@ -683,7 +688,8 @@ fn pool(time: Duration, mut refresh_when: Option<PathBuf>) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Tasks for each node are on it, by the kernel's word and the library's, and are counted there; who waits for them wakes when all are done.
+/// Tasks for each node are on it, by the kernel's word and the library's, and are counted there; who waits
+/// for them wakes when all are done.
 fn tasks_run_where_they_should(pool: &NodePool) -> anyhow::Result<()> {
     const ROUNDS: usize = 10;
     let nodes: Vec<NodeId> = pool.nodes().collect();

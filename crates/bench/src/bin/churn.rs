@@ -82,7 +82,8 @@ fn again(mode: &str, args: &Args) -> Command {
     command
 }
 
-/// Touches memory on the first node and uses it there and on the last for a while; then the memory is unmapped.
+/// Touches memory on the first node and uses it there and on the last for a while; then the memory is
+/// unmapped.
 fn live(topology: &Topology, bytes: usize, life: Duration) -> anyhow::Result<()> {
     pin_to_node(topology, 0)?;
     let memory = Mapping::new(bytes, MappingOptions::default()).context("cannot map memory")?;
@@ -108,7 +109,8 @@ fn churn(topology: &Topology, bytes: usize, life: Duration, until: Instant) -> a
     Ok(())
 }
 
-/// A thread on the first node and one on the last write all pages, which the kernel's balancing leaves where they are.
+/// A thread on the first node and one on the last write all pages, which the kernel's balancing leaves where
+/// they are.
 fn use_for(topology: &Topology, memory: &[Mapping], time: Duration) -> anyhow::Result<()> {
     let until = Instant::now() + time;
     let write = |node| -> anyhow::Result<()> {

@@ -1,5 +1,5 @@
-//! `conformance`: holds the live machine to what every machine must do. Takes a machine with several nodes, and root; it fills a
-//! node's memory and changes settings of the kernel, so it is for guests.
+//! `conformance`: holds the live machine to what every machine must do. Takes a machine with several nodes,
+//! and root; it fills a node's memory and changes settings of the kernel, so it is for guests.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context as _, ensure};
@@ -160,8 +160,9 @@ impl LiveStage {
     }
 }
 
-/// A file bound to the node leaves 10 MiB of it: more than the mover keeps free, less than is to be moved. The kernel keeps so much
-/// free for making huge pages that it would end the writer of the file, so it is told to keep less.
+/// A file bound to the node leaves 10 MiB of it: more than the mover keeps free, less than is to be moved.
+/// The kernel keeps so much free for making huge pages that it would end the writer of the file, so it is
+/// told to keep less.
 const FILL: &str = "
     set -e
     echo 4096 >/proc/sys/vm/min_free_kbytes

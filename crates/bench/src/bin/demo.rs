@@ -1,5 +1,5 @@
-//! `demo`: a program whose memory was all touched by its first thread, under the kernel's defaults, under the kernel's NUMA
-//! balancing, and under Nodewise; on this machine if it has nodes, else in a guest.
+//! `demo`: a program whose memory was all touched by its first thread, under the kernel's defaults, under the
+//! kernel's NUMA balancing, and under Nodewise; on this machine if it has nodes, else in a guest.
 #![forbid(unsafe_code)]
 
 use anyhow::Context as _;

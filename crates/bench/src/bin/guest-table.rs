@@ -1,4 +1,5 @@
-//! `guest-table`: how long programs' memory takes to follow them, by the kernel's balancing alone and under Nodewise.
+//! `guest-table`: how long programs' memory takes to follow them, by the kernel's balancing alone and under
+//! Nodewise.
 #![forbid(unsafe_code)]
 
 use clap::Parser;

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 /// Prints by how much more CPU time the same small work takes on average than it does undisturbed
 ///
-/// A guest charges a thread for what passes while the host runs something else. Fifty times a second the same short loop runs;
-/// undisturbed is its tenth percentile.
+/// A guest charges a thread for what passes while the host runs something else. Fifty times a second the same
+/// short loop runs; undisturbed is its tenth percentile.
 #[derive(Parser)]
 #[command(after_help = "Example:\n  slowdown --seconds 30")]
 struct Args {

@@ -1,4 +1,5 @@
-//! `waits`: how long threads wait for pages that are being moved, beside how long the calls take that move them.
+//! `waits`: how long threads wait for pages that are being moved, beside how long the calls take that move
+//! them.
 #![forbid(unsafe_code)]
 
 use anyhow::ensure;
@@ -14,8 +15,9 @@ use std::time::{Duration, Instant};
 
 /// Measures how long threads wait for pages that are being moved
 ///
-/// One thread on each node but the first writes to every page again and again, while one on the first moves all of them to the next
-/// node: in calls that take about 20 ms or move 2 MiB, as Nodewise does, and in calls of up to 32 MiB. Times are in milliseconds.
+/// One thread on each node but the first writes to every page again and again, while one on the first moves
+/// all of them to the next node: in calls that take about 20 ms or move 2 MiB, as Nodewise does, and in calls
+/// of up to 32 MiB. Times are in milliseconds.
 #[derive(Parser)]
 #[command(after_help = "Example:
   nodewise rig --nodes 4 -- target/release/waits")]

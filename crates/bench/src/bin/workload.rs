@@ -1,5 +1,5 @@
-//! `workload`: threads pinned one to a node, memory touched first by one of them, and a line a second saying where the pages
-//! are.
+//! `workload`: threads pinned one to a node, memory touched first by one of them, and a line a second saying
+//! where the pages are.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context as _, bail};
@@ -31,8 +31,8 @@ struct Args {
     /// End sooner, after this many passes of every thread over its pages
     #[arg(long)]
     passes: Option<u64>,
-    /// End sooner, so many seconds after the pages are where the pattern wants them: within a fifth of evenly spread if all write to them,
-    /// else 99 % of each thread's on its node
+    /// End sooner, so many seconds after the pages are where the pattern wants them: within a fifth of
+    /// evenly spread if all write to them, else 99 % of each thread's on its node
     #[arg(long, value_name = "SECONDS")]
     after_placed: Option<f64>,
     /// Threads on each node that has CPUs
@@ -41,14 +41,16 @@ struct Args {
     /// Ask for huge pages
     #[arg(long)]
     huge: bool,
-    /// Bind the memory to the first node with balancing allowed: the kernel then takes mappings away and so gives samples, but moves
-    /// nothing to a node outside of the binding. Whatever goes there was moved by others
+    /// Bind the memory to the first node with balancing allowed: the kernel then takes mappings away and so
+    /// gives samples, but moves nothing to a node outside of the binding. Whatever goes there was moved
+    /// by others
     #[arg(long)]
     bound: bool,
     /// Rest after each pass, in microseconds
     #[arg(long, default_value_t = 0)]
     rest_us: u64,
-    /// Work for so many seconds with all threads, end them, then let the first thread spin alone for so many, and again
+    /// Work for so many seconds with all threads, end them, then let the first thread spin alone for so
+    /// many, and again
     #[arg(long, num_args = 2, value_names = ["PARALLEL", "SERIAL"], conflicts_with = "passes")]
     phases: Option<Vec<f64>>,
     /// The first thread uses all of the memory while it is alone, instead of spinning

@@ -57,7 +57,8 @@ impl<'a> Areas<'a> {
         self.unsettled += process.map.regions()[at].evidence.total() * process.map.weight();
     }
 
-    /// Decides about all areas together: each changes the loads the others see. With `more`, further pages are spread over `targets`, in areas seen for `min_rounds` intervals.
+    /// Decides about all areas together: each changes the loads the others see. With `more`, further pages
+    /// are spread over `targets`, in areas seen for `min_rounds` intervals.
     pub fn interleave(
         &self,
         view: &View<'_>,
@@ -95,8 +96,8 @@ fn is_pending(spread: &Spread, loads: &[f64]) -> bool {
     spread.pending.iter().any(|interleaving| is_right(interleaving, loads))
 }
 
-/// Whether a node still carries more than all that it gives to: others, the kernel among them, may have moved pages meanwhile. What spreads
-/// evenly, at a program's word, keeps its part and does not go by loads.
+/// Whether a node still carries more than all that it gives to: others, the kernel among them, may have moved
+/// pages meanwhile. What spreads evenly, at a program's word, keeps its part and does not go by loads.
 fn is_right(interleaving: &Interleaving, loads: &[f64]) -> bool {
     let Interleaving { from, weights, .. } = interleaving;
     let gives_to = |&to: &usize| weights[to] > 0;
@@ -104,8 +105,8 @@ fn is_right(interleaving: &Interleaving, loads: &[f64]) -> bool {
 }
 
 impl Area<'_> {
-    /// The area by how far it was spread. A small part goes with its larger neighbour, at the price that some of its pages
-    /// lose their chance.
+    /// The area by how far it was spread. A small part goes with its larger neighbour, at the price that some
+    /// of its pages lose their chance.
     fn parts(&self, round: u32, loads: &[f64]) -> Vec<(PageRange, Option<Spread>)> {
         const SMALL: u64 = 16;
         let is_small = |range: PageRange| range.pages() * SMALL <= self.range.pages();
@@ -220,8 +221,8 @@ fn spread(view: &View<'_>, parts: &[Part<'_>], loads: &[f64], targets: &[bool], 
     }
 }
 
-/// What was decided before and put off by the machine, as it was, if it is still right: also while nothing new is decided for want of
-/// samples.
+/// What was decided before and put off by the machine, as it was, if it is still right: also while nothing
+/// new is decided for want of samples.
 pub fn pending(view: &View<'_>, out: &mut Vec<Decision>) {
     let loads = view.metrics.controller_loads.get();
     for process in &view.processes {

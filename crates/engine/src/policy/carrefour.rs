@@ -1,7 +1,9 @@
-//! Carrefour: collocate, interleave, replicate (CACM 2015; code facts from carrefour-module and carrefour-runtime).
+//! Carrefour: collocate, interleave, replicate (CACM 2015; code facts from carrefour-module and
+//! carrefour-runtime).
 //!
-//! The rules are the article's. They are applied to regions instead of sampled pages, so a decision reaches pages that no
-//! sample hit, and what the article leaves to chance page by page is a pure function of the page ([`Interleaving`]).
+//! The rules are the article's. They are applied to regions instead of sampled pages, so a decision reaches
+//! pages that no sample hit, and what the article leaves to chance page by page is a pure function of the
+//! page ([`Interleaving`]).
 
 use super::areas::{Areas, pending, reason};
 use super::hinted::{replicate_at_once, spread_at_once};
@@ -21,46 +23,54 @@ use serde::{Deserialize, Serialize};
 pub struct CarrefourSettings {
     /// Below this many DRAM accesses in a microsecond, machine-wide, nothing is done (article: 50).
     pub enable_accesses_per_us: f64,
-    /// Without counters: below this many hint faults in a second nothing is done. Ours. Hint faults count touched pages, not
-    /// accesses, so this only tells an idle program from a busy one.
+    /// Without counters: below this many hint faults in a second nothing is done. Ours. Hint faults count
+    /// touched pages, not accesses, so this only tells an idle program from a busy one.
     pub enable_hint_faults_per_s: f64,
     /// Collocation is on below this local access ratio, in percent (article: 80).
     pub collocate_below_percent: f64,
-    /// Once on, collocation stays on up to this ratio. Ours: the article switches at one threshold and leaves the last fifth
-    /// where it is; set to `collocate_below_percent` for that.
+    /// Once on, collocation stays on up to this ratio. Ours: the article switches at one threshold and
+    /// leaves the last fifth where it is; set to `collocate_below_percent` for that.
     pub collocate_until_percent: f64,
     /// Samples (decayed) of a page before it is collocated (module source: 2 unless interleaving is on).
     pub collocate_min_samples: u32,
-    /// Samples (decayed) of a region of several pages. Ours: four of shared pages agree by chance in 2 % of cases on 4 nodes.
+    /// Samples (decayed) of a region of several pages. Ours: four of shared pages agree by chance in 2 % of
+    /// cases on 4 nodes.
     pub collocate_min_region_samples: u32,
-    /// Intervals in which a region was seen before its pages are moved. Ours: samples of one interval are not independent. Nodes
-    /// that sweep over shared memory look like its only accessors, each of another part, until the next sweep.
+    /// Intervals in which a region was seen before its pages are moved. Ours: samples of one interval are
+    /// not independent. Nodes that sweep over shared memory look like its only accessors, each of
+    /// another part, until the next sweep.
     pub min_intervals: u32,
     /// How sure one must be that a page is private before it is collocated on its own. Ours.
     pub collocate_certainty: f64,
-    /// Intervals, and looks at its threads, for which a process must have been confined to one node before its memory follows. Ours.
+    /// Intervals, and looks at its threads, for which a process must have been confined to one node before
+    /// its memory follows. Ours.
     pub confined_intervals: u32,
-    /// An interval more for each so many resident pages. Ours: moving 256 MiB takes about a tenth of a second, and so does moving it back.
+    /// An interval more for each so many resident pages. Ours: moving 256 MiB takes about a tenth of a
+    /// second, and so does moving it back.
     pub confined_pages: u64,
-    /// A process that has run on several nodes must have been confined for as many intervals as it did so, up to these. Ours.
+    /// A process that has run on several nodes must have been confined for as many intervals as it did so,
+    /// up to these. Ours.
     pub confined_most: u32,
     /// Interleaving is on above this controller imbalance, in percent (article: 35).
     pub interleave_above_percent: f64,
-    /// Once it has been on, interleaving comes back on above this imbalance. Ours: the kernel's balancing may undo part of a spread, and
-    /// 13 % is where one node of four has 30 % of the load and the others the rest; set to `interleave_above_percent` for the article's rule.
+    /// Once it has been on, interleaving comes back on above this imbalance. Ours: the kernel's balancing
+    /// may undo part of a spread, and 13 % is where one node of four has 30 % of the load and the others
+    /// the rest; set to `interleave_above_percent` for the article's rule.
     pub interleave_again_percent: f64,
-    /// Once on, interleaving stays on down to this imbalance. Ours: the article stops at 35 %, which on 8 nodes leaves one node with
-    /// 23 % of the load instead of 12.5 %; set to `interleave_above_percent` for that.
+    /// Once on, interleaving stays on down to this imbalance. Ours: the article stops at 35 %, which on 8
+    /// nodes leaves one node with 23 % of the load instead of 12.5 %; set to `interleave_above_percent`
+    /// for that.
     pub interleave_until_percent: f64,
-    /// Whether a page must have been written to be interleaved (article: yes; module source: no), on machines that make copies of what is
-    /// only read. Accesses of unknown kind to a writable mapping count as writes.
+    /// Whether a page must have been written to be interleaved (article: yes; module source: no), on
+    /// machines that make copies of what is only read. Accesses of unknown kind to a writable mapping
+    /// count as writes.
     pub interleave_needs_write: bool,
     /// Whether nodes without CPUs may receive interleaved pages. Ours: no.
     pub interleave_to_cpuless: bool,
     /// Replication is on from this share of reads, in percent (article: 95).
     pub replicate_reads_percent: f64,
-    /// Replication is on up to this much memory use, in percent ("enough free memory" in the article; the module says 25,
-    /// ours is 75 since only the candidates are copied).
+    /// Replication is on up to this much memory use, in percent ("enough free memory" in the article; the
+    /// module says 25, ours is 75 since only the candidates are copied).
     pub replicate_memory_percent: f64,
     /// A node with less of its memory free, in percent, receives nothing. Ours.
     pub reserve_percent: f64,
@@ -150,7 +160,8 @@ impl Carrefour {
             }
         };
         let value = m.access_rate.get().copied();
-        // How often hint faults come is for us to say: when we ask for few in the midst of spreading pages, few say nothing.
+        // How often hint faults come is for us to say: when we ask for few in the midst of spreading pages,
+        // few say nothing.
         self.by_faults = matches!(standing, Standing::Proxy(_));
         let spreading = self.enabled && self.unbalanced && self.by_faults;
         // What was begun is carried through, whatever the samples that still come say.
@@ -225,8 +236,8 @@ impl Carrefour {
             .min_by_key(|&node| (node != from, view.topology.distance(from, node), node))
     }
 
-    /// How many intervals a region must have had one accessor: more where the accessors of much memory keep changing, and
-    /// more for memory that was found to be shared before.
+    /// How many intervals a region must have had one accessor: more where the accessors of much memory keep
+    /// changing, and more for memory that was found to be shared before.
     fn intervals(&self, process: ProcessView<'_>, at: usize) -> u32 {
         const PER_TURMOIL: f32 = 8.0;
         const ONCE_SHARED: u32 = 4;
@@ -281,9 +292,10 @@ impl Carrefour {
         }
     }
 
-    /// Whether a process has been confined for so long that its memory may follow it. A wrong move costs the time to move the pages and to
-    /// move them back, so that more pages take more patience. A program that has run on several nodes may do so again in its next phase:
-    /// what it did for a while it must not have done for as long.
+    /// Whether a process has been confined for so long that its memory may follow it. A wrong move costs the
+    /// time to move the pages and to move them back, so that more pages take more patience. A program
+    /// that has run on several nodes may do so again in its next phase: what it did for a while it must
+    /// not have done for as long.
     fn is_settled(&self, view: &View<'_>, process: ProcessView<'_>, confined: Confined) -> bool {
         let Confined { intervals, looks, roamed, .. } = confined;
         let CarrefourSettings { confined_intervals, confined_pages, confined_most, .. } = self.settings;
@@ -295,13 +307,15 @@ impl Carrefour {
             && u64::from(intervals) >= for_cost.max(roamed.min(confined_most).into())
     }
 
-    /// All private memory of a process that may run on one node only, also what was not sampled: hint faults come late from mappings that
-    /// were little used (`vma_is_accessed`, `kernel/sched/fair.c`, Linux 6.12). Ranges that other nodes were seen using stay, as does what the
-    /// program has bound itself, and all where nodes without CPUs hold memory, for what is cold belongs there.
+    /// All private memory of a process that may run on one node only, also what was not sampled: hint faults
+    /// come late from mappings that were little used (`vma_is_accessed`, `kernel/sched/fair.c`, Linux
+    /// 6.12). Ranges that other nodes were seen using stay, as does what the program has bound itself,
+    /// and all where nodes without CPUs hold memory, for what is cold belongs there.
     fn collocate_all(&self, view: &View<'_>, process: ProcessView<'_>, out: &mut Vec<Decision>) {
         /// Pages in a decision (64 MiB), and looked through in an interval (1 GiB).
         const AT_ONCE: (u64, u64) = (1 << 14, 1 << 18);
-        /// A mapping so many times larger than all that is resident is mostly empty, and looking through it takes long.
+        /// A mapping so many times larger than all that is resident is mostly empty, and looking through it
+        /// takes long.
         const MOSTLY_EMPTY: u64 = 4;
         let settled = |confined: &Confined| self.is_settled(view, process, *confined);
         let Some(accessor) = process.confined.filter(settled).map(|confined| confined.to) else { return };
@@ -400,7 +414,8 @@ impl Carrefour {
 
     /// Huge pages whose parts are used by different nodes become base pages, to be placed one by one.
     fn split(view: &View<'_>, process: ProcessView<'_>, out: &mut Vec<Decision>) {
-        // A huge page gives as many samples as a base page, so that the share of local ones does not tell whether any is left to split.
+        // A huge page gives as many samples as a base page, so that the share of local ones does not tell
+        // whether any is left to split.
         if !view.splits {
             return;
         }
@@ -432,7 +447,8 @@ impl Carrefour {
         let split = process.history.split_before(view.round).filter(|_| view.splits);
         for page in split {
             let whole = PageRange::new(page, page + HUGE_PAGE_PAGES);
-            // The kernel takes no samples of a single thread's memory that lies on its node (`change_pte_range`, Linux 6.12).
+            // The kernel takes no samples of a single thread's memory that lies on its node
+            // (`change_pte_range`, Linux 6.12).
             if confined && !process.map.was_used_lately(whole) && pages.len() < RESIZED_AT_ONCE {
                 pages.push(PageNumber(page));
                 continue;
@@ -493,8 +509,8 @@ impl Policy for Carrefour {
                 continue;
             }
             for (at, region) in process.map.regions().iter().enumerate() {
-                // Hint faults come in bursts, of one node or the other. Memory that was found to be shared remains so until it is seen to be
-                // private for long enough to be collocated.
+                // Hint faults come in bursts, of one node or the other. Memory that was found to be shared
+                // remains so until it is seen to be private for long enough to be collocated.
                 let spread = self.by_faults && process.history.is_spread(region.range);
                 if region.is_unsettled() && !spread {
                     areas.add_unsettled(process, at);
@@ -514,7 +530,8 @@ impl Policy for Carrefour {
                     }
                     continue;
                 }
-                // Where there are no copies to be had, controllers that share the load are better than nothing.
+                // Where there are no copies to be had, controllers that share the load are better than
+                // nothing.
                 let stays = view.replicates && (self.replicating || self.settings.interleave_needs_write);
                 match nature {
                     _ if spread => areas.add(process, at),
@@ -540,8 +557,8 @@ impl Policy for Carrefour {
         self.enabled && (self.collocating || self.interleaving || self.replicating)
     }
 
-    /// Where samples are hint faults, more of them are asked for only where much is wrong: each is a chance for the kernel to move the page
-    /// elsewhere.
+    /// Where samples are hint faults, more of them are asked for only where much is wrong: each is a chance
+    /// for the kernel to move the page elsewhere.
     fn unfinished(&self) -> bool {
         if self.by_faults { self.uneven } else { self.interleaving }
     }

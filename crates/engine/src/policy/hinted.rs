@@ -7,11 +7,12 @@ use crate::hint::Hint;
 use crate::region::Evidence;
 use crate::{Action, Decision, Interleaving, PageRange, Pid};
 
-/// Pages of a process that are spread at a program's word in one interval: 1 GiB. Most of a range may be memory that was never
-/// touched, and looking for the pages takes the machine's time.
+/// Pages of a process that are spread at a program's word in one interval: 1 GiB. Most of a range may be
+/// memory that was never touched, and looking for the pages takes the machine's time.
 const AT_ONCE_PAGES: u64 = 1 << 18;
 
-/// Spreads what the program says is written by many, the next part of it in each interval, evenly over `targets`.
+/// Spreads what the program says is written by many, the next part of it in each interval, evenly over
+/// `targets`.
 pub fn spread_at_once(view: &View<'_>, process: ProcessView<'_>, targets: &[bool], out: &mut Vec<Decision>) {
     // First what was put off before.
     if out.iter().any(|decision| decision.pid == process.pid) || !targets.contains(&true) {

@@ -22,8 +22,8 @@ pub trait Policy {
     /// How its rules stood in the last call of [`decide`](Self::decide).
     fn rules(&self) -> Vec<RuleStatus>;
 
-    /// Whether there is anything to sample eagerly for, as of the last call: false while a rule says that nothing is to be
-    /// gained.
+    /// Whether there is anything to sample eagerly for, as of the last call: false while a rule says that
+    /// nothing is to be gained.
     fn active(&self) -> bool;
 
     /// Whether something is known to be wrong, as of the last call, that the samples so far could not mend.
@@ -42,8 +42,8 @@ pub struct View<'a> {
     pub metrics: &'a Metrics,
     /// The managed processes, by ascending pid.
     pub processes: Vec<ProcessView<'a>>,
-    /// Pages that were to be collocated in the interval before were put off by the machine, or are still to be, since their huge pages were
-    /// split.
+    /// Pages that were to be collocated in the interval before were put off by the machine, or are still to
+    /// be, since their huge pages were split.
     pub put_off: bool,
     /// Whether the machine makes copies, and does not only report what deserves them.
     pub replicates: bool,
@@ -55,8 +55,8 @@ pub struct View<'a> {
     pub seed: u64,
 }
 
-/// A process whose threads may all run on one node only. That is a hint and no evidence: a program may be between two phases, with other
-/// threads to come.
+/// A process whose threads may all run on one node only. That is a hint and no evidence: a program may be
+/// between two phases, with other threads to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Confined {
     /// The node.

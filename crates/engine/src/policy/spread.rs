@@ -1,10 +1,11 @@
 //! How far to spread pages, and where to: the article's rule with predicted loads.
 //!
-//! The article moves a page with a probability equal to its home's share of the load, to a node chosen with weight (1 − share),
-//! by loads measured a second ago, for the pages it happened to sample. We decide for all pages of many regions at once; with the
-//! loads of a second ago that would overshoot. So the rule is applied to one small part of the pages after another, each seeing
-//! the loads the parts before it leave behind. Only the outcome counts: a node either
-//! gives or receives, never both, so that no page goes over a third node and none is exchanged for another.
+//! The article moves a page with a probability equal to its home's share of the load, to a node chosen with
+//! weight (1 − share), by loads measured a second ago, for the pages it happened to sample. We decide for all
+//! pages of many regions at once; with the loads of a second ago that would overshoot. So the rule is applied
+//! to one small part of the pages after another, each seeing the loads the parts before it leave behind. Only
+//! the outcome counts: a node either gives or receives, never both, so that no page goes over a third node
+//! and none is exchanged for another.
 
 /// Where the pages of one home should go.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,8 +16,8 @@ pub struct Leaving {
     pub weights: Vec<f64>,
 }
 
-/// Predicts for each home what should leave it. `loads`: accesses served by node; `movable`: the part of them that goes to
-/// pages we may spread; `targets`: nodes that may receive pages.
+/// Predicts for each home what should leave it. `loads`: accesses served by node; `movable`: the part of them
+/// that goes to pages we may spread; `targets`: nodes that may receive pages.
 pub fn plan(loads: &[f64], movable: &[f64], targets: &[bool]) -> Vec<Leaving> {
     const STEPS: u32 = 128;
     let nodes = loads.len();

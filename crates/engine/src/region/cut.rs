@@ -1,9 +1,9 @@
 //! Finds the addresses where the pattern of accesses changes.
 //!
-//! Pages are gathered into at most [`BUCKETS`] buckets with equally many pages. The best cut is the one that makes two
-//! distributions explain the buckets better than one does, by the G statistic; it must be better by more than chance
-//! among that many cuts would give. Each page weighs one, however often it was sampled: samples of one page say little
-//! about its neighbours.
+//! Pages are gathered into at most [`BUCKETS`] buckets with equally many pages. The best cut is the one that
+//! makes two distributions explain the buckets better than one does, by the G statistic; it must be better by
+//! more than chance among that many cuts would give. Each page weighs one, however often it was sampled:
+//! samples of one page say little about its neighbours.
 
 use super::evidence::xlogx;
 use super::pages::Pages;
@@ -16,7 +16,8 @@ const LEAST: f64 = 0.4;
 /// Of more pages than this only some are looked at, evenly; the cuts are refined with all.
 const MOST: usize = 1 << 14;
 
-/// Pages in address order with their distributions of accesses over categories: nodes, reads and writes apart.
+/// Pages in address order with their distributions of accesses over categories: nodes, reads and writes
+/// apart.
 pub struct Profiles {
     /// First base page and one past the last.
     pages: Vec<(u64, u64)>,
@@ -124,7 +125,8 @@ impl Profiles {
                 (best, best_at) = (gain, bucket);
             }
         }
-        // A cut costs as many parameters as there are categories (Schwarz's criterion), and is the best of many tried.
+        // A cut costs as many parameters as there are categories (Schwarz's criterion), and is the best of
+        // many tried.
         let degrees = (used - 1) as f64;
         let threshold = degrees * (pages as f64).ln() + 2.0 * (buckets as f64).ln() + 6.0;
         if best <= threshold {
@@ -159,8 +161,8 @@ impl Profiles {
         best_at
     }
 
-    /// The first page of the right part of a cut before the page at a position: of all addresses between the two pages the
-    /// roundest, since programs lay out their data so.
+    /// The first page of the right part of a cut before the page at a position: of all addresses between the
+    /// two pages the roundest, since programs lay out their data so.
     fn address(&self, at: usize) -> u64 {
         roundest(self.pages[at - 1].1, self.pages[at].0)
     }

@@ -107,8 +107,8 @@ impl Evidence {
         self.local *= factor;
     }
 
-    /// Takes a part away: the given share of each count: `nodes` reads, `nodes` writes, `nodes` homes, and the local samples. What
-    /// is taken and what stays add up to what was.
+    /// Takes a part away: the given share of each count: `nodes` reads, `nodes` writes, `nodes` homes, and
+    /// the local samples. What is taken and what stays add up to what was.
     pub(crate) fn take(&mut self, shares: &[f32]) -> Self {
         let before = self.total();
         let mut part = Self::new(self.nodes);
@@ -126,8 +126,8 @@ impl Evidence {
         part
     }
 
-    /// Replaces what is known of homes: pages were moved. `expected` (shares by node) carries next to no weight, so that the
-    /// first samples decide.
+    /// Replaces what is known of homes: pages were moved. `expected` (shares by node) carries next to no
+    /// weight, so that the first samples decide.
     pub(crate) fn reset_homes(&mut self, expected: &[f32]) {
         const WEIGHT: f32 = 0.01;
         let total = self.total().max(f32::MIN_POSITIVE);
@@ -164,8 +164,8 @@ impl Evidence {
         (self.total() - most).max(0.0)
     }
 
-    /// Twice the logarithm of how much better two distributions of accessors explain the two parts than one does
-    /// (the G statistic), and its degrees of freedom. With `kinds`, reads and writes are told apart.
+    /// Twice the logarithm of how much better two distributions of accessors explain the two parts than one
+    /// does (the G statistic), and its degrees of freedom. With `kinds`, reads and writes are told apart.
     pub(crate) fn divergence(&self, other: &Self, kinds: bool) -> (f64, f64) {
         let categories = if kinds { 2 * self.nodes } else { self.nodes };
         let of = |e: &Self, i: usize| f64::from(if kinds { e.counts[i] } else { e.accesses(i) });

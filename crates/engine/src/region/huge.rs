@@ -1,9 +1,10 @@
 //! Huge pages whose parts are used by different nodes: no home is right for such a page.
 //!
 //! Of each sampled huge page the last [`RECENT`] samples are kept, two bytes each: 9 bits base page, 6 bits
-//! node, 1 bit write. Sorted by address, samples of a truly shared page come from the nodes in random order; those of a
-//! falsely shared one in runs. The number of neighbours that agree is compared with its mean and variance over all orders of the
-//! same samples (the join-count form of the runs test: Wald and Wolfowitz 1940, Mood 1940).
+//! node, 1 bit write. Sorted by address, samples of a truly shared page come from the nodes in random order;
+//! those of a falsely shared one in runs. The number of neighbours that agree is compared with its mean and
+//! variance over all orders of the same samples (the join-count form of the runs test: Wald and Wolfowitz
+//! 1940, Mood 1940).
 
 use super::key::Key;
 use super::table::Table;
@@ -18,7 +19,8 @@ const NODES: usize = 64;
 
 /// Samples needed before a page is judged.
 const MIN_SAMPLES: usize = 12;
-/// So many samples of one node, and none of others, make a page its own: of a page that four nodes share they come once in 64 times.
+/// So many samples of one node, and none of others, make a page its own: of a page that four nodes share they
+/// come once in 64 times.
 const MIN_OWN: usize = 4;
 /// How many standard deviations more neighbours than by chance must agree.
 const MIN_DEVIATIONS: f64 = 3.5;
@@ -54,7 +56,8 @@ impl Known {
         Self { page, shared, samples: parts.len() }
     }
 
-    /// Whether it has samples enough to be sure that all its users use all of it, unless it is found to be falsely shared.
+    /// Whether it has samples enough to be sure that all its users use all of it, unless it is found to be
+    /// falsely shared.
     pub const fn is_judged(&self) -> bool {
         self.samples >= RECENT
     }
@@ -128,8 +131,9 @@ impl HugePages {
         positions.map(|at| Known::of(self.table.pages()[at], &parts_of(self.table.record(at))))
     }
 
-    /// Whether the huge pages of a range, taken together, are falsely shared: more neighbours agree than in random orders within each page, and
-    /// no page has its one node. Each alone may have too few samples to tell.
+    /// Whether the huge pages of a range, taken together, are falsely shared: more neighbours agree than in
+    /// random orders within each page, and no page has its one node. Each alone may have too few samples
+    /// to tell.
     pub fn are_falsely_shared(&self, range: PageRange) -> bool {
         let (mut all, mut judged, mut dominant) = (Joins::default(), 0, 0);
         for at in self.table.positions(range.start.0, range.end.0) {
@@ -159,8 +163,9 @@ fn nodes_of(record: &[u8]) -> impl Iterator<Item = u16> {
     parts.map(|part| u16::from_le_bytes([part[0], part[1]]) >> 9 & 63)
 }
 
-/// The samples of a record, in address order. Those of one base page come in no order: in that of their nodes they would agree, and all are
-/// of one base page where threads sweep over memory, each of which then meets the huge page at its beginning.
+/// The samples of a record, in address order. Those of one base page come in no order: in that of their nodes
+/// they would agree, and all are of one base page where threads sweep over memory, each of which then meets
+/// the huge page at its beginning.
 fn parts_of(record: &[u8]) -> Vec<Part> {
     let samples = record[..2 * usize::from(record[COUNT])].chunks_exact(2);
     let mut parts: Vec<(usize, Part)> = samples
@@ -208,8 +213,8 @@ impl Joins {
     }
 }
 
-/// By how many standard deviations more neighbours agree on the node than in a random order; none when there are too few
-/// samples to judge, or one accessor only.
+/// By how many standard deviations more neighbours agree on the node than in a random order; none when there
+/// are too few samples to judge, or one accessor only.
 pub fn order(parts: &[Part]) -> Option<f64> {
     let of = |node: u8| parts.iter().filter(|part| part.accessor == node).count();
     // Single strays do not make a page shared.
@@ -228,7 +233,8 @@ fn is_dominated(parts: &[Part]) -> bool {
     most_of_one_node(parts) as f64 > DOMINANT_SHARE * parts.len() as f64
 }
 
-/// Whether a page with these samples is falsely shared, and no node uses so much of it that it had better go there as a whole.
+/// Whether a page with these samples is falsely shared, and no node uses so much of it that it had better go
+/// there as a whole.
 pub fn falsely_shared(parts: &[Part]) -> bool {
     !is_dominated(parts) && order(parts).is_some_and(|deviations| deviations >= MIN_DEVIATIONS)
 }

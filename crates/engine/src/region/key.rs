@@ -1,6 +1,7 @@
 //! A sample in eight bytes, so that sorting an interval's samples by page is sorting integers.
 //!
-//! From the highest bit: 45 bits page (57-bit addresses), 1 bit huge, 2 bits access, 8 bits accessor node, 8 bits home node.
+//! From the highest bit: 45 bits page (57-bit addresses), 1 bit huge, 2 bits access, 8 bits accessor node, 8
+//! bits home node.
 
 use crate::memory::HUGE_PAGE_PAGES;
 use crate::{Access, PageSize, Sample};

@@ -1,10 +1,11 @@
 //! What is known of a process's memory: address ranges that adapt to its patterns.
 //!
-//! A region is a range within one mapping over which accesses look alike. Regions exist only where samples fell. Each
-//! interval: new samples are counted into the region they hit, samples beside all regions make new ones (cut at wide gaps, so
-//! that cold memory gets no opinion); a region whose pages differ is tracked page by page and cut where the pattern changes
-//! along the addresses; neighbours that agree are merged. So the number of regions follows the number of
-//! patterns. The idea of adaptive regions is DAMON's (Linux, Documentation/mm/damon/design.rst); it has no accessors.
+//! A region is a range within one mapping over which accesses look alike. Regions exist only where samples
+//! fell. Each interval: new samples are counted into the region they hit, samples beside all regions make new
+//! ones (cut at wide gaps, so that cold memory gets no opinion); a region whose pages differ is tracked page
+//! by page and cut where the pattern changes along the addresses; neighbours that agree are merged. So the
+//! number of regions follows the number of patterns. The idea of adaptive regions is DAMON's (Linux,
+//! Documentation/mm/damon/design.rst); it has no accessors.
 
 mod cut;
 mod evidence;
@@ -37,13 +38,14 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RegionSettings {
-    /// After this many intervals evidence counts half. 0 forgets everything each interval, as Carrefour does (module source:
-    /// the table is emptied when profiling begins); hint faults need several, since a page gives one sample a scan.
+    /// After this many intervals evidence counts half. 0 forgets everything each interval, as Carrefour does
+    /// (module source: the table is emptied when profiling begins); hint faults need several, since a
+    /// page gives one sample a scan.
     pub half_life_intervals: f32,
     /// The same for single pages, which gather samples slower than regions.
     pub page_half_life_intervals: u32,
-    /// A node with a smaller share of a region's accesses does not count as its accessor: who initialised the memory, or
-    /// a thread passing by.
+    /// A node with a smaller share of a region's accesses does not count as its accessor: who initialised
+    /// the memory, or a thread passing by.
     pub min_accessor_share: f32,
     /// Most pages that have a record of their own, of all processes together (the Carrefour module: 30 000).
     pub max_tracked_pages: usize,
@@ -66,8 +68,8 @@ impl Default for RegionSettings {
     }
 }
 
-/// Neighbouring regions with several accessors are merged when their distributions of accesses are nearer than this (half
-/// the sum of differences, 0 to 1), and cut only where they are farther than a little more.
+/// Neighbouring regions with several accessors are merged when their distributions of accesses are nearer
+/// than this (half the sum of differences, 0 to 1), and cut only where they are farther than a little more.
 const MERGE_BELOW: f64 = 0.35;
 
 /// Page records looked at to tell what a range is like.
@@ -117,14 +119,15 @@ impl RegionMap {
         }
     }
 
-    /// Makes no new records of single pages beyond so many, and keeps no more regions than so many: those with most samples.
+    /// Makes no new records of single pages beyond so many, and keeps no more regions than so many: those
+    /// with most samples.
     pub(crate) const fn limit(&mut self, records: usize, regions: usize) {
         self.pages.limit(records);
         self.most_regions = regions;
     }
 
-    /// Takes in an interval. `mappings`: as read now, none if not read again. `keys` gets sorted. `weight`: how many accesses a
-    /// sample stands for.
+    /// Takes in an interval. `mappings`: as read now, none if not read again. `keys` gets sorted. `weight`:
+    /// how many accesses a sample stands for.
     pub(crate) fn ingest(&mut self, mappings: Option<&[Mapping]>, keys: &mut [Key], weight: f32, round: u32) {
         self.round = round;
         self.weight = weight;
@@ -156,8 +159,8 @@ impl RegionMap {
         region.evidence.only_accessor(self.settings.min_accessor_share)
     }
 
-    /// Share of recent samples that contradicted what was known of their region, 0 to 1: how little a few intervals of the
-    /// same accessor mean.
+    /// Share of recent samples that contradicted what was known of their region, 0 to 1: how little a few
+    /// intervals of the same accessor mean.
     #[must_use]
     pub const fn turmoil(&self) -> f32 {
         self.turmoil
@@ -191,8 +194,8 @@ impl RegionMap {
         self.pages.range(range.start.0, range.end.0, self.round)
     }
 
-    /// The homes of the recorded pages of a range as last sampled, as shares of all of them by node, counting only the pages
-    /// that `which` picks; none if too few have a record.
+    /// The homes of the recorded pages of a range as last sampled, as shares of all of them by node, counting
+    /// only the pages that `which` picks; none if too few have a record.
     pub(crate) fn homes_in(&self, range: PageRange, which: impl Fn(PageNumber) -> bool) -> Option<Vec<f32>> {
         const FEW: f32 = 16.0;
         let mut homes = vec![0.0; self.nodes];
@@ -206,8 +209,8 @@ impl RegionMap {
         (known >= FEW).then(|| homes.into_iter().map(|home| home / known).collect())
     }
 
-    /// The range a decision about a region covers: evidence reaches one spacing beyond the outermost samples, or to the
-    /// end of the mapping if that is near.
+    /// The range a decision about a region covers: evidence reaches one spacing beyond the outermost samples,
+    /// or to the end of the mapping if that is near.
     #[must_use]
     pub fn reach(&self, at: usize) -> PageRange {
         let region = &self.regions[at];
@@ -290,8 +293,8 @@ impl RegionMap {
         self.huge.has_unjudged()
     }
 
-    /// Whether more of a region's huge pages are known to be falsely shared than known to be shared by all. While the region is new, those
-    /// that have too few samples count as falsely shared.
+    /// Whether more of a region's huge pages are known to be falsely shared than known to be shared by all.
+    /// While the region is new, those that have too few samples count as falsely shared.
     pub(crate) fn may_be_falsely_shared(&self, region: &Region) -> bool {
         const PATIENCE: u32 = 20;
         let (mut suspect, mut others) = (0, 0);
@@ -306,9 +309,9 @@ impl RegionMap {
         suspect > others
     }
 
-    /// The huge pages of a region that are as good as known to be falsely shared: those found to be, and, where more were found to be
-    /// (`before`: already split) than not, or all of them taken together are, those that have too few samples as well. A region has one
-    /// pattern.
+    /// The huge pages of a region that are as good as known to be falsely shared: those found to be, and,
+    /// where more were found to be (`before`: already split) than not, or all of them taken together are,
+    /// those that have too few samples as well. A region has one pattern.
     pub(crate) fn falsely_shared_in(&self, range: PageRange, before: usize) -> Vec<u64> {
         let (mut found, mut unjudged, mut little_known) = (Vec::new(), Vec::new(), Vec::new());
         let (mut others, mut own) = (0, 0);
@@ -344,7 +347,8 @@ impl RegionMap {
         }
     }
 
-    /// Huge pages (ascending) are in base pages now, or are huge again: what was known of each as a whole is void.
+    /// Huge pages (ascending) are in base pages now, or are huge again: what was known of each as a whole is
+    /// void.
     pub(crate) fn resized(&mut self, pages: &[u64]) {
         let is_one = |page: u64| pages.binary_search(&page).is_ok();
         self.huge.retain(|page| !is_one(page));
@@ -557,8 +561,8 @@ impl RegionMap {
         }
     }
 
-    /// How accesses (reads and writes by node), homes and local samples are divided, judged by the page records in a range:
-    /// `3 * nodes + 1` sums.
+    /// How accesses (reads and writes by node), homes and local samples are divided, judged by the page
+    /// records in a range: `3 * nodes + 1` sums.
     fn page_sums(&self, range: PageRange) -> Vec<f32> {
         let mut sum = vec![0.0_f32; 3 * self.nodes + 1];
         for (_, record) in self.pages.survey(range, SURVEYED, self.round) {
@@ -650,7 +654,8 @@ impl RegionMap {
         if a != b && tolerance <= 1.0 && (a.is_some() || b.is_some()) {
             return false;
         }
-        // Significance is not all: samples of an interval hang together, so two parts of shared memory differ for long.
+        // Significance is not all: samples of an interval hang together, so two parts of shared memory differ
+        // for long.
         let (g, degrees) = left.evidence.divergence(&right.evidence, true);
         g <= (2.0 * degrees + 4.0) * tolerance
             || f64::from(left.evidence.distance(&right.evidence)) <= MERGE_BELOW * tolerance
@@ -677,8 +682,9 @@ impl RegionMap {
     }
 }
 
-/// The widest gap without samples that still lies within one cluster: far more than the usual distance, so that evenly
-/// scattered samples are not torn apart (a gap of 32 medians has chance e⁻²² among exponentially distributed ones).
+/// The widest gap without samples that still lies within one cluster: far more than the usual distance, so
+/// that evenly scattered samples are not torn apart (a gap of 32 medians has chance e⁻²² among exponentially
+/// distributed ones).
 fn gap_limit(keys: &[Key], min: u64) -> u64 {
     const PROBES: usize = 1024;
     let step = (keys.len() / PROBES).max(1);

@@ -1,8 +1,8 @@
 //! What is known of single pages, where the pages of a region differ.
 //!
-//! A record is `8 + nodes` bytes: round of the last decay, home, where the page was moved last and when, how often it
-//! changed its accessor, and for each node reads (low four bits) and writes (high four bits). Counts halve when one
-//! would overflow, and with time: only their proportions matter.
+//! A record is `8 + nodes` bytes: round of the last decay, home, where the page was moved last and when, how
+//! often it changed its accessor, and for each node reads (low four bits) and writes (high four bits). Counts
+//! halve when one would overflow, and with time: only their proportions matter.
 
 use super::RegionSettings;
 use super::key::{Key, NO_NODE};
@@ -109,7 +109,8 @@ impl Pages {
         self.table.positions(start, end).map(move |at| (self.table.pages()[at], self.at(at, round)))
     }
 
-    /// The same, or of more than `most` only some, spread evenly: what a range is like shows in some thousands.
+    /// The same, or of more than `most` only some, spread evenly: what a range is like shows in some
+    /// thousands.
     pub fn survey(&self, range: PageRange, most: usize, round: u32) -> impl Iterator<Item = (u64, Page<'_>)> {
         let positions = self.table.positions(range.start.0, range.end.0);
         let step = positions.len().div_ceil(most).max(1);

@@ -15,7 +15,8 @@ pub struct Region {
     pub kind: MappingKind,
     /// Who accessed it.
     pub evidence: Evidence,
-    /// Mean distance of sampled pages in the best interval, in pages: how far evidence reaches beyond the last sample.
+    /// Mean distance of sampled pages in the best interval, in pages: how far evidence reaches beyond the
+    /// last sample.
     pub spacing: u64,
     /// Samples of the last interval.
     pub recent: u32,
@@ -33,7 +34,8 @@ pub struct Region {
     pub(crate) shaken: bool,
     /// When what was known before was given up.
     pub(crate) forgot: Option<u32>,
-    /// The node from which most samples came while they were unlike what was known, and for how many intervals in a row.
+    /// The node from which most samples came while they were unlike what was known, and for how many
+    /// intervals in a row.
     pub(crate) rival: (u8, u8),
 }
 
@@ -101,9 +103,10 @@ impl Region {
         fresh.total() >= FEW && g > 12.0 + 4.0 * degrees
     }
 
-    /// Whether what was known is to be forgotten in favour of samples that contradict it: a program's phases change faster than
-    /// evidence fades. But hint faults give the nodes that sweep over shared memory each a turn, scan by scan: if that made us
-    /// forget, shared memory would seem to be private to one after the other. So the same node must insist.
+    /// Whether what was known is to be forgotten in favour of samples that contradict it: a program's phases
+    /// change faster than evidence fades. But hint faults give the nodes that sweep over shared memory
+    /// each a turn, scan by scan: if that made us forget, shared memory would seem to be private to one
+    /// after the other. So the same node must insist.
     fn gives_up(&mut self, fresh: &Evidence) -> bool {
         const INSISTENCE: u8 = 2;
         let most = fresh.most_frequent() as u8;
@@ -130,8 +133,8 @@ impl Region {
         self.sharing = None;
     }
 
-    /// Whether nobody can or was seen to write to it, but for stray writes: one access in two hundred, as where a region ends
-    /// within somebody else's memory.
+    /// Whether nobody can or was seen to write to it, but for stray writes: one access in two hundred, as
+    /// where a region ends within somebody else's memory.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         let writes: f32 = self.evidence.writes().iter().sum();
@@ -139,7 +142,8 @@ impl Region {
             || (self.evidence.unknown() < 0.5 && writes < 0.5_f32.max(self.evidence.total() / 200.0))
     }
 
-    /// Whether more samples would help: it is new or changed, or it is not clear whether its pages are shared.
+    /// Whether more samples would help: it is new or changed, or it is not clear whether its pages are
+    /// shared.
     #[must_use]
     pub fn is_unsettled(&self) -> bool {
         const SETTLED: u32 = 3;
@@ -151,7 +155,8 @@ impl Region {
 
     /// Whether pages of a region with several accessors are shared, or private and finely mixed.
     pub(crate) fn nature(&self) -> Nature {
-        /// Intervals after which pages sampled once each are no longer waited for: the region is too large for that.
+        /// Intervals after which pages sampled once each are no longer waited for: the region is too large
+        /// for that.
         const PATIENCE: u32 = 6;
         const MANY: f32 = 64.0;
         match self.sharing.as_ref().and_then(Sharing::nature) {

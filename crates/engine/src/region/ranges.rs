@@ -74,7 +74,8 @@ impl<T: Clone + PartialEq> RangeMap<T> {
         self.entries.iter().map(|(range, value)| (*range, value))
     }
 
-    /// The parts of a range: each with the value there, none where nothing is set. In order, and together the range.
+    /// The parts of a range: each with the value there, none where nothing is set. In order, and together the
+    /// range.
     #[must_use]
     pub fn parts(&self, range: PageRange) -> Vec<(PageRange, Option<&T>)> {
         let mut parts = Vec::new();

@@ -1,13 +1,14 @@
 //! Are the pages of a region with several accessors shared, or private to one node each but finely mixed?
 //!
-//! Two samples of a private page always agree on the node; two of a shared page agree by chance, in Σ pᵢ² of cases. From
-//! the rate of agreement among pages sampled at least twice follows the share of private pages, and from that how
-//! likely a page is private whose few samples agree: Bayes' rule, so that a shared page that was sampled twice from one
-//! node by chance is not taken for private.
+//! Two samples of a private page always agree on the node; two of a shared page agree by chance, in Σ pᵢ² of
+//! cases. From the rate of agreement among pages sampled at least twice follows the share of private pages,
+//! and from that how likely a page is private whose few samples agree: Bayes' rule, so that a shared page
+//! that was sampled twice from one node by chance is not taken for private.
 
 use super::pages::Page;
 
-/// Share of samples of a private page that come from elsewhere: initialisation, a migrating thread, a page scan.
+/// Share of samples of a private page that come from elsewhere: initialisation, a migrating thread, a page
+/// scan.
 const STRAY: f64 = 0.02;
 
 /// What the pages of a region tell.
@@ -75,7 +76,8 @@ impl Sharing {
         let mut sharing = Self { pairs, repeats, private: 0.0, error: 1.0, accessors };
         if pairs > 0.0 && chance < 1.0 {
             let mean = agree / pairs;
-            // One page more that agrees and one that does not: never more certain than the number of pages allows.
+            // One page more that agrees and one that does not: never more certain than the number of pages
+            // allows.
             let variance = (agree_squares / pairs - mean * mean).max(0.0) + 0.5 / pairs;
             sharing.private = ((mean - chance) / (1.0 - chance)).clamp(0.0, 1.0);
             sharing.error = (variance / pairs).sqrt() / (1.0 - chance);

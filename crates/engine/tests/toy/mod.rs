@@ -33,20 +33,23 @@ impl Random {
     }
 }
 
-/// Who uses a page: given the page and a random number, the accessor node and whether it writes; none if nobody does.
+/// Who uses a page: given the page and a random number, the accessor node and whether it writes; none if
+/// nobody does.
 pub type Pattern = Box<dyn Fn(u64, u64) -> Option<(u8, Access)>>;
 
 /// How accesses are sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sampling {
-    /// Like hint faults: this share of the pages, in percent, gives one sample each an interval; reads and writes look alike.
+    /// Like hint faults: this share of the pages, in percent, gives one sample each an interval; reads and
+    /// writes look alike.
     HintFaults { percent: u64 },
     /// As hint faults, but a scan takes so many intervals: each covers the next window of the memory.
     Windows { windows: u64 },
-    /// Hint faults while all nodes sweep over all pages, each beginning elsewhere: at each scan, whoever comes first
-    /// faults on a long run of pages. The pattern only says whether a page is used and how.
+    /// Hint faults while all nodes sweep over all pages, each beginning elsewhere: at each scan, whoever
+    /// comes first faults on a long run of pages. The pattern only says whether a page is used and how.
     Sweeps { scans: u64 },
-    /// Like a hardware sampler: so many samples an interval, at random pages; reads and writes are told apart.
+    /// Like a hardware sampler: so many samples an interval, at random pages; reads and writes are told
+    /// apart.
     Hardware { samples: u64 },
 }
 
@@ -73,11 +76,12 @@ pub struct Toy {
     /// Pages that may move in an interval.
     pub budget: u64,
     pub dry_run: bool,
-    /// Whether the kernel balances too: a page that faults goes to its accessor, in the first four intervals at once, later
-    /// when the same node came twice in a row (`should_numa_migrate_memory`, kernel/sched/fair.c, Linux 6.12).
+    /// Whether the kernel balances too: a page that faults goes to its accessor, in the first four intervals
+    /// at once, later when the same node came twice in a row (`should_numa_migrate_memory`,
+    /// kernel/sched/fair.c, Linux 6.12).
     pub kernel: bool,
-    /// Whether the machine tells where pages are, sampled or not: loads by pages, and which pages of what is being spread have not been
-    /// moved by decisions.
+    /// Whether the machine tells where pages are, sampled or not: loads by pages, and which pages of what is
+    /// being spread have not been moved by decisions.
     pub accounts: bool,
     /// What was to be interleaved: where the last band ends, and the seed of the choice.
     spread: Vec<(PageRange, u64, u64)>,

@@ -1,7 +1,8 @@
 //! What works on this machine, found out by trying: the facts behind `nodewise doctor`.
 //!
-//! [`Facts::gather`] tries things on memory of its own and on a [`patient`], a process that the caller starts for
-//! that; nothing else on the machine is touched and no setting changed. [`Report`] says what the facts mean.
+//! [`Facts::gather`] tries things on memory of its own and on a [`patient`], a process that the caller starts
+//! for that; nothing else on the machine is touched and no setting changed. [`Report`] says what the facts
+//! mean.
 
 pub mod patient;
 mod policy;
@@ -128,8 +129,8 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Tries everything; takes a second or so, up to 6 when waiting for hint faults. `patient` is a command that runs
-    /// [`patient::lie_still`].
+    /// Tries everything; takes a second or so, up to 6 when waiting for hint faults. `patient` is a command
+    /// that runs [`patient::lie_still`].
     ///
     /// # Errors
     /// The machine's topology cannot be read.

@@ -16,8 +16,8 @@ use std::sync::atomic::Ordering;
 
 const HUGE_BYTES: usize = (HUGE_PAGE_PAGES * PAGE_BYTES) as usize;
 
-/// The patient's side: maps 2 MiB, as a huge page if the kernel gives one, prints the address, and waits until its standard
-/// input is closed.
+/// The patient's side: maps 2 MiB, as a huge page if the kernel gives one, prints the address, and waits
+/// until its standard input is closed.
 ///
 /// # Errors
 /// No memory, or nobody listens.
@@ -75,7 +75,8 @@ struct Patient {
     pid: u32,
     pidfd: OwnedFd,
     address: u64,
-    /// Whether page frames may be looked at, which tells a split huge page from one that is only mapped in pieces.
+    /// Whether page frames may be looked at, which tells a split huge page from one that is only mapped in
+    /// pieces.
     sees_frames: bool,
 }
 

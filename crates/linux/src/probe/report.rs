@@ -89,7 +89,8 @@ impl Report {
 
 fn sampler(facts: &Facts) -> Option<&'static str> {
     let balancing = facts.balancing.is_some_and(|mode| mode & 1 == 1) || facts.balancing_writable;
-    // Untried is what remains when balancing is off (and can be switched on); lacking was tried and did not come.
+    // Untried is what remains when balancing is off (and can be switched on); lacking was tried and did not
+    // come.
     let hint_faults = balancing
         && facts.page_fault_event.works()
         && matches!(facts.hint_faults, Outcome::Works(_) | Outcome::Untried(_));
@@ -158,7 +159,8 @@ fn machine(facts: &Facts, checks: &mut Vec<Check>) {
         Some(who) => line(Area::Machine, "huge pages", Status::Works, who, None),
     });
     if let Some((pages, sleep_ms)) = facts.khugepaged {
-        // It makes huge pages of what was split; from some 100 000 pages a second that is faster than placement can be.
+        // It makes huge pages of what was split; from some 100 000 pages a second that is faster than
+        // placement can be.
         let pages_per_s = pages * 1000 / sleep_ms.max(1);
         let found = format!("{pages} pages every {sleep_ms} ms");
         checks.push(if pages_per_s >= 100_000 {

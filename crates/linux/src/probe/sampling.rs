@@ -60,12 +60,12 @@ fn opened_on_a_cpu(topology: &Topology, attr: &Attr, works: &str) -> Outcome {
     }
 }
 
-/// How long to wait for the scanner: it starts a second into a process's CPU time, looks at new memory the time
-/// after, and may be slow on a busy machine.
+/// How long to wait for the scanner: it starts a second into a process's CPU time, looks at new memory the
+/// time after, and may be slow on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Touches memory from one node and reads it from another, until the reader takes faults on pages that were there all
-/// along.
+/// Touches memory from one node and reads it from another, until the reader takes faults on pages that were
+/// there all along.
 pub(super) fn hint_faults(topology: &Topology, balancing: Option<u32>) -> Outcome {
     // Kernel.org's default; bit 1 alone (tiering) marks no ordinary memory.
     match balancing {

@@ -1,9 +1,9 @@
-//! Sampling without a PMU: the kernel's NUMA balancing takes pages' mappings away, and the page-fault event tells who comes back
-//! for them.
+//! Sampling without a PMU: the kernel's NUMA balancing takes pages' mappings away, and the page-fault event
+//! tells who comes back for them.
 //!
-//! A page gives one sample for each of the kernel's scans, however often it is used: samples say who, not how much. The
-//! kernel also migrates on these faults by its own rules; the machine counts that apart, and asks where pages are before
-//! it believes anything.
+//! A page gives one sample for each of the kernel's scans, however often it is used: samples say who, not how
+//! much. The kernel also migrates on these faults by its own rules; the machine counts that apart, and asks
+//! where pages are before it believes anything.
 
 use super::page_fault_event::{PageFaultEvents, Source};
 use super::{Interval, Sampler};
@@ -16,57 +16,65 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A pass over a program's memory while pages are being placed, to begin with: half the kernel's own default rate. Every fault is
-/// also a chance for the kernel to move the page; few samples suffice, since decisions are about regions.
+/// A pass over a program's memory while pages are being placed, to begin with: half the kernel's own default
+/// rate. Every fault is also a chance for the kernel to move the page; few samples suffice, since decisions
+/// are about regions.
 const PASS: Duration = Duration::from_secs(2);
-/// The fastest pass that is asked for. The kernel itself never marks more than 2560 MB/s, and lets a thread run 32 times as long as
-/// it scanned.
+/// The fastest pass that is asked for. The kernel itself never marks more than 2560 MB/s, and lets a thread
+/// run 32 times as long as it scanned.
 const PASS_MIN: Duration = Duration::from_millis(100);
-/// The shortest pass while there is little to do, which leaves well-placed programs alone and the kernel few chances to move what
-/// was just spread. A thread that changes its node is still scanned anew at once.
+/// The shortest pass while there is little to do, which leaves well-placed programs alone and the kernel few
+/// chances to move what was just spread. A thread that changes its node is still scanned anew at once.
 const PASS_CHEAP: Duration = Duration::from_secs(60);
 /// And the longest.
 const PASS_CHEAP_MAX: Duration = Duration::from_secs(600);
 /// Samples in a second that show a change while there is little to do: a larger program's pass takes longer.
 const ENOUGH_CHEAP_PER_S: f64 = 50.0;
-/// How long samples are counted before a cheap pass that gives four times as many is doubled. The first such time of a rest does not count: pages
-/// that were marked before it are still being touched.
+/// How long samples are counted before a cheap pass that gives four times as many is doubled. The first such
+/// time of a rest does not count: pages that were marked before it are still being touched.
 const CHEAP_JUDGED: Duration = Duration::from_secs(10);
 
-/// How much the kernel marks at once while pages are being placed: its own default. Its scan period is the knob over the number
-/// of such portions in resident memory (`kernel/sched/fair.c`, Linux 6.1 to 6.12, `task_scan_min`), so that the knob is the time
-/// of a pass over all memory.
+/// How much the kernel marks at once while pages are being placed: its own default. Its scan period is the
+/// knob over the number of such portions in resident memory (`kernel/sched/fair.c`, Linux 6.1 to 6.12,
+/// `task_scan_min`), so that the knob is the time of a pass over all memory.
 ///
-/// Since Linux 6.7 a pass takes longer: mappings that the scanning thread did not use for four to eight seconds (`vma_is_accessed`) are left
-/// out, and marked one a period once all others are, and only then does the next pass begin (`task_numa_work`, commit f169c62ff7cd). How many
-/// these are is measured, by the number of the pass.
+/// Since Linux 6.7 a pass takes longer: mappings that the scanning thread did not use for four to eight
+/// seconds (`vma_is_accessed`) are left out, and marked one a period once all others are, and only then does
+/// the next pass begin (`task_numa_work`, commit f169c62ff7cd). How many these are is measured, by the number
+/// of the pass.
 const PORTION_MB: u64 = 256;
 /// So many writable mappings has a small program, until it is known.
 const MAPPINGS: u64 = 20;
-/// At least one mapping in so many is taken for left out: who scans is chance, and a thread heeds another period with the first fault of the
-/// next pass, so that one that is too long lasts as long as it is too long.
+/// At least one mapping in so many is taken for left out: who scans is chance, and a thread heeds another
+/// period with the first fault of the next pass, so that one that is too long lasts as long as it is too
+/// long.
 const LEFT_OUT: u64 = 4;
 
-/// And while there is little to do. Marked whole, a small program falls into a burst of faults that the kernel answers with a
-/// burst of migrations, to whoever runs just then; little by little, samples come evenly. The next portion, then as large as above, ends the
-/// memory's part of the pass, and only with the pass does the kernel heed a shorter period (`task_numa_placement`): so sampling becomes eager
+/// And while there is little to do. Marked whole, a small program falls into a burst of faults that the
+/// kernel answers with a burst of migrations, to whoever runs just then; little by little, samples come
+/// evenly. The next portion, then as large as above, ends the memory's part of the pass, and only with the
+/// pass does the kernel heed a shorter period (`task_numa_placement`): so sampling becomes eager
 /// after the left-out mappings.
 ///
-/// Nor does it heed a longer one before, and marks small portions as often as it marked large ones, until they have made a pass. So where
-/// the kernel moves next to nothing, sampling ends with a pass in large portions, whose period is already that between small ones.
+/// Nor does it heed a longer one before, and marks small portions as often as it marked large ones, until
+/// they have made a pass. So where the kernel moves next to nothing, sampling ends with a pass in large
+/// portions, whose period is already that between small ones.
 const PORTION_CHEAP_MB: u64 = 4;
-/// But at least so many of them in a pass, as small as a small program's must be, lest they come so seldom that a change is long unseen.
+/// But at least so many of them in a pass, as small as a small program's must be, lest they come so seldom
+/// that a change is long unseen.
 const PORTIONS_CHEAP: u64 = 64;
 /// So many pages moved, for each sample of the last intervals, are next to nothing.
 const NEXT_TO_NOTHING: f64 = 0.05;
 /// So many passes are waited for that last one, which idle threads do not make.
 const LAST_PASSES: u32 = 4;
 
-/// While pages are being placed, passes become faster until so many samples come in a second: memory in huge pages gives
-/// one for 2 MiB a pass. They become slower again, up to `PASS`, where that gives more than twice as many.
+/// While pages are being placed, passes become faster until so many samples come in a second: memory in huge
+/// pages gives one for 2 MiB a pass. They become slower again, up to `PASS`, where that gives more than twice
+/// as many.
 ///
-/// `scan_delay_ms` stays as it is: since Linux 6.7 the kernel remembers for four to eight times that long which threads faulted in a
-/// mapping, and scans it for no others (`vma_is_accessed`), so that a short delay makes it stop scanning.
+/// `scan_delay_ms` stays as it is: since Linux 6.7 the kernel remembers for four to eight times that long
+/// which threads faulted in a mapping, and scans it for no others (`vma_is_accessed`), so that a short delay
+/// makes it stop scanning.
 const ENOUGH_PER_S: f64 = 500.0;
 
 /// Samples page accesses through NUMA hint faults.
@@ -178,7 +186,8 @@ impl HintFaults {
         Ok(())
     }
 
-    /// Switches balancing off for a while, or on again: what is marked less often is still marked. Where somebody else has switched it off it stays off.
+    /// Switches balancing off for a while, or on again: what is marked less often is still marked. Where
+    /// somebody else has switched it off it stays off.
     fn pause(&mut self, pause: bool) -> Result<(), Error> {
         if pause == self.paused || (pause && !self.settings.is_owner()) {
             return Ok(());
@@ -446,7 +455,8 @@ mod tests {
         sampler.adapt(&interval(16_000, 2 * SECOND)).unwrap();
         assert_eq!(told(directory.path()), (PORTION_MB, 2_000));
         sampler.set_rate(SamplingRate::Cheap).unwrap();
-        // All of it is one large portion, and 64 small ones, each of which is to come 5 s after the one before.
+        // All of it is one large portion, and 64 small ones, each of which is to come 5 s after the one
+        // before.
         assert_eq!(told(directory.path()), (PORTION_MB, 5_000));
         sampler.adapt(&interval(100, SECOND)).unwrap();
         assert_eq!(told(directory.path()), (PORTION_MB, 5_000));

@@ -35,11 +35,12 @@ pub trait Sampler {
     /// One line about how it samples: events, settings changed, what it cannot tell.
     fn description(&self) -> String;
 
-    /// Whether samples stand for accesses in proportion to their number. Hint faults do not: a page gives one a scan,
-    /// however often it is used.
+    /// Whether samples stand for accesses in proportion to their number. Hint faults do not: a page gives one
+    /// a scan, however often it is used.
     fn is_proportional(&self) -> bool;
 
-    /// Takes all samples so far of the processes that `keep` names, in any order. Homes and page sizes are not filled in.
+    /// Takes all samples so far of the processes that `keep` names, in any order. Homes and page sizes are
+    /// not filled in.
     fn drain(&mut self, keep: &dyn Fn(Pid) -> bool, into: &mut Vec<Sample>);
 
     /// Hears which processes are managed, now and then; samplers that watch every CPU need not care.

@@ -1,4 +1,5 @@
-//! Page faults of user code as perf events on every CPU: address, thread, CPU and, through the tracepoint, read or write.
+//! Page faults of user code as perf events on every CPU: address, thread, CPU and, through the tracepoint,
+//! read or write.
 
 use super::files::{make_room, pages, ring_bytes};
 use crate::{Error, ErrorKind};
@@ -15,8 +16,8 @@ use std::path::{Path, PathBuf};
 /// How a fault is seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// Tracepoint `exceptions:page_fault_user`, which carries the processor's error code: its bit 1 is set for a write
-    /// (x86, `arch/x86/include/asm/trap_pf.h`).
+    /// Tracepoint `exceptions:page_fault_user`, which carries the processor's error code: its bit 1 is set
+    /// for a write (x86, `arch/x86/include/asm/trap_pf.h`).
     Tracepoint { id: u64, address: Range<usize>, error_code: Range<usize> },
     /// Software event `page-faults`: no read or write.
     Software,
@@ -91,7 +92,8 @@ impl Source {
     }
 }
 
-/// Bytes of a ring: some 29 000 faults, so that a program that allocates between two readings does not overrun it.
+/// Bytes of a ring: some 29 000 faults, so that a program that allocates between two readings does not
+/// overrun it.
 const RING_BYTES: usize = 2 << 20;
 
 /// The event on every CPU, with its ring.

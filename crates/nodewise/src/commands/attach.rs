@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 /// Manage processes that are running already, and their children
 ///
-/// Goes on until they have ended, until Ctrl-C, or for --duration; then puts every kernel setting back and prints a
-/// summary on standard error.
+/// Goes on until they have ended, until Ctrl-C, or for --duration; then puts every kernel setting back and
+/// prints a summary on standard error.
 #[derive(clap::Args)]
 #[command(
     override_usage = "nodewise attach [OPTIONS] PID...",
@@ -100,7 +100,8 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Of several processes, as `$(pidof postgres)` gives, some may have ended meanwhile: the others are managed all the same.
+/// Of several processes, as `$(pidof postgres)` gives, some may have ended meanwhile: the others are managed
+/// all the same.
 fn leave_out_ended(pids: &mut Vec<Pid>) -> Result<(), nodewise_linux::Error> {
     let mut ended = Vec::new();
     for &pid in &*pids {

@@ -10,8 +10,8 @@ use std::process::{Command, ExitCode};
 /// Show what of Nodewise works on this machine, and what to do where it does not
 ///
 /// Everything is tried, not guessed from version numbers, on memory of doctor's own and of a process that it
-/// starts for that; no setting is changed. It takes a moment, up to six seconds where it waits for the kernel's NUMA
-/// balancing to show itself.
+/// starts for that; no setting is changed. It takes a moment, up to six seconds where it waits for the
+/// kernel's NUMA balancing to show itself.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -24,8 +24,8 @@ Exit status:
   0  programs can be managed here, perhaps with limits
   1  they cannot: fewer than two nodes, nothing to sample with, or pages cannot be moved")]
 pub struct Args {
-    /// Print JSON: kernel, architecture, nodes, sampler, manageable, and checks with area, name, status (works,
-    /// limited or missing), found and advice
+    /// Print JSON: kernel, architecture, nodes, sampler, manageable, and checks with area, name, status
+    /// (works, limited or missing), found and advice
     #[arg(long)]
     json: bool,
 

@@ -10,8 +10,8 @@ use std::process::ExitCode;
 
 /// Write the manual pages into a directory
 ///
-/// The pages are nodewise(1) and one for each command, such as nodewise-run(1). 'man -l FILE' shows a page that is
-/// not installed.
+/// The pages are nodewise(1) and one for each command, such as nodewise-run(1). 'man -l FILE' shows a page
+/// that is not installed.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -21,9 +21,9 @@ use std::time::Duration;
 ///
 /// The guest boots a Debian cloud kernel in QEMU, with KVM where it works and emulated else, in seconds.
 /// It holds busybox, the program with the libraries it needs, and what --copy adds, at the paths they have
-/// here, and nodewise and setpriv; the program runs as root in the directory it is started from. Users, groups
-/// and the time zone are those of this machine. Placement and the kernel's behaviour are real in the guest; time
-/// is not.
+/// here, and nodewise and setpriv; the program runs as root in the directory it is started from. Users,
+/// groups and the time zone are those of this machine. Placement and the kernel's behaviour are real in the
+/// guest; time is not.
 #[allow(clippy::doc_markdown, clippy::struct_excessive_bools)] // help is plain text; switches are bools
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -64,17 +64,18 @@ pub struct Args {
     #[arg(long, value_name = "TABLE")]
     distances: Option<String>,
 
-    /// Attaches a device to a node: 'nvme', a disk of zeros, or 'net', an adapter without a driver; may be repeated
+    /// Attaches a device to a node: 'nvme', a disk of zeros, or 'net', an adapter without a driver; may be
+    /// repeated
     #[arg(long, value_name = "NODE:KIND")]
     device: Vec<String>,
 
-    /// Kernel to boot; else $NODEWISE_KERNEL, or the newest in .nodewise/kernels, ~/.local/share/nodewise/kernels,
-    /// /var/lib/nodewise/kernels, ~/.cache/nodewise/kernels or /boot
+    /// Kernel to boot; else $NODEWISE_KERNEL, or the newest in .nodewise/kernels,
+    /// ~/.local/share/nodewise/kernels, /var/lib/nodewise/kernels, ~/.cache/nodewise/kernels or /boot
     #[arg(long, value_name = "VMLINUZ")]
     kernel: Option<PathBuf>,
 
-    /// Copies a file or directory to the same path in the guest, owners, modes and times included, with the libraries of
-    /// programs in it
+    /// Copies a file or directory to the same path in the guest, owners, modes and times included, with the
+    /// libraries of programs in it
     #[arg(long, value_name = "PATH")]
     copy: Vec<PathBuf>,
 
@@ -288,7 +289,8 @@ fn stop_on_signals() -> io::Result<(Arc<AtomicBool>, Arc<AtomicUsize>)> {
     Ok((stop, number))
 }
 
-/// What the boot has come to, on a terminal and until the program runs. That another guest is waited for is said elsewhere, too.
+/// What the boot has come to, on a terminal and until the program runs. That another guest is waited for is
+/// said elsewhere, too.
 struct Spinner(Option<indicatif::ProgressBar>);
 
 impl Spinner {

@@ -23,13 +23,13 @@ use std::time::Duration;
 
 /// Start a program, watch where its memory is used, and place its pages well
 ///
-/// Samples the program and everything it starts, and once an interval moves pages to where they are used, or spreads
-/// them. Passes signals on, exits with the program's status, and prints a summary on standard error. Management ends
-/// with the program, or with --wait when everything that it started has ended.
+/// Samples the program and everything it starts, and once an interval moves pages to where they are used, or
+/// spreads them. Passes signals on, exits with the program's status, and prints a summary on standard error.
+/// Management ends with the program, or with --wait when everything that it started has ended.
 ///
-/// With placement options only, or with --policy none, nothing is managed: the program takes the place of this command, as
-/// under numactl. Every option of numactl is understood (alias numactl='nodewise run'); policies of shared memory and files
-/// stay numactl's own.
+/// With placement options only, or with --policy none, nothing is managed: the program takes the place of
+/// this command, as under numactl. Every option of numactl is understood (alias numactl='nodewise run');
+/// policies of shared memory and files stay numactl's own.
 #[derive(clap::Args)]
 #[command(
     override_usage = "nodewise run [OPTIONS] [--] CMD...",
@@ -155,7 +155,8 @@ enum Event {
 /// The program, and what becomes of it.
 struct Program {
     pid: Pid,
-    /// Signals go to this very process, also when its number has been given to another one; none where a filter forbids it.
+    /// Signals go to this very process, also when its number has been given to another one; none where a
+    /// filter forbids it.
     pidfd: Arc<OnceLock<OwnedFd>>,
     events: Receiver<Event>,
     /// Whether to stay until all its descendants have ended.
@@ -247,8 +248,9 @@ fn exit_code(status: ExitStatus) -> u8 {
     status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1) as u8
 }
 
-/// Signals that end or steer programs are the program's business. What the terminal sends, it sends to the whole foreground
-/// group, the program included; what another process sends to us alone is passed on, at once where the program runs already.
+/// Signals that end or steer programs are the program's business. What the terminal sends, it sends to the
+/// whole foreground group, the program included; what another process sends to us alone is passed on, at once
+/// where the program runs already.
 fn watch_signals(events: Sender<Event>, program: Arc<OnceLock<OwnedFd>>) -> anyhow::Result<()> {
     let all = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
     let mut signals = SignalsInfo::<WithOrigin>::new(all).context("cannot watch signals")?;

@@ -24,8 +24,8 @@ use std::time::Duration;
 
 /// Run programs on a simulated NUMA machine, under any placement policy
 ///
-/// The programs are real algorithms; caches, controllers and links are queues in simulated time. The same command gives
-/// the same result on any computer.
+/// The programs are real algorithms; caches, controllers and links are queues in simulated time. The same
+/// command gives the same result on any computer.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -68,10 +68,12 @@ struct ListArgs {
 
 /// Run a workload on a machine, once for each policy
 ///
-/// Caches shrink with the problem, so that what fits stays what fits; latencies, bandwidths and page size do not.
+/// Caches shrink with the problem, so that what fits stays what fits; latencies, bandwidths and page size do
+/// not.
 ///
-/// An imbalance is the standard deviation of the loads over their mean, with n - 1 as in Carrefour's source, whose thresholds
-/// the engine has: all on one of four nodes is 200 %. `sim reproduce` takes n, as the article's table seems to: 173 %.
+/// An imbalance is the standard deviation of the loads over their mean, with n - 1 as in Carrefour's source,
+/// whose thresholds the engine has: all on one of four nodes is 200 %. `sim reproduce` takes n, as the
+/// article's table seems to: 173 %.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -123,9 +125,9 @@ struct RunArgs {
     #[arg(long, value_name = "X", default_value_t = 0.0625)]
     scale: f64,
 
-    /// How many times as often the real program goes over its data: what is done to a page once (its first touch, moving or
-    /// copying it) weighs that much less, and the periods of the kernel and the engine shrink by it; 1 for a program of
-    /// one pass
+    /// How many times as often the real program goes over its data: what is done to a page once (its first
+    /// touch, moving or copying it) weighs that much less, and the periods of the kernel and the engine
+    /// shrink by it; 1 for a program of one pass
     #[arg(long, value_name = "N", default_value_t = PASSES)]
     passes: f64,
 
@@ -158,7 +160,8 @@ struct ReproduceArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Print JSON: study and rows, each with what, unit, published, simulated, tolerance and holds; of all studies a list
+    /// Print JSON: study and rows, each with what, unit, published, simulated, tolerance and holds; of all
+    /// studies a list
     #[arg(long)]
     json: bool,
 }
@@ -332,7 +335,8 @@ fn workload(name: &str) -> anyhow::Result<Workload> {
     })
 }
 
-/// The name that a wrong one was probably meant to be, as the end of a message. What follows a colon is an argument.
+/// The name that a wrong one was probably meant to be, as the end of a message. What follows a colon is an
+/// argument.
 fn did_you_mean<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> String {
     fn word(name: &str) -> &str {
         name.split_once(':').map_or(name, |(word, _)| word)

@@ -6,7 +6,8 @@ use nodewise_topology::{NodeId, NodeIndex, Topology};
 use serde::Serialize;
 use std::time::SystemTime;
 
-/// A line of the log. Nodes are the kernel's numbers; where a list runs over nodes, it is in the order of `nodes`.
+/// A line of the log. Nodes are the kernel's numbers; where a list runs over nodes, it is in the order of
+/// `nodes`.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum Line<'a> {

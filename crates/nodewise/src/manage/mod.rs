@@ -43,7 +43,8 @@ impl Reports {
         Ok(Self { log, json })
     }
 
-    /// Where nothing can be managed, whoever asked for files gets them all the same: nothing was sampled, nothing moved.
+    /// Where nothing can be managed, whoever asked for files gets them all the same: nothing was sampled,
+    /// nothing moved.
     pub fn of_nothing(mut self, options: &Options, topology: &Topology, why: &str) -> anyhow::Result<()> {
         let policy = engine(topology).policy();
         let summary = Summary::new(policy, "none", why.to_owned(), options.dry_run);
@@ -66,7 +67,8 @@ impl Reports {
     }
 }
 
-/// Everything that can be refused is refused before there is one of these, and so before a program is started or touched.
+/// Everything that can be refused is refused before there is one of these, and so before a program is started
+/// or touched.
 pub struct Prepared<'a> {
     options: &'a Options,
     topology: Topology,
@@ -131,7 +133,8 @@ pub fn explain(error: nodewise_linux::Error) -> anyhow::Error {
 }
 
 impl<'a> Prepared<'a> {
-    /// Begins to manage the processes that were found running, or one that was `started` just now and whose subreaper this process is.
+    /// Begins to manage the processes that were found running, or one that was `started` just now and whose
+    /// subreaper this process is.
     pub fn start(mut self, started: Option<Pid>, watchdog: Watchdog) -> anyhow::Result<Session<'a>> {
         let options = self.options;
         let (processes, survey) = if let Some(found) = self.found.take() {
@@ -207,8 +210,8 @@ const LOOK_EVERY_RESTING: u32 = 4;
 /// More samples than this in a round are many.
 const MANY_SAMPLES: u64 = 1000;
 
-/// Has the kernel's balancing leave this thread's memory alone, whose hint faults would only cost. A policy that somebody else has set stays,
-/// and so does balancing where a filter keeps policies from being set.
+/// Has the kernel's balancing leave this thread's memory alone, whose hint faults would only cost. A policy
+/// that somebody else has set stays, and so does balancing where a filter keeps policies from being set.
 fn spare_own_memory() {
     if get_mempolicy().is_ok_and(|policy| policy.mode == PolicyMode::Default) {
         let _ = set_mempolicy(&MemoryPolicy::new(PolicyMode::Local, NodeMask::EMPTY));
@@ -216,8 +219,8 @@ fn spare_own_memory() {
 }
 
 impl Session<'_> {
-    /// Manages until `wait` breaks or no managed process is left. `wait` is called again and again to sleep for at most the
-    /// time it is given.
+    /// Manages until `wait` breaks or no managed process is left. `wait` is called again and again to sleep
+    /// for at most the time it is given.
     ///
     /// # Errors
     /// When the machine can no longer be managed; the processes themselves are none the worse.
@@ -325,7 +328,8 @@ mod tests {
         ((0..count).map(|_| engine.step(&mut replay).unwrap()).collect(), topology)
     }
 
-    /// What `run` and `attach` decide is what the simulator decides, given the same input (`crates/sim/tests/recordings.rs`).
+    /// What `run` and `attach` decide is what the simulator decides, given the same input
+    /// (`crates/sim/tests/recordings.rs`).
     #[test]
     fn recorded_input_gives_recorded_decisions() {
         let recordings = ["hint-faults", "hardware-samples"];

@@ -10,8 +10,8 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// A figure of the same accesses to the same memory: as it lay at first, and as it lies at the end. In percent, null where
-/// it is not known.
+/// A figure of the same accesses to the same memory: as it lay at first, and as it lies at the end. In
+/// percent, null where it is not known.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct BeforeAfter {
     /// As if each page still lay where it was first seen.
@@ -23,7 +23,8 @@ pub struct BeforeAfter {
 /// How memory in use was and is placed.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PlacementSummary {
-    /// Memory in use whose placement is known; null where samples say how often it is accessed, and not which of it.
+    /// Memory in use whose placement is known; null where samples say how often it is accessed, and not
+    /// which of it.
     pub bytes: Option<u64>,
     /// Why there is no figure, or none from before; null where there is one.
     pub unknown: Option<String>,
@@ -58,7 +59,8 @@ pub struct OwnCost {
 }
 
 impl OwnCost {
-    /// What `used` at the end comes to where so much CPU time was used when managing began, `elapsed_seconds` ago.
+    /// What `used` at the end comes to where so much CPU time was used when managing began, `elapsed_seconds`
+    /// ago.
     pub fn of(startup_cpu_seconds: f64, used: &Usage, elapsed_seconds: f64) -> Self {
         let cpu_seconds = (cpu_seconds(used) - startup_cpu_seconds).max(0.0);
         Self {
@@ -102,8 +104,8 @@ pub struct Summary {
     pub outcome: Outcome,
     /// Base pages that the kernel's own balancing moved meanwhile, machine-wide.
     pub pages_moved_by_kernel: u64,
-    /// Share of the accesses that come from the page's own node. Who uses which memory is known from samples, and where it lies
-    /// from the kernel.
+    /// Share of the accesses that come from the page's own node. Who uses which memory is known from
+    /// samples, and where it lies from the kernel.
     pub local_access_percent: BeforeAfter,
     /// Imbalance of the accesses that the nodes' memory serves.
     pub controller_imbalance_percent: BeforeAfter,

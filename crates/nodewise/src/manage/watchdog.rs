@@ -1,11 +1,13 @@
-//! Answers for a manager that hangs, as one does whose call waits for a lock that a managed program does not give back.
+//! Answers for a manager that hangs, as one does whose call waits for a lock that a managed program does not
+//! give back.
 
 use crate::output::note;
 use nodewise_linux::settings::SharedSettings;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Puts the kernel's settings back when managing hangs, and ends the process when it is to end and does not. Clones watch together.
+/// Puts the kernel's settings back when managing hangs, and ends the process when it is to end and does not.
+/// Clones watch together.
 #[derive(Clone, Default)]
 pub struct Watchdog(Arc<(Mutex<State>, Condvar)>);
 
@@ -34,7 +36,8 @@ impl Watchdog {
         std::thread::spawn(move || watchdog.run(&settings));
     }
 
-    /// A sign of life. False if settings were put back because there was none for too long, and managing cannot go on.
+    /// A sign of life. False if settings were put back because there was none for too long, and managing
+    /// cannot go on.
     pub fn beat(&self) -> bool {
         let mut state = self.state();
         state.beat = Some(Instant::now());

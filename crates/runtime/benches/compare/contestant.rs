@@ -1,4 +1,5 @@
-//! C++ libraries, each in a process of its own that takes its turns when told to: no unsafe code here, and nothing to link where they are not installed.
+//! C++ libraries, each in a process of its own that takes its turns when told to: no unsafe code here, and
+//! nothing to link where they are not installed.
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
@@ -93,7 +94,8 @@ impl Contestant {
         Ok(Self { name, process, pipes: RefCell::new(Pipes { ask, answers }) })
     }
 
-    /// The nanoseconds that so many operations of a contest took, all together; none if it does not take part in it.
+    /// The nanoseconds that so many operations of a contest took, all together; none if it does not take part
+    /// in it.
     pub fn turn(&self, contest: &str, operations: u64) -> Option<u64> {
         let Pipes { ask, answers } = &mut *self.pipes.borrow_mut();
         writeln!(ask, "{contest}\t{operations}").expect("the contestant's process listens");

@@ -1,4 +1,5 @@
-//! Contests with numbers in memory: products, sorting, scanning; and trees of tasks with a cut-off. `contestant.cpp` has the same in C++.
+//! Contests with numbers in memory: products, sorting, scanning; and trees of tasks with a cut-off.
+//! `contestant.cpp` has the same in C++.
 
 use super::{Contender, Contest, parts, plain, timed};
 use nodewise_runtime::{Layout, NodePool, NodeVec};

@@ -1,8 +1,9 @@
-//! Memory of small tasks. A worker keeps the blocks of tasks that it has run, for the next that it spawns; those of a mate's tasks it
-//! sends back, or who spawns would never have any. Those of other nodes it keeps: to send them back would move more lines between nodes.
+//! Memory of small tasks. A worker keeps the blocks of tasks that it has run, for the next that it spawns;
+//! those of a mate's tasks it sends back, or who spawns would never have any. Those of other nodes it keeps:
+//! to send them back would move more lines between nodes.
 //!
-//! Lists hold the addresses of free blocks, and nothing is written into these: from a block that a mate had last, the owner would have to
-//! wait for its line to know the next. And they are sent back many at a time.
+//! Lists hold the addresses of free blocks, and nothing is written into these: from a block that a mate had
+//! last, the owner would have to wait for its line to know the next. And they are sent back many at a time.
 
 use crate::sync::{Mutex, lock};
 use crossbeam_utils::CachePadded;
@@ -29,7 +30,8 @@ pub(crate) struct Blocks {
 #[derive(Default)]
 pub(crate) struct SentBack(CachePadded<Mutex<Vec<Block>>>);
 
-/// About so many are kept of each kind, 1 MiB: to allocate and free one takes longer than to run an empty task.
+/// About so many are kept of each kind, 1 MiB: to allocate and free one takes longer than to run an empty
+/// task.
 const MOST: usize = 16_384;
 
 /// A worker that has so many blocks of a mate's sends them back.

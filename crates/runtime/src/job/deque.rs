@@ -1,10 +1,11 @@
 //! A worker's queue: it pushes and pops at the back, others take from the front.
 //!
-//! The protocol is Cilk's (Frigo, Leiserson, Randall, 'The implementation of the Cilk-5 multithreaded language', PLDI 1998, section 5).
-//! Thieves lock each other out, and say what they take before they look how far the owner has come; the owner locks only where it meets
-//! one, or has no room. So a push reads nothing that others write, a pop is one locked instruction, and a batch is taken at the price of
-//! one job. In Chase's and Lev's deque each push reads the line that thieves write, each job of a batch is a locked instruction of
-//! its own, and a buffer that was outgrown has to be kept until nobody reads it any more.
+//! The protocol is Cilk's (Frigo, Leiserson, Randall, 'The implementation of the Cilk-5 multithreaded
+//! language', PLDI 1998, section 5). Thieves lock each other out, and say what they take before they look how
+//! far the owner has come; the owner locks only where it meets one, or has no room. So a push reads nothing
+//! that others write, a pop is one locked instruction, and a batch is taken at the price of one job. In
+//! Chase's and Lev's deque each push reads the line that thieves write, each job of a batch is a locked
+//! instruction of its own, and a buffer that was outgrown has to be kept until nobody reads it any more.
 
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, UnsafeCell, lock, store_fully, try_lock};
@@ -27,7 +28,8 @@ pub(crate) struct Deque<T> {
 pub(crate) struct Stealer<T>(Arc<Ends<T>>);
 
 struct Ends<T> {
-    /// How many were pushed and not popped again, and, in `front`, how many were taken: the queue is what lies between. Written by the owner only.
+    /// How many were pushed and not popped again, and, in `front`, how many were taken: the queue is what
+    /// lies between. Written by the owner only.
     back: CachePadded<AtomicUsize>,
     taken: CachePadded<Taken<T>>,
 }
@@ -175,8 +177,8 @@ impl<T> Stealer<T> {
         self.0.len() == 0
     }
 
-    /// Half of the items, rounded up, but not more than `most`: returns the oldest, and pushes the others. None, too, if another thief is
-    /// there. `most` is no more than half of [`ROOM`].
+    /// Half of the items, rounded up, but not more than `most`: returns the oldest, and pushes the others.
+    /// None, too, if another thief is there. `most` is no more than half of [`ROOM`].
     pub(crate) fn steal_half(&self, most: usize, into: &Deque<T>) -> Option<T> {
         if self.is_empty() {
             return None;
@@ -191,8 +193,8 @@ impl<T> Stealer<T> {
         first
     }
 
-    /// The oldest item, if it is wanted. None, too, if another thief is there. While one that is not wanted is looked at, others do not see
-    /// it: tell them.
+    /// The oldest item, if it is wanted. None, too, if another thief is there. While one that is not wanted
+    /// is looked at, others do not see it: tell them.
     pub(crate) fn steal_if(&self, wanted: impl FnOnce(&T) -> bool) -> Option<T> {
         if self.is_empty() {
             return None;

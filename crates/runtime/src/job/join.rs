@@ -44,8 +44,8 @@ impl Signal for Arc<RemoteLatch> {
 }
 
 impl Worker {
-    /// Runs both, `b` on another worker if one comes for it; `b` is told whether that was so. If one panics, so does this, after the
-    /// other has ended, or was taken back unrun.
+    /// Runs both, `b` on another worker if one comes for it; `b` is told whether that was so. If one panics,
+    /// so does this, after the other has ended, or was taken back unrun.
     #[inline]
     pub(crate) fn join<RA, RB: Send>(
         &self,
@@ -55,7 +55,8 @@ impl Worker {
         let here = self.index;
         let latch = Latch { set: AtomicBool::new(false), waiter: here };
         let mut stack = StackJob::new(latch, move |worker: &Worker| b(worker, worker.index != here));
-        // SAFETY: taken back or waited for below, whatever `a` does; nothing between can unwind out of this function.
+        // SAFETY: taken back or waited for below, whatever `a` does; nothing between can unwind out of this
+        // function.
         let job = unsafe { stack.job() }.part_of(self.call());
         let mine = job.data;
         self.push(job);
@@ -93,7 +94,8 @@ impl Worker {
                     self.run(other);
                     self.count_done();
                 }
-                // Whoever took the job took all that was queued before it. Or a thief has a look at it, and leaves it here.
+                // Whoever took the job took all that was queued before it. Or a thief has a look at it, and
+                // leaves it here.
                 None => {
                     self.run_until(&mut latch);
                     return false;
@@ -126,7 +128,8 @@ impl Worker {
 }
 
 impl NodePool {
-    /// Runs `op` on a worker of this pool: here if this thread is one or may work along, else on one near to it, while this thread waits.
+    /// Runs `op` on a worker of this pool: here if this thread is one or may work along, else on one near to
+    /// it, while this thread waits.
     #[inline]
     pub(crate) fn in_worker<R: Send>(&self, op: impl FnOnce(&Worker) -> R + Send) -> R {
         match current_of(self.shared()) {
@@ -150,7 +153,8 @@ impl NodePool {
     }
 }
 
-/// How long a thread from outside waits for a worker to begin what it offers. Workers that have nothing to do begin sooner.
+/// How long a thread from outside waits for a worker to begin what it offers. Workers that have nothing to do
+/// begin sooner.
 const PATIENCE: Duration = Duration::from_millis(5);
 
 /// A job that a worker runs or the thread that has made it, whoever takes it first.
@@ -191,7 +195,8 @@ impl Offer {
 }
 
 impl NodePool {
-    /// Has a worker run `op`, or this thread if none begins soon: all may be waiting for what the thread is about to do.
+    /// Has a worker run `op`, or this thread if none begins soon: all may be waiting for what the thread is
+    /// about to do.
     #[cold]
     fn offer<R: Send>(&self, op: impl FnOnce(&Worker) -> R + Send) -> R {
         let latch = Arc::new(RemoteLatch::default());

@@ -67,8 +67,8 @@ fn run_one(worker: &Worker) {
     worker.run_until(&mut RanOne(worker));
 }
 
-/// A worker runs a task, which returns or panics, while somebody has its handle: in its stead a mate, if there is one, or a thread. What came of the task
-/// is dropped once, by who gets it or by itself.
+/// A worker runs a task, which returns or panics, while somebody has its handle: in its stead a mate, if
+/// there is one, or a thread. What came of the task is dropped once, by who gets it or by itself.
 fn while_it_runs<const N: usize>(
     preemptions: usize,
     with_caller: bool,
@@ -139,7 +139,8 @@ fn a_worker_sleeps_until_another_pools_task_has_ended() {
     });
 }
 
-/// What a closure that runs in a pool returns arrives, on a thread or a worker of another pool, which slept until then.
+/// What a closure that runs in a pool returns arrives, on a thread or a worker of another pool, which slept
+/// until then.
 #[test]
 fn a_closure_inside_a_pool_returns_to_who_waits_outside() {
     for by_worker in [false, true] {

@@ -1,12 +1,14 @@
 //! Work that borrows, with `unsafe`.
 //!
-//! A queue holds [`Job`]s: an address and a function, since closures of many types, with borrows that end before the queue does,
-//! lie in one deque. Three things make that sound, and each is kept in one place:
-//! - A job runs exactly once: [`Job`] is neither `Clone` nor `Copy`, is consumed by running, and no pool ends with a job in its queues.
-//! - What it points to lives until it has run: [`StackJob`]s are waited for before their frame is left ([`Worker::join`],
-//!   `NodePool::in_worker`), and closures with borrows are spawned by a [`Scope`] only, which waits for all of them.
-//! - The end of a job is told by one atomic operation, after which nothing of what the waiter may free is touched: `Signal::set`,
-//!   [`crate::tally::count_done`].
+//! A queue holds [`Job`]s: an address and a function, since closures of many types, with borrows that end
+//! before the queue does, lie in one deque. Three things make that sound, and each is kept in one place:
+//! - A job runs exactly once: [`Job`] is neither `Clone` nor `Copy`, is consumed by running, and no pool ends
+//!   with a job in its queues.
+//! - What it points to lives until it has run: [`StackJob`]s are waited for before their frame is left
+//!   ([`Worker::join`], `NodePool::in_worker`), and closures with borrows are spawned by a [`Scope`] only,
+//!   which waits for all of them.
+//! - The end of a job is told by one atomic operation, after which nothing of what the waiter may free is
+//!   touched: `Signal::set`, [`crate::tally::count_done`].
 #![allow(unsafe_code)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -40,12 +42,12 @@ pub(crate) struct Job {
     run: unsafe fn(*const (), &Worker),
 }
 
-// SAFETY: the constructors are given closures that are Send, and what else a job touches is atomic or its own until it is told to
-// have ended.
+// SAFETY: the constructors are given closures that are Send, and what else a job touches is atomic or its own
+// until it is told to have ended.
 unsafe impl Send for Job {}
 
-/// The call of a thread from outside that jobs come from and that waits for them: the number of the caller who works along, from 1 on, or
-/// [`Call::NONE`]. What that thread may run while it waits.
+/// The call of a thread from outside that jobs come from and that waits for them: the number of the caller
+/// who works along, from 1 on, or [`Call::NONE`]. What that thread may run while it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call(usize);
 
@@ -108,8 +110,8 @@ impl<S: Signal, F: FnOnce(&Worker) -> R + Send, R: Send> StackJob<S, F, R> {
     }
 
     /// # Safety
-    /// Called once. `self` is neither moved nor dropped until the job was run and the signal was seen, or the job was taken back from
-    /// the queue.
+    /// Called once. `self` is neither moved nor dropped until the job was run and the signal was seen, or the
+    /// job was taken back from the queue.
     unsafe fn job(&self) -> Job {
         Job::new(self, Self::run)
     }
@@ -160,8 +162,8 @@ pub(crate) fn as_worker<R>(worker: &Worker, body: impl FnOnce() -> R) -> R {
     body()
 }
 
-/// From here on the thread of a forked child is no worker, whatever its parent's was: while it waited for something it would run what lies in
-/// its copy of the queues, and the parent's workers run that as well.
+/// From here on the thread of a forked child is no worker, whatever its parent's was: while it waited for
+/// something it would run what lies in its copy of the queues, and the parent's workers run that as well.
 pub(crate) fn end_with_the_process() {
     extern "C" fn in_child() {
         CURRENT.set(std::ptr::null());
@@ -177,16 +179,17 @@ pub(crate) fn end_with_the_process() {
 /// Calls `f` with the worker that the calling thread is, if it is one.
 #[inline]
 pub(crate) fn with_current<R>(f: impl FnOnce(Option<&Worker>) -> R) -> R {
-    // SAFETY: set by as_worker only, which borrows the worker for as long; a thread that is in its body is in ours.
+    // SAFETY: set by as_worker only, which borrows the worker for as long; a thread that is in its body is in
+    // ours.
     f(unsafe { CURRENT.get().as_ref() })
 }
 
-/// The worker of this pool that the calling thread is. As a value and not, as above, for the length of a call: joins that pass their
-/// closures through one more take twice as long.
+/// The worker of this pool that the calling thread is. As a value and not, as above, for the length of a
+/// call: joins that pass their closures through one more take twice as long.
 #[inline]
 fn current_of(shared: &Arc<Shared>) -> Option<&Worker> {
-    // SAFETY: as above. The reference cannot leave this thread, since workers are not Sync, nor this module, whose functions use
-    // it in their own frames, which lie within as_worker's body.
+    // SAFETY: as above. The reference cannot leave this thread, since workers are not Sync, nor this module,
+    // whose functions use it in their own frames, which lie within as_worker's body.
     let worker = unsafe { CURRENT.get().as_ref() }?;
     Arc::ptr_eq(&worker.shared, shared).then_some(worker)
 }

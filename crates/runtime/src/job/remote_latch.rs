@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Set once. One may wait for it: a thread, which sleeps, or a worker of whichever pool, which goes on working for that.
+/// Set once. One may wait for it: a thread, which sleeps, or a worker of whichever pool, which goes on
+/// working for that.
 #[derive(Default)]
 pub(super) struct RemoteLatch {
     state: Futex,
-    /// The waiter, where that is a worker, once it may sleep. The waiter's until `state` is [`AWAITED`], then that of who sets it.
+    /// The waiter, where that is a worker, once it may sleep. The waiter's until `state` is [`AWAITED`],
+    /// then that of who sets it.
     worker: UnsafeCell<Option<(Arc<Shared>, usize)>>,
 }
 

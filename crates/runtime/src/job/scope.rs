@@ -17,7 +17,8 @@ use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-/// What [`crate::NodePool::scope`] gives to its closure, to spawn tasks that may borrow whatever lives longer than the scope.
+/// What [`crate::NodePool::scope`] gives to its closure, to spawn tasks that may borrow whatever lives longer
+/// than the scope.
 ///
 /// Any thread that has a reference may use it, tasks of the scope included.
 pub struct Scope<'scope> {
@@ -77,10 +78,11 @@ impl<'scope> Scope<'scope> {
         }
     }
 
-    /// Spawns a task on the calling worker's node, or on the node that the calling thread is on where it is not one of the pool's. A
-    /// worker of that node runs it, or of another if that one has run dry.
+    /// Spawns a task on the calling worker's node, or on the node that the calling thread is on where it is
+    /// not one of the pool's. A worker of that node runs it, or of another if that one has run dry.
     ///
-    /// If it panics, [`crate::NodePool::scope`] panics with the first such payload, after all tasks have ended.
+    /// If it panics, [`crate::NodePool::scope`] panics with the first such payload, after all tasks have
+    /// ended.
     pub fn spawn(&self, task: impl FnOnce(&Self) + Send + 'scope) {
         with_current(|current| match current {
             Some(worker) if Arc::ptr_eq(&worker.shared, &self.shared) => {
@@ -130,7 +132,8 @@ impl<'scope> Scope<'scope> {
         self.shared.inject(node, self.submitted(None, |_, worker| task(worker)));
     }
 
-    /// Has the tasks that have not begun be dropped instead of run. Those that run may ask [`Scope::is_cancelled`].
+    /// Has the tasks that have not begun be dropped instead of run. Those that run may ask
+    /// [`Scope::is_cancelled`].
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
@@ -173,8 +176,8 @@ const NOBODY: usize = usize::MAX;
 
 impl<'scope, F: FnOnce(&Scope<'scope>, &Worker) + Send + 'scope> Spawned<'scope, F> {
     /// # Safety
-    /// `data` comes from [`Scope::submitted`], with this type, and this is its only use. The scope, whose function outlives 'scope's
-    /// end, waits for it until it is counted as done.
+    /// `data` comes from [`Scope::submitted`], with this type, and this is its only use. The scope, whose
+    /// function outlives 'scope's end, waits for it until it is counted as done.
     unsafe fn run(data: *const (), worker: &Worker) {
         let this = data.cast::<Self>().cast_mut();
         let Self { scope, owner, task } = if Block::has_room_for::<Self>() {
@@ -207,8 +210,9 @@ impl<'scope, F: FnOnce(&Scope<'scope>, &Worker) + Send + 'scope> Spawned<'scope,
     }
 }
 
-/// Tasks of a scope that a worker has done and not yet counted there. They are counted all together, before it does anything but tasks of
-/// this scope: as long as it does one of these the scope has to wait for it anyway.
+/// Tasks of a scope that a worker has done and not yet counted there. They are counted all together, before
+/// it does anything but tasks of this scope: as long as it does one of these the scope has to wait for it
+/// anyway.
 #[derive(Clone, Copy)]
 pub(crate) struct Done {
     scope: *const Scope<'static>,

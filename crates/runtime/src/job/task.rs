@@ -72,8 +72,8 @@ impl<T: Send + 'static> Task<T> {
 }
 
 impl<T> Task<T> {
-    /// Waits until the task has ended and returns what it returned. A worker, of whichever pool, does other tasks of its own pool meanwhile;
-    /// any other thread sleeps.
+    /// Waits until the task has ended and returns what it returned. A worker, of whichever pool, does other
+    /// tasks of its own pool meanwhile; any other thread sleeps.
     ///
     /// # Panics
     ///

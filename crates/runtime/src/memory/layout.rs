@@ -7,8 +7,9 @@ use std::ops::Range;
 
 /// Where the pages of an array go.
 ///
-/// Layouts that name no nodes take the nodes with CPUs that this process may have memory on. Memory that lies apart from all CPUs, such as
-/// that of an expander (CXL) or a device, is used only where it is named, or is the nearest that some CPU has.
+/// Layouts that name no nodes take the nodes with CPUs that this process may have memory on. Memory that lies
+/// apart from all CPUs, such as that of an expander (CXL) or a device, is used only where it is named, or is
+/// the nearest that some CPU has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Layout {
@@ -16,11 +17,12 @@ pub enum Layout {
     On(NodeId),
     /// Page after page round the nodes with CPUs, in ascending order: for data that all use.
     Interleaved,
-    /// The same with as many pages in a row on each node as its weight says, for nodes of unequal bandwidth. A weight of 0 leaves a node
-    /// out.
+    /// The same with as many pages in a row on each node as its weight says, for nodes of unequal bandwidth.
+    /// A weight of 0 leaves a node out.
     Weighted(Vec<(NodeId, u32)>),
-    /// One block of neighbouring pages on each node with CPUs, in ascending order, all but the last of the same size: for data that each
-    /// node uses a part of. Intel's article on NUMA migrations finds this ahead of interleaving.
+    /// One block of neighbouring pages on each node with CPUs, in ascending order, all but the last of the
+    /// same size: for data that each node uses a part of. Intel's article on NUMA migrations finds this
+    /// ahead of interleaving.
     Blocked,
 }
 

@@ -12,7 +12,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
 
-/// A value that lies on its node, however small: what an allocator gives may be on a page that another node touched first.
+/// A value that lies on its node, however small: what an allocator gives may be on a page that another node
+/// touched first.
 pub(crate) struct NodeBox<T> {
     value: NonNull<T>,
     /// What it lies in, unmapped after it was dropped.
@@ -25,8 +26,9 @@ unsafe impl<T: Send> Send for NodeBox<T> {}
 unsafe impl<T: Sync> Sync for NodeBox<T> {}
 
 impl<T> NodeBox<T> {
-    /// On this one of `nodes`, if it has room. A huge page might hold those of several nodes, so it takes base pages. What `make` allocates
-    /// comes from the node, too, as far as the allocator asks the system for it.
+    /// On this one of `nodes`, if it has room. A huge page might hold those of several nodes, so it takes
+    /// base pages. What `make` allocates comes from the node, too, as far as the allocator asks the
+    /// system for it.
     pub(crate) fn on(node: NodeId, nodes: &MemoryNodes, make: impl FnOnce() -> T) -> Result<Self> {
         let place = |placed: &mut Placed| {
             placed.touch_here(false)?;

@@ -17,8 +17,9 @@ use std::slice;
 
 /// An array of fixed length whose pages lie as a [`Layout`] says; all bits zero at first.
 ///
-/// All pages are brought in when it is made, each node's by a thread that prefers its memory, and then looked at: [`NodeVec::placement`] tells
-/// what came of it. The kernel's balancing leaves the memory alone. It is given back to the system when dropped.
+/// All pages are brought in when it is made, each node's by a thread that prefers its memory, and then looked
+/// at: [`NodeVec::placement`] tells what came of it. The kernel's balancing leaves the memory alone. It is
+/// given back to the system when dropped.
 ///
 /// It is a slice to its user: any thread may read it, and `&mut` gives it to one writer, or to the pool by
 /// [`NodeVec::for_each_block`].
@@ -71,15 +72,16 @@ impl NodeVecBuilder<'_> {
         Self { layout, huge: false, align_bytes: 1, fallback: Fallback::default(), pool: None }
     }
 
-    /// Takes huge pages of 2 MiB where the system gives them: fewer TLB misses, and layouts in steps of 2 MiB. It takes base pages otherwise,
-    /// even where transparent huge pages are always on.
+    /// Takes huge pages of 2 MiB where the system gives them: fewer TLB misses, and layouts in steps of 2
+    /// MiB. It takes base pages otherwise, even where transparent huge pages are always on.
     #[must_use]
     pub fn huge_pages(mut self) -> Self {
         self.huge = true;
         self
     }
 
-    /// Has the array begin at a multiple of so many bytes, a power of two; at one of a page and of what `T` asks for if nothing is said.
+    /// Has the array begin at a multiple of so many bytes, a power of two; at one of a page and of what `T`
+    /// asks for if nothing is said.
     #[must_use]
     pub fn align(mut self, bytes: usize) -> Self {
         self.align_bytes = bytes;
@@ -102,11 +104,13 @@ impl NodeVecBuilder<'_> {
     /// Makes an array of `len` elements.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Layout`]: the layout names a node that has no memory for this process. [`crate::ErrorKind::Memory`]: the nodes
-    /// that this process may have memory on have less, the alignment is no power of two, or the kernel (before 5.14) refuses a call; or a container's filter does, there are several
-    /// nodes, and the fallback is [`Fallback::Error`]. [`crate::ErrorKind::NodeFull`]: pages found no room on their node, and the fallback is [`Fallback::Error`].
-    /// [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read. No error tells of less than that, but more than is free or than
-    /// the control group may have: the kernel then reclaims memory, and ends processes if it finds none.
+    /// [`crate::ErrorKind::Layout`]: the layout names a node that has no memory for this process.
+    /// [`crate::ErrorKind::Memory`]: the nodes that this process may have memory on have less, the alignment
+    /// is no power of two, or the kernel (before 5.14) refuses a call; or a container's filter does, there
+    /// are several nodes, and the fallback is [`Fallback::Error`]. [`crate::ErrorKind::NodeFull`]: pages
+    /// found no room on their node, and the fallback is [`Fallback::Error`]. [`crate::ErrorKind::Machine`]:
+    /// `/sys` or `/proc` cannot be read. No error tells of less than that, but more than is free or than the
+    /// control group may have: the kernel then reclaims memory, and ends processes if it finds none.
     ///
     /// # Panics
     /// If elements have no size.
@@ -152,7 +156,8 @@ impl<T: Pod> NodeVec<T> {
         self.placed.placement(self.placed.all())
     }
 
-    /// Asks the kernel where the pages of these elements are now; those that elements across an end lie on count whole.
+    /// Asks the kernel where the pages of these elements are now; those that elements across an end lie on
+    /// count whole.
     ///
     /// # Errors
     /// As [`NodeVec::placement`]; [`crate::ErrorKind::Range`]: there are no such elements.
@@ -165,7 +170,8 @@ impl<T: Pod> NodeVec<T> {
         Ok(placement)
     }
 
-    /// The same page by page: the node of each base page of these elements, none for one that is in no memory now.
+    /// The same page by page: the node of each base page of these elements, none for one that is in no memory
+    /// now.
     ///
     /// # Errors
     /// As [`NodeVec::placement_of`].
@@ -178,7 +184,8 @@ impl<T: Pod> NodeVec<T> {
     /// Moves the pages to where another layout wants them; the contents stay as they are.
     ///
     /// # Errors
-    /// As [`NodeVecBuilder::build`]; after [`crate::ErrorKind::NodeFull`] pages that found room have moved, the rest have not.
+    /// As [`NodeVecBuilder::build`]; after [`crate::ErrorKind::NodeFull`] pages that found room have moved,
+    /// the rest have not.
     pub fn lay_out(&mut self, layout: Layout) -> Result<Placement> {
         self.placed.plan = Plan::new(&layout, self.placed.plan.units(), &MemoryNodes::of_this_process()?)?;
         self.layout = layout;
@@ -186,9 +193,10 @@ impl<T: Pod> NodeVec<T> {
         self.placed.settle(self.placed.all(), self.fallback)
     }
 
-    /// Moves the pages of these elements to where another layout wants them, as if they were an array of their own, and tells where they
-    /// are then. [`NodeVec::blocks`] and what counts as misplaced follow. Pages move whole, with the elements beside the range that
-    /// are on them; of an array in huge pages, so do these.
+    /// Moves the pages of these elements to where another layout wants them, as if they were an array of
+    /// their own, and tells where they are then. [`NodeVec::blocks`] and what counts as misplaced follow.
+    /// Pages move whole, with the elements beside the range that are on them; of an array in huge pages,
+    /// so do these.
     ///
     /// # Errors
     /// As [`NodeVec::lay_out`]; [`crate::ErrorKind::Range`]: there are no such elements.
@@ -228,8 +236,9 @@ impl<T: Pod> NodeVec<T> {
         size => (64 << 10) / size,
     };
 
-    /// Calls `body` with each of [`NodeVec::blocks`] or, of larger ones, with pieces, on workers of the block's node, which take them from
-    /// each other; on any, where the pool has none there. Returns when all are done.
+    /// Calls `body` with each of [`NodeVec::blocks`] or, of larger ones, with pieces, on workers of the
+    /// block's node, which take them from each other; on any, where the pool has none there. Returns when
+    /// all are done.
     ///
     /// # Panics
     /// With what `body` panicked with first.
@@ -247,8 +256,8 @@ impl<T: Pod> NodeVec<T> {
         in_teams(pool, pieces, Self::PIECE, |pieces| pieces.for_each(|(block, values)| body(block, values)));
     }
 
-    /// Calls `part` in the same way, without the right to write, and combines what comes of all pieces, in any order: `combine` has to be
-    /// associative and commutative. None if the array is empty.
+    /// Calls `part` in the same way, without the right to write, and combines what comes of all pieces, in
+    /// any order: `combine` has to be associative and commutative. None if the array is empty.
     ///
     /// ```
     /// use nodewise_runtime::{Layout, NodePool, NodeVec};

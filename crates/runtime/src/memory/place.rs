@@ -14,16 +14,17 @@ use nodewise_topology::NodeId;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What to do about pages that find no room on their node, or of which nobody knows where they are: a container's filter may refuse memory policies
-/// and `move_pages(2)`.
+/// What to do about pages that find no room on their node, or of which nobody knows where they are: a
+/// container's filter may refuse memory policies and `move_pages(2)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fallback {
     /// It is an error, and the memory is given back.
     #[default]
     Error,
-    /// They stay where the kernel put them: most often on the nearest node that has room, [`Placement::misplaced`] counts them; or where they were touched
-    /// first, by threads on the CPUs of their nodes, [`Placement::unknown`] counts those, which the kernel's balancing may move.
+    /// They stay where the kernel put them: most often on the nearest node that has room,
+    /// [`Placement::misplaced`] counts them; or where they were touched first, by threads on the CPUs of
+    /// their nodes, [`Placement::unknown`] counts those, which the kernel's balancing may move.
     Anywhere,
 }
 
@@ -124,7 +125,8 @@ impl Placed {
             .try_for_each(|node| self.touch_those_of(node).map_err(|error| cannot_bring_in(node, error)))
     }
 
-    /// A stripe must not bring its neighbours along, nor khugepaged later. Kernels without huge pages refuse both.
+    /// A stripe must not bring its neighbours along, nor khugepaged later. Kernels without huge pages refuse
+    /// both.
     fn advise(&mut self, huge: bool) {
         let advice = if huge { Advice::HugePage } else { Advice::NoHugePage };
         let _ = self.memory.advise(0..self.memory.len_bytes(), advice);
@@ -142,7 +144,8 @@ impl Placed {
         0..self.plan.units()
     }
 
-    /// Tells the kernel, so that its balancing leaves the pages alone and those that it reclaims come back to their node.
+    /// Tells the kernel, so that its balancing leaves the pages alone and those that it reclaims come back to
+    /// their node.
     fn keep(&mut self, units: &Range<usize>) -> Result<()> {
         for (units, nodes) in self.plan.policies(units) {
             let mode = if nodes.len() == 1 { PolicyMode::Preferred } else { PolicyMode::Interleave };
@@ -201,8 +204,9 @@ impl Placed {
             self.move_there(units.clone())?;
             placement = self.placement(units.clone())?;
             if placement.absent > 0 {
-                // Huge pages that find no room are split, and of those parts that hold nothing but zeros nothing is kept
-                // (`try_to_map_unused_to_zeropage` in mm/migrate.c, Linux 6.12): they would come back anywhere at the next write.
+                // Huge pages that find no room are split, and of those parts that hold nothing but zeros
+                // nothing is kept (`try_to_map_unused_to_zeropage` in mm/migrate.c, Linux
+                // 6.12): they would come back anywhere at the next write.
                 self.bring_in()?;
                 placement = self.placement(units)?;
             }
@@ -217,7 +221,8 @@ impl Placed {
         query_pages(0, &[self.memory.page_address(0)], &mut [0]).is_err_and(|error| is_refused(&error))
     }
 
-    /// Moves what is elsewhere, as far as the kernel tells. Huge pages move as a whole, so their first pages go first.
+    /// Moves what is elsewhere, as far as the kernel tells. Huge pages move as a whole, so their first pages
+    /// go first.
     pub(crate) fn move_there(&mut self, units: Range<usize>) -> Result<()> {
         if self.kernel_does_not_tell() {
             return self.keep(&units);
@@ -287,9 +292,10 @@ pub(crate) fn mask(nodes: impl IntoIterator<Item = NodeId>) -> NodeMask {
     nodes.into_iter().map(|node| node.0).collect()
 }
 
-/// Does something while this thread prefers a node's memory. A preference, unlike a binding, finds memory elsewhere when the
-/// node is full, instead of having the kernel end a process for want of it. Where the kernel refuses preferences, it is done on the node's CPUs: what is
-/// touched first is there then, too, if there is room.
+/// Does something while this thread prefers a node's memory. A preference, unlike a binding, finds memory
+/// elsewhere when the node is full, instead of having the kernel end a process for want of it. Where the
+/// kernel refuses preferences, it is done on the node's CPUs: what is touched first is there then, too, if
+/// there is room.
 pub(crate) fn prefer<R>(node: NodeId, body: impl FnOnce() -> R) -> nodewise_sys::Result<R> {
     let preferred = KeptPolicy::new().and_then(|kept| prefer_from_now(node).map(|()| kept));
     let _kept = match preferred {
@@ -299,7 +305,8 @@ pub(crate) fn prefer<R>(node: NodeId, body: impl FnOnce() -> R) -> nodewise_sys:
     Ok(body())
 }
 
-/// Whether the kernel will not be told or asked where memory is: a container's filter refuses it, or it knows no nodes.
+/// Whether the kernel will not be told or asked where memory is: a container's filter refuses it, or it knows
+/// no nodes.
 fn is_refused(error: &nodewise_sys::Error) -> bool {
     matches!(error.kind(), nodewise_sys::ErrorKind::NotPermitted | nodewise_sys::ErrorKind::NotSupported)
 }
@@ -309,7 +316,8 @@ pub(crate) fn prefer_from_now(node: NodeId) -> nodewise_sys::Result<()> {
     set_mempolicy(&Policy::new(PolicyMode::Preferred, mask([node])))
 }
 
-/// The thread's memory policy, for one that is to prefer several nodes in turn: put back when this is dropped.
+/// The thread's memory policy, for one that is to prefer several nodes in turn: put back when this is
+/// dropped.
 pub(crate) struct KeptPolicy(Policy);
 
 impl KeptPolicy {
@@ -325,7 +333,8 @@ impl Drop for KeptPolicy {
     }
 }
 
-/// The CPUs that the thread may run on, for one that is to be on a node's for a while: put back when this is dropped.
+/// The CPUs that the thread may run on, for one that is to be on a node's for a while: put back when this is
+/// dropped.
 struct KeptCpus(CpuSet);
 
 impl KeptCpus {
@@ -345,8 +354,9 @@ impl Drop for KeptCpus {
     }
 }
 
-/// Maps memory of which every page is to be brought in. What could never be is refused: the kernel, asked page by page, would sooner end
-/// processes, and its own check of a mapping's size is off where it may overcommit.
+/// Maps memory of which every page is to be brought in. What could never be is refused: the kernel, asked
+/// page by page, would sooner end processes, and its own check of a mapping's size is off where it may
+/// overcommit.
 pub(crate) fn map(bytes: usize, align_bytes: usize, nodes: &MemoryNodes) -> Result<OwnedMemory> {
     if let Some(most) = nodes.bytes.filter(|&most| bytes as u64 > most) {
         return Err(Error::too_little_memory(bytes, most, &nodes.allowed));

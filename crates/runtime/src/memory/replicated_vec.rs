@@ -11,8 +11,8 @@ use nodewise_topology::NodeId;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// An array of which every node with CPUs has a copy, or the nearest node that has memory for this process: for data that all read and few
-/// write.
+/// An array of which every node with CPUs has a copy, or the nearest node that has memory for this process:
+/// for data that all read and few write.
 ///
 /// Reading never waits and goes to the local copy. Writing takes `&mut`, so that nobody reads meanwhile.
 pub struct ReplicatedVec<T> {
@@ -23,7 +23,8 @@ pub struct ReplicatedVec<T> {
 impl<T: Pod> ReplicatedVec<T> {
     /// Copies `values` to each node.
     ///
-    /// Where a container's filter refuses memory policies and `move_pages(2)`, a copy lies where threads on its node's CPUs touch it first.
+    /// Where a container's filter refuses memory policies and `move_pages(2)`, a copy lies where threads on
+    /// its node's CPUs touch it first.
     ///
     /// # Errors
     /// As [`crate::NodeVecBuilder::build`], of any of the copies.

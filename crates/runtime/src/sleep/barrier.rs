@@ -1,4 +1,5 @@
-//! The barrier between 'I sleep, is there work?' and 'here is work, does anybody sleep?': a fence on both sides, or one that one side alone pays for.
+//! The barrier between 'I sleep, is there work?' and 'here is work, does anybody sleep?': a fence on both
+//! sides, or one that one side alone pays for.
 
 #[cfg(not(loom))]
 pub(super) use real::{full, light, pass, register};
@@ -25,8 +26,8 @@ mod real {
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// The side that pays for both: what any thread of this process has stored is seen by all from here on. False if the kernel, which has
-    /// registered it, refuses now.
+    /// The side that pays for both: what any thread of this process has stored is seen by all from here on.
+    /// False if the kernel, which has registered it, refuses now.
     pub(in super::super) fn pass() -> bool {
         membarrier(Membarrier::PrivateExpedited).is_ok()
     }
@@ -37,10 +38,11 @@ mod real {
     }
 }
 
-/// Loom has fences, which act on the thread that passes them, and no membarrier, which acts on others. So here a store that makes work waits in a store
-/// buffer that is part of the model, as on x86-64: until its thread passes a full fence or does something else that empties the buffer, or another
-/// passes membarrier. Loads stay in order there, which is what loom's own fence on the cheap side is for.
-/// 'A better x86 memory model: x86-TSO': Owens, Sarkar, Sewell, 2009.
+/// Loom has fences, which act on the thread that passes them, and no membarrier, which acts on others. So
+/// here a store that makes work waits in a store buffer that is part of the model, as on x86-64: until its
+/// thread passes a full fence or does something else that empties the buffer, or another passes membarrier.
+/// Loads stay in order there, which is what loom's own fence on the cheap side is for. 'A better x86 memory
+/// model: x86-TSO': Owens, Sarkar, Sewell, 2009.
 #[cfg(loom)]
 mod modelled {
     use crate::sync::atomic::{AtomicUsize, Ordering, fence};

@@ -93,7 +93,8 @@ fn ended(threads: impl IntoIterator<Item = Thread>) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// Checks it with fences on both sides, and with all the cost on one, where three preemptions at most are tried: there are more steps.
+/// Checks it with fences on both sides, and with all the cost on one, where three preemptions at most are
+/// tried: there are more steps.
 fn both_barriers(preemptions: Option<usize>, check: impl Fn(bool) + Send + Sync + Copy + 'static) {
     for (one_sided, preemptions) in [(false, preemptions), (true, Some(preemptions.unwrap_or(3)))] {
         let mut model = loom::model::Builder::new();
@@ -118,8 +119,8 @@ fn a_task_that_meets_a_worker_falling_asleep_is_done() {
     all_are_done::<1>(None, Pool::submit);
 }
 
-/// In the queue that the pool has for them: its length, which sleepers look at, is all that the barriers order. (With fences only: loom knows no
-/// barrier of one side, but for work of `barrier::QUEUED`.)
+/// In the queue that the pool has for them: its length, which sleepers look at, is all that the barriers
+/// order. (With fences only: loom knows no barrier of one side, but for work of `barrier::QUEUED`.)
 #[test]
 fn a_task_from_outside_meets_a_worker_falling_asleep_and_is_done_once() {
     for batches in [false, true] {
@@ -235,7 +236,8 @@ fn what_a_sleeper_waits_for_wakes_it() {
     });
 }
 
-/// Worker 0 sleeps, in these models, and is no thread of its own; others have found something else to do, so that it has to be woken.
+/// Worker 0 sleeps, in these models, and is no thread of its own; others have found something else to do, so
+/// that it has to be woken.
 fn is_woken(pool: &Pool) {
     assert_eq!(pool.sleep.workers[0].state.get(Ordering::Acquire), AWAKE, "nobody does the task");
 }

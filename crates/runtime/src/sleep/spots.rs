@@ -1,9 +1,10 @@
 //! Where workers sleep, and that who wakes one and works on does not get it onto its own CPU.
 //!
-//! The kernel has a thread that wakes run on an idle CPU if there is one. To a virtual machine's kernel one that has been idle for a
-//! while may count as taken, since the host runs something else there (`available_idle_cpu`, `vcpu_is_preempted`, Linux 6.12). Then it has the worker
-//! run on the CPU of who wakes it: one waits for the other, and the idle CPU stays idle. A worker that finds itself there says so, and for some
-//! time each is confined to other CPUs when it is woken, until it runs.
+//! The kernel has a thread that wakes run on an idle CPU if there is one. To a virtual machine's kernel one
+//! that has been idle for a while may count as taken, since the host runs something else there
+//! (`available_idle_cpu`, `vcpu_is_preempted`, Linux 6.12). Then it has the worker run on the CPU of who
+//! wakes it: one waits for the other, and the idle CPU stays idle. A worker that finds itself there says so,
+//! and for some time each is confined to other CPUs when it is woken, until it runs.
 
 #[cfg(loom)]
 pub(super) use modelled::Spots;
@@ -18,8 +19,8 @@ mod real {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-    /// So many are confined before it is tried again how the kernel does without: that takes a few microseconds each, and a loop that
-    /// has one CPU instead of two its whole length.
+    /// So many are confined before it is tried again how the kernel does without: that takes a few
+    /// microseconds each, and a loop that has one CPU instead of two its whole length.
     const CONFINED: u32 = 100;
 
     /// No CPU's number.
@@ -79,8 +80,8 @@ mod real {
         fn confine(&self, worker: usize, away_from: u32) {
             let spot = &self.of_worker[worker];
             let Some((thread, own)) = spot.thread.get() else { return };
-            // Where somebody else has a say, a control group, the end of a CPU or an administrator, nothing is changed: what they want would be lost
-            // when it is changed back.
+            // Where somebody else has a say, a control group, the end of a CPU or an administrator, nothing
+            // is changed: what they want would be lost when it is changed back.
             if !own.contains(away_from) || sched_getaffinity(*thread).is_ok_and(|now| now != *own) {
                 return;
             }

@@ -1,4 +1,5 @@
-//! The ACE paper's policy on any machine: each node's memory is a cache, a page at a time, over global memory.
+//! The ACE paper's policy on any machine: each node's memory is a cache, a page at a time, over global
+//! memory.
 
 use super::machine::{Kind, SimMachine};
 use super::memory::{Memory, PAGE_BYTES};
@@ -7,9 +8,10 @@ use crate::{Area, Role};
 
 /// The states of all pages.
 ///
-/// A page has a frame in global memory as long as it lives; that one is in the page table, and marked, so that every access
-/// comes here. Global memory is where there are no cores, as on the ACE; on other machines it is all nodes' memory, page by page
-/// around them, and the node that has the frame needs no copy. A local memory without room leaves a page global.
+/// A page has a frame in global memory as long as it lives; that one is in the page table, and marked, so
+/// that every access comes here. Global memory is where there are no cores, as on the ACE; on other machines
+/// it is all nodes' memory, page by page around them, and the node that has the frame needs no copy. A local
+/// memory without room leaves a page global.
 #[derive(Clone, Debug)]
 pub(crate) struct AcePages {
     policy: Policy,
@@ -136,8 +138,8 @@ mod tests {
     }
 
     proptest! {
-        /// Every access is checked against stale copies on its way (`SimMachine::serves`); frames are conserved though local
-        /// memories are full.
+        /// Every access is checked against stale copies on its way (`SimMachine::serves`); frames are
+        /// conserved though local memories are full.
         #[test]
         fn frames_are_conserved(
             ace: bool,
@@ -161,7 +163,8 @@ mod tests {
         for turn in 0..9 {
             access(turn % 3, Kind::Write);
         }
-        // Copies for two more readers than the first; then a page moves four times, and stays in global memory.
+        // Copies for two more readers than the first; then a page moves four times, and stays in global
+        // memory.
         assert_eq!((machine.done.replicated, machine.done.migrated), (2, 4));
         assert_eq!(machine.memory.occupied(), [0; 8]);
     }

@@ -1,10 +1,12 @@
-//! NUMA balancing as version 27 of the `AutoNUMA` patch has it (Andrea Arcangeli, linux-mm, 4 October 2012, patch 19 of 33, `mm/autonuma.c`;
-//! its `Documentation/vm/autonuma.txt`), for one process.
+//! NUMA balancing as version 27 of the `AutoNUMA` patch has it (Andrea Arcangeli, linux-mm, 4 October 2012,
+//! patch 19 of 33, `mm/autonuma.c`; its `Documentation/vm/autonuma.txt`), for one process.
 //!
-//! What sets it apart from what Linux merged: a daemon of its own scans at a fixed pace; it marks a 2 MiB range of the page table at a time
-//! (`scan_pmd`, set by default), so the first thread to come back faults for all of the range's pages; a page's first fault moves it at once, later ones when
-//! the node is the same twice in a row, whether threads share the page or not. Threads that are not pinned change places (`exchange.rs`). Left out: that a new thread
-//! begins on its maker's node if that has an idle CPU (patches 18 and 19), as here all threads are there from the start with a CPU each.
+//! What sets it apart from what Linux merged: a daemon of its own scans at a fixed pace; it marks a 2 MiB
+//! range of the page table at a time (`scan_pmd`, set by default), so the first thread to come back faults
+//! for all of the range's pages; a page's first fault moves it at once, later ones when the node is the same
+//! twice in a row, whether threads share the page or not. Threads that are not pinned change places
+//! (`exchange.rs`). Left out: that a new thread begins on its maker's node if that has an idle CPU (patches
+//! 18 and 19), as here all threads are there from the start with a CPU each.
 
 use std::ops::Range;
 
@@ -14,7 +16,8 @@ use super::memory::Memory;
 /// Between chunks of a scan, and between scans (`scan_sleep_millisecs`, `scan_sleep_pass_millisecs`).
 const CHUNK_SLEEP_MS: f64 = 100.0;
 const PASS_SLEEP_MS: f64 = 10_000.0;
-/// Pages that a chunk has, and that a node receives in a window at most: 128 MiB (`pages_to_scan`, `pages_to_migrate`).
+/// Pages that a chunk has, and that a node receives in a window at most: 128 MiB (`pages_to_scan`,
+/// `pages_to_migrate`).
 const CHUNK_PAGES: f64 = 32_768.0;
 const WINDOW_PAGES: f64 = 32_768.0;
 /// That window (`migrate_sleep_millisecs`).
@@ -22,8 +25,8 @@ const WINDOW_MS: f64 = 100.0;
 /// Pages that are marked and fault together: those of an entry of the page middle directory.
 const RANGE_PAGES: f64 = 512.0;
 
-/// Between two looks of a CPU at whom its thread should change places with: the scheduler's balancing among busy CPUs that are balanced (4 ms, 64 times
-/// as long for busy ones: `SD_CPU_INIT`, Linux 3.6).
+/// Between two looks of a CPU at whom its thread should change places with: the scheduler's balancing among
+/// busy CPUs that are balanced (4 ms, 64 times as long for busy ones: `SD_CPU_INIT`, Linux 3.6).
 const LOOK_MS: f64 = 256.0;
 
 const NOBODY: u8 = u8::MAX;
@@ -114,7 +117,8 @@ impl AutoNuma27 {
         start..(start + self.range_pages).min(memory.pages())
     }
 
-    /// `last_nid_set` and `autonuma_migrate_page`: notes the fault and decides whether the page comes to the faulting node.
+    /// `last_nid_set` and `autonuma_migrate_page`: notes the fault and decides whether the page comes to the
+    /// faulting node.
     pub(crate) fn wants(&mut self, page: usize, node: usize, home: usize, now_ps: u64) -> bool {
         let last = std::mem::replace(&mut self.last_node[page], node as u8);
         if (last != NOBODY && usize::from(last) != node) || node == home {

@@ -1,8 +1,9 @@
 //! NUMA balancing of Linux 6 (`kernel/sched/fair.c`, Linux 6.12), for one process.
 //!
-//! As the kernel does it: each thread has a scan period of its own, which adapts to its hint faults (`task.rs`), and whoever comes first
-//! scans for all (`scan.rs`); the filter of two references in a row; the weighing of faults for pages that threads share; threads that ask for a CPU where
-//! their memory is (`task_placement.rs`). A thread's running time is without its waits at barriers.
+//! As the kernel does it: each thread has a scan period of its own, which adapts to its hint faults
+//! (`task.rs`), and whoever comes first scans for all (`scan.rs`); the filter of two references in a row; the
+//! weighing of faults for pages that threads share; threads that ask for a CPU where their memory is
+//! (`task_placement.rs`). A thread's running time is without its waits at barriers.
 
 use std::ops::Range;
 
@@ -11,21 +12,26 @@ use super::scan::Scanner;
 use super::task::{Bounds, DELAY_MS, Faults, SCAN_MIB, Task, Time};
 use super::task_placement::{Situation, Step};
 
-/// Between two interrupts of the timer, at which a thread looks whether to scan (`CONFIG_HZ` is 250 on Debian).
+/// Between two interrupts of the timer, at which a thread looks whether to scan (`CONFIG_HZ` is 250 on
+/// Debian).
 const TICK_MS: f64 = 4.0;
-/// Who scans looks so many ticks later the next time, so that another comes first; threads begin with that, but for the first one.
+/// Who scans looks so many ticks later the next time, so that another comes first; threads begin with that,
+/// but for the first one.
 const LATER: u64 = 2;
 /// So much longer than it scanned a thread runs before it looks again.
 const SCANNED: u64 = 32;
-/// Parts of its period in which a thread asks for a CPU where its memory is once, or once a second (`numa_migrate_preferred`).
+/// Parts of its period in which a thread asks for a CPU where its memory is once, or once a second
+/// (`numa_migrate_preferred`).
 const ASKS: f64 = 16.0;
 const ASKS_MS: f64 = 1000.0;
-/// Sequences of the scanner in which pages come to a thread at the first fault (`should_numa_migrate_memory`).
+/// Sequences of the scanner in which pages come to a thread at the first fault
+/// (`should_numa_migrate_memory`).
 const EARLY: i32 = 4;
 /// A node whose CPUs made more than this part of the most faults is active (`ACTIVE_NODE_FRACTION`).
 const ACTIVE: f64 = 1.0 / 3.0;
 
-/// Who used a page before its first hint fault, and a part of a huge page before its first since it was split.
+/// Who used a page before its first hint fault, and a part of a huge page before its first since it was
+/// split.
 const NOBODY: u16 = u16::MAX;
 const SPLIT: u16 = u16::MAX - 1;
 
@@ -33,7 +39,8 @@ const SPLIT: u16 = u16::MAX - 1;
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     pub(super) faults: Faults,
-    /// The most that the CPUs of a node made, and how many nodes were active, when one of them was last placed.
+    /// The most that the CPUs of a node made, and how many nodes were active, when one of them was last
+    /// placed.
     most_cpu: f64,
     pub(super) active: usize,
 }
@@ -180,7 +187,8 @@ impl Balancing {
         self.last_thread[part] = SPLIT;
     }
 
-    /// A thread faults on a page, the first of those that are together: decides whether they come to its node.
+    /// A thread faults on a page, the first of those that are together: decides whether they come to its
+    /// node.
     pub(crate) fn decide(&mut self, page: usize, thread: usize, node: usize, home: usize) -> Verdict {
         let last = std::mem::replace(&mut self.last_thread[page], thread as u16);
         let last_node = usize::from(std::mem::replace(&mut self.last_node[page], node as u8));
@@ -231,8 +239,9 @@ impl Balancing {
         task.failed |= fault.failed;
     }
 
-    /// `task_numa_group`: a thread that shares a page for the first time begins a group. It goes over to that of the other if that is larger; of two alike,
-    /// to that of the later thread (in the kernel their addresses decide).
+    /// `task_numa_group`: a thread that shares a page for the first time begins a group. It goes over to that
+    /// of the other if that is larger; of two alike, to that of the later thread (in the kernel their
+    /// addresses decide).
     fn join(&mut self, thread: usize, other: usize) {
         let own = *self.tasks[thread].group.get_or_insert(thread);
         let Some(others) = self.tasks[other].group else { return self.sum_up(own) };
@@ -332,7 +341,8 @@ mod tests {
 
     const MS: u64 = 1_000_000_000;
 
-    /// Of four threads, two on each of two nodes, with so much memory on node 0, in simulated time that is real.
+    /// Of four threads, two on each of two nodes, with so much memory on node 0, in simulated time that is
+    /// real.
     fn balancing(mib: u64) -> (Balancing, Memory) {
         let mut space = Space::new();
         space.area("area", mib << 20, Role::Unknown);
@@ -349,7 +359,8 @@ mod tests {
         Time { now_ps: ms * MS, running_ps: ms * MS }
     }
 
-    /// What a thread of node 0 or 1 faults on stays where it is, on node 0; shared pages were used by the last thread before, its by the first.
+    /// What a thread of node 0 or 1 faults on stays where it is, on node 0; shared pages were used by the
+    /// last thread before, its by the first.
     fn fault(thread: usize, pages: usize, private: bool) -> Fault {
         let shared_with = (!private).then_some(if thread == 3 { 0 } else { 3 });
         Fault { thread, node: thread / 2, was: 0, is: 0, pages, shared_with, failed: false }
@@ -371,12 +382,14 @@ mod tests {
     #[test]
     fn whoever_comes_first_scans_and_the_next_by_its_own_period() {
         let (mut balancing, mut memory) = balancing(600);
-        // The first thread begins at once, the others two ticks later. 600 MiB are three scans, so that the least period is a third of a second.
+        // The first thread begins at once, the others two ticks later. 600 MiB are three scans, so that the
+        // least period is a third of a second.
         assert_eq!([0, 1].map(|thread| balancing.due_ps(thread) / MS), [1000, 1008]);
         assert_eq!(balancing.look(&mut memory, 0, at(1000)), 256 * 256);
         assert_eq!(balancing.tasks[0].period_ms, 1000.0 / 3.0);
         assert_eq!(balancing.next_scan_ps / MS, 1333);
-        // Then the next scan is not due; they look again after a period of theirs. The first has two ticks more.
+        // Then the next scan is not due; they look again after a period of theirs. The first has two ticks
+        // more.
         assert_eq!(balancing.look(&mut memory, 1, at(1008)), 0);
         assert_eq!([0, 1].map(|thread| balancing.due_ps(thread) / MS), [1341, 2008]);
         assert_eq!(balancing.look(&mut memory, 0, at(1341)), 256 * 256);
@@ -493,7 +506,8 @@ mod tests {
             assert!(balancing.decide(0, 2, 1, 0).wanted);
             balancing
         };
-        // A second thread of that node, when as many CPUs of the other use the memory: only if the memory there is more.
+        // A second thread of that node, when as many CPUs of the other use the memory: only if the memory
+        // there is more.
         let moves = |balancing: &mut Balancing, thread| balancing.decide(0, thread, 0, 1).wanted;
         let mut even = first(group([2.0, 2.0], [10.0, 10.0]));
         assert!(!moves(&mut even, 0));

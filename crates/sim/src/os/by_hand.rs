@@ -1,4 +1,5 @@
-//! A machine without a program: processes whose memory is touched and taken away by hand, for tests of whoever manages them.
+//! A machine without a program: processes whose memory is touched and taken away by hand, for tests of
+//! whoever manages them.
 
 use nodewise_engine::{Access, PageNumber, PageRange, Pid, VirtAddr};
 use nodewise_hardware::Preset;
@@ -11,8 +12,8 @@ use super::policy::Policy;
 use crate::{Role, Space};
 
 impl SimMachine {
-    /// A machine with processes, each with mappings of so many pages, and with one thread on each node that has cores. Pages go where
-    /// they are touched first; none has been.
+    /// A machine with processes, each with mappings of so many pages, and with one thread on each node that
+    /// has cores. Pages go where they are touched first; none has been.
     #[must_use]
     pub fn with_processes(preset: &Preset, mappings: &[Vec<u64>]) -> SimMachine {
         let mut space = Space::new();

@@ -1,4 +1,5 @@
-//! Tests: what the operating system does is charged once, to whom it takes time, in the account that it belongs to.
+//! Tests: what the operating system does is charged once, to whom it takes time, in the account that it
+//! belongs to.
 
 use nodewise_hardware::Preset;
 
@@ -44,7 +45,8 @@ fn clocks(machine: &SimMachine) -> Vec<u64> {
     machine.threads.iter().map(|&(core, _)| machine.hardware.clock(core)).collect()
 }
 
-/// Nanoseconds that each thread is charged for something. They pass on its clock, which else goes on by an instruction at most.
+/// Nanoseconds that each thread is charged for something. They pass on its clock, which else goes on by an
+/// instruction at most.
 fn charged(machine: &mut SimMachine, something: impl FnOnce(&mut SimMachine)) -> Vec<u64> {
     let (clocks_before, kernel_before) = (clocks(machine), machine.kernel_ps.clone());
     something(machine);
@@ -119,7 +121,8 @@ fn a_split_is_charged_to_who_comes_back_and_the_shootdown_to_all() {
     assert_eq!(charged(&mut machine, |machine| read(machine, 0, 3)), [COSTS.hint_fault_ns, 0, 0, 0]);
     mark(&mut machine);
     let split = charged(&mut machine, |machine| read(machine, 2, 5));
-    // The part that was touched comes at once, with a shootdown of its own, and its bytes take some microseconds.
+    // The part that was touched comes at once, with a shootdown of its own, and its bytes take some
+    // microseconds.
     let mine = COSTS.hint_fault_ns + COSTS.split_ns + COSTS.move_page_ns + 2 * COSTS.shootdown_ns;
     assert!((mine..mine + 9000).contains(&split[2]), "{} and {mine} ns", split[2]);
     assert_eq!([0, 1, 3].map(|other| split[other]), [2 * COSTS.interrupted_ns; 3]);

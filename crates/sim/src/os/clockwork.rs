@@ -23,10 +23,12 @@ pub(super) struct Clockwork {
 
 /// Between two decisions of the engine, as in Carrefour.
 const INTERVAL_MS: f64 = 1000.0;
-/// Pages that are moved in an interval, at most: Carrefour's module knows no more of them (`carrefour-module`, its table of pages).
+/// Pages that are moved in an interval, at most: Carrefour's module knows no more of them
+/// (`carrefour-module`, its table of pages).
 const MOST_PAGES: f64 = 30_000.0;
-/// DRAM accesses of a thread for each sample, when eager: in Carrefour's 65 528 cycles there are some 230 (Streamcluster and PCA in the
-/// article's table, 2.5 to 4.9 misses in 1000 cycles), and two of five operations that its sampling tags touch memory (estimate).
+/// DRAM accesses of a thread for each sample, when eager: in Carrefour's 65 528 cycles there are some 230
+/// (Streamcluster and PCA in the article's table, 2.5 to 4.9 misses in 1000 cycles), and two of five
+/// operations that its sampling tags touch memory (estimate).
 const ACCURATE_EVERY: f64 = 600.0;
 
 impl Clockwork {

@@ -4,8 +4,9 @@ use nodewise_hardware::Preset;
 
 /// Kernel time of each thing the operating system does, in nanoseconds.
 ///
-/// Copies are not in here: they go through the machine's controllers and links. All are our estimates for x86-64 of the 2010s, of the
-/// order that `perf trace` and lmbench show; none was calibrated with a published row.
+/// Copies are not in here: they go through the machine's controllers and links. All are our estimates for
+/// x86-64 of the 2010s, of the order that `perf trace` and lmbench show; none was calibrated with a published
+/// row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
     /// First touch of a 4 KiB page: the fault, allocation and zeroing.
@@ -18,7 +19,8 @@ pub struct Costs {
     pub mark_page_ns: u64,
     /// Moving or copying a page (or huge page), besides its bytes: isolation, allocation, page tables.
     pub move_page_ns: u64,
-    /// Moving a thread to another core: waking the thread that stops it, run queues. What its caches lose comes on top.
+    /// Moving a thread to another core: waking the thread that stops it, run queues. What its caches lose
+    /// comes on top.
     pub move_thread_ns: u64,
     /// Splitting a huge page's mapping.
     pub split_ns: u64,
@@ -26,7 +28,8 @@ pub struct Costs {
     pub shootdown_ns: u64,
     /// The same, for every other core that runs the process: the interrupt, and the misses it leaves behind.
     pub interrupted_ns: u64,
-    /// Pages that one shootdown covers when a list of pages is moved (`NR_MAX_BATCHED_MIGRATION`, mm/migrate.c, Linux 6.3: 512).
+    /// Pages that one shootdown covers when a list of pages is moved (`NR_MAX_BATCHED_MIGRATION`,
+    /// mm/migrate.c, Linux 6.3: 512).
     pub pages_per_shootdown: u64,
     /// Taking a sample: the interrupt and its handler.
     pub sample_ns: u64,
@@ -54,7 +57,8 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Those of a machine: on one without caches as the ACE study has them (`studies/ace/run.rs`), else the default.
+    /// Those of a machine: on one without caches as the ACE study has them (`studies/ace/run.rs`), else the
+    /// default.
     #[must_use]
     pub fn of(preset: &Preset) -> Costs {
         let default = Costs::default();

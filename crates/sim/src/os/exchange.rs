@@ -1,9 +1,11 @@
-//! Which threads version 27 of the `AutoNUMA` patch exchanges (linux-mm, 4 October 2012, patch 10 of 33, `kernel/sched/numa.c`), for one process whose
-//! threads have a CPU each.
+//! Which threads version 27 of the `AutoNUMA` patch exchanges (linux-mm, 4 October 2012, patch 10 of 33,
+//! `kernel/sched/numa.c`), for one process whose threads have a CPU each.
 //!
-//! A CPU looks now and then whether its thread would have more of its faults at home on the CPU of a thread of another node, and has more of them there than
-//! that thread has. If so the two change places; of several, those for whom both differences are largest in sum. The process's own statistics, by which the
-//! patch compares threads of different processes, have no part in that. CPUs that run nothing are left to the scheduler, as the patch does.
+//! A CPU looks now and then whether its thread would have more of its faults at home on the CPU of a thread
+//! of another node, and has more of them there than that thread has. If so the two change places; of several,
+//! those for whom both differences are largest in sum. The process's own statistics, by which the
+//! patch compares threads of different processes, have no part in that. CPUs that run nothing are left to the
+//! scheduler, as the patch does.
 
 /// Weights are parts of this (`AUTONUMA_BALANCE_SCALE`).
 const SCALE: u64 = 1000;
@@ -11,7 +13,8 @@ const SCALE: u64 = 1000;
 /// What the kernel remembers of threads (`task_autonuma`).
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange {
-    /// Of each thread, pages that it faulted on, by the node they were on then; halved at its first fault after a scan began.
+    /// Of each thread, pages that it faulted on, by the node they were on then; halved at its first fault
+    /// after a scan began.
     faults: Vec<Vec<u64>>,
     /// The last scan that each faulted after.
     pass: Vec<u64>,
@@ -31,7 +34,8 @@ impl Exchange {
         self.faults[thread][home] += 1;
     }
 
-    /// The thread that one changes places with, of those that run; `threads` are cores and nodes of all (`__sched_autonuma_balance`).
+    /// The thread that one changes places with, of those that run; `threads` are cores and nodes of all
+    /// (`__sched_autonuma_balance`).
     pub(crate) fn partner(
         &self,
         thread: usize,

@@ -53,7 +53,8 @@ impl SimMachine {
         if moved { node } else { home }
     }
 
-    /// One of version 27 of the patch: for each page of a range, in the time of who came first. Returns the same.
+    /// One of version 27 of the patch: for each page of a range, in the time of who came first. Returns the
+    /// same.
     pub(super) fn range_fault(&mut self, thread: usize, page: usize) -> usize {
         self.charge(thread, self.costs.hint_fault_ns);
         self.done.hint_faults += 1;

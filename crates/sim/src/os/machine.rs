@@ -52,11 +52,13 @@ pub struct SimMachine {
     pub(crate) memory: Memory,
     pub(crate) topology: Topology,
     pub(crate) costs: Costs,
-    /// What kernel time and copies weigh: less than 1 where the run stands for one that goes over its data more often.
+    /// What kernel time and copies weigh: less than 1 where the run stands for one that goes over its data
+    /// more often.
     pub(crate) once: f64,
     /// Bytes that were to be copied from one node to another and have not been yet, `[from * nodes + to]`.
     uncopied: Vec<f64>,
-    /// Base pages that may yet be moved for the engine in this interval, and how many that are at its beginning.
+    /// Base pages that may yet be moved for the engine in this interval, and how many that are at its
+    /// beginning.
     pub(crate) movable: (u64, u64),
     /// Core and node of each thread.
     pub(crate) threads: Vec<(usize, usize)>,
@@ -374,7 +376,8 @@ impl SimMachine {
         done
     }
 
-    /// Copies a page, or as many of the pages as weigh that much: a part of a page would take the time of its way each time.
+    /// Copies a page, or as many of the pages as weigh that much: a part of a page would take the time of its
+    /// way each time.
     pub(crate) fn copy(&mut self, thread: usize, from: usize, to: usize, bytes: u64) {
         self.charge(thread, self.costs.move_page_ns);
         let uncopied = &mut self.uncopied[from * self.topology.node_count() + to];

@@ -13,7 +13,8 @@ pub(crate) const HUGE_PAGES: usize = 512;
 /// Most nodes of a machine.
 pub(crate) const MOST_NODES: usize = 63;
 
-// A page's state: its home, if nothing else has to be known; else one of these bits with it, or that there is no page.
+// A page's state: its home, if nothing else has to be known; else one of these bits with it, or that there is
+// no page.
 const HOME: u8 = 63;
 const REPLICATED: u8 = 64;
 const MARKED: u8 = 128;
@@ -169,8 +170,8 @@ impl Memory {
         self.huge[page / self.unit] = false;
     }
 
-    /// Maps an absent page on a node, or on the nearest that has room unless it has to be this one. Returns where, or none if there
-    /// is no room.
+    /// Maps an absent page on a node, or on the nearest that has room unless it has to be this one. Returns
+    /// where, or none if there is no room.
     pub(crate) fn map(&mut self, page: usize, wanted: usize, only_there: bool) -> Option<usize> {
         let pages = self.together(page);
         let room = |node: &usize| self.free[*node] >= pages.len() as u64;
@@ -218,7 +219,8 @@ impl Memory {
         self.free[node] += pages;
     }
 
-    /// Makes a page (or the huge page it is in) another node's; false if there is no room. Replicas and marks go.
+    /// Makes a page (or the huge page it is in) another node's; false if there is no room. Replicas and marks
+    /// go.
     pub(crate) fn relocate(&mut self, page: usize, to: usize) -> bool {
         let pages = self.together(page);
         let count = pages.len() as u64;
@@ -298,7 +300,8 @@ impl Memory {
         resident
     }
 
-    /// Whether an access of `node` that goes to `home` meets what was written last: writes need the only copy, reads any.
+    /// Whether an access of `node` that goes to `home` meets what was written last: writes need the only
+    /// copy, reads any.
     pub(crate) fn serves(&self, page: usize, node: usize, home: usize, write: bool) -> bool {
         match self.state(page) {
             State::Absent => false,
@@ -307,8 +310,8 @@ impl Memory {
         }
     }
 
-    /// What always holds: no page is lost or invented, since what is mapped on a node, occupied and free is all there is; copies are of
-    /// base pages that carry no mark; a huge page is on one node.
+    /// What always holds: no page is lost or invented, since what is mapped on a node, occupied and free is
+    /// all there is; copies are of base pages that carry no mark; a huge page is on one node.
     pub(crate) fn assert_sound(&self) {
         for (node, resident) in self.resident().into_iter().enumerate() {
             assert_eq!(
@@ -379,8 +382,8 @@ mod tests {
     }
 
     proptest! {
-        /// A page table under random operations, beside one that says what is written in each copy: nothing stale is read, nothing
-        /// is lost.
+        /// A page table under random operations, beside one that says what is written in each copy: nothing
+        /// stale is read, nothing is lost.
         #[test]
         fn every_read_sees_the_last_write(
             huge: bool,

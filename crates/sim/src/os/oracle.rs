@@ -1,13 +1,14 @@
 //! The oracle: a policy that has seen the whole run before.
 //!
-//! Bolosky et al. (section 3.1) could not measure `T_optimal`, the time "when running under a page placement strategy that minimizes the sum of
-//! user and NUMA-related system time using future knowledge". Here the program runs first under first touch, which records who
-//! uses each page; then each page is put where it belongs when it is first touched, and stays there. That costs nothing but the
-//! first touch. What counts as a page's owner is a guess that a run has to judge, so there is a run for each of two; the fastest of the three
-//! is the oracle's: an upper bound for policies that leave pages where they are. A policy that moves pages after a
-//! program's phases, or copies them between writes, can do better; so can one that spreads private pages when all threads are
-//! on one node, or one under which threads happen to come into step and share what their caches hold. A program that deals out
-//! work as it goes makes other accesses in each run.
+//! Bolosky et al. (section 3.1) could not measure `T_optimal`, the time "when running under a page placement
+//! strategy that minimizes the sum of user and NUMA-related system time using future knowledge". Here the
+//! program runs first under first touch, which records who uses each page; then each page is put where it
+//! belongs when it is first touched, and stays there. That costs nothing but the first touch. What counts as
+//! a page's owner is a guess that a run has to judge, so there is a run for each of two; the fastest of the
+//! three is the oracle's: an upper bound for policies that leave pages where they are. A policy that moves
+//! pages after a program's phases, or copies them between writes, can do better; so can one that spreads
+//! private pages when all threads are on one node, or one under which threads happen to come into step and
+//! share what their caches hold. A program that deals out work as it goes makes other accesses in each run.
 
 use std::cmp::Reverse;
 
@@ -18,8 +19,8 @@ use super::memory::State;
 use super::{Policy, Report, Settings, Simulation};
 use crate::Program;
 
-/// The shares of a page's accesses, in percent, from which it belongs to one node: most of them, which is best where controllers have
-/// time, and nearly all, which leaves more pages to even them out with.
+/// The shares of a page's accesses, in percent, from which it belongs to one node: most of them, which is
+/// best where controllers have time, and nearly all, which leaves more pages to even them out with.
 const OWNED_PERCENT: [u64; 2] = [51, 75];
 
 /// Who used which page.
@@ -70,7 +71,8 @@ impl Record {
         &self.accesses[page * self.nodes..(page + 1) * self.nodes]
     }
 
-    /// Where each page may belong. `unit`: pages that can only be placed together; `nodes`: those that have memory.
+    /// Where each page may belong. `unit`: pages that can only be placed together; `nodes`: those that have
+    /// memory.
     pub(crate) fn plans(&self, unit: usize, nodes: &[usize]) -> [Plan; OWNED_PERCENT.len()] {
         OWNED_PERCENT.map(|owned_percent| self.plan(unit, nodes, owned_percent))
     }
@@ -160,8 +162,9 @@ impl SimMachine {
     }
 }
 
-/// Runs a program under a policy to its end, as often as the policy needs: the oracle's three times. `build` makes the program anew each time;
-/// `progress` is told now and then how many operations have been simulated, all runs together.
+/// Runs a program under a policy to its end, as often as the policy needs: the oracle's three times. `build`
+/// makes the program anew each time; `progress` is told now and then how many operations have been simulated,
+/// all runs together.
 ///
 /// Fails as [`Simulation::new`] and [`Simulation::run`] do.
 pub fn simulate(
@@ -204,7 +207,8 @@ mod tests {
         let mut note = |page, node, write, times| {
             (0..times).for_each(|_| record.note(page, node, write, true));
         };
-        // One node's but for a few accesses; all nodes' after one has written; written by all, much and little.
+        // One node's but for a few accesses; all nodes' after one has written; written by all, much and
+        // little.
         note(0, 2, true, 90);
         note(0, 1, false, 10);
         note(1, 3, true, 10);
@@ -214,7 +218,8 @@ mod tests {
         let plan = record.plan(1, &[0, 1, 2, 3], 75);
         assert_eq!(plan.copied, [false, true, false, false, false]);
         assert_eq!(plan.writes, [90, 10, 400, 46, 0]);
-        // Node 2 has 100 accesses already, the others their reads of the copies; what comes before these goes where least else does.
+        // Node 2 has 100 accesses already, the others their reads of the copies; what comes before these goes
+        // where least else does.
         assert_eq!(plan.homes[..], [Some(2), Some(1), Some(0), Some(3), None]);
         assert_eq!(record.plan(1, &[1, 3], 75).homes[2], Some(1));
     }

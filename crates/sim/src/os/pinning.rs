@@ -8,14 +8,15 @@ use nodewise_hardware::{CpuNumbering, Preset};
 /// The order in which threads get cores; they stay there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pinning {
-    /// On the CPUs in the order of their numbers, whichever sockets these are on: on Grid'5000's dahu each thread's successor is on the
-    /// other one.
+    /// On the CPUs in the order of their numbers, whichever sockets these are on: on Grid'5000's dahu each
+    /// thread's successor is on the other one.
     Sequential,
     /// All cores of a node, then those of the next: threads that follow each other share a socket.
     SockOrder,
     /// One on each node in turn.
     Spread,
-    /// Not at all. An idle Linux spreads them; later only NUMA balancing moves them, as every thread has a core of its own.
+    /// Not at all. An idle Linux spreads them; later only NUMA balancing moves them, as every thread has a
+    /// core of its own.
     #[default]
     None,
 }

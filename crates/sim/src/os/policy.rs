@@ -12,9 +12,11 @@ pub enum Policy {
     FirstTouch,
     /// Page by page around the nodes, as each thread touches them first (`MPOL_INTERLEAVE` of a process).
     Interleave,
-    /// The same, each node in proportion to its weight (`MPOL_WEIGHTED_INTERLEAVE`, Linux 6.9); equal weights if none are given.
+    /// The same, each node in proportion to its weight (`MPOL_WEIGHTED_INTERLEAVE`, Linux 6.9); equal weights
+    /// if none are given.
     WeightedInterleave(Vec<u32>),
-    /// Each area in as many contiguous blocks as there are nodes, one for each; those of fewer pages on the first nodes.
+    /// Each area in as many contiguous blocks as there are nodes, one for each; those of fewer pages on the
+    /// first nodes.
     Blocked,
     /// One node only (`MPOL_BIND`).
     Bind(usize),
@@ -25,7 +27,8 @@ pub enum Policy {
         /// Huge pages that nodes share are split in the fault path (Gachod's patch).
         split: bool,
     },
-    /// First touch, then NUMA balancing as version 27 of the `AutoNUMA` patch has it (for Linux 3.6), which moves threads too unless they are pinned.
+    /// First touch, then NUMA balancing as version 27 of the `AutoNUMA` patch has it (for Linux 3.6), which
+    /// moves threads too unless they are pinned.
     AutoNuma27,
     /// First touch, then Nodewise's engine with its Carrefour policy, and replication.
     Carrefour,

@@ -11,7 +11,8 @@ pub struct Report {
     pub policy: String,
     /// Simulated time from start to end.
     pub run_time_s: f64,
-    /// Local access ratio: share of DRAM accesses that went to the accessor's own node, in percent; none without accesses.
+    /// Local access ratio: share of DRAM accesses that went to the accessor's own node, in percent; none
+    /// without accesses.
     pub local_access_percent: Option<f64>,
     /// Mean latency of DRAM accesses in core cycles, waiting included.
     pub dram_latency_cycles: f64,
@@ -25,13 +26,13 @@ pub struct Report {
     pub busiest_link_percent: f64,
     /// Misses of the last-level caches for every thousand instructions.
     pub llc_misses_per_kilo_instruction: f64,
-    /// Cache lines that went from one node to another: fills from another node's memory or caches, and lines written back to
-    /// another node's memory.
+    /// Cache lines that went from one node to another: fills from another node's memory or caches, and lines
+    /// written back to another node's memory.
     pub lines_between_nodes: u64,
     /// The same for each of the program's additions, tasks or elements, if it has such.
     pub lines_between_nodes_per_item: Option<f64>,
-    /// Additions, tasks or elements a second, if the program has such. From its first barrier on: until then memory is touched for the
-    /// first time.
+    /// Additions, tasks or elements a second, if the program has such. From its first barrier on: until then
+    /// memory is touched for the first time.
     pub items_per_s: Option<f64>,
     /// Instructions a cycle of the cores that have a thread.
     pub instructions_per_cycle: f64,

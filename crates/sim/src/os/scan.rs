@@ -1,7 +1,9 @@
-//! Which memory NUMA balancing of Linux 6 marks for hint faults (`task_numa_work`, `kernel/sched/fair.c`, Linux 6.12), for one process.
+//! Which memory NUMA balancing of Linux 6 marks for hint faults (`task_numa_work`, `kernel/sched/fair.c`,
+//! Linux 6.12), for one process.
 //!
-//! A program's memory is one VMA, as the kernel merges neighbours. Then `vma_is_accessed` leaves nothing out: where no VMA was used by the scanning thread, one is
-//! scanned nevertheless. Left out: that a process of one thread has no pages marked on its own node.
+//! A program's memory is one VMA, as the kernel merges neighbours. Then `vma_is_accessed` leaves nothing out:
+//! where no VMA was used by the scanning thread, one is scanned nevertheless. Left out: that a process of one
+//! thread has no pages marked on its own node.
 
 use std::ops::Range;
 

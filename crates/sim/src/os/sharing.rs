@@ -11,8 +11,8 @@ const OWN_PERCENT: u64 = 95;
 pub(crate) struct Sharing {
     /// Huge pages that are no node's own, of those accessed, in percent.
     pub(crate) shared_percent: f64,
-    /// False sharing: of the accesses to other nodes' memory, those to base pages that are one node's own, in huge pages that are
-    /// not, in percent.
+    /// False sharing: of the accesses to other nodes' memory, those to base pages that are one node's own,
+    /// in huge pages that are not, in percent.
     pub(crate) falsely_percent: f64,
 }
 

@@ -22,22 +22,26 @@ pub struct Settings {
     pub pinning: Pinning,
     /// Whether first touches map 2 MiB at once.
     pub huge_pages: bool,
-    /// 4 KiB pages of a huge page: 512, or a divisor of it that shrinks huge pages with the problem, so that as many of them are
-    /// shared as at full size.
+    /// 4 KiB pages of a huge page: 512, or a divisor of it that shrinks huge pages with the problem, so that
+    /// as many of them are shared as at full size.
     pub huge_page_pages: usize,
     /// What the operating system charges.
     pub costs: Costs,
-    /// Simulated memory over real memory: the scale of the problem. What the kernel scans at a time shrinks by it.
+    /// Simulated memory over real memory: the scale of the problem. What the kernel scans at a time shrinks
+    /// by it.
     pub size_scale: f64,
-    /// Simulated periods over real ones: the engine's interval of a second and the kernel's scan periods shrink by it. A simulated
-    /// run stands for one that takes 1/`period_scale` as long: with fewer bytes, and fewer iterations over them, by
-    /// `period_scale / size_scale`. So that a page has as many samples in an interval, and what is done to it once weighs as much
-    /// in the run, samples come more often and all kernel time and copies count less, by the same.
+    /// Simulated periods over real ones: the engine's interval of a second and the kernel's scan periods
+    /// shrink by it. A simulated run stands for one that takes 1/`period_scale` as long: with fewer
+    /// bytes, and fewer iterations over them, by `period_scale / size_scale`. So that a page has as many
+    /// samples in an interval, and what is done to it once weighs as much in the run, samples come more
+    /// often and all kernel time and copies count less, by the same.
     pub period_scale: f64,
-    /// How much of the pause between two scans of version 27 of the `AutoNUMA` patch is left when the program begins, from 0 to 1: its daemon runs since boot.
+    /// How much of the pause between two scans of version 27 of the `AutoNUMA` patch is left when the
+    /// program begins, from 0 to 1: its daemon runs since boot.
     pub until_scan: f64,
-    /// Whether decisions of the engine reach only pages that were sampled in the interval, as those of the article's Carrefour, which knows no others
-    /// and forgets them each second; else all pages of the regions they are about.
+    /// Whether decisions of the engine reach only pages that were sampled in the interval, as those of the
+    /// article's Carrefour, which knows no others and forgets them each second; else all pages of the
+    /// regions they are about.
     pub sampled_pages_only: bool,
     /// How far a thread may run ahead of the one that is most behind, in picoseconds.
     pub slack_ps: u64,
@@ -54,7 +58,8 @@ const MOST_PS: u64 = u64::MAX / 4;
 impl Settings {
     /// Those for a problem of this scale.
     ///
-    /// A workload runs few of the iterations of the real program: a hundredth ([`PASSES`]), we say of all of them.
+    /// A workload runs few of the iterations of the real program: a hundredth ([`PASSES`]), we say of all of
+    /// them.
     #[must_use]
     pub fn scaled(scale: f64) -> Settings {
         Settings {
@@ -94,7 +99,8 @@ pub struct Simulation {
 /// What was seen of a run, besides its report.
 pub(crate) struct Watched {
     pub(crate) report: Report,
-    /// When all threads had got to the first barrier: the end of what many programs do not count in their times.
+    /// When all threads had got to the first barrier: the end of what many programs do not count in their
+    /// times.
     pub(crate) first_barrier_s: f64,
     pub(crate) sharing: Sharing,
 }
@@ -108,7 +114,8 @@ struct Thread {
 impl Simulation {
     /// Lays the program's threads over the machine's cores.
     ///
-    /// Fails if there are more threads than cores, more than 63 nodes, or the policy names a node that there is not.
+    /// Fails if there are more threads than cores, more than 63 nodes, or the policy names a node that there
+    /// is not.
     pub fn new(
         preset: &Preset,
         program: Box<dyn Program>,
@@ -485,8 +492,8 @@ mod tests {
         let pinned = run(Pinning::Spread);
         assert_eq!((pinned.threads_moved, pinned.pages_migrated), (0, 0));
         assert!(pinned.local_access_percent < Some(10.0), "{pinned:?}");
-        // On node 1 the first thread would unbalance the nodes until the second, which begins there, has gone to node 2. Meanwhile it tries those where it
-        // gains nothing.
+        // On node 1 the first thread would unbalance the nodes until the second, which begins there, has gone
+        // to node 2. Meanwhile it tries those where it gains nothing.
         let free = run(Pinning::None);
         assert_eq!((free.threads_moved, free.pages_migrated), (7, 0));
         assert!(free.local_access_percent > Some(75.0), "{free:?}");
@@ -497,7 +504,8 @@ mod tests {
     fn under_ace_readers_get_copies_of_their_own() {
         let ace = twice("ace");
         assert!(ace.local_access_percent > Some(95.0), "{ace:?}");
-        // Of the second half's 256 pages, those whose global frame is not on node 1; node 0's copies go when node 1 reads.
+        // Of the second half's 256 pages, those whose global frame is not on node 1; node 0's copies go when
+        // node 1 reads.
         assert_eq!((ace.pages_replicated, ace.pages_migrated), (192, 0));
         assert_eq!(ace.resident_pages, [320, 320, 128, 128]);
     }

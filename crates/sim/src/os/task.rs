@@ -1,14 +1,16 @@
-//! What NUMA balancing of Linux 6 remembers of a thread (`kernel/sched/fair.c`, Linux 6.12): its hint faults, and how often it scans.
+//! What NUMA balancing of Linux 6 remembers of a thread (`kernel/sched/fair.c`, Linux 6.12): its hint faults,
+//! and how often it scans.
 
-/// Time between scans at least and at most, and before the first (`scan_period_min_ms`, `scan_period_max_ms`, `scan_delay_ms`).
+/// Time between scans at least and at most, and before the first (`scan_period_min_ms`, `scan_period_max_ms`,
+/// `scan_delay_ms`).
 const PERIOD_MIN_MS: f64 = 1000.0;
 const PERIOD_MAX_MS: f64 = 60_000.0;
 pub(super) const DELAY_MS: f64 = 1000.0;
 /// Memory marked in a scan (`scan_size_mb`), and the most in a second (`MAX_SCAN_WINDOW`).
 pub(super) const SCAN_MIB: f64 = 256.0;
 const MOST_MIB_PER_S: f64 = 2560.0;
-/// Local share of faults, in tenths, from which scans become slower (`NUMA_PERIOD_THRESHOLD`) and the slots a period is adapted by
-/// (`NUMA_PERIOD_SLOTS`).
+/// Local share of faults, in tenths, from which scans become slower (`NUMA_PERIOD_THRESHOLD`) and the slots a
+/// period is adapted by (`NUMA_PERIOD_SLOTS`).
 const THRESHOLD: f64 = 7.0;
 const SLOTS: f64 = 10.0;
 
@@ -67,7 +69,8 @@ impl Faults {
 pub(super) struct Task {
     /// Between two looks whether to scan, of running time (`numa_scan_period`).
     pub(super) period_ms: f64,
-    /// The running time from which the period counts (`node_stamp`), and that of the timer's next interrupt, before which it does not look.
+    /// The running time from which the period counts (`node_stamp`), and that of the timer's next interrupt,
+    /// before which it does not look.
     pub(super) stamp_ps: u64,
     pub(super) tick_ps: u64,
     /// The scanner's sequence at the thread's last placement, its time then and its running time.
@@ -117,8 +120,9 @@ impl Task {
         }
     }
 
-    /// Makes past faults of fresh ones, those by node of the CPU in proportion to all, and to how much of the time the thread ran
-    /// (`task_numa_placement`). Returns the fresh ones on shared pages and on private ones.
+    /// Makes past faults of fresh ones, those by node of the CPU in proportion to all, and to how much of the
+    /// time the thread ran (`task_numa_placement`). Returns the fresh ones on shared pages and on private
+    /// ones.
     pub(super) fn renew(&mut self, time: Time) -> (f64, f64) {
         let ran = time.running_ps.saturating_sub(self.placed.running_ps) as f64
             / (time.now_ps.saturating_sub(self.placed.now_ps) + 1) as f64;
@@ -136,11 +140,12 @@ impl Task {
         [&self.fresh, &self.past].map(Faults::by_sharing) != [(0.0, 0.0); 2]
     }
 
-    /// `update_task_scan_period`, after so many shared and private faults, with bounds as they were before these counted and as they are. False if they say
-    /// nothing.
+    /// `update_task_scan_period`, after so many shared and private faults, with bounds as they were before
+    /// these counted and as they are. False if they say nothing.
     pub(super) fn adapt(&mut self, shared: f64, private: f64, before: Bounds, bounds: Bounds) -> bool {
         if self.local + shared == 0.0 || self.failed {
-            // It forgets nothing then: after a failed migration its scans become ever slower (until 6.12.117).
+            // It forgets nothing then: after a failed migration its scans become ever slower (until
+            // 6.12.117).
             self.period_ms = (2.0 * self.period_ms).min(before.most_ms);
             return false;
         }
@@ -173,7 +178,8 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// For memory of so many scans; in a group of threads longer by the part of its faults that is shared, and by how many they are.
+    /// For memory of so many scans; in a group of threads longer by the part of its faults that is shared,
+    /// and by how many they are.
     pub(super) fn new(scans: f64, group: Option<(&Faults, usize)>) -> Bounds {
         let longer = group.map_or(1.0, |(faults, threads)| {
             let (shared, private) = faults.by_sharing();
@@ -225,7 +231,8 @@ mod tests {
             assert_eq!(task.adapt(shared, private, bounds(), bounds()), local + shared > 0.0);
             task.period_ms
         };
-        // By tenths of the period: of ten shared faults at home three more than seven, of ten private ones too; five are two fewer.
+        // By tenths of the period: of ten shared faults at home three more than seven, of ten private ones
+        // too; five are two fewer.
         assert_eq!(after(0.0, 100.0, 100.0, 0.0), 13_000.0);
         assert_eq!(after(100.0, 0.0, 1.0, 99.0), 13_000.0);
         assert_eq!(after(70.0, 30.0, 30.0, 70.0), 11_000.0);

@@ -1,14 +1,17 @@
-//! Which threads NUMA balancing of Linux 6 moves to other CPUs (`kernel/sched/fair.c`, Linux 6.12), for one process.
+//! Which threads NUMA balancing of Linux 6 moves to other CPUs (`kernel/sched/fair.c`, Linux 6.12), for one
+//! process.
 //!
-//! As the kernel does it: an idle CPU on the preferred node unless that unbalances the nodes, else a thread to swap
-//! with. Left out: the kernel's other load balancing, other processes, and distances between nodes (machines whose nodes are all alike).
+//! As the kernel does it: an idle CPU on the preferred node unless that unbalances the nodes, else a thread
+//! to swap with. Left out: the kernel's other load balancing, other processes, and distances between nodes
+//! (machines whose nodes are all alike).
 
 use super::balancing::Group;
 use super::task::Task;
 
 /// What has to be gained by a swap (`SMALLIMP`), in thousandths of a thread's faults.
 const LEAST: f64 = 30.0;
-/// Threads that a node may have more than another, if it has no more than an eighth of its CPUs running (`NUMA_IMBALANCE_MIN`, `imb_numa_nr`).
+/// Threads that a node may have more than another, if it has no more than an eighth of its CPUs running
+/// (`NUMA_IMBALANCE_MIN`, `imb_numa_nr`).
 const SMALL_IMBALANCE: usize = 2;
 
 /// Where a thread goes.
@@ -124,7 +127,8 @@ impl Situation<'_> {
 mod tests {
     use super::*;
 
-    /// What the first of threads on cores of two nodes of four does, whose faults are on memory of these nodes, in hundreds, and which are in groups.
+    /// What the first of threads on cores of two nodes of four does, whose faults are on memory of these
+    /// nodes, in hundreds, and which are in groups.
     fn in_groups(
         cores: &[usize],
         faults: &[[u32; 2]],
@@ -185,7 +189,8 @@ mod tests {
 
     #[test]
     fn between_groups_their_faults_are_compared() {
-        // The first thread's own memory is on node 1 and its group's on node 0; the other way round with those there.
+        // The first thread's own memory is on node 1 and its group's on node 0; the other way round with
+        // those there.
         let faults = [[1, 2], [9, 0], [9, 0], [9, 0], [2, 1], [0, 9], [0, 9], [0, 9]];
         let all: Vec<_> = (0..8).collect();
         assert_eq!(in_groups(&all, &faults, |thread| Some(thread / 4)), None);

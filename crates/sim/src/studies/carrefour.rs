@@ -1,5 +1,5 @@
-//! Gaud et al., "Challenges of Memory Management on Modern NUMA Systems" (CACM 2015): Carrefour beside first touch,
-//! interleaving and the kernel's balancing.
+//! Gaud et al., "Challenges of Memory Management on Modern NUMA Systems" (CACM 2015): Carrefour beside first
+//! touch, interleaving and the kernel's balancing.
 
 use nodewise_hardware::Preset;
 
@@ -13,23 +13,25 @@ const MACHINE: &str = "opteron-8385-4n";
 const THREADS: usize = 16;
 /// Problems and caches relative to the article's.
 const SCALE: f64 = 1.0 / 64.0;
-/// IS alone of the NAS programs has all of its iterations here, so its size has to make it last: of class B, which its scale counts in,
-/// they take 1.7 s under first touch, of C some 7 s, and D is the first class with "at least 10 seconds". It has 64 times B's keys, of which
-/// this part is sorted.
+/// IS alone of the NAS programs has all of its iterations here, so its size has to make it last: of class B,
+/// which its scale counts in, they take 1.7 s under first touch, of C some 7 s, and D is the first class with
+/// "at least 10 seconds". It has 64 times B's keys, of which this part is sorted.
 const IS_CLASS_D: f64 = 64.0;
 const IS_SCALE: f64 = SCALE / 4.0;
-/// How long a run under first touch is, in the time that the engine and the kernel count in: each workload stands for a program that goes
-/// over its data so much more often. "At least 10 seconds" is what the article says of the NAS programs; of the others it says that
-/// inputs are PARSEC's native ones and that of face recognition the long one, which we take for two minutes. PCA's follows from its matrix, which
-/// is square in the suite: the covariances of 62 MB are 3.1e10 products, whose 3.7e11 instructions (those of the pairs included) take 28 s at the table's IPC.
+/// How long a run under first touch is, in the time that the engine and the kernel count in: each workload
+/// stands for a program that goes over its data so much more often. "At least 10 seconds" is what the article
+/// says of the NAS programs; of the others it says that inputs are PARSEC's native ones and that of face
+/// recognition the long one, which we take for two minutes. PCA's follows from its matrix, which is square in
+/// the suite: the covariances of 62 MB are 3.1e10 products, whose 3.7e11 instructions (those of the pairs
+/// included) take 28 s at the table's IPC.
 const NAS_SECONDS: f64 = 10.0;
 const PCA_SECONDS: f64 = 28.0;
 const SECONDS: f64 = 120.0;
-/// How much of the pause between two scans is left when a program begins under `AutoNUMA`: the article ran each ten times, and the daemon scans since
-/// boot. The row is of the mean of these.
+/// How much of the pause between two scans is left when a program begins under `AutoNUMA`: the article ran
+/// each ten times, and the daemon scans since boot. The row is of the mean of these.
 const UNTIL_SCAN: [f64; 5] = [0.1, 0.3, 0.5, 0.7, 0.9];
-/// How often the workloads go over their data, relative to that, in the runs under first touch and interleaving: of what time is needed
-/// for there, only page faults depend on it.
+/// How often the workloads go over their data, relative to that, in the runs under first touch and
+/// interleaving: of what time is needed for there, only page faults depend on it.
 const REPEATED: f64 = 1.0 / 10.0;
 
 const FIRST_TOUCH: Policy = Policy::FirstTouch;
@@ -64,10 +66,12 @@ const COLUMNS: [(&str, &str); 7] = [
 
 /// Gains over first touch as printed in the text: of interleaving, of Carrefour.
 const GAINS: [(&str, f64, f64); 2] = [("streamcluster", 100.0, 180.0), ("facerec", 60.0, 120.0)];
-/// Programs on which the kernel's balancing "has only a small impact", and what we call small: percent of the run time, to either side.
+/// Programs on which the kernel's balancing "has only a small impact", and what we call small: percent of the
+/// run time, to either side.
 const LITTLE_BY_AUTONUMA: [&str; 2] = ["facerec", "pca"];
 const SMALL_PERCENT: f64 = 15.0;
-/// Programs that lose with interleaving, "because it eliminates the locality benefit of first-touch", and what Carrefour may cost them.
+/// Programs that lose with interleaving, "because it eliminates the locality benefit of first-touch", and
+/// what Carrefour may cost them.
 const WELL_PLACED: [&str; 6] = ["bt", "cg", "dc", "ft", "mg", "ua"];
 const OVERHEAD_PERCENT: f64 = 4.0;
 /// Gains from interleaving and not from Carrefour, which cannot keep up.
@@ -254,8 +258,8 @@ fn columns(report: &Report) -> [f64; 7] {
 
 /// Standard deviation of all loads there are, over their mean, in per cent.
 ///
-/// Of all, not of a sample: the article has 25 % local accesses and an imbalance of 170 % for a block on a single node, which is 173 %
-/// this way and 200 % with n - 1.
+/// Of all, not of a sample: the article has 25 % local accesses and an imbalance of 170 % for a block on a
+/// single node, which is 173 % this way and 200 % with n - 1.
 fn deviation_percent(loads: &[f64]) -> f64 {
     let mean = loads.iter().sum::<f64>() / loads.len() as f64;
     let variance = loads.iter().map(|load| (load - mean).powi(2)).sum::<f64>() / loads.len() as f64;

@@ -1,8 +1,9 @@
 //! Gill and Peri, "Measure the Impact of NUMA Migrations on Performance" (Intel, updated 2019).
 //!
-//! The program writes its memory once and its threads stay where they are, so all it meets of the kernel's balancing is the
-//! scanner's first pass and the first fault of each page. That much is modelled here, on the bare hardware, as kernels of the article's time did it: 4.5
-//! (threads rest after they scanned) to 4.17 (new threads scan as fast as old ones, and what a node receives is limited).
+//! The program writes its memory once and its threads stay where they are, so all it meets of the kernel's
+//! balancing is the scanner's first pass and the first fault of each page. That much is modelled here, on the
+//! bare hardware, as kernels of the article's time did it: 4.5 (threads rest after they scanned) to 4.17 (new
+//! threads scan as fast as old ones, and what a node receives is limited).
 
 use nodewise_hardware::{Hardware, Preset};
 
@@ -13,8 +14,8 @@ use crate::{
 };
 
 const MACHINE: &str = "xeon-5120-4s";
-/// Memory, caches and the kernel's times and sizes relative to the article's and Linux's: durations shrink with the
-/// data, so that rates (bytes a second that are scanned) and costs of a page stay.
+/// Memory, caches and the kernel's times and sizes relative to the article's and Linux's: durations shrink
+/// with the data, so that rates (bytes a second that are scanned) and costs of a page stay.
 const SCALE: f64 = 1.0 / 2048.0;
 /// Threads of the runs on one socket; the article's text does not say which its figure has.
 const ON_ONE_SOCKET: [usize; 5] = [1, 2, 4, 7, 14];
@@ -29,12 +30,14 @@ const MIGRATION_PS: u64 = 3_000_000;
 const FIRST_TOUCH_PS: u64 = 1_000_000;
 /// of marking a page.
 const MARK_PS: u64 = 50_000;
-/// `scan_delay_ms`, `scan_size_mb`, `scan_period_min_ms`, and the least period for that size (2560 MB/s): Linux 4.17, kernel/sched/fair.c.
+/// `scan_delay_ms`, `scan_size_mb`, `scan_period_min_ms`, and the least period for that size (2560 MB/s):
+/// Linux 4.17, kernel/sched/fair.c.
 const SCAN_DELAY_PS: f64 = 1e12;
 const SCAN_BYTES: f64 = 256.0 * 1024.0 * 1024.0;
 const PERIOD_MIN_PS: f64 = 1e12;
 const PERIOD_FLOOR_PS: f64 = 100e9;
-/// Memory that a node receives in a window at most (`ratelimit_pages`, `migrate_interval_millisecs`: mm/migrate.c, until Linux 4.19).
+/// Memory that a node receives in a window at most (`ratelimit_pages`, `migrate_interval_millisecs`:
+/// mm/migrate.c, until Linux 4.19).
 const WINDOW_BYTES: f64 = 128.0 * 1024.0 * 1024.0;
 const WINDOW_PS: f64 = 100e9;
 /// How much longer than it scanned a thread has to run before it scans again (`task_numa_work`).
@@ -62,9 +65,10 @@ struct Page {
 
 /// The balancing's scanner: marks so many pages at a time, from the start of the address space on.
 ///
-/// Threads scan, in their own time: each that has run for its period since it last tried, unless another scanned within that one's period
-/// (`task_tick_numa`, `task_numa_work`). A thread's period is the scan delay until it first tries, then follows from the memory there is
-/// (`task_scan_min`); it changes when all memory was scanned once, which this program does not live to see.
+/// Threads scan, in their own time: each that has run for its period since it last tried, unless another
+/// scanned within that one's period (`task_tick_numa`, `task_numa_work`). A thread's period is the scan delay
+/// until it first tries, then follows from the memory there is (`task_scan_min`); it changes when all memory
+/// was scanned once, which this program does not live to see.
 struct Scanner {
     /// When somebody may scan next.
     next_ps: u64,
@@ -135,7 +139,8 @@ impl Kernel {
         home
     }
 
-    /// A page that was marked. No thread has been through four scans, so the first fault moves it, if there is room.
+    /// A page that was marked. No thread has been through four scans, so the first fault moves it, if there
+    /// is room.
     fn hint_fault(&mut self, hardware: &mut Hardware, core: usize, index: usize, home: usize) -> usize {
         self.pages[index].marked = false;
         let start_ps = hardware.clock(core) + HINT_FAULT_PS;

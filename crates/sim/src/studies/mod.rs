@@ -1,7 +1,7 @@
 //! The published studies, run again: what was printed beside what the simulator gives.
 //!
-//! A study uses one hardware preset and one parameter set per workload in all of its rows. A row that does not hold
-//! stays in the table as not holding; `docs/fidelity.md` says why.
+//! A study uses one hardware preset and one parameter set per workload in all of its rows. A row that does
+//! not hold stays in the table as not holding; `docs/fidelity.md` says why.
 
 mod ace;
 mod carrefour;

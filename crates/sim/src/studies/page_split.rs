@@ -1,5 +1,5 @@
-//! Gachod, "NUMA Page split: Improving Memory Management in the Linux Kernel for NUMA Architectures" (2024): CG with huge pages,
-//! whose threads are pinned by CPU number or socket by socket.
+//! Gachod, "NUMA Page split: Improving Memory Management in the Linux Kernel for NUMA Architectures" (2024):
+//! CG with huge pages, whose threads are pinned by CPU number or socket by socket.
 
 use nodewise_hardware::Preset;
 
@@ -11,7 +11,8 @@ use crate::{Costs, Pinning, Policy, Settings, Simulation};
 const MACHINE: &str = "dahu-2n";
 /// Class C's 36 million elements, over class B's that the workload's scale counts in.
 const CLASS_C: f64 = 2.64;
-/// Problem, caches and huge pages relative to the real ones: a huge page has 128 KiB, and as many threads share one as do of 2 MiB.
+/// Problem, caches and huge pages relative to the real ones: a huge page has 128 KiB, and as many threads
+/// share one as do of 2 MiB.
 const SCALE: f64 = 1.0 / 16.0;
 /// Sizes relative to class C.
 const SIZES: [f64; 4] = [0.25, 0.5, 0.75, 1.0];

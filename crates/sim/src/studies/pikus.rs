@@ -1,7 +1,8 @@
 //! Fedor Pikus, "Nearly Unfathomable Morass of Arcana (NUMA)": what crossing to another node costs.
 //!
-//! Programs that measure memory are bound as with `numactl --cpunodebind --membind`, so they run on the bare hardware. The parallel foreach runs as
-//! `nodewise sim run` runs it, but with whole caches: it needs little memory, and what it does need is not what it is about.
+//! Programs that measure memory are bound as with `numactl --cpunodebind --membind`, so they run on the bare
+//! hardware. The parallel foreach runs as `nodewise sim run` runs it, but with whole caches: it needs little
+//! memory, and what it does need is not what it is about.
 
 use nodewise_hardware::{Hardware, Preset};
 
@@ -14,7 +15,8 @@ use crate::{
 /// Data and caches relative to the talk's and the machine's.
 const SCALE: f64 = 1.0 / 32.0;
 
-/// A node of each machine whose threads are bound, and the node of another socket, a hop away, whose memory they use.
+/// A node of each machine whose threads are bound, and the node of another socket, a hop away, whose memory
+/// they use.
 const CROSSINGS: [(&str, usize, usize); 4] =
     [("xeon-e7-4830v3-4n", 0, 1), ("xeon-5120-4s", 0, 1), ("dahu-2n", 0, 1), ("xeon-snc", 0, 4)];
 
@@ -24,13 +26,14 @@ const TALK: &str = "xeon-e7-4830v3-4n";
 /// The machine of the parallel foreach: "32 physical cores in 2 NUMA nodes".
 const FOREACH: &str = "dahu-2n";
 
-/// Million elements a second of `parallel_foreach`: unbound, then with all threads on node 0 and memory there, and on node 1.
+/// Million elements a second of `parallel_foreach`: unbound, then with all threads on node 0 and memory
+/// there, and on node 1.
 const UNBOUND: f64 = 4.74;
 const ON_NODE_0: f64 = 7.92;
 const MEMORY_ON_NODE_1: f64 = 7.30;
 
-/// Workload, what it is, threads on all nodes or on node 0 alone, node of the memory or first touch, what was printed, and whether that is
-/// to be met or beaten.
+/// Workload, what it is, threads on all nodes or on node 0 alone, node of the memory or first touch, what was
+/// printed, and whether that is to be met or beaten.
 type Foreach = (&'static str, &'static str, bool, Option<usize>, f64, bool);
 
 const FOREACHES: [Foreach; 6] = [

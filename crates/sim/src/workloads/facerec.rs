@@ -1,8 +1,9 @@
 //! Face recognition of the CSU Face Identification Evaluation System 5.0: images projected into a subspace.
 //!
-//! The basis of the subspace (as many eigenfaces as training images kept) is read from a file by the first thread and is
-//! then read by all, whole, for every image. Images are divided among threads that go through theirs without waiting for each other, as in
-//! `readAndProjectImages` of the system's parallel version (`ALPBench`). Kept: pixels of the normalised images (130 x 150), the projection really computed.
+//! The basis of the subspace (as many eigenfaces as training images kept) is read from a file by the first
+//! thread and is then read by all, whole, for every image. Images are divided among threads that go through
+//! theirs without waiting for each other, as in `readAndProjectImages` of the system's parallel version
+//! (`ALPBench`). Kept: pixels of the normalised images (130 x 150), the projection really computed.
 //! The number of eigenfaces and of images is this program's.
 
 use std::ops::Range;
@@ -22,8 +23,9 @@ const EIGENFACES: usize = 400;
 /// Images that each of 16 threads projects.
 const IMAGES: usize = 16 * 48;
 
-/// A line has eight coefficients: load, multiply by what is loaded, add, and half a loop of three each. Lines at once are calibrated by the gain of
-/// interleaving over first touch (+60 %); the gain of Carrefour is then predicted.
+/// A line has eight coefficients: load, multiply by what is loaded, add, and half a loop of three each. Lines
+/// at once are calibrated by the gain of interleaving over first touch (+60 %); the gain of Carrefour is then
+/// predicted.
 const BASIS: Lines = Lines { at_once: 2, instructions: 32 };
 
 struct FaceRecognition {

@@ -1,7 +1,8 @@
 //! Programs like those of the NAS Parallel Benchmarks 3.3 (OpenMP): the same sweeps over the same arrays.
 //!
-//! As there, the threads that compute on an array also initialise it, so first touch places it well; IS is the exception.
-//! Each file names the class that scale 1 is, and what was left out; iterations are fewer than published, as all are alike.
+//! As there, the threads that compute on an array also initialise it, so first touch places it well; IS is
+//! the exception. Each file names the class that scale 1 is, and what was left out; iterations are fewer than
+//! published, as all are alike.
 
 mod adi;
 pub mod cg;

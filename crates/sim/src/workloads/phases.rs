@@ -1,4 +1,5 @@
-//! What most of the workloads are made of: phases between barriers, lines read so many at a time, and random inputs.
+//! What most of the workloads are made of: phases between barriers, lines read so many at a time, and random
+//! inputs.
 
 use std::ops::Range;
 
@@ -35,8 +36,8 @@ pub struct Phases<P> {
     threads: Vec<Place>,
 }
 
-/// Where a thread is: its phase, and its items left, which are asked for when it is past the barrier: what there is to do may be a
-/// result of the phase before.
+/// Where a thread is: its phase, and its items left, which are asked for when it is past the barrier: what
+/// there is to do may be a result of the phase before.
 #[derive(Clone, Default)]
 struct Place {
     phase: usize,
@@ -82,7 +83,8 @@ impl<P: Phased> Program for Phases<P> {
 /// How a program gets through memory in order: its memory-level parallelism.
 #[derive(Clone, Copy, Debug)]
 pub struct Lines {
-    /// Lines that are fetched at the same time, by the core's window and its prefetcher, before the program waits for the last.
+    /// Lines that are fetched at the same time, by the core's window and its prefetcher, before the program
+    /// waits for the last.
     pub at_once: u64,
     /// Instructions on the contents of a line, which cannot start before it is there.
     pub instructions: u64,

@@ -1,11 +1,12 @@
 //! `streamcluster` of PARSEC 2.1: k-median clustering of a stream, a block of points at a time.
 //!
-//! The first thread reads the block, so all of it is where that thread runs. It then shuffles the points, which hold pointers
-//! to their coordinates: every thread, working through its own points, reads coordinates from all over the block, and
-//! nobody writes them. The article's hot node comes from this.
+//! The first thread reads the block, so all of it is where that thread runs. It then shuffles the points,
+//! which hold pointers to their coordinates: every thread, working through its own points, reads coordinates
+//! from all over the block, and nobody writes them. The article's hot node comes from this.
 //!
-//! Kept: a block of the `native` input (200 000 points of 128 dimensions, 102 MB), the distances and the gain of opening
-//! a center, really computed. Left out: the later blocks, and most of the thousands of candidate centers.
+//! Kept: a block of the `native` input (200 000 points of 128 dimensions, 102 MB), the distances and the gain
+//! of opening a center, really computed. Left out: the later blocks, and most of the thousands of candidate
+//! centers.
 
 use std::ops::Range;
 
@@ -25,8 +26,9 @@ const DIMENSIONS: usize = 128;
 const CANDIDATES: usize = 720;
 const POINT_BYTES: u64 = DIMENSIONS as u64 * 4;
 
-/// A line has 16 coordinates: load, subtract, multiply, add each, with the loop unrolled. Half of a point's eight lines are fetched
-/// at once: the misses of its loop that are in flight together, on the article's machine (Little's law on its table).
+/// A line has 16 coordinates: load, subtract, multiply, add each, with the loop unrolled. Half of a point's
+/// eight lines are fetched at once: the misses of its loop that are in flight together, on the article's
+/// machine (Little's law on its table).
 const COORDINATES: Lines = Lines { at_once: 4, instructions: 60 };
 /// Instructions on a point besides its distance: the comparison and the sum of the gain.
 const POINT: u64 = 14;

@@ -1,8 +1,8 @@
 //! The unsafe core: memory shared with a writer that follows the kernel's protocol.
 //!
-//! The writer appends bytes to a circular buffer and publishes how far it got (head); the reader publishes how far it
-//! read (tail), and the writer never passes that. Both count bytes for ever and do not wrap. As `perf_output_put_handle`
-//! in `kernel/events/ring_buffer.c` explains, two pairs of barriers order this:
+//! The writer appends bytes to a circular buffer and publishes how far it got (head); the reader publishes
+//! how far it read (tail), and the writer never passes that. Both count bytes for ever and do not wrap. As
+//! `perf_output_put_handle` in `kernel/events/ring_buffer.c` explains, two pairs of barriers order this:
 //!
 //! ```text
 //!   writer                       reader
@@ -63,8 +63,8 @@ impl Block {
     pub(super) fn word(&self, i: usize) -> &AtomicU64 {
         assert!(i < self.bytes / 8, "word {i} of {} bytes", self.bytes);
         let word = self.base.as_ptr().wrapping_add(i);
-        // SAFETY: inside the block, aligned as base is, alive as long as `self`; whoever else writes there (kernel or
-        // RingWriter) writes whole words.
+        // SAFETY: inside the block, aligned as base is, alive as long as `self`; whoever else writes there
+        // (kernel or RingWriter) writes whole words.
         unsafe { &*word }
     }
 }
@@ -97,7 +97,8 @@ pub(super) const AUX_WORDS: Words = Words { head: 132, tail: 133 };
 pub(super) const AUX_OFFSET_WORD: usize = 134;
 pub(super) const AUX_SIZE_WORD: usize = 135;
 
-/// A circular buffer in shared memory: `bytes`, a power of two, at `start` in `data`, with its head and tail in `control`.
+/// A circular buffer in shared memory: `bytes`, a power of two, at `start` in `data`, with its head and tail
+/// in `control`.
 #[derive(Clone)]
 pub(super) struct Area {
     control: Arc<Block>,
@@ -145,7 +146,8 @@ impl Area {
     /// Copies bytes out from `position` on, across the wrap.
     ///
     /// # Safety
-    /// The bytes lie between the tail this reader published and a head it loaded, so that the writer leaves them alone.
+    /// The bytes lie between the tail this reader published and a head it loaded, so that the writer leaves
+    /// them alone.
     pub(super) unsafe fn copy_out(&self, position: u64, into: &mut [u8]) {
         let (first, second) = self.parts(position, into.len());
         let (into_first, into_second) = into.split_at_mut(first.1);
@@ -158,18 +160,20 @@ impl Area {
     /// Copies bytes in from `position` on, across the wrap.
     ///
     /// # Safety
-    /// The bytes lie between the head this writer published and one ring's length past a tail it loaded, so that the reader
-    /// leaves them alone; there is one writer.
+    /// The bytes lie between the head this writer published and one ring's length past a tail it loaded, so
+    /// that the reader leaves them alone; there is one writer.
     pub(super) unsafe fn copy_in(&self, position: u64, from: &[u8]) {
         let (first, second) = self.parts(position, from.len());
         let (from_first, from_second) = from.split_at(first.1);
         for ((offset, length), from) in [(first, from_first), (second, from_second)] {
-            // SAFETY: `parts` stays inside the area; the caller keeps the reader and other writers away from these bytes.
+            // SAFETY: `parts` stays inside the area; the caller keeps the reader and other writers away from
+            // these bytes.
             unsafe { self.pointer(offset).copy_from_nonoverlapping(from.as_ptr(), length) };
         }
     }
 
-    /// (offset, length) before and after the wrap. Asserts that both are inside: this is what `copy_*` rest on.
+    /// (offset, length) before and after the wrap. Asserts that both are inside: this is what `copy_*` rest
+    /// on.
     fn parts(&self, position: u64, length: usize) -> ((usize, usize), (usize, usize)) {
         assert!(length <= self.bytes, "{length} bytes of a ring of {}", self.bytes);
         let offset = (position & (self.bytes as u64 - 1)) as usize;

@@ -2,10 +2,10 @@
 
 use std::ops::{BitOr, BitOrAssign};
 
-/// What [`Event::open`](super::Event::open) is to measure: `struct perf_event_attr` as of `PERF_ATTR_SIZE_VER8`
-/// (Linux 6.3). An older kernel accepts it as long as the fields it does not know are zero, else it answers
-/// `E2BIG`; a newer one takes the missing fields as zero. So `size` is set to this struct's and that is all the
-/// negotiation there is.
+/// What [`Event::open`](super::Event::open) is to measure: `struct perf_event_attr` as of
+/// `PERF_ATTR_SIZE_VER8` (Linux 6.3). An older kernel accepts it as long as the fields it does not know are
+/// zero, else it answers `E2BIG`; a newer one takes the missing fields as zero. So `size` is set to this
+/// struct's and that is all the negotiation there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Attr {
@@ -272,7 +272,8 @@ bits! {
     AttrFlags {
         /// Off until enabled.
         DISABLED = 0;
-        /// Threads and children started later are counted too. An event of a task on any CPU has no ring then.
+        /// Threads and children started later are counted too. An event of a task on any CPU has no ring
+        /// then.
         INHERIT = 1;
         /// Always on the PMU, or an error.
         PINNED = 2;
@@ -302,7 +303,8 @@ bits! {
         MMAP_DATA = 17;
         /// Every record ends with the sample's identity.
         SAMPLE_ID_ALL = 18;
-        /// Not in guests of this host. A host that lends its PMU to guests (Linux 7.0) refuses events without.
+        /// Not in guests of this host. A host that lends its PMU to guests (Linux 7.0) refuses events
+        /// without.
         EXCLUDE_GUEST = 20;
         /// Names tell whether an exec set them.
         COMM_EXEC = 24;

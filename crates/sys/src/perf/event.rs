@@ -65,14 +65,16 @@ const IOC_ID: libc::c_ulong = 0x8008_2407;
 const FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 
 impl Event {
-    /// `int perf_event_open(struct perf_event_attr *attr, pid_t pid, int cpu, int group_fd, unsigned long flags)`
+    /// `int perf_event_open(struct perf_event_attr *attr, pid_t pid, int cpu, int group_fd, unsigned long
+    /// flags)`
     ///
     /// Opens an event, close-on-exec; with `leader`, into that event's group.
     ///
     /// # Errors
-    /// `EACCES`, `EPERM` `perf_event_paranoid`, a missing capability, or a container's seccomp filter; `ENOENT` the PMU has no
-    /// such event; `ENODEV`, `EOPNOTSUPP` the PMU lacks something asked for, precise sampling for one; `EINVAL`; `E2BIG` a field
-    /// that this kernel does not know; `EMFILE`; `ESRCH` thread gone; `EBUSY` a pinned event has no counter.
+    /// `EACCES`, `EPERM` `perf_event_paranoid`, a missing capability, or a container's seccomp filter;
+    /// `ENOENT` the PMU has no such event; `ENODEV`, `EOPNOTSUPP` the PMU lacks something asked for,
+    /// precise sampling for one; `EINVAL`; `E2BIG` a field that this kernel does not know; `EMFILE`;
+    /// `ESRCH` thread gone; `EBUSY` a pinned event has no counter.
     ///
     /// # References
     /// [`perf_event_open(2)`](https://man7.org/linux/man-pages/man2/perf_event_open.2.html)
@@ -87,8 +89,8 @@ impl Event {
         };
         let leader = leader.map_or(-1, |event| event.file.as_raw_fd());
         let mut attr_copy = *attr;
-        // SAFETY: the kernel reads as many bytes as `attr.size` says, which only Attr::new sets, to the struct's size;
-        // on E2BIG it writes its own size there, so it gets a copy of ours.
+        // SAFETY: the kernel reads as many bytes as `attr.size` says, which only Attr::new sets, to the
+        // struct's size; on E2BIG it writes its own size there, so it gets a copy of ours.
         let returned = unsafe {
             libc::syscall(libc::SYS_perf_event_open, &raw mut attr_copy, tid, cpu, leader, FLAG_FD_CLOEXEC)
         };
@@ -138,7 +140,8 @@ impl Event {
         self.ioctl(IOC_SET_OUTPUT, ring_of.file.as_raw_fd() as libc::c_ulong)
     }
 
-    /// Sets a filter: for tracepoints a condition on fields, `"address < 4096"`; for some PMUs address ranges.
+    /// Sets a filter: for tracepoints a condition on fields, `"address < 4096"`; for some PMUs address
+    /// ranges.
     ///
     /// # Errors
     /// `EINVAL` malformed, or this event takes no filters.
@@ -178,8 +181,8 @@ impl Event {
     }
 
     fn ioctl(&self, request: libc::c_ulong, argument: libc::c_ulong) -> Result<()> {
-        // SAFETY: private; each caller above passes a number, a terminated string or the address of a live u64, as its
-        // request takes.
+        // SAFETY: private; each caller above passes a number, a terminated string or the address of a live
+        // u64, as its request takes.
         let returned = unsafe { libc::ioctl(self.file.as_raw_fd(), request as _, argument) };
         check("ioctl", returned.into()).map(|_| ())
     }

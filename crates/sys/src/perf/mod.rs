@@ -1,7 +1,7 @@
 //! Perf events: opening one, counting with it, and reading the records it samples from its ring.
 //!
-//! [`Attr`] says what to measure, [`Event`] is the open event, [`Ring`] the memory it shares with the kernel, and
-//! [`Record`] what comes out. [`ring_in_memory`] gives a ring that a test writes instead of the kernel.
+//! [`Attr`] says what to measure, [`Event`] is the open event, [`Ring`] the memory it shares with the kernel,
+//! and [`Record`] what comes out. [`ring_in_memory`] gives a ring that a test writes instead of the kernel.
 //!
 //! # References
 //! [`perf_event_open(2)`](https://man7.org/linux/man-pages/man2/perf_event_open.2.html),

@@ -89,7 +89,8 @@ pub struct TaskChange {
 pub struct AuxFlags(pub u64);
 
 impl AuxFlags {
-    /// The AUX area was full, or the hardware collided with itself, or gaps are in the data: something was lost.
+    /// The AUX area was full, or the hardware collided with itself, or gaps are in the data: something was
+    /// lost.
     #[must_use]
     pub const fn is_lossy(self) -> bool {
         const TRUNCATED: u64 = 1;
@@ -148,8 +149,8 @@ pub(super) mod kind {
 }
 
 impl<'a> Record<'a> {
-    /// Takes a whole record apart, header first. Bytes past what the kind needs are ignored, as newer kernels and
-    /// [`AttrFlags::SAMPLE_ID_ALL`](super::AttrFlags::SAMPLE_ID_ALL) append.
+    /// Takes a whole record apart, header first. Bytes past what the kind needs are ignored, as newer kernels
+    /// and [`AttrFlags::SAMPLE_ID_ALL`](super::AttrFlags::SAMPLE_ID_ALL) append.
     ///
     /// # Errors
     /// [`Malformed`]: too short for what it claims to hold.

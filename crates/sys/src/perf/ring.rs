@@ -48,8 +48,8 @@ impl Ring {
     /// Maps the ring of an event that was opened with a sample format, with `data_pages` (a power of two).
     ///
     /// # Errors
-    /// `EPERM` more than `perf_event_mlock_kb` allows; `ENOMEM`; `EINVAL` not a power of two, or the event is of a task on any CPU and
-    /// inherited.
+    /// `EPERM` more than `perf_event_mlock_kb` allows; `ENOMEM`; `EINVAL` not a power of two, or the event is
+    /// of a task on any CPU and inherited.
     pub fn map(event: &Event, format: SampleFormat, data_pages: usize) -> Result<Self> {
         let page = page_bytes();
         let length = data_pages.checked_add(1).and_then(|pages| pages.checked_mul(page));
@@ -72,8 +72,8 @@ impl Ring {
         }
     }
 
-    /// Maps an AUX area of `pages` (a power of two) for PMUs that write there, Arm SPE's for one. `event` is the one the
-    /// ring was mapped from.
+    /// Maps an AUX area of `pages` (a power of two) for PMUs that write there, Arm SPE's for one. `event` is
+    /// the one the ring was mapped from.
     ///
     /// # Errors
     /// As [`Ring::map`]; `EOPNOTSUPP` a PMU without.
@@ -90,8 +90,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Hands every record written so far to `each`, oldest first, and gives their room back. Returns how many bytes of
-    /// the ring that was.
+    /// Hands every record written so far to `each`, oldest first, and gives their room back. Returns how many
+    /// bytes of the ring that was.
     pub fn read(&mut self, mut each: impl FnMut(Record<'_>)) -> u64 {
         self.read_bytes(|bytes, format, losses| match Record::parse(bytes, format) {
             Ok(record) => {
@@ -102,8 +102,8 @@ impl Ring {
         })
     }
 
-    /// As [`Ring::read`], but hands over the bytes of the records, headers included, and does not look for what they say was
-    /// lost.
+    /// As [`Ring::read`], but hands over the bytes of the records, headers included, and does not look for
+    /// what they say was lost.
     pub fn read_raw(&mut self, mut each: impl FnMut(&[u8])) -> u64 {
         self.read_bytes(|bytes, _, _| each(bytes))
     }
@@ -147,7 +147,8 @@ impl Ring {
     /// Appends what was written to the AUX area so far to `into`, and gives its room back. Returns how many
     /// bytes that was: none without an AUX area.
     ///
-    /// The kernel switches an event off whose AUX area is full. The caller switches it on again after reading.
+    /// The kernel switches an event off whose AUX area is full. The caller switches it on again after
+    /// reading.
     pub fn read_aux(&mut self, into: &mut Vec<u8>) -> u64 {
         let Some(aux) = &self.aux else { return 0 };
         let (head, tail) = (aux.head(), aux.tail());
@@ -207,8 +208,8 @@ pub struct RingWriter {
     aux_head: u64,
 }
 
-/// A ring of `data_bytes` (a power of two, at least 8) in ordinary memory, and an AUX area of the same size. For tests: of
-/// this crate's reader, and of whatever makes sense of the records.
+/// A ring of `data_bytes` (a power of two, at least 8) in ordinary memory, and an AUX area of the same size.
+/// For tests: of this crate's reader, and of whatever makes sense of the records.
 ///
 /// # Panics
 /// When `data_bytes` is not such a size.
@@ -225,7 +226,8 @@ pub fn ring_in_memory(data_bytes: usize, format: SampleFormat) -> (RingWriter, R
 }
 
 impl RingWriter {
-    /// Appends a record's bytes, header included, and publishes them; false, and nothing written, when there is no room.
+    /// Appends a record's bytes, header included, and publishes them; false, and nothing written, when there
+    /// is no room.
     pub fn write(&mut self, record: &[u8]) -> bool {
         append(&self.data, &mut self.head, record)
     }
@@ -259,8 +261,8 @@ fn append(area: &Area, head: &mut u64, bytes: &[u8]) -> bool {
     if bytes.len() as u64 > room {
         return false;
     }
-    // SAFETY: `room` bytes past the published head lie within one ring's length of the loaded tail; `&mut` on the writer's
-    // side makes it the only one.
+    // SAFETY: `room` bytes past the published head lie within one ring's length of the loaded tail; `&mut` on
+    // the writer's side makes it the only one.
     unsafe { area.copy_in(*head, bytes) };
     *head += bytes.len() as u64;
     area.publish_head(*head);

@@ -15,7 +15,8 @@ pub struct SampleFormat {
     pub regs_user: u64,
     /// The registers of [`SampleType::REGS_INTR`].
     pub regs_intr: u64,
-    /// Whether other records end with their identity ([`AttrFlags::SAMPLE_ID_ALL`](super::AttrFlags::SAMPLE_ID_ALL)).
+    /// Whether other records end with their identity
+    /// ([`AttrFlags::SAMPLE_ID_ALL`](super::AttrFlags::SAMPLE_ID_ALL)).
     pub sample_id_all: bool,
 }
 
@@ -63,7 +64,8 @@ impl CpuMode {
     }
 }
 
-/// A sample. Parts that were not asked for are `None`; call chains, branches, registers and stacks are skipped.
+/// A sample. Parts that were not asked for are `None`; call chains, branches, registers and stacks are
+/// skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample<'a> {
     /// Whose code was sampled.
@@ -102,8 +104,8 @@ pub struct Sample<'a> {
 }
 
 impl Sample<'_> {
-    /// The parts of a [`SampleType::WEIGHT_STRUCT`]: 32, 16 and 16 bits (`var1_dw`, `var2_w`, `var3_w`), on x86 the
-    /// latency of the load, of the whole instruction, and retirement's.
+    /// The parts of a [`SampleType::WEIGHT_STRUCT`]: 32, 16 and 16 bits (`var1_dw`, `var2_w`, `var3_w`), on
+    /// x86 the latency of the load, of the whole instruction, and retirement's.
     #[must_use]
     pub fn weights(&self) -> Option<(u32, u16, u16)> {
         self.weight.map(|word| (word as u32, (word >> 32) as u16, (word >> 48) as u16))
@@ -124,7 +126,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// In the order of `__perf_event__output_id_sample` in `kernel/events/core.c`; nothing when records carry none.
+    /// In the order of `__perf_event__output_id_sample` in `kernel/events/core.c`; nothing when records carry
+    /// none.
     pub(super) fn parse(from: &mut Cursor<'_>, format: &SampleFormat) -> Result<Self, Malformed> {
         let mut identity = Self::default();
         let has = |part| format.sample_id_all && format.sample_type.contains(part);
@@ -218,7 +221,8 @@ impl<'a> Sample<'a> {
             from.skip_words(addresses)?;
         }
         if has(SampleType::RAW) {
-            // The kernel pads so that length word and bytes together are a multiple of 8, and counts the padding.
+            // The kernel pads so that length word and bytes together are a multiple of 8, and counts the
+            // padding.
             let length = from.u32()?;
             sample.raw = Some(from.bytes(length.into())?);
         }
@@ -276,7 +280,8 @@ fn skip_read(from: &mut Cursor<'_>, format: ReadFormat) -> Result<(), Malformed>
     from.skip_words(all.ok_or(Malformed)?)
 }
 
-/// `perf_output_sample`'s branch part: a count, an index if asked for, three words a branch, one more with counters.
+/// `perf_output_sample`'s branch part: a count, an index if asked for, three words a branch, one more with
+/// counters.
 fn skip_branches(from: &mut Cursor<'_>, format: BranchType) -> Result<(), Malformed> {
     let branches = from.u64()?;
     let each = 3 + u64::from(format.contains(BranchType::COUNTERS));

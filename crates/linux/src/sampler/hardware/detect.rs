@@ -42,7 +42,8 @@ impl Pmu {
     /// The PMU of the machine whose files are below `root` (`/` for this one).
     ///
     /// # Errors
-    /// `Unsupported`, in one line that says why there is none; `File` when sysfs cannot be read or understood.
+    /// `Unsupported`, in one line that says why there is none; `File` when sysfs cannot be read or
+    /// understood.
     pub fn detect(root: &Path) -> Result<Self, Error> {
         let cpu = Cpu::read(root);
         let devices = root.join(DEVICES);

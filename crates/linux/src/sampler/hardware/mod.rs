@@ -1,8 +1,9 @@
 //! Sampling by the CPU's own PMU: Intel PEBS, AMD IBS, Arm SPE.
 //!
-//! [`Pmu::detect`] finds out which there is and what to open; [`HardwareSampler`] opens it on every CPU, or where that is not
-//! permitted (or takes more file descriptors than there may be) on every thread of the managed processes. Decoding is apart from
-//! opening, since it is all that can be tested on a machine without such a PMU.
+//! [`Pmu::detect`] finds out which there is and what to open; [`HardwareSampler`] opens it on every CPU, or
+//! where that is not permitted (or takes more file descriptors than there may be) on every thread of the
+//! managed processes. Decoding is apart from opening, since it is all that can be tested on a machine without
+//! such a PMU.
 
 mod cpus;
 pub mod data_source;

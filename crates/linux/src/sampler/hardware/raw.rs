@@ -60,7 +60,8 @@ const ENOUGH_AUX_BYTES: usize = 8 << 10;
 const LONGEST: Duration = Duration::from_secs(1);
 
 impl Recording {
-    /// Has a thread on each node read and write memory of each node, and records what the PMU writes of that thread.
+    /// Has a thread on each node read and write memory of each node, and records what the PMU writes of that
+    /// thread.
     ///
     /// # Errors
     /// As [`super::HardwareSampler::open`].

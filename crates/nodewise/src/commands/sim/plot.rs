@@ -1,5 +1,5 @@
-//! The traffic of a machine as a picture, after Figure 3 of Gaud et al. (CACM 58(12), 2015): a drawing of nodes and links for each
-//! policy, the loaded ones larger and brighter, and the run times side by side.
+//! The traffic of a machine as a picture, after Figure 3 of Gaud et al. (CACM 58(12), 2015): a drawing of
+//! nodes and links for each policy, the loaded ones larger and brighter, and the run times side by side.
 
 use nodewise_hardware::Preset;
 use nodewise_sim::Report;
@@ -262,8 +262,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// Nodes on a circle, in an order that keeps links short, around the one in the middle. None is so large that it hides a link between
-    /// those beside it.
+    /// Nodes on a circle, in an order that keeps links short, around the one in the middle. None is so large
+    /// that it hides a link between those beside it.
     fn of(preset: &Preset) -> Plan {
         const CIRCLE: f64 = 0.36;
         let nodes = preset.nodes.len();

@@ -61,8 +61,8 @@ impl Block {
         self.lines.extend(other.lines);
     }
 
-    /// Lays boxes out from left to right, as many in a row as fit. All are as wide as the widest unless that costs too many
-    /// rows, and those of a row equally high.
+    /// Lays boxes out from left to right, as many in a row as fit. All are as wide as the widest unless that
+    /// costs too many rows, and those of a row equally high.
     pub fn flow(boxes: Vec<Boxed>, width: usize, edge: Style, glyphs: &Glyphs) -> Self {
         let widest = boxes.iter().map(Boxed::width).max().unwrap_or(0);
         let even = rows(boxes.iter().map(|_| widest), width);

@@ -314,8 +314,8 @@ fn cpus(set: &CpuSet) -> String {
     format!("{} {}", if set.len() == 1 { "CPU" } else { "CPUs" }, ranges(set))
 }
 
-/// The kernel's list, or where numbers alternate between nodes as many machines do, `0-76 by 4` instead of twenty
-/// numbers.
+/// The kernel's list, or where numbers alternate between nodes as many machines do, `0-76 by 4` instead of
+/// twenty numbers.
 pub fn ranges(set: &CpuSet) -> String {
     let ids: Vec<u32> = set.iter().map(|cpu| cpu.0).collect();
     if let [first, second, .., last] = ids[..] {

@@ -96,8 +96,8 @@ impl Span {
     }
 }
 
-/// Two chains, so that blocks come from elsewhere and go there a batch at a time, however a program's requests and returns alternate. (The
-/// magazines of Bonwick and Adams, 'Magazines and Vmem', USENIX 2001.)
+/// Two chains, so that blocks come from elsewhere and go there a batch at a time, however a program's
+/// requests and returns alternate. (The magazines of Bonwick and Adams, 'Magazines and Vmem', USENIX 2001.)
 #[derive(Default)]
 struct Magazine {
     loaded: Chain,

@@ -1,7 +1,7 @@
 //! The sizes that an arena's blocks have.
 
-/// A size of blocks: every 16 bytes up to 128, then four sizes for each doubling, so that at most a fifth of a block is unused. (The spacing
-/// of jemalloc's classes.)
+/// A size of blocks: every 16 bytes up to 128, then four sizes for each doubling, so that at most a fifth of
+/// a block is unused. (The spacing of jemalloc's classes.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Class(u8);
 
@@ -18,7 +18,8 @@ const EVEN_CLASSES: usize = EVEN_BYTES / STEP_BYTES;
 const BATCH_BYTES: usize = 16 << 10;
 
 impl Class {
-    /// The least class for so many bytes at this alignment (a power of two); none for what is larger than them all.
+    /// The least class for so many bytes at this alignment (a power of two); none for what is larger than
+    /// them all.
     #[inline]
     pub(super) fn of(bytes: usize, align: usize) -> Option<Self> {
         let bytes = bytes.max(align).max(1);

@@ -1,9 +1,10 @@
 //! [`NodeArena`]: an allocator whose memory lies as a [`Layout`] says.
 //!
-//! Memory comes from the system in chunks, which are placed and looked at like a [`crate::NodeVec`]. Requests are rounded up to size
-//! classes. Up to 8 KiB each CPU has free blocks of its own, that hardly another CPU's threads ask for, and a span of 64 KiB to cut new ones
-//! from; what it has too many of goes to the others a batch at a time. Larger blocks, up to 256 KiB, are cut from the chunks under one
-//! lock. What is larger still is a mapping of its own.
+//! Memory comes from the system in chunks, which are placed and looked at like a [`crate::NodeVec`]. Requests
+//! are rounded up to size classes. Up to 8 KiB each CPU has free blocks of its own, that hardly another CPU's
+//! threads ask for, and a span of 64 KiB to cut new ones from; what it has too many of goes to the others a
+//! batch at a time. Larger blocks, up to 256 KiB, are cut from the chunks under one lock. What is larger
+//! still is a mapping of its own.
 
 #![allow(unsafe_code)]
 
@@ -45,15 +46,18 @@ const STEPS: Steps = Steps { span: 64 << 10, chunk: HUGE_BYTES };
 const STEPS_OF_COPIES: Steps = Steps { span: 16 << 10, chunk: 16 << 10 };
 const CHUNK_BYTES_MOST: usize = 128 << 20;
 
-/// Memory that lies as a [`Layout`] says, for values of any size; given back to the system when the arena is dropped.
+/// Memory that lies as a [`Layout`] says, for values of any size; given back to the system when the arena is
+/// dropped.
 ///
-/// It is an allocator of the crate [`allocator_api2`](crate::allocator_api2), as is a reference to it: that crate's `Vec` and `Box`, and
-/// `hashbrown`'s maps, take their memory from it. Other languages use [`NodeArena::allocate`] and [`NodeArena::deallocate`]. Any number of threads may; those of different
+/// It is an allocator of the crate [`allocator_api2`](crate::allocator_api2), as is a reference to it: that
+/// crate's `Vec` and `Box`, and `hashbrown`'s maps, take their memory from it. Other languages use
+/// [`NodeArena::allocate`] and [`NodeArena::deallocate`]. Any number of threads may; those of different
 /// CPUs rarely wait for each other.
 ///
-/// It grows in chunks aligned to huge pages, each brought in, placed and checked at once, so that a request may take
-/// milliseconds. Small blocks that are freed serve requests of the same size class again; only those larger than 256 KiB go back to the
-/// system before the arena does. The kernel's balancing leaves the memory alone.
+/// It grows in chunks aligned to huge pages, each brought in, placed and checked at once, so that a request
+/// may take milliseconds. Small blocks that are freed serve requests of the same size class again; only those
+/// larger than 256 KiB go back to the system before the arena does. The kernel's balancing leaves the memory
+/// alone.
 ///
 /// ```
 /// use nodewise_runtime::allocator_api2::vec::Vec;
@@ -98,8 +102,8 @@ pub struct NodeArenaBuilder {
 }
 
 impl NodeArenaBuilder {
-    /// Lays each chunk out so; chunks start at 2 MiB and grow to 128 MiB. An arena on one node takes huge pages; others take base pages, so
-    /// that few values too are spread.
+    /// Lays each chunk out so; chunks start at 2 MiB and grow to 128 MiB. An arena on one node takes huge
+    /// pages; others take base pages, so that few values too are spread.
     #[must_use]
     pub fn new(layout: Layout) -> Self {
         Self { huge: matches!(layout, Layout::On(_)), layout, fallback: Fallback::default() }
@@ -122,8 +126,8 @@ impl NodeArenaBuilder {
     /// Makes an arena. It takes no memory for values yet.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Layout`]: the layout names a node that has no memory for this process. [`crate::ErrorKind::Machine`]: `/sys` or
-    /// `/proc` cannot be read.
+    /// [`crate::ErrorKind::Layout`]: the layout names a node that has no memory for this process.
+    /// [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read.
     pub fn build(self) -> Result<NodeArena> {
         let nodes = MemoryNodes::of_this_process()?;
         Plan::new(&self.layout, 1, &nodes)?;
@@ -158,20 +162,23 @@ impl NodeArena {
         NodeArenaBuilder::new(Layout::On(node)).build()
     }
 
-    /// For a copy of a value on one of `nodes`. One thread at a time makes or changes a copy, and a full node is no error.
+    /// For a copy of a value on one of `nodes`. One thread at a time makes or changes a copy, and a full node
+    /// is no error.
     pub(crate) fn of_copy(node: NodeId, nodes: &MemoryNodes) -> Self {
         let builder = NodeArenaBuilder::new(Layout::On(node)).fallback(Fallback::Anywhere);
         builder.with(nodes.clone(), STEPS_OF_COPIES, Shards::one())
     }
 
-    /// Memory for at least `bytes`, aligned to `align`: the block's address and real length. Its contents are not defined. 0 bytes are a
-    /// block like any other. Whoever takes it gives it back by [`NodeArena::deallocate`], or with the arena.
+    /// Memory for at least `bytes`, aligned to `align`: the block's address and real length. Its contents are
+    /// not defined. 0 bytes are a block like any other. Whoever takes it gives it back by
+    /// [`NodeArena::deallocate`], or with the arena.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Memory`]: the nodes that this process could have memory on when the arena was made had less, `align` is no power
-    /// of two, or the kernel refuses a call; or a container's filter does, there are several nodes, and the fallback is [`Fallback::Error`].
-    /// [`crate::ErrorKind::NodeFull`]: pages found no room on their node, and the fallback is that. The arena can be used on after both. Of more than is free no error tells, as with
-    /// [`crate::NodeVecBuilder::build`].
+    /// [`crate::ErrorKind::Memory`]: the nodes that this process could have memory on when the arena was made
+    /// had less, `align` is no power of two, or the kernel refuses a call; or a container's filter does,
+    /// there are several nodes, and the fallback is [`Fallback::Error`]. [`crate::ErrorKind::NodeFull`]:
+    /// pages found no room on their node, and the fallback is that. The arena can be used on after both. Of
+    /// more than is free no error tells, as with [`crate::NodeVecBuilder::build`].
     #[inline]
     pub fn allocate(&self, bytes: usize, align: usize) -> Result<NonNull<[u8]>> {
         if !align.is_power_of_two() {
@@ -189,8 +196,9 @@ impl NodeArena {
     /// Gives a block back.
     ///
     /// # Safety
-    /// `block` is the start of what [`NodeArena::allocate`] of this arena returned, not given back since, and nobody uses it any more. `bytes` is
-    /// what was asked for then, or up to the real length; `align` is what was asked for.
+    /// `block` is the start of what [`NodeArena::allocate`] of this arena returned, not given back since, and
+    /// nobody uses it any more. `bytes` is what was asked for then, or up to the real length; `align` is
+    /// what was asked for.
     #[inline]
     pub unsafe fn deallocate(&self, block: NonNull<u8>, bytes: usize, align: usize) {
         match Class::of(bytes, align) {
@@ -357,7 +365,8 @@ impl NodeArena {
     }
 }
 
-// SAFETY: blocks stay where they are, and mapped, until they are given back or the arena is dropped; it has no copies.
+// SAFETY: blocks stay where they are, and mapped, until they are given back or the arena is dropped; it has
+// no copies.
 unsafe impl Allocator for NodeArena {
     #[inline]
     fn allocate(&self, layout: alloc::Layout) -> Result<NonNull<[u8]>, AllocError> {

@@ -7,8 +7,8 @@ use nodewise_sys::{CpuSlot, rseq_adds, rseq_take};
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 
-/// A shard for each CPU, and some for threads that find their CPU's taken, by one that was preempted. Which one a thread takes is a matter of speed
-/// only.
+/// A shard for each CPU, and some for threads that find their CPU's taken, by one that was preempted. Which
+/// one a thread takes is a matter of speed only.
 pub(super) struct Shards {
     /// Taken by restartable sequences only; none where there are no such.
     of_cpus: Guarded,

@@ -8,9 +8,11 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A [`NodeArena`] with several owners: each collection that takes its memory from it is one, and so is each clone.
+/// A [`NodeArena`] with several owners: each collection that takes its memory from it is one, and so is each
+/// clone.
 ///
-/// It is an allocator of the crate `allocator-api2`, as the arena itself. The last owner gives the memory back to the system.
+/// It is an allocator of the crate `allocator-api2`, as the arena itself. The last owner gives the memory
+/// back to the system.
 ///
 /// ```
 /// use allocator_api2::vec::Vec;

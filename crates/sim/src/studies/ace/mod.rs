@@ -1,8 +1,9 @@
-//! Study `ace`: Tables 3 and 4 of Bolosky, Fitzgerald and Scott, "Simple But Effective Techniques for NUMA Memory
-//! Management" (SOSP 1989).
+//! Study `ace`: Tables 3 and 4 of Bolosky, Fitzgerald and Scott, "Simple But Effective Techniques for NUMA
+//! Memory Management" (SOSP 1989).
 //!
-//! Every program runs three times on preset `ace-7`: with everything in global memory, under the paper's policy, and with
-//! one thread and so everything local. Alpha, beta and gamma come from the user times by the paper's equations.
+//! Every program runs three times on preset `ace-7`: with everything in global memory, under the paper's
+//! policy, and with one thread and so everything local. Alpha, beta and gamma come from the user times by the
+//! paper's equations.
 
 mod run;
 
@@ -294,8 +295,8 @@ fn table_4(programs: &[Measured]) -> Vec<Row> {
 mod tests {
     use super::*;
 
-    /// At a fiftieth of the sizes start-up weighs more, and Table 4 is about start-up: only Table 3 is judged, without two
-    /// alphas in which what is counted once has too large a share.
+    /// At a fiftieth of the sizes start-up weighs more, and Table 4 is about start-up: only Table 3 is
+    /// judged, without two alphas in which what is counted once has too large a share.
     #[test]
     fn table_3_holds_at_a_small_scale() {
         let study = study(&Options { scale: 0.02, ..Options::default() }, &|_| ()).unwrap();
@@ -309,7 +310,8 @@ mod tests {
         assert!(failing.is_empty(), "{failing:#?}");
     }
 
-    /// Prints published and simulated times: `SCALE=1 cargo test --release -p nodewise-sim times_of -- --ignored --nocapture`.
+    /// Prints published and simulated times: `SCALE=1 cargo test --release -p nodewise-sim times_of --
+    /// --ignored --nocapture`.
     #[test]
     #[ignore = "read by a person"]
     fn times_of_all_programs() {

@@ -1,7 +1,7 @@
 //! Programs on the ACE: the NUMA manager's page faults, and nothing else of an operating system.
 //!
-//! The paper's times are user and system time, a page at a time, on a machine without caches, so this needs none of
-//! the general OS model: no virtual memory areas, no scheduler, no memory pressure.
+//! The paper's times are user and system time, a page at a time, on a machine without caches, so this needs
+//! none of the general OS model: no virtual memory areas, no scheduler, no memory pressure.
 
 use nodewise_hardware::{Hardware, Preset, Uncached};
 
@@ -12,15 +12,15 @@ const PAGE_SHIFT: u32 = 12;
 const PAGE_BYTES: u64 = 1 << PAGE_SHIFT;
 const PAGE_WORDS: f64 = 1024.0;
 
-/// How far a thread may run ahead of the one that is furthest behind, on its own memory. References over the bus and
-/// faults come in the order of their times.
+/// How far a thread may run ahead of the one that is furthest behind, on its own memory. References over the
+/// bus and faults come in the order of their times.
 const SLACK_PS: u64 = 50_000_000;
 
 /// What the kernel's work takes, besides the words it moves.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
-    /// A page fault through Mach's machine-independent VM system and `pmap_enter`. The paper does not print it: estimated
-    /// from Table 4 as `docs/fidelity.md` tells.
+    /// A page fault through Mach's machine-independent VM system and `pmap_enter`. The paper does not print
+    /// it: estimated from Table 4 as `docs/fidelity.md` tells.
     pub fault_us: f64,
     /// Dropping the mappings of a page on one node.
     pub shootdown_us: f64,
@@ -173,8 +173,8 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Runs the thread that is furthest behind until it is ahead of the next, whose time is `second`. False if it is at a
-    /// barrier or at its end.
+    /// Runs the thread that is furthest behind until it is ahead of the next, whose time is `second`. False
+    /// if it is at a barrier or at its end.
     fn turn(&mut self, core: usize, thread: &mut Thread, second: u64) -> bool {
         loop {
             if !self.execute(core, thread, second) {
@@ -205,7 +205,8 @@ impl<'a> Run<'a> {
         !waiting.is_empty()
     }
 
-    /// Executes operations of the trace until one has to wait for the thread whose time is `second`; true if none had to.
+    /// Executes operations of the trace until one has to wait for the thread whose time is `second`; true if
+    /// none had to.
     fn execute(&mut self, core: usize, thread: &mut Thread, second: u64) -> bool {
         let words = thread.trace.words();
         // Faults move the clock too; they are not user time.
@@ -239,8 +240,9 @@ impl<'a> Run<'a> {
             thread.computed = false;
             self.references += 1;
             if location.is_none() {
-                // The reference that faulted is completed in any case, or two nodes might take a page from each other for
-                // ever (section 2.1). It must not hold the bus for those whose time is before the fault's end.
+                // The reference that faulted is completed in any case, or two nodes might take a page from
+                // each other for ever (section 2.1). It must not hold the bus for those whose
+                // time is before the fault's end.
                 let location = self.fault(core, page, write);
                 let ps = self.uncontended_ps(location, write);
                 self.hardware.set_clock(core, self.hardware.clock(core) + ps);

@@ -1,7 +1,7 @@
 //! FFT: two-dimensional transforms of 256 x 256 complex floats, forward and back.
 //!
-//! As EPEX FORTRAN does it: the array is shared, loops over rows and columns are handed out a turn at a time, everything
-//! else is private. A row is fetched into a private vector, transformed there, and stored back.
+//! As EPEX FORTRAN does it: the array is shared, loops over rows and columns are handed out a turn at a time,
+//! everything else is private. A row is fetched into a private vector, transformed there, and stored back.
 
 use std::f32::consts::PI;
 
@@ -91,7 +91,8 @@ fn is_backward(pass: u32) -> bool {
 }
 
 impl Thread {
-    /// One stage of the transform: 128 butterflies, as an unoptimizing compiler leaves them, with temporaries in memory.
+    /// One stage of the transform: 128 butterflies, as an unoptimizing compiler leaves them, with temporaries
+    /// in memory.
     fn stage(&mut self, stage: usize, trace: &mut Trace) {
         let half = 1 << stage;
         let sign = if is_backward(self.pass) { 1.0 } else { -1.0 };

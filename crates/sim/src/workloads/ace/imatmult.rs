@@ -14,7 +14,8 @@ const PIECE: usize = 4;
 
 struct IMatMult {
     areas: Vec<Area>,
-    /// The two inputs and the result, one behind the other as a loader puts them: C-Threads programs do not pad.
+    /// The two inputs and the result, one behind the other as a loader puts them: C-Threads programs do not
+    /// pad.
     matrices: Array<i32>,
     work: Counter,
     side: usize,

@@ -1,9 +1,9 @@
-//! The eight programs of Bolosky, Fitzgerald and Scott, "Simple But Effective Techniques for NUMA Memory Management"
-//! (SOSP 1989), section 3.2.
+//! The eight programs of Bolosky, Fitzgerald and Scott, "Simple But Effective Techniques for NUMA Memory
+//! Management" (SOSP 1989), section 3.2.
 //!
-//! The paper tells the algorithms, not the code. Where it leaves a choice (how work is handed out, what a subroutine
-//! call saves), `docs/fidelity.md` says what was chosen and which published figure it was chosen by. Costs are
-//! counted in instructions of 250 ns.
+//! The paper tells the algorithms, not the code. Where it leaves a choice (how work is handed out, what a
+//! subroutine call saves), `docs/fidelity.md` says what was chosen and which published figure it was chosen
+//! by. Costs are counted in instructions of 250 ns.
 
 mod fft;
 mod gfetch;
@@ -17,17 +17,18 @@ mod shared;
 
 use super::{Parameters, Workload};
 
-/// What an instruction takes on preset `ace-7`, two and a half cycles of the ROMP-C. The paper does not print it; only its
-/// products with the counts below enter any result.
+/// What an instruction takes on preset `ace-7`, two and a half cycles of the ROMP-C. The paper does not print
+/// it; only its products with the counts below enter any result.
 #[cfg(test)]
 const INSTRUCTION_NS: u64 = 250;
 
 /// Instructions of an integer multiplication: the ROMP multiplies two bits a step, with set-up. Calibrated by
-/// `T_local` of `IMatMult`: (68.2 s - 16 M fetches of 0.65 us) / 8 M turns = 7.2 us, of which five instructions are the
-/// loop.
+/// `T_local` of `IMatMult`: (68.2 s - 16 M fetches of 0.65 us) / 8 M turns = 7.2 us, of which five
+/// instructions are the loop.
 const MULTIPLY: u64 = 24;
 
-/// Instructions of an integer division: a step a bit, with set-up and correction. Calibrated by `T_local` of Primes1.
+/// Instructions of an integer division: a step a bit, with set-up and correction. Calibrated by `T_local` of
+/// Primes1.
 const DIVIDE: u64 = 66;
 
 /// Every program of the paper, and Primes2 also as it first was.

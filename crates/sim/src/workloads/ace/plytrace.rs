@@ -1,7 +1,7 @@
 //! `PlyTrace`: surfaces approximated by polygons, shaded into an image through a depth buffer.
 //!
-//! The work pile is a queue of lists of polygons, a list for each patch of a surface. A fragment is shaded as Phong does it,
-//! in floating point and with temporaries on the stack; depth and image are shared.
+//! The work pile is a queue of lists of polygons, a list for each patch of a surface. A fragment is shaded as
+//! Phong does it, in floating point and with temporaries on the stack; depth and image are shared.
 
 use super::scaled;
 use super::shared::{Counter, Stack};
@@ -17,7 +17,8 @@ const CELLS: usize = 2;
 const CELL_PIXELS: f32 = 10.5;
 /// Words of a polygon: next in list, three corners (x, y, depth), shade.
 const WORDS: usize = 11;
-/// Fetches and stores on the stack for a fragment: normal interpolated and normalized, two lights, highlights.
+/// Fetches and stores on the stack for a fragment: normal interpolated and normalized, two lights,
+/// highlights.
 const FETCHES: u64 = 42;
 const STORES: u64 = 30;
 /// Its floating-point work.

@@ -1,6 +1,7 @@
 //! Primes1: an odd number is prime if no odd number up to its square root divides it.
 //!
-//! The paper gives Primes2 an output vector and Primes3 a vector of results, and none to Primes1: here it counts primes.
+//! The paper gives Primes2 an output vector and Primes3 a vector of results, and none to Primes1: here it
+//! counts primes.
 
 use super::shared::{Counter, Stack, check_primes};
 use super::{DIVIDE, scaled};

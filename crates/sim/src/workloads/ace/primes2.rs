@@ -1,7 +1,7 @@
 //! Primes2: an odd number is prime if no prime up to its square root divides it.
 //!
-//! The primes found so far are the shared output vector. Before tuning it was also where divisors were fetched from; then
-//! each thread copied them into a private vector (paper, section 4.2).
+//! The primes found so far are the shared output vector. Before tuning it was also where divisors were
+//! fetched from; then each thread copied them into a private vector (paper, section 4.2).
 
 use super::shared::{Counter, Stack, check_primes, output_words, primes_to, square_root};
 use super::{DIVIDE, scaled};

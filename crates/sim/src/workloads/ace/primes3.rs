@@ -1,4 +1,5 @@
-//! Primes3: a sieve of Eratosthenes in a bit vector that all threads share, scanned into a vector of integers.
+//! Primes3: a sieve of Eratosthenes in a bit vector that all threads share, scanned into a vector of
+//! integers.
 
 use super::scaled;
 use super::shared::{Counter, Stack, check_primes, output_words, square_root};
@@ -14,7 +15,8 @@ const SCAN: u64 = 9;
 const PIECE: usize = 1000;
 /// Words of the bit vector scanned at a time: about a page of primes.
 const SCANNED: u32 = 256;
-/// Words that the function which stores a prime saves on the stack and fetches again: its link, and what it uses.
+/// Words that the function which stores a prime saves on the stack and fetches again: its link, and what it
+/// uses.
 const SAVED: u64 = 2;
 
 struct Primes3 {
@@ -72,8 +74,8 @@ fn bits(limit: u32) -> usize {
 }
 
 impl Primes3 {
-    /// The next number not marked so far, if its multiples are to be marked. Usually a prime; where marking lags behind
-    /// it may be a composite, which costs time and does no harm.
+    /// The next number not marked so far, if its multiples are to be marked. Usually a prime; where marking
+    /// lags behind it may be a composite, which costs time and does no harm.
     fn choose(&mut self, trace: &mut Trace) -> Option<Step> {
         let last = square_root(self.limit).div_ceil(2);
         loop {
@@ -143,7 +145,8 @@ impl Program for Primes3 {
     fn advance(&mut self, thread: usize, trace: &mut Trace) -> Progress {
         let mut step = self.threads[thread];
         if let Step::Choose = step {
-            // The first multiples are marked in the same piece, before another thread looks for its prime among them.
+            // The first multiples are marked in the same piece, before another thread looks for its prime
+            // among them.
             step = self.choose(trace).unwrap_or(Step::Scan);
             self.threads[thread] = step;
             if let Step::Scan = step {

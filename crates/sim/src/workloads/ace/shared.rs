@@ -15,7 +15,8 @@ impl Counter {
 
     /// Adds `amount` unless the value has reached `limit`; gives the value before.
     pub fn take(&mut self, amount: u32, limit: u32, trace: &mut Trace) -> u32 {
-        // Test and set; no one waits for a lock, as in the paper ("None of the applications spend much time contending").
+        // Test and set; no one waits for a lock, as in the paper ("None of the applications spend much time
+        // contending").
         trace.compute(4);
         self.words.read(0, trace);
         self.words.write(0, 1, trace);

@@ -1,15 +1,17 @@
-//! Gill and Peri, "Measure the Impact of NUMA Migrations on Performance" (Intel, updated 2019): memory is allocated with a
-//! placement of the program's own, then written once.
+//! Gill and Peri, "Measure the Impact of NUMA Migrations on Performance" (Intel, updated 2019): memory is
+//! allocated with a placement of the program's own, then written once.
 
 use std::collections::BTreeMap;
 
 use super::LINE;
 use crate::{Area, Program, Progress, Role, Space, Trace, workloads::Parameters};
 
-/// The article's largest size; its others are fractions of this. Its GB are taken as GiB, as those of the machine's 187 GB are.
+/// The article's largest size; its others are fractions of this. Its GB are taken as GiB, as those of the
+/// machine's 187 GB are.
 const BYTES: f64 = 160.0 * (1 << 30) as f64;
 const PAGE: usize = 4096;
-/// Instructions of a line beside the write that the simulator sees: seven more of 8 bytes, and each one's loop.
+/// Instructions of a line beside the write that the simulator sees: seven more of 8 bytes, and each one's
+/// loop.
 const INSTRUCTIONS: u64 = 23;
 /// Pages of a piece.
 const PIECE: usize = 16;
@@ -17,7 +19,8 @@ const PIECE: usize = 16;
 /// Threads that write a contiguous block each, once.
 ///
 /// The placement is done by a thread on each node, the last one there, which touches its node's pages
-/// first: as Galois' allocation functions do, from which the article's are taken. Threads after the writers do nothing else.
+/// first: as Galois' allocation functions do, from which the article's are taken. Threads after the writers
+/// do nothing else.
 pub struct Micro {
     areas: Vec<Area>,
     base: u64,

@@ -8,8 +8,8 @@ use super::Workload;
 pub use intel::Micro;
 pub use pikus::Stream;
 
-/// Bytes of a cache line. These programs go through memory line by line: what else they do in a line stays in registers
-/// and the first-level cache.
+/// Bytes of a cache line. These programs go through memory line by line: what else they do in a line stays in
+/// registers and the first-level cache.
 const LINE: usize = 64;
 
 /// Every program of both.

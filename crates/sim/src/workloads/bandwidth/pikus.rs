@@ -1,4 +1,5 @@
-//! Fedor Pikus, "Nearly Unfathomable Morass of Arcana (NUMA)": memory bandwidth, of own data and of data that lies together.
+//! Fedor Pikus, "Nearly Unfathomable Morass of Arcana (NUMA)": memory bandwidth, of own data and of data that
+//! lies together.
 
 use super::LINE;
 use crate::{Area, Program, Progress, Role, Space, Trace, workloads::Parameters};
@@ -46,8 +47,8 @@ impl Stream {
         Stream::new(space, &starts, LINE as u64, lines)
     }
 
-    /// "No cache lines shared between threads. Thread data is interleaved and accessed sequentially (with stride)." Where the array
-    /// lies is the policy's affair; in the talk, all of it on node 0.
+    /// "No cache lines shared between threads. Thread data is interleaved and accessed sequentially (with
+    /// stride)." Where the array lies is the policy's affair; in the talk, all of it on node 0.
     #[must_use]
     pub fn interleaved(parameters: Parameters) -> Stream {
         let mut space = Space::new();

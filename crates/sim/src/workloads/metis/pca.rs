@@ -1,9 +1,9 @@
 //! Principal component analysis, as far as the suite's goes: the rows' means and their covariance matrix.
 //!
-//! Kept: a matrix of 62 MB, ten times a node's LLC, unblocked loops in which a pair's second row comes from memory, and the
-//! pairs of keys and values that a map-reduce program makes of that: each thread writes those of its map tasks into memory of its own, and
-//! the reduce tasks read them from all threads' memory. The suite's matrix is square; this one has fewer and longer rows, as
-//! the pairs go by the square of the rows.
+//! Kept: a matrix of 62 MB, ten times a node's LLC, unblocked loops in which a pair's second row comes from
+//! memory, and the pairs of keys and values that a map-reduce program makes of that: each thread writes those
+//! of its map tasks into memory of its own, and the reduce tasks read them from all threads' memory. The
+//! suite's matrix is square; this one has fewer and longer rows, as the pairs go by the square of the rows.
 
 use std::ops::Range;
 
@@ -16,11 +16,12 @@ const COLUMNS: usize = 52_000;
 /// Values are below this, as in the suite.
 const VALUES: usize = 1000;
 
-/// A line has 16 values, nearly nine instructions each (load, subtract the mean and extend, twice, multiply, add to a long, the loop). Three lines
-/// at once are the 1.8 outstanding misses of the article's table (Little's law).
+/// A line has 16 values, nearly nine instructions each (load, subtract the mean and extend, twice, multiply,
+/// add to a long, the loop). Three lines at once are the 1.8 outstanding misses of the article's table
+/// (Little's law).
 const PAIR: Lines = Lines { at_once: 3, instructions: 140 };
-/// Lines of keys and values emitted for each line of the matrix, at the same price in instructions. Calibrated by the controllers' imbalance
-/// under first touch in the article's table.
+/// Lines of keys and values emitted for each line of the matrix, at the same price in instructions.
+/// Calibrated by the controllers' imbalance under first touch in the article's table.
 const EMITTED: f64 = 0.18;
 /// A line's sum.
 const MEAN: Lines = Lines { at_once: 3, instructions: 48 };

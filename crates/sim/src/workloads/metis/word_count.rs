@@ -1,4 +1,5 @@
-//! Word count: every thread maps its part of the text into a table of its own; then each reduces a part of all tables.
+//! Word count: every thread maps its part of the text into a table of its own; then each reduces a part of
+//! all tables.
 
 use std::ops::Range;
 

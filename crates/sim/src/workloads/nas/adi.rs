@@ -1,9 +1,10 @@
 //! BT and SP: a cube of cells with five values each, solved implicitly along one axis after the other.
 //!
-//! Scale 1 is class B: 102 cells to a side. Kept: the arrays `u`, `rhs` and `forcing` and the order in which they are swept; rows
-//! are dealt out by planes, so that the sweep along the last axis goes through everybody's memory. Different: each of a cell's
-//! five values has a tridiagonal system of its own, rather than all five one of blocks (BT) or a pentadiagonal (SP); the
-//! instructions are those of the real ones. Left out: six derived quantities a cell that are only looked up.
+//! Scale 1 is class B: 102 cells to a side. Kept: the arrays `u`, `rhs` and `forcing` and the order in which
+//! they are swept; rows are dealt out by planes, so that the sweep along the last axis goes through
+//! everybody's memory. Different: each of a cell's five values has a tridiagonal system of its own, rather
+//! than all five one of blocks (BT) or a pentadiagonal (SP); the instructions are those of the real ones.
+//! Left out: six derived quantities a cell that are only looked up.
 
 use std::ops::Range;
 
@@ -20,8 +21,8 @@ const ITERATIONS: usize = 12;
 /// Time step times diffusivity over the square of a cell's side.
 const LAMBDA: f64 = 0.4;
 
-/// The programs' own count of floating-point operations for a cell and iteration (the leading term of what they print as Mop/s,
-/// NPB 3.3 `bt.f` and `sp.f`), an instruction each.
+/// The programs' own count of floating-point operations for a cell and iteration (the leading term of what
+/// they print as Mop/s, NPB 3.3 `bt.f` and `sp.f`), an instruction each.
 const BT: u64 = 3479;
 const SP: u64 = 881;
 
@@ -119,7 +120,8 @@ impl Adi {
         self.forcing.values()[cell * VALUES + value] + LAMBDA * around
     }
 
-    /// The right-hand side of a row along x. Of the rows around it, the next plane's is the one not seen lately.
+    /// The right-hand side of a row along x. Of the rows around it, the next plane's is the one not seen
+    /// lately.
     fn right(&mut self, item: usize, trace: &mut Trace) {
         let (start, _) = self.row(0, item);
         let ahead = (start + self.side * self.side).min(self.side.pow(3) - self.side);

@@ -1,8 +1,9 @@
 //! CG: conjugate gradients with a random sparse matrix, rows dealt out in blocks.
 //!
-//! Scale 1 is class B: 75 000 rows, 13 random vectors' worth of elements a row (14 million in all). Kept: the matrix by rows
-//! with 8-byte values and 4-byte columns, the gather of `p`. Different: the matrix is made diagonally dominant rather than
-//! by outer products, and eight solutions of eight iterations stand for 75 of 25.
+//! Scale 1 is class B: 75 000 rows, 13 random vectors' worth of elements a row (14 million in all). Kept: the
+//! matrix by rows with 8-byte values and 4-byte columns, the gather of `p`. Different: the matrix is made
+//! diagonally dominant rather than by outer products, and eight solutions of eight iterations stand for 75 of
+//! 25.
 
 use std::ops::Range;
 

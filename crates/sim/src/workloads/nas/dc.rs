@@ -1,7 +1,8 @@
 //! DC: a data cube, tuples grouped by one choice of their attributes after the other.
 //!
-//! Scale 1 is class A: a million tuples, of which eight views of 32 768 are taken. Kept: every thread groups its own tuples in search trees
-//! of its own, whose nodes it allocates as it goes. Left out: files, and the balancing of trees, as keys come in no order.
+//! Scale 1 is class A: a million tuples, of which eight views of 32 768 are taken. Kept: every thread groups
+//! its own tuples in search trees of its own, whose nodes it allocates as it goes. Left out: files, and the
+//! balancing of trees, as keys come in no order.
 
 use std::ops::Range;
 

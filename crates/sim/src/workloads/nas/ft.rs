@@ -1,8 +1,8 @@
 //! FT: a heat equation solved by Fourier transforms in three dimensions.
 //!
-//! Scale 1 is class A: 256 x 256 x 128 complex points. Kept: three arrays, one transform forward and one back for each of 4 time steps (of
-//! 6), columns copied into a cached block and back. Different: other scales are powers of two that need not have these
-//! proportions, and rows are dealt out rather than planes.
+//! Scale 1 is class A: 256 x 256 x 128 complex points. Kept: three arrays, one transform forward and one back
+//! for each of 4 time steps (of 6), columns copied into a cached block and back. Different: other scales are
+//! powers of two that need not have these proportions, and rows are dealt out rather than planes.
 
 use std::f64::consts::TAU;
 use std::ops::Range;
@@ -119,7 +119,8 @@ impl Ft {
         phase.checked_sub(FORWARD.len()).map_or_else(|| FORWARD[phase], |later| STEP[later % STEP.len()])
     }
 
-    /// The first point of a row or of a line's width of columns, how far the next point is, and how many lie side by side.
+    /// The first point of a row or of a line's width of columns, how far the next point is, and how many lie
+    /// side by side.
     fn pencils(&self, axis: usize, item: usize) -> (usize, usize, usize) {
         let [x_side, y_side, _] = self.sides;
         let (outer, x) = (item / (x_side / LINE_POINTS), item % (x_side / LINE_POINTS) * LINE_POINTS);

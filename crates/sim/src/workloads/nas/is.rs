@@ -1,7 +1,8 @@
 //! IS: integers sorted by counting, ten times.
 //!
-//! Scale 1 is class B: 2^25 keys below 2^21. Kept: buckets of keys, the ranks counted within them, all ten iterations. As before NPB 3.3,
-//! one thread makes the keys, one random number after the other: all of them are where that thread runs.
+//! Scale 1 is class B: 2^25 keys below 2^21. Kept: buckets of keys, the ranks counted within them, all ten
+//! iterations. As before NPB 3.3, one thread makes the keys, one random number after the other: all of them
+//! are where that thread runs.
 
 use std::ops::Range;
 

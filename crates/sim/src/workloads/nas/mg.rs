@@ -1,8 +1,9 @@
 //! MG: V-cycles of multigrid on a periodic grid, Poisson's equation with a few charges.
 //!
-//! Scale 1 is class A: 256 x 256 x 256 points. Kept: the 27-point residual and smoother with their coefficients, restriction and
-//! interpolation, the arrays, all four iterations. Different: other scales are powers of two that need not make a cube,
-//! and rows are dealt out rather than planes, so that small grids occupy all threads too.
+//! Scale 1 is class A: 256 x 256 x 256 points. Kept: the 27-point residual and smoother with their
+//! coefficients, restriction and interpolation, the arrays, all four iterations. Different: other scales are
+//! powers of two that need not make a cube, and rows are dealt out rather than planes, so that small grids
+//! occupy all threads too.
 
 use std::ops::Range;
 
@@ -21,7 +22,8 @@ const OPERATOR: Stencil = [-8.0 / 3.0, 0.0, 1.0 / 6.0, 1.0 / 12.0];
 const SMOOTHER: Stencil = [-3.0 / 8.0, 1.0 / 32.0, -1.0 / 64.0, 0.0];
 const RESTRICTION: Stencil = [0.5, 0.25, 0.125, 0.0625];
 
-/// Of a line, eight points: the program counts 58 operations a point and iteration, for three stencils and the coarser grids.
+/// Of a line, eight points: the program counts 58 operations a point and iteration, for three stencils and
+/// the coarser grids.
 const STENCIL: Lines = Lines { at_once: 3, instructions: 8 * 18 };
 const INTERPOLATION: Lines = Lines { at_once: 3, instructions: 8 * 4 };
 

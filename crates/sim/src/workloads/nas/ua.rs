@@ -1,8 +1,9 @@
 //! UA: heat that spreads from a moving source, on a mesh that is refined around it.
 //!
-//! Scale 1 is class C: about 33 500 elements of 5 x 5 x 5 points. Kept: dense work within an element, exchange with its neighbours through
-//! lists of indices, and a mesh that changes: elements are numbered anew, and what a thread works on comes to lie in memory that
-//! another touched first. Different: explicit time steps, one level of refinement, means of faces rather than mortar points.
+//! Scale 1 is class C: about 33 500 elements of 5 x 5 x 5 points. Kept: dense work within an element,
+//! exchange with its neighbours through lists of indices, and a mesh that changes: elements are numbered
+//! anew, and what a thread works on comes to lie in memory that another touched first. Different: explicit
+//! time steps, one level of refinement, means of faces rather than mortar points.
 
 use std::ops::Range;
 

@@ -1,7 +1,9 @@
-//! What threads share beside their data: a count that all add to, the queue and the task count of a parallel foreach. Each as
-//! one writes it without a thought of nodes, with a part for each node as Pikus's talk has it, and as `nodewise-runtime` does.
+//! What threads share beside their data: a count that all add to, the queue and the task count of a parallel
+//! foreach. Each as one writes it without a thought of nodes, with a part for each node as Pikus's talk has
+//! it, and as `nodewise-runtime` does.
 //!
-//! Nobody's memory is the point here but the cache lines that everybody writes to, and which nodes they travel between.
+//! Nobody's memory is the point here but the cache lines that everybody writes to, and which nodes they
+//! travel between.
 
 mod counter;
 mod elements;
@@ -14,15 +16,15 @@ use counter::Counter;
 use pool::Pool;
 use rings::Rings;
 
-/// Bytes from one word that threads share to the next: two lines, as some prefetchers fetch them in pairs. Everybody's words lie so,
-/// the thoughtless ones' too.
+/// Bytes from one word that threads share to the next: two lines, as some prefetchers fetch them in pairs.
+/// Everybody's words lie so, the thoughtless ones' too.
 const APART: u64 = 128;
 
 /// Nodes that areas are laid out for; the machine's number is known later.
 const MOST_NODES: usize = 15;
 
-/// Instructions that take as long as one processor's hint to wait a little: 140 cycles on Skylake (Intel optimization manual), at
-/// two a cycle.
+/// Instructions that take as long as one processor's hint to wait a little: 140 cycles on Skylake (Intel
+/// optimization manual), at two a cycle.
 const PAUSE: u64 = 280;
 
 /// Every program of this kind.

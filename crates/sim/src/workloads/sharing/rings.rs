@@ -19,9 +19,10 @@ enum Task {
     Element(usize),
 }
 
-/// A bounded queue of many producers and consumers without a lock, about as good as one queue can be: `tail` and `head` give out tickets by
-/// an atomic addition, and who has one fills or empties that cell, when the cell itself says that it may (as in folly's `MPMCQueue`). So
-/// nobody tries in vain, and those who wait look at different cells.
+/// A bounded queue of many producers and consumers without a lock, about as good as one queue can be: `tail`
+/// and `head` give out tickets by an atomic addition, and who has one fills or empties that cell, when the
+/// cell itself says that it may (as in folly's `MPMCQueue`). So nobody tries in vain, and those who wait look
+/// at different cells.
 struct Ring {
     tail: u64,
     head: u64,
@@ -115,8 +116,8 @@ impl Rings {
         Rings::new(parameters, false)
     }
 
-    /// The talk's: "per-node pools, cross-node work stealing (only when one node is empty)", "two-stage task submitter", and its
-    /// `NUMA_task_count`.
+    /// The talk's: "per-node pools, cross-node work stealing (only when one node is empty)", "two-stage task
+    /// submitter", and its `NUMA_task_count`.
     pub fn per_node(parameters: Parameters) -> Rings {
         Rings::new(parameters, true)
     }

@@ -1,7 +1,9 @@
-//! A hash join without partitioning: all threads put the smaller relation into one table, then look up the larger one.
+//! A hash join without partitioning: all threads put the smaller relation into one table, then look up the
+//! larger one.
 //!
-//! Scale 1 is 2^20 tuples of 16 bytes, joined with four times as many, as in Blanas, Li and Patel (SIGMOD 2011) with a table of twice
-//! the smaller relation's tuples. Relations are where the threads that scan them read them; the table is where it is cleared.
+//! Scale 1 is 2^20 tuples of 16 bytes, joined with four times as many, as in Blanas, Li and Patel (SIGMOD
+//! 2011) with a table of twice the smaller relation's tuples. Relations are where the threads that scan them
+//! read them; the table is where it is cleared.
 
 use std::ops::Range;
 
@@ -31,7 +33,8 @@ struct HashJoin {
     smaller: Array<Tuple>,
     larger: Array<Tuple>,
     table: Array<Tuple>,
-    /// Where each tuple of the smaller relation has its place, so that it does not depend on who comes first.
+    /// Where each tuple of the smaller relation has its place, so that it does not depend on who comes
+    /// first.
     places: Vec<usize>,
     /// Each thread's matches, a line each: their number and the sum of what belongs together.
     found: Array<u64>,

@@ -1,8 +1,8 @@
 //! A key-value store in memory: one thread loads it, then all serve requests.
 //!
-//! Scale 1 is a million keys with values of 128 bytes. As in YCSB's workload B, 95 % of the requests read a value and the others
-//! update one; keys follow Zipf's law (with exponent 1; YCSB's is 0.99), popular ones lying anywhere. An update counts, so
-//! that the result does not depend on who comes first.
+//! Scale 1 is a million keys with values of 128 bytes. As in YCSB's workload B, 95 % of the requests read a
+//! value and the others update one; keys follow Zipf's law (with exponent 1; YCSB's is 0.99), popular ones
+//! lying anywhere. An update counts, so that the result does not depend on who comes first.
 
 use std::ops::Range;
 

@@ -1,9 +1,10 @@
 //! Decoding with a language model: every thread continues a text of its own, a token at a time.
 //!
-//! Scale 1 has 64 MB of weights, which one thread reads from a file, so they are all where it runs. For each token a thread goes through all of
-//! them, and through the keys and values of the text so far, which are its own. Kept: a layer's projections, attention over the
-//! cache, the residual. Left out: the wide layers between (they would be more of the same weights), heads, and sampling: the next
-//! token's vector is what comes out.
+//! Scale 1 has 64 MB of weights, which one thread reads from a file, so they are all where it runs. For each
+//! token a thread goes through all of them, and through the keys and values of the text so far, which are its
+//! own. Kept: a layer's projections, attention over the cache, the residual. Left out: the wide layers
+//! between (they would be more of the same weights), heads, and sampling: the next token's vector is what
+//! comes out.
 
 use std::ops::Range;
 

@@ -1,7 +1,8 @@
 //! `PageRank`: every vertex pulls the ranks of those that point to it.
 //!
-//! Scale 1 is an RMAT graph (Chakrabarti, Zhan and Faloutsos, 2004, with Graph500's parameters) of a million vertices with 16 edges each. One
-//! thread reads it, as most programs do; the ranks are where their vertices are worked on. Edges are dealt out evenly.
+//! Scale 1 is an RMAT graph (Chakrabarti, Zhan and Faloutsos, 2004, with Graph500's parameters) of a million
+//! vertices with 16 edges each. One thread reads it, as most programs do; the ranks are where their vertices
+//! are worked on. Edges are dealt out evenly.
 
 use std::ops::Range;
 

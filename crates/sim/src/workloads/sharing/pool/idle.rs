@@ -1,5 +1,5 @@
-//! What workers do that have nothing to do: they look for work, sleep, and are woken (`worker.rs`, `sleep.rs` and `tally.rs` of the
-//! runtime).
+//! What workers do that have nothing to do: they look for work, sleep, and are woken (`worker.rs`, `sleep.rs`
+//! and `tally.rs` of the runtime).
 
 use super::{CALL_INSTRUCTIONS, Event, Frame, Job, LOOK_INSTRUCTIONS, PAUSE, Pool, Trace, WAKE_INSTRUCTIONS};
 
@@ -9,7 +9,8 @@ const QUIET_PAUSES: u32 = 3;
 const PAUSES_INSIDE: u32 = 2;
 const BATCH: usize = 16;
 
-/// How far a look through all queues has come: so many nodes on, the node's own queues or one of its workers, from the first on.
+/// How far a look through all queues has come: so many nodes on, the node's own queues or one of its workers,
+/// from the first on.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Cursor {
     step: usize,
@@ -22,8 +23,8 @@ impl Pool {
         if self.used_nodes() > 1 { QUIET_PAUSES } else { 0 }
     }
 
-    /// `run_until`, `next` and `search`: one round, after which the event's frame is still there unless it has happened. The first
-    /// round has no pause.
+    /// `run_until`, `next` and `search`: one round, after which the event's frame is still there unless it
+    /// has happened. The first round has no pause.
     pub(super) fn until(&mut self, thread: usize, event: Event, trace: &mut Trace) {
         if self.workers[thread].asleep {
             // A futex, of which nothing is seen but that the word in its bed changes.
@@ -101,7 +102,8 @@ impl Pool {
         trace.read(self.submitted_alone);
     }
 
-    /// Goes on looking into queues until one has something. Other nodes' are looked into only after some rounds.
+    /// Goes on looking into queues until one has something. Other nodes' are looked into only after some
+    /// rounds.
     pub(super) fn look(&mut self, thread: usize, mut cursor: Cursor, trace: &mut Trace) {
         let (own, used) = (self.workers[thread].node, self.used_nodes());
         let steps = if self.workers[thread].looks > PAUSES_INSIDE { used } else { 1 };

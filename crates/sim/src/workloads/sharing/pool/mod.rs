@@ -1,9 +1,9 @@
-//! Parallel foreach in `nodewise-runtime`'s pool, step by step: its deques, queues for each node, tally of done tasks and sleep. What a
-//! step does to the lines that threads share is that of the runtime's code; steps of different threads do not overlap but in what
-//! they wait for.
+//! Parallel foreach in `nodewise-runtime`'s pool, step by step: its deques, queues for each node, tally of
+//! done tasks and sleep. What a step does to the lines that threads share is that of the runtime's code;
+//! steps of different threads do not overlap but in what they wait for.
 //!
-//! What is left out: callers that work along, which they do on one node only; that a barrier of the system interrupts the other CPUs;
-//! that an owner finds a thief at its last job and waits for it.
+//! What is left out: callers that work along, which they do on one node only; that a barrier of the system
+//! interrupts the other CPUs; that an owner finds a thief at its last job and waits for it.
 
 mod idle;
 mod queues;
@@ -25,7 +25,8 @@ const SPAWN_INSTRUCTIONS: u64 = 78;
 const RUN_INSTRUCTIONS: u64 = 80;
 /// Of allocating a block (estimate: what malloc had of an empty task before blocks were kept).
 const ALLOCATION_INSTRUCTIONS: u64 = 200;
-/// Of dividing a range, of taking a half back, of looking into a queue, beside those that touch what is shared (estimates).
+/// Of dividing a range, of taking a half back, of looking into a queue, beside those that touch what is
+/// shared (estimates).
 const JOIN_INSTRUCTIONS: u64 = 40;
 const LOOK_INSTRUCTIONS: u64 = 6;
 /// The system calls: barrier and futex (estimate: a microsecond at two instructions a cycle of 2.1 GHz).
@@ -134,7 +135,8 @@ struct Worker {
     node: usize,
     frames: Vec<Frame>,
     deque: Deque,
-    /// How many blocks it has allocated, those that are free again, those that mates have sent back, and those to be sent back to one.
+    /// How many blocks it has allocated, those that are free again, those that mates have sent back, and
+    /// those to be sent back to one.
     blocks: u64,
     free: List,
     sent_back: List,
@@ -200,7 +202,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A task for each element: a scope, in it a task on each node (`spawn_on`) that spawns those of its share.
+    /// A task for each element: a scope, in it a task on each node (`spawn_on`) that spawns those of its
+    /// share.
     pub fn tasks(parameters: Parameters) -> Pool {
         Pool::new(parameters, true)
     }

@@ -17,7 +17,8 @@ const COPY_INSTRUCTIONS: u64 = 16;
 /// Jobs from outside that a node has room for; more are held at the same places.
 const INJECTED: usize = 64;
 
-/// `job/deque.rs` of the runtime: its owner writes `back`, others `taken`, which has the lock and how many were taken.
+/// `job/deque.rs` of the runtime: its owner writes `back`, others `taken`, which has the lock and how many
+/// were taken.
 pub(super) struct Deque {
     jobs: VecDeque<Job>,
     /// How many were taken.

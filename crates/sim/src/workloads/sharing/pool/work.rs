@@ -1,4 +1,5 @@
-//! What workers do: shares, tasks, halves of ranges (`job/scope.rs`, `job/join.rs`, `job/blocks.rs` and `parallel.rs` of the runtime).
+//! What workers do: shares, tasks, halves of ranges (`job/scope.rs`, `job/join.rs`, `job/blocks.rs` and
+//! `parallel.rs` of the runtime).
 
 use super::{
     Event, Frame, JOIN_INSTRUCTIONS, Job, PARCEL, Pool, RUN_INSTRUCTIONS, SPAWN_INSTRUCTIONS, Trace,

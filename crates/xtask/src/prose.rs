@@ -1,0 +1,132 @@
+//! The form of comments and pages: how wide their lines are, and in added lines how sentences open.
+
+use anyhow::{Context, ensure};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// Characters in a line. Tables, code and single links may be wider.
+const WIDEST: usize = 110;
+
+/// Sentences that begin with one of these make their reader wait for the subject.
+const RIDDLES: [&str; 7] = ["What", "Of", "Whether", "Who", "How", "Those", "Where"];
+
+/// Checks the width of all comments and pages, and the sentences of lines that were added since a commit.
+pub fn check(since: Option<&str>) -> anyhow::Result<ExitCode> {
+    let mut found = Vec::new();
+    for path in sources(&root())? {
+        let name = path.strip_prefix(root())?.display().to_string();
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {name}"))?;
+        found.extend(too_wide(&name, &text));
+    }
+    if let Some(since) = since {
+        ensure!(!since.starts_with('-'), "'{since}' is no commit");
+        found.extend(riddles(&git(&["diff", "--unified=0", "--no-color", since, "--", "*.rs", "*.md"])?));
+    }
+    for line in &found {
+        eprintln!("{line}");
+    }
+    Ok(if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Rust's files and pages below a directory, without what is built or hidden.
+fn sources(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in directory.read_dir().with_context(|| format!("cannot read {}", directory.display()))? {
+        let entry = entry?;
+        let (name, path) = (entry.file_name(), entry.path());
+        if name.as_encoded_bytes().starts_with(b".") || name == "target" {
+            continue;
+        }
+        if entry.file_type()?.is_dir() {
+            found.extend(sources(&path)?);
+        } else if path.extension().is_some_and(|extension| extension == "rs" || extension == "md") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn git(arguments: &[&str]) -> anyhow::Result<String> {
+    let output =
+        Command::new("git").args(arguments).current_dir(root()).output().context("cannot run git")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "git {}: {errors}", arguments.join(" "));
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The text of a line's comment, if it is nothing else; in a page, the line.
+fn prose<'a>(name: &str, line: &'a str) -> Option<&'a str> {
+    if Path::new(name).extension().is_some_and(|extension| extension == "md") {
+        return Some(line).filter(|line| !line.starts_with("    "));
+    }
+    let comment = line.trim_start().strip_prefix("//")?;
+    Some(comment.strip_prefix(['/', '!']).unwrap_or(comment))
+        .map(|text| text.strip_prefix(' ').unwrap_or(text))
+}
+
+fn too_wide(name: &str, text: &str) -> Vec<String> {
+    let (mut found, mut in_code) = (Vec::new(), false);
+    for (at, line) in text.lines().enumerate() {
+        let Some(prose) = prose(name, line) else { continue };
+        let is_fence = prose.trim_start().starts_with("```");
+        in_code ^= is_fence;
+        let is_table = prose.trim_start().starts_with('|');
+        let width = line.chars().count();
+        if width > WIDEST && !in_code && !is_fence && !is_table && prose.trim().contains(' ') {
+            found.push(format!("{name}:{}: {width} characters, of at most {WIDEST}", at + 1));
+        }
+    }
+    found
+}
+
+fn riddles(diff: &str) -> Vec<String> {
+    let (mut found, mut name) = (Vec::new(), "");
+    for line in diff.lines() {
+        if let Some(file) = line.strip_prefix("+++ b/") {
+            name = file;
+        } else if let Some(text) = line.strip_prefix('+').and_then(|line| prose(name, line)) {
+            let sentences = text.split(". ").map(|sentence| sentence.trim_start_matches(['-', '|', ' ']));
+            let words = sentences.filter_map(|sentence| sentence.split([' ', ',']).next());
+            for word in words.filter(|word| RIDDLES.contains(word)) {
+                found.push(format!("{name}: begin with the subject, not with '{word}': {text}"));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wide_prose_is_found_and_code_tables_and_links_are_not() {
+        let words = "word ".repeat(30);
+        let text = format!(
+            "// {words}\nlet a = 1; // {words}\n/// | {words}|\n/// ```\n/// {words}\n/// ```\n//! {}\n    //! {words}",
+            "x".repeat(200)
+        );
+        let lines: Vec<String> = too_wide("a.rs", &text);
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(lines[0].starts_with("a.rs:1: ") && lines[1].starts_with("a.rs:8: "), "{lines:?}");
+        assert_eq!(too_wide("a.md", &format!("{words}\n    {words}\n| {words}")).len(), 1);
+        assert_eq!(
+            too_wide("a.rs", &format!("// {}", "é ".repeat(50))).len(),
+            0,
+            "characters count, not bytes"
+        );
+    }
+
+    #[test]
+    fn sentences_that_make_one_wait_are_found_where_they_were_added() {
+        let diff = "+++ b/a.rs\n-// What is gone.\n+// What is there stays. It is\n+fn main() {} // What is code\n+/// Pages move. Of these, some return.\n+++ b/b.md\n+- Whether it works is unknown.\n+It works, whether or not.";
+        let found = riddles(diff);
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(found[2].starts_with("b.md: "), "{found:?}");
+    }
+}
