@@ -1,4 +1,4 @@
-//! What a user of Debian does: installs the packages, looks at the machine, reads a manual page, and builds a
+//! A user of Debian installs the packages, looks at the machine, reads a manual page, and builds a
 //! program with the library.
 
 use std::path::Path;

@@ -112,7 +112,7 @@ pub struct Outcome {
     pub planned: u64,
     /// Now at their target.
     pub moved: u64,
-    /// Those of them that were moved before: they bounce, or the program changed.
+    /// As many of them were moved before: they bounce, or the program changed.
     #[serde(default)]
     pub moved_again: u64,
     /// Left for a later interval: the budget was spent.

@@ -262,7 +262,7 @@ impl Engine {
                 _ if outcome.only_reported => {}
                 Action::Split { pages } | Action::Collapse { pages } => {
                     let split = matches!(decision.action, Action::Split { .. });
-                    // Those that are deferred are the last of them.
+                    // The last of them are deferred.
                     let tried = pages.len().saturating_sub((outcome.deferred / HUGE_PAGE_PAGES) as usize);
                     let numbers: Vec<u64> = pages.iter().take(tried).map(|page| page.0).collect();
                     for &page in &numbers {

@@ -91,7 +91,7 @@ impl PageRange {
         Self { start: self.start.max(other.start), end: self.end.min(other.end) }
     }
 
-    /// What is left of the range without others, which are in ascending order.
+    /// The rest of the range without others, which are in ascending order.
     pub(crate) fn without(self, others: impl IntoIterator<Item = Self>) -> Vec<Self> {
         let mut left = Vec::new();
         let mut at = self.start;

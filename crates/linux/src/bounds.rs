@@ -1,4 +1,4 @@
-//! What of a managed program's is looked at, at most. A program makes as much of it as it likes, and the
+//! Bounds on looking at a managed program. A program makes as much of it as it likes, and the
 //! manager, which may be root's, is to stay small and quick all the same: below 256 MB, whatever it manages.
 
 use serde::Serialize;

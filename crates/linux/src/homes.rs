@@ -16,7 +16,7 @@ pub(crate) struct Homes {
     known: BTreeMap<Pid, KnownHomes>,
     huge: HugeCache,
     placement: Placement,
-    /// What was known of processes before the sampler was opened.
+    /// Homes from before the sampler was opened.
     survey: Survey,
     /// Intervals so far in which sampling went on.
     interval: u32,
@@ -66,7 +66,7 @@ impl Homes {
         self.is_full
     }
 
-    /// What is known of a process.
+    /// The pages of a process, if any are known.
     pub(crate) fn get(&self, pid: Pid) -> Option<&KnownHomes> {
         self.known.get(&pid)
     }
@@ -89,7 +89,7 @@ impl Homes {
         }
     }
 
-    /// What more may be known, in bytes.
+    /// The room for further pages, in bytes.
     fn room(&self) -> usize {
         bounds::KNOWN_BYTES.saturating_sub(self.known.values().map(KnownHomes::bytes).sum())
     }

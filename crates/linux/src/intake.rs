@@ -6,7 +6,7 @@ use nodewise_engine::Sample;
 /// Samples as they come in.
 pub(crate) struct Intake {
     samples: Vec<Sample>,
-    /// Of the interval's samples, every which is kept, and how many were left out.
+    /// One of so many of the interval's samples is kept; the others are counted.
     thinning: usize,
     left_out: u64,
     is_full: bool,

@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub struct LiveKernel {
     huge_pages: HugePages,
-    /// Of the processes that these numbers are to mean.
+    /// Handles of the processes that these numbers are to mean.
     handles: BTreeMap<u32, Arc<OwnedFd>>,
     cost: ReadCost,
     /// Memory that the machine has and no node counts: it may be free on any.
@@ -107,8 +107,8 @@ impl LiveKernel {
         self.huge_pages.flags.is_some()
     }
 
-    /// What a process has bound itself, where that can be read in good time: the kernel walks all page tables
-    /// for it, one mapping at a time.
+    /// Memory that a process has bound itself, where that can be read in good time: the kernel walks all page
+    /// tables for it, one mapping at a time.
     pub(crate) fn bound(&mut self, pid: Pid, mappings: &[Mapping]) -> Option<Vec<PageRange>> {
         /// 8 million pages, some tenths of a second.
         const PAGE_TABLES_KIB: u64 = 64 << 10;

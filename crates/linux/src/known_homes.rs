@@ -24,7 +24,7 @@ pub(crate) struct KnownHomes {
     /// Whether pages were there before we came whose homes were not asked for. The kernel may have moved
     /// such a page in the very fault that shows it, so that its first home stays unknown.
     partial: bool,
-    /// What all of this takes, about, and may take.
+    /// About the bytes that all of this takes, and may take.
     bytes: usize,
     limit: Option<usize>,
     /// Whether that was met.
@@ -38,7 +38,7 @@ enum Block {
 }
 
 const PAGES: usize = HUGE_PAGE_PAGES as usize;
-/// What a table's entry takes, and what an array of pages takes besides.
+/// Bytes of a table's entry, and of an array of pages besides.
 const ENTRY_BYTES: usize = 48;
 const PAGES_BYTES: usize = PAGES + 16;
 /// Not known to be present, or not moved.
@@ -85,7 +85,7 @@ impl Block {
 }
 
 impl KnownHomes {
-    /// What it takes, in bytes.
+    /// Its size in bytes.
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
     }
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(known.get(PageNumber(9_999 * 512 + 9_999 % 512)), None);
         let before = known.bytes();
         known.keep_mapped(&[mapping(0, 1 << 40)]);
-        // What was noted of pages of which nothing else is known goes.
+        // Notes on pages of which nothing else is known go.
         assert!(known.bytes() <= before && known.bytes() > before - 1000, "{} of {before}", known.bytes());
         known.keep_mapped(&[]);
         assert_eq!(known.bytes(), 0);

@@ -442,7 +442,7 @@ impl Machine for LinuxMachine {
         self.totals.pages_moved_by_kernel = self.traffic.moved_by_kernel();
         self.note_reading();
         let largest = states.iter().max_by_key(|state| state.resident_pages);
-        // What cannot be written is a file's, or nobody's at all, and gives no samples.
+        // Mappings that cannot be written are a file's, or nobody's at all, and give no samples.
         let writable = |mappings: &Vec<Mapping>| mappings.iter().filter(|mapping| mapping.writable).count();
         let mappings = largest.and_then(|state| self.mappings.get(&state.pid));
         self.sampler.adapt(&Interval {

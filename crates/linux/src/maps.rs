@@ -1,4 +1,4 @@
-//! What a process has mapped (`/proc/PID/maps`, proc(5)), read piece by piece and in bounds. Names are bytes:
+//! The mappings of a process (`/proc/PID/maps`, proc(5)), read piece by piece and in bounds. Names are bytes:
 //! a file's may be any.
 
 use crate::bounds::{MAPS_BYTES, MAPS_TIME};
@@ -13,7 +13,7 @@ use std::time::Instant;
 pub struct Maps {
     /// In ascending order.
     pub mappings: Vec<Mapping>,
-    /// What of them is shared memory, in the same order.
+    /// Shared memory among them, in the same order.
     pub(crate) shared: Vec<SharedMapping>,
     /// Where the process says how it uses its memory.
     pub(crate) hints_at: Option<(u64, u64)>,

@@ -25,8 +25,8 @@ pub trait Kernel {
     /// Whether the 2 MiB around this page are one huge page, which moves only as a whole.
     fn is_huge(&mut self, pid: u32, page: PageNumber) -> bool;
 
-    /// Of each page of a window that these processes have mapped from these pages on, whether nobody else has
-    /// it mapped.
+    /// Tells of each page of a window that these processes have mapped from these pages on whether nobody
+    /// else has it mapped.
     fn is_theirs_alone(&mut self, mappers: &[(u32, PageNumber)], pages: u64) -> Vec<bool>;
 
     /// Free memory of a node in bytes.
@@ -120,7 +120,7 @@ struct Unit {
     tries: u32,
 }
 
-/// What is to be moved, by flags and target. The kernel moves pages of one target that follow each other in a
+/// Pages to be moved, by flags and target. The kernel moves pages of one target that follow each other in a
 /// call together (`do_pages_move`, `mm/migrate.c`), and interrupts the program's CPUs once for them all, so
 /// that a call moves pages of one target, as far as possible.
 type Waiting = BTreeMap<(MoveFlags, NodeId), Batch>;

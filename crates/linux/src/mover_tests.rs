@@ -150,7 +150,7 @@ fn assert_adds_up(o: &Outcome) {
 #[test]
 fn pages_that_a_stranger_has_mapped_are_not_moved_from_under_him() {
     let mut fake = small_pages(4 * HUGE_PAGE_PAGES);
-    // Of the second huge page a stranger has mapped one page, of the others none.
+    // A stranger has mapped one page of the second huge page, and none of the others.
     fake.huge = [HUGE_PAGE_PAGES, 2 * HUGE_PAGE_PAGES].into();
     fake.strangers = [7, 8, HUGE_PAGE_PAGES + 3].into();
     let mut mover = mover(fake, MoverSettings::default());

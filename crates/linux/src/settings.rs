@@ -605,7 +605,7 @@ mod tests {
     fn everybody_can_read_the_journal_and_only_its_owner_write_it() {
         let dir = tempfile::tempdir().unwrap();
         let (place, [a, ..]) = place(dir.path(), "1");
-        // Of the whole process: what other tests write meanwhile is no less theirs.
+        // The count is the whole process's: writes of other tests meanwhile are no less theirs.
         let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
         let mut settings = Settings::open(place.clone());
         settings.set(&a, "0").unwrap();

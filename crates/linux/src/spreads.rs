@@ -1,4 +1,4 @@
-//! What is being spread over nodes, and what of it still waits.
+//! Memory that is being spread over nodes, and how much of it still waits.
 
 use crate::known_homes::KnownHomes;
 use nodewise_engine::{Action, Decision, Interleaving, PageNumber, PageRange, Pid, RangeMap, Unmoved};
@@ -40,7 +40,7 @@ impl Spreads {
         nodes: usize,
         sampled: bool,
     ) -> Vec<Unmoved> {
-        /// Of 2 MiB, in all ranges together (2 GiB take some ms), and in each at least.
+        /// Blocks of 2 MiB, in all ranges together (2 GiB take some ms), and in each at least.
         const LOOKED_AT: (u64, u64) = (1024, 8);
         let (Some(spread), Some(known)) = (self.ranges.get(&pid), known) else { return Vec::new() };
         if !sampled && !self.lately {
@@ -56,7 +56,7 @@ impl Spreads {
         seen.collect()
     }
 
-    /// What is spread from now on comes before the next observation.
+    /// Pages that are spread from now on come before the next observation.
     pub(crate) const fn observed(&mut self) {
         self.lately = false;
     }

@@ -5,11 +5,11 @@ use crate::mover::Kernel as _;
 use nodewise_engine::{Counters, Measure, TrafficMatrix};
 use nodewise_topology::Topology;
 
-/// What the last intervals left.
+/// The traffic of the last intervals, fading.
 pub(crate) struct Traffic {
-    /// Of the last intervals, fading.
+    /// A fading mean.
     recent: TrafficMatrix,
-    /// Of the last intervals, fading.
+    /// A fading mean.
     samples_per_s: f64,
     free_bytes: Vec<u64>,
     /// The kernel's count of migrated pages when it was read last.
@@ -17,7 +17,7 @@ pub(crate) struct Traffic {
     moved_by_kernel: u64,
 }
 
-/// What an interval brought.
+/// The figures of an interval.
 pub(crate) struct Interval {
     pub duration_ns: u64,
     pub samples: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Interval {
 /// Fewer samples in an interval say too little about its traffic; the engine then goes by what it remembers.
 const TRAFFIC_SAMPLES: f64 = 100.0;
 
-/// What an interval's figures still count for one interval later.
+/// The share that an interval's figures still have one interval later.
 const FADED_SHARE: f64 = 0.5;
 
 impl Traffic {

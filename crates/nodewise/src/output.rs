@@ -60,7 +60,7 @@ fn is_obeyed(character: char) -> bool {
     turns || (character.is_control() && !['\n', '\t'].contains(&character))
 }
 
-/// What a new file tells of address layouts is for its owner only.
+/// Address layouts in a new file are for its owner only.
 pub const PRIVATE: u32 = 0o600;
 /// A new file is to be read like any other output.
 pub const PUBLIC: u32 = 0o666;
@@ -104,7 +104,7 @@ impl WholeFile {
     }
 }
 
-/// What a path leads to.
+/// The end of a path.
 enum Target {
     /// A device or a pipe.
     Special(File),

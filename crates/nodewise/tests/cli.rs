@@ -261,7 +261,7 @@ fn every_command_has_a_manual_page_that_groff_understands() {
         assert!(output.status.success() && output.stderr.is_empty(), "{name}: {}", message(&output));
         String::from_utf8(output.stdout).unwrap()
     };
-    // What each help says of options, examples and statuses is on the page.
+    // Options, examples and statuses of each help are on the page.
     let help = |arguments: &[&str]| {
         let output = nodewise(arguments).arg("--help").output().unwrap();
         String::from_utf8(output.stdout).unwrap()

@@ -293,7 +293,7 @@ fn a_machine_whose_files_may_not_be_read_has_its_own_exit_code() {
     assert_eq!((outcome.status.code(), String::from_utf8(outcome.stderr).unwrap()), (Some(77), error));
 }
 
-/// What names in a tree hold is shown and not obeyed; a device of this name is drawn, and a file in that
+/// Names in a tree are shown and not obeyed; a device of this name is drawn, and a file in that
 /// directory malformed.
 #[test]
 fn names_of_a_tree_do_not_command_the_terminal() {

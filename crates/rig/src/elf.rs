@@ -1,4 +1,4 @@
-//! What an ELF file of this machine says about its loader and its libraries, see elf(5). Nothing of the file
+//! The loader and the libraries that an ELF file of this machine names, see elf(5). Nothing of the file
 //! is run: who made it may have named any program as its loader.
 
 use object::elf::{self, DynamicTag, FileHeader64, ProgramHeader64};

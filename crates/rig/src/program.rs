@@ -157,7 +157,7 @@ fn cached(file: &[u8]) -> BTreeMap<OsString, PathBuf> {
     for at in (0..count as usize).map(|index| HEADER + index * ENTRY) {
         let read =
             || Some((number(at)?, string(number(at + 4)?)?, string(number(at + 8)?)?, number(at + 20)?));
-        // Those for some CPUs only are there for all, too.
+        // Links for some CPUs only are there for all, too.
         match read() {
             Some((X86_64, name, path, 0)) => {
                 libraries.entry(name.to_owned()).or_insert_with(|| PathBuf::from(path));

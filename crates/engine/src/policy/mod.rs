@@ -84,6 +84,6 @@ pub struct ProcessView<'a> {
     pub resident_pages: u64,
     /// The one node on which it may run, if it is confined to one.
     pub confined: Option<Confined>,
-    /// What of its memory it has bound itself, as far as it is confined.
+    /// Memory that it has bound itself, as far as it is confined.
     pub bound: &'a [PageRange],
 }

@@ -69,7 +69,7 @@ pub struct Toy {
     pub free: Vec<u64>,
     /// The one node on which the processes may run.
     pub confined: Option<NodeIndex>,
-    /// What the program has bound itself.
+    /// Memory that the program has bound itself.
     pub bound: Vec<PageRange>,
     /// What the first process says of its memory.
     pub hints: Vec<Hinted>,

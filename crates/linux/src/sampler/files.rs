@@ -88,8 +88,8 @@ mod tests {
         }
     }
 
-    /// What a user without privileges may map for each CPU: `perf_event_mlock_kb`, by default 512 KiB and a
-    /// page.
+    /// Memory that a user without privileges may map for each CPU: `perf_event_mlock_kb`, by default 512 KiB
+    /// and a page.
     #[test]
     fn a_ring_on_each_cpu_fits_into_what_anybody_may_lock() {
         for page_bytes in [4096, 65_536] {

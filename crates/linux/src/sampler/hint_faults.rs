@@ -249,7 +249,7 @@ impl HintFaults {
         u32::try_from(self.largest_pages.div_ceil(mb << 20 >> 12).max(1)).unwrap_or(u32::MAX)
     }
 
-    /// What a pass takes from portion to portion.
+    /// The time of a pass from portion to portion.
     fn period(&self) -> Duration {
         self.pass().div_f64(f64::from(self.portions(self.portion_mb())) + self.left_out)
     }

@@ -100,7 +100,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Of several processes, as `$(pidof postgres)` gives, some may have ended meanwhile: the others are managed
+/// Some of several processes, as `$(pidof postgres)` gives, may have ended meanwhile: the others are managed
 /// all the same.
 fn leave_out_ended(pids: &mut Vec<Pid>) -> Result<(), nodewise_linux::Error> {
     let mut ended = Vec::new();

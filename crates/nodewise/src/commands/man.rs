@@ -58,7 +58,7 @@ fn name(command: &Command) -> String {
 
 fn page(command: &Command, above: Option<&str>) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
-    // What follows the options has sections of its own, with lines that are not filled.
+    // Examples and the like have sections of their own, with lines that are not filled.
     let man = Man::new(command.clone().after_help("").after_long_help(""))
         .title(name(command).to_uppercase())
         // Left out, it would have the next one take its place; the version says more.

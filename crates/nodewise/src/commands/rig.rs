@@ -289,7 +289,7 @@ fn stop_on_signals() -> io::Result<(Arc<AtomicBool>, Arc<AtomicUsize>)> {
     Ok((stop, number))
 }
 
-/// What the boot has come to, on a terminal and until the program runs. That another guest is waited for is
+/// The progress of the boot, on a terminal and until the program runs. That another guest is waited for is
 /// said elsewhere, too.
 struct Spinner(Option<indicatif::ProgressBar>);
 

@@ -1,4 +1,4 @@
-//! What others printed of real machines, byte by byte: evidence that does not come from this project.
+//! Records of real machines that others printed, byte by byte: evidence that does not come from this project.
 
 use super::data_source::Decoded;
 use super::ibs::{CAPS_ZEN4, Op, Registers};

@@ -6,7 +6,7 @@ use nodewise_sys::perf::Attr;
 /// An event to open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sampled {
-    /// What it counts, in a word for people.
+    /// Its events, in a word for people.
     pub(super) what: &'static str,
     /// Leader of the group, for an event that the kernel refuses on its own.
     pub(super) leader: Option<Attr>,

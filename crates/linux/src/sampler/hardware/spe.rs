@@ -31,7 +31,7 @@ pub enum Sources {
     Undefined,
 }
 
-/// What a data source packet says.
+/// The meaning of a data source packet.
 enum Code {
     Source(DataSource),
     /// Memory, of this node unless the event bits say another's.

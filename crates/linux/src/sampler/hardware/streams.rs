@@ -10,7 +10,7 @@ pub(super) struct Streams<S> {
     refused: BTreeSet<u32>,
 }
 
-/// What following changed.
+/// Changes since the last call.
 pub(super) struct Changes<S> {
     pub(super) closed: Vec<S>,
     /// CPUs or threads that are there and that were refused for the first time.
@@ -57,7 +57,7 @@ impl<S> Streams<S> {
     ) -> Changes<S> {
         let gone: Vec<u32> = self.open.keys().copied().filter(|key| !present.contains(key)).collect();
         let closed: Vec<S> = gone.iter().filter_map(|key| self.open.remove(key)).collect();
-        // What was refused may be granted when others have given room back, and else would only cost a try
+        // A refused event may be granted when others have given room back, and else would only cost a try
         // each time.
         let known = std::mem::take(&mut self.refused);
         let mut newly_refused = 0;
