@@ -31,34 +31,8 @@ impl Placement {
     }
 }
 
-/// Pages that a log (`--log`) says were moved more than once, those of the heap left out: there small objects
-/// of several threads share a page, which goes after whoever uses it most. Programs of x86-64 have their heap
-/// below their mappings.
+/// Pages that a log (`--log`) says were moved more than once.
 #[must_use]
 pub fn moved_again(log: &[serde_json::Value]) -> u64 {
-    const LOWEST_MAPPING: u64 = 0x7000_0000_0000;
-    let start = |line: &serde_json::Value| {
-        let digits = line["range"][0].as_str()?.strip_prefix("0x")?;
-        u64::from_str_radix(digits, 16).ok()
-    };
-    let mapped = log.iter().filter(|line| start(line).is_some_and(|start| start >= LOWEST_MAPPING));
-    mapped.filter_map(|line| line["outcome"]["moved_again"].as_u64()).sum()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn pages_of_mappings_that_moved_again_are_counted() {
-        let decision = |start: &str, moved_again: u64| json!({ "range": [start, "0x7fffffffffff"], "outcome": { "moved_again": moved_again } });
-        let log = [
-            decision("0x7f4fc4400000", 3),
-            decision("0x55c94bb70000", 5),
-            decision("0x7f4fc4400000", 1),
-            json!({ "event": "start" }),
-        ];
-        assert_eq!(moved_again(&log), 4);
-    }
+    log.iter().filter_map(|line| line["outcome"]["moved_again"].as_u64()).sum()
 }

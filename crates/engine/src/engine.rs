@@ -283,6 +283,8 @@ impl Engine {
                         for target in pages {
                             process.map.page_moved(target.page.0, target.to.0);
                         }
+                        let pages = pages.iter().map(|target| target.page.0).collect();
+                        process.history.note_singled(pages, self.round);
                     }
                 }
                 Action::Interleave(interleaving) => {
@@ -395,7 +397,7 @@ impl Engine {
             regions: sum.regions + process.map.regions().len() as u64,
             tracked_pages: sum.tracked_pages + process.map.tracked_pages() as u64,
             pages_dropped: sum.pages_dropped + process.map.pages_dropped(),
-            heap_bytes: sum.heap_bytes + process.map.heap_bytes() as u64,
+            heap_bytes: sum.heap_bytes + (process.map.heap_bytes() + process.history.heap_bytes()) as u64,
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::decision::BAND_END;
 use crate::memory::HUGE_PAGE_PAGES;
-use crate::region::RangeMap;
+use crate::region::{RangeMap, Table};
 use crate::{Interleaving, PageRange, Unmoved};
 use nodewise_topology::NodeIndex;
 use serde::{Deserialize, Serialize};
@@ -81,6 +81,29 @@ pub struct History {
     spread: RangeMap<Spread>,
     replicated: RangeMap<()>,
     resized: BTreeMap<u64, Resized>,
+    singled: Table,
+}
+
+/// A page that was moved on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Singled {
+    /// The last time.
+    pub round: u32,
+    /// How often.
+    pub times: u8,
+}
+
+impl Singled {
+    const BYTES: usize = 5;
+
+    fn read(record: &[u8]) -> Self {
+        Self { round: u32::from_le_bytes([record[0], record[1], record[2], record[3]]), times: record[4] }
+    }
+
+    fn write(self) -> [u8; Self::BYTES] {
+        let [a, b, c, d] = self.round.to_le_bytes();
+        [a, b, c, d, self.times]
+    }
 }
 
 /// A huge page that was split, or made again since.
@@ -101,6 +124,7 @@ impl History {
             spread: RangeMap::default(),
             replicated: RangeMap::default(),
             resized: BTreeMap::new(),
+            singled: Table::new(Singled::BYTES),
         }
     }
 
@@ -139,11 +163,16 @@ impl History {
         rest.min(self.patience.max_rest_intervals)
     }
 
-    /// Whether a single page that was moved `moves` times, the last time `ago` rounds ago, may be moved
-    /// again.
+    /// The pages of a range that were moved on their own, in address order.
+    pub fn singled(&self, range: PageRange) -> impl Iterator<Item = (u64, Singled)> {
+        let positions = self.singled.positions(range.start.0, range.end.0);
+        positions.map(|at| (self.singled.pages()[at], Singled::read(self.singled.record(at))))
+    }
+
+    /// Whether a page that was moved on its own has rested.
     #[must_use]
-    pub fn page_movable(&self, moves: u8, ago: u16) -> bool {
-        u32::from(ago) >= self.rest(u32::from(moves))
+    pub fn has_rested(&self, last: Singled, round: u32) -> bool {
+        round >= last.round + self.rest(u32::from(last.times))
     }
 
     /// The parts of a range with how far each has been spread.
@@ -250,6 +279,25 @@ impl History {
         self.spread.insert(range, Spread::by_program(nodes));
     }
 
+    /// Notes that pages were moved each on its own.
+    pub(crate) fn note_singled(&mut self, mut pages: Vec<u64>, round: u32) {
+        let (mut new, mut bytes, mut at) = (Vec::new(), Vec::new(), 0);
+        pages.sort_unstable();
+        pages.dedup();
+        for page in pages {
+            at = self.singled.seek(at, page);
+            if self.singled.pages().get(at) == Some(&page) {
+                let record = self.singled.record_mut(at);
+                let times = Singled::read(record).times.saturating_add(1);
+                record.copy_from_slice(&Singled { round, times }.write());
+            } else {
+                new.push(page);
+                bytes.extend(Singled { round, times: 1 }.write());
+            }
+        }
+        self.singled.insert(&new, &bytes);
+    }
+
     pub(crate) fn replicated(&mut self, range: PageRange) {
         self.replicated.insert(range, ());
     }
@@ -263,11 +311,18 @@ impl History {
             mapped.get(at).is_some_and(|range| range.start.0 <= page)
         };
         self.resized.retain(|&page, _| holds(page));
+        self.singled.retain(|page, _| holds(page));
     }
 
     pub(crate) fn forget_calm(&mut self, round: u32) {
         let patience = self.patience.clone();
         let long = patience.max_rest_intervals.saturating_mul(patience.calm_rests);
         self.collocated.retain(|_, last| round.saturating_sub(last.round) <= long);
+        self.singled.retain(|_, record| round.saturating_sub(Singled::read(record).round) <= long);
+    }
+
+    /// Bytes on the heap of what is known page by page.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.singled.heap_bytes()
     }
 }

@@ -169,19 +169,48 @@ fn finely_mixed_private_pages_are_collocated_one_by_one() {
 fn a_page_that_two_nodes_use_now_and_then_does_not_go_back_and_forth() {
     let rare = |page: u64| page % 16 == 0;
     let owner = |page: u64| (page % 4) as u8;
-    let users = move |page, random: u64| match random % 12 {
-        _ if !rare(page) => Some((owner(page), Access::Write)),
-        user @ 0..2 => Some((user as u8, Access::Write)),
-        _ => None,
+    for (seldom, hardware) in [(2, false), (4, false), (12, false), (24, false), (2, true), (12, true)] {
+        let users = move |page, random: u64| match random % seldom {
+            _ if !rare(page) => Some((owner(page), Access::Write)),
+            user @ 0..2 => Some((user as u8, Access::Write)),
+            _ => None,
+        };
+        let mut toy = Toy::new(4, PAGES, Box::new(users));
+        toy.homes.iter_mut().for_each(|(_, home)| *home = 3);
+        if hardware {
+            toy = toy.hardware(20_000);
+        }
+        let case = format!("one round in {seldom}, hardware {hardware}");
+        let mut engine = engine(&toy);
+        run(&mut engine, &mut toy, 300);
+        let twice = toy.moves.iter().filter(|&(&page, &moves)| rare(page) && moves > 1).count() as u64;
+        assert!(twice * 100 <= PAGES / 16, "{case}: {twice} of {} pages were moved again", PAGES / 16);
+        let mut private = (BASE..BASE + PAGES).filter(|&page| !rare(page));
+        let is_placed = |page| toy.homes[&page] == owner(page) && toy.moves.get(&page) <= Some(&1);
+        assert!(private.all(is_placed), "{case}");
+    }
+}
+
+/// The others stay, so that the memory as a whole looks as before.
+#[test]
+fn two_threads_that_change_places_are_followed_page_by_page() {
+    let owner = |page: u64| (page % 8) as u8;
+    let swapped = move |page: u64| match owner(page) {
+        node @ 0..2 => 1 - node,
+        node => node,
     };
-    let mut toy = Toy::new(4, PAGES, Box::new(users));
-    toy.homes.iter_mut().for_each(|(_, home)| *home = 3);
-    let mut engine = engine(&toy);
-    run(&mut engine, &mut toy, 60);
-    let twice = toy.moves.iter().filter(|&(&page, &moves)| rare(page) && moves > 1).count() as u64;
-    assert!(twice * 100 <= PAGES / 16, "{twice} of {} pages were moved again", PAGES / 16);
-    let mut private = (BASE..BASE + PAGES).filter(|&page| !rare(page));
-    assert!(private.all(|page| toy.homes[&page] == owner(page) && toy.moves.get(&page) <= Some(&1)));
+    for hardware in [false, true] {
+        let mut toy = Toy::new(8, PAGES, Box::new(move |page, _| Some((owner(page), Access::Write))));
+        if hardware {
+            toy = toy.hardware(20_000);
+        }
+        let mut engine = engine(&toy);
+        run(&mut engine, &mut toy, 20);
+        assert!(toy.placed(owner) >= 0.99, "hardware {hardware}: {}", toy.placed(owner));
+        toy.pattern = Box::new(move |page, _| Some((swapped(page), Access::Write)));
+        run(&mut engine, &mut toy, 40);
+        assert!(toy.placed(swapped) >= 0.99, "hardware {hardware}: {}", toy.placed(swapped));
+    }
 }
 
 #[test]

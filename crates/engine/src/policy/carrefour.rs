@@ -8,6 +8,7 @@
 use super::areas::{Areas, pending, reason};
 use super::hinted::{replicate_at_once, spread_at_once};
 use super::{Confined, Policy, ProcessView, View};
+use crate::history::Singled;
 use crate::metrics::{balanced_nodes, memory_bytes};
 use crate::region::{Evidence, Nature};
 use crate::{
@@ -368,27 +369,35 @@ impl Carrefour {
         let targets: Vec<_> = (0..view.topology.node_count())
             .map(|node| Self::home_for(view, node).filter(|to| self.room(view, to.get()) > 0))
             .collect();
-        let pages: Vec<PageTarget> = process
-            .map
-            .page_records(region.range)
-            .filter(|&(page, _)| process.hints.is_collocatable(page))
-            .filter(|&(page, record)| {
-                record.total() >= self.settings.collocate_min_samples
-                    && !process.map.false_sharing().contains_key(&page)
-                    && record.moves(view.round).is_none_or(|(n, ago)| process.history.page_movable(n, ago))
-            })
-            .filter_map(|(page, record)| {
-                let (owner, certainty) = sharing.owner(record)?;
-                // A page that looked private to another node before is rather one that both use now and then.
-                let moves = record.moves(view.round).map_or(0, |(moves, _)| u32::from(moves.min(3)));
-                if moves > 0 && record.accesses(owner) < self.settings.collocate_min_samples << moves {
-                    return None;
-                }
-                let to = targets[owner].filter(|to| record.home() != Some(to.0))?;
-                (certainty >= self.settings.collocate_certainty)
-                    .then_some(PageTarget { page: PageNumber(page), to })
-            })
-            .collect();
+        let mut singled = process.history.singled(region.range).peekable();
+        let (mut leaving, mut moved_before) = (Vec::new(), 0);
+        for (page, record) in process.map.page_records(region.range) {
+            while singled.next_if(|&(singled, _)| singled < page).is_some() {}
+            let last = singled.next_if(|&(singled, _)| singled == page).map(|(_, last)| last);
+            let Some((owner, certainty)) = sharing.owner(record) else { continue };
+            if record.total() < self.settings.collocate_min_samples
+                || certainty < self.settings.collocate_certainty
+            {
+                continue;
+            }
+            moved_before += usize::from(last.is_some());
+            if let Some(to) = targets[owner].filter(|to| record.home() != Some(to.0)) {
+                let target = PageTarget { page: PageNumber(page), to };
+                leaving.push(Leaving { target, rounds_alone: record.rounds_alone(owner), last });
+            }
+        }
+        let threads_moved = are_most(leaving.iter().filter(|page| page.last.is_some()).count(), moved_before);
+        let may_leave = |page: &Leaving| {
+            let number = page.target.page.0;
+            let again = page.last.is_none_or(|last| {
+                process.history.has_rested(last, view.round)
+                    && (threads_moved || page.rounds_alone >= rounds_alone(last.times))
+            });
+            again
+                && process.hints.is_collocatable(number)
+                && !process.map.false_sharing().contains_key(&number)
+        };
+        let pages: Vec<_> = leaving.iter().filter(|page| may_leave(page)).map(|page| page.target).collect();
         for chunk in pages.chunks(AT_ONCE) {
             out.push(Decision {
                 pid: process.pid,
@@ -562,6 +571,26 @@ impl Policy for Carrefour {
     fn unfinished(&self) -> bool {
         if self.by_faults { self.uneven } else { self.interleaving }
     }
+}
+
+/// A page that one node most likely owns and that lies elsewhere.
+struct Leaving {
+    target: PageTarget,
+    /// In how many rounds in a row only its owner was seen using it.
+    rounds_alone: u32,
+    /// When it was moved on its own.
+    last: Option<Singled>,
+}
+
+/// In how many rounds in a row a node must be seen using a page alone to be its owner, when it was moved for
+/// another one so many times. Two nodes that use a page alike show that much once in 2¹⁶ times.
+fn rounds_alone(times: u8) -> u32 {
+    16 << u32::from(times.saturating_sub(1)).min(3)
+}
+
+/// Whether so many of all are more than half of them, and not by chance: by two standard errors.
+fn are_most(some: usize, all: usize) -> bool {
+    some as f64 / all as f64 - 1.0 / (all as f64).sqrt() > 0.5
 }
 
 /// Huge pages that are split or made in one interval, of one process: splitting 512 takes some 60 ms.

@@ -25,6 +25,7 @@ pub use pattern::Region;
 pub use ranges::RangeMap;
 pub(crate) use sharing::Nature;
 use sharing::Sharing;
+pub(crate) use table::Table;
 
 use crate::memory::HUGE_PAGE_PAGES;
 use crate::{Mapping, PageNumber, PageRange};
@@ -266,7 +267,7 @@ impl RegionMap {
 
     /// A single page was moved.
     pub(crate) fn page_moved(&mut self, page: u64, to: u8) {
-        self.pages.moved(page, to, self.round);
+        self.pages.moved(page, to);
     }
 
     /// Pages with a record of their own.

@@ -1,8 +1,8 @@
 //! What is known of single pages, where the pages of a region differ.
 //!
-//! A record is `8 + nodes` bytes: round of the last decay, home, where the page was moved last and when, how
-//! often it changed its accessor, and for each node reads (low four bits) and writes (high four bits). Counts
-//! halve when one would overflow, and with time: only their proportions matter.
+//! A record is `6 + nodes` bytes: round of the last decay, home, the last node that used the page and in how
+//! many rounds in a row it alone did, and for each node reads (low four bits) and writes (high four bits).
+//! Counts halve when one would overflow, and with time: only their proportions matter.
 
 use super::RegionSettings;
 use super::key::{Key, NO_NODE};
@@ -11,11 +11,10 @@ use crate::PageRange;
 
 const STAMP: usize = 0;
 const HOME: usize = 2;
-const MOVED_TO: usize = 3;
-const MOVED_ROUND: usize = 4;
-const MOVES: usize = 6;
-const HUGE: usize = 7;
-const COUNTS: usize = 8;
+const USER: usize = 3;
+const ALONE: usize = 4;
+const HUGE: usize = 5;
+const COUNTS: usize = 6;
 
 /// Per-page records of a process.
 #[derive(Clone, Debug)]
@@ -72,7 +71,7 @@ impl Pages {
                 self.unseen_bytes.resize(start + stride, 0);
                 let record = &mut self.unseen_bytes[start..];
                 record[STAMP..STAMP + 2].copy_from_slice(&(round as u16).to_le_bytes());
-                record[MOVED_TO] = NO_NODE;
+                record[USER] = NO_NODE;
                 record
             } else {
                 self.dropped += 1;
@@ -82,6 +81,7 @@ impl Pages {
             for &key in group {
                 count(record, key);
             }
+            note_user(record, group);
         }
         self.table.insert(&self.unseen, &self.unseen_bytes);
         // Steady state needs neither, and memory per page is a promise.
@@ -137,18 +137,16 @@ impl Pages {
     /// Forgets who accessed the pages of a range.
     pub fn forget(&mut self, range: PageRange) {
         for at in self.table.positions(range.start.0, range.end.0) {
-            self.table.record_mut(at)[COUNTS..].fill(0);
+            let record = self.table.record_mut(at);
+            (record[USER], record[ALONE]) = (NO_NODE, 0);
+            record[COUNTS..].fill(0);
         }
     }
 
-    /// Remembers that a page was moved.
-    pub fn moved(&mut self, page: u64, to: u8, round: u32) {
+    /// Remembers where a page is now.
+    pub fn moved(&mut self, page: u64, to: u8) {
         if let Some(at) = self.table.position(page) {
-            let record = self.table.record_mut(at);
-            record[MOVES] = record[MOVES].saturating_add(1);
-            record[HOME] = to;
-            record[MOVED_TO] = to;
-            record[MOVED_ROUND..MOVED_ROUND + 2].copy_from_slice(&(round as u16).to_le_bytes());
+            self.table.record_mut(at)[HOME] = to;
         }
     }
 
@@ -200,10 +198,9 @@ impl Page<'_> {
         Some(self.record[HOME]).filter(|&node| node != NO_NODE)
     }
 
-    /// How often it was moved as a single page, and how many rounds ago the last time.
-    pub fn moves(self, round: u32) -> Option<(u8, u16)> {
-        let last = u16::from_le_bytes([self.record[MOVED_ROUND], self.record[MOVED_ROUND + 1]]);
-        (self.record[MOVED_TO] != NO_NODE).then(|| (self.record[MOVES], (round as u16).wrapping_sub(last)))
+    /// In how many rounds in a row only this node was seen using it, of those in which any was; at most 255.
+    pub fn rounds_alone(self, node: usize) -> u32 {
+        if usize::from(self.record[USER]) == node { u32::from(self.record[ALONE]) } else { 0 }
     }
 
     /// Whether it is a huge page.
@@ -231,6 +228,17 @@ fn decay(record: &mut [u8], round: u32, half_life: u32) {
     let stamp = u16::from_le_bytes([record[STAMP], record[STAMP + 1]]);
     let stamp = if shift >= 8 { round as u16 } else { stamp.wrapping_add((shift * half_life) as u16) };
     record[STAMP..STAMP + 2].copy_from_slice(&stamp.to_le_bytes());
+}
+
+/// Follows who uses the page alone, with a round's samples.
+fn note_user(record: &mut [u8], group: &[Key]) {
+    let user = group[0].accessor();
+    if group.iter().any(|key| key.accessor() != user) {
+        (record[USER], record[ALONE]) = (NO_NODE, 0);
+        return;
+    }
+    let before = if usize::from(record[USER]) == user { record[ALONE] } else { 0 };
+    (record[USER], record[ALONE]) = (user as u8, before.saturating_add(1));
 }
 
 /// Counts one sample.
