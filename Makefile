@@ -6,14 +6,22 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 # Guest tests of all test programs queue up: emulated guests side by side would only slow each other down.
 export NODEWISE_RIG_EXCLUSIVE := 1
 
-.PHONY: demo test check setup format lint licences tests quick
+.PHONY: demo test check setup format lint licences build tests loom studies quick
 
 # Leaves target/release/nodewise, to go on with.
 demo: setup
 	cargo build --release --locked --package nodewise
 	cargo run --release --package nodewise-bench --bin demo
 
-test: setup format lint licences tests
+# Each step runs whatever came of those before it. Their times, and those of all test programs, are shown at
+# the end, the longest first, and stay in target/times.
+test: setup
+	@mkdir -p target && rm -f target/times
+	@for step in format lint licences build tests loom studies; do \
+		scripts/timed $(MAKE) --no-print-directory $$step || failed="$$failed $$step"; \
+	done; \
+	sort --numeric-sort --reverse target/times; \
+	if [ "$$failed" ]; then echo "make test: failed:$$failed" >&2; exit 1; fi
 
 # Format, lint, and every test that needs no guest.
 check: format lint licences quick
@@ -34,9 +42,16 @@ lint:
 licences:
 	cargo xtask licences
 
+build:
+	cargo test --workspace --locked --no-run
+
 tests:
-	cargo test --workspace --locked --no-fail-fast
+	cargo --config 'target."cfg(unix)".runner = "scripts/timed"' test --workspace --locked --no-fail-fast
+
+loom:
 	cargo xtask loom
+
+studies:
 	cargo test --profile guest --locked --package nodewise --test sim all_rows -- --ignored
 
 # Packages whose integration tests boot guests, and other tests that do or that need what guests need.
