@@ -31,3 +31,14 @@ pub use bounds::Bound;
 pub use error::{Error, ErrorKind};
 pub use machine::{LinuxMachine, MachineSettings, Totals, require_nodes};
 pub use survey::Survey;
+
+/// The parsers of what a process can have `/proc` say, for `scripts/fuzz`.
+#[cfg(fuzzing)]
+pub mod parsers {
+    pub use crate::maps::{Maps, bound};
+
+    /// A process's start time by its `/proc/PID/stat`.
+    pub fn start_time(stat: &str) -> Option<u64> {
+        crate::process::Life::parse(stat).map(|(life, _)| life.start_time)
+    }
+}

@@ -111,7 +111,7 @@ impl<R: Read> Read for InTime<R> {
 /// Where a process has bound memory itself, or has bound all of it, by `/proc/PID/numa_maps` (`mpol_to_str`,
 /// `mm/mempolicy.c`): all but what is local anyway, or is to be balanced. A line has the address at which a
 /// mapping begins and its policy.
-pub(crate) fn bound(policies: impl Read, mappings: &[Mapping]) -> std::io::Result<Vec<PageRange>> {
+pub fn bound(policies: impl Read, mappings: &[Mapping]) -> std::io::Result<Vec<PageRange>> {
     let mut bound = Vec::new();
     let in_time = InTime { from: policies, until: Instant::now() + MAPS_TIME, is_late: false };
     let mut from = BufReader::with_capacity(1 << 16, in_time.take(MAPS_BYTES));

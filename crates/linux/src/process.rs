@@ -119,9 +119,9 @@ const READ_BYTES: usize = 4096;
 
 /// The fields of `/proc/PID/stat` that tell one life of a process from the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Life {
+pub(crate) struct Life {
     /// Field 22: clock ticks after boot. Changes when the process id is reused.
-    start_time: u64,
+    pub(crate) start_time: u64,
     /// Field 28: where the stack begins, random for each `execve`. 0 when we may not know.
     start_stack: u64,
     /// Field 3 says that it has ended and waits for its parent.
@@ -132,14 +132,14 @@ struct Life {
 
 /// How much memory a process has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Size {
+pub(crate) struct Size {
     mapped_bytes: u64,
     resident_pages: u64,
 }
 
 impl Life {
     /// Who it is, and how much memory it has mapped and resident: bytes (field 23), base pages (field 24).
-    fn parse(stat: &str) -> Option<(Self, Size)> {
+    pub(crate) fn parse(stat: &str) -> Option<(Self, Size)> {
         const PF_KTHREAD: u64 = 0x0020_0000;
         // The command name, field 2, may hold spaces and parentheses; it ends at the last ')'.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
