@@ -71,7 +71,8 @@ fn run(contest: &mut Contest<'_>) -> Vec<Vec<f64>> {
         if turn > TURNS_LEAST && Instant::now() > end {
             break;
         }
-        // Who comes after whom matters: in which state the CPUs are, and where the scheduler has the threads.
+        // The order of the contenders matters: it decides the state of the CPUs, and where the scheduler has
+        // the threads.
         let len = turns.len();
         let mut order: Vec<usize> = (0..len).map(|place| (place + turn / 2) % len).collect();
         if turn % 2 == 1 {
@@ -94,7 +95,7 @@ fn run(contest: &mut Contest<'_>) -> Vec<Vec<f64>> {
     turns
 }
 
-/// Of ascending numbers.
+/// The median of ascending numbers.
 fn median(numbers: &[f64]) -> f64 {
     numbers[numbers.len() / 2]
 }

@@ -1,4 +1,4 @@
-//! What this process may use, and how many workers that makes.
+//! The CPUs and nodes that this process may use, and how many workers that makes.
 
 use crate::error::Result;
 use nodewise_topology::{Allowed, CpuQuota, CpuSet, NodeId, NodeSet, Topology};
@@ -21,14 +21,15 @@ pub struct AllowedNode {
     pub id: NodeId,
     /// Its CPUs that may be used; at least one.
     pub cpus: CpuSet,
-    /// Whether memory may be had on it.
+    /// Whether the process may have memory on it.
     pub memory: bool,
     /// Distance to each node of the allowance, in their order; 10 is local.
     pub distances: Vec<u32>,
 }
 
 impl Allowance {
-    /// What the calling thread may use now. A later change of its cpuset is not seen; read it anew.
+    /// The part of this machine that the calling thread may use now. A later change of its cpuset is not
+    /// seen; read it anew.
     ///
     /// # Errors
     /// [`crate::ErrorKind::Machine`]: `/sys` or `/proc` cannot be read.
@@ -38,7 +39,7 @@ impl Allowance {
         Ok(Self::new(&topology, &allowed, CpuQuota::of_this_process()?))
     }
 
-    /// What may be used of a machine, of which the process is allowed a part.
+    /// The part of a machine that a process with this `allowed` part and this quota may use.
     #[must_use]
     pub fn new(topology: &Topology, allowed: &Allowed, cpu_quota: Option<CpuQuota>) -> Self {
         let usable: Vec<_> = topology
@@ -67,7 +68,7 @@ impl Allowance {
         self.cpu_quota
     }
 
-    /// The same without all nodes but these.
+    /// The same allowance, reduced to these nodes.
     #[must_use]
     pub fn on_nodes(&self, nodes: &NodeSet) -> Self {
         let kept: Vec<usize> = (0..self.nodes.len()).filter(|&i| nodes.contains(self.nodes[i].id)).collect();

@@ -22,23 +22,23 @@ pub struct Error {
 pub enum ErrorKind {
     /// `/sys` or `/proc` could not be read, or do not hold what the kernel writes there.
     Machine,
-    /// A node that this pool has no workers on.
+    /// The pool has no workers on the nodes asked for.
     NoWorkers,
-    /// The kernel refused a thread, or to confine it to its node.
+    /// The kernel refused to start a thread, or to confine it to its node.
     Thread,
-    /// A layout that this process cannot have.
+    /// This process cannot have the layout.
     Layout,
-    /// The kernel has not so much memory, or refuses a call. Filters of containers, Docker's among them,
-    /// refuse memory policies and `move_pages(2)`. Asking for placements and giving hints fail then; of
+    /// The kernel does not have so much memory, or it refuses a call. Filters of containers, Docker's among
+    /// them, refuse memory policies and `move_pages(2)`. Asking for placements and giving hints fail then; of
     /// the rest only arrays and arenas without [`crate::Fallback::Anywhere`], on several nodes.
     Memory,
     /// Pages found no room on their node.
     NodeFull,
-    /// A range that is not within the array.
+    /// The range is not within the array.
     Range,
-    /// More ranges have hints than there is room for.
+    /// There is no room for the hints of more ranges.
     Hints,
-    /// There is no such device, or nobody knows where it is.
+    /// There is no such device, or its node is not known.
     Device,
 }
 

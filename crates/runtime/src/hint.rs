@@ -19,38 +19,39 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Hint {
-    /// By one thread or node: it shall be local there.
+    /// One thread or node uses it: it shall be local there.
     ///
     /// The manager collocates it and never spreads it. The library moves the pages that are there to the
     /// caller's node, so the thread that goes on to use them should say it; what is touched later comes
     /// from the node that touches it, and the kernel's balancing may move it.
     Private,
-    /// Read by many, hardly ever written.
+    /// Many threads read it, and hardly any ever writes.
     ///
     /// The manager never collocates it, and reports it as worth replicating. The library interleaves it, over
     /// the nodes of [`crate::Layout::Interleaved`]: that no node's controller serves all is what can be done
     /// without copies; [`crate::ReplicatedVec`] makes those.
     ReadShared,
-    /// Written by many.
+    /// Many threads write it.
     ///
     /// It is interleaved. The manager moves what is there, within its budget and without waiting for
     /// evidence, and never collocates it; the library moves it before it returns.
     WriteShared,
 }
 
-/// Who honours a hint.
+/// The one who honours a hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HonouredBy {
     /// A `nodewise` that manages this process, from its next round on.
     Manager,
-    /// This library has done what it can.
+    /// This library, which has done what it can.
     Library,
 }
 
 /// Says how `memory` is used, in place of what was said of it before. It concerns the pages that lie wholly
-/// within; where there are none nothing is done. What is allocated there later is concerned as well: say
-/// [`forget_hints`] before the memory is freed. Those of [`crate::NodeVec`] and [`crate::NodeArena`] are
-/// forgotten with it. A policy that the memory had, a [`crate::Layout`]'s for instance, gives way.
+/// within; where there are none nothing is done. The hint also holds for memory that is allocated there
+/// later: call [`forget_hints`] before the memory is freed. Hints of a [`crate::NodeVec`] or
+/// [`crate::NodeArena`] are forgotten with it. A policy that the memory had, a [`crate::Layout`]'s for
+/// instance, gives way.
 ///
 /// The first call also makes the section in which the manager reads hints (`nodewise_sys::hints`), so that a
 /// manager finds it in its next round: until then the library honours them, see [`is_managed`]. Where a
@@ -127,7 +128,7 @@ pub(crate) fn forget(range: Range<u64>) {
     }
 }
 
-/// What the manager reads.
+/// The section that the manager reads.
 struct Section {
     file: SharedFile,
     /// As in the file, which others may change.
@@ -141,7 +142,7 @@ struct Section {
 struct OfProcess {
     process: u32,
     section: Mutex<Option<Section>>,
-    /// Of the child that this process is by now.
+    /// The section of the child that this process is by now.
     of_child: OnceLock<Box<OfProcess>>,
 }
 
@@ -317,7 +318,7 @@ fn homes(pages: &[u64]) -> Result<Vec<Option<NodeId>>> {
 fn move_to(pages: &[u64], node: NodeId) -> Result<()> {
     for batch in pages.chunks(BATCH_PAGES) {
         let mut status = vec![0; batch.len()];
-        // What is absent, busy or finds no room stays as it is.
+        // A page that is absent, busy or finds no room stays as it is.
         match move_pages(0, batch, &vec![node.0 as i32; batch.len()], &mut status, MoveFlags::Exclusive) {
             Err(error) if error.kind() == nodewise_sys::ErrorKind::NotPermitted => {
                 return Err(Error::memory("cannot move pages".into(), error));
@@ -335,7 +336,7 @@ mod tests {
     use nodewise_sys::get_mempolicy_at;
     use proptest::prelude::*;
 
-    /// What a reader outside would see.
+    /// The entries that a reader outside would see.
     fn published(section: &Section) -> Vec<Entry> {
         let words: Vec<u64> =
             section.file.as_atomics().iter().map(|word| word.load(Ordering::Relaxed)).collect();

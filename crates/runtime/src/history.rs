@@ -7,7 +7,8 @@ use std::time::Instant;
 /// How many updates the value has had, and which was the last.
 pub(crate) type Counted = (u64, u64);
 
-/// What a thread did: when it began and ended, the update if it was one, and the value that it left or found.
+/// An operation of a thread: when it began and ended, the update if it was one, and the value that it left or
+/// found.
 #[derive(Clone, Copy, Debug)]
 struct Operation {
     began: Instant,
@@ -54,7 +55,7 @@ pub(crate) fn check(
     assert_eq!(fault(history), None);
 }
 
-/// What is wrong with a history; nothing if it is linearizable.
+/// The fault of a history; none if it is linearizable.
 ///
 /// Values name their place in the order of updates. So there is one order that an atomic value could have
 /// had, reads after the update that they saw, and what is left to ask is whether time agrees: whoever began
@@ -122,7 +123,7 @@ mod tests {
         ]));
         // A read after an update's end, of the value before it.
         assert!(!is_linearizable(&[(1, 2, true, 1, 7), (3, 4, false, 0, 0)]));
-        // Of a value whose update begins later.
+        // The read's value is that of an update that begins later.
         assert!(!is_linearizable(&[(1, 2, false, 1, 7), (3, 4, true, 1, 7)]));
         // Two reads during an update, the second of which finds less.
         assert!(!is_linearizable(&[(1, 9, true, 1, 7), (2, 3, false, 1, 7), (4, 5, false, 0, 0)]));

@@ -62,7 +62,7 @@ pub(crate) fn node_of_current_cpu() -> NodeId {
     NodeId(node.map_or(0, |node| node.load(Ordering::Relaxed)))
 }
 
-/// What never changes while the kernel runs, and the one thing that does.
+/// The parts of a machine that never change while the kernel runs, and the one that does.
 pub(crate) struct Machine {
     /// CPUs' numbers are below this.
     pub(crate) cpus: usize,

@@ -40,10 +40,10 @@ impl Nearest {
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryNodes {
     pub(crate) allowed: NodeSet,
-    /// Of these, the nearest to each node with CPUs. What is to be near its users goes there, and not to
-    /// memory that lies apart: that is slower as a rule, or a device's.
+    /// The nearest of the allowed nodes to each node with CPUs. Memory that is to be near its users goes
+    /// there, and not to memory that lies apart: that is slower as a rule, or a device's.
     pub(crate) near_cpus: NodeSet,
-    /// What the allowed ones have at most, used or free; `None` where that is unknown.
+    /// The memory of the allowed nodes at most, used or free; `None` where that is unknown.
     pub(crate) bytes: Option<u64>,
 }
 
@@ -61,7 +61,7 @@ impl MemoryNodes {
         let with_cpus = topology.nodes().iter().filter(|node| !node.cpus.is_empty());
         let near_cpus = with_cpus.filter_map(|node| nodes.get(nearest.to(node.id)).copied()).collect();
         let own = topology.nodes().iter().filter(|node| allowed.contains(node.id));
-        // What no node counts may be any one's, and counts once.
+        // Memory that no node counts may be any node's, and counts once.
         let bytes = own.map(|node| node.memory_total_bytes.unwrap_or(0)).sum::<u64>();
         let bytes = topology.uncounted_memory_bytes().map(|uncounted| bytes.saturating_add(uncounted));
         Self { allowed, near_cpus, bytes }

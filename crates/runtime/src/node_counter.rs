@@ -13,9 +13,9 @@ use std::fmt;
 /// the kernel starts again if the thread is taken off its CPU midway. Elsewhere it is an atomic addition to
 /// the CPU's own part.
 ///
-/// Any number of threads may add and read at the same time. What a thread wrote before it added is visible to
-/// a reader that has the addition in its sum. Sums wrap beyond 2^64. A counter takes 128 bytes for each CPU
-/// the machine may ever have (`/sys/devices/system/cpu/possible`).
+/// Any number of threads may add and read at the same time. A reader that has a thread's addition in its sum
+/// sees what the thread wrote before. Sums wrap beyond 2^64. A counter takes 128 bytes for each CPU the
+/// machine may ever have (`/sys/devices/system/cpu/possible`).
 ///
 /// ```
 /// let counter = nodewise_runtime::NodeCounter::new();
@@ -36,7 +36,7 @@ pub struct NodeCounter {
 const PASSES: usize = 100;
 
 impl NodeCounter {
-    /// Zero.
+    /// A counter at zero.
     #[must_use]
     pub fn new() -> Self {
         Self::with_cpus(machine().cpus)
@@ -61,8 +61,8 @@ impl NodeCounter {
         own.unwrap_or(&self.of_others).add(number);
     }
 
-    /// The sum of the parts, each read at another moment. What was added before the call is in it, what is
-    /// added meanwhile may be: so it lies between the counts at the call's begin and end.
+    /// The sum of the parts, each read at another moment. It contains all additions from before the call, and
+    /// may contain some that are made meanwhile: so it lies between the counts at the call's begin and end.
     #[must_use]
     pub fn approximate(&self) -> u64 {
         self.parts().fold(0, u64::wrapping_add)
@@ -80,7 +80,8 @@ impl NodeCounter {
     /// may be one that never was.
     #[must_use]
     pub fn exact(&self) -> Option<u64> {
-        // Parts only grow, if they do not wrap. What two passes agree on all parts had when the first ended.
+        // Parts only grow, if they do not wrap. All parts had a value that two passes agree on when the first
+        // pass ended.
         let pass = || self.parts().collect::<Vec<_>>();
         let mut last = pass();
         for _ in 0..PASSES {
@@ -93,7 +94,7 @@ impl NodeCounter {
         None
     }
 
-    /// What was added by CPUs of one node, read as [`NodeCounter::approximate`] does. Additions by threads
+    /// The additions by CPUs of one node, read as [`NodeCounter::approximate`] does. Additions by threads
     /// without a restartable sequence's area, where the process has them, belong to no node.
     #[must_use]
     pub fn on_node(&self, node: NodeId) -> u64 {

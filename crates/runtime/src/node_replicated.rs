@@ -8,8 +8,8 @@
 //! where it is appended: whoever reads after somebody saw it sees it too. Where there is one copy there is no
 //! log: an operation takes effect when it is done.
 //!
-//! Once the vectors have their size, an update allocates nothing. The log is bounded. Who finds it full
-//! brings the copies of other nodes forward whose lock is free. It waits for no lock but its own copy's
+//! Once the vectors have their size, an update allocates nothing. The log is bounded. A writer that finds it
+//! full brings the copies of other nodes forward whose lock is free. It waits for no lock but its own copy's
 //! and the log's, in this order, and has brought its own copy forward by then, so two never wait for each
 //! other.
 
@@ -28,10 +28,10 @@ use std::ops::Deref;
 
 /// A value that changes by operations which have the same effect on each copy.
 pub trait Operate: Clone + Send + Sync {
-    /// What is done to it. Kept in the log until it has been done to each copy, and there is need of its
-    /// room.
+    /// A change to the value. It is kept in the log until it has been done to each copy and its room is
+    /// needed.
     type Operation: Clone + Send;
-    /// What comes of it.
+    /// The result of a change.
     type Response: Send;
 
     /// Does it: the same to equal values, whatever the thread and the time.
@@ -93,7 +93,7 @@ struct Copy<T: Operate> {
     value: CachePadded<RwLock<Value<T>>>,
     /// As in the value, for who trims the log.
     applied: CachePadded<AtomicUsize>,
-    /// What the node's writers have left, each in a place of its own.
+    /// The operations that the node's writers have left, each in a place of its own.
     left: CachePadded<Mutex<Vec<Left<T>>>>,
     /// For who has the copy to write, to begin and end empty: kept for its memory.
     combined: Mutex<Combined<T::Operation>>,
@@ -114,7 +114,7 @@ enum Left<T: Operate> {
     Response(T::Response),
 }
 
-/// What was left with a copy, and in which places.
+/// The operations that were left with a copy, and their places.
 struct Combined<O> {
     operations: Vec<O>,
     places: Vec<usize>,
@@ -361,7 +361,7 @@ impl<T: Operate> Copy<T> {
         }
     }
 
-    /// What came of the operation that was left there, if it was done.
+    /// The result of the operation that was left there, if it was done.
     fn response(&self, place: usize) -> Option<T::Response> {
         let left = &mut lock(&self.left)[place];
         match std::mem::replace(left, Left::Nothing) {

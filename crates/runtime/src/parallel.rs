@@ -47,7 +47,7 @@ impl Grain {
     }
 }
 
-/// What can be cut in two.
+/// Work that can be cut in two.
 pub(crate) trait Divide: Sized + Send {
     fn size(&self) -> usize;
     /// The first `at` elements and the rest.
@@ -77,7 +77,7 @@ impl<T: Send> Divide for (usize, &mut [T]) {
     }
 }
 
-/// What to do with a part, after what came of the one before it, and how to put together what came of
+/// The work on a part, given the result of the part before it, and the way to combine the results of
 /// neighbours.
 struct Plan<L, C> {
     grain: usize,
@@ -176,9 +176,9 @@ impl<L, C> Plan<L, C> {
     }
 }
 
-/// The loops of a pool, in parts of at least so many numbers, elements or, as far as a block has them,
-/// elements of a block: for bodies that are so short that smaller parts would cost more than they bring, or
-/// that want neighbours together. Made by [`NodePool::grain`].
+/// The loops of a pool, in parts of a least size, made by [`NodePool::grain`]. The size counts numbers,
+/// elements or, as far as a block has them, elements of a block. It is for bodies so short that smaller parts
+/// would cost more than they bring, and for bodies that want neighbours together.
 ///
 /// ```
 /// let pool = nodewise_runtime::NodePool::new()?;
@@ -193,13 +193,13 @@ pub struct Loops<'a> {
 }
 
 impl NodePool {
-    /// Loops over parts that are no smaller than `least`, unless all there is is smaller; 0 counts as 1.
+    /// Loops over parts that are no smaller than `least`, unless the whole is smaller; 0 counts as 1.
     #[must_use]
     pub fn grain(&self, least: usize) -> Loops<'_> {
         Loops { pool: self, grain: least.max(1) }
     }
 
-    /// Calls `f` with each number of the range, on all workers. Neighbouring numbers mostly on the same
+    /// Calls `f` with each number of the range, on all workers. Neighbouring numbers are mostly on the same
     /// worker, in ascending order.
     ///
     /// Called from outside, each node gets a share in proportion to its workers, the lower numbers the lower
@@ -224,8 +224,8 @@ impl NodePool {
     }
 
     /// Folds parts of the range, each from `identity()` on, and combines the results of neighbours, in order:
-    /// `combine` has to be associative, but need not be commutative. Into which parts the range is
-    /// divided differs from call to call.
+    /// `combine` has to be associative, but need not be commutative. The division into parts differs from
+    /// call to call.
     ///
     /// # Panics
     ///
@@ -240,8 +240,8 @@ impl NodePool {
         self.grain(1).parallel_reduce(range, identity, fold, combine)
     }
 
-    /// Calls `part` with the parts that the range is divided into, empty ones left out, and combines what
-    /// comes of neighbours, in order; `None` if the range is empty. For loops that have a better way
+    /// Calls `part` with the parts that the range is divided into, empty ones left out, and combines the
+    /// results of neighbours, in order; `None` if the range is empty. It is for loops that have a better way
     /// through a part than number after number.
     ///
     /// # Panics
@@ -256,7 +256,7 @@ impl NodePool {
         self.grain(1).parallel_reduce_parts(range, part, combine)
     }
 
-    /// As [`NodePool::parallel_for`] until one call breaks off: returns what one of those gave that did. No
+    /// Does as [`NodePool::parallel_for`] until a call breaks off, and returns the value of one that did. No
     /// part begins after that, and those that have begun end within 64 numbers.
     ///
     /// # Panics

@@ -36,7 +36,7 @@ use std::time::Duration;
 /// By default there is one worker for each CPU that the creating thread may run on, or fewer under a quota of
 /// CPU time ([`Allowance::parallelism`]). The number stays as it is: if the cpuset shrinks or CPUs are
 /// unplugged, the kernel moves the workers (to CPUs outside of their node where none is left of it), and they
-/// share what is left. Those that were moved out of their node return to it when its CPUs are back and
+/// share what is left. Workers that were moved out of their node return to it when its CPUs are back and
 /// [`crate::refresh`] was called.
 ///
 /// All methods may be called from any thread at any time, the pool's workers included. Dropping the pool
@@ -68,9 +68,9 @@ use std::time::Duration;
 pub struct NodePool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// What threads that work along do it with.
+    /// The workers that stand for threads that work along.
     callers: Box<[Mutex<Worker>]>,
-    /// That has the workers.
+    /// The process that has the workers.
     process: u32,
 }
 
@@ -96,7 +96,7 @@ impl Default for NodePoolBuilder {
     }
 }
 
-/// What one node's workers have done so far.
+/// The work that one node's workers have done so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeStatistics {
@@ -106,13 +106,13 @@ pub struct NodeStatistics {
     pub workers: usize,
     /// Pieces of work they have begun: spawned tasks, and parts that ranges were divided into.
     pub run: u64,
-    /// How many of them they took from another worker of the node.
+    /// Pieces that they took from another worker of the node.
     pub stolen_inside: u64,
-    /// How many they took from another node.
+    /// Pieces that they took from another node.
     pub stolen_across: u64,
 }
 
-/// What the workers and the handle share.
+/// The state that the workers and the handle share.
 pub(crate) struct Shared {
     pub(crate) nodes: Box<[PoolNode]>,
     pub(crate) workers: usize,
@@ -140,7 +140,7 @@ pub(crate) struct PoolNode {
     pub(crate) bound: Injector<Job>,
 }
 
-/// What others see of a worker.
+/// The part of a worker that others see.
 pub(crate) struct Place {
     pub(crate) stealer: Stealer<Job>,
     pub(crate) counts: Arc<CachePadded<Counts>>,
@@ -156,7 +156,7 @@ impl NodePool {
         Self::builder().build()
     }
 
-    /// To set up a pool otherwise.
+    /// A builder, to set a pool up otherwise.
     #[must_use]
     pub fn builder() -> NodePoolBuilder {
         NodePoolBuilder {
@@ -169,19 +169,19 @@ impl NodePool {
         }
     }
 
-    /// The nodes it has workers on, ascending.
+    /// The nodes that the pool has workers on, ascending.
     pub fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.shared.nodes.iter().map(|node| node.id)
     }
 
-    /// How many workers it has.
+    /// The number of workers.
     #[must_use]
     pub fn workers(&self) -> usize {
         self.shared.workers
     }
 
-    /// The node of the worker that calls this, or that a caller works in the stead of; `None` on threads that
-    /// are not workers of this pool.
+    /// The node of the calling worker, or of the worker in whose stead the calling thread works; `None` on
+    /// threads that are not workers of this pool.
     #[must_use]
     pub fn worker_node(&self) -> Option<NodeId> {
         with_current(|current| {
@@ -257,8 +257,8 @@ impl NodePool {
         self.in_worker(|worker| worker.join(|_| a(), |_, _| b()))
     }
 
-    /// What each node's workers have done since the pool was made, by ascending node. Numbers of running
-    /// workers may lag behind.
+    /// The work of each node's workers since the pool was made, by ascending node. Numbers of running workers
+    /// may lag behind.
     #[must_use]
     pub fn statistics(&self) -> Vec<NodeStatistics> {
         let of_node = |node: &PoolNode| {
@@ -281,7 +281,7 @@ impl NodePool {
         &self.shared
     }
 
-    /// What the calling thread, which is no worker, may work along with, if it may.
+    /// A worker for the calling thread, which is none, to work along with, if it may.
     pub(crate) fn as_caller(&self) -> Option<MutexGuard<'_, Worker>> {
         // Where all are busy there is no CPU for one more.
         if !self.may_work_along() || !self.shared.sleep.some_idle() {
@@ -315,7 +315,7 @@ impl Drop for NodePool {
         }
         let detached = &self.shared.detached;
         with_current(|current| match current {
-            // What is waited for may wait for tasks of its pool.
+            // A task that is waited for may wait for tasks of its pool.
             Some(worker) => worker.work_during(|| detached.wait()),
             None => detached.wait(),
         });
@@ -334,37 +334,37 @@ impl fmt::Debug for NodePool {
 }
 
 impl NodePoolBuilder {
-    /// At most so many workers, shared among the nodes in proportion to their CPUs. 0 counts as 1.
+    /// Limits the pool to so many workers, shared among the nodes in proportion to their CPUs. 0 counts as 1.
     #[must_use]
     pub fn workers(mut self, most: usize) -> Self {
         self.workers = most.max(1);
         self
     }
 
-    /// On these nodes only.
+    /// Limits the pool to these nodes.
     #[must_use]
     pub fn nodes(mut self, nodes: &NodeSet) -> Self {
         self.nodes = Some(nodes.clone());
         self
     }
 
-    /// Stack of each worker; 2 MiB if nothing is said. Waiting tasks run others on top of themselves. Callers
-    /// who work along do so on their own stacks.
+    /// Sets the size of each worker's stack, which is 2 MiB by default. Waiting tasks run others on top of
+    /// themselves. Callers who work along do so on their own stacks.
     #[must_use]
     pub fn stack_bytes(mut self, bytes: usize) -> Self {
         self.stack_bytes = bytes;
         self
     }
 
-    /// For what is given instead of what the calling thread may use.
+    /// Sets the pool up for this allowance, instead of that of the calling thread.
     #[must_use]
     pub fn allowance(mut self, allowance: Allowance) -> Self {
         self.allowance = Some(allowance);
         self
     }
 
-    /// Whether workers are confined to their node's CPUs, which they are if nothing is said. If not, nodes
-    /// are mere groups: for tests of machines that this one is not.
+    /// Whether workers are confined to their node's CPUs, which is the default. If not, nodes are mere
+    /// groups: for tests of machines that this one is not.
     #[must_use]
     pub fn confined(mut self, confined: bool) -> Self {
         self.confined = confined;
@@ -372,8 +372,8 @@ impl NodePoolBuilder {
     }
 
     /// Whether threads that wait in [`NodePool::scope`], [`NodePool::join`] and loops work along meanwhile,
-    /// which they do if nothing is said: each in the stead of a worker that sleeps, on what it has
-    /// spawned itself and that has spawned. Where the pool could have workers on several nodes they never
+    /// which is the default. Each works in the stead of a worker that sleeps, on tasks that it has spawned
+    /// and on those that these have spawned. Where the pool could have workers on several nodes they never
     /// do, since the kernel may move them from one to another.
     #[must_use]
     pub fn callers_work(mut self, work: bool) -> Self {
@@ -497,7 +497,7 @@ impl Shared {
 
     /// A task that nobody waits for has ended.
     pub(crate) fn task_ended(&self, node: usize) {
-        // Who has set the alarm has abandoned the pool before.
+        // The thread that has set the alarm has abandoned the pool before.
         if self.detached.done_on(node, 1) && self.abandoned.load(Ordering::Acquire) {
             self.stop_if_over();
         }

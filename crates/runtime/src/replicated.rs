@@ -60,7 +60,7 @@ pub struct Replicated<T> {
     writer: Mutex<()>,
 }
 
-/// What a node has.
+/// The copies on a node.
 struct Copies<T> {
     /// Where they lie; not known in tests.
     node: Option<NodeId>,
@@ -135,8 +135,8 @@ impl<T: Clone + Send + Sync> Replicated<T> {
         let memory = MemoryNodes::of_this_process()?;
         let nodes: Vec<NodeId> = memory.near_cpus.iter().collect();
         let nearest = Nearest::among(&nodes)?;
-        // Of two copies that are written at the same time, the end of one and the beginning of the other may
-        // come to lie in one huge page.
+        // The end of one copy and the beginning of another may come to lie in one huge page, if both are
+        // written at the same time.
         let turns = Mutex::new(());
         let copy_to = |node| {
             let _turn = lock(&turns);
@@ -207,8 +207,8 @@ impl<T: Clone + Send + Sync> Replicated<T> {
         first
     }
 
-    /// Takes the place of the value with another, by `T::clone_from`. One that keeps a copy's arena, as a
-    /// vector's does, keeps it on its node.
+    /// Replaces the value with another, by `T::clone_from`. One that keeps a copy's arena, as a vector's
+    /// does, keeps it on its node.
     pub fn set(&self, value: &T) {
         self.update(|copy| copy.clone_from(value));
     }
@@ -412,7 +412,7 @@ mod tests {
             }));
             assert!(panicked.is_err());
             let expected = before + usize::from(bad >= 3);
-            // Those of either side.
+            // The copies of either side.
             for _ in 0..2 {
                 assert!((0..3).all(|place| copied.read_copy(place).len() == expected), "call {bad}");
                 copied.update(|_| ());

@@ -2,12 +2,12 @@
 
 use crate::pool::NodePool;
 
-/// What has fewer elements is one worker's.
+/// An array of fewer elements is one worker's.
 const ALONE: usize = 4096;
 
 impl NodePool {
-    /// Has each element be the sum of those up to it, itself included. `sum` has to be associative, but need
-    /// not be commutative.
+    /// Replaces each element with the sum of the elements up to it, itself included. `sum` has to be
+    /// associative, but need not be commutative.
     ///
     /// ```
     /// let pool = nodewise_runtime::NodePool::new()?;
@@ -39,7 +39,7 @@ impl NodePool {
         });
     }
 
-    /// Has each element be the sum of `first` and those before it, and returns the sum of all.
+    /// Replaces each element with the sum of `first` and the elements before it, and returns the sum of all.
     ///
     /// ```
     /// let pool = nodewise_runtime::NodePool::new()?;
@@ -109,7 +109,7 @@ impl NodePool {
 
 struct Part<'a, T> {
     elements: &'a mut [T],
-    /// Of its elements, then of all before it, and in the end of both.
+    /// The sum of its elements, then of all before it, and in the end of both.
     sum: Option<T>,
 }
 

@@ -1,8 +1,8 @@
 //! Idle workers sleep, and wake when there is work or when what they wait for has happened. No wake-up is
 //! lost.
 //!
-//! A worker without work first searches for a while, then sleeps. Who has made work wakes a sleeper only if
-//! nobody is searching; a searcher that finds work and was the last one wakes the next if there is more. So
+//! A worker without work first searches for a while, then sleeps. A maker of work wakes a sleeper only if
+//! nobody is searching. A searcher that finds work and was the last one wakes the next if there is more. So
 //! one task wakes one worker, and a burst of them as many as are needed, one after the other.
 //!
 //! Making work is far more frequent than falling asleep. So the sleeper pays for the barrier between 'I
@@ -43,12 +43,12 @@ pub(crate) struct Sleep {
     one_sided: AtomicBool,
 }
 
-/// Of a node.
+/// The sleepers of a node.
 #[derive(Debug, Default)]
 struct Sleepers {
-    /// Who may be woken for work; the last to fall asleep, whose caches are the warmest, first.
+    /// Workers that may be woken for work; the last to fall asleep, whose caches are the warmest, first.
     ready: Vec<usize>,
-    /// In whose stead callers work. Only what such a worker waits for wakes it.
+    /// Workers in whose stead callers work. Such a worker wakes only for what it waits for.
     stood_in_for: Vec<usize>,
 }
 
@@ -60,7 +60,7 @@ struct Bed {
     state: Futex,
 }
 
-/// What the maker of work does next.
+/// The next step of the maker of work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// It goes on with other work, on the CPU where it is.
@@ -178,7 +178,7 @@ impl Sleep {
         }
     }
 
-    /// What the worker may be waiting for has happened.
+    /// Tells that an event has happened which the worker may be waiting for.
     #[inline]
     pub(crate) fn happened(&self, worker: usize) {
         self.light_barrier();
@@ -233,8 +233,7 @@ impl Sleep {
         before.is_ok_and(|before| left(before) != 0)
     }
 
-    /// Those who make work know by the barrier that this worker sleeps, or it is seen here what they have
-    /// made.
+    /// Makers of work know by the barrier that this worker sleeps, or it sees here what they have made.
     fn wake_for(&self, worker: usize, work: impl FnOnce() -> bool) {
         self.heavy_barrier();
         if work() {

@@ -5,11 +5,11 @@ use crate::pool::NodePool;
 use crate::worker::Worker;
 use std::cmp::Ordering;
 
-/// What is smaller is one worker's.
+/// A smaller array is one worker's.
 const ALONE: usize = 4096;
 /// So many parts are made for each worker, for the last to be through soon after the first.
 const PARTS: usize = 8;
-/// What is smaller is partitioned by one worker: others would come too late.
+/// A smaller part is partitioned by one worker: others would come too late.
 const PARTITIONED_ALONE: usize = 1 << 15;
 /// Places in a block are bytes.
 const BLOCK: usize = 128;
@@ -32,7 +32,7 @@ impl NodePool {
         self.sort(elements, &Order { compare: T::cmp, less: T::lt });
     }
 
-    /// The same by an order of the caller's.
+    /// Sorts as [`NodePool::parallel_sort_unstable`] does, in the order that `compare` gives.
     ///
     /// # Panics
     ///
@@ -46,7 +46,7 @@ impl NodePool {
         self.sort(elements, &Order { compare: &compare, less });
     }
 
-    /// The same by a key, which is made anew for each comparison.
+    /// Sorts as [`NodePool::parallel_sort_unstable`] does, by a key that is made anew for each comparison.
     ///
     /// # Panics
     ///

@@ -67,8 +67,8 @@ pub(crate) fn store_fully(word: &AtomicUsize, number: usize) {
     atomic::fence(Ordering::SeqCst);
 }
 
-/// Locks. What these mutexes guard is never left half changed, so that a panic of another holder does not
-/// matter.
+/// Locks. The data that these mutexes guard is never left half changed, so that a panic of another holder
+/// does not matter.
 #[cfg(not(nodewise_tsan))]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

@@ -32,7 +32,7 @@ struct Node {
     done: CachePadded<AtomicU64>,
 }
 
-/// What a waiter has added to each node's word. One for each tally: waiters take turns with it.
+/// The sums that a waiter has added to each node's word. One for each tally: waiters take turns with it.
 #[derive(Debug)]
 pub(crate) struct Alarms {
     of_nodes: Box<[u64]>,

@@ -7,17 +7,16 @@ use crate::tally::{Alarms, Tally, count_done};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// How many tasks were submitted and not yet done, for a thread to wait until none is: what Pikus's talk
-/// calls `NUMA_task_count`.
+/// A count of tasks that were submitted and are not yet done, for a thread to wait until none is left.
+/// Pikus's talk calls it `NUMA_task_count`.
 ///
 /// Each node counts in cache lines of its own what it submits and what it has done, so that the end of a task
 /// moves no line between nodes. The waiter sleeps (futex), and no task's end looks at other nodes' counts to
 /// know whether to wake it; for `r` tasks on `n` nodes it is woken about `n ln r` times, on one node once.
 ///
-/// Any number of threads may submit, do and wait. A task must be submitted before it is done. What a thread
-/// wrote before it called [`TaskCounter::done`] is visible to a waiter that returns because of it, and the
-/// counter may be freed then, though that call has not returned yet. Nothing allocates after
-/// [`TaskCounter::new`].
+/// Any number of threads may submit, do and wait. A task must be submitted before it is done. A waiter that
+/// returns because of a [`TaskCounter::done`] sees what that thread wrote before. It may free the counter
+/// then, though that call has not returned yet. Nothing allocates after [`TaskCounter::new`].
 ///
 /// ```
 /// let tasks = nodewise_runtime::TaskCounter::new();
@@ -49,7 +48,7 @@ struct Waiters {
 }
 
 impl TaskCounter {
-    /// No tasks.
+    /// A counter without tasks.
     #[must_use]
     pub fn new() -> Self {
         Self::with_nodes(machine().nodes)
@@ -101,7 +100,7 @@ impl TaskCounter {
         let mut waiters = lock(&self.waiters);
         let left = self.tally.left(&waiters.alarms);
         if left == 0 {
-            // Who asks until there is none waits, too.
+            // A caller that asks until there is none waits, too.
             self.over(&mut waiters);
         }
         left
@@ -153,7 +152,8 @@ impl TaskCounter {
             waiters.rung = waiters.rung.wrapping_add(1);
             self.bell.ring();
         }
-        // Who has made an alarm ring may not have rung the bell yet, which is the last that it does here.
+        // The thread that has made an alarm ring may not have rung the bell yet, which is the last that it
+        // does here.
         let due = waiters.alarms.rung.wrapping_add(waiters.rung);
         loop {
             let rung = self.bell.get(Ordering::Acquire);

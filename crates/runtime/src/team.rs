@@ -134,9 +134,9 @@ fn teams<W: Divide>(
 }
 
 impl NodePool {
-    /// Calls `body` with these blocks or, of larger ones, with pieces, on workers of the block's node, which
-    /// take them from each other; on any, where the pool has none there. For loops over several arrays of
-    /// one layout: with the blocks of one of them.
+    /// Calls `body` with these blocks, or with pieces of the larger ones. Workers of the block's node do so,
+    /// and take pieces from each other; any workers do where the pool has none there. A loop over several
+    /// arrays of one layout takes the blocks of one of them.
     ///
     /// ```
     /// use nodewise_runtime::{Layout, NodePool, NodeVec};
@@ -156,8 +156,8 @@ impl NodePool {
         self.grain(1).for_each_block(blocks, body);
     }
 
-    /// Calls `part` as [`NodePool::for_each_block`] does, and combines what comes of all, in any order:
-    /// `combine` has to be associative and commutative. None if there are no blocks.
+    /// Calls `part` as [`NodePool::for_each_block`] does, and combines the results in any order: `combine`
+    /// has to be associative and commutative. None if there are no blocks.
     ///
     /// # Panics
     ///

@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a worker waits for while it works.
+/// An event that a worker waits for while it works.
 pub(crate) trait Event {
     /// Whether it has happened. Asked often.
     fn over(&mut self) -> bool;
@@ -38,7 +38,7 @@ pub(crate) struct Worker {
     pub(crate) done: Cell<Done>,
     /// For the tasks it spawns.
     pub(crate) blocks: Blocks,
-    /// What the job that it runs is part of; for callers their own.
+    /// The call that the running job is part of; a caller's own call for callers.
     call: Cell<Call>,
     /// It has just woken a thread that is no worker.
     has_woken: Cell<bool>,
@@ -50,7 +50,7 @@ pub(crate) struct Worker {
     refreshes: Cell<usize>,
 }
 
-/// What became of a worker's work; written by itself only.
+/// The counts of a worker's work, which only the worker writes.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) run: AtomicU64,
@@ -257,8 +257,8 @@ impl Worker {
         job
     }
 
-    /// What a caller does instead of searching: it takes back what comes of its own call only. Other work
-    /// might take locks that it holds.
+    /// A caller waits instead of searching: it takes back jobs of its own call only. Other work might take
+    /// locks that it holds.
     fn wait(&self, event: &mut impl Event) -> Option<Job> {
         for _ in 0..LOOKS {
             if event.over() {
@@ -287,7 +287,8 @@ impl Worker {
             })
         });
         if put_back {
-            // Who looked for work meanwhile found none, and may sleep by now, the queue's owner included.
+            // A worker that looked for work meanwhile found none, and may sleep by now, the queue's owner
+            // included.
             self.shared.sleep.work_made(self.node);
         }
         add(&self.counts.stolen_inside, u64::from(job.is_some()));
@@ -295,8 +296,8 @@ impl Worker {
     }
 
     fn search(&self, event: &mut impl Event) -> Option<Job> {
-        // Who was just woken, on this CPU perhaps, comes with more work later than this worker would look for
-        // it.
+        // The thread that was just woken, on this CPU perhaps, comes with more work later than this worker
+        // would look for it.
         let mut hasty = self.has_woken.take();
         // On one node there is no line to be kept at home.
         let quiet = if self.shared.nodes.len() > 1 { QUIET_PAUSES } else { 0 };

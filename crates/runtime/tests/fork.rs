@@ -1,5 +1,5 @@
-//! What a forked child may do with what its parent has made. A program of its own, in which no other test's
-//! thread holds a lock meanwhile: so one test after the other.
+//! A forked child and the objects that its parent has made: what it may do with them. A program of its own,
+//! in which no other test's thread holds a lock meanwhile: so one test after the other.
 
 mod watchdog;
 
@@ -55,7 +55,7 @@ fn a_child_of_a_task_does_not_do_its_parents_work() {
     for callers_work in [false, true] {
         let pool = NodePool::builder().workers(1).callers_work(callers_work).build().unwrap();
         let ended_well = pool.scope(|scope| {
-            // What lies in the queue when the task forks, and when the child waits for its own pool.
+            // The tasks that lie in the queue when the task forks, and when the child waits for its own pool.
             for _ in 0..100 {
                 scope.spawn(|_| in_a_child.store(std::process::id() != parent, Ordering::Relaxed));
             }

@@ -1,4 +1,4 @@
-//! What the pool promises, on this machine's nodes and on invented ones (whose workers are not confined).
+//! The promises of the pool, on this machine's nodes and on invented ones (whose workers are not confined).
 
 mod watchdog;
 
@@ -468,7 +468,8 @@ fn callers_work_along_on_one_node_unless_told_not_to() {
     assert!((0..20).all(|_| two.scope(|_| thread()) != thread()));
 }
 
-/// Who works along is not in the way of tasks that others wait for, nor holds up those that need a worker.
+/// A caller that works along is not in the way of tasks that others wait for, nor does it hold up those that
+/// need a worker.
 #[test]
 fn callers_leave_what_they_have_not_done_to_workers() {
     watchdog::start();

@@ -10,7 +10,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What a task does, in order.
+/// A step of a task, in order.
 #[derive(Clone, Debug)]
 enum Step {
     Count(u8),
@@ -116,10 +116,10 @@ impl Run<'_> {
     }
 }
 
-/// What a sequential run says of steps.
+/// The outcome of steps, as a sequential run has it.
 #[derive(Clone, Copy, Default)]
 struct Outcome {
-    /// What they add to the sum.
+    /// The sum that they add.
     least: u64,
     most: u64,
     may_panic: bool,
@@ -132,7 +132,7 @@ impl Outcome {
         Self { least: sum, most: sum, ..Self::default() }
     }
 
-    /// Of these steps and those after them.
+    /// The outcome of these steps and those after them.
     fn then(self, next: Self) -> Self {
         Self {
             least: self.least + if self.may_panic { 0 } else { next.least },
@@ -142,7 +142,7 @@ impl Outcome {
         }
     }
 
-    /// Of steps that are done whether these panic or not.
+    /// The outcome with steps that are done whether these panic or not.
     fn beside(self, other: Self) -> Self {
         Self {
             least: self.least + other.least,
@@ -163,15 +163,16 @@ impl Step {
         })
     }
 
-    /// Of a scope with these steps: tasks are run even where others panic, unless it is cancelled.
+    /// The outcome of a scope with these steps: tasks are run even where others panic, unless it is
+    /// cancelled.
     fn in_scope(steps: &[Step]) -> Outcome {
         let mut tasks = Outcome::default();
         let body = Self::one_after_the_other(steps, !Self::cancel(steps), &mut tasks);
         body.beside(tasks)
     }
 
-    /// Of the steps without the tasks that they spawn, which are added to `tasks`; as such that may not be
-    /// run if not `sure`.
+    /// The outcome of the steps without the tasks that they spawn. These are added to `tasks`, as tasks that
+    /// may not be run if not `sure`.
     fn one_after_the_other(steps: &[Step], sure: bool, tasks: &mut Outcome) -> Outcome {
         let mut before = Outcome::default();
         for step in steps {

@@ -1,4 +1,4 @@
-//! What the types are to a program that knows no other crate than this one.
+//! The types, as a program sees them that knows no other crate than this one.
 
 use nodewise_runtime::{
     Error, ErrorKind, Layout, NodeArena, NodeCounter, NodeId, NodePool, NodePoolBuilder, NodeReplicated,

@@ -18,7 +18,7 @@ struct Pipes {
     answers: BufReader<ChildStdout>,
 }
 
-/// What nodewise.hpp is installed below, for contestants.
+/// The directory below which nodewise.hpp is installed, for contestants.
 fn installed() -> Result<PathBuf, String> {
     let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nodewise");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/install");

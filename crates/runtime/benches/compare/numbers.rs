@@ -48,7 +48,7 @@ fn mixed() -> Vec<u64> {
     (1..=SIZE as u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 7).collect()
 }
 
-/// What it does with mixed numbers is timed, not their making.
+/// The body's work on mixed numbers is timed, not their making.
 fn with_mixed<'a>(name: &'static str, body: impl Fn(&mut [u64]) + 'a) -> Contender<'a> {
     timed(name, SIZE as u64, move || {
         let mut numbers = mixed();

@@ -1,6 +1,6 @@
-//! Memory of small tasks. A worker keeps the blocks of tasks that it has run, for the next that it spawns;
-//! those of a mate's tasks it sends back, or who spawns would never have any. Those of other nodes it keeps:
-//! to send them back would move more lines between nodes.
+//! Memory of small tasks. A worker keeps the blocks of tasks that it has run, for the next that it spawns. It
+//! sends blocks of a mate's tasks back, or a mate that spawns would never have any. It keeps blocks of other
+//! nodes: to send them back would move more lines between nodes.
 //!
 //! Lists hold the addresses of free blocks, and nothing is written into these: from a block that a mate had
 //! last, the owner would have to wait for its line to know the next. And they are sent back many at a time.
@@ -22,11 +22,11 @@ struct Line {
 #[derive(Default)]
 pub(crate) struct Blocks {
     own: UnsafeCell<Vec<Block>>,
-    /// Of one of its mates, to be sent back.
+    /// The blocks of one of its mates, to be sent back.
     of_mate: RefCell<(usize, Vec<Block>)>,
 }
 
-/// What others have sent back, for the worker to take all at once.
+/// The blocks that others have sent back, for the worker to take all at once.
 #[derive(Default)]
 pub(crate) struct SentBack(CachePadded<Mutex<Vec<Block>>>);
 

@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The owner's end. What is left when both ends are dropped is forgotten.
+/// The owner's end. Jobs that are left when both ends are dropped are forgotten.
 pub(crate) struct Deque<T> {
     ends: Arc<Ends<T>>,
     /// As in `ends`, where only the owner changes it.

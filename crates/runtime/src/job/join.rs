@@ -68,7 +68,7 @@ impl Worker {
         };
         std::mem::forget(anchored);
         let a = a.unwrap_or_else(|panic| {
-            // Of two payloads the second goes.
+            // The second of two payloads is dropped.
             drop_caught(stack.result.get_mut().take());
             resume_unwind(panic)
         });
@@ -212,7 +212,7 @@ impl NodePool {
                 continue;
             }
             let Some(caller) = self.any_caller() else { continue };
-            // What stays in the queue then.
+            // The detached tasks count the offer that stays in the queue then.
             shared.detached.submit_on(node, 1);
             match offer.take() {
                 Some(job) => work_along(caller, |worker| job.run(worker)),

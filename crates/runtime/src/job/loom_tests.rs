@@ -11,7 +11,7 @@ use std::panic::resume_unwind;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-/// What a task returns, panics with, or has with it. Loom says where one was forgotten.
+/// The value that a task returns, panics with, or has with it. Loom says where one was forgotten.
 struct Value {
     drops: Arc<AtomicUsize>,
     _memory: Track<()>,
@@ -68,7 +68,7 @@ fn run_one(worker: &Worker) {
 }
 
 /// A worker runs a task, which returns or panics, while somebody has its handle: in its stead a mate, if
-/// there is one, or a thread. What came of the task is dropped once, by who gets it or by itself.
+/// there is one, or a thread. The task's value is dropped once, by its receiver or by the task.
 fn while_it_runs<const N: usize>(
     preemptions: usize,
     with_caller: bool,
@@ -139,7 +139,7 @@ fn a_worker_sleeps_until_another_pools_task_has_ended() {
     });
 }
 
-/// What a closure that runs in a pool returns arrives, on a thread or a worker of another pool, which slept
+/// A closure that runs in a pool returns its value to a thread or to a worker of another pool, which slept
 /// until then.
 #[test]
 fn a_closure_inside_a_pool_returns_to_who_waits_outside() {

@@ -4,8 +4,8 @@
 //! before the queue does, lie in one deque. Three things make that sound, and each is kept in one place:
 //! - A job runs exactly once: [`Job`] is neither `Clone` nor `Copy`, is consumed by running, and no pool ends
 //!   with a job in its queues.
-//! - What it points to lives until it has run: [`StackJob`]s are waited for before their frame is left
-//!   ([`Worker::join`], `NodePool::in_worker`), and closures with borrows are spawned by a [`Scope`] only,
+//! - The data that it points to lives until it has run. [`StackJob`]s are waited for before their frame is
+//!   left ([`Worker::join`], `NodePool::in_worker`). Closures with borrows are spawned by a [`Scope`] only,
 //!   which waits for all of them.
 //! - The end of a job is told by one atomic operation, after which nothing of what the waiter may free is
 //!   touched: `Signal::set`, [`crate::tally::count_done`].
@@ -47,7 +47,8 @@ pub(crate) struct Job {
 unsafe impl Send for Job {}
 
 /// The call of a thread from outside that jobs come from and that waits for them: the number of the caller
-/// who works along, from 1 on, or [`Call::NONE`]. What that thread may run while it waits.
+/// who works along, from 1 on, or [`Call::NONE`]. The thread may run only jobs of its own call while it
+/// waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call(usize);
 
@@ -132,7 +133,7 @@ impl<S: Signal, F: FnOnce(&Worker) -> R + Send, R: Send> StackJob<S, F, R> {
         unsafe { S::set(&raw const this.signal, worker) };
     }
 
-    /// What came of it, after the signal was seen.
+    /// The job's result, after the signal was seen.
     #[inline(always)]
     fn into_result(self) -> thread::Result<R> {
         self.result.into_inner().expect("a job leaves a result")

@@ -30,7 +30,8 @@ impl RemoteLatch {
         self.state.get(Ordering::Acquire) == SET
     }
 
-    /// Sets it. What was done before is seen by who finds it set. True: a thread that slept is on its way.
+    /// Sets it. A thread that finds it set sees all that was done before. True: a thread that slept is on its
+    /// way.
     pub(super) fn set(&self) -> bool {
         if self.state.swap(SET, Ordering::AcqRel) != AWAITED {
             return false;

@@ -17,15 +17,14 @@ use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-/// What [`crate::NodePool::scope`] gives to its closure, to spawn tasks that may borrow whatever lives longer
-/// than the scope.
+/// A scope of [`crate::NodePool::scope`], whose tasks may borrow whatever lives longer than the scope.
 ///
 /// Any thread that has a reference may use it, tasks of the scope included.
 pub struct Scope<'scope> {
     shared: Arc<Shared>,
     /// The worker that waits for the tasks.
     owner: usize,
-    /// What its tasks are part of.
+    /// The call that its tasks are part of.
     call: Call,
     tally: Tally,
     cancelled: AtomicBool,
@@ -132,7 +131,7 @@ impl<'scope> Scope<'scope> {
         self.shared.inject(node, self.submitted(None, |_, worker| task(worker)));
     }
 
-    /// Has the tasks that have not begun be dropped instead of run. Those that run may ask
+    /// Has the tasks that have not begun dropped instead of run. Running tasks may ask
     /// [`Scope::is_cancelled`].
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);

@@ -14,7 +14,7 @@ pub struct Task<T> {
     packet: Arc<dyn Ends<T>>,
 }
 
-/// What the task and its joiner share.
+/// The data that the task and its joiner share.
 struct Packet<F, T> {
     f: UnsafeCell<Option<F>>,
     outcome: Outcome<T>,

@@ -13,12 +13,12 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Layout {
-    /// All on one node.
+    /// All pages on one node.
     On(NodeId),
     /// Page after page round the nodes with CPUs, in ascending order: for data that all use.
     Interleaved,
-    /// The same with as many pages in a row on each node as its weight says, for nodes of unequal bandwidth.
-    /// A weight of 0 leaves a node out.
+    /// As [`Layout::Interleaved`], with as many pages in a row on each node as its weight says: for nodes of
+    /// unequal bandwidth. A weight of 0 leaves a node out.
     Weighted(Vec<(NodeId, u32)>),
     /// One block of neighbouring pages on each node with CPUs, in ascending order, all but the last of the
     /// same size: for data that each node uses a part of. Intel's article on NUMA migrations finds this

@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 /// touched first.
 pub(crate) struct NodeBox<T> {
     value: NonNull<T>,
-    /// What it lies in, unmapped after it was dropped.
+    /// The memory that the value lies in, unmapped after the value was dropped.
     placed: Placed,
 }
 
@@ -27,7 +27,7 @@ unsafe impl<T: Sync> Sync for NodeBox<T> {}
 
 impl<T> NodeBox<T> {
     /// On this one of `nodes`, if it has room. A huge page might hold those of several nodes, so it takes
-    /// base pages. What `make` allocates comes from the node, too, as far as the allocator asks the
+    /// base pages. Memory that `make` allocates comes from the node, too, as far as the allocator asks the
     /// system for it.
     pub(crate) fn on(node: NodeId, nodes: &MemoryNodes, make: impl FnOnce() -> T) -> Result<Self> {
         let place = |placed: &mut Placed| {

@@ -66,7 +66,7 @@ pub struct Block {
 }
 
 impl NodeVecBuilder<'_> {
-    /// Lays the array out so.
+    /// Describes an array that is laid out by `layout`.
     #[must_use]
     pub fn new(layout: Layout) -> Self {
         Self { layout, huge: false, align_bytes: 1, fallback: Fallback::default(), pool: None }
@@ -88,7 +88,7 @@ impl NodeVecBuilder<'_> {
         self
     }
 
-    /// What to do about pages that find no room on their node, or of which nobody knows where they are.
+    /// The array's answer to pages that find no room on their node, or whose place nobody knows.
     #[must_use]
     pub fn fallback(mut self, fallback: Fallback) -> Self {
         self.fallback = fallback;
@@ -156,8 +156,8 @@ impl<T: Pod> NodeVec<T> {
         self.placed.placement(self.placed.all())
     }
 
-    /// Asks the kernel where the pages of these elements are now; those that elements across an end lie on
-    /// count whole.
+    /// Asks the kernel where the pages of these elements are now. A page that an element across an end lies
+    /// on counts whole.
     ///
     /// # Errors
     /// As [`NodeVec::placement`]; [`crate::ErrorKind::Range`]: there are no such elements.
@@ -170,8 +170,7 @@ impl<T: Pod> NodeVec<T> {
         Ok(placement)
     }
 
-    /// The same page by page: the node of each base page of these elements, none for one that is in no memory
-    /// now.
+    /// Asks for the node of each base page of these elements; none for a page that is in no memory now.
     ///
     /// # Errors
     /// As [`NodeVec::placement_of`].
@@ -236,9 +235,9 @@ impl<T: Pod> NodeVec<T> {
         size => (64 << 10) / size,
     };
 
-    /// Calls `body` with each of [`NodeVec::blocks`] or, of larger ones, with pieces, on workers of the
-    /// block's node, which take them from each other; on any, where the pool has none there. Returns when
-    /// all are done.
+    /// Calls `body` with each of [`NodeVec::blocks`], or with pieces of the larger ones. Workers of the
+    /// block's node do so, and take pieces from each other; any workers do where the pool has none there.
+    /// Returns when all are done.
     ///
     /// # Panics
     /// With what `body` panicked with first.
@@ -256,8 +255,8 @@ impl<T: Pod> NodeVec<T> {
         in_teams(pool, pieces, Self::PIECE, |pieces| pieces.for_each(|(block, values)| body(block, values)));
     }
 
-    /// Calls `part` in the same way, without the right to write, and combines what comes of all pieces, in
-    /// any order: `combine` has to be associative and commutative. None if the array is empty.
+    /// Calls `part` as [`NodeVec::for_each_block`] does, but only to read, and combines the results in any
+    /// order: `combine` has to be associative and commutative. None if the array is empty.
     ///
     /// ```
     /// use nodewise_runtime::{Layout, NodePool, NodeVec};

@@ -14,17 +14,17 @@ use nodewise_topology::NodeId;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What to do about pages that find no room on their node, or of which nobody knows where they are: a
-/// container's filter may refuse memory policies and `move_pages(2)`.
+/// The answer to pages that find no room on their node, or whose place nobody knows: a container's filter may
+/// refuse memory policies and `move_pages(2)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fallback {
     /// It is an error, and the memory is given back.
     #[default]
     Error,
-    /// They stay where the kernel put them: most often on the nearest node that has room,
-    /// [`Placement::misplaced`] counts them; or where they were touched first, by threads on the CPUs of
-    /// their nodes, [`Placement::unknown`] counts those, which the kernel's balancing may move.
+    /// The pages stay where the kernel put them. Most often that is the nearest node that has room;
+    /// [`Placement::misplaced`] counts them. Where nobody knows their place, threads on the CPUs of their
+    /// nodes touch them first; [`Placement::unknown`] counts those, and the kernel's balancing may move them.
     Anywhere,
 }
 
@@ -38,7 +38,7 @@ pub struct Placement {
     pub misplaced: usize,
     /// How many are in no memory now: swapped out, or never touched since they were given back.
     pub absent: usize,
-    /// How many the kernel does not tell of, as a container's filter refuses `move_pages(2)`.
+    /// How many the kernel tells nothing of, since a container's filter refuses `move_pages(2)`.
     pub unknown: usize,
 }
 
@@ -245,7 +245,7 @@ impl Placed {
             let addresses: Vec<u64> = batch.iter().map(|&page| self.memory.page_address(page)).collect();
             let nodes: Vec<i32> = batch.iter().map(|&page| self.wanted(page).0 as i32).collect();
             let mut status = vec![0; batch.len()];
-            // What found no room shows in the placement.
+            // The placement counts pages that found no room.
             match move_pages(0, &addresses, &nodes, &mut status, MoveFlags::Exclusive) {
                 Err(error) if error.kind() != nodewise_sys::ErrorKind::OutOfMemory => {
                     return Err(Error::memory("cannot move pages".into(), error));
@@ -354,9 +354,9 @@ impl Drop for KeptCpus {
     }
 }
 
-/// Maps memory of which every page is to be brought in. What could never be is refused: the kernel, asked
-/// page by page, would sooner end processes, and its own check of a mapping's size is off where it may
-/// overcommit.
+/// Maps memory of which every page is to be brought in. A request that could never be met is refused: the
+/// kernel, asked page by page, would sooner end processes. Its own check of a mapping's size is off where it
+/// may overcommit.
 pub(crate) fn map(bytes: usize, align_bytes: usize, nodes: &MemoryNodes) -> Result<OwnedMemory> {
     if let Some(most) = nodes.bytes.filter(|&most| bytes as u64 > most) {
         return Err(Error::too_little_memory(bytes, most, &nodes.allowed));

@@ -11,8 +11,8 @@ use nodewise_topology::NodeId;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// An array of which every node with CPUs has a copy, or the nearest node that has memory for this process:
-/// for data that all read and few write.
+/// An array with a copy on every node with CPUs, or on the nearest node that has memory for this process. It
+/// is for data that all read and few write.
 ///
 /// Reading never waits and goes to the local copy. Writing takes `&mut`, so that nobody reads meanwhile.
 pub struct ReplicatedVec<T> {
@@ -32,7 +32,8 @@ impl<T: Pod> ReplicatedVec<T> {
         Self::aligned(values, 1)
     }
 
-    /// The same with copies that begin at multiples of so many bytes, as [`NodeVecBuilder::align`] has it.
+    /// Copies `values` as [`ReplicatedVec::new`] does, to addresses that are multiples of so many bytes, as
+    /// [`NodeVecBuilder::align`] has it.
     ///
     /// # Errors
     /// As [`crate::NodeVecBuilder::build`], of any of the copies.

@@ -56,7 +56,7 @@ mod modelled {
 
     #[derive(Default)]
     pub(in super::super) struct Queued {
-        /// What all see, and from [`BUFFERED`] on what is in its maker's store buffer.
+        /// The tasks that all see, and from [`BUFFERED`] on those that are in their maker's store buffer.
         tasks: AtomicUsize,
         maker: OnceLock<ThreadId>,
     }

@@ -186,7 +186,7 @@ fn work_made_while_a_caller_stands_in_is_done_when_it_stands_back() {
     all_are_done::<1>(None, |pool| pool.stand_in(|| pool.submit()));
 }
 
-/// Who searches then owes what the caller leaves to it, whether it finds a task or sleeps.
+/// The searcher then owes what the caller leaves to it, whether it finds a task or sleeps.
 #[test]
 fn work_made_while_a_caller_stands_in_is_done_by_who_searches_when_it_stands_back() {
     all_are_done::<2>(Some(1), |pool| {
@@ -272,7 +272,7 @@ fn work_left_to_a_searcher_that_found_something_else_wakes_the_next() {
     });
 }
 
-/// Who makes the work may have it in its store buffer when it sees nobody asleep.
+/// The maker of the work may have it in its store buffer when it sees nobody asleep.
 #[test]
 fn work_made_when_a_caller_stands_back_wakes_who_it_stood_in_for() {
     both_barriers(Some(3), |one_sided| {
@@ -284,7 +284,8 @@ fn work_made_when_a_caller_stands_back_wakes_who_it_stood_in_for() {
     });
 }
 
-/// What is left to searchers for the second time is not taken back by who pays for the first.
+/// A barrier that is left to searchers for the second time is not taken back by the one who pays for the
+/// first.
 #[test]
 fn work_made_when_a_caller_stands_back_again_wakes_who_it_stood_in_for() {
     both_barriers(Some(2), |one_sided| {

@@ -3,7 +3,7 @@
 use super::class::{Class, SMALL_CLASSES};
 use std::ptr::NonNull;
 
-/// What lies in a free block.
+/// The contents of a free block.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Free {

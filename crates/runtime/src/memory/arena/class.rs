@@ -45,7 +45,7 @@ impl Class {
         SIZES[self.index()].bytes as usize
     }
 
-    /// What its blocks are aligned to: the greatest power of two that divides the size.
+    /// The alignment of its blocks: the greatest power of two that divides the size.
     pub(super) fn align(self) -> usize {
         1 << self.bytes().trailing_zeros()
     }

@@ -3,8 +3,8 @@
 //! Memory comes from the system in chunks, which are placed and looked at like a [`crate::NodeVec`]. Requests
 //! are rounded up to size classes. Up to 8 KiB each CPU has free blocks of its own, that hardly another CPU's
 //! threads ask for, and a span of 64 KiB to cut new ones from; what it has too many of goes to the others a
-//! batch at a time. Larger blocks, up to 256 KiB, are cut from the chunks under one lock. What is larger
-//! still is a mapping of its own.
+//! batch at a time. Larger blocks, up to 256 KiB, are cut from the chunks under one lock. Each block that is
+//! larger still is a mapping of its own.
 
 #![allow(unsafe_code)]
 
@@ -84,7 +84,7 @@ unsafe impl Send for NodeArena {}
 // SAFETY: as above.
 unsafe impl Sync for NodeArena {}
 
-/// What all CPUs share.
+/// The parts that all CPUs share.
 struct Central {
     batches: [Batches; CLASSES],
     span: Span,
@@ -102,8 +102,8 @@ pub struct NodeArenaBuilder {
 }
 
 impl NodeArenaBuilder {
-    /// Lays each chunk out so; chunks start at 2 MiB and grow to 128 MiB. An arena on one node takes huge
-    /// pages; others take base pages, so that few values too are spread.
+    /// Lays out each chunk by `layout`. Chunks start at 2 MiB and grow to 128 MiB. An arena on one node takes
+    /// huge pages; others take base pages, so that few values too are spread.
     #[must_use]
     pub fn new(layout: Layout) -> Self {
         Self { huge: matches!(layout, Layout::On(_)), layout, fallback: Fallback::default() }
@@ -116,7 +116,7 @@ impl NodeArenaBuilder {
         self
     }
 
-    /// What to do about pages that find no room on their node, or of which nobody knows where they are.
+    /// The arena's answer to pages that find no room on their node, or whose place nobody knows.
     #[must_use]
     pub fn fallback(mut self, fallback: Fallback) -> Self {
         self.fallback = fallback;
@@ -177,8 +177,8 @@ impl NodeArena {
     /// [`crate::ErrorKind::Memory`]: the nodes that this process could have memory on when the arena was made
     /// had less, `align` is no power of two, or the kernel refuses a call; or a container's filter does,
     /// there are several nodes, and the fallback is [`Fallback::Error`]. [`crate::ErrorKind::NodeFull`]:
-    /// pages found no room on their node, and the fallback is that. The arena can be used on after both. Of
-    /// more than is free no error tells, as with [`crate::NodeVecBuilder::build`].
+    /// pages found no room on their node, and the fallback is that. The arena can be used on after both. No
+    /// error tells of a request for more than is free, as with [`crate::NodeVecBuilder::build`].
     #[inline]
     pub fn allocate(&self, bytes: usize, align: usize) -> Result<NonNull<[u8]>> {
         if !align.is_power_of_two() {
@@ -243,7 +243,7 @@ impl NodeArena {
         &self.layout
     }
 
-    /// What it has from the system, in bytes.
+    /// The memory that it has from the system, in bytes.
     #[must_use]
     pub fn reserved_bytes(&self) -> usize {
         let central = lock(&self.central);
@@ -251,7 +251,7 @@ impl NodeArena {
         all.map(|placed| placed.memory.len_bytes()).sum()
     }
 
-    /// Asks the kernel where the pages are now, used or free. Who needs new memory waits meanwhile.
+    /// Asks the kernel where the pages are now, used or free. A thread that needs new memory waits meanwhile.
     ///
     /// # Errors
     /// [`crate::ErrorKind::Memory`]: a container's filter refuses `move_pages(2)`.
