@@ -1,4 +1,4 @@
-//! What this process may use.
+//! The CPUs and nodes that this process may use.
 
 use crate::arguments::{List, free, handle, node_set, out, shared};
 use crate::result::{Code, Failure, Outcome, guarded};

@@ -94,7 +94,7 @@ pub(crate) unsafe fn layout(layout: *const LayoutInC) -> Outcome<Layout> {
     }
 }
 
-/// What flags for memory ask for.
+/// The memory that an array's or arena's flags ask for.
 pub(crate) struct Flags {
     /// Huge pages, or base pages; nothing if nothing is said.
     pub(crate) huge: Option<bool>,
@@ -116,12 +116,12 @@ impl Flags {
     }
 }
 
-/// What elements are aligned to: in C a type's size is a multiple of its alignment.
+/// The alignment of elements: in C a type's size is a multiple of its alignment.
 pub(crate) fn align_of_elements(element_bytes: usize) -> usize {
     1 << element_bytes.trailing_zeros()
 }
 
-/// What so many elements take.
+/// The bytes that so many elements take.
 pub(crate) fn checked_bytes(len: usize, element_bytes: usize) -> Outcome<usize> {
     len.checked_mul(element_bytes).ok_or_else(|| {
         let message = format!("{len} elements of {element_bytes} bytes are more than there are addresses");

@@ -29,7 +29,7 @@ impl Context {
     }
 }
 
-/// What a function needs to be given.
+/// A function that must not be NULL.
 pub(crate) fn given<F>(function: Option<F>, name: &str) -> Outcome<F> {
     function.ok_or_else(|| Failure::invalid(format!("{name} is NULL")))
 }

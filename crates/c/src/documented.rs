@@ -1,5 +1,5 @@
-//! What the header says of each function: its errors, and who else may use its handles meanwhile. The head of
-//! the header has what goes for all of them.
+//! The header names each function's errors, and says who else may use its handles meanwhile. The head of the
+//! header has what goes for all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ fn declarations() -> Vec<Documented<'static>> {
     let mut rest = &HEADER[begin..];
     let (mut all, mut comment) = (Vec::new(), "");
     loop {
-        // What is said above an empty line is said of a section.
+        // A comment above an empty line belongs to a section.
         let line_ends = rest.chars().take_while(|c| c.is_whitespace()).filter(|&c| c == '\n').count();
         rest = rest.trim_start();
         if line_ends > 1 {
@@ -88,7 +88,7 @@ fn said() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
     said
 }
 
-/// What these programs show: a function and the result that it gives.
+/// The failures that these programs show: a function and the result that it gives.
 fn shown() -> BTreeSet<(&'static str, &'static str)> {
     let (results, functions) = (results(), functions());
     let calls = [CONTRACT, REFUSED, FULL_NODE].into_iter().flat_map(|program| program.split("says(").skip(1));

@@ -250,7 +250,7 @@ fn constants() -> Vec<String> {
     codes.into_iter().chain(others).map(|(name, value)| format!("NODEWISE_{name} == {value}")).collect()
 }
 
-/// What a compiler says of a translation unit; empty if it has no complaint.
+/// The complaints of a compiler about a translation unit; empty if it has none.
 fn compiled(compiler: &str, options: &[&str], source: &str) -> String {
     let mut running = Command::new(compiler)
         .args(["-fsyntax-only", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-I"])

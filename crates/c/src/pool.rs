@@ -55,7 +55,7 @@ impl Deref for Held<'_> {
     }
 }
 
-/// What no node has for its number.
+/// The number that stands for no node.
 pub const NO_NODE: u32 = u32::MAX;
 
 #[unsafe(no_mangle)]

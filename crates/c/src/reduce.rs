@@ -68,7 +68,7 @@ pub unsafe extern "C" fn nodewise_pool_parallel_for_grain(
 
 /// A part's value: bytes that the caller's `drop` ends.
 struct Value {
-    /// Aligned as C aligns what may be anything. Those of most sums take no memory of their own.
+    /// Aligned as C aligns what may be anything. The bytes of most sums take no memory of their own.
     bytes: SmallVec<[u128; 2]>,
     drop: Option<DropValue>,
     context: Context,

@@ -32,12 +32,12 @@ pub struct ValueType {
     pub copy_in: Option<CopyValueIn>,
 }
 
-/// What a copy's address is a multiple of: it has its cache lines alone.
+/// The alignment of a copy's address: a copy has its cache lines alone.
 const ALIGN: usize = 128;
 
 /// One of the copies, in its node's memory.
 pub struct Value {
-    /// Of `kind.bytes`, from the arena.
+    /// A block of `kind.bytes` from the arena.
     storage: NonNull<u8>,
     arena: SharedArena,
     kind: Kind,
@@ -202,7 +202,7 @@ pub(crate) fn checked_kind(kind: ValueType) -> Outcome<Kind> {
     })
 }
 
-/// Of something that is kept rounded up to whole words.
+/// The size of something that is kept rounded up to whole words.
 pub(crate) fn checked_size(bytes: usize, what: &str) -> Outcome<usize> {
     if bytes > isize::MAX as usize / 2 {
         return Err(Failure::invalid(format!("{what} cannot have {bytes} bytes")));

@@ -1,4 +1,4 @@
-//! What functions return, and the message for the thread.
+//! The results of functions, and the message for the thread.
 
 use nodewise_runtime::{Error, ErrorKind};
 use std::any::Any;
@@ -88,8 +88,8 @@ impl From<Error> for Failure {
     }
 }
 
-/// What a callback returned that was not 0; thrown where the runtime knows no other way for a failure to come
-/// back.
+/// A result of a callback that was not 0. It is thrown where the runtime knows no other way for a failure to
+/// come back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Status(pub(crate) c_int);
 

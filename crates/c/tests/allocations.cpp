@@ -71,7 +71,7 @@ int main()
     });
 
     bool reductions = few("a reduction", reduction, 2), spawns = few("a small task", spawn, 0.1);
-    // What it is and returns, what the library has of it, and its handle.
+    // The three allocations are the function with its result, the library's part, and the handle.
     bool joined = few("a task of its own", apart, 3.1);
     return reductions && spawns && joined ? 0 : 1;
 }

@@ -1,4 +1,4 @@
-/* What nodewise.h promises: codes, messages, statuses, who owns what. */
+/* The promises of nodewise.h: codes, messages, statuses, who owns what. */
 #include "check.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -224,7 +224,7 @@ static void tasks(nodewise_pool *pool)
     nodewise_task_free(task);
     nodewise_task_free(NULL);
 
-    /* What cannot be spawned is dropped. */
+    /* A task that cannot be spawned is dropped. */
     says(nodewise_pool_spawn_on(pool, 1000, nothing, &dropped, drop, &task), NODEWISE_NO_WORKERS, "1000");
     says(nodewise_pool_spawn(NULL, nothing, &dropped, drop, &task), NODEWISE_INVALID_ARGUMENT, "pool is NULL");
     says(nodewise_pool_spawn(pool, NULL, &dropped, drop, &task), NODEWISE_INVALID_ARGUMENT, "run is NULL");

@@ -110,7 +110,7 @@ static int look_from_node(void *context)
     return 0;
 }
 
-/* What the library says of the same. */
+/* The library's count of the same. */
 static size_t misplaced(const struct values *values)
 {
     size_t sum = 0, count;

@@ -86,7 +86,7 @@ int main(int arguments, char **argument)
     says(nodewise_arena_allocate(arena, pages * PAGE_BYTES, 8, &block), NODEWISE_NODE_FULL, words);
     nodewise_arena_free(arena);
 
-    /* What cannot move stays, and keeps what is in it. */
+    /* A page that cannot move stays, and keeps its contents. */
     size_t small = pages / 8;
     CHECK(nodewise_array_new(&on_other, pages, PAGE_BYTES, 0, NULL, &second) == NODEWISE_OK);
     void *data;

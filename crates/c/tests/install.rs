@@ -1,5 +1,5 @@
-//! What a user does: installs the library by one command, and builds programs with it with pkg-config and
-//! with `CMake`.
+//! A user's steps: one command installs the library, and programs are built with it by pkg-config and by
+//! `CMake`.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -236,7 +236,7 @@ fn cmake_builds_the_examples(installed: &Installed) {
     assert!(said.starts_with("nodewise: there is no device nothing0"), "{said}");
 }
 
-/// Those that `CMake` has built.
+/// The ported programs are those that `CMake` has built.
 fn ported_programs_compute_what_the_plain_ones_do(installed: &Installed) {
     let plain = |compiler: &str, options: &[&str], source: &str, size: &str| {
         let program = installed.path("plain");

@@ -1,5 +1,5 @@
-/* What comes of it where the system refuses: no file can be opened, a container's filter allows neither memory policies nor threads. Each in a
- * process of its own. */
+/* The library where the system refuses: no file can be opened, a container's filter allows neither memory
+ * policies nor threads. Each in a process of its own. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <dirent.h>
@@ -79,7 +79,7 @@ static void no_file(void)
     says(nodewise_replicated_array_new(data, LEN, 8, &copies), NODEWISE_MACHINE, "/");
     says(nodewise_replicated_new(&numbers, &number, &replicated), NODEWISE_MACHINE, "/");
     says(nodewise_node_replicated_new(&numbers, &operations, &number, &node_replicated), NODEWISE_MACHINE, "/");
-    /* What was there stays usable, and nothing has become of the rest. */
+    /* The memory that was there stays usable, and the rest has come to nothing. */
     CHECK(nodewise_current_node() != NODEWISE_NO_NODE);
     CHECK(nodewise_array_page_nodes(array, 0, LEN, nodes, NODES, &count) == NODEWISE_OK);
     nodewise_array_free(array);
@@ -158,7 +158,7 @@ static void no_policy(void)
     nodewise_array_free(array);
 }
 
-/* What a thread makes that may neither tell nor ask where memory is. */
+/* The objects of a thread that may neither set nor ask where memory is. */
 struct made {
     nodewise_array *interleaved, *blocked, *touched_by_pool;
     nodewise_arena *arena;

@@ -69,7 +69,7 @@ void counters_lose_nothing(int turns)
     on_threads(5, [&](int thread) {
         if (thread == 4) {
             tasks.wait();
-            // What was written before `done` is seen.
+            // This thread sees all writes from before `done`.
             for (int value : written)
                 CHECK(value == 1);
             return;
