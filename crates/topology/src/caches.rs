@@ -12,9 +12,9 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Cache {
-    /// 1 is nearest to the core.
+    /// The level; 1 is nearest to the core.
     pub level: u32,
-    /// What it caches.
+    /// The kind of its contents.
     pub kind: CacheKind,
     /// Its size, where the kernel knows it.
     pub size_bytes: Option<u64>,
@@ -26,7 +26,7 @@ pub struct Cache {
     pub cpus: CpuSet,
 }
 
-/// What a cache holds.
+/// The contents of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]

@@ -44,12 +44,12 @@ pub struct Possible {
 }
 
 impl Possible {
-    /// Of this machine.
+    /// The possible CPUs and nodes of this machine.
     pub fn live() -> Result<Self, Error> {
         Self::from_root(Path::new("/"))
     }
 
-    /// Of the machine whose `/` a directory stands for.
+    /// The possible CPUs and nodes of the machine whose `/` a directory stands for.
     pub fn from_root(path: &Path) -> Result<Self, Error> {
         let root = Root::new(path);
         let cpus = match root.set(&format!("{DIR}/possible"))? {

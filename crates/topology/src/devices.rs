@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 
 pub(crate) const PCI: &str = "sys/bus/pci/devices";
 
-/// A device programs know by a name.
+/// A device that programs know by a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Device {
     /// `eth0`, `nvme0n1`, `sda`, `card0`, `mlx5_0`; the PCI address of a device without a driver that names
     /// it.
     pub name: String,
-    /// What it is.
+    /// The kind of device.
     pub kind: DeviceKind,
     /// The node it is attached to; `None` where firmware does not say.
     pub node: Option<NodeId>,
@@ -46,7 +46,7 @@ pub enum DeviceKind {
     Accelerator,
 }
 
-/// What sysfs calls each kind, and its PCI base class (PCI Code and ID Assignment Specification).
+/// The name of each kind in sysfs, and its PCI base class (PCI Code and ID Assignment Specification).
 const KINDS: [(DeviceKind, &str, Option<u32>); 5] = [
     (DeviceKind::Network, "sys/class/net", Some(0x02)),
     (DeviceKind::Infiniband, "sys/class/infiniband", None),

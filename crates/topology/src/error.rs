@@ -1,4 +1,4 @@
-//! What can go wrong when a machine is read.
+//! The errors of reading a machine.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -8,7 +8,7 @@ use crate::set::{CpuSet, Id, IdSet, MAX_ID, NodeSet};
 use std::fmt;
 use std::path::Path;
 
-/// What a process may use: the CPUs of its affinity and the memory nodes of its cpuset.
+/// The resources that a process may use: the CPUs of its affinity and the memory nodes of its cpuset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allowed {
     /// CPUs it may run on.
@@ -18,8 +18,8 @@ pub struct Allowed {
 }
 
 impl Allowed {
-    /// What the calling thread may use, from `Cpus_allowed_list` and `Mems_allowed_list` in its
-    /// `/proc/thread-self/status`, as far as the machine has it.
+    /// The resources that the calling thread may use. They come from `Cpus_allowed_list` and
+    /// `Mems_allowed_list` in its `/proc/thread-self/status`, as far as the machine has them.
     pub fn of_this_thread(topology: &Topology) -> Result<Self, Error> {
         Self::from_status(topology, &Root::new(Path::new("/")), "proc/thread-self/status")
     }
@@ -70,7 +70,7 @@ pub struct Lists<'a> {
     root: Root,
 }
 
-/// What a list is of, and so which numbers it may hold.
+/// The unit of a list, and so the numbers that it may hold.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Cpu,
@@ -89,24 +89,24 @@ impl<'a> Lists<'a> {
         Self { topology, allowed, root: Root::new(root) }
     }
 
-    /// What the process may use.
+    /// The resources that the process may use.
     #[must_use]
     pub fn allowed(&self) -> &Allowed {
         &self.allowed
     }
 
-    /// Nodes to have memory on: those with memory.
+    /// Reads a list of nodes to have memory on: only allowed nodes with memory are in it.
     pub fn memory_nodes(&self, list: &str) -> Result<NodeSet, ListError> {
         self.nodes(list, &self.allowed.memory_nodes)
     }
 
-    /// Nodes to run on: those with a CPU that is allowed.
+    /// Reads a list of nodes to run on: only nodes with an allowed CPU are in it.
     pub fn cpu_nodes(&self, list: &str) -> Result<NodeSet, ListError> {
         let usable = self.topology.nodes().iter().filter(|node| node.cpus.intersects(&self.allowed.cpus));
         self.nodes(list, &usable.map(|node| node.id).collect())
     }
 
-    /// The allowed CPUs of [`Lists::cpu_nodes`].
+    /// Reads a list as [`Lists::cpu_nodes`] does, and gives the nodes' allowed CPUs.
     pub fn cpus_of_nodes(&self, list: &str) -> Result<CpuSet, ListError> {
         let nodes = self.cpu_nodes(list)?;
         let cpus = self.topology.nodes().iter().filter(|node| nodes.contains(node.id));
@@ -114,7 +114,7 @@ impl<'a> Lists<'a> {
         Ok(&cpus & &self.allowed.cpus)
     }
 
-    /// CPUs to run on. There are no devices in these lists.
+    /// Reads a list of CPUs to run on. There are no devices in these lists.
     pub fn cpus(&self, list: &str) -> Result<CpuSet, ListError> {
         let list = List { text: list, unit: Unit::Cpu, allowed: &self.allowed.cpus };
         list.read(|_| Ok(None))
@@ -244,7 +244,7 @@ fn items(list: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What is wrong with a list, and which item of it.
+/// The fault of a list, and the item that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListError {
     kind: ListErrorKind,
@@ -379,7 +379,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is written with kernel numbers, and what with places in the allowed set, comes back as that
+        /// A set that is written with kernel numbers, or with places in the allowed set, comes back as that
         /// set.
         #[test]
         fn sets_come_back(allowed in proptest::collection::btree_set(0..16u32, 1..16), picks in proptest::collection::btree_set(0..16usize, 1..8)) {

@@ -1,4 +1,4 @@
-//! What is said about a node's memory: how much, in which pages, how fast from where, behind which cache.
+//! A node's memory: how much, in which pages, how fast from where, behind which cache.
 
 use crate::error::{Error, ParseError};
 use crate::ids::NodeId;
@@ -27,7 +27,8 @@ pub struct HugePages {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Access {
-    /// 0: the best initiators of any kind, devices included. 1: the best initiators that have CPUs.
+    /// The access class. 0 is for the best initiators of any kind, devices included; 1 is for the best that
+    /// have CPUs.
     pub class: u32,
     /// The nodes these figures hold for: the best initiators of this memory.
     pub initiators: NodeSet,
@@ -45,7 +46,7 @@ pub struct Access {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct MemorySideCache {
-    /// 1 is nearest to the memory.
+    /// The level; 1 is nearest to the memory.
     pub level: u32,
     /// Its size, where firmware gives it.
     pub size_bytes: Option<u64>,

@@ -193,8 +193,8 @@ impl Topology {
         self.uncounted_memory_bytes
     }
 
-    /// The most memory that a node can have by all that is known, which is what nothing should be refused
-    /// below: its own `MemTotal` and what no node counts. `None` where nothing is known.
+    /// The most memory that a node can have by all that is known: its own `MemTotal` and what no node counts.
+    /// No smaller request should be refused. `None` where nothing is known.
     ///
     /// # Panics
     ///
@@ -304,8 +304,8 @@ impl Topology {
         self.numa_balancing
     }
 
-    /// What looked wrong about the machine and how it was treated, one sentence each: firmware that lists a
-    /// CPU in two nodes, say, or a file that could not be read.
+    /// Warnings about the machine and how each was treated, in one sentence each: firmware that lists a CPU
+    /// in two nodes, say, or a file that could not be read.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings

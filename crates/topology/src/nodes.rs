@@ -29,7 +29,7 @@ pub struct Node {
     /// unknown. A virtual machine's kernel may count too little
     /// ([`crate::Topology::most_memory_bytes`]).
     pub memory_total_bytes: Option<u64>,
-    /// Memory of it that was free when the topology was read (`MemFree`).
+    /// Memory of the node that was free when the topology was read (`MemFree`).
     pub memory_free_bytes: Option<u64>,
     /// Its pools of huge pages, by ascending page size.
     pub huge_pages: Vec<HugePages>,
@@ -72,7 +72,7 @@ impl Node {
     }
 }
 
-/// What is read of a machine's memory.
+/// The data that is read of a machine's memory.
 pub(crate) struct Nodes {
     /// By ascending id.
     pub(crate) nodes: Vec<Node>,
@@ -83,7 +83,7 @@ pub(crate) struct Nodes {
 /// How much is read of a node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Detail {
-    /// What placing a program takes: its CPUs and its memory.
+    /// The data that placing a program takes: the node's CPUs and its memory.
     Placement,
     /// Everything.
     All,

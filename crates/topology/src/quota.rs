@@ -23,7 +23,7 @@ impl CpuQuota {
         Self::from_root(Path::new("/"))
     }
 
-    /// The same below a directory that stands for `/`.
+    /// The quota of the calling process as a directory that stands for `/` has it.
     pub fn from_root(path: &Path) -> Result<Option<Self>, Error> {
         let root = Root::new(path);
         let (Some(groups), Some(mounts)) =
@@ -87,8 +87,8 @@ impl Hierarchy {
             it.then_some((shown, top))
         })?;
         let top = PathBuf::from(top.trim_start_matches('/'));
-        // Of a container's mount the top may be a group far down, and the process may even be outside of what
-        // is mounted: then the top is the nearest that can be seen.
+        // The top of a container's mount may be a group far down, and the process may even be outside of what
+        // is mounted. Then the top is the nearest that can be seen.
         let within = Path::new(path).strip_prefix(shown).ok();
         let within = within.filter(|path| path.components().all(|part| matches!(part, Component::Normal(_))));
         let group = within.map_or_else(|| top.clone(), |within| top.join(within));

@@ -11,13 +11,14 @@ const HUGE_PAGES: &str = "sys/kernel/mm/transparent_hugepage";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct TransparentHugePages {
-    /// `always`, `madvise` or `never`: who gets them.
+    /// The programs that get huge pages: `always`, `madvise` or `never`.
     pub enabled: String,
-    /// When an allocation stalls to make one: `always`, `defer`, `defer+madvise`, `madvise` or `never`.
+    /// The allocations that stall to make a huge page: `always`, `defer`, `defer+madvise`, `madvise` or
+    /// `never`.
     pub defrag: Option<String>,
-    /// The same for shared memory and tmpfs.
+    /// The setting like `enabled` for shared memory and tmpfs.
     pub shmem_enabled: Option<String>,
-    /// Size of one.
+    /// Size of a huge page.
     pub page_bytes: Option<u64>,
 }
 

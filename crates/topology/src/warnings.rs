@@ -1,4 +1,4 @@
-//! What of a machine could not be read: that part is unknown, and the rest stands.
+//! Warnings about parts of a machine that could not be read: each part is unknown, and the rest stands.
 
 use crate::error::Error;
 use std::cell::RefCell;
@@ -16,8 +16,8 @@ impl Warnings {
         }
     }
 
-    /// What was read; where it could not be, the type's word for unknown (`None`, or nothing at all), with a
-    /// warning.
+    /// The value that was read. Where it could not be, it is the type's word for unknown (`None`, or nothing
+    /// at all), with a warning.
     pub(crate) fn known<T: Default>(&self, read: Result<T, Error>) -> T {
         self.known_or(read, "unknown therefore")
     }

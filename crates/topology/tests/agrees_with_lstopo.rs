@@ -1,8 +1,8 @@
 //! Every captured machine loads and is what hwloc's `lstopo` says it is.
 //!
-//! What is compared: nodes with their CPUs and memory, distances, packages, cores, caches, offline CPUs. The
-//! differences that remain are hwloc's way to model, not other facts; each is handled and explained where it
-//! is met below. On the buggy firmware of 8em64t-2s2ca2c-buggynuma both keep the first of the nodes that
+//! The comparison covers nodes with their CPUs and memory, distances, packages, cores, caches, offline CPUs.
+//! The differences that remain are hwloc's way to model, not other facts; each is handled and explained where
+//! it is met below. On the buggy firmware of 8em64t-2s2ca2c-buggynuma both keep the first of the nodes that
 //! claim the same CPUs.
 
 mod captures;

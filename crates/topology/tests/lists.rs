@@ -9,7 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-/// What a node list stands for on a machine where everything is allowed: nodes, or the kind of error.
+/// The meaning of a node list on a machine where everything is allowed: nodes, or the kind of error.
 fn nodes(root: &Path, list: &str) -> Result<String, ListErrorKind> {
     let machine = Topology::from_root(root).unwrap();
     let lists = Lists::new(&machine, Allowed::everything(&machine), root);
@@ -94,7 +94,7 @@ fn a_device_made_of_others_stands_for_all_their_nodes() {
     assert_eq!(nodes(&root, "block:dm-0").as_deref(), Ok("1"));
 }
 
-/// What Linux shows of a disk on a controller that can share it with others: the namespace is below its
+/// The sysfs tree of a disk on a controller that can share it with others: the namespace is below its
 /// subsystem.
 #[test]
 fn a_disk_with_several_paths_is_where_its_controller_is() {

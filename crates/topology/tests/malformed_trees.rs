@@ -1,5 +1,5 @@
-//! What a tree lacks or does not hold as the kernel writes it is unknown, with a warning that names file and
-//! line. The rest of the machine stands; there is never a panic.
+//! A part that a tree lacks or does not hold as the kernel writes it is unknown, with a warning that names
+//! file and line. The rest of the machine stands; there is never a panic.
 
 mod captures;
 
@@ -177,7 +177,7 @@ fn a_node_whose_memory_is_not_told_has_unknown_memory() {
     others.remove(third.get());
     assert_eq!(rest, others);
 
-    // What the machine has and the others do not is at most what the node has.
+    // The node has at least the memory that the machine has and the others do not.
     fs::create_dir_all(root.join("proc")).unwrap();
     let all: u64 = whole.nodes().iter().filter_map(|node| node.memory_total_bytes).sum();
     fs::write(root.join("proc/meminfo"), format!("MemTotal: {} kB\n", all >> 10)).unwrap();
@@ -324,7 +324,7 @@ fn a_kernel_without_numa_is_one_node() {
     assert!(machine.warnings()[0].contains("proc/meminfo: is not there"), "{:?}", machine.warnings());
 }
 
-/// What happens to a file.
+/// The change to a file.
 #[derive(Clone, Debug)]
 enum Mutation {
     Remove,
@@ -336,7 +336,8 @@ enum Mutation {
 }
 
 fn mutation() -> impl Strategy<Value = Mutation> {
-    // What breaks careless parsers: signs, overflow, separators, ranges, line ends, NUL, UTF-8 in the middle.
+    // Pieces that break careless parsers: signs, overflow, separators, ranges, line ends, NUL, UTF-8 in the
+    // middle.
     let pieces = [
         "",
         "-",
