@@ -1,5 +1,5 @@
-//! What every [`Machine`] must do, as one test body that the engine's toy, the live machine and the simulator
-//! all run.
+//! The duties of every [`Machine`], as one test body that the engine's toy, the live machine and the
+//! simulator all run.
 //!
 //! A machine's tests implement [`Stage`]: they know how to put processes on the machine, and where pages are
 //! in truth. Then they call [`check`] with a function that sets a stage for a cast of processes; it is called
@@ -41,7 +41,7 @@ impl Part {
 /// Nobody but the machine moves pages that are not in use. The machine has two nodes or more with CPUs and
 /// memory, with some MiB free on each.
 pub trait Stage {
-    /// What is tested.
+    /// The kind of machine that is tested.
     type Machine: Machine;
 
     /// The machine.
@@ -299,7 +299,7 @@ fn carry_out<S: Stage>(stage: &mut S, decisions: &[Decision]) -> Vec<Outcome> {
                 continue;
             }
             assert!(!outcome.only_reported, "{outcome:?}");
-            // What is deferred before it was looked at may be at its target already.
+            // A page that is deferred before the machine has looked at it may be at its target already.
             let gone = outcome.process_gone || deferred > 0;
             assert!(gone || planned - vanished == *wanted, "{wanted} pages had to move: {outcome:?}");
             let arrived = check_moves(decision, before, &stage.homes(decision.pid, decision.range));

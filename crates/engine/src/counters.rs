@@ -1,4 +1,4 @@
-//! What an interval's traffic was, and how surely each figure is known.
+//! The traffic of an interval, and how surely each figure is known.
 
 use nodewise_topology::NodeIndex;
 use serde::{Deserialize, Serialize};
@@ -83,8 +83,8 @@ impl TrafficMatrix {
     }
 }
 
-/// What the machine counted in one interval. All figures are of the managed processes where the counter
-/// allows that, else of the machine.
+/// The machine's counts of one interval. All figures are of the managed processes where the counter allows
+/// that, else of the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
     /// DRAM accesses by accessor and home node. When unknown the engine estimates it from samples' homes.

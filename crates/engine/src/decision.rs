@@ -1,4 +1,4 @@
-//! What to do with which pages, why, and what came of it.
+//! Decisions: what to do with which pages, the reason, and the outcome.
 
 use crate::{PageNumber, PageRange, Pid};
 use nodewise_topology::NodeIndex;
@@ -11,13 +11,13 @@ pub struct Decision {
     pub pid: Pid,
     /// Which pages; those that are not present are passed over.
     pub range: PageRange,
-    /// What to do with them.
+    /// The action on these pages.
     pub action: Action,
     /// Which rule asked for it, with the figures behind it.
     pub reason: Reason,
 }
 
-/// What to do with a range.
+/// An action on a range.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -86,7 +86,7 @@ pub struct Interleaving {
 pub struct Reason {
     /// A short sentence for people.
     pub rule: String,
-    /// What the rule looked at.
+    /// The figures that the rule looked at.
     pub figures: Figures,
 }
 
@@ -105,7 +105,7 @@ pub struct Figures {
     pub controller_imbalance_percent: Option<f64>,
 }
 
-/// What came of a decision, in pages. `planned` is the sum of all that follow up to `not_permitted`.
+/// The outcome of a decision, in pages. `planned` is the sum of all that follow up to `not_permitted`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Present pages that the decision wanted elsewhere.
@@ -142,7 +142,7 @@ pub struct Outcome {
 pub(crate) const BAND_END: u64 = 1 << 32;
 
 impl Interleaving {
-    /// What is compared with the band.
+    /// The hash of a page, which is compared with the band.
     #[must_use]
     pub const fn hash(page: PageNumber, seed: u64) -> u32 {
         mix(page.0 ^ mix(seed)) as u32

@@ -49,7 +49,7 @@ impl Default for EagernessSettings {
     }
 }
 
-/// What an interval says about it.
+/// The signs of an interval for how eagerly to sample.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a sign of its own")]
 pub struct Signs {
@@ -70,7 +70,7 @@ pub struct Signs {
     pub fresh: bool,
     /// Memory of all processes.
     pub resident_pages: u64,
-    /// Of the interval, if known.
+    /// The interval's local access ratio, if it is known.
     pub local_access_percent: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! What programs say of their memory themselves.
+//! The statements of programs about their own memory.
 
 use crate::region::RangeMap;
 use crate::{Mapping, MappingKind, PageRange};
@@ -36,7 +36,7 @@ pub struct Hints(RangeMap<(Hint, bool)>);
 const HINTS_MAX: usize = 4096;
 
 impl Hints {
-    /// Of hints that overlap the later holds.
+    /// The later of two hints that overlap holds.
     pub(crate) fn new(hints: &[Hinted]) -> Self {
         let mut map = RangeMap::default();
         for hinted in hints.iter().take(HINTS_MAX) {
@@ -45,8 +45,8 @@ impl Hints {
         Self(map)
     }
 
-    /// Those that hold in anonymous and shared memory of these mappings, in order; a file's pages belong to
-    /// others too.
+    /// The hints that hold in anonymous and shared memory of these mappings, in order; a file's pages belong
+    /// to others too.
     pub(crate) fn within(&self, mappings: &[Mapping]) -> Self {
         let own = mappings.iter().filter(|mapping| mapping.kind != MappingKind::File);
         let mut within = self.clone();

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// A machine with nodes whose processes can be watched and whose pages can be moved: Linux or the simulator.
 pub trait Machine {
-    /// What can go wrong with the machine as a whole. A process that is gone is not an error but an outcome.
+    /// An error of the machine as a whole. A process that is gone is not an error but an outcome.
     type Error: std::error::Error + Send + Sync + 'static;
 
     /// The nodes. Fixed while the machine is managed.
@@ -47,7 +47,7 @@ pub enum SamplingRate {
     Paused,
 }
 
-/// What happened in one interval.
+/// The events of one interval.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Observation {
     /// When the interval ended, in nanoseconds of the machine's clock.
@@ -68,7 +68,7 @@ pub struct Observation {
 /// A managed process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProcessState {
-    /// Who.
+    /// The process's id.
     pub pid: Pid,
     /// First seen in this interval, or executed another program in it: forget what was known.
     pub fresh: bool,
@@ -88,11 +88,11 @@ pub struct ProcessState {
     pub bound: Vec<PageRange>,
     /// Its mappings in address order; none when they were not read again (the last ones still hold).
     pub mappings: Option<Vec<Mapping>>,
-    /// What the program says of its memory; none when that is as before. Of hints that overlap the later
-    /// holds.
+    /// The program's hints about its memory; none when they are as before. The later of two hints that
+    /// overlap holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hints: Option<Vec<Hinted>>,
-    /// Of ranges that were to be interleaved, which pages were not moved; none where the machine keeps no
+    /// The pages that were not moved, in ranges that were to be interleaved; none where the machine keeps no
     /// account of that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unmoved: Vec<Unmoved>,
@@ -105,9 +105,9 @@ pub struct ProcessState {
 pub struct Unmoved {
     /// Where.
     pub range: PageRange,
-    /// All of them.
+    /// All such pages.
     pub all: Vec<f32>,
-    /// Those beyond the band of the last decision.
+    /// The pages beyond the band of the last decision.
     pub waiting: Vec<f32>,
 }
 
@@ -118,11 +118,11 @@ pub struct Mapping {
     pub range: PageRange,
     /// Whether the process may write to it.
     pub writable: bool,
-    /// What backs it.
+    /// The memory's backing.
     pub kind: MappingKind,
 }
 
-/// What backs a mapping.
+/// The backing of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MappingKind {

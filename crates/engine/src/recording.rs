@@ -1,5 +1,5 @@
-//! What an engine was given, decided and was told, kept so that it can be played again: here, elsewhere,
-//! later.
+//! A recording of all that an engine was given, decided and was told, so that it can be played again: here,
+//! elsewhere, later.
 //!
 //! A [`Recorder`] lies around a machine. A [`Replay`] is a machine that lives the recorded intervals again
 //! and does not do anything: it answers as the first machine did, as long as the engine decides as it did
@@ -13,13 +13,13 @@ use std::fmt;
 /// One interval; a line of a recording.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// What the machine saw.
+    /// The machine's observation.
     pub seen: Observation,
-    /// What was decided; empty if nothing was.
+    /// The decisions of the engine; empty if there were none.
     pub decisions: Vec<Decision>,
-    /// What came of each.
+    /// The outcome of each decision.
     pub outcomes: Vec<Outcome>,
-    /// What the machine was told about sampling, if anything.
+    /// The sampling rate that the machine was told, if any.
     pub sampling: Option<SamplingRate>,
 }
 
@@ -40,7 +40,7 @@ impl<M: Machine> Recorder<M> {
         &mut self.machine
     }
 
-    /// What was recorded.
+    /// The recorded intervals.
     #[must_use]
     pub fn intervals(&self) -> &[Interval] {
         &self.intervals
@@ -118,7 +118,7 @@ pub struct Replay {
 pub struct Departure {
     /// The interval, from 0.
     pub interval: usize,
-    /// What it did instead.
+    /// The engine's action in place of the recorded one.
     pub what: String,
 }
 

@@ -1,4 +1,4 @@
-//! What one interval brought: metrics, rules, decisions, outcomes.
+//! The results of one interval: metrics, rules, decisions, outcomes.
 
 use crate::region::Part;
 use crate::{Decision, Measure, Outcome, PageNumber, Pid, SamplingRate};
@@ -23,9 +23,9 @@ pub struct Round {
     pub metrics: Metrics,
     /// The policy's rules and whether they were on.
     pub rules: Vec<RuleStatus>,
-    /// What was decided and what came of it.
+    /// The decisions and their outcomes.
     pub decisions: Vec<(Decision, Outcome)>,
-    /// What was newly found and cannot be helped by moving pages.
+    /// The new findings that cannot be helped by moving pages.
     pub findings: Vec<Finding>,
     /// How eagerly the machine was told to sample next.
     pub sampling: SamplingRate,
@@ -33,7 +33,7 @@ pub struct Round {
     pub footprint: Footprint,
 }
 
-/// What the engine keeps in mind.
+/// The size of what the engine keeps in mind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Footprint {
     /// Regions of all processes.
@@ -69,13 +69,13 @@ pub struct Metrics {
 /// How a rule stood in an interval.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RuleStatus {
-    /// What the rule is called.
+    /// The rule's name.
     pub name: String,
     /// How its figure was found.
     pub standing: Standing,
     /// The figure; none when the rule is off for want of one.
     pub value: Option<f64>,
-    /// What the figure is held against.
+    /// The threshold that the figure is held against.
     pub threshold: f64,
     /// Whether the rule was in force.
     pub enabled: bool,

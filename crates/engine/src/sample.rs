@@ -4,7 +4,7 @@ use crate::{Pid, Tid, VirtAddr};
 use nodewise_topology::NodeIndex;
 use serde::{Deserialize, Serialize};
 
-/// What the access did.
+/// The kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Access {
@@ -16,7 +16,7 @@ pub enum Access {
     Unknown,
 }
 
-/// Who served the access.
+/// The server of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DataSource {
@@ -69,7 +69,7 @@ pub struct Sample {
     pub home: Option<NodeIndex>,
     /// Read or write.
     pub access: Access,
-    /// Who served it.
+    /// The server of the access.
     pub source: DataSource,
     /// The size of the page.
     pub page_size: PageSize,

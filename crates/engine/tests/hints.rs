@@ -1,4 +1,4 @@
-//! What programs say of their memory themselves is believed, as far as it is theirs.
+//! The engine believes what programs say of their own memory, as far as it is theirs.
 
 mod toy;
 

@@ -1,4 +1,4 @@
-//! What holds for every program, sampler and machine.
+//! The properties that hold for every program, sampler and machine.
 
 mod toy;
 

@@ -13,7 +13,7 @@ fn a_round_as_json() {
     let mut rounds = run(&mut engine, &mut toy, 6);
     let acted = rounds.iter().position(|round| !round.decisions.is_empty()).expect("something to do");
     let mut round = rounds.remove(acted);
-    // What the engine keeps in mind is the allocator's business too.
+    // The memory of the engine is the allocator's business too.
     round.footprint.heap_bytes = 0;
     insta::assert_json_snapshot!(round);
 }

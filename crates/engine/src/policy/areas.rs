@@ -97,7 +97,8 @@ fn is_pending(spread: &Spread, loads: &[f64]) -> bool {
 }
 
 /// Whether a node still carries more than all that it gives to: others, the kernel among them, may have moved
-/// pages meanwhile. What spreads evenly, at a program's word, keeps its part and does not go by loads.
+/// pages meanwhile. Memory that is spread evenly, at a program's word, keeps its part and does not go by
+/// loads.
 fn is_right(interleaving: &Interleaving, loads: &[f64]) -> bool {
     let Interleaving { from, weights, .. } = interleaving;
     let gives_to = |&to: &usize| weights[to] > 0;
@@ -178,7 +179,7 @@ impl<'a> Part<'a> {
 
 fn spread(view: &View<'_>, parts: &[Part<'_>], loads: &[f64], targets: &[bool], out: &mut Vec<Decision>) {
     let all: f64 = loads.iter().sum();
-    // What a sample stands for, so that regions and counters speak of the same accesses.
+    // The accesses that a sample stands for, so that regions and counters speak of the same accesses.
     let regions = view.processes.iter().flat_map(|p| p.map.regions().iter().map(|r| (p.map.weight(), r)));
     let sampled: f64 = regions.map(|(weight, region)| f64::from(region.evidence.total() * weight)).sum();
     let scale = if sampled > 0.0 { all / sampled } else { 0.0 };
@@ -221,8 +222,8 @@ fn spread(view: &View<'_>, parts: &[Part<'_>], loads: &[f64], targets: &[bool], 
     }
 }
 
-/// What was decided before and put off by the machine, as it was, if it is still right: also while nothing
-/// new is decided for want of samples.
+/// Repeats decisions that the machine put off, as they were, if they are still right: also while nothing new
+/// is decided for want of samples.
 pub fn pending(view: &View<'_>, out: &mut Vec<Decision>) {
     let loads = view.metrics.controller_loads.get();
     for process in &view.processes {

@@ -1,4 +1,4 @@
-//! What a program's hints ask for without any evidence.
+//! The decisions that a program's hints ask for without any evidence.
 
 use super::areas::reason;
 use super::{ProcessView, View};

@@ -36,7 +36,7 @@ pub trait Policy {
 pub struct View<'a> {
     /// The machine.
     pub topology: &'a Topology,
-    /// What it counted.
+    /// The machine's counts.
     pub counters: &'a Counters,
     /// Figures derived from counters and samples.
     pub metrics: &'a Metrics,
@@ -72,13 +72,13 @@ pub struct Confined {
 /// A managed process.
 #[derive(Clone, Copy)]
 pub struct ProcessView<'a> {
-    /// Who.
+    /// The process's id.
     pub pid: Pid,
     /// Its memory.
     pub map: &'a RegionMap,
-    /// What was done to it.
+    /// The history of what was done to it.
     pub history: &'a History,
-    /// What the program itself says of it.
+    /// The program's own hints about it.
     pub hints: &'a Hints,
     /// How much of it is resident, in base pages.
     pub resident_pages: u64,

@@ -1,4 +1,4 @@
-//! Who accessed a range of pages and where they were, as decayed sample counts.
+//! Accesses to a range of pages, by accessor and by home, as decayed sample counts.
 
 use super::huge::Part;
 use super::key::{Key, NO_NODE};
@@ -9,9 +9,9 @@ pub struct Evidence {
     nodes: usize,
     /// Reads (and accesses of unknown kind), writes, homes: `nodes` numbers each.
     counts: Box<[f32]>,
-    /// Of the accesses, those of unknown kind.
+    /// Accesses of unknown kind, a part of the above.
     unknown: f32,
-    /// Of the samples with a known home, those whose home was the accessor's node.
+    /// Samples with a known home that was the accessor's node.
     local: f32,
 }
 
@@ -108,7 +108,7 @@ impl Evidence {
     }
 
     /// Takes a part away: the given share of each count: `nodes` reads, `nodes` writes, `nodes` homes, and
-    /// the local samples. What is taken and what stays add up to what was.
+    /// the local samples. The part that is taken and the part that stays add up to what was.
     pub(crate) fn take(&mut self, shares: &[f32]) -> Self {
         let before = self.total();
         let mut part = Self::new(self.nodes);

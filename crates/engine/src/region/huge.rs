@@ -1,10 +1,10 @@
 //! Huge pages whose parts are used by different nodes: no home is right for such a page.
 //!
-//! Of each sampled huge page the last [`RECENT`] samples are kept, two bytes each: 9 bits base page, 6 bits
+//! The last [`RECENT`] samples of each sampled huge page are kept, two bytes each: 9 bits base page, 6 bits
 //! node, 1 bit write. Sorted by address, samples of a truly shared page come from the nodes in random order;
-//! those of a falsely shared one in runs. The number of neighbours that agree is compared with its mean and
-//! variance over all orders of the same samples (the join-count form of the runs test: Wald and Wolfowitz
-//! 1940, Mood 1940).
+//! samples of a falsely shared one come in runs. The number of neighbours that agree is compared with its
+//! mean and variance over all orders of the same samples (the join-count form of the runs test: Wald and
+//! Wolfowitz 1940, Mood 1940).
 
 use super::key::Key;
 use super::table::Table;
@@ -38,7 +38,7 @@ pub struct Part {
     pub write: bool,
 }
 
-/// What is known of a huge page.
+/// The knowledge of a huge page.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
     /// Its first base page.
@@ -94,7 +94,8 @@ impl HugePages {
                 let start = bytes.len() - STRIDE;
                 &mut bytes[start..]
             };
-            // Of more samples than there is room for, evenly spread ones: a group is in address order.
+            // Evenly spread samples stand for a group that has more than there is room for: a group is in
+            // address order.
             let step = group.len().div_ceil(RECENT);
             for key in group.iter().step_by(step).filter(|key| key.is_huge() && key.accessor() < NODES) {
                 let part = (key.page() - key.unit()) as u16
@@ -125,7 +126,7 @@ impl HugePages {
         })
     }
 
-    /// What is known of the huge pages of a range, in order.
+    /// The knowledge of the huge pages of a range, in order.
     pub fn known_in(&self, range: PageRange) -> impl Iterator<Item = Known> {
         let positions = self.table.positions(range.start.0, range.end.0);
         positions.map(|at| Known::of(self.table.pages()[at], &parts_of(self.table.record(at))))
@@ -163,9 +164,9 @@ fn nodes_of(record: &[u8]) -> impl Iterator<Item = u16> {
     parts.map(|part| u16::from_le_bytes([part[0], part[1]]) >> 9 & 63)
 }
 
-/// The samples of a record, in address order. Those of one base page come in no order: in that of their nodes
-/// they would agree, and all are of one base page where threads sweep over memory, each of which then meets
-/// the huge page at its beginning.
+/// The samples of a record, in address order. Samples of one base page come in no order. In that of their
+/// nodes they would agree, and all are of one base page where threads sweep over memory: each of these then
+/// meets the huge page at its beginning.
 fn parts_of(record: &[u8]) -> Vec<Part> {
     let samples = record[..2 * usize::from(record[COUNT])].chunks_exact(2);
     let mut parts: Vec<(usize, Part)> = samples
@@ -187,7 +188,7 @@ struct Joins {
 }
 
 impl Joins {
-    /// Of one page; nothing is to be learnt of one that only one node uses.
+    /// The joins of one page; nothing is to be learnt of one that only one node uses.
     fn of(parts: &[Part]) -> Self {
         let n = parts.len() as f64;
         let mut counts = [0.0_f64; NODES];

@@ -11,9 +11,9 @@ pub struct Region {
     pub range: PageRange,
     /// Whether the process may write to it.
     pub writable: bool,
-    /// What backs it.
+    /// The backing of its memory.
     pub kind: MappingKind,
-    /// Who accessed it.
+    /// The accesses to it, by accessor and home.
     pub evidence: Evidence,
     /// Mean distance of sampled pages in the best interval, in pages: how far evidence reaches beyond the
     /// last sample.
@@ -28,7 +28,7 @@ pub struct Region {
     pub(crate) unlike: bool,
     /// Which of its pages have records of their own.
     pub(crate) records: Records,
-    /// What the records tell.
+    /// The sharing of its pages, as the records tell.
     pub(crate) sharing: Option<Sharing>,
     /// Changed after it had been the same for a while: the next samples show whether for good.
     pub(crate) shaken: bool,

@@ -11,7 +11,7 @@ use super::pages::Page;
 /// scan.
 const STRAY: f64 = 0.02;
 
-/// What the pages of a region tell.
+/// The sharing of a region's pages, as their samples tell.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sharing {
     /// Pages with at least two samples.
@@ -26,7 +26,7 @@ pub struct Sharing {
     pub accessors: Vec<f64>,
 }
 
-/// What to make of a region.
+/// The nature of a region, by its pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nature {
     /// Most pages are used by several nodes.
@@ -85,7 +85,7 @@ impl Sharing {
         sharing
     }
 
-    /// What to make of the region; none with too few pages sampled twice.
+    /// The nature of the region; none with too few pages sampled twice.
     pub fn nature(&self) -> Option<Nature> {
         (self.pairs >= MIN_PAIRS && self.repeats >= MIN_REPEATS).then_some(
             if self.private + 2.0 * self.error < 0.5 {

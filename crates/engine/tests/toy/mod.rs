@@ -33,8 +33,8 @@ impl Random {
     }
 }
 
-/// Who uses a page: given the page and a random number, the accessor node and whether it writes; none if
-/// nobody does.
+/// The users of pages: given the page and a random number, the accessor node and whether it writes; none if
+/// nobody uses the page.
 pub type Pattern = Box<dyn Fn(u64, u64) -> Option<(u8, Access)>>;
 
 /// How accesses are sampled.
@@ -71,7 +71,7 @@ pub struct Toy {
     pub confined: Option<NodeIndex>,
     /// Memory that the program has bound itself.
     pub bound: Vec<PageRange>,
-    /// What the first process says of its memory.
+    /// The first process's hints about its memory.
     pub hints: Vec<Hinted>,
     /// Pages that may move in an interval.
     pub budget: u64,
@@ -83,7 +83,7 @@ pub struct Toy {
     /// Whether the machine tells where pages are, sampled or not: loads by pages, and which pages of what is
     /// being spread have not been moved by decisions.
     pub accounts: bool,
-    /// What was to be interleaved: where the last band ends, and the seed of the choice.
+    /// The ranges that were to be interleaved: where the last band ends, and the seed of the choice.
     spread: Vec<(PageRange, u64, u64)>,
     /// The accessor of each page's last fault.
     last: BTreeMap<u64, u8>,
