@@ -1,4 +1,4 @@
-//! What the hardware counted.
+//! The counts of the hardware.
 
 /// Counts since the start. The difference of two is what happened between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Counters {
     pub dram_latency_ps: Vec<u64>,
     /// Misses of each node's LLC.
     pub llc_misses: Vec<u64>,
-    /// Of those, lines that another node's LLC held modified and delivered.
+    /// Misses whose lines another node's LLC held modified and delivered.
     pub remote_llc: Vec<u64>,
     /// Modified lines that were written back, `[node * nodes + home]`.
     pub writebacks: Vec<u64>,
@@ -55,7 +55,7 @@ impl Counters {
         }
     }
 
-    /// What was counted since an earlier state of the same counters.
+    /// The counts since an earlier state of the same counters.
     #[must_use]
     pub fn since(&self, earlier: &Counters) -> Counters {
         let difference =

@@ -8,7 +8,7 @@ pub(crate) struct Fabric {
     nodes: usize,
     line_bytes: u64,
     idle_ps: u64,
-    /// Of a line that is read, and of one that is written.
+    /// The controllers' time for a line that is read, and for one that is written.
     read_ps: u64,
     write_ps: u64,
     controllers: Vec<Queue>,
@@ -27,12 +27,12 @@ pub(crate) struct Fabric {
 #[derive(Clone, Debug)]
 struct Link {
     queue: Queue,
-    /// Of a line.
+    /// The link's time for a line.
     service_ps: u64,
-    /// Of a miss's probes.
+    /// The link's time for a miss's probes.
     probe_ps: u64,
     probes: u64,
-    /// Of a message without data.
+    /// The link's time for a message without data.
     message_ps: u64,
     message_bytes: u64,
     messages: u64,

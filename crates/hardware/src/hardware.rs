@@ -30,7 +30,7 @@ pub enum Source {
     },
 }
 
-/// What an access was like.
+/// The result of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// Where its data came from.
@@ -44,7 +44,7 @@ pub struct Access {
 /// Call it for the cores in nearly the order of their clocks: a core may run ahead of another by some
 /// microseconds, and its requests are then served as if all had come in order, on average.
 ///
-/// What is modelled:
+/// The model covers the following:
 /// - A core issues an instruction every so many cycles and does not wait for data, except when all its misses
 ///   are outstanding (then for the first to come back) and for the data that a chase's address depends on. A
 ///   prefetcher that follows streams is more outstanding misses; one that fetches neighbouring lines is
@@ -54,19 +54,18 @@ pub struct Access {
 ///   line is written back to its home; a line that others hold unmodified comes from memory.
 /// - A modified line that leaves an LLC is written back: through links and controller, and nobody waits for
 ///   it.
-/// - What a message without data (one that asks for a line, or confirms that one was written) takes of a
-///   link's bandwidth is said by the preset; it never waits, and invalidations and their answers take
-///   nothing.
+/// - A message without data (one that asks for a line, or confirms that one was written) takes as much of a
+///   link's bandwidth as the preset says. It never waits, and invalidations and their answers take nothing.
 /// - A core waits for an atomic read-modify-write, before which it has waited for all that it did before, as
-///   x86's locked instructions do. Who wants a line that such an instruction works on gets it when that is
-///   done, one after the other.
+///   x86's locked instructions do. A core that wants a line on which such an instruction works gets it when
+///   that is done, one core after the other.
 ///
-/// What is not: the bandwidth of caches, TLBs (the operating system's page sizes do not change a latency
+/// The model lacks the bandwidth of caches, TLBs (the operating system's page sizes do not change a latency
 /// here), banks and rows of the memory, SMT.
 #[derive(Clone, Debug)]
 pub struct Hardware {
     cores: Vec<Core>,
-    /// Of each node, if they have any.
+    /// The LLC of each node, if they have any.
     llcs: Vec<Llc>,
     directory: Directory,
     fabric: Fabric,
@@ -95,15 +94,15 @@ struct Words {
 /// Times in picoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Timing {
-    /// Of 1024 instructions.
+    /// The time of 1024 instructions.
     kilo_instruction: u64,
     instruction: u64,
     l1: u64,
     l2: u64,
     llc: u64,
-    /// Of a core whose caches have what its node's LLC is asked for.
+    /// The time of asking a core whose caches have the line that its node's LLC is asked for.
     snoop: u64,
-    /// Of an atomic on a line that the core may write.
+    /// The time of an atomic on a line that the core may write.
     atomic: u64,
 }
 
@@ -323,9 +322,9 @@ impl Hardware {
         }
     }
 
-    /// What always holds: every byte through a controller is of a line that was fetched or written back, or
-    /// of a copy, which reads it once and writes it once (not on a machine without caches, whose local
-    /// references and copies pass no controller); nothing is busy for longer than it can be.
+    /// Asserts that every byte through a controller is of a line that was fetched or written back, or of a
+    /// copy, which reads it once and writes it once (not on a machine without caches, whose local references
+    /// and copies pass no controller). It also asserts that nothing is busy for longer than it can be.
     ///
     /// # Panics
     /// If it does not.
@@ -343,7 +342,7 @@ impl Hardware {
         self.fabric.assert_sound(counters);
     }
 
-    /// What was counted since the start.
+    /// The counts since the start.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
@@ -366,7 +365,8 @@ impl Hardware {
         Access { source: Source::L1, latency_ps: self.timing.l1 }
     }
 
-    /// What there is to know of a line beyond the core's own caches, while these are looked through.
+    /// Loads ahead all that there is to know of a line beyond the core's own caches, while these are looked
+    /// through.
     #[inline]
     fn load_ahead(&self, core: usize, line: u64) {
         if let Some(llc) = self.llcs.get(self.cores[core].node) {
@@ -451,8 +451,8 @@ impl Hardware {
         Access { source, latency_ps: done_ps - at_ps }
     }
 
-    /// As [`llc`](Self::llc), of a line that an atomic may still work on. Who takes it away to write is
-    /// waited for in turn.
+    /// As [`llc`](Self::llc), of a line that an atomic may still work on. A core that takes the line away to
+    /// write is waited for in turn.
     fn in_turn(
         &mut self,
         at_ps: u64,
@@ -538,8 +538,7 @@ impl Hardware {
             Kind::Read => 0,
             Kind::Write => WRITABLE | DIRTY,
         };
-        // What is to be known of the victim is seldom in the host's caches, and comes while the queues are
-        // asked.
+        // The victim's entries are seldom in the host's caches, and come while the queues are asked.
         let victim = self.llcs[node].insert(Entry::new(line, home, state), bit);
         if let Some((victim, sharers)) = victim {
             self.directory.load_ahead(victim.line());

@@ -44,7 +44,7 @@ impl Llc {
         let set = set_of(line, self.sets);
         let first = set * self.ways;
         let (older, newer) = self.entries[first..first + self.ways].split_at(usize::from(self.heads[set]));
-        // Those used last are the likeliest.
+        // The entries used last are the likeliest.
         let at = match newer.iter().position(|entry| entry.holds(line)) {
             Some(at) => older.len() + at,
             None => older.iter().position(|entry| entry.holds(line))?,
@@ -107,7 +107,8 @@ impl Llc {
                 place = newer;
             }
         } else {
-            // Those used before it are fewer: they move up, and the place that becomes free is the new head.
+            // The entries used before it are fewer: they move up, and the place that becomes free is the new
+            // head.
             let last = before(head, ways);
             while place != last {
                 let older = after(place, ways);

@@ -24,9 +24,9 @@ const BUILT_IN: &[(&str, &str)] = &[
 pub struct Preset {
     /// Its name.
     pub name: String,
-    /// What machine it is, in one line.
+    /// The machine that it is, in one line.
     pub about: String,
-    /// What every core is like.
+    /// The properties of every core.
     pub core: Core,
     /// Bytes of a cache line, the unit of every transfer; a power of two.
     pub line_bytes: u64,
@@ -38,7 +38,7 @@ pub struct Preset {
     pub llc: Option<Cache>,
     /// Access times of a machine without caches.
     pub uncached: Option<Uncached>,
-    /// What every memory controller is like.
+    /// The properties of every memory controller.
     pub controller: Controller,
     /// The nodes. Cores are numbered node by node.
     pub nodes: Vec<Node>,
@@ -63,7 +63,7 @@ pub enum CpuNumbering {
     RoundRobin,
 }
 
-/// What every core is like.
+/// The properties of every core.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Core {
@@ -77,11 +77,11 @@ pub struct Core {
     /// its aligned pair along, as Intel's spatial prefetcher does. 0 if it has none.
     #[serde(default)]
     pub adjacent_line_prefetches: usize,
-    /// What asking a core costs, beside the LLC's own latency, for a line that its caches hold: one that it
+    /// The cost of asking a core, beside the LLC's own latency, for a line that its caches hold: one that it
     /// has modified, or that somebody else wants to write. 0 if that is not known.
     #[serde(default)]
     pub snoop_cycles: u64,
-    /// What an atomic read-modify-write takes on a line that the core may write already.
+    /// The cycles of an atomic read-modify-write on a line that the core may write already.
     #[serde(default = "atomic_cycles")]
     pub atomic_cycles: u64,
 }
@@ -117,7 +117,7 @@ pub struct Uncached {
     pub global_store_ns: f64,
 }
 
-/// What every memory controller is like.
+/// The properties of every memory controller.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Controller {
@@ -154,10 +154,10 @@ pub struct Link {
     pub to: usize,
     /// Bandwidth in GB/s (10^9 bytes).
     pub gb_per_s: f64,
-    /// What it adds to a message's way.
+    /// The latency that it adds to a message's way.
     pub hop_latency_ns: f64,
-    /// What a message without data takes of its bandwidth: one that asks for a line, or confirms that one
-    /// was written. 0 if they go another way, or if that is not known.
+    /// The bytes of its bandwidth that a message without data takes: one that asks for a line, or confirms
+    /// that one was written. 0 if they go another way, or if that is not known.
     pub message_bytes: u64,
 }
 

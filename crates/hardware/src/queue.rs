@@ -64,9 +64,9 @@ impl Queue {
 
 /// Idle times in order; none is empty and no two touch.
 ///
-/// Who copies pages has promises made long before others ask for the time in between, so there may be
-/// thousands. They are kept in pieces: of the gaps behind one that is parted only those of its piece have to
-/// make room.
+/// A thread that copies pages has promises made long before others ask for the time in between, so there may
+/// be thousands. They are kept in pieces: of the gaps behind one that is parted only those of its piece have
+/// to make room.
 #[derive(Clone, Debug, Default)]
 struct Gaps {
     /// None is empty.
