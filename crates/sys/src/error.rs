@@ -12,7 +12,7 @@ pub struct Error {
     errno: i32,
 }
 
-/// What a caller can do about an [`Error`]; the exact number is in [`Error::errno`].
+/// The kind of an [`Error`], by what a caller can do about it; the exact number is in [`Error::errno`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {

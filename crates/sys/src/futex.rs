@@ -55,7 +55,7 @@ pub fn futex_wake(word: &AtomicU32, most: u32) -> Result<u32> {
     check("futex", returned).map(|woken| woken as u32)
 }
 
-/// What [`membarrier`] does; `enum membarrier_cmd`.
+/// The commands of [`membarrier`]; `enum membarrier_cmd`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 #[non_exhaustive]

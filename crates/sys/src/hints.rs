@@ -25,7 +25,7 @@ use std::ffi::CStr;
 
 /// The memfd's name.
 pub const NAME: &CStr = c"nodewise-hints";
-/// What it is called in `/proc/PID/maps` and in the links of `/proc/PID/fd`.
+/// The memfd's name in `/proc/PID/maps` and in the links of `/proc/PID/fd`.
 pub const LINK: &str = "/memfd:nodewise-hints (deleted)";
 /// Its length.
 pub const BYTES: usize = 32 << 10;

@@ -66,7 +66,7 @@ pub enum Advice {
 /// An anonymous mapping, readable and writable, zero at first, unmapped when dropped.
 #[derive(Debug)]
 pub struct Mapping {
-    /// What mmap returned, and its length: more than asked for when an alignment is.
+    /// The result of mmap, and its length: more than asked for when an alignment is.
     reserved: NonNull<AtomicU64>,
     reserved_bytes: usize,
     start: NonNull<AtomicU64>,

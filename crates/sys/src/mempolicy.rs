@@ -144,7 +144,7 @@ impl BitOr for PolicyFlags {
 /// A memory policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// What it does.
+    /// The mode, which says what the policy does with its nodes.
     pub mode: PolicyMode,
     /// Its flags.
     pub flags: PolicyFlags,
@@ -268,7 +268,7 @@ fn raw_get_mempolicy(address: u64, flags: i32) -> Result<(i32, NodeMask)> {
     Ok((mode, nodes))
 }
 
-/// What [`mbind`] does with pages that are already there.
+/// The treatment that [`mbind`] gives to pages that are already there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MbindFlags {

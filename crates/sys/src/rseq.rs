@@ -225,7 +225,7 @@ macro_rules! restartable {
 /// and nothing is added, where this thread has no area, the CPU has no slot, or this processor's sequence is
 /// not written yet (all but x86-64).
 ///
-/// What was written before is visible to a thread that sees the sum (release).
+/// A thread that sees the sum sees all that was written before (release).
 ///
 /// # References
 /// [`rseq(2)`](https://github.com/compudj/librseq/blob/master/doc/man/rseq.2.md); `struct rseq_cs` in
@@ -274,8 +274,8 @@ pub fn rseq_add(_slots: &[CpuSlot], _number: u64) -> bool {
 ///
 /// It excludes others as a lock does: only threads on this CPU take it, none of them between another's look
 /// and its store, or the kernel starts the latter again; and the CPU's next look comes after the store,
-/// whichever thread looks. What the last holder wrote is visible to the next (on x86 a plain store is a
-/// release, and a plain load an acquire).
+/// whichever thread looks. The next holder sees what the last one wrote (on x86 a plain store is a release,
+/// and a plain load an acquire).
 ///
 /// # References
 /// As [`rseq_add`].
@@ -368,8 +368,8 @@ mod tests {
         assert_eq!(rseq_take(&[]), None);
     }
 
-    /// What the holder of a CPU's lock changes in two steps is never seen half done, while holders are pushed
-    /// off their CPUs and on to others.
+    /// A CPU's lock never lets others see half of what its holder changes in two steps, while holders are
+    /// pushed off their CPUs and on to others.
     #[test]
     fn a_cpus_lock_has_one_holder() {
         const THREADS: usize = 8;

@@ -91,7 +91,7 @@ pub fn usage(whose: Whose) -> Result<Usage> {
 pub struct FileLimit {
     /// The limit in force.
     pub soft: u64,
-    /// What the soft limit may be raised to.
+    /// The most that the soft limit may be raised to.
     pub hard: u64,
 }
 

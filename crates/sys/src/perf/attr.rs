@@ -2,7 +2,7 @@
 
 use std::ops::{BitOr, BitOrAssign};
 
-/// What [`Event::open`](super::Event::open) is to measure: `struct perf_event_attr` as of
+/// The event that [`Event::open`](super::Event::open) is to measure: `struct perf_event_attr` as of
 /// `PERF_ATTR_SIZE_VER8` (Linux 6.3). An older kernel accepts it as long as the fields it does not know are
 /// zero, else it answers `E2BIG`; a newer one takes the missing fields as zero. So `size` is set to this
 /// struct's and that is all the negotiation there is.
@@ -16,9 +16,9 @@ pub struct Attr {
     pub config: u64,
     /// Events per sample, or samples per second with [`AttrFlags::FREQUENCY`]; 0 only counts.
     pub sample_period: u64,
-    /// What a sample holds.
+    /// The parts of a sample.
     pub sample_type: SampleType,
-    /// What [`Event::read`](super::Event::read) returns.
+    /// The format in which [`Event::read`](super::Event::read) returns counts.
     pub read_format: ReadFormat,
     /// The bit field.
     pub flags: AttrFlags,
@@ -30,7 +30,7 @@ pub struct Attr {
     pub config1: u64,
     /// PMU-specific, or a breakpoint's length.
     pub config2: u64,
-    /// What a branch stack holds.
+    /// The contents of a branch stack.
     pub branch_sample_type: BranchType,
     /// Mask of user registers in a sample.
     pub sample_regs_user: u64,

@@ -57,7 +57,7 @@ pub enum Record<'a> {
         offset: u64,
         /// How much.
         bytes: u64,
-        /// What befell it.
+        /// The flags of the data.
         flags: AuxFlags,
         /// Whose it is: with an event of a task, all of it is that thread's on one CPU.
         identity: Identity,
@@ -117,7 +117,7 @@ impl std::error::Error for Malformed {}
 pub(super) struct Header {
     pub(super) kind: u32,
     misc: u16,
-    /// Of the whole record, this header included.
+    /// The bytes of the whole record, this header included.
     pub(super) bytes: u16,
 }
 

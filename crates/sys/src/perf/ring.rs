@@ -8,7 +8,7 @@ use crate::page_bytes;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// What did not get through.
+/// The data that did not get through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Records and samples that the kernel or the hardware says it dropped.
@@ -165,7 +165,7 @@ impl Ring {
         available.unwrap_or(0)
     }
 
-    /// What was lost since the ring was mapped.
+    /// The losses since the ring was mapped.
     #[must_use]
     pub fn losses(&self) -> Losses {
         self.losses

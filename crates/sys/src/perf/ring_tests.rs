@@ -143,7 +143,7 @@ proptest! {
         for length in 0..bytes.len() {
             prop_assert_eq!(Record::parse(&bytes[..length], &format), Err(Malformed));
         }
-        // What parses also parses with more behind it, as newer kernels append.
+        // A record that parses also parses with more behind it, as newer kernels append.
         if whole.is_ok() {
             let longer = record(kind::SAMPLE, &[body, vec![0; 8]].concat());
             prop_assert!(Record::parse(&longer, &format).is_ok());

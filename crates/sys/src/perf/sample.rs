@@ -2,7 +2,7 @@
 
 use super::{Attr, AttrFlags, BranchType, Malformed, ReadFormat, SampleType};
 
-/// What decides a sample's layout.
+/// The properties that decide a sample's layout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleFormat {
     /// Which parts it has.
@@ -112,7 +112,8 @@ impl Sample<'_> {
     }
 }
 
-/// Who was running where, and when, as far as the format has it: what other records than samples end with.
+/// The thread that was running, where and when, as far as the format has it: records other than samples end
+/// with this.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Process.
