@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-/// What went wrong with the live machine, where, and what to do about it.
+/// An error of the live machine: the fault, its place, and what to do about it.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -52,7 +52,7 @@ impl Error {
         Self::new(ErrorKind::File, format!("{}, line {line}: expected {expected}", path.display()))
     }
 
-    /// What class of error this is.
+    /// The class of the error.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         self.kind

@@ -1,9 +1,9 @@
 //! The sections in which managed processes say how they use their memory ([`nodewise_sys::hints`]).
 //!
-//! What is in one is the program's word and may be anything: it is read in one bounded piece, what makes no
-//! sense is left out, and the rest only concerns the memory of the very process whose section it is. Written
-//! to, with the time until which hints are honoured, is only what is a section beyond doubt: a program could
-//! as well give a mapping of a file that it may only read this name.
+//! A section's content is the program's word and may be anything. It is read in one bounded piece, entries
+//! that make no sense are left out, and the rest only concerns the memory of the very process whose section
+//! it is. The time until which hints are honoured is written only into a file that is a section beyond doubt:
+//! a program could as well give this name to a mapping of a file that it may only read.
 
 use nodewise_engine::{Hint, Hinted, PAGE_BYTES, PageRange, Pid};
 use nodewise_sys::hints::{self, Entry, Kind};
@@ -32,7 +32,7 @@ pub(crate) struct Sections {
 #[derive(Debug)]
 struct Section {
     file: File,
-    /// Of the entries that were read last.
+    /// The sequence number of the entries that were read last.
     sequence: Option<u64>,
 }
 
@@ -54,8 +54,8 @@ impl Sections {
         }
     }
 
-    /// What a process says, if that has changed since the last call. Tells it, if `honoured`, that somebody
-    /// listens.
+    /// The hints of a process, if they have changed since the last call. Tells it, if `honoured`, that
+    /// somebody listens.
     pub(crate) fn read(&mut self, pid: Pid, honoured: bool, now_ns: u64) -> Option<Vec<Hinted>> {
         let section = self.open.get_mut(&pid)?;
         if honoured {
@@ -90,7 +90,7 @@ impl Section {
             if before != after || before % 2 != 0 {
                 continue;
             }
-            // What makes no sense now is not looked at again until it changes.
+            // Entries that make no sense now are not looked at again until they change.
             self.sequence = Some(before);
             return Some(hints::entries(&all)?.into_iter().filter_map(hinted).collect());
         }

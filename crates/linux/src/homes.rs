@@ -27,7 +27,7 @@ pub(crate) struct Homes {
     is_full: bool,
 }
 
-/// Memory that was accessed so many intervals ago, and those of a pass, still counts as in use. Those in
+/// Memory that was accessed so many intervals ago, and those of a pass, still counts as in use. Intervals in
 /// which sampling pauses do not count.
 const IN_USE_INTERVALS: u32 = 10;
 

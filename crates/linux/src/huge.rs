@@ -6,8 +6,8 @@ use crate::process::Processes;
 use nodewise_engine::{PageNumber, Pid};
 use std::collections::HashMap;
 
-/// What is known of 2 MiB blocks: asking takes two reads, so an answer is believed for some intervals, and
-/// only so many are asked for in one.
+/// The known 2 MiB blocks. Asking takes two reads, so an answer is believed for some intervals, and only so
+/// many blocks are asked for in one.
 #[derive(Debug, Default)]
 pub(crate) struct HugeCache {
     known: HashMap<(Pid, PageNumber), (bool, u32)>,

@@ -95,7 +95,7 @@ impl LiveKernel {
         gone().map_or(returned, Err)
     }
 
-    /// What was read so far, and what that cost.
+    /// The cost of all that was read so far.
     #[must_use]
     pub const fn cost(&self) -> ReadCost {
         self.cost

@@ -46,7 +46,7 @@ const ABSENT: u8 = u8::MAX;
 /// Moved as one of many that were spread over nodes.
 const SPREAD: u8 = u8::MAX - 1;
 
-/// What we did to a page last.
+/// The last thing that we did to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placed {
     /// It was one of many that were spread over nodes.
@@ -225,8 +225,7 @@ impl KnownHomes {
     }
 
     /// How many pages of a range are known, and how many of these, by home node, we never moved: all of them,
-    /// and those that `waits` picks. Of a range with more than `most` blocks of 2 MiB a part is looked
-    /// at.
+    /// and those that `waits` picks. A range with more than `most` blocks of 2 MiB is looked at in part.
     pub(crate) fn unmoved(
         &self,
         range: PageRange,
@@ -248,7 +247,7 @@ impl KnownHomes {
         for (first, block) in blocks.into_iter().filter(|(first, _)| first / HUGE_PAGE_PAGES % one_of == 0) {
             let homes = block.homes();
             let moved = self.moved.get(&first);
-            // Of a huge page the first is noted.
+            // The first page of a huge page is noted.
             let whole = matches!(block, Block::Same(_))
                 && moved.is_some_and(|at| at[0] != ABSENT && at[1..].iter().all(|&node| node == ABSENT));
             for (page, &home) in (first..range.end.0).zip(&homes).filter(|&(page, _)| page >= range.start.0) {
@@ -377,11 +376,11 @@ mod tests {
         for page in 100..110 {
             known.note_moved(PageNumber(page), Placed::Spread);
         }
-        // Of a huge page the first stands for all.
+        // The first page of a huge page stands for all.
         known.note_moved(PageNumber(2048), Placed::At(NodeIndex(2)));
         assert_eq!(shares(&known), (2460, vec![914.0, 1024.0, 0.0, 0.0], vec![457.0, 512.0, 0.0, 0.0]));
         assert_eq!(known.unmoved(PageRange::new(1020, 1030), 1024, 4, even).1, [4.0, 6.0, 0.0, 0.0]);
-        // Of 4 GiB a half is looked at.
+        // Half of the blocks of 4 GiB are looked at.
         note(&mut known, 0..4 << 18, 3);
         let (pages, all, _) = known.unmoved(PageRange::new(0, 8 << 18), 1024, 4, even);
         assert_eq!((pages, all.len()), (1 << 19, 4));

@@ -47,7 +47,7 @@ impl Default for MachineSettings {
     }
 }
 
-/// What the machine did since it was opened.
+/// The machine's work since it was opened.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Totals {
     /// Samples of managed processes.
@@ -61,7 +61,7 @@ pub struct Totals {
     pub throttled: u64,
     /// Stretches of AUX data (Arm SPE's) that came with gaps.
     pub aux_gaps: u64,
-    /// What was read from `/proc` and `/sys`.
+    /// The cost of reading `/proc` and `/sys`.
     pub read: ReadCost,
     /// Pages whose home was asked for.
     pub homes_queried: u64,
@@ -187,7 +187,7 @@ impl LinuxMachine {
         &*self.sampler
     }
 
-    /// What was done so far.
+    /// The work so far.
     #[must_use]
     pub const fn totals(&self) -> &Totals {
         &self.totals
@@ -623,7 +623,7 @@ mod tests {
         assert_eq!(cpus(&[2]), Some(NodeIndex(1)));
         assert_eq!(cpus(&[4, 5]), Some(NodeIndex(2)));
         assert_eq!((cpus(&[3, 4]), cpus(&[])), (None, None));
-        // Those that are not there, as in a mask of a machine that could have more.
+        // The last two CPUs are not there, as in a mask of a machine that could have more.
         assert_eq!(cpus(&[0, 1, 6, 7]), Some(NodeIndex(0)));
     }
 

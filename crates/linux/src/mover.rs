@@ -7,7 +7,7 @@ use nodewise_sys::{Error, ErrorKind, MoveFlags};
 use nodewise_topology::NodeId;
 use std::collections::BTreeMap;
 
-/// What the mover needs of the kernel; another implementation stands in for it in tests.
+/// The calls that the mover needs of the kernel; another implementation stands in for it in tests.
 pub trait Kernel {
     /// Where pages are: the node, or a negative error number (`-ENOENT` not present, `-EFAULT` not mapped).
     fn query(&mut self, pid: u32, addresses: &[u64], status: &mut [i32]) -> Result<(), Error>;
@@ -49,13 +49,12 @@ pub struct MoverSettings {
     /// How long one call should work, in ns of CPU time. 20 ms brought blocking from minutes to milliseconds
     /// for others (katalyst issue 477). A thread that touches a page on its way waits for less: until
     /// the pages that the kernel moves together with it have arrived, one before Linux 6.3 and at most
-    /// 512 since (`migrate_pages_batch`, `mm/migrate.c`). What the call waits for itself, that all CPUs have
-    /// emptied their lists of pages for the LRU lists, holds nobody up.
+    /// 512 since (`migrate_pages_batch`, `mm/migrate.c`). The call itself waits until all CPUs have emptied
+    /// their lists of pages for the LRU lists; that wait holds nobody up.
     pub call_ns: u64,
     /// How often busy pages are tried again before they are reported as busy.
     pub retries: u32,
-    /// What must stay free on a target node, as a share of its memory: the kernel reclaims below its
-    /// watermarks.
+    /// The share of a target node's memory that must stay free: the kernel reclaims below its watermarks.
     pub reserve_share: f64,
     /// Count what would be moved, and move nothing.
     pub dry_run: bool,
@@ -107,7 +106,7 @@ pub struct Moved {
     pub to: NodeId,
 }
 
-/// What moves together: a base page or a huge page.
+/// The pages that move together: a base page or a huge page.
 #[derive(Clone, Copy, Debug)]
 struct Unit {
     job: usize,
@@ -128,7 +127,7 @@ type Waiting = BTreeMap<(MoveFlags, NodeId), Batch>;
 #[derive(Debug, Default)]
 struct Batch {
     units: Vec<Unit>,
-    /// Of all of them together.
+    /// The pages of all units together.
     pages: u64,
 }
 

@@ -8,12 +8,12 @@ const BATCH_MAX_PAGES: u64 = 16 * HUGE_PAGE_PAGES;
 const BATCH_MIN_PAGES: u64 = 16;
 /// Pages in the first call, when what a page takes is not known yet.
 const BATCH_FIRST_PAGES: u64 = 64;
-/// What earlier calls still count for in the pace when another is made.
+/// The share that earlier calls still count for in the pace when another is made.
 const PACE_KEPT: f64 = 0.875;
 /// The least part of its time that a call works, if it is to be long for that.
 const LEAST_WORKING_SHARE: f64 = 0.25;
 
-/// What moving takes, by the last calls together: single ones vary, when a CPU that has to answer an
+/// The cost of moving, over the last calls together: single calls vary, when a CPU that has to answer an
 /// interrupt is someone else's for a moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {

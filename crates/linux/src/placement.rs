@@ -62,7 +62,7 @@ pub enum Unknown {
     FirstHomes,
 }
 
-/// Who uses which memory, and where it lies.
+/// The users of memory by node, and where the memory lies.
 #[derive(Debug)]
 pub(crate) struct Placement {
     nodes: usize,
@@ -318,8 +318,8 @@ fn is_picked(page: PageNumber, huge: bool, thinned: u32) -> bool {
     huge || page.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).leading_zeros() >= thinned
 }
 
-/// Who uses some pages: by how often two samples of a page agree it is told whether they are private, one by
-/// one, or shared.
+/// The users of some pages. Two samples of a page agree so often, and that tells whether the pages are
+/// private, one by one, or shared.
 struct Users {
     private: bool,
     /// Samples by node.

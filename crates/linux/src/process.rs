@@ -20,7 +20,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What was read from `/proc` and `/sys`, and what that cost.
+/// The cost of reading `/proc` and `/sys`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReadCost {
     /// Files opened.
@@ -51,9 +51,9 @@ impl ReadCost {
         read.ok().map(|()| u64::from_ne_bytes(bytes))
     }
 
-    /// Reads a file whole, up to 1 MiB, counting the cost. None when it is gone or not readable. What is not
-    /// UTF-8 is replaced: names are bytes, and a thread's is cut in the middle of a character at 15 of
-    /// them.
+    /// Reads a file whole, up to 1 MiB, counting the cost. None when it is gone or not readable. Bytes that
+    /// are not UTF-8 are replaced: names are bytes, and a thread's is cut in the middle of a character at 15
+    /// of them.
     pub(crate) fn read(&mut self, path: &str) -> Option<String> {
         const MOST_BYTES: u64 = 1 << 20;
         let begin = Instant::now();
@@ -138,7 +138,8 @@ pub(crate) struct Size {
 }
 
 impl Life {
-    /// Who it is, and how much memory it has mapped and resident: bytes (field 23), base pages (field 24).
+    /// The process's life, and how much memory it has mapped and resident: bytes (field 23), base pages
+    /// (field 24).
     pub(crate) fn parse(stat: &str) -> Option<(Self, Size)> {
         const PF_KTHREAD: u64 = 0x0020_0000;
         // The command name, field 2, may hold spaces and parentheses; it ends at the last ')'.
@@ -220,7 +221,7 @@ pub fn require_access(pid: Pid) -> Result<(), Error> {
 /// A managed process as it was at the last [`Processes::update`].
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// Who.
+    /// The process's id.
     pub pid: Pid,
     /// Seen for the first time, or begun to run another program, in this interval.
     pub fresh: bool,
@@ -246,7 +247,8 @@ pub struct Process {
     life: Life,
     /// Mappings that were read last.
     mapped: usize,
-    /// What it had mapped when the mappings were read last; none if they are known to have changed since.
+    /// The bytes that it had mapped when the mappings were read last; none if they are known to have changed
+    /// since.
     mapped_bytes: Option<u64>,
     /// No sooner are the mappings read again.
     maps_due: Instant,
@@ -342,7 +344,7 @@ impl Processes {
         self.alive.contains_key(&pid)
     }
 
-    /// What all updates read so far.
+    /// The cost of all updates so far.
     #[must_use]
     pub const fn cost(&self) -> ReadCost {
         self.cost
@@ -421,14 +423,14 @@ impl Processes {
         }
     }
 
-    /// What was news is known from now on. There may be several updates in an interval.
+    /// News of the last interval is known from now on. There may be several updates in an interval.
     pub fn begin_interval(&mut self) {
         for process in self.alive.values_mut() {
             (process.fresh, process.mappings, process.asked) = (false, None, false);
         }
     }
 
-    /// `processes`: how many there were at the last update; `mapped`: how many mappings others have. Those
+    /// `processes`: how many there were at the last update; `mapped`: how many mappings others have. Mappings
     /// that are not read `until` then are read in the next look.
     fn look(
         &mut self,

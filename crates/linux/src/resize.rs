@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
-/// What is to become of huge pages.
+/// The size that huge pages are to get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
     /// Base pages.
@@ -51,8 +51,8 @@ impl Size {
 const TRIES: usize = 3;
 
 /// Changes the size of huge pages of `pid`, each given by its first base page, in their order, and says of
-/// how many base pages it did. What is left at `deadline_ns`, the last of them, is deferred. `is_same` tells
-/// whether the process still is the one that was meant.
+/// how many base pages it did. Pages that are left at `deadline_ns`, the last of them, are deferred.
+/// `is_same` tells whether the process still is the one that was meant.
 pub(crate) fn resize(
     kernel: &mut impl Kernel,
     pid: u32,
@@ -120,7 +120,7 @@ fn advise(process: &OwnedFd, pages: &[PageNumber], size: Size) -> bool {
         Err(error) if error.kind() == ErrorKind::NotPermitted => true,
         _ => {
             for &range in &ranges {
-                // What the page is afterwards tells what came of it.
+                // The page's state afterwards tells the outcome.
                 let _ = process_madvise(process, &[range], size.advice());
             }
             false
@@ -134,6 +134,6 @@ fn split_by_debugfs(pid: u32, page: PageNumber) {
     let range = Size::Huge.range(page);
     let text = format!("{pid},{:#x},{:#x}", range.address, range.address + range.bytes);
     let file = std::fs::File::options().write(true).open("/sys/kernel/debug/split_huge_pages");
-    // What the page is afterwards tells what came of it.
+    // The page's state afterwards tells the outcome.
     let _ = file.and_then(|mut file| file.write_all(text.as_bytes()));
 }

@@ -2,7 +2,7 @@
 //!
 //! Before the first change of a setting its old value is written to a journal. The values are restored when
 //! [`Settings`] is dropped. After `kill -9` the journal is still there: the next Nodewise that starts or ends
-//! puts back what it names. What somebody else has set meanwhile is theirs, and stays.
+//! puts back what it names. Values that somebody else has set meanwhile are theirs, and stay.
 //!
 //! A setting whose old value cannot be written down is not changed: see [`Settings::barred`].
 //!
@@ -86,7 +86,7 @@ pub struct Settings {
     written: BTreeMap<PathBuf, BTreeSet<String>>,
 }
 
-/// What this process may do with the settings.
+/// The right of this process to change the settings.
 #[derive(Debug)]
 enum Role {
     /// It may change them.
@@ -167,7 +167,7 @@ fn require_own(path: &Path, metadata: &fs::Metadata) -> Result<(), Error> {
     Err(Error::new(ErrorKind::File, message))
 }
 
-/// Who has changed the kernel's settings, as the journal says.
+/// The one who has changed the kernel's settings, as the journal says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Changed {
     /// Nobody.
@@ -497,7 +497,7 @@ mod tests {
         lock
     }
 
-    /// What is written in the journal.
+    /// The text of the journal.
     fn journal(place: &Place) -> String {
         fs::read_to_string(&place.journal).unwrap()
     }

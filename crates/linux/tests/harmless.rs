@@ -1,4 +1,4 @@
-//! What Nodewise does to machine and programs by looking at them.
+//! Nodewise does no harm to machine and programs by looking at them.
 
 use std::fs;
 use std::path::{Path, PathBuf};

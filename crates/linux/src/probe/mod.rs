@@ -1,4 +1,4 @@
-//! What works on this machine, found out by trying: the facts behind `nodewise doctor`.
+//! The facts behind `nodewise doctor`: things that work on this machine, found out by trying.
 //!
 //! [`Facts::gather`] tries things on memory of its own and on a [`patient`], a process that the caller starts
 //! for that; nothing else on the machine is touched and no setting changed. [`Report`] says what the facts
@@ -70,9 +70,9 @@ pub struct Facts {
     pub cpus: usize,
     /// Nodes that have memory.
     pub nodes: usize,
-    /// What looked wrong about the machine when it was read ([`Topology::warnings`]).
+    /// The topology's warnings from when the machine was read ([`Topology::warnings`]).
     pub topology_warnings: Vec<String>,
-    /// Those of the nodes that this process's cpuset lets it use.
+    /// Nodes with memory that this process's cpuset lets it use.
     pub nodes_allowed: usize,
     /// Effective capabilities, one bit each.
     pub capabilities: u64,
@@ -86,7 +86,7 @@ pub struct Facts {
     pub balancing_writable: bool,
     /// Whether the scanner's periods in debugfs can be set.
     pub scan_settings: bool,
-    /// Who has changed settings of balancing; why that is not known.
+    /// The Nodewise that has changed settings of balancing, if any; why that is not known.
     pub settings_changed: Result<Changed, String>,
     /// Pages lose their mapping and are noticed when they are used again.
     pub hint_faults: Outcome,
@@ -114,7 +114,7 @@ pub struct Facts {
     pub weighted_interleave: Outcome,
     /// Bytes of the kernel's part of a thread's rseq area, 0 when it does not say.
     pub rseq_feature_bytes: u64,
-    /// Who gets transparent huge pages: `always`, `madvise`, `never`.
+    /// The programs that get transparent huge pages: `always`, `madvise`, `never`.
     pub huge_pages: Option<String>,
     /// khugepaged's `pages_to_scan` and `scan_sleep_millisecs`.
     pub khugepaged: Option<(u64, u64)>,

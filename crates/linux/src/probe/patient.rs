@@ -37,7 +37,7 @@ pub fn lie_still() -> std::io::Result<()> {
     Ok(())
 }
 
-/// What worked on the patient.
+/// The results of the trials on the patient.
 pub(super) struct Treated {
     pub(super) move_pages: Outcome,
     pub(super) split: Outcome,

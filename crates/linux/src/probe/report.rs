@@ -1,4 +1,4 @@
-//! What the facts mean, line by line, and what to do about it.
+//! The meaning of the facts, line by line, and what to do about each.
 
 use super::{Facts, Outcome};
 use crate::settings::Changed;
@@ -17,7 +17,7 @@ pub enum Status {
     Missing,
 }
 
-/// What a line is about.
+/// The subject of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Area {
@@ -36,15 +36,15 @@ pub enum Area {
 /// A line of the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What it is about.
+    /// The subject.
     pub area: Area,
-    /// What was checked.
+    /// The name of the check.
     pub name: &'static str,
     /// How well it works.
     pub status: Status,
-    /// What was seen.
+    /// The finding.
     pub found: String,
-    /// What to do, where something can be done.
+    /// Advice, where something can be done.
     pub advice: Option<String>,
 }
 

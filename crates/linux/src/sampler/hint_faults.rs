@@ -80,7 +80,7 @@ const ENOUGH_PER_S: f64 = 500.0;
 /// Samples page accesses through NUMA hint faults.
 pub struct HintFaults {
     events: Option<PageFaultEvents>,
-    /// What the events are and tell.
+    /// The kind of the events, and what they tell.
     event: &'static str,
     settings: SharedSettings,
     /// `/proc/sys/kernel/numa_balancing`
@@ -439,7 +439,7 @@ mod tests {
         sampler
     }
 
-    /// What is marked at once, in MB, and the period, in ms.
+    /// The size that is marked at once, in MB, and the period, in ms.
     fn told(directory: &Path) -> (u64, u64) {
         let [size, min, max] =
             KNOBS.map(|name| fs::read_to_string(directory.join(name)).unwrap().parse().unwrap());

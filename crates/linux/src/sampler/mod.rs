@@ -1,4 +1,4 @@
-//! Who accesses which page: samplers, best first.
+//! Samplers, which tell who accesses which page, best first.
 
 mod files;
 pub mod hardware;
@@ -10,7 +10,7 @@ use nodewise_engine::{Pid, Sample, SamplingRate};
 use nodewise_sys::perf::Losses;
 use std::time::Duration;
 
-/// What came of an interval's sampling.
+/// The result of an interval's sampling.
 #[derive(Clone, Copy, Debug)]
 pub struct Interval {
     /// How long it was.
@@ -29,7 +29,7 @@ pub struct Interval {
 
 /// A source of samples of user-mode accesses to memory.
 pub trait Sampler {
-    /// What it is called in summaries and on the command line.
+    /// The sampler's name in summaries and on the command line.
     fn name(&self) -> &'static str;
 
     /// One line about how it samples: events, settings changed, what it cannot tell.
@@ -46,7 +46,7 @@ pub trait Sampler {
     /// Hears which processes are managed, now and then; samplers that watch every CPU need not care.
     fn follow(&mut self, _pids: &mut dyn Iterator<Item = Pid>) {}
 
-    /// What was lost so far.
+    /// The losses so far.
     fn losses(&self) -> Losses;
 
     /// From now on samples more or less eagerly.

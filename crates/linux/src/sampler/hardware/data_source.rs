@@ -13,7 +13,7 @@ pub struct Decoded {
     pub address: u64,
     /// Read or write.
     pub access: Access,
-    /// Who served it.
+    /// The server of the access.
     pub source: DataSource,
     /// From issue to completion, in core cycles; 0 when not known.
     pub latency_cycles: u32,
@@ -73,7 +73,7 @@ pub fn access(data_src: u64) -> Access {
     }
 }
 
-/// Who served the access.
+/// The server of the access.
 #[must_use]
 pub fn source(data_src: u64) -> DataSource {
     let mask = bits(data_src, 5, 14);

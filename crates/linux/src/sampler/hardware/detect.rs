@@ -21,7 +21,7 @@ pub enum Pmu {
     Spe(Spe),
 }
 
-/// What is asked of `/proc/cpuinfo`, of its first CPU.
+/// The fields of `/proc/cpuinfo` that are asked for, of its first CPU.
 #[derive(Debug, Default)]
 struct Cpu {
     vendor: String,
@@ -83,7 +83,7 @@ impl Pmu {
         }))
     }
 
-    /// What it is called.
+    /// The PMU's name.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -120,7 +120,7 @@ fn missing(why: &str) -> Error {
 }
 
 impl Cpu {
-    /// What is not there stays empty; other files then say that there is no PMU.
+    /// A field that is not there stays empty; other files then say that there is no PMU.
     fn read(root: &Path) -> Self {
         let text = fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
         let first = text.split("\n\n").next().unwrap_or_default();

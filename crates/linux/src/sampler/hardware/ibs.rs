@@ -19,7 +19,7 @@ const MISSES: Periods = Periods { accurate: 1 << 16, cheap: 1 << 18 };
 /// on each CPU (an estimate). Not every CPU can count further than 0xffff0.
 const ALL: Periods = Periods { accurate: 1 << 18, cheap: 0xf_fff0 };
 
-/// What to open for IBS, and how to read what it samples.
+/// The event to open for IBS, and the way to read its samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ibs {
     event: Sampled,
@@ -99,7 +99,7 @@ impl Ibs {
     }
 }
 
-/// What a sampled micro-op was.
+/// The kind of a sampled micro-op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// A load or store with a known address.

@@ -41,7 +41,7 @@ const CPU_RING_BYTES: usize = 512 << 10;
 /// are more of them.
 const THREAD_RING_BYTES: usize = 64 << 10;
 
-/// Whom the events are opened on.
+/// The scope that the events are opened on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
     Cpus,
@@ -59,7 +59,7 @@ pub struct HardwareSampler {
     /// CPUs that are not sampled, or threads that were not when they were there.
     left_out: usize,
     rate: SamplingRate,
-    /// Of streams that are closed.
+    /// The losses of streams that are closed.
     losses: Losses,
 }
 
@@ -125,7 +125,7 @@ fn what_to_say(cpus: Option<Refused>, thread: Refused) -> Refused {
     }
 }
 
-/// Whom it samples, for people.
+/// The scope of the sampling, for people.
 fn whom(scope: Scope, left_out: usize) -> String {
     let each = match scope {
         Scope::Cpus => "CPU",

@@ -19,7 +19,7 @@ const LOADS: Periods = Periods { accurate: 10_007, cheap: 100_003 };
 /// Stores from one sample to the next. The event counts every store, up to a thousand million a second.
 const STORES: Periods = Periods { accurate: 100_003, cheap: 1_000_003 };
 
-/// What to open for PEBS.
+/// The events to open for PEBS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pebs {
     pub(super) events: Vec<Sampled>,
@@ -70,7 +70,7 @@ impl Pebs {
         self.events.clone()
     }
 
-    /// What a refusal of these events means beyond the kernel's error.
+    /// The meaning of a refusal of these events, beyond the kernel's error.
     pub(super) fn refusal(&self, kind: nodewise_sys::ErrorKind) -> Option<&'static str> {
         use nodewise_sys::ErrorKind::{NotFound, NotSupported};
         (self.is_virtual && matches!(kind, NotSupported | NotFound))

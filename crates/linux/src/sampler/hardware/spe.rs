@@ -11,14 +11,14 @@ use crate::Error;
 use nodewise_engine::{Access, DataSource};
 use nodewise_sys::perf::{AttrFlags, SampleType};
 
-/// What to open for SPE, and how to read what it samples.
+/// The event to open for SPE, and the way to read its samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spe {
     event: Sampled,
     pub(super) sources: Sources,
 }
 
-/// What a CPU means by its data source packets, which each maker defines.
+/// The meaning of a CPU's data source packets, which each maker defines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sources {
     /// Arm's own cores from Neoverse N1 on.
@@ -176,7 +176,7 @@ fn packet(bytes: &[u8], position: u64) -> Option<(Packet, usize)> {
     Some((packet, end))
 }
 
-/// What was gathered of a record so far.
+/// The parts of a record that were gathered so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
     address: Option<u64>,

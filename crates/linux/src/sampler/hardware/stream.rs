@@ -21,7 +21,7 @@ const RING_BESIDE_AUX_BYTES: usize = 32 << 10;
 /// Bytes of the smallest ring worth having.
 const LEAST_BYTES: usize = 32 << 10;
 
-/// Who made an access, where, when, and how many it stands for.
+/// The place of an access: its thread, CPU and time, and how many accesses it stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) pid: Pid,
