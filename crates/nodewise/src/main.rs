@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     done.unwrap_or_else(|error| commands::fail(&error))
 }
 
-/// What the words of a command line mean.
+/// The meaning of the words of a command line.
 fn parse<T: Into<OsString> + Clone>(words: impl IntoIterator<Item = T>) -> Result<Cli, clap::Error> {
     let matches = Cli::command().try_get_matches_from(words)?;
     if let Some(run) = matches.subcommand_matches("run") {
@@ -90,7 +90,8 @@ mod tests {
         assert!(!ok("nodewise run -N 0 -a ls") && !ok("nodewise run --physcpubind=1 --all ls"));
     }
 
-    /// What a shell would hand over, of the first command of a pipe; none if it is no command of ours.
+    /// The words that a shell would hand over, of the first command of a pipe; none if it is no command of
+    /// ours.
     fn words(line: &str) -> Option<Vec<String>> {
         let line = line.trim().trim_start_matches("sudo ");
         let mut text = line.strip_prefix("nodewise ").map(|_| line.to_owned())?;

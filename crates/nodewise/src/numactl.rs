@@ -9,7 +9,7 @@ use nodewise_topology::{Allowed, NodeId, NodeSet, Topology};
 use std::ffi::OsString;
 use std::fmt::Display;
 
-/// What numactl does instead of running a program.
+/// The tasks of numactl that it does instead of running a program.
 #[allow(clippy::struct_excessive_bools)] // switches are bools
 #[derive(clap::Args)]
 #[command(next_help_heading = "Instead of a program (numactl's options)")]
@@ -120,7 +120,7 @@ impl NumactlArgs {
         self.show || self.hardware || self.version
     }
 
-    /// What is to be shown.
+    /// The text that is to be shown.
     pub fn text(&self) -> Result<String> {
         if self.version {
             return Ok(concat!("nodewise ", env!("CARGO_PKG_VERSION"), "\n").to_owned());

@@ -1,4 +1,4 @@
-//! What a command writes: files never half-written, and refused before anything is started; standard output
+//! The output of a command: files never half-written, and refused before anything is started; standard output
 //! and error without panics. `clippy.toml` keeps every other way to write there out of this crate.
 
 use anyhow::Context as _;
@@ -145,8 +145,8 @@ impl Target {
 }
 
 impl Ordinary {
-    /// An empty file beside it, which is gone when it is dropped. What `tempfile` creates itself has another
-    /// mode, and its errors would name the temporary path.
+    /// An empty file beside it, which is gone when it is dropped. A file that `tempfile` creates itself has
+    /// another mode, and its errors would name the temporary path.
     fn pending(&self, mode: u32) -> std::io::Result<tempfile::NamedTempFile> {
         let directory = self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mode = if self.replaces.is_some() { PRIVATE } else { mode };

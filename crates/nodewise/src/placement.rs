@@ -71,7 +71,7 @@ pub struct Placement {
 /// A memory policy (`set_mempolicy(2)`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryPolicy {
-    /// What it does with its nodes.
+    /// The mode, which says what the policy does with its nodes.
     pub mode: PolicyMode,
     /// Its nodes; none for [`PolicyMode::Local`].
     pub nodes: NodeSet,
@@ -106,8 +106,8 @@ impl PlacementArgs {
         *self != Self::default()
     }
 
-    /// What the options mean on this machine for this process. Errors name the option and the item of its
-    /// list.
+    /// The meaning of the options on this machine for this process. Errors name the option and the item of
+    /// its list.
     pub fn resolve(&self) -> Result<Placement> {
         if !self.is_given() {
             return Ok(Placement::default());
@@ -352,7 +352,7 @@ mod tests {
         placement: PlacementArgs,
     }
 
-    /// What the options mean on four nodes with four CPUs each.
+    /// The meaning of the options on four nodes with four CPUs each.
     fn resolve(options: &str) -> Result<Placement> {
         let machine = Topology::synthetic(4, 4, 1 << 30);
         let allowed = Allowed::everything(&machine);
@@ -441,7 +441,7 @@ mod tests {
         assert_eq!(error.downcast::<Exit>().unwrap().code, exit::CANNOT_EXECUTE);
     }
 
-    /// What a program started with each option finds is what numactl gives it.
+    /// A program that is started with each option finds what numactl gives it.
     #[test]
     fn a_program_finds_what_numactl_would_give_it() {
         let machine = Topology::live().unwrap();

@@ -1,4 +1,4 @@
-//! What the terminal can show.
+//! The abilities of the terminal.
 
 use std::env;
 use std::io::IsTerminal;

@@ -1,4 +1,4 @@
-//! What every command has in common, on whatever machine this is.
+//! The behaviour that every command has in common, on whatever machine this is.
 
 use assert_cmd::cargo::cargo_bin;
 use nodewise_topology::Topology;

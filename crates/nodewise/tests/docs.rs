@@ -1,5 +1,5 @@
-//! What the documentation points to is there: files, make's targets, packages and their tests. What it has a
-//! user type is parsed by the command line's own tests (`src/main.rs`).
+//! Everything that the documentation points to is there: files, make's targets, packages and their tests.
+//! Commands that a user is to type are parsed by the command line's own tests (`src/main.rs`).
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ fn pages() -> Vec<(PathBuf, String)> {
         .collect()
 }
 
-/// What lies between two marks on one line each.
+/// The text between two marks on one line each.
 fn between<'a>(text: &'a str, open: &'a str, close: &'a str) -> impl Iterator<Item = &'a str> {
     text.lines().flat_map(move |line| {
         line.split(open).skip(1).filter_map(move |rest| Some(rest.split_once(close)?.0))

@@ -96,8 +96,8 @@ fn shape_copies_and_streams_reach_the_guest() {
     assert_eq!(output.status.code(), Some(42));
 }
 
-/// What `make setup` puts into the user's data directory is found from anywhere; where there is nothing, that
-/// is said.
+/// Kernels that `make setup` puts into the user's data directory are found from anywhere; where there is
+/// nothing, that is said.
 #[test]
 fn kernels_of_the_setup_are_found_from_any_directory() {
     let setup = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/setup");

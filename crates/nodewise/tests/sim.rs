@@ -103,7 +103,7 @@ fn an_interrupted_run_ends_at_once_and_leaves_nothing() {
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
-/// What is on the terminal, of script(1), up to `mark`; then Ctrl-C is typed.
+/// The text on the terminal, by script(1), up to `mark`; then Ctrl-C is typed.
 fn on_a_terminal_until(mark: &str, arguments: &str) -> String {
     let nodewise = assert_cmd::cargo::cargo_bin("nodewise");
     let command = format!(

@@ -207,7 +207,7 @@ fn a_missing_directory_is_a_clear_error() {
     assert_eq!(error, "nodewise: /no/such/machine: there is no such directory\n");
 }
 
-/// What a file should have told is unknown, in words, in the drawing and in JSON; the rest is as ever.
+/// A fact that a file should have told is unknown, in words, in the drawing and in JSON; the rest is as ever.
 #[test]
 fn what_cannot_be_read_is_unknown_and_said_to_be() {
     let capture = Capture::unpack("16amd64-8n2c");

@@ -40,7 +40,7 @@ pub fn fail(error: &anyhow::Error) -> ExitCode {
 pub struct Exit {
     /// One of [`exit`], or the status of a program that was run.
     pub code: u8,
-    /// What is printed after `nodewise: `.
+    /// The text that is printed after `nodewise: `.
     pub message: String,
 }
 

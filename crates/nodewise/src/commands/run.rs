@@ -72,7 +72,7 @@ pub struct Args {
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     args.numactl.check()?;
     if args.numactl.is_given() {
-        // What is shown is what a program would find.
+        // A program would find the same policy as is shown.
         args.placement.resolve()?.apply()?;
         print(&args.numactl.text()?)?;
         return Ok(ExitCode::SUCCESS);
@@ -142,7 +142,7 @@ fn managed(args: &Args) -> anyhow::Result<ExitCode> {
     program.end()
 }
 
-/// What happens while a program runs.
+/// An event while a program runs.
 enum Event {
     /// It has ended.
     Ended(ExitStatus),
@@ -248,9 +248,9 @@ fn exit_code(status: ExitStatus) -> u8 {
     status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1) as u8
 }
 
-/// Signals that end or steer programs are the program's business. What the terminal sends, it sends to the
-/// whole foreground group, the program included; what another process sends to us alone is passed on, at once
-/// where the program runs already.
+/// Signals that end or steer programs are the program's business. Signals from the terminal go to the whole
+/// foreground group, the program included. A signal that another process sends to us alone is passed on, at
+/// once where the program runs already.
 fn watch_signals(events: Sender<Event>, program: Arc<OnceLock<OwnedFd>>) -> anyhow::Result<()> {
     let all = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
     let mut signals = SignalsInfo::<WithOrigin>::new(all).context("cannot watch signals")?;

@@ -335,8 +335,8 @@ fn workload(name: &str) -> anyhow::Result<Workload> {
     })
 }
 
-/// The name that a wrong one was probably meant to be, as the end of a message. What follows a colon is an
-/// argument.
+/// The name that a wrong one was probably meant to be, as the end of a message. Text that follows a colon is
+/// an argument.
 fn did_you_mean<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> String {
     fn word(name: &str) -> &str {
         name.split_once(':').map_or(name, |(word, _)| word)
@@ -349,7 +349,7 @@ fn did_you_mean<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> String
     }
 }
 
-/// What a row says of a run, given the first.
+/// The figure of a run in a row, given the first run.
 type Figure = fn(&Report, &Report) -> String;
 
 /// Figures down, policies across: there are more figures than fit side by side.
@@ -386,7 +386,7 @@ fn table(runs: &[Report]) -> String {
     table.set_header(std::iter::once("").chain(runs.iter().map(|run| run.policy.as_str())));
     for (name, figure) in figures {
         let cells: Vec<String> = runs.iter().map(|run| figure(run, &runs[0])).collect();
-        // What this program has none of.
+        // A row of dashes only is left out: the program has none of this.
         if cells.iter().any(|cell| cell != "-") {
             table.add_row(std::iter::once(name.to_owned()).chain(cells));
         }

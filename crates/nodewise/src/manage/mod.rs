@@ -1,4 +1,4 @@
-//! What `run` and `attach` share: options, the loop of rounds, the log and the summary.
+//! The part that `run` and `attach` share: options, the loop of rounds, the log and the summary.
 
 mod log;
 mod options;
@@ -328,7 +328,7 @@ mod tests {
         ((0..count).map(|_| engine.step(&mut replay).unwrap()).collect(), topology)
     }
 
-    /// What `run` and `attach` decide is what the simulator decides, given the same input
+    /// The decisions of `run` and `attach` are those of the simulator, given the same input
     /// (`crates/sim/tests/recordings.rs`).
     #[test]
     fn recorded_input_gives_recorded_decisions() {

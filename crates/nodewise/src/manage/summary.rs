@@ -1,4 +1,5 @@
-//! What was done, added up over the rounds: printed as `perf stat` prints its counts, or as JSON.
+//! The summary of all that was done, added up over the rounds: printed as `perf stat` prints its counts, or
+//! as JSON.
 
 use nodewise_engine::{
     Action, Decision, Finding, HUGE_PAGE_PAGES, Outcome, PAGE_BYTES, Round, RuleStatus, Standing,
@@ -45,7 +46,7 @@ pub struct Actions {
     pub replication_candidate_pages: u64,
 }
 
-/// What Nodewise itself cost.
+/// The cost of Nodewise itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct OwnCost {
     /// CPU time while processes were managed, user and kernel, in seconds.
@@ -59,8 +60,8 @@ pub struct OwnCost {
 }
 
 impl OwnCost {
-    /// What `used` at the end comes to where so much CPU time was used when managing began, `elapsed_seconds`
-    /// ago.
+    /// The cost at the end, from all that was `used`. `startup_cpu_seconds` of it were used when managing
+    /// began, `elapsed_seconds` ago.
     pub fn of(startup_cpu_seconds: f64, used: &Usage, elapsed_seconds: f64) -> Self {
         let cpu_seconds = (cpu_seconds(used) - startup_cpu_seconds).max(0.0);
         Self {
@@ -100,12 +101,12 @@ pub struct Summary {
     pub actions: Actions,
     /// Base pages that arrived at their target.
     pub pages_moved: u64,
-    /// What came of all decisions, in base pages.
+    /// The outcome of all decisions, in base pages.
     pub outcome: Outcome,
     /// Base pages that the kernel's own balancing moved meanwhile, machine-wide.
     pub pages_moved_by_kernel: u64,
-    /// Share of the accesses that come from the page's own node. Who uses which memory is known from
-    /// samples, and where it lies from the kernel.
+    /// Share of the accesses that come from the page's own node. Samples tell who uses which memory, and the
+    /// kernel tells where it lies.
     pub local_access_percent: BeforeAfter,
     /// Imbalance of the accesses that the nodes' memory serves.
     pub controller_imbalance_percent: BeforeAfter,
@@ -117,9 +118,9 @@ pub struct Summary {
     pub falsely_shared_huge_pages: u64,
     /// Bounds on what is looked at of programs that were met: beyond them, memory was left alone.
     pub bounds_met: BTreeSet<Bound>,
-    /// What the machine counted: losses, and what was read from `/proc` and `/sys`, with what that took.
+    /// The machine's counts: losses, and the cost of reading `/proc` and `/sys`.
     pub totals: Totals,
-    /// What Nodewise itself cost.
+    /// The cost of Nodewise itself.
     pub own_cost: OwnCost,
     #[serde(skip)]
     candidates: BTreeSet<(u32, u64, u64)>,

@@ -13,7 +13,7 @@ const WIDE_PANEL: f64 = 420.0;
 const FEW_NODES: usize = 4;
 const FEW_LINKS: usize = 8;
 const CAPTION: f64 = 46.0;
-/// What drawings beside each other take at most.
+/// The width that drawings beside each other take at most.
 const ROW: f64 = 1260.0;
 const TITLE: f64 = 40.0;
 const KEY: f64 = 50.0;
@@ -100,7 +100,7 @@ fn panel(svg: &mut String, (left, top): Point, plan: &Plan, run: &Report) {
             colour(busy)
         );
         let percent = format!("{:.0} %", shares[node] * 100.0);
-        // What does not fit into a node stands beside it.
+        // Text that does not fit into a node stands beside it.
         if radius >= WRITTEN_INTO {
             let ink = if busy > 80.0 { "#ffffff" } else { INK };
             let style = format!("text-anchor=\"middle\" fill=\"{ink}\"");
@@ -160,7 +160,7 @@ fn arrow(svg: &mut String, ends: (Point, Point), radii: (f64, f64), busy: f64, l
     }
 }
 
-/// What sizes and colours mean.
+/// The meaning of sizes and colours.
 fn key(svg: &mut String, (left, top): Point) {
     let (width, steps) = (120.0, 24);
     let step = width / f64::from(steps);
@@ -253,7 +253,7 @@ fn outwards((x, y): Point) -> Point {
 struct Plan {
     /// Side of the drawing.
     side: f64,
-    /// Of each node, in a square of side 1.
+    /// The place of each node, in a square of side 1.
     places: Vec<Point>,
     /// A node that is linked to all others and has no cores.
     middle: Option<usize>,

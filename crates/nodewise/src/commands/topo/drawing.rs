@@ -219,7 +219,7 @@ impl Artist<'_> {
         }
     }
 
-    /// What there is to say of a part besides its CPUs.
+    /// The facts about a part, besides its CPUs.
     fn facts(&self, part: &Part, width: usize) -> Block {
         let mut facts = Block::default();
         let Kind::Node(index) = part.kind else { return facts };

@@ -36,7 +36,7 @@ fn words(text: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }
 
-/// What `numactl -H` says of each node: CPUs, size and free in MiB.
+/// The table of each node that `numactl -H` has: CPUs, size and free in MiB.
 fn nodes(machine: &Topology, width: usize) -> Block {
     let pages: Vec<u64> = {
         let all = machine.nodes().iter().flat_map(|node| &node.huge_pages);
@@ -109,7 +109,7 @@ fn distances(machine: &Topology, width: usize) -> Block {
     table(&["node".into(), "distance: nodes".into()], rows.collect(), width)
 }
 
-/// What HMAT says, where it says something.
+/// The figures of HMAT, where it has some.
 fn access(machine: &Topology, width: usize) -> Block {
     let known =
         |access: &&Access| access.read_latency_ns.is_some() || access.read_bandwidth_bytes_per_s.is_some();
