@@ -14,7 +14,7 @@ const CHARACTER: u32 = 0o020_000;
 const REGULAR: u32 = 0o100_000;
 const SYMLINK: u32 = 0o120_000;
 
-/// What is kept of a file beside its content.
+/// The attributes that are kept of a file, beside its content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub permissions: u32,
@@ -25,7 +25,7 @@ pub(crate) struct Attributes {
 }
 
 impl Attributes {
-    /// Those of a file of root's.
+    /// The attributes of a file of root's.
     pub const fn of_root(permissions: u32) -> Self {
         Self { permissions, user: 0, group: 0, modified_s: 0 }
     }

@@ -2,7 +2,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// What went wrong in preparing or running a guest.
+/// An error in preparing or running a guest.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -60,7 +60,7 @@ impl Error {
         }
     }
 
-    /// What kind of error this is.
+    /// The kind of error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind

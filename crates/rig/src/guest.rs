@@ -32,15 +32,14 @@ pub struct Guest {
 
 /// Where a run's bytes and news go.
 pub struct Streams<'a> {
-    /// What the program finds on its standard input, all of it.
+    /// The text that the program finds on its standard input, all of it.
     pub stdin: Vec<u8>,
     /// The program's standard output.
     pub stdout: &'a mut dyn Write,
     /// The program's standard error.
     pub stderr: &'a mut dyn Write,
     /// Whether standard error is the same file as standard output, as after `2>&1`: all comes through
-    /// `stdout` then, in the order in which the program wrote it. Of two files, nobody can tell the
-    /// order.
+    /// `stdout` then, in the order in which the program wrote it. Two files do not tell the order.
     pub joined: bool,
     /// The kernel's console, where given: the kernel says all it has to say, which takes it longer.
     pub console: Option<&'a mut dyn Write>,
@@ -75,7 +74,7 @@ pub enum Stage {
     Running,
 }
 
-/// What a program left when it ended.
+/// The results that a program left when it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
     /// Its exit status as a shell gives it: 128 + the signal's number when a signal ended it.
@@ -88,7 +87,7 @@ pub struct Output {
 
 /// Set to anything but `0`, every guest is exclusive.
 const EXCLUSIVE_VARIABLE: &str = "NODEWISE_RIG_EXCLUSIVE";
-/// What is not there for files: the kernel and what it reserves at boot.
+/// The memory that is not there for files: the kernel and what it reserves at boot.
 const KERNEL_MIB: u64 = 64;
 /// Emulated on a busy machine, 8 nodes take some 20 s.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
@@ -192,9 +191,9 @@ impl Guest {
 
     /// Runs a program of this machine in the guest, as root, and collects its output.
     ///
-    /// Of `program`, the name (looked up in PATH), the arguments, the variables set explicitly and the
-    /// working directory count. The guest has no other variables than PATH, HOME and, where set here, TERM,
-    /// TZ and `LD_LIBRARY_PATH`. It has the time zone that TZ names, or else this machine's.
+    /// These parts of `program` count: the name (looked up in PATH), the arguments, the variables set
+    /// explicitly and the working directory. The guest has no other variables than PATH, HOME and, where set
+    /// here, TERM, TZ and `LD_LIBRARY_PATH`. It has the time zone that TZ names, or else this machine's.
     pub fn output(&self, program: &Command) -> Result<Output, Error> {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let status = self.run(program, Streams::new(&mut stdout, &mut stderr))?;
@@ -340,7 +339,7 @@ fn zone_file(program: &Command) -> Option<PathBuf> {
     file.is_file().then_some(file)
 }
 
-/// What init reads to start the program.
+/// The line that init reads to start the program.
 fn shell_command(program: &Command, executable: &Path, directory: &Path) -> Vec<u8> {
     let mut line = b"cd ".to_vec();
     quote(directory.as_os_str(), &mut line);

@@ -50,7 +50,7 @@ else
 fi
 
 exec 3>&-
-# What the program left running would hold the pipes open. Closing a serial line waits until it is
+# Processes that the program left running would hold the pipes open. Closing a serial line waits until it is
 # empty, so when both cats are gone everything has been sent.
 for process in /proc/[0-9]*; do
     case ${process#/proc/} in

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Component, Path, PathBuf};
 
-/// What will be at a path of the guest.
+/// The entry that will be at a path of the guest.
 enum Entry {
     Directory(Attributes),
     Symlink(OsString),

@@ -39,7 +39,7 @@ fn directories() -> Vec<PathBuf> {
     directories
 }
 
-/// What to do where no kernel is found.
+/// The error that says what to do where no kernel is found.
 #[must_use]
 pub fn no_kernel() -> Error {
     let places: Vec<String> = directories().iter().rev().map(|place| place.display().to_string()).collect();

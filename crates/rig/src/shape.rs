@@ -1,4 +1,4 @@
-//! What a guest looks like: nodes, their CPUs and memory, and the distances between them.
+//! The shape of a guest: nodes, their CPUs and memory, and the distances between them.
 
 use crate::{Error, ErrorKind};
 
@@ -11,8 +11,8 @@ pub struct Node {
     pub memory_bytes: u64,
 }
 
-/// What can be attached to a node, by a host bridge of its own: devices whose driver, if any, the guests'
-/// kernels have built in.
+/// A device that can be attached to a node, by a host bridge of its own. The guests' kernels have its driver,
+/// if any, built in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
     /// An `NVMe` disk of 64 MiB, all zeros, that keeps nothing: `nvme0n1`.

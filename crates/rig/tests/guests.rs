@@ -127,7 +127,7 @@ fn copies_users_time_and_the_order_of_outputs_are_as_here() {
     assert_eq!(text(&stderr), "");
 }
 
-/// What `numactl --hardware` says of a node: its CPUs and its memory in MiB.
+/// The facts that `numactl --hardware` tells of a node: its CPUs and its memory in MiB.
 type Seen = (Vec<u32>, u64);
 
 fn seen(hardware: &str) -> (Vec<Seen>, Vec<Vec<u8>>) {

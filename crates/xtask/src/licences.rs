@@ -22,7 +22,7 @@ struct Licenses {
     allow: Vec<String>,
 }
 
-/// What `cargo metadata --format-version 1` says, as far as it matters here.
+/// The output of `cargo metadata --format-version 1`, as far as it matters here.
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
