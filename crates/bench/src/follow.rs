@@ -33,7 +33,7 @@ pub struct Followed {
     pub seconds_to_95: Option<f64>,
     /// Every moment looked at.
     pub moments: Vec<Moment>,
-    /// What the summary of Nodewise says of local accesses, before and after, in percent.
+    /// The local accesses that the summary of Nodewise gives, before and after, in percent.
     pub said: Option<[Option<f64>; 2]>,
     /// CPU time of Nodewise itself, user and kernel.
     pub nodewise_cpu_seconds: Option<f64>,

@@ -1,4 +1,4 @@
-//! Who touches which pages, and how.
+//! Patterns of accesses: which thread touches which pages, and how.
 
 /// The access patterns that the workload program knows. Threads are numbered; thread `t` runs on node `t mod
 /// nodes`.
@@ -20,7 +20,7 @@ pub enum Pattern {
     Idle,
 }
 
-/// What a thread does to a page.
+/// The access of a thread to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
     /// Loads a word.
@@ -51,7 +51,7 @@ impl Pattern {
         }
     }
 
-    /// What threads do to their pages.
+    /// The access of threads to their pages.
     #[must_use]
     pub const fn touch(self) -> Touch {
         match self {

@@ -1,4 +1,4 @@
-//! What the workload program says about its own placement, one JSON line at a time.
+//! The workload program's report of its own placement, one JSON line at a time.
 
 use serde::{Deserialize, Serialize};
 

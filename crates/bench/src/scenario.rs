@@ -68,7 +68,7 @@ impl Programs {
     }
 }
 
-/// What a script left.
+/// The results that a script left.
 #[derive(Clone, Debug)]
 pub struct Finished {
     /// Its exit status.

@@ -78,7 +78,7 @@ fn expected(cycle: &[u64], unit: u64, pages: u64) -> Value {
     json!(runs)
 }
 
-/// What `layouts` printed: those that name no nodes go round these.
+/// Checks the output of `layouts`: layouts that name no nodes go round these.
 fn layouts_lie(lines: &[Value], on: u64, weighted: &[u64], with_cpus: &[u64]) {
     let mut seen = 0;
     for line in lines {

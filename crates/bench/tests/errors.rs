@@ -1,4 +1,4 @@
-//! What goes wrong is said clearly, in one line, with a documented exit code; and what ends, ends cleanly.
+//! Every fault is told clearly, in one line, with a documented exit code; and every end is a clean one.
 
 mod guests;
 

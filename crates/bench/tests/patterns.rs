@@ -39,7 +39,7 @@ fn managed(workload: &str) -> (Vec<Placement>, Value, Vec<Value>) {
     (placements, summary, finished.lines("log").unwrap())
 }
 
-/// What the summary says of before and after is, within 5 points, what the program itself sees: where the
+/// The summary's figures of before and after are, within 5 points, those of the program itself: where the
 /// kernel says its pages are, against which threads use them.
 #[track_caller]
 fn figures_are_true(summary: &Value, placements: &[Placement]) {

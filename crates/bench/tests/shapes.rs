@@ -78,7 +78,7 @@ fn private_data_arrives_by_nodewise_alone(guest: Guest, nodes: u64) {
     let elsewhere = 32 * 256 * (nodes - 1) / nodes;
     assert!(summary["pages_moved"].as_u64() >= Some(elsewhere * 99 / 100), "{summary}");
     assert_eq!(moved_again(&f.lines::<Value>("log").unwrap()), 0, "{summary}");
-    // What all nodes read, in the same guest.
+    // The memory that all nodes read, in the same guest.
     let read = f.placements("read").unwrap();
     assert!(read.last().unwrap().is_spread(), "{read:#?}\n{}", f.stderr);
     assert_eq!(moved_again(&f.lines::<Value>("read.log").unwrap()), 0);

@@ -37,17 +37,17 @@ enum Part {
         #[arg(value_parser = weight)]
         weights: Vec<(NodeId, u32)>,
     },
-    /// What happens when a node has no room for what is to lie there
+    /// The pages of a node that has no room for what is to lie there
     Full {
         /// The node
         node: u32,
     },
     /// On which nodes blocks are worked on, and where workers run
     Blocks {
-        /// Of an array on this node, instead of one in blocks
+        /// The node of an array to work on, instead of an array in blocks
         on: Option<u32>,
     },
-    /// What a node of memory only is left out of
+    /// The placements that leave out a node of memory only
     Apart {
         /// The node
         node: u32,
@@ -118,7 +118,7 @@ fn runs(homes: &[i32]) -> Vec<(usize, i32)> {
     homes.chunk_by(|a, b| a == b).map(|run| (run.len(), run[0])).collect()
 }
 
-/// What this process has of a kind that `smaps` tells, exactly, unlike `statm`.
+/// This process's memory of a kind that `smaps` tells, exactly, unlike `statm`.
 fn kib_of(kind: &str) -> anyhow::Result<usize> {
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup")?;
     let mut lines = rollup.lines();
@@ -131,7 +131,7 @@ fn own_pages() -> anyhow::Result<usize> {
     Ok(kib_of("Anonymous")? * 1024 / page_bytes())
 }
 
-/// What this process has in huge pages.
+/// This process's memory in huge pages.
 fn huge_kib() -> anyhow::Result<usize> {
     kib_of("AnonHugePages")
 }
@@ -141,7 +141,7 @@ fn faults_of_workers() -> anyhow::Result<BTreeMap<u32, u64>> {
     let mut faults = BTreeMap::new();
     for thread in std::fs::read_dir("/proc/self/task")? {
         let thread = thread?.path();
-        // Those that are no workers may end meanwhile.
+        // Threads that are no workers may end meanwhile.
         let Ok(name) = std::fs::read_to_string(thread.join("comm")) else { continue };
         let Some((node, _)) = name.strip_prefix("node").and_then(|name| name.split_once('-')) else {
             continue;
@@ -540,7 +540,7 @@ fn log() -> anyhow::Result<()> {
     let len = PAGES * page_bytes() / 8;
     let log = NodeReplicated::new_in(|arena| Counts { all: 0, counts: ones(len, arena) })?;
     let places = || (0..UPDATES).map(|update| update * 7919 % len);
-    // Who has seen a number sees no smaller one, on whatever node, and each is given once.
+    // A thread that has seen a number sees no smaller one, on whatever node, and each number is given once.
     let seen = AtomicU64::new(0);
     let numbers = Mutex::new(Vec::new());
     let update = || {
@@ -577,7 +577,7 @@ fn log() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Of each size from a word to 4 MiB: a line for each.
+/// Copies of each size from a word to 4 MiB: a line for each.
 fn copies() -> anyhow::Result<()> {
     let pool = NodePool::new()?;
     let nodes: Vec<NodeId> = pool.nodes().collect();

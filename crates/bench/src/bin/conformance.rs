@@ -226,7 +226,7 @@ impl Drop for LiveStage {
     fn drop(&mut self) {
         self.cast.iter_mut().for_each(Process::end);
         if self.filled {
-            // What is left in a guest goes with it.
+            // Anything that is left in a guest goes with it.
             let _ = Command::new("umount").arg("/full").status();
         }
     }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 #[derive(Parser)]
 #[command(after_help = "Example:\n  workload private --mebibytes 64 --seconds 20")]
 struct Args {
-    /// Who touches what
+    /// The pattern of the threads' accesses
     pattern: Pattern,
     /// Memory in all, in MiB
     #[arg(long, default_value_t = 64)]

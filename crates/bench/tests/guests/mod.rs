@@ -1,4 +1,4 @@
-//! What the guest tests of this directory share.
+//! The code that the guest tests of this directory share.
 
 use nodewise_bench::scenario::{Finished, Place, Programs};
 use nodewise_rig::Guest;
