@@ -18,7 +18,7 @@ pub enum State {
     GlobalWritable,
 }
 
-/// What the policy answers.
+/// The policy's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Location {
     /// Into the faulting node's memory.
@@ -38,14 +38,14 @@ pub struct Page {
     copies: NodeSet,
     /// Nodes that map it; with no more permission than the state gives.
     mapped: NodeSet,
-    /// Who wrote it last into a local memory, and how often that changed.
+    /// The node that wrote it last into a local memory, and how often that changed.
     owner: Option<usize>,
     moves: u32,
     /// Never referenced: its content is zeros, which are written when it is first mapped.
     blank: bool,
 }
 
-/// What the NUMA manager has to do for a fault: the rows of a table entry.
+/// The actions of the NUMA manager for a fault: the rows of a table entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Actions {
     /// Copy this node's content back to global memory first.
@@ -162,7 +162,7 @@ impl Page {
     }
 }
 
-/// What the policy counts as a move. The paper says "transfers of page ownership" (2.3.2), "in response to
+/// The moves that the policy counts. The paper says "transfers of page ownership" (2.3.2), "in response to
 /// writes" (1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum CountedMoves {
@@ -178,10 +178,10 @@ pub enum CountedMoves {
 pub struct Policy {
     /// Moves that a page may make; with one more it is pinned in global memory, for good.
     pub moves: u32,
-    /// What a move is.
+    /// The kind of moves that count.
     pub count: CountedMoves,
-    /// Whether the program's word on its areas is heeded (the pragmas of section 4.3): what all write goes
-    /// to global memory at once, what is private or only read always to local memory.
+    /// Whether the program's word on its areas is heeded (the pragmas of section 4.3): an area that all write
+    /// goes to global memory at once, and one that is private or only read always to local memory.
     pub pragmas: bool,
     /// Puts everything into global memory: the paper's baseline `T_global`.
     pub all_global: bool,

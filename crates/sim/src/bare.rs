@@ -5,12 +5,12 @@ use nodewise_hardware::{Counters, Hardware, Preset};
 
 use crate::{Op, Program, Progress, Trace};
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// When the last thread finished.
     pub time_ps: u64,
-    /// What the hardware counted.
+    /// The hardware's counts.
     pub counters: Counters,
 }
 

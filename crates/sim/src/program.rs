@@ -1,4 +1,4 @@
-//! What a simulated program is: threads of a real algorithm that say which memory they touch.
+//! A simulated program: threads of a real algorithm that say which memory they touch.
 
 use std::mem::size_of;
 
@@ -46,18 +46,18 @@ pub enum Progress {
 /// A named piece of the address space, aligned to 2 MiB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Area {
-    /// What is in it.
+    /// The name of its contents.
     pub name: String,
     /// Its first address.
     pub base: u64,
     /// Its length in bytes.
     pub bytes: u64,
-    /// Who uses it, as the programmer would tell the system.
+    /// Its users, as the programmer would tell the system.
     pub role: Role,
 }
 
-/// Who uses an area: the pragmas the ACE paper wished for (section 5), heeded only by policies that are told
-/// to.
+/// The users of an area: the pragmas the ACE paper wished for (section 5), heeded only by policies that are
+/// told to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Role {
     /// Nothing is said.
@@ -160,7 +160,7 @@ impl<T: Copy> Array<T> {
     }
 }
 
-/// What a thread does in one piece, in program order.
+/// The operations of a thread in one piece, in program order.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     words: Vec<u64>,

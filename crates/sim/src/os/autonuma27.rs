@@ -1,9 +1,9 @@
 //! NUMA balancing as version 27 of the `AutoNUMA` patch has it (Andrea Arcangeli, linux-mm, 4 October 2012,
 //! patch 19 of 33, `mm/autonuma.c`; its `Documentation/vm/autonuma.txt`), for one process.
 //!
-//! What sets it apart from what Linux merged: a daemon of its own scans at a fixed pace; it marks a 2 MiB
+//! It differs from the code that Linux merged. A daemon of its own scans at a fixed pace. It marks a 2 MiB
 //! range of the page table at a time (`scan_pmd`, set by default), so the first thread to come back faults
-//! for all of the range's pages; a page's first fault moves it at once, later ones when the node is the same
+//! for all of the range's pages. A page's first fault moves it at once, later ones when the node is the same
 //! twice in a row, whether threads share the page or not. Threads that are not pinned change places
 //! (`exchange.rs`). Left out: that a new thread begins on its maker's node if that has an idle CPU (patches
 //! 18 and 19), as here all threads are there from the start with a CPU each.
@@ -31,7 +31,7 @@ const LOOK_MS: f64 = 256.0;
 
 const NOBODY: u8 = u8::MAX;
 
-/// What the kernel remembers of a process, and of each node.
+/// The kernel's record of a process, and of each node.
 #[derive(Clone, Debug)]
 pub(crate) struct AutoNuma27 {
     /// When the next chunk is due, and the next look at the threads.
@@ -50,7 +50,7 @@ pub(crate) struct AutoNuma27 {
     cursor: usize,
     /// The node of each page's last hint fault (`autonuma_last_nid`).
     last_node: Vec<u8>,
-    /// Of each node, when its window began and how many pages it received since.
+    /// Each node's start of its window, and the pages that it received since.
     received: Vec<(u64, u64)>,
 }
 

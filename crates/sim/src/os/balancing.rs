@@ -15,8 +15,8 @@ use super::task_placement::{Situation, Step};
 /// Between two interrupts of the timer, at which a thread looks whether to scan (`CONFIG_HZ` is 250 on
 /// Debian).
 const TICK_MS: f64 = 4.0;
-/// Who scans looks so many ticks later the next time, so that another comes first; threads begin with that,
-/// but for the first one.
+/// A thread that scans looks so many ticks later the next time, so that another comes first; threads begin
+/// with that, but for the first one.
 const LATER: u64 = 2;
 /// So much longer than it scanned a thread runs before it looks again.
 const SCANNED: u64 = 32;
@@ -30,8 +30,8 @@ const EARLY: i32 = 4;
 /// A node whose CPUs made more than this part of the most faults is active (`ACTIVE_NODE_FRACTION`).
 const ACTIVE: f64 = 1.0 / 3.0;
 
-/// Who used a page before its first hint fault, and a part of a huge page before its first since it was
-/// split.
+/// The last user of a page before its first hint fault, and of a part of a huge page before its first since
+/// it was split.
 const NOBODY: u16 = u16::MAX;
 const SPLIT: u16 = u16::MAX - 1;
 
@@ -61,7 +61,7 @@ impl Group {
     }
 }
 
-/// What the kernel remembers of a process.
+/// The kernel's record of a process.
 #[derive(Clone, Debug)]
 pub(crate) struct Balancing {
     /// Split huge pages that nodes share.
@@ -341,8 +341,8 @@ mod tests {
 
     const MS: u64 = 1_000_000_000;
 
-    /// Of four threads, two on each of two nodes, with so much memory on node 0, in simulated time that is
-    /// real.
+    /// The balancing of four threads, two on each of two nodes, with so much memory on node 0, in simulated
+    /// time that is real.
     fn balancing(mib: u64) -> (Balancing, Memory) {
         let mut space = Space::new();
         space.area("area", mib << 20, Role::Unknown);
@@ -359,8 +359,8 @@ mod tests {
         Time { now_ps: ms * MS, running_ps: ms * MS }
     }
 
-    /// What a thread of node 0 or 1 faults on stays where it is, on node 0; shared pages were used by the
-    /// last thread before, its by the first.
+    /// A page that a thread of node 0 or 1 faults on stays where it is, on node 0. Shared pages were used by
+    /// the last thread before, its by the first.
     fn fault(thread: usize, pages: usize, private: bool) -> Fault {
         let shared_with = (!private).then_some(if thread == 3 { 0 } else { 3 });
         Fault { thread, node: thread / 2, was: 0, is: 0, pages, shared_with, failed: false }
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!([0, 1].map(|thread| balancing.due_ps(thread) / MS), [1341, 2008]);
         assert_eq!(balancing.look(&mut memory, 0, at(1341)), 256 * 256);
         assert_eq!(balancing.next_scan_ps / MS, 1674);
-        // Who comes next scans, and its period is another.
+        // The thread that comes next scans, and its period is another.
         assert_eq!(balancing.look(&mut memory, 1, at(2008)), 88 * 256);
         assert_eq!(balancing.next_scan_ps / MS, 3008);
     }
@@ -470,7 +470,7 @@ mod tests {
         };
         // Nobody to go to yet.
         assert_eq!(join(1, 0), (vec![None, Some(1), None, None], vec![0.0, 10.0, 0.0, 0.0]));
-        // Of two alike the thread in the first goes over.
+        // The thread in the first of two alike goes over.
         assert_eq!(join(2, 1), (vec![None, Some(1), Some(2), None], vec![0.0, 10.0, 10.0, 0.0]));
         assert_eq!(join(1, 2), (vec![None, Some(2), Some(2), None], vec![0.0, 0.0, 20.0, 0.0]));
         // Others go to the larger one, and nobody leaves it.

@@ -135,7 +135,7 @@ fn parts_of_a_split_huge_page_are_marked_and_go_to_who_touches_them_next() {
     mark(&mut machine);
     read(&mut machine, 0, 3);
     mark(&mut machine);
-    // Who shares it takes the part that it touches.
+    // A thread that shares it takes the part that it touches.
     read(&mut machine, 2, 5);
     assert_eq!((machine.done.split, machine.done.migrated, machine.done.hint_faults), (1, 1, 2));
     for part in 0..HUGE_PAGES {
@@ -191,7 +191,7 @@ fn changing_places_is_charged_to_each_of_two_threads_once() {
     let each = COSTS.move_thread_ns;
     assert_eq!(charged(&mut machine, |machine| machine.swap_threads(2, 3)), [0, 0, each, each]);
     assert_eq!(machine.threads, [(0, 0), (4, 1), (12, 3), (8, 2)]);
-    // Who is there first waits for the other in the kernel.
+    // The thread that is there first waits for the other in the kernel.
     machine.charge(3, 1);
     assert_eq!(charged(&mut machine, |machine| machine.swap_threads(3, 2)), [0, 0, each + 1, each]);
     machine.charge(3, 1);

@@ -1,4 +1,4 @@
-//! What happens by the clock, under policies that act while the program runs.
+//! Events by the clock, under policies that act while the program runs.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What the operating system charges.
+//! The costs that the operating system charges.
 
 use nodewise_hardware::Preset;
 
@@ -19,8 +19,8 @@ pub struct Costs {
     pub mark_page_ns: u64,
     /// Moving or copying a page (or huge page), besides its bytes: isolation, allocation, page tables.
     pub move_page_ns: u64,
-    /// Moving a thread to another core: waking the thread that stops it, run queues. What its caches lose
-    /// comes on top.
+    /// Moving a thread to another core: waking the thread that stops it, run queues. The losses of its caches
+    /// come on top.
     pub move_thread_ns: u64,
     /// Splitting a huge page's mapping.
     pub split_ns: u64,
@@ -57,8 +57,8 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Those of a machine: on one without caches as the ACE study has them (`studies/ace/run.rs`), else the
-    /// default.
+    /// The costs of a machine: on one without caches as the ACE study has them (`studies/ace/run.rs`), else
+    /// the default.
     #[must_use]
     pub fn of(preset: &Preset) -> Costs {
         let default = Costs::default();

@@ -10,11 +10,11 @@
 /// Weights are parts of this (`AUTONUMA_BALANCE_SCALE`).
 const SCALE: u64 = 1000;
 
-/// What the kernel remembers of threads (`task_autonuma`).
+/// The kernel's record of threads (`task_autonuma`).
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange {
-    /// Of each thread, pages that it faulted on, by the node they were on then; halved at its first fault
-    /// after a scan began.
+    /// Each thread's faulted pages, by the node they were on then; halved at its first fault after a scan
+    /// began.
     faults: Vec<Vec<u64>>,
     /// The last scan that each faulted after.
     pass: Vec<u64>,

@@ -34,7 +34,7 @@ impl Process {
     }
 }
 
-/// What the operating system did.
+/// Counts of the operating system's actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Done {
     pub(crate) migrated: u64,
@@ -52,7 +52,7 @@ pub struct SimMachine {
     pub(crate) memory: Memory,
     pub(crate) topology: Topology,
     pub(crate) costs: Costs,
-    /// What kernel time and copies weigh: less than 1 where the run stands for one that goes over its data
+    /// The weight of kernel time and copies: less than 1 where the run stands for one that goes over its data
     /// more often.
     pub(crate) once: f64,
     /// Bytes that were to be copied from one node to another and have not been yet, `[from * nodes + to]`.
@@ -97,7 +97,7 @@ pub struct SimMachine {
     turn: usize,
 }
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,
@@ -213,7 +213,7 @@ impl SimMachine {
             }
     }
 
-    /// What always holds: see [`Memory::assert_sound`] and [`Hardware::assert_sound`].
+    /// Asserts all that always holds: see [`Memory::assert_sound`] and [`Hardware::assert_sound`].
     pub(crate) fn assert_sound(&self) {
         self.memory.assert_sound();
         self.hardware.assert_sound();
@@ -421,7 +421,7 @@ impl SimMachine {
         self.kernel_ps[thread] += ps;
     }
 
-    /// What the hardware counted since the last interval, as the engine wants it.
+    /// The hardware's counts since the last interval, as the engine wants them.
     pub(crate) fn engine_counters(&mut self, end_ps: u64) -> Counters {
         let now = self.hardware.counters().clone();
         let since = now.since(&self.last.1);

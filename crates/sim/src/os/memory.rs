@@ -20,7 +20,7 @@ const REPLICATED: u8 = 64;
 const MARKED: u8 = 128;
 const ABSENT: u8 = 255;
 
-/// What is to be known of a page on an access.
+/// The state of a page that an access has to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Never touched.
@@ -114,7 +114,7 @@ impl Memory {
         (state <= HOME).then_some(usize::from(state))
     }
 
-    /// What there is to know of a page.
+    /// The state of a page.
     pub(crate) fn state(&self, page: usize) -> State {
         match self.states[page] {
             ABSENT => State::Absent,
@@ -287,7 +287,7 @@ impl Memory {
         sum(&self.total) - sum(&self.free) - sum(&self.occupied)
     }
 
-    /// Those on each node.
+    /// The pages of the process on each node, copies included.
     pub(crate) fn resident(&self) -> Vec<u64> {
         let mut resident = vec![0; self.total.len()];
         for &state in self.states.iter().filter(|&&state| state != ABSENT) {
@@ -310,8 +310,8 @@ impl Memory {
         }
     }
 
-    /// What always holds: no page is lost or invented, since what is mapped on a node, occupied and free is
-    /// all there is; copies are of base pages that carry no mark; a huge page is on one node.
+    /// Asserts that no page is lost or invented, since the pages that are mapped on a node, occupied and free
+    /// are all there are. Copies are of base pages that carry no mark; a huge page is on one node.
     pub(crate) fn assert_sound(&self) {
         for (node, resident) in self.resident().into_iter().enumerate() {
             assert_eq!(
@@ -374,7 +374,7 @@ mod tests {
         memory.assert_sound();
     }
 
-    /// What somebody wrote last, and what each node's copy says.
+    /// The number that somebody wrote last, and the number in each node's copy.
     #[derive(Clone, Debug, Default)]
     struct Content {
         last: u32,

@@ -3,8 +3,8 @@
 //! Bolosky et al. (section 3.1) could not measure `T_optimal`, the time "when running under a page placement
 //! strategy that minimizes the sum of user and NUMA-related system time using future knowledge". Here the
 //! program runs first under first touch, which records who uses each page; then each page is put where it
-//! belongs when it is first touched, and stays there. That costs nothing but the first touch. What counts as
-//! a page's owner is a guess that a run has to judge, so there is a run for each of two; the fastest of the
+//! belongs when it is first touched, and stays there. That costs nothing but the first touch. The owner of a
+//! page is a guess that a run has to judge, so there is a run for each of two guesses. The fastest of the
 //! three is the oracle's: an upper bound for policies that leave pages where they are. A policy that moves
 //! pages after a program's phases, or copies them between writes, can do better; so can one that spreads
 //! private pages when all threads are on one node, or one under which threads happen to come into step and
@@ -23,7 +23,7 @@ use crate::Program;
 /// best where controllers have time, and nearly all, which leaves more pages to even them out with.
 const OWNED_PERCENT: [u64; 2] = [51, 75];
 
-/// Who used which page.
+/// The accesses of each node to each page.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     nodes: usize,
@@ -105,7 +105,7 @@ impl Record {
             }
             contended.push((accesses.iter().sum(), start, accesses));
         }
-        // What nobody owns evens the controllers out, the heaviest first, its users' nodes preferred.
+        // Pages that nobody owns even the controllers out, the heaviest first, their users' nodes preferred.
         contended.sort_by_key(|&(total, start, _): &(u64, usize, _)| (Reverse(total), start));
         for (total, start, accesses) in contended {
             let best = nodes.iter().copied().min_by_key(|&node| (loads[node] + total - accesses[node], node));

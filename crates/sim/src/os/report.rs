@@ -1,4 +1,4 @@
-//! What a run came to.
+//! The report of a run.
 
 use nodewise_engine::imbalance_percent;
 use nodewise_hardware::{Counters, Preset};
@@ -42,7 +42,7 @@ pub struct Report {
     pub pages_migrated: u64,
     /// Pages that every node was given a copy of.
     pub pages_replicated: u64,
-    /// Of those, pages that lost their copies because somebody wrote.
+    /// Replicated pages that lost their copies because somebody wrote.
     pub pages_collapsed: u64,
     /// Huge pages that were split.
     pub pages_split: u64,

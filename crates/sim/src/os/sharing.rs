@@ -1,4 +1,4 @@
-//! Who shares huge pages, and whether they share their contents too.
+//! Huge pages that nodes share, and whether the nodes share their contents too.
 
 use super::memory::Memory;
 use super::oracle::Record;
@@ -6,7 +6,7 @@ use super::oracle::Record;
 /// The share of a page's DRAM accesses, in percent, from which it is one node's.
 const OWN_PERCENT: u64 = 95;
 
-/// Of a run that left pages where they were touched first.
+/// The sharing in a run that left pages where they were touched first.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sharing {
     /// Huge pages that are no node's own, of those accessed, in percent.

@@ -25,10 +25,10 @@ pub struct Settings {
     /// 4 KiB pages of a huge page: 512, or a divisor of it that shrinks huge pages with the problem, so that
     /// as many of them are shared as at full size.
     pub huge_page_pages: usize,
-    /// What the operating system charges.
+    /// The costs that the operating system charges.
     pub costs: Costs,
-    /// Simulated memory over real memory: the scale of the problem. What the kernel scans at a time shrinks
-    /// by it.
+    /// Simulated memory over real memory: the scale of the problem. The memory that the kernel scans at a
+    /// time shrinks by it.
     pub size_scale: f64,
     /// Simulated periods over real ones: the engine's interval of a second and the kernel's scan periods
     /// shrink by it. A simulated run stands for one that takes 1/`period_scale` as long: with fewer
@@ -56,7 +56,7 @@ pub const PASSES: f64 = 100.0;
 const MOST_PS: u64 = u64::MAX / 4;
 
 impl Settings {
-    /// Those for a problem of this scale.
+    /// The settings for a problem of this scale.
     ///
     /// A workload runs few of the iterations of the real program: a hundredth ([`PASSES`]), we say of all of
     /// them.
@@ -96,7 +96,7 @@ pub struct Simulation {
     plan: Option<Plan>,
 }
 
-/// What was seen of a run, besides its report.
+/// The observations of a run, its report included.
 pub(crate) struct Watched {
     pub(crate) report: Report,
     /// When all threads had got to the first barrier: the end of what many programs do not count in their
@@ -166,7 +166,7 @@ impl Simulation {
         }
     }
 
-    /// What [`Policy::Oracle`] needs to know.
+    /// Gives [`Policy::Oracle`] the plan that it needs.
     pub(crate) fn after(self, plan: Plan) -> Simulation {
         Simulation { plan: Some(plan), ..self }
     }
@@ -504,8 +504,8 @@ mod tests {
     fn under_ace_readers_get_copies_of_their_own() {
         let ace = twice("ace");
         assert!(ace.local_access_percent > Some(95.0), "{ace:?}");
-        // Of the second half's 256 pages, those whose global frame is not on node 1; node 0's copies go when
-        // node 1 reads.
+        // The copied pages are those of the second half's 256 whose global frame is not on node 1; node 0's
+        // copies go when node 1 reads.
         assert_eq!((ace.pages_replicated, ace.pages_migrated), (192, 0));
         assert_eq!(ace.resident_pages, [320, 320, 128, 128]);
     }

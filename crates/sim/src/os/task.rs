@@ -1,5 +1,5 @@
-//! What NUMA balancing of Linux 6 remembers of a thread (`kernel/sched/fair.c`, Linux 6.12): its hint faults,
-//! and how often it scans.
+//! The record that NUMA balancing of Linux 6 keeps of a thread (`kernel/sched/fair.c`, Linux 6.12): its hint
+//! faults, and how often it scans.
 
 /// Time between scans at least and at most, and before the first (`scan_period_min_ms`, `scan_period_max_ms`,
 /// `scan_delay_ms`).
@@ -53,7 +53,7 @@ impl Faults {
         nodes.clone().find(|&node| most > 0.0 && self.on(node) >= most)
     }
 
-    /// Those of another are added, after these have been multiplied.
+    /// Adds another's faults, after these have been multiplied.
     pub(super) fn add(&mut self, kept: f64, more: &Faults) {
         let all = |faults: &mut Vec<f64>, more: &[f64]| {
             faults.iter_mut().zip(more).for_each(|(faults, more)| *faults = *faults * kept + more);
@@ -85,7 +85,7 @@ pub(super) struct Task {
     pub(super) failed: bool,
     /// The node it should be on.
     pub(super) preferred: Option<usize>,
-    /// Of threads that it shares pages with.
+    /// The group of threads that it shares pages with.
     pub(super) group: Option<usize>,
     /// When it asks for a CPU there again, and whether it does now.
     pub(super) retry_ps: u64,
@@ -165,7 +165,7 @@ impl Task {
     }
 }
 
-/// What a thread's period may be.
+/// The bounds of a thread's period.
 #[expect(clippy::struct_field_names, reason = "units go last")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Bounds {

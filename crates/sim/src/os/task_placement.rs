@@ -8,7 +8,7 @@
 use super::balancing::Group;
 use super::task::Task;
 
-/// What has to be gained by a swap (`SMALLIMP`), in thousandths of a thread's faults.
+/// The least gain of a swap (`SMALLIMP`), in thousandths of a thread's faults.
 const LEAST: f64 = 30.0;
 /// Threads that a node may have more than another, if it has no more than an eighth of its CPUs running
 /// (`NUMA_IMBALANCE_MIN`, `imb_numa_nr`).
@@ -23,7 +23,7 @@ pub(crate) enum Step {
     Swap(usize),
 }
 
-/// Who is where, and would rather be.
+/// The place of each thread, and the place that it would rather have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Situation<'a> {
     pub(super) tasks: &'a [Task],
@@ -35,7 +35,7 @@ pub(super) struct Situation<'a> {
 }
 
 impl Situation<'_> {
-    /// What a thread does about not being on the node it prefers (`task_numa_migrate`).
+    /// The step of a thread that is not on the node it prefers (`task_numa_migrate`).
     pub(super) fn step(&self, thread: usize, preferred: usize) -> Option<Step> {
         let from = self.threads[thread].1;
         let several_active = self.group_of(thread).is_some_and(|group| group.active > 1);
@@ -59,13 +59,13 @@ impl Situation<'_> {
         self.tasks[thread].group.map(|group| &self.groups[group])
     }
 
-    /// What a thread's own faults say about going from a node to another, in thousandths.
+    /// The gain of going from a node to another by a thread's own faults, in thousandths.
     fn gain(&self, thread: usize, from: usize, to: usize) -> f64 {
         let faults = &self.tasks[thread].past;
         faults.weight(to) - faults.weight(from)
     }
 
-    /// What those of its group say, if it is in one.
+    /// The gain by the faults of its group, if it is in one.
     fn gain_of_group(&self, thread: usize, from: usize, to: usize) -> Option<f64> {
         self.group_of(thread).map(|group| group.faults.weight(to) - group.faults.weight(from))
     }
@@ -96,7 +96,7 @@ impl Situation<'_> {
             };
             let (own, others) = (self.gain(thread, from, to), self.gain(other, to, from));
             let mates = tasks[thread].group == tasks[other].group;
-            // Of mates none has to suffer while there are idle CPUs.
+            // A mate never has to suffer while there are idle CPUs.
             if swap == Some(true) && !comes_home(other) || mates && idle.is_some() {
                 continue;
             }
@@ -127,8 +127,8 @@ impl Situation<'_> {
 mod tests {
     use super::*;
 
-    /// What the first of threads on cores of two nodes of four does, whose faults are on memory of these
-    /// nodes, in hundreds, and which are in groups.
+    /// The step of the first of threads on cores of two nodes of four. Their faults are on memory of these
+    /// nodes, in hundreds, and `group` says which are in groups.
     fn in_groups(
         cores: &[usize],
         faults: &[[u32; 2]],
@@ -195,7 +195,7 @@ mod tests {
         let all: Vec<_> = (0..8).collect();
         assert_eq!(in_groups(&all, &faults, |thread| Some(thread / 4)), None);
         assert_eq!(in_groups(&all, &faults, |_| None), Some(Step::Swap(4)));
-        // Of one group: by their own.
+        // Threads of one group go by their own faults.
         assert_eq!(in_groups(&all, &faults, |_| Some(0)), Some(Step::Swap(4)));
     }
 

@@ -202,7 +202,8 @@ fn simulate_all(runs: &[Run<'_>], options: &Options, progress: Progress<'_>) -> 
     super::in_parallel(runs, options.jobs, progress, |run| simulate(run, options)).into_iter().collect()
 }
 
-/// What a program's problem is relative to the one that its own scale counts in, and what is simulated of it.
+/// The size of a program's problem relative to the one that its own scale counts in, and the part of it that
+/// is simulated.
 struct Size {
     class: f64,
     scale: f64,
@@ -258,8 +259,8 @@ fn columns(report: &Report) -> [f64; 7] {
 
 /// Standard deviation of all loads there are, over their mean, in per cent.
 ///
-/// Of all, not of a sample: the article has 25 % local accesses and an imbalance of 170 % for a block on a
-/// single node, which is 173 % this way and 200 % with n - 1.
+/// The deviation is that of all loads, not of a sample. The article has 25 % local accesses and an imbalance
+/// of 170 % for a block on a single node, which is 173 % this way and 200 % with n - 1.
 fn deviation_percent(loads: &[f64]) -> f64 {
     let mean = loads.iter().sum::<f64>() / loads.len() as f64;
     let variance = loads.iter().map(|load| (load - mean).powi(2)).sum::<f64>() / loads.len() as f64;

@@ -22,13 +22,14 @@ const ON_ONE_SOCKET: [usize; 5] = [1, 2, 4, 7, 14];
 /// Sizes as parts of 160 GB: 20, 40, 80, 160 GB.
 const SIZES: [f64; 4] = [0.125, 0.25, 0.5, 1.0];
 
-/// Estimates; none has a source. Of a fault on a page that the scanner marked:
+/// Time of a fault on a page that the scanner marked. It is an estimate without a source, as are the next
+/// three.
 const HINT_FAULT_PS: u64 = 1_000_000;
-/// of what migrating a page costs beside copying it: isolation, unmapping, shootdown, allocation;
+/// Time of migrating a page beside copying it: isolation, unmapping, shootdown, allocation.
 const MIGRATION_PS: u64 = 3_000_000;
-/// of the first touch of a page, which clears it;
+/// Time of the first touch of a page, which clears it.
 const FIRST_TOUCH_PS: u64 = 1_000_000;
-/// of marking a page.
+/// Time of marking a page.
 const MARK_PS: u64 = 50_000;
 /// `scan_delay_ms`, `scan_size_mb`, `scan_period_min_ms`, and the least period for that size (2560 MB/s):
 /// Linux 4.17, kernel/sched/fair.c.
@@ -45,7 +46,7 @@ const REST: u64 = 32;
 
 const PAGE: u64 = 4096;
 
-/// What the kernel does with the program's pages.
+/// The kernel's work on the program's pages.
 struct Kernel {
     node_of: Vec<usize>,
     base: u64,
@@ -75,7 +76,7 @@ struct Scanner {
     pages: usize,
     at: usize,
     threads: Vec<Turn>,
-    /// Of each node, when its window ends, and the pages that it received in it.
+    /// The end of each node's window, and the pages that the node received in it.
     received: Vec<(u64, usize)>,
     scale: f64,
 }
@@ -180,7 +181,7 @@ impl Kernel {
         }
         scanner.next_ps = now_ps + turn.period_ps;
         let mut left = scanner.pages;
-        // What is not there yet is passed over.
+        // A page that is not there yet is passed over.
         while left > 0 && scanner.at < self.pages.len() {
             let page = &mut self.pages[scanner.at];
             if page.home.is_some() {
@@ -220,7 +221,7 @@ struct Run {
     balancing: bool,
 }
 
-/// What one run came to.
+/// The result of one run.
 #[derive(Clone, Copy)]
 struct Outcome {
     time_ps: f64,

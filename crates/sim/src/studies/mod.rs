@@ -36,13 +36,13 @@ impl Study {
 /// One published figure, and what the simulator gives.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// What is measured, of which program under which policy.
+    /// The quantity that is measured, of which program under which policy.
     pub what: String,
     /// The unit of the next three.
     pub unit: String,
-    /// What was printed.
+    /// The figure that was printed.
     pub published: f64,
-    /// What came out here.
+    /// The figure that came out here.
     pub simulated: f64,
     /// How far the two may be apart.
     pub tolerance: Tolerance,
@@ -147,7 +147,7 @@ pub type Progress<'a> = &'a (dyn Fn(f64) + Sync);
 pub struct Reproduction {
     /// Its name: lower case, words joined by `-`.
     pub name: &'static str,
-    /// What was published, and where, in one line.
+    /// The published result and its publication, in one line.
     pub about: &'static str,
     /// Runs it.
     pub run: fn(&Options, Progress<'_>) -> Result<Study, String>,

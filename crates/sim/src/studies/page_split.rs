@@ -63,7 +63,7 @@ impl Run {
     }
 }
 
-/// What a pinning came to at a size.
+/// The result of a pinning at a size.
 struct Point {
     time_s: f64,
     remote_percent: f64,
@@ -96,7 +96,7 @@ pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, String> {
     let pinned = [sequential, sockorder].map(|pinning| class_c(pinning, true, None));
     let unbalanced = SIZES.into_iter().flat_map(|size| pinned.map(|run| Run { size, ..run }));
     let near = |run: Run| NEARBY.map(|near| Run { size: run.size * near, ..run });
-    // Those that take longest first.
+    // The runs that take longest come first.
     let mut runs: Vec<Run> = balanced.into_iter().chain(unbalanced).flat_map(near).collect();
     runs.extend(small_pages);
     let results: Vec<Watched> = super::in_parallel(&runs, options.jobs, progress, |run| run.run(options))

@@ -146,7 +146,7 @@ fn bandwidth(
     Ok(stream.bytes_written() as f64 / outcome.time_ps as f64 * 1e12)
 }
 
-/// What a parallel foreach comes to, with a thread on each core of all nodes or of node 0.
+/// The elements a second of a parallel foreach, with a thread on each core of all nodes or of node 0.
 fn elements_a_second(
     workload: &str,
     everywhere: bool,
@@ -186,7 +186,7 @@ mod tests {
         let options = Options { scale: 0.125, ..Options::default() };
         let study = run(&options, &|_| ()).unwrap();
         let held: Vec<bool> = study.rows.iter().map(|row| row.holds).collect();
-        // Those that do not hold: see docs/fidelity.md.
+        // For the rows that do not hold, see docs/fidelity.md.
         let memory = [&[true; 5][..], &[false; 3], &[true; 2]].concat();
         let foreach = [true; 6];
         assert_eq!(held, [&memory[..], &foreach[..]].concat(), "{:#?}", study.rows);

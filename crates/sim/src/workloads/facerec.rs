@@ -80,7 +80,7 @@ impl FaceRecognition {
         self.pixels.div_ceil(STRIP)
     }
 
-    /// Those of an image and of all rows of the basis.
+    /// The strips of an image and of all rows of the basis.
     fn strips_of_image(&self) -> usize {
         (1 + self.faces()) * self.strips()
     }

@@ -14,7 +14,7 @@ use crate::Program;
 
 pub(crate) use nas::cg;
 
-/// What a workload is built from.
+/// The parameters that a workload is built from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
     /// Threads of the program, at least one.
@@ -30,7 +30,7 @@ pub struct Parameters {
 pub struct Workload {
     /// Its name: lower case, words joined by `-`.
     pub name: &'static str,
-    /// What it is and where it is from, in one line.
+    /// The workload and its origin, in one line.
     pub about: &'static str,
     /// Lays out its memory and prepares its input.
     pub build: fn(Parameters) -> Box<dyn Program>,
@@ -56,7 +56,7 @@ pub fn all() -> Vec<Workload> {
 mod tests {
     use super::*;
 
-    /// Those of algorithms in phases.
+    /// The workloads of algorithms in phases.
     fn phased() -> Vec<Workload> {
         all().into_iter().skip(ace::ALL.len() + bandwidth::ALL.len() + sharing::ALL.len()).collect()
     }

@@ -1,5 +1,5 @@
-//! What most of the workloads are made of: phases between barriers, lines read so many at a time, and random
-//! inputs.
+//! The parts that most of the workloads are made of: phases between barriers, lines read so many at a time,
+//! and random inputs.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::{Area, Program, Progress, Trace};
 
 /// Operations after which a piece ends.
 const PIECE: usize = 1000;
-/// What the programs call a line: what they read at a time, whatever the machine's caches do.
+/// The programs' line: the bytes that they read at a time, whatever the machine's caches do.
 pub const LINE: u64 = 64;
 
 /// An algorithm in phases: in each, every thread works through its own items and then waits for the others.

@@ -33,7 +33,7 @@ const COORDINATES: Lines = Lines { at_once: 4, instructions: 60 };
 /// Instructions on a point besides its distance: the comparison and the sum of the gain.
 const POINT: u64 = 14;
 
-/// What the program knows of a point, 32 bytes: weight, pointer to the coordinates, center, cost.
+/// The program's record of a point, 32 bytes: weight, pointer to the coordinates, center, cost.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Point {
@@ -53,14 +53,14 @@ struct Streamcluster {
     candidates: Vec<usize>,
     /// A place on a line of its own for each thread: what its points would gain.
     gains: Array<f64>,
-    /// What opening a center costs.
+    /// The cost of opening a center.
     opening: f64,
     opened: Vec<usize>,
     /// Distances to the candidate, as computed in this round.
     distances: Vec<f64>,
 }
 
-// What a phase is.
+// The kinds of phases.
 const READ: usize = 0;
 const SHUFFLE: usize = 1;
 const FIRST: usize = 2;

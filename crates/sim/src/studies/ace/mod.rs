@@ -171,7 +171,7 @@ impl Measured {
         self.numa.user_s / self.local.user_s
     }
 
-    /// What the policy adds to system time, in percent of user time (Table 4).
+    /// The policy's addition to system time, in percent of user time (Table 4).
     fn overhead_percent(&self) -> f64 {
         (self.numa.system_s - self.global.system_s) / self.numa.user_s * 100.0
     }

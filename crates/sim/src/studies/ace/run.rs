@@ -16,7 +16,7 @@ const PAGE_WORDS: f64 = 1024.0;
 /// bus and faults come in the order of their times.
 const SLACK_PS: u64 = 50_000_000;
 
-/// What the kernel's work takes, besides the words it moves.
+/// The costs of the kernel's work, besides the words it moves.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
     /// A page fault through Mach's machine-independent VM system and `pmap_enter`. The paper does not print
@@ -32,7 +32,7 @@ impl Default for Costs {
     }
 }
 
-/// What a run took, in seconds over all threads, as time(1) gives it; waiting at barriers is in neither.
+/// The times of a run, in seconds over all threads, as time(1) gives them; waiting at barriers is in neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Times {
     /// In the program.

@@ -17,8 +17,8 @@ mod shared;
 
 use super::{Parameters, Workload};
 
-/// What an instruction takes on preset `ace-7`, two and a half cycles of the ROMP-C. The paper does not print
-/// it; only its products with the counts below enter any result.
+/// The time of an instruction on preset `ace-7`, two and a half cycles of the ROMP-C. The paper does not
+/// print it; only its products with the counts below enter any result.
 #[cfg(test)]
 const INSTRUCTION_NS: u64 = 250;
 

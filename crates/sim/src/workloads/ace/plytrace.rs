@@ -45,7 +45,7 @@ struct PlyTrace {
 struct Thread {
     stack: Stack,
     built: bool,
-    /// What is left of its list: the polygon, and its next line.
+    /// The rest of its list: the polygon, and its next line.
     polygon: u32,
     line: usize,
     corners: [[f32; 3]; 3],

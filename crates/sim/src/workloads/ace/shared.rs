@@ -1,4 +1,4 @@
-//! What C-Threads programs share: numbers behind a spin lock, and their stacks.
+//! The memory that C-Threads programs share: numbers behind a spin lock, and their stacks.
 
 use crate::{Array, Role, Space, Trace};
 

@@ -4,7 +4,7 @@
 use super::LINE;
 use crate::{Area, Program, Progress, Role, Space, Trace, workloads::Parameters};
 
-/// What a thread goes through: `membench` of the talk has 4 GB for 64 threads.
+/// The bytes that a thread goes through: `membench` of the talk has 4 GB for 64 threads.
 const BYTES_PER_THREAD: f64 = 64.0 * 1024.0 * 1024.0;
 
 /// Times a thread goes through its lines: the first finds the memory untouched, and the others measure.

@@ -37,7 +37,7 @@ struct Pca {
     emitted: Vec<u64>,
 }
 
-// What a phase is.
+// The kinds of phases.
 const READ: usize = 0;
 const MEANS: usize = 1;
 const MAP: usize = 2;

@@ -26,7 +26,7 @@ const LAMBDA: f64 = 0.4;
 const BT: u64 = 3479;
 const SP: u64 = 881;
 
-/// What the right-hand side costs of it, and each of the three sweeps, in tenths.
+/// The parts of these operations that the right-hand side takes, and each of the three sweeps, in tenths.
 const RIGHT_TENTHS: u64 = 1;
 const SWEEP_TENTHS: u64 = 3;
 /// Cells whose lines are fetched at once: the elimination of a cell waits for that of the one before.
@@ -42,11 +42,11 @@ struct Adi {
     u: Array<f64>,
     right: Array<f64>,
     forcing: Array<f64>,
-    /// What the elimination multiplies with, by cell along an axis.
+    /// The factors of the elimination, by cell along an axis.
     factors: Vec<f64>,
 }
 
-// What a phase is: the arrays are made, then for each iteration five steps.
+// The kinds of phases: the arrays are made, then for each iteration five steps.
 const MAKE: usize = 0;
 const RIGHT: usize = 0;
 const ALONG_X: usize = 1;
@@ -120,8 +120,8 @@ impl Adi {
         self.forcing.values()[cell * VALUES + value] + LAMBDA * around
     }
 
-    /// The right-hand side of a row along x. Of the rows around it, the next plane's is the one not seen
-    /// lately.
+    /// The right-hand side of a row along x. The next plane's row is the one not seen lately, among the rows
+    /// around it.
     fn right(&mut self, item: usize, trace: &mut Trace) {
         let (start, _) = self.row(0, item);
         let ahead = (start + self.side * self.side).min(self.side.pow(3) - self.side);
@@ -215,7 +215,7 @@ impl Phased for Adi {
     }
 
     fn check(&self) -> Result<(), String> {
-        // What the last iteration added, put back into its equations, gives their right-hand side.
+        // The increment of the last iteration, put back into its equations, gives their right-hand side.
         let mut product = self.right.values().to_vec();
         for axis in 0..3 {
             let known = product.clone();

@@ -14,7 +14,7 @@ use crate::{Area, Array, Program, Role, Space, Trace};
 const ROWS: usize = 75_000;
 const ROW_ELEMENTS: usize = 14 * 13;
 const SOLUTIONS: usize = 8;
-/// Of a solution.
+/// Iterations of a solution.
 pub const ITERATIONS: usize = 8;
 
 /// Instructions of an element: load the column, load the value, load and multiply, add, loop; unrolled.
@@ -42,7 +42,7 @@ struct Cg {
     q: Array<f64>,
     /// Each thread's part of `p q` and of `r r`, on lines of their own.
     parts: [Array<f64>; 2],
-    /// Of the right side.
+    /// The first `r r`, that of the right side.
     first_rho: f64,
     /// `r r` before this iteration and after it.
     rho: f64,
@@ -109,7 +109,7 @@ pub fn with_solutions(parameters: Parameters, solutions: usize) -> Box<dyn Progr
     Phases::program(program, parameters.threads)
 }
 
-/// What a phase is.
+/// The kinds of phases.
 enum Phase {
     /// The matrix, then for each solution
     Make,

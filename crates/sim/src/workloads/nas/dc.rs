@@ -75,7 +75,7 @@ pub fn build(parameters: Parameters) -> Box<dyn Program> {
     Phases::program(program, parameters.threads)
 }
 
-/// What a view groups a tuple by.
+/// The key that a view groups a tuple by.
 fn key(view: usize, tuple: &Tuple) -> u64 {
     let chosen = (0..ATTRIBUTES).filter(|attribute| VIEWS[view] >> attribute & 1 == 1);
     // Spread out, so that trees are nearly as deep as balanced ones.

@@ -34,7 +34,7 @@ struct Ft {
     sides: [usize; 3],
     spectrum: Array<Complex>,
     work: Array<Complex>,
-    /// What each point of the spectrum shrinks by in a time step.
+    /// The factor by which each point of the spectrum shrinks in a time step.
     factors: Array<f64>,
 }
 

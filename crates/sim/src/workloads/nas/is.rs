@@ -46,7 +46,7 @@ struct Is {
     ends: Vec<u32>,
 }
 
-// What a phase is: the keys are made, then for each iteration three steps.
+// The kinds of phases: the keys are made, then for each iteration three steps.
 const MAKE: usize = 0;
 const COUNTING: usize = 0;
 const SCATTERING: usize = 1;

@@ -22,8 +22,8 @@ const OPERATOR: Stencil = [-8.0 / 3.0, 0.0, 1.0 / 6.0, 1.0 / 12.0];
 const SMOOTHER: Stencil = [-3.0 / 8.0, 1.0 / 32.0, -1.0 / 64.0, 0.0];
 const RESTRICTION: Stencil = [0.5, 0.25, 0.125, 0.0625];
 
-/// Of a line, eight points: the program counts 58 operations a point and iteration, for three stencils and
-/// the coarser grids.
+/// The work on a line, eight points: the program counts 58 operations a point and iteration, for three
+/// stencils and the coarser grids.
 const STENCIL: Lines = Lines { at_once: 3, instructions: 8 * 18 };
 const INTERPOLATION: Lines = Lines { at_once: 3, instructions: 8 * 4 };
 
@@ -52,7 +52,7 @@ struct Mg {
     grids: Vec<Grid>,
     /// The charges.
     right: Array<f64>,
-    /// What each phase does, and to which grid.
+    /// The step of each phase, and its grid.
     steps: Vec<(Step, usize)>,
 }
 

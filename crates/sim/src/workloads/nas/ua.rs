@@ -40,7 +40,7 @@ struct Element {
     child: Option<usize>,
 }
 
-/// Who is beyond a face: an element, the face's axis, and whether it is at the upper end.
+/// The neighbour beyond a face: an element, the face's axis, and whether it is at the upper end.
 type Neighbour = (usize, usize, bool);
 
 struct Mesh {
@@ -67,11 +67,11 @@ struct Ua {
     meshes: Vec<Mesh>,
     /// Temperatures now, and those that are being computed.
     heat: [Array<f64>; 2],
-    /// What changes within elements.
+    /// The changes within elements.
     change: Array<f64>,
     /// Base of the lists of neighbours.
     lists: u64,
-    /// What each phase does, with which mesh, and which of `heat` is now.
+    /// The step of each phase, with its mesh, and which of `heat` is now.
     steps: Vec<(Step, usize, usize)>,
 }
 
@@ -154,7 +154,7 @@ impl Mesh {
         Mesh { neighbours: elements.iter().map(neighbours).collect(), heated, elements, first }
     }
 
-    /// Of a point, relative to that of a small element's.
+    /// The volume of a point, relative to that of a small element's.
     fn volume(&self, element: usize) -> f64 {
         if self.elements[element].child.is_some() { 1.0 } else { 8.0 }
     }

@@ -1,4 +1,5 @@
-//! What a parallel foreach of Pikus's talk does to each element: "each task is about 1us, uses 8B of memory".
+//! The work of a parallel foreach of Pikus's talk on each element: "each task is about 1us, uses 8B of
+//! memory".
 
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
-//! What threads share beside their data: a count that all add to, the queue and the task count of a parallel
-//! foreach. Each as one writes it without a thought of nodes, with a part for each node as Pikus's talk has
-//! it, and as `nodewise-runtime` does.
+//! The objects that threads share beside their data: a count that all add to, the queue and the task count of
+//! a parallel foreach. Each as one writes it without a thought of nodes, with a part for each node as Pikus's
+//! talk has it, and as `nodewise-runtime` does.
 //!
 //! Nobody's memory is the point here but the cache lines that everybody writes to, and which nodes they
 //! travel between.

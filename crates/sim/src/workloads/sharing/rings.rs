@@ -83,7 +83,7 @@ struct Thread {
 }
 
 impl Thread {
-    /// What it does when it has done something, or found nothing.
+    /// Its next step when it has done something, or found nothing.
     fn next(&mut self) -> State {
         match self.later.take() {
             Some((next, end)) => State::Submitting { next, end },
@@ -163,7 +163,8 @@ impl Rings {
         Progress::Barrier
     }
 
-    /// What the submitter puts into queues itself: all elements, or a task for each node.
+    /// The number of things that the submitter puts into queues itself: all elements, or a task for each
+    /// node.
     fn first_stage(&self) -> usize {
         if self.per_node { self.workers.len() } else { self.elements.len() }
     }

@@ -82,7 +82,7 @@ fn slot(key: u64, slots: usize) -> usize {
     Random::new(key).next() as usize & (slots - 1)
 }
 
-// What a phase is.
+// The kinds of phases.
 const MAKE: usize = 0;
 const BUILD: usize = 1;
 

@@ -28,11 +28,11 @@ const ROW: u64 = 12;
 struct Text {
     /// Keys and values, `[layer][token][key or value][width]`.
     cache: Array<f32>,
-    /// What goes into the layer, and is added to.
+    /// The vector that goes into the layer, and is added to.
     x: Vec<f32>,
     query: Vec<f32>,
     attention: Vec<f32>,
-    /// What the output projection gives so far.
+    /// The result of the output projection so far.
     out: Vec<f32>,
 }
 
@@ -80,7 +80,7 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// What attention takes from the values, given the keys: softmax of the products with the query.
+/// The vector that attention takes from the values, given the keys: softmax of the products with the query.
 fn attend(query: &[f32], keys: &[&[f32]], values: &[&[f32]]) -> Vec<f32> {
     let scale = 1.0 / (query.len() as f32).sqrt();
     let scores: Vec<f32> = keys.iter().map(|key| dot(query, key) * scale).collect();

@@ -12,7 +12,7 @@ use crate::{Area, Array, Program, Role, Space, Trace};
 
 const VERTICES: usize = 1 << 20;
 const EDGES_PER_VERTEX: usize = 16;
-/// Of a hundred edges, how many go to each quarter of the matrix but the last.
+/// The edges, of a hundred, that go to each quarter of the matrix but the last.
 const QUARTERS: [usize; 3] = [57, 19, 19];
 const ITERATIONS: usize = 10;
 const DAMPING: f64 = 0.85;
@@ -35,7 +35,7 @@ struct PageRank {
     /// Edges that leave each vertex.
     degrees: Array<u32>,
     ranks: Array<f64>,
-    /// What a vertex gives to each that it points to.
+    /// The share that a vertex gives to each that it points to.
     shares: Array<f64>,
     /// The first vertex of each thread, and the end: with even parts of the edges.
     bounds: Vec<usize>,
@@ -85,7 +85,7 @@ pub fn build(parameters: Parameters) -> Box<dyn Program> {
     Phases::program(program, parameters.threads)
 }
 
-// What a phase is: the graph is read, ranks are made; then for each iteration two steps.
+// The kinds of phases: the graph is read, ranks are made; then for each iteration two steps.
 const READ: usize = 0;
 const MAKE: usize = 1;
 const FIRST: usize = 2;

@@ -1,5 +1,5 @@
-//! What workers do that have nothing to do: they look for work, sleep, and are woken (`worker.rs`, `sleep.rs`
-//! and `tally.rs` of the runtime).
+//! Workers that have nothing to do: they look for work, sleep, and are woken (`worker.rs`, `sleep.rs` and
+//! `tally.rs` of the runtime).
 
 use super::{CALL_INSTRUCTIONS, Event, Frame, Job, LOOK_INSTRUCTIONS, PAUSE, Pool, Trace, WAKE_INSTRUCTIONS};
 

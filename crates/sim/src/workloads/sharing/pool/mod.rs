@@ -1,9 +1,9 @@
 //! Parallel foreach in `nodewise-runtime`'s pool, step by step: its deques, queues for each node, tally of
-//! done tasks and sleep. What a step does to the lines that threads share is that of the runtime's code;
-//! steps of different threads do not overlap but in what they wait for.
+//! done tasks and sleep. Each step touches the lines that threads share as the runtime's code does. Steps of
+//! different threads do not overlap but in what they wait for.
 //!
-//! What is left out: callers that work along, which they do on one node only; that a barrier of the system
-//! interrupts the other CPUs; that an owner finds a thief at its last job and waits for it.
+//! Three things are left out: callers that work along, which they do on one node only; that a barrier of the
+//! system interrupts the other CPUs; that an owner finds a thief at its last job and waits for it.
 
 mod idle;
 mod queues;
@@ -23,15 +23,15 @@ const DEPTH: u64 = 64;
 /// Instructions of an empty task, half of them in spawning it: 158 were counted (docs/results.md).
 const SPAWN_INSTRUCTIONS: u64 = 78;
 const RUN_INSTRUCTIONS: u64 = 80;
-/// Of allocating a block (estimate: what malloc had of an empty task before blocks were kept).
+/// Instructions of allocating a block (estimate: what malloc had of an empty task before blocks were kept).
 const ALLOCATION_INSTRUCTIONS: u64 = 200;
-/// Of dividing a range, of taking a half back, of looking into a queue, beside those that touch what is
-/// shared (estimates).
+/// Instructions of dividing a range and taking a half back, and of looking into a queue, beside those that
+/// touch what is shared (estimates).
 const JOIN_INSTRUCTIONS: u64 = 40;
 const LOOK_INSTRUCTIONS: u64 = 6;
 /// The system calls: barrier and futex (estimate: a microsecond at two instructions a cycle of 2.1 GHz).
 const CALL_INSTRUCTIONS: u64 = 4200;
-/// From a wake-up to the first instruction of who was woken (estimate: 5 us).
+/// Instructions from a wake-up to the first one of the worker that was woken (estimate: 5 us).
 const WAKE_INSTRUCTIONS: u64 = 21_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,13 +190,14 @@ pub struct Pool {
     nodes: Vec<Node>,
     /// The word of searching and sleeping workers.
     idle: u64,
-    /// What tasks ask of the scope, what its owner submits, where shares put their results.
+    /// The lines that tasks look at in the scope, that its owner counts submitted tasks in, and that shares
+    /// put their results into.
     scope: u64,
     submitted_alone: u64,
     results: u64,
     searching: usize,
     sleeping: usize,
-    /// That were submitted and not counted as done.
+    /// Tasks that were submitted and not counted as done.
     tasks_left: usize,
     over: bool,
 }
@@ -241,7 +242,7 @@ impl Pool {
         &self.nodes[self.workers[worker].node]
     }
 
-    /// Those with workers.
+    /// The number of nodes with workers.
     fn used_nodes(&self) -> usize {
         self.nodes.iter().filter(|node| !node.workers.is_empty()).count()
     }

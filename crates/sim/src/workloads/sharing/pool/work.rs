@@ -1,4 +1,4 @@
-//! What workers do: shares, tasks, halves of ranges (`job/scope.rs`, `job/join.rs`, `job/blocks.rs` and
+//! The work of workers: shares, tasks, halves of ranges (`job/scope.rs`, `job/join.rs`, `job/blocks.rs` and
 //! `parallel.rs` of the runtime).
 
 use super::{
