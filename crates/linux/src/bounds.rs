@@ -20,7 +20,8 @@ pub(crate) const MAPS_BYTES: u64 = 16 << 20;
 /// whoever changes mappings, and while memory is short for more of it; the watchdog counts on an answer
 /// within 10 s.
 pub(crate) const MAPS_TIME: Duration = Duration::from_secs(2);
-/// Samples in an interval, 64 bytes each. Every second of more is left out, again and again.
+/// Samples in an interval, 64 bytes each. Every second sample is left out where there are more, again and
+/// again.
 pub(crate) const SAMPLES: usize = 1 << 18;
 
 /// Bytes of what is known of single pages (`KnownHomes`), of all processes together: of 50 GiB where pages of

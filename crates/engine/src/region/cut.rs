@@ -13,7 +13,8 @@ use crate::memory::HUGE_PAGE_PAGES;
 const BUCKETS: usize = 256;
 /// Parts less far apart (half the sum of the differences of their distributions) are left together.
 const LEAST: f64 = 0.4;
-/// The search for cuts looks at some of more pages than this, evenly; the cuts are refined with all.
+/// The search for cuts looks at only some pages, evenly, if there are more than this; the cuts are refined
+/// with all.
 const MOST: usize = 1 << 14;
 
 /// Pages in address order with their distributions of accesses over categories: nodes, reads and writes
