@@ -39,8 +39,8 @@ fn managed(workload: &str) -> (Vec<Placement>, Value, Vec<Value>) {
     (placements, summary, finished.lines("log").unwrap())
 }
 
-/// The summary's figures of before and after are, within 5 points, those of the program itself: where the
-/// kernel says its pages are, against which threads use them.
+/// The summary's figures of before and after are within 5 points of the program's own. These compare where
+/// the kernel says the program's pages are with the threads that use them.
 #[track_caller]
 fn figures_are_true(summary: &Value, placements: &[Placement]) {
     let (first, last) = (placements.first().unwrap(), placements.last().unwrap());

@@ -27,7 +27,7 @@ pub struct Operations {
     pub context: *mut c_void,
 }
 
-/// One of the copies, and what can be done to it.
+/// One of the copies, and the operations that can be done to it.
 #[derive(Clone)]
 pub struct Operated {
     value: Value,

@@ -54,8 +54,8 @@ pub struct Access {
 ///   line is written back to its home; a line that others hold unmodified comes from memory.
 /// - A modified line that leaves an LLC is written back: through links and controller, and nobody waits for
 ///   it.
-/// - A message without data (one that asks for a line, or confirms that one was written) takes as much of a
-///   link's bandwidth as the preset says. It never waits, and invalidations and their answers take nothing.
+/// - A message without data asks for a line, or confirms that one was written. It takes as much of a link's
+///   bandwidth as the preset says. It never waits, and invalidations and their answers take nothing.
 /// - A core waits for an atomic read-modify-write, before which it has waited for all that it did before, as
 ///   x86's locked instructions do. A core that wants a line on which such an instruction works gets it when
 ///   that is done, one core after the other.
@@ -323,8 +323,9 @@ impl Hardware {
     }
 
     /// Asserts that every byte through a controller is of a line that was fetched or written back, or of a
-    /// copy, which reads it once and writes it once (not on a machine without caches, whose local references
-    /// and copies pass no controller). It also asserts that nothing is busy for longer than it can be.
+    /// copy. A copy reads each byte once and writes it once. This is not asserted for a machine without
+    /// caches, whose local references and copies pass no controller. Nothing is busy for longer than it can
+    /// be.
     ///
     /// # Panics
     /// If it does not.

@@ -77,8 +77,8 @@ pub struct Core {
     /// its aligned pair along, as Intel's spatial prefetcher does. 0 if it has none.
     #[serde(default)]
     pub adjacent_line_prefetches: usize,
-    /// The cost of asking a core, beside the LLC's own latency, for a line that its caches hold: one that it
-    /// has modified, or that somebody else wants to write. 0 if that is not known.
+    /// The cost of asking a core for a line that its caches hold, beside the LLC's own latency. The core has
+    /// modified the line, or somebody else wants to write it. 0 if that is not known.
     #[serde(default)]
     pub snoop_cycles: u64,
     /// The cycles of an atomic read-modify-write on a line that the core may write already.

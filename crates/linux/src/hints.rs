@@ -1,9 +1,9 @@
 //! The sections in which managed processes say how they use their memory ([`nodewise_sys::hints`]).
 //!
-//! A section's content is the program's word and may be anything. It is read in one bounded piece, entries
-//! that make no sense are left out, and the rest only concerns the memory of the very process whose section
-//! it is. The time until which hints are honoured is written only into a file that is a section beyond doubt:
-//! a program could as well give this name to a mapping of a file that it may only read.
+//! A section's content is the program's word and may be anything. It is read in one bounded piece, and
+//! entries that make no sense are left out. The rest only concerns the memory of the very process whose
+//! section it is. The time until which hints are honoured is written only into a file that is a section
+//! beyond doubt. A program could as well give this name to a mapping of a file that it may only read.
 
 use nodewise_engine::{Hint, Hinted, PAGE_BYTES, PageRange, Pid};
 use nodewise_sys::hints::{self, Entry, Kind};

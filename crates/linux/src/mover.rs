@@ -47,8 +47,8 @@ pub struct MoverSettings {
     /// a tenth of a second.
     pub budget_bytes_per_s: f64,
     /// How long one call should work, in ns of CPU time. 20 ms brought blocking from minutes to milliseconds
-    /// for others (katalyst issue 477). A thread that touches a page on its way waits for less: until
-    /// the pages that the kernel moves together with it have arrived, one before Linux 6.3 and at most
+    /// for others (katalyst issue 477). A thread that touches a page on its way waits for less: until the
+    /// pages that the kernel moves together with it have arrived. There is one before Linux 6.3, and at most
     /// 512 since (`migrate_pages_batch`, `mm/migrate.c`). The call itself waits until all CPUs have emptied
     /// their lists of pages for the LRU lists; that wait holds nobody up.
     pub call_ns: u64,

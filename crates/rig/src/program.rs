@@ -43,9 +43,8 @@ fn in_path(program: &OsStr) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join(program)).find(|path| executable(path))
 }
 
-/// The files that a file needs beside itself to be executed, as absolute paths: none for data, its
-/// interpreter for a script, the dynamic loader and all libraries for a program or a library. Nothing of the
-/// file is run.
+/// The files that a file needs beside itself to be executed, as absolute paths. Data needs none, a script its
+/// interpreter, and a program or a library the dynamic loader and all libraries. Nothing of the file is run.
 pub(crate) fn needs(path: &Path) -> Result<Vec<PathBuf>, Error> {
     let unreadable = |error| Error::file(ErrorKind::Unreadable, "read", path, error);
     let mut start = Vec::new();

@@ -80,16 +80,17 @@ impl Allowance {
         Self { nodes: kept.iter().map(node).collect(), cpu_quota: self.cpu_quota }
     }
 
-    /// How many threads can run at a time: the CPUs, or as many as the quota keeps busy all the time if they
-    /// are fewer.
+    /// The number of threads that can run at a time: that of the CPUs, or of those that the quota keeps busy
+    /// all the time, if these are fewer.
     #[must_use]
     pub fn parallelism(&self) -> usize {
         let cpus = self.nodes.iter().map(|node| node.cpus.len()).sum();
         self.cpu_quota.map_or(cpus, |quota| quota.whole_cpus().min(cpus))
     }
 
-    /// Workers for each node, in the order of [`Allowance::nodes`]: `most` or [`Allowance::parallelism`] if
-    /// that is less, in proportion to the nodes' CPUs (D'Hondt's method, ties to the lower node).
+    /// The number of workers for each node, in the order of [`Allowance::nodes`]. All together are `most`, or
+    /// [`Allowance::parallelism`] if that is less. They are in proportion to the nodes' CPUs (D'Hondt's
+    /// method, ties to the lower node).
     #[must_use]
     pub fn workers(&self, most: usize) -> Vec<usize> {
         let mut workers = vec![0; self.nodes.len()];

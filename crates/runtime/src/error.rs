@@ -8,7 +8,7 @@ use std::ops::Range;
 /// Result of this crate's fallible functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why something could not be set up.
+/// The reason why something could not be set up.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,

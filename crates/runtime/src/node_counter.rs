@@ -62,7 +62,7 @@ impl NodeCounter {
     }
 
     /// The sum of the parts, each read at another moment. It contains all additions from before the call, and
-    /// may contain some that are made meanwhile: so it lies between the counts at the call's begin and end.
+    /// may contain some that are made meanwhile. So it lies between the counts at the call's begin and end.
     #[must_use]
     pub fn approximate(&self) -> u64 {
         self.parts().fold(0, u64::wrapping_add)

@@ -10,7 +10,7 @@
 //!
 //! Once the vectors have their size, an update allocates nothing. The log is bounded. A writer that finds it
 //! full brings the copies of other nodes forward whose lock is free. It waits for no lock but its own copy's
-//! and the log's, in this order, and has brought its own copy forward by then, so two never wait for each
+//! and the log's, in this order. It has brought its own copy forward by then, so two never wait for each
 //! other.
 
 use crate::error::Result;

@@ -240,9 +240,9 @@ impl NodePool {
         self.grain(1).parallel_reduce(range, identity, fold, combine)
     }
 
-    /// Calls `part` with the parts that the range is divided into, empty ones left out, and combines the
-    /// results of neighbours, in order; `None` if the range is empty. It is for loops that have a better way
-    /// through a part than number after number.
+    /// Calls `part` with the parts that the range is divided into, except empty ones. Combines the results of
+    /// neighbours, in order; `None` if the range is empty. It is for loops that have a better way through a
+    /// part than number after number.
     ///
     /// # Panics
     ///

@@ -34,10 +34,10 @@ use std::time::Duration;
 /// started.
 ///
 /// By default there is one worker for each CPU that the creating thread may run on, or fewer under a quota of
-/// CPU time ([`Allowance::parallelism`]). The number stays as it is: if the cpuset shrinks or CPUs are
-/// unplugged, the kernel moves the workers (to CPUs outside of their node where none is left of it), and they
-/// share what is left. Workers that were moved out of their node return to it when its CPUs are back and
-/// [`crate::refresh`] was called.
+/// CPU time ([`Allowance::parallelism`]). The number stays as it is. If the cpuset shrinks or CPUs are
+/// unplugged, the kernel moves the workers, and they share the CPUs that are left. Where none of their node
+/// is left, these are outside of it. Workers that were moved out of their node return to it when its CPUs are
+/// back and [`crate::refresh`] was called.
 ///
 /// All methods may be called from any thread at any time, the pool's workers included. Dropping the pool
 /// waits for everything that was spawned and ends the workers; a worker of another pool does other tasks of

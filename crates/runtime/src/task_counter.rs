@@ -89,8 +89,9 @@ impl TaskCounter {
         rings
     }
 
-    /// How many are left: exact while nobody submits or does any, else a number there was or would have been,
-    /// had some been done a little later. 0 only if it was 0 at one moment during the call.
+    /// The number of tasks that are left. It is exact while nobody submits or does any. Else it is a number
+    /// that there was, or would have been, had some been done a little later. 0 only if it was 0 at one
+    /// moment during the call.
     ///
     /// # Panics
     ///

@@ -180,8 +180,8 @@ pub struct Policy {
     pub moves: u32,
     /// The kind of moves that count.
     pub count: CountedMoves,
-    /// Whether the program's word on its areas is heeded (the pragmas of section 4.3): an area that all write
-    /// goes to global memory at once, and one that is private or only read always to local memory.
+    /// Whether the program's word on its areas is heeded (the pragmas of section 4.3). An area that all write
+    /// then goes to global memory at once, and one that is private or only read always to local memory.
     pub pragmas: bool,
     /// Puts everything into global memory: the paper's baseline `T_global`.
     pub all_global: bool,

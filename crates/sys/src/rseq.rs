@@ -272,10 +272,10 @@ pub fn rseq_add(_slots: &[CpuSlot], _number: u64) -> bool {
 /// slot's index, or `None` if it is taken, where [`rseq_add`] would not add, or before anybody has asked
 /// [`rseq_adds`]. The lock is the thread's until [`CpuSlot::let_go`], wherever it runs by then.
 ///
-/// It excludes others as a lock does: only threads on this CPU take it, none of them between another's look
-/// and its store, or the kernel starts the latter again; and the CPU's next look comes after the store,
-/// whichever thread looks. The next holder sees what the last one wrote (on x86 a plain store is a release,
-/// and a plain load an acquire).
+/// It excludes others as a lock does, since only threads on this CPU take it. None of them takes it between
+/// another's look and its store, or the kernel starts the latter again. The CPU's next look comes after the
+/// store, whichever thread looks. The next holder sees what the last one wrote (on x86 a plain store is a
+/// release, and a plain load an acquire).
 ///
 /// # References
 /// As [`rseq_add`].

@@ -32,8 +32,8 @@ pub struct Core {
     pub cpus: CpuSet,
 }
 
-/// Everything that may ever be there while this kernel runs, hot-plugged or not: what tables indexed by
-/// kernel numbers have to have room for.
+/// The CPUs and nodes that may ever be there while this kernel runs, hot-plugged or not. Tables that are
+/// indexed by kernel numbers need room for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Possible {

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Why a topology could not be read: names the file, the line where there is one, and what was expected
-/// there.
+/// The reason why a topology could not be read. It names the file, the line where there is one, and what was
+/// expected there.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,

@@ -224,8 +224,9 @@ impl Topology {
         self.node(from).distances[to.get()]
     }
 
-    /// The CPUs nearest to a node's memory: its own; for a node without CPUs those of its best initiators
-    /// with CPUs where firmware names them (HMAT), else those of the nodes at the least distance to it.
+    /// The CPUs nearest to a node's memory, which are the node's own. For a node without CPUs they are those
+    /// of its best initiators with CPUs, where firmware names them (HMAT). Else they are those of the nodes
+    /// at the least distance to it.
     ///
     /// # Panics
     ///
@@ -304,8 +305,8 @@ impl Topology {
         self.numa_balancing
     }
 
-    /// Warnings about the machine and how each was treated, in one sentence each: firmware that lists a CPU
-    /// in two nodes, say, or a file that could not be read.
+    /// Faults that the machine seems to have and how each was treated, one sentence each. Examples are
+    /// firmware that lists a CPU in two nodes, and a file that could not be read.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings

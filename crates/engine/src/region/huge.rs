@@ -3,8 +3,8 @@
 //! The last [`RECENT`] samples of each sampled huge page are kept, two bytes each: 9 bits base page, 6 bits
 //! node, 1 bit write. Sorted by address, samples of a truly shared page come from the nodes in random order;
 //! samples of a falsely shared one come in runs. The number of neighbours that agree is compared with its
-//! mean and variance over all orders of the same samples (the join-count form of the runs test: Wald and
-//! Wolfowitz 1940, Mood 1940).
+//! mean and variance over all orders of the same samples. That is the join-count form of the runs test (Wald
+//! and Wolfowitz 1940, Mood 1940).
 
 use super::key::Key;
 use super::table::Table;
@@ -164,9 +164,9 @@ fn nodes_of(record: &[u8]) -> impl Iterator<Item = u16> {
     parts.map(|part| u16::from_le_bytes([part[0], part[1]]) >> 9 & 63)
 }
 
-/// The samples of a record, in address order. Samples of one base page come in no order. In that of their
-/// nodes they would agree, and all are of one base page where threads sweep over memory: each of these then
-/// meets the huge page at its beginning.
+/// The samples of a record, in address order. Samples of one base page come in no order. In the order of
+/// their nodes they would agree. All are of one base page where threads sweep over memory, since each thread
+/// then meets the huge page at its beginning.
 fn parts_of(record: &[u8]) -> Vec<Part> {
     let samples = record[..2 * usize::from(record[COUNT])].chunks_exact(2);
     let mut parts: Vec<(usize, Part)> = samples

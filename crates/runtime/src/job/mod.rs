@@ -46,9 +46,9 @@ pub(crate) struct Job {
 // until it is told to have ended.
 unsafe impl Send for Job {}
 
-/// The call of a thread from outside that jobs come from and that waits for them: the number of the caller
-/// who works along, from 1 on, or [`Call::NONE`]. The thread may run only jobs of its own call while it
-/// waits.
+/// The call of a thread from outside, which jobs come from and which waits for them. It is the number of the
+/// caller who works along, from 1 on, or [`Call::NONE`]. The thread may run only jobs of its own call while
+/// it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call(usize);
 

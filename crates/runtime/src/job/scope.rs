@@ -77,8 +77,8 @@ impl<'scope> Scope<'scope> {
         }
     }
 
-    /// Spawns a task on the calling worker's node, or on the node that the calling thread is on where it is
-    /// not one of the pool's. A worker of that node runs it, or of another if that one has run dry.
+    /// Spawns a task on the calling worker's node, or on that of the calling thread where it is no worker of
+    /// the pool. A worker of that node runs it, or of another if that one has run dry.
     ///
     /// If it panics, [`crate::NodePool::scope`] panics with the first such payload, after all tasks have
     /// ended.
@@ -100,7 +100,7 @@ impl<'scope> Scope<'scope> {
         });
     }
 
-    /// Spawns a task that only workers of this node run, when they have none of their own.
+    /// Spawns a task that only workers of this node run, when they have no task of their own.
     ///
     /// # Errors
     /// [`crate::ErrorKind::NoWorkers`]: the pool has none on this node; the task is dropped.

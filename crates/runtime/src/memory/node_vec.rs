@@ -80,8 +80,8 @@ impl NodeVecBuilder<'_> {
         self
     }
 
-    /// Has the array begin at a multiple of so many bytes, a power of two; at one of a page and of what `T`
-    /// asks for if nothing is said.
+    /// Has the array begin at a multiple of so many bytes, a power of two. By default it begins at a multiple
+    /// of a page and of the alignment of `T`.
     #[must_use]
     pub fn align(mut self, bytes: usize) -> Self {
         self.align_bytes = bytes;

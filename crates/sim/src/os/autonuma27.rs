@@ -2,11 +2,11 @@
 //! patch 19 of 33, `mm/autonuma.c`; its `Documentation/vm/autonuma.txt`), for one process.
 //!
 //! It differs from the code that Linux merged. A daemon of its own scans at a fixed pace. It marks a 2 MiB
-//! range of the page table at a time (`scan_pmd`, set by default), so the first thread to come back faults
+//! range of the page table at a time (`scan_pmd`, set by default). So the first thread to come back faults
 //! for all of the range's pages. A page's first fault moves it at once, later ones when the node is the same
 //! twice in a row, whether threads share the page or not. Threads that are not pinned change places
-//! (`exchange.rs`). Left out: that a new thread begins on its maker's node if that has an idle CPU (patches
-//! 18 and 19), as here all threads are there from the start with a CPU each.
+//! (`exchange.rs`). One thing is left out: a new thread begins on its maker's node if that has an idle CPU
+//! (patches 18 and 19). Here all threads are there from the start with a CPU each.
 
 use std::ops::Range;
 

@@ -2,13 +2,14 @@
 //!
 //! Bolosky et al. (section 3.1) could not measure `T_optimal`, the time "when running under a page placement
 //! strategy that minimizes the sum of user and NUMA-related system time using future knowledge". Here the
-//! program runs first under first touch, which records who uses each page; then each page is put where it
+//! program runs first under first touch, which records who uses each page. Then each page is put where it
 //! belongs when it is first touched, and stays there. That costs nothing but the first touch. The owner of a
 //! page is a guess that a run has to judge, so there is a run for each of two guesses. The fastest of the
 //! three is the oracle's: an upper bound for policies that leave pages where they are. A policy that moves
-//! pages after a program's phases, or copies them between writes, can do better; so can one that spreads
-//! private pages when all threads are on one node, or one under which threads happen to come into step and
-//! share what their caches hold. A program that deals out work as it goes makes other accesses in each run.
+//! pages after a program's phases, or copies them between writes, can do better. So can one that spreads
+//! private pages when all threads are on one node. So can one under which threads happen to come into step
+//! and share what their caches hold. A program that deals out work as it goes makes other accesses in each
+//! run.
 
 use std::cmp::Reverse;
 

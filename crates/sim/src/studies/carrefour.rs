@@ -260,7 +260,7 @@ fn columns(report: &Report) -> [f64; 7] {
 /// Standard deviation of all loads there are, over their mean, in per cent.
 ///
 /// The deviation is that of all loads, not of a sample. The article has 25 % local accesses and an imbalance
-/// of 170 % for a block on a single node, which is 173 % this way and 200 % with n - 1.
+/// of 170 % for a block on a single node. The imbalance is 173 % this way, and 200 % with n - 1.
 fn deviation_percent(loads: &[f64]) -> f64 {
     let mean = loads.iter().sum::<f64>() / loads.len() as f64;
     let variance = loads.iter().map(|load| (load - mean).powi(2)).sum::<f64>() / loads.len() as f64;

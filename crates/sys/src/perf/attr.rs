@@ -3,8 +3,8 @@
 use std::ops::{BitOr, BitOrAssign};
 
 /// The event that [`Event::open`](super::Event::open) is to measure: `struct perf_event_attr` as of
-/// `PERF_ATTR_SIZE_VER8` (Linux 6.3). An older kernel accepts it as long as the fields it does not know are
-/// zero, else it answers `E2BIG`; a newer one takes the missing fields as zero. So `size` is set to this
+/// `PERF_ATTR_SIZE_VER8` (Linux 6.3). An older kernel accepts it as long as the fields that it does not know
+/// are zero, else it answers `E2BIG`. A newer one takes the missing fields as zero. So `size` is set to this
 /// struct's and that is all the negotiation there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]

@@ -1,8 +1,8 @@
 //! [`NodeArena`]: an allocator whose memory lies as a [`Layout`] says.
 //!
 //! Memory comes from the system in chunks, which are placed and looked at like a [`crate::NodeVec`]. Requests
-//! are rounded up to size classes. Up to 8 KiB each CPU has free blocks of its own, that hardly another CPU's
-//! threads ask for, and a span of 64 KiB to cut new ones from; what it has too many of goes to the others a
+//! are rounded up to size classes. Up to 8 KiB each CPU has free blocks of its own, for which hardly another
+//! CPU's threads ask. It cuts new ones from a span of 64 KiB, and gives surplus blocks to the other CPUs a
 //! batch at a time. Larger blocks, up to 256 KiB, are cut from the chunks under one lock. Each block that is
 //! larger still is a mapping of its own.
 
@@ -175,10 +175,11 @@ impl NodeArena {
     ///
     /// # Errors
     /// [`crate::ErrorKind::Memory`]: the nodes that this process could have memory on when the arena was made
-    /// had less, `align` is no power of two, or the kernel refuses a call; or a container's filter does,
-    /// there are several nodes, and the fallback is [`Fallback::Error`]. [`crate::ErrorKind::NodeFull`]:
-    /// pages found no room on their node, and the fallback is that. The arena can be used on after both. No
-    /// error tells of a request for more than is free, as with [`crate::NodeVecBuilder::build`].
+    /// had less, `align` is no power of two, or the kernel refuses a call. A refusal by a container's filter
+    /// is an error only where there are several nodes and the fallback is [`Fallback::Error`].
+    /// [`crate::ErrorKind::NodeFull`]: pages found no room on their node, and the fallback is that. The arena
+    /// can be used on after both. No error tells of a request for more than is free, as with
+    /// [`crate::NodeVecBuilder::build`].
     #[inline]
     pub fn allocate(&self, bytes: usize, align: usize) -> Result<NonNull<[u8]>> {
         if !align.is_power_of_two() {

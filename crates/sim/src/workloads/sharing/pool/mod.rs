@@ -2,8 +2,8 @@
 //! done tasks and sleep. Each step touches the lines that threads share as the runtime's code does. Steps of
 //! different threads do not overlap but in what they wait for.
 //!
-//! Three things are left out: callers that work along, which they do on one node only; that a barrier of the
-//! system interrupts the other CPUs; that an owner finds a thief at its last job and waits for it.
+//! Three things are left out. Callers work along, which they do on one node only. A barrier of the system
+//! interrupts the other CPUs. An owner finds a thief at its last job and waits for it.
 
 mod idle;
 mod queues;
