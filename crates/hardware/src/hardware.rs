@@ -328,7 +328,7 @@ impl Hardware {
     /// be.
     ///
     /// # Panics
-    /// If it does not.
+    /// If any of this does not hold.
     pub fn assert_sound(&self) {
         let counters = &self.counters;
         let bytes: u64 = counters.controllers.iter().map(|load| load.bytes).sum();
