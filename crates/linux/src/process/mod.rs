@@ -4,219 +4,24 @@
 //! that may run on one node only) `numa_maps`, which walk the page tables of the whole process under its
 //! `mmap` lock and stall a large one for seconds.
 
+mod life;
+mod read_cost;
+
+pub(crate) use life::Life;
+pub use life::{descendants, require_access, start_time};
+pub use read_cost::ReadCost;
+
 use crate::bounds::{self, Bound};
-use crate::maps::{Maps, SharedMapping};
+use crate::maps::SharedMapping;
 use crate::{Error, ErrorKind};
+use life::Size;
 use nodewise_engine::{Mapping, Pid};
-use nodewise_sys::{
-    Capability, CpuSet, effective_capabilities, pidfd_open, poll_readable, sched_getaffinity,
-};
-use serde::Serialize;
+use nodewise_sys::{CpuSet, pidfd_open, poll_readable, sched_getaffinity};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Read as _;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// The cost of reading `/proc` and `/sys`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ReadCost {
-    /// Files opened.
-    pub files: u64,
-    /// Bytes read.
-    pub bytes: u64,
-    /// Wall time spent reading, ns.
-    pub time_ns: u64,
-}
-
-impl ReadCost {
-    /// Opens a file to read pieces of it, counting the cost. None when it is gone or not readable.
-    pub(crate) fn open(&mut self, path: &str) -> Option<fs::File> {
-        let begin = Instant::now();
-        let file = fs::File::open(path);
-        self.files += 1;
-        self.time_ns += begin.elapsed().as_nanos() as u64;
-        file.ok()
-    }
-
-    /// Reads one word of an open file, counting the cost. None behind its end.
-    pub(crate) fn word(&mut self, file: &fs::File, index: u64) -> Option<u64> {
-        let begin = Instant::now();
-        let mut bytes = [0; 8];
-        let read = file.read_exact_at(&mut bytes, index * 8);
-        self.bytes += 8;
-        self.time_ns += begin.elapsed().as_nanos() as u64;
-        read.ok().map(|()| u64::from_ne_bytes(bytes))
-    }
-
-    /// Reads a file whole, up to 1 MiB, counting the cost. None when it is gone or not readable. Bytes that
-    /// are not UTF-8 are replaced: names are bytes, and a thread's is cut in the middle of a character at 15
-    /// of them.
-    pub(crate) fn read(&mut self, path: &str) -> Option<String> {
-        const MOST_BYTES: u64 = 1 << 20;
-        let begin = Instant::now();
-        // `take` keeps `File` from asking for a size, which such files do not have, and from reading by 32
-        // bytes then.
-        let mut bytes = Vec::with_capacity(READ_BYTES);
-        let read = fs::File::open(path).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes));
-        self.files += 1;
-        self.bytes += bytes.len() as u64;
-        self.time_ns += begin.elapsed().as_nanos() as u64;
-        read.ok().map(|_| lossy(bytes))
-    }
-
-    /// Reads `most` mappings of a process, until that time.
-    fn maps(&mut self, pid: Pid, most: usize, until: Instant) -> Option<Maps> {
-        let begin = Instant::now();
-        let maps =
-            fs::File::open(format!("/proc/{pid}/maps")).and_then(|file| Maps::read(file, most, until)).ok();
-        self.files += 1;
-        self.bytes += maps.as_ref().map_or(0, |maps| maps.bytes);
-        self.time_ns += begin.elapsed().as_nanos() as u64;
-        maps
-    }
-
-    /// Adds the children of the threads of `pid` (`Documentation/filesystems/proc.rst`, 3.7), as long as
-    /// `threads` last.
-    fn children(&mut self, pid: Pid, threads: &mut usize, found: &mut Vec<Pid>) {
-        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return };
-        self.files += 1;
-        for task in tasks.flatten() {
-            if *threads == 0 {
-                return;
-            }
-            *threads -= 1;
-            let tid = task.file_name();
-            let Some(text) = self.read(&format!("/proc/{pid}/task/{}/children", tid.to_string_lossy()))
-            else {
-                continue;
-            };
-            found.extend(text.split_ascii_whitespace().filter_map(|child| child.parse().ok()).map(Pid));
-        }
-    }
-}
-
-fn lossy(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
-}
-
-impl std::ops::Add for ReadCost {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self {
-            files: self.files + other.files,
-            bytes: self.bytes + other.bytes,
-            time_ns: self.time_ns + other.time_ns,
-        }
-    }
-}
-
-/// Most files of `/proc` are shorter and come in one call.
-const READ_BYTES: usize = 4096;
-
-/// The fields of `/proc/PID/stat` that tell one life of a process from the next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Life {
-    /// Field 22: clock ticks after boot. Changes when the process id is reused.
-    pub(crate) start_time: u64,
-    /// Field 28: where the stack begins, random for each `execve`. 0 when we may not know.
-    start_stack: u64,
-    /// Field 3 says that it has ended and waits for its parent.
-    zombie: bool,
-    /// Field 9 has `PF_KTHREAD`.
-    of_the_kernel: bool,
-}
-
-/// How much memory a process has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Size {
-    mapped_bytes: u64,
-    resident_pages: u64,
-}
-
-impl Life {
-    /// The process's life, and how much memory it has mapped and resident: bytes (field 23), base pages
-    /// (field 24).
-    pub(crate) fn parse(stat: &str) -> Option<(Self, Size)> {
-        const PF_KTHREAD: u64 = 0x0020_0000;
-        // The command name, field 2, may hold spaces and parentheses; it ends at the last ')'.
-        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
-        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-        let zombie = matches!(fields.first(), Some(&("Z" | "X")));
-        let size = Size { mapped_bytes: field(23)?, resident_pages: field(24)? };
-        let of_the_kernel = field(9)? & PF_KTHREAD != 0;
-        Some((Self { start_time: field(22)?, start_stack: field(28)?, zombie, of_the_kernel }, size))
-    }
-
-    fn read(pid: u32) -> Option<Self> {
-        Some(Self::parse(&lossy(fs::read(format!("/proc/{pid}/stat")).ok()?))?.0)
-    }
-}
-
-/// When a process started, in clock ticks after boot; none if there is no such process.
-#[must_use]
-pub fn start_time(pid: u32) -> Option<u64> {
-    Life::read(pid).map(|life| life.start_time)
-}
-
-/// All living processes below this one.
-#[must_use]
-pub fn descendants(pid: u32) -> Vec<Pid> {
-    let (mut found, mut left) = (Vec::new(), vec![Pid(pid)]);
-    let mut threads = bounds::THREADS;
-    while let Some(parent) = left.pop() {
-        let before = left.len();
-        ReadCost::default().children(parent, &mut threads, &mut left);
-        found.extend_from_slice(&left[before..]);
-    }
-    found.retain(|pid| Life::read(pid.0).is_some_and(|life| !life.zombie));
-    found.sort_unstable();
-    found
-}
-
-/// Checks that a process exists and that we may see and move its memory.
-pub fn require_access(pid: Pid) -> Result<(), Error> {
-    let refused = |kind, what: String| Err(Error::new(kind, what));
-    let file = |name| lossy(fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default());
-    let Some((life, _)) = Life::parse(&file("stat")) else {
-        return refused(ErrorKind::NoSuchProcess, format!("there is no process {pid}"));
-    };
-    let status = file("status");
-    let status = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
-    if let Some(process) = status("Tgid:").filter(|tgid| *tgid != pid.to_string()) {
-        let what = format!(
-            "{pid} is a thread of process {process}; processes are managed whole: attach to {process}"
-        );
-        return refused(ErrorKind::NoSuchProcess, what);
-    }
-    if life.zombie {
-        let what = format!("process {pid} has ended, and waits for its parent to see that");
-        return refused(ErrorKind::NoSuchProcess, what);
-    }
-    if status("VmSize:").is_none() {
-        if !life.of_the_kernel {
-            return refused(ErrorKind::NoSuchProcess, format!("process {pid} is just ending"));
-        }
-        let what = format!("process {pid} has no memory of its own to place: it is a thread of the kernel");
-        return refused(ErrorKind::Unsupported, what);
-    }
-    // The right that move_pages asks for too (`mm/migrate.c`, `find_mm_struct`: `PTRACE_MODE_READ`). Opening
-    // is checked; the one error that says so counts, as the process may be ending just now.
-    match fs::File::open(format!("/proc/{pid}/maps")) {
-        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
-            let why = if effective_capabilities().is_ok_and(|set| Capability::SysPtrace.is_in(set)) {
-                "a security module or a sandbox keeps its memory from us, though this user has CAP_SYS_PTRACE"
-            } else {
-                "belongs to somebody else; run as root, or grant CAP_SYS_PTRACE"
-            };
-            refused(ErrorKind::NotPermitted, format!("process {pid}: {why}"))
-        }
-        _ => Ok(()),
-    }
-}
 
 /// A managed process as it was at the last [`Processes::update`].
 #[derive(Clone, Debug)]
@@ -671,17 +476,6 @@ mod tests {
     }
 
     #[test]
-    fn a_command_name_with_parentheses_does_not_confuse_stat() {
-        let rest: Vec<String> = (5..=52).map(|field| field.to_string()).collect();
-        let stat = format!("42 (a) R (b) c) S 1 {}", rest.join(" "));
-        let (life, size) = Life::parse(&stat).unwrap();
-        assert_eq!((life.start_time, life.start_stack, life.zombie), (22, 28, false));
-        assert_eq!((size.mapped_bytes, size.resident_pages), (23, 24));
-        assert!(Life::parse("42 (a").is_none());
-        assert!(Life::parse("").is_none());
-    }
-
-    #[test]
     fn follows_children_and_notices_their_end() {
         let mut child = Command::new("sh")
             .args(["-c", "echo; read x; sleep 100 >&- & wait"])
@@ -756,45 +550,6 @@ mod tests {
             Processes::new(&[Pid(u32::MAX)], true, false).unwrap_err().kind(),
             ErrorKind::NoSuchProcess
         );
-    }
-
-    #[test]
-    fn what_cannot_be_managed_is_refused_with_the_reason() {
-        let refusal = |pid: u32| {
-            let error = require_access(Pid(pid)).unwrap_err();
-            (error.kind(), error.to_string())
-        };
-        assert!(require_access(Pid(std::process::id())).is_ok());
-        assert_eq!(refusal(u32::MAX).0, ErrorKind::NoSuchProcess);
-
-        let (told, tid) = std::sync::mpsc::channel();
-        let (end, ended) = std::sync::mpsc::channel::<()>();
-        let thread = std::thread::spawn(move || {
-            let own = fs::read_link("/proc/thread-self").unwrap();
-            told.send(own.file_name().unwrap().to_str().unwrap().parse().unwrap()).unwrap();
-            let _ = ended.recv();
-        });
-        let (kind, message) = refusal(tid.recv().unwrap());
-        assert_eq!(kind, ErrorKind::NoSuchProcess);
-        assert!(message.contains(&format!("is a thread of process {}", std::process::id())), "{message}");
-        drop(end);
-        thread.join().unwrap();
-
-        let mut child = Command::new("true").spawn().unwrap();
-        while !Life::read(child.id()).unwrap().zombie {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let (kind, message) = refusal(child.id());
-        assert!(kind == ErrorKind::NoSuchProcess && message.contains("has ended"), "{message}");
-        child.wait().unwrap();
-        assert!(refusal(child.id()).1.contains("there is no process"));
-
-        // The kernel's threads are not seen from within every container.
-        let kernel_thread = fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n");
-        if kernel_thread {
-            let (kind, message) = refusal(2);
-            assert!(kind == ErrorKind::Unsupported && message.contains("thread of the kernel"), "{message}");
-        }
     }
 
     #[test]
