@@ -1,0 +1,292 @@
+use super::journal::VALUE_DIGITS;
+use super::*;
+use std::os::unix::fs::MetadataExt as _;
+
+fn setting(directory: &Path, name: &str, value: &str) -> PathBuf {
+    let path = directory.join(name);
+    fs::write(&path, value).unwrap();
+    path
+}
+
+/// A journal about three settings, of this value.
+fn place(directory: &Path, value: &str) -> (Place, [PathBuf; 3]) {
+    let settings = ["a", "b", "c"].map(|name| setting(directory, name, value));
+    (Place::new(directory.join("run/journal.json"), directory, settings.clone()), settings)
+}
+
+/// Another owner, until it is dropped.
+fn owner(place: &Place) -> fs::File {
+    let lock = fs::File::open(&place.lock).unwrap();
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
+    lock
+}
+
+/// The text of the journal.
+fn journal(place: &Place) -> String {
+    fs::read_to_string(&place.journal).unwrap()
+}
+
+fn now(path: &Path) -> String {
+    fs::read_to_string(path).unwrap().trim_end().to_owned()
+}
+
+/// As another process that lives, or none, would have written it.
+fn write_journal(place: &Place, pid: u32, lives: bool, changed: &BTreeMap<PathBuf, [&str; 2]>) {
+    let start_time = crate::process::start_time(pid).unwrap() + u64::from(!lives);
+    let originals = changed.iter().map(|(path, values)| (path.clone(), values[0].to_owned()));
+    let written = changed.iter().map(|(path, values)| (path.clone(), [values[1].to_owned()].into()));
+    let journal = Journal { pid, start_time, originals: originals.collect(), written: written.collect() };
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(place.directory()).unwrap();
+    fs::write(&place.journal, serde_json::to_string(&journal).unwrap()).unwrap();
+}
+
+#[test]
+fn restores_on_drop_and_removes_the_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, [a, b, _]) = place(dir.path(), "1000\n");
+    let mut settings = Settings::open(place.clone());
+    settings.set(&a, "0").unwrap();
+    settings.set(&b, "200").unwrap();
+    settings.set(&b, "300").unwrap();
+    assert_eq!(now(&b), "300");
+    assert!(place.journal.exists());
+    drop(settings);
+    assert_eq!([now(&a), now(&b)], ["1000", "1000"]);
+    assert!(!place.journal.exists());
+}
+
+#[test]
+fn a_killed_predecessor_is_cleaned_up_after() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, [a, ..]) = place(dir.path(), "0");
+    let parent = std::os::unix::process::parent_id();
+    write_journal(&place, parent, false, &[(a.clone(), ["1", "0"])].into());
+    let originals = BTreeMap::from([(a.clone(), "1".to_owned())]);
+    assert_eq!(Changed::look(&place).unwrap(), Changed::LeftBy { pid: parent, originals });
+    assert_eq!(now(&a), "0", "looking puts nothing back");
+
+    let settings = Settings::open(place.clone());
+    assert!(settings.is_owner());
+    assert_eq!(now(&a), "1");
+    assert!(!place.journal.exists());
+    assert_eq!(Changed::look(&place).unwrap(), Changed::No);
+}
+
+#[test]
+fn leaves_the_settings_of_a_living_owner_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, [a, ..]) = place(dir.path(), "0");
+    let parent = std::os::unix::process::parent_id();
+    // One that opened before it came finds out when it wants to change something.
+    let (mut earlier, idle) = (Settings::open(place.clone()), Settings::open(place.clone()));
+    let _owner = owner(&place);
+    write_journal(&place, parent, true, &[(a.clone(), ["1", "0"])].into());
+    drop(idle);
+    assert!(place.journal.exists(), "it is not theirs to remove");
+    assert!(earlier.is_owner());
+    earlier.set(&a, "8").unwrap();
+    assert!(!earlier.is_owner());
+    drop(earlier);
+    assert_eq!(Changed::look(&place).unwrap(), Changed::ByRunning(parent));
+    let mut settings = Settings::open(place.clone());
+    assert!(!settings.is_owner());
+    settings.set(&a, "7").unwrap();
+    drop(settings);
+    assert_eq!(now(&a), "0");
+    assert!(place.journal.exists());
+}
+
+/// Containers have a `/run` each, and the machine has its settings once.
+#[test]
+fn another_journal_is_another_owners_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, [a, b, _]) = place(dir.path(), "1000");
+    let elsewhere = Place { journal: dir.path().join("other/journal.json"), ..place.clone() };
+    let (mut first, mut second) = (Settings::open(place), Settings::open(elsewhere.clone()));
+    first.set(&a, "0").unwrap();
+    second.set(&a, "5").unwrap();
+    second.set(&b, "5").unwrap();
+    assert!(first.is_owner() && !second.is_owner());
+    drop(first);
+    drop(second);
+    assert_eq!([now(&a), now(&b)], ["1000", "1000"]);
+    let mut third = Settings::open(elsewhere);
+    third.set(&a, "5").unwrap();
+    assert_eq!(now(&a), "5");
+}
+
+#[test]
+fn nothing_is_changed_where_no_owner_can_be_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, [a, ..]) = place(dir.path(), "1");
+    let mut settings = Settings::open(Place { lock: dir.path().join("not-mounted"), ..place });
+    settings.set(&a, "0").unwrap();
+    assert_eq!(now(&a), "1");
+    assert!(settings.barred().unwrap().to_string().starts_with("cannot lock "));
+}
+
+#[test]
+fn everybody_can_read_the_journal_and_only_its_owner_write_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, [a, ..]) = place(dir.path(), "1");
+    // The count is the whole process's: writes of other tests meanwhile are no less theirs.
+    let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let mut settings = Settings::open(place.clone());
+    settings.set(&a, "0").unwrap();
+    rustix::process::umask(before);
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+    assert_eq!([mode(place.directory()), mode(&place.journal)], [0o755, 0o644]);
+}
+
+#[test]
+fn a_survivor_puts_back_what_a_killed_owner_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, [a, b, _]) = place(dir.path(), "0");
+    let parent = std::os::unix::process::parent_id();
+    let left = [(a.clone(), ["1", "0"])].into();
+    let owner = owner(&place);
+    write_journal(&place, parent, true, &left);
+    let mut survivor = Settings::open(place.clone());
+    survivor.set(&b, "8").unwrap();
+    drop(owner);
+    write_journal(&place, parent, false, &left);
+    survivor.set(&b, "9").unwrap();
+    assert!(!survivor.is_owner());
+    assert_eq!([now(&a), now(&b)], ["0", "0"]);
+    drop(survivor);
+    assert_eq!([now(&a), now(&b)], ["1", "0"]);
+    assert!(!place.journal.exists());
+}
+
+/// One that opened while nothing was changed, and comes to a journal whose owner has been killed since.
+#[test]
+fn what_a_killed_owner_changed_is_taken_over_with_the_first_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, [a, b, _]) = place(dir.path(), "0");
+    let mut settings = Settings::open(place.clone());
+    let parent = std::os::unix::process::parent_id();
+    write_journal(&place, parent, false, &[(a.clone(), ["1", "0"])].into());
+    settings.set(&b, "8").unwrap();
+    assert_eq!([now(&a), now(&b)], ["0", "8"]);
+    assert_eq!(Changed::look(&place).unwrap(), Changed::ByRunning(std::process::id()));
+    drop(settings);
+    assert_eq!([now(&a), now(&b)], ["1", "0"]);
+}
+
+#[test]
+fn what_somebody_else_sets_meanwhile_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, [a, b, c]) = place(dir.path(), "1000\n");
+    let mut settings = Settings::open(place.clone());
+    for path in [&a, &b, &c] {
+        settings.set(path, "2000").unwrap();
+        settings.set(path, "60000").unwrap();
+    }
+    fs::write(&a, "777\n").unwrap();
+    fs::write(&b, "888\n").unwrap();
+    // Changed again: theirs is what comes back.
+    settings.set(&b, "2000").unwrap();
+    assert_eq!(now(&b), "2000");
+    drop(settings);
+    assert_eq!([now(&a), now(&b), now(&c)], ["777", "888", "1000"]);
+    assert!(!place.journal.exists());
+}
+
+#[test]
+fn nothing_is_changed_that_could_not_be_put_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, [a, ..]) = place(dir.path(), "1");
+    // No directory can be made there, nor by root.
+    fs::write(dir.path().join("run"), "").unwrap();
+    let mut settings = Settings::open(place.clone());
+    settings.set(&a, "0").unwrap();
+    assert_eq!(now(&a), "1");
+    let why = settings.barred().unwrap().to_string();
+    assert!(why.starts_with("cannot create ") && why.ends_with("/run"), "{why}");
+    drop(settings);
+
+    // Gone in the middle: what was changed goes back, and nothing else changes.
+    fs::remove_file(dir.path().join("run")).unwrap();
+    let mut settings = Settings::open(place.clone());
+    settings.set(&a, "0").unwrap();
+    fs::remove_dir_all(dir.path().join("run")).unwrap();
+    settings.set(&a, "2").unwrap();
+    assert_eq!(now(&a), "0");
+    assert!(settings.barred().is_some());
+    settings.set(&a, "1").unwrap();
+    assert_eq!(now(&a), "1");
+    drop(settings);
+    assert_eq!(now(&a), "1");
+}
+
+#[test]
+fn a_journal_that_others_could_write_is_not_believed() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let (place, [a, ..]) = place(dir.path(), "0");
+    let parent = std::os::unix::process::parent_id();
+    write_journal(&place, parent, false, &[(a.clone(), ["1", "0"])].into());
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    for (path, before) in [(place.directory(), 0o755), (&place.journal, 0o644)] {
+        mode(path, before | 0o022);
+        let mut settings = Settings::open(place.clone());
+        let why = settings.barred().unwrap().to_string();
+        assert!(why.starts_with("others could write ") && why.contains("is believed"), "{why}");
+        settings.set(&a, "2").unwrap();
+        drop(settings);
+        assert_eq!(now(&a), "0");
+        mode(path, before);
+    }
+    drop(Settings::open(place));
+    assert_eq!(now(&a), "1");
+}
+
+#[test]
+fn a_journal_names_settings_and_numbers_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, [a, ..]) = place(dir.path(), "0");
+    let victim = setting(dir.path(), "victim", "0");
+    let parent = std::os::unix::process::parent_id();
+    let long = "0".repeat(VALUE_DIGITS + 1);
+    for (path, value) in [(&victim, "1"), (&a, "written by nobody"), (&a, "+1"), (&a, &long)] {
+        write_journal(&place, parent, false, &[(path.clone(), [value, "0"])].into());
+        let why = Settings::open(place.clone()).barred().unwrap().to_string();
+        assert!(why.contains("journal.json, line 1: expected"), "{why}");
+        assert_eq!([now(&a), now(&victim)], ["0", "0"]);
+    }
+    // A link leads anywhere.
+    fs::rename(&place.journal, dir.path().join("elsewhere")).unwrap();
+    std::os::unix::fs::symlink(dir.path().join("elsewhere"), &place.journal).unwrap();
+    assert!(Settings::open(place.clone()).barred().is_some());
+    // And a pipe nowhere.
+    fs::remove_file(&place.journal).unwrap();
+    let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
+    rustix::fs::mknodat(rustix::fs::CWD, &place.journal, kind, mode, 0).unwrap();
+    assert!(Settings::open(place).barred().is_some());
+}
+
+#[test]
+fn a_malformed_journal_is_an_error_that_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, [a, ..]) = place(dir.path(), "1");
+    write_journal(&place, std::process::id(), true, &BTreeMap::new());
+    fs::write(&place.journal, "{\n oops").unwrap();
+    let mut settings = Settings::open(place.clone());
+    settings.set(&a, "0").unwrap();
+    assert_eq!(now(&a), "1");
+    for error in [settings.barred().unwrap(), &Changed::look(&place).unwrap_err()] {
+        assert!(error.to_string().contains("journal.json, line 2"), "{error}");
+    }
+    drop(settings);
+    assert_eq!(journal(&place), "{\n oops", "it is for the administrator to read");
+}
+
+#[test]
+fn a_setting_that_cannot_be_written_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, [a, ..]) = place(dir.path(), "1");
+    fs::remove_file(&a).unwrap();
+    let mut settings = Settings::open(place);
+    assert_eq!(settings.set(&a, "1").unwrap_err().kind(), ErrorKind::File);
+    assert!(settings.changed().is_empty());
+}
