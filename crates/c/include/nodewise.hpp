@@ -1,10 +1,13 @@
-// Nodewise for C++17: nodewise.h with owners for its handles, lambdas and exceptions. Header only; link with libnodewise.
+// Nodewise for C++17: nodewise.h with owners for its handles, lambdas and exceptions. The wrapper is a header
+// only. Programs link with libnodewise.
 //
-// What a function does, and what its exceptions' codes mean, is said in nodewise.h at the function of the same name. Any thread may call any const
-// member at any time; the others want their object for themselves, as a standard container does. Nodes and CPUs have the kernel's numbers.
+// nodewise.h documents each function, and the codes of its exceptions, at the function of the same name. Any
+// thread may call any const member at any time. Other members want their object for themselves, as a standard
+// container does. Nodes and CPUs have the kernel's numbers.
 //
-// Failures of the library are thrown as nodewise::error. Exceptions that leave a task, a loop's body or another callback are carried to who waits for
-// it, and thrown again there once all else has ended: the first, if there are several. Those of a task that nobody joins are lost.
+// Failures of the library are thrown as nodewise::error. An exception that leaves a task, a loop's body or
+// another callback is carried to the thread that waits for it. It is thrown again there once all else has
+// ended. If there are several, the first one is thrown. Exceptions of a task that nobody joins are lost.
 #ifndef NODEWISE_HPP
 #define NODEWISE_HPP
 
@@ -35,7 +38,7 @@
 
 namespace nodewise {
 
-// What the library could not do, and in words what can be done about it.
+// A failure of the library, with its cause and a remedy in words.
 class error : public std::runtime_error {
 public:
     explicit error(nodewise_result code) : std::runtime_error(nodewise_error_message()), code_(code) {}
@@ -63,7 +66,7 @@ struct freed {
 template <class T, void (*free)(T *)>
 using handle = std::unique_ptr<T, freed<T, free>>;
 
-// All that `fill(items, capacity, &count)` lists.
+// All items that `fill(items, capacity, &count)` lists.
 template <class T, class Fill>
 std::vector<T> listed(Fill fill)
 {
@@ -81,7 +84,7 @@ std::vector<T> listed(Fill fill)
 // The first exception that leaves any of several callbacks.
 class caught {
 public:
-    // A callback's body; what it returns says whether it failed.
+    // Runs a callback's body, and returns 1 if it failed and 0 otherwise.
     template <class Body>
     int run(Body &&body) noexcept
     {
@@ -95,7 +98,7 @@ public:
         }
     }
 
-    // After all callbacks have ended.
+    // Throws the failure, after all callbacks have ended.
     void check(nodewise_result result)
     {
         if (first_)
@@ -108,7 +111,7 @@ private:
     std::exception_ptr first_;
 };
 
-// What a call returned, void included.
+// The result of a call, void included.
 template <class T>
 class returned {
 public:
@@ -156,7 +159,7 @@ private:
     bool is_ = false;
 };
 
-// A pointer or a number of which a move leaves nothing behind.
+// A pointer or a number that is null or 0 after it was moved from.
 template <class T>
 class moved {
 public:
@@ -173,11 +176,12 @@ private:
     T value_;
 };
 
-// Whether the library may move a value, byte by byte; others it moves by their addresses.
+// Whether the library may move a value byte by byte. It moves other values by their addresses.
 template <class T>
-inline constexpr bool plain = std::is_trivially_copyable_v<T> && std::is_copy_constructible_v<T> && alignof(T) <= 16;
+inline constexpr bool plain =
+    std::is_trivially_copyable_v<T> && std::is_copy_constructible_v<T> && alignof(T) <= 16;
 
-// Callbacks come with the address of an object on the waiter's stack, or of one on the heap.
+// The object of a callback, on the waiter's stack or on the heap, at the address that comes with the call.
 template <class T>
 T &from(void *context)
 {
@@ -192,7 +196,7 @@ void delete_context(void *context)
 
 } // namespace detail
 
-// Where the calling thread runs
+// The place of the calling thread
 
 inline std::uint32_t current_node() noexcept { return nodewise_current_node(); }
 inline std::uint32_t current_cpu() noexcept { return nodewise_current_cpu(); }
@@ -210,7 +214,7 @@ inline void bind_thread(const std::vector<std::uint32_t> &nodes)
     detail::check(nodewise_bind_thread(nodes.data(), nodes.size()));
 }
 
-// What the calling thread may use
+// Nodes, CPUs and CPU time that the calling thread may use
 class allowance {
 public:
     allowance()
@@ -229,16 +233,18 @@ public:
 
     std::vector<std::uint32_t> nodes() const
     {
-        return detail::listed<std::uint32_t>([&](std::uint32_t *nodes, std::size_t capacity, std::size_t *count) {
-            return nodewise_allowance_nodes(get(), nodes, capacity, count);
-        });
+        return detail::listed<std::uint32_t>(
+            [&](std::uint32_t *nodes, std::size_t capacity, std::size_t *count) {
+                return nodewise_allowance_nodes(get(), nodes, capacity, count);
+            });
     }
 
     std::vector<std::uint32_t> cpus(std::uint32_t node) const
     {
-        return detail::listed<std::uint32_t>([&](std::uint32_t *cpus, std::size_t capacity, std::size_t *count) {
-            return nodewise_allowance_cpus(get(), node, cpus, capacity, count);
-        });
+        return detail::listed<std::uint32_t>(
+            [&](std::uint32_t *cpus, std::size_t capacity, std::size_t *count) {
+                return nodewise_allowance_cpus(get(), node, cpus, capacity, count);
+            });
     }
 
     bool has_memory(std::uint32_t node) const
@@ -255,7 +261,7 @@ public:
         return distance;
     }
 
-    // Microseconds of CPU time in each period, and the period; none without a limit.
+    // Microseconds of CPU time in each period, and the period, or none without a limit.
     std::optional<std::pair<std::chrono::microseconds, std::chrono::microseconds>> cpu_quota() const
     {
         std::uint64_t quota_us = 0, period_us = 0;
@@ -274,9 +280,10 @@ public:
 
     std::vector<std::size_t> workers(std::size_t most = std::numeric_limits<std::size_t>::max()) const
     {
-        return detail::listed<std::size_t>([&](std::size_t *workers, std::size_t capacity, std::size_t *count) {
-            return nodewise_allowance_workers(get(), most, workers, capacity, count);
-        });
+        return detail::listed<std::size_t>(
+            [&](std::size_t *workers, std::size_t capacity, std::size_t *count) {
+                return nodewise_allowance_workers(get(), most, workers, capacity, count);
+            });
     }
 
     const nodewise_allowance *get() const noexcept { return handle_.get(); }
@@ -287,7 +294,7 @@ private:
     detail::handle<nodewise_allowance, nodewise_allowance_free> handle_;
 };
 
-// A count that all threads add to and few read
+// A count to which all threads add and which few read
 class counter {
 public:
     counter()
@@ -306,7 +313,7 @@ public:
         return count;
     }
 
-    // None if additions kept coming.
+    // The exact count, or none if additions kept coming.
     std::optional<std::uint64_t> exact() const
     {
         std::uint64_t count = 0;
@@ -330,7 +337,7 @@ private:
     detail::handle<nodewise_counter, nodewise_counter_free> handle_;
 };
 
-// Tasks submitted and not yet done, to wait for
+// Tasks that were submitted and are not yet done, to wait for
 class task_counter {
 public:
     task_counter()
@@ -344,7 +351,7 @@ public:
     void done(std::uint64_t tasks = 1) const { detail::check(nodewise_task_counter_done(get(), tasks)); }
     void wait() const { detail::check(nodewise_task_counter_wait(get())); }
 
-    // Whether all was done in time.
+    // Whether all tasks were done in time.
     bool wait_for(std::chrono::nanoseconds timeout) const
     {
         bool all_done = false;
@@ -366,7 +373,7 @@ private:
     detail::handle<nodewise_task_counter, nodewise_task_counter_free> handle_;
 };
 
-// How a pool is set up: pool_options().workers(4).nodes({0, 2})
+// The settings of a pool: pool_options().workers(4).nodes({0, 2})
 class pool_options {
 public:
     pool_options()
@@ -418,11 +425,11 @@ private:
     detail::handle<nodewise_pool_options, nodewise_pool_options_free> handle_;
 };
 
-// A task that was spawned. Ending its object lets the task go on by itself.
+// A task that was spawned. The task goes on by itself if its object ends.
 template <class T>
 class task {
 public:
-    // Waits until the task has ended, and returns what it returned, or throws what left it. Once.
+    // Waits until the task has ended, and returns its result or throws its exception. A task is joined once.
     T join()
     {
         nodewise_result result = nodewise_task_join(handle_.release(), nullptr);
@@ -443,7 +450,7 @@ public:
 private:
     friend class pool;
 
-    // What came of it: the task's and the joiner's, and ended by the last of them.
+    // The task's result, which the task and the joiner own. The last of them ends it.
     struct shared {
         detail::returned<T> result;
         detail::caught failure;
@@ -463,7 +470,8 @@ private:
     std::unique_ptr<shared, let_go> state_;
 };
 
-// Spawns tasks that may use what lives in the frame of pool::scope. Valid until that returns; may be copied.
+// Spawns tasks that may use variables in the frame of pool::scope. A scope is valid until that returns, and
+// may be copied.
 class scope {
 public:
     // Spawns a task: a callable of nothing, or of a const scope &.
@@ -471,8 +479,9 @@ public:
     void spawn(F &&f) const
     {
         using context = spawned<std::decay_t<F>>;
-        // What is small and nothing but bytes goes into the task.
-        if constexpr (std::is_trivially_copyable_v<context> && sizeof(context) <= 32 && alignof(context) <= 8) {
+        // A small context of mere bytes goes into the task.
+        if constexpr (std::is_trivially_copyable_v<context> && sizeof(context) <= 32 &&
+                      alignof(context) <= 8) {
             context made{std::forward<F>(f), failure_};
             detail::check(nodewise_scope_spawn_copy(handle_, context::run, &made, sizeof(made)));
         } else {
@@ -487,7 +496,8 @@ public:
     {
         using context = spawned<std::decay_t<F>>;
         auto *made = new context{std::forward<F>(f), failure_};
-        detail::check(nodewise_scope_spawn_on(handle_, node, context::run, made, detail::delete_context<context>));
+        detail::check(
+            nodewise_scope_spawn_on(handle_, node, context::run, made, detail::delete_context<context>));
     }
 
     void cancel() const { detail::check(nodewise_scope_cancel(handle_)); }
@@ -531,8 +541,9 @@ private:
 
 using node_statistics = nodewise_node_statistics;
 
-// Workers that are confined to their node's CPUs and run tasks, their own node's first. Its end waits for everything that was spawned.
-// Libraries that may be closed by dlclose() end their static pools before that: nodewise.h says why, and what else they can do.
+// Workers that are confined to their node's CPUs and run tasks, their own node's first. The pool's end waits
+// for everything that was spawned. Libraries that may be closed by dlclose() end their static pools before
+// that. nodewise.h gives the reason, and another way.
 class pool {
 public:
     pool() { start(nullptr); }
@@ -540,9 +551,10 @@ public:
 
     std::vector<std::uint32_t> nodes() const
     {
-        return detail::listed<std::uint32_t>([&](std::uint32_t *nodes, std::size_t capacity, std::size_t *count) {
-            return nodewise_pool_nodes(get(), nodes, capacity, count);
-        });
+        return detail::listed<std::uint32_t>(
+            [&](std::uint32_t *nodes, std::size_t capacity, std::size_t *count) {
+                return nodewise_pool_nodes(get(), nodes, capacity, count);
+            });
     }
 
     std::size_t workers() const
@@ -552,7 +564,7 @@ public:
         return workers;
     }
 
-    // The node of the worker that calls this; none on other threads.
+    // The node of the worker that calls this, or none on other threads.
     std::optional<std::uint32_t> worker_node() const
     {
         std::uint32_t node = NODEWISE_NO_NODE;
@@ -562,16 +574,18 @@ public:
 
     std::vector<node_statistics> statistics() const
     {
-        return detail::listed<node_statistics>([&](node_statistics *statistics, std::size_t capacity, std::size_t *count) {
-            return nodewise_pool_statistics(get(), statistics, capacity, count);
-        });
+        return detail::listed<node_statistics>(
+            [&](node_statistics *statistics, std::size_t capacity, std::size_t *count) {
+                return nodewise_pool_statistics(get(), statistics, capacity, count);
+            });
     }
 
     // Starts a task.
     template <class F>
     auto spawn(F &&f) const
     {
-        return spawn_by(std::forward<F>(f), [&](auto... arguments) { return nodewise_pool_spawn(get(), arguments...); });
+        return spawn_by(std::forward<F>(f),
+                        [&](auto... arguments) { return nodewise_pool_spawn(get(), arguments...); });
     }
 
     // Starts a task that only workers of this node run.
@@ -582,7 +596,8 @@ public:
                         [&](auto... arguments) { return nodewise_pool_spawn_on(get(), node, arguments...); });
     }
 
-    // Runs a callable of a const nodewise::scope & on a worker, and returns what it returned when it and all tasks of the scope have ended.
+    // Runs a callable of a const nodewise::scope & on a worker. Returns its result when it and all tasks of
+    // the scope have ended.
     template <class F>
     decltype(auto) scope(F &&body) const
     {
@@ -601,7 +616,7 @@ public:
         return context.value.take();
     }
 
-    // Runs both, and returns what they returned as a pair, or nothing if that is what they return.
+    // Runs both, and returns their results as a pair, or nothing if they return nothing.
     template <class A, class B>
     auto join(A &&a, B &&b) const
     {
@@ -610,7 +625,8 @@ public:
         static_assert(std::is_void_v<ra> == std::is_void_v<rb>, "both return something, or neither");
         one<A, ra> first{a, {}, {}};
         one<B, rb> second{b, {}, {}};
-        nodewise_result result = nodewise_pool_join(get(), one<A, ra>::run, &first, one<B, rb>::run, &second, nullptr);
+        nodewise_result result =
+            nodewise_pool_join(get(), one<A, ra>::run, &first, one<B, rb>::run, &second, nullptr);
         first.failure.check(NODEWISE_OK);
         second.failure.check(result);
         if constexpr (!std::is_void_v<ra>)
@@ -629,7 +645,8 @@ public:
             auto &self = detail::from<struct context>(pointer);
             return self.failure.run([&] { self.body(from, to); });
         };
-        context.failure.check(nodewise_pool_parallel_for_grain(get(), begin, end, grain, run, &context, nullptr));
+        context.failure.check(
+            nodewise_pool_parallel_for_grain(get(), begin, end, grain, run, &context, nullptr));
     }
 
     // Calls body(i) with each number of the range.
@@ -643,7 +660,8 @@ public:
         parallel_for_parts(begin, end, part, grain);
     }
 
-    // Calls body(i) until a call returns false; whether none did. No part begins after that, and those that have begun end within 64 numbers.
+    // Calls body(i) until a call returns false, and returns whether none did. No part begins after that.
+    // Parts that have begun end within 64 numbers.
     template <class F>
     bool try_parallel_for(std::size_t begin, std::size_t end, F &&body, std::size_t grain = 1) const
     {
@@ -660,9 +678,11 @@ public:
         return !stop;
     }
 
-    // Folds parts of the range, each from a copy of `identity` on, by fold(T, i), and combines neighbours by combine(T, T), in order.
+    // Folds parts of the range by fold(T, i), each from a copy of `identity` on. Combines neighbours by
+    // combine(T, T), in order.
     template <class T, class Fold, class Combine>
-    T parallel_reduce(std::size_t begin, std::size_t end, T identity, Fold &&fold, Combine &&combine, std::size_t grain = 1) const
+    T parallel_reduce(std::size_t begin, std::size_t end, T identity, Fold &&fold, Combine &&combine,
+                      std::size_t grain = 1) const
     {
         struct context {
             const T &identity;
@@ -677,7 +697,8 @@ public:
         reduction.part = [](std::size_t from, std::size_t to, void *out_value, void *pointer) {
             auto &self = detail::from<struct context>(pointer);
             return self.failure.run([&] {
-                // The loop is the last that happens but for a move: a call after it has compilers keep the value elsewhere than in a register.
+                // Nothing but a move comes after the loop. A call after it has compilers keep the value
+                // elsewhere than in a register.
                 if constexpr (detail::plain<T>) {
                     T value = self.identity;
                     for (std::size_t i = from; i < to; i++)
@@ -700,39 +721,45 @@ public:
                     return *detail::from<T *>(at);
             };
             T &into = value_at(left);
-            return self.failure.run([&] { into = self.combine(std::move(into), std::move(value_at(right))); });
+            return self.failure.run(
+                [&] { into = self.combine(std::move(into), std::move(value_at(right))); });
         };
         if constexpr (detail::plain<T>) {
-            context.failure.check(nodewise_pool_parallel_reduce(get(), begin, end, &reduction, &context, &identity, nullptr));
+            context.failure.check(
+                nodewise_pool_parallel_reduce(get(), begin, end, &reduction, &context, &identity, nullptr));
             return identity;
         } else {
             reduction.drop = [](void *value, void *) { delete detail::from<T *>(value); };
             T *value = nullptr;
-            nodewise_result result = nodewise_pool_parallel_reduce(get(), begin, end, &reduction, &context, &value, nullptr);
+            nodewise_result result =
+                nodewise_pool_parallel_reduce(get(), begin, end, &reduction, &context, &value, nullptr);
             std::unique_ptr<T> owned(value);
             context.failure.check(result);
             return owned ? std::move(*owned) : std::move(identity);
         }
     }
 
-    // Sorts what random access iterators refer to, without keeping the order of equal elements. If an exception leaves a comparison, the elements
-    // are valid and no more is known of them, as with std::sort, which may hold one of them aside.
+    // Sorts the elements between random access iterators, without keeping the order of equal elements. If an
+    // exception leaves a comparison, the elements are valid and no more is known of them. std::sort does the
+    // same, and may hold one of them aside.
     template <class Iterator, class Less = std::less<>>
     void parallel_sort(Iterator begin, Iterator end, Less less = Less()) const;
 
-    // Stores the sum, by sum(T, T), of the elements up to each, itself included, from `out` on, which may be `begin`; sum has to be associative.
+    // Stores the sum, by sum(T, T), of the elements up to each, itself included, from `out` on, which may be
+    // `begin`. sum has to be associative.
     template <class Iterator, class Out, class Sum = std::plus<>>
     void parallel_inclusive_scan(Iterator begin, Iterator end, Out out, Sum sum = Sum()) const;
 
-    // Stores the sum of `first` and the elements before each; returns the sum of all.
+    // Stores the sum of `first` and the elements before each. Returns the sum of all.
     template <class Iterator, class Out, class T, class Sum = std::plus<>>
     T parallel_exclusive_scan(Iterator begin, Iterator end, Out out, T first, Sum sum = Sum()) const;
 
     const nodewise_pool *get() const noexcept { return handle_.get(); }
 
 private:
-    // scan(T *before, from, to) goes through a part with the sum of all before it, and returns the sum with the part. The first part needs nothing, so that it is
-    // gone through while others sum up theirs; with one part more than there are workers, nobody waits.
+    // scan(T *before, from, to) goes through a part with the sum of all before it, and returns the sum with
+    // the part. The first part needs no sum, so that one worker goes through it while others sum up theirs.
+    // There is one part more than there are workers, so that nobody waits.
     template <class T, class Iterator, class Sum, class Scan>
     std::optional<T> scan(Iterator begin, std::size_t size, std::optional<T> first, Sum &sum, Scan scan) const
     {
@@ -820,7 +847,7 @@ private:
 
 namespace detail {
 
-// A quicksort: the workers partition what is large together, and sort what is small by themselves.
+// A quicksort. The workers partition a large range together, and sort a small one by themselves.
 template <class Iterator, class Less>
 class sorting {
 public:
@@ -829,8 +856,8 @@ public:
     {
     }
 
-    // With the help of as many workers as there are for these elements. After so many halvings std's sort takes over, which no order of the elements
-    // makes slow.
+    // Sorts with the help of as many workers as there are for these elements. std's sort takes over after so
+    // many halvings. No order of the elements makes it slow.
     void sort(Iterator begin, Iterator end, std::size_t workers, int halvings) const
     {
         if (std::size_t(end - begin) <= alone_)
@@ -839,8 +866,10 @@ public:
             return std::sort(begin, end, less_);
         auto [middle, larger] = divided(begin, end, workers);
         Iterator smaller_end = middle, larger_begin = larger;
-        std::size_t of_smaller = std::size_t(smaller_end - begin), of_larger = std::size_t(end - larger_begin);
-        std::size_t helpers = std::max<std::size_t>(workers * of_larger / std::max<std::size_t>(of_smaller + of_larger, 1), 1);
+        std::size_t of_smaller = std::size_t(smaller_end - begin),
+                    of_larger = std::size_t(end - larger_begin);
+        std::size_t helpers = std::max<std::size_t>(
+            workers * of_larger / std::max<std::size_t>(of_smaller + of_larger, 1), 1);
         pool_.join([&] { sort(begin, smaller_end, workers > helpers ? workers - helpers : 1, halvings - 1); },
                    [&] { sort(larger_begin, end, helpers, halvings - 1); });
     }
@@ -864,7 +893,7 @@ private:
         std::sort(begin, end, less_);
     }
 
-    // The ends of what is smaller than a pivot, and of what is equal to it.
+    // The ends of the elements smaller than a pivot, and of those equal to it.
     std::pair<Iterator, Iterator> divided(Iterator begin, Iterator end, std::size_t workers) const
     {
         difference sample = end - begin > 20'000 ? 63 : 9, step = (end - begin) / sample;
@@ -873,17 +902,19 @@ private:
         std::nth_element(begin, begin + sample / 2, begin + sample, less_);
         std::iter_swap(begin, begin + sample / 2);
         const value &pivot = *begin;
-        Iterator middle = partition(begin + 1, end, [&](const value &element) { return bool(less_(element, pivot)); }, workers);
+        Iterator middle = partition(
+            begin + 1, end, [&](const value &element) { return bool(less_(element, pivot)); }, workers);
         Iterator larger = middle;
-        // Where few are smaller many may be equal.
+        // Many may be equal if few are smaller.
         if (middle - begin < (end - begin) / 8)
-            larger = partition(middle, end, [&](const value &element) { return !less_(pivot, element); }, workers);
+            larger = partition(
+                middle, end, [&](const value &element) { return !less_(pivot, element); }, workers);
         std::iter_swap(begin, middle - 1);
         return {middle - 1, larger};
     }
 
-    // Has those elements first that are `left`; returns where the others begin. Each of the workers does a part, and then what is on the wrong side of two
-    // neighbouring parts changes places.
+    // Puts the elements that are `left` first, and returns where the others begin. Each of the workers does a
+    // part. Then elements on the wrong sides of two neighbouring parts change places.
     template <class Left>
     Iterator partition(Iterator begin, Iterator end, const Left &left, std::size_t workers) const
     {
@@ -897,8 +928,9 @@ private:
         return of_first + (of_second - half);
     }
 
-    // As Edelkamp and Weiss do ('Block Quicksort', 2016). Which elements of a block are on the wrong side is noted first, without a branch for each; then
-    // they change places with those of a block from the other end.
+    // Partitions as Edelkamp and Weiss do ('Block Quicksort', 2016). It first notes the elements of a block
+    // that are on the wrong side, without a branch for each. They then change places with those of a block
+    // from the other end.
     template <class Left>
     static Iterator partition_alone(Iterator begin, Iterator end, const Left &left)
     {
@@ -991,14 +1023,14 @@ T pool::parallel_exclusive_scan(Iterator begin, Iterator end, Out out, T first, 
     return *scan<T>(begin, std::size_t(end - begin), std::optional<T>(std::move(first)), sum, part);
 }
 
-// Where the pages of an array or an arena go
+// The nodes to which the pages of an array or an arena go
 class layout {
 public:
     static layout on(std::uint32_t node) { return layout(NODEWISE_LAYOUT_ON, {node}, {}); }
     static layout interleaved() { return layout(NODEWISE_LAYOUT_INTERLEAVED, {}, {}); }
     static layout blocked() { return layout(NODEWISE_LAYOUT_BLOCKED, {}, {}); }
 
-    // Nodes, and how many pages in a row each of them gets.
+    // Nodes, and the number of pages in a row that each of them gets.
     static layout weighted(const std::vector<std::pair<std::uint32_t, std::uint32_t>> &weights)
     {
         layout made(NODEWISE_LAYOUT_WEIGHTED, {}, {});
@@ -1009,7 +1041,7 @@ public:
         return made;
     }
 
-    // For functions of nodewise.h; valid as long as this object.
+    // The layout for functions of nodewise.h, valid as long as this object.
     nodewise_layout get() const noexcept { return {kind_, nodes_.size(), nodes_.data(), weights_.data()}; }
 
 private:
@@ -1023,7 +1055,7 @@ private:
     std::vector<std::uint32_t> weights_;
 };
 
-// Where base pages are
+// The nodes of base pages
 struct placement {
     std::map<std::uint32_t, std::size_t> pages_by_node;
     std::size_t misplaced = 0;
@@ -1038,9 +1070,10 @@ placement placed(Fill fill)
 {
     nodewise_placement found = {};
     placement placement;
-    auto listing = listed<nodewise_node_pages>([&](nodewise_node_pages *pages, std::size_t capacity, std::size_t *count) {
-        return fill(&found, pages, capacity, count);
-    });
+    auto listing = listed<nodewise_node_pages>(
+        [&](nodewise_node_pages *pages, std::size_t capacity, std::size_t *count) {
+            return fill(&found, pages, capacity, count);
+        });
     for (auto [node, pages] : listing)
         placement.pages_by_node[node] = pages;
     placement.misplaced = found.misplaced;
@@ -1053,7 +1086,8 @@ placement placed(Fill fill)
 
 using block = nodewise_block;
 
-// Elements whose pages lie as a layout says; all bits zero at first. Of a fixed size, and moved, not copied; what was moved from is empty.
+// Elements whose pages lie as a layout says. All bits are zero at first. The size is fixed. The vector can be
+// moved, not copied, and is empty once it was moved from.
 template <class T>
 class node_vector {
     static_assert(std::is_trivially_copyable_v<T>, "elements begin as zeros and end without a destructor");
@@ -1061,12 +1095,15 @@ class node_vector {
 public:
     using value_type = T;
 
-    // `flags` are NODEWISE_HUGE_PAGES and the like; the pages are brought in by the pool's workers, if one is given.
-    node_vector(std::size_t size, const layout &layout, std::uint32_t flags = 0, const pool *pool = nullptr) : size_(size)
+    // `flags` are NODEWISE_HUGE_PAGES and the like. The pool's workers bring in the pages, if a pool is
+    // given.
+    node_vector(std::size_t size, const layout &layout, std::uint32_t flags = 0, const pool *pool = nullptr)
+        : size_(size)
     {
         nodewise_layout given = layout.get();
         nodewise_array *made = nullptr;
-        detail::check(nodewise_array_new(&given, size, sizeof(T), flags, pool ? pool->get() : nullptr, &made));
+        detail::check(
+            nodewise_array_new(&given, size, sizeof(T), flags, pool ? pool->get() : nullptr, &made));
         handle_.reset(made);
         void *data = nullptr;
         detail::check(nodewise_array_data(made, &data));
@@ -1086,18 +1123,20 @@ public:
 
     nodewise::placement placement() const { return placement(0, size_); }
 
-    // Of the pages of the elements from begin to before end.
+    // The placement of the pages of the elements from begin to before end.
     nodewise::placement placement(std::size_t begin, std::size_t end) const
     {
-        return detail::placed([&](auto... out) { return nodewise_array_placement(handle_.get(), begin, end, out...); });
+        return detail::placed(
+            [&](auto... out) { return nodewise_array_placement(handle_.get(), begin, end, out...); });
     }
 
-    // The node of each base page; NODEWISE_NO_NODE for one that is in no memory now.
+    // The node of each base page, or NODEWISE_NO_NODE for one that is in no memory now.
     std::vector<std::uint32_t> page_nodes(std::size_t begin, std::size_t end) const
     {
-        return detail::listed<std::uint32_t>([&](std::uint32_t *nodes, std::size_t capacity, std::size_t *count) {
-            return nodewise_array_page_nodes(handle_.get(), begin, end, nodes, capacity, count);
-        });
+        return detail::listed<std::uint32_t>(
+            [&](std::uint32_t *nodes, std::size_t capacity, std::size_t *count) {
+                return nodewise_array_page_nodes(handle_.get(), begin, end, nodes, capacity, count);
+            });
     }
 
     void lay_out(const layout &layout)
@@ -1119,16 +1158,17 @@ public:
         });
     }
 
-    // Calls body(const block &, T *elements) with each block or, of larger ones, with pieces, on workers of the block's node; `elements` points to the
-    // first of them.
+    // Calls body(const block &, T *elements) with each block, or with pieces of a larger one, on workers of
+    // the block's node. `elements` points to the first element.
     template <class F>
     void for_each_block(const pool &pool, F &&body)
     {
         for_each<T>(pool, body);
     }
 
-    // Puts together what part(const block &, const T *elements) returns for all blocks or pieces, by combine(R, R), from `identity` on and in any order:
-    // combine has to be associative and commutative.
+    // Puts together the results of part(const block &, const T *elements) for all blocks or pieces. It does
+    // so by combine(R, R), from `identity` on and in any order. combine has to be associative and
+    // commutative.
     template <class R, class Part, class Combine>
     R reduce_blocks(const pool &pool, R identity, Part &&part, Combine &&combine) const
     {
@@ -1153,7 +1193,8 @@ private:
             auto &self = detail::from<struct context>(pointer);
             return self.failure.run([&] { self.body(*where, static_cast<Element *>(elements)); });
         };
-        context.failure.check(nodewise_array_for_each_block(handle_.get(), pool.get(), run, &context, nullptr));
+        context.failure.check(
+            nodewise_array_for_each_block(handle_.get(), pool.get(), run, &context, nullptr));
     }
 
     detail::handle<nodewise_array, nodewise_array_free> handle_;
@@ -1164,7 +1205,7 @@ private:
 #if __has_include(<memory_resource>)
 namespace detail {
 
-// An arena as a memory resource. It stays where it is: containers keep its address.
+// An arena as a memory resource. It cannot be moved, since containers keep its address.
 class arena_resource : public std::pmr::memory_resource {
 public:
     explicit arena_resource(const nodewise_arena *arena) noexcept : arena_(arena) {}
@@ -1182,16 +1223,19 @@ private:
 
     void do_deallocate(void *memory, std::size_t bytes, std::size_t align) override
     {
-        // Of what do_allocate gave, it cannot fail.
+        // The call cannot fail with memory from do_allocate.
         nodewise_arena_deallocate(arena_, memory, bytes, align);
     }
 
-    bool do_is_equal(const std::pmr::memory_resource &other) const noexcept override { return this == &other; }
+    bool do_is_equal(const std::pmr::memory_resource &other) const noexcept override
+    {
+        return this == &other;
+    }
 
     const nodewise_arena *arena_;
 };
 
-// An arena that is freed last of all that a class derived from this has.
+// An arena that is freed last of all members of a class derived from this.
 struct owned_arena {
     owned_arena(const layout &layout, std::uint32_t flags)
     {
@@ -1206,8 +1250,9 @@ struct owned_arena {
 
 } // namespace detail
 
-// Memory that lies as a layout says, for std::pmr containers. Any thread may allocate and deallocate at any time. Where there is not so much,
-// std::bad_alloc is thrown, and nodewise_error_message() has the reason. It stays where it is: containers keep its address.
+// Memory that lies as a layout says, for std::pmr containers. Any thread may allocate and deallocate at any
+// time. std::bad_alloc is thrown where there is not so much, and nodewise_error_message() has the reason. An
+// arena cannot be moved, since containers keep its address.
 class arena final : private detail::owned_arena, public detail::arena_resource {
 public:
     explicit arena(const layout &layout, std::uint32_t flags = 0)
@@ -1229,14 +1274,15 @@ public:
 };
 #endif
 
-// How memory is used
+// The use of memory
 enum class hint : int {
     private_ = NODEWISE_HINT_PRIVATE,
     read_shared = NODEWISE_HINT_READ_SHARED,
     write_shared = NODEWISE_HINT_WRITE_SHARED,
 };
 
-// Says how the pages that lie wholly in this memory are used; whether a manager honours it, from its next round on, or the library has.
+// Says how the pages that lie wholly in this memory are used. Returns true if a manager honours this, from
+// its next round on, and false if the library has.
 inline bool say(const void *memory, std::size_t bytes, hint hint)
 {
     int honoured_by = NODEWISE_HONOURED_BY_LIBRARY;
@@ -1244,7 +1290,10 @@ inline bool say(const void *memory, std::size_t bytes, hint hint)
     return honoured_by == NODEWISE_HONOURED_BY_MANAGER;
 }
 
-inline void forget_hints(const void *memory, std::size_t bytes) { detail::check(nodewise_forget_hints(memory, bytes)); }
+inline void forget_hints(const void *memory, std::size_t bytes)
+{
+    detail::check(nodewise_forget_hints(memory, bytes));
+}
 
 inline bool is_managed()
 {
@@ -1253,7 +1302,7 @@ inline bool is_managed()
     return managed;
 }
 
-// Elements of which every node has a copy; moved, not copied
+// Elements with a copy on every node. The vector can be moved, not copied.
 template <class T>
 class replicated_vector {
     static_assert(std::is_trivially_copyable_v<T>, "copies are made byte by byte");
@@ -1286,12 +1335,14 @@ public:
 
     std::vector<std::uint32_t> nodes() const
     {
-        return detail::listed<std::uint32_t>([&](std::uint32_t *nodes, std::size_t capacity, std::size_t *count) {
-            return nodewise_replicated_array_nodes(handle_.get(), nodes, capacity, count);
-        });
+        return detail::listed<std::uint32_t>(
+            [&](std::uint32_t *nodes, std::size_t capacity, std::size_t *count) {
+                return nodewise_replicated_array_nodes(handle_.get(), nodes, capacity, count);
+            });
     }
 
-    // Calls change(T *elements) for one copy, then makes the others like it, also if an exception leaves it.
+    // Calls change(T *elements) for one copy, then makes the others like it, also if an exception leaves
+    // `change`.
     template <class F>
     void update(F &&change)
     {
@@ -1314,11 +1365,11 @@ private:
 namespace detail {
 
 #if __has_include(<memory_resource>)
-// Whether a T is given its memory as std::pmr containers are.
+// Whether a T gets its memory as std::pmr containers do.
 template <class T>
 inline constexpr bool takes_arena = std::uses_allocator_v<T, std::pmr::polymorphic_allocator<std::byte>>;
 
-// Behind a T in its copy.
+// The arena behind a T in its copy.
 template <class T>
 arena_resource *arena_behind(void *value)
 {
@@ -1348,11 +1399,12 @@ void take_arena(nodewise_value_type &type)
 }
 #endif
 
-// How copies of a T are made; what goes wrong is caught.
+// The way in which copies of a T are made. `copying` catches exceptions.
 template <class T>
 nodewise_value_type value_type(caught &copying)
 {
-    static_assert(std::is_copy_constructible_v<T> && alignof(T) <= 128, "copies lie at addresses that 128 divides");
+    static_assert(std::is_copy_constructible_v<T> && alignof(T) <= 128,
+                  "copies lie at addresses that 128 divides");
     nodewise_value_type type = {};
     type.bytes = sizeof(T);
     type.context = &copying;
@@ -1398,13 +1450,15 @@ private:
 
 // A value that all read and few write, with copies on each node. Any thread may read and update at any time.
 //
-// Memory of the value's own lies on the copy's node as well if T takes an allocator as std::pmr containers do: it gets a
-// std::pmr::polymorphic_allocator of an arena there. Memory from elsewhere, std::vector's for instance, may lie on any node.
+// Memory of the value's own lies on the copy's node as well if T takes an allocator as std::pmr containers
+// do. T gets a std::pmr::polymorphic_allocator of an arena there. Memory from elsewhere, std::vector's for
+// instance, may lie on any node.
 template <class T>
 class replicated {
 public:
     // The value as it is until this ends. A thread that has one must not update.
-    using read_guard = detail::reading<T, nodewise_replicated, nodewise_read, nodewise_replicated_read, nodewise_read_end>;
+    using read_guard =
+        detail::reading<T, nodewise_replicated, nodewise_read, nodewise_replicated_read, nodewise_read_end>;
 
     explicit replicated(const T &value)
     {
@@ -1417,12 +1471,13 @@ public:
 
     read_guard read() const { return read_guard(handle_.get()); }
 
-    // Calls change(T &) for each copy, which must do the same to each and not update this value; returns what it returned first. If an exception leaves it, the value is as
-    // if nothing had been changed, or as if all had been; a copy that fails while that is put right ends the process.
+    // Calls change(T &) for each copy, and returns the result of the first call. `change` must do the same to
+    // each copy, and must not update this value. If an exception leaves `change`, the value is as if nothing
+    // had been changed, or as if all had been. A copy that fails while that is put right ends the process.
     template <class F>
     auto update(F &&change) const
     {
-        // A copy, if it is a reference: what it refers to may be in a value that changes again.
+        // A copy, even of a reference, which may refer into a value that changes again.
         using result = std::decay_t<std::invoke_result_t<F &, T &>>;
         struct context {
             F &change;
@@ -1443,16 +1498,17 @@ public:
         return context.first.take();
     }
 
-    // Takes the place of the value with another.
+    // Replaces the value by another.
     void set(const T &value) const
     {
         update([&](T &copy) { copy = value; });
     }
 
-    // Of the pages of all copies and of their arenas.
+    // The placement of the pages of all copies and of their arenas.
     nodewise::placement placement() const
     {
-        return detail::placed([&](auto... out) { return nodewise_replicated_placement(handle_.get(), out...); });
+        return detail::placed(
+            [&](auto... out) { return nodewise_replicated_placement(handle_.get(), out...); });
     }
 
 private:
@@ -1461,18 +1517,21 @@ private:
     detail::handle<nodewise_replicated, nodewise_replicated_free> handle_;
 };
 
-// The same with one copy on each node, kept alike by a log of operations. operate(T &, const Operation &) must do the same to equal values, from any thread; an exception that
-// leaves it ends the process. Operations and what it returns are copied byte by byte.
+// `replicated` with one copy on each node, which a log of operations keeps alike. operate(T &, const
+// Operation &) must do the same to equal values, from any thread. An exception that leaves it ends the
+// process. Operations and results are copied byte by byte.
 template <class T, class Operation, class F>
 class node_replicated {
     using result = std::invoke_result_t<const F &, T &, const Operation &>;
-    static_assert(std::is_trivially_copyable_v<Operation> && alignof(Operation) <= 16, "operations are copied byte by byte");
-    static_assert(std::is_void_v<result> || std::is_trivially_copyable_v<result>, "responses are copied byte by byte");
+    static_assert(std::is_trivially_copyable_v<Operation> && alignof(Operation) <= 16,
+                  "operations are copied byte by byte");
+    static_assert(std::is_void_v<result> || std::is_trivially_copyable_v<result>,
+                  "responses are copied byte by byte");
 
 public:
     // The value as it is until this ends. A thread that has one must neither update nor read again.
-    using read_guard = detail::reading<T, nodewise_node_replicated, nodewise_node_read, nodewise_node_replicated_read,
-                                       nodewise_node_read_end>;
+    using read_guard = detail::reading<T, nodewise_node_replicated, nodewise_node_read,
+                                       nodewise_node_replicated_read, nodewise_node_read_end>;
 
     node_replicated(const T &value, F operate) : made_(std::make_unique<made>(std::move(operate)))
     {
@@ -1500,7 +1559,7 @@ public:
 
     read_guard read() const { return read_guard(handle_.get()); }
 
-    // Does an operation to every copy; returns what came of it.
+    // Does an operation to every copy, and returns its result.
     result update(const Operation &operation) const
     {
         if constexpr (std::is_void_v<result>) {
@@ -1512,10 +1571,11 @@ public:
         }
     }
 
-    // Of the pages of all copies and of their arenas.
+    // The placement of the pages of all copies and of their arenas.
     nodewise::placement placement() const
     {
-        return detail::placed([&](auto... out) { return nodewise_node_replicated_placement(handle_.get(), out...); });
+        return detail::placed(
+            [&](auto... out) { return nodewise_node_replicated_placement(handle_.get(), out...); });
     }
 
 private:

@@ -1,4 +1,5 @@
-// The wrapper takes no memory for small tasks, nor for small values of reductions: this counts what the C library is asked for, by all threads.
+// The wrapper takes no memory for small tasks, nor for small values of reductions. This counts the requests
+// of all threads to the C library.
 #include <nodewise.hpp>
 
 #include <atomic>

@@ -1,4 +1,4 @@
-/* For the test programs in C: what does not hold ends them. */
+/* For the test programs in C, which end where a check does not hold. */
 #ifndef CHECK_H
 #define CHECK_H
 

@@ -1,5 +1,6 @@
-// Where the contents of replicated values lie, from C++, on a machine with several nodes. Each node's thread asks the kernel about every page of what
-// it reads, before and after updates. Prints a line of JSON for each kind of value.
+// The nodes of the contents of replicated values, from C++, on a machine with several nodes. Each node's
+// thread asks the kernel about every page that it reads, before and after updates. The program prints a line
+// of JSON for each kind of value.
 #include <nodewise.hpp>
 
 #include <array>

@@ -1,5 +1,5 @@
-/* A node without room for what is to lie there, from C: full_node NODE, on a machine with several nodes. Prints how many pages of how many
- * went elsewhere where that was allowed. */
+/* A node without room for an array that is to lie there, from C: full_node NODE, on a machine with several
+ * nodes. The program prints how many pages of how many went elsewhere where that was allowed. */
 #include "check.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
-/* Loads and closes two shared libraries that are named, each with a pool that is made meanwhile: the first frees it before it is closed, the second
- * stays loaded (-z nodelete) and frees it when the program ends, as does a forked child of the program, which has no workers. A program that does not
- * come with libnodewise itself. */
+/* Loads and closes two shared libraries that are named, each with a pool that is made meanwhile. The first
+ * frees its pool before it is closed. The second stays loaded (-z nodelete) and frees its pool when the
+ * program ends. A forked child of the program, which has no workers, does so too. The program does not come
+ * with libnodewise itself. */
 
 #include <dlfcn.h>
 #include <stdio.h>

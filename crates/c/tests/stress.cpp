@@ -1,5 +1,5 @@
-// The wrapper from many threads at once: pools, counters, replicated values, exceptions. Its argument says how often; `race` makes two tasks race, for
-// sanitizers to find it.
+// The wrapper from many threads at once: pools, counters, replicated values, exceptions. The program's
+// argument says how often. `race` makes two tasks race, for sanitizers to find it.
 #include <nodewise.hpp>
 
 #include <atomic>
@@ -481,7 +481,7 @@ void surroundings()
     CHECK(one.workers() == 1 && one.nodes() == std::vector{node} && one.statistics().front().node == node);
 }
 
-// The canary: what no sanitizer may miss.
+// The canary: a race that no sanitizer may miss.
 void race(const nodewise::pool &pool)
 {
     int raced = 0;
@@ -493,7 +493,8 @@ void race(const nodewise::pool &pool)
 
 } // namespace
 
-// In each way of waiting for tasks, from outside and in a task. All that was spawned ends, and the call that waits returns.
+// A pool's end, in each way of waiting for tasks, from outside and in a task. All that was spawned ends, and
+// the call that waits returns.
 void tasks_delete_their_pool(bool callers_work, int turns)
 {
     auto made = [&] { return new nodewise::pool(nodewise::pool_options().workers(3).callers_work(callers_work)); };

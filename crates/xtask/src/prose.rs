@@ -20,7 +20,9 @@ pub fn check(since: Option<&str>) -> anyhow::Result<ExitCode> {
     }
     if let Some(since) = since {
         ensure!(!since.starts_with('-'), "'{since}' is no commit");
-        found.extend(riddles(&git(&["diff", "--unified=0", "--no-color", since, "--", "*.rs", "*.md"])?));
+        let files = ["*.rs", "*.md", "*.h", "*.hpp"];
+        let diff = [&["diff", "--unified=0", "--no-color", since, "--"][..], &files].concat();
+        found.extend(riddles(&git(&diff)?));
     }
     for line in &found {
         eprintln!("{line}");
@@ -32,7 +34,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Rust's files and pages below a directory, without what is built or hidden.
+/// Rust's files, pages and headers below a directory, without those that are built or hidden.
 fn sources(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in directory.read_dir().with_context(|| format!("cannot read {}", directory.display()))? {
@@ -43,12 +45,16 @@ fn sources(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
         }
         if entry.file_type()?.is_dir() {
             found.extend(sources(&path)?);
-        } else if path.extension().is_some_and(|extension| extension == "rs" || extension == "md") {
+        } else if ["rs", "md", "h", "hpp"].contains(&extension(&path)) {
             found.push(path);
         }
     }
     found.sort();
     Ok(found)
+}
+
+fn extension(path: &Path) -> &str {
+    path.extension().and_then(|extension| extension.to_str()).unwrap_or_default()
 }
 
 fn git(arguments: &[&str]) -> anyhow::Result<String> {
@@ -61,12 +67,14 @@ fn git(arguments: &[&str]) -> anyhow::Result<String> {
 
 /// The text of a line's comment, if it is nothing else; in a page, the line.
 fn prose<'a>(name: &str, line: &'a str) -> Option<&'a str> {
-    if Path::new(name).extension().is_some_and(|extension| extension == "md") {
-        return Some(line).filter(|line| !line.starts_with("    "));
-    }
-    let comment = line.trim_start().strip_prefix("//")?;
-    Some(comment.strip_prefix(['/', '!']).unwrap_or(comment))
-        .map(|text| text.strip_prefix(' ').unwrap_or(text))
+    let begun = line.trim_start();
+    let comment = match extension(Path::new(name)) {
+        "md" => return Some(line).filter(|line| !line.starts_with("    ")),
+        "rs" => begun.strip_prefix("//").map(|comment| comment.strip_prefix(['/', '!']).unwrap_or(comment)),
+        // The lines of a comment in C begin with a star.
+        _ => ["//", "/*", "* "].iter().find_map(|begin| begun.strip_prefix(begin)),
+    }?;
+    Some(comment.strip_prefix(' ').unwrap_or(comment))
 }
 
 fn too_wide(name: &str, text: &str) -> Vec<String> {
@@ -123,10 +131,22 @@ mod tests {
     }
 
     #[test]
+    fn wide_comments_of_headers_are_found_and_code_is_not() {
+        let words = "word ".repeat(30);
+        let header =
+            format!("/* {words}\n * {words} */\n    // {words}\n*at = {words}\nint a; /* {words} */");
+        let lines = too_wide("a.h", &header);
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert!((1..=3).all(|at| lines[at - 1].starts_with(&format!("a.h:{at}: "))), "{lines:?}");
+        assert_eq!(too_wide("a.hpp", &header).len(), 3);
+        assert_eq!(too_wide("a.rs", &header).len(), 1);
+    }
+
+    #[test]
     fn sentences_that_make_one_wait_are_found_where_they_were_added() {
-        let diff = "+++ b/a.rs\n-// What is gone.\n+// What is there stays. It is\n+fn main() {} // What is code\n+/// Pages move. Of these, some return.\n+++ b/b.md\n+- Those that work are unknown.\n+It works, of course.";
+        let diff = "+++ b/a.rs\n-// What is gone.\n+// What is there stays. It is\n+fn main() {} // What is code\n+/// Pages move. Of these, some return.\n+++ b/b.md\n+- Those that work are unknown.\n+It works, of course.\n+++ b/c.h\n+/* Who calls it waits.\n+ * Of two */\n+    * What";
         let found = riddles(diff);
-        assert_eq!(found.len(), 3, "{found:?}");
-        assert!(found[2].starts_with("b.md: "), "{found:?}");
+        assert_eq!(found.len(), 6, "{found:?}");
+        assert!(found[2].starts_with("b.md: ") && found[3].starts_with("c.h: "), "{found:?}");
     }
 }
