@@ -140,6 +140,10 @@ fn data_read_by_all_is_spread(before: &str, workload: &str) -> (Vec<Placement>, 
     println!("{}", finished.stderr);
     let candidates = summary["actions"]["replication_candidate_pages"].as_u64().unwrap();
     assert!(candidates >= PAGES * 9 / 10, "{candidates} candidates of {PAGES} pages");
+    // One access in four is local wherever a page lies.
+    let local = summary["local_access_percent"]["after"].as_f64().unwrap();
+    let with_copies = summary["local_access_percent_with_copies"].as_f64().unwrap();
+    assert!((local - 25.0).abs() <= 5.0 && with_copies >= 90.0, "{local} %, with copies {with_copies} %");
     assert_eq!(moved_again(&finished.lines::<Value>("log").unwrap()), 0, "not bounced");
     assert!(placements.last().unwrap().is_spread(), "25 +- 5 % at the end: {placements:?}");
     (placements, summary)

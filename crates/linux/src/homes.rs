@@ -7,7 +7,7 @@ use crate::known_homes::KnownHomes;
 use crate::placement::{BeforeAndAfter, Figures, Located, Placement, Unknown};
 use crate::process::{Process, Processes};
 use crate::survey::{Survey, ask, query};
-use nodewise_engine::{Mapping, MappingKind, PageNumber, PageSize, Pid, Sample, TrafficMatrix};
+use nodewise_engine::{Mapping, MappingKind, PageNumber, PageRange, PageSize, Pid, Sample, TrafficMatrix};
 use nodewise_topology::{NodeIndex, Topology};
 use std::collections::BTreeMap;
 
@@ -210,6 +210,11 @@ impl Homes {
         let mut pages = vec![0.0; nodes];
         self.known.values().for_each(|known| known.add_used(since, &mut pages));
         pages
+    }
+
+    /// Notes that several nodes read a range and none writes it.
+    pub(crate) fn note_replicable(&mut self, pid: Pid, range: PageRange) {
+        self.placement.note_replicable(pid, range);
     }
 
     /// Looks where memory in use lies, for [`Homes::placement`].

@@ -469,7 +469,10 @@ impl Machine for LinuxMachine {
             }
         }
         for (decision, outcome) in decisions.iter().zip(&mut outcomes) {
-            outcome.only_reported |= decision.action == Action::Replicate;
+            if decision.action == Action::Replicate {
+                outcome.only_reported = true;
+                self.homes.note_replicable(decision.pid, decision.range);
+            }
         }
         Ok(outcomes)
     }

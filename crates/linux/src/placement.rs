@@ -5,7 +5,7 @@
 //! So some pages are watched, picked evenly among those that samples hit, and the kernel is asked where each
 //! lies now. Where each lay at first is on record.
 
-use nodewise_engine::{HUGE_PAGE_PAGES, PageNumber, Pid, imbalance_percent};
+use nodewise_engine::{HUGE_PAGE_PAGES, PageNumber, PageRange, Pid, RangeMap, imbalance_percent};
 use nodewise_topology::NodeIndex;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -51,6 +51,9 @@ pub struct Figures {
     /// Base pages in use of which this is known; none where samples say how often memory is accessed, and
     /// not which of it.
     pub pages: Option<u64>,
+    /// The share of local accesses, in percent, if every node also had a copy of the memory that could be
+    /// replicated; none where no memory in use could be.
+    pub local_with_copies_percent: Option<f64>,
 }
 
 /// Why there is no figure.
@@ -82,6 +85,8 @@ struct Process {
     /// Samples as they came, where they are proportional to accesses.
     accesses: VecDeque<(PageNumber, NodeIndex)>,
     sums: BeforeAndAfter<Sums>,
+    /// Memory that several nodes read and none writes.
+    replicable: RangeMap<()>,
     /// Whether most of it was gone when it was looked at last.
     shrunk: bool,
 }
@@ -113,6 +118,8 @@ struct Pick {
     /// Base pages that it stands for, or accesses.
     pages: f64,
     samples: u64,
+    /// Several nodes read it, and none writes.
+    replicable: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -123,6 +130,10 @@ struct Sums {
     /// Pages whose users are not clear.
     unclear: f64,
     local: f64,
+    /// Accesses to other nodes that copies would make local.
+    copies_add: f64,
+    /// Pages that could be replicated.
+    replicable: f64,
     loads: Vec<f64>,
 }
 
@@ -133,6 +144,10 @@ impl Sums {
         self.pages += pick.pages;
         self.local += pick.pages * pick.shares[home.get()];
         self.loads[home.get()] += pick.pages;
+        if pick.replicable {
+            self.replicable += pick.pages;
+            self.copies_add += pick.pages * (1.0 - pick.shares[home.get()]);
+        }
     }
 
     fn add(&mut self, other: &Self) {
@@ -141,6 +156,8 @@ impl Sums {
         self.pages += other.pages;
         self.unclear += other.unclear;
         self.local += other.local;
+        self.copies_add += other.copies_add;
+        self.replicable += other.replicable;
         for (mine, theirs) in self.loads.iter_mut().zip(&other.loads) {
             *mine += theirs;
         }
@@ -151,6 +168,8 @@ impl Sums {
             local_access_percent: 100.0 * self.local / self.pages,
             controller_imbalance_percent: imbalance_percent(&self.loads, balanced),
             pages: (!proportional).then_some(self.pages as u64),
+            local_with_copies_percent: (self.replicable > 0.0)
+                .then(|| 100.0 * (self.local + self.copies_add) / self.pages),
         }
     }
 }
@@ -200,6 +219,13 @@ impl Placement {
         while watched.len() > most {
             process.thinned += 1;
             watched.retain(|&page, watched| is_picked(page, watched.huge, process.thinned));
+        }
+    }
+
+    /// Notes that several nodes read a range and none writes it.
+    pub(crate) fn note_replicable(&mut self, pid: Pid, range: PageRange) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.replicable.insert(range, ());
         }
     }
 
@@ -281,7 +307,8 @@ impl Process {
         let (mut picks, mut unclear) = (Vec::new(), 0.0);
         for &(page, node) in &self.accesses {
             let shares = (0..nodes).map(|n| f64::from(u8::from(n == node.get()))).collect();
-            picks.push(Pick { page, shares, pages: 1.0, samples: 1 });
+            let replicable = self.is_replicable(page);
+            picks.push(Pick { page, shares, pages: 1.0, samples: 1, replicable });
         }
         picks.sort_unstable_by_key(|pick: &Pick| pick.page);
         let watched: Vec<(PageNumber, &Watched)> =
@@ -307,9 +334,15 @@ impl Process {
                 shares: if users.private { own(watched.last(), nodes) } else { shared.clone() },
                 pages: weight(watched),
                 samples: watched.last().len() as u64,
+                replicable: self.is_replicable(page),
             }));
         }
         (picks, unclear)
+    }
+
+    fn is_replicable(&self, page: PageNumber) -> bool {
+        let parts = self.replicable.parts(PageRange::new(page.0, page.0 + 1));
+        parts.iter().any(|(_, replicable)| replicable.is_some())
     }
 }
 
@@ -407,6 +440,20 @@ mod tests {
     fn any(page: u64, pass: u64) -> u8 {
         let mixed = (page ^ pass << 40).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         ((mixed ^ mixed >> 32).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 62) as u8
+    }
+
+    #[test]
+    fn copies_make_local_whatever_is_read_by_several() {
+        let half = PageNumber(PAGES / 2);
+        let user = |page, pass| if page < half.0 { slice(page) } else { any(page, pass) };
+        let mut placement = watch(false, 8, user);
+        let place = |page: u64| if page < half.0 { slice(page) } else { 0 };
+        are(local(&mut placement, |_| 0, place), [37.5, 62.5]);
+        assert_eq!(placement.figures(&BALANCED).after.unwrap().local_with_copies_percent, None);
+        placement.note_replicable(PID, PageRange { start: half, end: PageNumber(PAGES) });
+        are(local(&mut placement, |_| 0, place), [37.5, 62.5]);
+        let with_copies = placement.figures(&BALANCED).after.unwrap().local_with_copies_percent.unwrap();
+        assert!((with_copies - 100.0).abs() <= 1.0, "{with_copies}");
     }
 
     #[test]

@@ -108,6 +108,9 @@ pub struct Summary {
     /// Share of the accesses that come from the page's own node. Samples tell who uses which memory, and the
     /// kernel tells where it lies.
     pub local_access_percent: BeforeAfter,
+    /// The share at the end, if every node also had a copy of the pages that could be replicated; null where
+    /// no memory in use could be.
+    pub local_access_percent_with_copies: Option<f64>,
     /// Imbalance of the accesses that the nodes' memory serves.
     pub controller_imbalance_percent: BeforeAfter,
     /// The memory that these two figures are about.
@@ -150,6 +153,7 @@ impl Summary {
             outcome: Outcome::default(),
             pages_moved_by_kernel: 0,
             local_access_percent: BeforeAfter::default(),
+            local_access_percent_with_copies: None,
             controller_imbalance_percent: BeforeAfter::default(),
             memory_in_use: PlacementSummary::default(),
             rules: Vec::new(),
@@ -181,6 +185,7 @@ impl Summary {
         let [before, after] = [&placement.before, &placement.after].map(|figures| figures.as_ref().ok());
         let local = |figures: &placement::Figures| figures.local_access_percent;
         self.local_access_percent = BeforeAfter { before: before.map(local), after: after.map(local) };
+        self.local_access_percent_with_copies = after.and_then(|figures| figures.local_with_copies_percent);
         let imbalance = |figures: &placement::Figures| figures.controller_imbalance_percent;
         self.controller_imbalance_percent =
             BeforeAfter { before: before.and_then(imbalance), after: after.and_then(imbalance) };
@@ -224,6 +229,16 @@ impl Summary {
         self.pages_moved = sum.moved;
     }
 
+    /// The pages that could be replicated, and the use of it.
+    fn replication(&self) -> String {
+        let bytes = mebibytes(self.actions.replication_candidate_pages);
+        let what = format!("pages could be replicated: read by several nodes, written by none ({bytes})");
+        match self.local_access_percent_with_copies {
+            Some(local) => format!("{what}; copies would make {local:.1}% of accesses local"),
+            None => what,
+        }
+    }
+
     /// The text for people.
     pub fn text(&self) -> String {
         let mut text = String::new();
@@ -250,13 +265,8 @@ impl Summary {
         );
         line(count(self.actions.collocated), "decisions to collocate");
         line(count(self.actions.interleaved), "decisions to interleave");
-        let candidates = self.actions.replication_candidate_pages;
-        if candidates > 0 {
-            let what = format!(
-                "pages could be replicated: read by several nodes, written by none ({})",
-                mebibytes(candidates)
-            );
-            line(count(candidates), &what);
+        if self.actions.replication_candidate_pages > 0 {
+            line(count(self.actions.replication_candidate_pages), &self.replication());
         }
         if self.falsely_shared_huge_pages > 0 {
             line(
@@ -388,6 +398,7 @@ mod tests {
         }
         (summary.samples, summary.samples_lost) = (12_345, 678);
         (summary.totals.throttled, summary.totals.aux_gaps) = (9, 3);
+        summary.actions.replication_candidate_pages = 512;
         summary.set_placement(&BeforeAndAfter { before: Ok(figures(25.0)), after: Ok(figures(99.94)) });
         let json = serde_json::to_value(&summary).unwrap();
         let collocated = json["actions"]["collocated"].as_u64().unwrap();
@@ -408,6 +419,7 @@ mod tests {
             (count(collocated), "decisions to collocate"),
             (count(interleaved), "decisions to interleave"),
             (count(summary.pages_moved), "pages moved ("),
+            (count(512), "none (2.0 MiB); copies would make 99.5% of accesses local"),
             (count(12_345), "samples by hint-faults (page-faults)"),
             (count(678), "samples lost"),
             (count(9), "times that the kernel paused sampling"),
@@ -427,6 +439,7 @@ mod tests {
             local_access_percent: local,
             controller_imbalance_percent: Some(10.0),
             pages: Some(16_384),
+            local_with_copies_percent: Some(99.5),
         }
     }
 
