@@ -3,25 +3,17 @@
 
 mod guests;
 
-use guests::{programs, run_in};
+use guests::{c_program, programs, run_in};
 use nodewise_bench::scenario::{Finished, Place};
 use nodewise_rig::Guest;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 /// The program in C, built once.
 fn hostile() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile/hostile.c");
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hostile");
-        let mut cc = Command::new("cc");
-        cc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program).arg(source);
-        assert!(cc.status().unwrap().success());
-        program
-    })
+    PROGRAM.get_or_init(|| c_program("hostile/hostile.c"))
 }
 
 /// Runs a script in a guest with four nodes.

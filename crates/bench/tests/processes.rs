@@ -3,8 +3,9 @@
 
 mod guests;
 
-use guests::run;
-use nodewise_bench::scenario::Finished;
+use guests::{c_program, programs, run, run_in};
+use nodewise_bench::report::moved_again;
+use nodewise_bench::scenario::{Finished, Place};
 use nodewise_rig::Guest;
 use serde_json::Value;
 
@@ -138,4 +139,28 @@ fn children_are_followed_unless_told_otherwise() {
     assert!(with["totals"]["first_touches"].as_u64() >= Some(64 * 256 * 9 / 10), "{with}");
     assert_eq!(count(&without, "pages_moved"), 0, "{without}");
     assert_eq!(decisions(&f, "log--no-children"), Vec::<Value>::new());
+}
+
+/// They read it all over, so that no node is right for any of its pages. The kernel counts a page that several
+/// processes have mapped as shared, and moves none.
+#[test]
+fn a_file_that_four_processes_have_mapped_is_spread_once() {
+    let readers = c_program("sharing/readers.c");
+    let guest = Guest::uniform(4, 1, 512 << 20).copy(&readers);
+    let script = format!(
+        "mkdir -p /dev/shm; mount -t tmpfs tmpfs /dev/shm
+         $NODEWISE run --json summary --log log -- {} /dev/shm/file 32 60 >pages",
+        readers.display()
+    );
+    let f = run_in(&Place::guest(guest, programs()), &script, &["pages", "summary", "log"]);
+    assert_eq!(f.status, 0, "{f:?}");
+    let pages = f.file("pages").unwrap();
+    println!("{pages}\n{}", f.stderr);
+    let shares = |line: &str| -> Vec<f64> {
+        line.split(' ').skip(1).map(|pages| pages.parse::<f64>().unwrap() / (32.0 * 256.0)).collect()
+    };
+    assert!(shares(pages.lines().next().unwrap())[0] >= 0.9, "it lies on node 0 at first: {pages}");
+    let last = shares(pages.lines().last().unwrap());
+    assert!(last.len() == 4 && last.iter().all(|share| (share - 0.25).abs() <= 0.05), "{last:?}\n{pages}");
+    assert_eq!(moved_again(&f.lines::<Value>("log").unwrap()), 0, "{pages}");
 }

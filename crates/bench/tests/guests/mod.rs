@@ -2,6 +2,8 @@
 
 use nodewise_bench::scenario::{Finished, Place, Programs};
 use nodewise_rig::Guest;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::OnceLock;
 
 /// The programs, built once for a test binary.
@@ -19,6 +21,17 @@ pub fn run(guest: Guest, script: &str, files: &[&str]) -> Finished {
 /// The same in a guest that is made for it.
 pub fn run_in(place: &Place, script: &str, files: &[&str]) -> Finished {
     place.run(programs(), &format!("{TRY}{script}"), files).unwrap()
+}
+
+/// Builds a program in C of this directory, named like its source.
+#[allow(dead_code, reason = "not every test has one")]
+pub fn c_program(source: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(source.file_stem().expect("a file"));
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program).arg(source);
+    assert!(cc.status().expect("there is a C compiler").success());
+    program
 }
 
 const TRY: &str = "

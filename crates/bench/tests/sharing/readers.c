@@ -1,0 +1,87 @@
+/* One file that a process on each CPU has mapped and reads all over: readers FILE MEBIBYTES SECONDS. The first
+ * process wrote it, on CPU 0. Each second it prints the seconds since and the pages on each node. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PAGE 4096UL
+#define MOST_NODES 64
+
+static void fail(const char *what) {
+    perror(what);
+    exit(1);
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+static void pin(int cpu) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    if (sched_setaffinity(0, sizeof set, &set)) fail("sched_setaffinity");
+}
+
+/* Adds up random words of the file, for ever. */
+static void read_all(const volatile uint64_t *words, size_t count, uint64_t random) {
+    for (uint64_t sum = 0;; sum += words[random % count]) {
+        random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+        if (sum == UINT64_MAX) putchar('.');
+    }
+}
+
+static void print_homes(char *at, size_t count, double seconds) {
+    static void **pages;
+    static int *status;
+    size_t on[MOST_NODES] = {0};
+    if (!pages) pages = malloc(count * sizeof *pages), status = malloc(count * sizeof *status);
+    for (size_t i = 0; i < count; i++) pages[i] = at + i * PAGE;
+    if (syscall(SYS_move_pages, 0, count, pages, NULL, status, 0)) fail("move_pages");
+    for (size_t i = 0; i < count; i++)
+        if (status[i] >= 0 && status[i] < MOST_NODES) on[status[i]]++;
+    printf("%.1f", seconds);
+    for (int node = 0; node < sysconf(_SC_NPROCESSORS_ONLN); node++) printf(" %zu", on[node]);
+    putchar('\n');
+    fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 4) return fprintf(stderr, "usage: readers FILE MEBIBYTES SECONDS\n"), 2;
+    size_t bytes = strtoul(argv[2], NULL, 10) << 20;
+    double seconds = atof(argv[3]);
+    int fd = open(argv[1], O_RDWR | O_CREAT, 0600);
+    if (fd < 0 || ftruncate(fd, bytes)) fail(argv[1]);
+    char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) fail("mmap");
+    pin(0);
+    for (size_t i = 0; i < bytes; i += PAGE) at[i] = 1;
+    int cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    pid_t *readers = malloc(cpus * sizeof *readers);
+    for (int cpu = 0; cpu < cpus; cpu++)
+        if (!(readers[cpu] = fork())) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            pin(cpu);
+            read_all((uint64_t *)at, bytes / sizeof(uint64_t), cpu + 1);
+        }
+    double begin = now();
+    while (now() < begin + seconds) {
+        sleep(1);
+        print_homes(at, bytes / PAGE, now() - begin);
+    }
+    for (int cpu = 0; cpu < cpus; cpu++) kill(readers[cpu], SIGKILL);
+    while (wait(NULL) > 0) {}
+    return 0;
+}
