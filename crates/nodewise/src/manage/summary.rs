@@ -338,17 +338,27 @@ impl Summary {
     }
 }
 
+/// How a rule stood at the end, by which figure, and from where on it acts.
 fn describe(rule: &RuleStatus) -> String {
+    let RuleStatus { name, standing, threshold, .. } = rule;
     let state = if rule.enabled { "on" } else { "off" };
-    let value =
-        rule.value.map_or(String::new(), |value| format!(" {value:.1} against {:.1}", rule.threshold));
-    let how = match &rule.standing {
-        Standing::Measured => "measured".to_owned(),
-        Standing::Estimated => "estimated from samples".to_owned(),
-        Standing::Proxy(what) => format!("by proxy: {what}"),
-        Standing::Off(why) => return format!("{}: off, {why}", rule.name),
+    let (unit, acts) = match name.as_str() {
+        "enable" => (" DRAM accesses in a microsecond", format!("from {threshold:.1} on")),
+        "collocate" => ("% local accesses", format!("below {threshold:.1}%")),
+        "interleave" => ("% imbalance", format!("above {threshold:.1}%")),
+        "replicate" => ("% reads", format!("from {threshold:.1}% on")),
+        _ => ("", format!("by its threshold, {threshold:.1}")),
     };
-    format!("{}: {state} at the end,{value} ({how})", rule.name)
+    let figure = match (standing, rule.value) {
+        (Standing::Off(why), _) => return format!("{name}: off, {why}"),
+        (Standing::Proxy(what), Some(value)) => format!("{value:.1} {what}"),
+        (Standing::Proxy(what), None) => return format!("{name}: {state} at the end; {what}"),
+        (Standing::Measured, value) => format!("{:.1}{unit}", value.unwrap_or_default()),
+        (Standing::Estimated, value) => {
+            format!("{:.1}{unit}, estimated from samples", value.unwrap_or_default())
+        }
+    };
+    format!("{name}: {state} at the end, with {figure}; it acts {acts}")
 }
 
 fn distinct_pages(ranges: &BTreeSet<(u32, u64, u64)>) -> u64 {
@@ -483,15 +493,22 @@ mod tests {
                 enabled: value.is_some(),
             })
         };
-        assert_eq!(said(Standing::Measured, Some(7.0)), "enable: on at the end, 7.0 against 5.0 (measured)");
+        assert_eq!(
+            said(Standing::Measured, Some(7.0)),
+            "enable: on at the end, with 7.0 DRAM accesses in a microsecond; it acts from 5.0 on"
+        );
         assert_eq!(
             said(Standing::Estimated, Some(7.0)),
-            "enable: on at the end, 7.0 against 5.0 (estimated from samples)"
+            "enable: on at the end, with 7.0 DRAM accesses in a microsecond, estimated from samples; it acts \
+             from 5.0 on"
         );
+        let faults = Standing::Proxy("hint faults in a second".to_owned());
         assert_eq!(
-            said(Standing::Proxy("hint faults in a second".to_owned()), Some(7.0)),
-            "enable: on at the end, 7.0 against 5.0 (by proxy: hint faults in a second)"
+            said(faults, Some(7.0)),
+            "enable: on at the end, with 7.0 hint faults in a second; it acts from 5.0 on"
         );
+        let unknown = Standing::Proxy("reads are not told from writes".to_owned());
+        assert_eq!(said(unknown, None), "enable: off at the end; reads are not told from writes");
         assert_eq!(said(Standing::Off("no PMU".to_owned()), None), "enable: off, no PMU");
     }
 
