@@ -4,6 +4,7 @@ mod plot;
 
 use super::{Exit, exit};
 use crate::output::{PUBLIC, WholeFile, print};
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nodewise_hardware::Preset;
@@ -13,6 +14,7 @@ use nodewise_sim::{
     Costs, PASSES, PINNINGS, POLICIES, Pinning, Policy, Report, Settings, Simulation, simulate,
 };
 use serde::Serialize;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -90,7 +92,8 @@ Exit status:
   2  there is no such machine, workload or policy, or it cannot be run there")]
 struct RunArgs {
     /// A machine of `nodewise sim list`, or a file that describes one
-    #[arg(long, value_name = "MACHINE", required_unless_present = "machine_from")]
+    #[arg(long, value_name = "MACHINE", required_unless_present = "machine_from", hide_possible_values = true,
+          value_parser = Named(|| Preset::names().collect()))]
     machine: Option<String>,
 
     /// A machine in a JSON file, with the fields that the TOML of a machine has
@@ -98,11 +101,14 @@ struct RunArgs {
     machine_from: Option<PathBuf>,
 
     /// A program of `nodewise sim list`
-    #[arg(long, value_name = "WORKLOAD")]
+    #[arg(long, value_name = "WORKLOAD", hide_possible_values = true,
+          value_parser = Named(|| workloads::all().iter().map(|workload| workload.name).collect()))]
     workload: String,
 
     /// Placement policies of `nodewise sim list`
-    #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "first-touch")]
+    #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "first-touch",
+          hide_possible_values = true,
+          value_parser = Named(|| POLICIES.iter().map(|(name, _)| *name).collect()))]
     policy: Vec<String>,
 
     /// Threads of the program; else one for each core
@@ -110,7 +116,8 @@ struct RunArgs {
     threads: Option<usize>,
 
     /// How threads are laid over the cores: sequential (by CPU number), sockorder, spread or none
-    #[arg(long, value_name = "ORDER", default_value = "none")]
+    #[arg(long, value_name = "ORDER", default_value = "none", hide_possible_values = true,
+          value_parser = Named(|| PINNINGS.to_vec()))]
     pin: String,
 
     /// Map 2 MiB at a time
@@ -153,7 +160,8 @@ Exit status:
   2  there is no such study")]
 struct ReproduceArgs {
     /// A study of `nodewise sim list`, or all
-    #[arg(value_name = "STUDY", default_value = "all")]
+    #[arg(value_name = "STUDY", default_value = "all", hide_possible_values = true,
+          value_parser = Named(|| studies::all().iter().map(|study| study.name).chain(["all"]).collect()))]
     study: String,
 
     /// Seed of the programs' inputs
@@ -164,6 +172,29 @@ struct ReproduceArgs {
     /// studies a list
     #[arg(long)]
     json: bool,
+}
+
+/// The names that a shell completes. Others may be right as well, such as a file's or `bind:3`: an argument is
+/// judged where it is used.
+#[derive(Clone)]
+struct Named(fn() -> Vec<&'static str>);
+
+impl TypedValueParser for Named {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let placeholder = |name: &&str| name.contains(|c: char| c.is_ascii_uppercase());
+        Some(Box::new((self.0)().into_iter().filter(move |name| !placeholder(name)).map(PossibleValue::new)))
+    }
 }
 
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
