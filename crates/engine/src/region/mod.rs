@@ -9,8 +9,10 @@
 
 mod cut;
 mod evidence;
+mod false_sharing;
 mod huge;
 mod key;
+mod mapped;
 mod pages;
 mod pattern;
 mod ranges;
@@ -18,6 +20,7 @@ mod sharing;
 mod table;
 
 pub use evidence::Evidence;
+pub use false_sharing::FalseSharing;
 pub use huge::Part;
 pub(crate) use key::Key;
 use pattern::Records;
@@ -31,6 +34,7 @@ use crate::memory::HUGE_PAGE_PAGES;
 use crate::{Mapping, PageNumber, PageRange};
 use cut::Profiles;
 use huge::HugePages;
+use mapped::Mapped;
 use pages::{Page, Pages};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -76,15 +80,12 @@ const MERGE_BELOW: f64 = 0.35;
 /// Page records looked at to tell what a range is like.
 const SURVEYED: usize = 1 << 15;
 
-/// A falsely shared huge page with its evidence, as found.
-pub type FalseSharing = BTreeMap<u64, Vec<Part>>;
-
 /// The memory of one process.
 #[derive(Clone, Debug)]
 pub struct RegionMap {
     nodes: usize,
     settings: RegionSettings,
-    mappings: Vec<Mapping>,
+    mappings: Mapped,
     regions: Vec<Region>,
     pages: Pages,
     huge: HugePages,
@@ -106,7 +107,7 @@ impl RegionMap {
         Self {
             nodes,
             settings: settings.clone(),
-            mappings: Vec::new(),
+            mappings: Mapped::default(),
             regions: Vec::new(),
             pages: Pages::new(nodes, settings),
             huge: HugePages::new(),
@@ -176,12 +177,12 @@ impl RegionMap {
     /// The mappings, joined where neighbours are alike.
     #[must_use]
     pub fn mappings(&self) -> &[Mapping] {
-        &self.mappings
+        self.mappings.all()
     }
 
     /// Whether a page lies in a mapping.
     pub(crate) fn is_mapped(&self, page: u64) -> bool {
-        is_mapped(&self.mappings, page)
+        self.mappings.at(page).is_some()
     }
 
     /// Huge pages found to be falsely shared.
@@ -215,7 +216,7 @@ impl RegionMap {
     #[must_use]
     pub fn reach(&self, at: usize) -> PageRange {
         let region = &self.regions[at];
-        let Some(mapping) = self.mapping_at(region.range.start.0) else { return region.range };
+        let Some(mapping) = self.mappings.at(region.range.start.0) else { return region.range };
         let low =
             at.checked_sub(1).map_or(0, |left| self.regions[left].range.end.0).max(mapping.range.start.0);
         let high = self.regions.get(at + 1).map_or(u64::MAX, |right| right.range.start.0);
@@ -288,77 +289,6 @@ impl RegionMap {
         self.outside
     }
 
-    /// Whether a huge page that several nodes use has too few samples yet to say how.
-    #[must_use]
-    pub fn has_unjudged_huge_pages(&self) -> bool {
-        self.huge.has_unjudged()
-    }
-
-    /// Whether more of a region's huge pages are known to be falsely shared than known to be shared by all.
-    /// While the region is new, those that have too few samples count as falsely shared.
-    pub(crate) fn may_be_falsely_shared(&self, region: &Region) -> bool {
-        const PATIENCE: u32 = 20;
-        let (mut suspect, mut others) = (0, 0);
-        for known in self.huge.known_in(region.range).filter(|known| known.shared) {
-            let unjudged = !known.is_judged() && region.rounds < PATIENCE;
-            if unjudged || self.false_sharing.contains_key(&known.page) {
-                suspect += 1;
-            } else if known.is_judged() {
-                others += 1;
-            }
-        }
-        suspect > others
-    }
-
-    /// The huge pages of a region that are as good as known to be falsely shared: those found to be, and,
-    /// where more were found to be (`before`: already split) than not, or all of them taken together are,
-    /// those that have too few samples as well. A region has one pattern.
-    pub(crate) fn falsely_shared_in(&self, range: PageRange, before: usize) -> Vec<u64> {
-        let (mut found, mut unjudged, mut little_known) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut others, mut own) = (0, 0);
-        for known in self.huge.known_in(range) {
-            if self.false_sharing.contains_key(&known.page) {
-                found.push(known.page);
-            } else if known.is_little_known() {
-                little_known.push(known.page);
-            } else if !known.shared {
-                own += 1;
-            } else if known.is_judged() {
-                others += 1;
-            } else {
-                unjudged.push(known.page);
-            }
-        }
-        let together = || self.huge.are_falsely_shared(range);
-        if found.len() + before > others || (unjudged.len() > others && together()) {
-            found.append(&mut unjudged);
-            // What one node uses by now may have been made a huge page again.
-            if found.len() > own {
-                found.append(&mut little_known);
-            }
-            found.sort_unstable();
-        }
-        found
-    }
-
-    /// Notes huge pages that were found to be falsely shared by what is known of others.
-    pub(crate) fn note_false_sharing(&mut self, pages: impl Iterator<Item = u64>) {
-        for page in pages {
-            self.false_sharing.entry(page).or_insert_with(|| self.huge.parts(page));
-        }
-    }
-
-    /// Huge pages (ascending) are in base pages now, or are huge again: what was known of each as a whole is
-    /// void.
-    pub(crate) fn resized(&mut self, pages: &[u64]) {
-        let is_one = |page: u64| pages.binary_search(&page).is_ok();
-        self.huge.retain(|page| !is_one(page));
-        for &page in pages {
-            self.false_sharing.remove(&page);
-            self.pages.forget(PageRange::new(page, page + HUGE_PAGE_PAGES));
-        }
-    }
-
     /// Bytes on the heap.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
@@ -367,37 +297,16 @@ impl RegionMap {
         regions + evidence + self.pages.heap_bytes() + self.huge.heap_bytes()
     }
 
-    fn mapping_at(&self, page: u64) -> Option<&Mapping> {
-        let at = self.mappings.partition_point(|mapping| mapping.range.end.0 <= page);
-        self.mappings.get(at).filter(|mapping| mapping.range.start.0 <= page)
-    }
-
     /// Takes over new mappings and forgets what is gone.
     fn remap(&mut self, mappings: &[Mapping]) {
-        let mut joined: Vec<Mapping> = Vec::with_capacity(mappings.len());
-        let mut sorted: Vec<_> = mappings.iter().filter(|m| !m.range.is_empty()).copied().collect();
-        sorted.sort_by_key(|m| m.range.start);
-        for mapping in sorted {
-            match joined.last_mut() {
-                Some(last) if mapping.range.start < last.range.end => {}
-                Some(last)
-                    if last.range.end == mapping.range.start
-                        && (last.writable, last.kind) == (mapping.writable, mapping.kind) =>
-                {
-                    last.range.end = mapping.range.end;
-                }
-                _ => joined.push(mapping),
-            }
-        }
+        let joined = Mapped::join(mappings);
         if joined == self.mappings {
             return;
         }
         self.mappings = joined;
         let mut regions = Vec::with_capacity(self.regions.len());
         for region in std::mem::take(&mut self.regions) {
-            let first = self.mappings.partition_point(|m| m.range.end <= region.range.start);
-            let overlapping = self.mappings[first..].iter().take_while(|m| m.range.start < region.range.end);
-            for mapping in overlapping {
+            for mapping in self.mappings.overlapping(region.range) {
                 let range = region.range.intersect(mapping.range);
                 let mut part =
                     Region { range, writable: mapping.writable, kind: mapping.kind, ..region.clone() };
@@ -407,7 +316,7 @@ impl RegionMap {
         }
         self.regions = regions;
         let mappings = &self.mappings;
-        let mapped = |page| is_mapped(mappings, page);
+        let mapped = |page| mappings.at(page).is_some();
         self.pages.retain(self.round, mapped);
         self.huge.retain(mapped);
         self.false_sharing.retain(|&page, _| mapped(page));
@@ -430,7 +339,7 @@ impl RegionMap {
         let mut regions = Vec::with_capacity(old.len() + 8);
         self.outside = 0;
         let mut at = 0;
-        for mapping in &self.mappings {
+        for mapping in self.mappings.all() {
             let first = at + keys[at..].partition_point(|key| key.page() < mapping.range.start.0);
             self.outside += (first - at) as u64;
             at = first + keys[first..].partition_point(|key| key.page() < mapping.range.end.0);
@@ -503,14 +412,7 @@ impl RegionMap {
             }
         }
         self.pages.add(&slices, self.round);
-        for page in self.huge.add(keys) {
-            let parts = self.huge.parts(page);
-            if huge::falsely_shared(&parts) {
-                self.false_sharing.entry(page).or_insert(parts);
-            } else if huge::order(&parts).is_some() {
-                self.false_sharing.remove(&page);
-            }
-        }
+        self.count_huge_pages(keys);
     }
 
     /// Cuts regions where their pattern changes.
@@ -641,7 +543,7 @@ impl RegionMap {
 
     fn mergeable(&self, left: &Region, right: &Region, tolerance: f64) -> bool {
         let same_mapping =
-            self.mapping_at(left.range.start.0).is_some_and(|m| right.range.start < m.range.end);
+            self.mappings.at(left.range.start.0).is_some_and(|m| right.range.start < m.range.end);
         if !same_mapping {
             return false;
         }
@@ -700,9 +602,4 @@ fn gap_limit(keys: &[Key], min: u64) -> u64 {
     }
     let middle = gaps.len() / 2;
     min.max(32 * *gaps.select_nth_unstable(middle).1)
-}
-
-fn is_mapped(mappings: &[Mapping], page: u64) -> bool {
-    let at = mappings.partition_point(|mapping| mapping.range.end.0 <= page);
-    mappings.get(at).is_some_and(|mapping| mapping.range.start.0 <= page)
 }

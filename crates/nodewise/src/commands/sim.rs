@@ -174,8 +174,8 @@ struct ReproduceArgs {
     json: bool,
 }
 
-/// The names that a shell completes. Others may be right as well, such as a file's or `bind:3`: an argument is
-/// judged where it is used.
+/// The names that a shell completes. Others may be right as well, such as a file's or `bind:3`: an argument
+/// is judged where it is used.
 #[derive(Clone)]
 struct Named(fn() -> Vec<&'static str>);
 

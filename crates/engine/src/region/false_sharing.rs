@@ -1,0 +1,96 @@
+//! Huge pages whose parts are used by different nodes, among a process's regions.
+
+use super::huge::{falsely_shared, order};
+use super::key::Key;
+use super::{Part, Region, RegionMap};
+use crate::PageRange;
+use crate::memory::HUGE_PAGE_PAGES;
+use std::collections::BTreeMap;
+
+/// A falsely shared huge page with its evidence, as found.
+pub type FalseSharing = BTreeMap<u64, Vec<Part>>;
+
+impl RegionMap {
+    /// Counts samples of huge pages, and notes which of those turn out to be falsely shared, or not to be.
+    pub(super) fn count_huge_pages(&mut self, keys: &[Key]) {
+        for page in self.huge.add(keys) {
+            let parts = self.huge.parts(page);
+            if falsely_shared(&parts) {
+                self.false_sharing.entry(page).or_insert(parts);
+            } else if order(&parts).is_some() {
+                self.false_sharing.remove(&page);
+            }
+        }
+    }
+
+    /// Whether a huge page that several nodes use has too few samples yet to say how.
+    #[must_use]
+    pub fn has_unjudged_huge_pages(&self) -> bool {
+        self.huge.has_unjudged()
+    }
+
+    /// Whether more of a region's huge pages are known to be falsely shared than known to be shared by all.
+    /// While the region is new, those that have too few samples count as falsely shared.
+    pub(crate) fn may_be_falsely_shared(&self, region: &Region) -> bool {
+        const PATIENCE: u32 = 20;
+        let (mut suspect, mut others) = (0, 0);
+        for known in self.huge.known_in(region.range).filter(|known| known.shared) {
+            let unjudged = !known.is_judged() && region.rounds < PATIENCE;
+            if unjudged || self.false_sharing.contains_key(&known.page) {
+                suspect += 1;
+            } else if known.is_judged() {
+                others += 1;
+            }
+        }
+        suspect > others
+    }
+
+    /// The huge pages of a region that are as good as known to be falsely shared: those found to be, and,
+    /// where more were found to be (`before`: already split) than not, or all of them taken together are,
+    /// those that have too few samples as well. A region has one pattern.
+    pub(crate) fn falsely_shared_in(&self, range: PageRange, before: usize) -> Vec<u64> {
+        let (mut found, mut unjudged, mut little_known) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut others, mut own) = (0, 0);
+        for known in self.huge.known_in(range) {
+            if self.false_sharing.contains_key(&known.page) {
+                found.push(known.page);
+            } else if known.is_little_known() {
+                little_known.push(known.page);
+            } else if !known.shared {
+                own += 1;
+            } else if known.is_judged() {
+                others += 1;
+            } else {
+                unjudged.push(known.page);
+            }
+        }
+        let together = || self.huge.are_falsely_shared(range);
+        if found.len() + before > others || (unjudged.len() > others && together()) {
+            found.append(&mut unjudged);
+            // What one node uses by now may have been made a huge page again.
+            if found.len() > own {
+                found.append(&mut little_known);
+            }
+            found.sort_unstable();
+        }
+        found
+    }
+
+    /// Notes huge pages that were found to be falsely shared by what is known of others.
+    pub(crate) fn note_false_sharing(&mut self, pages: impl Iterator<Item = u64>) {
+        for page in pages {
+            self.false_sharing.entry(page).or_insert_with(|| self.huge.parts(page));
+        }
+    }
+
+    /// Huge pages (ascending) are in base pages now, or are huge again: what was known of each as a whole is
+    /// void.
+    pub(crate) fn resized(&mut self, pages: &[u64]) {
+        let is_one = |page: u64| pages.binary_search(&page).is_ok();
+        self.huge.retain(|page| !is_one(page));
+        for &page in pages {
+            self.false_sharing.remove(&page);
+            self.pages.forget(PageRange::new(page, page + HUGE_PAGE_PAGES));
+        }
+    }
+}
