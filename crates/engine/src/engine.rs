@@ -62,7 +62,7 @@ struct Process {
     reported: Vec<u64>,
     /// As the program gave them.
     given_hints: Hints,
-    /// Those of them that hold where it has memory.
+    /// The hints among them that hold where it has memory.
     hints: Hints,
     resident_pages: u64,
     confined: Option<Confined>,
@@ -344,7 +344,7 @@ impl Engine {
         self.processes.values().any(|process| process.history.has_split(self.round))
     }
 
-    /// What this interval says about how eagerly to sample.
+    /// The interval's word on how eagerly to sample.
     fn signs(&self, observation: &Observation, metrics: &Metrics, acted: &[(Decision, Outcome)]) -> Signs {
         let by_page = |decision: &Decision| matches!(decision.action, Action::CollocateEach { .. });
         let moved: u64 =

@@ -1,4 +1,4 @@
-//! What was done to a process's pages, so that nothing is done twice and nothing bounces.
+//! The actions on a process's pages so far, so that nothing is done twice and nothing bounces.
 
 use crate::decision::BAND_END;
 use crate::memory::HUGE_PAGE_PAGES;
@@ -41,9 +41,9 @@ struct Collocated {
 pub struct Spread {
     /// Pages whose hash is below have had their chance (32-bit numbers).
     pub done: u64,
-    /// Of the range's pages, by home node, the share that has not had its chance.
+    /// The share of the range's pages, by home node, that have not had their chance.
     pub waiting: Vec<f32>,
-    /// Of the range's pages, by home node, the share that was never moved, if the machine keeps account of
+    /// The share of the range's pages, by home node, that were never moved, if the machine keeps account of
     /// that; `waiting` is then known, too.
     pub unmoved: Option<Vec<f32>>,
     /// Decided but put off by the machine: to be repeated unchanged before anything new is decided, as long
@@ -73,7 +73,7 @@ impl Spread {
     }
 }
 
-/// What was done to the pages of one process.
+/// The actions on the pages of one process so far.
 #[derive(Clone, Debug)]
 pub struct History {
     patience: PatienceSettings,
@@ -137,7 +137,7 @@ impl History {
         })
     }
 
-    /// Those of them that were not collocated with this node last.
+    /// The parts among them that were not collocated with this node last.
     #[must_use]
     pub fn collocatable_anew(&self, range: PageRange, to: NodeIndex, round: u32) -> Vec<PageRange> {
         self.parts_free(range, |last| last.to != to && round >= last.round + self.rest(last.doublings + 1))
@@ -226,8 +226,8 @@ impl History {
         self.resized.iter().filter(move |(_, last)| last.split && rested(last)).map(|(&page, _)| page)
     }
 
-    /// Notes that a huge page was split or made anew, or was to be. What was done to it as it was before is
-    /// void.
+    /// Notes that a huge page was split or made anew, or was to be. Earlier actions on it as it was before
+    /// are void.
     pub(crate) fn resized(&mut self, page: u64, split: bool, round: u32) {
         let range = PageRange::new(page, page + HUGE_PAGE_PAGES);
         self.spread.remove(range);

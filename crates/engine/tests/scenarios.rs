@@ -1,4 +1,4 @@
-//! What the engine with the article's policy does, scenario by scenario.
+//! The engine with the article's policy, scenario by scenario.
 
 mod toy;
 

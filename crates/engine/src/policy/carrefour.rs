@@ -165,7 +165,7 @@ impl Carrefour {
         // few say nothing.
         self.by_faults = matches!(standing, Standing::Proxy(_));
         let spreading = self.enabled && self.unbalanced && self.by_faults;
-        // What was begun is carried through, whatever the samples that still come say.
+        // A move that was begun is carried through, whatever the samples that still come say.
         let put_off = self.collocating && view.put_off;
         self.enabled = value.is_none_or(|rate| rate >= threshold) || spreading || put_off;
         rules.push(RuleStatus { name: "enable".into(), standing, value, threshold, enabled: self.enabled });
@@ -428,7 +428,7 @@ impl Carrefour {
         if !view.splits {
             return;
         }
-        // What is left of a range that was split is cut finely by now.
+        // The rest of a range that was split is cut finely by now.
         let around = |PageRange { start, end }: PageRange| {
             let reach = SPLIT_TOGETHER * HUGE_PAGE_PAGES;
             PageRange::new(start.0.saturating_sub(reach), end.0.saturating_add(reach))

@@ -67,7 +67,7 @@ impl RegionMap {
         let together = || self.huge.are_falsely_shared(range);
         if found.len() + before > others || (unjudged.len() > others && together()) {
             found.append(&mut unjudged);
-            // What one node uses by now may have been made a huge page again.
+            // Pages that one node uses by now may have been made a huge page again.
             if found.len() > own {
                 found.append(&mut little_known);
             }

@@ -39,7 +39,7 @@ impl Mapped {
         self.0.get(at).filter(|mapping| mapping.range.start.0 <= page)
     }
 
-    /// Those that overlap a range.
+    /// The mappings that overlap a range.
     pub fn overlapping(&self, range: PageRange) -> impl Iterator<Item = &Mapping> {
         let first = self.0.partition_point(|mapping| mapping.range.end <= range.start);
         self.0[first..].iter().take_while(move |mapping| mapping.range.start < range.end)

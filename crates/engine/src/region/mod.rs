@@ -1,4 +1,4 @@
-//! What is known of a process's memory: address ranges that adapt to its patterns.
+//! The knowledge of a process's memory: address ranges that adapt to its patterns.
 //!
 //! A region is a range within one mapping over which accesses look alike. Regions exist only where samples
 //! fell. Each interval: new samples are counted into the region they hit, samples beside all regions make new
@@ -91,7 +91,7 @@ pub struct RegionMap {
     huge: HugePages,
     false_sharing: FalseSharing,
     round: u32,
-    /// What one sample stood for in the last interval.
+    /// The accesses that one sample stood for in the last interval.
     weight: f32,
     outside: u64,
     turmoil: f32,

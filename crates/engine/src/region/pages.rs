@@ -1,4 +1,4 @@
-//! What is known of single pages, where the pages of a region differ.
+//! The knowledge of single pages, where the pages of a region differ.
 //!
 //! A record is `6 + nodes` bytes: round of the last decay, home, the last node that used the page and in how
 //! many rounds in a row it alone did, and for each node reads (low four bits) and writes (high four bits).
