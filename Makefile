@@ -107,6 +107,14 @@ tsan:
 valgrind:
 	@scripts/valgrind
 
+# Hostile programs of all kinds under `attach` as root, in a guest, for SECONDS. `make test` does it for less.
+.PHONY: soak
+SECONDS ?= 3600
+
+soak: export NODEWISE_HOSTILE_SECONDS := $(SECONDS)
+soak:
+	cargo test --locked --package nodewise-bench --test hostile a_hostile_mix -- --nocapture
+
 # Asks the registry and builds each package anew; what can be told offline is in `test`.
 .PHONY: publishable
 
