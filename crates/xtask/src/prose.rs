@@ -20,7 +20,7 @@ pub fn check(since: Option<&str>) -> anyhow::Result<ExitCode> {
     }
     if let Some(since) = since {
         ensure!(!since.starts_with('-'), "'{since}' is no commit");
-        let files = ["*.rs", "*.md", "*.h", "*.hpp"];
+        let files = ["*.rs", "*.md", "*.c", "*.cpp", "*.h", "*.hpp"];
         let diff = [&["diff", "--unified=0", "--no-color", since, "--"][..], &files].concat();
         found.extend(riddles(&git(&diff)?));
     }
@@ -34,7 +34,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Rust's files, pages and headers below a directory, without those that are built or hidden.
+/// Files of Rust, C and C++, and pages, below a directory, without those that are built or hidden.
 fn sources(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in directory.read_dir().with_context(|| format!("cannot read {}", directory.display()))? {
@@ -45,7 +45,7 @@ fn sources(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
         }
         if entry.file_type()?.is_dir() {
             found.extend(sources(&path)?);
-        } else if ["rs", "md", "h", "hpp"].contains(&extension(&path)) {
+        } else if ["rs", "md", "c", "cpp", "h", "hpp"].contains(&extension(&path)) {
             found.push(path);
         }
     }

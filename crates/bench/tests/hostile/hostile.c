@@ -1,5 +1,5 @@
-/* Programs that mean harm to whoever manages them, and those that such a program would harm. Each prints what became of its own memory:
- * pages by node. All addresses, numbers and names are its own to choose. */
+/* Programs that mean harm to whoever manages them, and those that such a program would harm. Each prints what
+ * became of its own memory: pages by node. All addresses, numbers and names are its own to choose. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -171,8 +171,8 @@ static int share_memory(void *argument) {
     return 0;
 }
 
-/* Maps what belongs to another to write it, and would seem to be all who have it mapped: in two mappings side by side, and as two
- * processes with one memory. */
+/* Maps memory of another user to write it, and would seem to be all who have it mapped: in two mappings side
+ * by side, and as two processes with one memory. */
 static int forger(const char *path, double seconds) {
     size_t bytes = 32 * MIB;
     int fd = open(path, O_RDWR);
@@ -325,7 +325,8 @@ static int hog(double seconds) {
 
 #define FIXED ((char *)0x600000000000UL)
 
-/* Has its memory moved, and ends as soon as that has begun: what is at FIXED was touched on node 0 and is used on node 1. */
+/* Has its memory moved, and ends as soon as that has begun. The memory at FIXED was touched on node 0 and is
+ * used on node 1. */
 static int runaway(double seconds) {
     size_t bytes = 64 * MIB;
     char *at = mmap(FIXED, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
@@ -342,7 +343,7 @@ static int runaway(double seconds) {
     return 1;
 }
 
-/* Gets the number `pid` (whoever starts it sets ns_last_pid) and has memory at FIXED, on node 0 and bound there. */
+/* Gets the number `pid` (its starter sets ns_last_pid) and has memory at FIXED, on node 0 and bound there. */
 static int successor(double seconds) {
     size_t bytes = 64 * MIB;
     char *at = mmap(FIXED, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
@@ -355,7 +356,7 @@ static int successor(double seconds) {
     return 0;
 }
 
-/* Policies that change, memory that comes and goes, advice, forks, and another program in the same process. */
+/* Policies that change, memory that comes and goes, advice, forks, and another program in the process. */
 static int restless(double seconds, char **argv) {
     double end = now() + seconds;
     for (int i = 0; now() < end; i++) {
@@ -391,12 +392,14 @@ static int restless(double seconds, char **argv) {
     return 0;
 }
 
-/* Not hostile: four processes of one user that write to memory they share, which their parent touched on node 0. */
+/* Not hostile: four processes of one user that write to memory they share. Their parent touched it on node
+ * 0. */
 static int family(double seconds) {
     size_t bytes = 32 * MIB;
     char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) fail("mmap");
-    /* To be balanced among all nodes: without a policy of its own the kernel takes no samples of shared memory (vma_policy_mof). */
+    /* It is to be balanced among all nodes. The kernel takes no samples of shared memory without a policy of
+     * its own (vma_policy_mof). */
     policy(at, bytes, MPOL_BIND | MPOL_F_NUMA_BALANCING, (1UL << NODES) - 1);
     pin(0);
     touch(at, bytes);

@@ -1,5 +1,5 @@
-/* One file that a process on each CPU has mapped and reads all over: readers FILE MEBIBYTES SECONDS. The first
- * process wrote it, on CPU 0. Each second it prints the seconds since and the pages on each node. */
+/* One file that a process on each CPU has mapped and reads all over: readers FILE MEBIBYTES SECONDS. Their
+ * parent wrote it, on CPU 0. Each second it prints the seconds since and the pages on each node. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sched.h>
@@ -16,6 +16,8 @@
 
 #define PAGE 4096UL
 #define MOST_NODES 64
+#define MPOL_BIND 2
+#define MPOL_F_NUMA_BALANCING (1 << 13)
 
 static void fail(const char *what) {
     perror(what);
@@ -67,8 +69,12 @@ int main(int argc, char **argv) {
     char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED) fail("mmap");
     pin(0);
-    for (size_t i = 0; i < bytes; i += PAGE) at[i] = 1;
     int cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    /* It is to be balanced among all nodes, one for each CPU. The kernel takes no samples of shared memory
+     * without a policy of its own (vma_policy_mof, mm/mempolicy.c). */
+    unsigned long nodes = (1UL << cpus) - 1;
+    if (syscall(SYS_mbind, at, bytes, MPOL_BIND | MPOL_F_NUMA_BALANCING, &nodes, sizeof nodes * 8, 0)) fail("mbind");
+    for (size_t i = 0; i < bytes; i += PAGE) at[i] = 1;
     pid_t *readers = malloc(cpus * sizeof *readers);
     for (int cpu = 0; cpu < cpus; cpu++)
         if (!(readers[cpu] = fork())) {

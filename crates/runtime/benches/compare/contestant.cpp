@@ -1,5 +1,6 @@
-// A C++ library's part in compare.rs, which builds this with ONETBB, OPENMP or NODEWISE defined and starts it: takes the number of workers, then for each line of
-// a contest's name and a number of operations, with a tab between, does them and answers with the nanoseconds they took all together; -1 for a contest
+// A C++ library's part in compare.rs, which builds it with ONETBB, OPENMP or NODEWISE defined and starts it. It
+// takes the number of workers. Then it takes lines of a contest's name and a number of operations, with a tab
+// between. It does them, and answers with the nanoseconds that they took all together, or with -1 for a contest
 // that it does not know.
 #if defined ONETBB
 #include <oneapi/tbb.h>
@@ -68,7 +69,8 @@ inline std::uint64_t square(std::size_t i)
     return i * i ^ i >> 3;
 }
 
-// A sparse matrix in compressed rows, as compare.rs has it: the Laplacian of a grid, with numbers of the rows instead of ones.
+// A sparse matrix in compressed rows, as compare.rs has it: the Laplacian of a grid, with numbers of the rows
+// instead of ones.
 struct matrix {
     std::vector<std::size_t> begins;
     std::vector<std::uint32_t> columns;
@@ -159,7 +161,8 @@ using range = tbb::blocked_range<std::size_t>;
 
 class library {
 public:
-    // Threads besides this one; as many as the others' pools have, where they must be woken, and one less where this thread works, too.
+    // Threads besides this one. They are as many as the others' pools have, where they must be woken, and one
+    // less where this thread works, too.
     explicit library(int workers)
         : threads_(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(workers) + 1), inside_(workers),
           outside_(workers, 0)
