@@ -1,7 +1,7 @@
-// A C++ library's part in compare.rs, which builds it with ONETBB, OPENMP or NODEWISE defined and starts it. It
-// takes the number of workers. Then it takes lines of a contest's name and a number of operations, with a tab
-// between. It does them, and answers with the nanoseconds that they took all together, or with -1 for a contest
-// that it does not know.
+// A C++ library's part in compare.rs, which builds it with ONETBB, OPENMP or NODEWISE defined and starts it.
+// It takes the number of workers. Then it takes lines of a contest's name and a number of operations, with a
+// tab between. It does them, and answers with the nanoseconds that they took all together, or with -1 for a
+// contest that it does not know.
 #if defined ONETBB
 #include <oneapi/tbb.h>
 #elif defined OPENMP
