@@ -6,7 +6,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 # Guest tests of all test programs queue up: emulated guests side by side would only slow each other down.
 export NODEWISE_RIG_EXCLUSIVE := 1
 
-.PHONY: demo test check setup format lint licences build tests loom studies quick
+.PHONY: demo test check setup format lint licences build tests doctests loom studies quick
 
 # Leaves target/release/nodewise, to go on with.
 demo: setup
@@ -17,7 +17,7 @@ demo: setup
 # the end, the longest first, and stay in target/times.
 test: setup
 	@mkdir -p target && rm -f target/times
-	@for step in format lint licences build tests loom studies; do \
+	@for step in format lint licences build tests doctests loom studies; do \
 		scripts/timed $(MAKE) --no-print-directory $$step || failed="$$failed $$step"; \
 	done; \
 	sort --numeric-sort --reverse target/times; \
@@ -46,7 +46,10 @@ build:
 	cargo test --workspace --locked --no-run
 
 tests:
-	cargo --config 'target."cfg(unix)".runner = "scripts/timed"' test --workspace --locked --no-fail-fast
+	cargo --config 'target."cfg(unix)".runner = "scripts/timed"' test --workspace --locked --no-fail-fast --tests
+
+doctests:
+	cargo test --workspace --locked --no-fail-fast --doc
 
 loom:
 	cargo xtask loom
