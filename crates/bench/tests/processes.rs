@@ -141,8 +141,8 @@ fn children_are_followed_unless_told_otherwise() {
     assert_eq!(decisions(&f, "log--no-children"), Vec::<Value>::new());
 }
 
-/// They read it all over, so that no node is right for any of its pages. The kernel counts a page that
-/// several processes have mapped as shared, and moves none.
+/// They read it all over, so that no node is right for any of its pages. The kernel's balancing alone moves
+/// them to whoever faults on them first, and leaves them uneven.
 #[test]
 fn a_file_that_four_processes_have_mapped_is_spread_once() {
     let readers = c_program("sharing/readers.c");

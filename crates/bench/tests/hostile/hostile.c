@@ -306,15 +306,17 @@ static int nameless(double seconds) {
     return 0;
 }
 
-/* Takes all memory there is, and is killed for it, again and again. */
+/* Has children that take all memory there is and are killed for it, one after the other. They, and not their
+ * parent, are first when the kernel looks for somebody to kill. */
 static int hog(double seconds) {
-    FILE *score = fopen("/proc/self/oom_score_adj", "w");
-    if (!score || fprintf(score, "1000") < 0 || fclose(score)) fail("oom_score_adj");
     int killed = 0;
     for (double end = now() + seconds; now() < end; usleep(3000000)) {
         pid_t child = fork();
-        if (child == 0)
+        if (child == 0) {
+            FILE *score = fopen("/proc/self/oom_score_adj", "w");
+            if (!score || fprintf(score, "1000") < 0 || fclose(score)) fail("oom_score_adj");
             for (;;) touch(map(16 * MIB), 16 * MIB);
+        }
         int status = 0;
         waitpid(child, &status, 0);
         killed += WIFSIGNALED(status);
