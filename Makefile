@@ -17,7 +17,7 @@ demo: setup
 # the end, the longest first, and stay in target/times.
 test: setup
 	@mkdir -p target && rm -f target/times
-	@for step in format lint licences build tests doctests loom studies; do \
+	@failed=; for step in format lint licences build tests doctests loom studies; do \
 		scripts/timed $(MAKE) --no-print-directory $$step || failed="$$failed $$step"; \
 	done; \
 	sort --numeric-sort --reverse target/times; \
