@@ -5,7 +5,7 @@ use crate::pace::Pace;
 use nodewise_engine::{HUGE_PAGE_PAGES, Outcome, PAGE_BYTES, PageNumber, PageRange};
 use nodewise_sys::{Error, ErrorKind, MoveFlags};
 use nodewise_topology::NodeId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// The calls that the mover needs of the kernel; another implementation stands in for it in tests.
 pub trait Kernel {
@@ -183,6 +183,9 @@ impl<K: Kernel> Mover<K> {
             vec![Outcome { only_reported: self.settings.dry_run, ..Outcome::default() }; jobs.len()];
         let mut waiting = Waiting::default();
         let mut room: BTreeMap<NodeId, u64> = BTreeMap::new();
+        // An earlier job, or the kernel's balancing meanwhile, may bring a page to where a later job takes
+        // pages from.
+        let mut taken: HashSet<PageNumber> = HashSet::new();
         for (index, job) in jobs.iter().enumerate() {
             let mut at = job.range.start.0;
             while at < job.range.end.0 {
@@ -209,6 +212,9 @@ impl<K: Kernel> Mover<K> {
                     }
                 };
                 for unit in units {
+                    if taken.contains(&unit.page) {
+                        continue;
+                    }
                     let outcome = &mut outcomes[index];
                     outcome.planned += unit.pages;
                     if self.settings.dry_run {
@@ -217,6 +223,9 @@ impl<K: Kernel> Mover<K> {
                     if let Some(counter) = self.refuse(outcome, &unit, deadline_ns, &mut room) {
                         *counter += unit.pages;
                         continue;
+                    }
+                    if index + 1 < jobs.len() {
+                        taken.insert(unit.page);
                     }
                     let batch = waiting.entry((unit.flags, unit.to)).or_default();
                     batch.push(unit);

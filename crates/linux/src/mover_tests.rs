@@ -346,3 +346,20 @@ proptest! {
         outcomes.iter().for_each(assert_adds_up);
     }
 }
+
+#[test]
+fn a_page_that_an_earlier_job_moves_is_no_later_ones() {
+    let fake = Fake { homes: (0..4000).map(|page| (page, 3)).collect(), ..Fake::default() };
+    let mut mover = mover(fake, MoverSettings::default());
+    let from = |home: u32, to: u32| move |_, at: NodeId| (at == NodeId(home)).then_some(NodeId(to));
+    let (first, second) = (from(3, 0), from(0, 1));
+    let range = PageRange::new(0, 4000);
+    let jobs = [
+        Job { range, mappers: Vec::new(), target: &first },
+        Job { range, mappers: Vec::new(), target: &second },
+    ];
+    let outcomes = mover.carry_out(1, &jobs, u64::MAX);
+    assert_eq!((outcomes[0].moved, outcomes[1].planned), (4000, 0));
+    assert!(mover.kernel().moves.values().all(|&moves| moves == 1));
+    assert!(mover.kernel().homes.values().all(|&home| home == 0));
+}

@@ -11,7 +11,10 @@ pub(crate) struct Traffic {
     recent: TrafficMatrix,
     /// A fading mean.
     samples_per_s: f64,
+    /// Free memory by node, as it was read last.
     free_bytes: Vec<u64>,
+    /// Samples since then.
+    samples_since: usize,
     /// The kernel's count of migrated pages when it was read last.
     migrated: u64,
     moved_by_kernel: u64,
@@ -39,6 +42,7 @@ impl Traffic {
             recent: TrafficMatrix::new(nodes),
             samples_per_s: 0.0,
             free_bytes: Vec::new(),
+            samples_since: 0,
             migrated: kernel.pages_migrated(),
             moved_by_kernel: 0,
         }
@@ -66,8 +70,11 @@ impl Traffic {
     ) -> Counters {
         let Interval { duration_ns, samples, met, pages_in_use } = interval;
         let mut moved_by_kernel = 0;
-        // Without samples nothing is decided, and an idle program must cost next to nothing.
-        if samples > 0 || self.free_bytes.is_empty() {
+        // Few samples decide little, and reading is most of what a program at rest costs. The mover reads
+        // anew how much is free before it moves anything.
+        self.samples_since += samples;
+        if self.samples_since as f64 >= TRAFFIC_SAMPLES || self.free_bytes.is_empty() {
+            self.samples_since = 0;
             moved_by_kernel = self.note_kernel_moves(kernel);
             self.free_bytes = topology.nodes().iter().map(|node| kernel.free_bytes(node.id)).collect();
         }
