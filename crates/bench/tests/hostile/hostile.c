@@ -1,21 +1,18 @@
 /* Programs that mean harm to whoever manages them, and those that such a program would harm. Each prints what
  * became of its own memory: pages by node. All addresses, numbers and names are its own to choose. */
 #define _GNU_SOURCE
+#include "../common.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define PAGE 4096UL
@@ -23,24 +20,6 @@
 #define NODES 4
 #define MPOL_BIND 2
 #define MPOL_F_NUMA_BALANCING (1 << 13)
-
-static void fail(const char *what) {
-    perror(what);
-    exit(99);
-}
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec / 1e9;
-}
-
-static void pin(int cpu) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(cpu, &set);
-    if (sched_setaffinity(0, sizeof set, &set)) fail("sched_setaffinity");
-}
 
 static void policy(void *at, size_t bytes, int mode, unsigned long mask) {
     if (syscall(SYS_mbind, at, bytes, mode, &mask, sizeof mask * 8, 0)) fail("mbind");

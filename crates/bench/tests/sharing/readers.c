@@ -1,41 +1,20 @@
 /* One file that a process on each CPU has mapped and reads all over: readers FILE MEBIBYTES SECONDS. Their
  * parent wrote it, on CPU 0. Each second it prints the seconds since and the pages on each node. */
 #define _GNU_SOURCE
+#include "../common.h"
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define PAGE 4096UL
 #define MOST_NODES 64
 #define MPOL_BIND 2
 #define MPOL_F_NUMA_BALANCING (1 << 13)
-
-static void fail(const char *what) {
-    perror(what);
-    exit(1);
-}
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec / 1e9;
-}
-
-static void pin(int cpu) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(cpu, &set);
-    if (sched_setaffinity(0, sizeof set, &set)) fail("sched_setaffinity");
-}
 
 /* Adds up random words of the file, for ever. */
 static void read_all(const volatile uint64_t *words, size_t count, uint64_t random) {
