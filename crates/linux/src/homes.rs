@@ -7,7 +7,9 @@ use crate::known_homes::KnownHomes;
 use crate::placement::{BeforeAndAfter, Figures, Located, Placement, Unknown};
 use crate::process::{Process, Processes};
 use crate::survey::{Survey, ask, query};
-use nodewise_engine::{Mapping, MappingKind, PageNumber, PageRange, PageSize, Pid, Sample, TrafficMatrix};
+use nodewise_engine::{
+    Access, Mapping, MappingKind, PageNumber, PageRange, PageSize, Pid, Sample, TrafficMatrix,
+};
 use nodewise_topology::{NodeIndex, Topology};
 use std::collections::BTreeMap;
 
@@ -185,6 +187,9 @@ impl Homes {
                 let of_page = &of_page[usize::from(allocates)..];
                 for sample in of_page {
                     self.placement.note(pid, page, huge, sample.accessor);
+                }
+                if of_page.iter().any(|sample| sample.access == Access::Write) {
+                    self.placement.note_written(pid, page, huge);
                 }
                 for sample in of_page {
                     if let Some(met) = std::mem::replace(&mut met, home) {

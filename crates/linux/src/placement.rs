@@ -229,6 +229,15 @@ impl Placement {
         }
     }
 
+    /// Notes that a page, or a huge page, was written: a copy of it would not stay one.
+    pub(crate) fn note_written(&mut self, pid: Pid, page: PageNumber, huge: bool) {
+        let unit = if huge { page.huge() } else { page };
+        if let Some(process) = self.processes.get_mut(&pid).filter(|process| process.is_replicable(unit)) {
+            let pages = if huge { HUGE_PAGE_PAGES } else { 1 };
+            process.replicable.remove(PageRange::new(unit.0, unit.0 + pages));
+        }
+    }
+
     /// The process runs another program.
     pub(crate) fn forget(&mut self, pid: Pid) {
         if let Some(process) = self.processes.remove(&pid) {
@@ -341,6 +350,9 @@ impl Process {
     }
 
     fn is_replicable(&self, page: PageNumber) -> bool {
+        if self.replicable.iter().next().is_none() {
+            return false;
+        }
         let parts = self.replicable.parts(PageRange::new(page.0, page.0 + 1));
         parts.iter().any(|(_, replicable)| replicable.is_some())
     }
@@ -454,6 +466,9 @@ mod tests {
         are(local(&mut placement, |_| 0, place), [37.5, 62.5]);
         let with_copies = placement.figures(&BALANCED).after.unwrap().local_with_copies_percent.unwrap();
         assert!((with_copies - 100.0).abs() <= 1.0, "{with_copies}");
+        (half.0..PAGES).for_each(|page| placement.note_written(PID, PageNumber(page), false));
+        are(local(&mut placement, |_| 0, place), [37.5, 62.5]);
+        assert_eq!(placement.figures(&BALANCED).after.unwrap().local_with_copies_percent, None);
     }
 
     #[test]
