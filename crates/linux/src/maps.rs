@@ -148,12 +148,24 @@ mod tests {
         Instant::now() + Duration::from_secs(60)
     }
 
-    /// Gives a mapping at a time, and takes its time.
-    struct Slow;
+    /// Gives a mapping at once, and each further one only when this time is over.
+    struct Slow {
+        until: Instant,
+        given: usize,
+    }
+
+    impl Slow {
+        fn until(until: Instant) -> Self {
+            Self { until, given: 0 }
+        }
+    }
 
     impl Read for Slow {
         fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-            std::thread::sleep(Duration::from_millis(10));
+            if self.given > 0 {
+                std::thread::sleep(self.until.saturating_duration_since(Instant::now()));
+            }
+            self.given += 1;
             let line = b"00001000-00002000 rw-p 00000000 00:00 0\n";
             into[..line.len()].copy_from_slice(line);
             Ok(line.len())
@@ -162,10 +174,11 @@ mod tests {
 
     #[test]
     fn what_takes_too_long_to_read_is_cut() {
-        let begin = Instant::now();
-        let maps = Maps::read(Slow, usize::MAX, begin + Duration::from_millis(100)).unwrap();
-        assert!(maps.is_cut && (1..=10).contains(&maps.mappings.len()), "{} mappings", maps.mappings.len());
-        let error = bound(Slow, &maps.mappings).unwrap_err();
+        let until = Instant::now() + Duration::from_secs(2);
+        let maps = Maps::read(Slow::until(until), usize::MAX, until).unwrap();
+        assert!(maps.is_cut && maps.mappings.len() == 2, "{} mappings", maps.mappings.len());
+        let late = Instant::now() + MAPS_TIME + Duration::from_millis(100);
+        let error = bound(Slow::until(late), &maps.mappings).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
     }
 
