@@ -144,7 +144,10 @@ mod tests {
 
     #[test]
     fn sentences_that_make_one_wait_are_found_where_they_were_added() {
-        let diff = "+++ b/a.rs\n-// What is gone.\n+// What is there stays. It is\n+fn main() {} // What is code\n+/// Pages move. Of these, some return.\n+++ b/b.md\n+- Those that work are unknown.\n+It works, of course.\n+++ b/c.h\n+/* Who calls it waits.\n+ * Of two */\n+    * What";
+        let diff = "+++ b/a.rs\n-// What is gone.\n+// What is there stays. It is\n+fn main() {} // What is code\n\
+                    +/// Pages move. Of these, some return.\n\
+                    +++ b/b.md\n+- Those that work are unknown.\n+It works, of course.\n\
+                    +++ b/c.h\n+/* Who calls it waits.\n+ * Of two */\n+    * What";
         let found = riddles(diff);
         assert_eq!(found.len(), 6, "{found:?}");
         assert!(found[2].starts_with("b.md: ") && found[3].starts_with("c.h: "), "{found:?}");

@@ -235,7 +235,8 @@ impl Settings {
                         self.role = Role::Guest;
                         return Ok(());
                     }
-                    let message = "a Nodewise that was killed left kernel settings changed; root's next start puts them back";
+                    let message = "a Nodewise that was killed left kernel settings changed; root's next start \
+                                   puts them back";
                     return Err(Error::with_source(error.kind(), message, error));
                 }
                 claimed => claimed?,
