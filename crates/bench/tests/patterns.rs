@@ -184,18 +184,19 @@ fn memory_stays_with_threads_that_come_back() {
 fn well_placed_and_idle_programs_are_left_alone_at_little_cost() {
     let slowdown = programs().slowdown.display();
     for pattern in ["local", "idle"] {
-        // CPU time of nodewise, in ticks of 10 ms, at 20 and at 80 seconds: sampling is eager for 15
-        // intervals at most (`EagernessSettings`), then watching goes on, with a pass over the memory
-        // in about a minute. As much of it as the host took for others meanwhile, other tests, say,
-        // is not Nodewise's.
+        // CPU time of nodewise, in ticks of 10 ms, for a minute that begins when eager sampling has ended, or
+        // after a while without samples: watching goes on, with a pass over the memory in about a minute. As
+        // much of it as the host took for others meanwhile, other tests, say, is not Nodewise's.
         let script = format!(
-            "$WORKLOAD {pattern} --seconds 90 --report report & workload=$!
+            "$WORKLOAD {pattern} --seconds 150 --report report & workload=$!
              sleep 1; $NODEWISE attach --json summary --log log $workload & nodewise=$!
-             sleep 20; cut -d' ' -f14,15 /proc/$nodewise/stat >cost
+             for second in $(seq 20); do sleep 1; ! grep -q cheap log || break; done
+             sleep 5; cut -d' ' -f14,15 /proc/$nodewise/stat >cost
              '{slowdown}' --seconds 60 >slowdown; cut -d' ' -f14,15 /proc/$nodewise/stat >>cost
-             kill -INT $nodewise; wait $nodewise"
+             kill -INT $nodewise; wait $nodewise; kill $workload"
         );
         let finished = run(&script, &["report", "summary", "log", "cost", "slowdown"]);
+        println!("{}", finished.file("log").unwrap());
         let numbers = |name: &str| -> Vec<f64> {
             finished.file(name).unwrap().split_whitespace().map(|number| number.parse().unwrap()).collect()
         };

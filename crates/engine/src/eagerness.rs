@@ -87,6 +87,8 @@ pub struct Eagerness {
 #[derive(Clone, Copy, Debug)]
 struct Rest {
     rounds: u32,
+    /// Since the ratio was last known.
+    blind_rounds: u32,
     /// Since pages were last spread, those with samples.
     settling_rounds: u32,
     resident_pages: u64,
@@ -102,8 +104,8 @@ impl Eagerness {
     pub fn next(&mut self, signs: &Signs) -> SamplingRate {
         if let Some(rest) = &mut self.rest {
             let changed = rest.is_changed(signs, &self.settings);
-            let wonders = signs.curious || signs.unfinished || signs.local_access_percent.is_none();
             let EagernessSettings { rest_rounds, look_rounds, .. } = self.settings;
+            let wonders = signs.curious || signs.unfinished || rest.blind_rounds >= rest_rounds;
             let left_alone = signs.disturbing && signs.spread && !signs.unfinished;
             let over = rest.rounds >= rest_rounds + if left_alone { look_rounds } else { 0 };
             let rested = over && wonders && !signs.spreading;
@@ -134,6 +136,7 @@ impl Eagerness {
         }
         self.rest = Some(Rest {
             rounds: 0,
+            blind_rounds: 0,
             settling_rounds: 0,
             resident_pages: signs.resident_pages,
             local_access_percent: signs.local_access_percent,
@@ -150,6 +153,7 @@ impl Rest {
     fn is_changed(&mut self, signs: &Signs, settings: &EagernessSettings) -> bool {
         self.rounds += 1;
         let now = signs.local_access_percent;
+        self.blind_rounds = if now.is_some() { 0 } else { self.blind_rounds + 1 };
         self.settling_rounds =
             if signs.spreading { 0 } else { self.settling_rounds + u32::from(now.is_some()) };
         // Whoever did nothing so far may begin with anything.
@@ -237,6 +241,17 @@ mod tests {
     fn what_is_wrong_is_looked_at_again_after_a_rest() {
         let expected = format!("{}{}a", "a".repeat(3), "c".repeat(60));
         assert_eq!(rates(&[Signs { unfinished: true, ..CALM }; 64]), expected);
+    }
+
+    #[test]
+    fn a_rest_lasts_while_samples_tell_now_and_then_that_all_is_well() {
+        let blind = Signs { local_access_percent: None, ..CALM };
+        let rested = |signs: &[Signs]| rates(&[&[CALM; 4][..], signs].concat()).rfind('c');
+        // Cheap samples come in portions, with nothing between them.
+        let portions = [&[blind; 20][..], &[CALM]].concat().repeat(30);
+        assert_eq!(rested(&portions), Some(3 + portions.len()));
+        assert_eq!(rested(&[&portions[..], &[blind; 100]].concat()), Some(3 + portions.len() + 59));
+        assert_eq!(rested(&[blind; 100]), Some(3 + 59));
     }
 
     #[test]

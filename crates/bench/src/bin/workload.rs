@@ -103,8 +103,8 @@ fn main() -> anyhow::Result<()> {
             Pattern::SharedWrite | Pattern::SharedRead => placement.is_spread(),
             _ => placement.local_percent_min >= 99.0,
         };
-        if let Some(more) = args.after_placed.filter(|_| placed) {
-            *end = end.min(placement.seconds + more);
+        if let Some(more) = args.after_placed {
+            *end = if placed { end.min(placement.seconds + more) } else { args.seconds };
         }
         Ok(())
     };

@@ -1,7 +1,9 @@
-//! The decision log: one JSON line for every decision and every finding.
+//! The decision log: one JSON line for every decision, every finding and every change of the sampling rate.
 
 use super::summary::Summary;
-use nodewise_engine::{Action, Decision, Figures, Finding, Interleaving, Outcome, PageNumber, Part, Round};
+use nodewise_engine::{
+    Action, Decision, Figures, Finding, Interleaving, Outcome, PageNumber, Part, Round, SamplingRate,
+};
 use nodewise_topology::{NodeId, NodeIndex, Topology};
 use serde::Serialize;
 use std::time::SystemTime;
@@ -50,6 +52,8 @@ pub enum Line<'a> {
         /// The samples that show it.
         evidence: &'a [Part],
     },
+    /// Samples are taken at another rate from now on. The first rate is the accurate one.
+    Sampling { seconds: f64, rate: SamplingRate },
 }
 
 impl Line<'_> {
@@ -65,8 +69,13 @@ impl Line<'_> {
     }
 }
 
-/// The lines of one round.
-pub fn lines<'a>(round: &'a Round, topology: &Topology, began_ns: u64) -> Vec<Line<'a>> {
+/// The lines of one round that came with samples at rate `before`.
+pub fn lines<'a>(
+    round: &'a Round,
+    before: SamplingRate,
+    topology: &Topology,
+    began_ns: u64,
+) -> Vec<Line<'a>> {
     let seconds = round.end_ns.saturating_sub(began_ns) as f64 / 1e9;
     let decisions =
         round.decisions.iter().map(|(decision, outcome)| decision_line(seconds, decision, outcome, topology));
@@ -75,7 +84,8 @@ pub fn lines<'a>(round: &'a Round, topology: &Topology, began_ns: u64) -> Vec<Li
             Line::FalselySharedHugePage { seconds, pid: pid.0, address: hex(*page), evidence: samples }
         }
     });
-    decisions.chain(findings).collect()
+    let rate = (round.sampling != before).then_some(Line::Sampling { seconds, rate: round.sampling });
+    decisions.chain(findings).chain(rate).collect()
 }
 
 fn decision_line<'a>(
@@ -130,6 +140,18 @@ mod tests {
     use crate::manage::tests::recorded_rounds;
     use serde_json::Value;
 
+    #[test]
+    fn a_line_says_when_sampling_changes() {
+        let (rounds, topology) = recorded_rounds("hint-faults");
+        let rates = |before: SamplingRate| -> Vec<Value> {
+            let lines = lines(&rounds[0], before, &topology, rounds[0].end_ns);
+            let lines = lines.iter().map(|line| serde_json::to_value(line).unwrap());
+            lines.filter(|line| line["event"] == "sampling").map(|line| line["rate"].clone()).collect()
+        };
+        assert_eq!(rates(SamplingRate::Cheap), ["accurate"]);
+        assert!(rates(SamplingRate::Accurate).is_empty());
+    }
+
     /// When, process, range, action, from, to, reason and the figures behind it, outcome.
     #[test]
     fn a_line_says_all_of_a_decision() {
@@ -137,7 +159,10 @@ mod tests {
         for name in ["hint-faults", "hardware-samples"] {
             let (rounds, topology) = recorded_rounds(name);
             let nodes = topology.node_count();
-            for line in rounds.iter().flat_map(|round| lines(round, &topology, rounds[0].end_ns)) {
+            let lines = rounds
+                .iter()
+                .flat_map(|round| lines(round, SamplingRate::Accurate, &topology, rounds[0].end_ns));
+            for line in lines {
                 let line = serde_json::to_value(&line).unwrap();
                 assert_eq!(line["event"], "decision");
                 assert!(line["seconds"].as_f64() >= Some(0.0) && line["pid"].is_u64(), "{line}");

@@ -246,7 +246,7 @@ impl Session<'_> {
             drain_every = if round.samples > MANY_SAMPLES { DRAIN_EVERY } else { DRAIN_EVERY_QUIET };
             let rests = round.sampling != SamplingRate::Accurate && round.decisions.is_empty();
             let begins_to_rest = rests && sampling != round.sampling;
-            sampling = round.sampling;
+            let before = std::mem::replace(&mut sampling, round.sampling);
             // While sampling pauses, pages are moved all the same.
             changed |= round.samples > 0 || !round.decisions.is_empty();
             if begins_to_rest || (changed && (!rests || round.number % LOOK_EVERY_RESTING == 0)) {
@@ -254,7 +254,7 @@ impl Session<'_> {
                 changed = false;
             }
             self.summary.add(&round);
-            let lines = log::lines(&round, self.machine.topology(), self.began_ns);
+            let lines = log::lines(&round, before, self.machine.topology(), self.began_ns);
             self.reports.write(&lines);
             if !self.machine.has_processes() {
                 return Ok(());
