@@ -118,6 +118,12 @@ soak: export NODEWISE_HOSTILE_SECONDS := $(SECONDS)
 soak:
 	cargo test --locked --package nodewise-bench --test hostile a_hostile_mix -- --nocapture
 
+# Programs of Debian's packages, those that are installed, in turn by the kernel alone and under Nodewise.
+.PHONY: pairs
+
+pairs:
+	cargo run --locked --release --package nodewise-bench --bin pairs
+
 # Asks the registry and builds each package anew; what can be told offline is in `test`.
 .PHONY: publishable
 

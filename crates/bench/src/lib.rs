@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod follow;
+pub mod paired;
 pub mod pattern;
 pub mod report;
 pub mod scenario;

@@ -76,15 +76,12 @@ fn nobody_counts_twice() {
 #[test]
 fn memory_that_managed_processes_share_is_spread() {
     let finished = guest(
-        "$NODEWISE run --json summary -- setpriv --reuid 1000 --regid 1000 --clear-groups $HOSTILE family 30",
+        "$NODEWISE run --json summary -- setpriv --reuid 1000 --regid 1000 --clear-groups $HOSTILE family 150",
         &["summary"],
     );
-    for line in finished.stdout.lines() {
-        let words: Vec<&str> = line.split(' ').collect();
-        let share = words[1].parse::<f64>().unwrap() / words[3].parse::<f64>().unwrap();
-        assert!((0.2..=0.3).contains(&share), "{line}");
-    }
-    assert_eq!(finished.stdout.lines().count(), 4);
+    // Not by chance, for a second, on the way elsewhere.
+    let ended: Vec<bool> = finished.stdout.lines().rev().take(5).map(|l| l.ends_with(", spread")).collect();
+    assert_eq!(ended, [true; 5]);
     let again = finished.json("summary").unwrap()["outcome"]["moved_again"].as_u64();
     assert!(again < Some(1000), "moved again: {again:?}");
 }

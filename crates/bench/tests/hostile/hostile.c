@@ -374,9 +374,10 @@ static int restless(double seconds, char **argv) {
 }
 
 /* Not hostile: four processes of one user that write to memory they share. Their parent touched it on node
- * 0. */
+ * 0. It says every second where the pages are, and ends when for five of these in a row each node had its
+ * part within a fifth, or when the time is over. */
 static int family(double seconds) {
-    size_t bytes = 32 * MIB;
+    size_t bytes = 32 * MIB, part = bytes / PAGE / NODES;
     char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) fail("mmap");
     /* It is to be balanced among all nodes. The kernel takes no samples of shared memory without a policy of
@@ -384,15 +385,30 @@ static int family(double seconds) {
     policy(at, bytes, MPOL_BIND | MPOL_F_NUMA_BALANCING, (1UL << NODES) - 1);
     pin(0);
     touch(at, bytes);
-    for (int i = 0; i < NODES; i++)
-        if (fork() == 0) {
-            struct reading r = {at, bytes, now() + seconds, i, 1};
+    pid_t children[NODES];
+    double begin = now();
+    for (int i = 0; i < NODES; i++) {
+        children[i] = fork();
+        if (children[i] == 0) {
+            struct reading r = {at, bytes, begin + seconds, i, 1};
             read_all(&r);
             _exit(0);
         }
+    }
+    for (int in_a_row = 0; in_a_row < 5 && now() < begin + seconds;) {
+        sleep(1);
+        int spread = 1;
+        printf("family: after %.1f s", now() - begin);
+        for (int i = 0; i < NODES; i++) {
+            size_t here = bytes / PAGE - elsewhere(at, bytes, i);
+            spread &= here * 5 >= part * 4 && here * 5 <= part * 6;
+            printf(" %zu", here);
+        }
+        printf(" pages%s\n", spread ? ", spread" : "");
+        in_a_row = spread ? in_a_row + 1 : 0;
+    }
+    for (int i = 0; i < NODES; i++) kill(children[i], SIGKILL);
     while (wait(NULL) > 0) {}
-    for (int i = 0; i < NODES; i++)
-        printf("family: %zu of %zu pages on node %d\n", bytes / PAGE - elsewhere(at, bytes, i), bytes / PAGE, i);
     return 0;
 }
 
