@@ -6,6 +6,7 @@
 mod cache;
 mod counters;
 mod directory;
+mod error;
 mod fabric;
 mod hardware;
 mod host;
@@ -15,5 +16,6 @@ mod queue;
 mod route;
 
 pub use counters::{Counters, Load};
+pub use error::{Error, ErrorKind};
 pub use hardware::{Access, Hardware, Source};
-pub use preset::{Cache, Controller, Core, CpuNumbering, Link, Node, Preset, PresetError, Uncached};
+pub use preset::{Cache, Controller, Core, CpuNumbering, Link, Node, Preset, Uncached};

@@ -1,11 +1,11 @@
 //! A machine as a TOML file: what a user copies, edits and runs.
 
-use std::{fmt, fs, path::Path};
+use std::{fs, path::Path};
 
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::route;
+use crate::{Error, ErrorKind, route};
 
 /// The presets that come along: name and text.
 const BUILT_IN: &[(&str, &str)] = &[
@@ -161,25 +161,6 @@ pub struct Link {
     pub message_bytes: u64,
 }
 
-/// Why a preset is refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PresetError {
-    origin: String,
-    line: Option<usize>,
-    reason: String,
-}
-
-impl fmt::Display for PresetError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            Some(line) => write!(f, "{}:{line}: {}", self.origin, self.reason),
-            None => write!(f, "{}: {}", self.origin, self.reason),
-        }
-    }
-}
-
-impl std::error::Error for PresetError {}
-
 /// The file as it is written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -247,45 +228,49 @@ impl Preset {
     }
 
     /// A preset that comes along.
-    pub fn named(name: &str) -> Result<Preset, PresetError> {
+    pub fn named(name: &str) -> Result<Preset, Error> {
         let Some(text) = Preset::text(name) else {
             let names: Vec<_> = Preset::names().collect();
             let reason = format!("no such machine; there are {}", names.join(", "));
-            return Err(PresetError { origin: name.to_string(), line: None, reason });
+            return Err(Error::new(ErrorKind::Unknown, name, None, reason));
         };
         Preset::parse(text, name)
     }
 
     /// A preset in a file.
-    pub fn load(path: impl AsRef<Path>) -> Result<Preset, PresetError> {
+    pub fn load(path: impl AsRef<Path>) -> Result<Preset, Error> {
         let origin = path.as_ref().display().to_string();
         match fs::read_to_string(path) {
             Ok(text) => Preset::parse(&text, &origin),
-            Err(error) => Err(PresetError { origin, line: None, reason: format!("cannot be read: {error}") }),
+            Err(error) => Err(Error::unreadable(&origin, &error)),
         }
     }
 
     /// A preset in a JSON file with the fields of the TOML ones, as a program writes it that has measured a
     /// machine.
-    pub fn load_json(path: impl AsRef<Path>) -> Result<Preset, PresetError> {
+    pub fn load_json(path: impl AsRef<Path>) -> Result<Preset, Error> {
         let origin = path.as_ref().display().to_string();
-        let refused = |reason: String, line| PresetError { origin: origin.clone(), line, reason };
-        let text =
-            fs::read_to_string(path).map_err(|error| refused(format!("cannot be read: {error}"), None))?;
+        let refused = |reason: String, line| Error::new(ErrorKind::Malformed, &origin, line, reason);
+        let text = fs::read_to_string(path).map_err(|error| Error::unreadable(&origin, &error))?;
         let value: toml::Table =
             serde_json::from_str(&text).map_err(|error| refused(error.to_string(), Some(error.line())))?;
         let text = toml::to_string(&value).map_err(|error| refused(error.to_string(), None))?;
         // Lines of the TOML in between would lead nowhere.
-        Preset::parse(&text, &origin).map_err(|error| PresetError { line: None, ..error })
+        Preset::parse(&text, &origin).map_err(Error::without_line)
     }
 
     /// A preset as text; `origin` is what errors name as its place.
-    pub fn parse(text: &str, origin: &str) -> Result<Preset, PresetError> {
+    pub fn parse(text: &str, origin: &str) -> Result<Preset, Error> {
         let line_at = |offset: usize| 1 + text[..offset.min(text.len())].matches('\n').count();
         toml::from_str::<File>(text)
-            .map_err(|error| (error.message().to_string(), error.span().map(|span| span.start)))
-            .and_then(|file| check(file).map_err(|Refusal { reason, at }| (reason, at)))
-            .map_err(|(reason, at)| PresetError { origin: origin.to_string(), line: at.map(line_at), reason })
+            .map_err(|error| {
+                let at = error.span().map(|span| span.start);
+                (ErrorKind::Malformed, error.message().to_string(), at)
+            })
+            .and_then(|file| {
+                check(file).map_err(|Refusal { reason, at }| (ErrorKind::Impossible, reason, at))
+            })
+            .map_err(|(kind, reason, at)| Error::new(kind, origin, at.map(line_at), reason))
     }
 
     /// How many cores there are.

@@ -148,7 +148,7 @@ fn no_number_is_beyond_what_can_be_simulated() {
                 let may_be = key == "hop_latency_ns" && *absurd == "1e-300";
                 match Preset::parse(&changed.join("\n"), "my.toml") {
                     Ok(_) => assert!(may_be, "{name}: {line}"),
-                    Err(error) => assert!(error.line.is_some(), "{name}: {line}: {error}"),
+                    Err(error) => assert!(error.line().is_some(), "{name}: {line}: {error}"),
                 }
             }
         }
@@ -171,4 +171,14 @@ fn scaling_shrinks_caches_only() {
     assert_eq!(half.llc.unwrap().kib, 11264);
     assert_eq!((half.controller, &half.links), (preset.controller, &preset.links));
     assert_eq!(preset.scaled(1e-9).l1.unwrap().kib, 1);
+}
+
+#[test]
+fn errors_have_kinds() {
+    let good = Preset::text("dahu-2n").unwrap();
+    let kind = |text: &str| Preset::parse(text, "my.toml").unwrap_err().kind();
+    assert_eq!(Preset::named("dahu").unwrap_err().kind(), ErrorKind::Unknown);
+    assert_eq!(Preset::load("/nowhere").unwrap_err().kind(), ErrorKind::Unreadable);
+    assert_eq!(kind("name = "), ErrorKind::Malformed);
+    assert_eq!(kind(&good.replace("line_bytes = 64", "line_bytes = 63")), ErrorKind::Impossible);
 }

@@ -74,7 +74,7 @@ impl Program for Mixed {
         if *pieces == PIECES { Progress::Finished } else { Progress::Running }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), nodewise_sim::Error> {
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 
 use nodewise_hardware::{Counters, Hardware, Preset};
 
-use crate::{Op, Program, Progress, Trace};
+use crate::{Error, Op, Program, Progress, Trace};
 
 /// The result of a run.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ pub fn run(
     program: &mut dyn Program,
     cores: &[usize],
     mut home: impl FnMut(&mut Hardware, usize, u64) -> usize,
-) -> Result<Outcome, String> {
+) -> Result<Outcome, Error> {
     let mut hardware = Hardware::new(preset);
     let nodes = preset.nodes_of_cores();
     program.placed(&cores.iter().map(|&core| nodes[core]).collect::<Vec<_>>());

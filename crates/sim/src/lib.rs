@@ -4,11 +4,13 @@
 
 pub mod ace;
 pub mod bare;
+mod error;
 mod os;
 mod program;
 pub mod studies;
 pub mod workloads;
 
+pub use error::{Error, ErrorKind};
 pub use os::{
     Costs, LinkReport, PASSES, PINNINGS, POLICIES, Pinning, Policy, Report, Settings, SimMachine, Simulation,
     simulate,

@@ -1,5 +1,6 @@
 //! A simulated program: threads of a real algorithm that say which memory they touch.
 
+use crate::Error;
 use std::mem::size_of;
 
 /// A program with a fixed number of threads, run by the simulator in pieces.
@@ -29,7 +30,7 @@ pub trait Program: Send {
     fn advance(&mut self, thread: usize, trace: &mut Trace) -> Progress;
 
     /// Whether the result is right; called once all threads have finished.
-    fn check(&self) -> Result<(), String>;
+    fn check(&self) -> Result<(), Error>;
 }
 
 /// Where a thread stands at the end of a piece.

@@ -278,9 +278,10 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let workload = workload(&args.workload)?;
     let policies: anyhow::Result<Vec<Policy>> = args.policy.iter().map(|name| policy(name)).collect();
     let policies = policies?;
-    let pinning: Pinning = args.pin.parse().map_err(|message| {
-        usage(format!("--pin: {message}{}", did_you_mean(&args.pin, PINNINGS.into_iter())))
-    })?;
+    let pinning: Pinning = args
+        .pin
+        .parse()
+        .map_err(|error| usage(format!("--pin: {error}{}", did_you_mean(&args.pin, PINNINGS.into_iter()))))?;
     let threads = args.threads.unwrap_or_else(|| preset.cores());
     if threads == 0 || threads > preset.cores() {
         return Err(usage(format!("--threads {threads}: {} has {} cores", preset.name, preset.cores())));
@@ -294,7 +295,7 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         ..Settings::scaled(args.scale)
     };
     for policy in &policies {
-        Simulation::check(&preset, threads, &settings, policy).map_err(usage)?;
+        Simulation::check(&preset, threads, &settings, policy).map_err(|error| usage(error.to_string()))?;
     }
     let parameters = Parameters { threads, scale: args.scale, seed: args.seed };
     let picture = args.plot.as_deref().map(|path| WholeFile::create(path, PUBLIC)).transpose()?;
@@ -309,7 +310,7 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             before = now;
             bar.says(&format!("{} million operations", all / 1_000_000));
         });
-        report.map_err(|message| anyhow::anyhow!("{policy}: {message}"))
+        Ok(report.map_err(|error| error.of(policy))?)
     });
     drop(bar);
     let runs: Vec<Report> = runs.into_iter().collect::<anyhow::Result<_>>()?;
@@ -354,7 +355,8 @@ fn machine(args: &RunArgs) -> anyhow::Result<Preset> {
 
 fn policy(name: &str) -> anyhow::Result<Policy> {
     let names = POLICIES.iter().map(|policy| policy.0);
-    name.parse().map_err(|message: String| usage(format!("--policy: {message}{}", did_you_mean(name, names))))
+    let parsed = name.parse::<Policy>();
+    parsed.map_err(|error| usage(format!("--policy: {error}{}", did_you_mean(name, names))))
 }
 
 fn workload(name: &str) -> anyhow::Result<Workload> {
@@ -447,7 +449,7 @@ fn reproduce(args: &ReproduceArgs) -> anyhow::Result<ExitCode> {
         bar.says(study.name);
         let share = |share: f64| bar.at((index as f64 + share) / chosen.len() as f64);
         let rows = (study.run)(&options, &share);
-        done.push(rows.map_err(|message| anyhow::anyhow!("{}: {message}", study.name))?);
+        done.push(rows.map_err(|error| error.of(study.name))?);
     }
     drop(bar);
     if args.json {

@@ -14,7 +14,7 @@ use super::memory::{Memory, PAGE_BYTES, PAGE_SHIFT, State};
 use super::oracle::{Plan, Record};
 use super::policy::Policy;
 use super::sampler::Sampler;
-use crate::Area;
+use crate::{Area, Error, ErrorKind};
 
 /// A process's part of the address space.
 #[derive(Clone, Debug)]
@@ -80,7 +80,7 @@ pub struct SimMachine {
     /// When the threads first were all at a barrier.
     pub(crate) first_barrier_ps: Option<u64>,
     /// Why the program cannot go on.
-    pub(crate) failure: Option<String>,
+    pub(crate) failure: Option<Error>,
     /// Pages sampled in this interval, if the engine's decisions reach only those.
     pub(crate) sampled: Option<BTreeSet<usize>>,
     /// The engine may replicate.
@@ -236,8 +236,10 @@ impl SimMachine {
         let node = self.threads[thread].1;
         if page >= self.memory.pages() {
             let address = self.memory.address(page);
-            self.failure
-                .get_or_insert(format!("thread {thread} touches {address:#x}, beyond the program's memory"));
+            self.failure.get_or_insert_with(|| {
+                let where_to = format!("{address:#x}, beyond the program's memory");
+                Error::wrong_result(format!("thread {thread} touches {where_to}"))
+            });
             return node;
         }
         match self.memory.state(page) {
@@ -269,7 +271,9 @@ impl SimMachine {
         let home = self.memory.map(page, wanted, only_there);
         if home.is_none() {
             let which = if only_there { format!("node {wanted}") } else { "every node".to_string() };
-            self.failure.get_or_insert(format!("out of memory: {which} is full"));
+            self.failure.get_or_insert_with(|| {
+                Error::new(ErrorKind::OutOfMemory, format!("out of memory: {which} is full"))
+            });
         }
         if self.ace.is_some() || self.plan.as_ref().is_some_and(|plan| plan.copies(page)) {
             // Every access asks.

@@ -11,6 +11,7 @@
 //! and share what their caches hold. A program that deals out work as it goes makes other accesses in each
 //! run.
 
+use crate::Error;
 use std::cmp::Reverse;
 
 use nodewise_hardware::Preset;
@@ -174,7 +175,7 @@ pub fn simulate(
     settings: &Settings,
     policy: &Policy,
     progress: &mut dyn FnMut(u64),
-) -> Result<Report, String> {
+) -> Result<Report, Error> {
     let simulation = |policy: &Policy| Simulation::new(preset, build(), settings.clone(), policy.clone());
     if *policy != Policy::Oracle {
         return simulation(policy)?.run(progress);

@@ -1,5 +1,6 @@
 //! How a program's threads are laid over the cores.
 
+use crate::Error;
 use std::fmt;
 use std::str::FromStr;
 
@@ -32,13 +33,13 @@ impl fmt::Display for Pinning {
 }
 
 impl FromStr for Pinning {
-    type Err = String;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Pinning, String> {
+    fn from_str(text: &str) -> Result<Pinning, Error> {
         let place = PINNINGS.iter().position(|&name| name == text);
-        place
-            .map(|place| ALL[place])
-            .ok_or_else(|| format!("no such order: {text}; there are {}", PINNINGS.join(", ")))
+        place.map(|place| ALL[place]).ok_or_else(|| {
+            Error::unknown(format!("no such order: {text}; there are {}", PINNINGS.join(", ")))
+        })
     }
 }
 
@@ -84,6 +85,6 @@ mod tests {
         for name in PINNINGS {
             assert_eq!(name.parse::<Pinning>().unwrap().to_string(), name);
         }
-        assert!("magic".parse::<Pinning>().unwrap_err().contains("sockorder"));
+        assert!("magic".parse::<Pinning>().unwrap_err().to_string().contains("sockorder"));
     }
 }

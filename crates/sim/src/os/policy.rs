@@ -1,5 +1,6 @@
 //! Placement policies by name.
 
+use crate::Error;
 use std::fmt;
 use std::str::FromStr;
 
@@ -92,12 +93,12 @@ impl fmt::Display for Policy {
 }
 
 impl FromStr for Policy {
-    type Err = String;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Policy, String> {
+    fn from_str(text: &str) -> Result<Policy, Error> {
         let unknown = || {
             let names: Vec<_> = POLICIES.iter().map(|policy| policy.0).collect();
-            format!("no such policy: {text}; there are {}", names.join(", "))
+            Error::unknown(format!("no such policy: {text}; there are {}", names.join(", ")))
         };
         if let Some(told) = text.strip_prefix("ace") {
             let (moves, pragmas) = match told.strip_suffix("+pragmas") {
@@ -106,9 +107,9 @@ impl FromStr for Policy {
             };
             let default = ace::Policy::default();
             let moves = match moves.strip_prefix(':') {
-                Some(number) => {
-                    number.parse().map_err(|_| format!("{text}: moves are a number, as in ace:4"))?
-                }
+                Some(number) => number
+                    .parse()
+                    .map_err(|_| Error::unknown(format!("{text}: moves are a number, as in ace:4")))?,
                 None if moves.is_empty() => default.moves,
                 None => return Err(unknown()),
             };
@@ -126,7 +127,8 @@ impl FromStr for Policy {
                 let weights: Result<Vec<u32>, _> = weights.split('/').map(str::parse).collect();
                 let weights = weights.ok().filter(|weights| weights.iter().any(|&weight| weight > 0));
                 weights.map(Policy::WeightedInterleave).ok_or_else(|| {
-                    format!("{text}: weights are numbers, not all 0, as in weighted-interleave:2/1/1/1")
+                    let how = "weights are numbers, not all 0, as in weighted-interleave:2/1/1/1";
+                    Error::unknown(format!("{text}: {how}"))
                 })
             }
             ("blocked", None) => Ok(Policy::Blocked),
@@ -134,14 +136,14 @@ impl FromStr for Policy {
                 .unwrap_or_default()
                 .parse()
                 .map(if name == "bind" { Policy::Bind } else { Policy::Preferred })
-                .map_err(|_| format!("{text}: a node is a number, as in {name}:0")),
+                .map_err(|_| Error::unknown(format!("{text}: a node is a number, as in {name}:0"))),
             ("autonuma", None) => Ok(Policy::AutoNuma { split: false }),
             ("autonuma+split", None) => Ok(Policy::AutoNuma { split: true }),
             ("autonuma-27", None) => Ok(Policy::AutoNuma27),
             ("carrefour", None) => Ok(Policy::Carrefour),
             ("oracle", None) => Ok(Policy::Oracle),
             (name, Some(_)) if name.parse::<Policy>().is_ok() => {
-                Err(format!("{text}: {name} takes no argument"))
+                Err(Error::unknown(format!("{text}: {name} takes no argument")))
             }
             _ => Err(unknown()),
         }
@@ -188,7 +190,7 @@ mod tests {
         ] {
             assert!(name.parse::<Policy>().is_err(), "{name}");
         }
-        let reason = |name: &str| name.parse::<Policy>().unwrap_err();
+        let reason = |name: &str| name.parse::<Policy>().unwrap_err().to_string();
         assert_eq!(reason("bind"), "bind: a node is a number, as in bind:0");
         assert_eq!(reason("interleave:1"), "interleave:1: interleave takes no argument");
     }

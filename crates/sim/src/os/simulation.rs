@@ -13,7 +13,7 @@ use super::pinning::Pinning;
 use super::policy::Policy;
 use super::report::{Report, Times};
 use super::sharing::Sharing;
-use crate::{Op, Program, Progress, Trace};
+use crate::{Error, ErrorKind, Op, Program, Progress, Trace};
 
 /// How a simulation is run, whatever the policy.
 #[derive(Clone, Debug, PartialEq)]
@@ -121,7 +121,7 @@ impl Simulation {
         program: Box<dyn Program>,
         settings: Settings,
         policy: Policy,
-    ) -> Result<Simulation, String> {
+    ) -> Result<Simulation, Error> {
         let threads = program.threads();
         Simulation::check(preset, threads, &settings, &policy)?;
         let mut cores = settings.pinning.cores(preset);
@@ -130,37 +130,38 @@ impl Simulation {
     }
 
     /// Whether a program of so many threads can be run, before it is made; if not, why.
-    pub fn check(
-        preset: &Preset,
-        threads: usize,
-        settings: &Settings,
-        policy: &Policy,
-    ) -> Result<(), String> {
+    pub fn check(preset: &Preset, threads: usize, settings: &Settings, policy: &Policy) -> Result<(), Error> {
         let (name, nodes, all) = (&preset.name, preset.nodes.len(), preset.cores());
         if threads == 0 || threads > all {
-            return Err(format!(
+            return Err(Error::unsuitable(format!(
                 "{threads} threads: {name} has {all} cores, and every thread needs one of its own"
-            ));
+            )));
         }
         if nodes > MOST_NODES {
-            return Err(format!("{name} has {nodes} nodes; {MOST_NODES} can be simulated"));
+            return Err(Error::unsuitable(format!(
+                "{name} has {nodes} nodes; {MOST_NODES} can be simulated"
+            )));
         }
         if preset.uncached.is_some() && *policy == Policy::Carrefour {
-            return Err(format!(
+            return Err(Error::unsuitable(format!(
                 "{policy}: {name} has no caches to count the misses of; all other policies run on it"
-            ));
+            )));
         }
         if settings.huge_pages && matches!(policy, Policy::Ace(_)) {
-            return Err(format!("{policy}: it keeps copies of base pages; run it without huge pages"));
+            return Err(Error::unsuitable(format!(
+                "{policy}: it keeps copies of base pages; run it without huge pages"
+            )));
         }
         let with_memory = |node: usize| preset.nodes.get(node).is_some_and(|node| node.memory_bytes > 0);
         match policy {
-            Policy::Bind(node) | Policy::Preferred(node) if !with_memory(*node) => Err(format!(
-                "{policy}: {name} has no memory on node {node}; its nodes are 0 to {}",
-                nodes - 1
+            Policy::Bind(node) | Policy::Preferred(node) if !with_memory(*node) => Err(Error::unsuitable(
+                format!("{policy}: {name} has no memory on node {node}; its nodes are 0 to {}", nodes - 1),
             )),
             Policy::WeightedInterleave(weights) if !weights.is_empty() && weights.len() != nodes => {
-                Err(format!("{policy}: {} weights, and {name} has {nodes} nodes", weights.len()))
+                Err(Error::unsuitable(format!(
+                    "{policy}: {} weights, and {name} has {nodes} nodes",
+                    weights.len()
+                )))
             }
             _ => Ok(()),
         }
@@ -172,17 +173,17 @@ impl Simulation {
     }
 
     /// Runs to the end and tells, besides, where each page may belong.
-    pub(crate) fn observe(self, progress: &mut dyn FnMut(u64)) -> Result<(Report, [Plan; 2]), String> {
+    pub(crate) fn observe(self, progress: &mut dyn FnMut(u64)) -> Result<(Report, [Plan; 2]), Error> {
         let unit = if self.settings.huge_pages { self.settings.huge_page_pages } else { 1 };
         let (report, machine) = self.execute(true, progress)?;
-        let record = machine.record.as_ref().ok_or("nothing was recorded")?;
+        let record = machine.record.as_ref().expect("execute was told to record");
         Ok((report, record.plans(unit, machine.memory.nodes())))
     }
 
     /// Runs to the end and tells, besides, who shared huge pages.
-    pub(crate) fn watch(self, progress: &mut dyn FnMut(u64)) -> Result<Watched, String> {
+    pub(crate) fn watch(self, progress: &mut dyn FnMut(u64)) -> Result<Watched, Error> {
         let (report, machine) = self.execute(true, progress)?;
-        let record = machine.record.as_ref().ok_or("nothing was recorded")?;
+        let record = machine.record.as_ref().expect("execute was told to record");
         let first_barrier_s = machine.first_barrier_ps.unwrap_or(0) as f64 / 1e12;
         Ok(Watched { report, first_barrier_s, sharing: Sharing::new(record, &machine.memory) })
     }
@@ -190,14 +191,14 @@ impl Simulation {
     /// Runs to the end. `progress` is told now and then how many operations have been simulated.
     ///
     /// Fails if memory runs out or the program finds its result wrong.
-    pub fn run(self, progress: &mut dyn FnMut(u64)) -> Result<Report, String> {
+    pub fn run(self, progress: &mut dyn FnMut(u64)) -> Result<Report, Error> {
         if self.policy == Policy::Oracle && self.plan.is_none() {
-            return Err("oracle: it has to see the program run first".to_owned());
+            return Err(Error::unsuitable("oracle: it has to see the program run first"));
         }
         Ok(self.execute(false, progress)?.0)
     }
 
-    fn execute(self, record: bool, progress: &mut dyn FnMut(u64)) -> Result<(Report, SimMachine), String> {
+    fn execute(self, record: bool, progress: &mut dyn FnMut(u64)) -> Result<(Report, SimMachine), Error> {
         let Simulation { preset, mut program, settings, policy, cores, plan } = self;
         let mut machine =
             SimMachine::new(&preset, program.areas(), &cores, &policy, settings.huge_pages, settings.costs);
@@ -232,7 +233,10 @@ impl Simulation {
             debug_assert!(machine.hardware.clock(core) >= behind_ps, "time runs back in thread {index}");
             behind_ps = machine.hardware.clock(core);
             if behind_ps > MOST_PS {
-                return Err("the program is not through after 53 simulated days".to_owned());
+                return Err(Error::new(
+                    ErrorKind::Endless,
+                    "the program is not through after 53 simulated days",
+                ));
             }
             let due_ps = clockwork.due_ps(&machine, index);
             if behind_ps >= due_ps {
@@ -391,7 +395,7 @@ mod tests {
             if step == self.passes { Progress::Finished } else { Progress::Running }
         }
 
-        fn check(&self) -> Result<(), String> {
+        fn check(&self) -> Result<(), Error> {
             Ok(())
         }
     }
@@ -471,7 +475,7 @@ mod tests {
             Policy::Oracle,
         );
         assert_eq!(
-            unseen.unwrap().run(&mut |_| ()).unwrap_err(),
+            unseen.unwrap().run(&mut |_| ()).unwrap_err().to_string(),
             "oracle: it has to see the program run first"
         );
     }
@@ -537,7 +541,9 @@ mod tests {
         let refused = |policy: &str| {
             let refused =
                 Simulation::new(&preset, Halves::boxed(1), Settings::scaled(1.0), policy.parse().unwrap());
-            refused.err().unwrap()
+            let error = refused.err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::Unsuitable);
+            error.to_string()
         };
         assert_eq!(refused("bind:2"), "bind:2: dahu-2n has no memory on node 2; its nodes are 0 to 1");
         assert_eq!(
@@ -550,7 +556,11 @@ mod tests {
             let settings = Settings::scaled(1.0);
             Simulation::new(&small, Halves::boxed(1), settings, policy).unwrap().run(&mut |_| ())
         };
-        assert_eq!(run(Policy::Bind(1)).unwrap_err(), "out of memory: node 1 is full");
+        let full = run(Policy::Bind(1)).unwrap_err();
+        assert_eq!(
+            (full.kind(), &*full.to_string()),
+            (ErrorKind::OutOfMemory, "out of memory: node 1 is full")
+        );
         assert_eq!(run(Policy::Preferred(1)).unwrap().resident_pages, [256, 256]);
         assert_eq!(run(Policy::FirstTouch).unwrap().resident_pages, [256, 256]);
     }

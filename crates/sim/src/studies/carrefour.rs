@@ -1,6 +1,7 @@
 //! Gaud et al., "Challenges of Memory Management on Modern NUMA Systems" (CACM 2015): Carrefour beside first
 //! touch, interleaving and the kernel's balancing.
 
+use crate::Error;
 use nodewise_hardware::Preset;
 
 use super::{Options, Progress, Row, Study, Tolerance};
@@ -78,7 +79,7 @@ const OVERHEAD_PERCENT: f64 = 4.0;
 const TOO_FAST: &str = "is";
 
 /// Runs the study.
-pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, String> {
+pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, Error> {
     let there: Vec<_> = workloads::all().into_iter().map(|workload| workload.name).collect();
     let classes = WELL_PLACED.into_iter().chain([TOO_FAST]).filter(|name| there.contains(name));
     let programs: Vec<&str> = MISPLACED.into_iter().chain(classes).collect();
@@ -198,7 +199,7 @@ impl Run<'_> {
     }
 }
 
-fn simulate_all(runs: &[Run<'_>], options: &Options, progress: Progress<'_>) -> Result<Vec<Report>, String> {
+fn simulate_all(runs: &[Run<'_>], options: &Options, progress: Progress<'_>) -> Result<Vec<Report>, Error> {
     super::in_parallel(runs, options.jobs, progress, |run| simulate(run, options)).into_iter().collect()
 }
 
@@ -218,13 +219,13 @@ impl Size {
     }
 }
 
-fn simulate(run: &Run<'_>, options: &Options) -> Result<Report, String> {
+fn simulate(run: &Run<'_>, options: &Options) -> Result<Report, Error> {
     let Run { program: name, policy, period_scale, until_scan } = run;
     let size = Size::of(name);
     let scale = size.scale * options.scale;
-    let preset = Preset::named(MACHINE).map_err(|error| error.to_string())?.scaled(scale);
+    let preset = Preset::named(MACHINE)?.scaled(scale);
     let workload = workloads::all().into_iter().find(|workload| workload.name == *name);
-    let workload = workload.ok_or_else(|| format!("there is no workload {name}"))?;
+    let workload = workload.ok_or_else(|| Error::unknown(format!("there is no workload {name}")))?;
     let program =
         (workload.build)(Parameters { threads: THREADS, scale: size.class * scale, seed: options.seed });
     let settings = Settings {
@@ -237,7 +238,7 @@ fn simulate(run: &Run<'_>, options: &Options) -> Result<Report, String> {
     };
     Simulation::new(&preset, program, settings, policy.clone())?
         .run(&mut |_| ())
-        .map_err(|error| format!("{name}, {policy}: {error}"))
+        .map_err(|error| error.of(format_args!("{name}, {policy}")))
 }
 
 /// The article's columns.

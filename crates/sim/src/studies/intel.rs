@@ -5,6 +5,7 @@
 //! bare hardware, as kernels of the article's time did it: 4.5 (threads rest after they scanned) to 4.17 (new
 //! threads scan as fast as old ones, and what a node receives is limited).
 
+use crate::Error;
 use nodewise_hardware::{Hardware, Preset};
 
 use super::{Options, Progress, Row, Study, Tolerance};
@@ -229,9 +230,9 @@ struct Outcome {
 }
 
 impl Run {
-    fn run(self, options: &Options) -> Result<Outcome, String> {
+    fn run(self, options: &Options) -> Result<Outcome, Error> {
         let scale = SCALE * options.scale;
-        let preset = Preset::named(MACHINE).map_err(|error| error.to_string())?.scaled(scale);
+        let preset = Preset::named(MACHINE)?.scaled(scale);
         let parameters = Parameters { threads: self.threads, scale: scale * self.size, seed: options.seed };
         let micro = if self.blocked { Micro::blocked(parameters) } else { Micro::interleaved(parameters) };
         let mut micro = micro.and_allocators(preset.nodes.len());
@@ -248,7 +249,7 @@ impl Run {
 }
 
 /// Runs the study.
-pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, String> {
+pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, Error> {
     let mut runs = Vec::new();
     for blocked in [false, true] {
         for size in SIZES {

@@ -9,6 +9,7 @@ mod intel;
 mod page_split;
 mod pikus;
 
+use crate::Error;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
@@ -150,7 +151,7 @@ pub struct Reproduction {
     /// The published result and its publication, in one line.
     pub about: &'static str,
     /// Runs it.
-    pub run: fn(&Options, Progress<'_>) -> Result<Study, String>,
+    pub run: fn(&Options, Progress<'_>) -> Result<Study, Error>,
 }
 
 /// Every study, in the order of `nodewise sim reproduce all`.

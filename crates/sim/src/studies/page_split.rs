@@ -6,7 +6,7 @@ use nodewise_hardware::Preset;
 use super::{Options, Progress, Row, Study, Tolerance};
 use crate::os::Watched;
 use crate::workloads::{Parameters, cg};
-use crate::{Costs, Pinning, Policy, Settings, Simulation};
+use crate::{Costs, Error, Pinning, Policy, Settings, Simulation};
 
 const MACHINE: &str = "dahu-2n";
 /// Class C's 36 million elements, over class B's that the workload's scale counts in.
@@ -33,9 +33,9 @@ struct Run {
 }
 
 impl Run {
-    fn run(self, options: &Options) -> Result<Watched, String> {
+    fn run(self, options: &Options) -> Result<Watched, Error> {
         let scale = SCALE * options.scale;
-        let preset = Preset::named(MACHINE).map_err(|error| error.to_string())?.scaled(scale);
+        let preset = Preset::named(MACHINE)?.scaled(scale);
         let parameters =
             Parameters { threads: preset.cores(), scale: CLASS_C * scale * self.size, seed: options.seed };
         let solutions = if self.balancing.is_some() { MANY } else { FEW };
@@ -87,7 +87,7 @@ impl Point {
 }
 
 /// Runs the study.
-pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, String> {
+pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, Error> {
     let (sequential, sockorder) = (Pinning::Sequential, Pinning::SockOrder);
     let class_c = |pinning, huge_pages, balancing| Run { pinning, size: 1.0, huge_pages, balancing };
     let small_pages = [sequential, sockorder].map(|pinning| class_c(pinning, false, None));
@@ -109,14 +109,14 @@ pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, String> {
     let ([balanced, split, balanced_sockorder, points @ ..], [small, small_sockorder]) =
         (&means[..], &small[..])
     else {
-        return Err("a run is missing".to_owned());
+        return Err(Error::unknown("a run is missing"));
     };
     let slower: Vec<f64> = points.chunks(2).map(|pair| pair[0].time_s / pair[1].time_s).collect();
     // Sizes differ in what fits into caches: each is measured by its sockorder.
     let relative: Vec<f64> = points.chunks(2).zip(&slower).flat_map(|(_, &slower)| [slower, 1.0]).collect();
     let remote: Vec<f64> = points.iter().map(|point| point.remote_percent).collect();
     let [.., largest, largest_sockorder] = points else {
-        return Err("a size is missing".to_owned());
+        return Err(Error::unknown("a size is missing"));
     };
     let rows = vec![
         Row::new(

@@ -4,6 +4,7 @@
 //! hardware. The parallel foreach runs as `nodewise sim run` runs it, but with whole caches: it needs little
 //! memory, and what it does need is not what it is about.
 
+use crate::Error;
 use nodewise_hardware::{Hardware, Preset};
 
 use super::{Options, Progress, Row, Study, Tolerance};
@@ -63,7 +64,7 @@ enum Run {
 }
 
 /// Runs the study.
-pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, String> {
+pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, Error> {
     let mut runs = Vec::from(CROSSINGS.map(|(machine, ..)| Run::Crowding(machine)));
     runs.extend(CROSSINGS.map(|(machine, threads, memory)| Run::Crossing(machine, threads, memory)));
     runs.extend([Run::Latency(0), Run::Latency(1)]);
@@ -73,7 +74,7 @@ pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, String> {
 }
 
 impl Run {
-    fn row(&self, options: &Options) -> Result<Row, String> {
+    fn row(&self, options: &Options) -> Result<Row, Error> {
         match *self {
             Run::Crossing(machine, threads, memory) => {
                 let preset = named(machine, options)?;
@@ -116,8 +117,8 @@ impl Run {
     }
 }
 
-fn named(machine: &str, options: &Options) -> Result<Preset, String> {
-    Ok(Preset::named(machine).map_err(|error| error.to_string())?.scaled(SCALE * options.scale))
+fn named(machine: &str, options: &Options) -> Result<Preset, Error> {
+    Ok(Preset::named(machine)?.scaled(SCALE * options.scale))
 }
 
 /// The cores of a node.
@@ -139,7 +140,7 @@ fn bandwidth(
     cores: &[usize],
     memory: usize,
     options: &Options,
-) -> Result<f64, String> {
+) -> Result<f64, Error> {
     let parameters = Parameters { threads: cores.len(), scale: SCALE * options.scale, seed: options.seed };
     let mut stream = program(parameters);
     let outcome = bare::run(preset, &mut stream, cores, |_, _, _| memory)?;
@@ -152,21 +153,24 @@ fn elements_a_second(
     everywhere: bool,
     memory: Option<usize>,
     options: &Options,
-) -> Result<f64, String> {
-    let preset = Preset::named(FOREACH).map_err(|error| error.to_string())?;
+) -> Result<f64, Error> {
+    let preset = Preset::named(FOREACH)?;
     let (threads, pinning) = if everywhere {
         (preset.cores(), Pinning::Spread)
     } else {
         (preset.nodes[0].cores, Pinning::SockOrder)
     };
     let all = workloads::all();
-    let workload = all.iter().find(|known| known.name == workload).ok_or("there is no such workload")?;
+    let workload = all
+        .iter()
+        .find(|known| known.name == workload)
+        .ok_or_else(|| Error::unknown("there is no such workload"))?;
     let scale = SCALE * options.scale;
     let program = (workload.build)(Parameters { threads, scale, seed: options.seed });
     let settings = Settings { pinning, seed: options.seed, ..Settings::scaled(1.0) };
     let policy = memory.map_or(Policy::FirstTouch, Policy::Bind);
     let report = Simulation::new(&preset, program, settings, policy)?.run(&mut |_| ())?;
-    report.items_per_s.ok_or_else(|| format!("{} has no elements", workload.name))
+    report.items_per_s.ok_or_else(|| Error::unknown(format!("{} has no elements", workload.name)))
 }
 
 /// A pointer chase by core 0 through memory that no cache holds.

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::phases::{LINE, Lines, Phased, Phases, Random, alone, scaled, write_lines};
 use super::{Parameters, Workload};
-use crate::{Area, Array, Program, Role, Space, Trace};
+use crate::{Area, Array, Error, Program, Role, Space, Trace};
 
 pub const ALL: [Workload; 1] = [Workload {
     name: "facerec",
@@ -148,7 +148,7 @@ impl Phased for FaceRecognition {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         debug_assert_eq!(LINE % 8, 0);
         for (place, &found) in self.found.values().iter().enumerate() {
             let (image, face) = (place / self.faces(), place % self.faces());
@@ -160,7 +160,9 @@ impl Phased for FaceRecognition {
             let basis = &self.basis.values()[face * self.pixels..(face + 1) * self.pixels];
             let sum: f64 = basis.iter().zip(&pixels).map(|(a, b)| a * b).sum();
             if (found - sum).abs() > 1e-6 {
-                return Err(format!("image {image} has {found} of face {face}, not {sum}"));
+                return Err(Error::wrong_result(format!(
+                    "image {image} has {found} of face {face}, not {sum}"
+                )));
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::{Area, Program, Progress, Trace};
+use crate::{Area, Error, Program, Progress, Trace};
 
 /// Operations after which a piece ends.
 const PIECE: usize = 1000;
@@ -27,7 +27,7 @@ pub trait Phased: Send {
     fn item(&mut self, phase: usize, thread: usize, item: usize, trace: &mut Trace);
 
     /// Whether the result is right.
-    fn check(&self) -> Result<(), String>;
+    fn check(&self) -> Result<(), Error>;
 }
 
 /// Runs an algorithm in phases as a program.
@@ -75,7 +75,7 @@ impl<P: Phased> Program for Phases<P> {
         Progress::Running
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         self.algorithm.check()
     }
 }

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use super::phases::{LINE, Lines, Phased, Phases, Random, alone, part, scaled, write_lines};
 use super::{Parameters, Workload};
-use crate::{Area, Array, Program, Role, Space, Trace};
+use crate::{Area, Array, Error, Program, Role, Space, Trace};
 
 pub const ALL: [Workload; 1] = [Workload {
     name: "streamcluster",
@@ -217,15 +217,18 @@ impl Phased for Streamcluster {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         if self.opened.len() < 2 {
-            return Err("no center but the first was opened".to_owned());
+            return Err(Error::wrong_result("no center but the first was opened"));
         }
         for (point, known) in self.points.values().iter().enumerate() {
             let nearest = self.opened.iter().map(|&round| self.distance(point, self.candidates[round]));
             let nearest = nearest.fold(f64::INFINITY, f64::min);
             if (known.cost - nearest).abs() > 1e-6 {
-                return Err(format!("point {point} costs {}, its nearest center {nearest}", known.cost));
+                return Err(Error::wrong_result(format!(
+                    "point {point} costs {}, its nearest center {nearest}",
+                    known.cost
+                )));
             }
         }
         Ok(())

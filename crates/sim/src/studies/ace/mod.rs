@@ -7,6 +7,7 @@
 
 mod run;
 
+use crate::Error;
 use nodewise_hardware::Preset;
 
 use self::run::{Costs, Run, Times};
@@ -182,7 +183,7 @@ fn beta(t_global: f64, t_local: f64, ratio: f64) -> f64 {
 }
 
 /// Runs the study.
-pub(super) fn study(options: &Options, progress: Progress<'_>) -> Result<Study, String> {
+pub(super) fn study(options: &Options, progress: Progress<'_>) -> Result<Study, Error> {
     let (programs, untuned) = measure(options, progress)?;
     let mut rows: Vec<Row> = PUBLISHED
         .iter()
@@ -199,8 +200,8 @@ pub(super) fn study(options: &Options, progress: Progress<'_>) -> Result<Study, 
 }
 
 /// The runs of Table 3's programs, in its order, and those of Primes2 before tuning.
-fn measure(options: &Options, progress: Progress<'_>) -> Result<(Vec<Measured>, Measured), String> {
-    let preset = Preset::named("ace-7").map_err(|error| error.to_string())?;
+fn measure(options: &Options, progress: Progress<'_>) -> Result<(Vec<Measured>, Measured), Error> {
+    let preset = Preset::named("ace-7")?;
     let numa = Policy::default();
     let global = Policy { all_global: true, ..numa };
     let lines = PUBLISHED.iter().map(|line| (line.workload, line.scale));
@@ -219,14 +220,14 @@ fn measure(options: &Options, progress: Progress<'_>) -> Result<(Vec<Measured>, 
     Ok((programs, untuned))
 }
 
-fn times(preset: &Preset, job: &Job, seed: u64) -> Result<Times, String> {
+fn times(preset: &Preset, job: &Job, seed: u64) -> Result<Times, Error> {
     let workload =
         ace::ALL.iter().find(|workload| workload.name == job.workload).expect("named in this file");
     let parameters = Parameters { threads: job.threads, scale: job.scale, seed };
     let mut program = (workload.build)(parameters);
     Run::new(preset, &mut *program, job.policy, Costs::default())?
         .finish()
-        .map_err(|error| format!("{}: {error}", job.workload))
+        .map_err(|error| error.of(job.workload))
 }
 
 fn table_3(published: &Published, measured: &Measured) -> Vec<Row> {

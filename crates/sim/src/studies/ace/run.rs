@@ -6,7 +6,7 @@
 use nodewise_hardware::{Hardware, Preset, Uncached};
 
 use crate::ace::{Actions, Location, Page, Policy, State};
-use crate::{Area, Op, Program, Progress, Role, Trace};
+use crate::{Area, Error, Op, Program, Progress, Role, Trace};
 
 const PAGE_SHIFT: u32 = 12;
 const PAGE_BYTES: u64 = 1 << PAGE_SHIFT;
@@ -97,19 +97,22 @@ impl<'a> Run<'a> {
         program: &'a mut dyn Program,
         policy: Policy,
         costs: Costs,
-    ) -> Result<Run<'a>, String> {
+    ) -> Result<Run<'a>, Error> {
         let Some(uncached) = preset.uncached else {
-            return Err(format!("{}: the ACE study needs a machine without caches", preset.name));
+            return Err(Error::unsuitable(format!(
+                "{}: the ACE study needs a machine without caches",
+                preset.name
+            )));
         };
         let global = preset.nodes.len() - 1;
         if preset.nodes[global].cores > 0 || preset.nodes[..global].iter().any(|node| node.cores != 1) {
-            return Err(format!(
+            return Err(Error::unsuitable(format!(
                 "{}: the ACE study needs nodes of one processor, and a last one of none",
                 preset.name
-            ));
+            )));
         }
         if program.threads() > global {
-            return Err(format!("{} threads on {global} processors", program.threads()));
+            return Err(Error::unsuitable(format!("{} threads on {global} processors", program.threads())));
         }
         let (base, pages) = pages_of(program.areas());
         let page_ps = |ns: f64| (PAGE_WORDS * ns * 1000.0) as u64;
@@ -134,7 +137,7 @@ impl<'a> Run<'a> {
     }
 
     /// Runs the program to its end and checks its result.
-    pub fn finish(mut self) -> Result<Times, String> {
+    pub fn finish(mut self) -> Result<Times, Error> {
         let mut threads: Vec<Thread> = (0..self.program.threads())
             .map(|_| Thread {
                 trace: Trace::default(),
@@ -362,6 +365,6 @@ mod tests {
         let mut program = (ace::ALL[0].build)(Parameters { threads: 1, scale: 0.01, seed: 1 });
         let preset = Preset::named("opteron-8385-4n").unwrap();
         let refused = Run::new(&preset, &mut *program, Policy::default(), Costs::default()).err().unwrap();
-        assert!(refused.contains("opteron-8385-4n"), "{refused}");
+        assert!(refused.to_string().contains("opteron-8385-4n"), "{refused}");
     }
 }

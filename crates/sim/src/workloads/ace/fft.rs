@@ -8,7 +8,7 @@ use std::f32::consts::PI;
 use super::scaled;
 use super::shared::{Counter, Stack};
 use crate::workloads::Parameters;
-use crate::{Area, Array, Program, Progress, Role, Space, Trace};
+use crate::{Area, Array, Error, Program, Progress, Role, Space, Trace};
 
 const SIDE: usize = 256;
 const STAGES: usize = 8;
@@ -192,7 +192,7 @@ impl Program for Fft {
         Progress::Running
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         // Forward and back is where it began, but for rounding: some 1e-7 a stage.
         let distance = self
             .original
@@ -203,7 +203,7 @@ impl Program for Fft {
         if distance < 1e-4 {
             Ok(())
         } else {
-            Err(format!("after the way back, elements are off by {distance}"))
+            Err(Error::wrong_result(format!("after the way back, elements are off by {distance}")))
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::scaled;
 use super::shared::Counter;
 use crate::workloads::Parameters;
-use crate::{Area, Array, Program, Progress, Role, Space, Trace};
+use crate::{Area, Array, Error, Program, Progress, Role, Space, Trace};
 
 /// Fetches in all: what the published times differ by, over 0.85 us a fetch.
 const FETCHES: u64 = 39_600_000;
@@ -80,9 +80,13 @@ impl Program for Gfetch {
         Progress::Running
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         let sum: u64 = self.sums.iter().sum();
         let expected: u64 = (0..self.portions).map(|portion| self.sum_of(portion)).sum();
-        if sum == expected { Ok(()) } else { Err(format!("the sum is {sum}, not {expected}")) }
+        if sum == expected {
+            Ok(())
+        } else {
+            Err(Error::wrong_result(format!("the sum is {sum}, not {expected}")))
+        }
     }
 }

@@ -3,7 +3,7 @@
 use super::MULTIPLY;
 use super::shared::Counter;
 use crate::workloads::Parameters;
-use crate::{Area, Array, Program, Progress, Role, Space, Trace};
+use crate::{Area, Array, Error, Program, Progress, Role, Space, Trace};
 
 /// Rows and columns.
 const SIDE: f64 = 200.0;
@@ -98,7 +98,7 @@ impl Program for IMatMult {
         Progress::Running
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         let (side, values) = (self.side, self.matrices.values());
         let (a, rest) = values.split_at(side * side);
         let (b, c) = rest.split_at(side * side);
@@ -108,10 +108,10 @@ impl Program for IMatMult {
                     .map(|k| a[row * side + k].wrapping_mul(b[k * side + column]))
                     .fold(0, i32::wrapping_add);
                 if c[row * side + column] != expected {
-                    return Err(format!(
+                    return Err(Error::wrong_result(format!(
                         "element ({row}, {column}) is {}, not {expected}",
                         c[row * side + column]
-                    ));
+                    )));
                 }
             }
         }

@@ -3,7 +3,7 @@
 use super::shared::Counter;
 use super::{MULTIPLY, scaled};
 use crate::workloads::Parameters;
-use crate::{Area, Program, Progress, Space, Trace};
+use crate::{Area, Error, Program, Progress, Space, Trace};
 
 /// Multiplications in all: 67.3 s at 27 instructions each.
 const MULTIPLICATIONS: u64 = 10_000_000;
@@ -47,9 +47,13 @@ impl Program for ParMult {
         Progress::Running
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         let product = self.products.iter().copied().fold(1, u32::wrapping_mul);
         let expected = FACTOR.wrapping_pow(self.portions * PORTION);
-        if product == expected { Ok(()) } else { Err(format!("the product is {product}, not {expected}")) }
+        if product == expected {
+            Ok(())
+        } else {
+            Err(Error::wrong_result(format!("the product is {product}, not {expected}")))
+        }
     }
 }

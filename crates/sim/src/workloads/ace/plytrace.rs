@@ -6,7 +6,7 @@
 use super::scaled;
 use super::shared::{Counter, Stack};
 use crate::workloads::Parameters;
-use crate::{Area, Array, Program, Progress, Role, Space, Trace};
+use crate::{Area, Array, Error, Program, Progress, Role, Space, Trace};
 
 /// Width and height of the image.
 const SIDE: f64 = 512.0;
@@ -249,7 +249,7 @@ impl Program for PlyTrace {
         Progress::Running
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         let mut depths = vec![f32::NEG_INFINITY; self.side * self.side];
         let mut image = vec![0; self.side * self.side];
         for words in &self.scene {
@@ -271,7 +271,7 @@ impl Program for PlyTrace {
         let wrong =
             depths.iter().zip(self.depth.values()).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
         if wrong > 0 || !image.iter().zip(self.image.values()).all(|(a, b)| (*a == 0) == (*b == 0)) {
-            return Err(format!("{wrong} pixels have the wrong depth"));
+            return Err(Error::wrong_result(format!("{wrong} pixels have the wrong depth")));
         }
         Ok(())
     }

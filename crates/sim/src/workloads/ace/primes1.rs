@@ -6,7 +6,7 @@
 use super::shared::{Counter, Stack, check_primes};
 use super::{DIVIDE, scaled};
 use crate::workloads::Parameters;
-use crate::{Area, Program, Progress, Space, Trace};
+use crate::{Area, Error, Program, Progress, Space, Trace};
 
 const LIMIT: u64 = 10_000_000;
 /// Odd numbers handed out at a time.
@@ -99,9 +99,13 @@ impl Program for Primes1 {
         Progress::Running
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         if self.found.value() as usize != self.primes.len() {
-            return Err(format!("{} primes counted, and {} found", self.found.value(), self.primes.len()));
+            return Err(Error::wrong_result(format!(
+                "{} primes counted, and {} found",
+                self.found.value(),
+                self.primes.len()
+            )));
         }
         check_primes(&self.primes, self.limit)
     }

@@ -6,7 +6,7 @@
 use super::shared::{Counter, Stack, check_primes, output_words, primes_to, square_root};
 use super::{DIVIDE, scaled};
 use crate::workloads::Parameters;
-use crate::{Area, Array, Program, Progress, Role, Space, Trace};
+use crate::{Area, Array, Error, Program, Progress, Role, Space, Trace};
 
 const LIMIT: u64 = 10_000_000;
 /// Odd numbers handed out at a time.
@@ -215,7 +215,7 @@ impl Program for Primes2 {
         progress
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         check_primes(&self.output.values()[..self.found.value() as usize], self.limit)
     }
 }

@@ -4,7 +4,7 @@
 use super::scaled;
 use super::shared::{Counter, Stack, check_primes, output_words, square_root};
 use crate::workloads::Parameters;
-use crate::{Area, Array, Program, Progress, Role, Space, Trace};
+use crate::{Area, Array, Error, Program, Progress, Role, Space, Trace};
 
 const LIMIT: u64 = 10_000_000;
 /// Word and mask of a bit, test, set, next multiple.
@@ -166,7 +166,7 @@ impl Program for Primes3 {
         Progress::Running
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         check_primes(&self.output.values()[..self.found.value() as usize], self.limit)
     }
 }

@@ -1,6 +1,6 @@
 //! The memory that C-Threads programs share: numbers behind a spin lock, and their stacks.
 
-use crate::{Array, Role, Space, Trace};
+use crate::{Array, Error, Role, Space, Trace};
 
 /// A shared number that hands out work or places: a spin lock, a value, on a page of its own.
 pub struct Counter {
@@ -75,14 +75,18 @@ pub fn primes_to(limit: u32) -> Vec<u32> {
 }
 
 /// Whether `found` holds every prime up to `limit` once, in any order.
-pub fn check_primes(found: &[u32], limit: u32) -> Result<(), String> {
+pub fn check_primes(found: &[u32], limit: u32) -> Result<(), Error> {
     let mut sorted = found.to_vec();
     sorted.sort_unstable();
     let primes = primes_to(limit);
     if sorted == primes {
         return Ok(());
     }
-    Err(format!("{} numbers found up to {limit}, which are not its {} primes", sorted.len(), primes.len()))
+    Err(Error::wrong_result(format!(
+        "{} numbers found up to {limit}, which are not its {} primes",
+        sorted.len(),
+        primes.len()
+    )))
 }
 
 /// The largest number whose square is not above `number`.

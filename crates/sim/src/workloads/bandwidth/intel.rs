@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::LINE;
-use crate::{Area, Program, Progress, Role, Space, Trace, workloads::Parameters};
+use crate::{Area, Error, Program, Progress, Role, Space, Trace, workloads::Parameters};
 
 /// The article's largest size; its others are fractions of this. Its GB are taken as GiB, as those of the
 /// machine's 187 GB are.
@@ -150,9 +150,9 @@ impl Program for Micro {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         match self.pages.iter().enumerate().find(|&(page, &value)| value != page as u64) {
-            Some((page, _)) => Err(format!("page {page} was not written")),
+            Some((page, _)) => Err(Error::wrong_result(format!("page {page} was not written"))),
             None => Ok(()),
         }
     }

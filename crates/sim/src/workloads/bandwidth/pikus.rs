@@ -2,7 +2,7 @@
 //! lies together.
 
 use super::LINE;
-use crate::{Area, Program, Progress, Role, Space, Trace, workloads::Parameters};
+use crate::{Area, Error, Program, Progress, Role, Space, Trace, workloads::Parameters};
 
 /// The bytes that a thread goes through: `membench` of the talk has 4 GB for 64 threads.
 const BYTES_PER_THREAD: f64 = 64.0 * 1024.0 * 1024.0;
@@ -100,7 +100,7 @@ impl Program for Stream {
         if walker.pass < PASSES { Progress::Barrier } else { Progress::Finished }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         let per_pass: u64 = (0..PASSES).sum();
         for (thread, walker) in self.threads.iter().enumerate() {
             let wrong = walker
@@ -109,7 +109,7 @@ impl Program for Stream {
                 .enumerate()
                 .find(|&(index, &value)| value != per_pass + PASSES * index as u64);
             if let Some((index, value)) = wrong {
-                return Err(format!("line {index} of thread {thread} holds {value}"));
+                return Err(Error::wrong_result(format!("line {index} of thread {thread} holds {value}")));
             }
         }
         Ok(())

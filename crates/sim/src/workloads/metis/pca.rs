@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::workloads::Parameters;
 use crate::workloads::phases::{LINE, Lines, Phased, Phases, Random, alone, part, scaled, write_lines};
-use crate::{Area, Array, Program, Role, Space, Trace};
+use crate::{Area, Array, Error, Program, Role, Space, Trace};
 
 const ROWS: usize = 300;
 const COLUMNS: usize = 52_000;
@@ -199,17 +199,22 @@ impl Phased for Pca {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         for row in 0..ROWS {
             let sum: i64 = self.row(row, 0..self.columns).iter().map(|&value| i64::from(value)).sum();
             if self.means.values()[row] != sum / self.columns as i64 {
-                return Err(format!("row {row} has the mean {}", self.means.values()[row]));
+                return Err(Error::wrong_result(format!(
+                    "row {row} has the mean {}",
+                    self.means.values()[row]
+                )));
             }
             for other in [row, usize::midpoint(row, ROWS), ROWS - 1] {
                 let sum = self.products((row, other), 0..self.columns);
                 let found = self.covariance.values()[row * ROWS + other];
                 if found != sum {
-                    return Err(format!("rows {row} and {other} have {found}, not {sum}"));
+                    return Err(Error::wrong_result(format!(
+                        "rows {row} and {other} have {found}, not {sum}"
+                    )));
                 }
             }
         }

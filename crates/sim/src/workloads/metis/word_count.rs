@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::workloads::Parameters;
 use crate::workloads::phases::{Lines, Phased, Phases, Random, alone, part, scaled, write_lines};
-use crate::{Area, Array, Program, Role, Space, Trace};
+use crate::{Area, Array, Error, Program, Role, Space, Trace};
 
 /// Words of the text: 64 MB at eight letters and blanks a word.
 const WORDS: usize = 8 << 20;
@@ -89,13 +89,13 @@ impl Phased for WordCount {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         let entries = self.totals.values().len();
         let mut counts = vec![0; entries];
         for &word in self.text.values() {
             counts[scatter(word as usize, entries)] += 1;
         }
-        if counts == self.totals.values() { Ok(()) } else { Err("the counts are wrong".to_owned()) }
+        if counts == self.totals.values() { Ok(()) } else { Err(Error::wrong_result("the counts are wrong")) }
     }
 }
 

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use crate::workloads::Parameters;
 use crate::workloads::phases::{Lines, Phased, Phases, Random, part, scaled, wait_for, write_lines};
-use crate::{Area, Array, Program, Role, Space, Trace};
+use crate::{Area, Array, Error, Program, Role, Space, Trace};
 
 /// Cells: 102 to a side.
 const CELLS: usize = 102 * 102 * 102;
@@ -214,7 +214,7 @@ impl Phased for Adi {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         // The increment of the last iteration, put back into its equations, gives their right-hand side.
         let mut product = self.right.values().to_vec();
         for axis in 0..3 {
@@ -228,7 +228,7 @@ impl Phased for Adi {
             let right = self.right_side(&before, index / VALUES, index % VALUES);
             let error = (product - right).abs();
             if error.is_nan() || error > 1e-9 {
-                return Err(format!("value {index} solves for {product}, not {right}"));
+                return Err(Error::wrong_result(format!("value {index} solves for {product}, not {right}")));
             }
         }
         Ok(())

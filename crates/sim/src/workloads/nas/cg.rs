@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::workloads::Parameters;
 use crate::workloads::phases::{LINE, Lines, Phased, Phases, Random, part, scaled, wait_for, write_lines};
-use crate::{Area, Array, Program, Role, Space, Trace};
+use crate::{Area, Array, Error, Program, Role, Space, Trace};
 
 const ROWS: usize = 75_000;
 const ROW_ELEMENTS: usize = 14 * 13;
@@ -295,7 +295,7 @@ impl Phased for Cg {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         let mut error: f64 = 0.0;
         for row in 0..self.count() {
             let elements = self.elements(row);
@@ -309,6 +309,6 @@ impl Phased for Cg {
             error = if difference <= error { error } else { difference };
         }
         // Dominated by the diagonal, the system is solved to a thousandth in eight steps.
-        if error < 1e-3 { Ok(()) } else { Err(format!("the residual is {error}")) }
+        if error < 1e-3 { Ok(()) } else { Err(Error::wrong_result(format!("the residual is {error}"))) }
     }
 }

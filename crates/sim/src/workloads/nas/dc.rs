@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::workloads::Parameters;
 use crate::workloads::phases::{Lines, Phased, Phases, Random, part, scaled, wait_for, write_lines};
-use crate::{Area, Array, Program, Role, Space, Trace};
+use crate::{Area, Array, Error, Program, Role, Space, Trace};
 
 const TUPLES: usize = 1 << 20;
 const ATTRIBUTES: usize = 4;
@@ -146,7 +146,7 @@ impl Phased for Dc {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         for (thread, own) in self.own.iter().enumerate() {
             let sum: u64 = own.tuples.values().iter().map(|tuple| tuple.measure).sum();
             for (view, &found) in own.found.iter().enumerate() {
@@ -156,13 +156,13 @@ impl Phased for Dc {
                 if found != (keys.len(), sum) {
                     let (groups, total) = found;
                     let wanted = keys.len();
-                    return Err(format!(
+                    return Err(Error::wrong_result(format!(
                         "view {view} of thread {thread} has {groups} groups of {total} in all, not {wanted} of {sum}"
-                    ));
+                    )));
                 }
             }
             if own.found.len() != VIEWS.len() && !own.tuples.values().is_empty() {
-                return Err(format!("thread {thread} has {} views", own.found.len()));
+                return Err(Error::wrong_result(format!("thread {thread} has {} views", own.found.len())));
             }
         }
         Ok(())

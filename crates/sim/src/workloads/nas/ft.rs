@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::workloads::Parameters;
 use crate::workloads::phases::{LINE, Lines, Phased, Phases, Random, part, wait_for, write_lines};
-use crate::{Area, Array, Program, Role, Space, Trace};
+use crate::{Area, Array, Error, Program, Role, Space, Trace};
 
 const LOG_POINTS: f64 = 23.0;
 const STEPS: usize = 4;
@@ -231,7 +231,7 @@ impl Phased for Ft {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         let first = initial(self.work.values().len(), self.seed);
         let points = first.len() as f64;
         for frequency in [[0, 0, 0], [1, 2, 3], [3, 0, 1]] {
@@ -241,7 +241,9 @@ impl Phased for Ft {
             let found = self.frequency(self.work.values(), frequency).map(|part| part / points);
             let error = (wanted[0] - found[0]).abs().max((wanted[1] - found[1]).abs());
             if error.is_nan() || error > 1e-9 * points {
-                return Err(format!("frequency {frequency:?} is {found:?}, not {wanted:?}"));
+                return Err(Error::wrong_result(format!(
+                    "frequency {frequency:?} is {found:?}, not {wanted:?}"
+                )));
             }
         }
         Ok(())

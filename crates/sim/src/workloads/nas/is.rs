@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::workloads::Parameters;
 use crate::workloads::phases::{LINE, Lines, Phased, Phases, Random, alone, part, scaled, write_lines};
-use crate::{Area, Array, Program, Role, Space, Trace};
+use crate::{Area, Array, Error, Program, Role, Space, Trace};
 
 const KEYS: usize = 1 << 25;
 /// Keys for each value that they can have.
@@ -215,7 +215,7 @@ impl Phased for Is {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         let mut counts = vec![0u32; self.values];
         for &key in self.keys.values() {
             counts[key as usize] += 1;
@@ -225,7 +225,9 @@ impl Phased for Is {
             rank += count;
             let found = self.ranks.values()[value];
             if found != rank {
-                return Err(format!("{found} keys are not above {value}, counted are {rank}"));
+                return Err(Error::wrong_result(format!(
+                    "{found} keys are not above {value}, counted are {rank}"
+                )));
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::workloads::Parameters;
 use crate::workloads::phases::{Lines, Phased, Phases, Random, part, write_lines};
-use crate::{Area, Array, Program, Role, Space, Trace};
+use crate::{Area, Array, Error, Program, Role, Space, Trace};
 
 /// Points: 256 to a side.
 const LOG_POINTS: f64 = 24.0;
@@ -240,7 +240,7 @@ impl Phased for Mg {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         let Some(grid) = self.grids.last() else { return Ok(()) };
         let norm =
             |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
@@ -254,6 +254,10 @@ impl Phased for Mg {
         }
         let share = left.sqrt() / norm(&mut self.right.values().iter().copied());
         // Class A's four iterations leave 2.2e-3 of it, by its verification value.
-        if share < 1e-2 { Ok(()) } else { Err(format!("{share} of the residual is left")) }
+        if share < 1e-2 {
+            Ok(())
+        } else {
+            Err(Error::wrong_result(format!("{share} of the residual is left")))
+        }
     }
 }

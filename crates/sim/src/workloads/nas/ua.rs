@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::workloads::Parameters;
 use crate::workloads::phases::{LINE, Lines, Phased, Phases, part, scaled, wait_for, write_lines};
-use crate::{Area, Array, Program, Role, Space, Trace};
+use crate::{Area, Array, Error, Program, Role, Space, Trace};
 
 const ELEMENTS: usize = 33_500;
 /// Points of an element along a side, and in all.
@@ -291,7 +291,7 @@ impl Phased for Ua {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         let Some(&(_, last, before)) = self.steps.last() else { return Ok(()) };
         let mesh = &self.meshes[last];
         let heat = self.heat[1 - before].values();
@@ -303,7 +303,7 @@ impl Phased for Ua {
         let cells: Vec<f64> = (0..mesh.first.len()).map(of_cell).collect();
         let (total, given) = (cells.iter().sum::<f64>(), SOURCE * (MESHES * STEPS_PER_MESH) as f64);
         if (total - given).abs() > 1e-9 {
-            return Err(format!("{given} of heat have become {total}"));
+            return Err(Error::wrong_result(format!("{given} of heat have become {total}")));
         }
         // The source moves along the diagonal: nothing tells x from y.
         let side = (cells.len() as f64).cbrt().round() as usize;
@@ -311,7 +311,10 @@ impl Phased for Ua {
             let mirrored = (cell / side / side * side + cell % side) * side + cell / side % side;
             let difference = (heat - cells[mirrored]).abs();
             if difference.is_nan() || difference > 1e-9 {
-                return Err(format!("cell {cell} has {heat} of heat, its image {}", cells[mirrored]));
+                return Err(Error::wrong_result(format!(
+                    "cell {cell} has {heat} of heat, its image {}",
+                    cells[mirrored]
+                )));
             }
         }
         Ok(())

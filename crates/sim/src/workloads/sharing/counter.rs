@@ -1,7 +1,7 @@
 //! Counts that all threads add to.
 
 use super::{APART, MOST_NODES};
-use crate::{Area, Program, Progress, Role, Space, Trace, workloads::Parameters};
+use crate::{Area, Error, Program, Progress, Role, Space, Trace, workloads::Parameters};
 
 /// Additions of a thread at full scale.
 const ADDITIONS: f64 = 100_000.0;
@@ -107,8 +107,12 @@ impl Program for Counter {
         if self.left[thread] > 0 { Progress::Running } else { Progress::Finished }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         let (sum, expected) = (self.words.iter().sum::<u64>(), self.each * self.left.len() as u64);
-        if sum == expected { Ok(()) } else { Err(format!("counted {sum} additions of {expected}")) }
+        if sum == expected {
+            Ok(())
+        } else {
+            Err(Error::wrong_result(format!("counted {sum} additions of {expected}")))
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::{Array, Role, Space, Trace, workloads::Parameters};
+use crate::{Array, Error, Role, Space, Trace, workloads::Parameters};
 
 /// At full scale; the talk does not say how many.
 const ELEMENTS: f64 = 800_000.0;
@@ -48,9 +48,11 @@ impl Elements {
         self.len() * before / all..self.len() * (before + workers[node]) / all
     }
 
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), Error> {
         match self.done.iter().position(|&times| times != 1) {
-            Some(index) => Err(format!("element {index} was done {} times", self.done[index])),
+            Some(index) => {
+                Err(Error::wrong_result(format!("element {index} was done {} times", self.done[index])))
+            }
             None => Ok(()),
         }
     }

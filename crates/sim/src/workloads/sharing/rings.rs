@@ -1,7 +1,7 @@
 //! Parallel foreach over queues that many threads put tasks into and take them from.
 
 use super::{APART, MOST_NODES, PAUSE, elements::Elements};
-use crate::{Area, Program, Progress, Role, Space, Trace, workloads::Parameters};
+use crate::{Area, Error, Program, Progress, Role, Space, Trace, workloads::Parameters};
 
 /// Places of a queue.
 const CELLS: usize = 1024;
@@ -346,7 +346,7 @@ impl Program for Rings {
         Progress::Running
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         self.elements.check()
     }
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::workloads::Parameters;
 use crate::workloads::phases::{LINE, Lines, Phased, Phases, Random, part, scaled, wait_for, write_lines};
-use crate::{Area, Array, Program, Role, Space, Trace};
+use crate::{Area, Array, Error, Program, Role, Space, Trace};
 
 const TUPLES: usize = 1 << 20;
 const LARGER: usize = 4;
@@ -171,7 +171,7 @@ impl Phased for HashJoin {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         let mut payloads = vec![0; self.smaller.values().len() + 1];
         for &[key, payload] in self.smaller.values() {
             payloads[key as usize] = payload;
@@ -186,7 +186,7 @@ impl Phased for HashJoin {
         if (total(0), total(1)) == (matches, sum) {
             Ok(())
         } else {
-            Err(format!("{} matches of {}, not {matches} of {sum}", total(0), total(1)))
+            Err(Error::wrong_result(format!("{} matches of {}, not {matches} of {sum}", total(0), total(1))))
         }
     }
 }

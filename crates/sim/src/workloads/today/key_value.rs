@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::workloads::Parameters;
 use crate::workloads::phases::{Lines, Phased, Phases, Random, alone, part, scaled, wait_for, write_lines};
-use crate::{Area, Array, Program, Role, Space, Trace};
+use crate::{Area, Array, Error, Program, Role, Space, Trace};
 
 const KEYS: usize = 1 << 20;
 const REQUESTS_PER_KEY: usize = 16;
@@ -151,7 +151,7 @@ impl Phased for KeyValue {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         let mut counts = vec![0; self.keys()];
         for (thread, mut random) in requests(self.seed, self.threads).into_iter().enumerate() {
             for _ in 0..self.items(1, thread).len() * BATCH {
@@ -162,7 +162,10 @@ impl Phased for KeyValue {
         for entry in self.entries.values() {
             let wanted = counts[entry.key as usize];
             if entry.count != wanted {
-                return Err(format!("key {} has {} updates, not {wanted}", entry.key, entry.count));
+                return Err(Error::wrong_result(format!(
+                    "key {} has {} updates, not {wanted}",
+                    entry.key, entry.count
+                )));
             }
         }
         Ok(())

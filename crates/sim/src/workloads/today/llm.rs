@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use crate::workloads::Parameters;
 use crate::workloads::phases::{Lines, Phased, Phases, Random, alone, scaled, write_lines};
-use crate::{Area, Array, Program, Role, Space, Trace};
+use crate::{Area, Array, Error, Program, Role, Space, Trace};
 
 const WEIGHTS: usize = 16 << 20;
 const LAYERS: usize = 4;
@@ -203,7 +203,7 @@ impl Phased for Llm {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         // The first and the last text again, in one go.
         let times = |layer: usize, matrix: usize, x: &[f32]| -> Vec<f32> {
             (0..self.width).map(|row| dot(self.weights_of(layer, matrix, row), x)).collect()
@@ -222,11 +222,11 @@ impl Phased for Llm {
                 }
             }
             if x != self.texts[thread].x {
-                return Err(format!(
+                return Err(Error::wrong_result(format!(
                     "text {thread} ends in {:?}, not {:?}",
                     self.texts[thread].x.first(),
                     x.first()
-                ));
+                )));
             }
         }
         Ok(())

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::workloads::Parameters;
 use crate::workloads::phases::{LINE, Phased, Phases, Random, alone, part, scaled, wait_for, write_lines};
-use crate::{Area, Array, Program, Role, Space, Trace};
+use crate::{Area, Array, Error, Program, Role, Space, Trace};
 
 const VERTICES: usize = 1 << 20;
 const EDGES_PER_VERTEX: usize = 16;
@@ -182,7 +182,7 @@ impl Phased for PageRank {
         self.share(vertices, trace);
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         let vertices = self.vertices();
         let mut ranks = vec![1.0 / vertices as f64; vertices];
         for _ in 0..ITERATIONS {
@@ -201,7 +201,7 @@ impl Phased for PageRank {
         for (vertex, (found, wanted)) in self.ranks.values().iter().zip(&ranks).enumerate() {
             let error = (found - wanted).abs();
             if error.is_nan() || error > 1e-9 {
-                return Err(format!("vertex {vertex} has rank {found}, not {wanted}"));
+                return Err(Error::wrong_result(format!("vertex {vertex} has rank {found}, not {wanted}")));
             }
         }
         Ok(())

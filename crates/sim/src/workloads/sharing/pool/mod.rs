@@ -10,7 +10,7 @@ mod queues;
 mod work;
 
 use super::{APART, MOST_NODES, PAUSE, elements::Elements};
-use crate::{Area, Program, Progress, Role, Space, Trace, workloads::Parameters};
+use crate::{Area, Error, Program, Progress, Role, Space, Trace, workloads::Parameters};
 use idle::Cursor;
 use queues::{Deque, Injector};
 
@@ -451,7 +451,7 @@ impl Program for Pool {
         Progress::Running
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Error> {
         self.elements.check()
     }
 }
