@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 
-/// What pairs of scores say.
+/// The comparison that pairs of scores give.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// The median of the pairs' ratios, second to first.
     pub ratio: f64,
-    /// The smallest and the largest. Of 7 pairs these are a confidence interval of the median of 98.4 %, as
+    /// The smallest and the largest. With 7 pairs they are a confidence interval of the median of 98.4 %, as
     /// 2 of 2⁷ samples lie on one side of it.
     pub ratios: (f64, f64),
     /// How probable a difference as clear as this is if there is none: Wilcoxon's signed-rank test of the
@@ -24,8 +24,9 @@ pub fn compare(pairs: &[(f64, f64)]) -> Option<Comparison> {
     Some(Comparison { ratio: median(&ratios), ratios: (least, most), p: signed_rank(&ratios) })
 }
 
-/// The median of sorted figures.
-fn median(sorted: &[f64]) -> f64 {
+/// The median of sorted figures, of which there is one at least.
+#[must_use]
+pub fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
     if sorted.len() % 2 == 1 { sorted[middle] } else { sorted[middle - 1].midpoint(sorted[middle]) }
 }

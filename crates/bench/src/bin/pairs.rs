@@ -7,7 +7,7 @@ use clap::Parser;
 use clap::builder::PossibleValuesParser;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
-use nodewise_bench::paired::{Comparison, compare};
+use nodewise_bench::paired::{Comparison, compare, median};
 use nodewise_bench::scenario::{Place, Programs};
 use nodewise_rig::Guest;
 use serde::Serialize;
@@ -73,7 +73,7 @@ const PROGRAMS: &[Program] = programs![
     "compile" "compile" "",
 ];
 
-/// What every script may use, and the runs.
+/// Functions for every script, and then the runs.
 const RUNS: &str = r#"
 under() {
     if [ "$MODE" = nodewise ]; then "$NODEWISE" run --quiet --json /tmp/summary -- "$@"; else "$@"; fi
@@ -98,7 +98,7 @@ for pair in $(seq "$PAIRS"); do
 done
 "#;
 
-/// What was found of a program.
+/// The results of a program.
 #[derive(Serialize)]
 struct Row {
     program: &'static str,
@@ -120,13 +120,16 @@ fn main() -> anyhow::Result<()> {
     progress.enable_steady_tick(Duration::from_millis(100));
     progress.set_message("building");
     let ours = Programs::build()?;
-    let mut rows = Vec::new();
+    let (mut rows, mut failed) = (Vec::new(), Vec::new());
     for program in chosen {
         progress.set_message(program.name);
         match needs(program) {
             Err(error) => progress.suspend(|| eprintln!("{} is left out: {error:#}", program.name)),
             Ok(needs) => match run(program, &needs, &ours, &args) {
-                Err(error) => progress.suspend(|| eprintln!("{} failed: {error:#}", program.name)),
+                Err(error) => {
+                    progress.suspend(|| eprintln!("{} failed: {error:#}", program.name));
+                    failed.push(program.name);
+                }
                 Ok(row) => rows.push(row),
             },
         }
@@ -138,7 +141,8 @@ fn main() -> anyhow::Result<()> {
     } else {
         println!("{}", table(&rows));
     }
-    ensure!(!rows.is_empty(), "there is no result");
+    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
+    ensure!(!rows.is_empty(), "none of the programs is installed");
     Ok(())
 }
 
@@ -205,6 +209,12 @@ fn run(program: &Program, needs: &[PathBuf], ours: &Programs, args: &Args) -> an
     Ok(Row { program: program.name, scores: row_scores, comparison, cpu_percent })
 }
 
+/// Five digits, or all before the point.
+fn five_digits(score: f64) -> String {
+    let before_point = score.abs().log10().floor().max(0.0) as usize + 1;
+    format!("{score:.*}", 5_usize.saturating_sub(before_point))
+}
+
 fn table(rows: &[Row]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
@@ -221,7 +231,7 @@ fn table(rows: &[Row]) -> Table {
         let middle = |of: &dyn Fn(&(f64, f64)) -> f64| {
             let mut scores: Vec<f64> = row.scores.iter().map(of).collect();
             scores.sort_unstable_by(f64::total_cmp);
-            format!("{:.4}", scores[scores.len() / 2]).chars().take(6).collect::<String>()
+            five_digits(median(&scores))
         };
         let Comparison { ratio, ratios, p } = row.comparison;
         let costs = row.cpu_percent.iter().copied();
@@ -257,6 +267,12 @@ mod tests {
             let status = Command::new("sh").args(["-n", "-c", &whole]).status().unwrap();
             assert!(status.success() && program.script.contains("score() {"), "{}", program.name);
         }
+    }
+
+    #[test]
+    fn scores_keep_all_digits_before_the_point() {
+        let scores = [4_123_456.7, 394_827.0, 739.414, 2.52, 0.052_34];
+        assert_eq!(scores.map(five_digits), ["4123457", "394827", "739.41", "2.5200", "0.0523"]);
     }
 
     #[test]
