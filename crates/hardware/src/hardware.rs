@@ -118,6 +118,8 @@ struct Core {
     l2: Tags,
     /// Outstanding misses, then prefetches: when each is done, and its line.
     window: Vec<(u64, u64)>,
+    /// How many times others' accesses took a line away, or the right to write one.
+    losses: u32,
 }
 
 const NO_LINE: u64 = u64::MAX;
@@ -152,6 +154,7 @@ impl Hardware {
             l1: tags(preset.l1),
             l2: tags(preset.l2),
             window: vec![(0, NO_LINE); preset.core.outstanding_misses + preset.core.adjacent_line_prefetches],
+            losses: 0,
         };
         let line_shift = preset.line_bytes.trailing_zeros();
         Hardware {
@@ -341,6 +344,15 @@ impl Hardware {
             );
         }
         self.fabric.assert_sound(counters);
+    }
+
+    /// How many times another core's access took a line from this core's caches, or the right to write one.
+    /// What a caller remembers of a core's lines holds while this stays the same. Lines that leave for want
+    /// of room do not count. The count wraps around.
+    #[inline]
+    #[must_use]
+    pub fn losses(&self, core: usize) -> u32 {
+        self.cores[core].losses
     }
 
     /// The counts since the start.
@@ -563,7 +575,7 @@ impl Hardware {
         }
         if let Some((victim, sharers)) = victim {
             self.directory.update(victim.line(), |holders| holders.without(node));
-            self.take_from_cores(node, victim.line(), sharers);
+            self.drop_from_cores(node, victim.line(), sharers);
             if victim.has(DIRTY) {
                 self.write_back(at_ps, at_ps, node, victim.home());
             }
@@ -633,6 +645,13 @@ impl Hardware {
 
     fn take_from_cores(&mut self, node: usize, line: u64, sharers: u32) {
         for core in self.sharing(node, sharers) {
+            self.cores[core].losses = self.cores[core].losses.wrapping_add(1);
+        }
+        self.drop_from_cores(node, line, sharers);
+    }
+
+    fn drop_from_cores(&mut self, node: usize, line: u64, sharers: u32) {
+        for core in self.sharing(node, sharers) {
             self.cores[core].l1.remove(line);
             self.cores[core].l2.remove(line);
         }
@@ -642,6 +661,7 @@ impl Hardware {
     fn downgrade(&mut self, node: usize, line: u64, sharers: u32) {
         for core in self.sharing(node, sharers) {
             let core = &mut self.cores[core];
+            core.losses = core.losses.wrapping_add(1);
             for tags in [&mut core.l1, &mut core.l2] {
                 if let Some(entry) = tags.find(line) {
                     entry.clear(WRITABLE);

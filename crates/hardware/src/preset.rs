@@ -309,6 +309,32 @@ impl Preset {
         };
         Preset { l1: shrink(self.l1), l2: shrink(self.l2), llc: shrink(self.llc), ..self.clone() }
     }
+
+    /// The same machine with every part slower by a factor: cores, caches, controllers and links. Ratios of
+    /// times stay.
+    #[must_use]
+    pub fn slowed(&self, factor: f64) -> Preset {
+        let mut slow = self.clone();
+        slow.core.ghz /= factor;
+        slow.controller.idle_latency_ns *= factor;
+        slow.controller.service_ns *= factor;
+        slow.controller.write_service_ns = self.controller.write_service_ns.map(|ns| ns * factor);
+        for link in &mut slow.links {
+            link.gb_per_s /= factor;
+            link.hop_latency_ns *= factor;
+        }
+        if let Some(times) = &mut slow.uncached {
+            for ns in [
+                &mut times.local_fetch_ns,
+                &mut times.local_store_ns,
+                &mut times.global_fetch_ns,
+                &mut times.global_store_ns,
+            ] {
+                *ns *= factor;
+            }
+        }
+        slow
+    }
 }
 
 struct Refusal {

@@ -2,9 +2,10 @@
 
 use crate::initramfs::Initramfs;
 use crate::lock::Lock;
+use crate::machine::Machine;
 use crate::qemu::Qemu;
 use crate::running::Running;
-use crate::{Accelerator, Device, Distances, Error, ErrorKind, Node, kernel, program, qemu, shape};
+use crate::{Accelerator, Device, Distances, Error, ErrorKind, Node, Report, kernel, program, qemu, shape};
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -28,6 +29,7 @@ pub struct Guest {
     boot_limit: Duration,
     time_limit: Option<Duration>,
     exclusive: bool,
+    machine: Option<Machine>,
 }
 
 /// Where a run's bytes and news go.
@@ -48,6 +50,8 @@ pub struct Streams<'a> {
     /// Where given, the program gets a terminal, as large as this one: its input comes from here, and all
     /// its output goes to `stdout`; `stdin` and `stderr` are not used.
     pub terminal: Option<Terminal>,
+    /// Called at the end with the modelled machine's work, where there is one ([`Guest::machine`]).
+    pub report: Option<&'a mut dyn FnMut(Report)>,
     /// When somebody sets this, the guest is ended at once and the run is an error.
     pub stop: &'a AtomicBool,
 }
@@ -108,6 +112,7 @@ impl Guest {
             boot_limit: BOOT_LIMIT,
             time_limit: None,
             exclusive: env::var_os(EXCLUSIVE_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0"),
+            machine: None,
         }
     }
 
@@ -189,6 +194,14 @@ impl Guest {
         self
     }
 
+    /// The machine whose time the guest has. Its nodes are this guest's, in order. The guest is emulated, and
+    /// needs QEMU 10.0.
+    #[must_use]
+    pub fn machine(mut self, machine: Machine) -> Self {
+        self.machine = Some(machine);
+        self
+    }
+
     /// Runs a program of this machine in the guest, as root, and collects its output.
     ///
     /// These parts of `program` count: the name (looked up in PATH), the arguments, the variables set
@@ -215,12 +228,20 @@ impl Guest {
             None
         };
         self.check_memory()?;
-        let accelerator = self.accelerator.unwrap_or_else(|| qemu::accelerator(&qemu, &kernel));
+        let accelerator = match (&self.machine, self.accelerator) {
+            (None, None) => qemu::accelerator(&qemu, &kernel),
+            (None, Some(accelerator)) => accelerator,
+            (Some(_), accelerator) => {
+                Machine::check(accelerator, qemu.version)?;
+                Accelerator::Emulation
+            }
+        };
         streams.progress(Stage::Booting(accelerator));
         let mut append = self.append.clone();
         if streams.console.is_none() {
             append.insert(0, "quiet".into());
         }
+        append.extend(qemu::parameters(accelerator, self.machine.is_some()).map(String::from));
         let mut command = qemu::command(
             &qemu,
             accelerator,
@@ -231,7 +252,11 @@ impl Guest {
             &append,
         );
         command.args(qemu::devices(&self.devices));
-        let running = Running::start(&mut command, directory)?;
+        let model = match &self.machine {
+            Some(machine) => Some(machine.load(&self.nodes, directory.path(), &mut command)?),
+            None => None,
+        };
+        let running = Running::start(&mut command, directory, model)?;
         running.follow(&mut streams, self.boot_limit, self.time_limit)
     }
 
@@ -259,6 +284,9 @@ impl Guest {
         root.directory(&directory, 0o755);
         if streams.joined {
             root.bytes("/.rig/joined", 0o644, Vec::new());
+        }
+        if self.machine.is_some() {
+            root.bytes("/.rig/model", 0o644, Vec::new());
         }
         root.bytes("/.rig/command", 0o644, shell_command(program, &executable, &directory));
         root.bytes("/.rig/stdin", 0o644, streams.stdin.clone());
@@ -319,6 +347,7 @@ impl<'a> Streams<'a> {
             console: None,
             progress: None,
             terminal: None,
+            report: None,
             stop: &NEVER,
         }
     }

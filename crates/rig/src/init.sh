@@ -28,7 +28,16 @@ if [ -e /.rig/terminal ]; then
     stty -F /dev/ttyS1 sane
     stty -F /dev/ttyS1 $(cat /.rig/terminal)
 fi
-echo up >/dev/ttyS3
+exec 4<>/dev/ttyS3 # open from now on: what comes for a closed line is lost
+echo up >&4
+# The model takes over in a CPU's pause, and each nap makes one.
+if [ -e /.rig/model ]; then
+    while :; do usleep 10000; done &
+    read go <&4
+    kill $!
+    wait
+fi
+exec 4>&-
 
 if [ -e /.rig/terminal ]; then
     setsid -c sh -c '. /.rig/command' <&3 >&3 2>&3 3>&-

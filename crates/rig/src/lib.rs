@@ -2,7 +2,7 @@
 //!
 //! A guest boots a stock Debian kernel and an initramfs made on the spot, which holds busybox, one
 //! program of this machine and what it needs; it runs that program as root, and is gone. Placement
-//! and the kernel's behaviour are real in it; time is not.
+//! and the kernel's behaviour are real in it. Time is an emulator's, or a modelled machine's ([`Machine`]).
 //!
 //! ```no_run
 //! use nodewise_rig::{Distances, Guest};
@@ -22,6 +22,7 @@ mod guest;
 mod initramfs;
 mod kernel;
 mod lock;
+mod machine;
 mod program;
 mod qemu;
 mod running;
@@ -30,5 +31,7 @@ mod shape;
 pub use error::{Error, ErrorKind};
 pub use guest::{Guest, Output, Stage, Streams, Terminal};
 pub use kernel::{kernels, no_kernel};
+pub use machine::{Machine, library};
+pub use nodewise_model::{LinkWork, Report, Work};
 pub use qemu::Accelerator;
 pub use shape::{Device, Distances, Node, parse_size};

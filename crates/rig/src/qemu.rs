@@ -45,12 +45,14 @@ const PARAMETERS: &str = "console=ttyS0 panic=-1 mitigations=off tsc=reliable ra
 /// For emulated ones: how far a delay loop counts in 4 ms, here that of a TSC with 2.5 GHz, this machine's
 /// being not far from that. Else each CPU measures it, fails to, and tries again: 2 of a 4-node guest's 5 s.
 const EMULATED_PARAMETERS: &str = "lpj=10000000";
+/// For modelled machines, whose TSC counts nanoseconds.
+const MODELLED_PARAMETERS: &str = "lpj=4000000";
 
 /// The QEMU of this machine.
 pub(crate) struct Qemu {
     path: PathBuf,
     /// Major and minor number.
-    version: (u32, u32),
+    pub version: (u32, u32),
 }
 
 impl Qemu {
@@ -103,8 +105,7 @@ pub(crate) fn command(
 ) -> Command {
     let mut command = base(qemu, accelerator);
     command.arg("-kernel").arg(kernel).arg("-initrd").arg(directory.join("initramfs"));
-    let emulated = (accelerator == Accelerator::Emulation).then_some(EMULATED_PARAMETERS);
-    let parameters = std::iter::once(PARAMETERS).chain(emulated).chain(append.iter().map(String::as_str));
+    let parameters = std::iter::once(PARAMETERS).chain(append.iter().map(String::as_str));
     command.arg("-append").arg(parameters.collect::<Vec<_>>().join(" "));
     command.args(machine(nodes, distances));
     command.args(["-serial", "stdio"]); // the console
@@ -115,6 +116,15 @@ pub(crate) fn command(
         command.arg(format!("isa-serial,chardev={name},index={},iobase={port},irq={interrupt}", index + 1));
     }
     command
+}
+
+/// What the kernel is told of a guest's CPUs, so that it need not find out.
+pub(crate) fn parameters(accelerator: Accelerator, modelled: bool) -> Option<&'static str> {
+    match accelerator {
+        Accelerator::Kvm => None,
+        Accelerator::Emulation if modelled => Some(MODELLED_PARAMETERS),
+        Accelerator::Emulation => Some(EMULATED_PARAMETERS),
+    }
 }
 
 /// setpriv takes QEMU down even when this process is killed with no chance to do so.

@@ -2,11 +2,13 @@
 
 use crate::qemu::LINES;
 use crate::{Error, ErrorKind, Stage, Streams};
-use std::io::{self, Read};
+use nodewise_model::Control;
+use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Command};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -26,6 +28,8 @@ enum Source {
     Stdout,
     Stderr,
     Control,
+    /// The model: nothing when it has begun, or why it has not.
+    Model,
 }
 
 /// A QEMU process, killed when dropped.
@@ -38,10 +42,15 @@ pub(crate) struct Running {
     console: Vec<u8>,
     /// The line that is the program's terminal where it has one.
     terminal: Option<UnixStream>,
+    /// The control line, to write to.
+    control: Option<UnixStream>,
+    model: Option<Arc<Mutex<Control>>>,
+    /// For the model's word, until it has begun. Whoever holds one keeps `received` open.
+    sender: Option<Sender<(Source, Vec<u8>)>>,
 }
 
 impl Running {
-    pub fn start(command: &mut Command, directory: TempDir) -> Result<Self, Error> {
+    pub fn start(command: &mut Command, directory: TempDir, model: Option<Control>) -> Result<Self, Error> {
         let listeners: io::Result<Vec<UnixListener>> =
             LINES.iter().map(|name| UnixListener::bind(directory.path().join(name))).collect();
         let listeners =
@@ -49,15 +58,25 @@ impl Running {
         let mut child = command.spawn().map_err(|error| Error::system("start QEMU", error))?;
         let (sender, received) = mpsc::channel();
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let mut running =
-            Running { child, received, directory: Some(directory), console: Vec::new(), terminal: None };
+        let mut running = Running {
+            child,
+            received,
+            directory: Some(directory),
+            console: Vec::new(),
+            terminal: None,
+            control: None,
+            model: model.map(|model| Arc::new(Mutex::new(model))),
+            sender: Some(sender.clone()),
+        };
         read_all(stdout, Source::Console, &sender);
         read_all(stderr, Source::Console, &sender);
         let deadline = Instant::now() + CONNECT_LIMIT;
         for (listener, source) in listeners.iter().zip([Source::Stdout, Source::Stderr, Source::Control]) {
             let stream = running.accept(listener, deadline)?;
-            if source == Source::Stdout {
-                running.terminal = stream.try_clone().ok();
+            match source {
+                Source::Stdout => running.terminal = stream.try_clone().ok(),
+                Source::Control => running.control = stream.try_clone().ok(),
+                _ => {}
             }
             read_all(Some(stream), source, &sender);
         }
@@ -113,9 +132,20 @@ impl Running {
                 Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => return Err(self.died()),
             };
-            if source != Source::Control {
-                self.pass_on(source, &bytes, streams)?;
-                continue;
+            match source {
+                Source::Control => {}
+                Source::Model if bytes.is_empty() => {
+                    self.running(&mut deadline, time_limit, streams);
+                    continue;
+                }
+                Source::Model => {
+                    let why = String::from_utf8_lossy(&bytes);
+                    return Err(self.guest_error(&format!("the modelled machine does not begin: {why}")));
+                }
+                _ => {
+                    self.pass_on(source, &bytes, streams)?;
+                    continue;
+                }
             }
             if bytes.is_empty() {
                 return Err(self.died());
@@ -126,12 +156,11 @@ impl Running {
                 match line.trim_ascii() {
                     b"up" => {
                         up = true;
-                        deadline = time_limit.map(|limit| Instant::now() + limit);
-                        self.directory = None;
-                        streams.progress(Stage::Running);
-                        if let (Some(terminal), Some(line)) = (streams.terminal.take(), self.terminal.take())
-                        {
-                            send_keys(terminal.keys, line);
+                        let sender = self.sender.take();
+                        if let (Some(model), Some(sender)) = (&self.model, sender) {
+                            begin(model, self.control.take(), sender);
+                        } else {
+                            self.running(&mut deadline, time_limit, streams);
                         }
                     }
                     line => {
@@ -148,8 +177,27 @@ impl Running {
         }
     }
 
+    /// The program begins.
+    fn running(
+        &mut self,
+        deadline: &mut Option<Instant>,
+        time_limit: Option<Duration>,
+        streams: &mut Streams<'_>,
+    ) {
+        *deadline = time_limit.map(|limit| Instant::now() + limit);
+        self.directory = None;
+        streams.progress(Stage::Running);
+        if let (Some(terminal), Some(line)) = (streams.terminal.take(), self.terminal.take()) {
+            send_keys(terminal.keys, line);
+        }
+    }
+
     /// The program has ended and all it wrote has left the guest: what is still in the sockets is read.
     fn finish(mut self, status: u8, streams: &mut Streams<'_>) -> Result<u8, Error> {
+        if let (Some(model), Some(report)) = (&self.model, &mut streams.report) {
+            let answer = model.lock().unwrap_or_else(PoisonError::into_inner).report();
+            report(answer.map_err(|error| Error::system("get the modelled machine's report", error))?);
+        }
         self.end();
         while let Ok((source, bytes)) = self.received.recv() {
             self.pass_on(source, &bytes, streams)?;
@@ -162,7 +210,7 @@ impl Running {
         match source {
             Source::Stdout => streams.stdout.write_all(bytes).and_then(|()| streams.stdout.flush()),
             Source::Stderr => streams.stderr.write_all(bytes).and_then(|()| streams.stderr.flush()),
-            Source::Control => Ok(()),
+            Source::Control | Source::Model => Ok(()),
             Source::Console => {
                 self.keep(bytes);
                 streams.console.as_mut().map_or(Ok(()), |console| console.write_all(bytes))
@@ -235,6 +283,17 @@ fn read_all(stream: Option<impl Read + Send + 'static>, source: Source, sender: 
                 return;
             }
         }
+    });
+}
+
+/// Has the model begin, and tells the guest when it has.
+fn begin(model: &Arc<Mutex<Control>>, line: Option<UnixStream>, sender: Sender<(Source, Vec<u8>)>) {
+    let model = Arc::clone(model);
+    thread::spawn(move || {
+        let begun = model.lock().unwrap_or_else(PoisonError::into_inner).begin();
+        let begun = begun.and_then(|()| line.map_or(Ok(()), |mut line| line.write_all(b"go\n")));
+        let _ =
+            sender.send((Source::Model, begun.err().map_or(Vec::new(), |error| error.to_string().into())));
     });
 }
 

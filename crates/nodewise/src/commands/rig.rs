@@ -1,7 +1,9 @@
 //! `nodewise rig`: one program in a throw-away guest.
 
+mod machine;
 mod terminal;
 
+use self::machine::Modelled;
 use super::{Exit, exit};
 use crate::output::note;
 use nodewise_rig::{
@@ -23,7 +25,9 @@ use std::time::Duration;
 /// It holds busybox, the program with the libraries it needs, and what --copy adds, at the paths they have
 /// here, and nodewise and setpriv; the program runs as root in the directory it is started from. Users,
 /// groups and the time zone are those of this machine. Placement and the kernel's behaviour are real in the
-/// guest; time is not.
+/// guest. Time is an emulator's, or with --machine that of a modelled machine: its caches, controllers and
+/// links. The program's clock then shows the machine's time, and a summary of the machine's work is printed
+/// at the end.
 #[allow(clippy::doc_markdown, clippy::struct_excessive_bools)] // help is plain text; switches are bools
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -35,6 +39,9 @@ Examples:
   nodewise rig --nodes 3 --mem-per-node 1G,1G,256M \\
       --distances '10,20,30;20,10,20;30,20,10' -- ./bench.sh
   nodewise rig -t --copy ./target/release -- sh
+  nodewise rig --machine opteron-8385-4n --cpus-per-node 1 -- ./bench
+  nodewise rig --machine opteron-8385-4n --cpus-per-node 1 --plot traffic.svg -- \\
+      nodewise run -- ./bench
 
 Exit status:
   that of the program; 128 + N when signal N ended it (the program, or nodewise: 130 after Ctrl-C)
@@ -44,12 +51,12 @@ Exit status:
   126  the program cannot be executed
   127  the program was not found")]
 pub struct Args {
-    /// Number of nodes with CPUs
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    nodes: usize,
+    /// Number of nodes with CPUs: 4 unless given
+    #[arg(long, value_name = "N", conflicts_with = "machine")]
+    nodes: Option<usize>,
 
-    /// CPUs of each node, or a list with one number for each node
-    #[arg(long, value_name = "K", value_delimiter = ',', default_value = "1")]
+    /// CPUs of each node, or a list with one number for each node: 1, or the machine's, unless given
+    #[arg(long, value_name = "K", value_delimiter = ',')]
     cpus_per_node: Vec<u32>,
 
     /// Memory of each node, or a list with one size for each node
@@ -57,11 +64,12 @@ pub struct Args {
     mem_per_node: Vec<String>,
 
     /// Adds a node with memory only, of this size or as large as the others; may be repeated
-    #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, default_missing_value = "",
+        conflicts_with = "machine")]
     cpuless_node: Vec<String>,
 
     /// Distances between nodes: rows as in '10,20;20,10', one value for all, 'ring' or 'square'
-    #[arg(long, value_name = "TABLE")]
+    #[arg(long, value_name = "TABLE", conflicts_with = "machine")]
     distances: Option<String>,
 
     /// Attaches a device to a node: 'nvme', a disk of zeros, or 'net', an adapter without a driver; may be
@@ -98,6 +106,9 @@ pub struct Args {
     /// Adds kernel parameters, as in 'transparent_hugepage=never'
     #[arg(long, value_name = "PARAMETERS")]
     append: Vec<String>,
+
+    #[command(flatten)]
+    machine: machine::MachineArgs,
 
     /// How the guest's CPUs are made
     #[arg(long, value_name = "HOW", default_value = "auto")]
@@ -138,7 +149,9 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let nodewise = std::env::current_exe()?;
-    let guest = guest(args, &nodewise).map_err(|message| Exit { code: exit::USAGE, message })?;
+    let refused = |message| Exit { code: exit::USAGE, message };
+    let modelled = Modelled::new(&args.machine).map_err(refused)?;
+    let (guest, cpus) = guest(args, &nodewise, modelled.as_ref()).map_err(refused)?;
     let Some((name, arguments)) = args.command.split_first() else { return Ok(ExitCode::from(exit::USAGE)) };
     let mut program = Command::new(if name == "nodewise" { nodewise.as_os_str() } else { name });
     program.args(arguments);
@@ -173,9 +186,15 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     if args.verbose {
         streams.console = Some(&mut console);
     }
+    let mut work = None;
+    let mut keep = |report| work = Some(report);
+    streams.report = Some(&mut keep);
     let result = guest.run(&program, streams);
     drop(raw);
     spinner.clear();
+    if let (Some(modelled), Some(work)) = (modelled, &work) {
+        modelled.finish(&cpus, &args.command, work)?;
+    }
     match result {
         Ok(status) => Ok(ExitCode::from(status)),
         Err(error) => match (error.kind(), signal.load(Ordering::Relaxed)) {
@@ -214,19 +233,26 @@ fn describe(error: &nodewise_rig::Error) -> String {
     }
 }
 
-fn guest(args: &Args, nodewise: &Path) -> Result<Guest, String> {
+/// The guest that was asked for, and the CPUs of each of its nodes.
+fn guest(args: &Args, nodewise: &Path, modelled: Option<&Modelled>) -> Result<(Guest, Vec<u32>), String> {
     let say = |option: &str, error: nodewise_rig::Error| format!("{option}: {error}");
-    let total = args.nodes + args.cpuless_node.len();
-    let cpus = each(&args.cpus_per_node, args.nodes, args.nodes, "--cpus-per-node")?;
+    let preset = modelled.map(|modelled| &modelled.preset);
+    let count = preset.map_or(args.nodes.unwrap_or(4), |preset| preset.nodes.len());
+    let total = count + args.cpuless_node.len();
+    let cpus = match (args.cpus_per_node.as_slice(), preset) {
+        ([], None) => vec![1; count],
+        ([], Some(preset)) => preset.nodes.iter().map(|node| node.cores as u32).collect(),
+        (given, _) => each(given, count, count, "--cpus-per-node")?,
+    };
     let sizes: Result<Vec<u64>, _> = args.mem_per_node.iter().map(|size| parse_size(size)).collect();
     let sizes = sizes.map_err(|error| say("--mem-per-node", error))?;
-    let memory_bytes = each(&sizes, args.nodes, total, "--mem-per-node")?;
+    let memory_bytes = each(&sizes, count, total, "--mem-per-node")?;
     let mut nodes = Vec::with_capacity(total);
-    for id in 0..args.nodes {
+    for id in 0..count {
         nodes.push(Node { cpus: cpus[id], memory_bytes: memory_bytes[id] });
     }
     for (index, size) in args.cpuless_node.iter().enumerate() {
-        let listed = memory_bytes.get(args.nodes + index).or(memory_bytes.last());
+        let listed = memory_bytes.get(count + index).or(memory_bytes.last());
         let memory_bytes = match (size.as_str(), listed) {
             ("", Some(&size)) => size,
             (size, _) => parse_size(size).map_err(|error| say("--cpuless-node", error))?,
@@ -235,6 +261,9 @@ fn guest(args: &Args, nodewise: &Path) -> Result<Guest, String> {
     }
     let memory_bytes: u64 = nodes.iter().map(|node| node.memory_bytes).sum();
     let mut guest = Guest::new(nodes);
+    if let Some(modelled) = modelled {
+        guest = guest.machine(modelled.machine.clone()).distances(modelled.distances()?);
+    }
     // A guest keeps its files in memory, and a small one needs its own for something else.
     if std::fs::metadata(nodewise).is_ok_and(|file| file.len() <= memory_bytes / 8) {
         guest = guest.command("nodewise", nodewise);
@@ -266,7 +295,7 @@ fn guest(args: &Args, nodewise: &Path) -> Result<Guest, String> {
         Accel::Tcg => guest = guest.accelerator(Accelerator::Emulation),
     }
     guest = args.copy.iter().fold(guest, Guest::copy);
-    Ok(args.append.iter().fold(guest, Guest::append))
+    Ok((args.append.iter().fold(guest, Guest::append), cpus))
 }
 
 /// One value for all nodes, or one for each: of those with CPUs, or of `total` with the others at the end.

@@ -1,6 +1,6 @@
 //! `nodewise sim`: programs on a simulated machine.
 
-mod plot;
+pub mod plot;
 
 use super::{Exit, exit};
 use crate::output::{PUBLIC, WholeFile, print};

@@ -1,0 +1,204 @@
+//! One CPU of the guest as the model sees it: its time, the lines it used lately, the loads it waits for.
+
+use crate::flow::{Access, Block, LOADS, Origin, REGISTERS};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Lines that a filter knows. Fewer than a first-level cache has.
+const LINES: usize = 256;
+/// Bits of a line's number in the filter: those of a 48-bit address.
+const LINE_BITS: u32 = 42;
+const LINE_MASK: u64 = (1 << LINE_BITS) - 1;
+const WRITABLE: u64 = 1 << LINE_BITS;
+const EPOCH_SHIFT: u32 = LINE_BITS + 1;
+
+/// The lines that a CPU has just used, by virtual address: these need no look into the modelled caches.
+///
+/// The filter is forgotten whenever another CPU takes a line away, which `losses` counts.
+pub(crate) struct Filter {
+    lines: [u64; LINES],
+    /// How many times this CPU lost a line to another. Other CPUs' threads count here.
+    pub losses: AtomicU32,
+}
+
+impl Filter {
+    fn new() -> Self {
+        Self { lines: [u64::MAX; LINES], losses: AtomicU32::new(0) }
+    }
+
+    #[inline]
+    fn key(&self, line: u64) -> u64 {
+        line & LINE_MASK | u64::from(self.losses.load(Ordering::Relaxed)) << EPOCH_SHIFT
+    }
+
+    /// Whether a line may be read without a look.
+    #[inline]
+    pub fn reads(&self, line: u64) -> bool {
+        self.lines[line as usize % LINES] & !WRITABLE == self.key(line)
+    }
+
+    /// Whether a line may be written without a look.
+    #[inline]
+    pub fn writes(&self, line: u64) -> bool {
+        self.lines[line as usize % LINES] == self.key(line) | WRITABLE
+    }
+
+    /// A line that the CPU's first-level cache has from now on.
+    pub fn insert(&mut self, line: u64, writable: bool) {
+        let writable = if writable { WRITABLE } else { 0 };
+        self.lines[line as usize % LINES] = self.key(line) | writable;
+    }
+}
+
+/// The loads whose data is on its way, and the registers that hang on them.
+pub(crate) struct Flow {
+    /// The block that runs, if any load is on its way.
+    block: *const Block,
+    registers_ps: [u64; REGISTERS],
+    loads_ps: [u64; LOADS],
+    /// When the last of them is there.
+    last_ps: u64,
+}
+
+impl Flow {
+    fn new() -> Self {
+        Self { block: ptr::null(), registers_ps: [0; REGISTERS], loads_ps: [0; LOADS], last_ps: 0 }
+    }
+
+    /// Whether any load is on its way.
+    #[inline]
+    pub fn waits(&self) -> bool {
+        !self.block.is_null()
+    }
+
+    /// When a value of this origin is there.
+    pub fn ready_ps(&self, origin: Origin) -> u64 {
+        let mut ps = 0;
+        let (mut registers, mut loads) = (origin.registers, origin.loads);
+        while registers != 0 {
+            ps = ps.max(self.registers_ps[registers.trailing_zeros() as usize]);
+            registers &= registers - 1;
+        }
+        while loads != 0 {
+            ps = ps.max(self.loads_ps[loads.trailing_zeros() as usize]);
+            loads &= loads - 1;
+        }
+        ps
+    }
+
+    /// A load of `block` gets its data at this time.
+    pub fn load(&mut self, block: *const Block, access: &Access, ps: u64) {
+        let Some(load) = access.load else { return };
+        if self.block != block {
+            // A block that began when nothing was on its way.
+            self.block = block;
+            self.registers_ps = [0; REGISTERS];
+            self.loads_ps = [0; LOADS];
+        }
+        self.loads_ps[usize::from(load)] = ps;
+        self.last_ps = self.last_ps.max(ps);
+    }
+
+    /// The CPU goes on to another block at this time.
+    pub fn enter(&mut self, left: Option<&Block>, entered: *const Block, now_ps: u64) {
+        let Some(left) = left.filter(|_| self.last_ps > now_ps) else {
+            self.forget();
+            return;
+        };
+        self.registers_ps = left.exits.map(|origin| self.ready_ps(origin));
+        self.loads_ps = [0; LOADS];
+        self.block = entered;
+        self.last_ps = self.registers_ps.iter().copied().max().unwrap_or(0);
+        if self.last_ps <= now_ps {
+            self.forget();
+        }
+    }
+
+    /// The block that runs.
+    pub fn block(&self) -> *const Block {
+        self.block
+    }
+
+    /// Nothing is waited for any more.
+    pub fn forget(&mut self) {
+        self.block = ptr::null();
+        self.last_ps = 0;
+    }
+}
+
+/// A CPU's state. Only its own thread uses it, apart from `filter.losses`.
+pub(crate) struct Cpu {
+    pub filter: Filter,
+    pub flow: Flow,
+    /// The time up to the last look, without the instructions since.
+    pub ps: u64,
+    /// The time of the last meeting with the other CPUs.
+    pub met_ps: u64,
+    /// Instructions up to the last look.
+    pub instructions: u64,
+    /// Time in which it ran, and since when it does.
+    pub ran_ps: u64,
+    pub runs_since_ps: u64,
+}
+
+impl Cpu {
+    pub fn new() -> Self {
+        Self {
+            filter: Filter::new(),
+            flow: Flow::new(),
+            ps: 0,
+            met_ps: 0,
+            instructions: 0,
+            ran_ps: 0,
+            runs_since_ps: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_knows_what_was_used_until_a_line_is_lost() {
+        let mut filter = Filter::new();
+        assert!(!filter.reads(7) && !filter.writes(7));
+        filter.insert(7, false);
+        assert!(filter.reads(7) && !filter.writes(7) && !filter.reads(7 + LINES as u64));
+        filter.insert(7, true);
+        assert!(filter.reads(7) && filter.writes(7));
+        filter.losses.fetch_add(1, Ordering::Relaxed);
+        assert!(!filter.reads(7) && !filter.writes(7));
+    }
+
+    /// A block in which rbx gets its value from its first load by rax, and one that changes nothing.
+    fn blocks() -> (Block, Block) {
+        (Block::of([&[0x48, 0x8b, 0x18][..]].into_iter()), Block::of([&[0x90][..]].into_iter()))
+    }
+
+    #[test]
+    fn a_value_is_waited_for_through_blocks() {
+        let (load, idle) = blocks();
+        let mut flow = Flow::new();
+        flow.load(&raw const load, &load.accesses[0], 500);
+        assert!(flow.waits());
+        assert_eq!(flow.ready_ps(Origin { registers: 0, loads: 1 }), 500);
+        flow.enter(Some(&load), &raw const idle, 100);
+        flow.enter(Some(&idle), &raw const idle, 200);
+        let (rax, rbx) = (Origin { registers: 1, loads: 0 }, Origin { registers: 8, loads: 0 });
+        assert_eq!((flow.ready_ps(rax), flow.ready_ps(rbx)), (0, 500));
+        flow.enter(Some(&idle), &raw const idle, 500);
+        assert!(!flow.waits());
+    }
+
+    #[test]
+    fn a_value_that_is_overwritten_is_waited_for_by_nobody() {
+        let (load, _) = blocks();
+        let clear = Block::of([&[0x31, 0xdb][..]].into_iter()); // xor ebx, ebx
+        let mut flow = Flow::new();
+        flow.load(&raw const load, &load.accesses[0], 500);
+        flow.enter(Some(&load), &raw const clear, 100);
+        flow.enter(Some(&clear), &raw const load, 100);
+        assert!(!flow.waits());
+    }
+}

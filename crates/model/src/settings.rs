@@ -1,0 +1,220 @@
+//! The words between `nodewise rig` and the plugin: what machine it is to be, and what came of it.
+
+use nodewise_hardware::{Counters, Error, Load, Preset};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// The modelled machine under a guest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// The machine, as a preset's TOML text.
+    pub preset: String,
+    /// The name of the place that the text is from, for errors.
+    pub origin: String,
+    /// CPUs of each of the guest's nodes. CPUs are numbered node by node.
+    pub cpus: Vec<usize>,
+    /// Memory of each node in bytes, in the order of guest-physical addresses.
+    pub memory_bytes: Vec<u64>,
+    /// The factor by which caches are shrunk.
+    pub scale: f64,
+    /// The factor by which every modelled part is slower.
+    pub slow: f64,
+    /// The socket on which the plugin is asked to begin and to report.
+    pub socket: PathBuf,
+}
+
+impl Settings {
+    /// The machine with the guest's CPUs and memory, its caches scaled and its parts slowed down.
+    ///
+    /// # Errors
+    /// The text is no preset, or it has another number of nodes than the guest.
+    pub fn machine(&self) -> Result<Preset, Error> {
+        let mut preset = Preset::parse(&self.preset, &self.origin)?.scaled(self.scale).slowed(self.slow);
+        for (index, node) in preset.nodes.iter_mut().enumerate() {
+            node.cores = self.cpus.get(index).copied().unwrap_or(0);
+            node.memory_bytes = self.memory_bytes.get(index).copied().unwrap_or(0);
+        }
+        Ok(preset)
+    }
+}
+
+/// The address from which on a PC's memory continues above 4 GiB: QEMU's i440FX leaves 1 GiB below it to
+/// devices once there are 3.5 GiB of memory or more (`pc_init1`, QEMU 10.0).
+const HIGH: u64 = 4 << 30;
+const ALL_LOW: u64 = 0xe000_0000;
+const LOW_OF_MORE: u64 = 0xc000_0000;
+
+/// The node of each guest-physical address.
+#[derive(Clone, Debug)]
+pub(crate) struct Homes {
+    /// The end of each node's memory, counted without the hole.
+    ends: Vec<u64>,
+    low: u64,
+}
+
+impl Homes {
+    pub fn new(memory_bytes: &[u64]) -> Self {
+        let mut end = 0;
+        let ends: Vec<u64> = memory_bytes
+            .iter()
+            .map(|bytes| {
+                end += bytes;
+                end
+            })
+            .collect();
+        Self { ends, low: if end < ALL_LOW { ALL_LOW } else { LOW_OF_MORE } }
+    }
+
+    /// The node whose memory this is; the last one's where it is nobody's.
+    #[inline]
+    pub fn node(&self, physical: u64) -> usize {
+        let offset = if physical < self.low { physical } else { physical.saturating_sub(HIGH) + self.low };
+        self.ends.iter().position(|&end| offset < end).unwrap_or(self.ends.len() - 1)
+    }
+}
+
+/// The machine's work between the model's begin and the report.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Modelled time.
+    pub modelled_seconds: f64,
+    /// Host time for a modelled second.
+    pub slow_down: f64,
+    /// Share of the modelled time in which CPUs were ordered wrongly, since one stood still too long, in
+    /// percent.
+    pub late_percent: f64,
+    /// Instructions of all CPUs.
+    pub instructions: u64,
+    /// Share of the time in which CPUs ran, in percent.
+    pub cpus_busy_percent: f64,
+    /// DRAM accesses, a row for each accessor node and a column for each home node.
+    pub traffic: Vec<Vec<u64>>,
+    /// Share of DRAM accesses from the page's own node, in percent; none without accesses.
+    pub local_access_percent: Option<f64>,
+    /// Mean latency of DRAM accesses in cycles of the modelled core.
+    pub dram_latency_cycles: f64,
+    /// Standard deviation (n-1) of the accesses to each controller over their mean, in percent.
+    pub controller_imbalance_percent: Option<f64>,
+    /// The same of the bytes of each link.
+    pub link_imbalance_percent: Option<f64>,
+    /// Misses of the last-level caches for every thousand instructions.
+    pub llc_misses_per_kilo_instruction: f64,
+    /// Work of each controller.
+    pub controllers: Vec<Work>,
+    /// Work of each link.
+    pub links: Vec<LinkWork>,
+}
+
+/// The work of a controller or a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    /// Bytes that it moved.
+    pub bytes: u64,
+    /// Share of the time in which it was busy, in percent.
+    pub use_percent: f64,
+    /// Mean time that a line waited for it, in ns.
+    pub wait_ns: f64,
+}
+
+/// The work of a link in one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LinkWork {
+    /// From this node
+    pub from: usize,
+    /// to this one.
+    pub to: usize,
+    /// The work.
+    #[serde(flatten)]
+    pub work: Work,
+}
+
+/// The clock's part of a report.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Times {
+    pub modelled_ps: u64,
+    pub host_s: f64,
+    pub overtaken_ps: u64,
+    pub running_ps: u64,
+    pub instructions: u64,
+}
+
+impl Report {
+    pub(crate) fn new(preset: &Preset, counters: &Counters, times: Times) -> Self {
+        let nodes = counters.nodes;
+        let modelled_ps = times.modelled_ps.max(1) as f64;
+        let traffic: Vec<Vec<u64>> =
+            (0..nodes).map(|from| (0..nodes).map(|to| counters.dram_between(from, to)).collect()).collect();
+        let accesses: u64 = counters.dram.iter().sum();
+        let local: u64 = (0..nodes).map(|node| traffic[node][node]).sum();
+        let by_home: Vec<f64> =
+            (0..nodes).map(|home| traffic.iter().map(|row| row[home]).sum::<u64>() as f64).collect();
+        let work = |load: &Load| Work {
+            bytes: load.bytes,
+            use_percent: 100.0 * load.busy_ps as f64 / modelled_ps,
+            wait_ns: load.wait_ps as f64 * preset.line_bytes as f64 / load.bytes.max(1) as f64 / 1000.0,
+        };
+        let links: Vec<LinkWork> = preset
+            .links
+            .iter()
+            .zip(&counters.links)
+            .map(|(link, load)| LinkWork { from: link.from, to: link.to, work: work(load) })
+            .collect();
+        let serving: Vec<f64> = by_home
+            .iter()
+            .zip(&preset.nodes)
+            .filter(|(_, node)| node.memory_bytes > 0 && node.cores > 0)
+            .map(|(&accesses, _)| accesses)
+            .collect();
+        let link_bytes: Vec<f64> = links.iter().map(|link| link.work.bytes as f64).collect();
+        let all_ps = modelled_ps * preset.cores() as f64;
+        Self {
+            modelled_seconds: modelled_ps / 1e12,
+            slow_down: times.host_s / (modelled_ps / 1e12),
+            late_percent: 100.0 * times.overtaken_ps as f64 / modelled_ps,
+            instructions: times.instructions,
+            cpus_busy_percent: 100.0 * times.running_ps as f64 / all_ps,
+            local_access_percent: (accesses > 0).then(|| 100.0 * local as f64 / accesses as f64),
+            dram_latency_cycles: counters.mean_dram_latency_ps() / preset.cycle_ps(),
+            controller_imbalance_percent: imbalance_percent(&serving),
+            link_imbalance_percent: imbalance_percent(&link_bytes),
+            llc_misses_per_kilo_instruction: counters.llc_misses.iter().sum::<u64>() as f64 * 1000.0
+                / times.instructions.max(1) as f64,
+            controllers: counters.controllers.iter().map(work).collect(),
+            links,
+            traffic,
+        }
+    }
+}
+
+/// Sample standard deviation over the mean, in percent; none where there is nothing to compare.
+fn imbalance_percent(loads: &[f64]) -> Option<f64> {
+    let mean = loads.iter().sum::<f64>() / loads.len() as f64;
+    if loads.len() < 2 || mean <= 0.0 {
+        return None;
+    }
+    let squares: f64 = loads.iter().map(|load| (load - mean).powi(2)).sum();
+    Some(100.0 * (squares / (loads.len() - 1) as f64).sqrt() / mean)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_goes_on_above_the_hole() {
+        let small = Homes::new(&[512 << 20; 4]);
+        assert_eq!((small.node(0), small.node((512 << 20) - 1), small.node(512 << 20)), (0, 0, 1));
+        assert_eq!(small.node((2 << 30) - 1), 3);
+        let large = Homes::new(&[2 << 30; 4]);
+        assert_eq!((large.node(LOW_OF_MORE - 1), large.node(HIGH)), (1, 1));
+        assert_eq!((large.node(HIGH + (1 << 30)), large.node(HIGH + (5 << 30) - 1)), (2, 3));
+    }
+
+    #[test]
+    fn imbalance_is_the_articles() {
+        assert_eq!(imbalance_percent(&[4.0, 0.0, 0.0, 0.0]), Some(200.0));
+        assert_eq!(imbalance_percent(&[1.0, 1.0]), Some(0.0));
+        assert_eq!(imbalance_percent(&[0.0, 0.0]), None);
+    }
+}

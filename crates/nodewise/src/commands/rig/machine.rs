@@ -1,0 +1,210 @@
+//! The modelled machine under a guest: its arguments, and the report at the end.
+
+use crate::commands::sim::plot;
+use crate::output::{PUBLIC, WholeFile, report};
+use nodewise_hardware::Preset;
+use nodewise_rig::{Distances, Machine, Report, library};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+#[derive(clap::Args)]
+pub struct MachineArgs {
+    /// Give the guest the time of a modelled machine: a preset's name ('nodewise sim list'), or a TOML file
+    /// like one. Nodes and distances are the machine's, and so are each node's CPUs unless --cpus-per-node
+    /// says otherwise
+    #[arg(long, value_name = "PRESET|FILE.toml")]
+    machine: Option<String>,
+
+    /// Shrink the machine's caches by this factor, for a problem that is shrunk by it
+    #[arg(long, value_name = "X", default_value_t = 1.0, requires = "machine")]
+    scale: f64,
+
+    /// Make cores, caches, controllers and links slower by this factor: a modelled second has less work
+    #[arg(long, value_name = "N", default_value_t = 1.0, requires = "machine")]
+    slow: f64,
+
+    /// Write the machine's work to a file as JSON
+    #[arg(long, value_name = "FILE", requires = "machine")]
+    json: Option<PathBuf>,
+
+    /// Draw the machine's traffic into a file as SVG
+    #[arg(long, value_name = "FILE.svg", requires = "machine")]
+    plot: Option<PathBuf>,
+}
+
+/// The machine that was asked for, and the files that its work goes to.
+pub struct Modelled {
+    pub preset: Preset,
+    pub machine: Machine,
+    scale: f64,
+    slow: f64,
+    json: Option<WholeFile>,
+    plot: Option<WholeFile>,
+}
+
+/// The JSON of a run.
+#[derive(Serialize)]
+struct Document<'a> {
+    machine: &'a str,
+    cpus_per_node: &'a [u32],
+    scale: f64,
+    slow: f64,
+    command: String,
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
+impl Modelled {
+    /// The machine of the arguments, or nothing if there is none; an error as one line for a user.
+    pub fn new(args: &MachineArgs) -> Result<Option<Self>, String> {
+        let Some(name) = &args.machine else { return Ok(None) };
+        for (option, factor, most) in [("--scale", args.scale, 1.0), ("--slow", args.slow, 1e6)] {
+            if !(factor > 0.0 && factor <= most) {
+                return Err(format!("{option} {factor}: not above 0 and up to {most}"));
+            }
+        }
+        let (text, origin) = text(name).map_err(|why| format!("--machine: {why}"))?;
+        let preset = Preset::parse(&text, &origin).map_err(|error| format!("--machine: {error}"))?;
+        let library = library().map_err(|error| format!("--machine: {error}"))?;
+        let machine = Machine::new(text, origin, library).map_err(|error| format!("--machine: {error}"))?;
+        let create =
+            |path: &Option<PathBuf>| path.as_deref().map(|path| WholeFile::create(path, PUBLIC)).transpose();
+        let refused = |error: anyhow::Error| format!("{error:#}");
+        Ok(Some(Self {
+            preset,
+            machine: machine.scale(args.scale).slow(args.slow),
+            scale: args.scale,
+            slow: args.slow,
+            json: create(&args.json).map_err(refused)?,
+            plot: create(&args.plot).map_err(refused)?,
+        }))
+    }
+
+    /// The distances between the machine's nodes, as firmware tells them.
+    pub fn distances(&self) -> Result<Distances, String> {
+        let row = |row: &Vec<u32>| row.iter().map(|&value| u8::try_from(value).unwrap_or(u8::MAX)).collect();
+        Distances::new(self.preset.distances.iter().map(row).collect()).map_err(|error| error.to_string())
+    }
+
+    /// Prints the machine's work and writes it to the files that were asked for.
+    pub fn finish(
+        self,
+        cpus_per_node: &[u32],
+        command: &[std::ffi::OsString],
+        work: &Report,
+    ) -> anyhow::Result<()> {
+        let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+        let command = words.join(" ");
+        report(&self.text(cpus_per_node, work));
+        if let Some(file) = self.json {
+            let machine = &self.preset.name;
+            let (scale, slow) = (self.scale, self.slow);
+            let document =
+                Document { machine, cpus_per_node, scale, slow, command: command.clone(), report: work };
+            file.finish(&(serde_json::to_string_pretty(&document)? + "\n"))?;
+        }
+        if let Some(file) = self.plot {
+            let title = format!("{command} on {}", self.preset.name);
+            file.finish(&plot::draw(&title, &self.preset, &[as_run(&command, work)]))?;
+        }
+        Ok(())
+    }
+
+    fn text(&self, cpus_per_node: &[u32], work: &Report) -> String {
+        let percent =
+            |value: Option<f64>| value.map_or_else(|| "unknown".into(), |value| format!("{value:.1} %"));
+        let mut rows = vec![
+            (format!("{:.3} s", work.modelled_seconds), "modelled time".to_owned()),
+            (format!("{:.1}", work.slow_down), "seconds of this computer for each of them".into()),
+            (percent(work.local_access_percent), "local DRAM accesses".into()),
+            (format!("{:.0} cycles", work.dram_latency_cycles), "mean DRAM latency".into()),
+            (percent(work.controller_imbalance_percent), "imbalance of the controllers".into()),
+            (percent(work.link_imbalance_percent), "imbalance of the links".into()),
+            (
+                format!("{:.2}", work.llc_misses_per_kilo_instruction),
+                "LLC misses per 1000 instructions".into(),
+            ),
+            (work.instructions.to_string(), "instructions".into()),
+            (format!("{:.1} %", work.cpus_busy_percent), "of the CPUs' time not idle".into()),
+        ];
+        for (node, work) in work.controllers.iter().enumerate() {
+            let what = format!("controller {node} busy, with {:.0} ns of waiting a line", work.wait_ns);
+            rows.push((format!("{:.1} %", work.use_percent), what));
+        }
+        let mut text = format!("nodewise: {}, {}\n\n", self.preset.name, kept(self, cpus_per_node));
+        for (value, what) in rows {
+            let _ = writeln!(text, "  {value:>20}  {what}");
+        }
+        if work.late_percent > 1.0 {
+            let late = work.late_percent;
+            let _ = writeln!(
+                text,
+                "\nnodewise: do not trust these figures: CPUs were out of step for {late:.1} % of the time"
+            );
+        }
+        text
+    }
+}
+
+/// The parts of the machine that were made smaller or slower.
+fn kept(modelled: &Modelled, cpus_per_node: &[u32]) -> String {
+    let real: Vec<usize> = modelled.preset.nodes.iter().map(|node| node.cores).collect();
+    let mut parts = Vec::new();
+    if real.iter().zip(cpus_per_node).any(|(&real, &cpus)| real != cpus as usize) {
+        let list = |counts: &mut dyn Iterator<Item = String>| counts.collect::<Vec<_>>().join(",");
+        parts.push(format!(
+            "{} CPUs a node of {}, beside whole LLCs and controllers",
+            list(&mut cpus_per_node.iter().map(u32::to_string)),
+            list(&mut real.iter().map(usize::to_string))
+        ));
+    }
+    if modelled.scale < 1.0 {
+        parts.push(format!("caches {} times their size, latencies and bandwidths whole", modelled.scale));
+    }
+    if (modelled.slow - 1.0).abs() > f64::EPSILON {
+        parts.push(format!(
+            "all parts {} times slower: ratios stay, and what happens by the second weighs that much less",
+            modelled.slow
+        ));
+    }
+    if parts.is_empty() { "the whole machine".into() } else { parts.join("; ") }
+}
+
+/// The TOML text of a preset by name, or of a file.
+fn text(name: &str) -> Result<(String, String), String> {
+    let is_file = Path::new(name).extension().is_some_and(|found| found == "toml") || name.contains('/');
+    if is_file {
+        let text = std::fs::read_to_string(name).map_err(|error| format!("{name}: {error}"))?;
+        return Ok((text, name.to_owned()));
+    }
+    match Preset::text(name) {
+        Some(text) => Ok((text.to_owned(), name.to_owned())),
+        None => Err(Preset::named(name).err().map_or_else(String::new, |error| error.to_string())),
+    }
+}
+
+/// The run as the simulator's pictures show one.
+fn as_run(command: &str, work: &Report) -> nodewise_sim::Report {
+    nodewise_sim::Report {
+        policy: command.to_owned(),
+        run_time_s: work.modelled_seconds,
+        local_access_percent: work.local_access_percent,
+        dram_latency_cycles: work.dram_latency_cycles,
+        traffic: work.traffic.clone(),
+        controller_bytes: work.controllers.iter().map(|work| work.bytes).collect(),
+        controller_use_percent: work.controllers.iter().map(|work| work.use_percent).collect(),
+        links: work
+            .links
+            .iter()
+            .map(|link| nodewise_sim::LinkReport {
+                from: link.from,
+                to: link.to,
+                bytes: link.work.bytes,
+                use_percent: link.work.use_percent,
+            })
+            .collect(),
+        user_s: work.modelled_seconds,
+        ..nodewise_sim::Report::default()
+    }
+}
