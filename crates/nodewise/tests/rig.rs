@@ -50,6 +50,61 @@ fn the_command_line_is_checked_before_anything_is_booted() {
 }
 
 #[test]
+fn a_machine_that_cannot_be_is_refused_in_one_line() {
+    let refused = |arguments: &[&str], message: &str| {
+        let (code, error) = outcome(&[&["--machine"], arguments, &["--", "true"]].concat());
+        assert_eq!(code, Some(2), "{error}");
+        assert!(error.starts_with("nodewise: ") && error.contains(message), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    };
+    refused(&["opteron-8385-4m"], "Did you mean opteron-8385-4n?");
+    refused(&["ace-7"], "a machine without caches");
+    refused(&["/no/such/machine.toml"], "--machine: /no/such/machine.toml: ");
+    refused(&["opteron-8385-4n", "--accel", "kvm"], "KVM runs the host's CPUs, at their own speed");
+    refused(&["opteron-8385-4n", "--scale", "0"], "--scale 0: not above 0 and up to 1");
+    refused(&["opteron-8385-4n", "--slow=-1"], "--slow -1: not above 0");
+    refused(&["opteron-8385-4n", "--cpus-per-node", "100"], "a guest has 1 to 255 CPUs, not 400");
+    refused(&["opteron-8385-4n", "--json", "/no/such/file"], "/no/such");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("bad.toml");
+    fs::write(&file, "name = 1\n").unwrap();
+    refused(&[file.to_str().unwrap()], "bad.toml:1: ");
+
+    let (code, error) = outcome(&["--machine", "opteron-8385-4n", "--nodes", "2", "--", "true"]);
+    assert!(code == Some(2) && error.contains("cannot be used with"), "{error}");
+    let (code, error) = outcome(&["--json", "/tmp/file", "--", "true"]);
+    assert!(code == Some(2) && error.contains("--machine"), "{error}");
+}
+
+#[test]
+fn a_model_that_does_not_fit_is_said_to() {
+    let no_plugin = rig(&["--machine", "opteron-8385-4n", "--cpus-per-node", "1", "--", "true"])
+        .env("NODEWISE_MODEL", "/etc/os-release")
+        .output()
+        .unwrap();
+    let error = without_waiting(no_plugin.stderr);
+    assert_eq!(no_plugin.status.code(), Some(1), "{error}");
+    assert!(error.contains("/etc/os-release"), "{error}");
+
+    // QEMU's clock is known of one version only.
+    let directory = tempfile::tempdir().unwrap();
+    let qemu = directory.path().join("qemu-system-x86_64");
+    fs::write(&qemu, "#!/bin/sh\necho QEMU emulator version 7.2.15\n").unwrap();
+    fs::set_permissions(&qemu, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap());
+    let old = rig(&["--machine", "opteron-8385-4n", "--cpus-per-node", "1", "--", "true"])
+        .env("PATH", path)
+        .output()
+        .unwrap();
+    let error = without_waiting(old.stderr);
+    assert_eq!(old.status.code(), Some(1), "{error}");
+    assert_eq!(
+        error,
+        "nodewise: a modelled machine needs QEMU 10.0, whose clock is known, and this is 7.2\n"
+    );
+}
+
+#[test]
 fn programs_that_cannot_run_have_the_shells_statuses() {
     let (code, message) = outcome(&["--", "no-such-program-anywhere"]);
     assert_eq!(

@@ -218,6 +218,9 @@ impl Guest {
     pub fn run(&self, program: &Command, mut streams: Streams<'_>) -> Result<u8, Error> {
         shape::check(&self.nodes, self.distances.as_ref(), &self.devices)?;
         let (kernel, qemu) = (kernel::choose(self.kernel.as_deref(), kernel::kernels())?, Qemu::find()?);
+        if self.machine.is_some() {
+            Machine::check(self.accelerator, qemu.version)?;
+        }
         let directory = tempfile::Builder::new().prefix("nodewise-rig-").tempdir();
         let directory = directory.map_err(|error| Error::system("create a temporary directory", error))?;
         self.pack(program, &streams, &directory.path().join("initramfs"))?;
@@ -231,10 +234,7 @@ impl Guest {
         let accelerator = match (&self.machine, self.accelerator) {
             (None, None) => qemu::accelerator(&qemu, &kernel),
             (None, Some(accelerator)) => accelerator,
-            (Some(_), accelerator) => {
-                Machine::check(accelerator, qemu.version)?;
-                Accelerator::Emulation
-            }
+            (Some(_), _) => Accelerator::Emulation,
         };
         streams.progress(Stage::Booting(accelerator));
         let mut append = self.append.clone();

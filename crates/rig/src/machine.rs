@@ -116,7 +116,8 @@ pub fn library() -> Result<PathBuf, Error> {
     ];
     places.into_iter().find(|place| place.exists()).ok_or_else(|| {
         let message = format!(
-            "no {LIBRARY} beside {} nor in ../lib/nodewise: run 'make install', or name it in ${VARIABLE}",
+            "no {LIBRARY} beside {} nor in ../lib/nodewise: run 'cargo build --release -p nodewise-model' in the \
+             nodewise sources, and name its target/release/{LIBRARY} in ${VARIABLE}",
             program.display()
         );
         Error::new(ErrorKind::NotInstalled, message)

@@ -177,7 +177,7 @@ struct ReproduceArgs {
 /// The names that a shell completes. Others may be right as well, such as a file's or `bind:3`: an argument
 /// is judged where it is used.
 #[derive(Clone)]
-struct Named(fn() -> Vec<&'static str>);
+pub struct Named(pub fn() -> Vec<&'static str>);
 
 impl TypedValueParser for Named {
     type Value = String;
@@ -370,7 +370,7 @@ fn workload(name: &str) -> anyhow::Result<Workload> {
 
 /// The name that a wrong one was probably meant to be, as the end of a message. Text that follows a colon is
 /// an argument.
-fn did_you_mean<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> String {
+pub fn did_you_mean<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> String {
     fn word(name: &str) -> &str {
         name.split_once(':').map_or(name, |(word, _)| word)
     }

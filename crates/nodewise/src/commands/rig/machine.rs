@@ -1,6 +1,6 @@
 //! The modelled machine under a guest: its arguments, and the report at the end.
 
-use crate::commands::sim::plot;
+use crate::commands::sim::{Named, did_you_mean, plot};
 use crate::output::{PUBLIC, WholeFile, report};
 use nodewise_hardware::Preset;
 use nodewise_rig::{Distances, Machine, Report, library};
@@ -13,7 +13,7 @@ pub struct MachineArgs {
     /// Give the guest the time of a modelled machine: a preset's name ('nodewise sim list'), or a TOML file
     /// like one. Nodes and distances are the machine's, and so are each node's CPUs unless --cpus-per-node
     /// says otherwise
-    #[arg(long, value_name = "PRESET|FILE.toml")]
+    #[arg(long, value_name = "PRESET|FILE.toml", value_parser = Named(|| Preset::names().collect()))]
     machine: Option<String>,
 
     /// Shrink the machine's caches by this factor, for a problem that is shrunk by it
@@ -180,7 +180,10 @@ fn text(name: &str) -> Result<(String, String), String> {
     }
     match Preset::text(name) {
         Some(text) => Ok((text.to_owned(), name.to_owned())),
-        None => Err(Preset::named(name).err().map_or_else(String::new, |error| error.to_string())),
+        None => {
+            let error = Preset::named(name).err().map_or_else(String::new, |error| error.to_string());
+            Err(error + &did_you_mean(name, Preset::names()))
+        }
     }
 }
 

@@ -1,0 +1,150 @@
+//! A guest on a modelled machine has that machine's time: by programs' own clocks, held against the preset and
+//! against the simulator's hardware.
+
+mod guests;
+
+use guests::{c_program, programs};
+use nodewise_hardware::{Hardware, Preset};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+/// Caches a tenth their size let a few MiB be more than they hold.
+const SCALE: f64 = 0.1;
+
+/// Runs a program under `nodewise rig --machine`, and returns its output and the report.
+fn rig(machine: &str, options: &[&str], program: &[&str]) -> (String, Value) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut command = Command::new(&programs().nodewise);
+    command.args(["rig", "--machine", machine, "--scale", &SCALE.to_string(), "--cpus-per-node", "1"]);
+    command.args(options).arg("--json").arg(file.path()).arg("--").args(program);
+    let output = command.output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{error}");
+    let report = serde_json::from_str(&std::fs::read_to_string(file.path()).unwrap()).unwrap();
+    (String::from_utf8(output.stdout).unwrap(), report)
+}
+
+fn machine_c() -> String {
+    c_program("modelled/machine.c").to_str().unwrap().to_owned()
+}
+
+/// The machine as the guest has it.
+fn preset(name: &str) -> Preset {
+    let mut preset = Preset::named(name).unwrap().scaled(SCALE);
+    preset.nodes.iter_mut().for_each(|node| node.cores = 1);
+    preset
+}
+
+/// Each pair's latency is the preset's, to within 5 %, whatever the machine's links.
+fn latencies_are_the_presets(name: &str) {
+    let preset = preset(name);
+    let nodes = preset.nodes.len();
+    let (output, report) =
+        rig(name, &["--mem-per-node", "256M"], &[&machine_c(), "latency", &nodes.to_string()]);
+    let mut pairs = 0;
+    for line in output.lines() {
+        let mut words = line.split(' ');
+        let mut number = || words.next().unwrap().parse::<f64>().unwrap();
+        let (cpu, node, measured_ns) = (number() as usize, number() as usize, number());
+        let expected_ns = Hardware::new(&preset).read(cpu, 1 << 30, node).latency_ps as f64 / 1000.0;
+        let off = 100.0 * (measured_ns / expected_ns - 1.0);
+        println!(
+            "{name}: CPU {cpu}, node {node}: {measured_ns} ns, {expected_ns} by the preset: {off:+.1} %"
+        );
+        assert!(off.abs() < 5.0, "{name}: CPU {cpu}, node {node}: {measured_ns} ns instead of {expected_ns}");
+        pairs += 1;
+    }
+    assert_eq!(pairs, nodes * nodes);
+    assert!(report["late_percent"].as_f64().unwrap() < 1.0, "{report}");
+}
+
+#[test]
+fn latencies_of_a_square_are_the_presets() {
+    latencies_are_the_presets("opteron-8385-4n");
+}
+
+#[test]
+fn latencies_of_a_ring_of_four_are_the_presets() {
+    latencies_are_the_presets("xeon-e7-4830v3-4n");
+}
+
+#[test]
+fn latencies_of_eight_nodes_of_unlike_distances_are_the_presets() {
+    latencies_are_the_presets("opteron-6272-8n");
+}
+
+/// The time in which four cores read 4 MiB each, in order of time.
+fn streams_s(preset: &Preset, home: impl Fn(usize) -> usize) -> f64 {
+    let mut hardware = Hardware::new(preset);
+    let mut left = [4 << 20 >> 6; 4];
+    while let Some(core) = (0..4).filter(|&core| left[core] > 0).min_by_key(|&core| hardware.clock(core)) {
+        left[core] -= 1;
+        hardware.execute(core, 4); // the other instructions of the loop
+        hardware.read(core, (core as u64) << 30 | left[core] << 6, home(core));
+    }
+    (0..4).for_each(|core| hardware.drain(core));
+    (0..4).map(|core| hardware.clock(core)).max().unwrap() as f64 / 1e12
+}
+
+#[test]
+fn one_controller_for_all_costs_what_the_simulator_says() {
+    let name = "opteron-8385-4n";
+    let measured = |where_| -> (f64, Value) {
+        let (output, report) = rig(name, &[], &[&machine_c(), "stream", where_]);
+        (output.trim().parse().unwrap(), report)
+    };
+    let ((one_s, one), (blocked_s, _)) = (measured("one"), measured("blocked"));
+    let preset = preset(name);
+    let simulated = streams_s(&preset, |_| 0) / streams_s(&preset, |core| core);
+    let ratio = one_s / blocked_s;
+    println!("{one_s} s on one controller, {blocked_s} s on four: {ratio:.2}, {simulated:.2} simulated");
+    assert!((ratio / simulated - 1.0).abs() < 0.1, "{ratio} instead of {simulated}");
+    // The report tells the same of the run: all four CPUs at one node's memory, three times.
+    let traffic = |from: usize, to: usize| one["traffic"][from][to].as_u64().unwrap();
+    let lines = 4u64 << 20 >> 6;
+    for from in 1..4 {
+        assert!((3 * lines..3 * lines * 5 / 4).contains(&traffic(from, 0)), "{one}");
+    }
+    assert!(one["controller_imbalance_percent"].as_f64().unwrap() > 100.0, "{one}");
+}
+
+#[test]
+fn time_in_which_nothing_happens_is_skipped_and_passes_all_the_same() {
+    let script = "read a _ </proc/uptime; sleep 60; read b _ </proc/uptime; echo ${a%.*} ${b%.*}";
+    let (output, report) = rig("opteron-8385-4n", &[], &["sh", "-c", script]);
+    let times: Vec<i64> = output.split_whitespace().map(|time| time.parse().unwrap()).collect();
+    assert!((60..=61).contains(&(times[1] - times[0])), "{output}");
+    let (modelled_s, slow_down) = (report["modelled_seconds"].as_f64(), report["slow_down"].as_f64());
+    assert!((60.0..61.0).contains(&modelled_s.unwrap()), "{report}");
+    assert!(slow_down.unwrap() < 1.0, "{report}");
+}
+
+#[test]
+fn a_run_is_told_in_full() {
+    let plot = tempfile::tempdir().unwrap();
+    let file = plot.path().join("traffic.svg");
+    let (output, report) = rig(
+        "opteron-8385-4n",
+        &["--slow", "4", "--plot", file.to_str().unwrap()],
+        &["sh", "-c", "echo in; exit 0"],
+    );
+    assert_eq!(output, "in\n");
+    assert_eq!((&report["machine"], &report["slow"]), (&"opteron-8385-4n".into(), &4.0.into()));
+    for field in [
+        "modelled_seconds",
+        "slow_down",
+        "late_percent",
+        "local_access_percent",
+        "dram_latency_cycles",
+        "controller_imbalance_percent",
+        "instructions",
+    ] {
+        assert!(report[field].is_number(), "{field}: {report}");
+    }
+    assert!(is_picture(&file));
+}
+
+fn is_picture(file: &Path) -> bool {
+    std::fs::read_to_string(file).is_ok_and(|text| text.starts_with("<svg") && text.ends_with("</svg>\n"))
+}
