@@ -27,6 +27,8 @@ pub enum Touch {
     Read,
     /// Adds to a word.
     Write,
+    /// Loads a word of each cache line.
+    Stream,
 }
 
 /// Base pages of a huge page.

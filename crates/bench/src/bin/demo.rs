@@ -1,5 +1,6 @@
-//! `demo`: a program whose memory was all touched by its first thread, under the kernel's defaults, under the
-//! kernel's NUMA balancing, and under Nodewise; on this machine if it has nodes, else in a guest.
+//! `demo`: a program whose memory was all touched by its first thread, as it lies, interleaved, under the
+//! kernel's NUMA balancing, and under Nodewise; on this machine if it has nodes, else in a guest with the time
+//! of a modelled machine.
 #![forbid(unsafe_code)]
 
 use anyhow::Context as _;
@@ -8,7 +9,8 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use nodewise_bench::report::Placement;
 use nodewise_bench::scenario::{Finished, Place, Programs};
-use nodewise_rig::Guest;
+use nodewise_hardware::Preset;
+use nodewise_rig::{Distances, Guest, Machine};
 use nodewise_topology::Topology;
 use serde::Serialize;
 use std::time::Duration;
@@ -22,24 +24,36 @@ struct Args {
     /// Use a guest even if this machine has several nodes
     #[arg(long)]
     guest: bool,
+    /// The machine whose time the guest has: a preset's name, or 'none' for an emulator's time
+    #[arg(long, default_value = "opteron-8385-4n")]
+    machine: String,
     /// The program's access pattern, as `workload` knows them
     #[arg(long, default_value = "private")]
     pattern: String,
     /// The program's memory, in MiB
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 32)]
     mebibytes: u32,
     /// How long each run may take, in seconds of the machine or guest
     #[arg(long, default_value_t = 60)]
     seconds: u32,
     /// How often each thread passes over its memory
-    #[arg(long, default_value_t = 10_000)]
+    #[arg(long, default_value_t = 200)]
     passes: u32,
 }
+
+/// The part of the machine's caches that the guest has: the program's memory is more than they hold.
+const SCALE: f64 = 0.1;
+/// The factor by which all of the machine is slower: a modelled second is short enough to be watched.
+const SLOW: f64 = 8.0;
+/// How long the guest may run, in seconds of this computer.
+const LIMIT: Duration = Duration::from_secs(1200);
 
 /// One run of the program.
 #[derive(Debug, Serialize)]
 struct Row {
     run: &'static str,
+    /// The first run's time over this one's.
+    speed_up: f64,
     /// Share of accesses that were local when it ended, in percent.
     local_percent: f64,
     /// Pages by node when it ended.
@@ -56,8 +70,12 @@ struct Row {
     nodewise_cpu_seconds: f64,
 }
 
-const RUNS: [(&str, &str); 3] =
-    [("kernel, balancing off", "off"), ("kernel, balancing on", "on"), ("Nodewise", "nodewise")];
+const RUNS: [(&str, &str); 4] = [
+    ("kernel, balancing off", "off"),
+    ("interleaved from the start", "interleaved"),
+    ("kernel, balancing on", "on"),
+    ("Nodewise", "nodewise"),
+];
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
@@ -71,14 +89,15 @@ fn main() -> anyhow::Result<()> {
     progress.set_message("building");
     let programs = Programs::build()?;
     let place = if in_guest {
-        progress.set_message("running three times in a guest with 4 nodes, which takes about a minute");
-        Place::guest(Guest::uniform(4, 1, 512 << 20), &programs)
+        progress
+            .set_message(format!("running four times in a guest on {}: some three minutes", args.machine));
+        Place::guest_for(LIMIT, guest(&args.machine)?, &programs)
     } else {
-        progress.set_message(format!("running three times on this machine's {nodes} nodes"));
+        progress.set_message(format!("running four times on this machine's {nodes} nodes"));
         Place::Host
     };
     let workload = format!(
-        "$WORKLOAD {} --mebibytes {} --seconds {} --passes {}",
+        "$WORKLOAD {} --stream --mebibytes {} --seconds {} --passes {}",
         args.pattern, args.mebibytes, args.seconds, args.passes
     );
     // The setting is put back at the end, however that comes.
@@ -86,32 +105,58 @@ fn main() -> anyhow::Result<()> {
         "balancing=/proc/sys/kernel/numa_balancing; before=$(cat $balancing) || exit 1
          trap 'echo $before > $balancing' EXIT INT TERM
          echo 0 > $balancing && {workload} --report off &&
+         $NODEWISE run --policy none --interleave all -- {workload} --report interleaved &&
          echo 1 > $balancing && {workload} --report on &&
          echo $before > $balancing && $NODEWISE run --quiet --json summary -- {workload} --report nodewise"
     );
-    let finished = place.run(&programs, &script, &["off", "on", "nodewise", "summary"])?;
+    let finished = place.run(&programs, &script, &["off", "interleaved", "on", "nodewise", "summary"])?;
     progress.finish_and_clear();
     if finished.status != 0 {
         anyhow::bail!("the program ended with status {}:\n{}", finished.status, finished.stderr);
     }
     let rows = RUNS.map(|(run, report)| row(run, &finished, report));
-    let rows = rows.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    let mut rows = rows.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    let first = rows[0].seconds;
+    rows.iter_mut().for_each(|row| row.speed_up = first / row.seconds);
     if args.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
         return Ok(());
     }
-    let place = if in_guest { "in a 4-node guest" } else { "on this machine" };
+    let modelled = in_guest && args.machine != "none";
+    let place = match in_guest {
+        true if modelled => format!("in a guest on {}", args.machine),
+        true => "in a 4-node guest".into(),
+        false => "on this machine".into(),
+    };
     println!(
         "{} MiB, all first touched by the first thread, pattern {}, {} passes a thread, {place}:\n",
         args.mebibytes, args.pattern, args.passes
     );
     println!("{}", table(&rows));
-    if in_guest {
+    if modelled {
+        println!(
+            "\nTimes are the modelled machine's, with one CPU a node, caches {SCALE} times their size and all parts \
+             {SLOW} times slower."
+        );
+    } else if in_guest {
         println!(
             "\nPlacement and counts in a guest are real; times are an emulator's, in which every node is equally far."
         );
     }
     Ok(())
+}
+
+/// A guest of four nodes, or with as many as the machine has.
+fn guest(machine: &str) -> anyhow::Result<Guest> {
+    if machine == "none" {
+        return Ok(Guest::uniform(4, 1, 512 << 20));
+    }
+    let preset = Preset::named(machine)?;
+    let text = Preset::text(machine).context("a preset has a text")?;
+    let model = Machine::new(text, machine, nodewise_rig::library()?)?.scale(SCALE).slow(SLOW);
+    let row = |row: &Vec<u32>| row.iter().map(|&value| u8::try_from(value).unwrap_or(u8::MAX)).collect();
+    let distances = Distances::new(preset.distances.iter().map(row).collect())?;
+    Ok(Guest::uniform(preset.nodes.len(), 1, 512 << 20).distances(distances).machine(model))
 }
 
 fn row(run: &'static str, finished: &Finished, report: &str) -> anyhow::Result<Row> {
@@ -123,6 +168,7 @@ fn row(run: &'static str, finished: &Finished, report: &str) -> anyhow::Result<R
     };
     Ok(Row {
         run,
+        speed_up: 1.0,
         local_percent: last.local_percent,
         pages_by_node: last.pages_by_node.clone(),
         seconds_to_95_percent: placements.iter().find(|p| p.local_percent >= 95.0).map(|p| p.seconds),
@@ -138,10 +184,11 @@ fn table(rows: &[Row]) -> Table {
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header([
         "run",
+        "took",
+        "speed-up",
         "local\naccesses",
         "95 % local\nafter",
         "pages by node",
-        "took",
         "CPU: user",
         "kernel",
         "nodewise",
@@ -150,10 +197,11 @@ fn table(rows: &[Row]) -> Table {
         let pages = row.pages_by_node.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
         table.add_row([
             row.run.to_owned(),
+            format!("{:.1} s", row.seconds),
+            format!("{:.2}", row.speed_up),
             format!("{:.1} %", row.local_percent),
             row.seconds_to_95_percent.map_or("never".to_owned(), |seconds| format!("{seconds:.1} s")),
             pages,
-            format!("{:.1} s", row.seconds),
             format!("{:.1} s", row.user_seconds),
             format!("{:.1} s", row.system_seconds),
             format!("{:.1} s", row.nodewise_cpu_seconds),

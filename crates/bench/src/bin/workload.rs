@@ -17,6 +17,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// A program with a known access pattern that reports where its pages are
+#[allow(clippy::struct_excessive_bools)] // switches
 #[derive(Parser)]
 #[command(after_help = "Example:\n  workload private --mebibytes 64 --seconds 20")]
 struct Args {
@@ -46,6 +47,10 @@ struct Args {
     /// by others
     #[arg(long)]
     bound: bool,
+    /// Read every line of each page in a pass, and write none, instead of using one word of it: more than
+    /// caches hold
+    #[arg(long)]
+    stream: bool,
     /// Rest after each pass, in microseconds
     #[arg(long, default_value_t = 0)]
     rest_us: u64,
@@ -62,6 +67,7 @@ struct Args {
 }
 
 const WORDS_PER_PAGE: usize = 512;
+const WORDS_PER_LINE: usize = 8;
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
@@ -108,6 +114,7 @@ fn main() -> anyhow::Result<()> {
         }
         Ok(())
     };
+    let touch = if args.stream { Touch::Stream } else { args.pattern.touch() };
     let all: Vec<usize> = (0..pages).collect();
     // A phase is the times at which its threads and then the first thread alone end.
     let phase = |from: f64| args.phases.as_ref().map(|long| (from + long[0], from + long[0] + long[1]));
@@ -118,7 +125,7 @@ fn main() -> anyhow::Result<()> {
             let (finished, ended) = mpsc::channel();
             for t in 0..threads {
                 let (stop, passes, uses) = (&stop, &passes[t], &uses[t]);
-                let (touch, rest) = (args.pattern.touch(), Duration::from_micros(args.rest_us));
+                let (touch, rest) = (touch, Duration::from_micros(args.rest_us));
                 let (limit, pin, finished) = (args.passes.unwrap_or(u64::MAX), &pin, finished.clone());
                 scope.spawn(move || {
                     pin(t).expect("a node's own CPUs are there");
@@ -159,7 +166,7 @@ fn main() -> anyhow::Result<()> {
         pin(0)?;
         while begin.elapsed().as_secs_f64() < serial {
             if args.takes_all {
-                run_pass(words, &all, args.pattern.touch());
+                run_pass(words, &all, touch);
             } else {
                 std::hint::spin_loop();
             }
@@ -234,6 +241,11 @@ fn run_pass(words: &[AtomicU64], pages: &[usize], touch: Touch) {
             }
             Touch::Write => {
                 word.fetch_add(1, Ordering::Relaxed);
+            }
+            Touch::Stream => {
+                let page = &words[page * WORDS_PER_PAGE..][..WORDS_PER_PAGE];
+                let sum = page.iter().step_by(WORDS_PER_LINE).map(|word| word.load(Ordering::Relaxed));
+                std::hint::black_box(sum.fold(0, u64::wrapping_add));
             }
         }
     }
