@@ -15,6 +15,7 @@ const VARIABLE: &str = "NODEWISE_MODEL";
 /// A modelled machine: a guest on it has its time.
 #[derive(Clone, Debug)]
 pub struct Machine {
+    preset: Preset,
     text: String,
     origin: String,
     scale: f64,
@@ -37,7 +38,7 @@ impl Machine {
             let message = format!("{origin}: a machine without caches has no Linux of today");
             return Err(Error::new(ErrorKind::Shape, message));
         }
-        Ok(Self { text, origin, scale: 1.0, slow: 1.0, library: library.into() })
+        Ok(Self { preset, text, origin, scale: 1.0, slow: 1.0, library: library.into() })
     }
 
     /// Shrinks the caches by this factor, for problems that are shrunk by it.
@@ -94,7 +95,36 @@ impl Machine {
         option.push(",settings=");
         option.push(&settings);
         command.arg("-plugin").arg(option);
+        command.args(self.hmat());
         Control::listen(&socket).map_err(|error| Error::system("listen for the modelled machine", error))
+    }
+}
+
+impl Machine {
+    /// The machine's latencies and bandwidths as firmware tells them (ACPI's HMAT).
+    fn hmat(&self) -> Vec<String> {
+        let preset = &self.preset;
+        let mut arguments = vec!["-machine".to_owned(), "hmat=on".to_owned()];
+        let nodes = preset.nodes.len();
+        for (from, to) in (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to))) {
+            let ways = [&preset.routes[from][to], &preset.routes[to][from]];
+            let links = || ways.into_iter().flatten().map(|&link| &preset.links[link]);
+            let latency_ns =
+                preset.controller.idle_latency_ns + links().map(|link| link.hop_latency_ns).sum::<f64>();
+            // A line in so many ns is as many GB/s.
+            let gb_per_s = links()
+                .map(|link| link.gb_per_s)
+                .fold(preset.line_bytes as f64 / preset.controller.service_ns, f64::min);
+            let pair = format!("hmat-lb,initiator={from},target={to},hierarchy=memory");
+            let (latency_ns, mb_per_s) = (latency_ns.round() as u64, (gb_per_s * 1000.0).round() as u64);
+            for value in [
+                format!("{pair},data-type=access-latency,latency={latency_ns}"),
+                format!("{pair},data-type=access-bandwidth,bandwidth={mb_per_s}M"),
+            ] {
+                arguments.extend(["-numa".to_owned(), value]);
+            }
+        }
+        arguments
     }
 }
 

@@ -117,7 +117,9 @@ fn main() -> anyhow::Result<()> {
     let rows = RUNS.map(|(run, report)| row(run, &finished, report));
     let mut rows = rows.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
     let first = rows[0].seconds;
-    rows.iter_mut().for_each(|row| row.speed_up = first / row.seconds);
+    for row in &mut rows {
+        row.speed_up = first / row.seconds;
+    }
     if args.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
         return Ok(());
