@@ -4,6 +4,7 @@
 mod licences;
 mod loom;
 mod prose;
+mod sentences;
 mod spdx;
 
 use std::process::ExitCode;
@@ -21,7 +22,7 @@ fn main() -> anyhow::Result<ExitCode> {
                 "       cargo xtask loom       check the runtime's models under every order of their steps"
             );
             eprintln!(
-                "       cargo xtask prose [COMMIT]   check comments and pages, and how lines added since a commit open"
+                "       cargo xtask prose [COMMIT]   check the prose of comments and pages, and of what is new since COMMIT"
             );
             Ok(ExitCode::from(2))
         }

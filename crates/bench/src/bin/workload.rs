@@ -31,8 +31,10 @@ struct Args {
     /// End sooner, after this many passes of every thread over its pages
     #[arg(long)]
     passes: Option<u64>,
-    /// End sooner, when the pages have been where the pattern wants them for so many seconds in a row: within
-    /// a fifth of evenly spread if all use them, else 99 % of each thread's on its node
+    /// End sooner, when the pages have been where the pattern wants them for so many seconds in a row
+    ///
+    /// Pages that all threads use are to be spread evenly, within a fifth. All others are to be on
+    /// their thread's node, but for 1 %.
     #[arg(long, value_name = "SECONDS")]
     after_placed: Option<f64>,
     /// Threads on each node that has CPUs
