@@ -145,7 +145,8 @@ mod tests {
             let inline = text.split('`').skip(1).step_by(2);
             for code in inline.filter(|code| !code.starts_with(char::is_whitespace)) {
                 // Placeholders for numbers.
-                let code = code.replace('\n', " ").replace(" X", " 0.5").replace(" N", " 1");
+                let code = code.split_whitespace().collect::<Vec<_>>().join(" ");
+                let code = code.replace(" X", " 0.5").replace(" N", " 1");
                 let Err(error) = parsed(&code) else { continue };
                 // Commands are also called by their names alone.
                 let short =
