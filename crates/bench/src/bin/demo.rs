@@ -11,6 +11,7 @@ use nodewise_bench::scenario::{Finished, Place, Programs};
 use nodewise_rig::Guest;
 use nodewise_topology::Topology;
 use serde::Serialize;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Shows what Nodewise does to a program whose memory is all on one node
@@ -19,6 +20,9 @@ struct Args {
     /// Print the table as JSON
     #[arg(long)]
     json: bool,
+    /// Also write the figures as a file for docs/results
+    #[arg(long, value_name = "FILE")]
+    results: Option<PathBuf>,
     /// Use a guest even if this machine has several nodes
     #[arg(long)]
     guest: bool,
@@ -96,6 +100,16 @@ fn main() -> anyhow::Result<()> {
     }
     let rows = RUNS.map(|(run, report)| row(run, &finished, report));
     let rows = rows.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    if let Some(path) = &args.results {
+        let measured = rows.iter().map(|row| {
+            let after =
+                row.seconds_to_95_percent.map_or("never".to_owned(), |seconds| format!("{seconds:.1} s"));
+            let figures = format!("{:.1} %, {after}; took {:.1} s", row.local_percent, row.seconds);
+            (format!("{}: local, time to 95 %", row.run), figures)
+        });
+        let place = if in_guest { "A guest of 4 nodes" } else { "This machine" };
+        nodewise_bench::results::write(path, "make demo", place, &measured.collect::<Vec<_>>())?;
+    }
     if args.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
         return Ok(());

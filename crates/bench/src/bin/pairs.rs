@@ -36,6 +36,9 @@ struct Args {
     /// Print all scores as JSON
     #[arg(long)]
     json: bool,
+    /// Also write the figures as a file for docs/results
+    #[arg(long, value_name = "FILE")]
+    results: Option<PathBuf>,
 }
 
 /// A program, and how to get a score of it.
@@ -136,6 +139,19 @@ fn main() -> anyhow::Result<()> {
         progress.inc(1);
     }
     progress.finish_and_clear();
+    if let Some(path) = &args.results {
+        let measured = rows.iter().map(|row| {
+            let Comparison { ratio, ratios: (least, most), p } = row.comparison;
+            let figures = format!("{ratio:.3}, {least:.3} to {most:.3}, p {p:.3}");
+            (format!("{}: Nodewise over kernel, of {} pairs", row.program, args.pairs), figures)
+        });
+        let command = format!(
+            "cargo run --release -p nodewise-bench --bin pairs -- --pairs {} --seconds {}",
+            args.pairs, args.seconds
+        );
+        let place = "Guests of 4 nodes with 1 GiB each";
+        nodewise_bench::results::write(path, &command, place, &measured.collect::<Vec<_>>())?;
+    }
     if args.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
     } else {
