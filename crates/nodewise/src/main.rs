@@ -12,7 +12,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Manages memory traffic on NUMA machines: shows the machine, watches programs, places their pages.
+/// Manage memory traffic on NUMA machines: show the machine, watch programs, place their pages.
 #[derive(Parser)]
 #[command(
     name = "nodewise",
@@ -120,6 +120,33 @@ mod tests {
             examples.count() + command.get_subcommands().map(check).sum::<usize>()
         }
         assert!(check(&Cli::command()) > 15);
+    }
+
+    #[test]
+    fn every_command_and_every_switch_opens_with_an_imperative() {
+        /// All that open one. A word that is missing here is either no verb, or a new one.
+        const VERBS: &[&str] = &[
+            "Allocate", "Count", "Decide", "Do", "End", "Leave", "Let", "Manage", "Move", "Place", "Print",
+            "Read", "Record", "Run", "Show", "Start", "Take", "Write",
+        ];
+        fn wrong(command: &clap::Command, path: &str) -> Vec<String> {
+            let path = format!("{path} {}", command.get_name());
+            let shown = command.get_arguments().filter(|arg| !arg.is_positional() && !arg.is_hide_set());
+            let texts = shown.map(|arg| (format!("{path} --{}", arg.get_id()), arg.get_help()));
+            let wrong_texts =
+                std::iter::once((path.clone(), command.get_about())).chain(texts).filter(|(_, text)| {
+                    let text = text.map(ToString::to_string).unwrap_or_default();
+                    !VERBS.contains(&text.split(' ').next().unwrap_or_default())
+                });
+            let here =
+                wrong_texts.map(|(name, text)| format!("{name}: {}", text.cloned().unwrap_or_default()));
+            // The switches of these two still open with nouns.
+            let done = command.get_subcommands().filter(|below| !["rig", "sim"].contains(&below.get_name()));
+            let below = done.flat_map(|below| wrong(below, &path));
+            here.chain(below).collect()
+        }
+        let found = wrong(&Cli::command(), "");
+        assert!(found.is_empty(), "{}", found.join("\n"));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Shows what Nodewise does to a program whose memory is all on one node
+/// Show what Nodewise does to a program whose memory is all on one node
 #[derive(Parser)]
 struct Args {
     /// Print the table as JSON
@@ -26,16 +26,16 @@ struct Args {
     /// Use a guest even if this machine has several nodes
     #[arg(long)]
     guest: bool,
-    /// The program's access pattern, as `workload` knows them
+    /// Use this access pattern of `workload`
     #[arg(long, default_value = "private")]
     pattern: String,
-    /// The program's memory, in MiB
+    /// Give the program this much memory, in MiB
     #[arg(long, default_value_t = 64)]
     mebibytes: u32,
-    /// How long each run may take, in seconds of the machine or guest
+    /// End each run after this many seconds of the machine or guest
     #[arg(long, default_value_t = 60)]
     seconds: u32,
-    /// How often each thread passes over its memory
+    /// Have each thread pass over its memory this often
     #[arg(long, default_value_t = 10_000)]
     passes: u32,
 }

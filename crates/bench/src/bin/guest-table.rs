@@ -8,10 +8,10 @@ use nodewise_bench::results;
 use nodewise_bench::scenario::Programs;
 use std::path::PathBuf;
 
-/// Measures, in guests of 4 nodes, how long programs' memory takes to follow them to other nodes
+/// Measure, in guests of 4 nodes, how long programs' memory takes to follow them to other nodes
 #[derive(Parser)]
 struct Args {
-    /// Everything that was measured, as JSON
+    /// Print everything that was measured as JSON
     #[arg(long)]
     json: bool,
     /// Also write the figures as a file for docs/results

@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Runs programs of Debian's packages in a 4-node guest, in turn by the kernel alone and under Nodewise
+/// Run programs of Debian's packages in a 4-node guest, in turn by the kernel alone and under Nodewise
 ///
 /// A program that is not installed is left out; Debian 12 has them in postgresql, linux-perf, sysbench,
 /// redis-server, redis-tools, memcached, libmemcached-tools, nginx-light, apache2-utils, sqlite3,
@@ -27,10 +27,10 @@ struct Args {
     /// Only these programs
     #[arg(value_parser = PossibleValuesParser::new(PROGRAMS.iter().map(|program| program.name)))]
     programs: Vec<String>,
-    /// How many pairs of runs
+    /// Make this many pairs of runs
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u8).range(1..=20))]
     pairs: u8,
-    /// About how long a run is, in seconds of the guest
+    /// Have a run take about this many seconds of the guest
     #[arg(long, default_value_t = 10)]
     seconds: u32,
     /// Print all scores as JSON
