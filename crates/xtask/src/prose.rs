@@ -97,22 +97,26 @@ fn new_lines(since: &str) -> anyhow::Result<BTreeMap<String, BTreeSet<usize>>> {
         let files = files.iter().map(String::as_str);
         git(&arguments.iter().chain(since).copied().chain(["--"]).chain(files).collect::<Vec<_>>())
     };
-    let mut new = added(&with_files(&["diff", "--unified=0", "--no-color", "--no-renames"], &[since])?);
+    let diff = with_files(&["diff", "--unified=0", "--no-color", "--no-renames"], &[since])?;
+    let gone = gone(&diff);
+    let mut new = added(&diff, &gone);
     // Git tells no difference of files that it was not told of.
     for name in with_files(&["ls-files", "--others", "--exclude-standard"], &[])?.lines() {
-        let lines = std::fs::read_to_string(root().join(name))?.lines().count();
-        new.insert(name.to_owned(), (1..=lines).collect());
+        let text =
+            std::fs::read_to_string(root().join(name)).with_context(|| format!("cannot read {name}"))?;
+        let lines = (1..).zip(text.lines()).filter(|(_, line)| !gone.contains(line)).map(|(at, _)| at);
+        new.insert(name.to_owned(), lines.collect());
     }
     Ok(new)
 }
 
-/// The lines that a difference adds, without those that it takes away elsewhere: they have moved.
-fn added(diff: &str) -> BTreeMap<String, BTreeSet<usize>> {
-    let gone: HashSet<&str> = diff
-        .lines()
-        .filter(|line| !line.starts_with("--- "))
-        .filter_map(|line| line.strip_prefix('-'))
-        .collect();
+/// The lines that a difference takes away. One of them that is added elsewhere has moved, and is not new.
+fn gone(diff: &str) -> HashSet<&str> {
+    diff.lines().filter(|line| !line.starts_with("--- ")).filter_map(|line| line.strip_prefix('-')).collect()
+}
+
+/// The lines that a difference adds, without those that have moved.
+fn added(diff: &str, gone: &HashSet<&str>) -> BTreeMap<String, BTreeSet<usize>> {
     let (mut added, mut name, mut at) = (BTreeMap::<_, BTreeSet<_>>::new(), "", 0);
     for line in diff.lines() {
         if let Some(file) = line.strip_prefix("+++ ") {
@@ -232,7 +236,7 @@ mod tests {
     fn lines_are_new_where_they_were_added_and_did_not_move() {
         let diff = "--- a/a.md\n+++ b/a.md\n@@ -3,2 +3 @@ head\n-moved\n-gone\n+come\n@@ -9,0 +8,2 @@\n+more\n+still more\n\
                     --- /dev/null\n+++ b/b.rs\n@@ -0,0 +1,2 @@\n+moved\n+// new\n";
-        let new = added(diff);
+        let new = added(diff, &gone(diff));
         assert_eq!(new["a.md"], BTreeSet::from([3, 8, 9]));
         assert_eq!(new["b.rs"], BTreeSet::from([2]));
     }
