@@ -153,7 +153,9 @@ mod tests {
     fn every_command_in_the_documentation_is_understood() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let mut seen = 0;
-        let mut pages = vec![root.join("README.md"), root.join("CONTRIBUTING.md"), root.join("docs")];
+        let named = ["README.md", "CONTRIBUTING.md", "RELEASE.md", "SECURITY.md", "CHANGELOG.md", "docs"];
+        let mut pages: Vec<_> = named.iter().map(|name| root.join(name)).collect();
+        pages.push(root.join("crates/nodewise/README.md"));
         while let Some(path) = pages.pop() {
             // A diary has the commands of its day.
             if path.ends_with("docs/journal") {
@@ -179,9 +181,12 @@ mod tests {
                 let code = code.split_whitespace().collect::<Vec<_>>().join(" ");
                 let code = code.replace(" X", " 0.5").replace(" N", " 1");
                 let Err(error) = parsed(&code) else { continue };
-                // Commands are also called by their names alone.
-                let short =
-                    [ErrorKind::MissingRequiredArgument, ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand];
+                // Commands are also called by their names alone, or asked for their version.
+                let short = [
+                    ErrorKind::MissingRequiredArgument,
+                    ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand,
+                    ErrorKind::DisplayVersion,
+                ];
                 assert!(short.contains(&error.kind()), "{page}: {code}: {error}");
             }
         }
