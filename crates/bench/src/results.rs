@@ -43,6 +43,10 @@ mod tests {
 
     #[test]
     fn a_file_has_the_commit_the_day_and_every_figure() {
+        // Sources without their history have no commit.
+        if !Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.git").exists() {
+            return;
+        }
         let path = std::env::temp_dir().join(format!("nodewise-results-{}.toml", std::process::id()));
         let results = [("it \"works\"".to_owned(), "25.0 %".to_owned()), ("more".to_owned(), "2".to_owned())];
         let written = write(&path, "make demo", "A guest", &results);
