@@ -14,7 +14,7 @@
 //! - **Bring more files.** [`Guest::copy`] for files and directories, [`Guest::command`] for programs that
 //!   the first one starts.
 //! - **Choose a kernel.** [`kernels`] lists those that are found, and [`Guest::kernel`] takes any other.
-//! - **Give it the time of a modelled machine.** [`Machine`].
+//! - **Give it the time of a modelled machine.** [`Guest::machine`].
 //! - **Bound its time.** [`Guest::boot_limit`] and [`Guest::time_limit`].
 //! - **Boot one guest at a time.** [`Guest::exclusive`], since emulated guests slow each other down.
 //!
