@@ -38,6 +38,7 @@ lint:
 		strict='-- -D warnings'; fi; \
 	set -x; cargo clippy --workspace --all-targets --locked $$strict
 	cargo xtask prose
+	cargo xtask results --check
 
 licences:
 	cargo xtask licences

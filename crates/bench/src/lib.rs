@@ -5,6 +5,7 @@ pub mod follow;
 pub mod paired;
 pub mod pattern;
 pub mod report;
+pub mod results;
 pub mod scenario;
 
 use nodewise_sys::{CpuSet, Mapping, sched_setaffinity};

@@ -216,7 +216,7 @@ fn well_placed_and_idle_programs_are_left_alone_at_little_cost() {
 /// is used. Each is reported once, with samples of several nodes as evidence.
 ///
 /// The goal is 20 s, which is met in some runs: the kernel's scan may leave the memory out for a minute
-/// (docs/results.md).
+/// (docs/journal/2026-11.md).
 #[test]
 fn falsely_shared_huge_pages_are_split_and_their_parts_placed() {
     let khugepaged = "/sys/kernel/mm/transparent_hugepage/khugepaged";

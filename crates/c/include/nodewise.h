@@ -277,8 +277,8 @@ nodewise_result nodewise_pool_options_allowance(nodewise_pool_options *options,
 nodewise_result nodewise_pool_options_confined(nodewise_pool_options *options, bool confined);
 
 /* Sets whether threads that wait for scopes, joins and loops work along meanwhile, on their own stacks, as
- * they do by default. Each does so in the stead of a worker that sleeps. It runs tasks that it has spawned
- * itself, and tasks that these have spawned. On several nodes such threads never work along. */
+ * they do by default. Each takes the place of one sleeping worker. It runs tasks that it has spawned itself,
+ * and tasks that these have spawned. On several nodes such threads never work along. */
 nodewise_result nodewise_pool_options_callers_work(nodewise_pool_options *options, bool work);
 
 /* Starts the workers. `options` may be NULL, and are not kept.

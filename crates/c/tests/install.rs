@@ -179,8 +179,13 @@ fn pkg_config_builds_the_examples(installed: &Installed) {
             .arg(&program));
         installed.run(program);
     }
-    let readme =
-        include_str!("../../../README.md").split_once("```cpp\n").unwrap().1.split_once("```").unwrap().0;
+    let readme = include_str!("../../../docs/building-blocks.md")
+        .split_once("```cpp\n")
+        .unwrap()
+        .1
+        .split_once("```")
+        .unwrap()
+        .0;
     let source = installed.path("readme.cpp");
     std::fs::write(
         &source,

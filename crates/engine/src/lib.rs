@@ -1,7 +1,50 @@
 //! Counters and samples in, placement decisions out.
 //!
 //! The engine does no I/O, reads no clock and names no operating system: a [`Machine`], live or simulated, is
-//! its only window. Same observations and same seed give the same decisions.
+//! its only window. The same observations and the same seed give the same decisions.
+//!
+//! # By task
+//!
+//! - **Manage a machine of your own.** Implement [`Machine`], and call [`Engine::step`] once an interval.
+//!   `examples/own_machine.rs` is a whole one, in a hundred lines.
+//! - **Test it.** [`conformance::check`] holds it to everything that the engine relies on.
+//! - **Read an outcome.** [`Round`] has the decisions with their [`Outcome`]s, the [`Metrics`], and the state
+//!   of each rule.
+//! - **Write a policy.** Implement [`Policy`], which turns a [`View`] into [`Decision`]s (below).
+//! - **Tune one.** [`CarrefourSettings`] has the thresholds of [`Carrefour`], [`EngineSettings`] the rest.
+//! - **Record a run, and play it again.** [`recording::Recorder`] lies around a machine, and
+//!   [`recording::play`] tells whether an engine still decides the same.
+//!
+//! A policy that looks and moves nothing:
+//!
+//! ```
+//! use nodewise_engine::{Decision, Engine, EngineSettings, Policy, RuleStatus, View};
+//! use nodewise_topology::Topology;
+//!
+//! struct Watch;
+//!
+//! impl Policy for Watch {
+//!     fn name(&self) -> &'static str {
+//!         "watch"
+//!     }
+//!     fn decide(&mut self, view: &View<'_>) -> Vec<Decision> {
+//!         for process in &view.processes {
+//!             println!("{:?}: {} regions", process.pid, process.map.regions().len());
+//!         }
+//!         Vec::new()
+//!     }
+//!     fn rules(&self) -> Vec<RuleStatus> {
+//!         Vec::new()
+//!     }
+//!     fn active(&self) -> bool {
+//!         true
+//!     }
+//! }
+//!
+//! let machine = Topology::synthetic(2, 4, 1 << 30);
+//! let engine = Engine::new(&machine, Box::new(Watch), EngineSettings::default());
+//! assert_eq!(engine.policy(), "watch");
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod conformance;

@@ -124,7 +124,7 @@ impl Tags {
         self.set(line).iter_mut().find(|entry| entry.holds(line))
     }
 
-    /// Puts a line in, which is not there, in the stead of the one used longest ago.
+    /// Puts a line in, which is not there, in place of the least recently used one.
     #[inline]
     pub fn insert(&mut self, entry: Entry) {
         let set = self.set(entry.line());

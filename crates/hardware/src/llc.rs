@@ -7,9 +7,9 @@ use crate::{
 
 /// The tags.
 ///
-/// A set is a ring: from its head on, its entries are in the order of their last use. A line that comes in
-/// takes the place of the one that was used longest ago and is the new head, so that of many ways, as LLCs
-/// have, none is moved.
+/// A set is a ring: from its head on, its entries are in the order of their last use. A new line overwrites
+/// the least recently used entry, which becomes the head. No other entry moves, however many ways the set
+/// has.
 #[derive(Clone, Debug)]
 pub(crate) struct Llc {
     sets: u64,

@@ -10,12 +10,14 @@ const MEMORY_PS: u64 = 20_000_000;
 
 /// A queue in simulated time.
 ///
-/// Requests are told of in nearly, not exactly, the order of their arrival: a core runs ahead of the others
+/// Requests are reported in nearly, not exactly, the order of their arrival. A core runs ahead of the others
 /// by a little, and an answer reserves its way back before others have asked. So the queue remembers the gaps
-/// between the promises that it has made, and a request told of late is served in the gaps after its arrival,
-/// in parts if one is too short. That way the server is busy at exactly the times it would be if all requests
-/// had been told of in order (a server that does not idle while work waits is busy at the same times in
-/// whichever order it serves), whoever asks, and no promise once made is changed.
+/// between its reservations. A request that is reported late is served in the gaps after its arrival, in
+/// parts if one is too short.
+///
+/// The server is thus busy exactly when it would be had the requests arrived in order, and no reservation is
+/// ever changed. The reason is that a server which never idles while work waits is busy at the same times in
+/// whatever order it serves.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
     /// From here on nothing is promised.

@@ -208,9 +208,9 @@ impl Homes {
 
     /// Pages in use by home node, where a pass of the sampler takes so many intervals.
     pub(crate) fn in_use(&self, nodes: usize, pass_intervals: u32) -> Vec<f64> {
-        // A page gives one sample a scan, and a scan takes several intervals: who was sampled in this one
-        // says little about where the load is, but which memory is in use, and where its pages are,
-        // is known.
+        // A page is sampled at most once a scan, and a scan spans several intervals. One interval's samples
+        // do not show where the load is. They do show which pages are in use, and the homes of those are
+        // known.
         let since = self.interval.saturating_sub(IN_USE_INTERVALS + pass_intervals);
         let mut pages = vec![0.0; nodes];
         self.known.values().for_each(|known| known.add_used(since, &mut pages));

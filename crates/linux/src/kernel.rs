@@ -128,8 +128,9 @@ impl LiveKernel {
         value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// Closes the files of other processes than these. An open pagemap stays that of the program that ran
-    /// when it was opened, so one that executes another program must be among the others.
+    /// Closes the files of all processes but these. An open pagemap keeps showing the program that ran when
+    /// it was opened. Leave a process out of `processes` when it has executed another program, so that its
+    /// file is closed.
     pub fn keep(&mut self, processes: &BTreeSet<u32>) {
         self.huge_pages.pagemaps.retain(|pid, _| processes.contains(pid));
     }

@@ -12,7 +12,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Manages memory traffic on NUMA machines: shows the machine, watches programs, places their pages.
+/// Manage memory traffic on NUMA machines: show the machine, watch programs, place their pages.
 #[derive(Parser)]
 #[command(
     name = "nodewise",
@@ -123,20 +123,53 @@ mod tests {
     }
 
     #[test]
+    fn every_command_and_every_switch_opens_with_an_imperative() {
+        /// All that open one. A word that is missing here is either no verb, or a new one.
+        const VERBS: &[&str] = &[
+            "Allocate", "Count", "Decide", "Do", "End", "Leave", "Let", "Manage", "Move", "Place", "Print",
+            "Read", "Record", "Run", "Show", "Start", "Take", "Write",
+        ];
+        fn wrong(command: &clap::Command, path: &str) -> Vec<String> {
+            let path = format!("{path} {}", command.get_name());
+            let shown = command.get_arguments().filter(|arg| !arg.is_positional() && !arg.is_hide_set());
+            let texts = shown.map(|arg| (format!("{path} --{}", arg.get_id()), arg.get_help()));
+            let wrong_texts =
+                std::iter::once((path.clone(), command.get_about())).chain(texts).filter(|(_, text)| {
+                    let text = text.map(ToString::to_string).unwrap_or_default();
+                    !VERBS.contains(&text.split(' ').next().unwrap_or_default())
+                });
+            let here =
+                wrong_texts.map(|(name, text)| format!("{name}: {}", text.cloned().unwrap_or_default()));
+            // The switches of these two still open with nouns.
+            let done = command.get_subcommands().filter(|below| !["rig", "sim"].contains(&below.get_name()));
+            let below = done.flat_map(|below| wrong(below, &path));
+            here.chain(below).collect()
+        }
+        let found = wrong(&Cli::command(), "");
+        assert!(found.is_empty(), "{}", found.join("\n"));
+    }
+
+    #[test]
     fn every_command_in_the_documentation_is_understood() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let mut seen = 0;
-        for page in [
-            "README.md",
-            "CONTRIBUTING.md",
-            "docs/architecture.md",
-            "docs/fidelity.md",
-            "docs/record-raw.md",
-            "docs/results.md",
-            "docs/security.md",
-            "docs/topo-json.md",
-        ] {
-            let text = std::fs::read_to_string(root.join(page)).unwrap().replace("\\\n        ", " ");
+        let named = ["README.md", "CONTRIBUTING.md", "RELEASE.md", "SECURITY.md", "CHANGELOG.md", "docs"];
+        let mut pages: Vec<_> = named.iter().map(|name| root.join(name)).collect();
+        pages.push(root.join("crates/nodewise/README.md"));
+        while let Some(path) = pages.pop() {
+            // A diary has the commands of its day.
+            if path.ends_with("docs/journal") {
+                continue;
+            }
+            if path.is_dir() {
+                pages.extend(path.read_dir().unwrap().map(|entry| entry.unwrap().path()));
+                continue;
+            }
+            if path.extension().is_none_or(|extension| extension != "md") {
+                continue;
+            }
+            let page = path.display();
+            let text = std::fs::read_to_string(&path).unwrap().replace("\\\n        ", " ");
             let shown = text.lines().filter_map(|line| line.strip_prefix("    "));
             for line in shown.filter(|line| !line.starts_with(' ')) {
                 parsed(line).unwrap_or_else(|error| panic!("{page}: {line}: {error}"));
@@ -145,11 +178,15 @@ mod tests {
             let inline = text.split('`').skip(1).step_by(2);
             for code in inline.filter(|code| !code.starts_with(char::is_whitespace)) {
                 // Placeholders for numbers.
-                let code = code.replace('\n', " ").replace(" X", " 0.5").replace(" N", " 1");
+                let code = code.split_whitespace().collect::<Vec<_>>().join(" ");
+                let code = code.replace(" X", " 0.5").replace(" N", " 1");
                 let Err(error) = parsed(&code) else { continue };
-                // Commands are also called by their names alone.
-                let short =
-                    [ErrorKind::MissingRequiredArgument, ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand];
+                // Commands are also called by their names alone, or asked for their version.
+                let short = [
+                    ErrorKind::MissingRequiredArgument,
+                    ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand,
+                    ErrorKind::DisplayVersion,
+                ];
                 assert!(short.contains(&error.kind()), "{page}: {code}: {error}");
             }
         }

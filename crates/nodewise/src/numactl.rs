@@ -20,7 +20,7 @@ pub struct NumactlArgs {
     /// Show nodes, their CPUs and memory, and distances; 'nodewise topo' shows more
     #[arg(short = 'H', long)]
     hardware: bool,
-    /// With --hardware: CPUs as ranges
+    /// Show CPUs as ranges, with --hardware
     #[arg(long)]
     cpu_compress: bool,
     /// Show the version

@@ -18,9 +18,10 @@ use std::process::{Child, Command};
 pub struct PlacementArgs {
     /// Run on the CPUs of these nodes
     ///
-    /// NODES is a list like 0,2-3 or all. With + before it numbers count within what this process is allowed
-    /// (+0-1), with ! it is all but these (!1). A device stands for its node: netdev:eth0, block:sda,
-    /// pci:3b:00.0, ip:192.0.2.1, or file: with a path; same is the list of the other option.
+    /// NODES is a list like 0,2-3 or all. After + its numbers count within the nodes that this process may
+    /// use (+0-1). After ! it means all other nodes (!1). A device stands for its node: netdev:eth0,
+    /// block:sda, pci:3b:00.0, ip:192.0.2.1, or file: with a path. The word same stands for the other
+    /// option's list.
     #[arg(
         short = 'N',
         long,
@@ -54,7 +55,7 @@ pub struct PlacementArgs {
     /// Let the kernel's NUMA balancing move pages within --membind or --preferred-many all the same
     #[arg(short = 'b', long, overrides_with = "balancing")]
     balancing: bool,
-    /// Count lists within the whole machine instead of what this process is allowed; stands before them
+    /// Count the lists that follow within the whole machine, not within what this process may use
     #[arg(short = 'a', long, overrides_with = "all")]
     all: bool,
 }

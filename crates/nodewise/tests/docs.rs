@@ -9,7 +9,6 @@ fn root() -> PathBuf {
 
 /// The pages that are written for readers, with their text.
 fn pages() -> Vec<(PathBuf, String)> {
-    let docs = std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let named = [
         "README.md",
         "CONTRIBUTING.md",
@@ -20,10 +19,30 @@ fn pages() -> Vec<(PathBuf, String)> {
         "crates/runtime/examples/README.md",
         "crates/topology/testdata/sysfs/README.md",
     ];
-    docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+    below(&root().join("docs"))
+        .into_iter()
         .chain(named.iter().map(|name| root().join(name)))
         .map(|path| (path.clone(), std::fs::read_to_string(&path).unwrap()))
         .collect()
+}
+
+/// All pages in a directory and below it.
+fn below(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for path in std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            found.extend(below(&path));
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The pages that speak of today, as a diary does not.
+fn current_pages() -> impl Iterator<Item = (PathBuf, String)> {
+    let journal = root().join("docs/journal");
+    pages().into_iter().filter(move |(path, _)| !path.starts_with(&journal))
 }
 
 /// The text between two marks on one line each.
@@ -41,6 +60,15 @@ fn codes(text: &str) -> impl Iterator<Item = String> + '_ {
 }
 
 #[test]
+fn pages_are_found_at_every_depth() {
+    let docs = root().join("docs");
+    let depths =
+        pages().into_iter().filter_map(|(path, _)| Some(path.strip_prefix(&docs).ok()?.iter().count()));
+    assert!(depths.max() >= Some(2), "docs has folders");
+    assert!(current_pages().count() < pages().len(), "the journal is no page of today");
+}
+
+#[test]
 fn links_lead_somewhere() {
     for (page, text) in pages() {
         for target in
@@ -55,7 +83,7 @@ fn links_lead_somewhere() {
 
 #[test]
 fn files_that_are_named_are_there() {
-    for (page, text) in pages() {
+    for (page, text) in current_pages() {
         for code in codes(&text) {
             let rooted = ["crates/", "docs/", "scripts/", "fuzz/"].iter().any(|part| code.starts_with(part));
             // Not a command, nor a pattern.
@@ -70,7 +98,7 @@ fn files_that_are_named_are_there() {
 fn targets_that_are_named_are_there() {
     let makefile = std::fs::read_to_string(root().join("Makefile")).unwrap();
     let mut seen = 0;
-    for (page, text) in pages() {
+    for (page, text) in current_pages() {
         for command in
             codes(&text).chain(text.lines().filter_map(|line| Some(line.strip_prefix("    ")?.to_owned())))
         {

@@ -1,17 +1,19 @@
 //! One value, a copy on each node, kept alike by a log of operations.
 //!
-//! Node replication (Calciu, Sen, Balakrishnan, Aguilera, 'Black-box concurrent data structures for NUMA
-//! architectures', ASPLOS 2017), in few locks: a writer that finds its node's copy taken leaves its operation
-//! with the node; who gets the copy to write appends all that were left there to the log (flat combining),
-//! and applies to the copy what the log holds beyond it. A reader waits until its node's copy has come as far
-//! as the log was when it began, and brings it there itself if nobody does. So an operation takes effect
-//! where it is appended: whoever reads after somebody saw it sees it too. Where there is one copy there is no
-//! log: an operation takes effect when it is done.
+//! This is node replication (Calciu, Sen, Balakrishnan, Aguilera, 'Black-box concurrent data structures for
+//! NUMA architectures', ASPLOS 2017) in few locks. A writer that finds its node's copy taken leaves its
+//! operation with the node. The writer that gets the copy appends all operations left there to the log (flat
+//! combining). It then applies to the copy all operations that the log holds beyond it.
+//!
+//! A reader waits until its node's copy has come as far as the log was when the reader began. It brings the
+//! copy there itself if no writer does. So an operation takes effect when it is appended: a reader that
+//! begins after somebody saw it sees it, too. With one copy there is no log, and an operation takes effect
+//! when it is done.
 //!
 //! Once the vectors have their size, an update allocates nothing. The log is bounded. A writer that finds it
-//! full brings the copies of other nodes forward whose lock is free. It waits for no lock but its own copy's
-//! and the log's, in this order. It has brought its own copy forward by then, so two never wait for each
-//! other.
+//! full first applies it to the other nodes' copies, skipping those that are locked. It waits for no lock but
+//! its own copy's and the log's, in this order. It has brought its own copy forward by then, so two never
+//! wait for each other.
 
 use crate::error::Result;
 use crate::location::current_node;

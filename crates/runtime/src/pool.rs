@@ -180,7 +180,7 @@ impl NodePool {
         self.shared.workers
     }
 
-    /// The node of the calling worker, or of the worker in whose stead the calling thread works; `None` on
+    /// The node of the calling worker, or of the worker whose place the calling thread has taken. `None` on
     /// threads that are not workers of this pool.
     #[must_use]
     pub fn worker_node(&self) -> Option<NodeId> {
@@ -372,9 +372,9 @@ impl NodePoolBuilder {
     }
 
     /// Whether threads that wait in [`NodePool::scope`], [`NodePool::join`] and loops work along meanwhile,
-    /// which is the default. Each works in the stead of a worker that sleeps, on tasks that it has spawned
-    /// and on those that these have spawned. Where the pool could have workers on several nodes they never
-    /// do, since the kernel may move them from one to another.
+    /// which is the default. A waiting caller takes the place of one sleeping worker. It runs only its own
+    /// tasks and the tasks that those have spawned. If the pool could have workers on several nodes, callers
+    /// never work, since the kernel may move them from one to another.
     #[must_use]
     pub fn callers_work(mut self, work: bool) -> Self {
         self.callers_work = work;

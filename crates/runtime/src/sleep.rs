@@ -48,7 +48,7 @@ pub(crate) struct Sleep {
 struct Sleepers {
     /// Workers that may be woken for work; the last to fall asleep, whose caches are the warmest, first.
     ready: Vec<usize>,
-    /// Workers in whose stead callers work. Such a worker wakes only for what it waits for.
+    /// Workers whose place callers have taken. Such a worker wakes only for what it waits for.
     stood_in_for: Vec<usize>,
 }
 
@@ -203,23 +203,23 @@ impl Sleep {
         Some(worker)
     }
 
-    /// The worker that a caller stood in for may be woken again, and somebody is, at once or by who is
-    /// searching, if there is `work`.
+    /// Makes the worker wakeable again whose place a caller took. If there is `work`, a worker is woken at
+    /// once, or by one that is searching.
     pub(crate) fn stand_back(&self, worker: usize, work: impl FnOnce() -> bool) {
         if !self.may_be_woken(worker, OWED) {
             self.wake_for(worker, work);
         }
     }
 
-    /// Wakes a worker in whose stead a caller works: there is work that the caller does not do. Says whether
-    /// there is such a worker.
+    /// Wakes a worker whose place a caller has taken, as there is work that the caller does not do. Says
+    /// whether there is such a worker.
     pub(crate) fn relieve(&self, node: usize) -> bool {
         let worker = lock(&self.sleepers[node]).stood_in_for.last().copied();
         worker.inspect(|&worker| self.wake(worker)).is_some()
     }
 
-    /// Whether the barrier that has to follow, and the look for work after it, is left to who is searching,
-    /// with the mark that is given.
+    /// Marks `worker` as wakeable. Returns true if a searching worker will do the barrier, and the look for
+    /// work after it, for us. `mark` is what asks it to.
     fn may_be_woken(&self, worker: usize, mark: u64) -> bool {
         let Some(node) = self.workers[worker].node else { return false };
         let mut sleepers = lock(&self.sleepers[node]);
@@ -233,7 +233,8 @@ impl Sleep {
         before.is_ok_and(|before| left(before) != 0)
     }
 
-    /// Makers of work know by the barrier that this worker sleeps, or it sees here what they have made.
+    /// Loses no wake-up: after the barrier, either a producer sees that this worker sleeps, or we see the
+    /// producer's task.
     fn wake_for(&self, worker: usize, work: impl FnOnce() -> bool) {
         self.heavy_barrier();
         if work() {

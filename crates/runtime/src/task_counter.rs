@@ -153,8 +153,8 @@ impl TaskCounter {
             waiters.rung = waiters.rung.wrapping_add(1);
             self.bell.ring();
         }
-        // The thread that has made an alarm ring may not have rung the bell yet, which is the last that it
-        // does here.
+        // The thread that took the last alarm may still have to ring the bell. That is its last access to
+        // this counter, so wait for it before returning.
         let due = waiters.alarms.rung.wrapping_add(waiters.rung);
         loop {
             let rung = self.bell.get(Ordering::Acquire);

@@ -42,7 +42,7 @@ pub(crate) struct Worker {
     call: Cell<Call>,
     /// It has just woken a thread that is no worker.
     has_woken: Cell<bool>,
-    /// The sleeping worker in whose stead a caller works.
+    /// The sleeping worker whose place a caller has taken.
     stands_in_for: Cell<Option<usize>>,
     /// The CPUs that it is confined to, if it is.
     pub(crate) cpus: Option<CpuSet>,

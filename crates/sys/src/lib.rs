@@ -2,10 +2,36 @@
 //! `move_pages`, advice to other processes, CPU affinity past 1024 CPUs, futexes, restartable sequences, and
 //! perf events with their ring.
 //!
-//! One function a call. Nothing is retried, chunked or remembered here: what the kernel says is what the
-//! caller gets. This is the only crate of the workspace's core that contains `unsafe`; each block says why it
-//! is sound. All numbers are the kernel's own (process ids, node numbers, addresses), so the crate depends on
-//! nothing but `libc`.
+//! One function a call. Nothing is retried, chunked or remembered here, and the caller gets the kernel's own
+//! answer. All numbers are the kernel's (process ids, node numbers, addresses), so the crate depends on
+//! nothing but `libc`. It contains `unsafe`, as few crates of the workspace do (`docs/architecture.md` names
+//! them). Each block says why it is sound.
+//!
+//! # By task
+//!
+//! - **Ask where pages are.** [`query_pages`], or [`node_of_address`] for a single one of this process.
+//! - **Move pages.** [`move_pages`], of this process or another.
+//! - **Say where new memory goes.** [`set_mempolicy`] for a thread, [`mbind`] for a [`Mapping`].
+//! - **Map memory.** [`Mapping`] shares it as atomics, [`OwnedMemory`] owns it as bytes.
+//! - **Run on certain CPUs.** [`sched_setaffinity`], and [`sched_getcpu`] to look.
+//! - **Know the node in a nanosecond.** [`rseq_node`], without a call.
+//! - **Split or make huge pages of another process.** [`process_madvise`] with [`pidfd_open`].
+//! - **Sample memory accesses.** [`perf::Event`] and [`perf::Ring`].
+//!
+//! ```
+//! use nodewise_sys::{Mapping, MappingOptions, query_pages};
+//! use std::sync::atomic::Ordering;
+//!
+//! let memory = Mapping::new(4096, MappingOptions::default())?;
+//! memory.as_atomics()[0].store(1, Ordering::Relaxed);
+//! let mut status = [i32::MAX];
+//! match query_pages(0, &[memory.page_address(0)], &mut status) {
+//!     Ok(()) => println!("the page is on node {}", status[0]),
+//!     // A container's filter may refuse the question.
+//!     Err(error) => println!("{error}"),
+//! }
+//! # Ok::<(), nodewise_sys::Error>(())
+//! ```
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("nodewise runs on 64-bit Linux");

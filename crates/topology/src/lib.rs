@@ -1,19 +1,36 @@
 //! Nodes, CPUs, caches, distances and devices of a machine, read from a live or captured sysfs tree.
 //!
-//! [`Topology::live`] reads this machine, [`Topology::from_root`] a directory that stands for `/` (hwloc's
-//! captures, or `/proc` and `/sys` copied from elsewhere); both go through the same code.
-//! [`Topology::synthetic`] invents a machine.
-//!
-//! Kernel numbers ([`NodeId`], [`CpuId`]) are what users write and see; [`NodeIndex`] is the dense position
+//! Kernel numbers ([`NodeId`], [`CpuId`]) are what users write and see. [`NodeIndex`] is the dense position
 //! of a node in [`Topology::nodes`], for arrays.
 //!
+//! # By task
+//!
+//! - **Read this machine.** [`Topology::live`], or [`Topology::live_nodes`] if only nodes and CPUs matter.
+//! - **Read another one.** [`Topology::from_root`] takes a directory that stands for `/`: hwloc's captures,
+//!   or `/proc` and `/sys` copied from elsewhere. Both go through the same code.
+//! - **Invent one.** [`Topology::synthetic`], for tests.
+//! - **Find the node of a CPU, or the CPUs near a node.** [`Topology::node_of_cpu`],
+//!   [`Topology::nearest_cpus`], and [`Topology::distance`].
+//! - **Understand a user's list.** [`Lists`] takes what numactl takes: `0,2-3`, `+0-1`, `!1`, `netdev:eth0`.
+//! - **Know what this process may use.** [`Allowed::of_this_thread`], and [`CpuQuota`] for a container's
+//!   share of the CPUs.
+//! - **Find a device's node.** [`Topology::devices`].
+//!
+//! A file that is missing or malformed makes its part unknown, and is named in [`Topology::warnings`].
+//!
 //! ```
-//! use nodewise_topology::{CpuId, NodeId, Topology};
+//! use nodewise_topology::{Allowed, CpuId, Lists, NodeId, Topology};
+//! use std::path::Path;
 //!
 //! let machine = Topology::synthetic(2, 4, 1 << 30);
 //! let node = machine.node_of_cpu(CpuId(5)).unwrap();
 //! assert_eq!(machine.id_of(node), NodeId(1));
 //! assert_eq!(machine.node(node).cpus.to_string(), "4-7");
+//!
+//! let lists = Lists::new(&machine, Allowed::everything(&machine), Path::new("/"));
+//! assert_eq!(lists.cpus_of_nodes("!0")?.to_string(), "4-7");
+//! assert_eq!(lists.memory_nodes("7").unwrap_err().to_string(), "node list '7': 7 is not allowed, only 0-1");
+//! # Ok::<(), nodewise_topology::ListError>(())
 //! ```
 #![forbid(unsafe_code)]
 

@@ -4,9 +4,18 @@
 mod licences;
 mod loom;
 mod prose;
+mod results;
+mod sentences;
 mod spdx;
 
 use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask licences            check every dependency against deny.toml
+       cargo xtask loom                check the runtime's models under every order of their steps
+       cargo xtask prose [COMMIT]      check the prose of comments and pages, and what is new since COMMIT
+       cargo xtask results [--check]   write docs/results.md from docs/results, or check it
+";
 
 fn main() -> anyhow::Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -15,14 +24,10 @@ fn main() -> anyhow::Result<ExitCode> {
         ["loom"] => loom::check(),
         ["prose"] => prose::check(None),
         ["prose", since] => prose::check(Some(since)),
+        ["results"] => results::run(false),
+        ["results", "--check"] => results::run(true),
         _ => {
-            eprintln!("usage: cargo xtask licences   check every dependency against deny.toml");
-            eprintln!(
-                "       cargo xtask loom       check the runtime's models under every order of their steps"
-            );
-            eprintln!(
-                "       cargo xtask prose [COMMIT]   check comments and pages, and how lines added since a commit open"
-            );
+            eprint!("{USAGE}");
             Ok(ExitCode::from(2))
         }
     }

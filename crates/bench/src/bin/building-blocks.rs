@@ -20,7 +20,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Uses the runtime library and says what came of it
+/// Use the runtime library, and print the outcome
 #[derive(Parser)]
 struct Args {
     #[command(subcommand)]
@@ -29,53 +29,54 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Part {
-    /// Each layout's pages, as the kernel sees them: a line of JSON each, with runs of pages and their node
+    /// Print each layout's pages, as the kernel sees them: a line of JSON each, with runs of pages and their
+    /// node
     Layouts {
-        /// The node of those that are on one
+        /// Put those that are on one node here
         on: u32,
-        /// NODE:WEIGHT of those that are weighted
+        /// Weight the weighted ones so, as in NODE:WEIGHT
         #[arg(value_parser = weight)]
         weights: Vec<(NodeId, u32)>,
     },
-    /// The pages of a node that has no room for what is to lie there
+    /// Print the pages of a node that has no room for the memory that is to lie there
     Full {
         /// The node
         node: u32,
     },
-    /// On which nodes blocks are worked on, and where workers run
+    /// Print on which nodes blocks are worked on, and where workers run
     Blocks {
         /// The node of an array to work on, instead of an array in blocks
         on: Option<u32>,
     },
-    /// The placements that leave out a node of memory only
+    /// Print the placements that leave out a node of memory only
     Apart {
         /// The node
         node: u32,
     },
-    /// A CPU that is offline at first goes online and offline again: what the library says of it, a line of
-    /// JSON each time
+    /// Take a CPU online and offline again, and print what the library says of it, a line of JSON each time
     Plug {
         /// The CPU
         cpu: u32,
     },
-    /// Which nodes are near a device, where a thread bound to them runs, and an arena's memory there lies
+    /// Print which nodes are near a device, where a thread bound to them runs, and where an arena lies
     Near {
         /// The device
         device: String,
     },
-    /// Waits for a manager, says how two arrays on node 0 are used, and writes one of them from all nodes for
-    /// so many seconds
+    /// Wait for a manager, say how two arrays on node 0 are used, and write one from all nodes for so many
+    /// seconds
     Hints {
         /// How long
         seconds: u64,
     },
-    /// Updates of a replicated value by all nodes at once: a line of JSON for each node's copy
+    /// Update a replicated value by all nodes at once, and print a line of JSON for each node's copy
     Log,
-    /// How many pages of replicated values, and of what they have, each node finds on another: a line of JSON
-    /// for each size
+    /// Print how many pages of replicated values, and of all they have, each node finds on another: a line of
+    /// JSON for each size
     Copies,
-    /// Tasks on all nodes for so many seconds; fails if one of the first, or of the first after a refresh,
-    /// runs elsewhere than it should
+    /// Run tasks on all nodes for so many seconds, and fail if one of the first runs on another node
+    ///
+    /// The first after a refresh count, too
     Pool {
         /// How long
         seconds: u64,

@@ -11,19 +11,19 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// A program whose memory is first touched on one node and used on two, and then goes away, again and again
+/// Touch memory on one node, use it on two, and have it go away, again and again
 #[derive(Parser)]
 #[command(after_help = "Example:\n  churn fork --seconds 20 --life-ms 800")]
 struct Args {
-    /// How it goes away
+    /// Have it go away in this way
     mode: Mode,
-    /// Memory that lives at a time, in MiB
+    /// Have this much memory at a time, in MiB
     #[arg(long, default_value_t = 8)]
     mebibytes: usize,
-    /// How long to go on
+    /// Go on for so many seconds
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// How long one life lasts, in milliseconds
+    /// End each life after so many milliseconds
     #[arg(long, default_value_t = 1000)]
     life_ms: u64,
 }

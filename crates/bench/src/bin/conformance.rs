@@ -19,7 +19,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Holds the live machine to what every machine must do
+/// Hold the live machine to everything that every machine must do
 #[derive(Parser)]
 struct Args {
     #[command(subcommand)]

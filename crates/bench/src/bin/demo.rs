@@ -13,30 +13,34 @@ use nodewise_hardware::Preset;
 use nodewise_rig::{Distances, Guest, Machine};
 use nodewise_topology::Topology;
 use serde::Serialize;
+use std::path::PathBuf;
 use std::time::Duration;
 
-/// Shows what Nodewise does to a program whose memory is all on one node
+/// Show what Nodewise does to a program whose memory is all on one node
 #[derive(Parser)]
 struct Args {
     /// Print the table as JSON
     #[arg(long)]
     json: bool,
+    /// Also write the figures as a file for docs/results
+    #[arg(long, value_name = "FILE")]
+    results: Option<PathBuf>,
     /// Use a guest even if this machine has several nodes
     #[arg(long)]
     guest: bool,
-    /// The machine whose time the guest has: a preset's name, or 'none' for an emulator's time
+    /// Give the guest this machine's time: a preset's name, or 'none' for an emulator's
     #[arg(long, default_value = "opteron-8385-4n")]
     machine: String,
-    /// The program's access pattern, as `workload` knows them
+    /// Use this access pattern of `workload`
     #[arg(long, default_value = "private")]
     pattern: String,
-    /// The program's memory, in MiB
+    /// Give the program this much memory, in MiB
     #[arg(long, default_value_t = 32)]
     mebibytes: u32,
-    /// How long each run may take, in seconds of the machine or guest
+    /// End each run after this many seconds of the machine or guest
     #[arg(long, default_value_t = 60)]
     seconds: u32,
-    /// How often each thread passes over its memory
+    /// Have each thread pass over its memory this often
     #[arg(long, default_value_t = 200)]
     passes: u32,
 }
@@ -119,6 +123,21 @@ fn main() -> anyhow::Result<()> {
     let first = rows[0].seconds;
     for row in &mut rows {
         row.speed_up = first / row.seconds;
+    }
+    if let Some(path) = &args.results {
+        let measured = rows.iter().map(|row| {
+            let after =
+                row.seconds_to_95_percent.map_or("never".to_owned(), |seconds| format!("{seconds:.1} s"));
+            let (local, seconds, speed_up) = (row.local_percent, row.seconds, row.speed_up);
+            let figures = format!("{speed_up:.2}, {seconds:.1} s; {local:.1} %, {after}");
+            (format!("{}: speed-up, time; local, time to 95 %", row.run), figures)
+        });
+        let place = match in_guest {
+            true if args.machine == "none" => "A guest of 4 nodes".into(),
+            true => format!("A guest on {}, caches {SCALE}, {SLOW} times slower", args.machine),
+            false => "This machine".into(),
+        };
+        nodewise_bench::results::write(path, "make demo", &place, &measured.collect::<Vec<_>>())?;
     }
     if args.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);

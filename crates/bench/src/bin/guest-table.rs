@@ -4,14 +4,19 @@
 
 use clap::Parser;
 use nodewise_bench::follow::{private, redis, stress_ng, table};
+use nodewise_bench::results;
 use nodewise_bench::scenario::Programs;
+use std::path::PathBuf;
 
-/// Measures, in guests of 4 nodes, how long programs' memory takes to follow them to other nodes
+/// Measure, in guests of 4 nodes, how long programs' memory takes to follow them to other nodes
 #[derive(Parser)]
 struct Args {
-    /// Everything that was measured, as JSON
+    /// Print everything that was measured as JSON
     #[arg(long)]
     json: bool,
+    /// Also write the figures as a file for docs/results
+    #[arg(long, value_name = "FILE")]
+    results: Option<PathBuf>,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -21,6 +26,16 @@ fn main() -> anyhow::Result<()> {
     followed.extend(private(&programs, true)?);
     followed.extend(redis(&programs)?);
     followed.extend(stress_ng(&programs)?);
+    if let Some(path) = &args.results {
+        let measured = followed.iter().map(|followed| {
+            let after =
+                followed.seconds_to_95.map_or("never".to_owned(), |seconds| format!("{seconds:.1} s"));
+            let figures = format!("{after}; {:.1} % at the end", followed.last_percent());
+            (format!("{} by {}: time to 95 %", followed.program, followed.placer), figures)
+        });
+        let command = "cargo run --profile guest -p nodewise-bench --bin guest-table";
+        results::write(path, command, "Guests of 4 nodes", &measured.collect::<Vec<_>>())?;
+    }
     if args.json {
         println!("{}", serde_json::to_string_pretty(&followed)?);
     } else {

@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Runs programs of Debian's packages in a 4-node guest, in turn by the kernel alone and under Nodewise
+/// Run programs of Debian's packages in a 4-node guest, in turn by the kernel alone and under Nodewise
 ///
 /// A program that is not installed is left out; Debian 12 has them in postgresql, linux-perf, sysbench,
 /// redis-server, redis-tools, memcached, libmemcached-tools, nginx-light, apache2-utils, sqlite3,
@@ -27,15 +27,18 @@ struct Args {
     /// Only these programs
     #[arg(value_parser = PossibleValuesParser::new(PROGRAMS.iter().map(|program| program.name)))]
     programs: Vec<String>,
-    /// How many pairs of runs
+    /// Make this many pairs of runs
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u8).range(1..=20))]
     pairs: u8,
-    /// About how long a run is, in seconds of the guest
+    /// Have a run take about this many seconds of the guest
     #[arg(long, default_value_t = 10)]
     seconds: u32,
     /// Print all scores as JSON
     #[arg(long)]
     json: bool,
+    /// Also write the figures as a file for docs/results
+    #[arg(long, value_name = "FILE")]
+    results: Option<PathBuf>,
 }
 
 /// A program, and how to get a score of it.
@@ -136,6 +139,19 @@ fn main() -> anyhow::Result<()> {
         progress.inc(1);
     }
     progress.finish_and_clear();
+    if let Some(path) = &args.results {
+        let measured = rows.iter().map(|row| {
+            let Comparison { ratio, ratios: (least, most), p } = row.comparison;
+            let figures = format!("{ratio:.3}, {least:.3} to {most:.3}, p {p:.3}");
+            (format!("{}: Nodewise over kernel, of {} pairs", row.program, args.pairs), figures)
+        });
+        let command = format!(
+            "cargo run --release -p nodewise-bench --bin pairs -- --pairs {} --seconds {}",
+            args.pairs, args.seconds
+        );
+        let place = "Guests of 4 nodes with 1 GiB each";
+        nodewise_bench::results::write(path, &command, place, &measured.collect::<Vec<_>>())?;
+    }
     if args.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
     } else {

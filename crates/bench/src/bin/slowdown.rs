@@ -6,15 +6,15 @@ use nodewise_sys::{Clock, clock_ns};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Prints by how much more CPU time the same small work takes on average than it does undisturbed
+/// Print by how much more CPU time the same small work takes on average than it does undisturbed
 ///
-/// A guest charges a thread for what passes while the host runs something else. Ten times a second a burst of
-/// short loops runs; undisturbed is the tenth percentile of these. A loop on its own would tell too little:
-/// the host prefers whoever slept for the first moment, and takes its share of the rest.
+/// A guest charges a thread for the time in which the host runs something else. Ten times a second a burst of
+/// short loops runs. The tenth percentile of them counts as undisturbed. A loop on its own would tell too
+/// little. The host prefers a thread that slept for its first moment, and takes its share of the rest.
 #[derive(Parser)]
 #[command(after_help = "Example:\n  slowdown --seconds 30")]
 struct Args {
-    /// How long to run
+    /// Run for so many seconds
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
 }

@@ -13,7 +13,7 @@ use nodewise_topology::Topology;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Measures how long threads wait for pages that are being moved
+/// Measure how long threads wait for pages that are being moved
 ///
 /// One thread on each node but the first writes to every page again and again, while one on the first moves
 /// all of them to the next node: in calls that take about 20 ms or move 2 MiB, as Nodewise does, and in calls
@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 #[command(after_help = "Example:
   nodewise rig --nodes 4 -- target/release/waits")]
 struct Args {
-    /// Memory, in MiB
+    /// Move this much memory, in MiB
     #[arg(long, default_value_t = 32)]
     mebibytes: usize,
-    /// Turns, each with both kinds of groups
+    /// Take so many turns, each with both kinds of groups
     #[arg(long, default_value_t = 5)]
     turns: u32,
 }

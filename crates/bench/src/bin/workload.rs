@@ -16,35 +16,38 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// A program with a known access pattern that reports where its pages are
+/// Access memory in a known pattern, and report where its pages are
 #[allow(clippy::struct_excessive_bools)] // switches
 #[derive(Parser)]
 #[command(after_help = "Example:\n  workload private --mebibytes 64 --seconds 20")]
 struct Args {
     /// The pattern of the threads' accesses
     pattern: Pattern,
-    /// Memory in all, in MiB
+    /// Use this much memory in all, in MiB
     #[arg(long, default_value_t = 64)]
     mebibytes: usize,
-    /// How long to run
+    /// Run for so many seconds
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
     /// End sooner, after this many passes of every thread over its pages
     #[arg(long)]
     passes: Option<u64>,
-    /// End sooner, when the pages have been where the pattern wants them for so many seconds in a row: within
-    /// a fifth of evenly spread if all use them, else 99 % of each thread's on its node
+    /// End sooner, when the pages have been where the pattern wants them for so many seconds in a row
+    ///
+    /// Pages that all threads use are to be spread evenly, within a fifth. All others are to be on
+    /// their thread's node, but for 1 %.
     #[arg(long, value_name = "SECONDS")]
     after_placed: Option<f64>,
-    /// Threads on each node that has CPUs
+    /// Start this many threads on each node that has CPUs
     #[arg(long, default_value_t = 1)]
     threads_per_node: usize,
     /// Ask for huge pages
     #[arg(long)]
     huge: bool,
-    /// Bind the memory to the first node with balancing allowed: the kernel then takes mappings away and so
-    /// gives samples, but moves nothing to a node outside of the binding. Whatever goes there was moved
-    /// by others
+    /// Bind the memory to the first node with balancing allowed
+    ///
+    /// The kernel then takes mappings away and so gives samples, but moves nothing to a node outside of the
+    /// binding. Others have moved the pages that go there.
     #[arg(long)]
     bound: bool,
     /// Read every line of each page in a pass, and write none, instead of using one word of it: more than
@@ -58,7 +61,7 @@ struct Args {
     /// many, and again
     #[arg(long, num_args = 2, value_names = ["PARALLEL", "SERIAL"], conflicts_with = "passes")]
     phases: Option<Vec<f64>>,
-    /// The first thread uses all of the memory while it is alone, instead of spinning
+    /// Have the first thread use all of the memory while it is alone, instead of spinning
     #[arg(long, requires = "phases")]
     takes_all: bool,
     /// Write the reports here instead of on standard output

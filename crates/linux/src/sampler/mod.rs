@@ -5,6 +5,9 @@ pub mod hardware;
 pub mod hint_faults;
 mod page_fault_event;
 
+#[cfg(fuzzing)]
+pub use page_fault_event::fields_of_format;
+
 use crate::Error;
 use nodewise_engine::{Pid, Sample, SamplingRate};
 use nodewise_sys::perf::Losses;

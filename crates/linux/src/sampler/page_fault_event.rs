@@ -23,6 +23,15 @@ pub(super) enum Source {
     Software,
 }
 
+/// The fields that a tracepoint's format says to hold address and error code, for `scripts/fuzz`.
+#[cfg(fuzzing)]
+pub fn fields_of_format(format: &str) -> Option<[Range<usize>; 2]> {
+    match Source::parse(0, format)? {
+        Source::Tracepoint { address, error_code, .. } => Some([address, error_code]),
+        Source::Software => None,
+    }
+}
+
 impl Source {
     /// The tracepoint where tracefs has it, else the software event.
     pub(super) fn best() -> Self {
@@ -52,7 +61,7 @@ impl Source {
                 line.split(';').find_map(|part| part.trim().strip_prefix(key))?.parse().ok()
             };
             let (offset, size) = (number("offset:")?, number("size:")?);
-            (size == 8).then_some(offset..offset + 8)
+            Some(offset..offset.checked_add(8)?).filter(|_| size == 8)
         };
         Some(Self::Tracepoint { id, address: field("address")?, error_code: field("error_code")? })
     }
@@ -231,5 +240,10 @@ print fmt: \"address=%ps ip=%ps error_code=0x%lx\"
     fn a_format_without_the_fields_is_no_tracepoint() {
         assert_eq!(Source::parse(1, "field:int error_code; offset:8; size:4;"), None);
         assert_eq!(Source::parse(1, ""), None);
+        let beyond = format!(
+            "field:u64 address; offset:{0}; size:8;\nfield:u64 error_code; offset:{0}; size:8;",
+            u64::MAX
+        );
+        assert_eq!(Source::parse(1, &beyond), None);
     }
 }

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 /// Manage processes that are running already, and their children
 ///
-/// Goes on until they have ended, until Ctrl-C, or for --duration; then puts every kernel setting back and
-/// prints a summary on standard error.
+/// Management goes on until they have ended, until Ctrl-C, or for --duration. Nodewise then puts every kernel
+/// setting back and prints a summary on standard error.
 #[derive(clap::Args)]
 #[command(
     override_usage = "nodewise attach [OPTIONS] PID...",

@@ -9,9 +9,9 @@ use std::process::{Command, ExitCode};
 
 /// Show what of Nodewise works on this machine, and what to do where it does not
 ///
-/// Everything is tried, not guessed from version numbers, on memory of doctor's own and of a process that it
-/// starts for that; no setting is changed. It takes a moment, up to six seconds where it waits for the
-/// kernel's NUMA balancing to show itself.
+/// Doctor tries everything, and guesses nothing from version numbers. It uses memory of its own, and of a
+/// process that it starts for this. It changes no setting. It takes up to six seconds if it has to wait for
+/// the kernel's NUMA balancing.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -24,12 +24,13 @@ Exit status:
   0  programs can be managed here, perhaps with limits
   1  they cannot: fewer than two nodes, nothing to sample with, or pages cannot be moved")]
 pub struct Args {
-    /// Print JSON: kernel, architecture, nodes, sampler, manageable, and checks with area, name, status
-    /// (works, limited or missing), found and advice
+    /// Print JSON: kernel, architecture, nodes, sampler, manageable, and a list of checks
+    ///
+    /// Each check has area, name, status (works, limited or missing), found and advice.
     #[arg(long)]
     json: bool,
 
-    /// Be the process that things are tried on.
+    /// Be the process on which doctor tries things
     #[arg(long, hide = true, conflicts_with = "json")]
     patient: bool,
 }

@@ -9,10 +9,10 @@ use std::process::ExitCode;
 
 /// Record what this machine's PMU writes, to be sent to the developers
 ///
-/// A thread on each node reads and writes 256 MiB of its own on each node, and the PMU's records of that
-/// thread alone are written to a file, with the files of /sys and /proc that describe the PMU, the CPU's
-/// model and the nodes. It takes about a second for each pair of nodes. docs/record-raw.md says what is in
-/// the file and why it is of use.
+/// A thread on each node reads and writes 256 MiB of its own on each node. The file gets the PMU's records of
+/// that thread alone. It also gets the files of /sys and /proc that describe the PMU, the CPU's model and the
+/// nodes.
+/// It takes about a second for each pair of nodes. docs/record-raw.md describes the file and its use.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -23,13 +23,14 @@ use std::time::Duration;
 
 /// Start a program, watch where its memory is used, and place its pages well
 ///
-/// Samples the program and everything it starts, and once an interval moves pages to where they are used, or
-/// spreads them. Passes signals on, exits with the program's status, and prints a summary on standard error.
-/// Management ends with the program, or with --wait when everything that it started has ended.
+/// Nodewise samples the program and everything that it starts. Once an interval it moves pages to the nodes
+/// that use them, or interleaves them. It passes signals on, exits with the program's status, and prints a
+/// summary on standard error. Management ends with the program. With --wait it ends when everything that the
+/// program started has ended.
 ///
 /// With placement options only, or with --policy none, nothing is managed: the program takes the place of
-/// this command, as under numactl. Every option of numactl is understood (alias numactl='nodewise run');
-/// policies of shared memory and files stay numactl's own.
+/// this command, as under numactl. Nodewise understands every option of numactl (alias numactl='nodewise
+/// run'). Policies of shared memory and files stay numactl's own.
 #[derive(clap::Args)]
 #[command(
     override_usage = "nodewise run [OPTIONS] [--] CMD...",

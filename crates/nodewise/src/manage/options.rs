@@ -10,22 +10,22 @@ use std::time::Duration;
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch on the command line")]
 #[command(next_help_heading = "Management")]
 pub struct Options {
-    /// How pages are placed [default: carrefour]
+    /// Place pages by this policy [default: carrefour]
     #[arg(long, value_enum)]
     pub policy: Option<PolicyName>,
-    /// How accesses are sampled [default: auto]
+    /// Take samples from this source [default: auto]
     #[arg(long, value_enum)]
     sampler: Option<SamplerName>,
-    /// Time between decisions: seconds, or with a unit (500ms, 2s) [default: 1s]
+    /// Decide this often: seconds, or with a unit (500ms, 2s) [default: 1s]
     #[arg(long, value_name = "TIME", value_parser = parse_interval)]
     interval: Option<Duration>,
-    /// Most memory to move in a second (200M, 1G) [default: 512M]
+    /// Move at most this much memory in a second (200M, 1G) [default: 512M]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     move_budget: Option<u64>,
     /// Decide and report, but move nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Leave huge pages whole, also those whose parts different nodes use, and khugepaged as it is
+    /// Leave khugepaged as it is, and huge pages whole, even if different nodes use their parts
     #[arg(long)]
     pub no_split: bool,
     /// Do not follow the children of the managed processes

@@ -1,10 +1,10 @@
-//! Where workers sleep, and that who wakes one and works on does not get it onto its own CPU.
+//! Keeps a woken worker off the CPU of the thread that woke it, if that thread goes on to run.
 //!
-//! The kernel has a thread that wakes run on an idle CPU if there is one. To a virtual machine's kernel one
-//! that has been idle for a while may count as taken, since the host runs something else there
-//! (`available_idle_cpu`, `vcpu_is_preempted`, Linux 6.12). Then it has the worker run on the CPU of who
-//! wakes it: one waits for the other, and the idle CPU stays idle. A worker that finds itself there says so,
-//! and for some time each is confined to other CPUs when it is woken, until it runs.
+//! The kernel has a thread that wakes run on an idle CPU if there is one. In a virtual machine, a CPU that
+//! has been idle for a while may count as taken (`available_idle_cpu`, `vcpu_is_preempted`, Linux 6.12). The
+//! reason is that the host runs something else there. The kernel then has the worker run on the CPU of the
+//! thread that wakes it. One waits for the other, and the idle CPU stays idle. A worker that finds itself
+//! there says so. For some time each worker is then confined to other CPUs when it is woken, until it runs.
 
 #[cfg(loom)]
 pub(super) use modelled::Spots;

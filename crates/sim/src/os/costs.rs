@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn each_cost_has_its_source() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/fidelity.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/fidelity/operating-system.md");
         let text = std::fs::read_to_string(path).unwrap();
         let costs = format!("{:#?}", Costs::default());
         let costs: Vec<_> =

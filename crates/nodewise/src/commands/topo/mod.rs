@@ -14,9 +14,9 @@ use std::process::ExitCode;
 
 /// Show the machine: nodes, CPUs, memory, caches, distances, devices
 ///
-/// Draws the machine as boxes in boxes (packages, nodes, shared caches, CPUs), and below it the numbers: each
-/// node's memory and CPUs, the distances firmware gives, how fast memory is reached where firmware says it
-/// (HMAT), devices with their node, and the kernel's huge page and NUMA balancing settings.
+/// The drawing has boxes in boxes: packages, nodes, shared caches, CPUs. Below it are each node's memory and
+/// CPUs, the distances and the speeds of memory (HMAT) that the firmware gives, and devices with their node.
+/// The last part is the kernel's settings of huge pages and NUMA balancing.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   nodewise topo                      draw this machine
@@ -29,11 +29,12 @@ Exit status:
   2   the command line could not be understood
   77  the directory of CPUs may not be read")]
 pub struct Args {
-    /// Print JSON: nodes, packages, cores, caches, memory tiers, devices, settings; bytes and kernel numbers
-    /// throughout
+    /// Print JSON: nodes, packages, cores, caches, memory tiers, devices, settings
+    ///
+    /// Sizes are in bytes, and numbers are the kernel's.
     #[arg(long)]
     json: bool,
-    /// Read a captured tree instead: a directory that stands for /, with sys and proc in it
+    /// Read a captured tree instead: a directory with sys and proc in it, in place of /
     #[arg(long, value_name = "DIR")]
     from: Option<PathBuf>,
 }

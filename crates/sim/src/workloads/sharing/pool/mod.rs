@@ -20,7 +20,7 @@ const PARCEL: usize = 64;
 /// Frames of a worker's stack that jobs of others are in; deeper ones are at the same places.
 const DEPTH: u64 = 64;
 
-/// Instructions of an empty task, half of them in spawning it: 158 were counted (docs/results.md).
+/// Instructions of an empty task, half of them in spawning it: 158 were counted (docs/journal/2026-11.md).
 const SPAWN_INSTRUCTIONS: u64 = 78;
 const RUN_INSTRUCTIONS: u64 = 80;
 /// Instructions of allocating a block (estimate: what malloc had of an empty task before blocks were kept).
