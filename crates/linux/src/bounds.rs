@@ -31,6 +31,12 @@ pub(crate) const KNOWN_BYTES: usize = 48 << 20;
 /// Hints of all processes together, some 100 bytes each. A section has room for 1022.
 pub(crate) const HINTS: usize = 1 << 16;
 
+/// Ranges of a process that are kept in mind while they are spread, 40 bytes each, and as many that could be
+/// replicated. The engine keeps in mind as many.
+pub(crate) const RANGES_EACH: usize = 1 << 13;
+/// Such ranges of all processes together.
+pub(crate) const RANGES: usize = 1 << 16;
+
 /// A bound that was met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -49,6 +55,10 @@ pub enum Bound {
     Hints,
     /// There is more memory than it can be remembered of where its pages are.
     Pages,
+    /// There are more sampled pages than have a record of who uses them.
+    Records,
+    /// There are more ranges than it can be remembered of what was done there.
+    Ranges,
 }
 
 impl fmt::Display for Bound {
@@ -69,6 +79,14 @@ impl fmt::Display for Bound {
                 f,
                 "more memory than {} MiB can tell of where its pages are: the rest is left alone",
                 KNOWN_BYTES >> 20
+            ),
+            Self::Records => write!(
+                f,
+                "more sampled pages than can have a record of who uses them: the rest is left alone"
+            ),
+            Self::Ranges => write!(
+                f,
+                "more than {RANGES} ranges, or {RANGES_EACH} of a process, of which it can be remembered what was done there: some may be done again"
             ),
             Self::Samples => write!(f, "more than {SAMPLES} samples in an interval: only some are looked at"),
         }

@@ -165,6 +165,7 @@ impl LinuxMachine {
             (Bound::Samples, self.intake.is_full()),
             (Bound::Pages, self.homes.is_full()),
             (Bound::Hints, self.hints_left_out),
+            (Bound::Ranges, self.spreads.is_full()),
         ];
         met.extend(here.into_iter().filter(|&(_, is_met)| is_met).map(|(bound, _)| bound));
         met
@@ -384,6 +385,8 @@ impl Machine for LinuxMachine {
                 self.hints.find(process.pid, at);
             }
             if let Some(mappings) = &process.mappings {
+                let mapped: Vec<_> = mappings.iter().map(|mapping| mapping.range).collect();
+                self.spreads.clip(process.pid, &mapped);
                 self.mappings.insert(process.pid, mappings.clone());
                 self.bound.entry(process.pid).or_default().is_old = true;
             }

@@ -12,7 +12,7 @@ use crate::commands::{Exit, exit};
 use crate::output::{JsonLines, PRIVATE, WholeFile, note, report};
 use log::Line;
 use nodewise_engine::{
-    Carrefour, CarrefourSettings, Engine, EngineSettings, Machine as _, Pid, SamplingRate,
+    Carrefour, CarrefourSettings, Engine, EngineSettings, Machine as _, Pid, Round, SamplingRate,
 };
 use nodewise_linux::mover::MoverSettings;
 use nodewise_linux::process::Processes;
@@ -242,7 +242,7 @@ impl Session<'_> {
             }
             let round = self.engine.step(&mut self.machine).map_err(explain)?;
             anyhow::ensure!(self.watchdog.beat(), "managing hung, and kernel settings were put back");
-            self.note_bounds();
+            self.note_bounds(Some(&round));
             drain_every = if round.samples > MANY_SAMPLES { DRAIN_EVERY } else { DRAIN_EVERY_QUIET };
             let rests = round.sampling != SamplingRate::Accurate && round.decisions.is_empty();
             let begins_to_rest = rests && sampling != round.sampling;
@@ -268,8 +268,12 @@ impl Session<'_> {
     }
 
     /// Says once of each bound that it was met.
-    fn note_bounds(&mut self) {
-        for bound in self.machine.bounds_met() {
+    fn note_bounds(&mut self, round: Option<&Round>) {
+        let footprint = round.map(|round| round.footprint).unwrap_or_default();
+        let of_engine =
+            [(Bound::Records, footprint.pages_dropped), (Bound::Ranges, footprint.ranges_dropped)];
+        let of_engine = of_engine.into_iter().filter(|&(_, dropped)| dropped > 0).map(|(bound, _)| bound);
+        for bound in self.machine.bounds_met().into_iter().chain(of_engine) {
             if self.met.insert(bound) {
                 note(bound);
             }
@@ -282,7 +286,7 @@ impl Session<'_> {
         self.machine.look();
         let closed = self.machine.close().map_err(explain);
         self.watchdog.done();
-        self.note_bounds();
+        self.note_bounds(None);
         self.summary.bounds_met = self.met;
         let summary = &mut self.summary;
         // It may have more to say at the end.
@@ -307,7 +311,6 @@ impl Session<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodewise_engine::Round;
     use nodewise_engine::recording::{Interval, Replay, play};
 
     fn recording(name: &str) -> (String, Vec<Interval>, Topology) {
