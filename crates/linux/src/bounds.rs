@@ -1,6 +1,7 @@
 //! Bounds on looking at a managed program. A program makes as much of it as it likes, and the
 //! manager, which may be root's, is to stay small and quick all the same: below 256 MB, whatever it manages.
 
+use crate::sampler::RINGS_BYTES;
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
@@ -55,6 +56,8 @@ pub enum Bound {
     Hints,
     /// There is more memory than it can be remembered of where its pages are.
     Pages,
+    /// There are more threads than there is memory for their samples, or than files may be open.
+    Streams,
     /// There are more sampled pages than have a record of who uses them.
     Records,
     /// There are more ranges than it can be remembered of what was done there.
@@ -79,6 +82,11 @@ impl fmt::Display for Bound {
                 f,
                 "more memory than {} MiB can tell of where its pages are: the rest is left alone",
                 KNOWN_BYTES >> 20
+            ),
+            Self::Streams => write!(
+                f,
+                "more threads than {} MiB of rings, or the limit on open files, have room for: the rest is not sampled",
+                RINGS_BYTES >> 20
             ),
             Self::Records => write!(
                 f,

@@ -166,6 +166,7 @@ impl LinuxMachine {
             (Bound::Pages, self.homes.is_full()),
             (Bound::Hints, self.hints_left_out),
             (Bound::Ranges, self.spreads.is_full()),
+            (Bound::Streams, self.sampler.is_full()),
         ];
         met.extend(here.into_iter().filter(|&(_, is_met)| is_met).map(|(bound, _)| bound));
         met

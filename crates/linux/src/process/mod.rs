@@ -91,8 +91,8 @@ pub struct Processes {
     /// The newest process (or thread) id of the machine at the last update, and whether it was a new one
     /// then.
     newest: (Option<String>, bool),
-    /// No sooner are children looked for again.
-    children_due: Instant,
+    /// When children are looked for again.
+    children: OnePercent,
     cost: ReadCost,
     met: BTreeSet<Bound>,
 }
@@ -110,19 +110,8 @@ impl Processes {
         let roots = roots.iter().copied().collect();
         let (alive, cost) = (BTreeMap::new(), ReadCost::default());
         let (subreaper, updated, newest) = (None, false, (None, true));
-        let (children_due, met) = (Instant::now(), BTreeSet::new());
-        Ok(Self {
-            follow_children,
-            started,
-            subreaper,
-            updated,
-            roots,
-            alive,
-            newest,
-            children_due,
-            cost,
-            met,
-        })
+        let (children, met) = (OnePercent::default(), BTreeSet::new());
+        Ok(Self { follow_children, started, subreaper, updated, roots, alive, newest, children, cost, met })
     }
 
     /// Also follows this process's own children. The caller is the subreaper of the roots: a descendant that
@@ -179,7 +168,7 @@ impl Processes {
     fn update_until(&mut self, until: Instant) {
         let before = std::mem::take(&mut self.alive);
         let mut found: Vec<Pid> = before.keys().copied().chain(self.roots.iter().copied()).collect();
-        let births = self.follow_children && self.children_due <= Instant::now() && self.births();
+        let births = self.follow_children && self.children.is_due() && self.births();
         let (mut threads, mut looking_ns) = (bounds::THREADS, 0);
         let mut children = |cost: &mut ReadCost, pid, found: &mut Vec<Pid>| {
             let spent = cost.time_ns;
@@ -214,7 +203,7 @@ impl Processes {
             self.met.insert(Bound::Threads);
         }
         if births {
-            self.children_due = Instant::now() + pause(looking_ns, 1);
+            self.children.took(Duration::from_nanos(looking_ns));
         }
         self.updated = true;
         // A root that has ended is no longer one: its number may come back as somebody else.
@@ -359,6 +348,29 @@ fn union(threads: impl Iterator<Item = nodewise_sys::Result<CpuSet>>) -> Option<
     Some(union).filter(|union| !union.is_empty())
 }
 
+/// Something that takes 1 % of the time, however long it takes each time.
+#[derive(Debug)]
+pub(crate) struct OnePercent {
+    due: Instant,
+}
+
+impl Default for OnePercent {
+    /// Due at once.
+    fn default() -> Self {
+        Self { due: Instant::now() }
+    }
+}
+
+impl OnePercent {
+    pub(crate) fn is_due(&self) -> bool {
+        self.due <= Instant::now()
+    }
+
+    pub(crate) fn took(&mut self, time: Duration) {
+        self.due = Instant::now() + pause(time.as_nanos() as u64, 1);
+    }
+}
+
 /// How long not to read a process's mappings after it took `spent_ns`, so that with each of `processes` 1 %
 /// of the time goes there.
 fn pause(spent_ns: u64, processes: usize) -> Duration {
@@ -473,6 +485,27 @@ mod tests {
         assert_eq!(pause(1_000_000, 0), Duration::from_millis(100));
         assert_eq!(pause(1_000_000, 1), Duration::from_millis(100));
         assert_eq!(pause(1_000_000, 1000), Duration::from_secs(100));
+    }
+
+    #[test]
+    fn children_are_looked_for_no_sooner_than_is_due() {
+        let mut child = Command::new("sh").args(["-c", "sleep 100 & sleep 100 & wait"]).spawn().unwrap();
+        let mut processes = Processes::new(&[Pid(child.id())], true, false).unwrap();
+        processes.children.took(Duration::from_secs(1));
+        for _ in 0..100 {
+            processes.update();
+            assert_eq!(processes.iter().count(), 1, "a look took a second, and the next is due in 100");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        processes.children = OnePercent::default();
+        while processes.iter().count() < 3 {
+            processes.update();
+        }
+        processes.iter().filter(|process| process.pid.0 != child.id()).for_each(|process| {
+            nodewise_sys::kill(process.pid.0 as i32, 9).unwrap();
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

@@ -5,6 +5,8 @@ pub mod hardware;
 pub mod hint_faults;
 mod page_fault_event;
 
+pub(crate) use files::RINGS_BYTES;
+
 use crate::Error;
 use nodewise_engine::{Pid, Sample, SamplingRate};
 use nodewise_sys::perf::Losses;
@@ -45,6 +47,11 @@ pub trait Sampler {
 
     /// Hears which processes are managed, now and then; samplers that watch every CPU need not care.
     fn follow(&mut self, _pids: &mut dyn Iterator<Item = Pid>) {}
+
+    /// Whether threads were left out since there were more than there is room for.
+    fn is_full(&self) -> bool {
+        false
+    }
 
     /// The losses so far.
     fn losses(&self) -> Losses;

@@ -2,7 +2,7 @@
 
 use super::detect::Pmu;
 use super::stream::Stream;
-use super::{THREAD_RING_BYTES, detect};
+use super::{detect, thread_bytes};
 use crate::{Error, ErrorKind};
 use nodewise_engine::SamplingRate;
 use nodewise_sys::perf::Target;
@@ -119,7 +119,7 @@ fn memory_on(node: NodeId) -> nodewise_sys::Result<Mapping> {
 
 /// Accesses the memory until there are enough records of that, or for a second.
 fn sampled(pmu: &Pmu, memory: &Mapping, accesses: u32) -> Result<(Vec<Vec<u8>>, Vec<u8>), Error> {
-    let mut stream = Stream::open(pmu, Target::Task(0), THREAD_RING_BYTES, SamplingRate::Accurate)
+    let mut stream = Stream::open(pmu, Target::Task(0), thread_bytes(pmu), SamplingRate::Accurate)
         .map_err(|refused| refused.error)?;
     let (mut records, mut aux) = (Vec::new(), Vec::new());
     let (begin, mut state) = (Instant::now(), 1);

@@ -14,10 +14,8 @@ use nodewise_sys::perf::{
 };
 use std::fs;
 
-/// Bytes of an AUX area: some 4000 records of SPE.
-const AUX_BYTES: usize = 256 << 10;
-/// Bytes of the ring beside an AUX area, which holds a record for each stretch of that.
-const RING_BESIDE_AUX_BYTES: usize = 32 << 10;
+/// The ring beside an AUX area, which holds a record for each stretch of that, is so many times smaller.
+const AUX_TO_RING: usize = 8;
 /// Bytes of the smallest ring worth having.
 const LEAST_BYTES: usize = 32 << 10;
 
@@ -42,6 +40,8 @@ pub(super) struct Stream {
     /// Times of the first event, as they were last asked for.
     times: Times,
     reader: Reader,
+    /// Memory of the rings, at most.
+    bytes: usize,
 }
 
 /// The reading half, which needs no PMU.
@@ -96,6 +96,17 @@ impl Refused {
         matches!(self.kind, NoSuchDevice | NoSuchProcess | NotFound)
     }
 
+    /// The rings of others leave no room for one more.
+    pub(super) fn for_want_of_room() -> Self {
+        let error = Error::new(ErrorKind::Unsupported, "there are more threads than there is room for");
+        Self { kind: nodewise_sys::ErrorKind::OutOfMemory, error }
+    }
+
+    /// Whether there is too little memory, or memory that may be locked.
+    pub(super) const fn is_for_want_of_memory(&self) -> bool {
+        matches!(self.kind, nodewise_sys::ErrorKind::OutOfMemory)
+    }
+
     /// Whether a user with more rights, or who asks for less, would not be refused.
     pub(super) const fn is_for_want_of_rights(&self) -> bool {
         use nodewise_sys::ErrorKind::{NotPermitted, OutOfMemory};
@@ -104,13 +115,15 @@ impl Refused {
 }
 
 impl Stream {
-    /// Opens the events with a ring of at most so many bytes.
-    pub(super) fn open(
-        pmu: &Pmu,
-        target: Target,
-        ring_bytes: usize,
-        rate: SamplingRate,
-    ) -> Result<Self, Refused> {
+    /// All memory of a stream with a ring, or an AUX area where the PMU has one, of so many bytes.
+    pub(super) fn whole_bytes(pmu: &Pmu, bytes: usize) -> usize {
+        let page = page_bytes();
+        let beside = if has_aux(pmu) { pages(bytes / AUX_TO_RING, page) } else { 0 };
+        (1 + pages(bytes, page) + beside) * page
+    }
+
+    /// Opens the events with a ring, or an AUX area where the PMU has one, of at most so many bytes.
+    pub(super) fn open(pmu: &Pmu, target: Target, bytes: usize, rate: SamplingRate) -> Result<Self, Refused> {
         let (mut events, mut leaders) = (Vec::new(), Vec::new());
         let mut format = SampleFormat::default();
         for sampled in pmu.events() {
@@ -127,14 +140,14 @@ impl Stream {
             let error = Error::new(ErrorKind::Unsupported, "a PMU without events");
             return Err(Refused { kind: nodewise_sys::ErrorKind::NotSupported, error });
         };
-        let has_aux = matches!(pmu, Pmu::Spe(_));
-        let ring_bytes = if has_aux { RING_BESIDE_AUX_BYTES } else { ring_bytes };
+        let ring_bytes = if has_aux(pmu) { bytes / AUX_TO_RING } else { bytes };
         let mut ring = largest_granted(ring_bytes, |pages| Ring::map(first, format, pages))?;
-        if has_aux {
-            largest_granted(AUX_BYTES, |pages| ring.map_aux(first, pages))?;
+        if has_aux(pmu) {
+            largest_granted(bytes, |pages| ring.map_aux(first, pages))?;
         }
-        let mut stream =
-            Self { events, leaders, rests: true, times: Times::default(), reader: Reader::new(ring) };
+        let (rests, times, reader) = (true, Times::default(), Reader::new(ring));
+        let bytes = Self::whole_bytes(pmu, bytes);
+        let mut stream = Self { events, leaders, rests, times, reader, bytes };
         let [(first, _), others @ ..] = &stream.events[..] else { unreachable!("there is a first") };
         let failed = |error| refused(pmu, AttrFlags::default(), target, error);
         others.iter().try_for_each(|(event, _)| event.set_output(first)).map_err(failed)?;
@@ -203,6 +216,16 @@ impl Stream {
     pub(super) fn losses(&self) -> Losses {
         self.reader.losses()
     }
+
+    /// Memory of its rings, at most.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// Whether the PMU writes its records into an AUX area.
+const fn has_aux(pmu: &Pmu) -> bool {
+    matches!(pmu, Pmu::Spe(_))
 }
 
 impl Times {

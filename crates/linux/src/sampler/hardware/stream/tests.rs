@@ -182,7 +182,8 @@ fn stream(pmu: &Pmu) -> (RingWriter, Stream) {
     let periods = Periods { accurate: 1 << 40, cheap: 1 << 42 };
     let (writer, reader) = reader(pmu);
     let events = vec![(event, periods)];
-    let mut stream = Stream { events, leaders: Vec::new(), rests: true, times: Times::default(), reader };
+    let mut stream =
+        Stream { events, leaders: Vec::new(), rests: true, times: Times::default(), reader, bytes: 0 };
     stream.set_rate(SamplingRate::Accurate).unwrap();
     (writer, stream)
 }
