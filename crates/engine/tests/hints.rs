@@ -117,12 +117,12 @@ fn what_is_said_without_end_is_forgotten() {
         let at = |i| 1024 + (round * EACH + i) * 16;
         toy.hints = (0..EACH).map(|i| hinted(at(i)..at(i) + 1, hint[i as usize % 3])).collect();
         let round = run(&mut engine, &mut toy, 1).pop().unwrap();
-        assert!(round.decisions.len() > 1000 && round.decisions.len() < 10_000, "{}", round.decisions.len());
+        assert!(round.decisions.len() > 1000 && round.decisions.len() < 3000, "{}", round.decisions.len());
         footprint = Some(round.footprint);
     }
     let footprint = footprint.unwrap();
     assert!(footprint.heap_bytes < 4 << 20, "{footprint:?}");
-    assert!(footprint.ranges_dropped > 20_000, "{footprint:?}");
+    assert!(footprint.ranges_dropped > 10_000, "{footprint:?}");
 }
 
 /// Each process alone has fewer pages than all together may have records of.

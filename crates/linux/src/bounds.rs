@@ -25,6 +25,10 @@ pub(crate) const MAPS_TIME: Duration = Duration::from_secs(2);
 /// again.
 pub(crate) const SAMPLES: usize = 1 << 18;
 
+/// Time for finding out where the pages of an interval's samples are. Some microseconds a page, and more in
+/// emulators.
+pub(crate) const LOCATE_TIME: Duration = Duration::from_secs(2);
+
 /// Bytes of what is known of single pages (`KnownHomes`), of all processes together: of 50 GiB where pages of
 /// the same 2 MiB lie on several nodes, and of much more where they do not.
 pub(crate) const KNOWN_BYTES: usize = 48 << 20;
@@ -50,7 +54,7 @@ pub enum Bound {
     /// A process has more mappings, or longer names of them, than are read, or they could not be read in
     /// time.
     Mappings,
-    /// There were more samples in an interval than are kept.
+    /// There were more samples in an interval than are kept, or than there was time for.
     Samples,
     /// There are more hints than are heeded.
     Hints,

@@ -2,6 +2,7 @@
 
 use crate::bound_memory::BoundMemory;
 use crate::bounds::{self, Bound};
+use crate::ending::Ending;
 use crate::hints::Sections;
 use crate::homes::Homes;
 use crate::intake::Intake;
@@ -19,8 +20,8 @@ use crate::survey::Survey;
 use crate::traffic::{self, Traffic};
 use crate::{Error, ErrorKind};
 use nodewise_engine::{
-    Action, Decision, HUGE_PAGE_PAGES, Machine, Mapping, Observation, Outcome, PageNumber, Pid, ProcessState,
-    Sample, SamplingRate, TrafficMatrix,
+    Action, Decision, HUGE_PAGE_PAGES, Machine, Mapping, Observation, Outcome, PageNumber, PageRange, Pid,
+    ProcessState, Sample, SamplingRate, TrafficMatrix,
 };
 use nodewise_sys::CpuSet;
 use nodewise_topology::{NodeId, NodeIndex, Topology};
@@ -28,7 +29,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How the live machine works.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +90,7 @@ pub struct LinuxMachine {
     /// Whether there were more hints than are heeded.
     hints_left_out: bool,
     paused: bool,
+    ending: Ending,
     /// Whether it can be seen which pages are huge, so that splitting them can be checked.
     splits: bool,
     interval_began_ns: u64,
@@ -129,6 +131,7 @@ impl LinuxMachine {
             hints: Sections::default(),
             hints_left_out: false,
             paused: false,
+            ending: Ending::default(),
             splits,
             interval_began_ns: now_ns(),
             losses_before: 0,
@@ -151,10 +154,19 @@ impl LinuxMachine {
         Self { kernel_settings: Some(kernel_settings), ..self }
     }
 
+    /// One that ends whatever takes long when it hears that managing is to end.
+    #[must_use]
+    pub fn hearing(mut self, ending: Ending) -> Self {
+        self.processes.hear(&ending);
+        self.mover.kernel().hear(&ending);
+        Self { ending, ..self }
+    }
+
     /// Empties the samplers' rings; call it several times an interval, so that they do not overrun.
     pub fn drain(&mut self) {
-        let Self { sampler, processes, intake, .. } = self;
-        intake.take_in(|samples| sampler.drain(&|pid| processes.contains(pid), samples));
+        let Self { sampler, processes, intake, ending, .. } = self;
+        let keep = |pid| !ending.is_set() && processes.contains(pid);
+        intake.take_in(|samples| sampler.drain(&keep, samples));
     }
 
     /// The bounds that were met so far.
@@ -250,7 +262,10 @@ impl LinuxMachine {
         kernel
             .keep(&processes.iter().filter(|process| !process.fresh).map(|process| process.pid.0).collect());
         homes.update(kernel, topology, processes, self.paused);
-        homes.locate(kernel, topology, processes, mappings, samples)
+        let (begin, count) = (Instant::now(), samples.len());
+        let (samples, met, left) = homes.locate(kernel, topology, processes, mappings, samples);
+        intake.learn(count, left, begin.elapsed());
+        (samples, met)
     }
 
     /// khugepaged makes huge pages of what was just split within seconds, and puts each on one node; nobody
@@ -312,13 +327,19 @@ impl LinuxMachine {
                 }
             })
             .collect();
+        let (process, shared) = (self.processes.get(pid), &self.shared);
+        let mappers: Vec<_> = decisions
+            .iter()
+            .map(|decision| move || process.map_or_else(Vec::new, |p| shared.mappers(p, decision.range)))
+            .collect();
         let jobs: Vec<Job<'_>> = decisions
             .iter()
-            .zip(&targets)
-            .map(|(decision, target)| {
-                let process = self.processes.get(pid);
-                let mappers = process.map_or_else(Vec::new, |p| self.shared.mappers(p, decision.range));
-                Job { range: decision.range, mappers, target }
+            .zip(mappers.iter().zip(&targets))
+            .map(|(decision, (mappers, target))| {
+                // Nothing of it is moved.
+                let only_reported = decision.action == Action::Replicate;
+                let end = if only_reported { decision.range.start } else { decision.range.end };
+                Job { range: PageRange { end, ..decision.range }, mappers, target }
             })
             .collect();
         let mut outcomes = self.mover.carry_out(pid.0, &jobs, deadline_ns);

@@ -11,9 +11,9 @@ use crate::{Action, Decision, Interleaving, PageRange, Pid};
 /// memory that was never touched, and looking for the pages takes the machine's time.
 const AT_ONCE_PAGES: u64 = 1 << 18;
 
-/// Decisions in an interval at programs' word, of all processes together. Each program may say something else
-/// each time.
-const AT_ONCE: usize = 4096;
+/// Decisions of each kind in an interval at programs' word, of all processes together. Each program may say
+/// something else each time.
+const AT_ONCE: usize = 1024;
 
 /// The same of each process, one range at least.
 fn at_once(view: &View<'_>) -> usize {

@@ -12,6 +12,7 @@ pub use life::{descendants, require_access, start_time};
 pub use read_cost::ReadCost;
 
 use crate::bounds::{self, Bound};
+use crate::ending::{Ending, Until};
 use crate::maps::SharedMapping;
 use crate::{Error, ErrorKind};
 use life::Size;
@@ -93,6 +94,7 @@ pub struct Processes {
     newest: (Option<String>, bool),
     /// When children are looked for again.
     children: OnePercent,
+    ending: Ending,
     cost: ReadCost,
     met: BTreeSet<Bound>,
 }
@@ -111,7 +113,19 @@ impl Processes {
         let (alive, cost) = (BTreeMap::new(), ReadCost::default());
         let (subreaper, updated, newest) = (None, false, (None, true));
         let (children, met) = (OnePercent::default(), BTreeSet::new());
-        Ok(Self { follow_children, started, subreaper, updated, roots, alive, newest, children, cost, met })
+        Ok(Self {
+            follow_children,
+            started,
+            subreaper,
+            updated,
+            roots,
+            alive,
+            newest,
+            children,
+            ending: Ending::default(),
+            cost,
+            met,
+        })
     }
 
     /// Also follows this process's own children. The caller is the subreaper of the roots: a descendant that
@@ -120,6 +134,11 @@ impl Processes {
     pub fn adopting_orphans(mut self) -> Self {
         self.subreaper = Some(Pid(std::process::id()));
         self
+    }
+
+    /// Hears when managing is to end.
+    pub(crate) fn hear(&mut self, ending: &Ending) {
+        self.ending = ending.clone();
     }
 
     /// The managed processes, by id.
@@ -166,13 +185,15 @@ impl Processes {
 
     /// The same; mappings that are not read until then are read the next time.
     fn update_until(&mut self, until: Instant) {
+        let ending = self.ending.clone();
+        let until = Until { at: until, ending: ending.clone() };
         let before = std::mem::take(&mut self.alive);
         let mut found: Vec<Pid> = before.keys().copied().chain(self.roots.iter().copied()).collect();
         let births = self.follow_children && self.children.is_due() && self.births();
         let (mut threads, mut looking_ns) = (bounds::THREADS, 0);
         let mut children = |cost: &mut ReadCost, pid, found: &mut Vec<Pid>| {
             let spent = cost.time_ns;
-            cost.children(pid, &mut threads, found);
+            cost.children(pid, &mut threads, found, &ending);
             looking_ns += cost.time_ns - spent;
         };
         if let Some(subreaper) = self.subreaper.filter(|_| births) {
@@ -190,7 +211,7 @@ impl Processes {
                 break;
             }
             mapped -= count(before.get(&pid));
-            let Some(process) = self.look(pid, before.get(&pid), before.len(), mapped, until) else {
+            let Some(process) = self.look(pid, before.get(&pid), before.len(), mapped, &until) else {
                 continue;
             };
             mapped += process.mapped;
@@ -232,7 +253,7 @@ impl Processes {
         before: Option<&Process>,
         processes: usize,
         mapped: usize,
-        until: Instant,
+        until: &Until,
     ) -> Option<Process> {
         // Opened before anything is read by number, and looked at afterwards.
         let handle = match before {
@@ -262,12 +283,12 @@ impl Processes {
         let mut cpus = before.and_then(|p| p.cpus.clone());
         let mut asked = before.is_some_and(|p| p.asked);
         let mut mapped_then = before.and_then(|p| p.mapped_bytes);
-        if (changed || maps_due <= now) && now < until {
+        if (changed || maps_due <= now) && !until.is_over() {
             let spent = self.cost.time_ns;
             if changed || mapped_then != Some(mapped_bytes) || maps_old <= now {
                 // Half of what is left, so that no process takes it all.
                 let most = (bounds::MAPPINGS.saturating_sub(mapped) / 2).max(bounds::MAPPINGS_EACH);
-                let maps = self.cost.maps(pid, most, until);
+                let maps = self.cost.maps(pid, most, until.clone());
                 if maps.as_ref().is_some_and(|maps| maps.is_cut) {
                     self.met.insert(Bound::Mappings);
                 }

@@ -46,8 +46,8 @@ pub fn ring_bytes(rings: usize, largest: usize) -> usize {
     1 << fair.ilog2()
 }
 
-/// Bytes of one more of so many `rings`, of which each is opened when its thread is met, within the bytes that
-/// are `left`. A ring of so many bytes takes up `whole` of them. None if there is no room left.
+/// Bytes of one more of so many `rings`, of which each is opened when its thread is met, within the bytes
+/// that are `left`. A ring of so many bytes takes up `whole` of them. None if there is no room left.
 #[must_use]
 pub fn next_ring_bytes(
     left: usize,

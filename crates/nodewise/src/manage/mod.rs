@@ -152,17 +152,15 @@ impl<'a> Prepared<'a> {
         let engine = engine(&self.topology);
         let summary =
             Summary::new(engine.policy(), self.sampler.name(), self.sampler.description(), options.dry_run);
-        let settings = MachineSettings {
-            mover,
-            apply: (options.interval() * 3 / 4).min(APPLY_MOST),
-            split: !options.no_split,
-        };
+        let settings =
+            MachineSettings { mover, apply: apply_limit(options.interval()), split: !options.no_split };
         let mut reports = self.reports;
         reports.write(&[Line::start(&summary, &self.topology)]);
         watchdog.watch(self.settings.clone());
         let machine = LinuxMachine::new(self.topology, processes, self.sampler, settings)
             .knowing(survey)
-            .with_settings(self.settings);
+            .with_settings(self.settings)
+            .hearing(watchdog.ending());
         let (began, began_ns) = (Instant::now(), kernel::now_ns());
         let startup_cpu_seconds = usage(Whose::Process).map_or(0.0, |used| cpu_seconds(&used));
         let met = BTreeSet::new();
@@ -199,6 +197,12 @@ pub struct Session<'a> {
 
 /// How long moving pages may hold up everything else, however long an interval is.
 const APPLY_MOST: Duration = Duration::from_secs(1);
+
+/// How long moving pages may take in an interval: most of it, as some of each is to pass undisturbed.
+fn apply_limit(interval: Duration) -> Duration {
+    (interval * 3 / 4).min(APPLY_MOST)
+}
+
 /// How often the rings are emptied between rounds while there are many samples.
 const DRAIN_EVERY: Duration = Duration::from_millis(100);
 /// How often when there are few: waking up costs, too.
@@ -312,6 +316,12 @@ impl Session<'_> {
 mod tests {
     use super::*;
     use nodewise_engine::recording::{Interval, Replay, play};
+
+    #[test]
+    fn moving_pages_holds_up_nothing_for_longer_than_a_second() {
+        assert_eq!(apply_limit(Duration::from_millis(400)), Duration::from_millis(300));
+        assert_eq!(apply_limit(Duration::from_secs(3600)), Duration::from_secs(1));
+    }
 
     fn recording(name: &str) -> (String, Vec<Interval>, Topology) {
         let path = format!("{}/../engine/tests/recordings/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
