@@ -247,6 +247,33 @@ fn a_process_confined_to_a_node_is_followed_by_what_was_never_sampled_too() {
     assert!(run_confined(Some(NodeIndex(2)), 0) < 0.3, "what is cold may lie on a node without CPUs");
 }
 
+/// A PMU samples bound memory as all other; the kernel's balancing leaves it alone.
+#[test]
+fn what_a_program_has_bound_itself_stays_whatever_samples_say() {
+    let owners = |page: u64, random: u64| -> Option<(u8, Access)> {
+        match part(page, PAGES, 4) {
+            0 => Some((2, Access::Write)),
+            1 => Some(((page % 4) as u8, Access::Write)),
+            _ => Some(((random >> 32) as u8 % 4, Access::Write)),
+        }
+    };
+    for to_eighth in [false, true] {
+        let mut toy = Toy::new(4, PAGES, Box::new(owners)).hardware(20_000);
+        // The first half of each quarter, or all of it.
+        let length = if to_eighth { PAGES / 8 } else { PAGES / 4 };
+        let bound =
+            |quarter: u64| PageRange::new(BASE + quarter * PAGES / 4, BASE + quarter * PAGES / 4 + length);
+        toy.bound = (0..4).map(bound).collect();
+        let bound = toy.bound.clone();
+        let is_bound =
+            |page: u64| bound.iter().any(|range| range.contains(nodewise_engine::PageNumber(page)));
+        let mut engine = engine(&toy);
+        run(&mut engine, &mut toy, 30);
+        assert!(toy.moves.keys().all(|&page| !is_bound(page)), "to an eighth {to_eighth}");
+        assert_eq!(toy.moves.is_empty(), !to_eighth, "the rest is placed");
+    }
+}
+
 #[test]
 fn what_a_confined_process_has_bound_itself_stays() {
     let mut toy =

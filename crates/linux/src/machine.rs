@@ -83,7 +83,7 @@ pub struct LinuxMachine {
     homes: Homes,
     traffic: Traffic,
     spreads: Spreads,
-    /// The policies of confined processes.
+    /// The policies of confined processes, or of all where samples are a PMU's.
     bound: BTreeMap<Pid, BoundMemory>,
     shared: SharedMemory,
     hints: Sections,
@@ -397,7 +397,8 @@ impl Machine for LinuxMachine {
         self.sampler.follow(&mut self.processes.iter().map(|process| process.pid));
         self.hints.retain(|pid| self.processes.contains(pid));
         let mut states = Vec::new();
-        let most_hints = bounds::HINTS / self.processes.iter().count().max(1);
+        let count = self.processes.iter().count();
+        let most_hints = bounds::HINTS / count.max(1);
         for process in self.processes.iter() {
             if process.fresh {
                 self.hints.forget(process.pid);
@@ -414,13 +415,14 @@ impl Machine for LinuxMachine {
             }
             let mut confined = process.cpus.as_ref().and_then(|cpus| confined(&self.topology, cpus));
             let mut bound = Vec::new();
-            if confined.is_some() {
+            // The kernel gives no hint faults in such memory; a PMU samples it all the same.
+            if confined.is_some() || self.sampler.is_proportional() {
                 let mappings = self.mappings.get(&process.pid).map_or(&[][..], Vec::as_slice);
                 let known = self.bound.entry(process.pid).or_default();
-                known.update(|| self.mover.kernel().bound(process.pid, mappings));
-                match &known.ranges {
-                    Some(ranges) if !known.is_old => bound.clone_from(ranges),
-                    _ => confined = None,
+                known.update(count, || self.mover.kernel().bound(process.pid, mappings));
+                bound = known.ranges.clone().unwrap_or_default();
+                if known.is_old || known.ranges.is_none() {
+                    confined = None;
                 }
             }
             let mut hints = self.hints.read(process.pid, !self.settings.mover.dry_run, now_ns());

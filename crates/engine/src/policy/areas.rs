@@ -80,7 +80,8 @@ impl<'a> Areas<'a> {
                 if spread.as_ref().is_some_and(|spread| is_pending(spread, loads)) {
                     continue;
                 }
-                for part in area.process.hints.spreadable(range) {
+                let spreadable = area.process.hints.spreadable(range);
+                for part in spreadable.flat_map(|range| area.process.unbound(range)) {
                     parts.extend(Part::new(area, part, spread.as_ref(), loads, view.seed));
                 }
             }
@@ -228,7 +229,9 @@ pub fn pending(view: &View<'_>, out: &mut Vec<Decision>) {
     let loads = view.metrics.controller_loads.get();
     for process in &view.processes {
         let is_right = |next: &Interleaving| loads.is_none_or(|loads| is_right(next, loads));
-        for (range, interleaving) in process.history.pending().filter(|(_, next)| is_right(next)) {
+        let is_free = |range: PageRange| process.unbound(range) == [range];
+        let pending = process.history.pending().filter(|(range, next)| is_right(next) && is_free(*range));
+        for (range, interleaving) in pending {
             let mut evidence = Evidence::new(view.topology.node_count());
             let regions = process.map.regions().iter();
             regions

@@ -282,7 +282,7 @@ impl Carrefour {
         }
         let parts = process.hints.collocatable(process.map.reach(at));
         let free = |range| process.history.collocatable(range, to, view.round);
-        for range in parts.flat_map(free) {
+        for range in parts.flat_map(|range| process.unbound(range)).flat_map(free) {
             let rule = format!("only node {} uses it", view.topology.id_of(NodeIndex(accessor as u8)));
             out.push(Decision {
                 pid: process.pid,
@@ -338,7 +338,7 @@ impl Carrefour {
         let parts = mappings
             .flat_map(|mapping| process.hints.collocatable(mapping.range))
             .flat_map(|range| process.map.used_by_no_other(range, accessor.get()))
-            .flat_map(|range| range.without(process.bound.iter().copied()))
+            .flat_map(|range| process.unbound(range))
             .flat_map(|range| process.history.collocatable_anew(range, to, view.round))
             .flat_map(|range| range.portions(AT_ONCE.0));
         let mut pages = 0;
@@ -395,6 +395,7 @@ impl Carrefour {
             });
             again
                 && process.hints.is_collocatable(number)
+                && !process.unbound(PageRange::new(number, number + 1)).is_empty()
                 && !process.map.false_sharing().contains_key(&number)
         };
         let pages: Vec<_> = leaving.iter().filter(|page| may_leave(page)).map(|page| page.target).collect();
@@ -433,7 +434,8 @@ impl Carrefour {
             let reach = SPLIT_TOGETHER * HUGE_PAGE_PAGES;
             PageRange::new(start.0.saturating_sub(reach), end.0.saturating_add(reach))
         };
-        let found = process.map.regions().iter().flat_map(|region| {
+        let movable = process.map.regions().iter().filter(|region| !process.unbound(region.range).is_empty());
+        let found = movable.flat_map(|region| {
             process.map.falsely_shared_in(region.range, process.history.split_in(around(region.range)))
         });
         let ripe =
@@ -518,6 +520,9 @@ impl Policy for Carrefour {
                 continue;
             }
             for (at, region) in process.map.regions().iter().enumerate() {
+                if process.unbound(region.range).is_empty() {
+                    continue;
+                }
                 // Hint faults come in bursts, of one node or the other. Memory that was found to be shared
                 // remains so until it is seen to be private for long enough to be collocated.
                 let spread = self.by_faults && process.history.is_spread(region.range);

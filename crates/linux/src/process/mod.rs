@@ -392,9 +392,9 @@ impl OnePercent {
     }
 }
 
-/// How long not to read a process's mappings after it took `spent_ns`, so that with each of `processes` 1 %
+/// How long not to read something of a process after it took `spent_ns`, so that with each of `processes` 1 %
 /// of the time goes there.
-fn pause(spent_ns: u64, processes: usize) -> Duration {
+pub(crate) fn pause(spent_ns: u64, processes: usize) -> Duration {
     Duration::from_nanos(spent_ns.saturating_mul(100).saturating_mul(processes.max(1) as u64))
 }
 
