@@ -42,6 +42,21 @@ pub(crate) const RANGES_EACH: usize = 1 << 13;
 /// Such ranges of all processes together.
 pub(crate) const RANGES: usize = 1 << 16;
 
+/// Bounds on what is managed together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) processes: usize,
+    pub(crate) threads: usize,
+    pub(crate) mappings: usize,
+    pub(crate) mappings_each: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { processes: PROCESSES, threads: THREADS, mappings: MAPPINGS, mappings_each: MAPPINGS_EACH }
+    }
+}
+
 /// A bound that was met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -20,8 +20,8 @@ use crate::survey::Survey;
 use crate::traffic::{self, Traffic};
 use crate::{Error, ErrorKind};
 use nodewise_engine::{
-    Action, Decision, HUGE_PAGE_PAGES, Machine, Mapping, Observation, Outcome, PageNumber, PageRange, Pid,
-    ProcessState, Sample, SamplingRate, TrafficMatrix,
+    Action, Decision, HUGE_PAGE_PAGES, Hinted, Machine, Mapping, Observation, Outcome, PageNumber, PageRange,
+    Pid, ProcessState, Sample, SamplingRate, TrafficMatrix,
 };
 use nodewise_sys::CpuSet;
 use nodewise_topology::{NodeId, NodeIndex, Topology};
@@ -367,6 +367,13 @@ impl LinuxMachine {
     }
 }
 
+/// Leaves out hints beyond so many; true if there were any.
+fn cut(hints: &mut Vec<Hinted>, most: usize) -> bool {
+    let is_cut = hints.len() > most;
+    hints.truncate(most);
+    is_cut
+}
+
 /// Where the decision wants a page that is at `home`.
 fn target(action: &Action, page: PageNumber, home: NodeIndex) -> Option<NodeIndex> {
     match action {
@@ -426,10 +433,7 @@ impl Machine for LinuxMachine {
                 }
             }
             let mut hints = self.hints.read(process.pid, !self.settings.mover.dry_run, now_ns());
-            if let Some(hints) = hints.as_mut().filter(|hints| hints.len() > most_hints) {
-                hints.truncate(most_hints);
-                self.hints_left_out = true;
-            }
+            self.hints_left_out |= hints.as_mut().is_some_and(|hints| cut(hints, most_hints));
             states.push(ProcessState {
                 pid: process.pid,
                 fresh: process.fresh,
@@ -644,6 +648,18 @@ mod tests {
         let totals = machine.totals();
         assert_eq!((totals.samples_lost, totals.throttled, totals.aux_gaps), (19, 3, 3));
         assert!(totals.read.files > 0 && totals.read.bytes > 0 && totals.read.time_ns > 0);
+    }
+
+    #[test]
+    fn hints_beyond_the_bound_are_left_out() {
+        let hint = |page| Hinted {
+            range: PageRange::new(page, page + 1),
+            hint: nodewise_engine::Hint::Private,
+            spread: false,
+        };
+        let mut hints: Vec<Hinted> = (0..100).map(hint).collect();
+        assert!(!cut(&mut hints, 100) && hints.len() == 100);
+        assert!(cut(&mut hints, 30) && hints.len() == 30);
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub(crate) use life::Life;
 pub use life::{descendants, require_access, start_time};
 pub use read_cost::ReadCost;
 
-use crate::bounds::{self, Bound};
+use crate::bounds::{self, Bound, Limits};
 use crate::ending::{Ending, Until};
 use crate::maps::SharedMapping;
 use crate::{Error, ErrorKind};
@@ -95,6 +95,7 @@ pub struct Processes {
     /// When children are looked for again.
     children: OnePercent,
     ending: Ending,
+    limits: Limits,
     cost: ReadCost,
     met: BTreeSet<Bound>,
 }
@@ -123,6 +124,7 @@ impl Processes {
             newest,
             children,
             ending: Ending::default(),
+            limits: Limits::default(),
             cost,
             met,
         })
@@ -190,7 +192,7 @@ impl Processes {
         let before = std::mem::take(&mut self.alive);
         let mut found: Vec<Pid> = before.keys().copied().chain(self.roots.iter().copied()).collect();
         let births = self.follow_children && self.children.is_due() && self.births();
-        let (mut threads, mut looking_ns) = (bounds::THREADS, 0);
+        let (mut threads, mut looking_ns) = (self.limits.threads, 0);
         let mut children = |cost: &mut ReadCost, pid, found: &mut Vec<Pid>| {
             let spent = cost.time_ns;
             cost.children(pid, &mut threads, found, &ending);
@@ -206,7 +208,7 @@ impl Processes {
             if !looked.insert(pid) {
                 continue;
             }
-            if self.alive.len() >= bounds::PROCESSES {
+            if self.alive.len() >= self.limits.processes {
                 self.met.insert(Bound::Processes);
                 break;
             }
@@ -287,7 +289,8 @@ impl Processes {
             let spent = self.cost.time_ns;
             if changed || mapped_then != Some(mapped_bytes) || maps_old <= now {
                 // Half of what is left, so that no process takes it all.
-                let most = (bounds::MAPPINGS.saturating_sub(mapped) / 2).max(bounds::MAPPINGS_EACH);
+                let Limits { mappings: all, mappings_each, .. } = self.limits;
+                let most = (all.saturating_sub(mapped) / 2).max(mappings_each);
                 let maps = self.cost.maps(pid, most, until.clone());
                 if maps.as_ref().is_some_and(|maps| maps.is_cut) {
                     self.met.insert(Bound::Mappings);
@@ -488,6 +491,41 @@ mod tests {
         assert!(look(&mut processes), "after a while");
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// A shell with so many children, the processes that are managed of them, and the bounds that were met.
+    fn managed(children: usize, limits: Limits) -> (Vec<usize>, BTreeSet<Bound>) {
+        let script = format!("{} echo; wait", "sleep 100 >&- & ".repeat(children));
+        let mut child =
+            Command::new("sh").args(["-c", &script]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+        child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+        let mut processes = Processes::new(&[Pid(child.id())], true, false).unwrap();
+        processes.limits = limits;
+        processes.update();
+        let mapped = processes.iter().map(|process| process.mapped).collect();
+        let met = processes.met().clone();
+        for pid in descendants(child.id()) {
+            let _ = nodewise_sys::kill(pid.0 as i32, 9);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        (mapped, met)
+    }
+
+    #[test]
+    fn bounds_are_those_of_all_processes_together() {
+        let (mapped, met) = managed(5, Limits::default());
+        assert_eq!((mapped.len(), met), (6, BTreeSet::new()));
+        let (some, met) = managed(5, Limits { processes: 3, ..Limits::default() });
+        assert_eq!((some.len(), met), (3, [Bound::Processes].into()));
+        // The shell's thread, and those of two of its children.
+        let (all, met) = managed(5, Limits { threads: 3, ..Limits::default() });
+        assert_eq!((all.len(), met), (6, [Bound::Threads].into()));
+        // Children in the middle of executing their program have few mappings.
+        let (all, met) = managed(5, Limits { mappings: 16, mappings_each: 1, ..Limits::default() });
+        assert!(all.len() == 6 && all.iter().all(|&mapped| (1..=8).contains(&mapped)), "{all:?}");
+        assert!(all.iter().sum::<usize>() <= 16 + 6, "{all:?}");
+        assert_eq!(met, [Bound::Mappings].into());
     }
 
     #[test]
