@@ -222,6 +222,12 @@ fn spare_own_memory() {
     }
 }
 
+/// How often the rings are emptied after a round with so many samples, whose sampler needs it that often.
+fn drain_every_for(samples: u64, at_least: Duration) -> Duration {
+    let enough = if samples > MANY_SAMPLES { DRAIN_EVERY } else { DRAIN_EVERY_QUIET };
+    enough.min(at_least)
+}
+
 impl Session<'_> {
     /// Manages until `wait` breaks or no managed process is left. `wait` is called again and again to sleep
     /// for at most the time it is given.
@@ -247,7 +253,7 @@ impl Session<'_> {
             let round = self.engine.step(&mut self.machine).map_err(explain)?;
             anyhow::ensure!(self.watchdog.beat(), "managing hung, and kernel settings were put back");
             self.note_bounds(Some(&round));
-            drain_every = if round.samples > MANY_SAMPLES { DRAIN_EVERY } else { DRAIN_EVERY_QUIET };
+            drain_every = drain_every_for(round.samples, self.machine.sampler().drain_at_least_every());
             let rests = round.sampling != SamplingRate::Accurate && round.decisions.is_empty();
             let begins_to_rest = rests && sampling != round.sampling;
             let before = std::mem::replace(&mut sampling, round.sampling);
@@ -321,6 +327,14 @@ mod tests {
     fn moving_pages_holds_up_nothing_for_longer_than_a_second() {
         assert_eq!(apply_limit(Duration::from_millis(400)), Duration::from_millis(300));
         assert_eq!(apply_limit(Duration::from_secs(3600)), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn rings_that_last_for_less_are_drained_sooner() {
+        let often = Duration::from_millis(100);
+        assert_eq!(drain_every_for(10, Duration::MAX), DRAIN_EVERY_QUIET);
+        assert_eq!(drain_every_for(10, often), often);
+        assert_eq!(drain_every_for(10_000, Duration::MAX), DRAIN_EVERY);
     }
 
     fn recording(name: &str) -> (String, Vec<Interval>, Topology) {

@@ -5,7 +5,6 @@
 //! managed processes. Decoding is apart from opening, since it is all that can be tested on a machine without
 //! such a PMU.
 
-mod cpus;
 pub mod data_source;
 mod detect;
 #[cfg(test)]
@@ -17,14 +16,14 @@ pub mod raw;
 mod sampled;
 pub mod spe;
 mod stream;
-mod streams;
 
 use super::Sampler;
+use super::cpus::Cpus;
 use super::files::{RINGS_BYTES, make_room, next_ring_bytes, ring_bytes};
+use super::streams::{Refused, Streams};
 use crate::kernel::now_ns;
 use crate::process::OnePercent;
 use crate::{Error, ErrorKind, bounds};
-use cpus::Cpus;
 use data_source::Decoded;
 pub use detect::Pmu;
 use nodewise_engine::{PageSize, Pid, Sample, SamplingRate, Tid, VirtAddr};
@@ -33,9 +32,8 @@ use nodewise_topology::Topology;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::time::Instant;
-use stream::{Place, Refused, Stream};
-use streams::Streams;
+use std::time::{Duration, Instant};
+use stream::{Place, Stream};
 
 /// Bytes of a CPU's ring, at most: what anybody may lock for each CPU by default, beside a page of control.
 const CPU_RING_BYTES: usize = 512 << 10;
@@ -214,6 +212,11 @@ impl Sampler for HardwareSampler {
         };
         self.streams = streams;
         self.follows.took(begin.elapsed());
+    }
+
+    /// SPE stops where its AUX area is full, and goes on when it is drained.
+    fn drain_at_least_every(&self) -> Duration {
+        if matches!(self.pmu, Pmu::Spe(_)) { Duration::from_millis(100) } else { Duration::MAX }
     }
 
     fn is_full(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use super::super::detect::tests::{amd, arm, intel};
 use super::*;
+use crate::sampler::streams::LEAST_BYTES;
 use nodewise_engine::{Access, DataSource};
 use nodewise_sys::perf::{Attr, RingWriter, SoftwareEvent, ring_in_memory};
 use nodewise_sys::{Mapping, MappingOptions};
