@@ -81,9 +81,10 @@ impl Maps {
         let writable = permissions[1] == b'w';
         let kind = if name.starts_with(b"[v") || (name.starts_with(b"/dev/") && !in_memory) {
             return None;
-        } else if permissions[3] == b's' && in_memory {
+        } else if permissions[3] == b's' && (in_memory || inode != 0) {
             self.shared.push(SharedMapping { range, object: (device, inode), first });
-            MappingKind::Shared
+            // What lies on a disk belongs to others, too, as far as a program's word goes.
+            if in_memory { MappingKind::Shared } else { MappingKind::File }
         } else if inode == 0 || in_memory {
             MappingKind::Anonymous
         } else {
@@ -241,6 +242,7 @@ garbage
 7f0000000000-7f0000200000 rw-p 00000000 00:00 0
 7f0000200000-7f0000300000 ---p 00000000 00:00 0
 7f1000000000-7f1000001000 rw-s 00003000 00:01 1025                       /memfd:x (deleted)
+7f1000001000-7f1000002000 r--s 00004000 fe:00 77                         /srv/data
 7f2000000000-7f2000001000 rw-s 00000000 00:06 77                         /dev/nvidia0
 7f2000002000-7f2000003000 r--p 00000000 00:06 77                         /tmp/caf\xe9
 7fff00000000-7fff00021000 rw-p 00000000 00:00 0                          [stack]
@@ -259,15 +261,14 @@ nonsense
                 (512, true, MappingKind::Anonymous),
                 (1, true, MappingKind::Shared),
                 (1, false, MappingKind::File),
+                (1, false, MappingKind::File),
                 (33, true, MappingKind::Anonymous)
             ]
         );
-        let shared = SharedMapping {
-            range: PageRange::new(0x7_f100_0000, 0x7_f100_0001),
-            object: (1, 1025),
-            first: 3,
-        };
-        assert_eq!(maps.shared, [shared]);
+        let shared =
+            |page, object, first| SharedMapping { range: PageRange::new(page, page + 1), object, first };
+        let expected = [shared(0x7_f100_0000, (1, 1025), 3), shared(0x7_f100_0001, (0xfe << 32, 77), 4)];
+        assert_eq!(maps.shared, expected);
         assert!(!maps.is_cut);
     }
 

@@ -77,6 +77,24 @@ pub struct Prepared<'a> {
     reports: Reports,
     /// Processes that run already, and where their pages were before the sampler was opened.
     found: Option<(Processes, Survey)>,
+    max_rate: Option<u64>,
+}
+
+/// Samples in a second that the kernel allows on a CPU. It lowers that for good when it finds them to take
+/// too long (`perf_sample_event_took`, `kernel/events/core.c`), for all that sample after us.
+fn max_sample_rate() -> Option<u64> {
+    std::fs::read_to_string("/proc/sys/kernel/perf_event_max_sample_rate").ok()?.trim().parse().ok()
+}
+
+/// What to say where the kernel has lowered that from `before` to `now`.
+fn rate_lowered(before: Option<u64>, now: Option<u64>) -> Option<String> {
+    let (before, now) = (before?, now?);
+    (now < before).then(|| {
+        format!(
+            "sampling took so long that the kernel lowered kernel.perf_event_max_sample_rate from {before} to \
+             {now}, for all programs; to put it back: sysctl kernel.perf_event_max_sample_rate={before}"
+        )
+    })
 }
 
 /// Opens the sampler. `running`: the processes to be managed, if they run already.
@@ -92,13 +110,14 @@ pub fn prepare<'a>(
         Ok((processes, survey))
     };
     let found = running.map(find).transpose().map_err(explain)?;
+    let max_rate = max_sample_rate();
     // Opened first whichever sampler is used: what a killed predecessor left changed is put back.
     let settings = SharedSettings::from(Settings::open(Place::live()));
     let sampler = open_sampler(options.sampler(), &topology, settings.clone())?;
     if let Some(why) = settings.barred() {
         note(format_args!("{why}; kernel settings stay as they are"));
     }
-    Ok(Prepared { options, topology, settings, sampler, reports, found })
+    Ok(Prepared { options, topology, settings, sampler, reports, found, max_rate })
 }
 
 /// The sampler asked for; on `auto` the hardware's where there is one, and one clear line where there is not.
@@ -175,6 +194,7 @@ impl<'a> Prepared<'a> {
             began,
             began_ns,
             startup_cpu_seconds,
+            max_rate: self.max_rate,
         })
     }
 }
@@ -193,6 +213,8 @@ pub struct Session<'a> {
     began_ns: u64,
     /// CPU time used until then.
     startup_cpu_seconds: f64,
+    /// Samples in a second that the kernel allows on a CPU, before the first was taken.
+    max_rate: Option<u64>,
 }
 
 /// How long moving pages may hold up everything else, however long an interval is.
@@ -297,6 +319,7 @@ impl Session<'_> {
         let closed = self.machine.close().map_err(explain);
         self.watchdog.done();
         self.note_bounds(None);
+        rate_lowered(self.max_rate, max_sample_rate()).into_iter().for_each(note);
         self.summary.bounds_met = self.met;
         let summary = &mut self.summary;
         // It may have more to say at the end.
@@ -327,6 +350,14 @@ mod tests {
     fn moving_pages_holds_up_nothing_for_longer_than_a_second() {
         assert_eq!(apply_limit(Duration::from_millis(400)), Duration::from_millis(300));
         assert_eq!(apply_limit(Duration::from_secs(3600)), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_sample_rate_that_was_lowered_is_said() {
+        assert_eq!(rate_lowered(Some(100_000), Some(100_000)), None);
+        assert_eq!((rate_lowered(Some(100_000), None), rate_lowered(None, Some(1))), (None, None));
+        let said = rate_lowered(Some(100_000), Some(50_000)).unwrap();
+        assert!(said.contains("from 100000 to 50000") && said.ends_with("max_sample_rate=100000"), "{said}");
     }
 
     #[test]

@@ -28,7 +28,7 @@ use data_source::Decoded;
 pub use detect::Pmu;
 use nodewise_engine::{PageSize, Pid, Sample, SamplingRate, Tid, VirtAddr};
 use nodewise_sys::perf::{Losses, Target};
-use nodewise_topology::Topology;
+use nodewise_topology::{CpuSet, Topology};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -67,6 +67,8 @@ pub struct HardwareSampler {
     left_out: usize,
     /// Whether threads were left out since there were more than there is room for.
     is_full: bool,
+    /// The CPUs that the PMU belongs to, where these are not all.
+    only_cpus: Option<CpuSet>,
     /// When threads are looked for again.
     follows: OnePercent,
     rate: SamplingRate,
@@ -89,6 +91,7 @@ impl HardwareSampler {
             scope: Scope::Threads,
             streams: Streams::none(),
             streams_max,
+            only_cpus: detect::only_cpus(root, topology.online_cpus()),
             cpus: Cpus::new(root, topology),
             left_out: 0,
             is_full: false,
@@ -162,7 +165,9 @@ impl Sampler for HardwareSampler {
     }
 
     fn description(&self) -> String {
-        format!("{} {}, {}", self.pmu.name(), whom(self.scope, self.left_out), self.pmu.frequency(self.rate))
+        let whom = whom(self.scope, self.left_out);
+        let only = self.only_cpus.as_ref().map_or(String::new(), |cpus| format!(" while on CPUs {cpus}"));
+        format!("{} {whom}{only}, {}", self.pmu.name(), self.pmu.frequency(self.rate))
     }
 
     fn is_proportional(&self) -> bool {

@@ -128,9 +128,26 @@ fn sampled(pmu: &Pmu, memory: &Mapping, accesses: u32) -> Result<(Vec<Vec<u8>>, 
         // The kernel writes what AUX data there is when the thread leaves its CPU.
         std::thread::sleep(Duration::from_millis(1));
         stream.ask_times();
-        stream.drain_raw(|record| records.push(record.to_vec()), &mut aux);
+        let keep = |record: &[u8]| {
+            if is_ours(record) {
+                records.push(record.to_vec());
+            }
+        };
+        stream.drain_raw(keep, &mut aux);
     }
     Ok((records, aux))
+}
+
+/// Whether a record is none of a sample, or of one in user code. Not every PMU can leave out the kernel and
+/// guests, whose addresses are nobody's business.
+fn is_ours(record: &[u8]) -> bool {
+    const SAMPLE: u32 = 9;
+    const CPU_MODE: u16 = 7;
+    const USER: u16 = 2;
+    // The header: type, misc, size.
+    let Some((&[a, b, c, d], rest)) = record.split_first_chunk() else { return false };
+    let misc = rest.first_chunk().map_or(0, |&misc| u16::from_ne_bytes(misc));
+    u32::from_ne_bytes([a, b, c, d]) != SAMPLE || misc & CPU_MODE == USER
 }
 
 /// Reads words at random, each only when the one before has come, and writes one in eight.
