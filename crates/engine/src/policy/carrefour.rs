@@ -363,9 +363,9 @@ impl Carrefour {
         let region = &process.map.regions()[at];
         let homes: f32 = region.evidence.homes().iter().sum();
         let all_local = homes > 0.0 && homes - region.evidence.local() < 0.5;
-        let Some(sharing) = region.sharing.as_ref().filter(|_| self.collocating && !all_local) else {
-            return;
-        };
+        let seen_for_long = region.rounds >= self.settings.min_intervals;
+        let may_act = self.collocating && seen_for_long && !all_local;
+        let Some(sharing) = region.sharing.as_ref().filter(|_| may_act) else { return };
         let targets: Vec<_> = (0..view.topology.node_count())
             .map(|node| Self::home_for(view, node).filter(|to| self.room(view, to.get()) > 0))
             .collect();
