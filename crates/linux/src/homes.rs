@@ -35,6 +35,9 @@ pub(crate) struct Homes {
 /// which sampling pauses do not count.
 const IN_USE_INTERVALS: u32 = 10;
 
+/// So many samples are looked at, however long that takes.
+const LEAST_LOCATED: usize = 1 << 12;
+
 impl Homes {
     pub(crate) fn new(nodes: usize, proportional: bool) -> Self {
         Self {
@@ -169,7 +172,7 @@ impl Homes {
             for (of_page, &home) in
                 of_process.chunk_by(|a, b| a.address.page() == b.address.page()).zip(&homes)
             {
-                if kernel.is_ending() || Instant::now() >= until {
+                if kernel.is_ending() || (in_time >= LEAST_LOCATED && Instant::now() >= until) {
                     break;
                 }
                 in_time += of_page.len();

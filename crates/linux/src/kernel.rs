@@ -99,6 +99,7 @@ impl LiveKernel {
     /// pages could be moved.
     fn while_it_lives<T>(&self, pid: u32, call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         const ESRCH: i32 = 3;
+        self.ending.goes_on();
         let handle = self.handles.get(&pid);
         let gone = || handle.is_some_and(has_ended).then_some(Error::new("move_pages", ESRCH));
         if let Some(gone) = gone() {

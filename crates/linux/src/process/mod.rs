@@ -205,6 +205,7 @@ impl Processes {
         let mut mapped: usize = before.values().map(|process| count(Some(process))).sum();
         let mut looked = BTreeSet::new();
         while let Some(pid) = found.pop() {
+            ending.goes_on();
             if !looked.insert(pid) {
                 continue;
             }

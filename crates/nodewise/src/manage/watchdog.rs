@@ -94,8 +94,14 @@ impl Watchdog {
 
     fn run(&self, settings: &SharedSettings) {
         let patience = &self.0.patience;
+        let mut asked = 0;
         let mut state = self.state();
         while let Some(beat) = state.beat {
+            // A step may take long where the machine is busy, and asks all the while whether to end.
+            let is_asked = self.0.ending.times_asked();
+            let beat =
+                if std::mem::replace(&mut asked, is_asked) == is_asked { beat } else { Instant::now() };
+            state.beat = Some(beat);
             let bark = match state.end {
                 // From the time at which it was to end, not from a beat long before.
                 Some((since, _)) => (beat + patience.hung_at_end).max(since + patience.hung_at_end),
@@ -196,6 +202,26 @@ mod tests {
         while changed.watchdog.beat() {
             std::thread::sleep(Duration::from_millis(5));
         }
+        changed.watchdog.done();
+    }
+
+    #[test]
+    fn who_asks_whether_to_end_does_not_hang() {
+        let changed = Changed::watched(Patience { hung: Duration::from_millis(200), ..patience() });
+        let ending = changed.watchdog.ending();
+        let begin = Instant::now();
+        let mut last = begin;
+        while begin.elapsed() < Duration::from_secs(1) {
+            // Where the test itself was held up, that says nothing.
+            if last.elapsed() > Duration::from_millis(80) {
+                return changed.watchdog.done();
+            }
+            last = Instant::now();
+            assert!(!ending.is_set());
+            assert_eq!(changed.now(), "2");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        changed.wait_until_back();
         changed.watchdog.done();
     }
 
