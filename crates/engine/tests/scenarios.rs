@@ -250,22 +250,19 @@ fn a_process_confined_to_a_node_is_followed_by_what_was_never_sampled_too() {
 /// However many samples there are: those of one interval hang together.
 #[test]
 fn one_look_moves_nothing() {
-    let mixed = |page: u64, _: u64| Some(((page % 4) as u8, Access::Write));
-    let private = |page: u64, _: u64| Some((part(page, PAGES, 4), Access::Write));
-    let patterns: [fn(u64, u64) -> Option<(u8, Access)>; 2] = [mixed, private];
-    for pattern in patterns {
-        for samples in [20_000, 200_000] {
-            let mut toy = Toy::new(4, PAGES, Box::new(pattern)).hardware(samples);
-            let mut engine = engine(&toy);
-            run(&mut engine, &mut toy, 1);
-            // Nothing more is seen.
-            toy.pattern = Box::new(|_, _| None);
-            run(&mut engine, &mut toy, 10);
-            assert_eq!(toy.moves.len(), 0, "{samples} samples");
-            toy.pattern = Box::new(pattern);
-            run(&mut engine, &mut toy, 5);
-            assert!(toy.moves.len() as u64 > PAGES / 2, "a second look: {}", toy.moves.len());
-        }
+    for (mixed, samples) in [(false, 20_000), (true, 20_000), (true, 200_000)] {
+        let owner = move |page: u64| if mixed { (page % 4) as u8 } else { part(page, PAGES, 4) };
+        let pattern = move |page: u64, _: u64| Some((owner(page), Access::Write));
+        let mut toy = Toy::new(4, PAGES, Box::new(pattern)).hardware(samples);
+        let mut engine = engine(&toy);
+        run(&mut engine, &mut toy, 1);
+        // Nothing more is seen.
+        toy.pattern = Box::new(|_, _| None);
+        run(&mut engine, &mut toy, 10);
+        assert_eq!(toy.moves.len(), 0, "mixed {mixed}, {samples} samples");
+        toy.pattern = Box::new(pattern);
+        run(&mut engine, &mut toy, 5);
+        assert!(toy.moves.len() as u64 > PAGES / 2, "a second look: {}", toy.moves.len());
     }
 }
 
