@@ -81,6 +81,9 @@ pub struct RuleStatus {
     pub threshold: f64,
     /// Whether the rule was in force.
     pub enabled: bool,
+    /// Why it was in force and decided nothing, as far as it says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<String>,
 }
 
 /// How a rule's figure was found.

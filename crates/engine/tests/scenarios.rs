@@ -2,11 +2,11 @@
 
 mod toy;
 
-use nodewise_engine::{Access, Action, Finding, Mapping, MappingKind, PageRange};
+use nodewise_engine::{Access, Action, Decision, Finding, Mapping, MappingKind, Outcome, PageRange};
 use nodewise_topology::{NodeIndex, Topology};
 use std::cell::Cell;
 use std::rc::Rc;
-use toy::{BASE, Toy, decided, engine, moved, part, run};
+use toy::{BASE, Sampling, Toy, decided, engine, moved, part, run};
 
 const PAGES: u64 = 8192;
 
@@ -245,6 +245,35 @@ fn a_process_confined_to_a_node_is_followed_by_what_was_never_sampled_too() {
     assert!(run_confined(Some(NodeIndex(2)), 2) >= 0.9999);
     assert!(run_confined(None, 2) < 0.3);
     assert!(run_confined(Some(NodeIndex(2)), 0) < 0.3, "what is cold may lie on a node without CPUs");
+}
+
+/// Half of the load is one node's own. Once the rest is spread as far as that helps, the imbalance that stays
+/// is explained.
+#[test]
+fn a_rule_that_is_on_and_decides_nothing_says_why() {
+    let users = |page: u64, random: u64| {
+        let node = if page - BASE < PAGES / 2 { (random >> 32) as u8 % 4 } else { 3 };
+        Some((node, Access::Write))
+    };
+    for sampling in [Sampling::Windows { windows: 4 }, Sampling::HintFaults { percent: 20 }] {
+        for seed in 0..5 {
+            let mut toy = Toy::new(4, PAGES, Box::new(users)).seed(seed);
+            (toy.sampling, toy.kernel) = (sampling, true);
+            let mut engine = engine(&toy);
+            let mut idle = 0;
+            for round in run(&mut engine, &mut toy, 100) {
+                let rule = |name: &str| round.rules.iter().find(|rule| rule.name == name).unwrap();
+                let acts =
+                    |(decision, _): &(Decision, Outcome)| matches!(decision.action, Action::Interleave(_));
+                let acts = round.decisions.iter().any(acts);
+                let is_on = rule("enable").enabled && rule("interleave").enabled;
+                assert!(acts || !is_on || rule("interleave").idle.is_some(), "seed {seed}");
+                assert!(!acts || rule("interleave").idle.is_none(), "seed {seed}");
+                idle += usize::from(rule("interleave").idle.is_some());
+            }
+            assert!(idle > 0, "seed {seed}, {sampling:?}");
+        }
+    }
 }
 
 /// However many samples there are: those of one interval hang together.

@@ -168,7 +168,14 @@ impl Carrefour {
         // A move that was begun is carried through, whatever the samples that still come say.
         let put_off = self.collocating && view.put_off;
         self.enabled = value.is_none_or(|rate| rate >= threshold) || spreading || put_off;
-        rules.push(RuleStatus { name: "enable".into(), standing, value, threshold, enabled: self.enabled });
+        rules.push(RuleStatus {
+            name: "enable".into(),
+            standing,
+            value,
+            threshold,
+            enabled: self.enabled,
+            idle: None,
+        });
 
         let value = m.local_access_percent.get().copied();
         let limit = if self.collocating { s.collocate_until_percent } else { s.collocate_below_percent };
@@ -180,6 +187,7 @@ impl Carrefour {
             value,
             threshold: limit,
             enabled: self.enabled && self.collocating,
+            idle: None,
         });
 
         let value = m.controller_imbalance_percent.get().copied();
@@ -201,6 +209,7 @@ impl Carrefour {
             value,
             threshold: limit,
             enabled: self.interleaving,
+            idle: None,
         });
 
         let room = m.memory_use_percent <= s.replicate_memory_percent;
@@ -217,6 +226,7 @@ impl Carrefour {
             value,
             threshold: s.replicate_reads_percent,
             enabled: self.enabled && self.replicating,
+            idle: None,
         });
         self.rules = rules;
     }
@@ -559,7 +569,12 @@ impl Policy for Carrefour {
                 }
             }
         }
-        areas.interleave(view, self.interleaving, &targets, self.settings.min_intervals, &mut decisions);
+        let idle =
+            areas.interleave(view, self.interleaving, &targets, self.settings.min_intervals, &mut decisions);
+        let spreads = decisions.iter().any(|decision| matches!(decision.action, Action::Interleave(_)));
+        if let Some(rule) = self.rules.iter_mut().find(|rule| rule.name == "interleave" && !spreads) {
+            rule.idle = idle.map(str::to_owned);
+        }
         decisions
     }
 

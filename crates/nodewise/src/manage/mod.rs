@@ -10,7 +10,7 @@ pub use watchdog::Watchdog;
 
 use crate::commands::{Exit, exit};
 use crate::output::{JsonLines, PRIVATE, WholeFile, note, report};
-use log::Line;
+use log::{Line, Said};
 use nodewise_engine::{
     Carrefour, CarrefourSettings, Engine, EngineSettings, Machine as _, Pid, Round, SamplingRate,
 };
@@ -24,7 +24,7 @@ use nodewise_sys::{
 };
 use nodewise_topology::Topology;
 use options::SamplerName;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 use summary::{OwnCost, Summary, cpu_seconds};
@@ -259,7 +259,7 @@ impl Session<'_> {
     pub fn manage(&mut self, mut wait: impl FnMut(Duration) -> ControlFlow<()>) -> anyhow::Result<()> {
         let interval = self.options.interval();
         let mut drain_every = DRAIN_EVERY;
-        let mut sampling = SamplingRate::Accurate;
+        let mut said = Said { sampling: SamplingRate::Accurate, idle: BTreeMap::new() };
         // Whether there is anything new since it was last looked where memory lies.
         let mut changed = false;
         spare_own_memory();
@@ -277,8 +277,7 @@ impl Session<'_> {
             self.note_bounds(Some(&round));
             drain_every = drain_every_for(round.samples, self.machine.sampler().drain_at_least_every());
             let rests = round.sampling != SamplingRate::Accurate && round.decisions.is_empty();
-            let begins_to_rest = rests && sampling != round.sampling;
-            let before = std::mem::replace(&mut sampling, round.sampling);
+            let begins_to_rest = rests && said.sampling != round.sampling;
             // While sampling pauses, pages are moved all the same.
             changed |= round.samples > 0 || !round.decisions.is_empty();
             if begins_to_rest || (changed && (!rests || round.number % LOOK_EVERY_RESTING == 0)) {
@@ -286,8 +285,9 @@ impl Session<'_> {
                 changed = false;
             }
             self.summary.add(&round);
-            let lines = log::lines(&round, before, self.machine.topology(), self.began_ns);
+            let lines = log::lines(&round, &said, self.machine.topology(), self.began_ns);
             self.reports.write(&lines);
+            said.update(&round);
             if !self.machine.has_processes() {
                 return Ok(());
             }

@@ -351,7 +351,8 @@ fn describe(rule: &RuleStatus) -> String {
             format!("{:.1}{unit}, estimated from samples", value.unwrap_or_default())
         }
     };
-    format!("{name}: {state} at the end, with {figure}; it acts {acts}")
+    let idle = rule.idle.as_ref().map_or(String::new(), |why| format!("; nothing is left to do: {why}"));
+    format!("{name}: {state} at the end, with {figure}; it acts {acts}{idle}")
 }
 
 fn distinct_pages(ranges: &BTreeSet<(u32, u64, u64)>) -> u64 {
@@ -496,6 +497,7 @@ mod tests {
     fn how_a_rule_stands_is_said() {
         let said = |standing, value| {
             describe(&RuleStatus {
+                idle: None,
                 name: "enable".to_owned(),
                 standing,
                 value,
