@@ -89,8 +89,14 @@ impl Process {
 /// A decision to interleave and what came of it.
 type Spreading<'a> = (&'a Decision, &'a Interleaving, &'a Outcome);
 
-/// Regions of all processes together, some 250 bytes each.
+/// Regions of all processes together, some 250 bytes each. There are as many ranges with a record of what was
+/// done there, of each kind, some 200 bytes each.
 const REGIONS: usize = 1 << 16;
+/// Such ranges of one process: a new one is put in order among the others, which takes longer the more there
+/// are.
+const RANGES_EACH: usize = 1 << 13;
+/// Pages that were moved on their own, of all processes together, 13 bytes each.
+const SINGLED: usize = 1 << 20;
 
 impl Engine {
     /// An engine that knows nothing of any process yet.
@@ -212,15 +218,18 @@ impl Engine {
                 process.weights += run.iter().map(|sample| u64::from(sample.weight.max(1))).sum::<u64>();
             }
         }
-        let tracked = self.processes.values().map(|process| process.map.tracked_pages());
+        let tracked = self.processes.values().map(|process| process.map.records());
         let mut room = self.settings.regions.max_tracked_pages.saturating_sub(tracked.sum());
         for state in &observation.processes {
             let Some(process) = self.processes.get_mut(&state.pid) else { continue };
-            let before = process.map.tracked_pages();
-            process.map.limit(before + room, REGIONS / observation.processes.len());
+            let before = process.map.records();
+            let (regions, singled) =
+                (REGIONS / observation.processes.len(), SINGLED / observation.processes.len());
+            process.map.limit(before + room, regions);
+            process.history.limit(regions.min(RANGES_EACH), singled);
             let weight = process.weights as f32 / process.keys.len().max(1) as f32;
             process.map.ingest(state.mappings.as_deref(), &mut process.keys, weight.max(1.0), self.round);
-            room = (room + before).saturating_sub(process.map.tracked_pages());
+            room = (room + before).saturating_sub(process.map.records());
             process.keys.clear();
             process.keys.shrink_to(1 << 12);
             process.weights = 0;
@@ -325,6 +334,10 @@ impl Engine {
         for (&pid, process) in &mut self.processes {
             let found = process.map.false_sharing();
             process.reported.retain(|&page| process.map.is_mapped(page));
+            if process.reported.len() > RANGES_EACH {
+                // Some may be reported again.
+                process.reported = process.reported.iter().copied().step_by(2).collect();
+            }
             for (&page, samples) in found {
                 if let Err(at) = process.reported.binary_search(&page) {
                     process.reported.insert(at, page);
@@ -397,6 +410,7 @@ impl Engine {
             regions: sum.regions + process.map.regions().len() as u64,
             tracked_pages: sum.tracked_pages + process.map.tracked_pages() as u64,
             pages_dropped: sum.pages_dropped + process.map.pages_dropped(),
+            ranges_dropped: sum.ranges_dropped + process.map.regions_dropped() + process.history.dropped(),
             heap_bytes: sum.heap_bytes + (process.map.heap_bytes() + process.history.heap_bytes()) as u64,
         })
     }

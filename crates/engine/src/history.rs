@@ -82,6 +82,11 @@ pub struct History {
     replicated: RangeMap<()>,
     resized: BTreeMap<u64, Resized>,
     singled: Table,
+    /// Ranges, and huge pages that were resized, of which there is to be a record.
+    most_ranges: usize,
+    /// Pages that were moved on their own of which there is to be a record.
+    most_singled: usize,
+    dropped: u64,
 }
 
 /// A page that was moved on its own.
@@ -125,7 +130,42 @@ impl History {
             replicated: RangeMap::default(),
             resized: BTreeMap::new(),
             singled: Table::new(Singled::BYTES),
+            most_ranges: usize::MAX,
+            most_singled: usize::MAX,
+            dropped: 0,
         }
+    }
+
+    /// Keeps records of no more ranges, of each kind, and of no more single pages than so many. Beyond them
+    /// some is forgotten, and may be done again.
+    pub(crate) fn limit(&mut self, ranges: usize, singled: usize) {
+        (self.most_ranges, self.most_singled) = (ranges, singled);
+        self.collocated.limit(ranges);
+        self.spread.limit(ranges);
+        self.replicated.limit(ranges);
+        self.thin();
+    }
+
+    /// How many records were forgotten for want of room.
+    pub(crate) const fn dropped(&self) -> u64 {
+        self.dropped + self.collocated.dropped() + self.spread.dropped() + self.replicated.dropped()
+    }
+
+    /// Forgets every second of too many records of pages.
+    fn thin(&mut self) {
+        let before = self.resized.len() + self.singled.len();
+        let mut odd = false;
+        let mut every_second = || {
+            odd = !odd;
+            odd
+        };
+        if self.resized.len() > self.most_ranges {
+            self.resized.retain(|_, _| every_second());
+        }
+        if self.singled.len() > self.most_singled {
+            self.singled.retain(|_, _| every_second());
+        }
+        self.dropped += (before - self.resized.len() - self.singled.len()) as u64;
     }
 
     /// The parts of a range that may be collocated now.
@@ -234,6 +274,7 @@ impl History {
         self.collocated.remove(range);
         let times = self.resized.get(&page).map_or(1, |last| last.times.saturating_add(1));
         self.resized.insert(page, Resized { round, times, split });
+        self.thin();
     }
 
     pub(crate) fn collocated(&mut self, range: PageRange, to: NodeIndex, progress: bool, round: u32) {
@@ -296,6 +337,7 @@ impl History {
             }
         }
         self.singled.insert(&new, &bytes);
+        self.thin();
     }
 
     pub(crate) fn replicated(&mut self, range: PageRange) {
@@ -321,8 +363,9 @@ impl History {
         self.singled.retain(|_, record| round.saturating_sub(Singled::read(record).round) <= long);
     }
 
-    /// Bytes on the heap of what is known page by page.
+    /// Bytes on the heap, next to all.
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.singled.heap_bytes()
+        let ranges = self.collocated.heap_bytes() + self.spread.heap_bytes() + self.replicated.heap_bytes();
+        ranges + self.resized.len() * size_of::<(u64, Resized)>() + self.singled.heap_bytes()
     }
 }

@@ -82,8 +82,8 @@ pub struct ProcessState {
     /// answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asked: bool,
-    /// Where the process is confined: ranges, in address order, whose memory it has bound itself, which is
-    /// left where it is unless samples say otherwise.
+    /// Ranges, in address order, whose memory it has bound itself, as far as that is known. It is left where
+    /// it is, whatever samples say.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bound: Vec<PageRange>,
     /// Its mappings in address order; none when they were not read again (the last ones still hold).

@@ -42,6 +42,8 @@ pub struct Footprint {
     pub tracked_pages: u64,
     /// How often, ever, a sampled page found no room for a record.
     pub pages_dropped: u64,
+    /// How many regions, and records of what was done where, were forgotten for want of room.
+    pub ranges_dropped: u64,
     /// Bytes of heap for regions and records.
     pub heap_bytes: u64,
 }
@@ -79,6 +81,9 @@ pub struct RuleStatus {
     pub threshold: f64,
     /// Whether the rule was in force.
     pub enabled: bool,
+    /// Why it was in force and decided nothing, as far as it says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<String>,
 }
 
 /// How a rule's figure was found.

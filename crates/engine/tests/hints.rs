@@ -2,7 +2,10 @@
 
 mod toy;
 
-use nodewise_engine::{Access, Action, Hint, Hinted, PageNumber, PageRange};
+use nodewise_engine::{
+    Access, Action, Carrefour, CarrefourSettings, Engine, EngineSettings, Hint, Hinted, PageNumber,
+    PageRange, Pid, RegionSettings,
+};
 use proptest::prelude::*;
 use toy::{BASE, PID, Toy, decided, engine, moved, run};
 
@@ -99,6 +102,51 @@ fn what_the_program_has_spread_itself_is_not_spread_again() {
     toy.hints = vec![Hinted { spread: true, ..hinted(0..PAGES, Hint::WriteShared) }];
     let mut engine = engine(&toy);
     assert_eq!(moved(&run(&mut engine, &mut toy, 10)), 0);
+}
+
+/// A program says something about other memory each time, all of it its own.
+#[test]
+fn what_is_said_without_end_is_forgotten() {
+    const EACH: u64 = 1022;
+    let mut toy = Toy::new(4, 1024, Box::new(by_any));
+    toy.mappings[0].range = PageRange::new(BASE, BASE + (1 << 28));
+    let mut engine = engine(&toy);
+    let mut footprint = None;
+    for round in 0..200 {
+        let hint = [Hint::Private, Hint::ReadShared, Hint::WriteShared];
+        let at = |i| 1024 + (round * EACH + i) * 16;
+        toy.hints = (0..EACH).map(|i| hinted(at(i)..at(i) + 1, hint[i as usize % 3])).collect();
+        let round = run(&mut engine, &mut toy, 1).pop().unwrap();
+        assert!(round.decisions.len() > 1000 && round.decisions.len() < 3000, "{}", round.decisions.len());
+        footprint = Some(round.footprint);
+    }
+    let footprint = footprint.unwrap();
+    assert!(footprint.heap_bytes < 4 << 20, "{footprint:?}");
+    assert!(footprint.ranges_dropped > 10_000, "{footprint:?}");
+}
+
+/// Each process alone has fewer pages than all together may have records of.
+#[test]
+fn records_of_pages_are_bounded_over_all_processes() {
+    let mut toy = Toy::new(4, 4 * 512, Box::new(by_any));
+    let whole = toy.mappings[0];
+    toy.mappings.clear();
+    for at in 0..4 {
+        let range = PageRange::new(BASE + at * 512, BASE + (at + 1) * 512);
+        toy.mappings.push(nodewise_engine::Mapping { range, ..whole });
+        if at > 0 {
+            toy.others.insert(Pid(PID.0 + at as u32), range);
+        }
+    }
+    let regions = RegionSettings { max_tracked_pages: 1000, ..RegionSettings::default() };
+    let settings = EngineSettings { regions, ..EngineSettings::default() };
+    let policy = Box::new(Carrefour::new(CarrefourSettings::default()));
+    let mut engine = Engine::new(&toy.topology, policy, settings);
+    for round in run(&mut engine, &mut toy, 5) {
+        let footprint = round.footprint;
+        assert!(footprint.tracked_pages <= 1000, "{footprint:?}");
+        assert!(footprint.pages_dropped > 500, "{footprint:?}");
+    }
 }
 
 fn any_hint() -> impl Strategy<Value = Hinted> {

@@ -2,11 +2,11 @@
 
 mod toy;
 
-use nodewise_engine::{Access, Action, Finding, Mapping, MappingKind, PageRange};
+use nodewise_engine::{Access, Action, Decision, Finding, Mapping, MappingKind, Outcome, PageRange};
 use nodewise_topology::{NodeIndex, Topology};
 use std::cell::Cell;
 use std::rc::Rc;
-use toy::{BASE, Toy, decided, engine, moved, part, run};
+use toy::{BASE, Sampling, Toy, decided, engine, moved, part, run};
 
 const PAGES: u64 = 8192;
 
@@ -245,6 +245,81 @@ fn a_process_confined_to_a_node_is_followed_by_what_was_never_sampled_too() {
     assert!(run_confined(Some(NodeIndex(2)), 2) >= 0.9999);
     assert!(run_confined(None, 2) < 0.3);
     assert!(run_confined(Some(NodeIndex(2)), 0) < 0.3, "what is cold may lie on a node without CPUs");
+}
+
+/// Half of the load is one node's own. Once the rest is spread as far as that helps, the imbalance that stays
+/// is explained.
+#[test]
+fn a_rule_that_is_on_and_decides_nothing_says_why() {
+    let users = |page: u64, random: u64| {
+        let node = if page - BASE < PAGES / 2 { (random >> 32) as u8 % 4 } else { 3 };
+        Some((node, Access::Write))
+    };
+    for sampling in [Sampling::Windows { windows: 4 }, Sampling::HintFaults { percent: 20 }] {
+        for seed in 0..5 {
+            let mut toy = Toy::new(4, PAGES, Box::new(users)).seed(seed);
+            (toy.sampling, toy.kernel) = (sampling, true);
+            let mut engine = engine(&toy);
+            let mut idle = 0;
+            for round in run(&mut engine, &mut toy, 100) {
+                let rule = |name: &str| round.rules.iter().find(|rule| rule.name == name).unwrap();
+                let acts =
+                    |(decision, _): &(Decision, Outcome)| matches!(decision.action, Action::Interleave(_));
+                let acts = round.decisions.iter().any(acts);
+                let is_on = rule("enable").enabled && rule("interleave").enabled;
+                assert!(acts || !is_on || rule("interleave").idle.is_some(), "seed {seed}");
+                assert!(!acts || rule("interleave").idle.is_none(), "seed {seed}");
+                idle += usize::from(rule("interleave").idle.is_some());
+            }
+            assert!(idle > 0, "seed {seed}, {sampling:?}");
+        }
+    }
+}
+
+/// However many samples there are: those of one interval hang together.
+#[test]
+fn one_look_moves_nothing() {
+    for (mixed, samples) in [(false, 20_000), (true, 20_000), (true, 200_000)] {
+        let owner = move |page: u64| if mixed { (page % 4) as u8 } else { part(page, PAGES, 4) };
+        let pattern = move |page: u64, _: u64| Some((owner(page), Access::Write));
+        let mut toy = Toy::new(4, PAGES, Box::new(pattern)).hardware(samples);
+        let mut engine = engine(&toy);
+        run(&mut engine, &mut toy, 1);
+        // Nothing more is seen.
+        toy.pattern = Box::new(|_, _| None);
+        run(&mut engine, &mut toy, 10);
+        assert_eq!(toy.moves.len(), 0, "mixed {mixed}, {samples} samples");
+        toy.pattern = Box::new(pattern);
+        run(&mut engine, &mut toy, 5);
+        assert!(toy.moves.len() as u64 > PAGES / 2, "a second look: {}", toy.moves.len());
+    }
+}
+
+/// A PMU samples bound memory as all other; the kernel's balancing leaves it alone.
+#[test]
+fn what_a_program_has_bound_itself_stays_whatever_samples_say() {
+    let owners = |page: u64, random: u64| -> Option<(u8, Access)> {
+        match part(page, PAGES, 4) {
+            0 => Some((2, Access::Write)),
+            1 => Some(((page % 4) as u8, Access::Write)),
+            _ => Some(((random >> 32) as u8 % 4, Access::Write)),
+        }
+    };
+    for to_eighth in [false, true] {
+        let mut toy = Toy::new(4, PAGES, Box::new(owners)).hardware(20_000);
+        // The first half of each quarter, or all of it.
+        let length = if to_eighth { PAGES / 8 } else { PAGES / 4 };
+        let bound =
+            |quarter: u64| PageRange::new(BASE + quarter * PAGES / 4, BASE + quarter * PAGES / 4 + length);
+        toy.bound = (0..4).map(bound).collect();
+        let bound = toy.bound.clone();
+        let is_bound =
+            |page: u64| bound.iter().any(|range| range.contains(nodewise_engine::PageNumber(page)));
+        let mut engine = engine(&toy);
+        run(&mut engine, &mut toy, 30);
+        assert!(toy.moves.keys().all(|&page| !is_bound(page)), "to an eighth {to_eighth}");
+        assert_eq!(toy.moves.is_empty(), !to_eighth, "the rest is placed");
+    }
 }
 
 #[test]

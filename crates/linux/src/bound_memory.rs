@@ -1,5 +1,6 @@
 //! Memory that a process has bound to nodes itself.
 
+use crate::process::pause;
 use nodewise_engine::PageRange;
 use std::time::Instant;
 
@@ -10,7 +11,8 @@ pub(crate) struct BoundMemory {
     pub(crate) ranges: Option<Vec<PageRange>>,
     /// The mappings have been read again since.
     pub(crate) is_old: bool,
-    /// The time before which they are not read again: reading takes 1 % of the time at most.
+    /// The time before which they are not read again: reading takes 1 % of the time at most, of all processes
+    /// together.
     due: Instant,
 }
 
@@ -21,11 +23,11 @@ impl Default for BoundMemory {
 }
 
 impl BoundMemory {
-    pub(crate) fn update(&mut self, read: impl FnOnce() -> Option<Vec<PageRange>>) {
+    pub(crate) fn update(&mut self, processes: usize, read: impl FnOnce() -> Option<Vec<PageRange>>) {
         let begin = Instant::now();
         if self.is_old && self.due <= begin {
             (self.ranges, self.is_old) = (read(), false);
-            self.due = Instant::now() + begin.elapsed() * 100;
+            self.due = Instant::now() + pause(begin.elapsed().as_nanos() as u64, processes);
         }
     }
 }
@@ -42,13 +44,13 @@ mod tests {
             std::thread::sleep(Duration::from_millis(20));
             Some(Vec::new())
         };
-        bound.update(slow);
+        bound.update(1, slow);
         assert!(!bound.is_old && bound.ranges == Some(Vec::new()));
-        bound.update(|| panic!("nothing has changed"));
+        bound.update(1, || panic!("nothing has changed"));
         bound.is_old = true;
-        bound.update(|| panic!("too soon"));
+        bound.update(1, || panic!("too soon"));
         bound.due = Instant::now();
-        bound.update(|| None);
+        bound.update(1, || None);
         assert!(!bound.is_old && bound.ranges.is_none());
     }
 }

@@ -1,6 +1,7 @@
 //! Bounds on looking at a managed program. A program makes as much of it as it likes, and the
 //! manager, which may be root's, is to stay small and quick all the same: below 256 MB, whatever it manages.
 
+use crate::sampler::RINGS_BYTES;
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
@@ -24,12 +25,37 @@ pub(crate) const MAPS_TIME: Duration = Duration::from_secs(2);
 /// again.
 pub(crate) const SAMPLES: usize = 1 << 18;
 
+/// Time for finding out where the pages of an interval's samples are. Some microseconds a page, and more in
+/// emulators.
+pub(crate) const LOCATE_TIME: Duration = Duration::from_secs(2);
+
 /// Bytes of what is known of single pages (`KnownHomes`), of all processes together: of 50 GiB where pages of
 /// the same 2 MiB lie on several nodes, and of much more where they do not.
 pub(crate) const KNOWN_BYTES: usize = 48 << 20;
 
 /// Hints of all processes together, some 100 bytes each. A section has room for 1022.
 pub(crate) const HINTS: usize = 1 << 16;
+
+/// Ranges of a process that are kept in mind while they are spread, 40 bytes each, and as many that could be
+/// replicated. The engine keeps in mind as many.
+pub(crate) const RANGES_EACH: usize = 1 << 13;
+/// Such ranges of all processes together.
+pub(crate) const RANGES: usize = 1 << 16;
+
+/// Bounds on what is managed together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) processes: usize,
+    pub(crate) threads: usize,
+    pub(crate) mappings: usize,
+    pub(crate) mappings_each: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { processes: PROCESSES, threads: THREADS, mappings: MAPPINGS, mappings_each: MAPPINGS_EACH }
+    }
+}
 
 /// A bound that was met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -43,12 +69,18 @@ pub enum Bound {
     /// A process has more mappings, or longer names of them, than are read, or they could not be read in
     /// time.
     Mappings,
-    /// There were more samples in an interval than are kept.
+    /// There were more samples in an interval than are kept, or than there was time for.
     Samples,
     /// There are more hints than are heeded.
     Hints,
     /// There is more memory than it can be remembered of where its pages are.
     Pages,
+    /// There are more threads than there is memory for their samples, or than files may be open.
+    Streams,
+    /// There are more sampled pages than have a record of who uses them.
+    Records,
+    /// There are more ranges than it can be remembered of what was done there.
+    Ranges,
 }
 
 impl fmt::Display for Bound {
@@ -69,6 +101,19 @@ impl fmt::Display for Bound {
                 f,
                 "more memory than {} MiB can tell of where its pages are: the rest is left alone",
                 KNOWN_BYTES >> 20
+            ),
+            Self::Streams => write!(
+                f,
+                "more threads than {} MiB of rings, or the limit on open files, have room for: the rest is not sampled",
+                RINGS_BYTES >> 20
+            ),
+            Self::Records => write!(
+                f,
+                "more sampled pages than can have a record of who uses them: the rest is left alone"
+            ),
+            Self::Ranges => write!(
+                f,
+                "more than {RANGES} ranges, or {RANGES_EACH} of a process, of which it can be remembered what was done there: some may be done again"
             ),
             Self::Samples => write!(f, "more than {SAMPLES} samples in an interval: only some are looked at"),
         }

@@ -173,7 +173,7 @@ mod tests {
         let maps = crate::maps::Maps::read(
             File::open(MAPS).unwrap(),
             usize::MAX,
-            std::time::Instant::now() + crate::bounds::MAPS_TIME,
+            (std::time::Instant::now() + crate::bounds::MAPS_TIME).into(),
         )
         .unwrap();
         sections.find(me(), maps.hints_at.unwrap());
@@ -248,7 +248,7 @@ mod tests {
             crate::maps::Maps::read(
                 maps.as_bytes(),
                 usize::MAX,
-                std::time::Instant::now() + crate::bounds::MAPS_TIME,
+                (std::time::Instant::now() + crate::bounds::MAPS_TIME).into(),
             )
             .unwrap()
             .hints_at

@@ -4,6 +4,7 @@ use crate::bounds;
 use crate::huge::HugeCache;
 use crate::kernel::LiveKernel;
 use crate::known_homes::KnownHomes;
+use crate::mover::Kernel as _;
 use crate::placement::{BeforeAndAfter, Figures, Located, Placement, Unknown};
 use crate::process::{Process, Processes};
 use crate::survey::{Survey, ask, query};
@@ -12,6 +13,7 @@ use nodewise_engine::{
 };
 use nodewise_topology::{NodeIndex, Topology};
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 /// All that is known of pages, by process.
 pub(crate) struct Homes {
@@ -32,6 +34,9 @@ pub(crate) struct Homes {
 /// Memory that was accessed so many intervals ago, and those of a pass, still counts as in use. Intervals in
 /// which sampling pauses do not count.
 const IN_USE_INTERVALS: u32 = 10;
+
+/// So many samples are looked at, however long that takes.
+const LEAST_LOCATED: usize = 1 << 12;
 
 impl Homes {
     pub(crate) fn new(nodes: usize, proportional: bool) -> Self {
@@ -138,7 +143,7 @@ impl Homes {
 
     /// Leaves out faults that allocated their page, asks the kernel where the sampled pages are now, and how
     /// large they are. Returns the other samples, and the traffic that they met: accesses by accessor and
-    /// by the home before the fault.
+    /// by the home before the fault. Returns also how many samples there was no time for.
     pub(crate) fn locate(
         &mut self,
         kernel: &mut LiveKernel,
@@ -146,7 +151,9 @@ impl Homes {
         processes: &mut Processes,
         mappings: &BTreeMap<Pid, Vec<Mapping>>,
         mut raw: Vec<Sample>,
-    ) -> (Vec<Sample>, TrafficMatrix) {
+    ) -> (Vec<Sample>, TrafficMatrix, usize) {
+        let until = Instant::now() + bounds::LOCATE_TIME;
+        let mut in_time = 0;
         let mut traffic = TrafficMatrix::new(topology.node_count());
         raw.sort_unstable_by_key(|s| (s.pid, s.address.page(), s.time_ns));
         let mut samples = Vec::with_capacity(raw.len());
@@ -165,6 +172,10 @@ impl Homes {
             for (of_page, &home) in
                 of_process.chunk_by(|a, b| a.address.page() == b.address.page()).zip(&homes)
             {
+                if kernel.is_ending() || (in_time >= LEAST_LOCATED && Instant::now() >= until) {
+                    break;
+                }
+                in_time += of_page.len();
                 let page = of_page[0].address.page();
                 let before = known.get(page);
                 let mapping = mapping_of(mappings, page);
@@ -203,7 +214,7 @@ impl Homes {
             left = (left + bytes).saturating_sub(known.bytes());
             self.is_full |= known.is_full();
         }
-        (samples, traffic)
+        (samples, traffic, raw.len() - in_time)
     }
 
     /// Pages in use by home node, where a pass of the sampler takes so many intervals.

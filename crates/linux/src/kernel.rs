@@ -1,5 +1,7 @@
 //! The running kernel, as the mover and the machine see it.
 
+use crate::bounds::MAPS_TIME;
+use crate::ending::{Ending, Until};
 use crate::maps;
 use crate::mover::Kernel;
 use crate::process::{ReadCost, has_ended};
@@ -11,6 +13,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// System calls and files of the live machine.
 #[derive(Debug, Default)]
@@ -21,6 +24,7 @@ pub struct LiveKernel {
     cost: ReadCost,
     /// Memory that the machine has and no node counts: it may be free on any.
     uncounted_bytes: u64,
+    ending: Ending,
 }
 
 impl Kernel for LiveKernel {
@@ -63,6 +67,10 @@ impl Kernel for LiveKernel {
         now_ns()
     }
 
+    fn is_ending(&self) -> bool {
+        self.ending.is_set()
+    }
+
     fn cpu_ns(&mut self) -> u64 {
         clock_ns(Clock::ThreadCpu).expect("every kernel has this clock")
     }
@@ -76,6 +84,11 @@ impl LiveKernel {
         Self { uncounted_bytes, ..Self::default() }
     }
 
+    /// Hears when managing is to end.
+    pub(crate) fn hear(&mut self, ending: &Ending) {
+        self.ending = ending.clone();
+    }
+
     /// From here on these numbers mean the processes of these handles, and no others.
     pub(crate) fn mean(&mut self, handles: impl Iterator<Item = (u32, Arc<OwnedFd>)>) {
         self.handles = handles.collect();
@@ -86,6 +99,7 @@ impl LiveKernel {
     /// pages could be moved.
     fn while_it_lives<T>(&self, pid: u32, call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         const ESRCH: i32 = 3;
+        self.ending.goes_on();
         let handle = self.handles.get(&pid);
         let gone = || handle.is_some_and(has_ended).then_some(Error::new("move_pages", ESRCH));
         if let Some(gone) = gone() {
@@ -117,7 +131,8 @@ impl LiveKernel {
         if line.split_ascii_whitespace().next()?.parse::<u64>().ok()? > PAGE_TABLES_KIB {
             return None;
         }
-        maps::bound(self.cost.open(&format!("/proc/{pid}/numa_maps"))?, mappings).ok()
+        let until = Until { at: Instant::now() + MAPS_TIME, ending: self.ending.clone() };
+        maps::bound(self.cost.open(&format!("/proc/{pid}/numa_maps"))?, mappings, until).ok()
     }
 
     /// Pages that the kernel's balancing has moved since boot (`/proc/vmstat`, `numa_pages_migrated`); 0 on
@@ -287,6 +302,38 @@ mod tests {
         assert!(cost.files == 2 && cost.bytes > 0, "{cost:?}");
         kernel.pages_migrated();
         assert_eq!(kernel.cost().files, 3);
+    }
+
+    /// It may have got its number since.
+    #[test]
+    fn nobody_else_is_meant_by_the_number_of_a_process_that_has_ended() {
+        let me = std::process::id();
+        let mapping = touched(Advice::NoHugePage);
+        let addresses = [mapping.page_address(0)];
+        let sleep = || std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let end = |child: &mut std::process::Child| {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        };
+        let handle_of =
+            |child: &std::process::Child| Arc::new(nodewise_sys::pidfd_open(child.id() as i32).unwrap());
+        let mut kernel = LiveKernel::default();
+        assert!(kernel.query(me, &addresses, &mut [0]).is_ok());
+        let mut child = sleep();
+        kernel.mean([(me, handle_of(&child))].into_iter());
+        assert!(kernel.query(me, &addresses, &mut [0]).is_ok(), "it lives");
+        let is_gone = |result: Result<(), Error>| {
+            result.is_err_and(|error| error.kind() == nodewise_sys::ErrorKind::NoSuchProcess)
+        };
+        let ended_meanwhile = kernel.while_it_lives(me, || {
+            end(&mut child);
+            Ok(())
+        });
+        assert!(is_gone(ended_meanwhile));
+        assert!(is_gone(kernel.query(me, &addresses, &mut [0])));
+        let moved = kernel.move_pages(me, &addresses, &[0], &mut [0], MoveFlags::Exclusive);
+        assert!(is_gone(moved.map(drop)));
+        assert!(is_gone(kernel.while_it_lives(me, || -> Result<(), Error> { panic!("nothing is asked") })));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod bound_memory;
 mod bounds;
+mod ending;
 mod error;
 mod hints;
 mod homes;
@@ -28,6 +29,7 @@ mod survey;
 mod traffic;
 
 pub use bounds::Bound;
+pub use ending::Ending;
 pub use error::{Error, ErrorKind};
 pub use machine::{LinuxMachine, MachineSettings, Totals, require_nodes};
 pub use survey::Survey;
@@ -35,7 +37,23 @@ pub use survey::Survey;
 /// The parsers of what a process can have `/proc` say, for `scripts/fuzz`.
 #[cfg(fuzzing)]
 pub mod parsers {
-    pub use crate::maps::{Maps, bound};
+    use crate::ending::{Ending, Until};
+    use nodewise_engine::{Mapping, PageRange};
+    use std::time::{Duration, Instant};
+
+    fn soon() -> Until {
+        Until { at: Instant::now() + Duration::from_secs(60), ending: Ending::default() }
+    }
+
+    /// Mappings by `/proc/PID/maps`, so many at most.
+    pub fn mappings(maps: &[u8], most: usize) -> Vec<Mapping> {
+        crate::maps::Maps::read(maps, most, soon()).map_or_else(|_| Vec::new(), |maps| maps.mappings)
+    }
+
+    /// Those of them that are bound by `/proc/PID/numa_maps`.
+    pub fn bound(policies: &[u8], mappings: &[Mapping]) -> Vec<PageRange> {
+        crate::maps::bound(policies, mappings, soon()).unwrap_or_default()
+    }
 
     /// A process's start time by its `/proc/PID/stat`.
     pub fn start_time(stat: &str) -> Option<u64> {

@@ -2,6 +2,7 @@
 
 use crate::bound_memory::BoundMemory;
 use crate::bounds::{self, Bound};
+use crate::ending::Ending;
 use crate::hints::Sections;
 use crate::homes::Homes;
 use crate::intake::Intake;
@@ -19,8 +20,8 @@ use crate::survey::Survey;
 use crate::traffic::{self, Traffic};
 use crate::{Error, ErrorKind};
 use nodewise_engine::{
-    Action, Decision, HUGE_PAGE_PAGES, Machine, Mapping, Observation, Outcome, PageNumber, Pid, ProcessState,
-    Sample, SamplingRate, TrafficMatrix,
+    Action, Decision, HUGE_PAGE_PAGES, Hinted, Machine, Mapping, Observation, Outcome, PageNumber, PageRange,
+    Pid, ProcessState, Sample, SamplingRate, TrafficMatrix,
 };
 use nodewise_sys::CpuSet;
 use nodewise_topology::{NodeId, NodeIndex, Topology};
@@ -28,7 +29,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How the live machine works.
 #[derive(Clone, Copy, Debug)]
@@ -82,13 +83,14 @@ pub struct LinuxMachine {
     homes: Homes,
     traffic: Traffic,
     spreads: Spreads,
-    /// The policies of confined processes.
+    /// The policies of confined processes, or of all where samples are a PMU's.
     bound: BTreeMap<Pid, BoundMemory>,
     shared: SharedMemory,
     hints: Sections,
     /// Whether there were more hints than are heeded.
     hints_left_out: bool,
     paused: bool,
+    ending: Ending,
     /// Whether it can be seen which pages are huge, so that splitting them can be checked.
     splits: bool,
     interval_began_ns: u64,
@@ -129,6 +131,7 @@ impl LinuxMachine {
             hints: Sections::default(),
             hints_left_out: false,
             paused: false,
+            ending: Ending::default(),
             splits,
             interval_began_ns: now_ns(),
             losses_before: 0,
@@ -151,10 +154,19 @@ impl LinuxMachine {
         Self { kernel_settings: Some(kernel_settings), ..self }
     }
 
+    /// One that ends whatever takes long when it hears that managing is to end.
+    #[must_use]
+    pub fn hearing(mut self, ending: Ending) -> Self {
+        self.processes.hear(&ending);
+        self.mover.kernel().hear(&ending);
+        Self { ending, ..self }
+    }
+
     /// Empties the samplers' rings; call it several times an interval, so that they do not overrun.
     pub fn drain(&mut self) {
-        let Self { sampler, processes, intake, .. } = self;
-        intake.take_in(|samples| sampler.drain(&|pid| processes.contains(pid), samples));
+        let Self { sampler, processes, intake, ending, .. } = self;
+        let keep = |pid| !ending.is_set() && processes.contains(pid);
+        intake.take_in(|samples| sampler.drain(&keep, samples));
     }
 
     /// The bounds that were met so far.
@@ -165,6 +177,8 @@ impl LinuxMachine {
             (Bound::Samples, self.intake.is_full()),
             (Bound::Pages, self.homes.is_full()),
             (Bound::Hints, self.hints_left_out),
+            (Bound::Ranges, self.spreads.is_full()),
+            (Bound::Streams, self.sampler.is_full()),
         ];
         met.extend(here.into_iter().filter(|&(_, is_met)| is_met).map(|(bound, _)| bound));
         met
@@ -248,7 +262,10 @@ impl LinuxMachine {
         kernel
             .keep(&processes.iter().filter(|process| !process.fresh).map(|process| process.pid.0).collect());
         homes.update(kernel, topology, processes, self.paused);
-        homes.locate(kernel, topology, processes, mappings, samples)
+        let (begin, count) = (Instant::now(), samples.len());
+        let (samples, met, left) = homes.locate(kernel, topology, processes, mappings, samples);
+        intake.learn(count, left, begin.elapsed());
+        (samples, met)
     }
 
     /// khugepaged makes huge pages of what was just split within seconds, and puts each on one node; nobody
@@ -310,13 +327,19 @@ impl LinuxMachine {
                 }
             })
             .collect();
+        let (process, shared) = (self.processes.get(pid), &self.shared);
+        let mappers: Vec<_> = decisions
+            .iter()
+            .map(|decision| move || process.map_or_else(Vec::new, |p| shared.mappers(p, decision.range)))
+            .collect();
         let jobs: Vec<Job<'_>> = decisions
             .iter()
-            .zip(&targets)
-            .map(|(decision, target)| {
-                let process = self.processes.get(pid);
-                let mappers = process.map_or_else(Vec::new, |p| self.shared.mappers(p, decision.range));
-                Job { range: decision.range, mappers, target }
+            .zip(mappers.iter().zip(&targets))
+            .map(|(decision, (mappers, target))| {
+                // Nothing of it is moved.
+                let only_reported = decision.action == Action::Replicate;
+                let end = if only_reported { decision.range.start } else { decision.range.end };
+                Job { range: PageRange { end, ..decision.range }, mappers, target }
             })
             .collect();
         let mut outcomes = self.mover.carry_out(pid.0, &jobs, deadline_ns);
@@ -342,6 +365,13 @@ impl LinuxMachine {
         known.note(small().map(|moved| (moved.page, self.topology.index_of(moved.to))));
         outcomes
     }
+}
+
+/// Leaves out hints beyond so many; true if there were any.
+fn cut(hints: &mut Vec<Hinted>, most: usize) -> bool {
+    let is_cut = hints.len() > most;
+    hints.truncate(most);
+    is_cut
 }
 
 /// Where the decision wants a page that is at `home`.
@@ -374,7 +404,8 @@ impl Machine for LinuxMachine {
         self.sampler.follow(&mut self.processes.iter().map(|process| process.pid));
         self.hints.retain(|pid| self.processes.contains(pid));
         let mut states = Vec::new();
-        let most_hints = bounds::HINTS / self.processes.iter().count().max(1);
+        let count = self.processes.iter().count();
+        let most_hints = bounds::HINTS / count.max(1);
         for process in self.processes.iter() {
             if process.fresh {
                 self.hints.forget(process.pid);
@@ -384,25 +415,25 @@ impl Machine for LinuxMachine {
                 self.hints.find(process.pid, at);
             }
             if let Some(mappings) = &process.mappings {
+                let mapped: Vec<_> = mappings.iter().map(|mapping| mapping.range).collect();
+                self.spreads.clip(process.pid, &mapped);
                 self.mappings.insert(process.pid, mappings.clone());
                 self.bound.entry(process.pid).or_default().is_old = true;
             }
             let mut confined = process.cpus.as_ref().and_then(|cpus| confined(&self.topology, cpus));
             let mut bound = Vec::new();
-            if confined.is_some() {
+            // The kernel gives no hint faults in such memory; a PMU samples it all the same.
+            if confined.is_some() || self.sampler.is_proportional() {
                 let mappings = self.mappings.get(&process.pid).map_or(&[][..], Vec::as_slice);
                 let known = self.bound.entry(process.pid).or_default();
-                known.update(|| self.mover.kernel().bound(process.pid, mappings));
-                match &known.ranges {
-                    Some(ranges) if !known.is_old => bound.clone_from(ranges),
-                    _ => confined = None,
+                known.update(count, || self.mover.kernel().bound(process.pid, mappings));
+                bound = known.ranges.clone().unwrap_or_default();
+                if known.is_old || known.ranges.is_none() {
+                    confined = None;
                 }
             }
             let mut hints = self.hints.read(process.pid, !self.settings.mover.dry_run, now_ns());
-            if let Some(hints) = hints.as_mut().filter(|hints| hints.len() > most_hints) {
-                hints.truncate(most_hints);
-                self.hints_left_out = true;
-            }
+            self.hints_left_out |= hints.as_mut().is_some_and(|hints| cut(hints, most_hints));
             states.push(ProcessState {
                 pid: process.pid,
                 fresh: process.fresh,
@@ -617,6 +648,18 @@ mod tests {
         let totals = machine.totals();
         assert_eq!((totals.samples_lost, totals.throttled, totals.aux_gaps), (19, 3, 3));
         assert!(totals.read.files > 0 && totals.read.bytes > 0 && totals.read.time_ns > 0);
+    }
+
+    #[test]
+    fn hints_beyond_the_bound_are_left_out() {
+        let hint = |page| Hinted {
+            range: PageRange::new(page, page + 1),
+            hint: nodewise_engine::Hint::Private,
+            spread: false,
+        };
+        let mut hints: Vec<Hinted> = (0..100).map(hint).collect();
+        assert!(!cut(&mut hints, 100) && hints.len() == 100);
+        assert!(cut(&mut hints, 30) && hints.len() == 30);
     }
 
     #[test]

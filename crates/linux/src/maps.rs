@@ -1,11 +1,11 @@
 //! The mappings of a process (`/proc/PID/maps`, proc(5)), read piece by piece and in bounds. Names are bytes:
 //! a file's may be any.
 
-use crate::bounds::{MAPS_BYTES, MAPS_TIME};
+use crate::bounds::MAPS_BYTES;
+use crate::ending::Until;
 use nodewise_engine::{Mapping, MappingKind, PAGE_BYTES, PageNumber, PageRange};
 use nodewise_sys::hints;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
-use std::time::Instant;
 
 /// The mappings that have pages to place: not the vDSO, `PROT_NONE` reserves, devices. A line that cannot be
 /// understood is left out, too: a mapping we do not know is one we do not touch.
@@ -36,7 +36,7 @@ pub(crate) struct SharedMapping {
 
 impl Maps {
     /// Reads until the end, `most` mappings, 16 MiB, or that time.
-    pub fn read(from: impl Read, most: usize, until: Instant) -> std::io::Result<Self> {
+    pub(crate) fn read(from: impl Read, most: usize, until: Until) -> std::io::Result<Self> {
         let mut maps = Self::default();
         let mut from =
             BufReader::with_capacity(1 << 16, InTime { from, until, is_late: false }.take(MAPS_BYTES));
@@ -81,9 +81,10 @@ impl Maps {
         let writable = permissions[1] == b'w';
         let kind = if name.starts_with(b"[v") || (name.starts_with(b"/dev/") && !in_memory) {
             return None;
-        } else if permissions[3] == b's' && in_memory {
+        } else if permissions[3] == b's' && (in_memory || inode != 0) {
             self.shared.push(SharedMapping { range, object: (device, inode), first });
-            MappingKind::Shared
+            // What lies on a disk belongs to others, too, as far as a program's word goes.
+            if in_memory { MappingKind::Shared } else { MappingKind::File }
         } else if inode == 0 || in_memory {
             MappingKind::Anonymous
         } else {
@@ -97,13 +98,13 @@ impl Maps {
 /// Ends early when time is up.
 struct InTime<R> {
     from: R,
-    until: Instant,
+    until: Until,
     is_late: bool,
 }
 
 impl<R: Read> Read for InTime<R> {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        self.is_late = Instant::now() >= self.until;
+        self.is_late = self.until.is_over();
         if self.is_late { Ok(0) } else { self.from.read(into) }
     }
 }
@@ -111,9 +112,13 @@ impl<R: Read> Read for InTime<R> {
 /// Where a process has bound memory itself, or has bound all of it, by `/proc/PID/numa_maps` (`mpol_to_str`,
 /// `mm/mempolicy.c`): all but what is local anyway, or is to be balanced. A line has the address at which a
 /// mapping begins and its policy.
-pub fn bound(policies: impl Read, mappings: &[Mapping]) -> std::io::Result<Vec<PageRange>> {
+pub(crate) fn bound(
+    policies: impl Read,
+    mappings: &[Mapping],
+    until: Until,
+) -> std::io::Result<Vec<PageRange>> {
     let mut bound = Vec::new();
-    let in_time = InTime { from: policies, until: Instant::now() + MAPS_TIME, is_late: false };
+    let in_time = InTime { from: policies, until, is_late: false };
     let mut from = BufReader::with_capacity(1 << 16, in_time.take(MAPS_BYTES));
     let mut line = Vec::new();
     while from.read_until(b'\n', &mut line)? > 0 {
@@ -142,10 +147,36 @@ pub fn bound(policies: impl Read, mappings: &[Mapping]) -> std::io::Result<Vec<P
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use crate::ending::Ending;
+    use std::time::{Duration, Instant};
 
-    fn soon() -> Instant {
-        Instant::now() + Duration::from_secs(60)
+    fn soon() -> Until {
+        (Instant::now() + Duration::from_secs(60)).into()
+    }
+
+    /// Has managing end once it was read from, and then gives mappings without end.
+    struct Endless(Ending, usize);
+
+    impl Read for Endless {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            self.0.set();
+            self.1 += 1;
+            assert!(self.1 < 10, "nobody reads on");
+            let line = b"00001000-00002000 rw-p 00000000 00:00 0\n";
+            into[..line.len()].copy_from_slice(line);
+            Ok(line.len())
+        }
+    }
+
+    #[test]
+    fn nothing_is_read_once_managing_is_to_end() {
+        let until = |ending: &Ending| Until { ending: ending.clone(), ..soon() };
+        let ending = Ending::default();
+        let maps = Maps::read(Endless(ending.clone(), 0), usize::MAX, until(&ending)).unwrap();
+        assert!(maps.is_cut && maps.mappings.len() == 1);
+        let ending = Ending::default();
+        let error = bound(Endless(ending.clone(), 0), &maps.mappings, until(&ending)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
     }
 
     /// Gives a mapping at once, and each further one only when this time is over.
@@ -175,10 +206,10 @@ mod tests {
     #[test]
     fn what_takes_too_long_to_read_is_cut() {
         let until = Instant::now() + Duration::from_secs(2);
-        let maps = Maps::read(Slow::until(until), usize::MAX, until).unwrap();
+        let maps = Maps::read(Slow::until(until), usize::MAX, until.into()).unwrap();
         assert!(maps.is_cut && maps.mappings.len() == 2, "{} mappings", maps.mappings.len());
-        let late = Instant::now() + MAPS_TIME + Duration::from_millis(100);
-        let error = bound(Slow::until(late), &maps.mappings).unwrap_err();
+        let until = Instant::now() + Duration::from_millis(100);
+        let error = bound(Slow::until(until), &maps.mappings, until.into()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
     }
 
@@ -199,7 +230,7 @@ mod tests {
 garbage
 00008000 bind=static|balancing:0";
         let pages: Vec<u64> =
-            bound(&policies[..], &mappings).unwrap().iter().map(|range| range.start.0).collect();
+            bound(&policies[..], &mappings, soon()).unwrap().iter().map(|range| range.start.0).collect();
         assert_eq!(pages, [2, 5, 6]);
     }
 
@@ -211,6 +242,7 @@ garbage
 7f0000000000-7f0000200000 rw-p 00000000 00:00 0
 7f0000200000-7f0000300000 ---p 00000000 00:00 0
 7f1000000000-7f1000001000 rw-s 00003000 00:01 1025                       /memfd:x (deleted)
+7f1000001000-7f1000002000 r--s 00004000 fe:00 77                         /srv/data
 7f2000000000-7f2000001000 rw-s 00000000 00:06 77                         /dev/nvidia0
 7f2000002000-7f2000003000 r--p 00000000 00:06 77                         /tmp/caf\xe9
 7fff00000000-7fff00021000 rw-p 00000000 00:00 0                          [stack]
@@ -229,15 +261,14 @@ nonsense
                 (512, true, MappingKind::Anonymous),
                 (1, true, MappingKind::Shared),
                 (1, false, MappingKind::File),
+                (1, false, MappingKind::File),
                 (33, true, MappingKind::Anonymous)
             ]
         );
-        let shared = SharedMapping {
-            range: PageRange::new(0x7_f100_0000, 0x7_f100_0001),
-            object: (1, 1025),
-            first: 3,
-        };
-        assert_eq!(maps.shared, [shared]);
+        let shared =
+            |page, object, first| SharedMapping { range: PageRange::new(page, page + 1), object, first };
+        let expected = [shared(0x7_f100_0000, (1, 1025), 3), shared(0x7_f100_0001, (0xfe << 32, 77), 4)];
+        assert_eq!(maps.shared, expected);
         assert!(!maps.is_cut);
     }
 

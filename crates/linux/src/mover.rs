@@ -32,6 +32,11 @@ pub trait Kernel {
     /// Free memory of a node in bytes.
     fn free_bytes(&mut self, node: NodeId) -> u64;
 
+    /// Whether managing is to end, and nothing more is moved.
+    fn is_ending(&self) -> bool {
+        false
+    }
+
     /// A monotonic clock, in ns.
     fn now_ns(&mut self) -> u64;
 
@@ -144,8 +149,8 @@ pub struct Job<'a> {
     pub range: PageRange,
     /// Managed processes that have mapped the range, and from which page on: this one first. Only pages that
     /// no other process has mapped are moved; of a range without them, only pages that this process
-    /// alone has.
-    pub mappers: Vec<(u32, PageNumber)>,
+    /// alone has. They are asked for when the first page is to be moved: to find them takes time.
+    pub mappers: &'a dyn Fn() -> Vec<(u32, PageNumber)>,
     /// Where the page should go, given its home; none to leave it.
     pub target: &'a dyn Fn(PageNumber, NodeId) -> Option<NodeId>,
 }
@@ -188,12 +193,13 @@ impl<K: Kernel> Mover<K> {
         let mut taken: HashSet<PageNumber> = HashSet::new();
         for (index, job) in jobs.iter().enumerate() {
             let mut at = job.range.start.0;
+            let mut mappers = None;
             while at < job.range.end.0 {
                 if outcomes.iter().any(|outcome| outcome.process_gone) {
                     outcomes[index].process_gone = true;
                     break;
                 }
-                if self.kernel.now_ns() >= deadline_ns {
+                if self.is_over(deadline_ns) {
                     let left = job.range.end.0 - at;
                     outcomes[index].planned += left;
                     outcomes[index].deferred += left;
@@ -203,7 +209,7 @@ impl<K: Kernel> Mover<K> {
                 let end = ((at + QUERY_PAGES) / HUGE_PAGE_PAGES * HUGE_PAGE_PAGES).min(job.range.end.0);
                 let window = PageRange::new(at, end);
                 at = end;
-                let units = match self.units(pid, window, index, job) {
+                let units = match self.units(pid, window, index, job, &mut mappers) {
                     Ok(units) => units,
                     Err(error) => {
                         outcomes[index].planned += window.pages();
@@ -236,8 +242,12 @@ impl<K: Kernel> Mover<K> {
                 }
             }
         }
-        self.finish(pid, &mut waiting, &mut outcomes);
+        self.finish(pid, &mut waiting, &mut outcomes, deadline_ns);
         outcomes
+    }
+
+    fn is_over(&mut self, deadline_ns: u64) -> bool {
+        self.kernel.is_ending() || self.kernel.now_ns() >= deadline_ns
     }
 
     fn refill(&mut self) {
@@ -255,6 +265,7 @@ impl<K: Kernel> Mover<K> {
         window: PageRange,
         index: usize,
         job: &Job<'_>,
+        mappers: &mut Option<Vec<(u32, PageNumber)>>,
     ) -> Result<Vec<Unit>, Error> {
         let addresses: Vec<u64> = (window.start.0..window.end.0).map(|page| page * PAGE_BYTES).collect();
         let mut status = vec![UNSET; addresses.len()];
@@ -293,19 +304,29 @@ impl<K: Kernel> Mover<K> {
             }
             page = end;
         }
-        if !job.mappers.is_empty() && !units.is_empty() {
-            self.flag(window, job, &mut units);
+        if !units.is_empty() {
+            let mappers = mappers.get_or_insert_with(job.mappers);
+            if !mappers.is_empty() {
+                self.flag(window, job.range.start, mappers, &mut units);
+            }
         }
         Ok(units)
     }
 
     /// Has those of a window's units moved from under all who have mapped them who are all managed.
-    fn flag(&mut self, window: PageRange, job: &Job<'_>, units: &mut [Unit]) {
+    /// Mappers are those of a range that begins at `first`.
+    fn flag(
+        &mut self,
+        window: PageRange,
+        first: PageNumber,
+        mappers: &[(u32, PageNumber)],
+        units: &mut [Unit],
+    ) {
         // All of each huge page, also where the window holds only a part of it.
         let start = window.start.huge().0;
         let end = window.end.0.next_multiple_of(HUGE_PAGE_PAGES);
-        let begin = |at: PageNumber| PageNumber((at.0 + start).wrapping_sub(job.range.start.0));
-        let mappers: Vec<_> = job.mappers.iter().map(|&(pid, at)| (pid, begin(at))).collect();
+        let begin = |at: PageNumber| PageNumber((at.0 + start).wrapping_sub(first.0));
+        let mappers: Vec<_> = mappers.iter().map(|&(pid, at)| (pid, begin(at))).collect();
         let alone = self.kernel.is_theirs_alone(&mappers, end - start);
         for unit in units {
             let first = if unit.pages > 1 { unit.page.huge() } else { unit.page };
@@ -329,7 +350,7 @@ impl<K: Kernel> Mover<K> {
         if outcome.process_gone {
             return Some(&mut outcome.vanished);
         }
-        if self.allowance_bytes < bytes as f64 || self.kernel.now_ns() >= deadline_ns {
+        if self.allowance_bytes < bytes as f64 || self.is_over(deadline_ns) {
             return Some(&mut outcome.deferred);
         }
         let reserve = self.reserve_bytes(unit.to);
@@ -348,12 +369,22 @@ impl<K: Kernel> Mover<K> {
         (total as f64 * self.settings.reserve_share) as u64
     }
 
-    /// Moves what waits, in as few calls as fit; what is busy each time is reported as that.
-    fn finish(&mut self, pid: u32, waiting: &mut Waiting, outcomes: &mut [Outcome]) {
+    /// Moves what waits, in as few calls as fit; what is busy each time is reported as that. Where the
+    /// deadline has passed there is one call more, so that a little is moved however long looking takes.
+    fn finish(&mut self, pid: u32, waiting: &mut Waiting, outcomes: &mut [Outcome], deadline_ns: u64) {
+        let mut is_last = false;
         while !waiting.is_empty() {
             let left = std::mem::take(waiting).into_values().flat_map(|batch| batch.units);
             let mut left = left.peekable();
             while let Some(flags) = left.peek().map(|unit| unit.flags) {
+                if self.kernel.is_ending() || is_last {
+                    for unit in left.by_ref() {
+                        outcomes[unit.job].deferred += unit.pages;
+                        self.allowance_bytes += (unit.pages * PAGE_BYTES) as f64;
+                    }
+                    break;
+                }
+                is_last = self.is_over(deadline_ns);
                 let (mut batch, most) = (Batch::default(), self.pace.batch_pages());
                 while let Some(unit) = left.next_if(|unit| batch.pages < most && unit.flags == flags) {
                     batch.push(unit);

@@ -25,6 +25,8 @@ struct Fake {
     waited_ns: u64,
     /// How long a call waits before it moves its pages, and what each page takes besides 10 us.
     more_ns: (u64, u64),
+    /// Managing is to end after so many calls.
+    ends_after: Option<usize>,
     /// Pages that a stranger has mapped, too.
     strangers: BTreeSet<u64>,
     /// Pages that were asked for with `MoveFlags::All`.
@@ -102,6 +104,10 @@ impl Kernel for Fake {
         Ok(0)
     }
 
+    fn is_ending(&self) -> bool {
+        self.ends_after.is_some_and(|calls| self.calls.len() >= calls)
+    }
+
     fn is_huge(&mut self, _pid: u32, page: PageNumber) -> bool {
         self.huge.contains(&page.huge().0)
     }
@@ -135,7 +141,7 @@ fn small_pages(count: u64) -> Fake {
 
 fn all_to_2(mover: &mut Mover<Fake>, pages: u64) -> Outcome {
     let target = |_, _| Some(NodeId(2));
-    let job = Job { range: PageRange::new(0, pages), mappers: Vec::new(), target: &target };
+    let job = Job { range: PageRange::new(0, pages), mappers: &Vec::new, target: &target };
     let outcome = mover.carry_out(1, &[job], u64::MAX)[0];
     assert_adds_up(&outcome);
     outcome
@@ -156,14 +162,14 @@ fn pages_that_a_stranger_has_mapped_are_not_moved_from_under_him() {
     let mut mover = mover(fake, MoverSettings::default());
     let target = |_, _| Some(NodeId(2));
     let range = PageRange::new(5, 4 * HUGE_PAGE_PAGES);
-    let job = |mappers| Job { range, mappers, target: &target };
-    mover.carry_out(1, &[job(vec![(1, PageNumber(5)), (9, PageNumber(77))])], u64::MAX);
+    let both = || vec![(1, PageNumber(5)), (9, PageNumber(77))];
+    mover.carry_out(1, &[Job { range, mappers: &both, target: &target }], u64::MAX);
     let from_under_all = std::mem::take(&mut mover.kernel().from_under_all);
     let small = (5..HUGE_PAGE_PAGES).chain(3 * HUGE_PAGE_PAGES..4 * HUGE_PAGE_PAGES);
     let expected = small.filter(|page| ![7, 8].contains(page)).chain([2 * HUGE_PAGE_PAGES]);
     assert_eq!(from_under_all, expected.collect());
     mover.kernel().homes.values_mut().for_each(|home| *home = 1);
-    mover.carry_out(1, &[job(Vec::new())], u64::MAX);
+    mover.carry_out(1, &[Job { range, mappers: &Vec::new, target: &target }], u64::MAX);
     assert!(mover.kernel().from_under_all.is_empty());
 }
 
@@ -182,7 +188,7 @@ fn moves_all_in_calls_of_bounded_time() {
 fn calls_have_one_target_but_for_what_is_left_at_the_end() {
     let mut mover = mover(small_pages(4000), MoverSettings::default());
     let target = |page: PageNumber, _| Some(NodeId(1 + (page.0 % 3) as u32));
-    let job = Job { range: PageRange::new(0, 4000), mappers: Vec::new(), target: &target };
+    let job = Job { range: PageRange::new(0, 4000), mappers: &Vec::new, target: &target };
     assert_eq!(mover.carry_out(1, &[job], u64::MAX)[0].moved, 4000);
     let fake = mover.kernel();
     assert!(fake.calls.len() > 4 && fake.turns <= 2, "{} turns in {:?}", fake.turns, fake.calls);
@@ -223,7 +229,7 @@ fn small_jobs_share_calls() {
     let mut mover = mover(small_pages(6400), MoverSettings::default());
     let target = |_, _| Some(NodeId(1));
     let job =
-        |n: u64| Job { range: PageRange::new(n * 10, n * 10 + 10), mappers: Vec::new(), target: &target };
+        |n: u64| Job { range: PageRange::new(n * 10, n * 10 + 10), mappers: &Vec::new, target: &target };
     let jobs: Vec<Job<'_>> = (0..640).map(job).collect();
     let outcomes = mover.carry_out(1, &jobs, u64::MAX);
     assert!(outcomes.iter().all(|outcome| outcome.moved == 10));
@@ -338,10 +344,10 @@ proptest! {
         let settings = MoverSettings { budget_bytes_per_s: (budget_pages * PAGE_BYTES) as f64, ..MoverSettings::default() };
         let mut mover = mover(fake, settings);
         let target = |page: PageNumber, _| Some(NodeId(page.huge().0 as u32 / 512 % 4));
+        let all = |start| move || vec![(1, PageNumber(start))];
+        let [a, b, c] = [all(100), all(900), all(50)];
         let job = |start, end, mappers| Job { range: PageRange::new(start, end), mappers, target: &target };
-        let all = |start| vec![(1, PageNumber(start))];
-        let jobs = [
-            job(100, 900, all(100)), job(900, 950, all(900)), job(700, 2900, Vec::new()), job(50, 40, all(50))];
+        let jobs: [Job<'_>; 4] = [job(100, 900, &a), job(900, 950, &b), job(700, 2900, &Vec::new), job(50, 40, &c)];
         let outcomes = mover.carry_out(1, &jobs, deadline_ns.unwrap_or(u64::MAX));
         outcomes.iter().for_each(assert_adds_up);
     }
@@ -355,11 +361,41 @@ fn a_page_that_an_earlier_job_moves_is_no_later_ones() {
     let (first, second) = (from(3, 0), from(0, 1));
     let range = PageRange::new(0, 4000);
     let jobs = [
-        Job { range, mappers: Vec::new(), target: &first },
-        Job { range, mappers: Vec::new(), target: &second },
+        Job { range, mappers: &Vec::new, target: &first },
+        Job { range, mappers: &Vec::new, target: &second },
     ];
     let outcomes = mover.carry_out(1, &jobs, u64::MAX);
     assert_eq!((outcomes[0].moved, outcomes[1].planned), (4000, 0));
     assert!(mover.kernel().moves.values().all(|&moves| moves == 1));
     assert!(mover.kernel().homes.values().all(|&home| home == 0));
+}
+
+/// Pages for three nodes, of which the fake moves one in 10 us.
+fn carried_out(fake: Fake, deadline_ns: u64) -> (Outcome, u64) {
+    let mut mover = mover(fake, MoverSettings::default());
+    let target = |page: PageNumber, _| Some(NodeId(1 + (page.0 % 3) as u32));
+    let mappers = || panic!("nobody asks who has mapped it where nothing is moved");
+    let job = Job { range: PageRange::new(0, 15_000), mappers: &Vec::new, target: &target };
+    let nothing = Job { range: PageRange::new(15_000, 20_000), mappers: &mappers, target: &target };
+    let outcome = mover.carry_out(1, &[job, nothing], deadline_ns)[0];
+    assert_adds_up(&outcome);
+    (outcome, mover.kernel().clock_ns)
+}
+
+#[test]
+fn moving_ends_at_the_deadline_but_for_one_call() {
+    const DEADLINE_NS: u64 = 60_000_000;
+    let (outcome, end_ns) = carried_out(small_pages(15_000), DEADLINE_NS);
+    assert!(outcome.moved > 4000 && outcome.deferred > 5000, "{outcome:?}");
+    assert!(end_ns <= DEADLINE_NS + outcome.longest_call_ns, "{end_ns}: {outcome:?}");
+    // Though the time is over, a little is moved each time.
+    let busy = (0..15_000).map(|page| (page, (9, 16))).collect();
+    let (outcome, _) = carried_out(Fake { trouble: busy, ..small_pages(15_000) }, 5000);
+    assert!(outcome.calls == 1 && outcome.deferred > 14_000, "{outcome:?}");
+}
+
+#[test]
+fn nothing_is_moved_once_managing_is_to_end() {
+    let (outcome, _) = carried_out(Fake { ends_after: Some(2), ..small_pages(15_000) }, u64::MAX);
+    assert!(outcome.calls == 2 && outcome.deferred > 10_000, "{outcome:?}");
 }

@@ -5,6 +5,7 @@
 //! So some pages are watched, picked evenly among those that samples hit, and the kernel is asked where each
 //! lies now. Where each lay at first is on record.
 
+use crate::bounds;
 use nodewise_engine::{HUGE_PAGE_PAGES, PageNumber, PageRange, Pid, RangeMap, imbalance_percent};
 use nodewise_topology::NodeIndex;
 use std::collections::{BTreeMap, VecDeque};
@@ -224,7 +225,9 @@ impl Placement {
 
     /// Notes that several nodes read a range and none writes it.
     pub(crate) fn note_replicable(&mut self, pid: Pid, range: PageRange) {
+        let most = (bounds::RANGES / self.processes.len().max(1)).min(bounds::RANGES_EACH);
         if let Some(process) = self.processes.get_mut(&pid) {
+            process.replicable.limit(most);
             process.replicable.insert(range, ());
         }
     }

@@ -1,5 +1,6 @@
 //! Memory that is being spread over nodes, and how much of it still waits.
 
+use crate::bounds;
 use crate::known_homes::KnownHomes;
 use nodewise_engine::{Action, Decision, Interleaving, PageNumber, PageRange, Pid, RangeMap, Unmoved};
 use std::collections::BTreeMap;
@@ -8,6 +9,8 @@ use std::collections::BTreeMap;
 #[derive(Default)]
 pub(crate) struct Spreads {
     ranges: BTreeMap<Pid, RangeMap<(u64, u64)>>,
+    /// The ranges of a process that come first are others each time, where there are too many to look at.
+    turn: usize,
     /// Whether pages were to be spread since the last observation.
     lately: bool,
 }
@@ -15,6 +18,18 @@ pub(crate) struct Spreads {
 impl Spreads {
     pub(crate) fn retain(&mut self, keep: impl Fn(Pid) -> bool) {
         self.ranges.retain(|&pid, _| keep(pid));
+    }
+
+    /// Forgets what lies outside a process's memory (disjoint ranges, in order).
+    pub(crate) fn clip(&mut self, pid: Pid, mapped: &[PageRange]) {
+        if let Some(ranges) = self.ranges.get_mut(&pid) {
+            ranges.clip(mapped);
+        }
+    }
+
+    /// Whether ranges were forgotten for want of room.
+    pub(crate) fn is_full(&self) -> bool {
+        self.ranges.values().any(|ranges| ranges.dropped() > 0)
     }
 
     /// Notes decisions about one process.
@@ -27,9 +42,12 @@ impl Spreads {
             }
         }
         self.lately |= !bands.is_empty();
+        let ranges = self.ranges.entry(pid).or_default();
         for ((start, end), band) in bands {
-            self.ranges.entry(pid).or_default().insert(PageRange { start, end }, band);
+            ranges.insert(PageRange { start, end }, band);
         }
+        let most = (bounds::RANGES / self.ranges.len()).min(bounds::RANGES_EACH);
+        self.ranges.values_mut().for_each(|ranges| ranges.limit(most));
     }
 
     /// Where pages are of ranges that are being spread, if any of them may be elsewhere than they were.
@@ -41,13 +59,16 @@ impl Spreads {
         sampled: bool,
     ) -> Vec<Unmoved> {
         /// Blocks of 2 MiB, in all ranges together (2 GiB take some ms), and in each at least.
-        const LOOKED_AT: (u64, u64) = (1024, 8);
+        const LOOKED_AT: (usize, usize) = (1024, 8);
         let (Some(spread), Some(known)) = (self.ranges.get(&pid), known) else { return Vec::new() };
         if !sampled && !self.lately {
             return Vec::new();
         }
-        let most = (LOOKED_AT.0 / spread.iter().count().max(1) as u64).max(LOOKED_AT.1);
-        let seen = spread.iter().map(|(range, &(end, seed))| {
+        let ranges = spread.iter().count().max(1);
+        let most = (LOOKED_AT.0 / ranges).max(LOOKED_AT.1) as u64;
+        let some = ranges.min(LOOKED_AT.0 / LOOKED_AT.1);
+        let in_turn = spread.iter().chain(spread.iter()).skip(self.turn % ranges).take(some);
+        let seen = in_turn.map(|(range, &(end, seed))| {
             let waits = |page| u64::from(Interleaving::hash(page, seed)) >= end;
             let (pages, mut all, mut waiting) = known.unmoved(range, most, nodes, waits);
             all.iter_mut().chain(&mut waiting).for_each(|share| *share /= pages.max(1) as f32);
@@ -59,5 +80,54 @@ impl Spreads {
     /// Pages that are spread from now on come before the next observation.
     pub(crate) const fn observed(&mut self) {
         self.lately = false;
+        self.turn = self.turn.wrapping_add(64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodewise_engine::{Figures, Reason};
+    use nodewise_topology::NodeIndex;
+
+    fn interleave(start: u64) -> Decision {
+        let action = Interleaving { from: NodeIndex(0), band: (0, 1 << 32), weights: vec![1; 4], seed: 1 };
+        let figures = Figures {
+            reads: Vec::new(),
+            writes: Vec::new(),
+            homes: Vec::new(),
+            local_access_percent: None,
+            controller_imbalance_percent: None,
+        };
+        Decision {
+            pid: Pid(1),
+            range: PageRange::new(start, start + 1),
+            action: Action::Interleave(action),
+            reason: Reason { rule: String::new(), figures },
+        }
+    }
+
+    #[test]
+    fn ranges_without_end_take_neither_memory_nor_time() {
+        let mut spreads = Spreads::default();
+        for round in 0..100 {
+            let decisions: Vec<Decision> = (0..1000).map(|i| interleave((round * 1000 + i) * 2)).collect();
+            spreads.note(Pid(1), &decisions);
+        }
+        assert!(spreads.ranges[&Pid(1)].iter().count() <= bounds::RANGES_EACH);
+        assert!(spreads.is_full());
+        let known = KnownHomes::default();
+        let mut look = || {
+            let seen = spreads.unmoved(Pid(1), Some(&known), 4, true);
+            spreads.observed();
+            seen.iter().map(|seen| seen.range.start).collect::<Vec<_>>()
+        };
+        let (first, second) = (look(), look());
+        assert!(first.len() == 128 && first != second, "others in turn");
+        spreads.clip(Pid(1), &[PageRange::new(0, 10)]);
+        assert!(
+            spreads.ranges[&Pid(1)].iter().all(|(range, _)| range.end.0 <= 10),
+            "what is unmapped is gone"
+        );
     }
 }

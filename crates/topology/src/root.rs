@@ -57,7 +57,9 @@ impl Root {
             if !found.metadata()?.is_file() {
                 return Err(std::io::Error::other("not a regular file"));
             }
-            self.open(below, OFlags::RDONLY)?.take(LARGEST_FILE_BYTES).read_to_end(&mut bytes)
+            // The very file that was looked at: another may have got its name meanwhile.
+            let file = File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
+            file.take(LARGEST_FILE_BYTES).read_to_end(&mut bytes)
         });
         match read {
             Ok(0) => Ok(None),

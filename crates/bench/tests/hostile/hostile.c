@@ -57,8 +57,9 @@ static void *map(size_t bytes) {
     return at;
 }
 
-/* Owns shared memory with this mode, bound to node 2, which it does not leave of its own accord. */
-static int owner(const char *path, double seconds, mode_t mode) {
+/* Owns shared memory with this mode, bound to node 2, which it does not leave of its own accord. `away`: it
+ * has not mapped it meanwhile. */
+static int owner(const char *path, double seconds, mode_t mode, int away) {
     size_t bytes = 32 * MIB;
     umask(0);
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL, mode);
@@ -67,14 +68,19 @@ static int owner(const char *path, double seconds, mode_t mode) {
     if (at == MAP_FAILED) fail("mmap");
     bind_to(at, bytes, 2);
     touch(at, bytes);
+    if (away && munmap(at, bytes)) fail("munmap");
     for (double end = now() + seconds; now() < end; usleep(100000)) {}
+    if (away) {
+        at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (at == MAP_FAILED || !intact(at, bytes)) printf("owner: CHANGED\n");
+    }
     printf("owner: %zu of %zu pages elsewhere, %s\n", elsewhere(at, bytes, 2), bytes / PAGE,
            intact(at, bytes) ? "intact" : "CHANGED");
     return 0;
 }
 
 /* A section that says of a range that all write to it. */
-static void lie(void *at, size_t bytes) {
+static volatile uint64_t *lie(void *at, size_t bytes) {
     int fd = memfd_create("nodewise-hints", MFD_ALLOW_SEALING);
     if (fd < 0 || ftruncate(fd, 32 << 10)) fail("memfd");
     fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
@@ -87,30 +93,53 @@ static void lie(void *at, size_t bytes) {
     words[9] = (uint64_t)at + bytes;
     words[10] = 3;
     words[2] = 2;
+    return words;
+}
+
+static uint64_t any(void) {
+    static uint64_t state = 88172645463325252ULL;
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state;
 }
 
 /* Sections full of nonsense, changed all the time. */
 static int liar(double seconds) {
-    static uint64_t state = 88172645463325252ULL;
     char *own = map(8 * MIB);
     touch(own, 8 * MIB);
-    lie(own, 8 * MIB);
-    FILE *maps = fopen("/proc/self/maps", "r");
-    char line[512];
-    uint64_t *words = NULL;
-    while (fgets(line, sizeof line, maps))
-        if (strstr(line, "nodewise-hints")) words = (uint64_t *)strtoull(line, NULL, 16);
-    if (!words) return 99;
+    volatile uint64_t *words = lie(own, 8 * MIB);
     for (double end = now() + seconds; now() < end; usleep(1000)) {
         for (int i = 2; i < 4096; i++) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            words[i] = i == 3 ? state % 2000 : state % 3 ? state : (uint64_t)own + state % (16 * MIB);
+            uint64_t word = any();
+            words[i] = i == 3 ? word % 2000 : word % 3 ? word : (uint64_t)own + word % (16 * MIB);
         }
         touch(own, 8 * MIB);
     }
     printf("liar: %s\n", intact(own, 8 * MIB) ? "intact" : "CHANGED");
+    return 0;
+}
+
+/* Says all that there is room for, well-formed and each time of other memory, all of it its own. */
+static int perjurer(double seconds) {
+    size_t pages = 1UL << 28;
+    char *at = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) fail("mmap");
+    touch(at, MIB);
+    volatile uint64_t *words = lie(at, MIB);
+    for (double end = now() + seconds; now() < end; usleep(100000)) {
+        words[2]++;
+        for (int i = 0; i < 1022; i++) {
+            uint64_t start = (uint64_t)at + any() % pages * PAGE;
+            words[8 + 4 * i] = start;
+            words[9 + 4 * i] = start + PAGE;
+            words[10 + 4 * i] = 1 + any() % 3;
+            words[11 + 4 * i] = 0;
+        }
+        words[3] = 1022;
+        words[2]++;
+    }
+    printf("perjurer: %s\n", intact(at, MIB) ? "intact" : "CHANGED");
     return 0;
 }
 
@@ -121,15 +150,19 @@ static void *read_all(void *argument) {
     pin(r->cpu);
     while (now() < r->end)
         for (size_t i = 0; i < r->bytes; i += PAGE) {
+            /* Only its own quarter of each huge page. */
+            if (r->writes == 2 && i / (MIB / 2) % NODES != (size_t)r->cpu) continue;
             if (r->writes) r->at[i] = r->at[i];
             else (void)r->at[i];
         }
     return NULL;
 }
 
-/* Maps what belongs to another to read it, from all nodes, and says that all write to it. */
-static int reader(const char *path, double seconds) {
+/* Maps what belongs to another to read it, from all nodes, and says that all write to it. `shy`: only root
+ * may look into it, and its files in /proc are root's. */
+static int reader(const char *path, double seconds, int shy) {
     size_t bytes = 32 * MIB;
+    if (shy && prctl(PR_SET_DUMPABLE, 0)) fail("prctl");
     int fd = open(path, O_RDONLY);
     char *at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED) fail(path);
@@ -141,6 +174,34 @@ static int reader(const char *path, double seconds) {
         pthread_create(&threads[i], NULL, read_all, &r[i]);
     }
     for (int i = 0; i < NODES; i++) pthread_join(threads[i], NULL);
+    return 0;
+}
+
+/* Huge pages of which each thread uses a part. */
+static int huge(double seconds) {
+    size_t bytes = 32 * MIB, huge = 2 * MIB;
+    char *at = map(bytes + huge);
+    at += huge - (uintptr_t)at % huge;
+    madvise(at, bytes, MADV_HUGEPAGE);
+    pin(0);
+    touch(at, bytes);
+    pthread_t threads[NODES];
+    struct reading r[NODES];
+    for (int i = 0; i < NODES; i++) {
+        r[i] = (struct reading){at, bytes, now() + seconds, i, 2};
+        pthread_create(&threads[i], NULL, read_all, &r[i]);
+    }
+    for (int i = 0; i < NODES; i++) pthread_join(threads[i], NULL);
+    printf("huge: %s\n", intact(at, bytes) ? "intact" : "CHANGED");
+    return 0;
+}
+
+/* How long so much work takes, in seconds. */
+static int work(void) {
+    double begin = now();
+    uint64_t sum = 0;
+    for (int i = 0; i < 100000000; i++) sum ^= any();
+    printf("%f %s\n", now() - begin, sum ? "" : "0");
     return 0;
 }
 
@@ -304,6 +365,19 @@ static int hog(double seconds) {
     return 0;
 }
 
+/* Not hostile: uses memory on one CPU that was touched on node 0, and that others than the kernel move. */
+static int remote(int cpu, double seconds) {
+    size_t bytes = 16 * MIB;
+    char *at = map(bytes);
+    madvise(at, bytes, MADV_NOHUGEPAGE);
+    policy(at, bytes, MPOL_BIND | MPOL_F_NUMA_BALANCING, 1);
+    touch(at, bytes);
+    pin(cpu);
+    for (double end = now() + seconds; now() < end && elsewhere(at, bytes, cpu) > 0;) touch(at, bytes);
+    printf("remote: %zu of %zu pages elsewhere\n", elsewhere(at, bytes, cpu), bytes / PAGE);
+    return 0;
+}
+
 #define FIXED ((char *)0x600000000000UL)
 
 /* Has its memory moved, and ends as soon as that has begun. The memory at FIXED was touched on node 0 and is
@@ -416,10 +490,14 @@ int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     const char *first = argc > 2 ? argv[2] : "", *second = argc > 3 ? argv[3] : "";
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (!strcmp(what, "owner")) return owner(first, atof(second), argc > 4 ? strtol(argv[4], NULL, 8) : 0644);
+    if (!strcmp(what, "owner")) return owner(first, atof(second), argc > 4 ? strtol(argv[4], NULL, 8) : 0644, argc > 5);
     if (!strcmp(what, "forger")) return forger(first, atof(second));
-    if (!strcmp(what, "reader")) return reader(first, atof(second));
+    if (!strcmp(what, "reader")) return reader(first, atof(second), argc > 4);
     if (!strcmp(what, "liar")) return liar(atof(first));
+    if (!strcmp(what, "perjurer")) return perjurer(atof(first));
+    if (!strcmp(what, "remote")) return remote(atoi(first), atof(second));
+    if (!strcmp(what, "huge")) return huge(atof(first));
+    if (!strcmp(what, "work")) return work();
     if (!strcmp(what, "maps")) return maps(atoi(first), atof(second));
     if (!strcmp(what, "faults")) return faults(atof(first));
     if (!strcmp(what, "sprawl")) return sprawl(atoi(first), atof(second));
@@ -431,6 +509,6 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "successor")) return successor(atof(first));
     if (!strcmp(what, "family")) return family(atof(first));
     if (!strcmp(what, "restless")) return restless(atof(first), argv);
-    fprintf(stderr, "hostile owner|reader|forger|liar|maps|faults|sprawl|crowd|bound|nameless|hog|runaway|successor|restless|family ...\n");
+    fprintf(stderr, "hostile owner|reader|forger|liar|perjurer|remote|huge|work|maps|faults|sprawl|crowd|bound|nameless|hog|runaway|successor|restless|family ...\n");
     return 2;
 }

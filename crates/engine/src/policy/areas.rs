@@ -58,7 +58,8 @@ impl<'a> Areas<'a> {
     }
 
     /// Decides about all areas together: each changes the loads the others see. With `more`, further pages
-    /// are spread over `targets`, in areas seen for `min_rounds` intervals.
+    /// are spread over `targets`, in areas seen for `min_rounds` intervals. Returns why nothing more is
+    /// spread though it is to be.
     pub fn interleave(
         &self,
         view: &View<'_>,
@@ -66,28 +67,38 @@ impl<'a> Areas<'a> {
         targets: &[bool],
         min_rounds: u32,
         out: &mut Vec<Decision>,
-    ) {
+    ) -> Option<&'static str> {
         // Else the little that is known to be shared would have to make up for all the rest.
         let known: f32 =
             self.areas.iter().map(|area| area.evidence.total() * area.process.map.weight()).sum();
-        if !more || 2.0 * known < self.unsettled {
-            return;
+        if !more {
+            return None;
         }
-        let Some(loads) = view.metrics.controller_loads.get() else { return };
+        if 2.0 * known < self.unsettled {
+            return Some("of most memory that is used it is not clear yet which nodes use it");
+        }
+        if self.areas.is_empty() {
+            return Some("no memory is known that several nodes use");
+        }
+        let Some(loads) = view.metrics.controller_loads.get() else { return Some("loads are not known") };
         let mut parts = Vec::new();
         for area in self.areas.iter().filter(|area| area.rounds >= min_rounds) {
             for (range, spread) in area.parts(view.round, loads) {
                 if spread.as_ref().is_some_and(|spread| is_pending(spread, loads)) {
                     continue;
                 }
-                for part in area.process.hints.spreadable(range) {
+                let spreadable = area.process.hints.spreadable(range);
+                for part in spreadable.flat_map(|range| area.process.unbound(range)) {
                     parts.extend(Part::new(area, part, spread.as_ref(), loads, view.seed));
                 }
             }
         }
-        if !parts.is_empty() {
-            spread(view, &parts, loads, targets, out);
+        if parts.is_empty() {
+            return Some("all memory that several nodes use has been spread, or rests, or is bound");
         }
+        let before = out.len();
+        spread(view, &parts, loads, targets, out);
+        (out.len() == before).then_some("to spread more of what several nodes use would not even out loads")
     }
 }
 
@@ -228,7 +239,9 @@ pub fn pending(view: &View<'_>, out: &mut Vec<Decision>) {
     let loads = view.metrics.controller_loads.get();
     for process in &view.processes {
         let is_right = |next: &Interleaving| loads.is_none_or(|loads| is_right(next, loads));
-        for (range, interleaving) in process.history.pending().filter(|(_, next)| is_right(next)) {
+        let is_free = |range: PageRange| process.unbound(range) == [range];
+        let pending = process.history.pending().filter(|(range, next)| is_right(next) && is_free(*range));
+        for (range, interleaving) in pending {
             let mut evidence = Evidence::new(view.topology.node_count());
             let regions = process.map.regions().iter();
             regions

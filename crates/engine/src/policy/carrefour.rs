@@ -168,7 +168,14 @@ impl Carrefour {
         // A move that was begun is carried through, whatever the samples that still come say.
         let put_off = self.collocating && view.put_off;
         self.enabled = value.is_none_or(|rate| rate >= threshold) || spreading || put_off;
-        rules.push(RuleStatus { name: "enable".into(), standing, value, threshold, enabled: self.enabled });
+        rules.push(RuleStatus {
+            name: "enable".into(),
+            standing,
+            value,
+            threshold,
+            enabled: self.enabled,
+            idle: None,
+        });
 
         let value = m.local_access_percent.get().copied();
         let limit = if self.collocating { s.collocate_until_percent } else { s.collocate_below_percent };
@@ -180,6 +187,7 @@ impl Carrefour {
             value,
             threshold: limit,
             enabled: self.enabled && self.collocating,
+            idle: None,
         });
 
         let value = m.controller_imbalance_percent.get().copied();
@@ -201,6 +209,7 @@ impl Carrefour {
             value,
             threshold: limit,
             enabled: self.interleaving,
+            idle: None,
         });
 
         let room = m.memory_use_percent <= s.replicate_memory_percent;
@@ -217,6 +226,7 @@ impl Carrefour {
             value,
             threshold: s.replicate_reads_percent,
             enabled: self.enabled && self.replicating,
+            idle: None,
         });
         self.rules = rules;
     }
@@ -282,7 +292,7 @@ impl Carrefour {
         }
         let parts = process.hints.collocatable(process.map.reach(at));
         let free = |range| process.history.collocatable(range, to, view.round);
-        for range in parts.flat_map(free) {
+        for range in parts.flat_map(|range| process.unbound(range)).flat_map(free) {
             let rule = format!("only node {} uses it", view.topology.id_of(NodeIndex(accessor as u8)));
             out.push(Decision {
                 pid: process.pid,
@@ -338,7 +348,7 @@ impl Carrefour {
         let parts = mappings
             .flat_map(|mapping| process.hints.collocatable(mapping.range))
             .flat_map(|range| process.map.used_by_no_other(range, accessor.get()))
-            .flat_map(|range| range.without(process.bound.iter().copied()))
+            .flat_map(|range| process.unbound(range))
             .flat_map(|range| process.history.collocatable_anew(range, to, view.round))
             .flat_map(|range| range.portions(AT_ONCE.0));
         let mut pages = 0;
@@ -363,9 +373,9 @@ impl Carrefour {
         let region = &process.map.regions()[at];
         let homes: f32 = region.evidence.homes().iter().sum();
         let all_local = homes > 0.0 && homes - region.evidence.local() < 0.5;
-        let Some(sharing) = region.sharing.as_ref().filter(|_| self.collocating && !all_local) else {
-            return;
-        };
+        let seen_for_long = region.rounds >= self.settings.min_intervals;
+        let may_act = self.collocating && seen_for_long && !all_local;
+        let Some(sharing) = region.sharing.as_ref().filter(|_| may_act) else { return };
         let targets: Vec<_> = (0..view.topology.node_count())
             .map(|node| Self::home_for(view, node).filter(|to| self.room(view, to.get()) > 0))
             .collect();
@@ -395,6 +405,7 @@ impl Carrefour {
             });
             again
                 && process.hints.is_collocatable(number)
+                && !process.unbound(PageRange::new(number, number + 1)).is_empty()
                 && !process.map.false_sharing().contains_key(&number)
         };
         let pages: Vec<_> = leaving.iter().filter(|page| may_leave(page)).map(|page| page.target).collect();
@@ -433,7 +444,8 @@ impl Carrefour {
             let reach = SPLIT_TOGETHER * HUGE_PAGE_PAGES;
             PageRange::new(start.0.saturating_sub(reach), end.0.saturating_add(reach))
         };
-        let found = process.map.regions().iter().flat_map(|region| {
+        let movable = process.map.regions().iter().filter(|region| !process.unbound(region.range).is_empty());
+        let found = movable.flat_map(|region| {
             process.map.falsely_shared_in(region.range, process.history.split_in(around(region.range)))
         });
         let ripe =
@@ -518,6 +530,9 @@ impl Policy for Carrefour {
                 continue;
             }
             for (at, region) in process.map.regions().iter().enumerate() {
+                if process.unbound(region.range).is_empty() {
+                    continue;
+                }
                 // Hint faults come in bursts, of one node or the other. Memory that was found to be shared
                 // remains so until it is seen to be private for long enough to be collocated.
                 let spread = self.by_faults && process.history.is_spread(region.range);
@@ -554,7 +569,12 @@ impl Policy for Carrefour {
                 }
             }
         }
-        areas.interleave(view, self.interleaving, &targets, self.settings.min_intervals, &mut decisions);
+        let idle =
+            areas.interleave(view, self.interleaving, &targets, self.settings.min_intervals, &mut decisions);
+        let spreads = decisions.iter().any(|decision| matches!(decision.action, Action::Interleave(_)));
+        if let Some(rule) = self.rules.iter_mut().find(|rule| rule.name == "interleave" && !spreads) {
+            rule.idle = idle.map(str::to_owned);
+        }
         decisions
     }
 

@@ -11,6 +11,15 @@ use crate::{Action, Decision, Interleaving, PageRange, Pid};
 /// memory that was never touched, and looking for the pages takes the machine's time.
 const AT_ONCE_PAGES: u64 = 1 << 18;
 
+/// Decisions of each kind in an interval at programs' word, of all processes together. Each program may say
+/// something else each time.
+const AT_ONCE: usize = 1024;
+
+/// The same of each process, one range at least.
+fn at_once(view: &View<'_>) -> usize {
+    AT_ONCE / view.processes.len().max(1)
+}
+
 /// Spreads what the program says is written by many, the next part of it in each interval, evenly over
 /// `targets`.
 pub fn spread_at_once(view: &View<'_>, process: ProcessView<'_>, targets: &[bool], out: &mut Vec<Decision>) {
@@ -20,6 +29,7 @@ pub fn spread_at_once(view: &View<'_>, process: ProcessView<'_>, targets: &[bool
     }
     let weights: Vec<u32> = targets.iter().map(|&target| u32::from(target)).collect();
     let mut left = AT_ONCE_PAGES;
+    let most = out.len() + at_once(view);
     let ranges = process.hints.ranges(Hint::WriteShared);
     let parts = ranges.flat_map(|range| process.history.spreads(range));
     for (range, _) in parts.filter(|(_, spread)| spread.is_none()) {
@@ -31,7 +41,7 @@ pub fn spread_at_once(view: &View<'_>, process: ProcessView<'_>, targets: &[bool
             out.push(decision(view, process.pid, range, Action::Interleave(interleaving), rule));
         }
         left -= range.pages();
-        if left == 0 {
+        if left == 0 || out.len() >= most {
             break;
         }
     }
@@ -39,11 +49,11 @@ pub fn spread_at_once(view: &View<'_>, process: ProcessView<'_>, targets: &[bool
 
 /// Reports what the program says is only read.
 pub fn replicate_at_once(view: &View<'_>, process: ProcessView<'_>, out: &mut Vec<Decision>) {
-    for range in process.hints.ranges(Hint::ReadShared) {
-        for part in process.history.replicatable(range) {
-            let rule = "the program says that many read it and hardly anybody writes";
-            out.push(decision(view, process.pid, part, Action::Replicate, rule));
-        }
+    let ranges = process.hints.ranges(Hint::ReadShared);
+    let parts = ranges.flat_map(|range| process.history.replicatable(range));
+    for part in parts.take(at_once(view).max(1)) {
+        let rule = "the program says that many read it and hardly anybody writes";
+        out.push(decision(view, process.pid, part, Action::Replicate, rule));
     }
 }
 

@@ -84,6 +84,14 @@ pub struct ProcessView<'a> {
     pub resident_pages: u64,
     /// The one node on which it may run, if it is confined to one.
     pub confined: Option<Confined>,
-    /// Memory that it has bound itself, as far as it is confined.
+    /// Memory that it has bound itself, as far as that is known, in address order.
     pub bound: &'a [PageRange],
+}
+
+impl ProcessView<'_> {
+    /// The parts of a range that the process has not bound itself.
+    fn unbound(&self, range: PageRange) -> Vec<PageRange> {
+        let first = self.bound.partition_point(|bound| bound.end <= range.start);
+        range.without(self.bound[first..].iter().copied().take_while(|bound| bound.start < range.end))
+    }
 }

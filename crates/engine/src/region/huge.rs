@@ -72,11 +72,29 @@ impl Known {
 #[derive(Clone, Debug)]
 pub struct HugePages {
     table: Table,
+    capacity: usize,
+    /// Pages that found no room.
+    dropped: u64,
 }
 
 impl HugePages {
     pub fn new() -> Self {
-        Self { table: Table::new(STRIDE) }
+        Self { table: Table::new(STRIDE), capacity: usize::MAX, dropped: 0 }
+    }
+
+    /// Makes no new records beyond so many.
+    pub const fn limit(&mut self, most: usize) {
+        self.capacity = most;
+    }
+
+    /// Huge pages with a record.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// How often a sampled huge page found no room.
+    pub const fn dropped(&self) -> u64 {
+        self.dropped
     }
 
     /// Adds samples (ascending); gives the huge pages that got some.
@@ -85,8 +103,13 @@ impl HugePages {
         let (mut pages, mut bytes) = (Vec::new(), Vec::new());
         for group in keys.chunk_by(|a, b| a.unit() == b.unit()).filter(|group| group[0].is_huge()) {
             let first = group[0];
+            let known = self.table.position(first.unit());
+            if known.is_none() && self.table.len() + pages.len() >= self.capacity {
+                self.dropped += 1;
+                continue;
+            }
             touched.push(first.unit());
-            let record = if let Some(at) = self.table.position(first.unit()) {
+            let record = if let Some(at) = known {
                 self.table.record_mut(at)
             } else {
                 pages.push(first.unit());

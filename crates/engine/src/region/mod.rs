@@ -53,6 +53,7 @@ pub struct RegionSettings {
     /// the memory, or a thread passing by.
     pub min_accessor_share: f32,
     /// Most pages that have a record of their own, of all processes together (the Carrefour module: 30 000).
+    /// The record of a huge page's parts counts as ten.
     pub max_tracked_pages: usize,
     /// Most regions of a process; beyond, the most alike neighbours of a mapping are merged.
     pub max_regions: usize,
@@ -77,6 +78,9 @@ impl Default for RegionSettings {
 /// than this (half the sum of differences, 0 to 1), and cut only where they are farther than a little more.
 const MERGE_BELOW: f64 = 0.35;
 
+/// The record of a huge page, and that it is falsely shared, take as much memory as so many of single pages.
+const HUGE_PAGE_RECORDS: usize = 10;
+
 /// Page records looked at to tell what a range is like.
 const SURVEYED: usize = 1 << 15;
 
@@ -96,6 +100,9 @@ pub struct RegionMap {
     outside: u64,
     turmoil: f32,
     most_regions: usize,
+    most_records: usize,
+    /// Regions that found no room.
+    regions_dropped: u64,
     /// There are records nobody needs.
     stale: bool,
 }
@@ -117,6 +124,8 @@ impl RegionMap {
             outside: 0,
             turmoil: 0.0,
             most_regions: usize::MAX,
+            most_records: settings.max_tracked_pages,
+            regions_dropped: 0,
             stale: false,
         }
     }
@@ -124,8 +133,13 @@ impl RegionMap {
     /// Makes no new records of single pages beyond so many, and keeps no more regions than so many: those
     /// with most samples.
     pub(crate) const fn limit(&mut self, records: usize, regions: usize) {
-        self.pages.limit(records);
+        self.most_records = records;
         self.most_regions = regions;
+    }
+
+    /// Records of single pages, with those of huge pages as how many they count.
+    pub(crate) fn records(&self) -> usize {
+        self.pages.len() + HUGE_PAGE_RECORDS * self.huge.len()
     }
 
     /// Takes in an interval. `mappings`: as read now, none if not read again. `keys` gets sorted. `weight`:
@@ -277,10 +291,15 @@ impl RegionMap {
         self.pages.len()
     }
 
-    /// How often a sampled page found no room for a record.
+    /// How often a sampled page, or huge page, found no room for a record.
     #[must_use]
     pub const fn pages_dropped(&self) -> u64 {
-        self.pages.dropped()
+        self.pages.dropped() + self.huge.dropped()
+    }
+
+    /// How many regions found no room.
+    pub(crate) const fn regions_dropped(&self) -> u64 {
+        self.regions_dropped
     }
 
     /// Samples of the last interval that lay outside all known mappings.
@@ -411,7 +430,9 @@ impl RegionMap {
                 slices.push((&keys[first..at], region.records == Records::Chosen));
             }
         }
+        self.pages.limit(self.most_records.saturating_sub(HUGE_PAGE_RECORDS * self.huge.len()));
         self.pages.add(&slices, self.round);
+        self.huge.limit(self.most_records.saturating_sub(self.pages.len()) / HUGE_PAGE_RECORDS);
         self.count_huge_pages(keys);
     }
 
@@ -535,6 +556,7 @@ impl RegionMap {
         // There may be as many mappings.
         if self.regions.len() > self.most_regions {
             self.regions.sort_unstable_by(|a, b| b.evidence.total().total_cmp(&a.evidence.total()));
+            self.regions_dropped += (self.regions.len() - self.most_regions) as u64;
             self.regions.truncate(self.most_regions);
             self.regions.sort_unstable_by_key(|region| region.range.start);
             self.stale = true;
@@ -602,4 +624,44 @@ fn gap_limit(keys: &[Key], min: u64) -> u64 {
     }
     let middle = gaps.len() / 2;
     min.max(32 * *gaps.select_nth_unstable(middle).1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MappingKind;
+
+    /// A process's samples of huge pages, or of one page in each of so many mappings, within these limits.
+    fn sampled(keys: &mut [Key], records: usize, regions: usize) -> RegionMap {
+        let mut map = RegionMap::new(4, &RegionSettings::default());
+        map.limit(records, regions);
+        let mapping = |page| Mapping {
+            range: PageRange::new(page, page + HUGE_PAGE_PAGES),
+            writable: page / HUGE_PAGE_PAGES % 2 == 0,
+            kind: MappingKind::Anonymous,
+        };
+        let mappings: Vec<Mapping> = keys.iter().map(|key| mapping(key.unit())).collect();
+        map.ingest(Some(&mappings), keys, 1.0, 0);
+        map
+    }
+
+    fn of_huge_pages(count: u64) -> Vec<Key> {
+        (1..=count).map(|at| Key::in_huge_page(at * HUGE_PAGE_PAGES, 0)).collect()
+    }
+
+    #[test]
+    fn records_of_huge_pages_count_among_those_of_pages() {
+        let map = sampled(&mut of_huge_pages(1000), 20_000, 4096);
+        assert_eq!((map.records(), map.pages_dropped()), (11_000, 0), "one as a page, ten for its parts");
+        let map = sampled(&mut of_huge_pages(1000), 10_000, 4096);
+        assert_eq!((map.records(), map.pages_dropped()), (10_000, 100));
+        let map = sampled(&mut of_huge_pages(1000), 500, 4096);
+        assert_eq!((map.records(), map.pages_dropped()), (500, 1500));
+    }
+
+    #[test]
+    fn regions_that_find_no_room_are_counted() {
+        let map = sampled(&mut of_huge_pages(100), 10_000, 10);
+        assert_eq!((map.regions().len(), map.regions_dropped()), (10, 90));
+    }
 }

@@ -6,17 +6,47 @@ use crate::PageRange;
 #[derive(Clone, Debug)]
 pub struct RangeMap<T> {
     entries: Vec<(PageRange, T)>,
+    most: usize,
+    dropped: u64,
 }
 
 impl<T> Default for RangeMap<T> {
     fn default() -> Self {
-        Self { entries: Vec::new() }
+        Self { entries: Vec::new(), most: usize::MAX, dropped: 0 }
     }
 }
 
 impl<T: Clone + PartialEq> RangeMap<T> {
+    /// A map that keeps no more ranges than so many: where there are more, it forgets every second one.
+    #[must_use]
+    pub fn with_most(most: usize) -> Self {
+        Self { most, ..Self::default() }
+    }
+
+    /// From now on keeps no more ranges than so many.
+    pub fn limit(&mut self, most: usize) {
+        self.most = most;
+        self.thin();
+    }
+
+    /// How many ranges were forgotten for want of room.
+    #[must_use]
+    pub const fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
     /// Sets the value of a range, cutting what was there.
     pub fn insert(&mut self, range: PageRange, value: T) {
+        self.replace(range, Some(value));
+        self.thin();
+    }
+
+    /// Forgets the values in a range.
+    pub fn remove(&mut self, range: PageRange) {
+        self.replace(range, None);
+    }
+
+    fn replace(&mut self, range: PageRange, value: Option<T>) {
         if range.is_empty() {
             return;
         }
@@ -30,23 +60,24 @@ impl<T: Clone + PartialEq> RangeMap<T> {
         }
         let tail = self.entries[first..last].last().filter(|(r, _)| r.end > range.end);
         let tail = tail.map(|(r, old)| (PageRange { start: range.end, end: r.end }, old.clone()));
-        new.push((range, value));
+        new.extend(value.map(|value| (range, value)));
         new.extend(tail);
         let count = new.len();
         self.entries.splice(first..last, new);
         self.join(first.saturating_sub(1), first + count + 1);
     }
 
-    /// Forgets the values in a range.
-    pub fn remove(&mut self, range: PageRange) {
-        let old = std::mem::take(&mut self.entries);
-        for (r, value) in old {
-            let left = PageRange { start: r.start, end: r.end.min(range.start) };
-            let right = PageRange { start: r.start.max(range.end), end: r.end };
-            let parts = if range.is_empty() { [r, PageRange::new(0, 0)] } else { [left, right] };
-            for part in parts.into_iter().filter(|part| !part.is_empty()) {
-                self.entries.push((part, value.clone()));
-            }
+    /// Forgets every second range, again and again, while there are too many.
+    fn thin(&mut self) {
+        while self.entries.len() > self.most {
+            let before = self.entries.len();
+            let mut odd = false;
+            self.entries.retain(|_| {
+                odd = !odd;
+                odd && before > 1
+            });
+            self.dropped += (before - self.entries.len()) as u64;
+            self.entries.shrink_to(self.most);
         }
     }
 
@@ -104,10 +135,18 @@ impl<T: Clone + PartialEq> RangeMap<T> {
     pub fn clip(&mut self, inside: &[PageRange]) {
         let old = std::mem::take(&mut self.entries);
         for (range, value) in old {
-            for part in inside.iter().map(|r| r.intersect(range)).filter(|part| !part.is_empty()) {
-                self.entries.push((part, value.clone()));
+            let first = inside.partition_point(|r| r.end <= range.start);
+            for part in inside[first..].iter().take_while(|r| r.start < range.end) {
+                self.entries.push((part.intersect(range), value.clone()));
             }
         }
+        self.thin();
+    }
+
+    /// Bytes on the heap, those of the values aside.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<(PageRange, T)>()
     }
 }
 
@@ -116,6 +155,25 @@ mod tests {
     use super::RangeMap;
     use crate::PageRange;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_map_keeps_what_it_has_room_for() {
+        let mut map = RangeMap::with_most(100);
+        for at in 0..100_000_u64 {
+            map.insert(PageRange::new(2 * at, 2 * at + 1), at);
+        }
+        let kept: Vec<u64> = map.iter().map(|(_, &at)| at).collect();
+        assert!((50..=100).contains(&kept.len()), "{}", kept.len());
+        assert_eq!((kept.last(), map.dropped()), (Some(&99_999), 100_000 - kept.len() as u64));
+        assert!(map.heap_bytes() < 200 * 24);
+        // One range is cut into many.
+        let mut map = RangeMap::with_most(100);
+        map.insert(PageRange::new(0, 10_000), ());
+        map.clip(&(0..1000).map(|at| PageRange::new(10 * at, 10 * at + 5)).collect::<Vec<_>>());
+        assert!((50..=100).contains(&map.iter().count()));
+        map.limit(0);
+        assert!(map.is_empty());
+    }
 
     proptest! {
         #[test]

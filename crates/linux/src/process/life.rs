@@ -1,6 +1,7 @@
 //! The life of a process: whether it is there, is the one that was meant, and may be managed.
 
 use super::read_cost::{ReadCost, lossy};
+use crate::ending::Ending;
 use crate::{Error, ErrorKind, bounds};
 use nodewise_engine::Pid;
 use nodewise_sys::{Capability, effective_capabilities};
@@ -58,7 +59,7 @@ pub fn descendants(pid: u32) -> Vec<Pid> {
     let mut threads = bounds::THREADS;
     while let Some(parent) = left.pop() {
         let before = left.len();
-        ReadCost::default().children(parent, &mut threads, &mut left);
+        ReadCost::default().children(parent, &mut threads, &mut left, &Ending::default());
         found.extend_from_slice(&left[before..]);
     }
     found.retain(|pid| Life::read(pid.0).is_some_and(|life| !life.zombie));

@@ -11,7 +11,8 @@ pub(crate) use life::Life;
 pub use life::{descendants, require_access, start_time};
 pub use read_cost::ReadCost;
 
-use crate::bounds::{self, Bound};
+use crate::bounds::{self, Bound, Limits};
+use crate::ending::{Ending, Until};
 use crate::maps::SharedMapping;
 use crate::{Error, ErrorKind};
 use life::Size;
@@ -91,8 +92,10 @@ pub struct Processes {
     /// The newest process (or thread) id of the machine at the last update, and whether it was a new one
     /// then.
     newest: (Option<String>, bool),
-    /// No sooner are children looked for again.
-    children_due: Instant,
+    /// When children are looked for again.
+    children: OnePercent,
+    ending: Ending,
+    limits: Limits,
     cost: ReadCost,
     met: BTreeSet<Bound>,
 }
@@ -110,7 +113,7 @@ impl Processes {
         let roots = roots.iter().copied().collect();
         let (alive, cost) = (BTreeMap::new(), ReadCost::default());
         let (subreaper, updated, newest) = (None, false, (None, true));
-        let (children_due, met) = (Instant::now(), BTreeSet::new());
+        let (children, met) = (OnePercent::default(), BTreeSet::new());
         Ok(Self {
             follow_children,
             started,
@@ -119,7 +122,9 @@ impl Processes {
             roots,
             alive,
             newest,
-            children_due,
+            children,
+            ending: Ending::default(),
+            limits: Limits::default(),
             cost,
             met,
         })
@@ -131,6 +136,11 @@ impl Processes {
     pub fn adopting_orphans(mut self) -> Self {
         self.subreaper = Some(Pid(std::process::id()));
         self
+    }
+
+    /// Hears when managing is to end.
+    pub(crate) fn hear(&mut self, ending: &Ending) {
+        self.ending = ending.clone();
     }
 
     /// The managed processes, by id.
@@ -177,13 +187,15 @@ impl Processes {
 
     /// The same; mappings that are not read until then are read the next time.
     fn update_until(&mut self, until: Instant) {
+        let ending = self.ending.clone();
+        let until = Until { at: until, ending: ending.clone() };
         let before = std::mem::take(&mut self.alive);
         let mut found: Vec<Pid> = before.keys().copied().chain(self.roots.iter().copied()).collect();
-        let births = self.follow_children && self.children_due <= Instant::now() && self.births();
-        let (mut threads, mut looking_ns) = (bounds::THREADS, 0);
+        let births = self.follow_children && self.children.is_due() && self.births();
+        let (mut threads, mut looking_ns) = (self.limits.threads, 0);
         let mut children = |cost: &mut ReadCost, pid, found: &mut Vec<Pid>| {
             let spent = cost.time_ns;
-            cost.children(pid, &mut threads, found);
+            cost.children(pid, &mut threads, found, &ending);
             looking_ns += cost.time_ns - spent;
         };
         if let Some(subreaper) = self.subreaper.filter(|_| births) {
@@ -193,15 +205,16 @@ impl Processes {
         let mut mapped: usize = before.values().map(|process| count(Some(process))).sum();
         let mut looked = BTreeSet::new();
         while let Some(pid) = found.pop() {
+            ending.goes_on();
             if !looked.insert(pid) {
                 continue;
             }
-            if self.alive.len() >= bounds::PROCESSES {
+            if self.alive.len() >= self.limits.processes {
                 self.met.insert(Bound::Processes);
                 break;
             }
             mapped -= count(before.get(&pid));
-            let Some(process) = self.look(pid, before.get(&pid), before.len(), mapped, until) else {
+            let Some(process) = self.look(pid, before.get(&pid), before.len(), mapped, &until) else {
                 continue;
             };
             mapped += process.mapped;
@@ -214,7 +227,7 @@ impl Processes {
             self.met.insert(Bound::Threads);
         }
         if births {
-            self.children_due = Instant::now() + pause(looking_ns, 1);
+            self.children.took(Duration::from_nanos(looking_ns));
         }
         self.updated = true;
         // A root that has ended is no longer one: its number may come back as somebody else.
@@ -243,7 +256,7 @@ impl Processes {
         before: Option<&Process>,
         processes: usize,
         mapped: usize,
-        until: Instant,
+        until: &Until,
     ) -> Option<Process> {
         // Opened before anything is read by number, and looked at afterwards.
         let handle = match before {
@@ -273,12 +286,13 @@ impl Processes {
         let mut cpus = before.and_then(|p| p.cpus.clone());
         let mut asked = before.is_some_and(|p| p.asked);
         let mut mapped_then = before.and_then(|p| p.mapped_bytes);
-        if (changed || maps_due <= now) && now < until {
+        if (changed || maps_due <= now) && !until.is_over() {
             let spent = self.cost.time_ns;
             if changed || mapped_then != Some(mapped_bytes) || maps_old <= now {
                 // Half of what is left, so that no process takes it all.
-                let most = (bounds::MAPPINGS.saturating_sub(mapped) / 2).max(bounds::MAPPINGS_EACH);
-                let maps = self.cost.maps(pid, most, until);
+                let Limits { mappings: all, mappings_each, .. } = self.limits;
+                let most = (all.saturating_sub(mapped) / 2).max(mappings_each);
+                let maps = self.cost.maps(pid, most, until.clone());
                 if maps.as_ref().is_some_and(|maps| maps.is_cut) {
                     self.met.insert(Bound::Mappings);
                 }
@@ -359,9 +373,32 @@ fn union(threads: impl Iterator<Item = nodewise_sys::Result<CpuSet>>) -> Option<
     Some(union).filter(|union| !union.is_empty())
 }
 
-/// How long not to read a process's mappings after it took `spent_ns`, so that with each of `processes` 1 %
+/// Something that takes 1 % of the time, however long it takes each time.
+#[derive(Debug)]
+pub(crate) struct OnePercent {
+    due: Instant,
+}
+
+impl Default for OnePercent {
+    /// Due at once.
+    fn default() -> Self {
+        Self { due: Instant::now() }
+    }
+}
+
+impl OnePercent {
+    pub(crate) fn is_due(&self) -> bool {
+        self.due <= Instant::now()
+    }
+
+    pub(crate) fn took(&mut self, time: Duration) {
+        self.due = Instant::now() + pause(time.as_nanos() as u64, 1);
+    }
+}
+
+/// How long not to read something of a process after it took `spent_ns`, so that with each of `processes` 1 %
 /// of the time goes there.
-fn pause(spent_ns: u64, processes: usize) -> Duration {
+pub(crate) fn pause(spent_ns: u64, processes: usize) -> Duration {
     Duration::from_nanos(spent_ns.saturating_mul(100).saturating_mul(processes.max(1) as u64))
 }
 
@@ -457,6 +494,41 @@ mod tests {
         child.wait().unwrap();
     }
 
+    /// A shell with so many children, the processes that are managed of them, and the bounds that were met.
+    fn managed(children: usize, limits: Limits) -> (Vec<usize>, BTreeSet<Bound>) {
+        let script = format!("{} echo; wait", "sleep 100 >&- & ".repeat(children));
+        let mut child =
+            Command::new("sh").args(["-c", &script]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+        child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+        let mut processes = Processes::new(&[Pid(child.id())], true, false).unwrap();
+        processes.limits = limits;
+        processes.update();
+        let mapped = processes.iter().map(|process| process.mapped).collect();
+        let met = processes.met().clone();
+        for pid in descendants(child.id()) {
+            let _ = nodewise_sys::kill(pid.0 as i32, 9);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        (mapped, met)
+    }
+
+    #[test]
+    fn bounds_are_those_of_all_processes_together() {
+        let (mapped, met) = managed(5, Limits::default());
+        assert_eq!((mapped.len(), met), (6, BTreeSet::new()));
+        let (some, met) = managed(5, Limits { processes: 3, ..Limits::default() });
+        assert_eq!((some.len(), met), (3, [Bound::Processes].into()));
+        // The shell's thread, and those of two of its children.
+        let (all, met) = managed(5, Limits { threads: 3, ..Limits::default() });
+        assert_eq!((all.len(), met), (6, [Bound::Threads].into()));
+        // Children in the middle of executing their program have few mappings.
+        let (all, met) = managed(5, Limits { mappings: 16, mappings_each: 1, ..Limits::default() });
+        assert!(all.len() == 6 && all.iter().all(|&mapped| (1..=8).contains(&mapped)), "{all:?}");
+        assert!(all.iter().sum::<usize>() <= 16 + 6, "{all:?}");
+        assert_eq!(met, [Bound::Mappings].into());
+    }
+
     #[test]
     fn mappings_that_there_is_no_time_for_are_read_the_next_time() {
         let own = Pid(std::process::id());
@@ -473,6 +545,27 @@ mod tests {
         assert_eq!(pause(1_000_000, 0), Duration::from_millis(100));
         assert_eq!(pause(1_000_000, 1), Duration::from_millis(100));
         assert_eq!(pause(1_000_000, 1000), Duration::from_secs(100));
+    }
+
+    #[test]
+    fn children_are_looked_for_no_sooner_than_is_due() {
+        let mut child = Command::new("sh").args(["-c", "sleep 100 & sleep 100 & wait"]).spawn().unwrap();
+        let mut processes = Processes::new(&[Pid(child.id())], true, false).unwrap();
+        processes.children.took(Duration::from_secs(1));
+        for _ in 0..100 {
+            processes.update();
+            assert_eq!(processes.iter().count(), 1, "a look took a second, and the next is due in 100");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        processes.children = OnePercent::default();
+        while processes.iter().count() < 3 {
+            processes.update();
+        }
+        processes.iter().filter(|process| process.pid.0 != child.id()).for_each(|process| {
+            nodewise_sys::kill(process.pid.0 as i32, 9).unwrap();
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Reads of `/proc` and `/sys`, and their cost.
 
+use crate::ending::{Ending, Until};
 use crate::maps::Maps;
 use nodewise_engine::Pid;
 use serde::Serialize;
@@ -55,8 +56,8 @@ impl ReadCost {
         read.ok().map(|_| lossy(bytes))
     }
 
-    /// Reads `most` mappings of a process, until that time.
-    pub(super) fn maps(&mut self, pid: Pid, most: usize, until: Instant) -> Option<Maps> {
+    /// Reads `most` mappings of a process, until then.
+    pub(super) fn maps(&mut self, pid: Pid, most: usize, until: Until) -> Option<Maps> {
         let begin = Instant::now();
         let maps =
             fs::File::open(format!("/proc/{pid}/maps")).and_then(|file| Maps::read(file, most, until)).ok();
@@ -67,12 +68,12 @@ impl ReadCost {
     }
 
     /// Adds the children of the threads of `pid` (`Documentation/filesystems/proc.rst`, 3.7), as long as
-    /// `threads` last.
-    pub(super) fn children(&mut self, pid: Pid, threads: &mut usize, found: &mut Vec<Pid>) {
+    /// `threads` last and managing goes on.
+    pub(super) fn children(&mut self, pid: Pid, threads: &mut usize, found: &mut Vec<Pid>, ending: &Ending) {
         let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return };
         self.files += 1;
         for task in tasks.flatten() {
-            if *threads == 0 {
+            if *threads == 0 || ending.is_set() {
                 return;
             }
             *threads -= 1;

@@ -32,15 +32,37 @@ pub(super) fn make_room(files_each: usize) -> Result<usize, Error> {
     Ok(streams_that_fit(files_each, limit, open))
 }
 
+/// Bytes of all rings together.
+pub const RINGS_BYTES: usize = 32 << 20;
+/// Bytes of the smallest ring.
+const LEAST: usize = 16 << 10;
+
 /// Bytes of each of `rings`, at most `largest`. Very many rings are smaller, so that all together stay about
 /// 32 MiB.
 #[must_use]
 pub fn ring_bytes(rings: usize, largest: usize) -> usize {
-    const TOTAL: usize = 32 << 20;
-    const LEAST: usize = 16 << 10;
-    let fair = (TOTAL / rings.max(1)).clamp(LEAST, largest);
+    let fair = (RINGS_BYTES / rings.max(1)).clamp(LEAST, largest);
     // Down to a power of two.
     1 << fair.ilog2()
+}
+
+/// Bytes of one more of so many `rings`, of which each is opened when its thread is met, within the bytes
+/// that are `left`. A ring of so many bytes takes up `whole` of them. None if there is no room left.
+#[must_use]
+pub fn next_ring_bytes(
+    left: usize,
+    rings: usize,
+    largest: usize,
+    whole: impl Fn(usize) -> usize,
+) -> Option<usize> {
+    let mut bytes = ring_bytes(rings, largest);
+    while whole(bytes) > left {
+        if bytes <= LEAST {
+            return None;
+        }
+        bytes /= 2;
+    }
+    Some(bytes)
 }
 
 /// So many bytes in pages, at least one. Pages may be of 64 KiB.
@@ -75,6 +97,27 @@ mod tests {
             let streams = streams_that_fit(files, FileLimit { soft: 0, hard }, open) as u64;
             prop_assert!(streams == 0 || streams * files as u64 + open as u64 + SPARE <= hard);
             prop_assert!((streams + 1) * files as u64 + open as u64 + SPARE > hard);
+        }
+
+        /// Few are there at first, and get large rings.
+        #[test]
+        fn rings_of_threads_stay_small_together(
+            threads in prop::collection::vec(1_usize..3000, 1..6),
+            largest in prop_oneof![Just(64 << 10), Just(256 << 10)],
+            page_bytes in prop_oneof![Just(4096_usize), Just(65_536)],
+        ) {
+            let whole = |bytes: usize| (pages(bytes, page_bytes) + 1 + pages(bytes / 8, page_bytes)) * page_bytes;
+            let (mut taken, mut open) = (0, 0);
+            for present in threads {
+                while open < present {
+                    let left = RINGS_BYTES - taken;
+                    let Some(bytes) = next_ring_bytes(left, present, largest, whole) else { break };
+                    prop_assert!(bytes.is_power_of_two() && bytes <= largest);
+                    (taken, open) = (taken + whole(bytes), open + 1);
+                    prop_assert!(taken <= RINGS_BYTES);
+                }
+            }
+            prop_assert!(open > 0);
         }
 
         #[test]

@@ -305,6 +305,13 @@ impl Sampler for HintFaults {
         false
     }
 
+    /// CPUs come and go; their threads need not be followed.
+    fn follow(&mut self, _pids: &mut dyn Iterator<Item = Pid>) {
+        if let Some(events) = &mut self.events {
+            events.follow();
+        }
+    }
+
     fn drain(&mut self, keep: &dyn Fn(Pid) -> bool, into: &mut Vec<Sample>) {
         if let Some(events) = &mut self.events {
             events.drain(keep, into);

@@ -1,9 +1,13 @@
 //! Samplers, which tell who accesses which page, best first.
 
+mod cpus;
 mod files;
 pub mod hardware;
 pub mod hint_faults;
 mod page_fault_event;
+mod streams;
+
+pub(crate) use files::RINGS_BYTES;
 
 #[cfg(fuzzing)]
 pub use page_fault_event::fields_of_format;
@@ -48,6 +52,16 @@ pub trait Sampler {
 
     /// Hears which processes are managed, now and then; samplers that watch every CPU need not care.
     fn follow(&mut self, _pids: &mut dyn Iterator<Item = Pid>) {}
+
+    /// How long its rings last: within that time, they are to be drained.
+    fn drain_at_least_every(&self) -> Duration {
+        Duration::MAX
+    }
+
+    /// Whether threads were left out since there were more than there is room for.
+    fn is_full(&self) -> bool {
+        false
+    }
 
     /// The losses so far.
     fn losses(&self) -> Losses;

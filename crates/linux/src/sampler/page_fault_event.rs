@@ -1,14 +1,16 @@
 //! Page faults of user code as perf events on every CPU: address, thread, CPU and, through the tracepoint,
 //! read or write.
 
-use super::files::{make_room, pages, ring_bytes};
+use super::cpus::Cpus;
+use super::files::{make_room, ring_bytes};
+use super::streams::{Refused, Streams, largest_granted};
 use crate::{Error, ErrorKind};
 use nodewise_engine::{Access, DataSource, PageSize, Pid, Sample, Tid, VirtAddr};
-use nodewise_sys::page_bytes;
 use nodewise_sys::perf::{
     Attr, Event, EventType, Losses, Record, Ring, SampleFormat, SampleType, SoftwareEvent, Target,
 };
-use nodewise_topology::{CpuId, NodeIndex, Topology};
+use nodewise_topology::Topology;
+use std::collections::BTreeSet;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -108,49 +110,87 @@ const RING_BYTES: usize = 2 << 20;
 /// The event on every CPU, with its ring.
 pub(super) struct PageFaultEvents {
     source: Source,
-    rings: Vec<(Event, Ring)>,
-    node_of_cpu: Vec<Option<NodeIndex>>,
+    streams: Streams<Stream>,
+    streams_max: usize,
+    cpus: Cpus,
+    /// The losses of CPUs that went offline.
+    losses: Losses,
+}
+
+/// The event on a CPU, with its ring.
+struct Stream {
+    event: Event,
+    ring: Ring,
+    /// For how long it was enabled when it was last asked for that.
+    enabled_ns: u64,
+}
+
+impl Stream {
+    fn open(source: &Source, cpu: u32, cpus: usize) -> Result<Self, Refused> {
+        let attr = source.attr();
+        let event = Event::open(&attr, Target::Cpu(cpu), None).map_err(|e| refused(source, e))?;
+        let map = |pages| Ring::map(&event, SampleFormat::from(&attr), pages);
+        let ring = largest_granted(ring_bytes(cpus, RING_BYTES), map)?;
+        event.enable().map_err(|e| refused(source, e))?;
+        Ok(Self { event, ring, enabled_ns: 0 })
+    }
+
+    /// Whether it still counts. The kernel takes it from a CPU that goes offline, and does not give it back.
+    fn is_of_use(&mut self) -> bool {
+        let Ok(count) = self.event.read() else { return true };
+        let before = std::mem::replace(&mut self.enabled_ns, count.time_enabled_ns);
+        before != count.time_enabled_ns
+    }
 }
 
 impl PageFaultEvents {
     /// Opens the event on every online CPU, and starts it.
     pub(super) fn open(topology: &Topology, source: Source) -> Result<Self, Error> {
-        let cpus: Vec<CpuId> = topology.nodes().iter().flat_map(|node| node.cpus.iter()).collect();
-        if make_room(1)? < cpus.len() {
-            let message =
-                format!("{} CPUs take as many open files; raise the hard limit (ulimit -Hn)", cpus.len());
+        let cpus = Cpus::new(Path::new("/"), topology);
+        let (count, streams_max) = (cpus.online().len(), make_room(1)?);
+        if streams_max < count {
+            let message = format!("{count} CPUs take as many open files; raise the hard limit (ulimit -Hn)");
             return Err(Error::new(ErrorKind::NotPermitted, message));
         }
-        let attr = source.attr();
-        let pages = pages(ring_bytes(cpus.len(), RING_BYTES), page_bytes());
-        let mut rings = Vec::with_capacity(cpus.len());
-        for cpu in &cpus {
-            let event = Event::open(&attr, Target::Cpu(cpu.0), None).map_err(|e| refused(&source, e))?;
-            let ring = Ring::map(&event, SampleFormat::from(&attr), pages).map_err(|e| {
-                Error::with_source(ErrorKind::NotPermitted, format!("cannot map a ring of {pages} pages; raise kernel.perf_event_mlock_kb or run with CAP_IPC_LOCK"), e)
-            })?;
-            event.enable().map_err(|e| refused(&source, e))?;
-            rings.push((event, ring));
-        }
-        let last = cpus.iter().map(|cpu| cpu.0).max().unwrap_or(0);
-        let node_of_cpu = (0..=last).map(|cpu| topology.node_of_cpu(CpuId(cpu))).collect();
-        Ok(Self { source, rings, node_of_cpu })
+        let online = cpus.online().iter().map(|cpu| cpu.0);
+        let streams = Streams::open_all(online, |cpu| Stream::open(&source, cpu, count));
+        let streams = streams.map_err(|refused| refused.error)?;
+        Ok(Self { source, streams, streams_max, cpus, losses: Losses::default() })
     }
 
     pub(super) fn source(&self) -> &Source {
         &self.source
     }
 
+    /// Opens the event on CPUs that are new, or online again.
+    pub(super) fn follow(&mut self) {
+        let Self { source, streams, streams_max, cpus, losses } = self;
+        cpus.update();
+        streams.close_unless(|stream| {
+            let is_of_use = stream.is_of_use();
+            if !is_of_use {
+                *losses += stream.ring.losses();
+            }
+            is_of_use
+        });
+        let present: BTreeSet<u32> = cpus.online().iter().map(|cpu| cpu.0).collect();
+        let changes = streams.follow(&present, *streams_max, |cpu| Stream::open(source, cpu, present.len()));
+        for stream in &changes.closed {
+            *losses += stream.ring.losses();
+        }
+    }
+
     pub(super) fn drain(&mut self, keep: &dyn Fn(Pid) -> bool, into: &mut Vec<Sample>) {
-        for (_, ring) in &mut self.rings {
-            ring.read(|record| {
+        let Self { source, streams, cpus, .. } = self;
+        for stream in streams.iter_mut() {
+            stream.ring.read(|record| {
                 let Record::Sample(sample) = record else { return };
                 let Some(pid) = sample.pid.and_then(|pid| u32::try_from(pid).ok()).map(Pid) else { return };
                 if !keep(pid) {
                     return;
                 }
-                let node = sample.cpu.and_then(|cpu| self.node_of_cpu.get(cpu as usize).copied().flatten());
-                let (Some(accessor), Some((address, access))) = (node, self.source.decode(&sample)) else {
+                let node = sample.cpu.and_then(|cpu| cpus.node_of(cpu));
+                let (Some(accessor), Some((address, access))) = (node, source.decode(&sample)) else {
                     return;
                 };
                 into.push(Sample {
@@ -171,14 +211,14 @@ impl PageFaultEvents {
     }
 
     pub(super) fn losses(&self) -> Losses {
-        self.rings.iter().fold(Losses::default(), |mut sum, (_, ring)| {
-            sum += ring.losses();
+        self.streams.iter().fold(self.losses, |mut sum, stream| {
+            sum += stream.ring.losses();
             sum
         })
     }
 }
 
-fn refused(source: &Source, error: nodewise_sys::Error) -> Error {
+fn refused(source: &Source, error: nodewise_sys::Error) -> Refused {
     let what = match source {
         Source::Tracepoint { .. } => "tracepoint exceptions:page_fault_user",
         Source::Software => "software event page-faults",
@@ -198,7 +238,8 @@ fn refused(source: &Source, error: nodewise_sys::Error) -> Error {
         }
         _ => (ErrorKind::Unsupported, String::new()),
     };
-    Error::with_source(kind, format!("cannot watch page faults by the {what}{hint}"), error)
+    let message = format!("cannot watch page faults by the {what}{hint}");
+    Refused { kind: error.kind(), error: Error::with_source(kind, message, error) }
 }
 
 #[cfg(test)]

@@ -107,10 +107,14 @@ fn is_number(value: &str) -> bool {
     (1..=VALUE_DIGITS).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_digit())
 }
 
+/// Whether others than root and this user can write what belongs to `owner` and has this mode.
+pub(super) fn others_can_write(owner: u32, mode: u32, user: u32) -> bool {
+    ![0, user].contains(&owner) || mode & 0o022 != 0
+}
+
 /// Nobody but root and this user can have written it.
 pub(super) fn require_own(path: &Path, metadata: &fs::Metadata) -> Result<(), Error> {
-    let user = rustix::process::geteuid().as_raw();
-    if [0, user].contains(&metadata.uid()) && metadata.mode() & 0o022 == 0 {
+    if !others_can_write(metadata.uid(), metadata.mode(), rustix::process::geteuid().as_raw()) {
         return Ok(());
     }
     let message = format!("others could write {}, so nothing that it says is believed", path.display());

@@ -23,7 +23,7 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Where the journal is, which settings it may name, and what their owner locks.
 #[derive(Clone, Debug)]
@@ -321,12 +321,21 @@ impl SharedSettings {
         self.lock().restore()
     }
 
-    /// The same, if nobody is just changing any.
-    ///
-    /// # Errors
-    /// As [`Settings::restore`]; none where somebody is.
-    pub fn try_restore(&self) -> Result<(), Error> {
-        self.0.try_lock().map_or(Ok(()), |mut settings| settings.restore())
+    /// The same, if nobody is just changing any; none where somebody is.
+    #[must_use]
+    pub fn try_restore(&self) -> Option<Result<(), Error>> {
+        match self.0.try_lock() {
+            Ok(mut settings) => Some(settings.restore()),
+            // Whoever panicked while it changed settings has left a journal of them.
+            Err(TryLockError::Poisoned(settings)) => Some(settings.into_inner().restore()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Keeps all others from the settings while `act` runs, as a change that takes long does.
+    pub fn hold(&self, act: impl FnOnce()) {
+        let _held = self.lock();
+        act();
     }
 
     /// Whoever panicked while it changed settings has left a journal of them.

@@ -1,4 +1,4 @@
-use super::journal::VALUE_DIGITS;
+use super::journal::{VALUE_DIGITS, others_can_write};
 use super::*;
 use std::os::unix::fs::MetadataExt as _;
 
@@ -217,6 +217,37 @@ fn nothing_is_changed_that_could_not_be_put_back() {
     assert_eq!(now(&a), "1");
     drop(settings);
     assert_eq!(now(&a), "1");
+}
+
+#[test]
+fn what_belongs_to_another_user_can_be_written_by_him_whatever_its_mode() {
+    for owner in [0, 1000] {
+        assert!(!others_can_write(owner, 0o755, 1000));
+        assert!(others_can_write(owner, 0o775, 1000) && others_can_write(owner, 0o757, 1000));
+    }
+    assert!(others_can_write(65534, 0o755, 1000) && others_can_write(1000, 0o755, 0));
+    // Only root can give a directory away.
+    if rustix::process::geteuid().is_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let (place, [a, ..]) = place(dir.path(), "0");
+        let parent = std::os::unix::process::parent_id();
+        write_journal(&place, parent, false, &[(a.clone(), ["1", "0"])].into());
+        for path in [place.directory(), &place.journal] {
+            std::os::unix::fs::chown(path, Some(65534), None).unwrap();
+            let why = Settings::open(place.clone()).barred().unwrap().to_string();
+            assert!(why.starts_with("others could write "), "{why}");
+            assert_eq!(now(&a), "0");
+            std::os::unix::fs::chown(path, Some(0), None).unwrap();
+        }
+    }
+}
+
+/// All mounts of debugfs are one, and only root can open the directory.
+#[test]
+fn the_machine_has_one_lock() {
+    let place = Place::live();
+    assert_eq!(place.lock, Path::new("/sys/kernel/debug/sched"));
+    assert_eq!(place.directory(), Path::new("/run/nodewise"));
 }
 
 #[test]

@@ -126,7 +126,7 @@ fn managed(args: &Args) -> anyhow::Result<ExitCode> {
     program.wait = args.wait;
     program.followed = prepared.is_ok() && !args.options.no_children;
     let reported = match prepared {
-        Ok(prepared) => prepared.start(Some(program.pid), watchdog).and_then(|mut session| {
+        Ok(prepared) => prepared.start(Some(program.child.pid), watchdog).and_then(|mut session| {
             let managed = session.manage(|time| program.attend(Some(time)));
             if let Err(error) = managed {
                 note(format_args!("{error:#}; the program goes on unmanaged"));
@@ -153,12 +153,35 @@ enum Event {
     Signal { signal: i32, passed_on: bool },
 }
 
+/// The process that signals go to.
+struct Child {
+    pid: Pid,
+    /// Means this very process, also when its number has been given to another one; none where a filter
+    /// forbids it.
+    pidfd: Arc<OnceLock<OwnedFd>>,
+}
+
+impl Child {
+    /// One that runs, or has not been waited for.
+    fn new(pid: Pid, pidfd: Arc<OnceLock<OwnedFd>>) -> Self {
+        if let Ok(opened) = nodewise_sys::pidfd_open(pid.0 as i32) {
+            let _ = pidfd.set(opened);
+        }
+        Self { pid, pidfd }
+    }
+
+    /// It may have ended this very moment; then its status follows.
+    fn signal(&self, signal: i32) {
+        let _ = match self.pidfd.get() {
+            Some(pidfd) => nodewise_sys::pidfd_send_signal(pidfd, signal),
+            None => nodewise_sys::kill(self.pid.0 as i32, signal),
+        };
+    }
+}
+
 /// The program, and what becomes of it.
 struct Program {
-    pid: Pid,
-    /// Signals go to this very process, also when its number has been given to another one; none where a
-    /// filter forbids it.
-    pidfd: Arc<OnceLock<OwnedFd>>,
+    child: Child,
     events: Receiver<Event>,
     /// Whether to stay until all its descendants have ended.
     wait: bool,
@@ -178,13 +201,9 @@ impl Program {
         received: Receiver<Event>,
         at_end: Option<Watchdog>,
     ) -> anyhow::Result<Self> {
-        let pid = placement.spawn(command)?.id();
-        if let Ok(opened) = nodewise_sys::pidfd_open(pid as i32) {
-            let _ = pidfd.set(opened);
-        }
-        reap(pid as i32, events, at_end);
-        let (pid, events) = (Pid(pid), received);
-        Ok(Self { pid, pidfd, events, wait: false, followed: false, status: None, over: false })
+        let child = Child::new(Pid(placement.spawn(command)?.id()), pidfd);
+        reap(child.pid.0 as i32, events, at_end);
+        Ok(Self { child, events: received, wait: false, followed: false, status: None, over: false })
     }
 
     /// Handles one event, if one comes in time; breaks when there is nothing more to wait for.
@@ -202,11 +221,7 @@ impl Program {
             Ok(Event::AllEnded) | Err(RecvTimeoutError::Disconnected) => self.over = true,
             Ok(Event::Signal { signal, passed_on }) if self.status.is_none() => {
                 if !passed_on {
-                    // It may have ended this very moment; then its status follows.
-                    let _ = match self.pidfd.get() {
-                        Some(pidfd) => nodewise_sys::pidfd_send_signal(pidfd, signal),
-                        None => nodewise_sys::kill(self.pid.0 as i32, signal),
-                    };
+                    self.child.signal(signal);
                 }
             }
             // The program has ended and cannot be told.
@@ -290,4 +305,25 @@ fn reap(program: i32, events: Sender<Event>, at_end: Option<Watchdog>) {
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_does_not_reach_who_got_the_programs_number() {
+        let sleep = || Command::new("sleep").arg("100").spawn().unwrap();
+        let (mut program, mut stranger) = (sleep(), sleep());
+        let mut child = Child::new(Pid(program.id()), Arc::default());
+        child.signal(SIGTERM);
+        assert_eq!(program.wait().unwrap().signal(), Some(SIGTERM));
+        // As if the number had been given away.
+        child.pid = Pid(stranger.id());
+        child.signal(SIGTERM);
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(stranger.try_wait().unwrap().is_none(), "it lives");
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+    }
 }

@@ -1,4 +1,5 @@
-//! The decision log: one JSON line for every decision, every finding and every change of the sampling rate.
+//! The decision log: one JSON line for every decision, every finding, every change of the sampling rate and
+//! every reason to decide nothing.
 
 use super::summary::Summary;
 use nodewise_engine::{
@@ -6,6 +7,7 @@ use nodewise_engine::{
 };
 use nodewise_topology::{NodeId, NodeIndex, Topology};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 /// A line of the log. Nodes are the kernel's numbers; where a list runs over nodes, it is in the order of
@@ -52,6 +54,8 @@ pub enum Line<'a> {
         /// The samples that show it.
         evidence: &'a [Part],
     },
+    /// From now on a rule is in force and decides nothing, or for another reason than before.
+    Idle { seconds: f64, rule: &'a str, why: &'a str },
     /// Samples are taken at another rate from now on. The first rate is the accurate one.
     Sampling { seconds: f64, rate: SamplingRate },
 }
@@ -69,13 +73,26 @@ impl Line<'_> {
     }
 }
 
-/// The lines of one round that came with samples at rate `before`.
-pub fn lines<'a>(
-    round: &'a Round,
-    before: SamplingRate,
-    topology: &Topology,
-    began_ns: u64,
-) -> Vec<Line<'a>> {
+/// What the log says once and holds until it says otherwise.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Said {
+    /// Samples are taken at this rate.
+    pub sampling: SamplingRate,
+    /// The last reason of each rule to decide nothing.
+    pub idle: BTreeMap<String, String>,
+}
+
+impl Said {
+    /// All that is said with a round.
+    pub fn update(&mut self, round: &Round) {
+        self.sampling = round.sampling;
+        let idle = round.rules.iter().filter_map(|rule| Some((rule.name.clone(), rule.idle.clone()?)));
+        self.idle.extend(idle);
+    }
+}
+
+/// The lines of one round, after what was said before.
+pub fn lines<'a>(round: &'a Round, before: &Said, topology: &Topology, began_ns: u64) -> Vec<Line<'a>> {
     let seconds = round.end_ns.saturating_sub(began_ns) as f64 / 1e9;
     let decisions =
         round.decisions.iter().map(|(decision, outcome)| decision_line(seconds, decision, outcome, topology));
@@ -84,8 +101,13 @@ pub fn lines<'a>(
             Line::FalselySharedHugePage { seconds, pid: pid.0, address: hex(*page), evidence: samples }
         }
     });
-    let rate = (round.sampling != before).then_some(Line::Sampling { seconds, rate: round.sampling });
-    decisions.chain(findings).chain(rate).collect()
+    let idle = round.rules.iter().filter_map(|rule| {
+        let (rule, why) = (&rule.name, rule.idle.as_ref()?);
+        (before.idle.get(rule) != Some(why)).then_some(Line::Idle { seconds, rule, why })
+    });
+    let rate =
+        (round.sampling != before.sampling).then_some(Line::Sampling { seconds, rate: round.sampling });
+    decisions.chain(findings).chain(idle).chain(rate).collect()
 }
 
 fn decision_line<'a>(
@@ -144,12 +166,33 @@ mod tests {
     fn a_line_says_when_sampling_changes() {
         let (rounds, topology) = recorded_rounds("hint-faults");
         let rates = |before: SamplingRate| -> Vec<Value> {
-            let lines = lines(&rounds[0], before, &topology, rounds[0].end_ns);
+            let before = Said { sampling: before, idle: BTreeMap::new() };
+            let lines = lines(&rounds[0], &before, &topology, rounds[0].end_ns);
             let lines = lines.iter().map(|line| serde_json::to_value(line).unwrap());
             lines.filter(|line| line["event"] == "sampling").map(|line| line["rate"].clone()).collect()
         };
         assert_eq!(rates(SamplingRate::Cheap), ["accurate"]);
         assert!(rates(SamplingRate::Accurate).is_empty());
+    }
+
+    #[test]
+    fn a_line_says_once_why_nothing_is_decided() {
+        let (mut rounds, topology) = recorded_rounds("hint-faults");
+        let round = &mut rounds[0];
+        let mut said = Said { sampling: round.sampling, idle: BTreeMap::new() };
+        let mut idle = |why: Option<&str>| -> Vec<Value> {
+            round.decisions.clear();
+            for rule in round.rules.iter_mut().filter(|rule| rule.name == "interleave") {
+                rule.idle = why.map(str::to_owned);
+            }
+            let lines = lines(round, &said, &topology, 0);
+            let lines: Vec<Value> = lines.iter().map(|line| serde_json::to_value(line).unwrap()).collect();
+            said.update(round);
+            lines.into_iter().filter(|line| line["event"] == "idle").map(|line| line["why"].clone()).collect()
+        };
+        assert_eq!(idle(Some("all rests")), ["all rests"]);
+        assert!(idle(Some("all rests")).is_empty() && idle(None).is_empty());
+        assert_eq!(idle(Some("loads are not known")), ["loads are not known"]);
     }
 
     /// When, process, range, action, from, to, reason and the figures behind it, outcome.
@@ -159,11 +202,13 @@ mod tests {
         for name in ["hint-faults", "hardware-samples"] {
             let (rounds, topology) = recorded_rounds(name);
             let nodes = topology.node_count();
-            let lines = rounds
-                .iter()
-                .flat_map(|round| lines(round, SamplingRate::Accurate, &topology, rounds[0].end_ns));
+            let before = Said { sampling: SamplingRate::Accurate, idle: BTreeMap::new() };
+            let lines = rounds.iter().flat_map(|round| lines(round, &before, &topology, rounds[0].end_ns));
             for line in lines {
                 let line = serde_json::to_value(&line).unwrap();
+                if line["event"] == "idle" {
+                    continue;
+                }
                 assert_eq!(line["event"], "decision");
                 assert!(line["seconds"].as_f64() >= Some(0.0) && line["pid"].is_u64(), "{line}");
                 let address = |end: usize| {

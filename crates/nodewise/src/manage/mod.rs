@@ -10,9 +10,9 @@ pub use watchdog::Watchdog;
 
 use crate::commands::{Exit, exit};
 use crate::output::{JsonLines, PRIVATE, WholeFile, note, report};
-use log::Line;
+use log::{Line, Said};
 use nodewise_engine::{
-    Carrefour, CarrefourSettings, Engine, EngineSettings, Machine as _, Pid, SamplingRate,
+    Carrefour, CarrefourSettings, Engine, EngineSettings, Machine as _, Pid, Round, SamplingRate,
 };
 use nodewise_linux::mover::MoverSettings;
 use nodewise_linux::process::Processes;
@@ -24,7 +24,7 @@ use nodewise_sys::{
 };
 use nodewise_topology::Topology;
 use options::SamplerName;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 use summary::{OwnCost, Summary, cpu_seconds};
@@ -77,6 +77,24 @@ pub struct Prepared<'a> {
     reports: Reports,
     /// Processes that run already, and where their pages were before the sampler was opened.
     found: Option<(Processes, Survey)>,
+    max_rate: Option<u64>,
+}
+
+/// Samples in a second that the kernel allows on a CPU. It lowers that for good when it finds them to take
+/// too long (`perf_sample_event_took`, `kernel/events/core.c`), for all that sample after us.
+fn max_sample_rate() -> Option<u64> {
+    std::fs::read_to_string("/proc/sys/kernel/perf_event_max_sample_rate").ok()?.trim().parse().ok()
+}
+
+/// What to say where the kernel has lowered that from `before` to `now`.
+fn rate_lowered(before: Option<u64>, now: Option<u64>) -> Option<String> {
+    let (before, now) = (before?, now?);
+    (now < before).then(|| {
+        format!(
+            "sampling took so long that the kernel lowered kernel.perf_event_max_sample_rate from {before} to \
+             {now}, for all programs; to put it back: sysctl kernel.perf_event_max_sample_rate={before}"
+        )
+    })
 }
 
 /// Opens the sampler. `running`: the processes to be managed, if they run already.
@@ -92,13 +110,14 @@ pub fn prepare<'a>(
         Ok((processes, survey))
     };
     let found = running.map(find).transpose().map_err(explain)?;
+    let max_rate = max_sample_rate();
     // Opened first whichever sampler is used: what a killed predecessor left changed is put back.
     let settings = SharedSettings::from(Settings::open(Place::live()));
     let sampler = open_sampler(options.sampler(), &topology, settings.clone())?;
     if let Some(why) = settings.barred() {
         note(format_args!("{why}; kernel settings stay as they are"));
     }
-    Ok(Prepared { options, topology, settings, sampler, reports, found })
+    Ok(Prepared { options, topology, settings, sampler, reports, found, max_rate })
 }
 
 /// The sampler asked for; on `auto` the hardware's where there is one, and one clear line where there is not.
@@ -152,17 +171,15 @@ impl<'a> Prepared<'a> {
         let engine = engine(&self.topology);
         let summary =
             Summary::new(engine.policy(), self.sampler.name(), self.sampler.description(), options.dry_run);
-        let settings = MachineSettings {
-            mover,
-            apply: (options.interval() * 3 / 4).min(APPLY_MOST),
-            split: !options.no_split,
-        };
+        let settings =
+            MachineSettings { mover, apply: apply_limit(options.interval()), split: !options.no_split };
         let mut reports = self.reports;
         reports.write(&[Line::start(&summary, &self.topology)]);
         watchdog.watch(self.settings.clone());
         let machine = LinuxMachine::new(self.topology, processes, self.sampler, settings)
             .knowing(survey)
-            .with_settings(self.settings);
+            .with_settings(self.settings)
+            .hearing(watchdog.ending());
         let (began, began_ns) = (Instant::now(), kernel::now_ns());
         let startup_cpu_seconds = usage(Whose::Process).map_or(0.0, |used| cpu_seconds(&used));
         let met = BTreeSet::new();
@@ -177,6 +194,7 @@ impl<'a> Prepared<'a> {
             began,
             began_ns,
             startup_cpu_seconds,
+            max_rate: self.max_rate,
         })
     }
 }
@@ -195,10 +213,18 @@ pub struct Session<'a> {
     began_ns: u64,
     /// CPU time used until then.
     startup_cpu_seconds: f64,
+    /// Samples in a second that the kernel allows on a CPU, before the first was taken.
+    max_rate: Option<u64>,
 }
 
 /// How long moving pages may hold up everything else, however long an interval is.
 const APPLY_MOST: Duration = Duration::from_secs(1);
+
+/// How long moving pages may take in an interval: most of it, as some of each is to pass undisturbed.
+fn apply_limit(interval: Duration) -> Duration {
+    (interval * 3 / 4).min(APPLY_MOST)
+}
+
 /// How often the rings are emptied between rounds while there are many samples.
 const DRAIN_EVERY: Duration = Duration::from_millis(100);
 /// How often when there are few: waking up costs, too.
@@ -218,6 +244,12 @@ fn spare_own_memory() {
     }
 }
 
+/// How often the rings are emptied after a round with so many samples, whose sampler needs it that often.
+fn drain_every_for(samples: u64, at_least: Duration) -> Duration {
+    let enough = if samples > MANY_SAMPLES { DRAIN_EVERY } else { DRAIN_EVERY_QUIET };
+    enough.min(at_least)
+}
+
 impl Session<'_> {
     /// Manages until `wait` breaks or no managed process is left. `wait` is called again and again to sleep
     /// for at most the time it is given.
@@ -227,7 +259,7 @@ impl Session<'_> {
     pub fn manage(&mut self, mut wait: impl FnMut(Duration) -> ControlFlow<()>) -> anyhow::Result<()> {
         let interval = self.options.interval();
         let mut drain_every = DRAIN_EVERY;
-        let mut sampling = SamplingRate::Accurate;
+        let mut said = Said { sampling: SamplingRate::Accurate, idle: BTreeMap::new() };
         // Whether there is anything new since it was last looked where memory lies.
         let mut changed = false;
         spare_own_memory();
@@ -242,11 +274,10 @@ impl Session<'_> {
             }
             let round = self.engine.step(&mut self.machine).map_err(explain)?;
             anyhow::ensure!(self.watchdog.beat(), "managing hung, and kernel settings were put back");
-            self.note_bounds();
-            drain_every = if round.samples > MANY_SAMPLES { DRAIN_EVERY } else { DRAIN_EVERY_QUIET };
+            self.note_bounds(Some(&round));
+            drain_every = drain_every_for(round.samples, self.machine.sampler().drain_at_least_every());
             let rests = round.sampling != SamplingRate::Accurate && round.decisions.is_empty();
-            let begins_to_rest = rests && sampling != round.sampling;
-            let before = std::mem::replace(&mut sampling, round.sampling);
+            let begins_to_rest = rests && said.sampling != round.sampling;
             // While sampling pauses, pages are moved all the same.
             changed |= round.samples > 0 || !round.decisions.is_empty();
             if begins_to_rest || (changed && (!rests || round.number % LOOK_EVERY_RESTING == 0)) {
@@ -254,8 +285,9 @@ impl Session<'_> {
                 changed = false;
             }
             self.summary.add(&round);
-            let lines = log::lines(&round, before, self.machine.topology(), self.began_ns);
+            let lines = log::lines(&round, &said, self.machine.topology(), self.began_ns);
             self.reports.write(&lines);
+            said.update(&round);
             if !self.machine.has_processes() {
                 return Ok(());
             }
@@ -268,8 +300,12 @@ impl Session<'_> {
     }
 
     /// Says once of each bound that it was met.
-    fn note_bounds(&mut self) {
-        for bound in self.machine.bounds_met() {
+    fn note_bounds(&mut self, round: Option<&Round>) {
+        let footprint = round.map(|round| round.footprint).unwrap_or_default();
+        let of_engine =
+            [(Bound::Records, footprint.pages_dropped), (Bound::Ranges, footprint.ranges_dropped)];
+        let of_engine = of_engine.into_iter().filter(|&(_, dropped)| dropped > 0).map(|(bound, _)| bound);
+        for bound in self.machine.bounds_met().into_iter().chain(of_engine) {
             if self.met.insert(bound) {
                 note(bound);
             }
@@ -282,7 +318,8 @@ impl Session<'_> {
         self.machine.look();
         let closed = self.machine.close().map_err(explain);
         self.watchdog.done();
-        self.note_bounds();
+        self.note_bounds(None);
+        rate_lowered(self.max_rate, max_sample_rate()).into_iter().for_each(note);
         self.summary.bounds_met = self.met;
         let summary = &mut self.summary;
         // It may have more to say at the end.
@@ -307,8 +344,29 @@ impl Session<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodewise_engine::Round;
     use nodewise_engine::recording::{Interval, Replay, play};
+
+    #[test]
+    fn moving_pages_holds_up_nothing_for_longer_than_a_second() {
+        assert_eq!(apply_limit(Duration::from_millis(400)), Duration::from_millis(300));
+        assert_eq!(apply_limit(Duration::from_secs(3600)), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_sample_rate_that_was_lowered_is_said() {
+        assert_eq!(rate_lowered(Some(100_000), Some(100_000)), None);
+        assert_eq!((rate_lowered(Some(100_000), None), rate_lowered(None, Some(1))), (None, None));
+        let said = rate_lowered(Some(100_000), Some(50_000)).unwrap();
+        assert!(said.contains("from 100000 to 50000") && said.ends_with("max_sample_rate=100000"), "{said}");
+    }
+
+    #[test]
+    fn rings_that_last_for_less_are_drained_sooner() {
+        let often = Duration::from_millis(100);
+        assert_eq!(drain_every_for(10, Duration::MAX), DRAIN_EVERY_QUIET);
+        assert_eq!(drain_every_for(10, often), often);
+        assert_eq!(drain_every_for(10_000, Duration::MAX), DRAIN_EVERY);
+    }
 
     fn recording(name: &str) -> (String, Vec<Interval>, Topology) {
         let path = format!("{}/../engine/tests/recordings/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));

@@ -125,10 +125,6 @@ pub struct Summary {
     pub totals: Totals,
     /// The cost of Nodewise itself.
     pub own_cost: OwnCost,
-    #[serde(skip)]
-    candidates: BTreeSet<(u32, u64, u64)>,
-    #[serde(skip)]
-    falsely_shared: BTreeSet<(u32, u64)>,
 }
 
 impl Summary {
@@ -161,23 +157,23 @@ impl Summary {
             bounds_met: BTreeSet::new(),
             totals: Totals::default(),
             own_cost: OwnCost::default(),
-            candidates: BTreeSet::new(),
-            falsely_shared: BTreeSet::new(),
         }
     }
 
-    /// Adds a round.
+    /// Adds a round. The engine tells of the same pages once.
     pub fn add(&mut self, round: &Round) {
         self.rounds += 1;
         self.rules.clone_from(&round.rules);
+        let mut candidates = BTreeSet::new();
         for (decision, outcome) in &round.decisions {
             self.add_decision(decision, outcome);
+            if decision.action == Action::Replicate {
+                candidates.insert((decision.pid.0, decision.range.start.0, decision.range.end.0));
+            }
         }
-        for finding in &round.findings {
-            let Finding::FalselySharedHugePage { pid, page, .. } = finding;
-            self.falsely_shared.insert((pid.0, page.0));
-        }
-        self.falsely_shared_huge_pages = self.falsely_shared.len() as u64;
+        self.actions.replication_candidate_pages += distinct_pages(&candidates);
+        let is_page = |finding: &&Finding| matches!(finding, Finding::FalselySharedHugePage { .. });
+        self.falsely_shared_huge_pages += round.findings.iter().filter(is_page).count() as u64;
     }
 
     /// Takes over how memory in use was and is placed.
@@ -209,10 +205,7 @@ impl Summary {
             }
             Action::Collocate { .. } | Action::CollocateEach { .. } => self.actions.collocated += 1,
             Action::Interleave(_) => self.actions.interleaved += 1,
-            Action::Replicate => {
-                self.candidates.insert((decision.pid.0, decision.range.start.0, decision.range.end.0));
-                self.actions.replication_candidate_pages = distinct_pages(&self.candidates);
-            }
+            Action::Replicate => {}
         }
         let sum = &mut self.outcome;
         sum.planned += outcome.planned;
@@ -358,7 +351,8 @@ fn describe(rule: &RuleStatus) -> String {
             format!("{:.1}{unit}, estimated from samples", value.unwrap_or_default())
         }
     };
-    format!("{name}: {state} at the end, with {figure}; it acts {acts}")
+    let idle = rule.idle.as_ref().map_or(String::new(), |why| format!("; nothing is left to do: {why}"));
+    format!("{name}: {state} at the end, with {figure}; it acts {acts}{idle}")
 }
 
 fn distinct_pages(ranges: &BTreeSet<(u32, u64, u64)>) -> u64 {
@@ -392,11 +386,28 @@ fn mebibytes(pages: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nodewise_engine::PageRange;
 
     #[test]
     fn overlapping_candidates_count_once() {
         let ranges = BTreeSet::from([(1, 0, 10), (1, 5, 20), (1, 30, 31), (2, 0, 10)]);
         assert_eq!(distinct_pages(&ranges), 31);
+    }
+
+    /// A program may name other memory in each round, as long as it runs.
+    #[test]
+    fn candidates_are_a_sum_and_no_list() {
+        let (rounds, _) = crate::manage::tests::recorded_rounds("hint-faults");
+        let (some, _) = rounds.iter().find_map(|round| round.decisions.first()).unwrap();
+        let mut round = Round { decisions: Vec::new(), ..rounds[0].clone() };
+        let mut summary = Summary::new("carrefour", "hint-faults", String::new(), false);
+        for at in 0_u64..200 {
+            let range = |i| PageRange::new((at * 1022 + i) * 2, (at * 1022 + i) * 2 + 1);
+            let candidate = |i| Decision { range: range(i), action: Action::Replicate, ..some.clone() };
+            round.decisions = (0..1022_u64).map(|i| (candidate(i), Outcome::default())).collect();
+            summary.add(&round);
+        }
+        assert_eq!(summary.actions.replication_candidate_pages, 200 * 1022);
     }
 
     #[test]
@@ -486,6 +497,7 @@ mod tests {
     fn how_a_rule_stands_is_said() {
         let said = |standing, value| {
             describe(&RuleStatus {
+                idle: None,
                 name: "enable".to_owned(),
                 standing,
                 value,

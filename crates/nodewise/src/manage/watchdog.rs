@@ -2,6 +2,7 @@
 //! give back.
 
 use crate::output::note;
+use nodewise_linux::Ending;
 use nodewise_linux::settings::SharedSettings;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,7 +10,15 @@ use std::time::{Duration, Instant};
 /// Puts the kernel's settings back when managing hangs, and ends the process when it is to end and does not.
 /// Clones watch together.
 #[derive(Clone, Default)]
-pub struct Watchdog(Arc<(Mutex<State>, Condvar)>);
+pub struct Watchdog(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    patience: Patience,
+    ending: Ending,
+}
 
 #[derive(Default)]
 struct State {
@@ -17,16 +26,33 @@ struct State {
     beat: Option<Instant>,
     /// Since when the process is to end, and with which exit code.
     end: Option<(Instant, u8)>,
-    /// Whether settings have been put back.
+    /// Whether managing was found to hang, and cannot go on.
     barked: bool,
+    /// Whether settings have been put back since.
+    restored: bool,
 }
 
-/// So long may managing give no sign of life.
-const HUNG: Duration = Duration::from_secs(10);
-/// So long where the process is to end.
-const HUNG_AT_END: Duration = Duration::from_secs(1);
-/// And so long until it ends all the same: closing the events of a thousand CPUs takes a while.
-const END: Duration = Duration::from_secs(60);
+struct Patience {
+    /// So long may managing give no sign of life.
+    hung: Duration,
+    /// So long where the process is to end.
+    hung_at_end: Duration,
+    /// And so long until it ends all the same: closing the events of a thousand CPUs takes a while.
+    end: Duration,
+    /// How soon settings that somebody is just changing are tried again.
+    again: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            hung: Duration::from_secs(10),
+            hung_at_end: Duration::from_secs(1),
+            end: Duration::from_secs(60),
+            again: Duration::from_millis(100),
+        }
+    }
+}
 
 impl Watchdog {
     /// Begins to watch.
@@ -36,8 +62,8 @@ impl Watchdog {
         std::thread::spawn(move || watchdog.run(&settings));
     }
 
-    /// A sign of life. False if settings were put back because there was none for too long, and managing
-    /// cannot go on.
+    /// A sign of life. False if settings were to be put back because there was none for too long, and
+    /// managing cannot go on.
     pub fn beat(&self) -> bool {
         let mut state = self.state();
         state.beat = Some(Instant::now());
@@ -47,53 +73,76 @@ impl Watchdog {
     /// Managing has ended.
     pub fn done(&self) {
         self.state().beat = None;
-        self.0.1.notify_all();
+        self.0.changed.notify_all();
     }
 
     /// The process is to end, with this exit code if it does not by itself.
     pub fn end_wanted(&self, code: u8) {
+        self.0.ending.set();
         self.state().end.get_or_insert((Instant::now(), code));
-        self.0.1.notify_all();
+        self.0.changed.notify_all();
+    }
+
+    /// Whether the process is to end.
+    pub fn ending(&self) -> Ending {
+        self.0.ending.clone()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn run(&self, settings: &SharedSettings) {
+        let patience = &self.0.patience;
+        let mut asked = 0;
         let mut state = self.state();
         while let Some(beat) = state.beat {
+            // A step may take long where the machine is busy, and asks all the while whether to end.
+            let is_asked = self.0.ending.times_asked();
+            let beat =
+                if std::mem::replace(&mut asked, is_asked) == is_asked { beat } else { Instant::now() };
+            state.beat = Some(beat);
             let bark = match state.end {
-                Some(_) => beat + HUNG_AT_END,
-                None => beat + HUNG,
+                // From the time at which it was to end, not from a beat long before.
+                Some((since, _)) => (beat + patience.hung_at_end).max(since + patience.hung_at_end),
+                None => beat + patience.hung,
             };
-            // From the time at which it was to end, not from a beat long before.
-            let bark = state.end.map_or(bark, |(since, _)| bark.max(since + HUNG_AT_END));
-            let end = state.end.map(|(since, code)| (bark.max(since + END), code));
+            let end = state.end.map(|(since, code)| (bark.max(since + patience.end), code));
             let now = Instant::now();
-            if !state.barked && bark <= now {
-                state.barked = true;
-                let ends = state.end.is_some();
-                drop(state);
-                let restored = settings.try_restore();
-                if !ends {
-                    note("managing has hung, in a call that does not return; kernel settings are put back");
-                }
-                if let Err(error) = restored {
-                    note(format_args!("{:#}", anyhow::Error::from(error)));
-                }
-                state = self.state();
-                continue;
-            }
+            state.barked |= bark <= now;
             if let Some((_, code)) = end.filter(|(at, _)| *at <= now) {
                 note("managing still hangs; nodewise ends, without a summary");
                 std::process::exit(code.into());
             }
-            let next = if state.barked { end.map(|(at, _)| at) } else { Some(bark) };
-            let time =
-                next.map_or(HUNG, |at| at.saturating_duration_since(now)).max(Duration::from_millis(10));
-            state = self.0.1.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0;
+            if state.barked && !state.restored {
+                let ends = state.end.is_some();
+                drop(state);
+                let restored = settings.try_restore();
+                if let Some(restored) = &restored {
+                    say(ends, restored.as_ref().err());
+                }
+                state = self.state();
+                state.restored = restored.is_some();
+            }
+            let next = match (state.barked, state.restored) {
+                (false, _) => Some(bark),
+                (true, false) => Some(now + patience.again),
+                (true, true) => end.map(|(at, _)| at),
+            };
+            let time = next.map_or(patience.hung, |at| at.saturating_duration_since(now));
+            let time = time.max(Duration::from_millis(10));
+            state = self.0.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+}
+
+fn say(ends: bool, error: Option<&nodewise_linux::Error>) {
+    match (ends, error) {
+        (_, Some(error)) => note(format_args!("managing has hung, in a call that does not return; {error}")),
+        (false, None) => {
+            note("managing has hung, in a call that does not return; kernel settings are put back");
+        }
+        (true, None) => {}
     }
 }
 
@@ -101,25 +150,102 @@ impl Watchdog {
 mod tests {
     use super::*;
     use nodewise_linux::settings::{Place, Settings};
+    use std::path::PathBuf;
+
+    /// A setting that was changed from 1 to 2, and a watchdog with this patience.
+    struct Changed {
+        setting: PathBuf,
+        settings: SharedSettings,
+        watchdog: Watchdog,
+        _directory: tempfile::TempDir,
+    }
+
+    impl Changed {
+        fn watched(patience: Patience) -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let setting = directory.path().join("setting");
+            std::fs::write(&setting, "1").unwrap();
+            let journal = directory.path().join("journal");
+            let settings = Settings::open(Place::new(journal, directory.path(), [setting.clone()]));
+            let settings = SharedSettings::from(settings);
+            settings.set(&setting, "2").unwrap();
+            let watchdog = Watchdog(Arc::new(Shared { patience, ..Shared::default() }));
+            watchdog.watch(settings.clone());
+            Self { setting, settings, watchdog, _directory: directory }
+        }
+
+        fn now(&self) -> String {
+            std::fs::read_to_string(&self.setting).unwrap()
+        }
+
+        fn wait_until_back(&self) {
+            let begin = Instant::now();
+            while self.now() != "1" {
+                assert!(begin.elapsed() < Duration::from_secs(60), "it is never put back");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+
+    const NEVER: Duration = Duration::from_secs(3600);
+
+    fn patience() -> Patience {
+        let soon = Duration::from_millis(20);
+        Patience { hung: NEVER, hung_at_end: NEVER, end: NEVER, again: soon }
+    }
 
     #[test]
     fn settings_are_put_back_when_managing_hangs() {
-        let directory = tempfile::tempdir().unwrap();
-        let setting = directory.path().join("setting");
-        std::fs::write(&setting, "1").unwrap();
-        let settings =
-            Settings::open(Place::new(directory.path().join("journal"), directory.path(), [setting.clone()]));
-        let settings = SharedSettings::from(settings);
-        settings.set(&setting, "2").unwrap();
-        let watchdog = Watchdog::default();
-        watchdog.watch(settings.clone());
-        assert!(watchdog.beat(), "it lives");
-        assert_eq!(std::fs::read_to_string(&setting).unwrap(), "2");
-        watchdog.end_wanted(1);
-        while std::fs::read_to_string(&setting).unwrap() == "2" {
-            std::thread::sleep(Duration::from_millis(20));
+        let soon = Duration::from_millis(50);
+        let changed = Changed::watched(Patience { hung: soon, ..patience() });
+        changed.wait_until_back();
+        while changed.watchdog.beat() {
+            std::thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(std::fs::read_to_string(&setting).unwrap(), "1");
-        watchdog.done();
+        changed.watchdog.done();
+    }
+
+    #[test]
+    fn who_asks_whether_to_end_does_not_hang() {
+        let changed = Changed::watched(Patience { hung: Duration::from_millis(200), ..patience() });
+        let ending = changed.watchdog.ending();
+        let begin = Instant::now();
+        let mut last = begin;
+        while begin.elapsed() < Duration::from_secs(1) {
+            // Where the test itself was held up, that says nothing.
+            if last.elapsed() > Duration::from_millis(80) {
+                return changed.watchdog.done();
+            }
+            last = Instant::now();
+            assert!(!ending.is_set());
+            assert_eq!(changed.now(), "2");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        changed.wait_until_back();
+        changed.watchdog.done();
+    }
+
+    #[test]
+    fn settings_are_put_back_when_managing_is_to_end_and_does_not() {
+        let changed = Changed::watched(Patience { hung_at_end: Duration::from_millis(50), ..patience() });
+        assert!(changed.watchdog.beat() && !changed.watchdog.ending().is_set(), "it lives");
+        assert_eq!(changed.now(), "2");
+        changed.watchdog.end_wanted(1);
+        assert!(changed.watchdog.ending().is_set());
+        changed.wait_until_back();
+        assert!(changed.watchdog.beat(), "it ends anyway");
+        changed.watchdog.done();
+    }
+
+    #[test]
+    fn settings_that_are_just_being_changed_are_put_back_later() {
+        let changed = Changed::watched(Patience { hung: Duration::from_millis(50), ..patience() });
+        changed.settings.hold(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            assert_eq!(changed.now(), "2");
+            assert!(!changed.watchdog.beat(), "it has hung");
+        });
+        changed.wait_until_back();
+        changed.watchdog.done();
     }
 }

@@ -55,6 +55,8 @@ const SNOOP_FORWARDED: u64 = 0x1;
 
 /// The region of device memory.
 const REGION_MMIO: u64 = 7;
+/// The first of the regions that the firmware defines: memory of a node, or of a device such as CXL.
+const REGION_MEM_0: u64 = 8;
 
 /// Another core of the same node.
 const HOPS_SAME_NODE: u64 = 1;
@@ -91,7 +93,8 @@ pub fn source(data_src: u64) -> DataSource {
     };
     // Snooped out of a cache, whatever level it missed on the way.
     let snooped = modified || bits(data_src, 38, 2) & SNOOP_FORWARDED != 0;
-    if bits(data_src, 46, 5) == REGION_MMIO {
+    let region = bits(data_src, 46, 5);
+    if region == REGION_MMIO {
         return DataSource::Uncached;
     }
     // Before the level number: Sandy Bridge to Broadwell say 'L3' of another node's DRAM as well.
@@ -99,6 +102,7 @@ pub fn source(data_src: u64) -> DataSource {
         return DataSource::RemoteDram { hops: node_hops.max(hops_of_mask(mask)) };
     }
     match bits(data_src, 33, 4) {
+        number::RAM if region >= REGION_MEM_0 => DataSource::Unknown,
         number::RAM if remote && snooped => DataSource::RemoteCache { modified },
         number::L1..=number::L2_MISS_BUFFER | number::ANY_CACHE | number::LINE_FILL_BUFFER => cache,
         number::RAM | number::MEMORY_SIDE_CACHE if remote => DataSource::RemoteDram { hops: node_hops },
@@ -202,7 +206,9 @@ mod tests {
             (hit | num(0xd) | REMOTE | SNOOP_HITM, DataSource::RemoteCache { modified: true }),
             // Diamond Rapids: LEVEL(RAM) of a device, and of memory regions
             (hit | num(0xd) | region(7), DataSource::Uncached),
-            (hit | lvl(0x80) | num(0xd) | region(8), DataSource::LocalDram),
+            (hit | lvl(0x80) | num(0xd) | region(6), DataSource::LocalDram),
+            (hit | lvl(0x80) | num(0xd) | region(8), DataSource::Unknown),
+            (hit | num(0xd) | REMOTE | region(15), DataSource::Unknown),
         ] {
             assert_eq!(source(data_src), expected, "{data_src:#x}");
         }

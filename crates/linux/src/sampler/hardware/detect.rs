@@ -7,6 +7,7 @@ use super::sampled::Sampled;
 use super::spe::{Sources, Spe};
 use crate::{Error, ErrorKind};
 use nodewise_engine::SamplingRate;
+use nodewise_topology::CpuSet;
 use std::fs;
 use std::path::Path;
 
@@ -36,7 +37,8 @@ struct Cpu {
 pub(super) const DEVICES: &str = "sys/bus/event_source/devices";
 
 /// PMUs that are looked for there.
-pub(super) const DIRECTORIES: [&str; 4] = ["ibs_op", "arm_spe_0", "cpu", "cpu_core"];
+pub(super) const DIRECTORIES: [&str; 4] = ["ibs_op", SPE, "cpu", "cpu_core"];
+const SPE: &str = "arm_spe_0";
 
 impl Pmu {
     /// The PMU of the machine whose files are below `root` (`/` for this one).
@@ -113,6 +115,13 @@ impl Pmu {
             self.events().into_iter().map(|event| format!("{} {}", event.periods.at(rate), event.what));
         format!("one sample in {}", each.collect::<Vec<_>>().join(" and in "))
     }
+}
+
+/// The CPUs of the first SPE, where others than it have others of those that are online.
+pub(super) fn only_cpus(root: &Path, online: &CpuSet) -> Option<CpuSet> {
+    let text = fs::read_to_string(root.join(DEVICES).join(SPE).join("cpumask")).ok()?;
+    let cpus: CpuSet = text.trim().parse().ok()?;
+    online.iter().any(|cpu| !cpus.contains(cpu)).then_some(cpus)
 }
 
 fn missing(why: &str) -> Error {
@@ -194,6 +203,15 @@ pub(super) mod tests {
             ("sys/bus/event_source/devices/arm_spe_0/format/store_filter", "config:34\n"),
             ("sys/bus/event_source/devices/arm_spe_0/format/min_latency", "config2:0-11\n"),
         ])
+    }
+
+    #[test]
+    fn cpus_of_another_spe_are_told() {
+        let all: CpuSet = "0-7".parse().unwrap();
+        let cpumask = |cpus| tree(&[("sys/bus/event_source/devices/arm_spe_0/cpumask", cpus)]);
+        assert_eq!(only_cpus(cpumask("0-3\n").path(), &all), "0-3".parse().ok());
+        assert_eq!(only_cpus(cpumask("0-15\n").path(), &all), None);
+        assert_eq!(only_cpus(neoverse_n2().path(), &all), None, "one that does not say");
     }
 
     /// One of each, for tests of what is done with their records.

@@ -5,7 +5,6 @@
 //! managed processes. Decoding is apart from opening, since it is all that can be tested on a machine without
 //! such a PMU.
 
-mod cpus;
 pub mod data_source;
 mod detect;
 #[cfg(test)]
@@ -17,29 +16,37 @@ pub mod raw;
 mod sampled;
 pub mod spe;
 mod stream;
-mod streams;
 
 use super::Sampler;
-use super::files::{make_room, ring_bytes};
+use super::cpus::Cpus;
+use super::files::{RINGS_BYTES, make_room, next_ring_bytes, ring_bytes};
+use super::streams::{Refused, Streams};
 use crate::kernel::now_ns;
-use crate::{Error, ErrorKind};
-use cpus::Cpus;
+use crate::process::OnePercent;
+use crate::{Error, ErrorKind, bounds};
 use data_source::Decoded;
 pub use detect::Pmu;
 use nodewise_engine::{PageSize, Pid, Sample, SamplingRate, Tid, VirtAddr};
 use nodewise_sys::perf::{Losses, Target};
-use nodewise_topology::Topology;
+use nodewise_topology::{CpuSet, Topology};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use stream::{Place, Refused, Stream};
-use streams::Streams;
+use std::time::{Duration, Instant};
+use stream::{Place, Stream};
 
 /// Bytes of a CPU's ring, at most: what anybody may lock for each CPU by default, beside a page of control.
 const CPU_RING_BYTES: usize = 512 << 10;
 /// Bytes of a thread's ring, at most: some 500 to 1000 samples. Threads share what may be locked, and there
 /// are more of them.
 const THREAD_RING_BYTES: usize = 64 << 10;
+/// Bytes of a thread's AUX area, at most: some 4000 records of SPE.
+const THREAD_AUX_BYTES: usize = 256 << 10;
+
+/// Bytes of what a thread's records are written into, at most.
+const fn thread_bytes(pmu: &Pmu) -> usize {
+    if matches!(pmu, Pmu::Spe(_)) { THREAD_AUX_BYTES } else { THREAD_RING_BYTES }
+}
 
 /// The scope that the events are opened on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +65,12 @@ pub struct HardwareSampler {
     cpus: Cpus,
     /// CPUs that are not sampled, or threads that were not when they were there.
     left_out: usize,
+    /// Whether threads were left out since there were more than there is room for.
+    is_full: bool,
+    /// The CPUs that the PMU belongs to, where these are not all.
+    only_cpus: Option<CpuSet>,
+    /// When threads are looked for again.
+    follows: OnePercent,
     rate: SamplingRate,
     /// The losses of streams that are closed.
     losses: Losses,
@@ -78,8 +91,11 @@ impl HardwareSampler {
             scope: Scope::Threads,
             streams: Streams::none(),
             streams_max,
+            only_cpus: detect::only_cpus(root, topology.online_cpus()),
             cpus: Cpus::new(root, topology),
             left_out: 0,
+            is_full: false,
+            follows: OnePercent::default(),
             rate: SamplingRate::Accurate,
             losses: Losses::default(),
         };
@@ -90,7 +106,7 @@ impl HardwareSampler {
             Err(refused) => return Err(refused.error),
         };
         // Permitted at all? The caller's own thread is as good as any; it is closed again at once.
-        match sampler.stream(Target::Task(0), 1) {
+        match sampler.stream(Target::Task(0), thread_bytes(&sampler.pmu)) {
             Ok(_) => Ok(sampler),
             Err(refused) => Err(what_to_say(cpus_refused, refused).error),
         }
@@ -104,15 +120,24 @@ impl HardwareSampler {
             return Ok(false);
         }
         let online = self.cpus.online().iter().map(|cpu| cpu.0);
-        self.streams = Streams::open_all(online, |cpu| self.stream(Target::Cpu(cpu), cpus))?;
+        self.streams =
+            Streams::open_all(online, |cpu| self.stream(Target::Cpu(cpu), ring_bytes(cpus, CPU_RING_BYTES)))?;
         self.scope = Scope::Cpus;
         self.left_out = cpus - self.streams.len();
         Ok(true)
     }
 
-    fn stream(&self, target: Target, streams: usize) -> Result<Stream, Refused> {
-        let largest = if matches!(target, Target::Cpu(_)) { CPU_RING_BYTES } else { THREAD_RING_BYTES };
-        Stream::open(&self.pmu, target, ring_bytes(streams, largest), self.rate)
+    fn stream(&self, target: Target, bytes: usize) -> Result<Stream, Refused> {
+        Stream::open(&self.pmu, target, bytes, self.rate)
+    }
+
+    /// A stream of one more of so many threads, if there is room for its rings beside others that have taken
+    /// so many bytes.
+    fn thread_stream(&self, tid: u32, threads: usize, taken: usize) -> Result<Stream, Refused> {
+        let whole = |bytes| Stream::whole_bytes(&self.pmu, bytes);
+        let left = RINGS_BYTES.saturating_sub(taken);
+        let bytes = next_ring_bytes(left, threads, thread_bytes(&self.pmu), whole);
+        self.stream(Target::Task(tid as i32), bytes.ok_or_else(Refused::for_want_of_room)?)
     }
 }
 
@@ -140,19 +165,26 @@ impl Sampler for HardwareSampler {
     }
 
     fn description(&self) -> String {
-        format!("{} {}, {}", self.pmu.name(), whom(self.scope, self.left_out), self.pmu.frequency(self.rate))
+        let whom = whom(self.scope, self.left_out);
+        let only = self.only_cpus.as_ref().map_or(String::new(), |cpus| format!(" while on CPUs {cpus}"));
+        format!("{} {whom}{only}, {}", self.pmu.name(), self.pmu.frequency(self.rate))
     }
 
     fn is_proportional(&self) -> bool {
         true
     }
 
-    /// Opens the events on CPUs or threads that are new.
+    /// Opens the events on CPUs or threads that are new. Of threads there may be many, and looking for them
+    /// takes 1 % of the time.
     fn follow(&mut self, pids: &mut dyn Iterator<Item = Pid>) {
+        if self.scope == Scope::Threads && !self.follows.is_due() {
+            return;
+        }
+        let begin = Instant::now();
         self.cpus.update();
         let present: BTreeSet<u32> = match self.scope {
             Scope::Cpus => self.cpus.online().iter().map(|cpu| cpu.0).collect(),
-            Scope::Threads => pids.flat_map(threads_of).collect(),
+            Scope::Threads => pids.flat_map(threads_of).take(bounds::THREADS).collect(),
         };
         let mut streams = std::mem::replace(&mut self.streams, Streams::none());
         streams.close_unless(|stream| {
@@ -163,13 +195,17 @@ impl Sampler for HardwareSampler {
             }
             is_of_use
         });
-        let changes = streams.follow(&present, self.streams_max, |key| {
-            let target = match self.scope {
-                Scope::Cpus => Target::Cpu(key),
-                Scope::Threads => Target::Task(key as i32),
-            };
-            self.stream(target, present.len())
+        let (mut taken, mut is_full) = (streams.iter().map(Stream::bytes).sum(), false);
+        let changes = streams.follow(&present, self.streams_max, |key| match self.scope {
+            Scope::Cpus => self.stream(Target::Cpu(key), ring_bytes(present.len(), CPU_RING_BYTES)),
+            Scope::Threads => {
+                let opened = self.thread_stream(key, present.len(), taken);
+                taken += opened.as_ref().map_or(0, Stream::bytes);
+                is_full |= opened.as_ref().is_err_and(Refused::is_for_want_of_memory);
+                opened
+            }
         });
+        self.is_full |= is_full || (self.scope == Scope::Threads && streams.len() >= self.streams_max);
         for stream in &changes.closed {
             self.losses += stream.losses();
         }
@@ -180,6 +216,16 @@ impl Sampler for HardwareSampler {
             Scope::Threads => self.left_out + changes.refused,
         };
         self.streams = streams;
+        self.follows.took(begin.elapsed());
+    }
+
+    /// SPE stops where its AUX area is full, and goes on when it is drained.
+    fn drain_at_least_every(&self) -> Duration {
+        if matches!(self.pmu, Pmu::Spe(_)) { Duration::from_millis(100) } else { Duration::MAX }
+    }
+
+    fn is_full(&self) -> bool {
+        self.is_full
     }
 
     fn drain(&mut self, keep: &dyn Fn(Pid) -> bool, into: &mut Vec<Sample>) {

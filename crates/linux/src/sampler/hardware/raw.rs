@@ -2,7 +2,7 @@
 
 use super::detect::Pmu;
 use super::stream::Stream;
-use super::{THREAD_RING_BYTES, detect};
+use super::{detect, thread_bytes};
 use crate::{Error, ErrorKind};
 use nodewise_engine::SamplingRate;
 use nodewise_sys::perf::Target;
@@ -119,7 +119,7 @@ fn memory_on(node: NodeId) -> nodewise_sys::Result<Mapping> {
 
 /// Accesses the memory until there are enough records of that, or for a second.
 fn sampled(pmu: &Pmu, memory: &Mapping, accesses: u32) -> Result<(Vec<Vec<u8>>, Vec<u8>), Error> {
-    let mut stream = Stream::open(pmu, Target::Task(0), THREAD_RING_BYTES, SamplingRate::Accurate)
+    let mut stream = Stream::open(pmu, Target::Task(0), thread_bytes(pmu), SamplingRate::Accurate)
         .map_err(|refused| refused.error)?;
     let (mut records, mut aux) = (Vec::new(), Vec::new());
     let (begin, mut state) = (Instant::now(), 1);
@@ -128,9 +128,26 @@ fn sampled(pmu: &Pmu, memory: &Mapping, accesses: u32) -> Result<(Vec<Vec<u8>>, 
         // The kernel writes what AUX data there is when the thread leaves its CPU.
         std::thread::sleep(Duration::from_millis(1));
         stream.ask_times();
-        stream.drain_raw(|record| records.push(record.to_vec()), &mut aux);
+        let keep = |record: &[u8]| {
+            if is_ours(record) {
+                records.push(record.to_vec());
+            }
+        };
+        stream.drain_raw(keep, &mut aux);
     }
     Ok((records, aux))
+}
+
+/// Whether a record is none of a sample, or of one in user code. Not every PMU can leave out the kernel and
+/// guests, whose addresses are nobody's business.
+fn is_ours(record: &[u8]) -> bool {
+    const SAMPLE: u32 = 9;
+    const CPU_MODE: u16 = 7;
+    const USER: u16 = 2;
+    // The header: type, misc, size.
+    let Some((&[a, b, c, d], rest)) = record.split_first_chunk() else { return false };
+    let misc = rest.first_chunk().map_or(0, |&misc| u16::from_ne_bytes(misc));
+    u32::from_ne_bytes([a, b, c, d]) != SAMPLE || misc & CPU_MODE == USER
 }
 
 /// Reads words at random, each only when the one before has come, and writes one in eight.

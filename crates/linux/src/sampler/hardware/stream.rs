@@ -6,6 +6,7 @@ use super::pebs;
 use super::sampled::Periods;
 use super::spe;
 use crate::sampler::files::pages;
+use crate::sampler::streams::{Refused, largest_granted};
 use crate::{Error, ErrorKind};
 use nodewise_engine::{Pid, SamplingRate};
 use nodewise_sys::page_bytes;
@@ -14,12 +15,8 @@ use nodewise_sys::perf::{
 };
 use std::fs;
 
-/// Bytes of an AUX area: some 4000 records of SPE.
-const AUX_BYTES: usize = 256 << 10;
-/// Bytes of the ring beside an AUX area, which holds a record for each stretch of that.
-const RING_BESIDE_AUX_BYTES: usize = 32 << 10;
-/// Bytes of the smallest ring worth having.
-const LEAST_BYTES: usize = 32 << 10;
+/// The ring beside an AUX area, which holds a record for each stretch of that, is so many times smaller.
+const AUX_TO_RING: usize = 8;
 
 /// The place of an access: its thread, CPU and time, and how many accesses it stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +39,8 @@ pub(super) struct Stream {
     /// Times of the first event, as they were last asked for.
     times: Times,
     reader: Reader,
+    /// Memory of the rings, at most.
+    bytes: usize,
 }
 
 /// The reading half, which needs no PMU.
@@ -81,36 +80,16 @@ struct Times {
     running_ns: u64,
 }
 
-/// An event or ring that the kernel refused.
-#[derive(Debug)]
-pub(super) struct Refused {
-    /// The class of the kernel's own error.
-    pub(super) kind: nodewise_sys::ErrorKind,
-    pub(super) error: Error,
-}
-
-impl Refused {
-    /// Whether there is no such thread any more, or the PMU has nothing on that CPU, or the CPU is offline.
-    pub(super) const fn is_absent(&self) -> bool {
-        use nodewise_sys::ErrorKind::{NoSuchDevice, NoSuchProcess, NotFound};
-        matches!(self.kind, NoSuchDevice | NoSuchProcess | NotFound)
-    }
-
-    /// Whether a user with more rights, or who asks for less, would not be refused.
-    pub(super) const fn is_for_want_of_rights(&self) -> bool {
-        use nodewise_sys::ErrorKind::{NotPermitted, OutOfMemory};
-        matches!(self.kind, NotPermitted | OutOfMemory)
-    }
-}
-
 impl Stream {
-    /// Opens the events with a ring of at most so many bytes.
-    pub(super) fn open(
-        pmu: &Pmu,
-        target: Target,
-        ring_bytes: usize,
-        rate: SamplingRate,
-    ) -> Result<Self, Refused> {
+    /// All memory of a stream with a ring, or an AUX area where the PMU has one, of so many bytes.
+    pub(super) fn whole_bytes(pmu: &Pmu, bytes: usize) -> usize {
+        let page = page_bytes();
+        let beside = if has_aux(pmu) { pages(bytes / AUX_TO_RING, page) } else { 0 };
+        (1 + pages(bytes, page) + beside) * page
+    }
+
+    /// Opens the events with a ring, or an AUX area where the PMU has one, of at most so many bytes.
+    pub(super) fn open(pmu: &Pmu, target: Target, bytes: usize, rate: SamplingRate) -> Result<Self, Refused> {
         let (mut events, mut leaders) = (Vec::new(), Vec::new());
         let mut format = SampleFormat::default();
         for sampled in pmu.events() {
@@ -127,14 +106,14 @@ impl Stream {
             let error = Error::new(ErrorKind::Unsupported, "a PMU without events");
             return Err(Refused { kind: nodewise_sys::ErrorKind::NotSupported, error });
         };
-        let has_aux = matches!(pmu, Pmu::Spe(_));
-        let ring_bytes = if has_aux { RING_BESIDE_AUX_BYTES } else { ring_bytes };
+        let ring_bytes = if has_aux(pmu) { bytes / AUX_TO_RING } else { bytes };
         let mut ring = largest_granted(ring_bytes, |pages| Ring::map(first, format, pages))?;
-        if has_aux {
-            largest_granted(AUX_BYTES, |pages| ring.map_aux(first, pages))?;
+        if has_aux(pmu) {
+            largest_granted(bytes, |pages| ring.map_aux(first, pages))?;
         }
-        let mut stream =
-            Self { events, leaders, rests: true, times: Times::default(), reader: Reader::new(ring) };
+        let (rests, times, reader) = (true, Times::default(), Reader::new(ring));
+        let bytes = Self::whole_bytes(pmu, bytes);
+        let mut stream = Self { events, leaders, rests, times, reader, bytes };
         let [(first, _), others @ ..] = &stream.events[..] else { unreachable!("there is a first") };
         let failed = |error| refused(pmu, AttrFlags::default(), target, error);
         others.iter().try_for_each(|(event, _)| event.set_output(first)).map_err(failed)?;
@@ -203,6 +182,16 @@ impl Stream {
     pub(super) fn losses(&self) -> Losses {
         self.reader.losses()
     }
+
+    /// Memory of its rings, at most.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// Whether the PMU writes its records into an AUX area.
+const fn has_aux(pmu: &Pmu) -> bool {
+    matches!(pmu, Pmu::Spe(_))
 }
 
 impl Times {
@@ -320,39 +309,6 @@ fn place_of_chunk(identity: Identity, weight: u32) -> Option<Place> {
         time_ns: identity.time_ns?,
         weight,
     })
-}
-
-/// Maps so many bytes, or half as many, and so on. A user without privileges may lock `perf_event_mlock_kb`
-/// for each CPU, and the user's other programs may have taken some of it.
-fn largest_granted<T>(
-    bytes: usize,
-    mut map: impl FnMut(usize) -> nodewise_sys::Result<T>,
-) -> Result<T, Refused> {
-    use nodewise_sys::ErrorKind::{NotPermitted, OutOfMemory};
-    let mut count = pages(bytes, page_bytes());
-    loop {
-        match map(count) {
-            Ok(mapped) => return Ok(mapped),
-            Err(e)
-                if matches!(e.kind(), NotPermitted | OutOfMemory)
-                    && count > pages(LEAST_BYTES, page_bytes()) =>
-            {
-                count /= 2;
-            }
-            Err(e) => return Err(ring_refused(count, e)),
-        }
-    }
-}
-
-fn ring_refused(pages: usize, error: nodewise_sys::Error) -> Refused {
-    let (kind, what_to_do) = match error.kind() {
-        nodewise_sys::ErrorKind::NotPermitted => {
-            (ErrorKind::NotPermitted, "; raise kernel.perf_event_mlock_kb or run with CAP_IPC_LOCK")
-        }
-        _ => (ErrorKind::Unsupported, ""),
-    };
-    let message = format!("cannot map a ring of {pages} pages{what_to_do}");
-    Refused { kind: error.kind(), error: Error::with_source(kind, message, error) }
 }
 
 fn refused(pmu: &Pmu, flags: AttrFlags, target: Target, error: nodewise_sys::Error) -> Refused {

@@ -43,6 +43,18 @@ fn is_true(stretch: &Stretch, decoded: &Decoded) -> bool {
     }
 }
 
+#[test]
+fn samples_of_the_kernel_and_of_guests_are_not_recorded() {
+    let record = |kind: u32, misc: u16| {
+        [&kind.to_ne_bytes()[..], &misc.to_ne_bytes(), &16_u16.to_ne_bytes(), &[0; 8]].concat()
+    };
+    let (sample, lost) = (9, 2);
+    let kept: Vec<u16> = (0..8).filter(|&mode| is_ours(&record(sample, mode))).collect();
+    assert_eq!(kept, [2]);
+    assert!(is_ours(&record(sample, 0x4002)), "other bits say other things");
+    assert!(is_ours(&record(lost, 1)) && !is_ours(&[9, 0]));
+}
+
 /// Recordings that were sent in, and one that is made up.
 #[test]
 fn recordings_tell_the_truth() {

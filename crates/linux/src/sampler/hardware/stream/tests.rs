@@ -2,6 +2,7 @@
 
 use super::super::detect::tests::{amd, arm, intel};
 use super::*;
+use crate::sampler::streams::LEAST_BYTES;
 use nodewise_engine::{Access, DataSource};
 use nodewise_sys::perf::{Attr, RingWriter, SoftwareEvent, ring_in_memory};
 use nodewise_sys::{Mapping, MappingOptions};
@@ -182,7 +183,8 @@ fn stream(pmu: &Pmu) -> (RingWriter, Stream) {
     let periods = Periods { accurate: 1 << 40, cheap: 1 << 42 };
     let (writer, reader) = reader(pmu);
     let events = vec![(event, periods)];
-    let mut stream = Stream { events, leaders: Vec::new(), rests: true, times: Times::default(), reader };
+    let mut stream =
+        Stream { events, leaders: Vec::new(), rests: true, times: Times::default(), reader, bytes: 0 };
     stream.set_rate(SamplingRate::Accurate).unwrap();
     (writer, stream)
 }

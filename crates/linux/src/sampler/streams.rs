@@ -1,7 +1,12 @@
 //! One stream for each CPU or thread, as these come and go.
 
-use super::stream::Refused;
+use super::files::pages;
+use crate::{Error, ErrorKind};
+use nodewise_sys::page_bytes;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Bytes of the smallest ring worth having.
+pub(super) const LEAST_BYTES: usize = 32 << 10;
 
 /// Streams by the number of their CPU or thread.
 pub(super) struct Streams<S> {
@@ -94,10 +99,75 @@ impl<S> Streams<S> {
     }
 }
 
+/// An event or ring that the kernel refused.
+#[derive(Debug)]
+pub(super) struct Refused {
+    /// The class of the kernel's own error.
+    pub(super) kind: nodewise_sys::ErrorKind,
+    pub(super) error: Error,
+}
+
+impl Refused {
+    /// Whether there is no such thread any more, or the PMU has nothing on that CPU, or the CPU is offline.
+    pub(super) const fn is_absent(&self) -> bool {
+        use nodewise_sys::ErrorKind::{NoSuchDevice, NoSuchProcess, NotFound};
+        matches!(self.kind, NoSuchDevice | NoSuchProcess | NotFound)
+    }
+
+    /// The rings of others leave no room for one more.
+    pub(super) fn for_want_of_room() -> Self {
+        let error = Error::new(ErrorKind::Unsupported, "there are more threads than there is room for");
+        Self { kind: nodewise_sys::ErrorKind::OutOfMemory, error }
+    }
+
+    /// Whether there is too little memory, or memory that may be locked.
+    pub(super) const fn is_for_want_of_memory(&self) -> bool {
+        matches!(self.kind, nodewise_sys::ErrorKind::OutOfMemory)
+    }
+
+    /// Whether a user with more rights, or who asks for less, would not be refused.
+    pub(super) const fn is_for_want_of_rights(&self) -> bool {
+        use nodewise_sys::ErrorKind::{NotPermitted, OutOfMemory};
+        matches!(self.kind, NotPermitted | OutOfMemory)
+    }
+}
+
+/// Maps so many bytes, or half as many, and so on. A user without privileges may lock `perf_event_mlock_kb`
+/// for each CPU, and the user's other programs may have taken some of it.
+pub(super) fn largest_granted<T>(
+    bytes: usize,
+    mut map: impl FnMut(usize) -> nodewise_sys::Result<T>,
+) -> Result<T, Refused> {
+    use nodewise_sys::ErrorKind::{NotPermitted, OutOfMemory};
+    let mut count = pages(bytes, page_bytes());
+    loop {
+        match map(count) {
+            Ok(mapped) => return Ok(mapped),
+            Err(e)
+                if matches!(e.kind(), NotPermitted | OutOfMemory)
+                    && count > pages(LEAST_BYTES, page_bytes()) =>
+            {
+                count /= 2;
+            }
+            Err(e) => return Err(ring_refused(count, e)),
+        }
+    }
+}
+
+fn ring_refused(pages: usize, error: nodewise_sys::Error) -> Refused {
+    let (kind, what_to_do) = match error.kind() {
+        nodewise_sys::ErrorKind::NotPermitted => {
+            (ErrorKind::NotPermitted, "; raise kernel.perf_event_mlock_kb or run with CAP_IPC_LOCK")
+        }
+        _ => (ErrorKind::Unsupported, ""),
+    };
+    let message = format!("cannot map a ring of {pages} pages{what_to_do}");
+    Refused { kind: error.kind(), error: Error::with_source(kind, message, error) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Error, ErrorKind};
     use nodewise_sys::ErrorKind as Errno;
 
     fn refused(kind: Errno) -> Refused {
