@@ -304,6 +304,18 @@ nodewise_result nodewise_pool_workers(const nodewise_pool *pool, size_t *out_wor
 /* The node of the worker that calls this, or NODEWISE_NO_NODE on a thread that is no worker of this pool. */
 nodewise_result nodewise_pool_worker_node(const nodewise_pool *pool, uint32_t *out_node);
 
+/* A number that no worker's index is. */
+#define NODEWISE_NO_INDEX SIZE_MAX
+
+/* The index of the calling thread among those that work for this pool now: its workers and threads that work
+ * along. No two threads have the same at a time, and a thread keeps it until its task ends. It is for arrays
+ * with an element for each. A task that waits may run others on top of itself, which have the same index. On
+ * a thread that does not work for the pool the number is NODEWISE_NO_INDEX. */
+nodewise_result nodewise_pool_worker_index(const nodewise_pool *pool, size_t *out_index);
+
+/* The number of indices: more than there are workers. */
+nodewise_result nodewise_pool_worker_indices(const nodewise_pool *pool, size_t *out_indices);
+
 /* The work of one node's workers since the pool was made. */
 typedef struct nodewise_node_statistics {
     uint32_t node;

@@ -572,6 +572,22 @@ public:
         return node == NODEWISE_NO_NODE ? std::nullopt : std::optional(node);
     }
 
+    // The index of the calling thread among those that work for this pool now, below worker_indices(), or
+    // none on other threads. per_worker has values for them.
+    std::optional<std::size_t> worker_index() const
+    {
+        std::size_t index = NODEWISE_NO_INDEX;
+        detail::check(nodewise_pool_worker_index(get(), &index));
+        return index == NODEWISE_NO_INDEX ? std::nullopt : std::optional(index);
+    }
+
+    std::size_t worker_indices() const
+    {
+        std::size_t indices = 0;
+        detail::check(nodewise_pool_worker_indices(get(), &indices));
+        return indices;
+    }
+
     std::vector<node_statistics> statistics() const
     {
         return detail::listed<node_statistics>(
@@ -1022,6 +1038,92 @@ T pool::parallel_exclusive_scan(Iterator begin, Iterator end, Out out, T first, 
     };
     return *scan<T>(begin, std::size_t(end - begin), std::optional<T>(std::move(first)), sum, part);
 }
+
+// A value for each thread that works for a pool, which has to outlive this: a buffer, or a part of a sum. A
+// thread makes its value when it first asks, so that the value's memory is the thread's own. A task that
+// waits in the middle of a use may run others on top of itself. One that asks there gets another value.
+// Threads that do not work for the pool may ask as well.
+template <class T>
+class per_worker {
+public:
+    explicit per_worker(const pool &pool, std::function<T()> make = [] { return T(); })
+        : pool_(pool.get()), make_(std::move(make)), slots_(pool.worker_indices() + 1)
+    {
+    }
+
+    // Returns the result of body(T &). No other thread, nor another use on this one, has the value meanwhile.
+    template <class F>
+    decltype(auto) with(F &&body)
+    {
+        std::size_t index = NODEWISE_NO_INDEX;
+        detail::check(nodewise_pool_worker_index(pool_, &index));
+        slot &own = slots_[std::min(index, slots_.size() - 1)];
+        in_use value{own, own.taken()};
+        if (!value.value)
+            value.value = std::make_unique<T>(make_());
+        return body(*value.value);
+    }
+
+    // Calls body(T &) with each value that there is. No thread may be in with() meanwhile.
+    template <class F>
+    void for_each(F &&body)
+    {
+        for (slot &own : slots_) {
+            if (T *value = own.value.load(std::memory_order_acquire))
+                body(*value);
+            for (const auto &value : own.others)
+                body(*value);
+        }
+    }
+
+private:
+    struct alignas(128) slot {
+        // The value, unless it is in use or was never asked for.
+        std::atomic<T *> value{nullptr};
+        // The values of uses that began while it was.
+        std::mutex lock;
+        std::vector<std::unique_ptr<T>> others;
+
+        slot() = default;
+        slot(const slot &) = delete;
+        slot &operator=(const slot &) = delete;
+        ~slot() { delete value.load(std::memory_order_acquire); }
+
+        std::unique_ptr<T> taken()
+        {
+            std::unique_ptr<T> kept(value.exchange(nullptr, std::memory_order_acquire));
+            if (!kept) {
+                std::lock_guard<std::mutex> locked(lock);
+                if (!others.empty()) {
+                    kept = std::move(others.back());
+                    others.pop_back();
+                }
+            }
+            return kept;
+        }
+    };
+
+    // A value until it is put back.
+    struct in_use {
+        slot &own;
+        std::unique_ptr<T> value;
+
+        ~in_use()
+        {
+            if (!value)
+                return;
+            std::unique_ptr<T> other(own.value.exchange(value.release(), std::memory_order_acq_rel));
+            if (other) {
+                std::lock_guard<std::mutex> locked(own.lock);
+                own.others.push_back(std::move(other));
+            }
+        }
+    };
+
+    const nodewise_pool *pool_;
+    std::function<T()> make_;
+    std::vector<slot> slots_;
+};
 
 // The nodes to which the pages of an array or an arena go
 class layout {

@@ -138,7 +138,8 @@ fn functions() -> Vec<(String, String)> {
             nodewise_pool_options_allowance(_, _), nodewise_pool_options_confined(_, _),
             nodewise_pool_options_callers_work(_, _), nodewise_pool_new(_, _),
             nodewise_pool_free(_), nodewise_pool_nodes(_, _, _, _), nodewise_pool_workers(_, _),
-            nodewise_pool_worker_node(_, _), nodewise_pool_statistics(_, _, _, _), nodewise_pool_spawn(_, _, _, _, _),
+            nodewise_pool_worker_node(_, _), nodewise_pool_worker_index(_, _), nodewise_pool_worker_indices(_, _),
+            nodewise_pool_statistics(_, _, _, _), nodewise_pool_spawn(_, _, _, _, _),
             nodewise_pool_spawn_on(_, _, _, _, _, _), nodewise_pool_join(_, _, _, _, _, _), nodewise_task_join(_, _),
             nodewise_task_is_finished(_, _), nodewise_task_free(_);
         scope: nodewise_pool_scope(_, _, _, _), nodewise_scope_spawn(_, _, _, _), nodewise_scope_spawn_copy(_, _, _, _),
@@ -247,7 +248,9 @@ fn constants() -> Vec<String> {
         ("BASE_PAGES", array::BASE_PAGES.into()),
         ("ANYWHERE", array::ANYWHERE.into()),
     ];
-    codes.into_iter().chain(others).map(|(name, value)| format!("NODEWISE_{name} == {value}")).collect()
+    let no_index = ("NO_INDEX", pool::NO_INDEX.to_string());
+    let numbers = codes.into_iter().chain(others).map(|(name, value)| (name, value.to_string()));
+    numbers.chain([no_index]).map(|(name, value)| format!("NODEWISE_{name} == {value}u")).collect()
 }
 
 /// The complaints of a compiler about a translation unit; empty if it has none.

@@ -57,6 +57,8 @@ impl Deref for Held<'_> {
 
 /// The number that stands for no node.
 pub const NO_NODE: u32 = u32::MAX;
+/// The number that stands for no index of a worker.
+pub const NO_INDEX: usize = usize::MAX;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_pool_options_new(out_options: *mut *mut NodePoolBuilder) -> Code {
@@ -219,6 +221,33 @@ pub unsafe extern "C" fn nodewise_pool_worker_node(pool: *const NodePool, out_no
         // SAFETY: the caller's promise.
         let out_node = unsafe { out(out_node, "out_node") }?;
         out_node.write(pool.worker_node().map_or(NO_NODE, |node| node.0));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_worker_index(pool: *const NodePool, out_index: *mut usize) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let pool = unsafe { shared(pool, "pool") }?;
+        // SAFETY: the caller's promise.
+        let out_index = unsafe { out(out_index, "out_index") }?;
+        out_index.write(pool.worker_index().unwrap_or(NO_INDEX));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_worker_indices(
+    pool: *const NodePool,
+    out_indices: *mut usize,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let pool = unsafe { shared(pool, "pool") }?;
+        // SAFETY: the caller's promise.
+        let out_indices = unsafe { out(out_indices, "out_indices") }?;
+        out_indices.write(pool.worker_indices());
         Ok(())
     })
 }

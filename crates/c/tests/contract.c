@@ -248,6 +248,38 @@ static void tasks(nodewise_pool *pool)
     CHECK(drops() == 10);
 }
 
+struct sums {
+    const nodewise_pool *pool;
+    uint64_t *of_index;
+    size_t indices;
+};
+
+static int add_at_index(size_t begin, size_t end, void *context)
+{
+    const struct sums *sums = context;
+    size_t index;
+    CHECK(nodewise_pool_worker_index(sums->pool, &index) == NODEWISE_OK && index < sums->indices);
+    for (size_t i = begin; i < end; i++)
+        sums->of_index[index] += i;
+    return 0;
+}
+
+static void indices(nodewise_pool *pool)
+{
+    struct sums sums = {.pool = pool};
+    size_t index, workers;
+    CHECK(nodewise_pool_worker_index(pool, &index) == NODEWISE_OK && index == NODEWISE_NO_INDEX);
+    CHECK(nodewise_pool_worker_indices(pool, &sums.indices) == NODEWISE_OK);
+    CHECK(nodewise_pool_workers(pool, &workers) == NODEWISE_OK && sums.indices >= workers);
+    sums.of_index = calloc(sums.indices, sizeof *sums.of_index);
+    uint64_t whole = 0;
+    CHECK(nodewise_pool_parallel_for(pool, 0, 100000, add_at_index, &sums, NULL) == NODEWISE_OK);
+    for (index = 0; index < sums.indices; index++)
+        whole += sums.of_index[index];
+    CHECK(whole == (uint64_t)99999 * 50000);
+    free(sums.of_index);
+}
+
 /* Strings as values: parts make them, combinations join them, and each is freed once. */
 static int live; /* atomically */
 
@@ -618,6 +650,7 @@ int main(void)
     allowance();
     counters();
     tasks(pool);
+    indices(pool);
     reductions(pool);
     arrays(pool);
     replicated();

@@ -481,6 +481,33 @@ void surroundings()
     CHECK(one.workers() == 1 && one.nodes() == std::vector{node} && one.statistics().front().node == node);
 }
 
+// Also from several threads at a time, on top of tasks that wait, and from threads that do not work for the
+// pool.
+void values_of_workers_sum_up_to_the_whole(const nodewise::pool &pool, int turns)
+{
+    CHECK(!pool.worker_index() && pool.worker_indices() >= pool.workers());
+    std::atomic<std::size_t> made = 0;
+    nodewise::per_worker<long> sums(pool, [&] { return made++, 0L; });
+    auto add = [&](std::size_t number) { sums.with([&](long &sum) { sum += long(number); }); };
+    on_threads(3, [&](int) {
+        for (int turn = 0; turn < turns; turn++)
+            pool.parallel_for(0, 100, [&](std::size_t number) {
+                CHECK(*pool.worker_index() < pool.worker_indices());
+                sums.with([&](long &sum) {
+                    pool.join([&] { add(number); }, [&] { add(1); });
+                    sum++;
+                });
+            });
+        add(1);
+    });
+    CHECK(thrown<on_order>([&] { sums.with([](long &) { throw on_order("keeps its value"); }); }).what() ==
+          std::string("keeps its value"));
+    long whole = 0;
+    std::size_t values = 0;
+    sums.for_each([&](long &sum) { whole += sum, values++; });
+    CHECK(whole == 3 * (turns * (99L * 50 + 200) + 1) && values == made);
+}
+
 // The canary: a race that no sanitizer may miss.
 void race(const nodewise::pool &pool)
 {
@@ -556,6 +583,7 @@ int main(int argc, char **argv)
         scopes_end_what_they_began(pool, turns);
         loops_reach_every_number(pool, turns);
         loops_stop_when_told_to(pool, turns);
+        values_of_workers_sum_up_to_the_whole(pool, turns);
         sorting_and_scanning(pool);
         memory_is_where_it_should_be(pool, turns * 10);
     }

@@ -6,6 +6,7 @@
 //! - [`NodeCounter`]: added to by all, read by few. [`TaskCounter`]: tasks submitted and done, and a sleeping
 //!   waiter.
 //! - [`NodePool`]: tasks, scopes, loops, sorting and scanning, on the node where they belong first.
+//!   [`PerWorker`]: values that each of its workers has to itself.
 //! - [`NodeVec`] and [`ReplicatedVec`]: arrays whose pages lie as a [`Layout`] says; [`NodeArena`]: an
 //!   allocator with such memory.
 //! - [`hint`]: how memory is used, for the manager or, without one, for the library itself.
@@ -60,6 +61,7 @@ mod nearest;
 mod node_counter;
 mod node_replicated;
 mod parallel;
+mod per_worker;
 mod pool;
 mod replicated;
 mod scan;
@@ -95,6 +97,7 @@ pub use memory::{
 pub use node_counter::NodeCounter;
 pub use node_replicated::{NodeReplicated, NodeReplicatedGuard, Operate};
 pub use parallel::Loops;
+pub use per_worker::PerWorker;
 pub use pool::{NodePool, NodePoolBuilder, NodeStatistics};
 pub use replicated::{ReadGuard, Replicated};
 pub use task_counter::TaskCounter;

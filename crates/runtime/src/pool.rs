@@ -190,6 +190,21 @@ impl NodePool {
         })
     }
 
+    /// The calling thread's index among those that work for this pool now, workers and threads that work
+    /// along: below [`NodePool::worker_indices`], and no two threads have the same at a time. `None` on
+    /// threads that do not work for it. A thread's index stays until its task ends. A task that waits may run
+    /// others on top of itself, which have the same: [`crate::PerWorker`] heeds that.
+    #[must_use]
+    pub fn worker_index(&self) -> Option<usize> {
+        self.shared.index_here()
+    }
+
+    /// The number of indices, for arrays with a place for each: more than there are workers.
+    #[must_use]
+    pub fn worker_indices(&self) -> usize {
+        self.shared.places.len()
+    }
+
     /// Starts a task, on the node that the calling thread is on if the pool has workers there.
     pub fn spawn<T: Send + 'static>(&self, task: impl FnOnce() -> T + Send + 'static) -> Task<T> {
         let (handle, job) = Task::new(task);
@@ -277,7 +292,7 @@ impl NodePool {
         self.shared.nodes.iter().map(of_node).collect()
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn state(&self) -> &Arc<Shared> {
         &self.shared
     }
 
@@ -508,6 +523,12 @@ impl Shared {
         if self.detached.wait_timeout(Duration::ZERO) {
             self.stop();
         }
+    }
+
+    /// The place of the calling thread, if it works for the pool.
+    pub(crate) fn index_here(&self) -> Option<usize> {
+        let of_this = |worker: &&Worker| std::ptr::eq(Arc::as_ptr(&worker.shared), self);
+        with_current(|current| Some(current.filter(of_this)?.index))
     }
 
     pub(crate) fn index_of(&self, node: NodeId) -> Result<usize> {

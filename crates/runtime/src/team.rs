@@ -204,7 +204,7 @@ pub(crate) fn in_teams<W: Divide>(
     least: usize,
     body: impl Fn(Pieces<'_, W>) + Sync,
 ) {
-    let teams = teams(pool.shared(), blocks, least);
+    let teams = teams(pool.state(), blocks, least);
     pool.in_worker(|worker: &Worker| {
         Scope::run(worker, |scope| {
             let (own, others): (Vec<_>, Vec<_>) =

@@ -132,7 +132,7 @@ impl NodePool {
     /// it, while this thread waits.
     #[inline]
     pub(crate) fn in_worker<R: Send>(&self, op: impl FnOnce(&Worker) -> R + Send) -> R {
-        match current_of(self.shared()) {
+        match current_of(self.state()) {
             Some(worker) => op(worker),
             None => self.in_worker_from_outside(op),
         }
@@ -145,10 +145,10 @@ impl NodePool {
             None => match self.as_caller() {
                 Some(caller) => work_along(caller, op),
                 None if self.may_work_along() => self.offer(op),
-                None => self.shared().run_inside(None, op),
+                None => self.state().run_inside(None, op),
             },
             // A worker that waits for another pool must not keep its own waiting.
-            other => self.shared().run_inside(other, op),
+            other => self.state().run_inside(other, op),
         })
     }
 }
@@ -203,7 +203,7 @@ impl NodePool {
         let stack = StackJob::new(latch.clone(), op);
         // SAFETY: waited for below, and nothing between can unwind out of this function.
         let offer = Offer::new(unsafe { stack.job() });
-        let shared = self.shared();
+        let shared = self.state();
         let node = shared.near();
         let anchored = Anchored;
         shared.inject(node, Job::new(Arc::into_raw(offer.clone()), Offer::run));
