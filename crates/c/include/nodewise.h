@@ -281,11 +281,24 @@ nodewise_result nodewise_pool_options_confined(nodewise_pool_options *options, b
  * itself, and tasks that these have spawned. On several nodes such threads never work along. */
 nodewise_result nodewise_pool_options_callers_work(nodewise_pool_options *options, bool work);
 
-/* Starts the workers. `options` may be NULL, and are not kept.
+/* Starts the workers of a pool. `options` may be NULL, and are not kept.
  * NODEWISE_MACHINE: /sys or /proc cannot be read.
  * NODEWISE_NO_WORKERS: none of the nodes asked for has a CPU that may be used.
  * NODEWISE_THREAD: the kernel refused a thread, or to confine it. */
 nodewise_result nodewise_pool_new(const nodewise_pool_options *options, nodewise_pool **out_pool);
+
+/* The process's default pool. All that ask for it share its workers, so that several libraries in one process
+ * do not start a worker each for every CPU. Each owner frees it by nodewise_pool_free(), and the workers end
+ * with the last. The first to ask starts them: one for each CPU on which that thread may run, or fewer under
+ * a quota or a limit. A forked child gets a default pool of its own.
+ * NODEWISE_MACHINE: /sys or /proc cannot be read.
+ * NODEWISE_THREAD: the kernel refused a thread, or to confine it. */
+nodewise_result nodewise_default_pool(nodewise_pool **out_pool);
+
+/* Limits the default pool to so many workers, for a program to say before its libraries ask for it. 0 counts
+ * as 1. The last limit counts.
+ * NODEWISE_BUSY: somebody has the pool already. It stays as it is. */
+nodewise_result nodewise_default_pool_limit(size_t most);
 
 /* Waits for everything that was spawned and ends the workers. A worker of another pool does other tasks of
  * its own pool meanwhile. A task of the pool may call this function. The call then returns at once, and the

@@ -549,6 +549,17 @@ public:
     pool() { start(nullptr); }
     explicit pool(const pool_options &options) { start(options.get()); }
 
+    // The process's default pool, whose workers all share that ask for it. They end with the last owner.
+    static pool shared()
+    {
+        nodewise_pool *shared = nullptr;
+        detail::check(nodewise_default_pool(&shared));
+        return pool(shared);
+    }
+
+    // Limits the default pool to so many workers. A program does so before its libraries ask for the pool.
+    static void limit_shared(std::size_t most) { detail::check(nodewise_default_pool_limit(most)); }
+
     std::vector<std::uint32_t> nodes() const
     {
         return detail::listed<std::uint32_t>(
@@ -804,6 +815,8 @@ private:
         });
         return of_all;
     }
+
+    explicit pool(nodewise_pool *owned) : handle_(owned) {}
 
     void start(const nodewise_pool_options *options)
     {

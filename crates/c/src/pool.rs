@@ -30,7 +30,7 @@ pub(crate) enum Held<'a> {
 
 impl<'a> Held<'a> {
     /// # Safety
-    /// `pool` is null or from [`nodewise_pool_new`], and not freed yet.
+    /// `pool` is null or from [`nodewise_pool_new`] or [`nodewise_default_pool`], and not freed yet.
     pub(crate) unsafe fn new(pool: *const NodePool) -> Outcome<Self> {
         // SAFETY: as promised.
         let inside: &'a NodePool = unsafe { shared(pool, "pool") }?;
@@ -170,6 +170,21 @@ pub unsafe extern "C" fn nodewise_pool_new(
         out_pool.write(Arc::into_raw(Arc::new(options.build()?)).cast_mut());
         Ok(())
     })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_default_pool(out_pool: *mut *mut NodePool) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let out_pool = unsafe { out(out_pool, "out_pool") }?;
+        out_pool.write(Arc::into_raw(NodePool::shared()?).cast_mut());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_default_pool_limit(most: usize) -> Code {
+    guarded(|| Ok(NodePool::limit_shared(most)?))
 }
 
 #[unsafe(no_mangle)]

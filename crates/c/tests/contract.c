@@ -248,6 +248,21 @@ static void tasks(nodewise_pool *pool)
     CHECK(drops() == 10);
 }
 
+static void default_pool(void)
+{
+    nodewise_pool *one, *other;
+    size_t workers;
+    int status;
+    CHECK(nodewise_default_pool_limit(1) == NODEWISE_OK);
+    CHECK(nodewise_default_pool(&one) == NODEWISE_OK && nodewise_default_pool(&other) == NODEWISE_OK);
+    CHECK(one == other && nodewise_pool_workers(one, &workers) == NODEWISE_OK && workers == 1);
+    says(nodewise_default_pool_limit(2), NODEWISE_BUSY, "in use with 1 workers");
+    nodewise_pool_free(one);
+    CHECK(nodewise_pool_join(other, nothing, NULL, nothing, NULL, &status) == NODEWISE_OK);
+    nodewise_pool_free(other);
+    CHECK(nodewise_default_pool_limit(SIZE_MAX) == NODEWISE_OK);
+}
+
 struct sums {
     const nodewise_pool *pool;
     uint64_t *of_index;
@@ -650,6 +665,7 @@ int main(void)
     allowance();
     counters();
     tasks(pool);
+    default_pool();
     indices(pool);
     reductions(pool);
     arrays(pool);
