@@ -246,8 +246,8 @@ nodewise_result nodewise_task_counter_wait_timeout(const nodewise_task_counter *
 /* Workers that are confined to their node's CPUs and run tasks, their own node's first. A worker that waits
  * for tasks, be they another pool's, runs others of its own pool meanwhile, so that nesting does not
  * deadlock. So no task may wait for anything, such as a lock, that is held until a scope, a join, a loop or
- * another pool has ended. A thread that waits for these might run that task, and then neither ends. Idle
- * workers sleep. */
+ * another pool has ended. A thread that waits for these might run that task, and then neither ends.
+ * nodewise_pool_isolate() is for those that must hold something. Idle workers sleep. */
 typedef struct nodewise_pool nodewise_pool;
 
 /* The settings of a pool. The functions that change them want them exclusive. */
@@ -380,6 +380,14 @@ void nodewise_task_free(nodewise_task *task);
  * NODEWISE_CALLBACK_FAILED: one of them failed. The number is the first's if both failed. */
 nodewise_result nodewise_pool_join(const nodewise_pool *pool, nodewise_run a, void *a_context, nodewise_run b,
                                    void *b_context, int *out_status);
+
+/* Runs `run` as a scope's body, and isolated: a worker that waits in it, or in a task that it and its tasks
+ * spawn, runs no other tasks meanwhile. So `run` may hold what other tasks want, a lock for instance, while
+ * it waits for its own. Tasks that another pool's start in this pool meanwhile are others'. No task of the
+ * call may wait for them.
+ * NODEWISE_CALLBACK_FAILED: `run` failed. */
+nodewise_result nodewise_pool_isolate(const nodewise_pool *pool, nodewise_run run, void *context,
+                                      int *out_status);
 
 /* Scopes: tasks that may use variables in the frame that waits for them */
 

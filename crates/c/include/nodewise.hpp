@@ -660,6 +660,17 @@ public:
             return std::pair<ra, rb>(first.value.take(), second.value.take());
     }
 
+    // Returns the result of body(), which it runs on a worker, and isolated: a worker that waits in it, or in
+    // its tasks, runs no other tasks meanwhile. So `body` may hold a lock that other tasks want.
+    template <class F>
+    decltype(auto) isolate(F &&body) const
+    {
+        using result = std::invoke_result_t<F &>;
+        one<F, result> isolated{body, {}, {}};
+        isolated.failure.check(nodewise_pool_isolate(get(), one<F, result>::run, &isolated, nullptr));
+        return isolated.value.take();
+    }
+
     // Calls body(begin, end) with parts of the range, of at least `grain` numbers.
     template <class F>
     void parallel_for_parts(std::size_t begin, std::size_t end, F &&body, std::size_t grain = 1) const

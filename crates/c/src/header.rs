@@ -140,7 +140,7 @@ fn functions() -> Vec<(String, String)> {
             nodewise_default_pool(_), nodewise_default_pool_limit(_), nodewise_pool_free(_), nodewise_pool_nodes(_, _, _, _), nodewise_pool_workers(_, _),
             nodewise_pool_worker_node(_, _), nodewise_pool_worker_index(_, _), nodewise_pool_worker_indices(_, _),
             nodewise_pool_statistics(_, _, _, _), nodewise_pool_spawn(_, _, _, _, _),
-            nodewise_pool_spawn_on(_, _, _, _, _, _), nodewise_pool_join(_, _, _, _, _, _), nodewise_task_join(_, _),
+            nodewise_pool_spawn_on(_, _, _, _, _, _), nodewise_pool_join(_, _, _, _, _, _), nodewise_pool_isolate(_, _, _, _), nodewise_task_join(_, _),
             nodewise_task_is_finished(_, _), nodewise_task_free(_);
         scope: nodewise_pool_scope(_, _, _, _), nodewise_scope_spawn(_, _, _, _), nodewise_scope_spawn_copy(_, _, _, _),
             nodewise_scope_spawn_on(_, _, _, _, _), nodewise_scope_cancel(_), nodewise_scope_is_cancelled(_, _);

@@ -426,3 +426,23 @@ pub unsafe extern "C" fn nodewise_pool_join(
         status.tell(out_status)
     })
 }
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_isolate(
+    pool: *const NodePool,
+    run: Option<Run>,
+    context: *mut c_void,
+    out_status: *mut c_int,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let pool = unsafe { Held::new(pool) }?;
+        // SAFETY: the caller's promise.
+        let out_status = unsafe { optional_out(out_status) };
+        let (run, context) = (given(run, "run")?, Context::new(context));
+        let status = FirstStatus::default();
+        // SAFETY: the caller's promise.
+        status.note(pool.isolate(|| unsafe { run(context.get()) }));
+        status.tell(out_status)
+    })
+}

@@ -234,6 +234,9 @@ static void tasks(nodewise_pool *pool)
     says(nodewise_pool_join(pool, nothing, NULL, seven, NULL, &status), NODEWISE_CALLBACK_FAILED, "7");
     CHECK(status == 7);
     CHECK(nodewise_pool_join(pool, nothing, NULL, nothing, NULL, &status) == NODEWISE_OK && status == 0);
+    CHECK(nodewise_pool_isolate(pool, nothing, NULL, &status) == NODEWISE_OK && status == 0);
+    says(nodewise_pool_isolate(pool, seven, NULL, &status), NODEWISE_CALLBACK_FAILED, "7");
+    CHECK(status == 7);
     says(nodewise_pool_parallel_for(pool, 0, 1000, eleven_of_range, NULL, &status), NODEWISE_CALLBACK_FAILED, "11");
     CHECK(status == 11);
     CHECK(nodewise_pool_parallel_for(pool, 1000, 10, eleven_of_range, NULL, NULL) == NODEWISE_OK);

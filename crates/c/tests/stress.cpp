@@ -8,6 +8,7 @@
 #include <functional>
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
@@ -481,6 +482,36 @@ void surroundings()
     CHECK(one.workers() == 1 && one.nodes() == std::vector{node} && one.statistics().front().node == node);
 }
 
+// The lock is held by one that waits for its own tasks. Without isolation it might begin another that wants
+// the lock.
+void isolated_waits_take_no_other_tasks(int turns)
+{
+    nodewise::pool pool(nodewise::pool_options().workers(2));
+    std::mutex lock;
+    long raised = 0;
+    auto raise = [&] {
+        std::lock_guard<std::mutex> held(lock);
+        raised += pool.isolate([&] {
+            std::atomic<long> sum = 0;
+            pool.parallel_for(0, 10, [&](std::size_t number) {
+                std::this_thread::yield();
+                sum += long(number);
+            });
+            return sum.load();
+        });
+    };
+    for (int turn = 0; turn < turns; turn++)
+        pool.scope([&](const nodewise::scope &scope) {
+            for (int i = 0; i < 10; i++)
+                scope.spawn(raise);
+        });
+    CHECK(raised == turns * 450L);
+    CHECK(thrown<on_order>([&] { pool.isolate([] { throw on_order("isolated"); }); }).what() ==
+          std::string("isolated"));
+    int number = 5;
+    CHECK(&pool.isolate([&]() -> int & { return number; }) == &number);
+}
+
 // Also from several threads at a time, on top of tasks that wait, and from threads that do not work for the
 // pool.
 void values_of_workers_sum_up_to_the_whole(const nodewise::pool &pool, int turns)
@@ -587,6 +618,7 @@ int main(int argc, char **argv)
         sorting_and_scanning(pool);
         memory_is_where_it_should_be(pool, turns * 10);
     }
+    isolated_waits_take_no_other_tasks(turns);
     elements_are_aligned_above_a_page();
     tasks_delete_their_pool(true, turns);
     tasks_delete_their_pool(false, turns);

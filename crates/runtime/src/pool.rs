@@ -3,7 +3,7 @@
 use crate::allowance::Allowance;
 use crate::error::{Error, Result};
 use crate::injector::Injector;
-use crate::job::{Deque, Job, Scope, SentBack, Stealer, Task, end_with_the_process, with_current};
+use crate::job::{Call, Deque, Job, Scope, SentBack, Stealer, Task, end_with_the_process, with_current};
 use crate::location::current_node;
 use crate::sleep::{Next, Sleep};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,7 +25,8 @@ use std::time::Duration;
 /// first; if there is nothing anywhere it sleeps. Waiting for tasks on a worker, be they another pool's, runs
 /// others of its own pool meanwhile, so that nesting does not deadlock. So no task may wait for
 /// something that is held until a scope, a join, a loop or another pool has ended, a lock for instance: who
-/// waits for these might run that task, and then neither ends.
+/// waits for these might run that task, and then neither ends. [`NodePool::isolate`] is for those that must
+/// hold something.
 ///
 /// On one node, a thread that waits in a scope or a loop works along in the stead of a worker that sleeps
 /// ([`NodePoolBuilder::callers_work`]), or beside the workers if none of them begins soon. So there a task
@@ -126,6 +127,8 @@ pub(crate) struct Shared {
     pub(crate) detached: TaskCounter,
     /// Where threads that are on none of the pool's nodes submit.
     next: AtomicUsize,
+    /// The number of isolated calls so far.
+    pub(crate) isolated: std::sync::atomic::AtomicUsize,
 }
 
 pub(crate) struct PoolNode {
@@ -211,6 +214,7 @@ impl NodePool {
         with_current(|current| match current {
             Some(worker) if Arc::ptr_eq(&worker.shared, &self.shared) => {
                 self.shared.detached.submit_on(worker.node, 1);
+                let job = job.part_of(worker.call().of_detached());
                 if worker.is_caller() {
                     // It does only what it waits for, or it might wait for locks that it holds itself.
                     self.shared.inject(worker.node, job);
@@ -244,8 +248,12 @@ impl NodePool {
             return Ok(self.spawn(task));
         }
         let (handle, job) = Task::new(task);
+        let call = with_current(|current| {
+            let worker = current.filter(|worker| Arc::ptr_eq(&worker.shared, &self.shared));
+            worker.map_or(Call::NONE, |worker| worker.call().of_detached())
+        });
         self.shared.detached.submit_on(node, 1);
-        self.shared.inject_bound(node, job, Next::Unknown);
+        self.shared.inject_bound(node, job.part_of(call), Next::Unknown);
         Ok(handle)
     }
 
@@ -257,6 +265,36 @@ impl NodePool {
     /// With the payload of `body` if that panicked, else of the first task that did.
     pub fn scope<'scope, R: Send>(&self, body: impl FnOnce(&Scope<'scope>) -> R + Send) -> R {
         self.in_worker(|worker| Scope::run(worker, body))
+    }
+
+    /// Runs `body` as [`NodePool::scope`] does, and isolated: a worker that waits in it, or in a task that it
+    /// and its tasks spawn, runs no other tasks meanwhile. So `body` may hold what other tasks want, a lock
+    /// for instance, while it waits for its own.
+    ///
+    /// ```
+    /// use std::sync::Mutex;
+    ///
+    /// let pool = nodewise_runtime::NodePool::new()?;
+    /// let table = Mutex::new(vec![1.0; 1000]);
+    /// let grow = || {
+    ///     let mut held = table.lock().unwrap();
+    ///     let numbers = &mut held[..];
+    ///     // Without isolation a worker that waits here may begin the other task, which wants the lock.
+    ///     pool.isolate(|| pool.parallel_for_each(numbers, |_, number| *number *= 2.0));
+    /// };
+    /// pool.join(grow, grow);
+    /// assert_eq!(table.into_inner().unwrap(), [4.0; 1000]);
+    /// # Ok::<(), nodewise_runtime::Error>(())
+    /// ```
+    ///
+    /// Tasks that another pool's start in this one meanwhile are others'. No task of the call may wait for
+    /// them.
+    ///
+    /// # Panics
+    ///
+    /// With the payload of `body` if that panicked.
+    pub fn isolate<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
+        self.in_worker(|worker| worker.isolated(body))
     }
 
     /// Runs both closures, the second on another worker if one is idle.
@@ -495,6 +533,7 @@ impl Shared {
             abandoned: AtomicBool::new(false),
             detached: TaskCounter::with_nodes(workers.len()),
             next: AtomicUsize::new(0),
+            isolated: std::sync::atomic::AtomicUsize::new(0),
         }
     }
 

@@ -56,7 +56,7 @@ struct Sleepers {
 struct Bed {
     /// None for callers, whom nobody wakes for work.
     node: Option<usize>,
-    /// [`AWAKE`] or [`ASLEEP`].
+    /// [`AWAKE`], [`ASLEEP`] or [`APART`].
     state: Futex,
 }
 
@@ -72,6 +72,8 @@ pub(crate) enum Next {
 
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
+/// Asleep until what it waits for has happened, whatever work there is. It is on no list.
+const APART: u32 = 2;
 
 /// For what another CPU has stored to be seen: some microseconds, at most.
 const LONG_ENOUGH: Duration = Duration::from_millis(10);
@@ -182,7 +184,7 @@ impl Sleep {
     #[inline]
     pub(crate) fn happened(&self, worker: usize) {
         self.light_barrier();
-        if self.workers[worker].state.get(Ordering::Relaxed) == ASLEEP {
+        if self.workers[worker].state.get(Ordering::Relaxed) != AWAKE {
             self.wake(worker);
         }
     }
@@ -267,6 +269,19 @@ impl Sleep {
         }
     }
 
+    /// One who does no other work meanwhile sleeps until what it waits for has happened, or for so long,
+    /// unless it has happened, which is asked when those who tell it know already that it sleeps.
+    pub(crate) fn sleep_apart(&self, worker: usize, most: Duration, over: impl FnOnce() -> bool) {
+        let state = &self.workers[worker].state;
+        state.set(APART, Ordering::Relaxed);
+        self.heavy_barrier();
+        if !over() && state.get(Ordering::Acquire) == APART {
+            state.wait(APART, Some(most));
+        }
+        // And no store, which loom would let come before the other's exchange.
+        state.swap(AWAKE, Ordering::AcqRel);
+    }
+
     /// A searching worker sleeps until it is woken, and searches again; not at all if there is a `reason` to
     /// stay awake, which is asked when those who might wake it know already that it sleeps.
     pub(crate) fn sleep(&self, worker: usize, reason: impl FnOnce() -> bool) {
@@ -312,6 +327,11 @@ impl Sleep {
 
     fn wake(&self, worker: usize) {
         let bed = &self.workers[worker];
+        // Only from there: by now it may sleep on a list, from which it has to be taken.
+        if bed.state.compare_exchange(APART, AWAKE, Ordering::Release) {
+            bed.state.wake_all();
+            return;
+        }
         let Some(node) = bed.node else {
             bed.rouse();
             return;

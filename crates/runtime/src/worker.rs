@@ -2,13 +2,14 @@
 
 use crate::job::{Blocks, Call, Deque, Done, Job, as_worker};
 use crate::location::refreshes;
-use crate::pool::Shared;
+use crate::pool::{Place, Shared};
 use crate::sleep::Next;
 use crossbeam_utils::CachePadded;
 use nodewise_sys::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// An event that a worker waits for while it works.
 pub(crate) trait Event {
@@ -83,6 +84,9 @@ const PAUSES_INSIDE: u32 = 2;
 /// The most jobs that a worker takes from another, or of those from outside, at once. One at a time, each
 /// costs the other the line that its next push needs.
 const BATCH: usize = 16;
+
+/// How long one who waits for an isolated call sleeps before it looks for the call's jobs again.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// After so many jobs a worker takes one that may have waited long. Jobs that make new ones keep its own
 /// queue, which it would empty first, from ever being empty.
@@ -161,8 +165,13 @@ impl Worker {
     /// The caller's part is over: others do what is left.
     pub(crate) fn leave(&self) {
         while let Some(job) = self.deque.pop() {
-            self.shared.inject(self.node, job.part_of(Call::NONE));
+            self.shared.inject(self.node, job.part_of_none());
         }
+        self.stand_back();
+    }
+
+    /// The worker in whose stead a caller works may work again, if there is one.
+    fn stand_back(&self) {
         if let Some(worker) = self.stands_in_for.take() {
             self.shared.sleep.stand_back(worker, || self.sees_work());
         }
@@ -210,8 +219,25 @@ impl Worker {
         self.counts.run.load(Ordering::Relaxed)
     }
 
+    /// Runs the body as a call whose waits, and those of its jobs, take only jobs of its own.
+    pub(crate) fn isolated<R>(&self, body: impl FnOnce() -> R) -> R {
+        struct Goes<'a>(&'a Cell<Call>, Call);
+        impl Drop for Goes<'_> {
+            fn drop(&mut self) {
+                self.0.set(self.1);
+            }
+        }
+        let before = self.call.get();
+        let _goes = Goes(&self.call, before);
+        self.call.set(before.isolated(self.shared.isolated.fetch_add(1, Ordering::Relaxed)));
+        body()
+    }
+
     /// Works until it has happened, sleeping while there is nothing to do.
     pub(crate) fn run_until(&self, event: &mut impl Event) {
+        if self.call().is_isolated() {
+            return self.run_isolated_until(event);
+        }
         while !event.over() {
             let job = self.overdue().or_else(|| self.deque.pop());
             if let Some(job) = job.or_else(|| self.next(event)) {
@@ -219,6 +245,56 @@ impl Worker {
             }
         }
         self.count_done();
+    }
+
+    /// Works on jobs of this call only until it has happened. It looks for them now and then: nobody knows
+    /// that it would do others' next, and so nobody wakes it for them.
+    #[cold]
+    fn run_isolated_until(&self, event: &mut impl Event) {
+        let mut has_run = true;
+        while !event.over() {
+            let own = if has_run { self.pop_of_call() } else { None };
+            let job = own.or_else(|| self.find_of_call());
+            has_run = job.is_some();
+            if let Some(job) = job {
+                self.run(job);
+                continue;
+            }
+            self.count_done();
+            self.send_blocks_back();
+            let soon = (0..LOOKS).any(|_| {
+                pause(PAUSES - 1);
+                event.over()
+            });
+            if !soon {
+                self.stand_back();
+                self.shared.sleep.sleep_apart(self.index, LOOK_EVERY, || event.over_before_sleep());
+            }
+        }
+        self.count_done();
+    }
+
+    /// The job of this call that was pushed last. Others do not see the jobs above it for a moment.
+    fn pop_of_call(&self) -> Option<Job> {
+        let mut above = Vec::new();
+        let job = std::iter::from_fn(|| self.pop()).find_map(|job| {
+            if job.call() == self.call() {
+                return Some(job);
+            }
+            above.push(job);
+            None
+        });
+        above.into_iter().rev().for_each(|job| self.push(job));
+        job
+    }
+
+    /// A job of this call that others may have, or who is busy has.
+    fn find_of_call(&self) -> Option<Job> {
+        let of_call = |job: &Job| job.call() == self.call();
+        let nodes = &self.shared.nodes;
+        let given = nodes[self.node].bound.take_if(of_call);
+        let given = given.or_else(|| nodes.iter().find_map(|node| node.injector.take_if(of_call)));
+        given.or_else(|| self.steal_of_call(&self.shared.places))
     }
 
     /// Now and then, what may have waited long.
@@ -264,7 +340,7 @@ impl Worker {
             if event.over() {
                 return None;
             }
-            let job = self.find_own();
+            let job = self.steal_of_call(&self.shared.places[..self.shared.workers]);
             if job.is_some() {
                 return job;
             }
@@ -275,11 +351,10 @@ impl Worker {
         None
     }
 
-    /// The oldest job of a worker's, where that is part of this caller's call.
-    fn find_own(&self) -> Option<Job> {
-        let workers = &self.shared.places[..self.shared.workers];
+    /// The oldest job of another, where that is part of this one's call.
+    fn steal_of_call(&self, places: &[Place]) -> Option<Job> {
         let mut put_back = false;
-        let job = workers.iter().find_map(|place| {
+        let job = places.iter().find_map(|place| {
             place.stealer.steal_if(|job| {
                 let own = job.call() == self.call();
                 put_back |= !own;

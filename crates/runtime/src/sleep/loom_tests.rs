@@ -236,6 +236,26 @@ fn what_a_sleeper_waits_for_wakes_it() {
     });
 }
 
+/// And may sleep as others do afterwards, when who has told it may still be about to wake it.
+#[test]
+fn what_one_who_sleeps_apart_waits_for_wakes_it() {
+    both_barriers(Some(3), |one_sided| {
+        let pool = Pool::new(1, one_sided);
+        let waiting = on_thread(&pool, |pool| {
+            let over = || pool.over.load(Ordering::Acquire) == 1;
+            while !over() {
+                pool.sleep.sleep_apart(0, Duration::MAX, over);
+            }
+            pool.do_one(0);
+        });
+        pool.end(0);
+        pool.submit();
+        ended([waiting]);
+        assert_eq!(pool.sleep.idle.load(Ordering::Relaxed), 0);
+        assert!(pool.sleep.sleepers.iter().all(|sleepers| lock(sleepers).ready.is_empty()));
+    });
+}
+
 /// Worker 0 sleeps, in these models, and is no thread of its own; others have found something else to do, so
 /// that it has to be woken.
 fn is_woken(pool: &Pool) {
