@@ -281,6 +281,12 @@ nodewise_result nodewise_pool_options_confined(nodewise_pool_options *options, b
  * itself, and tasks that these have spawned. On several nodes such threads never work along. */
 nodewise_result nodewise_pool_options_callers_work(nodewise_pool_options *options, bool work);
 
+/* Sets whether a node's workers belong to its last-level caches (L3), each confined to the CPUs of one. A
+ * worker then takes work from the others of its cache first, then from those of its node. By default it may
+ * run on all of its node's CPUs. All else goes by node as before. Threads that wait work along only where the
+ * pool has one cache. */
+nodewise_result nodewise_pool_options_by_cache(nodewise_pool_options *options, bool by_cache);
+
 /* Starts the workers of a pool. `options` may be NULL, and are not kept.
  * NODEWISE_MACHINE: /sys or /proc cannot be read.
  * NODEWISE_NO_WORKERS: none of the nodes asked for has a CPU that may be used.

@@ -419,6 +419,12 @@ public:
         return *this;
     }
 
+    pool_options &by_cache(bool by_cache)
+    {
+        detail::check(nodewise_pool_options_by_cache(handle_.get(), by_cache));
+        return *this;
+    }
+
     const nodewise_pool_options *get() const noexcept { return handle_.get(); }
 
 private:

@@ -136,7 +136,7 @@ fn functions() -> Vec<(String, String)> {
         pool: nodewise_pool_options_new(_), nodewise_pool_options_free(_), nodewise_pool_options_workers(_, _),
             nodewise_pool_options_nodes(_, _, _), nodewise_pool_options_stack_bytes(_, _),
             nodewise_pool_options_allowance(_, _), nodewise_pool_options_confined(_, _),
-            nodewise_pool_options_callers_work(_, _), nodewise_pool_new(_, _),
+            nodewise_pool_options_callers_work(_, _), nodewise_pool_options_by_cache(_, _), nodewise_pool_new(_, _),
             nodewise_default_pool(_), nodewise_default_pool_limit(_), nodewise_pool_free(_), nodewise_pool_nodes(_, _, _, _), nodewise_pool_workers(_, _),
             nodewise_pool_worker_node(_, _), nodewise_pool_worker_index(_, _), nodewise_pool_worker_indices(_, _),
             nodewise_pool_statistics(_, _, _, _), nodewise_pool_spawn(_, _, _, _, _),

@@ -157,6 +157,19 @@ pub unsafe extern "C" fn nodewise_pool_options_callers_work(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_options_by_cache(
+    options: *mut NodePoolBuilder,
+    by_cache: bool,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let options = unsafe { exclusive(options, "options") }?;
+        *options = options.clone().by_cache(by_cache);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_pool_new(
     options: *const NodePoolBuilder,
     out_pool: *mut *mut NodePool,

@@ -88,6 +88,7 @@ static void allowance(void)
     CHECK(nodewise_pool_options_stack_bytes(options, 1 << 20) == NODEWISE_OK);
     CHECK(nodewise_pool_options_confined(options, false) == NODEWISE_OK);
     CHECK(nodewise_pool_options_callers_work(options, false) == NODEWISE_OK);
+    CHECK(nodewise_pool_options_by_cache(options, true) == NODEWISE_OK);
     CHECK(nodewise_pool_new(options, &pool) == NODEWISE_OK);
     nodewise_pool_options_free(options);
     CHECK(nodewise_pool_workers(pool, &threads) == NODEWISE_OK && threads == 1);

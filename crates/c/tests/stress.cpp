@@ -478,7 +478,7 @@ void surroundings()
         auto cpus = all.cpus(node);
         CHECK(std::find(cpus.begin(), cpus.end(), nodewise::current_cpu()) != cpus.end());
     }).join();
-    nodewise::pool one(nodewise::pool_options().workers(1).nodes({node}).stack_bytes(1 << 20).allowance(all).confined(false).callers_work(true));
+    nodewise::pool one(nodewise::pool_options().workers(1).nodes({node}).stack_bytes(1 << 20).allowance(all).confined(false).callers_work(true).by_cache(true));
     CHECK(one.workers() == 1 && one.nodes() == std::vector{node} && one.statistics().front().node == node);
 }
 

@@ -4,13 +4,14 @@ use crate::allowance::Allowance;
 use crate::error::{Error, Result};
 use crate::injector::Injector;
 use crate::job::{Call, Deque, Job, Scope, SentBack, Stealer, Task, end_with_the_process, with_current};
-use crate::location::current_node;
+use crate::location::{current_cpu, current_node};
 use crate::sleep::{Next, Sleep};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard, try_lock};
 use crate::task_counter::TaskCounter;
 use crate::worker::{Counts, Worker};
 use crossbeam_utils::CachePadded;
+use nodewise_sys::CpuSet;
 use nodewise_topology::{NodeId, NodeSet};
 use std::fmt;
 use std::ops::Range;
@@ -88,6 +89,7 @@ pub struct NodePoolBuilder {
     stack_bytes: usize,
     confined: bool,
     callers_work: bool,
+    by_cache: bool,
 }
 
 impl Default for NodePoolBuilder {
@@ -131,15 +133,19 @@ pub(crate) struct Shared {
     pub(crate) isolated: std::sync::atomic::AtomicUsize,
 }
 
+/// A node's workers, or those of one of its caches where the pool goes by cache.
 pub(crate) struct PoolNode {
     pub(crate) id: NodeId,
+    /// All that there are of this node. The first has the queue of what only this node may take.
+    pub(crate) of_node: Range<usize>,
+    cpus: CpuSet,
     pub(crate) workers: Range<usize>,
     /// Whose queues there are: the workers, and the callers.
     pub(crate) places: Range<usize>,
     /// The other nodes, nearest first.
     pub(crate) others: Vec<usize>,
     pub(crate) injector: Injector<Job>,
-    /// For this node's workers only.
+    /// For this node's workers only, in the first of [`PoolNode::of_node`].
     pub(crate) bound: Injector<Job>,
 }
 
@@ -169,12 +175,13 @@ impl NodePool {
             stack_bytes: 2 << 20,
             confined: true,
             callers_work: true,
+            by_cache: false,
         }
     }
 
     /// The nodes that the pool has workers on, ascending.
     pub fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.shared.nodes.iter().map(|node| node.id)
+        self.shared.machine_nodes().map(|node| node.id)
     }
 
     /// The number of workers.
@@ -243,7 +250,7 @@ impl NodePool {
         task: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Task<T>> {
         let node = self.shared.index_of(node)?;
-        if self.shared.nodes.len() == 1 {
+        if self.shared.has_one_node() {
             // Any worker is one of this node.
             return Ok(self.spawn(task));
         }
@@ -315,19 +322,20 @@ impl NodePool {
     #[must_use]
     pub fn statistics(&self) -> Vec<NodeStatistics> {
         let of_node = |node: &PoolNode| {
-            let places = &self.shared.places[node.places.clone()];
+            let groups = &self.shared.nodes[node.of_node.clone()];
+            let places = || groups.iter().flat_map(|group| &self.shared.places[group.places.clone()]);
             let sum = |count: fn(&Counts) -> &std::sync::atomic::AtomicU64| {
-                places.iter().map(|place| count(&place.counts).load(Ordering::Relaxed)).sum()
+                places().map(|place| count(&place.counts).load(Ordering::Relaxed)).sum()
             };
             NodeStatistics {
                 node: node.id,
-                workers: node.workers.len(),
+                workers: groups.iter().map(|group| group.workers.len()).sum(),
                 run: sum(|counts| &counts.run),
                 stolen_inside: sum(|counts| &counts.stolen_inside),
                 stolen_across: sum(|counts| &counts.stolen_across),
             }
         };
-        self.shared.nodes.iter().map(of_node).collect()
+        self.shared.machine_nodes().map(of_node).collect()
     }
 
     pub(crate) fn state(&self) -> &Arc<Shared> {
@@ -434,6 +442,16 @@ impl NodePoolBuilder {
         self
     }
 
+    /// Whether a node's workers belong to its last-level caches (L3), each confined to the CPUs of one. A
+    /// worker then takes work from the others of its cache first, then from those of its node. By default it
+    /// may run on all of its node's CPUs. All else goes by node as before. Threads that wait work along only
+    /// where the pool has one cache.
+    #[must_use]
+    pub fn by_cache(mut self, by_cache: bool) -> Self {
+        self.by_cache = by_cache;
+        self
+    }
+
     /// Starts the workers.
     ///
     /// # Errors
@@ -445,16 +463,17 @@ impl NodePoolBuilder {
         let allowance = self.allowance.map_or_else(Allowance::of_this_thread, Ok)?;
         let one_node = allowance.nodes().len() == 1;
         let allowance = self.nodes.as_ref().map_or(allowance.clone(), |nodes| allowance.on_nodes(nodes));
+        let allowance = if self.by_cache { allowance.by_cache() } else { allowance };
         // Nodes that get no worker are none of the pool's.
         let workers = allowance.workers(self.workers);
-        let used = allowance.nodes().iter().zip(&workers).filter(|(_, workers)| **workers > 0);
-        let allowance = allowance.on_nodes(&used.map(|(node, _)| node.id).collect());
+        let allowance = allowance.with_workers(&workers);
         let workers: Vec<usize> = workers.into_iter().filter(|&workers| workers > 0).collect();
         if workers.is_empty() {
             return Err(Error::nowhere());
         }
         let node_of: Vec<usize> =
             workers.iter().enumerate().flat_map(|(node, &workers)| vec![node; workers]).collect();
+        let one_node = one_node && workers.len() == 1;
         let callers = if one_node && self.callers_work { node_of.len().min(CALLERS) } else { 0 };
         let mut deques: Vec<Deque<Job>> = (0..node_of.len() + callers).map(|_| Deque::new()).collect();
         let shared = Arc::new(Shared::new(&allowance, &workers, &node_of, &deques));
@@ -510,8 +529,13 @@ impl Shared {
                 (0..allowance.nodes().len()).filter(|&other| other != index).collect();
             others.sort_by_key(|&other| node.distances[other]);
             end += workers;
+            let is_of_node = |other: &usize| allowance.nodes()[*other].id == node.id;
+            let first = (0..index).find(is_of_node).unwrap_or(index);
+            let others_of_node = (index + 1..allowance.nodes().len()).filter(is_of_node).count();
             PoolNode {
                 id: node.id,
+                of_node: first..index + 1 + others_of_node,
+                cpus: node.cpus.iter().map(|cpu| cpu.0).collect(),
                 workers: end - workers..end,
                 places: end - workers..end + callers,
                 others,
@@ -580,10 +604,39 @@ impl Shared {
     /// The pool's node that the calling thread is on; any, where it is on none.
     pub(crate) fn near(&self) -> usize {
         let here = current_node();
+        let Some(first) = self.nodes.iter().position(|node| node.id == here) else {
+            return self.next.fetch_add(1, Ordering::Relaxed) % self.nodes.len();
+        };
+        let mut of_node = self.nodes[first].of_node.clone();
+        if of_node.len() == 1 {
+            return first;
+        }
+        let cpu = current_cpu().0;
+        of_node.find(|&group| self.nodes[group].cpus.contains(cpu)).unwrap_or(first)
+    }
+
+    /// The pool's nodes, once each.
+    fn machine_nodes(&self) -> impl Iterator<Item = &PoolNode> {
         self.nodes
             .iter()
-            .position(|node| node.id == here)
-            .unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed) % self.nodes.len())
+            .enumerate()
+            .filter(|(index, node)| node.of_node.start == *index)
+            .map(|(_, node)| node)
+    }
+
+    /// Whether all workers are of one node.
+    pub(crate) fn has_one_node(&self) -> bool {
+        self.nodes[0].of_node.len() == self.nodes.len()
+    }
+
+    /// The first of the groups of this one's node.
+    pub(crate) fn home(&self, group: usize) -> usize {
+        self.nodes[group].of_node.start
+    }
+
+    /// The queue of what only workers of this one's node may take.
+    pub(crate) fn bound(&self, group: usize) -> &Injector<Job> {
+        &self.nodes[self.home(group)].bound
     }
 
     /// Queues a job from outside for a node, which others may take when they have run dry.
@@ -595,7 +648,7 @@ impl Shared {
     /// Queues a job that only this node may take. `next` is what the calling thread does, where it is one of
     /// the node's workers.
     pub(crate) fn inject_bound(&self, node: usize, job: Job, next: Next) {
-        self.nodes[node].bound.push(job);
-        self.sleep.work_made_for(node, next);
+        self.bound(node).push(job);
+        self.sleep.work_made_for(self.nodes[node].of_node.clone(), next);
     }
 }

@@ -22,6 +22,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Futex, Mutex, lock};
 use crossbeam_utils::CachePadded;
 use spots::Spots;
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -172,11 +173,11 @@ impl Sleep {
         }
     }
 
-    /// Work was made that only workers of `node` may do.
-    pub(crate) fn work_made_for(&self, node: usize, next: Next) {
+    /// Work was made that only workers of these nodes may do.
+    pub(crate) fn work_made_for(&self, mut nodes: Range<usize>, next: Next) {
         self.light_barrier();
         if self.idle.load(Ordering::Relaxed) >= SLEEPING {
-            self.wake_one_of(node, next);
+            nodes.any(|node| self.wake_one_of(node, next));
         }
     }
 

@@ -292,7 +292,7 @@ impl Worker {
     fn find_of_call(&self) -> Option<Job> {
         let of_call = |job: &Job| job.call() == self.call();
         let nodes = &self.shared.nodes;
-        let given = nodes[self.node].bound.take_if(of_call);
+        let given = self.shared.bound(self.node).take_if(of_call);
         let given = given.or_else(|| nodes.iter().find_map(|node| node.injector.take_if(of_call)));
         given.or_else(|| self.steal_of_call(&self.shared.places))
     }
@@ -313,7 +313,7 @@ impl Worker {
         let node = &self.shared.nodes[self.node];
         let mut turns = (0..3).map(|queue| match (turn + queue) % 3 {
             0 => node.injector.take(),
-            1 => node.bound.take(),
+            1 => self.shared.bound(self.node).take(),
             _ => self.shared.places[self.index].stealer.steal_if(|_| true),
         });
         turns.find_map(|job| job)
@@ -416,7 +416,8 @@ impl Worker {
 
     fn find_inside(&self) -> Option<Job> {
         let node = &self.shared.nodes[self.node];
-        let given = node.bound.take().or_else(|| node.injector.take_half(BATCH, &self.deque));
+        let given = self.shared.bound(self.node).take();
+        let given = given.or_else(|| node.injector.take_half(BATCH, &self.deque));
         if given.is_some() {
             return given;
         }
@@ -427,14 +428,17 @@ impl Worker {
     }
 
     fn find_across(&self) -> Option<Job> {
-        for &other in &self.shared.nodes[self.node].others {
+        let own = &self.shared.nodes[self.node];
+        for &other in &own.others {
+            let inside = own.of_node.contains(&other);
+            let stolen = if inside { &self.counts.stolen_inside } else { &self.counts.stolen_across };
             let job = self.shared.nodes[other].injector.take();
             if job.is_some() {
-                add(&self.counts.stolen_across, 1);
+                add(stolen, u64::from(!inside));
                 return job;
             }
             if let Some(job) = self.steal_from(other) {
-                add(&self.counts.stolen_across, 1 + self.deque.len() as u64);
+                add(stolen, 1 + self.deque.len() as u64);
                 return Some(job);
             }
         }
@@ -455,7 +459,7 @@ impl Worker {
     /// Whether there is anything this worker could run.
     fn sees_work(&self) -> bool {
         let shared = &*self.shared;
-        !shared.nodes[self.node].bound.is_empty()
+        !shared.bound(self.node).is_empty()
             || shared.nodes.iter().any(|node| !node.injector.is_empty())
             || shared.places.iter().any(|place| !place.stealer.is_empty())
     }

@@ -111,13 +111,15 @@ impl<'scope> Scope<'scope> {
 
     /// The same for a node of the pool by its index there.
     pub(crate) fn spawn_bound(&self, node: usize, task: impl FnOnce(&Self) + Send + 'scope) {
-        if self.shared.nodes.len() == 1 {
+        if self.shared.has_one_node() {
             // Any worker is one of this node.
             return self.spawn(task);
         }
         self.tally.submit(node, 1);
         let job = self.submitted(None, |scope, _| task(scope));
-        let works_there = |worker: &Worker| Arc::ptr_eq(&worker.shared, &self.shared) && worker.node == node;
+        let works_there = |worker: &Worker| {
+            Arc::ptr_eq(&worker.shared, &self.shared) && self.shared.home(worker.node) == node
+        };
         let next = with_current(|current| match current {
             Some(worker) if works_there(worker) => Next::Works,
             _ => Next::Unknown,
