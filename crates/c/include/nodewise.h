@@ -605,6 +605,16 @@ typedef int (*nodewise_block_run)(const nodewise_block *block, void *elements, v
 nodewise_result nodewise_array_for_each_block(const nodewise_array *array, const nodewise_pool *pool,
                                               nodewise_block_run body, void *context, int *out_status);
 
+typedef int (*nodewise_blocks_run)(const nodewise_block *block, void *context);
+
+/* The same for blocks that need not be an array's. Pieces have at least `grain` elements where their block
+ * has as many. 0 counts as 1. A loop over several arrays of one layout takes the blocks of one of them. The
+ * blocks are not kept.
+ * NODEWISE_CALLBACK_FAILED: as above. */
+nodewise_result nodewise_pool_for_each_block(const nodewise_pool *pool, const nodewise_block *blocks,
+                                             size_t count, size_t grain, nodewise_blocks_run body,
+                                             void *context, int *out_status);
+
 /* Memory for values of any size, in chunks that lie as a layout says. Small blocks that are given back serve
  * requests of about the same size again. Blocks larger than 256 KiB go back to the system. */
 typedef struct nodewise_arena nodewise_arena;

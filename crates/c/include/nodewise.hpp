@@ -783,6 +783,40 @@ public:
         }
     }
 
+    // Calls body(const block &) with each of these blocks, or with pieces of a larger one that have at least
+    // `grain` elements. Workers of the block's node do so, or any where the pool has none there. A loop over
+    // several arrays of one layout takes the blocks of one of them.
+    template <class F>
+    void for_each_block(const std::vector<nodewise_block> &blocks, F &&body, std::size_t grain = 1) const
+    {
+        struct context {
+            F &body;
+            detail::caught failure;
+        } context{body, {}};
+        auto run = [](const nodewise_block *where, void *pointer) {
+            auto &self = detail::from<struct context>(pointer);
+            return self.failure.run([&] { self.body(*where); });
+        };
+        context.failure.check(nodewise_pool_for_each_block(get(), blocks.data(), blocks.size(), grain, run,
+                                                           &context, nullptr));
+    }
+
+    // Puts together the results of part(const block &) for all blocks or pieces. It does so by combine(R, R),
+    // from `identity` on and in any order. combine has to be associative and commutative.
+    template <class R, class Part, class Combine>
+    R reduce_blocks(const std::vector<nodewise_block> &blocks, R identity, Part &&part, Combine &&combine,
+                    std::size_t grain = 1) const
+    {
+        std::mutex one_at_a_time;
+        auto body = [&](const nodewise_block &where) {
+            R of_part = part(where);
+            std::lock_guard<std::mutex> lock(one_at_a_time);
+            identity = combine(std::move(identity), std::move(of_part));
+        };
+        for_each_block(blocks, body, grain);
+        return identity;
+    }
+
     // Sorts the elements between random access iterators, without keeping the order of equal elements. If an
     // exception leaves a comparison, the elements are valid and no more is known of them. std::sort does the
     // same, and may hold one of them aside.
@@ -1298,6 +1332,28 @@ public:
         for_each<T>(pool, body);
     }
 
+    // The same for elements that are only read.
+    template <class F>
+    void for_each_block(const pool &pool, F &&body) const
+    {
+        for_each<const T>(pool, body);
+    }
+
+    // Calls body(const block &, T *elements, U *others) with the same elements of another array besides,
+    // which has as many: one of the same layout, or any container with data() and size(). `const` arrays give
+    // pointers to const.
+    template <class Other, class F>
+    void for_each_block_with(Other &other, const pool &pool, F &&body)
+    {
+        zipped<T>(other, pool, body);
+    }
+
+    template <class Other, class F>
+    void for_each_block_with(Other &other, const pool &pool, F &&body) const
+    {
+        zipped<const T>(other, pool, body);
+    }
+
     // Puts together the results of part(const block &, const T *elements) for all blocks or pieces. It does
     // so by combine(R, R), from `identity` on and in any order. combine has to be associative and
     // commutative.
@@ -1327,6 +1383,17 @@ private:
         };
         context.failure.check(
             nodewise_array_for_each_block(handle_.get(), pool.get(), run, &context, nullptr));
+    }
+
+    template <class Element, class Other, class F>
+    void zipped(Other &other, const pool &pool, F &&body) const
+    {
+        if (other.size() != size_)
+            throw std::invalid_argument("nodewise: the arrays have different sizes");
+        auto *others = other.data();
+        for_each<Element>(pool, [&](const block &where, Element *elements) {
+            body(where, elements, others + where.begin);
+        });
     }
 
     detail::handle<nodewise_array, nodewise_array_free> handle_;

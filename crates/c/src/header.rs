@@ -149,7 +149,7 @@ fn functions() -> Vec<(String, String)> {
         array: nodewise_array_new(_, _, _, _, _, _), nodewise_array_free(_), nodewise_array_data(_, _),
             nodewise_array_placement(_, _, _, _, _, _, _), nodewise_array_page_nodes(_, _, _, _, _, _),
             nodewise_array_lay_out(_, _, _), nodewise_array_lay_out_range(_, _, _, _, _), nodewise_array_blocks(_, _, _, _),
-            nodewise_array_for_each_block(_, _, _, _, _);
+            nodewise_array_for_each_block(_, _, _, _, _), nodewise_pool_for_each_block(_, _, _, _, _, _, _);
         arena: nodewise_arena_new(_, _, _), nodewise_arena_free(_), nodewise_arena_allocate(_, _, _, _),
             nodewise_arena_deallocate(_, _, _, _), nodewise_arena_reserved_bytes(_, _),
             nodewise_arena_placement(_, _, _, _, _);

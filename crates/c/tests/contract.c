@@ -359,6 +359,13 @@ static int fill(const nodewise_block *block, void *elements, void *context)
     return 0;
 }
 
+static int count_elements(const nodewise_block *block, void *context)
+{
+    CHECK(block->end - block->begin >= 100 && (block->node == 0 || block->node == 7));
+    __atomic_add_fetch((size_t *)context, block->end - block->begin, __ATOMIC_RELAXED);
+    return *(size_t *)context > 3000 ? 23 : 0;
+}
+
 static int raise_first(void *value, void *context)
 {
     ++*(uint32_t *)value;
@@ -390,6 +397,15 @@ static void arrays(nodewise_pool *pool)
     says(nodewise_array_for_each_block(array, pool, fill, pool, &status), NODEWISE_CALLBACK_FAILED, "17");
     CHECK(status == 17);
     CHECK(nodewise_array_blocks(array, blocks, 1024, &count) == NODEWISE_OK && count > 0 && blocks[0].begin == 0);
+    /* No node has this number, so that any worker takes the block. */
+    const nodewise_block pieces[] = {{0, 0, 1000}, {7, 5000, 7000}, {7, 7000, 7000}}, reversed = {0, 2, 1};
+    size_t elements = 0;
+    CHECK(nodewise_pool_for_each_block(pool, pieces, 3, 100, count_elements, &elements, NULL) == NODEWISE_OK);
+    CHECK(elements == 3000);
+    CHECK(nodewise_pool_for_each_block(pool, NULL, 0, 0, count_elements, &elements, NULL) == NODEWISE_OK);
+    says(nodewise_pool_for_each_block(pool, pieces, 1, 1000, count_elements, &elements, &status), NODEWISE_CALLBACK_FAILED, "23");
+    CHECK(status == 23);
+    says(nodewise_pool_for_each_block(pool, &reversed, 1, 1, count_elements, &elements, NULL), NODEWISE_INVALID_ARGUMENT, "2 and ends at 1");
     CHECK(nodewise_array_placement(array, 0, 10000, &placement, pages, 1024, &count) == NODEWISE_OK);
     CHECK(count > 0 && placement.misplaced == 0 && placement.absent == 0);
     uint32_t node = pages[0].node, weight = 2;

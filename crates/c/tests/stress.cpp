@@ -409,6 +409,36 @@ void memory_is_where_it_should_be(const nodewise::pool &pool, int turns)
     auto sum = [](const nodewise::block &block, const std::uint32_t *values) {
         return std::accumulate(values, values + (block.end - block.begin), std::uint64_t(0));
     };
+    std::atomic<std::uint64_t> seen = 0;
+    std::as_const(numbers).for_each_block(pool, [&](const nodewise::block &block, auto *values) {
+        static_assert(std::is_same_v<decltype(values), const std::uint32_t *>);
+        seen += std::accumulate(values, values + (block.end - block.begin), std::uint64_t(0));
+    });
+    CHECK(seen == 50'000ULL * 99'999);
+    nodewise::node_vector<double> halves(numbers.size(), nodewise::layout::blocked());
+    std::vector<char> odd(numbers.size());
+    numbers.for_each_block_with(halves, pool, [](const nodewise::block &block, std::uint32_t *whole, double *half) {
+        for (std::size_t i = 0; i < block.end - block.begin; i++) {
+            half[i] = whole[i] / 2.0;
+            whole[i]++;
+        }
+    });
+    std::as_const(numbers).for_each_block_with(odd, pool, [](const nodewise::block &block, const std::uint32_t *whole, char *is_odd) {
+        for (std::size_t i = 0; i < block.end - block.begin; i++)
+            is_odd[i] = char(whole[i] % 2);
+    });
+    for (std::size_t i = 0; i < numbers.size(); i++)
+        CHECK(halves[i] == double(i) / 2 && numbers[i] == i + 1 && odd[i] == char((i + 1) % 2));
+    std::vector<char> shorter(numbers.size() - 1);
+    thrown<std::invalid_argument>([&] { numbers.for_each_block_with(shorter, pool, [](auto &&...) {}); });
+    auto lower = [&](const nodewise::block &block) {
+        CHECK(block.end - block.begin >= 5000);
+        for (std::size_t i = block.begin; i < block.end; i++)
+            numbers[i]--;
+    };
+    pool.for_each_block(numbers.blocks(), lower, 5000);
+    auto number_of = [](const nodewise::block &block) { return block.end - block.begin; };
+    CHECK(pool.reduce_blocks(numbers.blocks(), std::size_t(0), number_of, std::plus<>(), 1000) == numbers.size());
     CHECK(std::as_const(numbers).reduce_blocks(pool, std::uint64_t(1), sum, std::plus<>()) == 50'000ULL * 99'999 + 1);
     numbers.lay_out(nodewise::layout::blocked());
     std::uint32_t node = numbers.placement().pages_by_node.begin()->first;
