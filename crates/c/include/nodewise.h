@@ -247,7 +247,11 @@ nodewise_result nodewise_task_counter_wait_timeout(const nodewise_task_counter *
  * for tasks, be they another pool's, runs others of its own pool meanwhile, so that nesting does not
  * deadlock. So no task may wait for anything, such as a lock, that is held until a scope, a join, a loop or
  * another pool has ended. A thread that waits for these might run that task, and then neither ends.
- * nodewise_pool_isolate() is for those that must hold something. Idle workers sleep. */
+ * nodewise_pool_isolate() is for those that must hold something. Idle workers sleep.
+ *
+ * A task may wait for a thread outside that waits in a scope, a join or a loop of the pool. If all workers of
+ * a node wait so for 50 ms, up to four more begin what such threads have started there. They end when the
+ * others go on. No task may wait for a thread that is in nodewise_task_join(). */
 typedef struct nodewise_pool nodewise_pool;
 
 /* The settings of a pool. The functions that change them want them exclusive. */

@@ -15,7 +15,7 @@ use nodewise_sys::CpuSet;
 use nodewise_topology::{NodeId, NodeSet};
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -30,10 +30,11 @@ use std::time::Duration;
 /// hold something.
 ///
 /// On one node, a thread that waits in a scope or a loop works along in the stead of a worker that sleeps
-/// ([`NodePoolBuilder::callers_work`]), or beside the workers if none of them begins soon. So there a task
-/// may wait for a thread that waits in a scope or a loop itself. Where the pool could have workers on several
-/// nodes, or callers do not work, no task may, nor for the end of a task that [`NodePool::spawn`] has
-/// started.
+/// ([`NodePoolBuilder::callers_work`]), or beside the workers if none of them begins soon. Elsewhere up to
+/// four more workers of a node, substitutes, begin what such a thread has started there, if its workers have
+/// begun nothing for 50 ms, and end when these go on. So a task may wait for a thread that waits in a scope,
+/// a join or a loop itself. None may wait for a thread that waits for the end of a task which
+/// [`NodePool::spawn`] has started.
 ///
 /// By default there is one worker for each CPU that the creating thread may run on, or fewer under a quota of
 /// CPU time ([`Allowance::parallelism`]). The number stays as it is. If the cpuset shrinks or CPUs are
@@ -72,6 +73,7 @@ pub struct NodePool {
     threads: Vec<JoinHandle<()>>,
     /// The workers that stand for threads that work along.
     callers: Box<[Mutex<Worker>]>,
+    substitutes: std::sync::Mutex<Substitutes>,
     /// The process that has the workers.
     process: u32,
 }
@@ -79,6 +81,17 @@ pub struct NodePool {
 /// At most so many threads work along at a time; others that come meanwhile sleep. Each adds a queue that
 /// workers look into.
 const CALLERS: usize = 4;
+
+/// At most so many further workers a node, or a group of one, work for those that wait for something else.
+const SUBSTITUTES: usize = 4;
+
+/// The workers beside a node's own.
+#[derive(Default)]
+struct Substitutes {
+    resting: Vec<Worker>,
+    working: Vec<JoinHandle<Worker>>,
+    stack_bytes: usize,
+}
 
 /// How a [`NodePool`] is set up.
 #[derive(Clone, Debug)]
@@ -119,8 +132,12 @@ pub struct NodeStatistics {
 pub(crate) struct Shared {
     pub(crate) nodes: Box<[PoolNode]>,
     pub(crate) workers: usize,
-    /// The workers', and then those of callers who work along.
+    /// The workers', then those of callers who work along, and then those of substitutes, node by node.
     pub(crate) places: Box<[Place]>,
+    /// The callers' part of `places`.
+    pub(crate) callers: Range<usize>,
+    /// The number of substitutes that work.
+    substitutes: std::sync::atomic::AtomicUsize,
     pub(crate) sleep: Sleep,
     pub(crate) stopping: AtomicBool,
     /// Nobody has the pool any more.
@@ -142,6 +159,8 @@ pub(crate) struct PoolNode {
     pub(crate) workers: Range<usize>,
     /// Whose queues there are: the workers, and the callers.
     pub(crate) places: Range<usize>,
+    /// The places of its substitutes.
+    substitutes: Range<usize>,
     /// The other nodes, nearest first.
     pub(crate) others: Vec<usize>,
     pub(crate) injector: Injector<Job>,
@@ -323,7 +342,9 @@ impl NodePool {
     pub fn statistics(&self) -> Vec<NodeStatistics> {
         let of_node = |node: &PoolNode| {
             let groups = &self.shared.nodes[node.of_node.clone()];
-            let places = || groups.iter().flat_map(|group| &self.shared.places[group.places.clone()]);
+            let of_group = |group: &PoolNode| [group.places.clone(), group.substitutes.clone()];
+            let places =
+                || groups.iter().flat_map(of_group).flatten().map(|place| &self.shared.places[place]);
             let sum = |count: fn(&Counts) -> &std::sync::atomic::AtomicU64| {
                 places().map(|place| count(&place.counts).load(Ordering::Relaxed)).sum()
             };
@@ -359,14 +380,43 @@ impl NodePool {
     pub(crate) fn any_caller(&self) -> Option<MutexGuard<'_, Worker>> {
         self.callers.iter().find_map(try_lock)
     }
+
+    /// Has one more worker of a node work, until one of its own does again or there is nothing to do. Where
+    /// there are enough, or the kernel gives no thread, all stays as it is.
+    pub(crate) fn substitute(&self, node: usize) {
+        let mut substitutes = self.substitutes.lock().unwrap_or_else(PoisonError::into_inner);
+        let Substitutes { resting, working, stack_bytes } = &mut *substitutes;
+        while let Some(ended) = working.iter().position(JoinHandle::is_finished) {
+            resting.extend(working.swap_remove(ended).join());
+        }
+        let Some(place) = resting.iter().position(|worker| worker.node == node) else { return };
+        let (worker, id) = (resting.swap_remove(place), self.shared.nodes[node].id);
+        self.shared.substitutes.fetch_add(1, Ordering::SeqCst);
+        let cpus = worker.cpus.clone();
+        let Ok(thread) = start(worker, id, *stack_bytes, |worker| {
+            worker.substitute();
+            worker.shared.substitutes.fetch_sub(1, Ordering::SeqCst);
+            worker
+        }) else {
+            self.shared.substitutes.fetch_sub(1, Ordering::SeqCst);
+            return;
+        };
+        if let Some(cpus) = cpus {
+            // Refused where all of them are taken from it: then it runs where its node's workers run.
+            let _ = confine(&thread, id, &cpus);
+        }
+        working.push(thread);
+    }
 }
 
 impl Drop for NodePool {
     fn drop(&mut self) {
         let threads = std::mem::take(&mut self.threads);
+        let substitutes = self.substitutes.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let substitutes = std::mem::take(substitutes);
         if std::process::id() != self.process {
             // The threads are not there, and what one of them had in hand may be half changed for ever.
-            std::mem::forget((threads, std::mem::take(&mut self.callers), self.shared.clone()));
+            std::mem::forget((threads, substitutes, std::mem::take(&mut self.callers), self.shared.clone()));
             return;
         }
         if self.worker_node().is_some() {
@@ -383,6 +433,9 @@ impl Drop for NodePool {
         self.shared.stop();
         for thread in threads {
             // Workers catch what tasks throw.
+            let _ = thread.join();
+        }
+        for thread in substitutes.working {
             let _ = thread.join();
         }
     }
@@ -475,20 +528,36 @@ impl NodePoolBuilder {
             workers.iter().enumerate().flat_map(|(node, &workers)| vec![node; workers]).collect();
         let one_node = one_node && workers.len() == 1;
         let callers = if one_node && self.callers_work { node_of.len().min(CALLERS) } else { 0 };
-        let mut deques: Vec<Deque<Job>> = (0..node_of.len() + callers).map(|_| Deque::new()).collect();
-        let shared = Arc::new(Shared::new(&allowance, &workers, &node_of, &deques));
-        let callers = deques.drain(node_of.len()..).zip(node_of.len()..);
-        let callers = callers.map(|(deque, index)| Mutex::new(Worker::new(shared.clone(), index, 0, deque)));
-        let callers = callers.collect();
+        let places = node_of.len() + callers + workers.len() * SUBSTITUTES;
+        let deques: Vec<Deque<Job>> = (0..places).map(|_| Deque::new()).collect();
+        let shared = Arc::new(Shared::new(&allowance, &workers, &node_of, callers, &deques));
+        let worker = |index: usize, node: usize, deque: Deque<Job>| {
+            let mut worker = Worker::new(shared.clone(), index, node, deque);
+            let cpus = allowance.nodes()[node].cpus.iter().map(|cpu| cpu.0);
+            worker.cpus = (self.confined && !shared.callers.contains(&index)).then(|| cpus.collect());
+            worker
+        };
+        let node_of_place = node_of.iter().copied().chain(vec![0; callers]);
+        let node_of_place =
+            node_of_place.chain((0..workers.len() * SUBSTITUTES).map(|index| index / SUBSTITUTES));
+        let all = deques.into_iter().zip(node_of_place).enumerate();
+        let mut all = all.map(|(index, (deque, node))| worker(index, node, deque));
+        let own: Vec<Worker> = all.by_ref().take(node_of.len()).collect();
+        let callers = all.by_ref().take(callers).map(Mutex::new).collect();
+        let resting = all.collect();
+        let substitutes = Substitutes { resting, working: Vec::new(), stack_bytes: self.stack_bytes };
         // From here on dropping the pool ends those workers that were started.
-        let threads = Vec::with_capacity(node_of.len());
-        let mut pool = NodePool { shared, threads, callers, process: std::process::id() };
-        for (index, (deque, node)) in deques.into_iter().zip(node_of).enumerate() {
-            let mut worker = Worker::new(pool.shared.clone(), index, node, deque);
-            let node = &allowance.nodes()[node];
-            let cpus = self.confined.then(|| node.cpus.iter().map(|cpu| cpu.0).collect());
-            worker.cpus.clone_from(&cpus);
-            let thread = start(worker, node.id, self.stack_bytes)?;
+        let mut pool = NodePool {
+            shared,
+            threads: Vec::with_capacity(node_of.len()),
+            callers,
+            substitutes: std::sync::Mutex::new(substitutes),
+            process: std::process::id(),
+        };
+        for (index, worker) in own.into_iter().enumerate() {
+            let node = &allowance.nodes()[worker.node];
+            let cpus = worker.cpus.clone();
+            let thread = start(worker, node.id, self.stack_bytes, |worker| worker.work())?;
             pool.threads.push(thread);
             if let Some(cpus) = cpus {
                 confine(&pool.threads[index], node.id, &cpus)?;
@@ -500,16 +569,21 @@ impl NodePoolBuilder {
 
 /// Starts a worker's thread, and does not wait for it: whoever makes a pool while a library is loaded holds
 /// the loader's lock, which threads take when they begin.
-fn start(worker: Worker, node: NodeId, stack_bytes: usize) -> Result<JoinHandle<()>> {
+fn start<T: Send + 'static>(
+    worker: Worker,
+    node: NodeId,
+    stack_bytes: usize,
+    life: impl FnOnce(Worker) -> T + Send + 'static,
+) -> Result<JoinHandle<T>> {
     // The kernel keeps 15 characters of it.
     let name = format!("node{node}-{}", worker.index);
     let thread = std::thread::Builder::new().name(name).stack_size(stack_bytes);
-    let thread = thread.spawn(move || worker.work());
+    let thread = thread.spawn(move || life(worker));
     thread.map_err(|error| Error::thread(format!("cannot start a worker on node {node}"), error))
 }
 
 /// Confines a worker's thread.
-fn confine(thread: &JoinHandle<()>, node: NodeId, cpus: &nodewise_sys::CpuSet) -> Result<()> {
+fn confine<T>(thread: &JoinHandle<T>, node: NodeId, cpus: &nodewise_sys::CpuSet) -> Result<()> {
     nodewise_sys::pthread_setaffinity(thread, cpus)
         .map_err(|error| Error::thread(format!("cannot confine a worker to the CPUs of node {node}"), error))
 }
@@ -519,11 +593,13 @@ impl Shared {
         allowance: &Allowance,
         workers: &[usize],
         node_of: &[usize],
+        // There are some on pools of one node only.
+        callers: usize,
         deques: &[Deque<Job>],
     ) -> Self {
         let mut end = 0;
-        // There are some on pools of one node only.
-        let callers = deques.len() - node_of.len();
+        let of_callers = node_of.len()..node_of.len() + callers;
+        let each = (deques.len() - of_callers.end) / workers.len();
         let node = |(index, (node, &workers)): (usize, (&crate::AllowedNode, &usize))| {
             let mut others: Vec<usize> =
                 (0..allowance.nodes().len()).filter(|&other| other != index).collect();
@@ -538,6 +614,7 @@ impl Shared {
                 cpus: node.cpus.iter().map(|cpu| cpu.0).collect(),
                 workers: end - workers..end,
                 places: end - workers..end + callers,
+                substitutes: of_callers.end + index * each..of_callers.end + (index + 1) * each,
                 others,
                 injector: Injector::new(),
                 bound: Injector::new(),
@@ -552,13 +629,44 @@ impl Shared {
             nodes: allowance.nodes().iter().zip(workers).enumerate().map(node).collect(),
             workers: node_of.len(),
             places: deques.iter().map(place).collect(),
-            sleep: Sleep::new(workers.len(), node_of.iter().copied(), callers),
+            sleep: Sleep::new(workers.len(), node_of.iter().copied(), callers, each),
+            callers: of_callers.clone(),
+            substitutes: std::sync::atomic::AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             detached: TaskCounter::with_nodes(workers.len()),
             next: AtomicUsize::new(0),
             isolated: std::sync::atomic::AtomicUsize::new(0),
         }
+    }
+
+    /// The places with queues in which there may be something.
+    pub(crate) fn places_in_use(&self) -> &[Place] {
+        let end =
+            if self.substitutes.load(Ordering::Relaxed) > 0 { self.places.len() } else { self.callers.end };
+        &self.places[..end]
+    }
+
+    /// The places of a node's substitutes, if any works.
+    pub(crate) fn substitutes(&self, node: usize) -> Range<usize> {
+        if self.substitutes.load(Ordering::Relaxed) > 0 { self.nodes[node].substitutes.clone() } else { 0..0 }
+    }
+
+    /// The jobs that a node's workers and substitutes have begun.
+    pub(crate) fn begun_on(&self, node: usize) -> u64 {
+        let PoolNode { places, substitutes, .. } = &self.nodes[node];
+        let begun = |place: usize| self.places[place].counts.run.load(Ordering::Relaxed);
+        places.clone().chain(substitutes.clone()).map(begun).sum()
+    }
+
+    /// Whether there is what only a node's workers may begin.
+    pub(crate) fn has_bound(&self, node: usize) -> bool {
+        !self.bound(node).is_empty()
+    }
+
+    /// Whether a node was given what it, or others, have not begun.
+    pub(crate) fn has_given(&self, node: usize) -> bool {
+        !self.nodes[node].injector.is_empty()
     }
 
     /// Ends the workers.

@@ -80,16 +80,24 @@ const APART: u32 = 2;
 const LONG_ENOUGH: Duration = Duration::from_millis(10);
 
 impl Sleep {
-    /// For workers 0 to n-1, each with its node, and then so many callers.
-    pub(crate) fn new(nodes: usize, node_of_worker: impl Iterator<Item = usize>, callers: usize) -> Self {
-        let beds = node_of_worker.map(Some).chain((0..callers).map(|_| None));
-        let workers: Box<[_]> =
-            beds.map(|node| CachePadded::new(Bed { node, state: Futex::default() })).collect();
+    /// For workers 0 to n-1, each with its node, then so many callers, and then so many substitutes for each
+    /// node.
+    pub(crate) fn new(
+        nodes: usize,
+        node_of_worker: impl Iterator<Item = usize>,
+        callers: usize,
+        substitutes: usize,
+    ) -> Self {
+        let mut beds: Vec<Option<usize>> = node_of_worker.map(Some).collect();
+        let spots = Spots::new(beds.len());
+        beds.extend((0..callers).map(|_| None));
+        beds.extend((0..nodes * substitutes).map(|index| Some(index / substitutes)));
+        let bed = |node| CachePadded::new(Bed { node, state: Futex::default() });
         Self {
             idle: CachePadded::new(AtomicU64::new(0)),
             sleepers: (0..nodes).map(|_| CachePadded::default()).collect(),
-            spots: Spots::new(workers.len()),
-            workers,
+            spots,
+            workers: beds.into_iter().map(bed).collect(),
             one_sided: AtomicBool::new(barrier::register()),
         }
     }
@@ -380,7 +388,7 @@ mod tests {
 
     #[test]
     fn what_a_caller_leaves_to_a_searcher_wakes_who_it_stood_in_for() {
-        let sleep = Sleep::new(1, [0, 0].into_iter(), 1);
+        let sleep = Sleep::new(1, [0, 0].into_iter(), 1, 0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 sleep.start_search();

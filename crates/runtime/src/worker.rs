@@ -97,7 +97,8 @@ impl Worker {
         // Anything but 0, and not the same for two.
         let random = Cell::new((index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let counts = shared.places[index].counts.clone();
-        let call = Cell::new(index.checked_sub(shared.workers).map_or(Call::NONE, Call::of_caller));
+        let caller = shared.callers.contains(&index).then(|| index - shared.callers.start);
+        let call = Cell::new(caller.map_or(Call::NONE, Call::of_caller));
         Self {
             shared,
             index,
@@ -138,9 +139,22 @@ impl Worker {
         self.run_until(&mut Stopping(&self.shared));
     }
 
+    /// The life of a substitute: until one of its node's workers begins a job, or there is nothing to do.
+    pub(crate) fn substitute(&self) {
+        let begun = self.begun_by_mates();
+        as_worker(self, || self.run_until(&mut Relieved { worker: self, begun }));
+        self.send_blocks_back();
+    }
+
+    /// The jobs that its node's workers have begun.
+    fn begun_by_mates(&self) -> u64 {
+        let workers = &self.shared.places[self.shared.nodes[self.node].workers.clone()];
+        workers.iter().map(|place| place.counts.run.load(Ordering::Relaxed)).sum()
+    }
+
     /// Whether it is a thread from outside that works along while it waits.
     pub(crate) fn is_caller(&self) -> bool {
-        self.index >= self.shared.workers
+        self.shared.callers.contains(&self.index)
     }
 
     /// A job that any worker may run, this one most likely.
@@ -294,7 +308,7 @@ impl Worker {
         let nodes = &self.shared.nodes;
         let given = self.shared.bound(self.node).take_if(of_call);
         let given = given.or_else(|| nodes.iter().find_map(|node| node.injector.take_if(of_call)));
-        given.or_else(|| self.steal_of_call(&self.shared.places))
+        given.or_else(|| self.steal_of_call(self.shared.places_in_use()))
     }
 
     /// Now and then, what may have waited long.
@@ -340,7 +354,9 @@ impl Worker {
             if event.over() {
                 return None;
             }
-            let job = self.steal_of_call(&self.shared.places[..self.shared.workers]);
+            let (callers, places) = (&self.shared.callers, self.shared.places_in_use());
+            let workers = places[..callers.start].iter().chain(&places[callers.end..]);
+            let job = self.steal_of_call(workers);
             if job.is_some() {
                 return job;
             }
@@ -352,9 +368,9 @@ impl Worker {
     }
 
     /// The oldest job of another, where that is part of this one's call.
-    fn steal_of_call(&self, places: &[Place]) -> Option<Job> {
+    fn steal_of_call<'a>(&self, places: impl IntoIterator<Item = &'a Place>) -> Option<Job> {
         let mut put_back = false;
-        let job = places.iter().find_map(|place| {
+        let job = places.into_iter().find_map(|place| {
             place.stealer.steal_if(|job| {
                 let own = job.call() == self.call();
                 put_back |= !own;
@@ -452,6 +468,7 @@ impl Worker {
         let (before, after) = (places.start..places.start + first, places.start + first..places.end);
         after
             .chain(before)
+            .chain(self.shared.substitutes(node))
             .filter(|&victim| victim != self.index)
             .find_map(|victim| self.shared.places[victim].stealer.steal_half(BATCH, &self.deque))
     }
@@ -461,7 +478,7 @@ impl Worker {
         let shared = &*self.shared;
         !shared.bound(self.node).is_empty()
             || shared.nodes.iter().any(|node| !node.injector.is_empty())
-            || shared.places.iter().any(|place| !place.stealer.is_empty())
+            || shared.places_in_use().iter().any(|place| !place.stealer.is_empty())
     }
 
     /// Marsaglia's xorshift64, reduced by Lemire's multiplication.
@@ -481,6 +498,26 @@ fn pause(round: u32) {
 
 /// The pool ends, and nothing is left to be done.
 struct Stopping<'a>(&'a Shared);
+
+/// A substitute is needed no more: one of its node's workers has begun a job, or there is none.
+struct Relieved<'a> {
+    worker: &'a Worker,
+    /// As the substitute began.
+    begun: u64,
+}
+
+impl Event for Relieved<'_> {
+    fn over(&mut self) -> bool {
+        let Worker { shared, node, deque, .. } = self.worker;
+        let has_work = || {
+            let of_mates = &shared.places[shared.nodes[*node].workers.clone()];
+            shared.has_bound(*node)
+                || shared.has_given(*node)
+                || of_mates.iter().any(|mate| !mate.stealer.is_empty())
+        };
+        deque.is_empty() && (self.worker.begun_by_mates() != self.begun || !has_work())
+    }
+}
 
 impl Event for Stopping<'_> {
     fn over(&mut self) -> bool {

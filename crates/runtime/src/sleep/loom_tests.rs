@@ -14,7 +14,7 @@ struct Pool {
 
 impl Pool {
     fn new(workers: usize, one_sided: bool) -> Arc<Self> {
-        let sleep = Sleep { one_sided: one_sided.into(), ..Sleep::new(1, (0..workers).map(|_| 0), 1) };
+        let sleep = Sleep { one_sided: one_sided.into(), ..Sleep::new(1, (0..workers).map(|_| 0), 1, 0) };
         Arc::new(Self { sleep, over: AtomicUsize::new(0) })
     }
 
@@ -127,7 +127,8 @@ fn a_task_from_outside_meets_a_worker_falling_asleep_and_is_done_once() {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(2);
         model.check(move || {
-            let sleep = Arc::new(Sleep { one_sided: false.into(), ..Sleep::new(1, [0, 0].into_iter(), 0) });
+            let sleep =
+                Arc::new(Sleep { one_sided: false.into(), ..Sleep::new(1, [0, 0].into_iter(), 0, 0) });
             let injector = Arc::new(Injector::new());
             let workers = [0, 1].map(|worker| {
                 let (sleep, injector) = (sleep.clone(), injector.clone());
