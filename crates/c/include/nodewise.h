@@ -425,6 +425,18 @@ nodewise_result nodewise_scope_spawn(const nodewise_scope *scope, nodewise_scope
 nodewise_result nodewise_scope_spawn_copy(const nodewise_scope *scope, nodewise_scope_run run,
                                           const void *context, size_t bytes);
 
+typedef void (*nodewise_move)(void *from, void *to);
+
+/* Spawns a task with an object in the task itself, which takes no memory of its own, for objects of C++ that
+ * must not be copied as bytes. `move` is called at once, and moves `context` to an address that 8 divides.
+ * `context` stays the caller's, as it is left. `run` is then called once with the object's address, and ends
+ * the object. If the scope is cancelled before, it is called with NULL for the scope, and only ends the
+ * object. The object has at most 32 bytes. With NODEWISE_NO_NODE for the node all workers may run the task,
+ * and else only those of the node.
+ * NODEWISE_NO_WORKERS: the pool has none there. Nothing was moved. */
+nodewise_result nodewise_scope_spawn_moved(const nodewise_scope *scope, uint32_t node, nodewise_scope_run run,
+                                           void *context, size_t bytes, nodewise_move move);
+
 /* The same as nodewise_scope_spawn() for a task that only workers of this node run.
  * NODEWISE_NO_WORKERS: the pool has none there. */
 nodewise_result nodewise_scope_spawn_on(const nodewise_scope *scope, uint32_t node, nodewise_scope_run run,

@@ -485,11 +485,12 @@ public:
     void spawn(F &&f) const
     {
         using context = spawned<std::decay_t<F>>;
-        // A small context of mere bytes goes into the task.
-        if constexpr (std::is_trivially_copyable_v<context> && sizeof(context) <= 32 &&
-                      alignof(context) <= 8) {
+        // A small context goes into the task.
+        if constexpr (is_small<context> && std::is_trivially_copyable_v<context>) {
             context made{std::forward<F>(f), failure_};
             detail::check(nodewise_scope_spawn_copy(handle_, context::run, &made, sizeof(made)));
+        } else if constexpr (is_small<context>) {
+            spawn_moved(NODEWISE_NO_NODE, context{std::forward<F>(f), failure_});
         } else {
             auto *made = new context{std::forward<F>(f), failure_};
             detail::check(nodewise_scope_spawn(handle_, context::run, made, detail::delete_context<context>));
@@ -501,9 +502,13 @@ public:
     void spawn_on(std::uint32_t node, F &&f) const
     {
         using context = spawned<std::decay_t<F>>;
-        auto *made = new context{std::forward<F>(f), failure_};
-        detail::check(
-            nodewise_scope_spawn_on(handle_, node, context::run, made, detail::delete_context<context>));
+        if constexpr (is_small<context>) {
+            spawn_moved(node, context{std::forward<F>(f), failure_});
+        } else {
+            auto *made = new context{std::forward<F>(f), failure_};
+            detail::check(
+                nodewise_scope_spawn_on(handle_, node, context::run, made, detail::delete_context<context>));
+        }
     }
 
     void cancel() const { detail::check(nodewise_scope_cancel(handle_)); }
@@ -540,6 +545,24 @@ private:
             return self.failure->run([&] { call(self.f, scope(handle, self.failure)); });
         }
     };
+
+    // Whether a context has room in a task, and can be moved there.
+    template <class Context>
+    static constexpr bool is_small =
+        sizeof(Context) <= 32 && alignof(Context) <= 8 && std::is_nothrow_move_constructible_v<Context>;
+
+    template <class Context>
+    void spawn_moved(std::uint32_t node, Context made) const
+    {
+        auto move = [](void *from, void *to) { new (to) Context(std::move(detail::from<Context>(from))); };
+        auto run = [](const nodewise_scope *handle, void *pointer) {
+            auto &self = detail::from<Context>(pointer);
+            int status = handle ? Context::run(handle, pointer) : 0;
+            self.~Context();
+            return status;
+        };
+        detail::check(nodewise_scope_spawn_moved(handle_, node, run, &made, sizeof(made), move));
+    }
 
     const nodewise_scope *handle_;
     detail::caught *failure_;

@@ -142,7 +142,7 @@ fn functions() -> Vec<(String, String)> {
             nodewise_pool_statistics(_, _, _, _), nodewise_pool_spawn(_, _, _, _, _),
             nodewise_pool_spawn_on(_, _, _, _, _, _), nodewise_pool_join(_, _, _, _, _, _), nodewise_pool_isolate(_, _, _, _), nodewise_task_join(_, _),
             nodewise_task_is_finished(_, _), nodewise_task_free(_);
-        scope: nodewise_pool_scope(_, _, _, _), nodewise_scope_spawn(_, _, _, _), nodewise_scope_spawn_copy(_, _, _, _),
+        scope: nodewise_pool_scope(_, _, _, _), nodewise_scope_spawn(_, _, _, _), nodewise_scope_spawn_copy(_, _, _, _), nodewise_scope_spawn_moved(_, _, _, _, _, _),
             nodewise_scope_spawn_on(_, _, _, _, _), nodewise_scope_cancel(_), nodewise_scope_is_cancelled(_, _);
         reduce: nodewise_pool_parallel_for(_, _, _, _, _, _), nodewise_pool_parallel_for_grain(_, _, _, _, _, _, _),
             nodewise_pool_parallel_reduce(_, _, _, _, _, _, _);

@@ -150,6 +150,49 @@ static int of_scope(const nodewise_scope *scope, void *context)
     return 5;
 }
 
+/* An object that knows its address, and whose end counts. */
+struct object {
+    struct object *self;
+    int64_t number;
+};
+
+static void move_object(void *from, void *to)
+{
+    struct object *old = from, *object = to;
+    CHECK(old->self == old && (uintptr_t)to % 8 == 0);
+    *object = (struct object){object, old->number};
+    old->self = NULL;
+}
+
+static int of_object(const nodewise_scope *scope, void *context)
+{
+    struct object *object = context;
+    CHECK(object->self == object);
+    object->self = NULL;
+    __atomic_add_fetch(&dropped, 1, __ATOMIC_SEQ_CST);
+    return scope == NULL ? 0 : (int)object->number;
+}
+
+static int moving(const nodewise_scope *scope, void *context)
+{
+    for (int i = 0; i < 10; i++) {
+        struct object object = {&object, i == 9 ? 27 : 0};
+        CHECK(nodewise_scope_spawn_moved(scope, i % 2 == 0 ? NODEWISE_NO_NODE : *(uint32_t *)context, of_object, &object, sizeof object, move_object) == NODEWISE_OK);
+        CHECK(object.self == NULL);
+    }
+    struct object object = {&object, 0};
+    says(nodewise_scope_spawn_moved(scope, 1000, of_object, &object, sizeof object, move_object), NODEWISE_NO_WORKERS, "1000");
+    says(nodewise_scope_spawn_moved(scope, 1000, of_object, &object, 33, move_object), NODEWISE_INVALID_ARGUMENT, "33 bytes");
+    CHECK(object.self == &object);
+    return 0;
+}
+
+static int moving_and_cancelling(const nodewise_scope *scope, void *context)
+{
+    CHECK(nodewise_scope_cancel(scope) == NODEWISE_OK);
+    return moving(scope, context);
+}
+
 static int cancelling(const nodewise_scope *scope, void *context)
 {
     bool cancelled;
@@ -246,6 +289,10 @@ static void tasks(nodewise_pool *pool)
 
     CHECK(nodewise_pool_scope(pool, copying, NULL, &status) == NODEWISE_OK && status == 0);
     CHECK(copied_sum == 8 * 99 * 100 / 2);
+    CHECK(nodewise_pool_nodes(pool, &node, 1, &(size_t){0}) == NODEWISE_OK);
+    says(nodewise_pool_scope(pool, moving, &node, &status), NODEWISE_CALLBACK_FAILED, "27");
+    CHECK(status == 27 && drops() == 10);
+    CHECK(nodewise_pool_scope(pool, moving_and_cancelling, &node, &status) == NODEWISE_OK && drops() == 10);
     says(nodewise_pool_scope(pool, failing, pool, &status), NODEWISE_CALLBACK_FAILED, "5");
     CHECK(status == 5 && drops() == 3);
     CHECK(nodewise_pool_scope(pool, cancelling, &dropped, &status) == NODEWISE_OK && status == 0);

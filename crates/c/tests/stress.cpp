@@ -8,6 +8,7 @@
 #include <functional>
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <optional>
@@ -47,7 +48,7 @@ E thrown(F f)
 struct counted {
     static inline std::atomic<int> live = 0;
     counted() { live++; }
-    counted(const counted &) { live++; }
+    counted(const counted &) noexcept { live++; }
     counted &operator=(const counted &) = default;
     ~counted() { live--; }
 };
@@ -512,6 +513,41 @@ void surroundings()
     CHECK(one.workers() == 1 && one.nodes() == std::vector{node} && one.statistics().front().node == node);
 }
 
+// Objects in tasks: each is ended once where it is, whether its task runs, throws, is cancelled or cannot be.
+void tasks_have_small_objects(const nodewise::pool &pool, int turns)
+{
+    int live = counted::live;
+    for (int turn = 0; turn < turns; turn++) {
+        std::atomic<long> sum = 0;
+        auto spawn_all = [&](const nodewise::scope &scope) {
+            for (std::uint32_t node : pool.nodes())
+                for (long i = 0; i < 20; i++) {
+                    scope.spawn([&sum, number = std::make_unique<long>(i), token = counted()] { sum += *number; });
+                    scope.spawn_on(node, [&sum, number = std::make_shared<long>(i)] { sum += *number; });
+                    scope.spawn([&sum, text = std::string("longer than a task has room for"), i] {
+                        sum += text.size() == 31 ? i : 0;
+                    });
+                }
+        };
+        pool.scope(spawn_all);
+        CHECK(sum == long(pool.nodes().size()) * 3 * 190);
+        pool.scope([&](const nodewise::scope &scope) {
+            scope.cancel();
+            spawn_all(scope);
+        });
+        CHECK(sum == long(pool.nodes().size()) * 3 * 190 && counted::live == live);
+        auto throws = [token = counted()] { throw on_order(token.live > 0 ? "with an object" : ""); };
+        auto thrown_by = [&](auto spawn) {
+            return std::string(thrown<on_order>([&] { pool.scope(spawn); }).what());
+        };
+        CHECK(thrown_by([&](const nodewise::scope &scope) { scope.spawn(throws); }) == "with an object");
+        nodewise::error nowhere = thrown<nodewise::error>(
+            [&] { pool.scope([&](const nodewise::scope &scope) { scope.spawn_on(1000, throws); }); });
+        CHECK(nowhere.code() == NODEWISE_NO_WORKERS && counted::live == live + 1);
+    }
+    CHECK(counted::live == live);
+}
+
 // The lock is held by one that waits for its own tasks. Without isolation it might begin another that wants
 // the lock.
 void isolated_waits_take_no_other_tasks(int turns)
@@ -644,6 +680,7 @@ int main(int argc, char **argv)
         scopes_end_what_they_began(pool, turns);
         loops_reach_every_number(pool, turns);
         loops_stop_when_told_to(pool, turns);
+        tasks_have_small_objects(pool, turns);
         values_of_workers_sum_up_to_the_whole(pool, turns);
         sorting_and_scanning(pool);
         memory_is_where_it_should_be(pool, turns * 10);
