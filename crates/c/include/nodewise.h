@@ -375,6 +375,23 @@ nodewise_result nodewise_pool_spawn(const nodewise_pool *pool, nodewise_run run,
 nodewise_result nodewise_pool_spawn_on(const nodewise_pool *pool, uint32_t node, nodewise_run run,
                                        void *context, nodewise_drop drop, nodewise_task **out_task);
 
+typedef void (*nodewise_move)(void *from, void *to);
+
+/* The same with an object in the task itself, which takes no memory of its own: a callable and the room for
+ * its result, for instance. `move` is called at once, and moves `context` to an address that 16 divides.
+ * `context` stays the caller's, as it is left. `run` is called once with the object's address. `drop`, which
+ * may be NULL, ends the object once the task has ended and was joined or freed. With NODEWISE_NO_NODE for the
+ * node all workers may run the task, and else only those of the node.
+ * NODEWISE_NO_WORKERS: the pool has none there. Nothing was moved. */
+nodewise_result nodewise_pool_spawn_moved(const nodewise_pool *pool, uint32_t node, nodewise_run run,
+                                          void *context, size_t bytes, nodewise_move move, nodewise_drop drop,
+                                          nodewise_task **out_task);
+
+/* Waits until the task has ended. A worker, of whichever pool, does other tasks of its own pool meanwhile.
+ * Any other thread sleeps. The task stays the caller's, and so does its object. Exclusive.
+ * NODEWISE_CALLBACK_FAILED: the task returned another number than 0. */
+nodewise_result nodewise_task_wait(nodewise_task *task, int *out_status);
+
 /* Waits until the task has ended, and frees it, whatever is returned. A worker, of whichever pool, does other
  * tasks of its own pool meanwhile. Any other thread sleeps. Exclusive.
  * NODEWISE_CALLBACK_FAILED: the task returned another number than 0. */
@@ -424,8 +441,6 @@ nodewise_result nodewise_scope_spawn(const nodewise_scope *scope, nodewise_scope
  * own. The context may be NULL where `bytes` is 0. */
 nodewise_result nodewise_scope_spawn_copy(const nodewise_scope *scope, nodewise_scope_run run,
                                           const void *context, size_t bytes);
-
-typedef void (*nodewise_move)(void *from, void *to);
 
 /* Spawns a task with an object in the task itself, which takes no memory of its own, for objects of C++ that
  * must not be copied as bytes. `move` is called at once, and moves `context` to an address that 8 divides.

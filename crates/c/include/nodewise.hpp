@@ -438,12 +438,12 @@ public:
     // Waits until the task has ended, and returns its result or throws its exception. A task is joined once.
     T join()
     {
-        nodewise_result result = nodewise_task_join(handle_.release(), nullptr);
-        if (!state_)
+        auto handle = std::move(handle_);
+        nodewise_result result = nodewise_task_wait(handle.get(), nullptr);
+        if (!handle)
             throw error(result);
-        auto state = std::move(state_);
-        state->failure.check(result);
-        return state->result.take();
+        outcome_->failure.check(result);
+        return outcome_->result.take();
     }
 
     bool is_finished() const
@@ -456,24 +456,14 @@ public:
 private:
     friend class pool;
 
-    // The task's result, which the task and the joiner own. The last of them ends it.
-    struct shared {
+    struct outcome {
         detail::returned<T> result;
         detail::caught failure;
-        std::atomic<int> owners{2};
-        virtual ~shared() = default;
-    };
-
-    struct let_go {
-        void operator()(shared *state) const noexcept
-        {
-            if (state->owners.fetch_sub(1, std::memory_order_acq_rel) == 1)
-                delete state;
-        }
     };
 
     detail::handle<nodewise_task, nodewise_task_free> handle_;
-    std::unique_ptr<shared, let_go> state_;
+    // In the task.
+    outcome *outcome_ = nullptr;
 };
 
 // Spawns tasks that may use variables in the frame of pool::scope. A scope is valid until that returns, and
@@ -640,16 +630,14 @@ public:
     template <class F>
     auto spawn(F &&f) const
     {
-        return spawn_by(std::forward<F>(f),
-                        [&](auto... arguments) { return nodewise_pool_spawn(get(), arguments...); });
+        return spawn_by(NODEWISE_NO_NODE, std::forward<F>(f));
     }
 
     // Starts a task that only workers of this node run.
     template <class F>
     auto spawn_on(std::uint32_t node, F &&f) const
     {
-        return spawn_by(std::forward<F>(f),
-                        [&](auto... arguments) { return nodewise_pool_spawn_on(get(), node, arguments...); });
+        return spawn_by(node, std::forward<F>(f));
     }
 
     // Runs a callable of a const nodewise::scope & on a worker. Returns its result when it and all tasks of
@@ -912,37 +900,59 @@ private:
         }
     };
 
-    template <class F, class Spawn>
-    static auto spawn_by(F &&f, Spawn spawn)
+    template <class F>
+    auto spawn_by(std::uint32_t node, F &&f) const
     {
         using function = std::decay_t<F>;
         using result = std::invoke_result_t<function &>;
-        struct context final : task<result>::shared {
-            // Ends with the task.
+        // The callable, which ends with the task, and what comes of it.
+        struct called : task<result>::outcome {
             std::optional<function> f;
 
-            explicit context(F &&given) : f(std::in_place, std::forward<F>(given)) {}
+            explicit called(function &&given) : f(std::move(given)) {}
 
-            static int run(void *pointer)
+            void run() noexcept
             {
-                auto &self = detail::from<context>(pointer);
-                return self.failure.run([&] { self.result.by([&]() -> result { return (*self.f)(); }); });
-            }
-
-            static void drop(void *pointer)
-            {
-                auto &self = detail::from<context>(pointer);
-                self.f.reset();
-                typename task<result>::let_go()(&self);
+                this->failure.run([&] { this->result.by([&]() -> result { return (*f)(); }); });
+                f.reset();
             }
         };
-        auto *owned = new context(std::forward<F>(f));
-        task<result> made;
-        made.state_.reset(owned);
-        nodewise_task *handle = nullptr;
-        detail::check(spawn(context::run, owned, context::drop, &handle));
-        made.handle_.reset(handle);
-        return made;
+        // The task has room for this, and it can be moved there.
+        constexpr bool fits = alignof(called) <= 16 && std::is_nothrow_move_constructible_v<function>;
+        using object = std::conditional_t<fits, called, std::unique_ptr<called>>;
+        struct context {
+            std::conditional_t<fits, function, std::unique_ptr<called>> given;
+            called *moved;
+        };
+        auto move = [](void *from, void *to) {
+            auto &self = detail::from<context>(from);
+            auto *made = new (to) object(std::move(self.given));
+            if constexpr (fits)
+                self.moved = made;
+            else
+                self.moved = made->get();
+        };
+        auto run = [](void *pointer) {
+            if constexpr (fits)
+                detail::from<object>(pointer).run();
+            else
+                detail::from<object>(pointer)->run();
+            return 0;
+        };
+        auto drop = [](void *pointer) { detail::from<object>(pointer).~object(); };
+        auto spawn = [&](context context) {
+            task<result> made;
+            nodewise_task *handle = nullptr;
+            detail::check(
+                nodewise_pool_spawn_moved(get(), node, run, &context, sizeof(object), move, drop, &handle));
+            made.handle_.reset(handle);
+            made.outcome_ = context.moved;
+            return made;
+        };
+        if constexpr (fits)
+            return spawn({function(std::forward<F>(f)), nullptr});
+        else
+            return spawn({std::make_unique<called>(function(std::forward<F>(f))), nullptr});
     }
 
     detail::handle<nodewise_pool, nodewise_pool_free> handle_;

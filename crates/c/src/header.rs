@@ -3,11 +3,11 @@
 
 use crate::{
     allowance, arena, array, counter, hint, location, node_replicated, pool, reduce, replicated,
-    replicated_array, result, scope,
+    replicated_array, result, scope, task,
 };
 use nodewise_runtime::{
     Allowance, NodeArena, NodeCounter, NodePool, NodePoolBuilder, NodeReplicated, Replicated, ReplicatedVec,
-    Task, TaskCounter,
+    TaskCounter,
 };
 use result::Code;
 use std::collections::BTreeSet;
@@ -42,7 +42,7 @@ names! {
     TaskCounter => "nodewise_task_counter",
     NodePool => "nodewise_pool",
     NodePoolBuilder => "nodewise_pool_options",
-    Task<c_int> => "nodewise_task",
+    task::TaskHandle => "nodewise_task",
     ReplicatedVec<u8> => "nodewise_replicated_array",
     Replicated<replicated::Value> => "nodewise_replicated",
     NodeReplicated<node_replicated::Operated> => "nodewise_node_replicated",
@@ -103,6 +103,7 @@ functions!(A B C D);
 functions!(A B C D E);
 functions!(A B C D E F);
 functions!(A B C D E F G);
+functions!(A B C D E F G H);
 
 fn declared<F: Function>(name: &str, _: F) -> (String, String) {
     (name.into(), F::declared(name))
@@ -140,7 +141,8 @@ fn functions() -> Vec<(String, String)> {
             nodewise_default_pool(_), nodewise_default_pool_limit(_), nodewise_pool_free(_), nodewise_pool_nodes(_, _, _, _), nodewise_pool_workers(_, _),
             nodewise_pool_worker_node(_, _), nodewise_pool_worker_index(_, _), nodewise_pool_worker_indices(_, _),
             nodewise_pool_statistics(_, _, _, _), nodewise_pool_spawn(_, _, _, _, _),
-            nodewise_pool_spawn_on(_, _, _, _, _, _), nodewise_pool_join(_, _, _, _, _, _), nodewise_pool_isolate(_, _, _, _), nodewise_task_join(_, _),
+            nodewise_pool_spawn_on(_, _, _, _, _, _), nodewise_pool_join(_, _, _, _, _, _), nodewise_pool_isolate(_, _, _, _);
+        task: nodewise_pool_spawn_moved(_, _, _, _, _, _, _, _), nodewise_task_wait(_, _), nodewise_task_join(_, _),
             nodewise_task_is_finished(_, _), nodewise_task_free(_);
         scope: nodewise_pool_scope(_, _, _, _), nodewise_scope_spawn(_, _, _, _), nodewise_scope_spawn_copy(_, _, _, _), nodewise_scope_spawn_moved(_, _, _, _, _, _),
             nodewise_scope_spawn_on(_, _, _, _, _), nodewise_scope_cancel(_), nodewise_scope_is_cancelled(_, _);

@@ -2,7 +2,8 @@
 
 use crate::arguments::{List, exclusive, free, handle, node_set, optional_out, out, shared};
 use crate::callback::{Context, DropContext, FirstStatus, Owned, Run, given};
-use crate::result::{Code, Failure, Outcome, guarded};
+use crate::result::{Code, Outcome, guarded};
+use crate::task::{Owner, TaskHandle};
 use nodewise_runtime::{Allowance, NodePool, NodePoolBuilder, Task};
 use nodewise_topology::NodeId;
 use std::ffi::{c_int, c_void};
@@ -324,7 +325,7 @@ unsafe fn spawn_by(
     run: Option<Run>,
     context: *mut c_void,
     drop: Option<DropContext>,
-    out_task: *mut *mut Task<c_int>,
+    out_task: *mut *mut TaskHandle,
     spawn: impl FnOnce(Called) -> Outcome<Task<c_int>>,
 ) -> Code {
     // SAFETY: as promised. Before all else, so that it is dropped whatever is wrong.
@@ -335,7 +336,10 @@ unsafe fn spawn_by(
         let out_task = unsafe { optional_out(out_task) };
         let task = spawn(Called { run, context })?;
         if let Some(out_task) = out_task {
-            out_task.write(handle(task));
+            let owner = Owner::new(0).expect("a handle has a size that can be");
+            // SAFETY: nobody else has one.
+            unsafe { owner.joins(task) };
+            out_task.write(owner.into_raw());
         }
         Ok(())
     })
@@ -347,7 +351,7 @@ pub unsafe extern "C" fn nodewise_pool_spawn(
     run: Option<Run>,
     context: *mut c_void,
     drop: Option<DropContext>,
-    out_task: *mut *mut Task<c_int>,
+    out_task: *mut *mut TaskHandle,
 ) -> Code {
     let spawn = |task: Called| {
         // SAFETY: the caller's promise.
@@ -364,7 +368,7 @@ pub unsafe extern "C" fn nodewise_pool_spawn_on(
     run: Option<Run>,
     context: *mut c_void,
     drop: Option<DropContext>,
-    out_task: *mut *mut Task<c_int>,
+    out_task: *mut *mut TaskHandle,
 ) -> Code {
     let spawn = |task: Called| {
         // SAFETY: the caller's promise.
@@ -372,43 +376,6 @@ pub unsafe extern "C" fn nodewise_pool_spawn_on(
     };
     // SAFETY: the caller's promise.
     unsafe { spawn_by(run, context, drop, out_task, spawn) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nodewise_task_join(task: *mut Task<c_int>, out_status: *mut c_int) -> Code {
-    guarded(|| {
-        if task.is_null() {
-            return Err(Failure::invalid("task is NULL"));
-        }
-        // SAFETY: the caller's promise: it came from `handle`, and ends here.
-        let task = unsafe { Box::from_raw(task) };
-        // SAFETY: the caller's promise.
-        let out_status = unsafe { optional_out(out_status) };
-        let status = FirstStatus::default();
-        status.note(task.join());
-        status.tell(out_status)
-    })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nodewise_task_is_finished(
-    task: *const Task<c_int>,
-    out_finished: *mut bool,
-) -> Code {
-    guarded(|| {
-        // SAFETY: the caller's promise.
-        let task = unsafe { shared(task, "task") }?;
-        // SAFETY: the caller's promise.
-        let out_finished = unsafe { out(out_finished, "out_finished") }?;
-        out_finished.write(task.is_finished());
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nodewise_task_free(task: *mut Task<c_int>) {
-    // SAFETY: the caller's promise.
-    unsafe { free(task) };
 }
 
 #[unsafe(no_mangle)]

@@ -154,14 +154,59 @@ static int of_scope(const nodewise_scope *scope, void *context)
 struct object {
     struct object *self;
     int64_t number;
+    struct object **moved;
 };
 
 static void move_object(void *from, void *to)
 {
     struct object *old = from, *object = to;
     CHECK(old->self == old && (uintptr_t)to % 8 == 0);
-    *object = (struct object){object, old->number};
+    *object = (struct object){object, old->number, NULL};
+    if (old->moved != NULL)
+        *old->moved = object;
     old->self = NULL;
+}
+
+static int raise_object(void *context)
+{
+    struct object *object = context;
+    CHECK(object->self == object && (uintptr_t)object % 16 == 0);
+    return (int)++object->number - 8;
+}
+
+static void end_object(void *context)
+{
+    struct object *object = context;
+    CHECK(object->self == object && object->number > 0);
+    drop(&dropped);
+}
+
+/* A task's object stays until the task is joined or freed. */
+static void tasks_with_objects(nodewise_pool *pool, uint32_t node)
+{
+    nodewise_task *task;
+    struct object *moved;
+    int status;
+    struct object object = {&object, 7, &moved};
+    CHECK(nodewise_pool_spawn_moved(pool, NODEWISE_NO_NODE, raise_object, &object, sizeof object, move_object, end_object, &task) == NODEWISE_OK);
+    CHECK(object.self == NULL);
+    CHECK(nodewise_task_wait(task, &status) == NODEWISE_OK && status == 0);
+    CHECK(moved->number == 8 && drops() == 0);
+    CHECK(nodewise_task_join(task, &status) == NODEWISE_OK && status == 0 && drops() == 1);
+    object = (struct object){&object, 16, &moved};
+    CHECK(nodewise_pool_spawn_moved(pool, node, raise_object, &object, sizeof object, move_object, end_object, &task) == NODEWISE_OK);
+    says(nodewise_task_wait(task, &status), NODEWISE_CALLBACK_FAILED, "returned 9");
+    CHECK(status == 9 && moved->number == 17);
+    nodewise_task_free(task);
+    CHECK(drops() == 1);
+    object = (struct object){&object, 1, NULL};
+    says(nodewise_pool_spawn_moved(pool, 1000, raise_object, &object, sizeof object, move_object, end_object, &task), NODEWISE_NO_WORKERS, "1000");
+    CHECK(object.self == &object);
+    says(nodewise_task_wait(NULL, &status), NODEWISE_INVALID_ARGUMENT, "task is NULL");
+    CHECK(nodewise_pool_spawn_moved(pool, node, raise_object, &object, sizeof object, move_object, end_object, NULL) == NODEWISE_OK);
+    while (__atomic_load_n(&dropped, __ATOMIC_SEQ_CST) == 0)
+        ;
+    CHECK(drops() == 1);
 }
 
 static int of_object(const nodewise_scope *scope, void *context)
@@ -176,11 +221,11 @@ static int of_object(const nodewise_scope *scope, void *context)
 static int moving(const nodewise_scope *scope, void *context)
 {
     for (int i = 0; i < 10; i++) {
-        struct object object = {&object, i == 9 ? 27 : 0};
+        struct object object = {&object, i == 9 ? 27 : 0, NULL};
         CHECK(nodewise_scope_spawn_moved(scope, i % 2 == 0 ? NODEWISE_NO_NODE : *(uint32_t *)context, of_object, &object, sizeof object, move_object) == NODEWISE_OK);
         CHECK(object.self == NULL);
     }
-    struct object object = {&object, 0};
+    struct object object = {&object, 0, NULL};
     says(nodewise_scope_spawn_moved(scope, 1000, of_object, &object, sizeof object, move_object), NODEWISE_NO_WORKERS, "1000");
     says(nodewise_scope_spawn_moved(scope, 1000, of_object, &object, 33, move_object), NODEWISE_INVALID_ARGUMENT, "33 bytes");
     CHECK(object.self == &object);
@@ -290,6 +335,7 @@ static void tasks(nodewise_pool *pool)
     CHECK(nodewise_pool_scope(pool, copying, NULL, &status) == NODEWISE_OK && status == 0);
     CHECK(copied_sum == 8 * 99 * 100 / 2);
     CHECK(nodewise_pool_nodes(pool, &node, 1, &(size_t){0}) == NODEWISE_OK);
+    tasks_with_objects(pool, node);
     says(nodewise_pool_scope(pool, moving, &node, &status), NODEWISE_CALLBACK_FAILED, "27");
     CHECK(status == 27 && drops() == 10);
     CHECK(nodewise_pool_scope(pool, moving_and_cancelling, &node, &status) == NODEWISE_OK && drops() == 10);
