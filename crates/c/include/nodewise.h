@@ -246,8 +246,12 @@ nodewise_result nodewise_task_counter_wait_timeout(const nodewise_task_counter *
 /* Workers that are confined to their node's CPUs and run tasks, their own node's first. A worker that waits
  * for tasks, be they another pool's, runs others of its own pool meanwhile, so that nesting does not
  * deadlock. So no task may wait for anything, such as a lock, that is held until a scope, a join, a loop or
- * another pool has ended. A thread that waits for these might run that task, and then neither ends. Idle
- * workers sleep. */
+ * another pool has ended. A thread that waits for these might run that task, and then neither ends.
+ * nodewise_pool_isolate() is for those that must hold something. Idle workers sleep.
+ *
+ * A task may wait for a thread outside that waits in a scope, a join or a loop of the pool. If all workers of
+ * a node wait so for 50 ms, up to four more begin what such threads have started there. They end when the
+ * others go on. No task may wait for a thread that is in nodewise_task_join(). */
 typedef struct nodewise_pool nodewise_pool;
 
 /* The settings of a pool. The functions that change them want them exclusive. */
@@ -281,11 +285,30 @@ nodewise_result nodewise_pool_options_confined(nodewise_pool_options *options, b
  * and tasks that these have spawned. On several nodes such threads never work along. */
 nodewise_result nodewise_pool_options_callers_work(nodewise_pool_options *options, bool work);
 
-/* Starts the workers. `options` may be NULL, and are not kept.
+/* Sets whether a node's workers belong to its last-level caches (L3), each confined to the CPUs of one. A
+ * worker then takes work from the others of its cache first, then from those of its node. By default it may
+ * run on all of its node's CPUs. All else goes by node as before. Threads that wait work along only where the
+ * pool has one cache. */
+nodewise_result nodewise_pool_options_by_cache(nodewise_pool_options *options, bool by_cache);
+
+/* Starts the workers of a pool. `options` may be NULL, and are not kept.
  * NODEWISE_MACHINE: /sys or /proc cannot be read.
  * NODEWISE_NO_WORKERS: none of the nodes asked for has a CPU that may be used.
  * NODEWISE_THREAD: the kernel refused a thread, or to confine it. */
 nodewise_result nodewise_pool_new(const nodewise_pool_options *options, nodewise_pool **out_pool);
+
+/* The process's default pool. All that ask for it share its workers, so that several libraries in one process
+ * do not start a worker each for every CPU. Each owner frees it by nodewise_pool_free(), and the workers end
+ * with the last. The first to ask starts them: one for each CPU on which that thread may run, or fewer under
+ * a quota or a limit. A forked child gets a default pool of its own.
+ * NODEWISE_MACHINE: /sys or /proc cannot be read.
+ * NODEWISE_THREAD: the kernel refused a thread, or to confine it. */
+nodewise_result nodewise_default_pool(nodewise_pool **out_pool);
+
+/* Limits the default pool to so many workers, for a program to say before its libraries ask for it. 0 counts
+ * as 1. The last limit counts.
+ * NODEWISE_BUSY: somebody has the pool already. It stays as it is. */
+nodewise_result nodewise_default_pool_limit(size_t most);
 
 /* Waits for everything that was spawned and ends the workers. A worker of another pool does other tasks of
  * its own pool meanwhile. A task of the pool may call this function. The call then returns at once, and the
@@ -303,6 +326,18 @@ nodewise_result nodewise_pool_workers(const nodewise_pool *pool, size_t *out_wor
 
 /* The node of the worker that calls this, or NODEWISE_NO_NODE on a thread that is no worker of this pool. */
 nodewise_result nodewise_pool_worker_node(const nodewise_pool *pool, uint32_t *out_node);
+
+/* A number that no worker's index is. */
+#define NODEWISE_NO_INDEX SIZE_MAX
+
+/* The index of the calling thread among those that work for this pool now: its workers and threads that work
+ * along. No two threads have the same at a time, and a thread keeps it until its task ends. It is for arrays
+ * with an element for each. A task that waits may run others on top of itself, which have the same index. On
+ * a thread that does not work for the pool the number is NODEWISE_NO_INDEX. */
+nodewise_result nodewise_pool_worker_index(const nodewise_pool *pool, size_t *out_index);
+
+/* The number of indices: more than there are workers. */
+nodewise_result nodewise_pool_worker_indices(const nodewise_pool *pool, size_t *out_indices);
 
 /* The work of one node's workers since the pool was made. */
 typedef struct nodewise_node_statistics {
@@ -340,6 +375,23 @@ nodewise_result nodewise_pool_spawn(const nodewise_pool *pool, nodewise_run run,
 nodewise_result nodewise_pool_spawn_on(const nodewise_pool *pool, uint32_t node, nodewise_run run,
                                        void *context, nodewise_drop drop, nodewise_task **out_task);
 
+typedef void (*nodewise_move)(void *from, void *to);
+
+/* The same with an object in the task itself, which takes no memory of its own: a callable and the room for
+ * its result, for instance. `move` is called at once, and moves `context` to an address that 16 divides.
+ * `context` stays the caller's, as it is left. `run` is called once with the object's address. `drop`, which
+ * may be NULL, ends the object once the task has ended and was joined or freed. With NODEWISE_NO_NODE for the
+ * node all workers may run the task, and else only those of the node.
+ * NODEWISE_NO_WORKERS: the pool has none there. Nothing was moved. */
+nodewise_result nodewise_pool_spawn_moved(const nodewise_pool *pool, uint32_t node, nodewise_run run,
+                                          void *context, size_t bytes, nodewise_move move, nodewise_drop drop,
+                                          nodewise_task **out_task);
+
+/* Waits until the task has ended. A worker, of whichever pool, does other tasks of its own pool meanwhile.
+ * Any other thread sleeps. The task stays the caller's, and so does its object. Exclusive.
+ * NODEWISE_CALLBACK_FAILED: the task returned another number than 0. */
+nodewise_result nodewise_task_wait(nodewise_task *task, int *out_status);
+
 /* Waits until the task has ended, and frees it, whatever is returned. A worker, of whichever pool, does other
  * tasks of its own pool meanwhile. Any other thread sleeps. Exclusive.
  * NODEWISE_CALLBACK_FAILED: the task returned another number than 0. */
@@ -355,6 +407,14 @@ void nodewise_task_free(nodewise_task *task);
  * NODEWISE_CALLBACK_FAILED: one of them failed. The number is the first's if both failed. */
 nodewise_result nodewise_pool_join(const nodewise_pool *pool, nodewise_run a, void *a_context, nodewise_run b,
                                    void *b_context, int *out_status);
+
+/* Runs `run` as a scope's body, and isolated: a worker that waits in it, or in a task that it and its tasks
+ * spawn, runs no other tasks meanwhile. So `run` may hold what other tasks want, a lock for instance, while
+ * it waits for its own. Tasks that another pool's start in this pool meanwhile are others'. No task of the
+ * call may wait for them.
+ * NODEWISE_CALLBACK_FAILED: `run` failed. */
+nodewise_result nodewise_pool_isolate(const nodewise_pool *pool, nodewise_run run, void *context,
+                                      int *out_status);
 
 /* Scopes: tasks that may use variables in the frame that waits for them */
 
@@ -381,6 +441,16 @@ nodewise_result nodewise_scope_spawn(const nodewise_scope *scope, nodewise_scope
  * own. The context may be NULL where `bytes` is 0. */
 nodewise_result nodewise_scope_spawn_copy(const nodewise_scope *scope, nodewise_scope_run run,
                                           const void *context, size_t bytes);
+
+/* Spawns a task with an object in the task itself, which takes no memory of its own, for objects of C++ that
+ * must not be copied as bytes. `move` is called at once, and moves `context` to an address that 8 divides.
+ * `context` stays the caller's, as it is left. `run` is then called once with the object's address, and ends
+ * the object. If the scope is cancelled before, it is called with NULL for the scope, and only ends the
+ * object. The object has at most 32 bytes. With NODEWISE_NO_NODE for the node all workers may run the task,
+ * and else only those of the node.
+ * NODEWISE_NO_WORKERS: the pool has none there. Nothing was moved. */
+nodewise_result nodewise_scope_spawn_moved(const nodewise_scope *scope, uint32_t node, nodewise_scope_run run,
+                                           void *context, size_t bytes, nodewise_move move);
 
 /* The same as nodewise_scope_spawn() for a task that only workers of this node run.
  * NODEWISE_NO_WORKERS: the pool has none there. */
@@ -565,6 +635,16 @@ typedef int (*nodewise_block_run)(const nodewise_block *block, void *elements, v
  * NODEWISE_CALLBACK_FAILED: a call of the body failed. Pieces that had not begun by then were left out. */
 nodewise_result nodewise_array_for_each_block(const nodewise_array *array, const nodewise_pool *pool,
                                               nodewise_block_run body, void *context, int *out_status);
+
+typedef int (*nodewise_blocks_run)(const nodewise_block *block, void *context);
+
+/* The same for blocks that need not be an array's. Pieces have at least `grain` elements where their block
+ * has as many. 0 counts as 1. A loop over several arrays of one layout takes the blocks of one of them. The
+ * blocks are not kept.
+ * NODEWISE_CALLBACK_FAILED: as above. */
+nodewise_result nodewise_pool_for_each_block(const nodewise_pool *pool, const nodewise_block *blocks,
+                                             size_t count, size_t grain, nodewise_blocks_run body,
+                                             void *context, int *out_status);
 
 /* Memory for values of any size, in chunks that lie as a layout says. Small blocks that are given back serve
  * requests of about the same size again. Blocks larger than 256 KiB go back to the system. */

@@ -419,6 +419,12 @@ public:
         return *this;
     }
 
+    pool_options &by_cache(bool by_cache)
+    {
+        detail::check(nodewise_pool_options_by_cache(handle_.get(), by_cache));
+        return *this;
+    }
+
     const nodewise_pool_options *get() const noexcept { return handle_.get(); }
 
 private:
@@ -432,12 +438,12 @@ public:
     // Waits until the task has ended, and returns its result or throws its exception. A task is joined once.
     T join()
     {
-        nodewise_result result = nodewise_task_join(handle_.release(), nullptr);
-        if (!state_)
+        auto handle = std::move(handle_);
+        nodewise_result result = nodewise_task_wait(handle.get(), nullptr);
+        if (!handle)
             throw error(result);
-        auto state = std::move(state_);
-        state->failure.check(result);
-        return state->result.take();
+        outcome_->failure.check(result);
+        return outcome_->result.take();
     }
 
     bool is_finished() const
@@ -450,24 +456,14 @@ public:
 private:
     friend class pool;
 
-    // The task's result, which the task and the joiner own. The last of them ends it.
-    struct shared {
+    struct outcome {
         detail::returned<T> result;
         detail::caught failure;
-        std::atomic<int> owners{2};
-        virtual ~shared() = default;
-    };
-
-    struct let_go {
-        void operator()(shared *state) const noexcept
-        {
-            if (state->owners.fetch_sub(1, std::memory_order_acq_rel) == 1)
-                delete state;
-        }
     };
 
     detail::handle<nodewise_task, nodewise_task_free> handle_;
-    std::unique_ptr<shared, let_go> state_;
+    // In the task.
+    outcome *outcome_ = nullptr;
 };
 
 // Spawns tasks that may use variables in the frame of pool::scope. A scope is valid until that returns, and
@@ -479,11 +475,12 @@ public:
     void spawn(F &&f) const
     {
         using context = spawned<std::decay_t<F>>;
-        // A small context of mere bytes goes into the task.
-        if constexpr (std::is_trivially_copyable_v<context> && sizeof(context) <= 32 &&
-                      alignof(context) <= 8) {
+        // A small context goes into the task.
+        if constexpr (is_small<context> && std::is_trivially_copyable_v<context>) {
             context made{std::forward<F>(f), failure_};
             detail::check(nodewise_scope_spawn_copy(handle_, context::run, &made, sizeof(made)));
+        } else if constexpr (is_small<context>) {
+            spawn_moved(NODEWISE_NO_NODE, context{std::forward<F>(f), failure_});
         } else {
             auto *made = new context{std::forward<F>(f), failure_};
             detail::check(nodewise_scope_spawn(handle_, context::run, made, detail::delete_context<context>));
@@ -495,9 +492,13 @@ public:
     void spawn_on(std::uint32_t node, F &&f) const
     {
         using context = spawned<std::decay_t<F>>;
-        auto *made = new context{std::forward<F>(f), failure_};
-        detail::check(
-            nodewise_scope_spawn_on(handle_, node, context::run, made, detail::delete_context<context>));
+        if constexpr (is_small<context>) {
+            spawn_moved(node, context{std::forward<F>(f), failure_});
+        } else {
+            auto *made = new context{std::forward<F>(f), failure_};
+            detail::check(
+                nodewise_scope_spawn_on(handle_, node, context::run, made, detail::delete_context<context>));
+        }
     }
 
     void cancel() const { detail::check(nodewise_scope_cancel(handle_)); }
@@ -535,6 +536,24 @@ private:
         }
     };
 
+    // Whether a context has room in a task, and can be moved there.
+    template <class Context>
+    static constexpr bool is_small =
+        sizeof(Context) <= 32 && alignof(Context) <= 8 && std::is_nothrow_move_constructible_v<Context>;
+
+    template <class Context>
+    void spawn_moved(std::uint32_t node, Context made) const
+    {
+        auto move = [](void *from, void *to) { new (to) Context(std::move(detail::from<Context>(from))); };
+        auto run = [](const nodewise_scope *handle, void *pointer) {
+            auto &self = detail::from<Context>(pointer);
+            int status = handle ? Context::run(handle, pointer) : 0;
+            self.~Context();
+            return status;
+        };
+        detail::check(nodewise_scope_spawn_moved(handle_, node, run, &made, sizeof(made), move));
+    }
+
     const nodewise_scope *handle_;
     detail::caught *failure_;
 };
@@ -548,6 +567,17 @@ class pool {
 public:
     pool() { start(nullptr); }
     explicit pool(const pool_options &options) { start(options.get()); }
+
+    // The process's default pool, whose workers all share that ask for it. They end with the last owner.
+    static pool shared()
+    {
+        nodewise_pool *shared = nullptr;
+        detail::check(nodewise_default_pool(&shared));
+        return pool(shared);
+    }
+
+    // Limits the default pool to so many workers. A program does so before its libraries ask for the pool.
+    static void limit_shared(std::size_t most) { detail::check(nodewise_default_pool_limit(most)); }
 
     std::vector<std::uint32_t> nodes() const
     {
@@ -572,6 +602,22 @@ public:
         return node == NODEWISE_NO_NODE ? std::nullopt : std::optional(node);
     }
 
+    // The index of the calling thread among those that work for this pool now, below worker_indices(), or
+    // none on other threads. per_worker has values for them.
+    std::optional<std::size_t> worker_index() const
+    {
+        std::size_t index = NODEWISE_NO_INDEX;
+        detail::check(nodewise_pool_worker_index(get(), &index));
+        return index == NODEWISE_NO_INDEX ? std::nullopt : std::optional(index);
+    }
+
+    std::size_t worker_indices() const
+    {
+        std::size_t indices = 0;
+        detail::check(nodewise_pool_worker_indices(get(), &indices));
+        return indices;
+    }
+
     std::vector<node_statistics> statistics() const
     {
         return detail::listed<node_statistics>(
@@ -584,16 +630,14 @@ public:
     template <class F>
     auto spawn(F &&f) const
     {
-        return spawn_by(std::forward<F>(f),
-                        [&](auto... arguments) { return nodewise_pool_spawn(get(), arguments...); });
+        return spawn_by(NODEWISE_NO_NODE, std::forward<F>(f));
     }
 
     // Starts a task that only workers of this node run.
     template <class F>
     auto spawn_on(std::uint32_t node, F &&f) const
     {
-        return spawn_by(std::forward<F>(f),
-                        [&](auto... arguments) { return nodewise_pool_spawn_on(get(), node, arguments...); });
+        return spawn_by(node, std::forward<F>(f));
     }
 
     // Runs a callable of a const nodewise::scope & on a worker. Returns its result when it and all tasks of
@@ -631,6 +675,17 @@ public:
         second.failure.check(result);
         if constexpr (!std::is_void_v<ra>)
             return std::pair<ra, rb>(first.value.take(), second.value.take());
+    }
+
+    // Returns the result of body(), which it runs on a worker, and isolated: a worker that waits in it, or in
+    // its tasks, runs no other tasks meanwhile. So `body` may hold a lock that other tasks want.
+    template <class F>
+    decltype(auto) isolate(F &&body) const
+    {
+        using result = std::invoke_result_t<F &>;
+        one<F, result> isolated{body, {}, {}};
+        isolated.failure.check(nodewise_pool_isolate(get(), one<F, result>::run, &isolated, nullptr));
+        return isolated.value.take();
     }
 
     // Calls body(begin, end) with parts of the range, of at least `grain` numbers.
@@ -739,6 +794,40 @@ public:
         }
     }
 
+    // Calls body(const block &) with each of these blocks, or with pieces of a larger one that have at least
+    // `grain` elements. Workers of the block's node do so, or any where the pool has none there. A loop over
+    // several arrays of one layout takes the blocks of one of them.
+    template <class F>
+    void for_each_block(const std::vector<nodewise_block> &blocks, F &&body, std::size_t grain = 1) const
+    {
+        struct context {
+            F &body;
+            detail::caught failure;
+        } context{body, {}};
+        auto run = [](const nodewise_block *where, void *pointer) {
+            auto &self = detail::from<struct context>(pointer);
+            return self.failure.run([&] { self.body(*where); });
+        };
+        context.failure.check(nodewise_pool_for_each_block(get(), blocks.data(), blocks.size(), grain, run,
+                                                           &context, nullptr));
+    }
+
+    // Puts together the results of part(const block &) for all blocks or pieces. It does so by combine(R, R),
+    // from `identity` on and in any order. combine has to be associative and commutative.
+    template <class R, class Part, class Combine>
+    R reduce_blocks(const std::vector<nodewise_block> &blocks, R identity, Part &&part, Combine &&combine,
+                    std::size_t grain = 1) const
+    {
+        std::mutex one_at_a_time;
+        auto body = [&](const nodewise_block &where) {
+            R of_part = part(where);
+            std::lock_guard<std::mutex> lock(one_at_a_time);
+            identity = combine(std::move(identity), std::move(of_part));
+        };
+        for_each_block(blocks, body, grain);
+        return identity;
+    }
+
     // Sorts the elements between random access iterators, without keeping the order of equal elements. If an
     // exception leaves a comparison, the elements are valid and no more is known of them. std::sort does the
     // same, and may hold one of them aside.
@@ -789,6 +878,8 @@ private:
         return of_all;
     }
 
+    explicit pool(nodewise_pool *owned) : handle_(owned) {}
+
     void start(const nodewise_pool_options *options)
     {
         nodewise_pool *made = nullptr;
@@ -809,37 +900,59 @@ private:
         }
     };
 
-    template <class F, class Spawn>
-    static auto spawn_by(F &&f, Spawn spawn)
+    template <class F>
+    auto spawn_by(std::uint32_t node, F &&f) const
     {
         using function = std::decay_t<F>;
         using result = std::invoke_result_t<function &>;
-        struct context final : task<result>::shared {
-            // Ends with the task.
+        // The callable, which ends with the task, and what comes of it.
+        struct called : task<result>::outcome {
             std::optional<function> f;
 
-            explicit context(F &&given) : f(std::in_place, std::forward<F>(given)) {}
+            explicit called(function &&given) : f(std::move(given)) {}
 
-            static int run(void *pointer)
+            void run() noexcept
             {
-                auto &self = detail::from<context>(pointer);
-                return self.failure.run([&] { self.result.by([&]() -> result { return (*self.f)(); }); });
-            }
-
-            static void drop(void *pointer)
-            {
-                auto &self = detail::from<context>(pointer);
-                self.f.reset();
-                typename task<result>::let_go()(&self);
+                this->failure.run([&] { this->result.by([&]() -> result { return (*f)(); }); });
+                f.reset();
             }
         };
-        auto *owned = new context(std::forward<F>(f));
-        task<result> made;
-        made.state_.reset(owned);
-        nodewise_task *handle = nullptr;
-        detail::check(spawn(context::run, owned, context::drop, &handle));
-        made.handle_.reset(handle);
-        return made;
+        // The task has room for this, and it can be moved there.
+        constexpr bool fits = alignof(called) <= 16 && std::is_nothrow_move_constructible_v<function>;
+        using object = std::conditional_t<fits, called, std::unique_ptr<called>>;
+        struct context {
+            std::conditional_t<fits, function, std::unique_ptr<called>> given;
+            called *moved;
+        };
+        auto move = [](void *from, void *to) {
+            auto &self = detail::from<context>(from);
+            auto *made = new (to) object(std::move(self.given));
+            if constexpr (fits)
+                self.moved = made;
+            else
+                self.moved = made->get();
+        };
+        auto run = [](void *pointer) {
+            if constexpr (fits)
+                detail::from<object>(pointer).run();
+            else
+                detail::from<object>(pointer)->run();
+            return 0;
+        };
+        auto drop = [](void *pointer) { detail::from<object>(pointer).~object(); };
+        auto spawn = [&](context context) {
+            task<result> made;
+            nodewise_task *handle = nullptr;
+            detail::check(
+                nodewise_pool_spawn_moved(get(), node, run, &context, sizeof(object), move, drop, &handle));
+            made.handle_.reset(handle);
+            made.outcome_ = context.moved;
+            return made;
+        };
+        if constexpr (fits)
+            return spawn({function(std::forward<F>(f)), nullptr});
+        else
+            return spawn({std::make_unique<called>(function(std::forward<F>(f))), nullptr});
     }
 
     detail::handle<nodewise_pool, nodewise_pool_free> handle_;
@@ -1023,6 +1136,92 @@ T pool::parallel_exclusive_scan(Iterator begin, Iterator end, Out out, T first, 
     return *scan<T>(begin, std::size_t(end - begin), std::optional<T>(std::move(first)), sum, part);
 }
 
+// A value for each thread that works for a pool, which has to outlive this: a buffer, or a part of a sum. A
+// thread makes its value when it first asks, so that the value's memory is the thread's own. A task that
+// waits in the middle of a use may run others on top of itself. One that asks there gets another value.
+// Threads that do not work for the pool may ask as well.
+template <class T>
+class per_worker {
+public:
+    explicit per_worker(const pool &pool, std::function<T()> make = [] { return T(); })
+        : pool_(pool.get()), make_(std::move(make)), slots_(pool.worker_indices() + 1)
+    {
+    }
+
+    // Returns the result of body(T &). No other thread, nor another use on this one, has the value meanwhile.
+    template <class F>
+    decltype(auto) with(F &&body)
+    {
+        std::size_t index = NODEWISE_NO_INDEX;
+        detail::check(nodewise_pool_worker_index(pool_, &index));
+        slot &own = slots_[std::min(index, slots_.size() - 1)];
+        in_use value{own, own.taken()};
+        if (!value.value)
+            value.value = std::make_unique<T>(make_());
+        return body(*value.value);
+    }
+
+    // Calls body(T &) with each value that there is. No thread may be in with() meanwhile.
+    template <class F>
+    void for_each(F &&body)
+    {
+        for (slot &own : slots_) {
+            if (T *value = own.value.load(std::memory_order_acquire))
+                body(*value);
+            for (const auto &value : own.others)
+                body(*value);
+        }
+    }
+
+private:
+    struct alignas(128) slot {
+        // The value, unless it is in use or was never asked for.
+        std::atomic<T *> value{nullptr};
+        // The values of uses that began while it was.
+        std::mutex lock;
+        std::vector<std::unique_ptr<T>> others;
+
+        slot() = default;
+        slot(const slot &) = delete;
+        slot &operator=(const slot &) = delete;
+        ~slot() { delete value.load(std::memory_order_acquire); }
+
+        std::unique_ptr<T> taken()
+        {
+            std::unique_ptr<T> kept(value.exchange(nullptr, std::memory_order_acquire));
+            if (!kept) {
+                std::lock_guard<std::mutex> locked(lock);
+                if (!others.empty()) {
+                    kept = std::move(others.back());
+                    others.pop_back();
+                }
+            }
+            return kept;
+        }
+    };
+
+    // A value until it is put back.
+    struct in_use {
+        slot &own;
+        std::unique_ptr<T> value;
+
+        ~in_use()
+        {
+            if (!value)
+                return;
+            std::unique_ptr<T> other(own.value.exchange(value.release(), std::memory_order_acq_rel));
+            if (other) {
+                std::lock_guard<std::mutex> locked(own.lock);
+                own.others.push_back(std::move(other));
+            }
+        }
+    };
+
+    const nodewise_pool *pool_;
+    std::function<T()> make_;
+    std::vector<slot> slots_;
+};
+
 // The nodes to which the pages of an array or an arena go
 class layout {
 public:
@@ -1166,6 +1365,28 @@ public:
         for_each<T>(pool, body);
     }
 
+    // The same for elements that are only read.
+    template <class F>
+    void for_each_block(const pool &pool, F &&body) const
+    {
+        for_each<const T>(pool, body);
+    }
+
+    // Calls body(const block &, T *elements, U *others) with the same elements of another array besides,
+    // which has as many: one of the same layout, or any container with data() and size(). `const` arrays give
+    // pointers to const.
+    template <class Other, class F>
+    void for_each_block_with(Other &other, const pool &pool, F &&body)
+    {
+        zipped<T>(other, pool, body);
+    }
+
+    template <class Other, class F>
+    void for_each_block_with(Other &other, const pool &pool, F &&body) const
+    {
+        zipped<const T>(other, pool, body);
+    }
+
     // Puts together the results of part(const block &, const T *elements) for all blocks or pieces. It does
     // so by combine(R, R), from `identity` on and in any order. combine has to be associative and
     // commutative.
@@ -1195,6 +1416,17 @@ private:
         };
         context.failure.check(
             nodewise_array_for_each_block(handle_.get(), pool.get(), run, &context, nullptr));
+    }
+
+    template <class Element, class Other, class F>
+    void zipped(Other &other, const pool &pool, F &&body) const
+    {
+        if (other.size() != size_)
+            throw std::invalid_argument("nodewise: the arrays have different sizes");
+        auto *others = other.data();
+        for_each<Element>(pool, [&](const block &where, Element *elements) {
+            body(where, elements, others + where.begin);
+        });
     }
 
     detail::handle<nodewise_array, nodewise_array_free> handle_;

@@ -57,6 +57,7 @@ pub struct Placement {
 
 pub type BlockRun =
     unsafe extern "C" fn(block: *const Block, elements: *mut c_void, context: *mut c_void) -> c_int;
+pub type BlocksRun = unsafe extern "C" fn(block: *const Block, context: *mut c_void) -> c_int;
 
 /// `nodewise_array`.
 pub struct Array {
@@ -363,6 +364,44 @@ pub unsafe extern "C" fn nodewise_array_for_each_block(
             let elements = data.get().wrapping_byte_add(piece.begin * element_bytes);
             // SAFETY: the caller's promise; pieces do not overlap.
             status.note(unsafe { body(&raw const piece, elements, context.get()) });
+        });
+        status.tell(out_status)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_for_each_block(
+    pool: *const NodePool,
+    blocks: *const Block,
+    count: usize,
+    grain: usize,
+    body: Option<BlocksRun>,
+    context: *mut c_void,
+    out_status: *mut c_int,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let pool = unsafe { Held::new(pool) }?;
+        // SAFETY: the caller's promise.
+        let blocks = unsafe { slice(blocks, count, "blocks") }?;
+        // SAFETY: the caller's promise.
+        let out_status = unsafe { optional_out(out_status) };
+        let (body, context) = (given(body, "body")?, Context::new(context));
+        if let Some(Block { begin, end, .. }) = blocks.iter().find(|block| block.begin > block.end) {
+            return Err(Failure::invalid(format!("a block begins at {begin} and ends at {end}")));
+        }
+        let blocks = blocks.iter().map(|block| nodewise_runtime::Block {
+            node: NodeId(block.node),
+            elements: block.begin..block.end,
+        });
+        let status = FirstStatus::default();
+        pool.grain(grain).for_each_block(blocks, |piece| {
+            if !status.failed() {
+                let piece =
+                    Block { node: piece.node.0, begin: piece.elements.start, end: piece.elements.end };
+                // SAFETY: the caller's promise.
+                status.note(unsafe { body(&raw const piece, context.get()) });
+            }
         });
         status.tell(out_status)
     })

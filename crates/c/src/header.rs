@@ -3,11 +3,11 @@
 
 use crate::{
     allowance, arena, array, counter, hint, location, node_replicated, pool, reduce, replicated,
-    replicated_array, result, scope,
+    replicated_array, result, scope, task,
 };
 use nodewise_runtime::{
     Allowance, NodeArena, NodeCounter, NodePool, NodePoolBuilder, NodeReplicated, Replicated, ReplicatedVec,
-    Task, TaskCounter,
+    TaskCounter,
 };
 use result::Code;
 use std::collections::BTreeSet;
@@ -42,7 +42,7 @@ names! {
     TaskCounter => "nodewise_task_counter",
     NodePool => "nodewise_pool",
     NodePoolBuilder => "nodewise_pool_options",
-    Task<c_int> => "nodewise_task",
+    task::TaskHandle => "nodewise_task",
     ReplicatedVec<u8> => "nodewise_replicated_array",
     Replicated<replicated::Value> => "nodewise_replicated",
     NodeReplicated<node_replicated::Operated> => "nodewise_node_replicated",
@@ -103,6 +103,7 @@ functions!(A B C D);
 functions!(A B C D E);
 functions!(A B C D E F);
 functions!(A B C D E F G);
+functions!(A B C D E F G H);
 
 fn declared<F: Function>(name: &str, _: F) -> (String, String) {
     (name.into(), F::declared(name))
@@ -136,19 +137,21 @@ fn functions() -> Vec<(String, String)> {
         pool: nodewise_pool_options_new(_), nodewise_pool_options_free(_), nodewise_pool_options_workers(_, _),
             nodewise_pool_options_nodes(_, _, _), nodewise_pool_options_stack_bytes(_, _),
             nodewise_pool_options_allowance(_, _), nodewise_pool_options_confined(_, _),
-            nodewise_pool_options_callers_work(_, _), nodewise_pool_new(_, _),
-            nodewise_pool_free(_), nodewise_pool_nodes(_, _, _, _), nodewise_pool_workers(_, _),
-            nodewise_pool_worker_node(_, _), nodewise_pool_statistics(_, _, _, _), nodewise_pool_spawn(_, _, _, _, _),
-            nodewise_pool_spawn_on(_, _, _, _, _, _), nodewise_pool_join(_, _, _, _, _, _), nodewise_task_join(_, _),
+            nodewise_pool_options_callers_work(_, _), nodewise_pool_options_by_cache(_, _), nodewise_pool_new(_, _),
+            nodewise_default_pool(_), nodewise_default_pool_limit(_), nodewise_pool_free(_), nodewise_pool_nodes(_, _, _, _), nodewise_pool_workers(_, _),
+            nodewise_pool_worker_node(_, _), nodewise_pool_worker_index(_, _), nodewise_pool_worker_indices(_, _),
+            nodewise_pool_statistics(_, _, _, _), nodewise_pool_spawn(_, _, _, _, _),
+            nodewise_pool_spawn_on(_, _, _, _, _, _), nodewise_pool_join(_, _, _, _, _, _), nodewise_pool_isolate(_, _, _, _);
+        task: nodewise_pool_spawn_moved(_, _, _, _, _, _, _, _), nodewise_task_wait(_, _), nodewise_task_join(_, _),
             nodewise_task_is_finished(_, _), nodewise_task_free(_);
-        scope: nodewise_pool_scope(_, _, _, _), nodewise_scope_spawn(_, _, _, _), nodewise_scope_spawn_copy(_, _, _, _),
+        scope: nodewise_pool_scope(_, _, _, _), nodewise_scope_spawn(_, _, _, _), nodewise_scope_spawn_copy(_, _, _, _), nodewise_scope_spawn_moved(_, _, _, _, _, _),
             nodewise_scope_spawn_on(_, _, _, _, _), nodewise_scope_cancel(_), nodewise_scope_is_cancelled(_, _);
         reduce: nodewise_pool_parallel_for(_, _, _, _, _, _), nodewise_pool_parallel_for_grain(_, _, _, _, _, _, _),
             nodewise_pool_parallel_reduce(_, _, _, _, _, _, _);
         array: nodewise_array_new(_, _, _, _, _, _), nodewise_array_free(_), nodewise_array_data(_, _),
             nodewise_array_placement(_, _, _, _, _, _, _), nodewise_array_page_nodes(_, _, _, _, _, _),
             nodewise_array_lay_out(_, _, _), nodewise_array_lay_out_range(_, _, _, _, _), nodewise_array_blocks(_, _, _, _),
-            nodewise_array_for_each_block(_, _, _, _, _);
+            nodewise_array_for_each_block(_, _, _, _, _), nodewise_pool_for_each_block(_, _, _, _, _, _, _);
         arena: nodewise_arena_new(_, _, _), nodewise_arena_free(_), nodewise_arena_allocate(_, _, _, _),
             nodewise_arena_deallocate(_, _, _, _), nodewise_arena_reserved_bytes(_, _),
             nodewise_arena_placement(_, _, _, _, _);
@@ -247,7 +250,9 @@ fn constants() -> Vec<String> {
         ("BASE_PAGES", array::BASE_PAGES.into()),
         ("ANYWHERE", array::ANYWHERE.into()),
     ];
-    codes.into_iter().chain(others).map(|(name, value)| format!("NODEWISE_{name} == {value}")).collect()
+    let no_index = ("NO_INDEX", pool::NO_INDEX.to_string());
+    let numbers = codes.into_iter().chain(others).map(|(name, value)| (name, value.to_string()));
+    numbers.chain([no_index]).map(|(name, value)| format!("NODEWISE_{name} == {value}u")).collect()
 }
 
 /// The complaints of a compiler about a translation unit; empty if it has none.

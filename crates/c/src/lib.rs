@@ -36,3 +36,4 @@ mod reduce;
 mod replicated;
 mod replicated_array;
 mod scope;
+mod task;

@@ -2,7 +2,8 @@
 
 use crate::arguments::{List, exclusive, free, handle, node_set, optional_out, out, shared};
 use crate::callback::{Context, DropContext, FirstStatus, Owned, Run, given};
-use crate::result::{Code, Failure, Outcome, guarded};
+use crate::result::{Code, Outcome, guarded};
+use crate::task::{Owner, TaskHandle};
 use nodewise_runtime::{Allowance, NodePool, NodePoolBuilder, Task};
 use nodewise_topology::NodeId;
 use std::ffi::{c_int, c_void};
@@ -30,7 +31,7 @@ pub(crate) enum Held<'a> {
 
 impl<'a> Held<'a> {
     /// # Safety
-    /// `pool` is null or from [`nodewise_pool_new`], and not freed yet.
+    /// `pool` is null or from [`nodewise_pool_new`] or [`nodewise_default_pool`], and not freed yet.
     pub(crate) unsafe fn new(pool: *const NodePool) -> Outcome<Self> {
         // SAFETY: as promised.
         let inside: &'a NodePool = unsafe { shared(pool, "pool") }?;
@@ -57,6 +58,8 @@ impl Deref for Held<'_> {
 
 /// The number that stands for no node.
 pub const NO_NODE: u32 = u32::MAX;
+/// The number that stands for no index of a worker.
+pub const NO_INDEX: usize = usize::MAX;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_pool_options_new(out_options: *mut *mut NodePoolBuilder) -> Code {
@@ -155,6 +158,19 @@ pub unsafe extern "C" fn nodewise_pool_options_callers_work(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_options_by_cache(
+    options: *mut NodePoolBuilder,
+    by_cache: bool,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let options = unsafe { exclusive(options, "options") }?;
+        *options = options.clone().by_cache(by_cache);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_pool_new(
     options: *const NodePoolBuilder,
     out_pool: *mut *mut NodePool,
@@ -168,6 +184,21 @@ pub unsafe extern "C" fn nodewise_pool_new(
         out_pool.write(Arc::into_raw(Arc::new(options.build()?)).cast_mut());
         Ok(())
     })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_default_pool(out_pool: *mut *mut NodePool) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let out_pool = unsafe { out(out_pool, "out_pool") }?;
+        out_pool.write(Arc::into_raw(NodePool::shared()?).cast_mut());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_default_pool_limit(most: usize) -> Code {
+    guarded(|| Ok(NodePool::limit_shared(most)?))
 }
 
 #[unsafe(no_mangle)]
@@ -224,6 +255,33 @@ pub unsafe extern "C" fn nodewise_pool_worker_node(pool: *const NodePool, out_no
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_worker_index(pool: *const NodePool, out_index: *mut usize) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let pool = unsafe { shared(pool, "pool") }?;
+        // SAFETY: the caller's promise.
+        let out_index = unsafe { out(out_index, "out_index") }?;
+        out_index.write(pool.worker_index().unwrap_or(NO_INDEX));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_worker_indices(
+    pool: *const NodePool,
+    out_indices: *mut usize,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let pool = unsafe { shared(pool, "pool") }?;
+        // SAFETY: the caller's promise.
+        let out_indices = unsafe { out(out_indices, "out_indices") }?;
+        out_indices.write(pool.worker_indices());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_pool_statistics(
     pool: *const NodePool,
     statistics: *mut NodeStatistics,
@@ -267,7 +325,7 @@ unsafe fn spawn_by(
     run: Option<Run>,
     context: *mut c_void,
     drop: Option<DropContext>,
-    out_task: *mut *mut Task<c_int>,
+    out_task: *mut *mut TaskHandle,
     spawn: impl FnOnce(Called) -> Outcome<Task<c_int>>,
 ) -> Code {
     // SAFETY: as promised. Before all else, so that it is dropped whatever is wrong.
@@ -278,7 +336,10 @@ unsafe fn spawn_by(
         let out_task = unsafe { optional_out(out_task) };
         let task = spawn(Called { run, context })?;
         if let Some(out_task) = out_task {
-            out_task.write(handle(task));
+            let owner = Owner::new(0).expect("a handle has a size that can be");
+            // SAFETY: nobody else has one.
+            unsafe { owner.joins(task) };
+            out_task.write(owner.into_raw());
         }
         Ok(())
     })
@@ -290,7 +351,7 @@ pub unsafe extern "C" fn nodewise_pool_spawn(
     run: Option<Run>,
     context: *mut c_void,
     drop: Option<DropContext>,
-    out_task: *mut *mut Task<c_int>,
+    out_task: *mut *mut TaskHandle,
 ) -> Code {
     let spawn = |task: Called| {
         // SAFETY: the caller's promise.
@@ -307,7 +368,7 @@ pub unsafe extern "C" fn nodewise_pool_spawn_on(
     run: Option<Run>,
     context: *mut c_void,
     drop: Option<DropContext>,
-    out_task: *mut *mut Task<c_int>,
+    out_task: *mut *mut TaskHandle,
 ) -> Code {
     let spawn = |task: Called| {
         // SAFETY: the caller's promise.
@@ -315,43 +376,6 @@ pub unsafe extern "C" fn nodewise_pool_spawn_on(
     };
     // SAFETY: the caller's promise.
     unsafe { spawn_by(run, context, drop, out_task, spawn) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nodewise_task_join(task: *mut Task<c_int>, out_status: *mut c_int) -> Code {
-    guarded(|| {
-        if task.is_null() {
-            return Err(Failure::invalid("task is NULL"));
-        }
-        // SAFETY: the caller's promise: it came from `handle`, and ends here.
-        let task = unsafe { Box::from_raw(task) };
-        // SAFETY: the caller's promise.
-        let out_status = unsafe { optional_out(out_status) };
-        let status = FirstStatus::default();
-        status.note(task.join());
-        status.tell(out_status)
-    })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nodewise_task_is_finished(
-    task: *const Task<c_int>,
-    out_finished: *mut bool,
-) -> Code {
-    guarded(|| {
-        // SAFETY: the caller's promise.
-        let task = unsafe { shared(task, "task") }?;
-        // SAFETY: the caller's promise.
-        let out_finished = unsafe { out(out_finished, "out_finished") }?;
-        out_finished.write(task.is_finished());
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nodewise_task_free(task: *mut Task<c_int>) {
-    // SAFETY: the caller's promise.
-    unsafe { free(task) };
 }
 
 #[unsafe(no_mangle)]
@@ -379,6 +403,26 @@ pub unsafe extern "C" fn nodewise_pool_join(
         let status = FirstStatus::default();
         status.note(a);
         status.note(b);
+        status.tell(out_status)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_isolate(
+    pool: *const NodePool,
+    run: Option<Run>,
+    context: *mut c_void,
+    out_status: *mut c_int,
+) -> Code {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let pool = unsafe { Held::new(pool) }?;
+        // SAFETY: the caller's promise.
+        let out_status = unsafe { optional_out(out_status) };
+        let (run, context) = (given(run, "run")?, Context::new(context));
+        let status = FirstStatus::default();
+        // SAFETY: the caller's promise.
+        status.note(pool.isolate(|| unsafe { run(context.get()) }));
         status.tell(out_status)
     })
 }

@@ -76,6 +76,7 @@ impl From<Error> for Failure {
             ErrorKind::Device => Code::Device,
             ErrorKind::Range => Code::Range,
             ErrorKind::Hints => Code::Hints,
+            ErrorKind::InUse => Code::Busy,
             _ => Code::Other,
         };
         let mut message = error.to_string();

@@ -2,7 +2,7 @@
 
 use crate::arguments::{optional_out, out, shared};
 use crate::callback::{Context, DropContext, FirstStatus, Owned, given};
-use crate::pool::Held;
+use crate::pool::{Held, NO_NODE};
 use crate::result::{Code, Failure, Outcome, guarded};
 use nodewise_runtime::{NodePool, Scope};
 use nodewise_topology::NodeId;
@@ -11,6 +11,8 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 pub type ScopeRun = unsafe extern "C" fn(scope: *const ScopeHandle, context: *mut c_void) -> c_int;
+
+pub type MoveContext = unsafe extern "C" fn(from: *mut c_void, to: *mut c_void);
 
 /// `nodewise_scope`: lies in the frame of [`nodewise_pool_scope`], which outlives the scope and so its tasks.
 #[derive(Default)]
@@ -171,6 +173,62 @@ unsafe fn spawn_with(
         handle.status.note(unsafe { run(handle, copy.as_mut().as_mut_ptr().cast()) });
     });
     Ok(())
+}
+
+/// An object of the caller's in a task's memory, where the caller has moved it.
+struct Moved {
+    handle: Outlives,
+    /// None once it was called, which has ended the object.
+    run: Option<ScopeRun>,
+    object: MaybeUninit<[u64; 4]>,
+}
+
+impl Moved {
+    fn call(&mut self) {
+        if let Some(run) = self.run.take() {
+            // SAFETY: the scope waits for this task, and its handle outlives it.
+            let handle = unsafe { &*self.handle.get() };
+            // SAFETY: as promised to `nodewise_scope_spawn_moved`.
+            handle.status.note(unsafe { run(handle, self.object.as_mut_ptr().cast()) });
+        }
+    }
+}
+
+impl Drop for Moved {
+    fn drop(&mut self) {
+        if let Some(run) = self.run {
+            // SAFETY: likewise.
+            unsafe { run(std::ptr::null(), self.object.as_mut_ptr().cast()) };
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_scope_spawn_moved(
+    scope: *const ScopeHandle,
+    node: u32,
+    run: Option<ScopeRun>,
+    context: *mut c_void,
+    bytes: usize,
+    move_to: Option<MoveContext>,
+) -> Code {
+    guarded(|| {
+        let (run, move_to) = (given(run, "run")?, given(move_to, "move")?);
+        // SAFETY: the caller's promise.
+        let handle = unsafe { shared(scope, "scope") }?;
+        if bytes > size_of::<[u64; 4]>() {
+            return Err(Failure::invalid(format!("a task has no room for {bytes} bytes")));
+        }
+        let outlives = Outlives(handle);
+        let make = |task: &mut MaybeUninit<Moved>| {
+            let moved = Moved { handle: outlives, run: Some(run), object: MaybeUninit::uninit() };
+            // SAFETY: the caller's promise.
+            unsafe { move_to(context, task.write(moved).object.as_mut_ptr().cast()) };
+        };
+        let node = (node != NO_NODE).then_some(NodeId(node));
+        // SAFETY: it makes one.
+        Ok(unsafe { handle.scope()?.spawn_in_place(node, make, |task, _| task.call()) }?)
+    })
 }
 
 #[unsafe(no_mangle)]

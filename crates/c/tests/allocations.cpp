@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 static std::atomic<long> allocations = 0;
@@ -31,6 +32,14 @@ double allocations_each(long calls, F many)
     many();
     return double(allocations - before) / double(calls);
 }
+
+// It is in one place at a time.
+struct moved_only {
+    bool is_here = true;
+
+    moved_only() = default;
+    moved_only(moved_only &&other) noexcept : is_here(std::exchange(other.is_here, false)) {}
+};
 
 bool few(const char *name, double each, double most)
 {
@@ -66,13 +75,27 @@ int main()
     if (ran != 2 * tasks)
         return 1;
 
+    // As small, but no mere bytes.
+    double moved = allocations_each(tasks, [&] {
+        pool.scope([&](const nodewise::scope &scope) {
+            std::uint32_t node = pool.nodes().front();
+            for (long i = 0; i < tasks; i += 2) {
+                scope.spawn([&ran, token = moved_only()] { ran += token.is_here; });
+                scope.spawn_on(node, [&ran, token = moved_only()] { ran += token.is_here; });
+            }
+        });
+    });
+    if (ran != 4 * tasks)
+        return 1;
+
     double apart = allocations_each(1000, [&] {
         for (int i = 0; i < 1000; i++)
             pool.spawn([&ran, i] { ran += i; }).join();
     });
 
     bool reductions = few("a reduction", reduction, 2), spawns = few("a small task", spawn, 0.1);
-    // The three allocations are the function with its result, the library's part, and the handle.
-    bool joined = few("a task of its own", apart, 3.1);
+    spawns &= few("a small task with an object", moved, 0.1);
+    // The two allocations are the task, with the function and its result, and the runtime's part.
+    bool joined = few("a task of its own", apart, 2.1);
     return reductions && spawns && joined ? 0 : 1;
 }

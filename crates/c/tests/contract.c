@@ -88,6 +88,7 @@ static void allowance(void)
     CHECK(nodewise_pool_options_stack_bytes(options, 1 << 20) == NODEWISE_OK);
     CHECK(nodewise_pool_options_confined(options, false) == NODEWISE_OK);
     CHECK(nodewise_pool_options_callers_work(options, false) == NODEWISE_OK);
+    CHECK(nodewise_pool_options_by_cache(options, true) == NODEWISE_OK);
     CHECK(nodewise_pool_new(options, &pool) == NODEWISE_OK);
     nodewise_pool_options_free(options);
     CHECK(nodewise_pool_workers(pool, &threads) == NODEWISE_OK && threads == 1);
@@ -147,6 +148,94 @@ static int of_scope(const nodewise_scope *scope, void *context)
     (void)scope;
     (void)context;
     return 5;
+}
+
+/* An object that knows its address, and whose end counts. */
+struct object {
+    struct object *self;
+    int64_t number;
+    struct object **moved;
+};
+
+static void move_object(void *from, void *to)
+{
+    struct object *old = from, *object = to;
+    CHECK(old->self == old && (uintptr_t)to % 8 == 0);
+    *object = (struct object){object, old->number, NULL};
+    if (old->moved != NULL)
+        *old->moved = object;
+    old->self = NULL;
+}
+
+static int raise_object(void *context)
+{
+    struct object *object = context;
+    CHECK(object->self == object && (uintptr_t)object % 16 == 0);
+    return (int)++object->number - 8;
+}
+
+static void end_object(void *context)
+{
+    struct object *object = context;
+    CHECK(object->self == object && object->number > 0);
+    drop(&dropped);
+}
+
+/* A task's object stays until the task is joined or freed. */
+static void tasks_with_objects(nodewise_pool *pool, uint32_t node)
+{
+    nodewise_task *task;
+    struct object *moved;
+    int status;
+    struct object object = {&object, 7, &moved};
+    CHECK(nodewise_pool_spawn_moved(pool, NODEWISE_NO_NODE, raise_object, &object, sizeof object, move_object, end_object, &task) == NODEWISE_OK);
+    CHECK(object.self == NULL);
+    CHECK(nodewise_task_wait(task, &status) == NODEWISE_OK && status == 0);
+    CHECK(moved->number == 8 && drops() == 0);
+    CHECK(nodewise_task_join(task, &status) == NODEWISE_OK && status == 0 && drops() == 1);
+    object = (struct object){&object, 16, &moved};
+    CHECK(nodewise_pool_spawn_moved(pool, node, raise_object, &object, sizeof object, move_object, end_object, &task) == NODEWISE_OK);
+    says(nodewise_task_wait(task, &status), NODEWISE_CALLBACK_FAILED, "returned 9");
+    CHECK(status == 9 && moved->number == 17);
+    nodewise_task_free(task);
+    CHECK(drops() == 1);
+    object = (struct object){&object, 1, NULL};
+    says(nodewise_pool_spawn_moved(pool, 1000, raise_object, &object, sizeof object, move_object, end_object, &task), NODEWISE_NO_WORKERS, "1000");
+    CHECK(object.self == &object);
+    says(nodewise_task_wait(NULL, &status), NODEWISE_INVALID_ARGUMENT, "task is NULL");
+    CHECK(nodewise_pool_spawn_moved(pool, node, raise_object, &object, sizeof object, move_object, end_object, NULL) == NODEWISE_OK);
+    while (__atomic_load_n(&dropped, __ATOMIC_SEQ_CST) == 0)
+        ;
+    CHECK(drops() == 1);
+}
+
+static int of_object(const nodewise_scope *scope, void *context)
+{
+    struct object *object = context;
+    CHECK(object->self == object);
+    object->self = NULL;
+    __atomic_add_fetch(&dropped, 1, __ATOMIC_SEQ_CST);
+    return scope == NULL ? 0 : (int)object->number;
+}
+
+static int moving(const nodewise_scope *scope, void *context)
+{
+    for (int i = 0; i < 10; i++) {
+        struct object object = {&object, i == 9 ? 27 : 0, NULL};
+        CHECK(nodewise_scope_spawn_moved(scope, i % 2 == 0 ? NODEWISE_NO_NODE : *(uint32_t *)context, of_object, &object, sizeof object, move_object) == NODEWISE_OK);
+        CHECK(object.self == NULL);
+    }
+    struct object object = {&object, 0, NULL};
+    says(nodewise_scope_spawn_moved(scope, 1000, of_object, &object, sizeof object, move_object), NODEWISE_NO_WORKERS, "1000");
+    says(nodewise_scope_spawn_moved(scope, 1000, of_object, &object, 33, move_object), NODEWISE_INVALID_ARGUMENT, "33 bytes");
+    CHECK(object.self == &object);
+    return 0;
+}
+
+static int moving_and_cancelling(const nodewise_scope *scope, void *context)
+{
+    CHECK(nodewise_scope_cancel(scope) == NODEWISE_OK);
+    return moving(scope, context);
 }
 
 static int cancelling(const nodewise_scope *scope, void *context)
@@ -234,6 +323,9 @@ static void tasks(nodewise_pool *pool)
     says(nodewise_pool_join(pool, nothing, NULL, seven, NULL, &status), NODEWISE_CALLBACK_FAILED, "7");
     CHECK(status == 7);
     CHECK(nodewise_pool_join(pool, nothing, NULL, nothing, NULL, &status) == NODEWISE_OK && status == 0);
+    CHECK(nodewise_pool_isolate(pool, nothing, NULL, &status) == NODEWISE_OK && status == 0);
+    says(nodewise_pool_isolate(pool, seven, NULL, &status), NODEWISE_CALLBACK_FAILED, "7");
+    CHECK(status == 7);
     says(nodewise_pool_parallel_for(pool, 0, 1000, eleven_of_range, NULL, &status), NODEWISE_CALLBACK_FAILED, "11");
     CHECK(status == 11);
     CHECK(nodewise_pool_parallel_for(pool, 1000, 10, eleven_of_range, NULL, NULL) == NODEWISE_OK);
@@ -242,10 +334,62 @@ static void tasks(nodewise_pool *pool)
 
     CHECK(nodewise_pool_scope(pool, copying, NULL, &status) == NODEWISE_OK && status == 0);
     CHECK(copied_sum == 8 * 99 * 100 / 2);
+    CHECK(nodewise_pool_nodes(pool, &node, 1, &(size_t){0}) == NODEWISE_OK);
+    tasks_with_objects(pool, node);
+    says(nodewise_pool_scope(pool, moving, &node, &status), NODEWISE_CALLBACK_FAILED, "27");
+    CHECK(status == 27 && drops() == 10);
+    CHECK(nodewise_pool_scope(pool, moving_and_cancelling, &node, &status) == NODEWISE_OK && drops() == 10);
     says(nodewise_pool_scope(pool, failing, pool, &status), NODEWISE_CALLBACK_FAILED, "5");
     CHECK(status == 5 && drops() == 3);
     CHECK(nodewise_pool_scope(pool, cancelling, &dropped, &status) == NODEWISE_OK && status == 0);
     CHECK(drops() == 10);
+}
+
+static void default_pool(void)
+{
+    nodewise_pool *one, *other;
+    size_t workers;
+    int status;
+    CHECK(nodewise_default_pool_limit(1) == NODEWISE_OK);
+    CHECK(nodewise_default_pool(&one) == NODEWISE_OK && nodewise_default_pool(&other) == NODEWISE_OK);
+    CHECK(one == other && nodewise_pool_workers(one, &workers) == NODEWISE_OK && workers == 1);
+    says(nodewise_default_pool_limit(2), NODEWISE_BUSY, "in use with 1 workers");
+    nodewise_pool_free(one);
+    CHECK(nodewise_pool_join(other, nothing, NULL, nothing, NULL, &status) == NODEWISE_OK);
+    nodewise_pool_free(other);
+    CHECK(nodewise_default_pool_limit(SIZE_MAX) == NODEWISE_OK);
+}
+
+struct sums {
+    const nodewise_pool *pool;
+    uint64_t *of_index;
+    size_t indices;
+};
+
+static int add_at_index(size_t begin, size_t end, void *context)
+{
+    const struct sums *sums = context;
+    size_t index;
+    CHECK(nodewise_pool_worker_index(sums->pool, &index) == NODEWISE_OK && index < sums->indices);
+    for (size_t i = begin; i < end; i++)
+        sums->of_index[index] += i;
+    return 0;
+}
+
+static void indices(nodewise_pool *pool)
+{
+    struct sums sums = {.pool = pool};
+    size_t index, workers;
+    CHECK(nodewise_pool_worker_index(pool, &index) == NODEWISE_OK && index == NODEWISE_NO_INDEX);
+    CHECK(nodewise_pool_worker_indices(pool, &sums.indices) == NODEWISE_OK);
+    CHECK(nodewise_pool_workers(pool, &workers) == NODEWISE_OK && sums.indices >= workers);
+    sums.of_index = calloc(sums.indices, sizeof *sums.of_index);
+    uint64_t whole = 0;
+    CHECK(nodewise_pool_parallel_for(pool, 0, 100000, add_at_index, &sums, NULL) == NODEWISE_OK);
+    for (index = 0; index < sums.indices; index++)
+        whole += sums.of_index[index];
+    CHECK(whole == (uint64_t)99999 * 50000);
+    free(sums.of_index);
 }
 
 /* Strings as values: parts make them, combinations join them, and each is freed once. */
@@ -308,6 +452,13 @@ static int fill(const nodewise_block *block, void *elements, void *context)
     return 0;
 }
 
+static int count_elements(const nodewise_block *block, void *context)
+{
+    CHECK(block->end - block->begin >= 100 && (block->node == 0 || block->node == 7));
+    __atomic_add_fetch((size_t *)context, block->end - block->begin, __ATOMIC_RELAXED);
+    return *(size_t *)context > 3000 ? 23 : 0;
+}
+
 static int raise_first(void *value, void *context)
 {
     ++*(uint32_t *)value;
@@ -339,6 +490,15 @@ static void arrays(nodewise_pool *pool)
     says(nodewise_array_for_each_block(array, pool, fill, pool, &status), NODEWISE_CALLBACK_FAILED, "17");
     CHECK(status == 17);
     CHECK(nodewise_array_blocks(array, blocks, 1024, &count) == NODEWISE_OK && count > 0 && blocks[0].begin == 0);
+    /* No node has this number, so that any worker takes the block. */
+    const nodewise_block pieces[] = {{0, 0, 1000}, {7, 5000, 7000}, {7, 7000, 7000}}, reversed = {0, 2, 1};
+    size_t elements = 0;
+    CHECK(nodewise_pool_for_each_block(pool, pieces, 3, 100, count_elements, &elements, NULL) == NODEWISE_OK);
+    CHECK(elements == 3000);
+    CHECK(nodewise_pool_for_each_block(pool, NULL, 0, 0, count_elements, &elements, NULL) == NODEWISE_OK);
+    says(nodewise_pool_for_each_block(pool, pieces, 1, 1000, count_elements, &elements, &status), NODEWISE_CALLBACK_FAILED, "23");
+    CHECK(status == 23);
+    says(nodewise_pool_for_each_block(pool, &reversed, 1, 1, count_elements, &elements, NULL), NODEWISE_INVALID_ARGUMENT, "2 and ends at 1");
     CHECK(nodewise_array_placement(array, 0, 10000, &placement, pages, 1024, &count) == NODEWISE_OK);
     CHECK(count > 0 && placement.misplaced == 0 && placement.absent == 0);
     uint32_t node = pages[0].node, weight = 2;
@@ -618,6 +778,8 @@ int main(void)
     allowance();
     counters();
     tasks(pool);
+    default_pool();
+    indices(pool);
     reductions(pool);
     arrays(pool);
     replicated();

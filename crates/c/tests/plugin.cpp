@@ -1,4 +1,4 @@
-// A shared library with a pool that is made while it is loaded.
+// A shared library with a pool that is made while it is loaded, and a part in the process's default pool.
 
 #include <nodewise.hpp>
 #include <optional>
@@ -12,7 +12,23 @@ extern "C" long sum_below(long end)
         [](long a, long b) { return a + b; });
 }
 
+static std::optional<nodewise::pool> shared;
+
+// The pool that the process's libraries share.
+extern "C" const void *shared_pool()
+{
+    if (!shared)
+        shared = nodewise::pool::shared();
+    return shared->get();
+}
+
+extern "C" unsigned long shared_workers()
+{
+    return shared->workers();
+}
+
 extern "C" void end_pool()
 {
     pool.reset();
+    shared.reset();
 }

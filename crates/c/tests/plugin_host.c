@@ -3,6 +3,7 @@
  * program ends. A forked child of the program, which has no workers, does so too. The program does not come
  * with libnodewise itself. */
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +35,30 @@ static void *load_and_use(const char *path)
     return library;
 }
 
+static int threads(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    int count = 0;
+    while (readdir(tasks) != NULL)
+        count++;
+    closedir(tasks);
+    return count - 2; /* . and .. */
+}
+
+/* Two libraries that know nothing of each other, each with a pool of its own beside. */
+static void share(void *one, void *other)
+{
+    const void *(*pool_of_one)(void), *(*pool_of_other)(void);
+    unsigned long (*workers)(void);
+    *(void **)&pool_of_one = function(one, "shared_pool");
+    *(void **)&pool_of_other = function(other, "shared_pool");
+    *(void **)&workers = function(other, "shared_workers");
+    int before = threads();
+    const void *pool = pool_of_one();
+    must(pool == pool_of_other(), "both have one pool");
+    must(threads() <= before + (int)workers(), "no more threads than that has workers");
+}
+
 int main(int argc, char **argv)
 {
     must(argc == 3, "two libraries are named");
@@ -48,7 +73,13 @@ int main(int argc, char **argv)
         must(dlopen(argv[1], RTLD_NOW | RTLD_NOLOAD) == NULL, "it has gone");
     }
     must(dlclose(load_and_use(argv[2])) == 0, "it can be closed and stays");
-    dlclose(load_and_use(argv[2]));
+    void *one = load_and_use(argv[1]), *other = load_and_use(argv[2]);
+    share(one, other);
+    void (*end_pool)(void);
+    *(void **)&end_pool = function(one, "end_pool");
+    end_pool();
+    must(dlclose(one) == 0 && dlopen(argv[1], RTLD_NOW | RTLD_NOLOAD) == NULL, "it has gone, and the pool stays");
+    dlclose(other);
     pid_t child = fork();
     if (child == 0) {
         alarm(300);

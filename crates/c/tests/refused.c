@@ -71,6 +71,7 @@ static void no_file(void)
     says(nodewise_bind_thread(&(uint32_t){0}, 1), NODEWISE_MACHINE, "/");
     says(nodewise_allowance_of_this_thread(&allowance), NODEWISE_MACHINE, "/");
     says(nodewise_pool_new(NULL, &pool), NODEWISE_MACHINE, "/");
+    says(nodewise_default_pool(&pool), NODEWISE_MACHINE, "/");
     says(nodewise_array_new(&interleaved, LEN, 8, 0, NULL, &array), NODEWISE_MACHINE, "/");
     says(nodewise_array_lay_out(array, &interleaved, NULL), NODEWISE_MACHINE, "/");
     says(nodewise_array_lay_out_range(array, 0, LEN, &interleaved, NULL), NODEWISE_MACHINE, "/");
@@ -312,6 +313,7 @@ static void no_binding(void)
     refuse(EPERM, &(int){SYS_sched_setaffinity}, 1);
     says(nodewise_bind_thread(&node, 1), NODEWISE_THREAD, "sched_setaffinity");
     says(nodewise_pool_new(NULL, &pool), NODEWISE_THREAD, "sched_setaffinity");
+    says(nodewise_default_pool(&pool), NODEWISE_THREAD, "sched_setaffinity");
 }
 
 static int refuses_barrier(void *context)

@@ -8,6 +8,8 @@
 #include <functional>
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
@@ -46,7 +48,7 @@ E thrown(F f)
 struct counted {
     static inline std::atomic<int> live = 0;
     counted() { live++; }
-    counted(const counted &) { live++; }
+    counted(const counted &) noexcept { live++; }
     counted &operator=(const counted &) = default;
     ~counted() { live--; }
 };
@@ -408,6 +410,36 @@ void memory_is_where_it_should_be(const nodewise::pool &pool, int turns)
     auto sum = [](const nodewise::block &block, const std::uint32_t *values) {
         return std::accumulate(values, values + (block.end - block.begin), std::uint64_t(0));
     };
+    std::atomic<std::uint64_t> seen = 0;
+    std::as_const(numbers).for_each_block(pool, [&](const nodewise::block &block, auto *values) {
+        static_assert(std::is_same_v<decltype(values), const std::uint32_t *>);
+        seen += std::accumulate(values, values + (block.end - block.begin), std::uint64_t(0));
+    });
+    CHECK(seen == 50'000ULL * 99'999);
+    nodewise::node_vector<double> halves(numbers.size(), nodewise::layout::blocked());
+    std::vector<char> odd(numbers.size());
+    numbers.for_each_block_with(halves, pool, [](const nodewise::block &block, std::uint32_t *whole, double *half) {
+        for (std::size_t i = 0; i < block.end - block.begin; i++) {
+            half[i] = whole[i] / 2.0;
+            whole[i]++;
+        }
+    });
+    std::as_const(numbers).for_each_block_with(odd, pool, [](const nodewise::block &block, const std::uint32_t *whole, char *is_odd) {
+        for (std::size_t i = 0; i < block.end - block.begin; i++)
+            is_odd[i] = char(whole[i] % 2);
+    });
+    for (std::size_t i = 0; i < numbers.size(); i++)
+        CHECK(halves[i] == double(i) / 2 && numbers[i] == i + 1 && odd[i] == char((i + 1) % 2));
+    std::vector<char> shorter(numbers.size() - 1);
+    thrown<std::invalid_argument>([&] { numbers.for_each_block_with(shorter, pool, [](auto &&...) {}); });
+    auto lower = [&](const nodewise::block &block) {
+        CHECK(block.end - block.begin >= 5000);
+        for (std::size_t i = block.begin; i < block.end; i++)
+            numbers[i]--;
+    };
+    pool.for_each_block(numbers.blocks(), lower, 5000);
+    auto number_of = [](const nodewise::block &block) { return block.end - block.begin; };
+    CHECK(pool.reduce_blocks(numbers.blocks(), std::size_t(0), number_of, std::plus<>(), 1000) == numbers.size());
     CHECK(std::as_const(numbers).reduce_blocks(pool, std::uint64_t(1), sum, std::plus<>()) == 50'000ULL * 99'999 + 1);
     numbers.lay_out(nodewise::layout::blocked());
     std::uint32_t node = numbers.placement().pages_by_node.begin()->first;
@@ -477,8 +509,100 @@ void surroundings()
         auto cpus = all.cpus(node);
         CHECK(std::find(cpus.begin(), cpus.end(), nodewise::current_cpu()) != cpus.end());
     }).join();
-    nodewise::pool one(nodewise::pool_options().workers(1).nodes({node}).stack_bytes(1 << 20).allowance(all).confined(false).callers_work(true));
+    nodewise::pool one(nodewise::pool_options().workers(1).nodes({node}).stack_bytes(1 << 20).allowance(all).confined(false).callers_work(true).by_cache(true));
     CHECK(one.workers() == 1 && one.nodes() == std::vector{node} && one.statistics().front().node == node);
+}
+
+// Objects in tasks: each is ended once where it is, whether its task runs, throws, is cancelled or cannot be.
+void tasks_have_small_objects(const nodewise::pool &pool, int turns)
+{
+    int live = counted::live;
+    for (int turn = 0; turn < turns; turn++) {
+        std::atomic<long> sum = 0;
+        auto spawn_all = [&](const nodewise::scope &scope) {
+            for (std::uint32_t node : pool.nodes())
+                for (long i = 0; i < 20; i++) {
+                    scope.spawn([&sum, number = std::make_unique<long>(i), token = counted()] { sum += *number; });
+                    scope.spawn_on(node, [&sum, number = std::make_shared<long>(i)] { sum += *number; });
+                    scope.spawn([&sum, text = std::string("longer than a task has room for"), i] {
+                        sum += text.size() == 31 ? i : 0;
+                    });
+                }
+        };
+        pool.scope(spawn_all);
+        CHECK(sum == long(pool.nodes().size()) * 3 * 190);
+        pool.scope([&](const nodewise::scope &scope) {
+            scope.cancel();
+            spawn_all(scope);
+        });
+        CHECK(sum == long(pool.nodes().size()) * 3 * 190 && counted::live == live);
+        auto throws = [token = counted()] { throw on_order(token.live > 0 ? "with an object" : ""); };
+        auto thrown_by = [&](auto spawn) {
+            return std::string(thrown<on_order>([&] { pool.scope(spawn); }).what());
+        };
+        CHECK(thrown_by([&](const nodewise::scope &scope) { scope.spawn(throws); }) == "with an object");
+        nodewise::error nowhere = thrown<nodewise::error>(
+            [&] { pool.scope([&](const nodewise::scope &scope) { scope.spawn_on(1000, throws); }); });
+        CHECK(nowhere.code() == NODEWISE_NO_WORKERS && counted::live == live + 1);
+    }
+    CHECK(counted::live == live);
+}
+
+// The lock is held by one that waits for its own tasks. Without isolation it might begin another that wants
+// the lock.
+void isolated_waits_take_no_other_tasks(int turns)
+{
+    nodewise::pool pool(nodewise::pool_options().workers(2));
+    std::mutex lock;
+    long raised = 0;
+    auto raise = [&] {
+        std::lock_guard<std::mutex> held(lock);
+        raised += pool.isolate([&] {
+            std::atomic<long> sum = 0;
+            pool.parallel_for(0, 10, [&](std::size_t number) {
+                std::this_thread::yield();
+                sum += long(number);
+            });
+            return sum.load();
+        });
+    };
+    for (int turn = 0; turn < turns; turn++)
+        pool.scope([&](const nodewise::scope &scope) {
+            for (int i = 0; i < 10; i++)
+                scope.spawn(raise);
+        });
+    CHECK(raised == turns * 450L);
+    CHECK(thrown<on_order>([&] { pool.isolate([] { throw on_order("isolated"); }); }).what() ==
+          std::string("isolated"));
+    int number = 5;
+    CHECK(&pool.isolate([&]() -> int & { return number; }) == &number);
+}
+
+// Also from several threads at a time, on top of tasks that wait, and from threads that do not work for the
+// pool.
+void values_of_workers_sum_up_to_the_whole(const nodewise::pool &pool, int turns)
+{
+    CHECK(!pool.worker_index() && pool.worker_indices() >= pool.workers());
+    std::atomic<std::size_t> made = 0;
+    nodewise::per_worker<long> sums(pool, [&] { return made++, 0L; });
+    auto add = [&](std::size_t number) { sums.with([&](long &sum) { sum += long(number); }); };
+    on_threads(3, [&](int) {
+        for (int turn = 0; turn < turns; turn++)
+            pool.parallel_for(0, 100, [&](std::size_t number) {
+                CHECK(*pool.worker_index() < pool.worker_indices());
+                sums.with([&](long &sum) {
+                    pool.join([&] { add(number); }, [&] { add(1); });
+                    sum++;
+                });
+            });
+        add(1);
+    });
+    CHECK(thrown<on_order>([&] { sums.with([](long &) { throw on_order("keeps its value"); }); }).what() ==
+          std::string("keeps its value"));
+    long whole = 0;
+    std::size_t values = 0;
+    sums.for_each([&](long &sum) { whole += sum, values++; });
+    CHECK(whole == 3 * (turns * (99L * 50 + 200) + 1) && values == made);
 }
 
 // The canary: a race that no sanitizer may miss.
@@ -556,9 +680,12 @@ int main(int argc, char **argv)
         scopes_end_what_they_began(pool, turns);
         loops_reach_every_number(pool, turns);
         loops_stop_when_told_to(pool, turns);
+        tasks_have_small_objects(pool, turns);
+        values_of_workers_sum_up_to_the_whole(pool, turns);
         sorting_and_scanning(pool);
         memory_is_where_it_should_be(pool, turns * 10);
     }
+    isolated_waits_take_no_other_tasks(turns);
     elements_are_aligned_above_a_page();
     tasks_delete_their_pool(true, turns);
     tasks_delete_their_pool(false, turns);

@@ -25,6 +25,9 @@ pub struct AllowedNode {
     pub memory: bool,
     /// Distance to each node of the allowance, in their order; 10 is local.
     pub distances: Vec<u32>,
+    /// Its CPUs by the last-level cache (L3) that they share, ascending; one set of all where the kernel
+    /// tells of none.
+    pub caches: Vec<CpuSet>,
 }
 
 impl Allowance {
@@ -47,7 +50,20 @@ impl Allowance {
             .map(|index| (index, &topology.node(index).cpus & &allowed.cpus))
             .filter(|(_, cpus)| !cpus.is_empty())
             .collect();
+        let levels = topology.caches().iter().map(|cache| cache.level);
+        let last_level = levels.max().filter(|&level| level > 2);
+        let by_cache = |cpus: &CpuSet| {
+            let shared = topology.caches().iter().filter(|cache| Some(cache.level) == last_level);
+            let mut caches: Vec<CpuSet> = shared.map(|cache| &cache.cpus & cpus).collect();
+            let without =
+                cpus.iter().filter(|&cpu| !caches.iter().any(|cache| cache.contains(cpu))).collect();
+            caches.push(without);
+            caches.retain(|cache| !cache.is_empty());
+            caches.sort_by_key(CpuSet::first);
+            caches
+        };
         let node = |(index, cpus): &(_, CpuSet)| AllowedNode {
+            caches: by_cache(cpus),
             id: topology.id_of(*index),
             cpus: cpus.clone(),
             memory: allowed.memory_nodes.contains(topology.id_of(*index)),
@@ -72,6 +88,29 @@ impl Allowance {
     #[must_use]
     pub fn on_nodes(&self, nodes: &NodeSet) -> Self {
         let kept: Vec<usize> = (0..self.nodes.len()).filter(|&i| nodes.contains(self.nodes[i].id)).collect();
+        self.kept(&kept)
+    }
+
+    /// The same allowance with an entry for each cache of a node instead of one for each node.
+    pub(crate) fn by_cache(&self) -> Self {
+        let groups: Vec<(usize, &CpuSet)> = (0..self.nodes.len())
+            .flat_map(|node| self.nodes[node].caches.iter().map(move |cpus| (node, cpus)))
+            .collect();
+        let group = |&(node, cpus): &(usize, &CpuSet)| AllowedNode {
+            cpus: cpus.clone(),
+            distances: groups.iter().map(|&(to, _)| self.nodes[node].distances[to]).collect(),
+            caches: vec![cpus.clone()],
+            ..self.nodes[node].clone()
+        };
+        Self { nodes: groups.iter().map(group).collect(), cpu_quota: self.cpu_quota }
+    }
+
+    /// The entries that get workers.
+    pub(crate) fn with_workers(&self, workers: &[usize]) -> Self {
+        self.kept(&(0..self.nodes.len()).filter(|&node| workers[node] > 0).collect::<Vec<_>>())
+    }
+
+    fn kept(&self, kept: &[usize]) -> Self {
         let node = |&index: &usize| {
             let node = &self.nodes[index];
             let distances = kept.iter().map(|&to| node.distances[to]).collect();

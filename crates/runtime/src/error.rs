@@ -40,6 +40,8 @@ pub enum ErrorKind {
     Hints,
     /// There is no such device, or its node is not known.
     Device,
+    /// The process's default pool is in use, and keeps its workers.
+    InUse,
 }
 
 impl Error {
@@ -62,6 +64,12 @@ impl Error {
     pub(crate) fn no_nodes() -> Self {
         let what = "there are no nodes in the set to bind this thread to".to_owned();
         Self { kind: ErrorKind::Thread, what, source: None }
+    }
+
+    pub(crate) fn in_use(workers: usize) -> Self {
+        let what =
+            format!("the default pool is in use with {workers} workers: limit it before its first use");
+        Self { kind: ErrorKind::InUse, what, source: None }
     }
 
     pub(crate) fn device(what: String) -> Self {

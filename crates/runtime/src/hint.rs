@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::location::current_node;
 use crate::memory::{BATCH_PAGES, HUGE_BYTES, mask};
 use crate::nearest::MemoryNodes;
+use crate::per_process::PerProcess;
 use nodewise_sys::hints::{self, Entry, Kind};
 use nodewise_sys::{
     Clock, MbindFlags, MoveFlags, Policy, PolicyMode, SharedFile, clock_ns, mbind_at, move_pages, page_bytes,
@@ -12,7 +13,7 @@ use nodewise_sys::{
 use nodewise_topology::NodeId;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How a range of memory is used: the placement pragmas that Bolosky et al. (SOSP 1989, sections 4.3 and 4.4)
 /// wished for.
@@ -121,8 +122,8 @@ pub fn is_managed() -> bool {
 }
 
 pub(crate) fn forget(range: Range<u64>) {
-    let Some(own) = OfProcess::own_if_any() else { return };
-    if let Some(section) = &mut *own.lock() {
+    let Some(own) = SECTION.own_if_any() else { return };
+    if let Some(section) = &mut *locked(own) {
         // Taking away may divide an entry where there is no room for another; then it stays.
         let _ = section.change(&range, None);
     }
@@ -136,49 +137,16 @@ struct Section {
     sequence: u64,
 }
 
-/// A process's section. A child of fork has one of its own, and a lock of its own: its parent's may have been
-/// held by a thread that is not there, for ever. And it does not inherit the mapping: where that was,
-/// something else may be.
-struct OfProcess {
-    process: u32,
-    section: Mutex<Option<Section>>,
-    /// The section of the child that this process is by now.
-    of_child: OnceLock<Box<OfProcess>>,
-}
+/// A child of fork does not inherit the mapping: where that was, something else may be.
+static SECTION: PerProcess<Mutex<Option<Section>>> = PerProcess::new();
 
-static OF_FIRST: OnceLock<OfProcess> = OnceLock::new();
-
-impl OfProcess {
-    fn new(process: u32) -> Self {
-        Self { process, section: Mutex::new(None), of_child: OnceLock::new() }
-    }
-
-    fn own() -> &'static Self {
-        let process = std::process::id();
-        let mut own = OF_FIRST.get_or_init(|| Self::new(process));
-        while own.process != process {
-            own = own.of_child.get_or_init(|| Box::new(Self::new(process)));
-        }
-        own
-    }
-
-    fn own_if_any() -> Option<&'static Self> {
-        let process = std::process::id();
-        let mut own = OF_FIRST.get()?;
-        while own.process != process {
-            own = own.of_child.get()?;
-        }
-        Some(own)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Section>> {
-        self.section.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn locked(section: &Mutex<Option<Section>>) -> MutexGuard<'_, Option<Section>> {
+    section.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The process's section; none where it cannot be made.
 fn section() -> MutexGuard<'static, Option<Section>> {
-    let mut section = OfProcess::own().lock();
+    let mut section = locked(SECTION.own());
     if section.is_none() {
         *section = Section::new();
     }

@@ -45,6 +45,17 @@ impl<T> Injector<T> {
         item
     }
 
+    /// The oldest that is wanted.
+    pub(crate) fn take_if(&self, wanted: impl Fn(&T) -> bool) -> Option<T> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut items = lock(&self.0.items);
+        let item = items.iter().position(wanted).and_then(|place| items.remove(place));
+        self.0.len.store(items.len(), Ordering::Release);
+        item
+    }
+
     /// Half of the items, rounded up, but not more than `most`: returns the oldest, and pushes the others, so
     /// that they are popped in their order.
     pub(crate) fn take_half(&self, most: usize, into: &Deque<T>) -> Option<T> {

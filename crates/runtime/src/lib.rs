@@ -6,6 +6,7 @@
 //! - [`NodeCounter`]: added to by all, read by few. [`TaskCounter`]: tasks submitted and done, and a sleeping
 //!   waiter.
 //! - [`NodePool`]: tasks, scopes, loops, sorting and scanning, on the node where they belong first.
+//!   [`PerWorker`]: values that each of its workers has to itself.
 //! - [`NodeVec`] and [`ReplicatedVec`]: arrays whose pages lie as a [`Layout`] says; [`NodeArena`]: an
 //!   allocator with such memory.
 //! - [`hint`]: how memory is used, for the manager or, without one, for the library itself.
@@ -60,9 +61,12 @@ mod nearest;
 mod node_counter;
 mod node_replicated;
 mod parallel;
+mod per_process;
+mod per_worker;
 mod pool;
 mod replicated;
 mod scan;
+mod shared_pool;
 mod sleep;
 mod slots;
 mod sort;
@@ -95,6 +99,7 @@ pub use memory::{
 pub use node_counter::NodeCounter;
 pub use node_replicated::{NodeReplicated, NodeReplicatedGuard, Operate};
 pub use parallel::Loops;
+pub use per_worker::PerWorker;
 pub use pool::{NodePool, NodePoolBuilder, NodeStatistics};
 pub use replicated::{ReadGuard, Replicated};
 pub use task_counter::TaskCounter;

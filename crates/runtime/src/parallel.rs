@@ -77,6 +77,18 @@ impl<T: Send> Divide for (usize, &mut [T]) {
     }
 }
 
+/// The same part of two.
+impl<A: Divide, B: Divide> Divide for (A, B) {
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+
+    fn divide(self, at: usize) -> (Self, Self) {
+        let ((first, rest), (other_first, other_rest)) = (self.0.divide(at), self.1.divide(at));
+        ((first, other_first), (rest, other_rest))
+    }
+}
+
 /// The work on a part, given the result of the part before it, and the way to combine the results of
 /// neighbours.
 struct Plan<L, C> {

@@ -3,18 +3,19 @@
 use crate::allowance::Allowance;
 use crate::error::{Error, Result};
 use crate::injector::Injector;
-use crate::job::{Deque, Job, Scope, SentBack, Stealer, Task, end_with_the_process, with_current};
-use crate::location::current_node;
+use crate::job::{Call, Deque, Job, Scope, SentBack, Stealer, Task, end_with_the_process, with_current};
+use crate::location::{current_cpu, current_node};
 use crate::sleep::{Next, Sleep};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard, try_lock};
 use crate::task_counter::TaskCounter;
 use crate::worker::{Counts, Worker};
 use crossbeam_utils::CachePadded;
+use nodewise_sys::CpuSet;
 use nodewise_topology::{NodeId, NodeSet};
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -25,13 +26,15 @@ use std::time::Duration;
 /// first; if there is nothing anywhere it sleeps. Waiting for tasks on a worker, be they another pool's, runs
 /// others of its own pool meanwhile, so that nesting does not deadlock. So no task may wait for
 /// something that is held until a scope, a join, a loop or another pool has ended, a lock for instance: who
-/// waits for these might run that task, and then neither ends.
+/// waits for these might run that task, and then neither ends. [`NodePool::isolate`] is for those that must
+/// hold something.
 ///
 /// On one node, a thread that waits in a scope or a loop works along in the stead of a worker that sleeps
-/// ([`NodePoolBuilder::callers_work`]), or beside the workers if none of them begins soon. So there a task
-/// may wait for a thread that waits in a scope or a loop itself. Where the pool could have workers on several
-/// nodes, or callers do not work, no task may, nor for the end of a task that [`NodePool::spawn`] has
-/// started.
+/// ([`NodePoolBuilder::callers_work`]), or beside the workers if none of them begins soon. Elsewhere up to
+/// four more workers of a node, substitutes, begin what such a thread has started there, if its workers have
+/// begun nothing for 50 ms, and end when these go on. So a task may wait for a thread that waits in a scope,
+/// a join or a loop itself. None may wait for a thread that waits for the end of a task which
+/// [`NodePool::spawn`] has started.
 ///
 /// By default there is one worker for each CPU that the creating thread may run on, or fewer under a quota of
 /// CPU time ([`Allowance::parallelism`]). The number stays as it is. If the cpuset shrinks or CPUs are
@@ -70,6 +73,7 @@ pub struct NodePool {
     threads: Vec<JoinHandle<()>>,
     /// The workers that stand for threads that work along.
     callers: Box<[Mutex<Worker>]>,
+    substitutes: std::sync::Mutex<Substitutes>,
     /// The process that has the workers.
     process: u32,
 }
@@ -77,6 +81,17 @@ pub struct NodePool {
 /// At most so many threads work along at a time; others that come meanwhile sleep. Each adds a queue that
 /// workers look into.
 const CALLERS: usize = 4;
+
+/// At most so many further workers a node, or a group of one, work for those that wait for something else.
+const SUBSTITUTES: usize = 4;
+
+/// The workers beside a node's own.
+#[derive(Default)]
+struct Substitutes {
+    resting: Vec<Worker>,
+    working: Vec<JoinHandle<Worker>>,
+    stack_bytes: usize,
+}
 
 /// How a [`NodePool`] is set up.
 #[derive(Clone, Debug)]
@@ -87,6 +102,7 @@ pub struct NodePoolBuilder {
     stack_bytes: usize,
     confined: bool,
     callers_work: bool,
+    by_cache: bool,
 }
 
 impl Default for NodePoolBuilder {
@@ -116,8 +132,12 @@ pub struct NodeStatistics {
 pub(crate) struct Shared {
     pub(crate) nodes: Box<[PoolNode]>,
     pub(crate) workers: usize,
-    /// The workers', and then those of callers who work along.
+    /// The workers', then those of callers who work along, and then those of substitutes, node by node.
     pub(crate) places: Box<[Place]>,
+    /// The callers' part of `places`.
+    pub(crate) callers: Range<usize>,
+    /// The number of substitutes that work.
+    substitutes: std::sync::atomic::AtomicUsize,
     pub(crate) sleep: Sleep,
     pub(crate) stopping: AtomicBool,
     /// Nobody has the pool any more.
@@ -126,17 +146,25 @@ pub(crate) struct Shared {
     pub(crate) detached: TaskCounter,
     /// Where threads that are on none of the pool's nodes submit.
     next: AtomicUsize,
+    /// The number of isolated calls so far.
+    pub(crate) isolated: std::sync::atomic::AtomicUsize,
 }
 
+/// A node's workers, or those of one of its caches where the pool goes by cache.
 pub(crate) struct PoolNode {
     pub(crate) id: NodeId,
+    /// All that there are of this node. The first has the queue of what only this node may take.
+    pub(crate) of_node: Range<usize>,
+    cpus: CpuSet,
     pub(crate) workers: Range<usize>,
     /// Whose queues there are: the workers, and the callers.
     pub(crate) places: Range<usize>,
+    /// The places of its substitutes.
+    substitutes: Range<usize>,
     /// The other nodes, nearest first.
     pub(crate) others: Vec<usize>,
     pub(crate) injector: Injector<Job>,
-    /// For this node's workers only.
+    /// For this node's workers only, in the first of [`PoolNode::of_node`].
     pub(crate) bound: Injector<Job>,
 }
 
@@ -166,12 +194,13 @@ impl NodePool {
             stack_bytes: 2 << 20,
             confined: true,
             callers_work: true,
+            by_cache: false,
         }
     }
 
     /// The nodes that the pool has workers on, ascending.
     pub fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.shared.nodes.iter().map(|node| node.id)
+        self.shared.machine_nodes().map(|node| node.id)
     }
 
     /// The number of workers.
@@ -190,12 +219,28 @@ impl NodePool {
         })
     }
 
+    /// The calling thread's index among those that work for this pool now, workers and threads that work
+    /// along: below [`NodePool::worker_indices`], and no two threads have the same at a time. `None` on
+    /// threads that do not work for it. A thread's index stays until its task ends. A task that waits may run
+    /// others on top of itself, which have the same: [`crate::PerWorker`] heeds that.
+    #[must_use]
+    pub fn worker_index(&self) -> Option<usize> {
+        self.shared.index_here()
+    }
+
+    /// The number of indices, for arrays with a place for each: more than there are workers.
+    #[must_use]
+    pub fn worker_indices(&self) -> usize {
+        self.shared.places.len()
+    }
+
     /// Starts a task, on the node that the calling thread is on if the pool has workers there.
     pub fn spawn<T: Send + 'static>(&self, task: impl FnOnce() -> T + Send + 'static) -> Task<T> {
         let (handle, job) = Task::new(task);
         with_current(|current| match current {
             Some(worker) if Arc::ptr_eq(&worker.shared, &self.shared) => {
                 self.shared.detached.submit_on(worker.node, 1);
+                let job = job.part_of(worker.call().of_detached());
                 if worker.is_caller() {
                     // It does only what it waits for, or it might wait for locks that it holds itself.
                     self.shared.inject(worker.node, job);
@@ -224,13 +269,17 @@ impl NodePool {
         task: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Task<T>> {
         let node = self.shared.index_of(node)?;
-        if self.shared.nodes.len() == 1 {
+        if self.shared.has_one_node() {
             // Any worker is one of this node.
             return Ok(self.spawn(task));
         }
         let (handle, job) = Task::new(task);
+        let call = with_current(|current| {
+            let worker = current.filter(|worker| Arc::ptr_eq(&worker.shared, &self.shared));
+            worker.map_or(Call::NONE, |worker| worker.call().of_detached())
+        });
         self.shared.detached.submit_on(node, 1);
-        self.shared.inject_bound(node, job, Next::Unknown);
+        self.shared.inject_bound(node, job.part_of(call), Next::Unknown);
         Ok(handle)
     }
 
@@ -242,6 +291,36 @@ impl NodePool {
     /// With the payload of `body` if that panicked, else of the first task that did.
     pub fn scope<'scope, R: Send>(&self, body: impl FnOnce(&Scope<'scope>) -> R + Send) -> R {
         self.in_worker(|worker| Scope::run(worker, body))
+    }
+
+    /// Runs `body` as [`NodePool::scope`] does, and isolated: a worker that waits in it, or in a task that it
+    /// and its tasks spawn, runs no other tasks meanwhile. So `body` may hold what other tasks want, a lock
+    /// for instance, while it waits for its own.
+    ///
+    /// ```
+    /// use std::sync::Mutex;
+    ///
+    /// let pool = nodewise_runtime::NodePool::new()?;
+    /// let table = Mutex::new(vec![1.0; 1000]);
+    /// let grow = || {
+    ///     let mut held = table.lock().unwrap();
+    ///     let numbers = &mut held[..];
+    ///     // Without isolation a worker that waits here may begin the other task, which wants the lock.
+    ///     pool.isolate(|| pool.parallel_for_each(numbers, |_, number| *number *= 2.0));
+    /// };
+    /// pool.join(grow, grow);
+    /// assert_eq!(table.into_inner().unwrap(), [4.0; 1000]);
+    /// # Ok::<(), nodewise_runtime::Error>(())
+    /// ```
+    ///
+    /// Tasks that another pool's start in this one meanwhile are others'. No task of the call may wait for
+    /// them.
+    ///
+    /// # Panics
+    ///
+    /// With the payload of `body` if that panicked.
+    pub fn isolate<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
+        self.in_worker(|worker| worker.isolated(body))
     }
 
     /// Runs both closures, the second on another worker if one is idle.
@@ -262,22 +341,25 @@ impl NodePool {
     #[must_use]
     pub fn statistics(&self) -> Vec<NodeStatistics> {
         let of_node = |node: &PoolNode| {
-            let places = &self.shared.places[node.places.clone()];
+            let groups = &self.shared.nodes[node.of_node.clone()];
+            let of_group = |group: &PoolNode| [group.places.clone(), group.substitutes.clone()];
+            let places =
+                || groups.iter().flat_map(of_group).flatten().map(|place| &self.shared.places[place]);
             let sum = |count: fn(&Counts) -> &std::sync::atomic::AtomicU64| {
-                places.iter().map(|place| count(&place.counts).load(Ordering::Relaxed)).sum()
+                places().map(|place| count(&place.counts).load(Ordering::Relaxed)).sum()
             };
             NodeStatistics {
                 node: node.id,
-                workers: node.workers.len(),
+                workers: groups.iter().map(|group| group.workers.len()).sum(),
                 run: sum(|counts| &counts.run),
                 stolen_inside: sum(|counts| &counts.stolen_inside),
                 stolen_across: sum(|counts| &counts.stolen_across),
             }
         };
-        self.shared.nodes.iter().map(of_node).collect()
+        self.shared.machine_nodes().map(of_node).collect()
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn state(&self) -> &Arc<Shared> {
         &self.shared
     }
 
@@ -298,14 +380,43 @@ impl NodePool {
     pub(crate) fn any_caller(&self) -> Option<MutexGuard<'_, Worker>> {
         self.callers.iter().find_map(try_lock)
     }
+
+    /// Has one more worker of a node work, until one of its own does again or there is nothing to do. Where
+    /// there are enough, or the kernel gives no thread, all stays as it is.
+    pub(crate) fn substitute(&self, node: usize) {
+        let mut substitutes = self.substitutes.lock().unwrap_or_else(PoisonError::into_inner);
+        let Substitutes { resting, working, stack_bytes } = &mut *substitutes;
+        while let Some(ended) = working.iter().position(JoinHandle::is_finished) {
+            resting.extend(working.swap_remove(ended).join());
+        }
+        let Some(place) = resting.iter().position(|worker| worker.node == node) else { return };
+        let (worker, id) = (resting.swap_remove(place), self.shared.nodes[node].id);
+        self.shared.substitutes.fetch_add(1, Ordering::SeqCst);
+        let cpus = worker.cpus.clone();
+        let Ok(thread) = start(worker, id, *stack_bytes, |worker| {
+            worker.substitute();
+            worker.shared.substitutes.fetch_sub(1, Ordering::SeqCst);
+            worker
+        }) else {
+            self.shared.substitutes.fetch_sub(1, Ordering::SeqCst);
+            return;
+        };
+        if let Some(cpus) = cpus {
+            // Refused where all of them are taken from it: then it runs where its node's workers run.
+            let _ = confine(&thread, id, &cpus);
+        }
+        working.push(thread);
+    }
 }
 
 impl Drop for NodePool {
     fn drop(&mut self) {
         let threads = std::mem::take(&mut self.threads);
+        let substitutes = self.substitutes.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let substitutes = std::mem::take(substitutes);
         if std::process::id() != self.process {
             // The threads are not there, and what one of them had in hand may be half changed for ever.
-            std::mem::forget((threads, std::mem::take(&mut self.callers), self.shared.clone()));
+            std::mem::forget((threads, substitutes, std::mem::take(&mut self.callers), self.shared.clone()));
             return;
         }
         if self.worker_node().is_some() {
@@ -322,6 +433,9 @@ impl Drop for NodePool {
         self.shared.stop();
         for thread in threads {
             // Workers catch what tasks throw.
+            let _ = thread.join();
+        }
+        for thread in substitutes.working {
             let _ = thread.join();
         }
     }
@@ -381,6 +495,16 @@ impl NodePoolBuilder {
         self
     }
 
+    /// Whether a node's workers belong to its last-level caches (L3), each confined to the CPUs of one. A
+    /// worker then takes work from the others of its cache first, then from those of its node. By default it
+    /// may run on all of its node's CPUs. All else goes by node as before. Threads that wait work along only
+    /// where the pool has one cache.
+    #[must_use]
+    pub fn by_cache(mut self, by_cache: bool) -> Self {
+        self.by_cache = by_cache;
+        self
+    }
+
     /// Starts the workers.
     ///
     /// # Errors
@@ -392,31 +516,48 @@ impl NodePoolBuilder {
         let allowance = self.allowance.map_or_else(Allowance::of_this_thread, Ok)?;
         let one_node = allowance.nodes().len() == 1;
         let allowance = self.nodes.as_ref().map_or(allowance.clone(), |nodes| allowance.on_nodes(nodes));
+        let allowance = if self.by_cache { allowance.by_cache() } else { allowance };
         // Nodes that get no worker are none of the pool's.
         let workers = allowance.workers(self.workers);
-        let used = allowance.nodes().iter().zip(&workers).filter(|(_, workers)| **workers > 0);
-        let allowance = allowance.on_nodes(&used.map(|(node, _)| node.id).collect());
+        let allowance = allowance.with_workers(&workers);
         let workers: Vec<usize> = workers.into_iter().filter(|&workers| workers > 0).collect();
         if workers.is_empty() {
             return Err(Error::nowhere());
         }
         let node_of: Vec<usize> =
             workers.iter().enumerate().flat_map(|(node, &workers)| vec![node; workers]).collect();
+        let one_node = one_node && workers.len() == 1;
         let callers = if one_node && self.callers_work { node_of.len().min(CALLERS) } else { 0 };
-        let mut deques: Vec<Deque<Job>> = (0..node_of.len() + callers).map(|_| Deque::new()).collect();
-        let shared = Arc::new(Shared::new(&allowance, &workers, &node_of, &deques));
-        let callers = deques.drain(node_of.len()..).zip(node_of.len()..);
-        let callers = callers.map(|(deque, index)| Mutex::new(Worker::new(shared.clone(), index, 0, deque)));
-        let callers = callers.collect();
+        let places = node_of.len() + callers + workers.len() * SUBSTITUTES;
+        let deques: Vec<Deque<Job>> = (0..places).map(|_| Deque::new()).collect();
+        let shared = Arc::new(Shared::new(&allowance, &workers, &node_of, callers, &deques));
+        let worker = |index: usize, node: usize, deque: Deque<Job>| {
+            let mut worker = Worker::new(shared.clone(), index, node, deque);
+            let cpus = allowance.nodes()[node].cpus.iter().map(|cpu| cpu.0);
+            worker.cpus = (self.confined && !shared.callers.contains(&index)).then(|| cpus.collect());
+            worker
+        };
+        let node_of_place = node_of.iter().copied().chain(vec![0; callers]);
+        let node_of_place =
+            node_of_place.chain((0..workers.len() * SUBSTITUTES).map(|index| index / SUBSTITUTES));
+        let all = deques.into_iter().zip(node_of_place).enumerate();
+        let mut all = all.map(|(index, (deque, node))| worker(index, node, deque));
+        let own: Vec<Worker> = all.by_ref().take(node_of.len()).collect();
+        let callers = all.by_ref().take(callers).map(Mutex::new).collect();
+        let resting = all.collect();
+        let substitutes = Substitutes { resting, working: Vec::new(), stack_bytes: self.stack_bytes };
         // From here on dropping the pool ends those workers that were started.
-        let threads = Vec::with_capacity(node_of.len());
-        let mut pool = NodePool { shared, threads, callers, process: std::process::id() };
-        for (index, (deque, node)) in deques.into_iter().zip(node_of).enumerate() {
-            let mut worker = Worker::new(pool.shared.clone(), index, node, deque);
-            let node = &allowance.nodes()[node];
-            let cpus = self.confined.then(|| node.cpus.iter().map(|cpu| cpu.0).collect());
-            worker.cpus.clone_from(&cpus);
-            let thread = start(worker, node.id, self.stack_bytes)?;
+        let mut pool = NodePool {
+            shared,
+            threads: Vec::with_capacity(node_of.len()),
+            callers,
+            substitutes: std::sync::Mutex::new(substitutes),
+            process: std::process::id(),
+        };
+        for (index, worker) in own.into_iter().enumerate() {
+            let node = &allowance.nodes()[worker.node];
+            let cpus = worker.cpus.clone();
+            let thread = start(worker, node.id, self.stack_bytes, |worker| worker.work())?;
             pool.threads.push(thread);
             if let Some(cpus) = cpus {
                 confine(&pool.threads[index], node.id, &cpus)?;
@@ -428,16 +569,21 @@ impl NodePoolBuilder {
 
 /// Starts a worker's thread, and does not wait for it: whoever makes a pool while a library is loaded holds
 /// the loader's lock, which threads take when they begin.
-fn start(worker: Worker, node: NodeId, stack_bytes: usize) -> Result<JoinHandle<()>> {
+fn start<T: Send + 'static>(
+    worker: Worker,
+    node: NodeId,
+    stack_bytes: usize,
+    life: impl FnOnce(Worker) -> T + Send + 'static,
+) -> Result<JoinHandle<T>> {
     // The kernel keeps 15 characters of it.
     let name = format!("node{node}-{}", worker.index);
     let thread = std::thread::Builder::new().name(name).stack_size(stack_bytes);
-    let thread = thread.spawn(move || worker.work());
+    let thread = thread.spawn(move || life(worker));
     thread.map_err(|error| Error::thread(format!("cannot start a worker on node {node}"), error))
 }
 
 /// Confines a worker's thread.
-fn confine(thread: &JoinHandle<()>, node: NodeId, cpus: &nodewise_sys::CpuSet) -> Result<()> {
+fn confine<T>(thread: &JoinHandle<T>, node: NodeId, cpus: &nodewise_sys::CpuSet) -> Result<()> {
     nodewise_sys::pthread_setaffinity(thread, cpus)
         .map_err(|error| Error::thread(format!("cannot confine a worker to the CPUs of node {node}"), error))
 }
@@ -447,20 +593,28 @@ impl Shared {
         allowance: &Allowance,
         workers: &[usize],
         node_of: &[usize],
+        // There are some on pools of one node only.
+        callers: usize,
         deques: &[Deque<Job>],
     ) -> Self {
         let mut end = 0;
-        // There are some on pools of one node only.
-        let callers = deques.len() - node_of.len();
+        let of_callers = node_of.len()..node_of.len() + callers;
+        let each = (deques.len() - of_callers.end) / workers.len();
         let node = |(index, (node, &workers)): (usize, (&crate::AllowedNode, &usize))| {
             let mut others: Vec<usize> =
                 (0..allowance.nodes().len()).filter(|&other| other != index).collect();
             others.sort_by_key(|&other| node.distances[other]);
             end += workers;
+            let is_of_node = |other: &usize| allowance.nodes()[*other].id == node.id;
+            let first = (0..index).find(is_of_node).unwrap_or(index);
+            let others_of_node = (index + 1..allowance.nodes().len()).filter(is_of_node).count();
             PoolNode {
                 id: node.id,
+                of_node: first..index + 1 + others_of_node,
+                cpus: node.cpus.iter().map(|cpu| cpu.0).collect(),
                 workers: end - workers..end,
                 places: end - workers..end + callers,
+                substitutes: of_callers.end + index * each..of_callers.end + (index + 1) * each,
                 others,
                 injector: Injector::new(),
                 bound: Injector::new(),
@@ -475,12 +629,44 @@ impl Shared {
             nodes: allowance.nodes().iter().zip(workers).enumerate().map(node).collect(),
             workers: node_of.len(),
             places: deques.iter().map(place).collect(),
-            sleep: Sleep::new(workers.len(), node_of.iter().copied(), callers),
+            sleep: Sleep::new(workers.len(), node_of.iter().copied(), callers, each),
+            callers: of_callers.clone(),
+            substitutes: std::sync::atomic::AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             detached: TaskCounter::with_nodes(workers.len()),
             next: AtomicUsize::new(0),
+            isolated: std::sync::atomic::AtomicUsize::new(0),
         }
+    }
+
+    /// The places with queues in which there may be something.
+    pub(crate) fn places_in_use(&self) -> &[Place] {
+        let end =
+            if self.substitutes.load(Ordering::Relaxed) > 0 { self.places.len() } else { self.callers.end };
+        &self.places[..end]
+    }
+
+    /// The places of a node's substitutes, if any works.
+    pub(crate) fn substitutes(&self, node: usize) -> Range<usize> {
+        if self.substitutes.load(Ordering::Relaxed) > 0 { self.nodes[node].substitutes.clone() } else { 0..0 }
+    }
+
+    /// The jobs that a node's workers and substitutes have begun.
+    pub(crate) fn begun_on(&self, node: usize) -> u64 {
+        let PoolNode { places, substitutes, .. } = &self.nodes[node];
+        let begun = |place: usize| self.places[place].counts.run.load(Ordering::Relaxed);
+        places.clone().chain(substitutes.clone()).map(begun).sum()
+    }
+
+    /// Whether there is what only a node's workers may begin.
+    pub(crate) fn has_bound(&self, node: usize) -> bool {
+        !self.bound(node).is_empty()
+    }
+
+    /// Whether a node was given what it, or others, have not begun.
+    pub(crate) fn has_given(&self, node: usize) -> bool {
+        !self.nodes[node].injector.is_empty()
     }
 
     /// Ends the workers.
@@ -510,6 +696,12 @@ impl Shared {
         }
     }
 
+    /// The place of the calling thread, if it works for the pool.
+    pub(crate) fn index_here(&self) -> Option<usize> {
+        let of_this = |worker: &&Worker| std::ptr::eq(Arc::as_ptr(&worker.shared), self);
+        with_current(|current| Some(current.filter(of_this)?.index))
+    }
+
     pub(crate) fn index_of(&self, node: NodeId) -> Result<usize> {
         self.nodes.iter().position(|own| own.id == node).ok_or_else(|| {
             let own = self.nodes.iter().map(|own| own.id);
@@ -520,10 +712,39 @@ impl Shared {
     /// The pool's node that the calling thread is on; any, where it is on none.
     pub(crate) fn near(&self) -> usize {
         let here = current_node();
+        let Some(first) = self.nodes.iter().position(|node| node.id == here) else {
+            return self.next.fetch_add(1, Ordering::Relaxed) % self.nodes.len();
+        };
+        let mut of_node = self.nodes[first].of_node.clone();
+        if of_node.len() == 1 {
+            return first;
+        }
+        let cpu = current_cpu().0;
+        of_node.find(|&group| self.nodes[group].cpus.contains(cpu)).unwrap_or(first)
+    }
+
+    /// The pool's nodes, once each.
+    fn machine_nodes(&self) -> impl Iterator<Item = &PoolNode> {
         self.nodes
             .iter()
-            .position(|node| node.id == here)
-            .unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed) % self.nodes.len())
+            .enumerate()
+            .filter(|(index, node)| node.of_node.start == *index)
+            .map(|(_, node)| node)
+    }
+
+    /// Whether all workers are of one node.
+    pub(crate) fn has_one_node(&self) -> bool {
+        self.nodes[0].of_node.len() == self.nodes.len()
+    }
+
+    /// The first of the groups of this one's node.
+    pub(crate) fn home(&self, group: usize) -> usize {
+        self.nodes[group].of_node.start
+    }
+
+    /// The queue of what only workers of this one's node may take.
+    pub(crate) fn bound(&self, group: usize) -> &Injector<Job> {
+        &self.nodes[self.home(group)].bound
     }
 
     /// Queues a job from outside for a node, which others may take when they have run dry.
@@ -535,7 +756,7 @@ impl Shared {
     /// Queues a job that only this node may take. `next` is what the calling thread does, where it is one of
     /// the node's workers.
     pub(crate) fn inject_bound(&self, node: usize, job: Job, next: Next) {
-        self.nodes[node].bound.push(job);
-        self.sleep.work_made_for(node, next);
+        self.bound(node).push(job);
+        self.sleep.work_made_for(self.nodes[node].of_node.clone(), next);
     }
 }

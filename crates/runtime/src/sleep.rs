@@ -22,6 +22,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Futex, Mutex, lock};
 use crossbeam_utils::CachePadded;
 use spots::Spots;
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -56,7 +57,7 @@ struct Sleepers {
 struct Bed {
     /// None for callers, whom nobody wakes for work.
     node: Option<usize>,
-    /// [`AWAKE`] or [`ASLEEP`].
+    /// [`AWAKE`], [`ASLEEP`] or [`APART`].
     state: Futex,
 }
 
@@ -72,21 +73,31 @@ pub(crate) enum Next {
 
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
+/// Asleep until what it waits for has happened, whatever work there is. It is on no list.
+const APART: u32 = 2;
 
 /// For what another CPU has stored to be seen: some microseconds, at most.
 const LONG_ENOUGH: Duration = Duration::from_millis(10);
 
 impl Sleep {
-    /// For workers 0 to n-1, each with its node, and then so many callers.
-    pub(crate) fn new(nodes: usize, node_of_worker: impl Iterator<Item = usize>, callers: usize) -> Self {
-        let beds = node_of_worker.map(Some).chain((0..callers).map(|_| None));
-        let workers: Box<[_]> =
-            beds.map(|node| CachePadded::new(Bed { node, state: Futex::default() })).collect();
+    /// For workers 0 to n-1, each with its node, then so many callers, and then so many substitutes for each
+    /// node.
+    pub(crate) fn new(
+        nodes: usize,
+        node_of_worker: impl Iterator<Item = usize>,
+        callers: usize,
+        substitutes: usize,
+    ) -> Self {
+        let mut beds: Vec<Option<usize>> = node_of_worker.map(Some).collect();
+        let spots = Spots::new(beds.len());
+        beds.extend((0..callers).map(|_| None));
+        beds.extend((0..nodes * substitutes).map(|index| Some(index / substitutes)));
+        let bed = |node| CachePadded::new(Bed { node, state: Futex::default() });
         Self {
             idle: CachePadded::new(AtomicU64::new(0)),
             sleepers: (0..nodes).map(|_| CachePadded::default()).collect(),
-            spots: Spots::new(workers.len()),
-            workers,
+            spots,
+            workers: beds.into_iter().map(bed).collect(),
             one_sided: AtomicBool::new(barrier::register()),
         }
     }
@@ -170,11 +181,11 @@ impl Sleep {
         }
     }
 
-    /// Work was made that only workers of `node` may do.
-    pub(crate) fn work_made_for(&self, node: usize, next: Next) {
+    /// Work was made that only workers of these nodes may do.
+    pub(crate) fn work_made_for(&self, mut nodes: Range<usize>, next: Next) {
         self.light_barrier();
         if self.idle.load(Ordering::Relaxed) >= SLEEPING {
-            self.wake_one_of(node, next);
+            nodes.any(|node| self.wake_one_of(node, next));
         }
     }
 
@@ -182,7 +193,7 @@ impl Sleep {
     #[inline]
     pub(crate) fn happened(&self, worker: usize) {
         self.light_barrier();
-        if self.workers[worker].state.get(Ordering::Relaxed) == ASLEEP {
+        if self.workers[worker].state.get(Ordering::Relaxed) != AWAKE {
             self.wake(worker);
         }
     }
@@ -268,6 +279,19 @@ impl Sleep {
         }
     }
 
+    /// One who does no other work meanwhile sleeps until what it waits for has happened, or for so long,
+    /// unless it has happened, which is asked when those who tell it know already that it sleeps.
+    pub(crate) fn sleep_apart(&self, worker: usize, most: Duration, over: impl FnOnce() -> bool) {
+        let state = &self.workers[worker].state;
+        state.set(APART, Ordering::Relaxed);
+        self.heavy_barrier();
+        if !over() && state.get(Ordering::Acquire) == APART {
+            state.wait(APART, Some(most));
+        }
+        // And no store, which loom would let come before the other's exchange.
+        state.swap(AWAKE, Ordering::AcqRel);
+    }
+
     /// A searching worker sleeps until it is woken, and searches again; not at all if there is a `reason` to
     /// stay awake, which is asked when those who might wake it know already that it sleeps.
     pub(crate) fn sleep(&self, worker: usize, reason: impl FnOnce() -> bool) {
@@ -313,6 +337,11 @@ impl Sleep {
 
     fn wake(&self, worker: usize) {
         let bed = &self.workers[worker];
+        // Only from there: by now it may sleep on a list, from which it has to be taken.
+        if bed.state.compare_exchange(APART, AWAKE, Ordering::Release) {
+            bed.state.wake_all();
+            return;
+        }
         let Some(node) = bed.node else {
             bed.rouse();
             return;
@@ -360,7 +389,7 @@ mod tests {
 
     #[test]
     fn what_a_caller_leaves_to_a_searcher_wakes_who_it_stood_in_for() {
-        let sleep = Sleep::new(1, [0, 0].into_iter(), 1);
+        let sleep = Sleep::new(1, [0, 0].into_iter(), 1, 0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 sleep.start_search();

@@ -122,12 +122,14 @@ fn teams<W: Divide>(
     // The last for nodes that the pool has no workers on. One node has one team.
     let mut of_nodes: Vec<Vec<W>> = (0..=nodes).map(|_| Vec::new()).collect();
     for (id, block) in blocks {
-        let node = if nodes == 1 { Some(0) } else { shared.nodes.iter().position(|node| node.id == id) };
+        let of_node = || shared.nodes.iter().position(|node| node.id == id);
+        let node = if shared.has_one_node() { Some(0) } else { of_node() };
         of_nodes[node.unwrap_or(nodes)].push(block);
     }
     let team = |(node, blocks): (usize, Vec<W>)| {
         let own = shared.nodes.get(node);
-        let workers = own.map_or(shared.workers, |own| own.workers.len());
+        let groups = own.map_or(&shared.nodes[..], |own| &shared.nodes[own.of_node.clone()]);
+        let workers = groups.iter().map(|group| group.workers.len()).sum();
         (!blocks.is_empty()).then(|| Team::new(own.map(|_| node), blocks, workers, least))
     };
     of_nodes.into_iter().enumerate().filter_map(team).collect()
@@ -204,11 +206,11 @@ pub(crate) fn in_teams<W: Divide>(
     least: usize,
     body: impl Fn(Pieces<'_, W>) + Sync,
 ) {
-    let teams = teams(pool.shared(), blocks, least);
+    let teams = teams(pool.state(), blocks, least);
     pool.in_worker(|worker: &Worker| {
         Scope::run(worker, |scope| {
             let (own, others): (Vec<_>, Vec<_>) =
-                teams.iter().partition(|team| team.node == Some(worker.node));
+                teams.iter().partition(|team| team.node == Some(worker.shared.home(worker.node)));
             let body = &body;
             for team in others {
                 team.call(scope, move |scope| team.work(scope, 0..team.shares.len(), body));

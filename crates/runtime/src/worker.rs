@@ -2,13 +2,14 @@
 
 use crate::job::{Blocks, Call, Deque, Done, Job, as_worker};
 use crate::location::refreshes;
-use crate::pool::Shared;
+use crate::pool::{Place, Shared};
 use crate::sleep::Next;
 use crossbeam_utils::CachePadded;
 use nodewise_sys::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// An event that a worker waits for while it works.
 pub(crate) trait Event {
@@ -84,6 +85,9 @@ const PAUSES_INSIDE: u32 = 2;
 /// costs the other the line that its next push needs.
 const BATCH: usize = 16;
 
+/// How long one who waits for an isolated call sleeps before it looks for the call's jobs again.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
 /// After so many jobs a worker takes one that may have waited long. Jobs that make new ones keep its own
 /// queue, which it would empty first, from ever being empty.
 const PATIENCE: u64 = 64;
@@ -93,7 +97,8 @@ impl Worker {
         // Anything but 0, and not the same for two.
         let random = Cell::new((index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let counts = shared.places[index].counts.clone();
-        let call = Cell::new(index.checked_sub(shared.workers).map_or(Call::NONE, Call::of_caller));
+        let caller = shared.callers.contains(&index).then(|| index - shared.callers.start);
+        let call = Cell::new(caller.map_or(Call::NONE, Call::of_caller));
         Self {
             shared,
             index,
@@ -134,9 +139,22 @@ impl Worker {
         self.run_until(&mut Stopping(&self.shared));
     }
 
+    /// The life of a substitute: until one of its node's workers begins a job, or there is nothing to do.
+    pub(crate) fn substitute(&self) {
+        let begun = self.begun_by_mates();
+        as_worker(self, || self.run_until(&mut Relieved { worker: self, begun }));
+        self.send_blocks_back();
+    }
+
+    /// The jobs that its node's workers have begun.
+    fn begun_by_mates(&self) -> u64 {
+        let workers = &self.shared.places[self.shared.nodes[self.node].workers.clone()];
+        workers.iter().map(|place| place.counts.run.load(Ordering::Relaxed)).sum()
+    }
+
     /// Whether it is a thread from outside that works along while it waits.
     pub(crate) fn is_caller(&self) -> bool {
-        self.index >= self.shared.workers
+        self.shared.callers.contains(&self.index)
     }
 
     /// A job that any worker may run, this one most likely.
@@ -161,8 +179,13 @@ impl Worker {
     /// The caller's part is over: others do what is left.
     pub(crate) fn leave(&self) {
         while let Some(job) = self.deque.pop() {
-            self.shared.inject(self.node, job.part_of(Call::NONE));
+            self.shared.inject(self.node, job.part_of_none());
         }
+        self.stand_back();
+    }
+
+    /// The worker in whose stead a caller works may work again, if there is one.
+    fn stand_back(&self) {
         if let Some(worker) = self.stands_in_for.take() {
             self.shared.sleep.stand_back(worker, || self.sees_work());
         }
@@ -210,8 +233,25 @@ impl Worker {
         self.counts.run.load(Ordering::Relaxed)
     }
 
+    /// Runs the body as a call whose waits, and those of its jobs, take only jobs of its own.
+    pub(crate) fn isolated<R>(&self, body: impl FnOnce() -> R) -> R {
+        struct Goes<'a>(&'a Cell<Call>, Call);
+        impl Drop for Goes<'_> {
+            fn drop(&mut self) {
+                self.0.set(self.1);
+            }
+        }
+        let before = self.call.get();
+        let _goes = Goes(&self.call, before);
+        self.call.set(before.isolated(self.shared.isolated.fetch_add(1, Ordering::Relaxed)));
+        body()
+    }
+
     /// Works until it has happened, sleeping while there is nothing to do.
     pub(crate) fn run_until(&self, event: &mut impl Event) {
+        if self.call().is_isolated() {
+            return self.run_isolated_until(event);
+        }
         while !event.over() {
             let job = self.overdue().or_else(|| self.deque.pop());
             if let Some(job) = job.or_else(|| self.next(event)) {
@@ -219,6 +259,56 @@ impl Worker {
             }
         }
         self.count_done();
+    }
+
+    /// Works on jobs of this call only until it has happened. It looks for them now and then: nobody knows
+    /// that it would do others' next, and so nobody wakes it for them.
+    #[cold]
+    fn run_isolated_until(&self, event: &mut impl Event) {
+        let mut has_run = true;
+        while !event.over() {
+            let own = if has_run { self.pop_of_call() } else { None };
+            let job = own.or_else(|| self.find_of_call());
+            has_run = job.is_some();
+            if let Some(job) = job {
+                self.run(job);
+                continue;
+            }
+            self.count_done();
+            self.send_blocks_back();
+            let soon = (0..LOOKS).any(|_| {
+                pause(PAUSES - 1);
+                event.over()
+            });
+            if !soon {
+                self.stand_back();
+                self.shared.sleep.sleep_apart(self.index, LOOK_EVERY, || event.over_before_sleep());
+            }
+        }
+        self.count_done();
+    }
+
+    /// The job of this call that was pushed last. Others do not see the jobs above it for a moment.
+    fn pop_of_call(&self) -> Option<Job> {
+        let mut above = Vec::new();
+        let job = std::iter::from_fn(|| self.pop()).find_map(|job| {
+            if job.call() == self.call() {
+                return Some(job);
+            }
+            above.push(job);
+            None
+        });
+        above.into_iter().rev().for_each(|job| self.push(job));
+        job
+    }
+
+    /// A job of this call that others may have, or who is busy has.
+    fn find_of_call(&self) -> Option<Job> {
+        let of_call = |job: &Job| job.call() == self.call();
+        let nodes = &self.shared.nodes;
+        let given = self.shared.bound(self.node).take_if(of_call);
+        let given = given.or_else(|| nodes.iter().find_map(|node| node.injector.take_if(of_call)));
+        given.or_else(|| self.steal_of_call(self.shared.places_in_use()))
     }
 
     /// Now and then, what may have waited long.
@@ -237,7 +327,7 @@ impl Worker {
         let node = &self.shared.nodes[self.node];
         let mut turns = (0..3).map(|queue| match (turn + queue) % 3 {
             0 => node.injector.take(),
-            1 => node.bound.take(),
+            1 => self.shared.bound(self.node).take(),
             _ => self.shared.places[self.index].stealer.steal_if(|_| true),
         });
         turns.find_map(|job| job)
@@ -264,7 +354,9 @@ impl Worker {
             if event.over() {
                 return None;
             }
-            let job = self.find_own();
+            let (callers, places) = (&self.shared.callers, self.shared.places_in_use());
+            let workers = places[..callers.start].iter().chain(&places[callers.end..]);
+            let job = self.steal_of_call(workers);
             if job.is_some() {
                 return job;
             }
@@ -275,11 +367,10 @@ impl Worker {
         None
     }
 
-    /// The oldest job of a worker's, where that is part of this caller's call.
-    fn find_own(&self) -> Option<Job> {
-        let workers = &self.shared.places[..self.shared.workers];
+    /// The oldest job of another, where that is part of this one's call.
+    fn steal_of_call<'a>(&self, places: impl IntoIterator<Item = &'a Place>) -> Option<Job> {
         let mut put_back = false;
-        let job = workers.iter().find_map(|place| {
+        let job = places.into_iter().find_map(|place| {
             place.stealer.steal_if(|job| {
                 let own = job.call() == self.call();
                 put_back |= !own;
@@ -341,7 +432,8 @@ impl Worker {
 
     fn find_inside(&self) -> Option<Job> {
         let node = &self.shared.nodes[self.node];
-        let given = node.bound.take().or_else(|| node.injector.take_half(BATCH, &self.deque));
+        let given = self.shared.bound(self.node).take();
+        let given = given.or_else(|| node.injector.take_half(BATCH, &self.deque));
         if given.is_some() {
             return given;
         }
@@ -352,14 +444,17 @@ impl Worker {
     }
 
     fn find_across(&self) -> Option<Job> {
-        for &other in &self.shared.nodes[self.node].others {
+        let own = &self.shared.nodes[self.node];
+        for &other in &own.others {
+            let inside = own.of_node.contains(&other);
+            let stolen = if inside { &self.counts.stolen_inside } else { &self.counts.stolen_across };
             let job = self.shared.nodes[other].injector.take();
             if job.is_some() {
-                add(&self.counts.stolen_across, 1);
+                add(stolen, u64::from(!inside));
                 return job;
             }
             if let Some(job) = self.steal_from(other) {
-                add(&self.counts.stolen_across, 1 + self.deque.len() as u64);
+                add(stolen, 1 + self.deque.len() as u64);
                 return Some(job);
             }
         }
@@ -373,6 +468,7 @@ impl Worker {
         let (before, after) = (places.start..places.start + first, places.start + first..places.end);
         after
             .chain(before)
+            .chain(self.shared.substitutes(node))
             .filter(|&victim| victim != self.index)
             .find_map(|victim| self.shared.places[victim].stealer.steal_half(BATCH, &self.deque))
     }
@@ -380,9 +476,9 @@ impl Worker {
     /// Whether there is anything this worker could run.
     fn sees_work(&self) -> bool {
         let shared = &*self.shared;
-        !shared.nodes[self.node].bound.is_empty()
+        !shared.bound(self.node).is_empty()
             || shared.nodes.iter().any(|node| !node.injector.is_empty())
-            || shared.places.iter().any(|place| !place.stealer.is_empty())
+            || shared.places_in_use().iter().any(|place| !place.stealer.is_empty())
     }
 
     /// Marsaglia's xorshift64, reduced by Lemire's multiplication.
@@ -402,6 +498,26 @@ fn pause(round: u32) {
 
 /// The pool ends, and nothing is left to be done.
 struct Stopping<'a>(&'a Shared);
+
+/// A substitute is needed no more: one of its node's workers has begun a job, or there is none.
+struct Relieved<'a> {
+    worker: &'a Worker,
+    /// As the substitute began.
+    begun: u64,
+}
+
+impl Event for Relieved<'_> {
+    fn over(&mut self) -> bool {
+        let Worker { shared, node, deque, .. } = self.worker;
+        let has_work = || {
+            let of_mates = &shared.places[shared.nodes[*node].workers.clone()];
+            shared.has_bound(*node)
+                || shared.has_given(*node)
+                || of_mates.iter().any(|mate| !mate.stealer.is_empty())
+        };
+        deque.is_empty() && (self.worker.begun_by_mates() != self.begun || !has_work())
+    }
+}
 
 impl Event for Stopping<'_> {
     fn over(&mut self) -> bool {

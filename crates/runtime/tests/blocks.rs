@@ -65,6 +65,34 @@ fn blocks_are_done_once_by_workers_of_their_nodes() {
     assert_eq!(pool.reduce_blocks([block(0, 5..5)], sum, |a, b| a + b), None);
 }
 
+/// The pieces of both are the same elements, on workers of the first one's nodes.
+#[test]
+fn two_arrays_are_changed_together() {
+    watchdog::start();
+    for pool in [machine(1, 2), machine(3, 2)] {
+        let mut numbers = NodeVec::<u32>::new(100_000, Layout::Interleaved).unwrap();
+        // Elements of other sizes, an array of other pages, and a slice.
+        let mut squares = NodeVec::<u64>::new(100_000, Layout::Blocked).unwrap();
+        let mut names = vec![String::new(); 100_000];
+        numbers.for_each_block_with(&mut squares, &pool, |block, numbers, squares| {
+            for ((i, number), square) in block.elements.zip(numbers).zip(squares) {
+                *number += i as u32;
+                *square += (i * i) as u64;
+            }
+        });
+        numbers.for_each_block_with(&mut names, &pool, |_, numbers, names| {
+            names.iter_mut().zip(numbers).for_each(|(name, number)| *name = number.to_string());
+        });
+        for i in 0..100_000 {
+            assert_eq!((numbers[i], squares[i], &names[i]), (i as u32, (i * i) as u64, &i.to_string()));
+        }
+        let shorter = &mut squares[1..];
+        let panic =
+            catch_unwind(AssertUnwindSafe(|| numbers.for_each_block_with(shorter, &pool, |_, _, _| ())));
+        assert!(panic.is_err());
+    }
+}
+
 /// One of a node's two workers is held up until its mate has done the rest, whoever else is idle.
 #[test]
 fn what_a_nodes_workers_have_not_begun_is_not_taken_by_other_nodes() {

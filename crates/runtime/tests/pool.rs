@@ -593,31 +593,48 @@ fn tasks_that_spawn_themselves_anew_keep_nobody_waiting() {
     }
 }
 
-/// As a thread that works along may need no worker to end its loop, though each waits for it.
+/// All workers wait for a thread that itself waits in loops, joins and scopes of their pool. On one node it
+/// works along. On several, and where it may not, substitutes of each node do what it has started there.
 #[test]
 fn loops_may_wait_for_threads_that_use_the_pool() {
     watchdog::start();
-    // The node that is invented is the first: is that where this thread stays?
-    let topology = Topology::live().unwrap();
-    for cpus in [1, 2, 3] {
-        if topology.nodes().len() > 1 {
-            return;
-        }
-        let pool = &machine(1, cpus);
-        for round in 0..20 {
+    let of = |nodes, cpus, callers_work| {
+        let topology = Topology::synthetic(nodes, cpus, 1 << 30);
+        let allowance = Allowance::new(&topology, &Allowed::everything(&topology), None);
+        let pool = NodePool::builder().allowance(allowance).confined(false).callers_work(callers_work);
+        pool.build().unwrap()
+    };
+    for (nodes, cpus, callers_work, rounds) in [
+        (1, 1, true, 20),
+        (1, 2, true, 20),
+        (1, 3, true, 20),
+        (1, 2, false, 4),
+        (2, 1, true, 6),
+        (3, 2, true, 4),
+    ] {
+        let (pool, workers) = (&of(nodes, cpus, callers_work), nodes * cpus);
+        for round in 0..rounds {
             let (begun, sums) = (AtomicUsize::new(0), AtomicUsize::new(0));
             let other = || {
                 // Once all workers wait.
-                wait_until(|| begun.load(Ordering::SeqCst) == cpus);
+                wait_until(|| begun.load(Ordering::SeqCst) == workers);
                 let sum = pool.parallel_reduce(0..1000, || 0, |sum, i| sum + i, |a, b| a + b);
                 let (a, b) = pool.join(|| 1, || 2);
                 let tasks = AtomicUsize::new(0);
-                let count = || {
+                let count = &|| {
                     tasks.fetch_add(1, Ordering::Relaxed);
                 };
                 pool.scope(|scope| {
                     for _ in 0..10 {
                         scope.spawn(|_| count());
+                    }
+                    for node in pool.nodes() {
+                        let bound = scope.spawn_on(node, move |_| {
+                            // On one node these are tasks like any.
+                            assert!(nodes == 1 || pool.worker_node() == Some(node));
+                            count();
+                        });
+                        bound.unwrap();
                     }
                 });
                 sums.store(sum + a + b + tasks.load(Ordering::Relaxed), Ordering::SeqCst);
@@ -630,15 +647,17 @@ fn loops_may_wait_for_threads_that_use_the_pool() {
                 threads.spawn(other);
                 if round % 2 == 0 {
                     pool.scope(|scope| {
-                        for _ in 0..cpus {
-                            scope.spawn_on(NodeId(0), |_| waits()).unwrap();
+                        for node in pool.nodes() {
+                            for _ in 0..cpus {
+                                scope.spawn_on(node, |_| waits()).unwrap();
+                            }
                         }
                     });
                 } else {
-                    pool.parallel_for(0..cpus, |_| waits());
+                    pool.parallel_for(0..workers, |_| waits());
                 }
             });
-            assert_eq!(sums.into_inner(), 499_500 + 3 + 10);
+            assert_eq!(sums.into_inner(), 499_500 + 3 + 10 + nodes);
         }
     }
 }

@@ -132,7 +132,7 @@ impl NodePool {
     /// it, while this thread waits.
     #[inline]
     pub(crate) fn in_worker<R: Send>(&self, op: impl FnOnce(&Worker) -> R + Send) -> R {
-        match current_of(self.shared()) {
+        match current_of(self.state()) {
             Some(worker) => op(worker),
             None => self.in_worker_from_outside(op),
         }
@@ -145,10 +145,10 @@ impl NodePool {
             None => match self.as_caller() {
                 Some(caller) => work_along(caller, op),
                 None if self.may_work_along() => self.offer(op),
-                None => self.shared().run_inside(None, op),
+                None => self.run_watched(op),
             },
             // A worker that waits for another pool must not keep its own waiting.
-            other => self.shared().run_inside(other, op),
+            other => self.state().run_inside(other, op),
         })
     }
 }
@@ -203,7 +203,7 @@ impl NodePool {
         let stack = StackJob::new(latch.clone(), op);
         // SAFETY: waited for below, and nothing between can unwind out of this function.
         let offer = Offer::new(unsafe { stack.job() });
-        let shared = self.shared();
+        let shared = self.state();
         let node = shared.near();
         let anchored = Anchored;
         shared.inject(node, Job::new(Arc::into_raw(offer.clone()), Offer::run));
@@ -222,6 +222,39 @@ impl NodePool {
         latch.wait(None);
         std::mem::forget(anchored);
         stack.into_result().unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+/// How long a node's workers may begin nothing that they were given before a substitute does.
+const STANDSTILL: Duration = Duration::from_millis(50);
+
+impl NodePool {
+    /// Has a worker run `op`. Where the workers of a node begin nothing for long, they may all wait for what
+    /// the calling thread is about to do: substitutes work for them.
+    #[cold]
+    fn run_watched<R: Send>(&self, op: impl FnOnce(&Worker) -> R + Send) -> R {
+        let (shared, has_begun) = (self.state(), AtomicBool::new(false));
+        let op = |worker: &Worker| {
+            has_begun.store(true, Ordering::Relaxed);
+            op(worker)
+        };
+        shared.run_inside_and(op, |latch, near| {
+            let begun = || (0..shared.nodes.len()).map(|node| shared.begun_on(node)).collect::<Vec<_>>();
+            let mut before = begun();
+            while !latch.wait_for(STANDSTILL) {
+                let now = begun();
+                let some_idle = shared.sleep.some_idle();
+                for node in 0..now.len() {
+                    // It may also lie in the queue of one that waits.
+                    let is_here = node == near && !has_begun.load(Ordering::Relaxed);
+                    let waits = shared.has_bound(node) || !some_idle && (is_here || shared.has_given(node));
+                    if waits && now[node] == before[node] {
+                        self.substitute(node);
+                    }
+                }
+                before = now;
+            }
+        })
     }
 }
 
@@ -244,13 +277,22 @@ impl Shared {
         from: Option<&Worker>,
         op: impl FnOnce(&Worker) -> R + Send,
     ) -> R {
+        self.run_inside_and(op, |latch, _| latch.wait(from))
+    }
+
+    /// `wait` waits for the latch, and is told the node that is to run `op`.
+    fn run_inside_and<R: Send>(
+        &self,
+        op: impl FnOnce(&Worker) -> R + Send,
+        wait: impl FnOnce(&RemoteLatch, usize),
+    ) -> R {
         let latch = Arc::new(RemoteLatch::default());
         let stack = StackJob::new(latch.clone(), op);
         // SAFETY: waited for below, and nothing between can unwind out of this function.
         let job: Job = unsafe { stack.job() };
-        let anchored = Anchored;
-        self.inject(self.near(), job);
-        latch.wait(from);
+        let (anchored, near) = (Anchored, self.near());
+        self.inject(near, job);
+        wait(&latch, near);
         std::mem::forget(anchored);
         stack.into_result().unwrap_or_else(|panic| resume_unwind(panic))
     }

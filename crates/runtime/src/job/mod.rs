@@ -37,7 +37,8 @@ use std::thread;
 /// Something to run once, on a worker. Two words, which queues and joins pass in registers.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// With the call that it is part of in the lowest bits: what is there is aligned to eight bytes.
+    /// With the call that it is part of in the lowest bits and the highest: what is there is aligned to eight
+    /// bytes, and no address of a process is as high.
     data: *const (),
     run: unsafe fn(*const (), &Worker),
 }
@@ -46,32 +47,58 @@ pub(crate) struct Job {
 // until it is told to have ended.
 unsafe impl Send for Job {}
 
-/// The call of a thread from outside, which jobs come from and which waits for them. It is the number of the
-/// caller who works along, from 1 on, or [`Call::NONE`]. The thread may run only jobs of its own call while
-/// it waits.
+/// The call which jobs come from and which waits for them. A worker that waits for an isolated call runs only
+/// jobs of that call meanwhile, and so does a thread from outside that works along.
+///
+/// In the lowest bits is the number of the caller who works along, from 1 on, or 0. In the highest is that of
+/// the isolated call, or 0. Two of these, 255 calls apart, have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call(usize);
 
 impl Call {
     pub(crate) const NONE: Self = Self(0);
-    const BITS: usize = 7;
+    const CALLERS: usize = 7;
+    /// Addresses have 56 bits at most: x86-64's with five levels of tables, half of which are the kernel's.
+    const ISOLATED: u32 = usize::BITS - 8;
+    const BITS: usize = Self::CALLERS | 0xff << Self::ISOLATED;
 
     pub(crate) const fn of_caller(number: usize) -> Self {
-        assert!(number < Self::BITS, "there are no bits for more callers");
+        assert!(number < Self::CALLERS, "there are no bits for more callers");
         Self(number + 1)
+    }
+
+    /// An isolated call, any two of 255 in a row another.
+    pub(crate) fn isolated(self, number: usize) -> Self {
+        Self(self.0 & Self::CALLERS | (number % 255 + 1) << Self::ISOLATED)
+    }
+
+    #[inline]
+    pub(crate) fn is_isolated(self) -> bool {
+        self.0 > Self::CALLERS
+    }
+
+    /// For tasks that the call need not wait for.
+    #[inline]
+    pub(crate) fn of_detached(self) -> Self {
+        if self.is_isolated() { self } else { Self::NONE }
     }
 }
 
 impl Job {
     fn new<T>(data: *const T, run: unsafe fn(*const (), &Worker)) -> Self {
-        const { assert!(align_of::<T>() > Call::BITS, "the lowest bits say which call it is part of") };
+        const { assert!(align_of::<T>() > Call::CALLERS, "the lowest bits say which call it is part of") };
         Self { data: data.cast(), run }
     }
 
-    /// As part of that call, instead of none.
+    /// As part of that call, where it was of none.
     #[inline]
     pub(crate) fn part_of(self, call: Call) -> Self {
-        Self { data: self.data.map_addr(|address| address & !Call::BITS | call.0), ..self }
+        Self { data: self.data.map_addr(|address| address | call.0), ..self }
+    }
+
+    /// As part of none.
+    pub(crate) fn part_of_none(self) -> Self {
+        Self { data: self.data.map_addr(|address| address & !Call::BITS), ..self }
     }
 
     #[inline]

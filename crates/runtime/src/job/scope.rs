@@ -14,6 +14,7 @@ use nodewise_topology::NodeId;
 use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
@@ -83,6 +84,12 @@ impl<'scope> Scope<'scope> {
     /// If it panics, [`crate::NodePool::scope`] panics with the first such payload, after all tasks have
     /// ended.
     pub fn spawn(&self, task: impl FnOnce(&Self) + Send + 'scope) {
+        self.queue(|worker| self.submitted(worker, |scope, _| task(scope)));
+    }
+
+    /// Queues a task's job, which is made in memory of this worker's if there is one.
+    #[inline]
+    fn queue(&self, job: impl FnOnce(Option<&Worker>) -> Job) {
         with_current(|current| match current {
             Some(worker) if Arc::ptr_eq(&worker.shared, &self.shared) => {
                 if worker.index == self.owner {
@@ -90,12 +97,12 @@ impl<'scope> Scope<'scope> {
                 } else {
                     self.tally.submit(worker.node, 1);
                 }
-                worker.push(self.submitted(current, |scope, _| task(scope)));
+                worker.push(job(current));
             }
             _ => {
                 let node = self.shared.near();
                 self.tally.submit(node, 1);
-                self.shared.inject(node, self.submitted(None, |scope, _| task(scope)));
+                self.shared.inject(node, job(None));
             }
         });
     }
@@ -111,18 +118,66 @@ impl<'scope> Scope<'scope> {
 
     /// The same for a node of the pool by its index there.
     pub(crate) fn spawn_bound(&self, node: usize, task: impl FnOnce(&Self) + Send + 'scope) {
-        if self.shared.nodes.len() == 1 {
+        self.queue_bound(node, |worker| self.submitted(worker, |scope, _| task(scope)));
+    }
+
+    fn queue_bound(&self, node: usize, job: impl FnOnce(Option<&Worker>) -> Job) {
+        if self.shared.has_one_node() {
             // Any worker is one of this node.
-            return self.spawn(task);
+            return self.queue(job);
         }
         self.tally.submit(node, 1);
-        let job = self.submitted(None, |scope, _| task(scope));
-        let works_there = |worker: &Worker| Arc::ptr_eq(&worker.shared, &self.shared) && worker.node == node;
+        let job = job(None);
+        let works_there = |worker: &Worker| {
+            Arc::ptr_eq(&worker.shared, &self.shared) && self.shared.home(worker.node) == node
+        };
         let next = with_current(|current| match current {
             Some(worker) if works_there(worker) => Next::Works,
             _ => Next::Unknown,
         });
         self.shared.inject_bound(node, job, next);
+    }
+
+    /// Spawns a task that stays at the address where `make` makes it until it has run by `call`, or the scope
+    /// was cancelled, and is dropped there. Tasks of up to 48 bytes need no memory of their own. It is for
+    /// objects of other languages, which may know their address. Without a node it is as [`Scope::spawn`].
+    ///
+    /// # Errors
+    /// As [`Scope::spawn_on`]; `make` is not called then.
+    ///
+    /// # Safety
+    /// `make` makes one.
+    #[doc(hidden)]
+    pub unsafe fn spawn_in_place<T: Send + 'scope>(
+        &self,
+        node: Option<NodeId>,
+        make: impl FnOnce(&mut MaybeUninit<T>),
+        call: impl Fn(&mut T, &Self) + Send + 'scope,
+    ) -> Result<()> {
+        let node = node.map(|node| self.shared.index_of(node)).transpose()?;
+        let job = |worker: Option<&Worker>| self.made_in_place(worker, make, call);
+        match node {
+            Some(node) => self.queue_bound(node, job),
+            None => self.queue(job),
+        }
+        Ok(())
+    }
+
+    fn made_in_place<T: Send + 'scope, C: Fn(&mut T, &Self) + Send + 'scope>(
+        &self,
+        worker: Option<&Worker>,
+        make: impl FnOnce(&mut MaybeUninit<T>),
+        call: C,
+    ) -> Job {
+        let owner = worker.map_or(NOBODY, |worker| worker.index);
+        let memory: *mut InPlace<'scope, T, C> = room(worker);
+        let scope = std::ptr::from_ref(self);
+        let task = InPlace { scope, owner, call, task: MaybeUninit::uninit() };
+        // SAFETY: it has room.
+        unsafe { std::ptr::write(memory, task) };
+        // SAFETY: nobody else knows of it yet.
+        make(unsafe { &mut (*memory).task });
+        Job::new(memory.cast_const(), InPlace::<'scope, T, C>::run).part_of(self.call)
     }
 
     /// Spawns a task on a node of the pool by its index there; others may take it.
@@ -151,15 +206,73 @@ impl<'scope> Scope<'scope> {
     {
         let owner = worker.map_or(NOBODY, |worker| worker.index);
         let spawned = Spawned { scope: std::ptr::from_ref(self), owner, task };
-        let data: *mut Spawned<'scope, F> = if Block::has_room_for::<Spawned<'scope, F>>() {
-            let block = worker.map_or_else(Block::new, Worker::take_block).into_raw();
-            // SAFETY: it has room.
-            unsafe { std::ptr::write(block, spawned) };
-            block
-        } else {
-            Box::into_raw(Box::new(spawned))
-        };
+        let data: *mut Spawned<'scope, F> = room(worker);
+        // SAFETY: it has room.
+        unsafe { std::ptr::write(data, spawned) };
         Job::new(data.cast_const(), Spawned::<'scope, F>::run).part_of(self.call)
+    }
+}
+
+/// Memory for a task: a block, this worker's if there is one, or a box if a block has no room.
+#[inline]
+fn room<T>(worker: Option<&Worker>) -> *mut T {
+    if Block::has_room_for::<T>() {
+        worker.map_or_else(Block::new, Worker::take_block).into_raw()
+    } else {
+        Box::into_raw(Box::<T>::new_uninit()).cast()
+    }
+}
+
+/// A task that stays in its memory while it runs.
+struct InPlace<'scope, T, C> {
+    scope: *const Scope<'scope>,
+    owner: usize,
+    call: C,
+    task: MaybeUninit<T>,
+}
+
+impl<'scope, T: Send + 'scope, C: Fn(&mut T, &Scope<'scope>)> InPlace<'scope, T, C> {
+    /// # Safety
+    /// As [`Spawned::run`], of [`Scope::made_in_place`], whose promise was kept.
+    unsafe fn run(data: *const (), worker: &Worker) {
+        let this = data.cast::<Self>().cast_mut();
+        // SAFETY: as promised.
+        let Self { scope, owner, call, task } = unsafe { &mut *this };
+        let (scope, owner, call) = (*scope, *owner, DropInPlace(call));
+        worker.count_done_but_of(scope.cast());
+        {
+            // SAFETY: as promised.
+            let scope = unsafe { &*scope };
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                // SAFETY: as promised, it was made.
+                let task = DropInPlace(unsafe { task.assume_init_mut() });
+                if !scope.is_cancelled() {
+                    (call.0)(task.0, scope);
+                }
+            }));
+            if let Err(panic) = ended {
+                scope.panicked(panic);
+            }
+        }
+        drop(call);
+        if Block::has_room_for::<Self>() {
+            // SAFETY: it is a block.
+            worker.give_block(unsafe { Block::from_raw(this) }, owner);
+        } else {
+            // SAFETY: it is a box.
+            drop(unsafe { Box::from_raw(this.cast::<MaybeUninit<Self>>()) });
+        }
+        worker.note_done(scope.cast());
+    }
+}
+
+/// Ends a value where it is, also if a panic comes.
+struct DropInPlace<'a, T>(&'a mut T);
+
+impl<T> Drop for DropInPlace<'_, T> {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses it any more: it is borrowed for the last time.
+        unsafe { std::ptr::drop_in_place(&raw mut *self.0) };
     }
 }
 

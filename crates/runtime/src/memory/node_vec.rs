@@ -255,6 +255,49 @@ impl<T: Pod> NodeVec<T> {
         in_teams(pool, pieces, Self::PIECE, |pieces| pieces.for_each(|(block, values)| body(block, values)));
     }
 
+    /// Calls `body` as [`NodeVec::for_each_block`] does, with the same elements of another array besides: one
+    /// of the same layout, so that its pages lie there as well, or any other of the same length. Arrays that
+    /// are only read need none of this: `body` may borrow them, and index them by the block's elements.
+    ///
+    /// ```
+    /// use nodewise_runtime::{Layout, NodePool, NodeVec};
+    ///
+    /// let pool = NodePool::new()?;
+    /// let [mut places, mut speeds] = [0, 1].map(|_| NodeVec::<f32>::new(1000, Layout::Blocked).unwrap());
+    /// places.for_each_block_with(&mut speeds, &pool, |_, places, speeds| {
+    ///     for (place, speed) in places.iter_mut().zip(speeds) {
+    ///         *speed += 9.81;
+    ///         *place += *speed;
+    ///     }
+    /// });
+    /// assert_eq!((places[999], speeds[999]), (9.81, 9.81));
+    /// # Ok::<(), nodewise_runtime::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If the arrays differ in length; with what `body` panicked with first.
+    pub fn for_each_block_with<U: Send>(
+        &mut self,
+        other: &mut [U],
+        pool: &NodePool,
+        body: impl Fn(Block, &mut [T], &mut [U]) + Sync,
+    ) where
+        T: Send,
+    {
+        assert_eq!(self.len, other.len(), "the arrays have one length");
+        let blocks: Vec<Block> = self.blocks().collect();
+        let (mut rest, mut other_rest) = (&mut self[..], other);
+        let pieces = blocks.into_iter().map(|block| {
+            let (values, after) = std::mem::take(&mut rest).split_at_mut(block.elements.len());
+            let (others, other_after) = std::mem::take(&mut other_rest).split_at_mut(block.elements.len());
+            (rest, other_rest) = (after, other_after);
+            (block.node, ((block, values), (0, others)))
+        });
+        in_teams(pool, pieces, Self::PIECE, |pieces| {
+            pieces.for_each(|((block, values), (_, others))| body(block, values, others));
+        });
+    }
+
     /// Calls `part` as [`NodeVec::for_each_block`] does, but only to read, and combines the results in any
     /// order: `combine` has to be associative and commutative. None if the array is empty.
     ///

@@ -14,7 +14,7 @@ struct Pool {
 
 impl Pool {
     fn new(workers: usize, one_sided: bool) -> Arc<Self> {
-        let sleep = Sleep { one_sided: one_sided.into(), ..Sleep::new(1, (0..workers).map(|_| 0), 1) };
+        let sleep = Sleep { one_sided: one_sided.into(), ..Sleep::new(1, (0..workers).map(|_| 0), 1, 0) };
         Arc::new(Self { sleep, over: AtomicUsize::new(0) })
     }
 
@@ -127,7 +127,8 @@ fn a_task_from_outside_meets_a_worker_falling_asleep_and_is_done_once() {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(2);
         model.check(move || {
-            let sleep = Arc::new(Sleep { one_sided: false.into(), ..Sleep::new(1, [0, 0].into_iter(), 0) });
+            let sleep =
+                Arc::new(Sleep { one_sided: false.into(), ..Sleep::new(1, [0, 0].into_iter(), 0, 0) });
             let injector = Arc::new(Injector::new());
             let workers = [0, 1].map(|worker| {
                 let (sleep, injector) = (sleep.clone(), injector.clone());
@@ -233,6 +234,26 @@ fn what_a_sleeper_waits_for_wakes_it() {
         let waiting = on_thread(&pool, Pool::wait_until_over);
         pool.end(0);
         ended([waiting]);
+    });
+}
+
+/// And may sleep as others do afterwards, when who has told it may still be about to wake it.
+#[test]
+fn what_one_who_sleeps_apart_waits_for_wakes_it() {
+    both_barriers(Some(3), |one_sided| {
+        let pool = Pool::new(1, one_sided);
+        let waiting = on_thread(&pool, |pool| {
+            let over = || pool.over.load(Ordering::Acquire) == 1;
+            while !over() {
+                pool.sleep.sleep_apart(0, Duration::MAX, over);
+            }
+            pool.do_one(0);
+        });
+        pool.end(0);
+        pool.submit();
+        ended([waiting]);
+        assert_eq!(pool.sleep.idle.load(Ordering::Relaxed), 0);
+        assert!(pool.sleep.sleepers.iter().all(|sleepers| lock(sleepers).ready.is_empty()));
     });
 }
 

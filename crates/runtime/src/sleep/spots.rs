@@ -59,7 +59,8 @@ mod real {
 
         /// The calling worker is about to sleep.
         pub(in super::super) fn sleeps(&self, worker: usize) {
-            let spot = &self.of_worker[worker];
+            // Substitutes, whose threads come and go, are woken as the kernel likes.
+            let Some(spot) = self.of_worker.get(worker) else { return };
             spot.thread.get_or_init(|| (gettid(), sched_getaffinity(0).unwrap_or_default()));
             spot.cpu.store(current_cpu().0, Ordering::Relaxed);
             spot.waker.store(NOWHERE, Ordering::Relaxed);
@@ -67,8 +68,9 @@ mod real {
 
         /// The calling thread is about to wake a worker, and works on.
         pub(in super::super) fn wakes(&self, worker: usize) {
+            let Some(spot) = self.of_worker.get(worker) else { return };
             let here = current_cpu().0;
-            self.of_worker[worker].waker.store(here, Ordering::Relaxed);
+            spot.waker.store(here, Ordering::Relaxed);
             let left = self.left.load(Ordering::Relaxed);
             if left > 0 {
                 self.left.store(left - 1, Ordering::Relaxed);
@@ -99,7 +101,7 @@ mod real {
 
         /// The calling worker is awake.
         pub(in super::super) fn is_awake(&self, worker: usize) {
-            let spot = &self.of_worker[worker];
+            let Some(spot) = self.of_worker.get(worker) else { return };
             if spot.waker.load(Ordering::Relaxed) == current_cpu().0 {
                 self.left.store(CONFINED, Ordering::Relaxed);
             }
