@@ -17,5 +17,5 @@ mod route;
 
 pub use counters::{Counters, Load};
 pub use error::{Error, ErrorKind};
-pub use hardware::{Access, Hardware, Source};
+pub use hardware::{Access, Hardware, Source, Touch};
 pub use preset::{Cache, Controller, Core, CpuNumbering, Link, Node, Preset, Uncached};

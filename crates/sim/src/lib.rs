@@ -8,6 +8,7 @@ mod error;
 mod os;
 mod program;
 pub mod studies;
+mod turns;
 pub mod workloads;
 
 pub use error::{Error, ErrorKind};

@@ -14,9 +14,9 @@
 use crate::Error;
 use std::cmp::Reverse;
 
-use nodewise_hardware::Preset;
+use nodewise_hardware::{Preset, Touch};
 
-use super::machine::{Kind, SimMachine};
+use super::machine::SimMachine;
 use super::memory::State;
 use super::{Policy, Report, Settings, Simulation};
 use crate::Program;
@@ -144,11 +144,11 @@ impl Plan {
 
 impl SimMachine {
     /// An access to a page that will be copied once nobody writes it any more. Returns the node it goes to.
-    pub(super) fn planned(&mut self, thread: usize, page: usize, kind: Kind) -> usize {
+    pub(super) fn planned(&mut self, thread: usize, page: usize, touch: Touch) -> usize {
         let node = self.threads[thread].1;
         let (Some(home), Some(plan)) = (self.memory.home(page), &mut self.plan) else { return node };
         let left = &mut plan.writes[page];
-        if kind.writes() {
+        if touch.writes() {
             *left = left.saturating_sub(1);
             return home;
         }
