@@ -162,9 +162,9 @@ fn a_policy_that_cannot_be_is_refused_before_anything_is_run() {
 
 #[test]
 fn a_long_command_shows_on_a_terminal_how_far_it_has_come() {
-    // Both would take minutes.
+    // Each would take minutes.
     let run = "run --machine opteron-8385-4n --workload streamcluster --scale 1";
-    for arguments in [run, "reproduce page-split"] {
+    for arguments in [run, "reproduce page-split", "matrix --scale 1"] {
         let seen = on_a_terminal_until(" %  ", arguments);
         assert!(seen.contains('░') && !seen.contains('\n'), "{seen:?}");
     }

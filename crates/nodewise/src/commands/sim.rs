@@ -1,5 +1,6 @@
 //! `nodewise sim`: programs on a simulated machine.
 
+mod matrix;
 mod plot;
 
 use super::{Exit, exit};
@@ -34,6 +35,7 @@ Examples:
   nodewise sim list
   nodewise sim run --machine opteron-8385-4n --workload streamcluster \\
       --policy first-touch,interleave
+  nodewise sim matrix --machine dahu-2n --scale 0.003
   nodewise sim reproduce pikus
 
 Exit status:
@@ -49,6 +51,7 @@ pub struct Args {
 enum Command {
     List(ListArgs),
     Run(RunArgs),
+    Matrix(matrix::Args),
     Reproduce(ReproduceArgs),
 }
 
@@ -201,6 +204,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::List(args) => list(args),
         Command::Run(args) => run(args),
+        Command::Matrix(args) => matrix::main(args),
         Command::Reproduce(args) => reproduce(args),
     }
 }
@@ -268,12 +272,8 @@ struct Printed<'a> {
 }
 
 fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    if !(args.scale > 0.0 && args.scale <= 1.0) {
-        return Err(usage(format!("--scale {}: not above 0 and up to 1", args.scale)));
-    }
-    if !(1.0..=1e6).contains(&args.passes) {
-        return Err(usage(format!("--passes {}: not from 1 to a million", args.passes)));
-    }
+    check_scale(args.scale)?;
+    check_passes(args.passes)?;
     let preset = machine(args)?.scaled(args.scale);
     let workload = workload(&args.workload)?;
     let policies: anyhow::Result<Vec<Policy>> = args.policy.iter().map(|name| policy(name)).collect();
@@ -335,11 +335,28 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn check_scale(scale: f64) -> anyhow::Result<()> {
+    if scale > 0.0 && scale <= 1.0 {
+        return Ok(());
+    }
+    Err(usage(format!("--scale {scale}: not above 0 and up to 1")))
+}
+
+fn check_passes(passes: f64) -> anyhow::Result<()> {
+    if (1.0..=1e6).contains(&passes) {
+        return Ok(());
+    }
+    Err(usage(format!("--passes {passes}: not from 1 to a million")))
+}
+
 fn machine(args: &RunArgs) -> anyhow::Result<Preset> {
     if let Some(path) = &args.machine_from {
         return Preset::load_json(path).map_err(|error| usage(format!("--machine-from: {error}")));
     }
-    let name = args.machine.as_deref().unwrap_or_default();
+    machine_named(args.machine.as_deref().unwrap_or_default())
+}
+
+fn machine_named(name: &str) -> anyhow::Result<Preset> {
     let ends_in = |extension: &str| Path::new(name).extension().is_some_and(|found| found == extension);
     let file = match () {
         () if ends_in("json") => Some(Preset::load_json(name)),
