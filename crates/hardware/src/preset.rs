@@ -3,6 +3,7 @@
 use std::{fs, path::Path};
 
 use serde::Deserialize;
+use serde_json::{Value, json};
 use toml::Spanned;
 
 use crate::{Error, ErrorKind, route};
@@ -257,6 +258,80 @@ impl Preset {
         let text = toml::to_string(&value).map_err(|error| refused(error.to_string(), None))?;
         // Lines of the TOML in between would lead nowhere.
         Preset::parse(&text, &origin).map_err(Error::without_line)
+    }
+
+    /// The machine as JSON that [`load_json`](Preset::load_json) reads.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let cache = |cache: Option<Cache>| {
+            cache.map(|cache| {
+            json!({ "kib": cache.kib, "ways": cache.ways, "latency_cycles": cache.latency_cycles })
+        })
+        };
+        let link = |link: &Link| {
+            json!({
+                "from": link.from,
+                "to": link.to,
+                "gb_per_s": link.gb_per_s,
+                "hop_latency_ns": link.hop_latency_ns,
+                "message_bytes": link.message_bytes,
+            })
+        };
+        let route = |from: usize, to: usize| {
+            let via: Vec<usize> = self.routes[from][to].iter().map(|&link| self.links[link].to).collect();
+            json!({ "from": from, "to": to, "via": via[..via.len() - 1] })
+        };
+        let ends = (0..self.nodes.len()).flat_map(|from| (0..self.nodes.len()).map(move |to| (from, to)));
+        let routes = ends.filter(|(from, to)| from != to).map(|(from, to)| route(from, to));
+        let mut all = json!({
+            "name": self.name,
+            "about": self.about,
+            "line_bytes": self.line_bytes,
+            "core": {
+                "ghz": self.core.ghz,
+                "cycles_per_instruction": self.core.cycles_per_instruction,
+                "outstanding_misses": self.core.outstanding_misses,
+                "adjacent_line_prefetches": self.core.adjacent_line_prefetches,
+                "snoop_cycles": self.core.snoop_cycles,
+                "atomic_cycles": self.core.atomic_cycles,
+            },
+            "l1": cache(self.l1),
+            "l2": cache(self.l2),
+            "llc": cache(self.llc),
+            "uncached": self.uncached.map(|times| json!({
+                "local_fetch_ns": times.local_fetch_ns,
+                "local_store_ns": times.local_store_ns,
+                "global_fetch_ns": times.global_fetch_ns,
+                "global_store_ns": times.global_store_ns,
+            })),
+            "controller": {
+                "idle_latency_ns": self.controller.idle_latency_ns,
+                "service_ns": self.controller.service_ns,
+                "write_service_ns": self.controller.write_service_ns,
+                "probe_bytes": self.controller.probe_bytes,
+            },
+            "node": self.nodes.iter().map(|node| json!({
+                "count": 1,
+                "cores": node.cores,
+                "memory_mib": node.memory_bytes >> 20,
+            })).collect::<Vec<_>>(),
+            "link": self.links.iter().map(link).collect::<Vec<_>>(),
+            "route": routes.collect::<Vec<_>>(),
+            "distances": self.distances,
+            "cpu_numbering": match self.cpu_numbering {
+                CpuNumbering::Contiguous => "contiguous",
+                CpuNumbering::RoundRobin => "round-robin",
+            },
+        });
+        // TOML, by which it is read, knows no null.
+        let without_null = |value: &mut Value| {
+            if let Value::Object(fields) = value {
+                fields.retain(|_, field| !field.is_null());
+            }
+        };
+        without_null(&mut all["controller"]);
+        without_null(&mut all);
+        all.to_string()
     }
 
     /// A preset as text; `origin` is what errors name as its place.

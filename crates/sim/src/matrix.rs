@@ -77,13 +77,13 @@ impl Matrix {
     }
 
     fn settings(&self, machine: &Preset) -> Settings {
-        Settings {
-            huge_pages: self.huge_pages,
+        let settings = Settings {
             seed: self.seed,
             costs: Costs::of(machine),
             period_scale: self.scale / self.passes,
             ..Settings::scaled(self.scale)
-        }
+        };
+        if self.huge_pages { settings.with_huge_pages() } else { settings }
     }
 
     /// Runs it, so many programs at a time. The cells are in the order of machines, then workloads, then

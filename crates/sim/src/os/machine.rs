@@ -193,6 +193,11 @@ impl SimMachine {
             }
     }
 
+    /// The program's pages, if so many base pages are placed together.
+    pub(crate) fn placeable_pages(&self, together: usize) -> u64 {
+        self.areas.iter().map(|(start, end)| (end - start).div_ceil(together) as u64).sum()
+    }
+
     /// Asserts all that always holds: see [`Memory::assert_sound`] and [`Hardware::assert_sound`].
     pub(crate) fn assert_sound(&self) {
         self.memory.assert_sound();

@@ -21,7 +21,7 @@ use crate::{Error, ErrorKind, Op, Program, Progress, Trace};
 pub struct Settings {
     /// How threads are laid over the cores.
     pub pinning: Pinning,
-    /// Whether first touches map 2 MiB at once.
+    /// Whether first touches map a huge page at once.
     pub huge_pages: bool,
     /// 4 KiB pages of a huge page: 512, or a divisor of it that shrinks huge pages with the problem, so that
     /// as many of them are shared as at full size.
@@ -80,6 +80,16 @@ impl Settings {
 }
 
 impl Settings {
+    /// The same with huge pages that shrink with the problem, to two base pages at least: as many threads
+    /// share one as at full size, and its first touch zeroes as much less.
+    #[must_use]
+    pub fn with_huge_pages(self) -> Settings {
+        let pages = ((HUGE_PAGES as f64 * self.size_scale) as usize).next_power_of_two().clamp(2, HUGE_PAGES);
+        let huge_page_fault_ns = self.costs.huge_page_fault_ns * pages as u64 / HUGE_PAGES as u64;
+        let costs = Costs { huge_page_fault_ns, ..self.costs };
+        Settings { huge_pages: true, huge_page_pages: pages, costs, ..self }
+    }
+
     /// The engine that runs under [`Policy::Carrefour`].
     #[must_use]
     pub fn engine(&self, topology: &Topology) -> Engine {
@@ -288,7 +298,7 @@ impl Simulation {
         let times = Times { run_ps, first_barrier_ps, kernel_ps, waiting_ps, threads: cores.len() };
         let resident = machine.memory.resident();
         let resident = resident.iter().zip(machine.memory.occupied()).map(|(mapped, copies)| mapped + copies);
-        let report = Report::new(
+        let mut report = Report::new(
             policy.to_string(),
             &preset,
             machine.hardware.counters(),
@@ -297,6 +307,8 @@ impl Simulation {
             program.items(),
             resident.collect(),
         );
+        let together = if settings.huge_pages { settings.huge_page_pages } else { 1 };
+        report.placeable_pages = machine.placeable_pages(together);
         Ok((report, machine))
     }
 }
