@@ -25,6 +25,12 @@ pub trait Program: Send {
         None
     }
 
+    /// Barriers of an iteration of a program that goes over its data in the same way again and again; else 0.
+    /// What a policy sees in an interval of the real program is many iterations, and here it is whole ones.
+    fn iteration(&self) -> u64 {
+        0
+    }
+
     /// Computes the next piece of a thread, a few hundred to a few thousand operations, and records it in
     /// `trace`, which is empty. The thread is asked again when it has executed the piece, and has got
     /// past the barrier if it said it waits at one.

@@ -53,6 +53,31 @@ fn nobody_places_better_than_the_oracle() {
     }
 }
 
+/// The engine's interval shrinks by the passes, and may become a part of one of FT's transforms. What is
+/// right for that one is wrong for the next, and a real interval sees all of them.
+#[test]
+fn what_carrefour_does_to_a_program_in_iterations_does_not_hang_on_the_passes() {
+    let scale = 1.0 / 64.0;
+    let preset = Preset::named("opteron-8385-4n").unwrap().scaled(scale);
+    for (name, most) in [("ft", 1.04), ("is", 1.0)] {
+        let workload = workloads::all().into_iter().find(|candidate| candidate.name == name).unwrap();
+        let build = || (workload.build)(Parameters { threads: 16, scale, seed: 1 });
+        let relative_time = |passes: f64| {
+            let settings = Settings { period_scale: scale / passes, ..Settings::scaled(scale) };
+            let run_time_s = |policy: &str| {
+                let policy = policy.parse().unwrap();
+                simulate(&preset, &build, &settings, &policy, &mut |_| ()).unwrap().run_time_s
+            };
+            run_time_s("carrefour") / run_time_s("first-touch")
+        };
+        let times = [26.0, 60.0, 100.0, 200.0].map(relative_time);
+        let (least, longest) = times
+            .iter()
+            .fold((f64::MAX, 0f64), |(least, longest), &time| (least.min(time), longest.max(time)));
+        assert!(longest <= most && longest - least < 0.03, "{name}: {times:?}");
+    }
+}
+
 #[test]
 fn shared_data_that_is_only_read_is_copied() {
     for policy in ["oracle", "ace"] {

@@ -77,6 +77,9 @@ pub struct SimMachine {
     /// The accesses of this run, for such a plan.
     pub(crate) record: Option<Record>,
     pub(crate) done: Done,
+    /// Barriers that all threads have got past, and those of an iteration of the program.
+    pub(crate) barriers: u64,
+    pub(crate) iteration: u64,
     /// When the threads first were all at a barrier.
     pub(crate) first_barrier_ps: Option<u64>,
     /// Why the program cannot go on.
@@ -143,6 +146,8 @@ impl SimMachine {
             plan: None,
             record: None,
             done: Done::default(),
+            barriers: 0,
+            iteration: 0,
             first_barrier_ps: None,
             failure: None,
             sampled: None,

@@ -220,6 +220,7 @@ impl Simulation {
         machine.memory.set_huge_pages_of(settings.huge_page_pages);
         machine.plan = plan;
         machine.record = record.then(|| Record::new(machine.memory.pages(), preset.nodes.len()));
+        machine.iteration = program.iteration();
         machine.once = settings.period_scale / settings.size_scale;
         let nodes: Vec<usize> = machine.threads.iter().map(|thread| thread.1).collect();
         program.placed(&nodes);
@@ -351,6 +352,7 @@ pub(super) fn everyone_is_there(machine: &mut SimMachine, threads: &[usize], bar
         machine.waited_ps[thread] += last - machine.hardware.clock(core);
         machine.hardware.set_clock(core, last);
     }
+    machine.barriers += 1;
     machine.first_barrier_ps.get_or_insert(last);
 }
 
