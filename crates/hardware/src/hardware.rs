@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::{
-    Counters, Preset,
+    Counters, MOST_CORES_A_NODE, MOST_NODES, Preset,
     cache::{DIRTY, Entry, Tags, WRITABLE},
     directory::{Directory, Holders},
     fabric::{Fabric, ps},
@@ -173,8 +173,16 @@ enum Kind {
 
 impl Hardware {
     /// The machine of a preset, caches empty, all clocks at 0.
+    ///
+    /// # Panics
+    /// If a preset made by hand has more than [`MOST_NODES`] nodes or [`MOST_CORES_A_NODE`] cores on one; one
+    /// that was read never has.
     #[must_use]
     pub fn new(preset: &Preset) -> Hardware {
+        assert!(preset.nodes.len() <= MOST_NODES, "{} nodes", preset.nodes.len());
+        for node in &preset.nodes {
+            assert!(node.cores <= MOST_CORES_A_NODE, "{} cores on a node", node.cores);
+        }
         let lines = |cache: crate::Cache| cache.kib * 1024 / preset.line_bytes;
         let tags = |cache: Option<crate::Cache>| {
             cache.map_or_else(Tags::default, |cache| Tags::new(lines(cache), cache.ways))

@@ -28,6 +28,14 @@ fn near(value: f64, expected: f64) -> bool {
 }
 
 #[test]
+#[should_panic(expected = "16 nodes")]
+fn a_machine_of_more_nodes_than_there_are_bits_for_is_none() {
+    let mut preset = Preset::parse(MACHINE, "test").unwrap();
+    preset.nodes = vec![preset.nodes[0]; MOST_NODES + 1];
+    let _ = Hardware::new(&preset);
+}
+
+#[test]
 fn copies_far_ahead_delay_nobody_before_them() {
     let preset = Preset::named("opteron-8385-4n").unwrap();
     let mut hardware = Hardware::new(&preset);

@@ -18,4 +18,6 @@ mod route;
 pub use counters::{Counters, Load};
 pub use error::{Error, ErrorKind};
 pub use hardware::{Access, Hardware, Source, Touch};
-pub use preset::{Cache, Controller, Core, CpuNumbering, Link, Node, Preset, Uncached};
+pub use preset::{
+    Cache, Controller, Core, CpuNumbering, Link, MOST_CORES_A_NODE, MOST_NODES, Node, Preset, Uncached,
+};

@@ -8,6 +8,11 @@ use toml::Spanned;
 
 use crate::{Error, ErrorKind, route};
 
+/// Most nodes of a machine. Whatever keeps a set of nodes or a node's number in few bits is built for as many.
+pub const MOST_NODES: usize = 15;
+/// Most cores of a node.
+pub const MOST_CORES_A_NODE: usize = 32;
+
 /// The presets that come along: name and text.
 const BUILT_IN: &[(&str, &str)] = &[
     ("ace-7", include_str!("../presets/ace-7.toml")),
@@ -512,14 +517,17 @@ fn check_nodes(entries: &[Spanned<NodeEntry>]) -> Result<Vec<Node>, Refusal> {
     let mut nodes = Vec::new();
     for entry in entries {
         let (at, entry) = (entry.span().start, entry.get_ref());
-        if entry.cores > 32 {
-            return refuse(at, format!("{} cores on a node, and at most 32 are modelled", entry.cores));
+        if entry.cores > MOST_CORES_A_NODE {
+            return refuse(
+                at,
+                format!("{} cores on a node, and at most {MOST_CORES_A_NODE} are modelled", entry.cores),
+            );
         }
         if entry.memory_mib == 0 || entry.memory_mib > 1 << 30 {
             return refuse(at, format!("memory_mib is {}, not from 1 to 2^30", entry.memory_mib));
         }
-        if nodes.len() + entry.count > 15 {
-            return refuse(at, "more than 15 nodes, and no more are modelled");
+        if nodes.len() + entry.count > MOST_NODES {
+            return refuse(at, format!("more than {MOST_NODES} nodes, and no more are modelled"));
         }
         nodes.extend(vec![Node { cores: entry.cores, memory_bytes: entry.memory_mib << 20 }; entry.count]);
     }

@@ -1,13 +1,13 @@
 //! A program on a machine under a policy, from start to end.
 
 use nodewise_engine::{Carrefour, CarrefourSettings, Engine, EngineSettings};
-use nodewise_hardware::Preset;
+use nodewise_hardware::{MOST_NODES, Preset};
 use nodewise_topology::Topology;
 
 use super::clockwork::Clockwork;
 use super::costs::Costs;
 use super::machine::SimMachine;
-use super::memory::{HUGE_PAGES, MOST_NODES};
+use super::memory::HUGE_PAGES;
 use super::oracle::{Plan, Record};
 use super::pinning::Pinning;
 use super::policy::Policy;
@@ -129,7 +129,7 @@ struct Thread {
 impl Simulation {
     /// Lays the program's threads over the machine's cores.
     ///
-    /// Fails if there are more threads than cores, more than 63 nodes, or the policy names a node that there
+    /// Fails if there are more threads than cores, more nodes than [`MOST_NODES`], or the policy names a node that there
     /// is not.
     pub fn new(
         preset: &Preset,
