@@ -1,13 +1,15 @@
 //! Tags of set-associative caches with LRU replacement. No data: values are the program's.
 
-use crate::host::load_ahead;
+use crate::{MOST_NODES, host::load_ahead};
 
 /// The core that holds the line may write it without asking.
 pub(crate) const WRITABLE: u64 = 1;
 /// The line differs from memory.
 pub(crate) const DIRTY: u64 = 2;
 const HOME_SHIFT: u32 = 4;
+const HOME: u64 = 15;
 const LINE_SHIFT: u32 = 8;
+const _: () = assert!(MOST_NODES <= HOME as usize + 1);
 
 /// A line in a cache: its number, its home node, its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +31,7 @@ impl Entry {
 
     #[inline]
     pub fn home(self) -> usize {
-        (self.0 >> HOME_SHIFT & 15) as usize
+        (self.0 >> HOME_SHIFT & HOME) as usize
     }
 
     #[inline]

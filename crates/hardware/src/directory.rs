@@ -1,9 +1,10 @@
 //! Which nodes' LLCs hold a line.
 
-use crate::host::load_ahead;
+use crate::{MOST_NODES, host::load_ahead};
 
 const CHUNK_BYTES_SHIFT: u32 = 21;
 const MODIFIED: u16 = 1 << 15;
+const _: () = assert!(MOST_NODES <= MODIFIED.trailing_zeros() as usize);
 
 /// Per line a bit for each node, and whether the one that holds it has modified it. Memory in proportion to
 /// the 2 MiB pieces of address space that were touched.
@@ -108,6 +109,6 @@ impl Holders {
 
     /// The holders in order.
     pub fn nodes(self) -> impl Iterator<Item = usize> {
-        (0..15).filter(move |node| self.0 & 1 << node != 0)
+        (0..MOST_NODES).filter(move |node| self.0 & 1 << node != 0)
     }
 }

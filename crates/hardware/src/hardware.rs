@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::{
-    Counters, Preset,
+    Counters, MOST_CORES_A_NODE, MOST_NODES, Preset,
     cache::{DIRTY, Entry, Tags, WRITABLE},
     directory::{Directory, Holders},
     fabric::{Fabric, ps},
@@ -39,10 +39,33 @@ pub struct Access {
     pub latency_ps: u64,
 }
 
+/// How a core touches memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touch {
+    /// [`Hardware::read`].
+    Read,
+    /// [`Hardware::chase`].
+    Chase,
+    /// [`Hardware::write`].
+    Write,
+    /// [`Hardware::atomic`].
+    Atomic,
+}
+
+impl Touch {
+    /// Whether memory is written.
+    #[must_use]
+    pub fn writes(self) -> bool {
+        matches!(self, Touch::Write | Touch::Atomic)
+    }
+}
+
 /// A machine at work.
 ///
-/// Call it for the cores in nearly the order of their clocks: a core may run ahead of another by some
-/// microseconds, and its requests are then served as if all had come in order, on average.
+/// Call it for the cores in the order of their clocks, and ask [`waits`](Hardware::waits) before an access
+/// that may be ahead of others: whoever is told of first is served first. A core may run ahead with what its
+/// own caches serve. Requests told out of order keep controllers and links as busy as in order, but whoever
+/// is told of early waits too little, and the others wait too much.
 ///
 /// The model covers the following:
 /// - A core issues an instruction every so many cycles and does not wait for data, except when all its misses
@@ -120,9 +143,29 @@ struct Core {
     window: Vec<(u64, u64)>,
     /// How many times others' accesses took a line away, or the right to write one.
     losses: u32,
+    /// When the first of the outstanding misses is done.
+    free: u64,
 }
 
 const NO_LINE: u64 = u64::MAX;
+
+impl Core {
+    /// When the data of the last read is there.
+    #[inline]
+    fn read_done(&self) -> u64 {
+        if self.last_line == NO_LINE {
+            return self.ready;
+        }
+        // The last read hit a line that may have been on its way.
+        let on_its_way = self.window.iter().filter(|entry| entry.1 == self.last_line).map(|entry| entry.0);
+        on_its_way.fold(self.ready, u64::max)
+    }
+
+    /// When all outstanding accesses are done.
+    fn all_done(&self) -> u64 {
+        self.window.iter().map(|entry| entry.0).fold(self.ready, u64::max)
+    }
+}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -132,8 +175,16 @@ enum Kind {
 
 impl Hardware {
     /// The machine of a preset, caches empty, all clocks at 0.
+    ///
+    /// # Panics
+    /// If a preset made by hand has more than [`MOST_NODES`] nodes or [`MOST_CORES_A_NODE`] cores on one; one
+    /// that was read never has.
     #[must_use]
     pub fn new(preset: &Preset) -> Hardware {
+        assert!(preset.nodes.len() <= MOST_NODES, "{} nodes", preset.nodes.len());
+        for node in &preset.nodes {
+            assert!(node.cores <= MOST_CORES_A_NODE, "{} cores on a node", node.cores);
+        }
         let lines = |cache: crate::Cache| cache.kib * 1024 / preset.line_bytes;
         let tags = |cache: Option<crate::Cache>| {
             cache.map_or_else(Tags::default, |cache| Tags::new(lines(cache), cache.ways))
@@ -155,6 +206,7 @@ impl Hardware {
             l2: tags(preset.l2),
             window: vec![(0, NO_LINE); preset.core.outstanding_misses + preset.core.adjacent_line_prefetches],
             losses: 0,
+            free: 0,
         };
         let line_shift = preset.line_bytes.trailing_zeros();
         Hardware {
@@ -220,6 +272,17 @@ impl Hardware {
         }
     }
 
+    /// Touches memory in one of four ways.
+    #[inline]
+    pub fn touch(&mut self, core: usize, touch: Touch, address: u64, home: usize) -> Access {
+        match touch {
+            Touch::Read => self.read(core, address, home),
+            Touch::Chase => self.chase(core, address, home),
+            Touch::Write => self.write(core, address, home),
+            Touch::Atomic => self.atomic(core, address, home),
+        }
+    }
+
     /// Reads memory: one instruction. `address` is virtual, below 2^44; `home` is the node whose memory holds
     /// its page. A cached line remembers its home: [`forget`](Self::forget) a page that moves.
     #[inline]
@@ -236,16 +299,7 @@ impl Hardware {
     #[inline]
     pub fn chase(&mut self, core: usize, address: u64, home: usize) -> Access {
         let state = &mut self.cores[core];
-        let mut ready = state.ready;
-        if state.last_line != NO_LINE {
-            // The last read hit a line that may have been on its way.
-            for &(done, line) in &state.window {
-                if line == state.last_line {
-                    ready = ready.max(done);
-                }
-            }
-        }
-        state.clock = state.clock.max(ready);
+        state.clock = state.clock.max(state.read_done());
         self.read(core, address, home)
     }
 
@@ -287,8 +341,38 @@ impl Hardware {
     /// Waits until all outstanding accesses of a core are done.
     pub fn drain(&mut self, core: usize) {
         let state = &mut self.cores[core];
-        let last = state.window.iter().map(|entry| entry.0).max().unwrap_or(0);
-        state.clock = state.clock.max(last).max(state.ready);
+        state.clock = state.clock.max(state.all_done());
+    }
+
+    /// Whether a core, with its next access, would ask the machine beyond its own caches after `by_ps`: it is
+    /// ahead, or waits for a free place among its outstanding misses or for data. Its clock then moves to
+    /// that time, nothing else happens, and it may ask again when the others have come there. An access is
+    /// never put off at a time that is not after `by_ps`.
+    #[inline]
+    pub fn waits(&mut self, core: usize, touch: Touch, address: u64, by_ps: u64) -> bool {
+        let state = &self.cores[core];
+        // The core issues the instruction, and then waits for the place.
+        let free_ps = state.free.saturating_sub(self.timing.instruction);
+        let asks_ps = state.clock.max(match touch {
+            Touch::Read | Touch::Write => free_ps,
+            Touch::Chase => free_ps.max(state.read_done()),
+            Touch::Atomic => state.all_done(),
+        });
+        asks_ps > by_ps && self.waits_until(core, touch, address, asks_ps)
+    }
+
+    fn waits_until(&mut self, core: usize, touch: Touch, address: u64, asks_ps: u64) -> bool {
+        let line = address >> self.line_shift;
+        let state = &mut self.cores[core];
+        let serves = |entry: Option<&mut Entry>| match touch {
+            Touch::Read | Touch::Chase => entry.is_some(),
+            Touch::Write | Touch::Atomic => entry.is_some_and(|entry| entry.has(WRITABLE)),
+        };
+        if self.uncached.is_none() && (serves(state.l1.find(line)) || serves(state.l2.find(line))) {
+            return false;
+        }
+        state.clock = asks_ps;
+        true
     }
 
     /// Copies bytes from one node's memory to another's, through controllers and links, from `at_ps` on, with
@@ -442,10 +526,12 @@ impl Hardware {
     /// core's time at the end is the time of its issue.
     fn miss(&mut self, core: usize, line: u64, home: usize, kind: Kind) -> Access {
         let state = &mut self.cores[core];
-        let (mut place, mut first) = (0, u64::MAX);
+        let (mut place, mut first, mut second) = (0, u64::MAX, u64::MAX);
         for (index, &(done, _)) in state.window[..self.outstanding_misses].iter().enumerate() {
             if done < first {
-                (place, first) = (index, done);
+                (place, first, second) = (index, done, first);
+            } else if done < second {
+                second = done;
             }
         }
         state.clock = state.clock.max(first);
@@ -457,7 +543,9 @@ impl Hardware {
         } else {
             self.in_turn(at_ps, core, node, line, home, kind)
         };
-        self.cores[core].window[place] = (done_ps, line);
+        let state = &mut self.cores[core];
+        state.window[place] = (done_ps, line);
+        state.free = second.min(done_ps);
         if self.has_llc {
             self.prefetch(at_ps, core, line ^ 1, home);
         }

@@ -28,6 +28,14 @@ fn near(value: f64, expected: f64) -> bool {
 }
 
 #[test]
+#[should_panic(expected = "16 nodes")]
+fn a_machine_of_more_nodes_than_there_are_bits_for_is_none() {
+    let mut preset = Preset::parse(MACHINE, "test").unwrap();
+    preset.nodes = vec![preset.nodes[0]; MOST_NODES + 1];
+    let _ = Hardware::new(&preset);
+}
+
+#[test]
 fn copies_far_ahead_delay_nobody_before_them() {
     let preset = Preset::named("opteron-8385-4n").unwrap();
     let mut hardware = Hardware::new(&preset);
@@ -107,6 +115,32 @@ fn stream(hw: &mut Hardware, cores: &[usize], home: usize, reads: u64) -> (u64, 
         done[index] += 1;
     }
     (cores.iter().map(|&core| hw.clock(core)).max().unwrap(), done)
+}
+
+#[test]
+fn a_core_says_when_it_will_ask_and_waits_until_then() {
+    let mut hw = machine();
+    hw.chase(0, 0, 0);
+    let data_ps = hw.clock(0) + 100_000;
+    // What its own cache has, it reads whenever it likes; another line it asks for when the address is there.
+    assert!(!hw.waits(0, Touch::Chase, 8, 0));
+    assert!(hw.waits(0, Touch::Chase, 4096, 0));
+    assert_eq!(hw.clock(0), data_ps);
+    assert!(!hw.waits(0, Touch::Chase, 4096, data_ps));
+    let mut hw = machine();
+    for line in 0..4 {
+        hw.read(0, line * APART, 0);
+    }
+    // All four misses are outstanding: the first comes at 101 ns, the last 30 later. A write of what it only
+    // reads asks.
+    for touch in [Touch::Read, Touch::Write] {
+        assert!(hw.waits(0, touch, 1 << 20, 50_000));
+        assert_eq!(hw.clock(0), 100_000);
+    }
+    assert!(!hw.waits(0, Touch::Read, 0, 50_000));
+    assert!(hw.waits(0, Touch::Write, 0, 50_000));
+    assert!(hw.waits(0, Touch::Atomic, 1 << 20, 100_000));
+    assert_eq!(hw.clock(0), 131_000);
 }
 
 #[test]
@@ -353,6 +387,25 @@ proptest! {
         let crossed: u64 = counters.links.iter().map(|link| link.bytes).sum();
         prop_assert_eq!(crossed, (crossing + counters.remote_llc.iter().sum::<u64>()) * 64);
         prop_assert_eq!(crossed, counters.lines_between_nodes() * 64);
+    }
+
+    #[test]
+    fn a_core_that_waits_first_comes_as_far_as_one_that_does_not(
+        accesses in prop::collection::vec((0usize..4, 0u64..400, 0u8..4), 1..800),
+    ) {
+        let (mut one, mut other) = (machine(), machine());
+        for (core, line, touch) in accesses {
+            let touch = [Touch::Read, Touch::Chase, Touch::Write, Touch::Atomic][usize::from(touch)];
+            let home = line as usize / 64 % 2;
+            if one.waits(core, touch, line * 64, 0) {
+                prop_assert!(!one.waits(core, touch, line * 64, one.clock(core)));
+            }
+            prop_assert_eq!(
+                one.touch(core, touch, line * 64, home),
+                other.touch(core, touch, line * 64, home)
+            );
+            prop_assert_eq!(one.clock(core), other.clock(core));
+        }
     }
 
     #[test]

@@ -17,5 +17,7 @@ mod route;
 
 pub use counters::{Counters, Load};
 pub use error::{Error, ErrorKind};
-pub use hardware::{Access, Hardware, Source};
-pub use preset::{Cache, Controller, Core, CpuNumbering, Link, Node, Preset, Uncached};
+pub use hardware::{Access, Hardware, Source, Touch};
+pub use preset::{
+    Cache, Controller, Core, CpuNumbering, Link, MOST_CORES_A_NODE, MOST_NODES, Node, Preset, Uncached,
+};

@@ -1,9 +1,12 @@
 //! Tags of a node's LLC, and which of its cores may hold each line.
 
 use crate::{
+    MOST_CORES_A_NODE,
     cache::{EMPTY, Entry, set_of},
     host::load_ahead,
 };
+
+const _: () = assert!(MOST_CORES_A_NODE <= u32::BITS as usize);
 
 /// The tags.
 ///

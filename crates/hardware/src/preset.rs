@@ -3,9 +3,15 @@
 use std::{fs, path::Path};
 
 use serde::Deserialize;
+use serde_json::{Value, json};
 use toml::Spanned;
 
 use crate::{Error, ErrorKind, route};
+
+/// Most nodes of a machine. Whatever keeps a set of nodes or a node's number in few bits is built for as many.
+pub const MOST_NODES: usize = 15;
+/// Most cores of a node.
+pub const MOST_CORES_A_NODE: usize = 32;
 
 /// The presets that come along: name and text.
 const BUILT_IN: &[(&str, &str)] = &[
@@ -259,6 +265,80 @@ impl Preset {
         Preset::parse(&text, &origin).map_err(Error::without_line)
     }
 
+    /// The machine as JSON that [`load_json`](Preset::load_json) reads.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let cache = |cache: Option<Cache>| {
+            cache.map(|cache| {
+            json!({ "kib": cache.kib, "ways": cache.ways, "latency_cycles": cache.latency_cycles })
+        })
+        };
+        let link = |link: &Link| {
+            json!({
+                "from": link.from,
+                "to": link.to,
+                "gb_per_s": link.gb_per_s,
+                "hop_latency_ns": link.hop_latency_ns,
+                "message_bytes": link.message_bytes,
+            })
+        };
+        let route = |from: usize, to: usize| {
+            let via: Vec<usize> = self.routes[from][to].iter().map(|&link| self.links[link].to).collect();
+            json!({ "from": from, "to": to, "via": via[..via.len() - 1] })
+        };
+        let ends = (0..self.nodes.len()).flat_map(|from| (0..self.nodes.len()).map(move |to| (from, to)));
+        let routes = ends.filter(|(from, to)| from != to).map(|(from, to)| route(from, to));
+        let mut all = json!({
+            "name": self.name,
+            "about": self.about,
+            "line_bytes": self.line_bytes,
+            "core": {
+                "ghz": self.core.ghz,
+                "cycles_per_instruction": self.core.cycles_per_instruction,
+                "outstanding_misses": self.core.outstanding_misses,
+                "adjacent_line_prefetches": self.core.adjacent_line_prefetches,
+                "snoop_cycles": self.core.snoop_cycles,
+                "atomic_cycles": self.core.atomic_cycles,
+            },
+            "l1": cache(self.l1),
+            "l2": cache(self.l2),
+            "llc": cache(self.llc),
+            "uncached": self.uncached.map(|times| json!({
+                "local_fetch_ns": times.local_fetch_ns,
+                "local_store_ns": times.local_store_ns,
+                "global_fetch_ns": times.global_fetch_ns,
+                "global_store_ns": times.global_store_ns,
+            })),
+            "controller": {
+                "idle_latency_ns": self.controller.idle_latency_ns,
+                "service_ns": self.controller.service_ns,
+                "write_service_ns": self.controller.write_service_ns,
+                "probe_bytes": self.controller.probe_bytes,
+            },
+            "node": self.nodes.iter().map(|node| json!({
+                "count": 1,
+                "cores": node.cores,
+                "memory_mib": node.memory_bytes >> 20,
+            })).collect::<Vec<_>>(),
+            "link": self.links.iter().map(link).collect::<Vec<_>>(),
+            "route": routes.collect::<Vec<_>>(),
+            "distances": self.distances,
+            "cpu_numbering": match self.cpu_numbering {
+                CpuNumbering::Contiguous => "contiguous",
+                CpuNumbering::RoundRobin => "round-robin",
+            },
+        });
+        // TOML, by which it is read, knows no null.
+        let without_null = |value: &mut Value| {
+            if let Value::Object(fields) = value {
+                fields.retain(|_, field| !field.is_null());
+            }
+        };
+        without_null(&mut all["controller"]);
+        without_null(&mut all);
+        all.to_string()
+    }
+
     /// A preset as text; `origin` is what errors name as its place.
     pub fn parse(text: &str, origin: &str) -> Result<Preset, Error> {
         let line_at = |offset: usize| 1 + text[..offset.min(text.len())].matches('\n').count();
@@ -463,14 +543,17 @@ fn check_nodes(entries: &[Spanned<NodeEntry>]) -> Result<Vec<Node>, Refusal> {
     let mut nodes = Vec::new();
     for entry in entries {
         let (at, entry) = (entry.span().start, entry.get_ref());
-        if entry.cores > 32 {
-            return refuse(at, format!("{} cores on a node, and at most 32 are modelled", entry.cores));
+        if entry.cores > MOST_CORES_A_NODE {
+            return refuse(
+                at,
+                format!("{} cores on a node, and at most {MOST_CORES_A_NODE} are modelled", entry.cores),
+            );
         }
         if entry.memory_mib == 0 || entry.memory_mib > 1 << 30 {
             return refuse(at, format!("memory_mib is {}, not from 1 to 2^30", entry.memory_mib));
         }
-        if nodes.len() + entry.count > 15 {
-            return refuse(at, "more than 15 nodes, and no more are modelled");
+        if nodes.len() + entry.count > MOST_NODES {
+            return refuse(at, format!("more than {MOST_NODES} nodes, and no more are modelled"));
         }
         nodes.extend(vec![Node { cores: entry.cores, memory_bytes: entry.memory_mib << 20 }; entry.count]);
     }

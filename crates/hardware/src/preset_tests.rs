@@ -5,6 +5,17 @@ fn refusal(text: &str) -> String {
 }
 
 #[test]
+fn a_machine_is_read_from_the_json_that_it_is_written_as() {
+    let file = std::env::temp_dir().join(format!("nodewise-preset-{}.json", std::process::id()));
+    for name in Preset::names() {
+        let preset = Preset::named(name).unwrap();
+        fs::write(&file, preset.to_json()).unwrap();
+        assert_eq!(Preset::load_json(&file).unwrap(), preset);
+    }
+    fs::remove_file(&file).unwrap();
+}
+
+#[test]
 fn every_preset_is_a_machine() {
     for name in Preset::names() {
         let preset = Preset::named(name).unwrap();

@@ -151,6 +151,93 @@ fn what_is_done_once_weighs_less_the_more_often_the_program_goes_over_its_data()
     }
 }
 
+fn json(arguments: &[&str]) -> Value {
+    let (code, text, error) = sim(&[arguments, &["--json"]].concat());
+    assert_eq!(code, Some(0), "{error}");
+    serde_json::from_str(&text).unwrap()
+}
+
+#[test]
+fn a_run_says_all_that_is_needed_to_run_it_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("mine.toml");
+    let preset = concat!(env!("CARGO_MANIFEST_DIR"), "/../hardware/presets/opteron-6272-8n.toml");
+    std::fs::write(
+        &file,
+        std::fs::read_to_string(preset).unwrap().replace("\"opteron-6272-8n\"", "\"mine\""),
+    )
+    .unwrap();
+    let file = file.to_str().unwrap();
+    let odd = ["--threads", "24", "--pin", "sockorder", "--seed", "7", "--scale", "0.002", "--passes", "30"];
+    let run =
+        ["run", "--machine", file, "--workload", "cg", "--policy", "interleave,autonuma", "--huge-pages"];
+    let printed = json(&[&run[..], &odd].concat());
+    std::fs::remove_file(file).unwrap();
+    let again = directory.path().join("again.json");
+    std::fs::write(&again, printed["preset"].to_string()).unwrap();
+    // Only what was printed.
+    let text = |field: &str| match &printed[field] {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let policies: Vec<_> =
+        printed["runs"].as_array().unwrap().iter().map(|run| run["policy"].as_str().unwrap()).collect();
+    let values: Vec<String> =
+        ["workload", "threads", "pin", "seed", "scale", "passes"].map(text).into_iter().collect();
+    let mut arguments = vec!["run", "--machine-from", again.to_str().unwrap()];
+    for (name, value) in
+        ["--workload", "--threads", "--pin", "--seed", "--scale", "--passes"].iter().zip(&values)
+    {
+        arguments.extend([name, value.as_str()]);
+    }
+    let huge_pages = format!("--huge-pages={}", printed["huge_pages"]);
+    let policies = policies.join(",");
+    arguments.extend([huge_pages.as_str(), "--policy", &policies]);
+    assert_eq!(json(&arguments), printed);
+    assert_eq!(printed["version"], env!("CARGO_PKG_VERSION"));
+    let known = json(&[&RUN[..], &["--threads", "2"]].concat());
+    assert_eq!((&known["machine"], known.get("preset")), (&Value::from("opteron-8385-4n"), None));
+}
+
+#[test]
+fn huge_pages_shrink_with_the_problem_and_few_pages_are_told() {
+    let run = ["run", "--machine", "opteron-6272-8n", "--workload", "ua", "--huge-pages", "--scale"];
+    let pages = |scale: &str, base: u64| {
+        let printed = json(&[&run[..], &[scale]].concat());
+        assert_eq!(printed["huge_page_pages"], base);
+        printed["runs"][0]["placeable_pages"].as_u64().unwrap()
+    };
+    // As many at either scale, but for the last of each area. There were 4 of 2 MiB.
+    let (few, more) = (pages("0.03125", 16), pages("0.0625", 32));
+    assert!(few > 40 && few.abs_diff(more) * 10 < more, "{few} and {more}");
+    let (code, _, error) = sim(&[&run[..], &["0.03125"]].concat());
+    assert_eq!(code, Some(0));
+    assert!(error.starts_with(&format!("nodewise: 64 threads share {few} pages")), "{error}");
+}
+
+#[test]
+fn a_row_of_a_study_is_run_again_by_name() {
+    let run = ["run", "--as", "carrefour", "--workload", "is", "--policy", "first-touch,interleave"];
+    let printed = json(&run);
+    assert_eq!((&printed["as"], &printed["machine"]), (&"carrefour".into(), &"opteron-8385-4n".into()));
+    let time_s = |run: usize| printed["runs"][run]["run_time_s"].as_f64().unwrap();
+    let gain = 100.0 * (time_s(0) / time_s(1) - 1.0);
+    // The row "is: gain of interleave over first touch" is 14 % (docs/fidelity.md), and 9 to 24 % with the
+    // settings of a run without the study's.
+    assert!((13.0..16.0).contains(&gain), "{gain}");
+    let refused = |arguments: &[&str], message: &str| {
+        let (code, text, error) = sim(arguments);
+        assert_eq!((code, text.as_str()), (Some(2), ""), "{error}");
+        assert!(error.contains(message), "{error}");
+    };
+    refused(&["run", "--as", "pikus", "--workload", "cg"], "nodewise: --as pikus: no study with runs of");
+    refused(
+        &["run", "--as", "carrefour", "--workload", "llm"],
+        "nodewise: --as: carrefour has no program llm",
+    );
+    refused(&[&run[..], &["--scale", "0.1"]].concat(), "cannot be used with");
+}
+
 #[test]
 fn a_policy_that_cannot_be_is_refused_before_anything_is_run() {
     // At this scale a run takes minutes.
@@ -162,9 +249,9 @@ fn a_policy_that_cannot_be_is_refused_before_anything_is_run() {
 
 #[test]
 fn a_long_command_shows_on_a_terminal_how_far_it_has_come() {
-    // Both would take minutes.
+    // Each would take minutes.
     let run = "run --machine opteron-8385-4n --workload streamcluster --scale 1";
-    for arguments in [run, "reproduce page-split"] {
+    for arguments in [run, "reproduce page-split", "matrix --scale 1"] {
         let seen = on_a_terminal_until(" %  ", arguments);
         assert!(seen.contains('░') && !seen.contains('\n'), "{seen:?}");
     }

@@ -6,6 +6,7 @@
 //! [`Location::Global`], and the page changes as the paper's Tables 1 and 2 say.
 
 use crate::Role;
+use nodewise_hardware::MOST_NODES;
 
 /// Where a logical page may be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,7 @@ pub enum Location {
 
 /// Nodes, a bit each.
 pub type NodeSet = u32;
+const _: () = assert!(MOST_NODES <= NodeSet::BITS as usize);
 
 /// A logical page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 
 use nodewise_hardware::{Counters, Hardware, Preset};
 
+use crate::turns::Turns;
 use crate::{Error, Op, Program, Progress, Trace};
 
 /// The result of a run.
@@ -14,13 +15,15 @@ pub struct Outcome {
     pub counters: Counters,
 }
 
-/// Operations that a thread may do before it is looked for one that is behind.
-const TURN: usize = 16;
+/// How far a thread may run ahead of the one that is most behind with what its core's own caches serve.
+const SLACK_PS: u64 = 100_000;
 
 struct Thread {
     core: usize,
     trace: Trace,
     done: usize,
+    /// The instructions before the next operation were executed.
+    computed: bool,
     after: Progress,
 }
 
@@ -40,38 +43,39 @@ pub fn run(
     program.placed(&cores.iter().map(|&core| nodes[core]).collect::<Vec<_>>());
     let mut threads: Vec<Thread> = cores[..program.threads()]
         .iter()
-        .map(|&core| Thread { core, trace: Trace::default(), done: 0, after: Progress::Running })
+        .map(|&core| Thread {
+            core,
+            trace: Trace::default(),
+            done: 0,
+            computed: false,
+            after: Progress::Running,
+        })
         .collect();
-    let mut running: Vec<usize> = (0..threads.len()).collect();
+    let mut turns = Turns::default();
+    (0..threads.len()).for_each(|thread| turns.begin(thread, 0));
     let mut waiting: Vec<usize> = Vec::new();
     loop {
-        let behind =
-            running.iter().enumerate().min_by_key(|&(_, &thread)| hardware.clock(threads[thread].core));
-        let Some((place, &index)) = behind else {
+        let clock = |thread: usize| hardware.clock(threads[thread].core);
+        let Some((index, _, other_ps)) = turns.next(clock) else {
             if waiting.is_empty() {
                 break;
             }
-            let last = waiting.iter().map(|&thread| hardware.clock(threads[thread].core)).max().unwrap_or(0);
-            for &thread in &waiting {
+            let last = waiting.iter().map(|&thread| clock(thread)).max().unwrap_or(0);
+            for thread in waiting.drain(..) {
                 hardware.set_clock(threads[thread].core, last);
+                turns.begin(thread, last);
             }
-            running.append(&mut waiting);
-            running.sort_unstable();
             continue;
         };
         let thread = &mut threads[index];
         if thread.done == thread.trace.len() {
+            thread.trace.clear();
+            thread.done = 0;
             match std::mem::replace(&mut thread.after, Progress::Running) {
-                Progress::Running => {
-                    thread.trace.clear();
-                    thread.done = 0;
-                    thread.after = program.advance(index, &mut thread.trace);
-                }
+                Progress::Running => thread.after = program.advance(index, &mut thread.trace),
                 ended => {
                     hardware.drain(thread.core);
-                    running.swap_remove(place);
-                    thread.trace.clear();
-                    thread.done = 0;
+                    turns.end();
                     if ended == Progress::Barrier {
                         waiting.push(index);
                     }
@@ -79,47 +83,30 @@ pub fn run(
             }
             continue;
         }
+        let limit_ps = other_ps.saturating_add(SLACK_PS);
         let words = thread.trace.words();
-        let end = (thread.done + TURN).min(words.len());
-        for &word in &words[thread.done..end] {
-            perform(&mut hardware, thread.core, Op::decode(word), &mut home);
+        for &word in &words[thread.done..] {
+            let (touch, address, instructions) = Op::decode(word).parts();
+            if !thread.computed {
+                hardware.execute(thread.core, instructions);
+            }
+            if let Some(touch) = touch {
+                thread.computed = hardware.waits(thread.core, touch, address, other_ps);
+                if thread.computed {
+                    break;
+                }
+                let node = home(&mut hardware, thread.core, address);
+                hardware.touch(thread.core, touch, address, node);
+            }
+            thread.done += 1;
+            if hardware.clock(thread.core) >= limit_ps {
+                break;
+            }
         }
-        thread.done = end;
     }
     program.check()?;
     let time_ps = threads.iter().map(|thread| hardware.clock(thread.core)).max().unwrap_or(0);
     Ok(Outcome { time_ps, counters: hardware.counters().clone() })
-}
-
-fn perform(
-    hardware: &mut Hardware,
-    core: usize,
-    op: Op,
-    mut home: impl FnMut(&mut Hardware, usize, u64) -> usize,
-) {
-    match op {
-        Op::Compute { instructions } => hardware.execute(core, instructions),
-        Op::Read { address, instructions } => {
-            hardware.execute(core, instructions);
-            let node = home(hardware, core, address);
-            hardware.read(core, address, node);
-        }
-        Op::Chase { address, instructions } => {
-            hardware.execute(core, instructions);
-            let node = home(hardware, core, address);
-            hardware.chase(core, address, node);
-        }
-        Op::Write { address, instructions } => {
-            hardware.execute(core, instructions);
-            let node = home(hardware, core, address);
-            hardware.write(core, address, node);
-        }
-        Op::Atomic { address, instructions } => {
-            hardware.execute(core, instructions);
-            let node = home(hardware, core, address);
-            hardware.atomic(core, address, node);
-        }
-    }
 }
 
 #[cfg(test)]

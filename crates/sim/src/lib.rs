@@ -5,12 +5,15 @@
 pub mod ace;
 pub mod bare;
 mod error;
+mod matrix;
 mod os;
 mod program;
 pub mod studies;
+mod turns;
 pub mod workloads;
 
 pub use error::{Error, ErrorKind};
+pub use matrix::{Cell, Matrix};
 pub use os::{
     Costs, LinkReport, PASSES, PINNINGS, POLICIES, Pinning, Policy, Report, Settings, SimMachine, Simulation,
     simulate,

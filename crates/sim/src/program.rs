@@ -1,6 +1,7 @@
 //! A simulated program: threads of a real algorithm that say which memory they touch.
 
 use crate::Error;
+use nodewise_hardware::Touch;
 use std::mem::size_of;
 
 /// A program with a fixed number of threads, run by the simulator in pieces.
@@ -22,6 +23,12 @@ pub trait Program: Send {
     /// How many additions, tasks or elements it works on, where costs are asked for each of them.
     fn items(&self) -> Option<u64> {
         None
+    }
+
+    /// Barriers of an iteration of a program that goes over its data in the same way again and again; else 0.
+    /// What a policy sees in an interval of the real program is many iterations, and here it is whole ones.
+    fn iteration(&self) -> u64 {
+        0
     }
 
     /// Computes the next piece of a thread, a few hundred to a few thousand operations, and records it in
@@ -307,6 +314,19 @@ impl Op {
             CHASE => Op::Chase { address, instructions },
             ATOMIC => Op::Atomic { address, instructions },
             _ => Op::Compute { instructions: address },
+        }
+    }
+
+    /// How it touches memory, if it does, where, and the instructions before.
+    #[inline]
+    #[must_use]
+    pub fn parts(self) -> (Option<Touch>, u64, u64) {
+        match self {
+            Op::Read { address, instructions } => (Some(Touch::Read), address, instructions),
+            Op::Chase { address, instructions } => (Some(Touch::Chase), address, instructions),
+            Op::Write { address, instructions } => (Some(Touch::Write), address, instructions),
+            Op::Atomic { address, instructions } => (Some(Touch::Atomic), address, instructions),
+            Op::Compute { instructions } => (None, 0, instructions),
         }
     }
 }

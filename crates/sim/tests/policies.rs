@@ -40,20 +40,41 @@ fn every_machine_runs() {
     }
 }
 
-/// The oracle's placement is free, and the others have to find theirs. (They may come close: 1 % is granted
-/// for accesses that are made otherwise in each run.) Policies that move pages may be ahead where a program
-/// has phases.
+/// Those that move pages or threads are ahead of any fixed placement where a program has phases, or where
+/// threads come into step: face recognition under the kernel's balancing.
 #[test]
 fn nobody_places_better_than_the_oracle() {
-    let still = ["first-touch", "interleave", "blocked"];
-    for workload in ["streamcluster", "pca", "hash-join", "mg", "word-count"] {
+    for workload in ["streamcluster", "pca", "facerec", "ua", "hash-join", "mg"] {
         let oracle = run(workload, "oracle");
-        let moving =
-            if ["streamcluster", "pca"].contains(&workload) { &["carrefour", "ace"][..] } else { &[] };
-        for policy in still.iter().chain(moving) {
-            let other = run(workload, policy);
-            assert!(oracle.run_time_s < 1.01 * other.run_time_s, "{workload}: {oracle:?} {other:?}");
+        for (name, _) in POLICIES.iter().filter(|(name, _)| !name.contains(":N")) {
+            let other = run(workload, name);
+            assert!(oracle.run_time_s <= other.run_time_s, "{workload}: {oracle:?} {other:?}");
         }
+    }
+}
+
+/// The engine's interval shrinks by the passes, and may become a part of one of FT's transforms. What is
+/// right for that one is wrong for the next, and a real interval sees all of them.
+#[test]
+fn what_carrefour_does_to_a_program_in_iterations_does_not_hang_on_the_passes() {
+    let scale = 1.0 / 64.0;
+    let preset = Preset::named("opteron-8385-4n").unwrap().scaled(scale);
+    for (name, most) in [("ft", 1.04), ("is", 1.0)] {
+        let workload = workloads::all().into_iter().find(|candidate| candidate.name == name).unwrap();
+        let build = || (workload.build)(Parameters { threads: 16, scale, seed: 1 });
+        let relative_time = |passes: f64| {
+            let settings = Settings { period_scale: scale / passes, ..Settings::scaled(scale) };
+            let run_time_s = |policy: &str| {
+                let policy = policy.parse().unwrap();
+                simulate(&preset, &build, &settings, &policy, &mut |_| ()).unwrap().run_time_s
+            };
+            run_time_s("carrefour") / run_time_s("first-touch")
+        };
+        let times = [26.0, 60.0, 100.0, 200.0].map(relative_time);
+        let (least, longest) = times
+            .iter()
+            .fold((f64::MAX, 0f64), |(least, longest), &time| (least.min(time), longest.max(time)));
+        assert!(longest <= most && longest - least < 0.03, "{name}: {times:?}");
     }
 }
 

@@ -1,17 +1,18 @@
 //! `nodewise sim`: programs on a simulated machine.
 
+mod matrix;
 pub mod plot;
 
 use super::{Exit, exit};
-use crate::output::{PUBLIC, WholeFile, print};
+use crate::output::{PUBLIC, WholeFile, note, print};
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nodewise_hardware::Preset;
-use nodewise_sim::studies::{self, Study};
+use nodewise_sim::studies::{self, Setup, Study};
 use nodewise_sim::workloads::{self, Parameters, Workload};
 use nodewise_sim::{
-    Costs, PASSES, PINNINGS, POLICIES, Pinning, Policy, Report, Settings, Simulation, simulate,
+    Costs, ErrorKind, PASSES, PINNINGS, POLICIES, Pinning, Policy, Report, Settings, Simulation, simulate,
 };
 use serde::Serialize;
 use std::ffi::OsStr;
@@ -34,6 +35,7 @@ Examples:
   nodewise sim list
   nodewise sim run --machine opteron-8385-4n --workload streamcluster \\
       --policy first-touch,interleave
+  nodewise sim matrix --machine dahu-2n --scale 0.003
   nodewise sim reproduce pikus
 
 Exit status:
@@ -49,6 +51,7 @@ pub struct Args {
 enum Command {
     List(ListArgs),
     Run(RunArgs),
+    Matrix(matrix::Args),
     Reproduce(ReproduceArgs),
 }
 
@@ -85,6 +88,7 @@ Examples:
       --policy first-touch,oracle --plot pca.svg
   nodewise sim run --machine ./mine.toml --workload cg --policy bind:0 \\
       --threads 4 --json
+  nodewise sim run --as carrefour --workload ft --policy first-touch,carrefour
 
 Exit status:
   0  every run ended and its result was right
@@ -92,13 +96,21 @@ Exit status:
   2  there is no such machine, workload or policy, or it cannot be run there")]
 struct RunArgs {
     /// A machine of `nodewise sim list`, or a file that describes one
-    #[arg(long, value_name = "MACHINE", required_unless_present = "machine_from", hide_possible_values = true,
+    #[arg(long, value_name = "MACHINE", required_unless_present_any = ["machine_from", "study"], hide_possible_values = true,
           value_parser = Named(|| Preset::names().collect()))]
     machine: Option<String>,
 
     /// A machine in a JSON file, with the fields that the TOML of a machine has
     #[arg(long, value_name = "FILE.json", conflicts_with = "machine")]
     machine_from: Option<PathBuf>,
+
+    /// Run as a published study does: carrefour or page-split. Machine, threads, scale, passes, pinning and
+    /// the size of huge pages are the study's; --passes, --pin and --huge-pages change them
+    #[arg(long = "as", id = "study", value_name = "STUDY", hide_possible_values = true,
+          conflicts_with_all = ["machine", "machine_from", "threads", "scale"],
+          value_parser = Named(|| studies::all().iter().filter(|study| study.setup.is_some())
+              .map(|study| study.name).collect()))]
+    study: Option<String>,
 
     /// A program of `nodewise sim list`
     #[arg(long, value_name = "WORKLOAD", hide_possible_values = true,
@@ -116,13 +128,13 @@ struct RunArgs {
     threads: Option<usize>,
 
     /// How threads are laid over the cores: sequential (by CPU number), sockorder, spread or none
-    #[arg(long, value_name = "ORDER", default_value = "none", hide_possible_values = true,
+    #[arg(long, value_name = "ORDER", hide_possible_values = true,
           value_parser = Named(|| PINNINGS.to_vec()))]
-    pin: String,
+    pin: Option<String>,
 
-    /// Map 2 MiB at a time
-    #[arg(long)]
-    huge_pages: bool,
+    /// Map a huge page at a time: 2 MiB times the scale, 8 KiB at least
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    huge_pages: Option<bool>,
 
     /// Seed of the program's input and of the engine's choices
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -134,11 +146,11 @@ struct RunArgs {
 
     /// How many times as often the real program goes over its data: what is done to a page once (its first
     /// touch, moving or copying it) weighs that much less, and the periods of the kernel and the engine
-    /// shrink by it; 1 for a program of one pass
-    #[arg(long, value_name = "N", default_value_t = PASSES)]
-    passes: f64,
+    /// shrink by it; 1 for a program of one pass, else 100
+    #[arg(long, value_name = "N")]
+    passes: Option<f64>,
 
-    /// Print JSON: machine, workload, threads, seed, scale, passes and runs, one report for each policy
+    /// Print JSON: all that is needed to run it again, and runs, one report for each policy
     #[arg(long)]
     json: bool,
 
@@ -201,6 +213,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::List(args) => list(args),
         Command::Run(args) => run(args),
+        Command::Matrix(args) => matrix::main(args),
         Command::Reproduce(args) => reproduce(args),
     }
 }
@@ -256,56 +269,53 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A run with all that is needed to run it again.
 #[derive(Serialize)]
 struct Printed<'a> {
+    /// Of Nodewise.
+    version: &'static str,
     machine: &'a str,
+    /// The machine in full, if it came from a file: what `--machine-from` reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    preset: Option<serde_json::Value>,
     workload: &'a str,
+    /// The study whose settings they are.
+    #[serde(rename = "as")]
+    study: Option<&'a str>,
     threads: usize,
+    pin: String,
+    huge_pages: bool,
+    /// Base pages of a huge page.
+    huge_page_pages: usize,
     seed: u64,
     scale: f64,
-    passes: f64,
+    /// None if they are the study's, which depend on the policy.
+    passes: Option<f64>,
     runs: Vec<Report>,
 }
 
 fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    if !(args.scale > 0.0 && args.scale <= 1.0) {
-        return Err(usage(format!("--scale {}: not above 0 and up to 1", args.scale)));
-    }
-    if !(1.0..=1e6).contains(&args.passes) {
-        return Err(usage(format!("--passes {}: not from 1 to a million", args.passes)));
-    }
-    let preset = machine(args)?.scaled(args.scale);
+    check_scale(args.scale)?;
+    args.passes.map_or(Ok(()), check_passes)?;
     let workload = workload(&args.workload)?;
     let policies: anyhow::Result<Vec<Policy>> = args.policy.iter().map(|name| policy(name)).collect();
     let policies = policies?;
-    let pinning: Pinning = args
-        .pin
-        .parse()
-        .map_err(|error| usage(format!("--pin: {error}{}", did_you_mean(&args.pin, PINNINGS.into_iter()))))?;
-    let threads = args.threads.unwrap_or_else(|| preset.cores());
-    if threads == 0 || threads > preset.cores() {
-        return Err(usage(format!("--threads {threads}: {} has {} cores", preset.name, preset.cores())));
+    let setups: Vec<Setup> =
+        policies.iter().map(|policy| setup(args, workload, policy)).collect::<Result<_, _>>()?;
+    let first = &setups[0];
+    let threads = (first.build)().threads();
+    for (setup, policy) in setups.iter().zip(&policies) {
+        Simulation::check(&setup.preset, threads, &setup.settings, policy)
+            .map_err(|error| usage(error.to_string()))?;
     }
-    let settings = Settings {
-        pinning,
-        huge_pages: args.huge_pages,
-        seed: args.seed,
-        costs: Costs::of(&preset),
-        period_scale: args.scale / args.passes,
-        ..Settings::scaled(args.scale)
-    };
-    for policy in &policies {
-        Simulation::check(&preset, threads, &settings, policy).map_err(|error| usage(error.to_string()))?;
-    }
-    let parameters = Parameters { threads, scale: args.scale, seed: args.seed };
     let picture = args.plot.as_deref().map(|path| WholeFile::create(path, PUBLIC)).transpose()?;
     let bar = Bar::new();
     let operations = AtomicU64::new(0);
     let jobs = studies::Options::default().jobs;
-    let runs = studies::in_parallel(&policies, jobs, &|share| bar.at(share), |policy| {
-        let build = || (workload.build)(parameters);
+    let pairs: Vec<(&Policy, &Setup)> = policies.iter().zip(&setups).collect();
+    let runs = studies::in_parallel(&pairs, jobs, &|share| bar.at(share), |(policy, setup)| {
         let mut before = 0;
-        let report = simulate(&preset, &build, &settings, policy, &mut |now| {
+        let report = simulate(&setup.preset, &*setup.build, &setup.settings, policy, &mut |now| {
             let all = operations.fetch_add(now - before, Ordering::Relaxed) + now - before;
             before = now;
             bar.says(&format!("{} million operations", all / 1_000_000));
@@ -314,18 +324,34 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     });
     drop(bar);
     let runs: Vec<Report> = runs.into_iter().collect::<anyhow::Result<_>>()?;
+    let (preset, settings) = (&first.preset, &first.settings);
+    let pages = runs[0].placeable_pages;
+    if pages < threads as u64 {
+        note(format_args!(
+            "{threads} threads share {pages} pages: placement means little; try a larger --scale"
+        ));
+    }
     if let Some(picture) = picture {
-        let title = format!("{} on {}, {threads} threads, scale {}", workload.name, preset.name, args.scale);
-        picture.finish(&plot::draw(&title, &preset, &runs))?;
+        let scale = settings.size_scale;
+        let title = format!("{} on {}, {threads} threads, scale {scale}", workload.name, preset.name);
+        picture.finish(&plot::draw(&title, preset, &runs))?;
     }
     if args.json {
+        let from_file = args.study.is_none() && Preset::text(&preset.name).is_none();
+        let full = if from_file { Some(serde_json::from_str(&machine(args)?.to_json())?) } else { None };
         let printed = Printed {
+            version: env!("CARGO_PKG_VERSION"),
             machine: &preset.name,
+            preset: full,
             workload: workload.name,
+            study: args.study.as_deref(),
             threads,
+            pin: settings.pinning.to_string(),
+            huge_pages: settings.huge_pages,
+            huge_page_pages: settings.huge_page_pages,
             seed: args.seed,
-            scale: args.scale,
-            passes: args.passes,
+            scale: settings.size_scale,
+            passes: args.passes.or(args.study.is_none().then_some(PASSES)),
             runs,
         };
         print(&(serde_json::to_string_pretty(&printed)? + "\n"))?;
@@ -335,11 +361,79 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// How the workload is run under a policy: as a study does, or as the options describe.
+fn setup(args: &RunArgs, workload: Workload, policy: &Policy) -> anyhow::Result<Setup> {
+    let mut setup = match &args.study {
+        Some(study) => of_study(study, workload.name, policy, args.seed)?,
+        None => of_options(args, workload)?,
+    };
+    let settings = &mut setup.settings;
+    if let Some(name) = &args.pin {
+        settings.pinning = pinning(name)?;
+    }
+    if let Some(passes) = args.passes {
+        settings.period_scale = settings.size_scale / passes;
+    }
+    match args.huge_pages {
+        Some(true) if !settings.huge_pages => *settings = settings.clone().with_huge_pages(),
+        Some(huge_pages) => settings.huge_pages = huge_pages,
+        None => {}
+    }
+    Ok(setup)
+}
+
+fn of_options(args: &RunArgs, workload: Workload) -> anyhow::Result<Setup> {
+    let preset = machine(args)?.scaled(args.scale);
+    let threads = args.threads.unwrap_or_else(|| preset.cores());
+    if threads == 0 || threads > preset.cores() {
+        return Err(usage(format!("--threads {threads}: {} has {} cores", preset.name, preset.cores())));
+    }
+    let parameters = Parameters { threads, scale: args.scale, seed: args.seed };
+    let settings = Settings { seed: args.seed, costs: Costs::of(&preset), ..Settings::scaled(args.scale) };
+    Ok(Setup { preset, build: Box::new(move || (workload.build)(parameters)), settings })
+}
+
+fn of_study(study: &str, workload: &str, policy: &Policy, seed: u64) -> anyhow::Result<Setup> {
+    let all = studies::all();
+    let Some(set_up) = all.iter().find(|known| known.name == study).and_then(|known| known.setup) else {
+        let names: Vec<_> =
+            all.iter().filter(|known| known.setup.is_some()).map(|known| known.name).collect();
+        let meant = did_you_mean(study, names.iter().copied());
+        let there = names.join(", ");
+        return Err(usage(format!("--as {study}: no study with runs of programs; there are {there}{meant}")));
+    };
+    set_up(workload, policy, seed).map_err(|error| match error.kind() {
+        ErrorKind::Unknown => usage(format!("--as: {error}")),
+        _ => error.into(),
+    })
+}
+
+fn pinning(name: &str) -> anyhow::Result<Pinning> {
+    name.parse().map_err(|error| usage(format!("--pin: {error}{}", did_you_mean(name, PINNINGS.into_iter()))))
+}
+
+fn check_scale(scale: f64) -> anyhow::Result<()> {
+    if scale > 0.0 && scale <= 1.0 {
+        return Ok(());
+    }
+    Err(usage(format!("--scale {scale}: not above 0 and up to 1")))
+}
+
+fn check_passes(passes: f64) -> anyhow::Result<()> {
+    if (1.0..=1e6).contains(&passes) {
+        return Ok(());
+    }
+    Err(usage(format!("--passes {passes}: not from 1 to a million")))
+}
+
 fn machine(args: &RunArgs) -> anyhow::Result<Preset> {
     if let Some(path) = &args.machine_from {
         return Preset::load_json(path).map_err(|error| usage(format!("--machine-from: {error}")));
     }
-    let name = args.machine.as_deref().unwrap_or_default();
+    machine_named(args.machine.as_deref().unwrap_or_default())
+}
+
+fn machine_named(name: &str) -> anyhow::Result<Preset> {
     let ends_in = |extension: &str| Path::new(name).extension().is_some_and(|found| found == extension);
     let file = match () {
         () if ends_in("json") => Some(Preset::load_json(name)),

@@ -1,10 +1,11 @@
 //! The ACE paper's policy on any machine: each node's memory is a cache, a page at a time, over global
 //! memory.
 
-use super::machine::{Kind, SimMachine};
+use super::machine::SimMachine;
 use super::memory::{Memory, PAGE_BYTES};
 use crate::ace::{Location, NodeSet, Page, Policy, State};
 use crate::{Area, Role};
+use nodewise_hardware::Touch;
 
 /// The states of all pages.
 ///
@@ -68,8 +69,8 @@ fn local(set: NodeSet, global: Option<usize>) -> impl Iterator<Item = usize> {
 
 impl SimMachine {
     /// An access under the ACE paper's policy. Returns the node it goes to.
-    pub(super) fn ace_access(&mut self, thread: usize, page: usize, kind: Kind) -> usize {
-        let (node, write) = (self.threads[thread].1, kind.writes());
+    pub(super) fn ace_access(&mut self, thread: usize, page: usize, touch: Touch) -> usize {
+        let (node, write) = (self.threads[thread].1, touch.writes());
         let place = |machine: &SimMachine| {
             machine.ace.as_ref().and_then(|ace| ace.place(&machine.memory, page, node, write))
         };
@@ -147,8 +148,8 @@ mod tests {
         ) {
             let (mut machine, base) = machine(if ace { "ace-7" } else { "opteron-8385-4n" }, 4);
             for (thread, page, write) in accesses {
-                let kind = if write { Kind::Write } else { Kind::Read };
-                machine.access(thread, machine.threads[thread].0, kind, base + page * PAGE_BYTES);
+                let touch = if write { Touch::Write } else { Touch::Read };
+                machine.access(thread, machine.threads[thread].0, touch, base + page * PAGE_BYTES);
                 prop_assert_eq!(&machine.failure, &None);
                 machine.assert_sound();
             }
@@ -158,10 +159,11 @@ mod tests {
     #[test]
     fn readers_get_copies_and_a_contended_page_is_pinned() {
         let (mut machine, base) = machine("ace-7", 100);
-        let mut access = |thread: usize, kind| machine.access(thread, machine.threads[thread].0, kind, base);
-        (0..3).for_each(|thread| access(thread, Kind::Read));
+        let mut access =
+            |thread: usize, touch| machine.access(thread, machine.threads[thread].0, touch, base);
+        (0..3).for_each(|thread| access(thread, Touch::Read));
         for turn in 0..9 {
-            access(turn % 3, Kind::Write);
+            access(turn % 3, Touch::Write);
         }
         // Copies for two more readers than the first; then a page moves four times, and stays in global
         // memory.

@@ -2,11 +2,11 @@
 //! whoever manages them.
 
 use nodewise_engine::{Access, PageNumber, PageRange, Pid, VirtAddr};
-use nodewise_hardware::Preset;
+use nodewise_hardware::{Preset, Touch};
 use nodewise_topology::NodeIndex;
 
 use super::costs::Costs;
-use super::machine::{Kind, Process, SimMachine};
+use super::machine::{Process, SimMachine};
 use super::memory::{PAGE_BYTES, PAGE_SHIFT};
 use super::policy::Policy;
 use crate::{Role, Space};
@@ -60,8 +60,8 @@ impl SimMachine {
     pub fn touch(&mut self, node: NodeIndex, address: VirtAddr, access: Access) {
         let thread = self.threads.iter().position(|thread| thread.1 == node.get());
         let thread = thread.expect("a thread is on the node");
-        let kind = if access == Access::Write { Kind::Write } else { Kind::Read };
-        self.access(thread, self.threads[thread].0, kind, address.0);
+        let touch = if access == Access::Write { Touch::Write } else { Touch::Read };
+        self.access(thread, self.threads[thread].0, touch, address.0);
         assert_eq!(self.failure, None);
     }
 

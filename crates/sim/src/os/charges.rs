@@ -1,11 +1,11 @@
 //! Tests: what the operating system does is charged once, to whom it takes time, in the account that it
 //! belongs to.
 
-use nodewise_hardware::Preset;
+use nodewise_hardware::{Preset, Touch};
 
 use super::clockwork::Clockwork;
 use super::costs::Costs;
-use super::machine::{Kind, SimMachine};
+use super::machine::SimMachine;
 use super::memory::{HUGE_PAGES, PAGE_BYTES, State};
 use super::pinning::Pinning;
 use super::policy::Policy;
@@ -37,7 +37,7 @@ fn machine(huge_pages: bool) -> SimMachine {
 }
 
 fn read(machine: &mut SimMachine, thread: usize, page: usize) {
-    machine.access(thread, machine.threads[thread].0, Kind::Read, machine.memory.address(page));
+    machine.access(thread, machine.threads[thread].0, Touch::Read, machine.memory.address(page));
     assert_eq!(machine.failure, None);
 }
 

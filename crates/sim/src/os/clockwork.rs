@@ -19,6 +19,10 @@ pub(super) struct Clockwork {
     engine: Option<Engine>,
     engine_ps: u64,
     interval_ps: u64,
+    /// Barriers before which the engine decides nothing. Its interval shrinks with the passes that the run
+    /// stands for, and the program's iterations do not: it would see a part of one, where the real one sees
+    /// many.
+    whole: u64,
 }
 
 /// Between two decisions of the engine, as in Carrefour.
@@ -35,7 +39,7 @@ impl Clockwork {
     pub(super) fn new(machine: &mut SimMachine, settings: &Settings, policy: &Policy) -> Clockwork {
         let interval_ps = ((INTERVAL_MS * settings.period_scale * 1e9) as u64).max(1_000_000);
         let mut clockwork =
-            Clockwork { next_ps: u64::MAX, engine: None, engine_ps: interval_ps, interval_ps };
+            Clockwork { next_ps: u64::MAX, engine: None, engine_ps: interval_ps, interval_ps, whole: 0 };
         match policy {
             Policy::Carrefour => {
                 machine.replication = true;
@@ -46,6 +50,7 @@ impl Clockwork {
                 let Ok(()) = machine.set_sampling(SamplingRate::Accurate);
                 clockwork.engine = Some(settings.engine(&machine.topology));
                 clockwork.next_ps = interval_ps;
+                clockwork.whole = machine.iteration;
             }
             Policy::AutoNuma { split } => {
                 let (threads, nodes) = (machine.threads.len(), machine.topology.node_count());
@@ -73,7 +78,8 @@ impl Clockwork {
 
     /// When something is due for a thread.
     pub(super) fn due_ps(&self, machine: &SimMachine, thread: usize) -> u64 {
-        self.next_ps.min(machine.balancing_due_ps(thread))
+        let next_ps = if machine.barriers < self.whole { u64::MAX } else { self.next_ps };
+        next_ps.min(machine.balancing_due_ps(thread))
     }
 
     /// Something is due, and `thread` is the one that is most behind.
@@ -83,6 +89,7 @@ impl Clockwork {
             let Ok(_round) = engine.step(machine);
             self.engine_ps = self.engine_ps.max(now_ps) + self.interval_ps;
             self.next_ps = self.engine_ps;
+            self.whole = machine.barriers + machine.iteration;
         }
         machine.balance(thread, running);
         if let Some(mut autonuma) = machine.autonuma27.take() {

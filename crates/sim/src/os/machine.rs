@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use nodewise_engine::{Counters, Measure, Pid, TrafficMatrix};
-use nodewise_hardware::{Access, Hardware, Preset, Source};
+use nodewise_hardware::{Access, Hardware, Preset, Source, Touch};
 use nodewise_topology::Topology;
 
 use super::ace_pages::AcePages;
@@ -77,6 +77,9 @@ pub struct SimMachine {
     /// The accesses of this run, for such a plan.
     pub(crate) record: Option<Record>,
     pub(crate) done: Done,
+    /// Barriers that all threads have got past, and those of an iteration of the program.
+    pub(crate) barriers: u64,
+    pub(crate) iteration: u64,
     /// When the threads first were all at a barrier.
     pub(crate) first_barrier_ps: Option<u64>,
     /// Why the program cannot go on.
@@ -95,21 +98,6 @@ pub struct SimMachine {
     /// Pages that each thread has touched first, from its number on.
     steps: Vec<u64>,
     turn: usize,
-}
-
-/// The kind of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Read,
-    Chase,
-    Write,
-    Atomic,
-}
-
-impl Kind {
-    pub(crate) fn writes(self) -> bool {
-        matches!(self, Kind::Write | Kind::Atomic)
-    }
 }
 
 impl SimMachine {
@@ -158,6 +146,8 @@ impl SimMachine {
             plan: None,
             record: None,
             done: Done::default(),
+            barriers: 0,
+            iteration: 0,
             first_barrier_ps: None,
             failure: None,
             sampled: None,
@@ -175,42 +165,42 @@ impl SimMachine {
 
     /// One access of a thread.
     #[inline]
-    pub(crate) fn access(&mut self, thread: usize, core: usize, kind: Kind, address: u64) {
+    pub(crate) fn access(&mut self, thread: usize, core: usize, touch: Touch, address: u64) {
         let page = self.memory.page(address);
         let home = match self.memory.plain_home(page) {
             Some(home) => home,
-            None => self.fault(thread, page, kind),
+            None => self.fault(thread, page, touch),
         };
         debug_assert!(
-            self.serves(thread, page, home, kind),
-            "page {page} at {home}: {kind:?} of thread {thread}"
+            self.serves(thread, page, home, touch),
+            "page {page} at {home}: {touch:?} of thread {thread}"
         );
-        let access = match kind {
-            Kind::Read => self.hardware.read(core, address, home),
-            Kind::Chase => self.hardware.chase(core, address, home),
-            Kind::Write => self.hardware.write(core, address, home),
-            Kind::Atomic => self.hardware.atomic(core, address, home),
-        };
+        let access = self.hardware.touch(core, touch, address, home);
         let missed = matches!(access.source, Source::LocalDram | Source::RemoteDram { .. });
         if let Some(record) = &mut self.record {
-            record.note(page, self.threads[thread].1, kind.writes(), missed);
+            record.note(page, self.threads[thread].1, touch.writes(), missed);
         }
         if missed {
-            self.dram[usize::from(kind.writes())] += 1;
+            self.dram[usize::from(touch.writes())] += 1;
             if self.sampler.takes(thread) {
-                self.sample(thread, kind, address, access);
+                self.sample(thread, touch, address, access);
             }
         }
     }
 
     /// Whether an access goes where the data is: never to a stale copy. A run that has failed is excused.
-    fn serves(&self, thread: usize, page: usize, home: usize, kind: Kind) -> bool {
-        let (node, write) = (self.threads[thread].1, kind.writes());
+    fn serves(&self, thread: usize, page: usize, home: usize, touch: Touch) -> bool {
+        let (node, write) = (self.threads[thread].1, touch.writes());
         self.failure.is_some()
             || match &self.ace {
                 Some(ace) => ace.place(&self.memory, page, node, write) == Some(home),
                 None => self.memory.serves(page, node, home, write),
             }
+    }
+
+    /// The program's pages, if so many base pages are placed together.
+    pub(crate) fn placeable_pages(&self, together: usize) -> u64 {
+        self.areas.iter().map(|(start, end)| (end - start).div_ceil(together) as u64).sum()
     }
 
     /// Asserts all that always holds: see [`Memory::assert_sound`] and [`Hardware::assert_sound`].
@@ -223,16 +213,16 @@ impl SimMachine {
     }
 
     #[cold]
-    fn sample(&mut self, thread: usize, kind: Kind, address: u64, access: Access) {
+    fn sample(&mut self, thread: usize, touch: Touch, address: u64, access: Access) {
         let time_ps = self.hardware.clock(self.threads[thread].0);
         let node = self.threads[thread].1;
-        self.sampler.take(thread, node, time_ps, kind, address, access, self.cycle_ps);
+        self.sampler.take(thread, node, time_ps, touch, address, access, self.cycle_ps);
         self.done.samples += 1;
         self.charge_ps(thread, self.sampler.cost_ps);
     }
 
     /// An access that the page table does not serve. Returns the node it then goes to.
-    fn fault(&mut self, thread: usize, page: usize, kind: Kind) -> usize {
+    fn fault(&mut self, thread: usize, page: usize, touch: Touch) -> usize {
         let node = self.threads[thread].1;
         if page >= self.memory.pages() {
             let address = self.memory.address(page);
@@ -246,14 +236,14 @@ impl SimMachine {
             State::Absent => {
                 let home = self.first_touch(thread, page);
                 // Some policies have a word on this very access already.
-                if self.memory.state(page) == State::Marked { self.fault(thread, page, kind) } else { home }
+                if self.memory.state(page) == State::Marked { self.fault(thread, page, touch) } else { home }
             }
-            _ if self.ace.is_some() => self.ace_access(thread, page, kind),
-            State::Marked if self.plan.is_some() => self.planned(thread, page, kind),
+            _ if self.ace.is_some() => self.ace_access(thread, page, touch),
+            State::Marked if self.plan.is_some() => self.planned(thread, page, touch),
             State::At(home) => home,
-            State::Replicated if !kind.writes() && self.memory.nodes().contains(&node) => node,
+            State::Replicated if !touch.writes() && self.memory.nodes().contains(&node) => node,
             State::Replicated => {
-                if kind.writes() {
+                if touch.writes() {
                     self.collapse(thread, page);
                 }
                 self.memory.home(page).unwrap_or(node)

@@ -1,6 +1,6 @@
 //! Where each page of the program is.
 
-use nodewise_hardware::Preset;
+use nodewise_hardware::{MOST_NODES, Preset};
 
 use crate::Area;
 
@@ -10,12 +10,11 @@ pub(crate) const PAGE_SHIFT: u32 = 12;
 pub(crate) const PAGE_BYTES: u64 = 1 << PAGE_SHIFT;
 /// Pages of a huge page, unless a simulation shrinks them with its problem.
 pub(crate) const HUGE_PAGES: usize = 512;
-/// Most nodes of a machine.
-pub(crate) const MOST_NODES: usize = 63;
 
 // A page's state: its home, if nothing else has to be known; else one of these bits with it, or that there is
 // no page.
 const HOME: u8 = 63;
+const _: () = assert!(MOST_NODES <= HOME as usize);
 const REPLICATED: u8 = 64;
 const MARKED: u8 = 128;
 const ABSENT: u8 = 255;

@@ -26,7 +26,7 @@ mod task_placement;
 
 pub use costs::Costs;
 pub use machine::SimMachine;
-pub use oracle::simulate;
+pub use oracle::{candidates, oracle, simulate};
 pub use pinning::{PINNINGS, Pinning};
 pub use policy::{POLICIES, Policy};
 pub use report::{LinkReport, Report};

@@ -58,7 +58,7 @@ pub const POLICIES: [(&str, &str); 12] = [
         "ace",
         "copies where pages are used, until a page moved 4 times; ace:N for N, ace+pragmas to heed the program",
     ),
-    ("oracle", "runs the program first to see where each page belongs, then puts it there: an upper bound"),
+    ("oracle", "the fastest of all the others and of placements that a first run shows: an upper bound"),
 ];
 
 impl fmt::Display for Policy {

@@ -68,6 +68,8 @@ pub struct Report {
     pub links: Vec<LinkReport>,
     /// Pages of the program on each node at the end, copies included.
     pub resident_pages: Vec<u64>,
+    /// The program's pages, a huge one counted once: as many as can be placed apart.
+    pub placeable_pages: u64,
 }
 
 /// The load of a link in one direction.
@@ -93,7 +95,7 @@ pub(crate) struct Times {
 }
 
 impl Report {
-    /// From the counters of the whole run.
+    /// From the counters of the whole run; the placeable pages are the caller's to say.
     pub(crate) fn new(
         policy: String,
         preset: &Preset,
@@ -163,6 +165,7 @@ impl Report {
             controller_bytes: counters.controllers.iter().map(|load| load.bytes).collect(),
             links,
             resident_pages,
+            placeable_pages: 0,
         }
     }
 }

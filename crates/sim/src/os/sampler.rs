@@ -1,8 +1,6 @@
 //! Samples of DRAM accesses, as a PMU takes them.
 
-use nodewise_hardware::{Access, Source};
-
-use super::machine::Kind;
+use nodewise_hardware::{Access, Source, Touch};
 
 /// Takes one DRAM access of so many of each thread.
 #[derive(Clone, Debug)]
@@ -63,7 +61,7 @@ impl Sampler {
         thread: usize,
         node: usize,
         time_ps: u64,
-        kind: Kind,
+        touch: Touch,
         address: u64,
         access: Access,
         cycle_ps: f64,
@@ -80,7 +78,7 @@ impl Sampler {
             thread,
             node,
             address,
-            write: kind.writes(),
+            write: touch.writes(),
             hops,
             latency_cycles: (access.latency_ps as f64 / cycle_ps) as u32,
             weight: self.every,

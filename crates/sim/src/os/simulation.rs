@@ -1,18 +1,19 @@
 //! A program on a machine under a policy, from start to end.
 
 use nodewise_engine::{Carrefour, CarrefourSettings, Engine, EngineSettings};
-use nodewise_hardware::Preset;
+use nodewise_hardware::{MOST_NODES, Preset};
 use nodewise_topology::Topology;
 
 use super::clockwork::Clockwork;
 use super::costs::Costs;
-use super::machine::{Kind, SimMachine};
-use super::memory::{HUGE_PAGES, MOST_NODES};
+use super::machine::SimMachine;
+use super::memory::HUGE_PAGES;
 use super::oracle::{Plan, Record};
 use super::pinning::Pinning;
 use super::policy::Policy;
 use super::report::{Report, Times};
 use super::sharing::Sharing;
+use crate::turns::Turns;
 use crate::{Error, ErrorKind, Op, Program, Progress, Trace};
 
 /// How a simulation is run, whatever the policy.
@@ -20,7 +21,7 @@ use crate::{Error, ErrorKind, Op, Program, Progress, Trace};
 pub struct Settings {
     /// How threads are laid over the cores.
     pub pinning: Pinning,
-    /// Whether first touches map 2 MiB at once.
+    /// Whether first touches map a huge page at once.
     pub huge_pages: bool,
     /// 4 KiB pages of a huge page: 512, or a divisor of it that shrinks huge pages with the problem, so that
     /// as many of them are shared as at full size.
@@ -43,7 +44,8 @@ pub struct Settings {
     /// article's Carrefour, which knows no others and forgets them each second; else all pages of the
     /// regions they are about.
     pub sampled_pages_only: bool,
-    /// How far a thread may run ahead of the one that is most behind, in picoseconds.
+    /// How far a thread may run ahead of the one that is most behind, with what its core's own caches serve,
+    /// in picoseconds. Whatever asks more of the machine is done in the order of time.
     pub slack_ps: u64,
     /// Seed of the engine's choices.
     pub seed: u64,
@@ -78,6 +80,16 @@ impl Settings {
 }
 
 impl Settings {
+    /// The same with huge pages that shrink with the problem, to two base pages at least: as many threads
+    /// share one as at full size, and its first touch zeroes as much less.
+    #[must_use]
+    pub fn with_huge_pages(self) -> Settings {
+        let pages = ((HUGE_PAGES as f64 * self.size_scale) as usize).next_power_of_two().clamp(2, HUGE_PAGES);
+        let huge_page_fault_ns = self.costs.huge_page_fault_ns * pages as u64 / HUGE_PAGES as u64;
+        let costs = Costs { huge_page_fault_ns, ..self.costs };
+        Settings { huge_pages: true, huge_page_pages: pages, costs, ..self }
+    }
+
     /// The engine that runs under [`Policy::Carrefour`].
     #[must_use]
     pub fn engine(&self, topology: &Topology) -> Engine {
@@ -107,14 +119,17 @@ pub(crate) struct Watched {
 
 struct Thread {
     trace: Trace,
+    /// Operations of the piece that were performed.
     done: usize,
+    /// The instructions before the next operation were executed.
+    computed: bool,
     after: Progress,
 }
 
 impl Simulation {
     /// Lays the program's threads over the machine's cores.
     ///
-    /// Fails if there are more threads than cores, more than 63 nodes, or the policy names a node that there
+    /// Fails if there are more threads than cores, more nodes than [`MOST_NODES`], or the policy names a node that there
     /// is not.
     pub fn new(
         preset: &Preset,
@@ -205,33 +220,37 @@ impl Simulation {
         machine.memory.set_huge_pages_of(settings.huge_page_pages);
         machine.plan = plan;
         machine.record = record.then(|| Record::new(machine.memory.pages(), preset.nodes.len()));
+        machine.iteration = program.iteration();
         machine.once = settings.period_scale / settings.size_scale;
         let nodes: Vec<usize> = machine.threads.iter().map(|thread| thread.1).collect();
         program.placed(&nodes);
         let mut clockwork = Clockwork::new(&mut machine, &settings, &policy);
         let mut threads: Vec<Thread> = cores
             .iter()
-            .map(|_| Thread { trace: Trace::default(), done: 0, after: Progress::Running })
+            .map(|_| Thread { trace: Trace::default(), done: 0, computed: false, after: Progress::Running })
             .collect();
-        let mut running: Vec<usize> = (0..threads.len()).collect();
+        let mut turns = Turns::default();
+        (0..threads.len()).for_each(|thread| turns.begin(thread, 0));
         let mut at_barrier: Vec<usize> = Vec::new();
         let (mut operations, mut told) = (0u64, 0);
         let mut behind_ps = 0;
         loop {
-            let Some((place, index, limit_ps)) = behind(&machine, &running, settings.slack_ps) else {
+            let clock = |thread: usize| machine.hardware.clock(machine.threads[thread].0);
+            let Some((index, clock_ps, other_ps)) = turns.next(clock) else {
                 if at_barrier.is_empty() {
                     break;
                 }
                 everyone_is_there(&mut machine, &at_barrier, settings.costs.barrier_ns);
-                running.append(&mut at_barrier);
-                running.sort_unstable();
+                for thread in at_barrier.drain(..) {
+                    turns.begin(thread, machine.hardware.clock(machine.threads[thread].0));
+                }
                 // A thread that finished may have been ahead of those who waited.
                 behind_ps = 0;
                 continue;
             };
             let core = machine.threads[index].0;
-            debug_assert!(machine.hardware.clock(core) >= behind_ps, "time runs back in thread {index}");
-            behind_ps = machine.hardware.clock(core);
+            debug_assert!(clock_ps >= behind_ps, "time runs back in thread {index}");
+            behind_ps = clock_ps;
             if behind_ps > MOST_PS {
                 return Err(Error::new(
                     ErrorKind::Endless,
@@ -240,7 +259,7 @@ impl Simulation {
             }
             let due_ps = clockwork.due_ps(&machine, index);
             if behind_ps >= due_ps {
-                clockwork.tick(&mut machine, index, &running);
+                clockwork.tick(&mut machine, index, &turns.running());
                 continue;
             }
             let thread = &mut threads[index];
@@ -251,7 +270,7 @@ impl Simulation {
                     Progress::Running => thread.after = program.advance(index, &mut thread.trace),
                     ended => {
                         machine.hardware.drain(core);
-                        running.swap_remove(place);
+                        turns.end();
                         if ended == Progress::Barrier {
                             at_barrier.push(index);
                         }
@@ -259,18 +278,8 @@ impl Simulation {
                 }
                 continue;
             }
-            let limit_ps = limit_ps.min(due_ps);
-            let words = thread.trace.words();
-            let before = thread.done;
-            machine.hardware.expect(core, words.len() - before);
-            for &word in &words[before..] {
-                perform(&mut machine, index, core, word);
-                thread.done += 1;
-                if machine.hardware.clock(core) >= limit_ps {
-                    break;
-                }
-            }
-            operations += (thread.done - before) as u64;
+            let limit_ps = other_ps.saturating_add(settings.slack_ps).min(due_ps);
+            operations += thread.go_on(&mut machine, index, other_ps.min(due_ps), limit_ps);
             if operations >= told + (1 << 20) {
                 told = operations;
                 progress(operations);
@@ -290,7 +299,7 @@ impl Simulation {
         let times = Times { run_ps, first_barrier_ps, kernel_ps, waiting_ps, threads: cores.len() };
         let resident = machine.memory.resident();
         let resident = resident.iter().zip(machine.memory.occupied()).map(|(mapped, copies)| mapped + copies);
-        let report = Report::new(
+        let mut report = Report::new(
             policy.to_string(),
             &preset,
             machine.hardware.counters(),
@@ -299,40 +308,39 @@ impl Simulation {
             program.items(),
             resident.collect(),
         );
+        let together = if settings.huge_pages { settings.huge_page_pages } else { 1 };
+        report.placeable_pages = machine.placeable_pages(together);
         Ok((report, machine))
     }
 }
 
-#[inline]
-fn perform(machine: &mut SimMachine, thread: usize, core: usize, word: u64) {
-    let (kind, address, instructions) = match Op::decode(word) {
-        Op::Compute { instructions } => return machine.hardware.execute(core, instructions),
-        Op::Read { address, instructions } => (Kind::Read, address, instructions),
-        Op::Chase { address, instructions } => (Kind::Chase, address, instructions),
-        Op::Write { address, instructions } => (Kind::Write, address, instructions),
-        Op::Atomic { address, instructions } => (Kind::Atomic, address, instructions),
-    };
-    if instructions > 0 {
-        machine.hardware.execute(core, instructions);
-    }
-    machine.access(thread, core, kind, address);
-}
-
-/// The running thread that is most behind (the first of several), its place, and how far it may go.
-fn behind(machine: &SimMachine, running: &[usize], slack_ps: u64) -> Option<(usize, usize, u64)> {
-    let mut first = None;
-    let mut second_ps = u64::MAX;
-    let mut first_key = (u64::MAX, usize::MAX);
-    for (place, &thread) in running.iter().enumerate() {
-        let key = (machine.hardware.clock(machine.threads[thread].0), thread);
-        if key < first_key {
-            second_ps = first_key.0;
-            (first, first_key) = (Some(place), key);
-        } else {
-            second_ps = second_ps.min(key.0);
+impl Thread {
+    /// Performs operations of the piece, until one asks the machine beyond the core's own caches after
+    /// `by_ps`, or the clock has reached `limit_ps`. Returns how many.
+    fn go_on(&mut self, machine: &mut SimMachine, index: usize, by_ps: u64, limit_ps: u64) -> u64 {
+        let core = machine.threads[index].0;
+        let words = self.trace.words();
+        let before = self.done;
+        machine.hardware.expect(core, words.len() - before);
+        for &word in &words[before..] {
+            let (touch, address, instructions) = Op::decode(word).parts();
+            if instructions > 0 && !self.computed {
+                machine.hardware.execute(core, instructions);
+            }
+            if let Some(touch) = touch {
+                self.computed = machine.hardware.waits(core, touch, address, by_ps);
+                if self.computed {
+                    break;
+                }
+                machine.access(index, core, touch, address);
+            }
+            self.done += 1;
+            if machine.hardware.clock(core) >= limit_ps {
+                break;
+            }
         }
+        (self.done - before) as u64
     }
-    first.map(|place| (place, running[place], second_ps.saturating_add(slack_ps)))
 }
 
 /// Lets threads go on together from a barrier that the last of them has reached.
@@ -344,6 +352,7 @@ pub(super) fn everyone_is_there(machine: &mut SimMachine, threads: &[usize], bar
         machine.waited_ps[thread] += last - machine.hardware.clock(core);
         machine.hardware.set_clock(core, last);
     }
+    machine.barriers += 1;
     machine.first_barrier_ps.get_or_insert(last);
 }
 
@@ -499,7 +508,7 @@ mod tests {
         // On node 1 the first thread would unbalance the nodes until the second, which begins there, has gone
         // to node 2. Meanwhile it tries those where it gains nothing.
         let free = run(Pinning::None);
-        assert_eq!((free.threads_moved, free.pages_migrated), (7, 0));
+        assert_eq!((free.threads_moved, free.pages_migrated), (9, 0));
         assert!(free.local_access_percent > Some(75.0), "{free:?}");
         assert!(free.run_time_s < pinned.run_time_s, "{free:?} {pinned:?}");
     }

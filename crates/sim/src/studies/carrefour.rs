@@ -4,7 +4,7 @@
 use crate::Error;
 use nodewise_hardware::Preset;
 
-use super::{Options, Progress, Row, Study, Tolerance};
+use super::{Options, Progress, Row, Setup, Study, Tolerance};
 use crate::os::{Pinning, Policy, Report, Settings, Simulation};
 use crate::workloads::{self, Parameters};
 
@@ -83,10 +83,7 @@ pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, Error> {
     let there: Vec<_> = workloads::all().into_iter().map(|workload| workload.name).collect();
     let classes = WELL_PLACED.into_iter().chain([TOO_FAST]).filter(|name| there.contains(name));
     let programs: Vec<&str> = MISPLACED.into_iter().chain(classes).collect();
-    let repeated = |program: &str| {
-        let scale = Size::of(program).scale * options.scale;
-        if program == TOO_FAST { scale } else { REPEATED * scale }
-    };
+    let repeated = |program: &str| repeated(program, options);
     let placed: Vec<Run> =
         programs.iter().map(|&program| Run::new(program, FIRST_TOUCH, repeated(program))).collect();
     let mut reports = simulate_all(&placed, options, &|share| progress(share / 3.0))?;
@@ -175,6 +172,33 @@ pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, Error> {
     Ok(Study { name: "carrefour".to_owned(), rows })
 }
 
+/// A program under a policy as the study runs it; under the older `AutoNUMA` at the middle of its scans'
+/// phases. The period follows from a run under first touch, as in the study.
+pub fn setup(program: &str, policy: &Policy, seed: u64) -> Result<Setup, Error> {
+    let mut programs = MISPLACED.iter().chain(&WELL_PLACED).chain([&TOO_FAST]);
+    if !programs.clone().any(|name| *name == program) {
+        let names: Vec<&str> = programs.by_ref().copied().collect();
+        return Err(Error::unknown(format!(
+            "carrefour has no program {program}; there are {}",
+            names.join(", ")
+        )));
+    }
+    let options = Options { seed, ..Options::default() };
+    let repeated = repeated(program, &options);
+    let period_scale = match policy {
+        _ if program == TOO_FAST => repeated,
+        &FIRST_TOUCH | &INTERLEAVE => repeated,
+        _ => simulate(&Run::new(program, FIRST_TOUCH, repeated), &options)?.run_time_s / seconds(program),
+    };
+    Run::new(program, policy.clone(), period_scale).setup(&options)
+}
+
+/// The period in the runs under first touch and interleaving.
+fn repeated(program: &str, options: &Options) -> f64 {
+    let scale = Size::of(program).scale * options.scale;
+    if program == TOO_FAST { scale } else { REPEATED * scale }
+}
+
 /// How long a program runs under first touch.
 fn seconds(program: &str) -> f64 {
     match program {
@@ -196,6 +220,28 @@ struct Run<'a> {
 impl Run<'_> {
     fn new(program: &str, policy: Policy, period_scale: f64) -> Run<'_> {
         Run { program, policy, period_scale, until_scan: 0.5 }
+    }
+
+    fn setup(&self, options: &Options) -> Result<Setup, Error> {
+        let name = self.program;
+        let size = Size::of(name);
+        let scale = size.scale * options.scale;
+        let workload = workloads::all().into_iter().find(|workload| workload.name == name);
+        let workload = workload.ok_or_else(|| Error::unknown(format!("there is no workload {name}")))?;
+        let parameters = Parameters { threads: THREADS, scale: size.class * scale, seed: options.seed };
+        let settings = Settings {
+            period_scale: self.period_scale,
+            until_scan: self.until_scan,
+            sampled_pages_only: true,
+            pinning: if PINNED.contains(&name) { Pinning::Spread } else { Pinning::None },
+            seed: options.seed,
+            ..Settings::scaled(scale)
+        };
+        Ok(Setup {
+            preset: Preset::named(MACHINE)?.scaled(scale),
+            build: Box::new(move || (workload.build)(parameters)),
+            settings,
+        })
     }
 }
 
@@ -220,25 +266,10 @@ impl Size {
 }
 
 fn simulate(run: &Run<'_>, options: &Options) -> Result<Report, Error> {
-    let Run { program: name, policy, period_scale, until_scan } = run;
-    let size = Size::of(name);
-    let scale = size.scale * options.scale;
-    let preset = Preset::named(MACHINE)?.scaled(scale);
-    let workload = workloads::all().into_iter().find(|workload| workload.name == *name);
-    let workload = workload.ok_or_else(|| Error::unknown(format!("there is no workload {name}")))?;
-    let program =
-        (workload.build)(Parameters { threads: THREADS, scale: size.class * scale, seed: options.seed });
-    let settings = Settings {
-        period_scale: *period_scale,
-        until_scan: *until_scan,
-        sampled_pages_only: true,
-        pinning: if PINNED.contains(name) { Pinning::Spread } else { Pinning::None },
-        seed: options.seed,
-        ..Settings::scaled(scale)
-    };
-    Simulation::new(&preset, program, settings, policy.clone())?
+    let Setup { preset, build, settings } = run.setup(options)?;
+    Simulation::new(&preset, build(), settings, run.policy.clone())?
         .run(&mut |_| ())
-        .map_err(|error| error.of(format_args!("{name}, {policy}")))
+        .map_err(|error| error.of(format_args!("{}, {}", run.program, run.policy)))
 }
 
 /// The article's columns.

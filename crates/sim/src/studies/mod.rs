@@ -9,7 +9,8 @@ mod intel;
 mod page_split;
 mod pikus;
 
-use crate::Error;
+use crate::{Error, Policy, Program, Settings};
+use nodewise_hardware::Preset;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
@@ -152,6 +153,22 @@ pub struct Reproduction {
     pub about: &'static str,
     /// Runs it.
     pub run: fn(&Options, Progress<'_>) -> Result<Study, Error>,
+    /// How it runs its programs; none if it runs them on the bare hardware or under a kernel of its own.
+    pub setup: Option<SetUp>,
+}
+
+/// Gives the set-up of a program, by name, under a policy at a seed.
+pub type SetUp = fn(&str, &Policy, u64) -> Result<Setup, Error>;
+
+/// How a study runs a program under a policy: what [`simulate`](crate::simulate) has to be told to get the
+/// run of a row again.
+pub struct Setup {
+    /// The machine, its caches scaled.
+    pub preset: Preset,
+    /// Makes the program.
+    pub build: Box<dyn Fn() -> Box<dyn Program> + Send + Sync>,
+    /// Everything else.
+    pub settings: Settings,
 }
 
 /// Every study, in the order of `nodewise sim reproduce all`.
@@ -162,26 +179,31 @@ pub fn all() -> Vec<Reproduction> {
             name: "ace",
             about: "alpha, beta and gamma of eight programs, and the overhead (Bolosky, Fitzgerald, Scott 1989)",
             run: ace::study,
+            setup: None,
         },
         Reproduction {
             name: "carrefour",
             about: "Carrefour beside first touch, interleaving and the kernel's balancing (Gaud et al., CACM 2015)",
             run: carrefour::run,
+            setup: Some(carrefour::setup),
         },
         Reproduction {
             name: "intel",
             about: "what migrating pages costs a program that uses them once (Gill and Peri, Intel)",
             run: intel::run,
+            setup: None,
         },
         Reproduction {
             name: "page-split",
             about: "CG with huge pages that nodes share, by thread pinning (Gachod 2024)",
             run: page_split::run,
+            setup: Some(page_split::setup),
         },
         Reproduction {
             name: "pikus",
             about: "bandwidth and latency across nodes (Pikus's talk on NUMA)",
             run: pikus::run,
+            setup: None,
         },
     ]
 }

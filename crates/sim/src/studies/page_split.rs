@@ -3,10 +3,10 @@
 
 use nodewise_hardware::Preset;
 
-use super::{Options, Progress, Row, Study, Tolerance};
+use super::{Options, Progress, Row, Setup, Study, Tolerance};
 use crate::os::Watched;
 use crate::workloads::{Parameters, cg};
-use crate::{Costs, Error, Pinning, Policy, Settings, Simulation};
+use crate::{Error, Pinning, Policy, Settings, Simulation};
 
 const MACHINE: &str = "dahu-2n";
 /// Class C's 36 million elements, over class B's that the workload's scale counts in.
@@ -34,32 +34,31 @@ struct Run {
 
 impl Run {
     fn run(self, options: &Options) -> Result<Watched, Error> {
+        let policy = self.balancing.map_or(Policy::FirstTouch, |split| Policy::AutoNuma { split });
+        let Setup { preset, build, settings } = self.setup(options)?;
+        Simulation::new(&preset, build(), settings, policy)?.watch(&mut |_| ())
+    }
+
+    fn setup(self, options: &Options) -> Result<Setup, Error> {
         let scale = SCALE * options.scale;
         let preset = Preset::named(MACHINE)?.scaled(scale);
         let parameters =
             Parameters { threads: preset.cores(), scale: CLASS_C * scale * self.size, seed: options.seed };
         let solutions = if self.balancing.is_some() { MANY } else { FEW };
         let iterations = solutions * cg::ITERATIONS;
-        let program = cg::with_solutions(parameters, solutions);
         let settings = self.settings(iterations, scale, options.seed);
-        let policy = self.balancing.map_or(Policy::FirstTouch, |split| Policy::AutoNuma { split });
-        Simulation::new(&preset, program, settings, policy)?.watch(&mut |_| ())
+        Ok(Setup { preset, build: Box::new(move || cg::with_solutions(parameters, solutions)), settings })
     }
 
     /// A run of some iterations stands for one with all of them, in which the kernel does as much.
     fn settings(self, iterations: usize, scale: f64, seed: u64) -> Settings {
-        let huge_page_pages = ((512.0 * scale) as usize).next_power_of_two();
-        let real = Costs::default();
-        let huge_page_fault_ns = real.huge_page_fault_ns * huge_page_pages as u64 / 512;
-        Settings {
+        let settings = Settings {
             pinning: self.pinning,
-            huge_pages: self.huge_pages,
-            huge_page_pages,
-            costs: Costs { huge_page_fault_ns, ..real },
             period_scale: scale * iterations as f64 / REAL as f64,
             seed,
             ..Settings::scaled(scale)
-        }
+        };
+        if self.huge_pages { settings.with_huge_pages() } else { settings }
     }
 }
 
@@ -84,6 +83,19 @@ impl Point {
             falsely_percent: mean(&|run| run.sharing.falsely_percent),
         }
     }
+}
+
+/// CG of class C under a policy as the study runs it: huge pages, threads pinned by CPU number.
+pub fn setup(program: &str, policy: &Policy, seed: u64) -> Result<Setup, Error> {
+    if program != "cg" {
+        return Err(Error::unknown(format!("page-split has no program {program}; there is cg")));
+    }
+    let balancing = match policy {
+        Policy::AutoNuma { split } => Some(*split),
+        _ => None,
+    };
+    let run = Run { pinning: Pinning::Sequential, size: 1.0, huge_pages: true, balancing };
+    run.setup(&Options { seed, ..Options::default() })
 }
 
 /// Runs the study.
@@ -178,6 +190,7 @@ fn correlation(one: &[f64], other: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Costs;
 
     #[test]
     fn correlations() {

@@ -20,6 +20,11 @@ pub trait Phased: Send {
     /// How many phases there are.
     fn phases(&self) -> usize;
 
+    /// Phases of an iteration: see [`Program::iteration`].
+    fn iteration(&self) -> u64 {
+        0
+    }
+
     /// A thread's items in a phase.
     fn items(&self, phase: usize, thread: usize) -> Range<usize>;
 
@@ -58,6 +63,10 @@ impl<P: Phased> Program for Phases<P> {
 
     fn areas(&self) -> &[Area] {
         self.algorithm.areas()
+    }
+
+    fn iteration(&self) -> u64 {
+        self.algorithm.iteration()
     }
 
     fn advance(&mut self, thread: usize, trace: &mut Trace) -> Progress {

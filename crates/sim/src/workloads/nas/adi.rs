@@ -194,6 +194,10 @@ impl Phased for Adi {
         1 + STEPS * ITERATIONS
     }
 
+    fn iteration(&self) -> u64 {
+        STEPS as u64
+    }
+
     fn items(&self, _phase: usize, thread: usize) -> Range<usize> {
         part(self.side * self.side, thread, self.threads)
     }

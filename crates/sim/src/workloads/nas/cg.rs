@@ -236,6 +236,10 @@ impl Phased for Cg {
         1 + self.solutions * Phase::OF_SOLUTION
     }
 
+    fn iteration(&self) -> u64 {
+        3
+    }
+
     fn items(&self, phase: usize, thread: usize) -> Range<usize> {
         let own = self.own(thread).len();
         let items = match Phase::of(phase) {

@@ -206,6 +206,10 @@ impl Phased for Ft {
         FORWARD.len() + STEPS * STEP.len()
     }
 
+    fn iteration(&self) -> u64 {
+        STEP.len() as u64
+    }
+
     fn items(&self, phase: usize, thread: usize) -> Range<usize> {
         let [x_side, y_side, z_side] = self.sides;
         let items = match Ft::phase(phase) {

@@ -175,6 +175,10 @@ impl Phased for Is {
         1 + 3 * ITERATIONS
     }
 
+    fn iteration(&self) -> u64 {
+        3
+    }
+
     fn items(&self, phase: usize, thread: usize) -> Range<usize> {
         let blocks = self.keys.values().len().div_ceil(BLOCK);
         match phase {

@@ -222,6 +222,10 @@ impl Phased for Mg {
         self.steps.len()
     }
 
+    fn iteration(&self) -> u64 {
+        (self.steps.len() / ITERATIONS) as u64
+    }
+
     fn items(&self, phase: usize, thread: usize) -> Range<usize> {
         let (step, grid) = self.steps[phase];
         let written = if matches!(step, Step::Restrict) { grid - 1 } else { grid };

@@ -1,6 +1,8 @@
 //! Counts that all threads add to.
 
-use super::{APART, MOST_NODES};
+use nodewise_hardware::MOST_NODES;
+
+use super::APART;
 use crate::{Area, Error, Program, Progress, Role, Space, Trace, workloads::Parameters};
 
 /// Additions of a thread at full scale.

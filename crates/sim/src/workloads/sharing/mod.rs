@@ -20,9 +20,6 @@ use rings::Rings;
 /// Everybody's words lie so, the thoughtless ones' too.
 const APART: u64 = 128;
 
-/// Nodes that areas are laid out for; the machine's number is known later.
-const MOST_NODES: usize = 15;
-
 /// Instructions that take as long as one processor's hint to wait a little: 140 cycles on Skylake (Intel
 /// optimization manual), at two a cycle.
 const PAUSE: u64 = 280;

@@ -1,6 +1,8 @@
 //! Parallel foreach over queues that many threads put tasks into and take them from.
 
-use super::{APART, MOST_NODES, PAUSE, elements::Elements};
+use nodewise_hardware::MOST_NODES;
+
+use super::{APART, PAUSE, elements::Elements};
 use crate::{Area, Error, Program, Progress, Role, Space, Trace, workloads::Parameters};
 
 /// Places of a queue.

@@ -9,7 +9,9 @@ mod idle;
 mod queues;
 mod work;
 
-use super::{APART, MOST_NODES, PAUSE, elements::Elements};
+use nodewise_hardware::MOST_NODES;
+
+use super::{APART, PAUSE, elements::Elements};
 use crate::{Area, Error, Program, Progress, Role, Space, Trace, workloads::Parameters};
 use idle::Cursor;
 use queues::{Deque, Injector};
