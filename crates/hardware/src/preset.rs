@@ -8,7 +8,7 @@ use toml::Spanned;
 
 use crate::{Error, ErrorKind, route};
 
-/// Most nodes of a machine. Whatever keeps a set of nodes or a node's number in few bits is built for as many.
+/// Most nodes of a machine. Whatever keeps nodes in bits, or a node's number in few, is built for as many.
 pub const MOST_NODES: usize = 15;
 /// Most cores of a node.
 pub const MOST_CORES_A_NODE: usize = 32;

@@ -324,7 +324,11 @@ fn rows(study: &Value) -> (Vec<&Value>, bool) {
     let rows: Vec<&Value> = study["rows"].as_array().unwrap().iter().collect();
     assert!(!rows.is_empty());
     for row in &rows {
-        assert_eq!(row.as_object().unwrap().len(), 6, "{row}");
+        assert_eq!(row.as_object().unwrap().len(), 7, "{row}");
+        let kind = row["kind"].as_str().unwrap();
+        assert!(["predicted", "sign", "implied", "calibrated"].contains(&kind), "{row}");
+        // A bound predicts no figure.
+        assert!(kind != "predicted" || row["tolerance"].is_number(), "{row}");
         assert!(row["what"].is_string() && row["unit"].is_string(), "{row}");
         let figure = |name: &str| row[name].as_f64().unwrap();
         let (published, simulated) = (figure("published"), figure("simulated"));
@@ -351,6 +355,12 @@ fn a_study_is_printed_row_by_row_and_fails_if_one_does_not_hold() {
     // It takes longer than two seconds, and this is no terminal.
     assert_eq!(error, "");
     assert!(rows.iter().any(|row| row["tolerance"].is_number()), "{text}");
+    let calibrated: Vec<_> =
+        rows.iter().filter(|row| row["kind"] == "calibrated").map(|row| &row["what"]).collect();
+    assert_eq!(
+        calibrated,
+        ["xeon-e7-4830v3-4n: idle latency, local", "xeon-e7-4830v3-4n: idle latency, remote"]
+    );
 }
 
 /// Rows that do not hold, and why: docs/fidelity.md.

@@ -28,6 +28,8 @@ if [ -e /.rig/terminal ]; then
     stty -F /dev/ttyS1 sane
     stty -F /dev/ttyS1 $(cat /.rig/terminal)
 fi
+# The kernel still does this and that after the boot, which a modelled machine takes longer for.
+if [ -e /.rig/model ]; then sleep 1; fi
 exec 4<>/dev/ttyS3 # open from now on: what comes for a closed line is lost
 echo up >&4
 # The model takes over in a CPU's pause, and each nap makes one.

@@ -82,9 +82,9 @@ static void latency(int nodes)
             run_on(cpu);
             sink = read_all(other, chased);
             void **at = (void **)memory;
-            size_t steps = lines / 8;
+            size_t steps = lines / 16;
             double least = 1;
-            for (int pass = 0; pass < 3; pass++) { /* whatever else runs on the CPU makes a pass longer */
+            for (int pass = 0; pass < 8; pass++) { /* whatever else runs on the CPU makes a pass longer */
                 double begin = now();
                 for (size_t step = 0; step < steps; step++)
                     at = *at;

@@ -40,8 +40,8 @@ Examples:
       --distances '10,20,30;20,10,20;30,20,10' -- ./bench.sh
   nodewise rig -t --copy ./target/release -- sh
   nodewise rig --machine opteron-8385-4n --cpus-per-node 1 -- ./bench
-  nodewise rig --machine opteron-8385-4n --cpus-per-node 1 --plot traffic.svg -- \\
-      nodewise run -- ./bench
+  nodewise rig --machine opteron-8385-4n --cpus-per-node 1 \\
+      --plot traffic.svg -- nodewise run -- ./bench
 
 Exit status:
   that of the program; 128 + N when signal N ended it (the program, or nodewise: 130 after Ctrl-C)
@@ -51,74 +51,74 @@ Exit status:
   126  the program cannot be executed
   127  the program was not found")]
 pub struct Args {
-    /// Number of nodes with CPUs: 4 unless given
+    /// Make so many nodes with CPUs: 4 unless given
     #[arg(long, value_name = "N", conflicts_with = "machine")]
     nodes: Option<usize>,
 
-    /// CPUs of each node, or a list with one number for each node: 1, or the machine's, unless given
+    /// Give each node so many CPUs, or a list with one number for each: 1, or the machine's, unless given
     #[arg(long, value_name = "K", value_delimiter = ',')]
     cpus_per_node: Vec<u32>,
 
-    /// Memory of each node, or a list with one size for each node
+    /// Give each node this much memory, or a list with one size for each
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "512M")]
     mem_per_node: Vec<String>,
 
-    /// Adds a node with memory only, of this size or as large as the others; may be repeated
+    /// Add a node with memory only, of this size or as large as the others; may be repeated
     #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, default_missing_value = "",
         conflicts_with = "machine")]
     cpuless_node: Vec<String>,
 
-    /// Distances between nodes: rows as in '10,20;20,10', one value for all, 'ring' or 'square'
+    /// Set the distances between nodes: rows as in '10,20;20,10', one value for all, 'ring' or 'square'
     #[arg(long, value_name = "TABLE", conflicts_with = "machine")]
     distances: Option<String>,
 
-    /// Attaches a device to a node: 'nvme', a disk of zeros, or 'net', an adapter without a driver; may be
+    /// Attach a device to a node: 'nvme', a disk of zeros, or 'net', an adapter without a driver; may be
     /// repeated
     #[arg(long, value_name = "NODE:KIND")]
     device: Vec<String>,
 
-    /// Kernel to boot; else $NODEWISE_KERNEL, or the newest in .nodewise/kernels,
+    /// Boot this kernel; else $NODEWISE_KERNEL's, or the newest in .nodewise/kernels,
     /// ~/.local/share/nodewise/kernels, /var/lib/nodewise/kernels, ~/.cache/nodewise/kernels or /boot
     #[arg(long, value_name = "VMLINUZ")]
     kernel: Option<PathBuf>,
 
-    /// Copies a file or directory to the same path in the guest, owners, modes and times included, with the
+    /// Copy a file or directory to the same path in the guest, owners, modes and times included, with the
     /// libraries of programs in it
     #[arg(long, value_name = "PATH")]
     copy: Vec<PathBuf>,
 
-    /// Sets a variable for the program; those set here are not seen in the guest
+    /// Set a variable for the program; those set here are not seen in the guest
     #[arg(short, long, value_name = "NAME=VALUE")]
     env: Vec<String>,
 
-    /// Reads standard input to its end, before the guest boots, and gives it to the program
+    /// Read standard input to its end, before the guest boots, and give it to the program
     #[arg(short = 'i', long, conflicts_with = "terminal")]
     stdin: bool,
 
-    /// Gives the program this terminal, for a shell, say; Ctrl-] ends the guest
+    /// Give the program this terminal, for a shell, say; Ctrl-] ends the guest
     #[arg(short, long)]
     terminal: bool,
 
-    /// Ends the guest when the program has run that long
+    /// End the guest when the program has run that long
     #[arg(long, value_name = "SECONDS")]
     time_limit: Option<f64>,
 
-    /// Adds kernel parameters, as in 'transparent_hugepage=never'
+    /// Add kernel parameters, as in 'transparent_hugepage=never'
     #[arg(long, value_name = "PARAMETERS")]
     append: Vec<String>,
 
     #[command(flatten)]
     machine: machine::MachineArgs,
 
-    /// How the guest's CPUs are made
+    /// Make the guest's CPUs this way
     #[arg(long, value_name = "HOW", default_value = "auto")]
     accel: Accel,
 
-    /// Shows the guest's kernel console on standard error
+    /// Show the guest's kernel console on standard error
     #[arg(short, long)]
     verbose: bool,
 
-    /// Lists the kernels found, the one that would be booted first, and exits
+    /// List the kernels found, the one that would be booted first, and exit
     #[arg(long)]
     list_kernels: bool,
 

@@ -9,7 +9,7 @@ use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nodewise_hardware::Preset;
-use nodewise_sim::studies::{self, Setup, Study};
+use nodewise_sim::studies::{self, Kind, Setup, Study};
 use nodewise_sim::workloads::{self, Parameters, Workload};
 use nodewise_sim::{
     Costs, ErrorKind, PASSES, PINNINGS, POLICIES, Pinning, Policy, Report, Settings, Simulation, simulate,
@@ -160,6 +160,10 @@ struct RunArgs {
 }
 
 /// Run published studies again: what was printed beside what the simulator gives
+///
+/// A row's kind says what it proves. A predicted figure could have come out otherwise, a sign is a direction,
+/// rank or bound, an implied row follows from what the machine or program is, and a calibrated one chose a
+/// parameter.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -180,8 +184,8 @@ struct ReproduceArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Print JSON: study and rows, each with what, unit, published, simulated, tolerance and holds; of all
-    /// studies a list
+    /// Print JSON: study and rows, each with what, unit, published, simulated, tolerance, holds and kind; of
+    /// all studies a list
     #[arg(long)]
     json: bool,
 }
@@ -553,18 +557,34 @@ fn reproduce(args: &ReproduceArgs) -> anyhow::Result<ExitCode> {
         };
         print(&(text + "\n"))?;
     } else {
-        let text: Vec<String> =
-            done.iter().map(|study| format!("{}\n{}\n\n", study.name, rows(study))).collect();
+        let text: Vec<String> = done
+            .iter()
+            .map(|study| format!("{}\n{}\n{}\n\n", study.name, rows(study), counts(&[study])))
+            .collect();
+        let all: Vec<&Study> = done.iter().collect();
+        let text =
+            if all.len() > 1 { [text, vec![format!("all: {}\n", counts(&all))]].concat() } else { text };
         print(&text.concat())?;
     }
     let holds = done.iter().all(Study::holds);
     Ok(if holds { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILURE) })
 }
 
+/// How many rows of each kind hold, those that could have come out otherwise first.
+fn counts(studies: &[&Study]) -> String {
+    let of_kind = |kind: Kind| {
+        let counts = studies.iter().map(|study| study.count(kind));
+        let (hold, all) = counts.fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1));
+        (all > 0).then(|| format!("{kind} {hold} of {all}"))
+    };
+    let counts: Vec<String> = Kind::ALL.into_iter().filter_map(of_kind).collect();
+    format!("rows that hold: {}", counts.join(", "))
+}
+
 fn rows(study: &Study) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(["", "published", "simulated", "tolerance", "unit", "holds"]);
+    table.set_header(["", "published", "simulated", "tolerance", "unit", "holds", "kind"]);
     for row in &study.rows {
         table.add_row([
             row.what.clone(),
@@ -573,6 +593,7 @@ fn rows(study: &Study) -> String {
             row.tolerance.to_string(),
             row.unit.clone(),
             if row.holds { "yes" } else { "no" }.to_owned(),
+            row.kind.to_string(),
         ]);
     }
     for column in [1, 2, 3] {

@@ -129,8 +129,8 @@ struct Thread {
 impl Simulation {
     /// Lays the program's threads over the machine's cores.
     ///
-    /// Fails if there are more threads than cores, more nodes than [`MOST_NODES`], or the policy names a node that there
-    /// is not.
+    /// Fails if there are more threads than cores, more nodes than [`MOST_NODES`], or the policy names a node
+    /// that there is not.
     pub fn new(
         preset: &Preset,
         program: Box<dyn Program>,

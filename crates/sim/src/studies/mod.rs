@@ -28,6 +28,13 @@ pub struct Study {
 }
 
 impl Study {
+    /// How many rows of a kind hold, and how many there are.
+    #[must_use]
+    pub fn count(&self, kind: Kind) -> (usize, usize) {
+        let of_kind = || self.rows.iter().filter(|row| row.kind == kind);
+        (of_kind().filter(|row| row.holds).count(), of_kind().count())
+    }
+
     /// Whether every row holds.
     #[must_use]
     pub fn holds(&self) -> bool {
@@ -50,10 +57,43 @@ pub struct Row {
     pub tolerance: Tolerance,
     /// Whether they are no further apart.
     pub holds: bool,
+    /// What it proves if it holds.
+    pub kind: Kind,
+}
+
+/// What a row that holds proves, the most first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A figure that nothing was chosen by, and that could have come out otherwise.
+    Predicted,
+    /// A direction, a rank or a bound.
+    Sign,
+    /// It follows from what the machine or the program is: a quarter of accesses is local if four nodes are
+    /// interleaved.
+    Implied,
+    /// A parameter was chosen by it.
+    Calibrated,
+}
+
+impl Kind {
+    /// All, in their order.
+    pub const ALL: [Kind; 4] = [Kind::Predicted, Kind::Sign, Kind::Implied, Kind::Calibrated];
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Predicted => "predicted",
+            Kind::Sign => "sign",
+            Kind::Implied => "implied",
+            Kind::Calibrated => "calibrated",
+        })
+    }
 }
 
 impl Row {
-    /// Judges one figure.
+    /// Judges one figure: a predicted one, or a sign if the tolerance is a bound.
     #[must_use]
     pub fn new(
         what: impl Into<String>,
@@ -69,7 +109,14 @@ impl Row {
             Tolerance::MoreThan => simulated > published,
             Tolerance::LessThan => simulated < published,
         };
-        Row { what: what.into(), unit: unit.into(), published, simulated, tolerance, holds }
+        let kind = if matches!(tolerance, Tolerance::Within(_)) { Kind::Predicted } else { Kind::Sign };
+        Row { what: what.into(), unit: unit.into(), published, simulated, tolerance, holds, kind }
+    }
+
+    /// The same row as another kind.
+    #[must_use]
+    pub fn of_kind(self, kind: Kind) -> Row {
+        Row { kind, ..self }
     }
 }
 
@@ -266,9 +313,10 @@ mod tests {
             ],
         };
         assert!(!study.holds());
+        assert_eq!(Kind::ALL.map(|kind| study.count(kind)), [(1, 1), (0, 1), (0, 0), (0, 0)]);
         assert_eq!(
             serde_json::to_string(&study).unwrap(),
-            r#"{"study":"ace","rows":[{"what":"alpha of FFT","unit":"1","published":0.96,"simulated":0.95,"tolerance":0.05,"holds":true},{"what":"blocked ahead of interleaved","unit":"x","published":1.0,"simulated":0.5,"tolerance":"at least","holds":false}]}"#
+            r#"{"study":"ace","rows":[{"what":"alpha of FFT","unit":"1","published":0.96,"simulated":0.95,"tolerance":0.05,"holds":true,"kind":"predicted"},{"what":"blocked ahead of interleaved","unit":"x","published":1.0,"simulated":0.5,"tolerance":"at least","holds":false,"kind":"sign"}]}"#
         );
     }
 

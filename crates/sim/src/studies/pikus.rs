@@ -7,7 +7,7 @@
 use crate::Error;
 use nodewise_hardware::{Hardware, Preset};
 
-use super::{Options, Progress, Row, Study, Tolerance};
+use super::{Kind, Options, Progress, Row, Study, Tolerance};
 use crate::{
     Pinning, Policy, Settings, Simulation, bare,
     workloads::{self, Parameters, bandwidth::Stream},
@@ -95,7 +95,8 @@ impl Run {
                     published,
                     simulated,
                     Tolerance::Within(9.4),
-                ))
+                )
+                .of_kind(Kind::Calibrated))
             }
             Run::Crowding(machine) => {
                 let preset = named(machine, options)?;

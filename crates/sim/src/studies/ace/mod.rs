@@ -11,7 +11,7 @@ use crate::Error;
 use nodewise_hardware::Preset;
 
 use self::run::{Costs, Run, Times};
-use super::{Options, Progress, Row, Study, Tolerance, in_parallel};
+use super::{Kind, Options, Progress, Row, Study, Tolerance, in_parallel};
 use crate::ace::Policy;
 use crate::workloads::{Parameters, ace};
 
@@ -194,8 +194,8 @@ pub(super) fn study(options: &Options, progress: Progress<'_>) -> Result<Study, 
         "Primes2 before tuning: alpha, divisors in the shared output vector{}",
         size_note(UNTUNED_SCALE)
     );
-    rows.push(Row::new(what, "share", 0.66, untuned.alpha(), Tolerance::Within(0.05)));
-    rows.extend(table_4(&programs));
+    rows.push(of_its_kind(Row::new(what, "share", 0.66, untuned.alpha(), Tolerance::Within(0.05))));
+    rows.extend(table_4(&programs).into_iter().map(of_its_kind));
     Ok(Study { name: "ace".to_owned(), rows })
 }
 
@@ -255,7 +255,35 @@ fn table_3(published: &Published, measured: &Measured) -> Vec<Row> {
     let what = format!("{program}: gamma{size}");
     let tolerance = Tolerance::percent_of(published.gamma, 3.0);
     rows.push(Row::new(what, "x", published.gamma, measured.gamma(), tolerance));
-    rows
+    rows.into_iter().map(of_its_kind).collect()
+}
+
+/// Rows that chose a parameter (docs/fidelity.md), and those of programs that do next to nothing but multiply
+/// or fetch.
+const CALIBRATED: [&str; 12] = [
+    "IMatMult: beta",
+    "IMatMult: place",
+    "Primes1: beta",
+    "Primes2: beta",
+    "Primes3: alpha",
+    "Primes3: beta",
+    "Primes3: gamma",
+    "Primes3: place",
+    "FFT: beta",
+    "PlyTrace: alpha",
+    "PlyTrace: beta",
+    "Primes2 before tuning",
+];
+const IMPLIED: [&str; 4] = ["ParMult: beta", "ParMult: gamma", "Gfetch: beta", "Gfetch: gamma"];
+
+fn of_its_kind(row: Row) -> Row {
+    let any = |names: &[&str]| names.iter().any(|name| row.what.starts_with(name));
+    match () {
+        () if any(&CALIBRATED) => row.of_kind(Kind::Calibrated),
+        () if any(&IMPLIED) => row.of_kind(Kind::Implied),
+        () if row.unit == "place" => row.of_kind(Kind::Sign),
+        () => row,
+    }
 }
 
 /// Says so where a problem is smaller than the published one.
