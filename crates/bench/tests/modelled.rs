@@ -1,5 +1,5 @@
-//! A guest on a modelled machine has that machine's time: by programs' own clocks, held against the preset and
-//! against the simulator's hardware.
+//! A guest on a modelled machine has that machine's time. Programs' own clocks are held against the preset
+//! and against the simulator's hardware.
 
 mod guests;
 

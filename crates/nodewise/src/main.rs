@@ -126,9 +126,9 @@ mod tests {
     fn every_command_and_every_switch_opens_with_an_imperative() {
         /// All that open one. A word that is missing here is either no verb, or a new one.
         const VERBS: &[&str] = &[
-            "Add", "Allocate", "Attach", "Boot", "Copy", "Count", "Decide", "Do", "Draw", "End", "Give", "Leave",
-            "Let", "List", "Make", "Manage", "Move", "Place", "Print", "Read", "Record", "Run", "Set", "Show",
-            "Shrink", "Start", "Take", "Write",
+            "Add", "Allocate", "Attach", "Boot", "Copy", "Count", "Decide", "Do", "Draw", "End", "Give",
+            "Leave", "Let", "List", "Make", "Manage", "Move", "Place", "Print", "Read", "Record", "Run",
+            "Set", "Show", "Shrink", "Start", "Take", "Write",
         ];
         fn wrong(command: &clap::Command, path: &str) -> Vec<String> {
             let path = format!("{path} {}", command.get_name());
