@@ -45,7 +45,8 @@ pub unsafe extern "C" fn nodewise_hint(
         };
         let honoured_by = match nodewise_runtime::hint(memory, hint)? {
             HonouredBy::Manager => BY_MANAGER,
-            HonouredBy::Library => BY_LIBRARY,
+            // All that is no manager is of this process.
+            _ => BY_LIBRARY,
         };
         if let Some(out_honoured_by) = out_honoured_by {
             out_honoured_by.write(honoured_by);

@@ -1,11 +1,11 @@
 /* The nodes of the contents of replicated values, from C, on a machine with several nodes. Each node's thread
- * asks the kernel about every page that it reads, before and after updates. The program prints a line of JSON
- * for each size. */
+ * asks the kernel about every page that it reads, before and after updates, of which the program's argument
+ * says how many. The program prints a line of JSON for each size. */
 #include "check.h"
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { PAGE_BYTES = 4096, NODES = 64, VALUES = 5, TURNS = 8 };
+enum { PAGE_BYTES = 4096, NODES = 64, TURNS = 8, MOVES_EACH = 32 };
 
 /* Bytes in an arena, of a length that updates change. */
 struct block {
@@ -64,10 +64,18 @@ static void operate(void *value, const void *operation, void *out_response, void
     raise(value, context);
 }
 
+/* In place. */
+static int raise_block(void *value, void *context)
+{
+    return raise(((struct block *)value)->data, context);
+}
+
 struct values {
-    size_t bytes, count;
-    nodewise_replicated *plain[VALUES], *blocks[VALUES];
-    nodewise_node_replicated *logged[VALUES];
+    size_t bytes;
+    nodewise_replicated *plain, *block;
+    nodewise_node_replicated *logged;
+    /* Updates that each of the three has had. */
+    size_t updates, moves;
 };
 
 struct seen {
@@ -93,21 +101,19 @@ static int look_from_node(void *context)
 {
     struct seen *seen = context;
     const struct values *values = seen->values;
-    for (size_t i = 0; i < values->count; i++) {
-        const void *value;
-        nodewise_read read;
-        nodewise_node_read node_read;
-        CHECK(nodewise_replicated_read(values->plain[i], &read, &value) == NODEWISE_OK);
-        look(seen, value, values->bytes);
-        CHECK(nodewise_read_end(&read) == NODEWISE_OK);
-        CHECK(nodewise_replicated_read(values->blocks[i], &read, &value) == NODEWISE_OK);
-        look(seen, value, sizeof(struct block));
-        look(seen, ((const struct block *)value)->data, ((const struct block *)value)->bytes);
-        CHECK(nodewise_read_end(&read) == NODEWISE_OK);
-        CHECK(nodewise_node_replicated_read(values->logged[i], &node_read, &value) == NODEWISE_OK);
-        look(seen, value, values->bytes);
-        CHECK(nodewise_node_read_end(&node_read) == NODEWISE_OK);
-    }
+    const void *value;
+    nodewise_read read;
+    nodewise_node_read node_read;
+    CHECK(nodewise_replicated_read(values->plain, &read, &value) == NODEWISE_OK);
+    look(seen, value, values->bytes);
+    CHECK(nodewise_read_end(&read) == NODEWISE_OK);
+    CHECK(nodewise_replicated_read(values->block, &read, &value) == NODEWISE_OK);
+    look(seen, value, sizeof(struct block));
+    look(seen, ((const struct block *)value)->data, ((const struct block *)value)->bytes);
+    CHECK(nodewise_read_end(&read) == NODEWISE_OK);
+    CHECK(nodewise_node_replicated_read(values->logged, &node_read, &value) == NODEWISE_OK);
+    look(seen, value, values->bytes);
+    CHECK(nodewise_node_read_end(&node_read) == NODEWISE_OK);
     return 0;
 }
 
@@ -117,29 +123,29 @@ static size_t misplaced(const struct values *values)
     size_t sum = 0, count;
     nodewise_placement placement;
     nodewise_node_pages pages[NODES];
-    for (size_t i = 0; i < values->count; i++) {
-        CHECK(nodewise_replicated_placement(values->plain[i], &placement, pages, NODES, &count) == NODEWISE_OK);
-        sum += placement.misplaced + placement.absent + placement.unknown;
-        CHECK(nodewise_replicated_placement(values->blocks[i], &placement, pages, NODES, &count) == NODEWISE_OK);
-        sum += placement.misplaced + placement.absent + placement.unknown;
-        CHECK(nodewise_node_replicated_placement(values->logged[i], &placement, pages, NODES, &count) == NODEWISE_OK);
-        sum += placement.misplaced + placement.absent + placement.unknown;
-        for (size_t node = 0; node < count; node++)
-            CHECK(pages[node].pages >= (values->bytes + PAGE_BYTES - 1) / PAGE_BYTES);
-    }
+    CHECK(nodewise_replicated_placement(values->plain, &placement, pages, NODES, &count) == NODEWISE_OK);
+    sum += placement.misplaced + placement.absent + placement.unknown;
+    CHECK(nodewise_replicated_placement(values->block, &placement, pages, NODES, &count) == NODEWISE_OK);
+    sum += placement.misplaced + placement.absent + placement.unknown;
+    CHECK(nodewise_node_replicated_placement(values->logged, &placement, pages, NODES, &count) == NODEWISE_OK);
+    sum += placement.misplaced + placement.absent + placement.unknown;
+    for (size_t node = 0; node < count; node++)
+        CHECK(pages[node].pages >= (values->bytes + PAGE_BYTES - 1) / PAGE_BYTES);
     return sum;
 }
 
+static size_t updates_in_turn = 10000 / TURNS;
+
 static int update_from_node(void *context)
 {
-    const struct values *values = context;
-    size_t updates = values->bytes == 8 ? 1250 : 20, bytes = values->bytes;
-    for (size_t update = 0; update < updates; update++) {
-        size_t i = update % values->count;
-        CHECK(nodewise_replicated_update(values->plain[i], raise, NULL, NULL) == NODEWISE_OK);
-        CHECK(nodewise_node_replicated_update(values->logged[i], NULL, NULL) == NODEWISE_OK);
-        if (update < 2 * values->count)
-            CHECK(nodewise_replicated_update(values->blocks[i], resize_block, &bytes, NULL) == NODEWISE_OK);
+    struct values *values = context;
+    for (size_t update = 0; update < updates_in_turn; update++) {
+        int moves = update % MOVES_EACH == 0;
+        CHECK(nodewise_replicated_update(values->plain, raise, NULL, NULL) == NODEWISE_OK);
+        CHECK(nodewise_node_replicated_update(values->logged, NULL, NULL) == NODEWISE_OK);
+        CHECK(nodewise_replicated_update(values->block, moves ? resize_block : raise_block, &values->bytes, NULL) == NODEWISE_OK);
+        values->updates++;
+        values->moves += (size_t)moves;
     }
     return 0;
 }
@@ -153,7 +159,7 @@ static void on_node(nodewise_pool *pool, uint32_t node, nodewise_run run, void *
 
 static void of_size(nodewise_pool *pool, size_t bytes)
 {
-    struct values values = {.bytes = bytes, .count = bytes > 1 << 16 ? 1 : VALUES};
+    struct values values = {.bytes = bytes};
     nodewise_value_type plain = {.bytes = bytes};
     nodewise_value_type in_arena = {.bytes = sizeof(struct block), .copy_in = copy_block, .destroy = destroy_block};
     nodewise_operations operations = {.operate = operate};
@@ -161,11 +167,9 @@ static void of_size(nodewise_pool *pool, size_t bytes)
     size_t count;
     struct block block = {calloc(bytes, 1), bytes, NULL};
     CHECK(block.data != NULL);
-    for (size_t i = 0; i < values.count; i++) {
-        CHECK(nodewise_replicated_new(&plain, block.data, &values.plain[i]) == NODEWISE_OK);
-        CHECK(nodewise_replicated_new(&in_arena, &block, &values.blocks[i]) == NODEWISE_OK);
-        CHECK(nodewise_node_replicated_new(&plain, &operations, block.data, &values.logged[i]) == NODEWISE_OK);
-    }
+    CHECK(nodewise_replicated_new(&plain, block.data, &values.plain) == NODEWISE_OK);
+    CHECK(nodewise_replicated_new(&in_arena, &block, &values.block) == NODEWISE_OK);
+    CHECK(nodewise_node_replicated_new(&plain, &operations, block.data, &values.logged) == NODEWISE_OK);
     CHECK(nodewise_pool_nodes(pool, nodes, NODES, &count) == NODEWISE_OK);
     struct seen sum = {0};
     for (int round = 0; round < 2; round++) {
@@ -178,19 +182,19 @@ static void of_size(nodewise_pool *pool, size_t bytes)
         for (size_t turn = 0; round == 0 && turn < TURNS; turn++)
             on_node(pool, nodes[turn % count], update_from_node, &values);
     }
-    printf("{\"bytes\":%zu,\"nodes\":%zu,\"pages\":%zu,\"elsewhere\":%zu,\"misplaced\":%zu}\n", bytes, count, sum.pages,
-           sum.elsewhere, misplaced(&values));
-    for (size_t i = 0; i < values.count; i++) {
-        nodewise_replicated_free(values.plain[i]);
-        nodewise_replicated_free(values.blocks[i]);
-        nodewise_node_replicated_free(values.logged[i]);
-    }
+    printf("{\"bytes\":%zu,\"nodes\":%zu,\"pages\":%zu,\"elsewhere\":%zu,\"misplaced\":%zu,\"updates\":%zu,\"moves\":%zu}\n",
+           bytes, count, sum.pages, sum.elsewhere, misplaced(&values), values.updates, values.moves);
+    nodewise_replicated_free(values.plain);
+    nodewise_replicated_free(values.block);
+    nodewise_node_replicated_free(values.logged);
     free(block.data);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     nodewise_pool *pool;
+    if (argc > 1)
+        updates_in_turn = strtoul(argv[1], NULL, 10) / TURNS;
     CHECK(nodewise_pool_new(NULL, &pool) == NODEWISE_OK);
     const size_t sizes[] = {8, 100, 1000, 4 << 10, 8 << 10, 64 << 10, 1 << 20, 4 << 20};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)

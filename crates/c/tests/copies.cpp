@@ -1,6 +1,6 @@
 // The nodes of the contents of replicated values, from C++, on a machine with several nodes. Each node's
-// thread asks the kernel about every page that it reads, before and after updates. The program prints a line
-// of JSON for each kind of value.
+// thread asks the kernel about every page that it reads, before and after updates, of which the program's
+// argument says how many. The program prints a line of JSON for each kind of value.
 #include <nodewise.hpp>
 
 #include <array>
@@ -49,6 +49,8 @@ struct plain {
 
     void look(looker &seen) const { seen.look(this, sizeof *this); }
     void change() { value[0]++; }
+    // It has no contents elsewhere.
+    void move() { change(); }
 };
 
 struct words {
@@ -74,75 +76,80 @@ struct words {
         }
     }
 
-    void change()
+    void change() { numbers[0]++; }
+
+    // To other memory.
+    void move()
     {
         // Up to 4 MiB.
         numbers.resize(numbers.size() * 2 > 1 << 19 ? 1 : numbers.size() * 2);
+        numbers.shrink_to_fit();
         names[static_cast<int>(names.size() * 7 % 1000)] = "another name that is too long to lie in the string";
     }
 };
 
-struct change {
-    char nothing;
-};
+// Whether the value's contents move.
+using moves = bool;
+
+// One update of so many moves contents.
+constexpr int moves_each = 32;
 
 template <class T>
-void of_kind(const char *name, const nodewise::pool &pool, int values, int updates)
+void of_kind(const char *name, const nodewise::pool &pool, int updates)
 {
     auto original = std::make_unique<T>();
-    auto operate = [](T &value, const change &) { value.change(); };
-    std::vector<nodewise::replicated<T>> sides;
-    std::vector<nodewise::node_replicated<T, change, decltype(operate)>> logged;
-    for (int i = 0; i < values; i++) {
-        sides.emplace_back(*original);
-        logged.emplace_back(*original, operate);
-    }
-    std::size_t pages = 0, elsewhere = 0, misplaced = 0;
-    for (int round = 0; round < 2; round++) {
-        for (std::uint32_t node : pool.nodes()) {
+    auto operate = [](T &value, const moves &moves) { moves ? value.move() : value.change(); };
+    nodewise::replicated<T> sides(*original);
+    nodewise::node_replicated<T, moves, decltype(operate)> logged(*original, operate);
+    std::size_t pages = 0, elsewhere = 0, misplaced = 0, moved = 0;
+    auto nodes = pool.nodes();
+    auto look_everywhere = [&] {
+        for (std::uint32_t node : nodes) {
             looker seen{node};
             auto look = [&] {
-                for (int i = 0; i < values; i++) {
-                    sides[i].read()->look(seen);
-                    logged[i].read()->look(seen);
-                }
+                sides.read()->look(seen);
+                logged.read()->look(seen);
             };
             pool.spawn_on(node, [&] { look(); }).join();
             pages += seen.pages;
             elsewhere += seen.elsewhere;
         }
-        for (std::uint32_t node : pool.nodes()) {
-            pool.spawn_on(node, [&] {
-                    for (int update = 0; update < updates; update++) {
-                        sides[update % values].update([](T &value) { value.change(); });
-                        logged[update % values].update({});
-                    }
-                }).join();
-        }
+    };
+    int turns = 8, done = 0;
+    for (int turn = 0; turn < turns; turn++) {
+        look_everywhere();
+        pool.spawn_on(nodes[turn % nodes.size()], [&] {
+                for (int end = updates * (turn + 1) / turns; done < end; done++) {
+                    bool moves = done % moves_each == 0;
+                    sides.update([&](T &value) { operate(value, moves); });
+                    logged.update(moves);
+                    moved += moves;
+                }
+            }).join();
         // Its elements come from an assignment now.
-        for (int i = 0; round == 0 && i < values; i += 2)
-            sides[i].set(*original);
+        if (turn % 4 == 2)
+            sides.set(*original);
     }
-    for (int i = 0; i < values; i++) {
-        for (auto placement : {sides[i].placement(), logged[i].placement()}) {
-            misplaced += placement.misplaced + placement.absent + placement.unknown;
-            CHECK(placement.pages_by_node.size() == pool.nodes().size());
-        }
+    look_everywhere();
+    for (auto placement : {sides.placement(), logged.placement()}) {
+        misplaced += placement.misplaced + placement.absent + placement.unknown;
+        CHECK(placement.pages_by_node.size() == nodes.size());
     }
-    std::printf("{\"kind\":\"%s\",\"nodes\":%zu,\"pages\":%zu,\"elsewhere\":%zu,\"misplaced\":%zu}\n", name,
-                pool.nodes().size(), pages, elsewhere, misplaced);
+    std::printf("{\"kind\":\"%s\",\"nodes\":%zu,\"pages\":%zu,\"elsewhere\":%zu,\"misplaced\":%zu,\"updates\":%d,\"moves\":%zu}\n",
+                name, nodes.size(), pages, elsewhere, misplaced, done, moved);
 }
 
 } // namespace
 
-int main()
+int main(int argc, char **argv)
 {
     nodewise::pool pool;
-    of_kind<plain<8>>("8 bytes", pool, 5, 1250);
-    of_kind<plain<100>>("100 bytes", pool, 5, 20);
-    of_kind<plain<4096>>("a page", pool, 5, 20);
-    of_kind<plain<8192>>("two pages", pool, 5, 20);
-    of_kind<plain<1 << 20>>("1 MiB", pool, 1, 20);
-    of_kind<plain<4 << 20>>("4 MiB", pool, 1, 20);
-    of_kind<words>("words", pool, 2, 50);
+    int updates = argc > 1 ? std::atoi(argv[1]) : 10'000;
+    of_kind<plain<8>>("8 bytes", pool, updates);
+    of_kind<plain<100>>("100 bytes", pool, updates);
+    of_kind<plain<4096>>("a page", pool, updates);
+    of_kind<plain<8192>>("two pages", pool, updates);
+    of_kind<plain<1 << 20>>("1 MiB", pool, updates);
+    of_kind<plain<4 << 20>>("4 MiB", pool, updates);
+    of_kind<words>("words", pool, updates);
 }

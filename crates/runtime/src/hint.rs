@@ -41,6 +41,7 @@ pub enum Hint {
 
 /// The one who honours a hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum HonouredBy {
     /// A `nodewise` that manages this process, from its next round on.
     Manager,

@@ -7,7 +7,7 @@ use crate::job::{Call, Deque, Job, Scope, SentBack, Stealer, Task, end_with_the_
 use crate::location::{current_cpu, current_node};
 use crate::sleep::{Next, Sleep};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::sync::{Mutex, MutexGuard, try_lock};
+use crate::sync::{Mutex, MutexGuard, lock, try_lock};
 use crate::task_counter::TaskCounter;
 use crate::worker::{Counts, Worker};
 use crossbeam_utils::CachePadded;
@@ -15,7 +15,7 @@ use nodewise_sys::CpuSet;
 use nodewise_topology::{NodeId, NodeSet};
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ pub struct NodePool {
     threads: Vec<JoinHandle<()>>,
     /// The workers that stand for threads that work along.
     callers: Box<[Mutex<Worker>]>,
-    substitutes: std::sync::Mutex<Substitutes>,
+    substitutes: Mutex<Substitutes>,
     /// The process that has the workers.
     process: u32,
 }
@@ -136,6 +136,8 @@ pub(crate) struct Shared {
     pub(crate) places: Box<[Place]>,
     /// The callers' part of `places`.
     pub(crate) callers: Range<usize>,
+    /// The number of workers whose threads have begun.
+    pub(crate) begun: std::sync::atomic::AtomicUsize,
     /// The number of substitutes that work.
     substitutes: std::sync::atomic::AtomicUsize,
     pub(crate) sleep: Sleep,
@@ -384,7 +386,7 @@ impl NodePool {
     /// Has one more worker of a node work, until one of its own does again or there is nothing to do. Where
     /// there are enough, or the kernel gives no thread, all stays as it is.
     pub(crate) fn substitute(&self, node: usize) {
-        let mut substitutes = self.substitutes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut substitutes = lock(&self.substitutes);
         let Substitutes { resting, working, stack_bytes } = &mut *substitutes;
         while let Some(ended) = working.iter().position(JoinHandle::is_finished) {
             resting.extend(working.swap_remove(ended).join());
@@ -412,8 +414,7 @@ impl NodePool {
 impl Drop for NodePool {
     fn drop(&mut self) {
         let threads = std::mem::take(&mut self.threads);
-        let substitutes = self.substitutes.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let substitutes = std::mem::take(substitutes);
+        let substitutes = std::mem::take(&mut *lock(&self.substitutes));
         if std::process::id() != self.process {
             // The threads are not there, and what one of them had in hand may be half changed for ever.
             std::mem::forget((threads, substitutes, std::mem::take(&mut self.callers), self.shared.clone()));
@@ -551,7 +552,7 @@ impl NodePoolBuilder {
             shared,
             threads: Vec::with_capacity(node_of.len()),
             callers,
-            substitutes: std::sync::Mutex::new(substitutes),
+            substitutes: Mutex::new(substitutes),
             process: std::process::id(),
         };
         for (index, worker) in own.into_iter().enumerate() {
@@ -631,6 +632,7 @@ impl Shared {
             places: deques.iter().map(place).collect(),
             sleep: Sleep::new(workers.len(), node_of.iter().copied(), callers, each),
             callers: of_callers.clone(),
+            begun: std::sync::atomic::AtomicUsize::new(0),
             substitutes: std::sync::atomic::AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),

@@ -172,6 +172,11 @@ impl Sleep {
         self.idle.load(Ordering::Relaxed) & !OWED > 0
     }
 
+    /// Whether a worker looks for work, or was woken and has not had a CPU yet.
+    pub(crate) fn some_search(&self) -> bool {
+        searching(self.idle.load(Ordering::Relaxed)) > 0
+    }
+
     #[cold]
     pub(crate) fn work_made_while_some_sleep(&self, node: usize, next: Next) {
         // For the last searcher, which looks for more work after it has stopped searching.

@@ -132,6 +132,7 @@ impl Worker {
 
     /// The life of a worker.
     pub(crate) fn work(&self) {
+        self.shared.begun.fetch_add(1, Ordering::Relaxed);
         as_worker(self, || self.run_until_stopped());
     }
 

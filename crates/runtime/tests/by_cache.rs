@@ -5,7 +5,6 @@ mod watchdog;
 
 use nodewise_runtime::{Allowance, Allowed, Block, CpuSet, NodeId, NodePool, Topology};
 use std::fs;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn wait_until(condition: impl Fn() -> bool) {
@@ -84,10 +83,12 @@ fn a_worker_takes_from_its_cache_first() {
     for turn in 0..10 {
         // A worker of the second node, of those that `others` counts, would take from this one.
         let [here, have_spawned, others, over] = [(); 4].map(|()| AtomicUsize::new(0));
-        let taken = Mutex::new(Vec::new());
+        // Whose tasks were done, one after the other.
+        let (taken, count) = ([(); 2 * EACH].map(|()| AtomicUsize::new(0)), AtomicUsize::new(0));
         let free = turn % 2 * 2 + 1;
         pool.scope(|scope| {
-            let (here, have_spawned, others, over, taken) = (&here, &have_spawned, &others, &over, &taken);
+            let (here, have_spawned, others, over) = (&here, &have_spawned, &others, &over);
+            let (taken, count) = (&taken, &count);
             for _ in 0..4 {
                 let is_over = |_: &_| {
                     others.fetch_add(1, Ordering::Relaxed);
@@ -99,20 +100,24 @@ fn a_worker_takes_from_its_cache_first() {
                     here.fetch_add(1, Ordering::Relaxed);
                     wait_until(|| here.load(Ordering::Relaxed) == 4 && others.load(Ordering::Relaxed) == 4);
                     if index % 2 == 0 {
-                        (0..EACH).for_each(|_| scope.spawn(move |_| taken.lock().unwrap().push(index)));
+                        (0..EACH).for_each(|_| {
+                            scope.spawn(move |_| {
+                                taken[count.fetch_add(1, Ordering::AcqRel)].store(index, Ordering::Relaxed);
+                            });
+                        });
                         have_spawned.fetch_add(1, Ordering::Release);
                     } else if index == free {
                         wait_until(|| have_spawned.load(Ordering::Acquire) == 2);
                         return;
                     }
-                    wait_until(|| taken.lock().unwrap().len() == 2 * EACH);
+                    wait_until(|| count.load(Ordering::Acquire) == 2 * EACH);
                     over.store(1, Ordering::Release);
                 });
                 kept_busy.unwrap();
             }
         });
-        let taken = taken.into_inner().unwrap();
-        assert_eq!(taken, [[free - 1; EACH], [3 - free; EACH]].concat(), "by worker {free}");
+        let taken = taken.map(AtomicUsize::into_inner);
+        assert_eq!(taken[..], [[free - 1; EACH], [3 - free; EACH]].concat(), "by worker {free}");
     }
 }
 

@@ -16,6 +16,7 @@ pub fn page_bytes() -> usize {
 
 /// Whether children share a [`Mapping`] or get copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Sharing {
     /// `MAP_PRIVATE`
     #[default]

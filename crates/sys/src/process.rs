@@ -112,6 +112,7 @@ pub fn set_child_subreaper(set: bool) -> Result<()> {
 
 /// A child that ended, as [`wait`] reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Exited {
     /// Which.
     pub pid: i32,

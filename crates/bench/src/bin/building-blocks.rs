@@ -14,6 +14,7 @@ use nodewise_sys::{getcpu, page_bytes, query_pages, sched_getaffinity, sched_set
 use nodewise_topology::{NodeId, Topology};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -526,9 +527,12 @@ impl Operate for Counts {
     type Operation = usize;
     type Response = u64;
 
-    /// Counts, and says as how many-th.
+    /// Counts, and says as how many-th. A number that is no place has the counts move to other memory.
     fn operate(&mut self, &place: &usize) -> u64 {
-        self.counts[place] += 1;
+        match self.counts.get_mut(place) {
+            Some(count) => *count += 1,
+            None => self.counts = self.counts.clone(),
+        }
         self.all += 1;
         self.all
     }
@@ -578,62 +582,73 @@ fn log() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Copies of each size from a word to 4 MiB: a line for each.
+/// Updates of each value of [`copies`]; one of so many has contents move to other memory.
+const UPDATES: usize = 10_000;
+const MOVES_EACH: usize = 32;
+
+/// A value of each size from a word to 4 MiB: a line for each.
 fn copies() -> anyhow::Result<()> {
     let pool = NodePool::new()?;
     let nodes: Vec<NodeId> = pool.nodes().collect();
     for bytes in [8, 100 * 8, 4 << 10, 8 << 10, 64 << 10, 1 << 20, 4 << 20] {
-        let (len, values) = (bytes / 8, if bytes > 64 << 10 { 1 } else { 5 });
-        let in_arenas = (0..values).map(|_| Replicated::new_in(|arena| ones(len, arena)));
-        let in_arenas = in_arenas.collect::<Result<Vec<_>, _>>()?;
-        let logs = (0..values)
-            .map(|_| NodeReplicated::new_in(|arena| Counts { all: 0, counts: ones(len, arena) }))
-            .collect::<Result<Vec<_>, _>>()?;
-        let whole = (0..values).map(|_| Replicated::new([1_u64; 1024])).collect::<Result<Vec<_>, _>>()?;
+        let len = bytes / 8;
+        let in_arena = Replicated::new_in(|arena| ones(len, arena))?;
+        let log = NodeReplicated::new_in(|arena| Counts { all: 0, counts: ones(len, arena) })?;
+        let whole = Replicated::new([1_u64; 1024])?;
         let look = || {
-            let mut seen = Seen::default();
-            for ((in_arena, log), whole) in in_arenas.iter().zip(&logs).zip(&whole) {
-                let (in_arena, log) = (in_arena.read(), log.read());
-                seen.look(std::slice::from_ref(&*in_arena))?;
-                seen.look(&in_arena)?;
-                seen.look(std::slice::from_ref(&*log))?;
-                seen.look(&log.counts)?;
-                seen.look(&whole.read()[..])?;
-            }
+            let (mut seen, in_arena, log) = (Seen::default(), in_arena.read(), log.read());
+            seen.look(std::slice::from_ref(&*in_arena))?;
+            seen.look(&in_arena)?;
+            seen.look(std::slice::from_ref(&*log))?;
+            seen.look(&log.counts)?;
+            seen.look(&whole.read()[..])?;
             anyhow::Ok(seen)
         };
-        let update = || {
-            // Readers turn to the other side with each update; some have the values grow and shrink.
-            for update in 0..if bytes == 8 { 3400 } else { 80 } {
-                let place = update % values;
-                let more = if update / values % 8 == 7 { len } else { 0 };
-                in_arenas[place].update(|numbers| numbers.resize(len + more, 1));
-                logs[place].update(0);
-                whole[place].update(|numbers| numbers[0] += 1);
+        let mut moves = 0;
+        let mut update = |updates: Range<usize>| {
+            // Readers turn to the other side with each update.
+            for update in updates {
+                whole.update(|numbers| numbers[0] += 1);
+                if update % MOVES_EACH > 0 {
+                    in_arena.update(|numbers| numbers[0] += 1);
+                    log.update(0);
+                    continue;
+                }
+                // To twice the length and back.
+                let more = update / MOVES_EACH % 2 * len;
+                in_arena.update(|numbers| {
+                    numbers.resize(len + more, 1);
+                    numbers.shrink_to_fit();
+                });
+                log.update(usize::MAX);
+                moves += 1;
             }
         };
-        let mut seen = Seen::default();
-        for round in 0..3 {
+        let (mut seen, turn) = (Seen::default(), UPDATES / 8);
+        let mut look_everywhere = || {
             for &node in &nodes {
                 let more = on_node(&pool, node, look)??;
                 (seen.pages, seen.elsewhere) = (seen.pages + more.pages, seen.elsewhere + more.elsewhere);
             }
-            on_node(&pool, nodes[round % nodes.len()], update)?;
+            anyhow::Ok(())
+        };
+        for round in 0..8 {
+            look_everywhere()?;
+            on_node(&pool, nodes[round % nodes.len()], || update(round * turn..(round + 1) * turn))?;
         }
+        look_everywhere()?;
         let mut misplaced = 0;
-        for (in_arena, log) in in_arenas.iter().zip(&logs) {
-            for placement in [in_arena.placement()?, log.placement()?] {
-                misplaced += placement.misplaced + placement.absent + placement.unknown;
-                let pages = bytes.div_ceil(page_bytes());
-                ensure!(placement.pages.len() == nodes.len(), "{placement:?}");
-                ensure!(placement.pages.values().all(|&there| there > pages), "{placement:?}");
-            }
+        for placement in [in_arena.placement()?, log.placement()?] {
+            misplaced += placement.misplaced + placement.absent + placement.unknown;
+            let pages = bytes.div_ceil(page_bytes());
+            ensure!(placement.pages.len() == nodes.len(), "{placement:?}");
+            ensure!(placement.pages.values().all(|&there| there > pages), "{placement:?}");
         }
-        let (pages, elsewhere) = (seen.pages, seen.elsewhere);
-        println!(
-            "{}",
-            json!({"bytes": bytes, "nodes": nodes.len(), "pages": pages, "elsewhere": elsewhere, "misplaced": misplaced})
-        );
+        let line = json!({
+            "bytes": bytes, "nodes": nodes.len(), "pages": seen.pages, "elsewhere": seen.elsewhere,
+            "misplaced": misplaced, "updates": log.read().all, "moves": moves,
+        });
+        println!("{line}");
     }
     Ok(())
 }

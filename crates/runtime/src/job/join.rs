@@ -243,11 +243,14 @@ impl NodePool {
             let mut before = begun();
             while !latch.wait_for(STANDSTILL) {
                 let now = begun();
-                let some_idle = shared.sleep.some_idle();
-                for node in 0..now.len() {
+                // Workers that have not had a CPU yet do not wait for anything else.
+                let all_begun = shared.begun.load(Ordering::Relaxed) == shared.workers;
+                let (some_idle, some_search) = (shared.sleep.some_idle(), shared.sleep.some_search());
+                for node in (0..now.len()).filter(|_| all_begun) {
                     // It may also lie in the queue of one that waits.
                     let is_here = node == near && !has_begun.load(Ordering::Relaxed);
-                    let waits = shared.has_bound(node) || !some_idle && (is_here || shared.has_given(node));
+                    let waits = !some_search && shared.has_bound(node)
+                        || !some_idle && (is_here || shared.has_given(node));
                     if waits && now[node] == before[node] {
                         self.substitute(node);
                     }

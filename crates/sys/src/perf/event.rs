@@ -32,6 +32,7 @@ pub struct Event {
 
 /// A counter's value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Count {
     /// Events counted.
     pub value: u64,

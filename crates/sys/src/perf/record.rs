@@ -71,6 +71,7 @@ pub enum Record<'a> {
 
 /// Body of a fork or an exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TaskChange {
     /// Process.
     pub pid: i32,

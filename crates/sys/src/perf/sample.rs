@@ -35,6 +35,7 @@ impl From<&Attr> for SampleFormat {
 
 /// Whose code ran, as a record's header says: the low three bits of `misc`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CpuMode {
     /// The kernel does not say.
     #[default]
@@ -115,6 +116,7 @@ impl Sample<'_> {
 /// The thread that was running, where and when, as far as the format has it: records other than samples end
 /// with this.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Identity {
     /// Process.
     pub pid: Option<i32>,
