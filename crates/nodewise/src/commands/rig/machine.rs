@@ -178,13 +178,11 @@ fn text(name: &str) -> Result<(String, String), String> {
         let text = std::fs::read_to_string(name).map_err(|error| format!("{name}: {error}"))?;
         return Ok((text, name.to_owned()));
     }
-    match Preset::text(name) {
-        Some(text) => Ok((text.to_owned(), name.to_owned())),
-        None => {
-            let error = Preset::named(name).err().map_or_else(String::new, |error| error.to_string());
-            Err(error + &did_you_mean(name, Preset::names()))
-        }
+    if let Some(text) = Preset::text(name) {
+        return Ok((text.to_owned(), name.to_owned()));
     }
+    let error = Preset::named(name).err().map_or_else(String::new, |error| error.to_string());
+    Err(error + &did_you_mean(name, Preset::names()))
 }
 
 /// The run as the simulator's pictures show one.
