@@ -1,7 +1,7 @@
 //! `demo`: a program whose memory was all touched by its first thread, in four ways.
 //!
-//! Its pages stay where they are, are interleaved, or are moved by the kernel's NUMA balancing or by Nodewise.
-//! It runs on this machine if that has nodes, else in a guest with the time of a modelled machine.
+//! Its pages stay where they are, are interleaved, or are moved by the kernel's NUMA balancing or by
+//! Nodewise. It runs on this machine if that has nodes, else in a guest with the time of a modelled machine.
 #![forbid(unsafe_code)]
 
 use anyhow::Context as _;
