@@ -153,3 +153,61 @@ pub fn library() -> Result<PathBuf, Error> {
         Error::new(ErrorKind::NotInstalled, message)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opteron() -> Machine {
+        let name = "opteron-8385-4n";
+        Machine::new(Preset::text(name).unwrap(), name, "/plugin.so").unwrap()
+    }
+
+    #[test]
+    fn firmware_tells_latencies_and_bandwidths() {
+        let arguments = opteron().hmat().join(" ");
+        let pair = |from, to, data: &str| {
+            format!("hmat-lb,initiator={from},target={to},hierarchy=memory,data-type=access-{data}")
+        };
+        // A controller serves a line in 10.7 ns, and a link carries 4 GB/s. A hop is 19.5 ns, there and back.
+        for (from, to, latency_ns, mb_per_s) in [(0, 0, 130, 5981), (0, 1, 169, 4000), (3, 0, 208, 4000)] {
+            let latency = pair(from, to, &format!("latency,latency={latency_ns}"));
+            assert!(arguments.contains(&latency), "{latency} is not in {arguments}");
+            let bandwidth = pair(from, to, &format!("bandwidth,bandwidth={mb_per_s}M"));
+            assert!(arguments.contains(&bandwidth), "{bandwidth} is not in {arguments}");
+        }
+        assert_eq!(arguments.matches("-numa").count(), 2 * 16);
+    }
+
+    #[test]
+    fn machines_that_cannot_be_are_refused() {
+        let refused = |result: Result<(), Error>| result.unwrap_err().to_string();
+        assert!(refused(Machine::check(Some(Accelerator::Kvm), QEMU)).contains("KVM"));
+        assert!(refused(Machine::check(None, (10, 2))).contains("needs QEMU 10.0"));
+        assert!(Machine::check(Some(Accelerator::Emulation), QEMU).is_ok());
+        let text = Preset::text("ace-7").unwrap();
+        assert!(
+            Machine::new(text, "ace-7", "/plugin.so").unwrap_err().to_string().contains("without caches")
+        );
+    }
+
+    #[test]
+    fn the_plugin_is_told_the_guests_nodes() {
+        let directory = tempfile::tempdir().unwrap();
+        let nodes = [Node { cpus: 2, memory_bytes: 512 << 20 }; 4];
+        let mut command = Command::new("qemu");
+        let machine = opteron().scale(0.5).slow(4.0);
+        let control = machine.load(&nodes, directory.path(), &mut command).unwrap();
+        let arguments: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+        let file = directory.path().join("model.json");
+        assert!(arguments.contains(&format!("/plugin.so,settings={}", file.display())), "{arguments:?}");
+        let settings: Settings = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+        let preset = settings.machine().unwrap();
+        assert_eq!((settings.cpus, preset.cores()), (vec![2; 4], 8));
+        // Half the caches, and a core of a quarter of its speed.
+        assert_eq!(preset.llc.unwrap().kib, 3072);
+        assert!((preset.core.ghz - 2.3 / 4.0).abs() < 1e-9, "{}", preset.core.ghz);
+        assert!((preset.controller.idle_latency_ns - 520.0).abs() < 1e-6);
+        drop(control);
+    }
+}
