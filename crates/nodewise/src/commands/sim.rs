@@ -161,8 +161,8 @@ struct RunArgs {
 
 /// Run published studies again: what was printed beside what the simulator gives
 ///
-/// A row's kind says what it proves. A predicted figure could have come out otherwise, a sign is a direction,
-/// rank or bound, an implied row follows from what the machine or program is, and a calibrated one chose a
+/// A row's kind says what it proves. A predicted figure could have come out otherwise. A sign is a direction,
+/// rank or bound. An implied row follows from what the machine or program is. A calibrated one chose a
 /// parameter.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -276,7 +276,7 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
 /// A run with all that is needed to run it again.
 #[derive(Serialize)]
 struct Printed<'a> {
-    /// Of Nodewise.
+    /// Nodewise's version.
     version: &'static str,
     machine: &'a str,
     /// The machine in full, if it came from a file: what `--machine-from` reads.

@@ -92,7 +92,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was named, or nothing if nothing was.
+/// The machines, workloads or policies of these names, or none if there is no name.
 fn given<T>(names: &[String], find: fn(&str) -> anyhow::Result<T>) -> anyhow::Result<Option<Vec<T>>> {
     if names.is_empty() {
         Ok(None)
