@@ -290,8 +290,8 @@ fn blocks_are_worked_on_where_they_lie() {
     }
 }
 
-/// Each of so many kinds of copies lies on its nodes after each of its updates, though the kernel's balancing
-/// would move pages to the nodes that change them.
+/// `command` prints a line for each of so many kinds of copies. After each update every copy lies on its
+/// node, though the kernel's balancing would move pages to the nodes that change them.
 fn contents_lie_on_their_nodes(program: &Path, command: &str, kinds: usize) {
     let script = format!("echo 1 >/proc/sys/kernel/numa_balancing && {command}");
     let guest = Guest::uniform(4, 1, 512 << 20).copy(program);

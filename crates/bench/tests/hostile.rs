@@ -193,8 +193,9 @@ fn names_that_are_not_text_are_names() {
     says(&finished, "nameless: 0 of 4096 pages elsewhere");
 }
 
-/// The manager bounds everything that a program can make large: mappings with names of 19 kB, page faults,
-/// pages that lie apart, threads, and what programs say of their memory, which is always something else.
+/// The manager bounds everything that a program can make large. These programs have page faults, threads,
+/// pages that lie apart, and mappings with names of 19 kB. Others say something else of their memory each
+/// time.
 #[test]
 fn the_manager_stays_small_and_answers() {
     let finished = guest(

@@ -245,9 +245,10 @@ nodewise_result nodewise_task_counter_wait_timeout(const nodewise_task_counter *
 
 /* Workers that are confined to their node's CPUs and run tasks, their own node's first. A worker that waits
  * for tasks, be they another pool's, runs others of its own pool meanwhile, so that nesting does not
- * deadlock. So no task may wait for anything, such as a lock, that is held until a scope, a join, a loop or
- * another pool has ended. A thread that waits for these might run that task, and then neither ends.
- * nodewise_pool_isolate() is for those that must hold something. Idle workers sleep.
+ * deadlock. So no task may wait for a lock that is held until a scope, a join, a loop or another pool has
+ * ended. Nor may it wait for anything else that is held so long. While the holder waits for that end, it
+ * might run the task, and then neither ends. nodewise_pool_isolate() is for threads that must hold something.
+ * Idle workers sleep.
  *
  * A task may wait for a thread outside that waits in a scope, a join or a loop of the pool. If all workers of
  * a node wait so for 50 ms, up to four more begin what such threads have started there. They end when the
@@ -377,11 +378,11 @@ nodewise_result nodewise_pool_spawn_on(const nodewise_pool *pool, uint32_t node,
 
 typedef void (*nodewise_move)(void *from, void *to);
 
-/* The same with an object in the task itself, which takes no memory of its own: a callable and the room for
- * its result, for instance. `move` is called at once, and moves `context` to an address that 16 divides.
- * `context` stays the caller's, as it is left. `run` is called once with the object's address. `drop`, which
- * may be NULL, ends the object once the task has ended and was joined or freed. With NODEWISE_NO_NODE for the
- * node all workers may run the task, and else only those of the node.
+/* The same with an object in the task itself, which takes no memory of its own. The object is a callable and
+ * the room for its result, for instance. `move` is called at once, and moves `context` to an address that 16
+ * divides. `context` stays the caller's, as it is left. `run` is called once with the object's address.
+ * `drop`, which may be NULL, ends the object once the task has ended and was joined or freed. With
+ * NODEWISE_NO_NODE for the node all workers may run the task, and else only those of the node.
  * NODEWISE_NO_WORKERS: the pool has none there. Nothing was moved. */
 nodewise_result nodewise_pool_spawn_moved(const nodewise_pool *pool, uint32_t node, nodewise_run run,
                                           void *context, size_t bytes, nodewise_move move, nodewise_drop drop,
@@ -408,10 +409,10 @@ void nodewise_task_free(nodewise_task *task);
 nodewise_result nodewise_pool_join(const nodewise_pool *pool, nodewise_run a, void *a_context, nodewise_run b,
                                    void *b_context, int *out_status);
 
-/* Runs `run` as a scope's body, and isolated: a worker that waits in it, or in a task that it and its tasks
- * spawn, runs no other tasks meanwhile. So `run` may hold what other tasks want, a lock for instance, while
- * it waits for its own. Tasks that another pool's start in this pool meanwhile are others'. No task of the
- * call may wait for them.
+/* Runs `run` as a scope's body, and isolated. The call consists of `run` and of all tasks that it and they
+ * spawn. A worker that waits in the call runs no other tasks meanwhile. So `run` may hold what other tasks
+ * want, a lock for instance, while it waits for its own. Tasks that another pool's start in this pool
+ * meanwhile are others'. No task of the call may wait for them.
  * NODEWISE_CALLBACK_FAILED: `run` failed. */
 nodewise_result nodewise_pool_isolate(const nodewise_pool *pool, nodewise_run run, void *context,
                                       int *out_status);
@@ -442,12 +443,12 @@ nodewise_result nodewise_scope_spawn(const nodewise_scope *scope, nodewise_scope
 nodewise_result nodewise_scope_spawn_copy(const nodewise_scope *scope, nodewise_scope_run run,
                                           const void *context, size_t bytes);
 
-/* Spawns a task with an object in the task itself, which takes no memory of its own, for objects of C++ that
- * must not be copied as bytes. `move` is called at once, and moves `context` to an address that 8 divides.
- * `context` stays the caller's, as it is left. `run` is then called once with the object's address, and ends
- * the object. If the scope is cancelled before, it is called with NULL for the scope, and only ends the
- * object. The object has at most 32 bytes. With NODEWISE_NO_NODE for the node all workers may run the task,
- * and else only those of the node.
+/* Spawns a task with an object in the task itself, which takes no memory of its own. It is for objects of C++
+ * that must not be copied as bytes. `move` is called at once, and moves `context` to an address that 8
+ * divides. `context` stays the caller's, as it is left. `run` is then called once with the object's address,
+ * and ends the object. If the scope is cancelled before, it is called with NULL for the scope, and only ends
+ * the object. The object has at most 32 bytes. With NODEWISE_NO_NODE for the node all workers may run the
+ * task, and else only those of the node.
  * NODEWISE_NO_WORKERS: the pool has none there. Nothing was moved. */
 nodewise_result nodewise_scope_spawn_moved(const nodewise_scope *scope, uint32_t node, nodewise_scope_run run,
                                            void *context, size_t bytes, nodewise_move move);

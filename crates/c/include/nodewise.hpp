@@ -677,8 +677,8 @@ public:
             return std::pair<ra, rb>(first.value.take(), second.value.take());
     }
 
-    // Returns the result of body(), which it runs on a worker, and isolated: a worker that waits in it, or in
-    // its tasks, runs no other tasks meanwhile. So `body` may hold a lock that other tasks want.
+    // Runs body() on a worker, isolated, and returns its result. A worker that waits in it, or in its tasks,
+    // runs no other tasks meanwhile. So `body` may hold a lock that other tasks want.
     template <class F>
     decltype(auto) isolate(F &&body) const
     {
@@ -1372,9 +1372,9 @@ public:
         for_each<const T>(pool, body);
     }
 
-    // Calls body(const block &, T *elements, U *others) with the same elements of another array besides,
-    // which has as many: one of the same layout, or any container with data() and size(). `const` arrays give
-    // pointers to const.
+    // Calls body(const block &, T *elements, U *others) with the same elements of another array besides. That
+    // array has the same size, and may be any container with data() and size(). If it has the same layout
+    // too, its pages lie on the same nodes. `const` arrays give pointers to const.
     template <class Other, class F>
     void for_each_block_with(Other &other, const pool &pool, F &&body)
     {

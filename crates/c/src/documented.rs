@@ -175,8 +175,8 @@ fn every_failure_that_is_documented_is_shown() {
     assert_eq!(missing, [("nodewise_counter_exact", "NODEWISE_BUSY")]);
 }
 
-/// But for what C++ programs have no need of: there `set` is an update, for assignment, each loop has a
-/// grain, tasks have their callables in them, and the version is the package's.
+/// Some functions are not needed in C++. There `set` is an update, so that it assigns, and each loop has a
+/// grain. Tasks have their callables in them, and the version is the package's.
 #[test]
 fn every_function_has_its_place_in_the_wrapper() {
     let used: BTreeSet<&str> = words(WRAPPER, "nodewise_").collect();

@@ -63,9 +63,9 @@ impl Touch {
 /// A machine at work.
 ///
 /// Call it for the cores in the order of their clocks, and ask [`waits`](Hardware::waits) before an access
-/// that may be ahead of others: whoever is told of first is served first. A core may run ahead with what its
-/// own caches serve. Requests told out of order keep controllers and links as busy as in order, but whoever
-/// is told of early waits too little, and the others wait too much.
+/// that may be ahead of others. The machine serves requests in the order in which it is told of them. A core
+/// may run ahead with what its own caches serve. Requests told out of order keep controllers and links as
+/// busy as in order. But a request that is told early waits too little, and the others wait too much.
 ///
 /// The model covers the following:
 /// - A core issues an instruction every so many cycles and does not wait for data, except when all its misses
@@ -344,10 +344,10 @@ impl Hardware {
         state.clock = state.clock.max(state.all_done());
     }
 
-    /// Whether a core, with its next access, would ask the machine beyond its own caches after `by_ps`: it is
-    /// ahead, or waits for a free place among its outstanding misses or for data. Its clock then moves to
-    /// that time, nothing else happens, and it may ask again when the others have come there. An access is
-    /// never put off at a time that is not after `by_ps`.
+    /// Whether a core's next access would ask the machine beyond the core's own caches after `by_ps`. If so,
+    /// the core is ahead, or waits for a free place among its outstanding misses or for data. Its clock then
+    /// moves to the time at which it asks, nothing else happens, and it may ask again when the others have
+    /// come there. An access is never put off at a time that is not after `by_ps`.
     #[inline]
     pub fn waits(&mut self, core: usize, touch: Touch, address: u64, by_ps: u64) -> bool {
         let state = &self.cores[core];
@@ -431,8 +431,8 @@ impl Hardware {
     }
 
     /// How many times another core's access took a line from this core's caches, or the right to write one.
-    /// What a caller remembers of a core's lines holds while this stays the same. Lines that leave for want
-    /// of room do not count. The count wraps around.
+    /// A caller's knowledge of a core's lines holds while this stays the same. Lines that leave for want of
+    /// room do not count. The count wraps around.
     #[inline]
     #[must_use]
     pub fn losses(&self, core: usize) -> u32 {

@@ -122,7 +122,7 @@ fn a_core_says_when_it_will_ask_and_waits_until_then() {
     let mut hw = machine();
     hw.chase(0, 0, 0);
     let data_ps = hw.clock(0) + 100_000;
-    // What its own cache has, it reads whenever it likes; another line it asks for when the address is there.
+    // It reads a line of its own cache whenever it likes, and asks for another when the address is there.
     assert!(!hw.waits(0, Touch::Chase, 8, 0));
     assert!(hw.waits(0, Touch::Chase, 4096, 0));
     assert_eq!(hw.clock(0), data_ps);

@@ -49,7 +49,7 @@ impl Intake {
     }
 
     /// Learns how long it took to look at `samples` of the last interval, of which `left` could not be looked
-    /// at in time: no more are kept from now on than there is time for.
+    /// at in time. It keeps no more from now on than there is time for.
     pub(crate) fn learn(&mut self, samples: usize, left: usize, took: Duration) {
         const LEAST: usize = 1 << 12;
         let looked_at = samples - left;

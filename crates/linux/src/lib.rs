@@ -50,7 +50,7 @@ pub mod parsers {
         crate::maps::Maps::read(maps, most, soon()).map_or_else(|_| Vec::new(), |maps| maps.mappings)
     }
 
-    /// Those of them that are bound by `/proc/PID/numa_maps`.
+    /// Ranges of these mappings that are bound by `/proc/PID/numa_maps`.
     pub fn bound(policies: &[u8], mappings: &[Mapping]) -> Vec<PageRange> {
         crate::maps::bound(policies, mappings, soon()).unwrap_or_default()
     }

@@ -83,7 +83,7 @@ impl Maps {
             return None;
         } else if permissions[3] == b's' && (in_memory || inode != 0) {
             self.shared.push(SharedMapping { range, object: (device, inode), first });
-            // What lies on a disk belongs to others, too, as far as a program's word goes.
+            // A file on a disk belongs to others, too, as far as a program's word goes.
             if in_memory { MappingKind::Shared } else { MappingKind::File }
         } else if inode == 0 || in_memory {
             MappingKind::Anonymous

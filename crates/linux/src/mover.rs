@@ -369,7 +369,7 @@ impl<K: Kernel> Mover<K> {
         (total as f64 * self.settings.reserve_share) as u64
     }
 
-    /// Moves what waits, in as few calls as fit; what is busy each time is reported as that. Where the
+    /// Moves what waits, in as few calls as fit; what is busy each time is reported as that. Once the
     /// deadline has passed there is one call more, so that a little is moved however long looking takes.
     fn finish(&mut self, pid: u32, waiting: &mut Waiting, outcomes: &mut [Outcome], deadline_ns: u64) {
         let mut is_last = false;

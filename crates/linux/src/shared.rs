@@ -68,7 +68,7 @@ impl SharedMemory {
         Self::new(shared.flat_map(|(pid, all)| all.iter().map(move |&mapping| (pid, mapping))))
     }
 
-    /// Of mappings in ascending order of the processes' numbers.
+    /// Takes mappings in ascending order of the processes' numbers.
     fn new(mappings: impl Iterator<Item = (Pid, SharedMapping)>) -> Self {
         let mut objects: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for (pid, mapping) in mappings {
@@ -250,8 +250,8 @@ mod tests {
         }
     }
 
-    /// A program maps as much as it may, of one memory, and has samples taken there: 65 000 steps for each of
-    /// these would be minutes.
+    /// A program maps one memory as often as it may, and has samples taken there. With 65 000 steps for each
+    /// sample the search would take minutes.
     #[test]
     fn samples_find_the_first_mapping_however_many_there_are() {
         const EACH: u64 = 32_500;

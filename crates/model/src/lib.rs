@@ -1,9 +1,8 @@
 //! A guest whose clock is a modelled machine's.
 //!
 //! [`nodewise rig --machine`](https://docs.rs/nodewise) boots a stock kernel in a stock QEMU that loads this
-//! crate's shared object as a TCG plugin. From the moment that the rig says so, each instruction and each
-//! access to memory is charged to [`nodewise_hardware::Hardware`], and the guest's clocks show what came of
-//! it:
+//! crate's shared object as a TCG plugin. Once the rig says so, the plugin charges each instruction and each
+//! access to memory to [`nodewise_hardware::Hardware`]. The guest's clocks show the time that this takes:
 //!
 //! - An instruction takes the preset's cycles. A memory access goes through the CPU's caches, its node's LLC,
 //!   links and controllers. A CPU goes on while data is on its way, and waits where an address hangs on it

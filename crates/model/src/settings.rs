@@ -39,8 +39,8 @@ impl Settings {
     }
 }
 
-/// The address from which on a PC's memory continues above 4 GiB: QEMU's i440FX leaves 1 GiB below it to
-/// devices once there are 3.5 GiB of memory or more (`pc_init1`, QEMU 10.0).
+/// The address from which on a PC's memory continues, 4 GiB. QEMU's i440FX leaves 1 GiB below it to devices
+/// once there are 3.5 GiB of memory or more (`pc_init1`, QEMU 10.0).
 const HIGH: u64 = 4 << 30;
 const ALL_LOW: u64 = 0xe000_0000;
 const LOW_OF_MORE: u64 = 0xc000_0000;

@@ -118,7 +118,7 @@ pub(crate) fn command(
     command
 }
 
-/// What the kernel is told of a guest's CPUs, so that it need not find out.
+/// The parameters that tell a guest's kernel how fast its CPUs count, so that it need not measure that.
 pub(crate) fn parameters(accelerator: Accelerator, modelled: bool) -> Option<&'static str> {
     match accelerator {
         Accelerator::Kvm => None,

@@ -45,7 +45,8 @@ pub(crate) struct Running {
     /// The control line, to write to.
     control: Option<UnixStream>,
     model: Option<Arc<Mutex<Control>>>,
-    /// For the model's word, until it has begun. Whoever holds one keeps `received` open.
+    /// The sender of the model's word, until the model is to begin. A thread that holds a sender keeps
+    /// `received` open.
     sender: Option<Sender<(Source, Vec<u8>)>>,
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-/// A value that a child of fork has anew, with locks of its own: its parent's may have been held by a thread
-/// that is not there, for ever.
+/// A value that a child of fork has anew, with locks of its own. Another thread may hold the parent's at the
+/// fork. The child lacks that thread, so they would stay held for ever.
 pub(crate) struct PerProcess<T> {
     first: OnceLock<OfProcess<T>>,
 }

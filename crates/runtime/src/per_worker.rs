@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// makes its value when it first asks for it, so that the value's memory is the thread's own.
 ///
 /// A task that waits inside of [`PerWorker::with`] may run others on top of itself. One that asks there gets
-/// another value, so the values are as many as the uses at a time, and a few more than the workers. Threads
+/// another value. So there are as many values as uses at a time, a few more than there are workers. Threads
 /// that do not work for the pool may ask as well.
 ///
 /// ```

@@ -22,19 +22,19 @@ use std::time::Duration;
 /// Workers that are confined to their node's CPUs and run tasks, their own node's first.
 ///
 /// Each worker has a queue, each node two: one for tasks from outside, one for tasks that must run there. A
-/// worker that has nothing takes from its node, and only when that has run dry from another, the nearest
-/// first; if there is nothing anywhere it sleeps. Waiting for tasks on a worker, be they another pool's, runs
-/// others of its own pool meanwhile, so that nesting does not deadlock. So no task may wait for
-/// something that is held until a scope, a join, a loop or another pool has ended, a lock for instance: who
-/// waits for these might run that task, and then neither ends. [`NodePool::isolate`] is for those that must
-/// hold something.
+/// worker that has nothing takes from its node. Only when that has run dry does it take from another, the
+/// nearest first. If there is nothing anywhere it sleeps. A worker that waits for tasks, be they another
+/// pool's, runs others of its own pool meanwhile, so that nesting does not deadlock. So no task may wait for
+/// a lock that is held until a scope, a join, a loop or another pool has ended. Nor may it wait for anything
+/// else that is held so long. While the holder waits for that end, it might run the task, and then neither
+/// ends. [`NodePool::isolate`] is for threads that must hold something.
 ///
-/// On one node, a thread that waits in a scope or a loop works along in the stead of a worker that sleeps
-/// ([`NodePoolBuilder::callers_work`]), or beside the workers if none of them begins soon. Elsewhere up to
-/// four more workers of a node, substitutes, begin what such a thread has started there, if its workers have
-/// begun nothing for 50 ms, and end when these go on. So a task may wait for a thread that waits in a scope,
-/// a join or a loop itself. None may wait for a thread that waits for the end of a task which
-/// [`NodePool::spawn`] has started.
+/// On one node, a thread that waits in a scope or a loop works along ([`NodePoolBuilder::callers_work`]). It
+/// does so in the stead of a worker that sleeps, or beside the workers if none of them begins soon. Elsewhere
+/// a node has up to four substitutes, which are further workers. They begin what such a thread has started
+/// there if the node's own workers have begun nothing for 50 ms. They end when these go on. So a task may
+/// wait for a thread that waits in a scope, a join or a loop itself. None may wait for a thread that waits
+/// for the end of a task which [`NodePool::spawn`] has started.
 ///
 /// By default there is one worker for each CPU that the creating thread may run on, or fewer under a quota of
 /// CPU time ([`Allowance::parallelism`]). The number stays as it is. If the cpuset shrinks or CPUs are
@@ -222,7 +222,7 @@ impl NodePool {
     }
 
     /// The calling thread's index among those that work for this pool now, workers and threads that work
-    /// along: below [`NodePool::worker_indices`], and no two threads have the same at a time. `None` on
+    /// along. It is below [`NodePool::worker_indices`], and no two threads have the same at a time. `None` on
     /// threads that do not work for it. A thread's index stays until its task ends. A task that waits may run
     /// others on top of itself, which have the same: [`crate::PerWorker`] heeds that.
     #[must_use]
@@ -295,9 +295,9 @@ impl NodePool {
         self.in_worker(|worker| Scope::run(worker, body))
     }
 
-    /// Runs `body` as [`NodePool::scope`] does, and isolated: a worker that waits in it, or in a task that it
-    /// and its tasks spawn, runs no other tasks meanwhile. So `body` may hold what other tasks want, a lock
-    /// for instance, while it waits for its own.
+    /// Runs `body` as [`NodePool::scope`] does, and isolated. The call consists of `body` and of all tasks
+    /// that it and they spawn. A worker that waits in the call runs no other tasks meanwhile. So `body` may
+    /// hold what other tasks want, a lock for instance, while it waits for its own.
     ///
     /// ```
     /// use std::sync::Mutex;
@@ -383,7 +383,7 @@ impl NodePool {
         self.callers.iter().find_map(try_lock)
     }
 
-    /// Has one more worker of a node work, until one of its own does again or there is nothing to do. Where
+    /// Has one more worker of a node work, until one of its own does again or there is nothing to do. If
     /// there are enough, or the kernel gives no thread, all stays as it is.
     pub(crate) fn substitute(&self, node: usize) {
         let mut substitutes = lock(&self.substitutes);

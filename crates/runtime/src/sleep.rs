@@ -284,8 +284,8 @@ impl Sleep {
         }
     }
 
-    /// One who does no other work meanwhile sleeps until what it waits for has happened, or for so long,
-    /// unless it has happened, which is asked when those who tell it know already that it sleeps.
+    /// A worker that does no other work meanwhile sleeps until what it waits for has happened, or for so
+    /// long. It asks first whether that has happened, when those who tell it know already that it sleeps.
     pub(crate) fn sleep_apart(&self, worker: usize, most: Duration, over: impl FnOnce() -> bool) {
         let state = &self.workers[worker].state;
         state.set(APART, Ordering::Relaxed);

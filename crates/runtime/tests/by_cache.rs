@@ -1,5 +1,5 @@
-//! Pools whose workers are grouped by cache, on this machine and on an invented one with two caches on each
-//! of its two nodes (whose workers are not confined).
+//! Pools whose workers are grouped by cache. They run on this machine, and on an invented one with two caches
+//! on each of its two nodes. Workers of the invented one are not confined.
 
 mod watchdog;
 

@@ -26,7 +26,7 @@ pub trait Program: Send {
     }
 
     /// Barriers of an iteration of a program that goes over its data in the same way again and again; else 0.
-    /// What a policy sees in an interval of the real program is many iterations, and here it is whole ones.
+    /// In an interval of the real program a policy sees many iterations, and here it sees whole ones.
     fn iteration(&self) -> u64 {
         0
     }

@@ -43,7 +43,7 @@ impl Turns {
         Some((thread, now_ps, other_ps))
     }
 
-    /// Who runs, by number.
+    /// The threads that run, by number.
     pub fn running(&self) -> Vec<usize> {
         let mut running: Vec<usize> = self.heap.iter().map(|entry| entry.0.1).collect();
         running.sort_unstable();

@@ -40,8 +40,8 @@ fn every_machine_runs() {
     }
 }
 
-/// Those that move pages or threads are ahead of any fixed placement where a program has phases, or where
-/// threads come into step: face recognition under the kernel's balancing.
+/// Policies that move pages or threads are ahead of any fixed placement if a program has phases. They are
+/// also ahead if threads come into step, as in face recognition under the kernel's balancing.
 #[test]
 fn nobody_places_better_than_the_oracle() {
     for workload in ["streamcluster", "pca", "facerec", "ua", "hash-join", "mg"] {
@@ -53,8 +53,8 @@ fn nobody_places_better_than_the_oracle() {
     }
 }
 
-/// The engine's interval shrinks by the passes, and may become a part of one of FT's transforms. What is
-/// right for that one is wrong for the next, and a real interval sees all of them.
+/// The engine's interval shrinks by the passes, and may become a part of one of FT's transforms. A decision
+/// that is right for that one is wrong for the next, and a real interval sees all of them.
 #[test]
 fn what_carrefour_does_to_a_program_in_iterations_does_not_hang_on_the_passes() {
     let scale = 1.0 / 64.0;

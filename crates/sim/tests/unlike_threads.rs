@@ -1,5 +1,5 @@
-//! Unlike threads on one controller: who waits for each datum pays what it would if all requests were told to
-//! the hardware in the order of time.
+//! Unlike threads on one controller. A thread that waits for each datum pays what it would if all requests
+//! were told to the hardware in the order of time.
 #![allow(missing_docs)]
 
 use nodewise_hardware::{Hardware, Preset};
@@ -76,7 +76,7 @@ fn simulated(machine: &str, readers: usize, slack_ps: u64) -> f64 {
 }
 
 /// The same on the bare hardware, every access in the order of the times at which the cores ask. The core's
-/// rules are written once more here: a chase waits for the datum before it, and a reader for the first of its
+/// rules are written once more here. A chase waits for the datum before it, and a reader for the first of its
 /// outstanding misses.
 fn in_order(machine: &str, readers: usize) -> f64 {
     let preset = preset(machine);

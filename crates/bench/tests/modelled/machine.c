@@ -1,11 +1,13 @@
-/* What a modelled machine's memory does, by the program's own clock.
+/* Measures the memory of a modelled machine by the program's own clock, as the shortest of several passes.
  *
- *   machine latency NODES         a pointer chase from each CPU to each node's memory, one line a pair:
- *                                 "CPU NODE NANOSECONDS"; CPU and node have the same number
- *   machine stream one|blocked    all CPUs read a part each of memory on node 0, or on their own nodes:
- *                                 "SECONDS"
+ *   machine latency NODES
  *
- * Of several passes the shortest counts.
+ * A CPU of each node follows pointers through the memory of each node. CPU and node have the same number. A
+ * pair of them gives a line: "CPU NODE NANOSECONDS".
+ *
+ *   machine stream one|blocked
+ *
+ * All CPUs read a part each of memory, on node 0 or on their own nodes: "SECONDS".
  */
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -326,7 +326,7 @@ impl SharedSettings {
     pub fn try_restore(&self) -> Option<Result<(), Error>> {
         match self.0.try_lock() {
             Ok(mut settings) => Some(settings.restore()),
-            // Whoever panicked while it changed settings has left a journal of them.
+            // A thread that panicked while it changed settings has left a journal of them.
             Err(TryLockError::Poisoned(settings)) => Some(settings.into_inner().restore()),
             Err(TryLockError::WouldBlock) => None,
         }
@@ -338,7 +338,7 @@ impl SharedSettings {
         act();
     }
 
-    /// Whoever panicked while it changed settings has left a journal of them.
+    /// A thread that panicked while it changed settings has left a journal of them.
     fn lock(&self) -> MutexGuard<'_, Settings> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

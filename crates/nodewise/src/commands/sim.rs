@@ -95,12 +95,12 @@ Exit status:
   1  one failed: its memory ran out, say
   2  there is no such machine, workload or policy, or it cannot be run there")]
 struct RunArgs {
-    /// A machine of `nodewise sim list`, or a file that describes one
+    /// Simulate this machine of `nodewise sim list`, or the one that a file describes
     #[arg(long, value_name = "MACHINE", required_unless_present_any = ["machine_from", "study"], hide_possible_values = true,
           value_parser = Named(|| Preset::names().collect()))]
     machine: Option<String>,
 
-    /// A machine in a JSON file, with the fields that the TOML of a machine has
+    /// Read the machine from a JSON file, with the fields that the TOML of a machine has
     #[arg(long, value_name = "FILE.json", conflicts_with = "machine")]
     machine_from: Option<PathBuf>,
 
@@ -112,22 +112,22 @@ struct RunArgs {
               .map(|study| study.name).collect()))]
     study: Option<String>,
 
-    /// A program of `nodewise sim list`
+    /// Run this program of `nodewise sim list`
     #[arg(long, value_name = "WORKLOAD", hide_possible_values = true,
           value_parser = Named(|| workloads::all().iter().map(|workload| workload.name).collect()))]
     workload: String,
 
-    /// Placement policies of `nodewise sim list`
+    /// Place pages by these policies of `nodewise sim list`, each in a run of its own
     #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "first-touch",
           hide_possible_values = true,
           value_parser = Named(|| POLICIES.iter().map(|(name, _)| *name).collect()))]
     policy: Vec<String>,
 
-    /// Threads of the program; else one for each core
+    /// Run so many threads, or else one for each core
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 
-    /// How threads are laid over the cores: sequential (by CPU number), sockorder, spread or none
+    /// Place threads on the cores in this order: sequential (by CPU number), sockorder, spread or none
     #[arg(long, value_name = "ORDER", hide_possible_values = true,
           value_parser = Named(|| PINNINGS.to_vec()))]
     pin: Option<String>,
@@ -136,17 +136,19 @@ struct RunArgs {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     huge_pages: Option<bool>,
 
-    /// Seed of the program's input and of the engine's choices
+    /// Draw the program's input and the engine's choices from this seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Problem and caches relative to the real ones, above 0 and up to 1
+    /// Shrink problem and caches to this share of the real ones, above 0 and up to 1
     #[arg(long, value_name = "X", default_value_t = 0.0625)]
     scale: f64,
 
-    /// How many times as often the real program goes over its data: what is done to a page once (its first
-    /// touch, moving or copying it) weighs that much less, and the periods of the kernel and the engine
-    /// shrink by it; 1 for a program of one pass, else 100
+    /// Let the run stand for a real program that goes over its data N times as often
+    ///
+    /// An action that meets a page once, such as its first touch, a move or a copy, weighs N times less. The
+    /// periods of the kernel and the engine shrink by N. Take 1 for a program of one pass. Without this
+    /// switch N is 100, or with --as the study's.
     #[arg(long, value_name = "N")]
     passes: Option<f64>,
 
@@ -161,8 +163,8 @@ struct RunArgs {
 
 /// Run published studies again: what was printed beside what the simulator gives
 ///
-/// A row's kind says what it proves. A predicted figure could have come out otherwise, a sign is a direction,
-/// rank or bound, an implied row follows from what the machine or program is, and a calibrated one chose a
+/// A row's kind says what it proves. A predicted figure could have come out otherwise. A sign is a direction,
+/// rank or bound. An implied row follows from what the machine or program is. A calibrated one chose a
 /// parameter.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -180,7 +182,7 @@ struct ReproduceArgs {
           value_parser = Named(|| studies::all().iter().map(|study| study.name).chain(["all"]).collect()))]
     study: String,
 
-    /// Seed of the programs' inputs
+    /// Draw the programs' inputs from this seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
@@ -276,7 +278,7 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
 /// A run with all that is needed to run it again.
 #[derive(Serialize)]
 struct Printed<'a> {
-    /// Of Nodewise.
+    /// Nodewise's version.
     version: &'static str,
     machine: &'a str,
     /// The machine in full, if it came from a file: what `--machine-from` reads.

@@ -73,7 +73,7 @@ impl Line<'_> {
     }
 }
 
-/// What the log says once and holds until it says otherwise.
+/// The statements that the log makes once, and that hold until it says otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Said {
     /// Samples are taken at this rate.

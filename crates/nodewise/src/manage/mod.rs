@@ -86,7 +86,7 @@ fn max_sample_rate() -> Option<u64> {
     std::fs::read_to_string("/proc/sys/kernel/perf_event_max_sample_rate").ok()?.trim().parse().ok()
 }
 
-/// What to say where the kernel has lowered that from `before` to `now`.
+/// The note for a kernel that has lowered this rate from `before` to `now`.
 fn rate_lowered(before: Option<u64>, now: Option<u64>) -> Option<String> {
     let (before, now) = (before?, now?);
     (now < before).then(|| {

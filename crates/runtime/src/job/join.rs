@@ -229,8 +229,8 @@ impl NodePool {
 const STANDSTILL: Duration = Duration::from_millis(50);
 
 impl NodePool {
-    /// Has a worker run `op`. Where the workers of a node begin nothing for long, they may all wait for what
-    /// the calling thread is about to do: substitutes work for them.
+    /// Has a worker run `op`. If the workers of a node begin nothing for long, they may all wait for
+    /// something that the calling thread is about to do. Substitutes then work for them.
     #[cold]
     fn run_watched<R: Send>(&self, op: impl FnOnce(&Worker) -> R + Send) -> R {
         let (shared, has_begun) = (self.state(), AtomicBool::new(false));

@@ -37,8 +37,8 @@ use std::thread;
 /// Something to run once, on a worker. Two words, which queues and joins pass in registers.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// With the call that it is part of in the lowest bits and the highest: what is there is aligned to eight
-    /// bytes, and no address of a process is as high.
+    /// The address of its data, with the call that it is part of in the lowest bits and the highest. Data is
+    /// aligned to eight bytes, and no address of a process is as high.
     data: *const (),
     run: unsafe fn(*const (), &Worker),
 }

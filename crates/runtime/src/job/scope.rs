@@ -138,8 +138,8 @@ impl<'scope> Scope<'scope> {
         self.shared.inject_bound(node, job, next);
     }
 
-    /// Spawns a task that stays at the address where `make` makes it until it has run by `call`, or the scope
-    /// was cancelled, and is dropped there. Tasks of up to 48 bytes need no memory of their own. It is for
+    /// Spawns a task that stays at the address where `make` makes it. It is dropped there, once `call` has
+    /// run it or the scope was cancelled. Tasks of up to 48 bytes need no memory of their own. It is for
     /// objects of other languages, which may know their address. Without a node it is as [`Scope::spawn`].
     ///
     /// # Errors

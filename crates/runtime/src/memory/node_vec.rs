@@ -255,9 +255,9 @@ impl<T: Pod> NodeVec<T> {
         in_teams(pool, pieces, Self::PIECE, |pieces| pieces.for_each(|(block, values)| body(block, values)));
     }
 
-    /// Calls `body` as [`NodeVec::for_each_block`] does, with the same elements of another array besides: one
-    /// of the same layout, so that its pages lie there as well, or any other of the same length. Arrays that
-    /// are only read need none of this: `body` may borrow them, and index them by the block's elements.
+    /// Calls `body` as [`NodeVec::for_each_block`] does, with the same elements of another array besides.
+    /// That array has the same length. If it has the same layout too, its pages lie on the same nodes. Arrays
+    /// that are only read need none of this: `body` may borrow them, and index them by the block's elements.
     ///
     /// ```
     /// use nodewise_runtime::{Layout, NodePool, NodeVec};

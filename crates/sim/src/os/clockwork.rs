@@ -20,8 +20,8 @@ pub(super) struct Clockwork {
     engine_ps: u64,
     interval_ps: u64,
     /// Barriers before which the engine decides nothing. Its interval shrinks with the passes that the run
-    /// stands for, and the program's iterations do not: it would see a part of one, where the real one sees
-    /// many.
+    /// stands for, and the program's iterations do not. The engine would see a part of an iteration, where
+    /// the real one sees many.
     whole: u64,
 }
 

@@ -7,10 +7,10 @@
 //! page is a guess that a run has to judge, so there is a run for each of two guesses.
 //!
 //! A policy that moves pages after a program's phases, or copies them between writes, can do better. So can
-//! one that spreads private pages when all threads are on one node, and one under which threads come into
-//! step and share what their caches hold. So the oracle also sees the program run under every other policy
-//! that names no node. The fastest of all these runs is the oracle's: an upper bound for the policies that
-//! there are, and no claim that no placement is better.
+//! one that spreads private pages when all threads are on one node. Under some policies threads come into
+//! step, and share what their caches hold. The oracle therefore also sees the program run under every other
+//! policy that names no node. The fastest of all these runs is the oracle's. It is an upper bound for the
+//! policies that there are, and no claim that no placement is better.
 
 use crate::Error;
 use std::cmp::Reverse;

@@ -80,7 +80,7 @@ impl Settings {
 }
 
 impl Settings {
-    /// The same with huge pages that shrink with the problem, to two base pages at least: as many threads
+    /// The same with huge pages that shrink with the problem, to two base pages at least. As many threads
     /// share one as at full size, and its first touch zeroes as much less.
     #[must_use]
     pub fn with_huge_pages(self) -> Settings {

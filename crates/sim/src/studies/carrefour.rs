@@ -65,9 +65,9 @@ const COLUMNS: [(&str, &str); 7] = [
     ("instructions per cycle", "1"),
 ];
 
-/// What each column of each row of the table proves. Accesses of a block on one node, and of pages round the
-/// nodes, are spread as they are whatever the machine; IPC follows from misses, outstanding misses (Little's
-/// law on the same table) and latency.
+/// The kind of each column in each row of the table. Accesses of a block on one node, and of pages round the
+/// nodes, are spread alike on any machine. IPC follows from misses, outstanding misses (Little's law on the
+/// same table) and latency.
 const KINDS: [[Kind; 7]; 4] = {
     use Kind::{Calibrated as C, Implied as I, Predicted as P};
     [[I, P, I, I, P, C, C], [I, P, I, I, C, C, C], [P, P, C, P, P, C, C], [I, P, I, I, P, C, C]]

@@ -57,11 +57,11 @@ pub struct Row {
     pub tolerance: Tolerance,
     /// Whether they are no further apart.
     pub holds: bool,
-    /// What it proves if it holds.
+    /// The kind of proof that it is if it holds.
     pub kind: Kind,
 }
 
-/// What a row that holds proves, the most first.
+/// The kinds of proof that rows are if they hold, the strongest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {

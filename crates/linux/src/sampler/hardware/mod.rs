@@ -174,7 +174,7 @@ impl Sampler for HardwareSampler {
         true
     }
 
-    /// Opens the events on CPUs or threads that are new. Of threads there may be many, and looking for them
+    /// Opens the events on CPUs or threads that are new. There may be many threads, and looking for them
     /// takes 1 % of the time.
     fn follow(&mut self, pids: &mut dyn Iterator<Item = Pid>) {
         if self.scope == Scope::Threads && !self.follows.is_due() {

@@ -27,17 +27,17 @@ Exit status:
   1  one failed, and the message says which
   2  there is no such machine, workload or policy, or no machine runs the policy")]
 pub struct Args {
-    /// Machines of `nodewise sim list`, or files that describe them; else all that come along
+    /// Simulate these machines of `nodewise sim list`, or those that files describe, or else all of the list
     #[arg(long, value_name = "MACHINE", value_delimiter = ',', hide_possible_values = true,
           value_parser = Named(|| Preset::names().collect()))]
     machine: Vec<String>,
 
-    /// Programs of `nodewise sim list`; else all
+    /// Run these programs of `nodewise sim list`, or else all
     #[arg(long, value_name = "WORKLOAD", value_delimiter = ',', hide_possible_values = true,
           value_parser = Named(|| workloads::all().iter().map(|workload| workload.name).collect()))]
     workload: Vec<String>,
 
-    /// Policies of `nodewise sim list`; else all that name no node
+    /// Place pages by these policies of `nodewise sim list`, or else by all that name no node
     #[arg(long, value_name = "POLICY", value_delimiter = ',', hide_possible_values = true,
           value_parser = Named(|| POLICIES.iter().map(|(name, _)| *name).collect()))]
     policy: Vec<String>,
@@ -46,15 +46,15 @@ pub struct Args {
     #[arg(long)]
     huge_pages: bool,
 
-    /// Problems and caches relative to the real ones, above 0 and up to 1
+    /// Shrink problems and caches to this share of the real ones, above 0 and up to 1
     #[arg(long, value_name = "X", default_value_t = 0.01)]
     scale: f64,
 
-    /// How many times as often the real programs go over their data, as in `nodewise sim run`
+    /// Let each run stand for a real program that goes over its data N times as often, as in `sim run`
     #[arg(long, value_name = "N", default_value_t = PASSES)]
     passes: f64,
 
-    /// Seed of the programs' inputs and of the engine's choices
+    /// Draw the programs' inputs and the engine's choices from this seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
@@ -92,7 +92,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was named, or nothing if nothing was.
+/// The machines, workloads or policies of these names, or none if there is no name.
 fn given<T>(names: &[String], find: fn(&str) -> anyhow::Result<T>) -> anyhow::Result<Option<Vec<T>>> {
     if names.is_empty() {
         Ok(None)
