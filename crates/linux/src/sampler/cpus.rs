@@ -28,12 +28,14 @@ impl Cpus {
         }
     }
 
-    /// Lists them again. A list that cannot be read changes nothing.
-    pub(super) fn update(&mut self) {
+    /// Lists them again, and tells whether others are online now. A list that cannot be read changes nothing.
+    pub(super) fn update(&mut self) -> bool {
         let text = fs::read_to_string(self.root.join(CPUS).join("online")).unwrap_or_default();
-        let Some(online) = text.parse::<CpuSet>().ok().filter(|online| !online.is_empty()) else { return };
+        let Some(online) = text.parse::<CpuSet>().ok().filter(|online| !online.is_empty()) else {
+            return false;
+        };
         if online == self.online {
-            return;
+            return false;
         }
         for CpuId(cpu) in online.iter() {
             let at = cpu as usize;
@@ -43,6 +45,7 @@ impl Cpus {
             }
         }
         self.online = online;
+        true
     }
 
     pub(super) fn online(&self) -> &CpuSet {
@@ -75,7 +78,7 @@ mod tests {
         let topology = Topology::synthetic(2, 2, 1 << 30);
         let mut cpus = Cpus::new(root.path(), &topology);
         // No list: as it was.
-        cpus.update();
+        assert!(!cpus.update());
         assert_eq!(cpus.online().to_string(), "0-3");
         fs::create_dir_all(cpus_path.join("cpu6/node1")).unwrap();
         fs::write(cpus_path.join("cpu6/online"), "1\n").unwrap();

@@ -107,12 +107,17 @@ impl Source {
 /// overrun it.
 const RING_BYTES: usize = 2 << 20;
 
+/// How many looks at the CPUs come to one at their events.
+const ASK_EVERY: u32 = 60;
+
 /// The event on every CPU, with its ring.
 pub(super) struct PageFaultEvents {
     source: Source,
     streams: Streams<Stream>,
     streams_max: usize,
     cpus: Cpus,
+    /// Looks at the CPUs so far.
+    looks: u32,
     /// The losses of CPUs that went offline.
     losses: Losses,
 }
@@ -155,7 +160,7 @@ impl PageFaultEvents {
         let online = cpus.online().iter().map(|cpu| cpu.0);
         let streams = Streams::open_all(online, |cpu| Stream::open(&source, cpu, count));
         let streams = streams.map_err(|refused| refused.error)?;
-        Ok(Self { source, streams, streams_max, cpus, losses: Losses::default() })
+        Ok(Self { source, streams, streams_max, cpus, looks: 0, losses: Losses::default() })
     }
 
     pub(super) fn source(&self) -> &Source {
@@ -164,9 +169,14 @@ impl PageFaultEvents {
 
     /// Opens the event on CPUs that are new, or online again.
     pub(super) fn follow(&mut self) {
-        let Self { source, streams, streams_max, cpus, losses } = self;
-        cpus.update();
+        let Self { source, streams, streams_max, cpus, looks, losses } = self;
+        *looks = looks.wrapping_add(1);
+        // Asking an event interrupts its CPU. One that went and came back between two looks can wait.
+        let asks = cpus.update() || *looks % ASK_EVERY == 0;
         streams.close_unless(|stream| {
+            if !asks {
+                return true;
+            }
             let is_of_use = stream.is_of_use();
             if !is_of_use {
                 *losses += stream.ring.losses();
