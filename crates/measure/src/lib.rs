@@ -9,7 +9,7 @@
 //!   machine that `nodewise-hardware` reads.
 //!
 //! Every thread stays on one CPU, and all memory is bound to its node. A figure is the median of several
-//! passes, and has its lowest and its highest beside it.
+//! passes, and has their quartiles, its lowest and its highest beside it.
 //!
 //! The crate contains `unsafe` in `chase`, `core`, `slice` and `stream`, as the compiler must neither leave
 //! out nor merge an access. Each block says why it is sound.

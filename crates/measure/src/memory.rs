@@ -14,8 +14,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// So many bytes under a policy, in huge pages of this size if the kernel gives them. A kernel that
-    /// refuses policies is no error if there is but one node.
+    /// So many bytes under a policy, in huge pages of this size if the kernel gives them, or in small ones.
     pub fn new(
         bytes: usize,
         policy: Option<&Policy>,
@@ -32,10 +31,9 @@ impl Memory {
                 .bind(whole.clone(), policy, MbindFlags::FuturePages)
                 .map_err(|error| Error::call(&cannot("bind"), error))?;
         }
-        if huge_page_bytes.is_some() {
-            // Memory in small pages is measured all the same, and said to be.
-            let _ = memory.advise(whole, Advice::HugePage);
-        }
+        let advice = if huge_page_bytes.is_some() { Advice::HugePage } else { Advice::NoHugePage };
+        // A kernel without huge pages refuses both. The size of the pages is told in the end.
+        let _ = memory.advise(whole, advice);
         // Zeros would do, but pages of zeros may be merged or compressed below a virtual machine.
         for page in memory.as_mut_bytes().chunks_mut(page_bytes()) {
             page[0] = 1;

@@ -177,7 +177,7 @@ pub mod tests {
     use serde_json::Value;
 
     pub fn figure(median: f64) -> Figure {
-        Figure { median, lowest: median - 1.0, highest: median + 1.0, passes: 3 }
+        Figure::of(vec![median - 1.0, median, median + 1.0])
     }
 
     /// A machine of two nodes, each with two CPUs; most figures are of a capture of MLC 3.9.

@@ -58,7 +58,7 @@ pub struct Args {
 
     /// Print JSON: nodes, page size, governor, notes, and a list for each part
     ///
-    /// Each figure has median, lowest, highest and passes. Names end in their units.
+    /// Each figure has median, quartiles, lowest, highest and passes. Names end in their units.
     #[arg(long, conflicts_with = "mlc")]
     json: bool,
 

@@ -4,7 +4,7 @@ use anstyle::{AnsiColor, Style};
 use nodewise_measure::{Bandwidth, Figure, Results, Traffic};
 use std::fmt::Write as _;
 
-/// A table's cell: the median, and half the range in percent of it.
+/// A table's cell: the median, and its spread in percent.
 const CELL_WIDTH: usize = 18;
 const NAME_WIDTH: usize = 24;
 
@@ -80,7 +80,8 @@ fn head(results: &Results) -> String {
     for note in &results.notes {
         let _ = writeln!(out, "note: {note}");
     }
-    let _ = writeln!(out, "Each figure is a median. Half the range of its passes follows in percent.");
+    let _ =
+        writeln!(out, "Each figure is a median. Half the distance between the quartiles follows in percent.");
     out
 }
 
@@ -253,7 +254,7 @@ mod tests {
     use super::*;
 
     fn figure(median: f64) -> Figure {
-        Figure { median, lowest: 0.98 * median, highest: 1.02 * median, passes: 3 }
+        Figure::of(vec![0.96 * median, median, 1.04 * median])
     }
 
     #[test]
