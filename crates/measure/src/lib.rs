@@ -49,7 +49,8 @@ pub use error::{Error, ErrorKind};
 pub use figure::Figure;
 pub use machine::{CacheFacts, Machine, Place};
 pub use results::{
-    AllCpus, Bandwidth, CoreFigures, IdleLatency, LoadedLatency, NodeFacts, Peak, Results, Transfer,
+    AllCpus, Bandwidth, CoreFigures, IdleLatency, LoadedLatency, NodeFacts, PageLatency, Peak, Results,
+    Transfer,
 };
 pub use run::{Options, Part, measure};
 pub use stream::{NON_TEMPORAL_STORES, Traffic};

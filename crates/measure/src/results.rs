@@ -24,6 +24,8 @@ pub struct Results {
     pub notes: Vec<String>,
     /// Latency of a load that nothing else disturbs.
     pub idle_latency: Vec<IdleLatency>,
+    /// Latency by size of pages, misses of the TLB included.
+    pub page_latency: Vec<PageLatency>,
     /// Bandwidth from node to node.
     pub bandwidth: Vec<Bandwidth>,
     /// Bandwidth of the machine, each CPU with the memory nearest to it.
@@ -60,6 +62,15 @@ pub struct IdleLatency {
     /// The node of the memory.
     pub memory_node: u32,
     /// From one load of a chase to the next.
+    pub latency_ns: Figure,
+}
+
+/// Latency of the memory nearest to the first CPU, misses of the TLB included.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PageLatency {
+    /// Size of the pages.
+    pub page_bytes: u64,
+    /// From one load to the next of a chase all over the memory.
     pub latency_ns: Figure,
 }
 
@@ -234,6 +245,7 @@ pub mod tests {
                 latency(1, 0, 144.7),
                 latency(1, 1, 78.5),
             ],
+            page_latency: vec![PageLatency { page_bytes: 4096, latency_ns: figure(95.0) }],
             bandwidth: vec![
                 bandwidth(0, 0, reads, 1, 12_000.0),
                 bandwidth(0, 0, reads, 2, 79_670.3),
@@ -283,6 +295,7 @@ pub mod tests {
         assert_eq!(json["idle_latency"][1]["latency_ns"]["median"], 144.1);
         assert_eq!(json["idle_latency"][1]["latency_ns"]["passes"], 3);
         for (pointer, expected) in [
+            ("/page_latency/0/page_bytes", 4096.into()),
             ("/bandwidth/2/traffic", "1:1".into()),
             ("/bandwidth/0/traffic", "reads".into()),
             ("/bandwidth/0/bandwidth_mb_per_s/highest", Value::from(12_001.0)),

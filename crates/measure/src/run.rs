@@ -7,7 +7,9 @@ use crate::error::{Error, ErrorKind};
 use crate::figure::{Figure, megabytes_per_s};
 use crate::machine::Machine;
 use crate::memory::{Memory, check_free};
-use crate::results::{AllCpus, Bandwidth, IdleLatency, LoadedLatency, NodeFacts, Peak, Results, Transfer};
+use crate::results::{
+    AllCpus, Bandwidth, IdleLatency, LoadedLatency, NodeFacts, PageLatency, Peak, Results, Transfer,
+};
 use crate::slice::{LINE_BYTES, Slice};
 use crate::stream::{NON_TEMPORAL_STORES, Stream, Traffic, pause};
 use crate::team::{on_cpu, on_cpus};
@@ -23,6 +25,8 @@ use std::time::{Duration, Instant};
 pub enum Part {
     /// Idle latency from node to node.
     Latency,
+    /// Idle latency by size of pages, misses of the TLB included.
+    Pages,
     /// Bandwidth from node to node.
     Bandwidth,
     /// Bandwidth of all CPUs, each with the memory nearest to it.
@@ -37,20 +41,34 @@ pub enum Part {
 
 impl Part {
     /// All parts, in the order in which they are measured.
-    pub const ALL: [Self; 6] =
-        [Self::Latency, Self::Peak, Self::Bandwidth, Self::Interleaved, Self::Loaded, Self::Cache];
+    pub const ALL: [Self; 7] = [
+        Self::Latency,
+        Self::Pages,
+        Self::Peak,
+        Self::Bandwidth,
+        Self::Interleaved,
+        Self::Loaded,
+        Self::Cache,
+    ];
 
     /// Its name for users.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Latency => "latency",
+            Self::Pages => "pages",
             Self::Bandwidth => "bandwidth",
             Self::Peak => "peak",
             Self::Interleaved => "interleaved",
             Self::Loaded => "loaded",
             Self::Cache => "cache",
         }
+    }
+
+    /// Whether Intel's Memory Latency Checker has the part, too.
+    #[must_use]
+    pub fn is_in_mlc(self) -> bool {
+        !matches!(self, Self::Pages | Self::Interleaved)
     }
 }
 
@@ -102,6 +120,9 @@ enum Job {
     Latency {
         column: usize,
     },
+    Pages {
+        huge_page_bytes: Option<u64>,
+    },
     Peak {
         traffic: Traffic,
         non_temporal: bool,
@@ -133,6 +154,7 @@ impl fmt::Display for Job {
         f.write_str(match self {
             Self::Core => "a core and its caches",
             Self::Latency { .. } => "idle latency",
+            Self::Pages { .. } => "idle latency by size of pages",
             Self::Peak { .. } => "bandwidth of all CPUs",
             Self::Bandwidth { .. } => "bandwidth from node to node",
             Self::AllCpus { .. } => "all CPUs on one node's memory",
@@ -177,6 +199,11 @@ fn jobs(machine: &Machine, options: &Options) -> Vec<Job> {
     for part in Part::ALL.into_iter().filter(|part| options.parts.contains(part)) {
         match part {
             Part::Latency => jobs.extend(machine.columns().map(|column| Job::Latency { column })),
+            Part::Pages => {
+                let huge = machine.huge_page_bytes.map(Some);
+                let sizes = std::iter::once(None).chain(huge);
+                jobs.extend(sizes.map(|huge_page_bytes| Job::Pages { huge_page_bytes }));
+            }
             Part::Peak => {
                 jobs.extend(peaks().map(|(traffic, non_temporal)| Job::Peak { traffic, non_temporal }));
             }
@@ -241,24 +268,24 @@ fn all_cpus(machine: &Machine) -> Vec<(u32, usize)> {
 /// Bytes to measure with on each node.
 fn buffer_bytes(machine: &Machine, options: &Options, effort: Effort) -> Result<u64, Error> {
     const MIB: u64 = 1 << 20;
-    let interleaved = u64::from(options.parts.contains(&Part::Interleaved));
+    // One node may have as much again.
+    let more = u64::from([Part::Interleaved, Part::Pages].iter().any(|part| options.parts.contains(part)));
     if let Some(mebibytes) = options.mebibytes {
         let bytes = mebibytes.saturating_mul(MIB);
         for column in machine.columns() {
             let node = &machine.nodes[column];
-            check_free(node.id, bytes.saturating_mul(1 + interleaved), node.free_bytes)?;
+            check_free(node.id, bytes.saturating_mul(1 + more), node.free_bytes)?;
         }
         return Ok(bytes);
     }
     let wanted = (machine.last_level_bytes() * effort.caches).clamp(32 * MIB, 4096 * MIB);
-    // A third of the free memory is left to others, or a half if there is interleaved memory besides.
     let free = machine.columns().filter_map(|column| machine.nodes[column].free_bytes).min();
-    let most = free.map_or(256 * MIB, |free| free / (3 + interleaved));
+    let most = free.map_or(256 * MIB, |free| free / (3 + more));
     let bytes = wanted.min(most) / MIB * MIB;
     if bytes == 0 {
         let poorest = machine.columns().min_by_key(|&column| machine.nodes[column].free_bytes);
         let node = &machine.nodes[poorest.unwrap_or(0)];
-        check_free(node.id, MIB * (1 + interleaved), node.free_bytes.or(Some(0)))?;
+        check_free(node.id, MIB * (1 + more), node.free_bytes.or(Some(0)))?;
     }
     Ok(bytes.max(MIB))
 }
@@ -299,23 +326,17 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(machine: &'a Machine, options: &Options, effort: Effort, bytes: u64) -> Result<Self, Error> {
         let huge = machine.huge_page_bytes.filter(|&huge| bytes >= huge);
-        // A kernel without NUMA, or a container's filter, has no policies, and one node needs none.
-        let several = machine.columns().count() > 1;
-        let policy = |mode, columns: Vec<usize>| {
-            let nodes = columns.into_iter().map(|column| machine.nodes[column].id).collect();
-            several.then(|| Policy::new(mode, nodes))
-        };
         let first_cpu = all_cpus(machine)[0].0;
         let mut memories: Vec<Option<Memory>> = machine.nodes.iter().map(|_| None).collect();
         for column in machine.columns() {
             let place = format!("of node {}", machine.nodes[column].id);
-            let bind = policy(PolicyMode::Bind, vec![column]);
+            let bind = bind(machine, PolicyMode::Bind, [column]);
             let cpu = machine.nodes[column].cpus.first().copied().unwrap_or(first_cpu);
             memories[column] =
                 Some(on_cpu(cpu, || Memory::new(bytes as usize, bind.as_ref(), huge, &place))??);
         }
         let interleaved = if options.parts.contains(&Part::Interleaved) {
-            let spread = policy(PolicyMode::Interleave, machine.columns().collect());
+            let spread = bind(machine, PolicyMode::Interleave, machine.columns());
             // Huge pages would be spread in pieces of 2 MiB, and programs see base pages more often.
             Some(on_cpu(first_cpu, || Memory::new(bytes as usize, spread.as_ref(), None, "interleaved"))??)
         } else {
@@ -338,6 +359,7 @@ impl<'a> Run<'a> {
         match job {
             Job::Core => self.core(),
             Job::Latency { column } => self.latency(column),
+            Job::Pages { huge_page_bytes } => self.pages(huge_page_bytes),
             Job::Peak { traffic, non_temporal } => self.peak(traffic, non_temporal),
             Job::Bandwidth { row, column, traffic, non_temporal, threads } => {
                 self.bandwidth(row, column, traffic, non_temporal, threads)
@@ -392,6 +414,29 @@ impl<'a> Run<'a> {
         }
         self.results.idle_latency.extend(measured);
         self.results.idle_latency.sort_by_key(|row| row.cpu_node);
+        Ok(())
+    }
+
+    /// Memory of its own, and a walk all over it.
+    fn pages(&mut self, huge_page_bytes: Option<u64>) -> Result<(), Error> {
+        let Effort { passes, hops, .. } = self.effort;
+        let row = self.machine.rows().next().expect("there is a CPU");
+        let column = self.machine.nearest_memory(row).expect("there is memory");
+        let bind = bind(self.machine, PolicyMode::Bind, [column]);
+        let bytes = self.results.buffer_bytes as usize;
+        let measured = on_cpu(self.first_cpu(row), || {
+            let mut memory = Memory::new(bytes, bind.as_ref(), huge_page_bytes, "for its pages")?;
+            let page_bytes = memory.page_bytes;
+            let mut chase = Chase::new(memory.slice(), usize::MAX);
+            let hops = hops.min(chase.lines());
+            black_box(chase.walk(hops / 16));
+            let latency_ns = Figure::of((0..passes).map(|_| nanoseconds_per_hop(&mut chase, hops)).collect());
+            Ok(PageLatency { page_bytes, latency_ns })
+        })??;
+        // Huge pages that were not to be had are no figure of huge pages.
+        if self.results.page_latency.iter().all(|row| row.page_bytes != measured.page_bytes) {
+            self.results.page_latency.push(measured);
+        }
         Ok(())
     }
 
@@ -488,6 +533,13 @@ impl<'a> Run<'a> {
         }
         Ok(())
     }
+}
+
+/// A policy over some columns. A kernel without NUMA, or a container's filter, has no policies, and one node
+/// needs none.
+fn bind(machine: &Machine, mode: PolicyMode, columns: impl IntoIterator<Item = usize>) -> Option<Policy> {
+    let nodes = columns.into_iter().map(|column| machine.nodes[column].id).collect();
+    (machine.columns().count() > 1).then(|| Policy::new(mode, nodes))
 }
 
 fn facts(place: &crate::machine::Place) -> NodeFacts {
@@ -707,6 +759,8 @@ mod tests {
         assert_eq!(results.idle_latency.len(), rows * columns);
         assert_eq!(results.all_cpus.len(), columns + 1);
         assert_eq!(results.peak.len(), 5);
+        let pages: Vec<u64> = results.page_latency.iter().map(|row| row.page_bytes).collect();
+        assert!((1..=2).contains(&pages.len()) && pages[0] == nodewise_sys::page_bytes() as u64, "{pages:?}");
         let (row, column) = (results.bandwidth[0].cpu_node, results.bandwidth[0].memory_node);
         for (traffic, past) in traffics() {
             let figure = results.megabytes_per_s(row, column, traffic, past).unwrap();

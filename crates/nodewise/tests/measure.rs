@@ -23,8 +23,8 @@ fn refused(arguments: &[&str], status: i32) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-const LISTS: [&str; 6] =
-    ["idle_latency", "peak", "bandwidth", "all_cpus", "loaded_latency", "cache_to_cache"];
+const LISTS: [&str; 7] =
+    ["idle_latency", "page_latency", "peak", "bandwidth", "all_cpus", "loaded_latency", "cache_to_cache"];
 
 #[test]
 fn json_has_every_part_that_was_asked_for_and_no_other() {
@@ -35,7 +35,7 @@ fn json_has_every_part_that_was_asked_for_and_no_other() {
     };
     let (filled, json) = lists(&["--json"]);
     let cpus: u64 = json["nodes"].as_array().unwrap().iter().map(|node| node["cpus"].as_u64().unwrap()).sum();
-    let possible = if cpus == 1 { &LISTS[..4] } else { &LISTS[..] };
+    let possible = if cpus == 1 { &LISTS[..5] } else { &LISTS[..] };
     assert_eq!(filled, possible);
     assert_eq!(json["buffer_bytes"], 4 << 20);
     assert!(json["page_bytes"].as_u64().unwrap() >= 4096 && json["governor"] != "");
@@ -45,6 +45,7 @@ fn json_has_every_part_that_was_asked_for_and_no_other() {
         assert!(0.0 < lowest && lowest <= median && median <= highest, "{figure}");
         assert!(figure["passes"].as_u64().unwrap() > 1, "{figure}");
     }
+    assert_eq!(lists(&["--json", "--only", "pages"]).0, ["page_latency"]);
     assert_eq!(lists(&["--json", "--only", "latency"]).0, ["idle_latency"]);
     assert_eq!(lists(&["--json", "--only", "interleaved,peak"]).0, ["peak", "all_cpus"]);
 }

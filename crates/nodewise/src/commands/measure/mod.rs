@@ -20,6 +20,7 @@ use std::process::ExitCode;
 #[command(after_help = "\
 Parts:
   latency      idle latency, from each node to each
+  pages        idle latency by size of pages, with what the TLB misses
   peak         bandwidth of all CPUs, each on the memory nearest to it
   bandwidth    bandwidth from each node to each, by one thread up to all
   interleaved  bandwidth of all CPUs on one node's memory, and on interleaved memory
@@ -109,9 +110,11 @@ fn options(args: &Args) -> Result<Options, Exit> {
     let usage = |message: String| Exit { code: exit::USAGE, message };
     let mut parts = args.only.clone().unwrap_or_else(|| Part::ALL.to_vec());
     if args.mlc {
-        parts.retain(|&part| part != Part::Interleaved);
+        let first = parts.first().map_or("", |part| part.name());
+        let none = format!("--only: MLC's text has no part '{first}'");
+        parts.retain(|part| part.is_in_mlc());
         if parts.is_empty() {
-            return Err(usage("--only: MLC's text has no part 'interleaved'".to_owned()));
+            return Err(usage(none));
         }
     }
     if args.preset.is_some() {

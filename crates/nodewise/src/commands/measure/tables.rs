@@ -26,6 +26,12 @@ pub fn text(results: &Results, width: usize) -> String {
     let pair_names: Vec<String> = pairs.iter().map(|(cpus, memory)| format!("{cpus} -> {memory}")).collect();
     let mut table = Tables { out: &mut out, width };
     latencies(&mut table, results);
+    if !results.page_latency.is_empty() {
+        let names: Vec<String> =
+            results.page_latency.iter().map(|row| format!("{} KiB", row.page_bytes >> 10)).collect();
+        let title = "Idle latency of the nearest memory in ns, by size of pages, misses of the TLB included";
+        table.add(title, &names, &one(), Heat::Latency, |row, _| Some(results.page_latency[row].latency_ns));
+    }
     if !results.peak.is_empty() {
         let names: Vec<String> =
             results.peak.iter().map(|row| traffic_name(row.traffic, row.non_temporal)).collect();
