@@ -95,17 +95,22 @@ impl Default for Options {
 /// How much work a figure gets.
 #[derive(Clone, Copy, Debug)]
 struct Effort {
+    /// Passes of streams.
     passes: usize,
-    /// Loads of a pass of a chase.
-    hops: usize,
     /// Time of a pass of streams.
     stream: Duration,
+    /// Passes of a chase alone. They are many and short, as a scheduler's interruptions are few and long.
+    chases: usize,
+    /// Loads of such a pass.
+    hops: usize,
     /// Memory of a node, as a multiple of its last-level caches.
     caches: u64,
 }
 
-const THOROUGH: Effort = Effort { passes: 5, hops: 50_000, stream: Duration::from_millis(40), caches: 6 };
-const QUICK: Effort = Effort { passes: 3, hops: 20_000, stream: Duration::from_millis(8), caches: 3 };
+const THOROUGH: Effort =
+    Effort { passes: 5, stream: Duration::from_millis(40), chases: 25, hops: 10_000, caches: 6 };
+const QUICK: Effort =
+    Effort { passes: 3, stream: Duration::from_millis(8), chases: 9, hops: 5_000, caches: 3 };
 
 /// The pauses of MLC's curve.
 const PAUSES: [u32; 19] =
@@ -392,7 +397,7 @@ impl<'a> Run<'a> {
     }
 
     fn latency(&mut self, column: usize) -> Result<(), Error> {
-        let Effort { passes, hops, .. } = self.effort;
+        let Effort { chases, hops, .. } = self.effort;
         let rows: Vec<(u32, u32)> =
             self.machine.rows().map(|row| (self.id(row), self.first_cpu(row))).collect();
         let (machine, memory_node) = (self.machine, self.id(column));
@@ -407,8 +412,8 @@ impl<'a> Run<'a> {
             let latency_ns = on_cpu(cpu, || {
                 let hops = hops.min(chase.lines());
                 // The first pages of a walk are not in the TLB.
-                black_box(chase.walk(hops / 16));
-                Figure::of((0..passes).map(|_| nanoseconds_per_hop(&mut chase, hops)).collect())
+                black_box(chase.walk(hops / 4));
+                Figure::of((0..chases).map(|_| nanoseconds_per_hop(&mut chase, hops)).collect())
             })?;
             measured.push(IdleLatency { cpu_node, memory_node, latency_ns });
         }
@@ -419,7 +424,7 @@ impl<'a> Run<'a> {
 
     /// Memory of its own, and a walk all over it.
     fn pages(&mut self, huge_page_bytes: Option<u64>) -> Result<(), Error> {
-        let Effort { passes, hops, .. } = self.effort;
+        let Effort { chases, hops, .. } = self.effort;
         let row = self.machine.rows().next().expect("there is a CPU");
         let column = self.machine.nearest_memory(row).expect("there is memory");
         let bind = bind(self.machine, PolicyMode::Bind, [column]);
@@ -429,8 +434,8 @@ impl<'a> Run<'a> {
             let page_bytes = memory.page_bytes;
             let mut chase = Chase::new(memory.slice(), usize::MAX);
             let hops = hops.min(chase.lines());
-            black_box(chase.walk(hops / 16));
-            let latency_ns = Figure::of((0..passes).map(|_| nanoseconds_per_hop(&mut chase, hops)).collect());
+            black_box(chase.walk(hops / 4));
+            let latency_ns = Figure::of((0..chases).map(|_| nanoseconds_per_hop(&mut chase, hops)).collect());
             Ok(PageLatency { page_bytes, latency_ns })
         })??;
         // Huge pages that were not to be had are no figure of huge pages.
@@ -654,7 +659,7 @@ fn under_load<'m>(
     let mut streams: Vec<(u32, Stream<'_>)> =
         readers.into_iter().map(|(cpu, slice)| (cpu, Stream::new(slice, Traffic::Reads, false))).collect();
     let (readers, mut latencies, mut speeds) = (streams.len(), Vec::new(), Vec::new());
-    let hops = effort.hops.min(chase.lines());
+    let hops = (4 * effort.hops).min(chase.lines());
     for _ in 0..effort.passes {
         let (over, reading) = (AtomicBool::new(false), AtomicUsize::new(0));
         let roles = std::iter::once((chaser, Role::Chaser(&mut chase)))
