@@ -41,6 +41,7 @@ enum Command {
     Run(commands::run::Args),
     Attach(commands::attach::Args),
     Doctor(commands::doctor::Args),
+    Measure(commands::measure::Args),
     RecordRaw(commands::record_raw::Args),
     Sim(commands::sim::Args),
     Completions(commands::completions::Args),
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         Command::Run(args) => commands::run::main(&args),
         Command::Attach(args) => commands::attach::main(&args),
         Command::Doctor(args) => commands::doctor::main(&args),
+        Command::Measure(args) => commands::measure::main(&args),
         Command::RecordRaw(args) => commands::record_raw::main(&args),
         Command::Sim(args) => commands::sim::main(&args),
         Command::Completions(args) => commands::completions::main::<Cli>(&args),
@@ -127,8 +129,8 @@ mod tests {
         /// All that open one. A word that is missing here is either no verb, or a new one.
         const VERBS: &[&str] = &[
             "Add", "Allocate", "Attach", "Boot", "Copy", "Count", "Decide", "Do", "Draw", "End", "Give",
-            "Leave", "Let", "List", "Make", "Manage", "Map", "Move", "Place", "Print", "Read", "Record",
-            "Run", "Set", "Show", "Shrink", "Simulate", "Start", "Take", "Write",
+            "Leave", "Let", "List", "Make", "Manage", "Map", "Measure", "Move", "Place", "Print", "Read",
+            "Record", "Run", "Set", "Show", "Shrink", "Simulate", "Start", "Take", "Write",
         ];
         fn wrong(command: &clap::Command, path: &str) -> Vec<String> {
             let path = format!("{path} {}", command.get_name());

@@ -158,7 +158,7 @@ fn the_old_spelling_of_attach_is_answered() {
 
 #[test]
 fn every_command_says_how_it_is_used_and_what_it_exits_with() {
-    let commands = ["topo", "rig", "run", "attach", "doctor", "record-raw", "completions", "sim"];
+    let commands = ["topo", "rig", "run", "attach", "doctor", "measure", "record-raw", "completions", "sim"];
     for command in commands.into_iter().chain(["sim list", "sim run", "sim reproduce"]) {
         let words: Vec<&str> = command.split(' ').collect();
         let output = nodewise(&words).arg("--help").output().unwrap();
@@ -200,9 +200,18 @@ fn completions_know_every_command() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let output = nodewise(&["completions", shell]).output().unwrap();
         let script = String::from_utf8(output.stdout).unwrap();
-        for word in
-            ["topo", "rig", "run", "attach", "doctor", "record-raw", "sim", "completions", "interleave"]
-        {
+        for word in [
+            "topo",
+            "rig",
+            "run",
+            "attach",
+            "doctor",
+            "measure",
+            "record-raw",
+            "sim",
+            "completions",
+            "interleave",
+        ] {
             assert!(script.contains(word), "{shell}: {word}");
         }
         // The others complete no values.

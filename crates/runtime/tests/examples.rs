@@ -48,7 +48,7 @@ fn the_diffs_that_are_shown_are_the_real_ones() {
 }
 
 #[test]
-fn what_the_readme_shows_works() -> nodewise_runtime::Result<()> {
+fn what_the_documentation_shows_works() -> nodewise_runtime::Result<()> {
     // As shown:
     let pool = nodewise_runtime::NodePool::new()?;
     let mut samples = nodewise_runtime::NodeVec::<f64>::new(1 << 24, nodewise_runtime::Layout::Blocked)?;
@@ -64,7 +64,7 @@ fn what_the_readme_shows_works() -> nodewise_runtime::Result<()> {
         text.split_once(begin).and_then(|(_, rest)| rest.split_once(end)).unwrap().0.to_owned()
     };
     let here = between(include_str!("examples.rs"), "    // As shown:\n", "    // So far.\n");
-    let shown = between(include_str!("../../../README.md"), "```rust\n", "```");
+    let shown = between(include_str!("../../../docs/building-blocks.md"), "```rust\n", "```");
     assert!(here.lines().map(|line| line.strip_prefix("    ").unwrap()).eq(shown.lines()), "{shown}");
     Ok(())
 }

@@ -4,6 +4,7 @@ pub mod attach;
 pub mod completions;
 pub mod doctor;
 pub mod man;
+pub mod measure;
 pub mod record_raw;
 pub mod rig;
 pub mod run;
