@@ -33,7 +33,7 @@ pub fn report(text: &str) {
 }
 
 /// The styles that commands use. Nothing else tells a terminal what to do.
-const STYLES: [&str; 5] = ["\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[36m"];
+const STYLES: [&str; 7] = ["\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m"];
 
 /// Names in a captured tree, or of other people's processes and files, may hold anything. Each character that
 /// a terminal would obey is shown as JSON writes it, as the text may be JSON.
@@ -219,11 +219,18 @@ impl Drop for JsonLines {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anstyle::AnsiColor;
 
     #[test]
     fn terminals_are_told_styles_and_nothing_else() {
         let styled = "\x1b[1mnode 0\x1b[0m\tnaïve ├─┤\n";
         assert_eq!(harmless(styled), styled);
+        // Those of doctor's table, of topo's drawing and of measure's heat maps.
+        for colour in [AnsiColor::Green, AnsiColor::Yellow, AnsiColor::Red, AnsiColor::Cyan] {
+            let style = colour.on_default().bold();
+            let styled = format!("{style}text{style:#}");
+            assert_eq!(harmless(&styled), styled);
+        }
         assert_eq!(harmless("eth0\x1b]0;PWNED\x07"), "eth0\\u001b]0;PWNED\\u0007");
         assert_eq!(harmless("\x1b[8mhidden\x1b[1"), "\\u001b[8mhidden\\u001b[1");
         assert_eq!(harmless("a\r\u{9b}2J\u{202e}b"), "a\\u000d\\u009b2J\\u202eb");
