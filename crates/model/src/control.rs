@@ -44,7 +44,8 @@ impl Control {
     /// # Errors
     /// The system's if there is no answer, or one that is not a report.
     pub fn report(&mut self) -> io::Result<Report> {
-        serde_json::from_str(&self.ask("report")?).map_err(io::Error::other)
+        let answer = self.ask("report")?;
+        serde_json::from_str(&answer).map_err(|_| io::Error::other(answer))
     }
 
     fn ask(&mut self, what: &str) -> io::Result<String> {

@@ -2,7 +2,6 @@
 
 use crate::flow::{Access, Block, LOADS, Origin, REGISTERS};
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Lines that a filter knows. Fewer than a first-level cache has.
 const LINES: usize = 256;
@@ -14,39 +13,37 @@ const EPOCH_SHIFT: u32 = LINE_BITS + 1;
 
 /// The lines that a CPU has just used, by virtual address: these need no look into the modelled caches.
 ///
-/// The filter is forgotten whenever another CPU takes a line away, which `losses` counts.
+/// What it knows is forgotten whenever another CPU takes a line away: `losses` counts that.
 pub(crate) struct Filter {
     lines: [u64; LINES],
-    /// How many times this CPU lost a line to another. Other CPUs' threads count here.
-    pub losses: AtomicU32,
 }
 
 impl Filter {
     fn new() -> Self {
-        Self { lines: [u64::MAX; LINES], losses: AtomicU32::new(0) }
+        Self { lines: [u64::MAX; LINES] }
     }
 
     #[inline]
-    fn key(&self, line: u64) -> u64 {
-        line & LINE_MASK | u64::from(self.losses.load(Ordering::Relaxed)) << EPOCH_SHIFT
+    fn key(line: u64, losses: u32) -> u64 {
+        line & LINE_MASK | u64::from(losses) << EPOCH_SHIFT
     }
 
     /// Whether a line may be read without a look.
     #[inline]
-    pub fn reads(&self, line: u64) -> bool {
-        self.lines[line as usize % LINES] & !WRITABLE == self.key(line)
+    pub fn reads(&self, line: u64, losses: u32) -> bool {
+        self.lines[line as usize % LINES] & !WRITABLE == Self::key(line, losses)
     }
 
     /// Whether a line may be written without a look.
     #[inline]
-    pub fn writes(&self, line: u64) -> bool {
-        self.lines[line as usize % LINES] == self.key(line) | WRITABLE
+    pub fn writes(&self, line: u64, losses: u32) -> bool {
+        self.lines[line as usize % LINES] == Self::key(line, losses) | WRITABLE
     }
 
     /// A line that the CPU's first-level cache has from now on.
-    pub fn insert(&mut self, line: u64, writable: bool) {
+    pub fn insert(&mut self, line: u64, losses: u32, writable: bool) {
         let writable = if writable { WRITABLE } else { 0 };
-        self.lines[line as usize % LINES] = self.key(line) | writable;
+        self.lines[line as usize % LINES] = Self::key(line, losses) | writable;
     }
 }
 
@@ -126,7 +123,7 @@ impl Flow {
     }
 }
 
-/// A CPU's state. Only its own thread uses it, apart from `filter.losses`.
+/// A CPU's state. Only its own thread uses it.
 pub(crate) struct Cpu {
     pub filter: Filter,
     pub flow: Flow,
@@ -162,13 +159,12 @@ mod tests {
     #[test]
     fn a_filter_knows_what_was_used_until_a_line_is_lost() {
         let mut filter = Filter::new();
-        assert!(!filter.reads(7) && !filter.writes(7));
-        filter.insert(7, false);
-        assert!(filter.reads(7) && !filter.writes(7) && !filter.reads(7 + LINES as u64));
-        filter.insert(7, true);
-        assert!(filter.reads(7) && filter.writes(7));
-        filter.losses.fetch_add(1, Ordering::Relaxed);
-        assert!(!filter.reads(7) && !filter.writes(7));
+        assert!(!filter.reads(7, 0) && !filter.writes(7, 0));
+        filter.insert(7, 0, false);
+        assert!(filter.reads(7, 0) && !filter.writes(7, 0) && !filter.reads(7 + LINES as u64, 0));
+        filter.insert(7, 0, true);
+        assert!(filter.reads(7, 0) && filter.writes(7, 0));
+        assert!(!filter.reads(7, 1) && !filter.writes(7, 1));
     }
 
     /// A block in which rbx gets its value from its first load by rax, and one that changes nothing.

@@ -114,7 +114,7 @@ impl Model {
         cpu.instructions += instructions;
     }
 
-    /// An access that the CPU's filter does not know. `losses` gives the count of another CPU's lost lines.
+    /// An access that the CPU's filter does not know. `losses` gives the count of a CPU's lost lines.
     pub fn access<'a>(
         &self,
         losses: impl Fn(usize) -> &'a AtomicU32,
@@ -143,7 +143,7 @@ impl Model {
             }
         }
         drop(shared);
-        cpu.filter.insert(line, kind != Kind::Read);
+        cpu.filter.insert(line, losses(number).load(Ordering::Relaxed), kind != Kind::Read);
         if kind == Kind::Read && result.latency_ps > self.l2_ps && result.source != Source::L1 {
             cpu.flow.load(block, access, cpu.ps + result.latency_ps);
         }

@@ -63,11 +63,12 @@ struct Slot {
     cpu: UnsafeCell<Cpu>,
     count: AtomicPtr<u64>,
     idles: AtomicBool,
+    /// How many times the CPU lost a line to another. Other CPUs' threads count here.
+    losses: AtomicU32,
 }
 
 // SAFETY: a slot's CPU is used by that CPU's own thread, and by others only while QEMU has stopped all CPUs.
-// Its filter's `losses`, which other threads count in, is atomic. QEMU's functions may be called by all
-// threads.
+// All else in it is atomic. QEMU's functions may be called by all threads.
 unsafe impl Sync for Plugin {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Plugin {}
@@ -119,6 +120,11 @@ impl Plugin {
         // SAFETY: the scoreboard has an entry for each CPU, which its own thread alone uses, and it does not
         // move once all CPUs are there.
         unsafe { &mut *count }
+    }
+
+    #[inline]
+    fn losses(&self, number: usize) -> u32 {
+        self.cpus[number].losses.load(Ordering::Relaxed)
     }
 
     /// Takes a CPU's instructions into its time.
@@ -192,9 +198,11 @@ impl Plugin {
     fn answer(&self, line: &str) -> String {
         match line {
             "begin" => self.begin(),
-            "report" => {
-                self.model.report().and_then(|report| serde_json::to_string(&report).ok()).unwrap_or_default()
-            }
+            "report" => match self.model.report().map(|report| serde_json::to_string(&report)) {
+                Some(Ok(report)) => report,
+                Some(Err(error)) => error.to_string(),
+                None => "the model has not begun".to_owned(),
+            },
             _ => format!("'{line}' is no request"),
         }
     }
@@ -236,11 +244,7 @@ impl Plugin {
         // SAFETY: `place` is memory, by QEMU's answer of just now.
         let physical = unsafe { (self.qemu.qemu_plugin_hwaddr_phys_addr)(place) };
         self.settle(number, cpu);
-        let losses = |other: usize| -> &AtomicU32 {
-            let other = self.cpus[other].cpu.get();
-            // SAFETY: nothing of another CPU is touched but this atomic.
-            unsafe { &(*other).filter.losses }
-        };
+        let losses = |other: usize| &self.cpus[other].losses;
         let line = self.model.line(address);
         let request = Request { kind, physical, line, block: site.block, access: &site.access };
         self.model.access(losses, number, cpu, request);
@@ -414,7 +418,7 @@ extern "C" fn on_read(number: c_uint, info: MemoryInfo, address: u64, site: *mut
     // SAFETY: the data that this plugin registered for the instruction.
     let site = unsafe { &*site.cast_const().cast::<Site>() };
     let cpu = plugin.cpu(number);
-    if cpu.filter.reads(plugin.model.line(address)) {
+    if cpu.filter.reads(plugin.model.line(address), plugin.losses(number)) {
         if cpu.flow.waits() {
             let ps = cpu.flow.ready_ps(site.access.address);
             cpu.flow.load(site.block, &site.access, ps);
@@ -432,7 +436,7 @@ extern "C" fn on_write(number: c_uint, info: MemoryInfo, address: u64, site: *mu
     let site = unsafe { &*site.cast_const().cast::<Site>() };
     if site.access.atomic {
         plugin.look(number, info, address, Kind::Atomic, site);
-    } else if !plugin.cpu(number).filter.writes(plugin.model.line(address)) {
+    } else if !plugin.cpu(number).filter.writes(plugin.model.line(address), plugin.losses(number)) {
         plugin.look(number, info, address, Kind::Write, site);
     }
 }
@@ -449,6 +453,7 @@ fn install(id: Id, settings: &str) -> Result<(), String> {
         cpu: UnsafeCell::new(Cpu::new()),
         count: AtomicPtr::default(),
         idles: AtomicBool::new(false),
+        losses: AtomicU32::new(0),
     };
     let plugin = Plugin {
         qemu,

@@ -1,6 +1,7 @@
 //! The words between `nodewise rig` and the plugin: what machine it is to be, and what came of it.
 
-use nodewise_hardware::{Counters, Error, Load, Preset};
+use nodewise_engine::imbalance_percent;
+use nodewise_hardware::{Counters, Error, Load, Node, Preset};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -160,12 +161,8 @@ impl Report {
             .zip(&counters.links)
             .map(|(link, load)| LinkWork { from: link.from, to: link.to, work: work(load) })
             .collect();
-        let serving: Vec<f64> = by_home
-            .iter()
-            .zip(&preset.nodes)
-            .filter(|(_, node)| node.memory_bytes > 0 && node.cores > 0)
-            .map(|(&accesses, _)| accesses)
-            .collect();
+        let serves = |node: &Node| node.memory_bytes > 0 && node.cores > 0;
+        let balanced: Vec<bool> = preset.nodes.iter().map(serves).collect();
         let link_bytes: Vec<f64> = links.iter().map(|link| link.work.bytes as f64).collect();
         let all_ps = modelled_ps * preset.cores() as f64;
         Self {
@@ -176,8 +173,8 @@ impl Report {
             cpus_busy_percent: 100.0 * times.running_ps as f64 / all_ps,
             local_access_percent: (accesses > 0).then(|| 100.0 * local as f64 / accesses as f64),
             dram_latency_cycles: counters.mean_dram_latency_ps() / preset.cycle_ps(),
-            controller_imbalance_percent: imbalance_percent(&serving),
-            link_imbalance_percent: imbalance_percent(&link_bytes),
+            controller_imbalance_percent: imbalance_percent(&by_home, &balanced),
+            link_imbalance_percent: imbalance_percent(&link_bytes, &vec![true; links.len()]),
             llc_misses_per_kilo_instruction: counters.llc_misses.iter().sum::<u64>() as f64 * 1000.0
                 / times.instructions.max(1) as f64,
             controllers: counters.controllers.iter().map(work).collect(),
@@ -185,16 +182,6 @@ impl Report {
             traffic,
         }
     }
-}
-
-/// Sample standard deviation over the mean, in percent; none where there is nothing to compare.
-fn imbalance_percent(loads: &[f64]) -> Option<f64> {
-    let mean = loads.iter().sum::<f64>() / loads.len() as f64;
-    if loads.len() < 2 || mean <= 0.0 {
-        return None;
-    }
-    let squares: f64 = loads.iter().map(|load| (load - mean).powi(2)).sum();
-    Some(100.0 * (squares / (loads.len() - 1) as f64).sqrt() / mean)
 }
 
 #[cfg(test)]
@@ -209,12 +196,5 @@ mod tests {
         let large = Homes::new(&[2 << 30; 4]);
         assert_eq!((large.node(LOW_OF_MORE - 1), large.node(HIGH)), (1, 1));
         assert_eq!((large.node(HIGH + (1 << 30)), large.node(HIGH + (5 << 30) - 1)), (2, 3));
-    }
-
-    #[test]
-    fn imbalance_is_the_articles() {
-        assert_eq!(imbalance_percent(&[4.0, 0.0, 0.0, 0.0]), Some(200.0));
-        assert_eq!(imbalance_percent(&[1.0, 1.0]), Some(0.0));
-        assert_eq!(imbalance_percent(&[0.0, 0.0]), None);
     }
 }

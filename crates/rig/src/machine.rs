@@ -1,6 +1,6 @@
 //! The modelled machine under a guest.
 
-use crate::{Accelerator, Error, ErrorKind, Node};
+use crate::{Accelerator, Distances, Error, ErrorKind, Node};
 use nodewise_hardware::Preset;
 use nodewise_model::{Control, LIBRARY, Settings};
 use std::path::{Path, PathBuf};
@@ -39,6 +39,12 @@ impl Machine {
             return Err(Error::new(ErrorKind::Shape, message));
         }
         Ok(Self { preset, text, origin, scale: 1.0, slow: 1.0, library: library.into() })
+    }
+
+    /// The distances between the machine's nodes, as firmware tells them.
+    pub fn distances(&self) -> Result<Distances, Error> {
+        let row = |row: &Vec<u32>| row.iter().map(|&value| u8::try_from(value).unwrap_or(u8::MAX)).collect();
+        Distances::new(self.preset.distances.iter().map(row).collect())
     }
 
     /// Shrinks the caches by this factor, for problems that are shrunk by it.

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use nodewise_bench::report::Placement;
 use nodewise_bench::scenario::{Finished, Place, Programs};
 use nodewise_hardware::Preset;
-use nodewise_rig::{Distances, Guest, Machine};
+use nodewise_rig::{Guest, Machine};
 use nodewise_topology::Topology;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -176,8 +176,7 @@ fn guest(machine: &str) -> anyhow::Result<Guest> {
     let preset = Preset::named(machine)?;
     let text = Preset::text(machine).context("a preset has a text")?;
     let model = Machine::new(text, machine, nodewise_rig::library()?)?.scale(SCALE).slow(SLOW);
-    let row = |row: &Vec<u32>| row.iter().map(|&value| u8::try_from(value).unwrap_or(u8::MAX)).collect();
-    let distances = Distances::new(preset.distances.iter().map(row).collect())?;
+    let distances = model.distances()?;
     Ok(Guest::uniform(preset.nodes.len(), 1, 512 << 20).distances(distances).machine(model))
 }
 

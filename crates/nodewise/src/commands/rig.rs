@@ -262,7 +262,8 @@ fn guest(args: &Args, nodewise: &Path, modelled: Option<&Modelled>) -> Result<(G
     let memory_bytes: u64 = nodes.iter().map(|node| node.memory_bytes).sum();
     let mut guest = Guest::new(nodes);
     if let Some(modelled) = modelled {
-        guest = guest.machine(modelled.machine.clone()).distances(modelled.distances()?);
+        let distances = modelled.machine.distances().map_err(|error| say("--machine", error))?;
+        guest = guest.machine(modelled.machine.clone()).distances(distances);
     }
     // A guest keeps its files in memory, and a small one needs its own for something else.
     if std::fs::metadata(nodewise).is_ok_and(|file| file.len() <= memory_bytes / 8) {

@@ -3,7 +3,7 @@
 use crate::commands::sim::{Named, did_you_mean, plot};
 use crate::output::{PUBLIC, WholeFile, report};
 use nodewise_hardware::Preset;
-use nodewise_rig::{Distances, Machine, Report, library};
+use nodewise_rig::{Machine, Report, library};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -79,12 +79,6 @@ impl Modelled {
             json: create(&args.json).map_err(refused)?,
             plot: create(&args.plot).map_err(refused)?,
         }))
-    }
-
-    /// The distances between the machine's nodes, as firmware tells them.
-    pub fn distances(&self) -> Result<Distances, String> {
-        let row = |row: &Vec<u32>| row.iter().map(|&value| u8::try_from(value).unwrap_or(u8::MAX)).collect();
-        Distances::new(self.preset.distances.iter().map(row).collect()).map_err(|error| error.to_string())
     }
 
     /// Prints the machine's work and writes it to the files that were asked for.
