@@ -33,6 +33,7 @@ mod figure;
 mod machine;
 mod memory;
 pub mod mlc;
+mod plan;
 pub mod preset;
 mod results;
 mod run;
@@ -48,9 +49,10 @@ mod readme {}
 pub use error::{Error, ErrorKind};
 pub use figure::Figure;
 pub use machine::{CacheFacts, Machine, Place};
+pub use plan::{Options, Part};
 pub use results::{
     AllCpus, Bandwidth, CoreFigures, IdleLatency, LoadedLatency, NodeFacts, PageLatency, Peak, Results,
     Transfer,
 };
-pub use run::{Options, Part, measure};
+pub use run::measure;
 pub use stream::{NON_TEMPORAL_STORES, Traffic};
