@@ -13,7 +13,7 @@ const EPOCH_SHIFT: u32 = LINE_BITS + 1;
 
 /// The lines that a CPU has just used, by virtual address: these need no look into the modelled caches.
 ///
-/// What it knows is forgotten whenever another CPU takes a line away: `losses` counts that.
+/// It forgets all lines whenever another CPU takes one away, which `losses` counts.
 pub(crate) struct Filter {
     lines: [u64; LINES],
 }
