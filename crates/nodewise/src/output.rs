@@ -225,7 +225,7 @@ mod tests {
     fn terminals_are_told_styles_and_nothing_else() {
         let styled = "\x1b[1mnode 0\x1b[0m\tnaïve ├─┤\n";
         assert_eq!(harmless(styled), styled);
-        // Those of doctor's table, of topo's drawing and of measure's heat maps.
+        // Doctor's table, topo's drawing and measure's heat maps have these.
         for colour in [AnsiColor::Green, AnsiColor::Yellow, AnsiColor::Red, AnsiColor::Cyan] {
             let style = colour.on_default().bold();
             let styled = format!("{style}text{style:#}");
