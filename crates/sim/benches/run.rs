@@ -5,7 +5,6 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use nodewise_hardware::Preset;
-
 use nodewise_sim::{Area, Program, Progress, Role, Settings, Simulation, Space, Trace};
 
 const THREADS: usize = 16;
@@ -34,7 +33,7 @@ impl Mixed {
         let own = |thread| space.area(format!("own {thread}"), HOT + OWN, Role::Private(thread));
         let own: Vec<u64> = (0..THREADS).map(own).collect();
         let at = (0..THREADS as u64).map(|thread| (thread + 1, 0, 0)).collect();
-        Box::new(Mixed { areas: space.into_areas(), shared, own, at })
+        Box::new(Self { areas: space.into_areas(), shared, own, at })
     }
 }
 

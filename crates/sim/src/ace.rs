@@ -63,8 +63,8 @@ pub struct Actions {
 }
 
 impl Default for Page {
-    fn default() -> Page {
-        Page { state: State::ReadOnly, copies: 0, mapped: 0, owner: None, moves: 0, blank: true }
+    fn default() -> Self {
+        Self { state: State::ReadOnly, copies: 0, mapped: 0, owner: None, moves: 0, blank: true }
     }
 }
 
@@ -150,7 +150,7 @@ impl Page {
         self.mapped &= !nodes;
     }
 
-    fn count(&mut self, before: Page, count: CountedMoves) {
+    fn count(&mut self, before: Self, count: CountedMoves) {
         match (before.state, self.state) {
             (_, State::LocalWritable(owner)) => {
                 self.moves += u32::from(self.owner.is_some_and(|earlier| earlier != owner));
@@ -191,8 +191,8 @@ pub struct Policy {
 
 impl Default for Policy {
     /// As the paper's system boots.
-    fn default() -> Policy {
-        Policy { moves: 4, count: CountedMoves::Ownership, pragmas: false, all_global: false }
+    fn default() -> Self {
+        Self { moves: 4, count: CountedMoves::Ownership, pragmas: false, all_global: false }
     }
 }
 
@@ -214,9 +214,8 @@ impl Policy {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
+    use proptest::prelude::*;
 
     const P: usize = 1;
     const Q: usize = 2;

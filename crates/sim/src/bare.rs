@@ -1,10 +1,9 @@
 //! A program on the bare hardware: its pages lie where they are told to, its threads stay on their cores, and
 //! no operating system costs time but what the caller makes of it. For measuring machines.
 
-use nodewise_hardware::{Counters, Hardware, Preset};
-
-use crate::turns::Turns;
-use crate::{Error, Op, Program, Progress, Trace};
+use crate::scheduler::{self, Processors};
+use crate::{Error, Program};
+use nodewise_hardware::{Counters, Hardware, Preset, Touch};
 
 /// The result of a run.
 #[derive(Clone, Debug)]
@@ -18,13 +17,41 @@ pub struct Outcome {
 /// How far a thread may run ahead of the one that is most behind with what its core's own caches serve.
 const SLACK_PS: u64 = 100_000;
 
-struct Thread {
-    core: usize,
-    trace: Trace,
-    done: usize,
-    /// The instructions before the next operation were executed.
-    computed: bool,
-    after: Progress,
+/// The hardware with threads on it, each on its core, and the home of each address.
+struct Bare<'a, F> {
+    hardware: Hardware,
+    cores: &'a [usize],
+    home: F,
+}
+
+impl<F: FnMut(&mut Hardware, usize, u64) -> usize> Processors for Bare<'_, F> {
+    #[inline]
+    fn hardware(&mut self) -> &mut Hardware {
+        &mut self.hardware
+    }
+
+    #[inline]
+    fn core(&self, thread: usize) -> usize {
+        self.cores[thread]
+    }
+
+    #[inline]
+    fn clock(&self, thread: usize) -> u64 {
+        self.hardware.clock(self.cores[thread])
+    }
+
+    #[inline]
+    fn access(&mut self, _thread: usize, core: usize, touch: Touch, address: u64) {
+        let node = (self.home)(&mut self.hardware, core, address);
+        self.hardware.touch(core, touch, address, node);
+    }
+
+    fn everyone_is_there(&mut self, threads: &[usize]) {
+        let last = threads.iter().map(|&thread| self.clock(thread)).max().unwrap_or(0);
+        for &thread in threads {
+            self.hardware.set_clock(self.cores[thread], last);
+        }
+    }
 }
 
 /// Runs a program, thread `i` on `cores[i]`, with every address on the node that `home` says, which is asked
@@ -36,77 +63,15 @@ pub fn run(
     preset: &Preset,
     program: &mut dyn Program,
     cores: &[usize],
-    mut home: impl FnMut(&mut Hardware, usize, u64) -> usize,
+    home: impl FnMut(&mut Hardware, usize, u64) -> usize,
 ) -> Result<Outcome, Error> {
-    let mut hardware = Hardware::new(preset);
     let nodes = preset.nodes_of_cores();
     program.placed(&cores.iter().map(|&core| nodes[core]).collect::<Vec<_>>());
-    let mut threads: Vec<Thread> = cores[..program.threads()]
-        .iter()
-        .map(|&core| Thread {
-            core,
-            trace: Trace::default(),
-            done: 0,
-            computed: false,
-            after: Progress::Running,
-        })
-        .collect();
-    let mut turns = Turns::default();
-    (0..threads.len()).for_each(|thread| turns.begin(thread, 0));
-    let mut waiting: Vec<usize> = Vec::new();
-    loop {
-        let clock = |thread: usize| hardware.clock(threads[thread].core);
-        let Some((index, _, other_ps)) = turns.next(clock) else {
-            if waiting.is_empty() {
-                break;
-            }
-            let last = waiting.iter().map(|&thread| clock(thread)).max().unwrap_or(0);
-            for thread in waiting.drain(..) {
-                hardware.set_clock(threads[thread].core, last);
-                turns.begin(thread, last);
-            }
-            continue;
-        };
-        let thread = &mut threads[index];
-        if thread.done == thread.trace.len() {
-            thread.trace.clear();
-            thread.done = 0;
-            match std::mem::replace(&mut thread.after, Progress::Running) {
-                Progress::Running => thread.after = program.advance(index, &mut thread.trace),
-                ended => {
-                    hardware.drain(thread.core);
-                    turns.end();
-                    if ended == Progress::Barrier {
-                        waiting.push(index);
-                    }
-                }
-            }
-            continue;
-        }
-        let limit_ps = other_ps.saturating_add(SLACK_PS);
-        let words = thread.trace.words();
-        for &word in &words[thread.done..] {
-            let (touch, address, instructions) = Op::decode(word).parts();
-            if !thread.computed {
-                hardware.execute(thread.core, instructions);
-            }
-            if let Some(touch) = touch {
-                thread.computed = hardware.waits(thread.core, touch, address, other_ps);
-                if thread.computed {
-                    break;
-                }
-                let node = home(&mut hardware, thread.core, address);
-                hardware.touch(thread.core, touch, address, node);
-            }
-            thread.done += 1;
-            if hardware.clock(thread.core) >= limit_ps {
-                break;
-            }
-        }
-    }
-    program.check()?;
-    let time_ps = threads.iter().map(|thread| hardware.clock(thread.core)).max().unwrap_or(0);
-    Ok(Outcome { time_ps, counters: hardware.counters().clone() })
+    let cores = &cores[..program.threads()];
+    let mut bare = Bare { hardware: Hardware::new(preset), cores, home };
+    scheduler::run(program, &mut bare, SLACK_PS, &mut |_| ())?;
+    let time_ps = (0..cores.len()).map(|thread| bare.clock(thread)).max().unwrap_or(0);
+    Ok(Outcome { time_ps, counters: bare.hardware.counters().clone() })
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod error;
 mod matrix;
 mod os;
 mod program;
+mod scheduler;
 pub mod studies;
 mod turns;
 pub mod workloads;

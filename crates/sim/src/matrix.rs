@@ -48,9 +48,9 @@ impl Matrix {
     /// All machines, workloads and policies that come along, but policies that name a node.
     ///
     /// Fails if a machine that comes along cannot be read.
-    pub fn all(scale: f64) -> Result<Matrix, Error> {
+    pub fn all(scale: f64) -> Result<Self, Error> {
         let machines: Result<_, nodewise_hardware::Error> = Preset::names().map(Preset::named).collect();
-        Ok(Matrix {
+        Ok(Self {
             machines: machines?,
             workloads: workloads::all(),
             policies: POLICIES.iter().filter_map(|(name, _)| name.parse().ok()).collect(),

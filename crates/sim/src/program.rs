@@ -90,8 +90,8 @@ impl Space {
 
     /// An empty address space.
     #[must_use]
-    pub fn new() -> Space {
-        Space::default()
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Address space without values, for memory whose contents steer nothing. Returns its first address.
@@ -306,14 +306,14 @@ impl Op {
     /// Takes a word of a [`Trace`] apart.
     #[inline]
     #[must_use]
-    pub fn decode(word: u64) -> Op {
+    pub fn decode(word: u64) -> Self {
         let (address, instructions) = (word & LOW, word >> INSTRUCTIONS_SHIFT);
         match word >> KIND_SHIFT & 7 {
-            READ => Op::Read { address, instructions },
-            WRITE => Op::Write { address, instructions },
-            CHASE => Op::Chase { address, instructions },
-            ATOMIC => Op::Atomic { address, instructions },
-            _ => Op::Compute { instructions: address },
+            READ => Self::Read { address, instructions },
+            WRITE => Self::Write { address, instructions },
+            CHASE => Self::Chase { address, instructions },
+            ATOMIC => Self::Atomic { address, instructions },
+            _ => Self::Compute { instructions: address },
         }
     }
 
@@ -322,11 +322,11 @@ impl Op {
     #[must_use]
     pub fn parts(self) -> (Option<Touch>, u64, u64) {
         match self {
-            Op::Read { address, instructions } => (Some(Touch::Read), address, instructions),
-            Op::Chase { address, instructions } => (Some(Touch::Chase), address, instructions),
-            Op::Write { address, instructions } => (Some(Touch::Write), address, instructions),
-            Op::Atomic { address, instructions } => (Some(Touch::Atomic), address, instructions),
-            Op::Compute { instructions } => (None, 0, instructions),
+            Self::Read { address, instructions } => (Some(Touch::Read), address, instructions),
+            Self::Chase { address, instructions } => (Some(Touch::Chase), address, instructions),
+            Self::Write { address, instructions } => (Some(Touch::Write), address, instructions),
+            Self::Atomic { address, instructions } => (Some(Touch::Atomic), address, instructions),
+            Self::Compute { instructions } => (None, 0, instructions),
         }
     }
 }

@@ -19,11 +19,11 @@ struct Unlike {
 }
 
 impl Unlike {
-    fn new(threads: usize) -> Unlike {
+    fn new(threads: usize) -> Self {
         let mut space = Space::new();
         let bases =
             (0..threads).map(|thread| space.area(format!("{thread}"), BYTES, Role::Unknown)).collect();
-        Unlike { areas: space.into_areas(), bases, accesses: vec![0; threads] }
+        Self { areas: space.into_areas(), bases, accesses: vec![0; threads] }
     }
 
     fn address(&self, thread: usize, access: u64) -> u64 {

@@ -1,34 +1,21 @@
 //! The operating system under a simulated program: page table, placement, migration and what they cost.
 
-mod ace_pages;
-mod autonuma27;
-mod balancing;
-mod by_hand;
-#[cfg(test)]
-mod charges;
-mod clockwork;
-mod costs;
-mod exchange;
-mod hint_faults;
-mod machine;
-mod manage;
-mod memory;
-mod oracle;
-mod pinning;
+mod engine_port;
+mod kernel;
+mod manual;
+mod policies;
 mod policy;
-mod report;
-mod sampler;
-mod scan;
-mod sharing;
-mod simulation;
-mod task;
-mod task_placement;
+mod run;
+#[cfg(test)]
+mod tests;
 
-pub use costs::Costs;
-pub use machine::SimMachine;
-pub use oracle::{candidates, oracle, simulate};
-pub use pinning::{PINNINGS, Pinning};
+pub use kernel::costs::Costs;
+pub use kernel::machine::SimMachine;
 pub use policy::{POLICIES, Policy};
-pub use report::{LinkReport, Report};
-pub(crate) use simulation::Watched;
-pub use simulation::{PASSES, Settings, Simulation};
+pub use run::oracle::{candidates, oracle};
+pub use run::pinning::{PINNINGS, Pinning};
+pub use run::report::{LinkReport, Report};
+pub use run::settings::{PASSES, Settings};
+pub use run::simulate;
+pub use run::simulation::Simulation;
+pub(crate) use run::simulation::Watched;

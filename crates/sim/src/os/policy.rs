@@ -1,10 +1,9 @@
 //! Placement policies by name.
 
 use crate::Error;
+use crate::ace;
 use std::fmt;
 use std::str::FromStr;
-
-use crate::ace;
 
 /// Where pages go, and who moves them later.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +34,7 @@ pub enum Policy {
     Carrefour,
     /// The ACE paper's: every node's memory a cache over global memory, until a page was moved too often.
     Ace(ace::Policy),
-    /// Where a first run of the same program shows that each page belongs: see [`simulate`](super::simulate).
+    /// Where a first run of the same program shows that each page belongs: see [`simulate`](crate::simulate).
     Oracle,
 }
 
@@ -64,30 +63,30 @@ pub const POLICIES: [(&str, &str); 12] = [
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Policy::FirstTouch => f.write_str("first-touch"),
-            Policy::Interleave => f.write_str("interleave"),
-            Policy::WeightedInterleave(weights) => {
+            Self::FirstTouch => f.write_str("first-touch"),
+            Self::Interleave => f.write_str("interleave"),
+            Self::WeightedInterleave(weights) => {
                 f.write_str("weighted-interleave")?;
                 for (index, weight) in weights.iter().enumerate() {
                     write!(f, "{}{weight}", if index == 0 { ':' } else { '/' })?;
                 }
                 Ok(())
             }
-            Policy::Blocked => f.write_str("blocked"),
-            Policy::Bind(node) => write!(f, "bind:{node}"),
-            Policy::Preferred(node) => write!(f, "preferred:{node}"),
-            Policy::AutoNuma { split: false } => f.write_str("autonuma"),
-            Policy::AutoNuma { split: true } => f.write_str("autonuma+split"),
-            Policy::AutoNuma27 => f.write_str("autonuma-27"),
-            Policy::Carrefour => f.write_str("carrefour"),
-            Policy::Ace(policy) => {
+            Self::Blocked => f.write_str("blocked"),
+            Self::Bind(node) => write!(f, "bind:{node}"),
+            Self::Preferred(node) => write!(f, "preferred:{node}"),
+            Self::AutoNuma { split: false } => f.write_str("autonuma"),
+            Self::AutoNuma { split: true } => f.write_str("autonuma+split"),
+            Self::AutoNuma27 => f.write_str("autonuma-27"),
+            Self::Carrefour => f.write_str("carrefour"),
+            Self::Ace(policy) => {
                 f.write_str("ace")?;
                 if policy.moves != ace::Policy::default().moves {
                     write!(f, ":{}", policy.moves)?;
                 }
                 f.write_str(if policy.pragmas { "+pragmas" } else { "" })
             }
-            Policy::Oracle => f.write_str("oracle"),
+            Self::Oracle => f.write_str("oracle"),
         }
     }
 }
@@ -95,7 +94,7 @@ impl fmt::Display for Policy {
 impl FromStr for Policy {
     type Err = Error;
 
-    fn from_str(text: &str) -> Result<Policy, Error> {
+    fn from_str(text: &str) -> Result<Self, Error> {
         let unknown = || {
             let names: Vec<_> = POLICIES.iter().map(|policy| policy.0).collect();
             Error::unknown(format!("no such policy: {text}; there are {}", names.join(", ")))
@@ -113,16 +112,16 @@ impl FromStr for Policy {
                 None if moves.is_empty() => default.moves,
                 None => return Err(unknown()),
             };
-            return Ok(Policy::Ace(ace::Policy { moves, pragmas, ..default }));
+            return Ok(Self::Ace(ace::Policy { moves, pragmas, ..default }));
         }
         let (name, argument) = match text.split_once(':') {
             Some((name, argument)) => (name, Some(argument)),
             None => (text, None),
         };
         match (name, argument) {
-            ("first-touch", None) => Ok(Policy::FirstTouch),
-            ("interleave", None) => Ok(Policy::Interleave),
-            ("weighted-interleave", None) => Ok(Policy::WeightedInterleave(Vec::new())),
+            ("first-touch", None) => Ok(Self::FirstTouch),
+            ("interleave", None) => Ok(Self::Interleave),
+            ("weighted-interleave", None) => Ok(Self::WeightedInterleave(Vec::new())),
             ("weighted-interleave", Some(weights)) => {
                 let weights: Result<Vec<u32>, _> = weights.split('/').map(str::parse).collect();
                 let weights = weights.ok().filter(|weights| weights.iter().any(|&weight| weight > 0));
@@ -131,18 +130,18 @@ impl FromStr for Policy {
                     Error::unknown(format!("{text}: {how}"))
                 })
             }
-            ("blocked", None) => Ok(Policy::Blocked),
+            ("blocked", None) => Ok(Self::Blocked),
             ("bind" | "preferred", node) => node
                 .unwrap_or_default()
                 .parse()
                 .map(if name == "bind" { Policy::Bind } else { Policy::Preferred })
                 .map_err(|_| Error::unknown(format!("{text}: a node is a number, as in {name}:0"))),
-            ("autonuma", None) => Ok(Policy::AutoNuma { split: false }),
-            ("autonuma+split", None) => Ok(Policy::AutoNuma { split: true }),
-            ("autonuma-27", None) => Ok(Policy::AutoNuma27),
-            ("carrefour", None) => Ok(Policy::Carrefour),
-            ("oracle", None) => Ok(Policy::Oracle),
-            (name, Some(_)) if name.parse::<Policy>().is_ok() => {
+            ("autonuma", None) => Ok(Self::AutoNuma { split: false }),
+            ("autonuma+split", None) => Ok(Self::AutoNuma { split: true }),
+            ("autonuma-27", None) => Ok(Self::AutoNuma27),
+            ("carrefour", None) => Ok(Self::Carrefour),
+            ("oracle", None) => Ok(Self::Oracle),
+            (name, Some(_)) if name.parse::<Self>().is_ok() => {
                 Err(Error::unknown(format!("{text}: {name} takes no argument")))
             }
             _ => Err(unknown()),

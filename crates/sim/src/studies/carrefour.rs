@@ -1,12 +1,11 @@
 //! Gaud et al., "Challenges of Memory Management on Modern NUMA Systems" (CACM 2015): Carrefour beside first
 //! touch, interleaving and the kernel's balancing.
 
-use crate::Error;
-use nodewise_hardware::Preset;
-
 use super::{Kind, Options, Progress, Row, Setup, Study, Tolerance};
+use crate::Error;
 use crate::os::{Pinning, Policy, Report, Settings, Simulation};
 use crate::workloads::{self, Parameters};
+use nodewise_hardware::Preset;
 
 /// The testbed.
 const MACHINE: &str = "opteron-8385-4n";
@@ -266,11 +265,11 @@ struct Size {
 }
 
 impl Size {
-    fn of(program: &str) -> Size {
+    fn of(program: &str) -> Self {
         if program == TOO_FAST {
-            return Size { class: IS_CLASS_D, scale: IS_SCALE };
+            return Self { class: IS_CLASS_D, scale: IS_SCALE };
         }
-        Size { class: 1.0, scale: SCALE }
+        Self { class: 1.0, scale: SCALE }
     }
 }
 

@@ -5,14 +5,13 @@
 //! bare hardware, as kernels of the article's time did it: 4.5 (threads rest after they scanned) to 4.17 (new
 //! threads scan as fast as old ones, and what a node receives is limited).
 
-use crate::Error;
-use nodewise_hardware::{Hardware, Preset};
-
 use super::{Options, Progress, Row, Study, Tolerance};
+use crate::Error;
 use crate::{
     bare,
     workloads::{Parameters, bandwidth::Micro},
 };
+use nodewise_hardware::{Hardware, Preset};
 
 const MACHINE: &str = "xeon-5120-4s";
 /// Memory, caches and the kernel's times and sizes relative to the article's and Linux's: durations shrink
@@ -94,7 +93,7 @@ struct Turn {
 }
 
 impl Kernel {
-    fn new(preset: &Preset, base: u64, bytes: u64, scale: f64, balancing: bool) -> Kernel {
+    fn new(preset: &Preset, base: u64, bytes: u64, scale: f64, balancing: bool) -> Self {
         let pages = vec![Page::default(); bytes.div_ceil(PAGE) as usize];
         let turn = Turn { began_ps: None, stamp_ps: 0, period_ps: (SCAN_DELAY_PS * scale) as u64 };
         let scanner = Scanner {
@@ -106,7 +105,7 @@ impl Kernel {
             scale,
         };
         let free = |node: &nodewise_hardware::Node| (node.memory_bytes as f64 * scale) as u64 / PAGE;
-        Kernel {
+        Self {
             node_of: preset.nodes_of_cores(),
             base,
             pages,

@@ -11,11 +11,10 @@ mod pikus;
 
 use crate::{Error, Policy, Program, Settings};
 use nodewise_hardware::Preset;
+use serde::{Serialize, Serializer};
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
-
-use serde::{Serialize, Serializer};
 
 /// The rows of one published study.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -78,16 +77,16 @@ pub enum Kind {
 
 impl Kind {
     /// All, in their order.
-    pub const ALL: [Kind; 4] = [Kind::Predicted, Kind::Sign, Kind::Implied, Kind::Calibrated];
+    pub const ALL: [Self; 4] = [Self::Predicted, Self::Sign, Self::Implied, Self::Calibrated];
 }
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Kind::Predicted => "predicted",
-            Kind::Sign => "sign",
-            Kind::Implied => "implied",
-            Kind::Calibrated => "calibrated",
+            Self::Predicted => "predicted",
+            Self::Sign => "sign",
+            Self::Implied => "implied",
+            Self::Calibrated => "calibrated",
         })
     }
 }
@@ -101,7 +100,7 @@ impl Row {
         published: f64,
         simulated: f64,
         tolerance: Tolerance,
-    ) -> Row {
+    ) -> Self {
         let holds = match tolerance {
             Tolerance::Within(distance) => (simulated - published).abs() <= distance,
             Tolerance::AtLeast => simulated >= published,
@@ -110,13 +109,13 @@ impl Row {
             Tolerance::LessThan => simulated < published,
         };
         let kind = if matches!(tolerance, Tolerance::Within(_)) { Kind::Predicted } else { Kind::Sign };
-        Row { what: what.into(), unit: unit.into(), published, simulated, tolerance, holds, kind }
+        Self { what: what.into(), unit: unit.into(), published, simulated, tolerance, holds, kind }
     }
 
     /// The same row as another kind.
     #[must_use]
-    pub fn of_kind(self, kind: Kind) -> Row {
-        Row { kind, ..self }
+    pub fn of_kind(self, kind: Kind) -> Self {
+        Self { kind, ..self }
     }
 }
 
@@ -140,19 +139,19 @@ pub enum Tolerance {
 impl Tolerance {
     /// At most `percent` of the published figure to either side.
     #[must_use]
-    pub fn percent_of(published: f64, percent: f64) -> Tolerance {
-        Tolerance::Within(published.abs() * percent / 100.0)
+    pub fn percent_of(published: f64, percent: f64) -> Self {
+        Self::Within(published.abs() * percent / 100.0)
     }
 }
 
 impl fmt::Display for Tolerance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Tolerance::Within(distance) => write!(f, "±{distance:.3}"),
-            Tolerance::AtLeast => f.write_str("at least"),
-            Tolerance::AtMost => f.write_str("at most"),
-            Tolerance::MoreThan => f.write_str("more than"),
-            Tolerance::LessThan => f.write_str("less than"),
+            Self::Within(distance) => write!(f, "±{distance:.3}"),
+            Self::AtLeast => f.write_str("at least"),
+            Self::AtMost => f.write_str("at most"),
+            Self::MoreThan => f.write_str("more than"),
+            Self::LessThan => f.write_str("less than"),
         }
     }
 }
@@ -160,7 +159,7 @@ impl fmt::Display for Tolerance {
 impl Serialize for Tolerance {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Tolerance::Within(distance) => serializer.serialize_f64(*distance),
+            Self::Within(distance) => serializer.serialize_f64(*distance),
             bound => serializer.collect_str(bound),
         }
     }
@@ -179,12 +178,8 @@ pub struct Options {
 
 impl Default for Options {
     /// The study's own sizes, on all processors there are.
-    fn default() -> Options {
-        Options {
-            scale: 1.0,
-            seed: 1,
-            jobs: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
-        }
+    fn default() -> Self {
+        Self { scale: 1.0, seed: 1, jobs: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN) }
     }
 }
 

@@ -1,12 +1,11 @@
 //! Gachod, "NUMA Page split: Improving Memory Management in the Linux Kernel for NUMA Architectures" (2024):
 //! CG with huge pages, whose threads are pinned by CPU number or socket by socket.
 
-use nodewise_hardware::Preset;
-
 use super::{Options, Progress, Row, Setup, Study, Tolerance};
 use crate::os::Watched;
 use crate::workloads::{Parameters, cg};
 use crate::{Error, Pinning, Policy, Settings, Simulation};
+use nodewise_hardware::Preset;
 
 const MACHINE: &str = "dahu-2n";
 /// Class C's 36 million elements, over class B's that the workload's scale counts in.
@@ -71,11 +70,11 @@ struct Point {
 }
 
 impl Point {
-    fn mean(of: &[&Watched]) -> Point {
+    fn mean(of: &[&Watched]) -> Self {
         let mean = |value: &dyn Fn(&Watched) -> f64| {
             of.iter().map(|watched| value(watched)).sum::<f64>() / of.len() as f64
         };
-        Point {
+        Self {
             // As the benchmark's own, without the making of the matrix.
             time_s: mean(&|run| run.report.run_time_s - run.first_barrier_s),
             remote_percent: mean(&|run| 100.0 - run.report.local_access_percent.unwrap_or(100.0)),

@@ -4,14 +4,13 @@
 //! hardware. The parallel foreach runs as `nodewise sim run` runs it, but with whole caches: it needs little
 //! memory, and what it does need is not what it is about.
 
-use crate::Error;
-use nodewise_hardware::{Hardware, Preset};
-
 use super::{Kind, Options, Progress, Row, Study, Tolerance};
+use crate::Error;
 use crate::{
     Pinning, Policy, Settings, Simulation, bare,
     workloads::{self, Parameters, bandwidth::Stream},
 };
+use nodewise_hardware::{Hardware, Preset};
 
 /// Data and caches relative to the talk's and the machine's.
 const SCALE: f64 = 1.0 / 32.0;
@@ -76,7 +75,7 @@ pub fn run(options: &Options, progress: Progress<'_>) -> Result<Study, Error> {
 impl Run {
     fn row(&self, options: &Options) -> Result<Row, Error> {
         match *self {
-            Run::Crossing(machine, threads, memory) => {
+            Self::Crossing(machine, threads, memory) => {
                 let preset = named(machine, options)?;
                 let own =
                     |memory| bandwidth(&preset, Stream::own, &cores_of(&preset, threads), memory, options);
@@ -85,7 +84,7 @@ impl Run {
                     format!("{machine}: bandwidth lost when the threads of a node write memory of another");
                 Ok(Row::new(what, "%", 50.0, loss, Tolerance::Within(10.0)))
             }
-            Run::Latency(memory) => {
+            Self::Latency(memory) => {
                 let simulated = latency_ns(&named(TALK, options)?, memory);
                 let (what, published) = if memory == 0 { ("local", 129.8) } else { ("remote", 194.0) };
                 // The talk's matrix: 129.0 to 130.7 on the diagonal, 187.9 to 203.4 elsewhere.
@@ -98,7 +97,7 @@ impl Run {
                 )
                 .of_kind(Kind::Calibrated))
             }
-            Run::Crowding(machine) => {
+            Self::Crowding(machine) => {
                 let preset = named(machine, options)?;
                 let all = bandwidth(&preset, Stream::interleaved, &spread(&preset), 0, options)?;
                 let one = bandwidth(&preset, Stream::interleaved, &cores_of(&preset, 0), 0, options)?;
@@ -107,7 +106,7 @@ impl Run {
                 );
                 Ok(Row::new(what, "% of the bandwidth", 100.0, 100.0 * all / one, Tolerance::LessThan))
             }
-            Run::Foreach((workload, what, everywhere, memory, published, beaten)) => {
+            Self::Foreach((workload, what, everywhere, memory, published, beaten)) => {
                 let simulated = elements_a_second(workload, everywhere, memory, options)? / 1e6;
                 let tolerance =
                     if beaten { Tolerance::MoreThan } else { Tolerance::percent_of(published, 25.0) };

@@ -6,11 +6,10 @@
 //! (`ALPBench`). Kept: pixels of the normalised images (130 x 150), the projection really computed.
 //! The number of eigenfaces and of images is this program's.
 
-use std::ops::Range;
-
 use super::phases::{LINE, Lines, Phased, Phases, Random, alone, scaled, write_lines};
 use super::{Parameters, Workload};
 use crate::{Area, Array, Error, Program, Role, Space, Trace};
+use std::ops::Range;
 
 pub const ALL: [Workload; 1] = [Workload {
     name: "facerec",

@@ -1,9 +1,8 @@
 //! The parts that most of the workloads are made of: phases between barriers, lines read so many at a time,
 //! and random inputs.
 
-use std::ops::Range;
-
 use crate::{Area, Error, Program, Progress, Trace};
+use std::ops::Range;
 
 /// Operations after which a piece ends.
 const PIECE: usize = 1000;
@@ -52,7 +51,7 @@ struct Place {
 impl<P: Phased + 'static> Phases<P> {
     /// The program of an algorithm.
     pub fn program(algorithm: P, threads: usize) -> Box<dyn Program> {
-        Box::new(Phases { algorithm, threads: vec![Place::default(); threads] })
+        Box::new(Self { algorithm, threads: vec![Place::default(); threads] })
     }
 }
 
@@ -176,8 +175,8 @@ pub struct Random(u64);
 
 impl Random {
     /// A sequence of its own for each seed.
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
     }
 
     /// The next 64 random bits.

@@ -8,11 +8,10 @@
 //! of opening a center, really computed. Left out: the later blocks, and most of the thousands of candidate
 //! centers.
 
-use std::ops::Range;
-
 use super::phases::{LINE, Lines, Phased, Phases, Random, alone, part, scaled, write_lines};
 use super::{Parameters, Workload};
 use crate::{Area, Array, Error, Program, Role, Space, Trace};
+use std::ops::Range;
 
 pub const ALL: [Workload; 1] = [Workload {
     name: "streamcluster",

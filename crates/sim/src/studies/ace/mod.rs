@@ -7,13 +7,12 @@
 
 mod run;
 
-use crate::Error;
-use nodewise_hardware::Preset;
-
 use self::run::{Costs, Run, Times};
 use super::{Kind, Options, Progress, Row, Study, Tolerance, in_parallel};
+use crate::Error;
 use crate::ace::Policy;
 use crate::workloads::{Parameters, ace};
+use nodewise_hardware::Preset;
 
 /// Processors of the published runs (Table 4).
 const THREADS: usize = 7;

@@ -3,10 +3,9 @@
 //! The paper's times are user and system time, a page at a time, on a machine without caches, so this needs
 //! none of the general OS model: no virtual memory areas, no scheduler, no memory pressure.
 
-use nodewise_hardware::{Hardware, Preset, Uncached};
-
 use crate::ace::{Actions, Location, Page, Policy, State};
 use crate::{Area, Error, Op, Program, Progress, Role, Trace};
+use nodewise_hardware::{Hardware, Preset, Uncached};
 
 const PAGE_SHIFT: u32 = 12;
 const PAGE_BYTES: u64 = 1 << PAGE_SHIFT;
@@ -27,8 +26,8 @@ pub struct Costs {
 }
 
 impl Default for Costs {
-    fn default() -> Costs {
-        Costs { fault_us: 1000.0, shootdown_us: 100.0 }
+    fn default() -> Self {
+        Self { fault_us: 1000.0, shootdown_us: 100.0 }
     }
 }
 
@@ -97,7 +96,7 @@ impl<'a> Run<'a> {
         program: &'a mut dyn Program,
         policy: Policy,
         costs: Costs,
-    ) -> Result<Run<'a>, Error> {
+    ) -> Result<Self, Error> {
         let Some(uncached) = preset.uncached else {
             return Err(Error::unsuitable(format!(
                 "{}: the ACE study needs a machine without caches",

@@ -3,12 +3,11 @@
 //! As EPEX FORTRAN does it: the array is shared, loops over rows and columns are handed out a turn at a time,
 //! everything else is private. A row is fetched into a private vector, transformed there, and stored back.
 
-use std::f32::consts::PI;
-
 use super::scaled;
 use super::shared::{Counter, Stack};
 use crate::workloads::Parameters;
 use crate::{Area, Array, Error, Program, Progress, Role, Space, Trace};
+use std::f32::consts::PI;
 
 const SIDE: usize = 256;
 const STAGES: usize = 8;

@@ -9,8 +9,8 @@ pub struct Counter {
 }
 
 impl Counter {
-    pub fn new(space: &mut Space, name: &str) -> Counter {
-        Counter { words: space.array(name, vec![0; 2], Role::WriteShared) }
+    pub fn new(space: &mut Space, name: &str) -> Self {
+        Self { words: space.array(name, vec![0; 2], Role::WriteShared) }
     }
 
     /// Adds `amount` unless the value has reached `limit`; gives the value before.
@@ -42,8 +42,8 @@ pub struct Stack {
 impl Stack {
     pub const BYTES: u64 = 4096;
 
-    pub fn new(space: &mut Space, thread: usize) -> Stack {
-        Stack { base: space.area(format!("stack {thread}"), Self::BYTES, Role::Private(thread)) }
+    pub fn new(space: &mut Space, thread: usize) -> Self {
+        Self { base: space.area(format!("stack {thread}"), Self::BYTES, Role::Private(thread)) }
     }
 
     /// Fetches a word of the frame.

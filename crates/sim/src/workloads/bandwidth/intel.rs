@@ -1,10 +1,9 @@
 //! Gill and Peri, "Measure the Impact of NUMA Migrations on Performance" (Intel, updated 2019): memory is
 //! allocated with a placement of the program's own, then written once.
 
-use std::collections::BTreeMap;
-
 use super::LINE;
 use crate::{Area, Error, Program, Progress, Role, Space, Trace, workloads::Parameters};
+use std::collections::BTreeMap;
 
 /// The article's largest size; its others are fractions of this. Its GB are taken as GiB, as those of the
 /// machine's 187 GB are.
@@ -45,21 +44,21 @@ enum Stage {
 impl Micro {
     /// Pages round the nodes.
     #[must_use]
-    pub fn interleaved(parameters: Parameters) -> Micro {
-        Micro::new(parameters, false)
+    pub fn interleaved(parameters: Parameters) -> Self {
+        Self::new(parameters, false)
     }
 
     /// An equal chunk on each node.
     #[must_use]
-    pub fn blocked(parameters: Parameters) -> Micro {
-        Micro::new(parameters, true)
+    pub fn blocked(parameters: Parameters) -> Self {
+        Self::new(parameters, true)
     }
 
-    fn new(parameters: Parameters, blocked: bool) -> Micro {
+    fn new(parameters: Parameters, blocked: bool) -> Self {
         let pages = ((BYTES * parameters.scale) as usize / PAGE).max(parameters.threads);
         let mut space = Space::new();
         let base = space.area("memory", (pages * PAGE) as u64, Role::WriteShared);
-        Micro {
+        Self {
             areas: space.into_areas(),
             base,
             writers: parameters.threads,
@@ -72,7 +71,7 @@ impl Micro {
 
     /// The same with further threads, after the writers.
     #[must_use]
-    pub fn and_allocators(mut self, more: usize) -> Micro {
+    pub fn and_allocators(mut self, more: usize) -> Self {
         self.stages.resize(self.writers + more, Stage::Allocating(0));
         self
     }

@@ -36,7 +36,7 @@ struct Walker {
 impl Stream {
     /// "Each thread allocates and writes its own memory."
     #[must_use]
-    pub fn own(parameters: Parameters) -> Stream {
+    pub fn own(parameters: Parameters) -> Self {
         let mut space = Space::new();
         let lines = lines_each(parameters);
         let starts: Vec<u64> = (0..parameters.threads)
@@ -44,24 +44,24 @@ impl Stream {
                 space.area(format!("data of thread {thread}"), (lines * LINE) as u64, Role::Private(thread))
             })
             .collect();
-        Stream::new(space, &starts, LINE as u64, lines)
+        Self::new(space, &starts, LINE as u64, lines)
     }
 
     /// "No cache lines shared between threads. Thread data is interleaved and accessed sequentially (with
     /// stride)." Where the array lies is the policy's affair; in the talk, all of it on node 0.
     #[must_use]
-    pub fn interleaved(parameters: Parameters) -> Stream {
+    pub fn interleaved(parameters: Parameters) -> Self {
         let mut space = Space::new();
         let lines = lines_each(parameters);
         let stride = (parameters.threads * LINE) as u64;
         let base = space.area("data", lines as u64 * stride, Role::WriteShared);
         let starts: Vec<u64> = (0..parameters.threads).map(|thread| base + (thread * LINE) as u64).collect();
-        Stream::new(space, &starts, stride, lines)
+        Self::new(space, &starts, stride, lines)
     }
 
-    fn new(space: Space, starts: &[u64], stride: u64, lines_each: usize) -> Stream {
+    fn new(space: Space, starts: &[u64], stride: u64, lines_each: usize) -> Self {
         let walker = |&first| Walker { first, stride, pass: 0, next: 0, values: vec![0; lines_each] };
-        Stream { areas: space.into_areas(), threads: starts.iter().map(walker).collect(), lines_each }
+        Self { areas: space.into_areas(), threads: starts.iter().map(walker).collect(), lines_each }
     }
 
     /// The bytes that the threads write in all passes, for a bandwidth.

@@ -5,11 +5,10 @@
 //! of its map tasks into memory of its own, and the reduce tasks read them from all threads' memory. The
 //! suite's matrix is square; this one has fewer and longer rows, as the pairs go by the square of the rows.
 
-use std::ops::Range;
-
 use crate::workloads::Parameters;
 use crate::workloads::phases::{LINE, Lines, Phased, Phases, Random, alone, part, scaled, write_lines};
 use crate::{Area, Array, Error, Program, Role, Space, Trace};
+use std::ops::Range;
 
 const ROWS: usize = 300;
 const COLUMNS: usize = 52_000;

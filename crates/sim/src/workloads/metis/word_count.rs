@@ -1,11 +1,10 @@
 //! Word count: every thread maps its part of the text into a table of its own; then each reduces a part of
 //! all tables.
 
-use std::ops::Range;
-
 use crate::workloads::Parameters;
 use crate::workloads::phases::{Lines, Phased, Phases, Random, alone, part, scaled, write_lines};
 use crate::{Area, Array, Error, Program, Role, Space, Trace};
+use std::ops::Range;
 
 /// Words of the text: 64 MB at eight letters and blanks a word.
 const WORDS: usize = 8 << 20;

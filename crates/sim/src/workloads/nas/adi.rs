@@ -6,11 +6,10 @@
 //! than all five one of blocks (BT) or a pentadiagonal (SP); the instructions are those of the real ones.
 //! Left out: six derived quantities a cell that are only looked up.
 
-use std::ops::Range;
-
 use crate::workloads::Parameters;
 use crate::workloads::phases::{Lines, Phased, Phases, Random, part, scaled, wait_for, write_lines};
 use crate::{Area, Array, Error, Program, Role, Space, Trace};
+use std::ops::Range;
 
 /// Cells: 102 to a side.
 const CELLS: usize = 102 * 102 * 102;

@@ -5,11 +5,10 @@
 //! diagonally dominant rather than by outer products, and eight solutions of eight iterations stand for 75 of
 //! 25.
 
-use std::ops::Range;
-
 use crate::workloads::Parameters;
 use crate::workloads::phases::{LINE, Lines, Phased, Phases, Random, part, scaled, wait_for, write_lines};
 use crate::{Area, Array, Error, Program, Role, Space, Trace};
+use std::ops::Range;
 
 const ROWS: usize = 75_000;
 const ROW_ELEMENTS: usize = 14 * 13;
@@ -126,13 +125,13 @@ enum Phase {
 impl Phase {
     const OF_SOLUTION: usize = 1 + 3 * ITERATIONS;
 
-    fn of(phase: usize) -> Phase {
-        let Some(after) = phase.checked_sub(1) else { return Phase::Make };
-        match (after % Phase::OF_SOLUTION).checked_sub(1).map(|after| after % 3) {
-            None => Phase::Begin,
-            Some(0) => Phase::Product,
-            Some(1) => Phase::Step,
-            Some(_) => Phase::Direction,
+    fn of(phase: usize) -> Self {
+        let Some(after) = phase.checked_sub(1) else { return Self::Make };
+        match (after % Self::OF_SOLUTION).checked_sub(1).map(|after| after % 3) {
+            None => Self::Begin,
+            Some(0) => Self::Product,
+            Some(1) => Self::Step,
+            Some(_) => Self::Direction,
         }
     }
 }

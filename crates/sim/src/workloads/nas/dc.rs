@@ -4,11 +4,10 @@
 //! its own tuples in search trees of its own, whose nodes it allocates as it goes. Left out: files, and the
 //! balancing of trees, as keys come in no order.
 
-use std::ops::Range;
-
 use crate::workloads::Parameters;
 use crate::workloads::phases::{Lines, Phased, Phases, Random, part, scaled, wait_for, write_lines};
 use crate::{Area, Array, Error, Program, Role, Space, Trace};
+use std::ops::Range;
 
 const TUPLES: usize = 1 << 20;
 const ATTRIBUTES: usize = 4;

@@ -4,12 +4,11 @@
 //! for each of 4 time steps (of 6), columns copied into a cached block and back. Different: other scales are
 //! powers of two that need not have these proportions, and rows are dealt out rather than planes.
 
-use std::f64::consts::TAU;
-use std::ops::Range;
-
 use crate::workloads::Parameters;
 use crate::workloads::phases::{LINE, Lines, Phased, Phases, Random, part, wait_for, write_lines};
 use crate::{Area, Array, Error, Program, Role, Space, Trace};
+use std::f64::consts::TAU;
+use std::ops::Range;
 
 const LOG_POINTS: f64 = 23.0;
 const STEPS: usize = 4;
@@ -212,7 +211,7 @@ impl Phased for Ft {
 
     fn items(&self, phase: usize, thread: usize) -> Range<usize> {
         let [x_side, y_side, z_side] = self.sides;
-        let items = match Ft::phase(phase) {
+        let items = match Self::phase(phase) {
             Phase::Make | Phase::Evolve | Phase::Along(0) => y_side * z_side,
             Phase::Along(1) => x_side / LINE_POINTS * z_side,
             Phase::Along(_) => x_side / LINE_POINTS * y_side,
@@ -221,7 +220,7 @@ impl Phased for Ft {
     }
 
     fn item(&mut self, phase: usize, _thread: usize, item: usize, trace: &mut Trace) {
-        match Ft::phase(phase) {
+        match Self::phase(phase) {
             Phase::Make => {
                 let start = item * self.sides[0];
                 let bytes = self.sides[0] as u64 * 16;

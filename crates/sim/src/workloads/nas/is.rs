@@ -4,11 +4,10 @@
 //! iterations. As before NPB 3.3, one thread makes the keys, one random number after the other: all of them
 //! are where that thread runs.
 
-use std::ops::Range;
-
 use crate::workloads::Parameters;
 use crate::workloads::phases::{LINE, Lines, Phased, Phases, Random, alone, part, scaled, write_lines};
 use crate::{Area, Array, Error, Program, Role, Space, Trace};
+use std::ops::Range;
 
 const KEYS: usize = 1 << 25;
 /// Keys for each value that they can have.

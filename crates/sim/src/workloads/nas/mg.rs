@@ -5,11 +5,10 @@
 //! powers of two that need not make a cube, and rows are dealt out rather than planes, so that small grids
 //! occupy all threads too.
 
-use std::ops::Range;
-
 use crate::workloads::Parameters;
 use crate::workloads::phases::{Lines, Phased, Phases, Random, part, write_lines};
 use crate::{Area, Array, Error, Program, Role, Space, Trace};
+use std::ops::Range;
 
 /// Points: 256 to a side.
 const LOG_POINTS: f64 = 24.0;

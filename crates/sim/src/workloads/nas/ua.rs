@@ -5,11 +5,10 @@
 //! anew, and what a thread works on comes to lie in memory that another touched first. Different: explicit
 //! time steps, one level of refinement, means of faces rather than mortar points.
 
-use std::ops::Range;
-
 use crate::workloads::Parameters;
 use crate::workloads::phases::{LINE, Lines, Phased, Phases, part, scaled, wait_for, write_lines};
 use crate::{Area, Array, Error, Program, Role, Space, Trace};
+use std::ops::Range;
 
 const ELEMENTS: usize = 33_500;
 /// Points of an element along a side, and in all.
@@ -101,7 +100,7 @@ pub fn build(parameters: Parameters) -> Box<dyn Program> {
 
 impl Mesh {
     /// A cube of cells, refined around a place on its diagonal.
-    fn around(side: usize, place: f64) -> Mesh {
+    fn around(side: usize, place: f64) -> Self {
         let at = |cell: usize| [cell % side, cell / side % side, cell / side / side];
         let (mut elements, mut first) = (Vec::new(), Vec::new());
         for cell in 0..side * side * side {
@@ -151,7 +150,7 @@ impl Mesh {
         };
         let middle = ((place * side as f64) as usize).min(side - 1);
         let heated = first[(middle * side + middle) * side + middle];
-        Mesh { neighbours: elements.iter().map(neighbours).collect(), heated, elements, first }
+        Self { neighbours: elements.iter().map(neighbours).collect(), heated, elements, first }
     }
 
     /// The volume of a point, relative to that of a small element's.

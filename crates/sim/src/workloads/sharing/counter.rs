@@ -1,9 +1,8 @@
 //! Counts that all threads add to.
 
-use nodewise_hardware::MOST_NODES;
-
 use super::APART;
 use crate::{Area, Error, Program, Progress, Role, Space, Trace, workloads::Parameters};
+use nodewise_hardware::MOST_NODES;
 
 /// Additions of a thread at full scale.
 const ADDITIONS: f64 = 100_000.0;
@@ -34,19 +33,19 @@ pub struct Counter {
 }
 
 impl Counter {
-    pub fn shared(parameters: Parameters) -> Counter {
-        Counter::new(parameters, Parts::One)
+    pub fn shared(parameters: Parameters) -> Self {
+        Self::new(parameters, Parts::One)
     }
 
-    pub fn per_node(parameters: Parameters) -> Counter {
-        Counter::new(parameters, Parts::Node)
+    pub fn per_node(parameters: Parameters) -> Self {
+        Self::new(parameters, Parts::Node)
     }
 
-    pub fn per_cpu(parameters: Parameters) -> Counter {
-        Counter::new(parameters, Parts::Cpu)
+    pub fn per_cpu(parameters: Parameters) -> Self {
+        Self::new(parameters, Parts::Cpu)
     }
 
-    fn new(parameters: Parameters, parts: Parts) -> Counter {
+    fn new(parameters: Parameters, parts: Parts) -> Self {
         let Parameters { threads, scale, .. } = parameters;
         let words = match parts {
             Parts::One => 1,
@@ -60,7 +59,7 @@ impl Counter {
             Parts::Cpu => (0..threads).collect(),
             _ => vec![0; threads],
         };
-        Counter {
+        Self {
             areas: space.into_areas(),
             base,
             parts,

@@ -1,9 +1,8 @@
 //! The work of a parallel foreach of Pikus's talk on each element: "each task is about 1us, uses 8B of
 //! memory".
 
-use std::ops::Range;
-
 use crate::{Array, Error, Role, Space, Trace, workloads::Parameters};
+use std::ops::Range;
 
 /// At full scale; the talk does not say how many.
 const ELEMENTS: f64 = 800_000.0;
@@ -18,10 +17,10 @@ pub struct Elements {
 }
 
 impl Elements {
-    pub fn new(space: &mut Space, parameters: Parameters) -> Elements {
+    pub fn new(space: &mut Space, parameters: Parameters) -> Self {
         let count = ((ELEMENTS * parameters.scale) as usize).max(parameters.threads);
         let values = space.array("elements", (0..count as u64).collect(), Role::WriteShared);
-        Elements { values, done: vec![0; count] }
+        Self { values, done: vec![0; count] }
     }
 
     pub fn len(&self) -> usize {

@@ -11,7 +11,6 @@ mod pool;
 mod rings;
 
 use super::Workload;
-
 use counter::Counter;
 use pool::Pool;
 use rings::Rings;
@@ -65,11 +64,10 @@ pub const ALL: [Workload; 7] = [
 
 #[cfg(test)]
 mod tests {
-    use nodewise_hardware::Preset;
-
     use super::*;
     use crate::workloads::Parameters;
     use crate::{Pinning, Policy, Report, Settings, Simulation};
+    use nodewise_hardware::Preset;
 
     fn run(workload: &str, machine: &str, threads: usize, pinning: Pinning) -> Report {
         let workload = ALL.iter().find(|known| known.name == workload).unwrap();

@@ -1,9 +1,8 @@
 //! Parallel foreach over queues that many threads put tasks into and take them from.
 
-use nodewise_hardware::MOST_NODES;
-
 use super::{APART, PAUSE, elements::Elements};
 use crate::{Area, Error, Program, Progress, Role, Space, Trace, workloads::Parameters};
+use nodewise_hardware::MOST_NODES;
 
 /// Places of a queue.
 const CELLS: usize = 1024;
@@ -35,9 +34,9 @@ struct Ring {
 }
 
 impl Ring {
-    fn new(space: &mut Space, node: usize) -> Ring {
+    fn new(space: &mut Space, node: usize) -> Self {
         let area = space.area(format!("queue {node}"), (2 + CELLS as u64) * APART, Role::WriteShared);
-        Ring { tail: area, head: area + APART, cells: area + 2 * APART, tasks: Vec::new(), tickets: 0 }
+        Self { tail: area, head: area + APART, cells: area + 2 * APART, tasks: Vec::new(), tickets: 0 }
     }
 
     fn cell(&self, number: usize) -> u64 {
@@ -114,17 +113,17 @@ pub struct Rings {
 
 impl Rings {
     /// Submitting counts a task, doing it counts it back, both in the same word.
-    pub fn shared(parameters: Parameters) -> Rings {
-        Rings::new(parameters, false)
+    pub fn shared(parameters: Parameters) -> Self {
+        Self::new(parameters, false)
     }
 
     /// The talk's: "per-node pools, cross-node work stealing (only when one node is empty)", "two-stage task
     /// submitter", and its `NUMA_task_count`.
-    pub fn per_node(parameters: Parameters) -> Rings {
-        Rings::new(parameters, true)
+    pub fn per_node(parameters: Parameters) -> Self {
+        Self::new(parameters, true)
     }
 
-    fn new(parameters: Parameters, per_node: bool) -> Rings {
+    fn new(parameters: Parameters, per_node: bool) -> Self {
         let mut space = Space::new();
         let elements = Elements::new(&mut space, parameters);
         let groups = if per_node { MOST_NODES } else { 1 };
@@ -134,7 +133,7 @@ impl Rings {
             .map(|group| space.area(format!("done tasks {group}"), APART, Role::WriteShared))
             .collect();
         let thread = |_| Thread { state: State::Making, group: 0, ticket: None, vain: 0, later: None };
-        Rings {
+        Self {
             areas: space.into_areas(),
             elements,
             per_node,

@@ -5,11 +5,10 @@
 //! 2011) with a table of twice the smaller relation's tuples. Relations are where the threads that scan them
 //! read them; the table is where it is cleared.
 
-use std::ops::Range;
-
 use crate::workloads::Parameters;
 use crate::workloads::phases::{LINE, Lines, Phased, Phases, Random, part, scaled, wait_for, write_lines};
 use crate::{Area, Array, Error, Program, Role, Space, Trace};
+use std::ops::Range;
 
 const TUPLES: usize = 1 << 20;
 const LARGER: usize = 4;

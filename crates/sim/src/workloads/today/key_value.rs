@@ -4,11 +4,10 @@
 //! value and the others update one; keys follow Zipf's law (with exponent 1; YCSB's is 0.99), popular ones
 //! lying anywhere. An update counts, so that the result does not depend on who comes first.
 
-use std::ops::Range;
-
 use crate::workloads::Parameters;
 use crate::workloads::phases::{Lines, Phased, Phases, Random, alone, part, scaled, wait_for, write_lines};
 use crate::{Area, Array, Error, Program, Role, Space, Trace};
+use std::ops::Range;
 
 const KEYS: usize = 1 << 20;
 const REQUESTS_PER_KEY: usize = 16;

@@ -6,11 +6,10 @@
 //! between (they would be more of the same weights), heads, and sampling: the next token's vector is what
 //! comes out.
 
-use std::ops::Range;
-
 use crate::workloads::Parameters;
 use crate::workloads::phases::{Lines, Phased, Phases, Random, alone, scaled, write_lines};
 use crate::{Area, Array, Error, Program, Role, Space, Trace};
+use std::ops::Range;
 
 const WEIGHTS: usize = 16 << 20;
 const LAYERS: usize = 4;

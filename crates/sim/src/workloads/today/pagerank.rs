@@ -4,11 +4,10 @@
 //! vertices with 16 edges each. One thread reads it, as most programs do; the ranks are where their vertices
 //! are worked on. Edges are dealt out evenly.
 
-use std::ops::Range;
-
 use crate::workloads::Parameters;
 use crate::workloads::phases::{LINE, Phased, Phases, Random, alone, part, scaled, wait_for, write_lines};
 use crate::{Area, Array, Error, Program, Role, Space, Trace};
+use std::ops::Range;
 
 const VERTICES: usize = 1 << 20;
 const EDGES_PER_VERTEX: usize = 16;

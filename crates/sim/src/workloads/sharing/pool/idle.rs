@@ -1,4 +1,4 @@
-//! Workers that have nothing to do: they look for work, sleep, and are woken (`worker.rs`, `sleep.rs` and
+//! Workers that have nothing to do: they look for work, sleep, and are woken (`worker.rs`, `sleep` and
 //! `tally.rs` of the runtime).
 
 use super::{CALL_INSTRUCTIONS, Event, Frame, Job, LOOK_INSTRUCTIONS, PAUSE, Pool, Trace, WAKE_INSTRUCTIONS};

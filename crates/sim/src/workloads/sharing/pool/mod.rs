@@ -9,11 +9,10 @@ mod idle;
 mod queues;
 mod work;
 
-use nodewise_hardware::MOST_NODES;
-
 use super::{APART, PAUSE, elements::Elements};
 use crate::{Area, Error, Program, Progress, Role, Space, Trace, workloads::Parameters};
 use idle::Cursor;
+use nodewise_hardware::MOST_NODES;
 use queues::{Deque, Injector};
 
 /// Blocks of tasks that a worker keeps, and those of a mate's that it sends back at once, as in the runtime.
@@ -207,22 +206,22 @@ pub struct Pool {
 impl Pool {
     /// A task for each element: a scope, in it a task on each node (`spawn_on`) that spawns those of its
     /// share.
-    pub fn tasks(parameters: Parameters) -> Pool {
-        Pool::new(parameters, true)
+    pub fn tasks(parameters: Parameters) -> Self {
+        Self::new(parameters, true)
     }
 
     /// `parallel_for` from outside.
-    pub fn range(parameters: Parameters) -> Pool {
-        Pool::new(parameters, false)
+    pub fn range(parameters: Parameters) -> Self {
+        Self::new(parameters, false)
     }
 
-    fn new(parameters: Parameters, tasks: bool) -> Pool {
+    fn new(parameters: Parameters, tasks: bool) -> Self {
         let mut space = Space::new();
         let elements = Elements::new(&mut space, parameters);
         let base = space.area("scope", 4 * APART, Role::WriteShared);
         let nodes = (0..MOST_NODES).map(|node| Node::new(&mut space, node)).collect();
         let workers = (0..parameters.threads).map(|worker| Worker::new(&mut space, worker)).collect();
-        Pool {
+        Self {
             areas: space.into_areas(),
             elements,
             tasks,
@@ -340,14 +339,14 @@ impl Pool {
 }
 
 impl Worker {
-    fn new(space: &mut Space, index: usize) -> Worker {
+    fn new(space: &mut Space, index: usize) -> Self {
         let bytes = APART + Deque::BYTES + (DEPTH + 1) * APART + BLOCKS * (64 + 2 * 8);
         let bed = space.area(format!("worker {index}"), bytes, Role::WriteShared);
         let stack_base = bed + APART + Deque::BYTES;
         let sent_back_word = stack_base + DEPTH * APART;
         let blocks_base = sent_back_word + APART;
         let list = |number: u64| List { blocks: Vec::new(), base: blocks_base + BLOCKS * (64 + number * 8) };
-        Worker {
+        Self {
             node: 0,
             frames: vec![Frame::Until(Event::Stop), Frame::Making],
             deque: Deque::at(bed + APART),
@@ -402,11 +401,11 @@ impl List {
 }
 
 impl Node {
-    fn new(space: &mut Space, index: usize) -> Node {
+    fn new(space: &mut Space, index: usize) -> Self {
         let bytes = 2 * Injector::BYTES + 3 * APART;
         let base = space.area(format!("node {index}"), bytes, Role::WriteShared);
         let words = base + 2 * Injector::BYTES;
-        Node {
+        Self {
             workers: Vec::new(),
             injector: Injector::at(base),
             bound: Injector::at(base + Injector::BYTES),

@@ -1,10 +1,9 @@
 //! The pool's queues: which lines their operations touch.
 
-use std::collections::VecDeque;
-
 use super::super::APART;
 use super::Job;
 use crate::Trace;
+use std::collections::VecDeque;
 
 /// Bytes of a job.
 const JOB: u64 = 16;
@@ -36,8 +35,8 @@ pub(super) struct Deque {
 impl Deque {
     pub(super) const BYTES: u64 = 2 * APART + 2 * MOST_ROOM * JOB;
 
-    pub(super) fn at(base: u64) -> Deque {
-        Deque {
+    pub(super) fn at(base: u64) -> Self {
+        Self {
             jobs: VecDeque::new(),
             front: 0,
             room: ROOM,
@@ -138,8 +137,8 @@ pub(super) struct Injector {
 impl Injector {
     pub(super) const BYTES: u64 = APART + (INJECTED as u64 * JOB).next_multiple_of(APART);
 
-    pub(super) fn at(base: u64) -> Injector {
-        Injector { jobs: VecDeque::new(), taken: 0, word: base, slots: base + APART }
+    pub(super) fn at(base: u64) -> Self {
+        Self { jobs: VecDeque::new(), taken: 0, word: base, slots: base + APART }
     }
 
     fn slot(&self, index: usize) -> u64 {

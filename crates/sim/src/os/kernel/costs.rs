@@ -38,8 +38,8 @@ pub struct Costs {
 }
 
 impl Default for Costs {
-    fn default() -> Costs {
-        Costs {
+    fn default() -> Self {
+        Self {
             page_fault_ns: 1000,
             huge_page_fault_ns: 200_000,
             hint_fault_ns: 1000,
@@ -60,12 +60,12 @@ impl Costs {
     /// The costs of a machine: on one without caches as the ACE study has them (`studies/ace/run.rs`), else
     /// the default.
     #[must_use]
-    pub fn of(preset: &Preset) -> Costs {
-        let default = Costs::default();
+    pub fn of(preset: &Preset) -> Self {
+        let default = Self::default();
         if preset.uncached.is_none() {
             return default;
         }
-        Costs {
+        Self {
             page_fault_ns: 1_000_000,
             hint_fault_ns: 1_000_000,
             move_page_ns: 0,

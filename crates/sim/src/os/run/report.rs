@@ -101,10 +101,10 @@ impl Report {
         preset: &Preset,
         counters: &Counters,
         times: &Times,
-        done: super::machine::Done,
+        done: crate::os::kernel::machine::Done,
         items: Option<u64>,
         resident_pages: Vec<u64>,
-    ) -> Report {
+    ) -> Self {
         let nodes = counters.nodes;
         let seconds = |ps: u64| ps as f64 / 1e12;
         let run_ps = times.run_ps.max(1);
@@ -133,7 +133,7 @@ impl Report {
         let cycles = times.run_ps as f64 / preset.cycle_ps() * times.threads as f64;
         let lines_between_nodes = counters.lines_between_nodes();
         let threads_ps = times.run_ps * times.threads as u64;
-        Report {
+        Self {
             policy,
             run_time_s: seconds(times.run_ps),
             local_access_percent: (accesses > 0).then(|| 100.0 * local as f64 / accesses as f64),

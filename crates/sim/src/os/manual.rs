@@ -1,21 +1,20 @@
 //! A machine without a program: processes whose memory is touched and taken away by hand, for tests of
 //! whoever manages them.
 
+use crate::os::kernel::costs::Costs;
+use crate::os::kernel::machine::{Process, SimMachine};
+use crate::os::kernel::memory::{PAGE_BYTES, PAGE_SHIFT};
+use crate::os::policy::Policy;
+use crate::{Role, Space};
 use nodewise_engine::{Access, PageNumber, PageRange, Pid, VirtAddr};
 use nodewise_hardware::{Preset, Touch};
 use nodewise_topology::NodeIndex;
-
-use super::costs::Costs;
-use super::machine::{Process, SimMachine};
-use super::memory::{PAGE_BYTES, PAGE_SHIFT};
-use super::policy::Policy;
-use crate::{Role, Space};
 
 impl SimMachine {
     /// A machine with processes, each with mappings of so many pages, and with one thread on each node that
     /// has cores. Pages go where they are touched first; none has been.
     #[must_use]
-    pub fn with_processes(preset: &Preset, mappings: &[Vec<u64>]) -> SimMachine {
+    pub fn with_processes(preset: &Preset, mappings: &[Vec<u64>]) -> Self {
         let mut space = Space::new();
         for (process, pages) in mappings.iter().enumerate() {
             for (mapping, pages) in pages.iter().enumerate() {
@@ -26,8 +25,7 @@ impl SimMachine {
         let cores: Vec<usize> =
             (0..nodes.len()).filter(|&core| core == 0 || nodes[core] != nodes[core - 1]).collect();
         let areas = space.into_areas();
-        let mut machine =
-            SimMachine::new(preset, &areas, &cores, &Policy::FirstTouch, false, Costs::default());
+        let mut machine = Self::new(preset, &areas, &cores, &Policy::FirstTouch, false, Costs::default());
         let mut ranges = std::mem::take(&mut machine.processes[0].mappings).into_iter();
         machine.processes = (1..)
             .zip(mappings)

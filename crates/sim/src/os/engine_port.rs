@@ -1,30 +1,28 @@
 //! The simulated machine as the engine sees it.
 
-use std::convert::Infallible;
-
+use crate::os::kernel::machine::{Process, SimMachine};
+use crate::os::kernel::memory::{PAGE_SHIFT, State};
 use nodewise_engine::{
     Access, Action, DataSource, Decision, HUGE_PAGE_PAGES, Machine, Mapping, MappingKind, Observation,
     Outcome, PageNumber, PageRange, PageSize, Pid, ProcessState, Sample, SamplingRate, Tid, VirtAddr,
 };
 use nodewise_topology::{NodeIndex, Topology};
-
-use super::machine::{Process, SimMachine};
-use super::memory::{PAGE_SHIFT, State};
+use std::convert::Infallible;
 
 impl SimMachine {
-    pub(super) fn index(&self, page: PageNumber) -> usize {
+    pub(crate) fn index(&self, page: PageNumber) -> usize {
         self.memory.page(page.0 << PAGE_SHIFT)
     }
 
-    pub(super) fn number(&self, page: usize) -> PageNumber {
+    pub(crate) fn number(&self, page: usize) -> PageNumber {
         PageNumber(self.memory.address(page) >> PAGE_SHIFT)
     }
 
-    pub(super) fn process_of(&self, page: usize) -> Option<&Process> {
+    pub(crate) fn process_of(&self, page: usize) -> Option<&Process> {
         self.processes.iter().find(|process| process.mappings.iter().any(|mapping| mapping.contains(&page)))
     }
 
-    fn sample_of(&self, taken: super::sampler::Taken) -> Option<Sample> {
+    fn sample_of(&self, taken: crate::os::kernel::sampler::Taken) -> Option<Sample> {
         let page = self.memory.page(taken.address);
         let home = self.memory.home(page).map(|home| match self.memory.state(page) {
             State::Replicated => taken.node,
@@ -231,15 +229,14 @@ impl Machine for SimMachine {
 
 // A page here is a page there.
 const _: () = assert!(1 << PAGE_SHIFT == nodewise_engine::PAGE_BYTES);
-const _: () = assert!(super::memory::HUGE_PAGES as u64 == HUGE_PAGE_PAGES);
+const _: () = assert!(crate::os::kernel::memory::HUGE_PAGES as u64 == HUGE_PAGE_PAGES);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::kernel::memory::{PAGE_BYTES, State};
     use nodewise_engine::{Figures, Reason};
     use nodewise_hardware::Preset;
-
-    use crate::os::memory::{PAGE_BYTES, State};
 
     #[test]
     fn a_machine_that_knows_only_sampled_pages_puts_the_others_off() {

@@ -1,14 +1,14 @@
 //! Faults on pages that NUMA balancing marked, and the threads that it moves.
 
-use super::balancing::{Fault, Verdict};
-use super::exchange::Exchange;
-use super::machine::SimMachine;
-use super::task::Time;
-use super::task_placement::Step;
+use crate::os::kernel::machine::SimMachine;
+use crate::os::policies::balancing::{Fault, Verdict};
+use crate::os::policies::exchange::Exchange;
+use crate::os::policies::task::Time;
+use crate::os::policies::task_placement::Step;
 
 impl SimMachine {
     /// One of Linux 6. Returns the node that the access then goes to.
-    pub(super) fn hint_fault(&mut self, thread: usize, page: usize) -> usize {
+    pub(crate) fn hint_fault(&mut self, thread: usize, page: usize) -> usize {
         self.charge(thread, self.costs.hint_fault_ns);
         self.done.hint_faults += 1;
         let node = self.threads[thread].1;
@@ -55,7 +55,7 @@ impl SimMachine {
 
     /// One of version 27 of the patch: for each page of a range, in the time of who came first. Returns the
     /// same.
-    pub(super) fn range_fault(&mut self, thread: usize, page: usize) -> usize {
+    pub(crate) fn range_fault(&mut self, thread: usize, page: usize) -> usize {
         self.charge(thread, self.costs.hint_fault_ns);
         self.done.hint_faults += 1;
         let (core, node) = self.threads[thread];
@@ -80,7 +80,7 @@ impl SimMachine {
     }
 
     /// When balancing has something to do for a thread.
-    pub(super) fn balancing_due_ps(&self, thread: usize) -> u64 {
+    pub(crate) fn balancing_due_ps(&self, thread: usize) -> u64 {
         let running_ps = self.balancing.as_ref().map_or(u64::MAX, |balancing| balancing.due_ps(thread));
         running_ps.saturating_add(self.waited_ps[thread])
     }
@@ -91,7 +91,7 @@ impl SimMachine {
     }
 
     /// A thread goes where it asked to be, or scans, if it is time.
-    pub(super) fn balance(&mut self, thread: usize, running: &[usize]) {
+    pub(crate) fn balance(&mut self, thread: usize, running: &[usize]) {
         let time = self.time(thread);
         let Some(balancing) = &mut self.balancing else { return };
         match balancing.step(thread, &self.node_of_core, &self.threads, running) {
@@ -112,7 +112,7 @@ impl SimMachine {
     }
 
     /// Version 27 of the patch moves threads, of those that run: each CPU looks in turn.
-    pub(super) fn exchange_threads(&mut self, exchange: &Exchange, running: &[usize]) {
+    pub(crate) fn exchange_threads(&mut self, exchange: &Exchange, running: &[usize]) {
         for &thread in running {
             if let Some(other) = exchange.partner(thread, &self.threads, running) {
                 self.swap_threads(thread, other);
@@ -121,7 +121,7 @@ impl SimMachine {
     }
 
     /// Two threads change places, once both have come to a stop.
-    pub(super) fn swap_threads(&mut self, thread: usize, other: usize) {
+    pub(crate) fn swap_threads(&mut self, thread: usize, other: usize) {
         let (here, there) = (self.threads[thread].0, self.threads[other].0);
         // Both are there before either is charged: nobody pays for the other's move.
         let stopped_ps = self.stop(here).max(self.stop(there));
@@ -136,7 +136,7 @@ impl SimMachine {
     }
 
     /// A thread goes on on another core, once both have come to a stop.
-    pub(super) fn run_on(&mut self, thread: usize, core: usize) {
+    pub(crate) fn run_on(&mut self, thread: usize, core: usize) {
         let began_ps = self.stop(self.threads[thread].0);
         self.stop(core);
         self.hardware.set_clock(core, began_ps);

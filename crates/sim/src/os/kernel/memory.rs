@@ -1,8 +1,7 @@
 //! Where each page of the program is.
 
-use nodewise_hardware::{MOST_NODES, Preset};
-
 use crate::Area;
+use nodewise_hardware::{MOST_NODES, Preset};
 
 /// Bytes of a page, as a power of two.
 pub(crate) const PAGE_SHIFT: u32 = 12;
@@ -55,7 +54,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// No page touched yet. With `huge`, first touches map 2 MiB at once.
-    pub(crate) fn new(preset: &Preset, areas: &[Area], huge: bool) -> Memory {
+    pub(crate) fn new(preset: &Preset, areas: &[Area], huge: bool) -> Self {
         let base = areas.first().map_or(0, |area| area.base);
         let end = areas.iter().map(|area| area.base + area.bytes).max().unwrap_or(0);
         let blocks = (end - base).div_ceil(PAGE_BYTES * HUGE_PAGES as u64).max(1) as usize;
@@ -65,7 +64,7 @@ impl Memory {
             nodes.sort_by_key(|&to| (preset.distances[from][to], to));
             nodes
         };
-        Memory {
+        Self {
             base,
             states: vec![ABSENT; blocks * HUGE_PAGES],
             huge: vec![huge; blocks],

@@ -1,20 +1,18 @@
 //! Hardware and memory under one operating system: accesses, faults, moves, and what they cost.
 
-use std::collections::BTreeSet;
-
+use crate::os::kernel::costs::Costs;
+use crate::os::kernel::memory::{Memory, PAGE_BYTES, PAGE_SHIFT, State};
+use crate::os::kernel::sampler::Sampler;
+use crate::os::policies::ace_pages::AcePages;
+use crate::os::policies::autonuma27::AutoNuma27;
+use crate::os::policies::balancing::Balancing;
+use crate::os::policies::plan::{Plan, Record};
+use crate::os::policy::Policy;
+use crate::{Area, Error, ErrorKind};
 use nodewise_engine::{Counters, Measure, Pid, TrafficMatrix};
 use nodewise_hardware::{Access, Hardware, Preset, Source, Touch};
 use nodewise_topology::Topology;
-
-use super::ace_pages::AcePages;
-use super::autonuma27::AutoNuma27;
-use super::balancing::Balancing;
-use super::costs::Costs;
-use super::memory::{Memory, PAGE_BYTES, PAGE_SHIFT, State};
-use super::oracle::{Plan, Record};
-use super::policy::Policy;
-use super::sampler::Sampler;
-use crate::{Area, Error, ErrorKind};
+use std::collections::BTreeSet;
 
 /// A process's part of the address space.
 #[derive(Clone, Debug)]
@@ -29,8 +27,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn new(pid: Pid, mappings: Vec<std::ops::Range<usize>>) -> Process {
-        Process { pid, mappings, known: false, told: false }
+    pub(crate) fn new(pid: Pid, mappings: Vec<std::ops::Range<usize>>) -> Self {
+        Self { pid, mappings, known: false, told: false }
     }
 }
 
@@ -108,7 +106,7 @@ impl SimMachine {
         policy: &Policy,
         huge_pages: bool,
         costs: Costs,
-    ) -> SimMachine {
+    ) -> Self {
         let hardware = Hardware::new(preset);
         let memory = Memory::new(preset, all, huge_pages);
         let nodes = preset.nodes_of_cores();
@@ -127,7 +125,7 @@ impl SimMachine {
             }
             _ => None,
         };
-        SimMachine {
+        Self {
             last: (0, hardware.counters().clone(), [0; 2]),
             topology: Topology::synthetic(preset.nodes.len(), cores_of_a_node, preset.nodes[0].memory_bytes),
             costs,

@@ -29,8 +29,8 @@ pub(crate) struct Taken {
 }
 
 impl Sampler {
-    pub(crate) fn off(threads: usize) -> Sampler {
-        Sampler { every: 0, accurate_every: 64, cost_ps: 0, left: vec![u32::MAX; threads], taken: Vec::new() }
+    pub(crate) fn off(threads: usize) -> Self {
+        Self { every: 0, accurate_every: 64, cost_ps: 0, left: vec![u32::MAX; threads], taken: Vec::new() }
     }
 
     /// Takes one of `every` from now on.

@@ -1,7 +1,7 @@
 //! Huge pages that nodes share, and whether the nodes share their contents too.
 
-use super::memory::Memory;
-use super::oracle::Record;
+use crate::os::kernel::memory::Memory;
+use crate::os::policies::plan::Record;
 
 /// The share of a page's DRAM accesses, in percent, from which it is one node's.
 const OWN_PERCENT: u64 = 95;
@@ -23,7 +23,7 @@ fn owner(accesses: &[u64]) -> Option<usize> {
 }
 
 impl Sharing {
-    pub(crate) fn new(record: &Record, memory: &Memory) -> Sharing {
+    pub(crate) fn new(record: &Record, memory: &Memory) -> Self {
         let of = |page: usize| -> Vec<u64> { record.accesses(page).iter().copied().map(u64::from).collect() };
         let unit = memory.pages_of_huge();
         let (mut used, mut shared, mut remote, mut falsely) = (0, 0, 0, 0);
@@ -48,6 +48,6 @@ impl Sharing {
             }
         }
         let percent = |part: u64, all: u64| 100.0 * part as f64 / all.max(1) as f64;
-        Sharing { shared_percent: percent(shared, used), falsely_percent: percent(falsely, remote) }
+        Self { shared_percent: percent(shared, used), falsely_percent: percent(falsely, remote) }
     }
 }

@@ -1,19 +1,17 @@
 //! Events by the clock, under policies that act while the program runs.
 
+use crate::os::kernel::machine::SimMachine;
+use crate::os::policies::autonuma27::AutoNuma27;
+use crate::os::policies::balancing::Balancing;
+use crate::os::policies::exchange::Exchange;
+use crate::os::policy::Policy;
+use crate::os::run::pinning::Pinning;
+use crate::os::run::settings::Settings;
+use nodewise_engine::{Engine, Machine, SamplingRate};
 use std::collections::BTreeSet;
 
-use nodewise_engine::{Engine, Machine, SamplingRate};
-
-use super::autonuma27::AutoNuma27;
-use super::balancing::Balancing;
-use super::exchange::Exchange;
-use super::machine::SimMachine;
-use super::pinning::Pinning;
-use super::policy::Policy;
-use super::simulation::Settings;
-
 /// When something is due, and what.
-pub(super) struct Clockwork {
+pub(crate) struct Events {
     /// For whoever is most behind.
     next_ps: u64,
     engine: Option<Engine>,
@@ -35,11 +33,11 @@ const MOST_PAGES: f64 = 30_000.0;
 /// operations that its sampling tags touch memory (estimate).
 const ACCURATE_EVERY: f64 = 600.0;
 
-impl Clockwork {
-    pub(super) fn new(machine: &mut SimMachine, settings: &Settings, policy: &Policy) -> Clockwork {
+impl Events {
+    pub(crate) fn new(machine: &mut SimMachine, settings: &Settings, policy: &Policy) -> Self {
         let interval_ps = ((INTERVAL_MS * settings.period_scale * 1e9) as u64).max(1_000_000);
-        let mut clockwork =
-            Clockwork { next_ps: u64::MAX, engine: None, engine_ps: interval_ps, interval_ps, whole: 0 };
+        let mut events =
+            Self { next_ps: u64::MAX, engine: None, engine_ps: interval_ps, interval_ps, whole: 0 };
         match policy {
             Policy::Carrefour => {
                 machine.replication = true;
@@ -48,9 +46,9 @@ impl Clockwork {
                 machine.sampler.cost_ps = (settings.costs.sample_ns as f64 * 1000.0 * machine.once) as u64;
                 machine.sampler.accurate_every = (ACCURATE_EVERY * machine.once).max(1.0) as u32;
                 let Ok(()) = machine.set_sampling(SamplingRate::Accurate);
-                clockwork.engine = Some(settings.engine(&machine.topology));
-                clockwork.next_ps = interval_ps;
-                clockwork.whole = machine.iteration;
+                events.engine = Some(settings.engine(&machine.topology));
+                events.next_ps = interval_ps;
+                events.whole = machine.iteration;
             }
             Policy::AutoNuma { split } => {
                 let (threads, nodes) = (machine.threads.len(), machine.topology.node_count());
@@ -68,22 +66,22 @@ impl Clockwork {
                     (settings.pinning == Pinning::None).then(|| Exchange::new(machine.threads.len(), nodes));
                 let mut autonuma = AutoNuma27::new(&machine.memory, nodes, periods, sizes, exchange);
                 autonuma.begin(settings.until_scan);
-                clockwork.next_ps = autonuma.next_ps();
+                events.next_ps = autonuma.next_ps();
                 machine.autonuma27 = Some(autonuma);
             }
             _ => {}
         }
-        clockwork
+        events
     }
 
     /// When something is due for a thread.
-    pub(super) fn due_ps(&self, machine: &SimMachine, thread: usize) -> u64 {
+    pub(crate) fn due_ps(&self, machine: &SimMachine, thread: usize) -> u64 {
         let next_ps = if machine.barriers < self.whole { u64::MAX } else { self.next_ps };
         next_ps.min(machine.balancing_due_ps(thread))
     }
 
     /// Something is due, and `thread` is the one that is most behind.
-    pub(super) fn tick(&mut self, machine: &mut SimMachine, thread: usize, running: &[usize]) {
+    pub(crate) fn tick(&mut self, machine: &mut SimMachine, thread: usize, running: &[usize]) {
         let now_ps = machine.hardware.clock(machine.threads[thread].0);
         if let Some(engine) = &mut self.engine {
             let Ok(_round) = engine.step(machine);

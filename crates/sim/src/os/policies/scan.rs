@@ -5,16 +5,15 @@
 //! where no VMA was used by the scanning thread, one is scanned nevertheless. Left out: that a process of one
 //! thread has no pages marked on its own node.
 
+use crate::os::kernel::memory::Memory;
 use std::ops::Range;
-
-use super::memory::Memory;
 
 /// A scan walks over so many times what it may mark, where there is nothing to mark (`virtpages`).
 const WALKED: usize = 8;
 
 /// Walks over a process's memory.
 #[derive(Clone, Debug)]
-pub(super) struct Scanner {
+pub(crate) struct Scanner {
     areas: Vec<Range<usize>>,
     /// Where the next scan begins.
     offset: usize,
@@ -26,16 +25,16 @@ pub(super) struct Scanner {
 
 impl Scanner {
     /// For areas in the order of their addresses.
-    pub(super) fn new(areas: &[Range<usize>], pages: usize) -> Scanner {
-        Scanner { areas: areas.to_vec(), offset: 0, sequence: 0, pages: pages.max(1) }
+    pub(crate) fn new(areas: &[Range<usize>], pages: usize) -> Self {
+        Self { areas: areas.to_vec(), offset: 0, sequence: 0, pages: pages.max(1) }
     }
 
-    pub(super) fn sequence(&self) -> i32 {
+    pub(crate) fn sequence(&self) -> i32 {
         self.sequence
     }
 
     /// Marks the next pages. Returns how many.
-    pub(super) fn scan(&mut self, memory: &mut Memory) -> u64 {
+    pub(crate) fn scan(&mut self, memory: &mut Memory) -> u64 {
         let (mut left, mut walk) = (self.pages, WALKED * self.pages);
         let mut marked = 0;
         if self.areas.last().is_none_or(|last| last.end <= self.offset) {

@@ -5,12 +5,12 @@
 //! weighing of faults for pages that threads share; threads that ask for a CPU where their memory is
 //! (`task_placement.rs`). A thread's running time is without its waits at barriers.
 
+use crate::os::kernel::memory::Memory;
+use crate::os::policies::group::{ACTIVE, Group};
+use crate::os::policies::scan::Scanner;
+use crate::os::policies::task::{Bounds, DELAY_MS, Faults, SCAN_MIB, Task, Time};
+use crate::os::policies::task_placement::{Situation, Step};
 use std::ops::Range;
-
-use super::memory::Memory;
-use super::scan::Scanner;
-use super::task::{Bounds, DELAY_MS, Faults, SCAN_MIB, Task, Time};
-use super::task_placement::{Situation, Step};
 
 /// Between two interrupts of the timer, at which a thread looks whether to scan (`CONFIG_HZ` is 250 on
 /// Debian).
@@ -27,39 +27,10 @@ const ASKS_MS: f64 = 1000.0;
 /// Sequences of the scanner in which pages come to a thread at the first fault
 /// (`should_numa_migrate_memory`).
 const EARLY: i32 = 4;
-/// A node whose CPUs made more than this part of the most faults is active (`ACTIVE_NODE_FRACTION`).
-const ACTIVE: f64 = 1.0 / 3.0;
-
 /// The last user of a page before its first hint fault, and of a part of a huge page before its first since
 /// it was split.
 const NOBODY: u16 = u16::MAX;
 const SPLIT: u16 = u16::MAX - 1;
-
-/// Threads that share pages (`numa_group`).
-#[derive(Clone, Debug)]
-pub(super) struct Group {
-    pub(super) faults: Faults,
-    /// The most that the CPUs of a node made, and how many nodes were active, when one of them was last
-    /// placed.
-    most_cpu: f64,
-    pub(super) active: usize,
-}
-
-impl Group {
-    pub(super) fn new(nodes: usize) -> Group {
-        Group { faults: Faults::new(nodes), most_cpu: 0.0, active: 1 }
-    }
-
-    fn is_active(&self, node: usize) -> bool {
-        self.faults.cpu[node] > self.most_cpu * ACTIVE
-    }
-
-    /// `numa_group_count_active_nodes`.
-    fn count_active(&mut self) {
-        self.most_cpu = self.faults.cpu.iter().copied().fold(0.0, f64::max);
-        self.active = (0..self.faults.cpu.len()).filter(|&node| self.is_active(node)).count();
-    }
-}
 
 /// The kernel's record of a process.
 #[derive(Clone, Debug)]
@@ -111,12 +82,12 @@ impl Balancing {
         nodes: usize,
         period_scale: f64,
         size_scale: f64,
-    ) -> Balancing {
+    ) -> Self {
         let ms_ps = period_scale * 1e9;
         let delay_ps = (DELAY_MS * ms_ps) as u64;
         let later_ps = LATER * (TICK_MS * ms_ps) as u64;
         let scan_pages = SCAN_MIB * 256.0 * size_scale;
-        Balancing {
+        Self {
             split: false,
             movable: false,
             scanner: Scanner::new(mappings, scan_pages as usize),

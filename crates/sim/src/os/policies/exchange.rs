@@ -21,8 +21,8 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    pub(crate) fn new(threads: usize, nodes: usize) -> Exchange {
-        Exchange { faults: vec![vec![0; nodes]; threads], pass: vec![0; threads] }
+    pub(crate) fn new(threads: usize, nodes: usize) -> Self {
+        Self { faults: vec![vec![0; nodes]; threads], pass: vec![0; threads] }
     }
 
     /// A thread faulted on a page that is on a node now (`numa_hinting_fault_cpu_follow_memory`).

@@ -8,10 +8,9 @@
 //! (`exchange.rs`). One thing is left out: a new thread begins on its maker's node if that has an idle CPU
 //! (patches 18 and 19). Here all threads are there from the start with a CPU each.
 
+use crate::os::kernel::memory::Memory;
+use crate::os::policies::exchange::Exchange;
 use std::ops::Range;
-
-use super::exchange::Exchange;
-use super::memory::Memory;
 
 /// Between chunks of a scan, and between scans (`scan_sleep_millisecs`, `scan_sleep_pass_millisecs`).
 const CHUNK_SLEEP_MS: f64 = 100.0;
@@ -61,9 +60,9 @@ impl AutoNuma27 {
         period_scale: f64,
         size_scale: f64,
         exchange: Option<Exchange>,
-    ) -> AutoNuma27 {
+    ) -> Self {
         let scaled = |pages: f64| (pages * size_scale).max(1.0) as u64;
-        AutoNuma27 {
+        Self {
             next_scan_ps: 0,
             next_look_ps: if exchange.is_some() { 0 } else { u64::MAX },
             passes: (0, 0),

@@ -5,8 +5,8 @@
 //! to swap with. Left out: the kernel's other load balancing, other processes, and distances between nodes
 //! (machines whose nodes are all alike).
 
-use super::balancing::Group;
-use super::task::Task;
+use crate::os::policies::group::Group;
+use crate::os::policies::task::Task;
 
 /// The least gain of a swap (`SMALLIMP`), in thousandths of a thread's faults.
 const LEAST: f64 = 30.0;
@@ -25,18 +25,18 @@ pub(crate) enum Step {
 
 /// The place of each thread, and the place that it would rather have.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Situation<'a> {
-    pub(super) tasks: &'a [Task],
-    pub(super) groups: &'a [Group],
-    pub(super) node_of_core: &'a [usize],
+pub(crate) struct Situation<'a> {
+    pub(crate) tasks: &'a [Task],
+    pub(crate) groups: &'a [Group],
+    pub(crate) node_of_core: &'a [usize],
     /// Core and node of each thread, and those that run.
-    pub(super) threads: &'a [(usize, usize)],
-    pub(super) running: &'a [usize],
+    pub(crate) threads: &'a [(usize, usize)],
+    pub(crate) running: &'a [usize],
 }
 
 impl Situation<'_> {
     /// The step of a thread that is not on the node it prefers (`task_numa_migrate`).
-    pub(super) fn step(&self, thread: usize, preferred: usize) -> Option<Step> {
+    pub(crate) fn step(&self, thread: usize, preferred: usize) -> Option<Step> {
         let from = self.threads[thread].1;
         let several_active = self.group_of(thread).is_some_and(|group| group.active > 1);
         let mut best: Option<(Step, f64)> = None;

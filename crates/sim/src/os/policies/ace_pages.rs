@@ -1,9 +1,9 @@
 //! The ACE paper's policy on any machine: each node's memory is a cache, a page at a time, over global
 //! memory.
 
-use super::machine::SimMachine;
-use super::memory::{Memory, PAGE_BYTES};
 use crate::ace::{Location, NodeSet, Page, Policy, State};
+use crate::os::kernel::machine::SimMachine;
+use crate::os::kernel::memory::{Memory, PAGE_BYTES};
 use crate::{Area, Role};
 use nodewise_hardware::Touch;
 
@@ -22,7 +22,7 @@ pub(crate) struct AcePages {
 
 impl AcePages {
     /// Nothing was touched yet. `cores`: of each node.
-    pub(crate) fn new(policy: Policy, memory: &Memory, areas: &[Area], cores: &[usize]) -> AcePages {
+    pub(crate) fn new(policy: Policy, memory: &Memory, areas: &[Area], cores: &[usize]) -> Self {
         let mut pages = vec![(Page::default(), Role::Unknown); memory.pages()];
         for area in areas {
             let first = memory.page(area.base);
@@ -31,7 +31,7 @@ impl AcePages {
         }
         let bare: Vec<usize> = memory.nodes().iter().copied().filter(|&node| cores[node] == 0).collect();
         let global = if bare.is_empty() { memory.nodes().to_vec() } else { bare };
-        AcePages { policy, pages, global }
+        Self { policy, pages, global }
     }
 
     /// The node whose memory has the page's global frame, if there is room.
@@ -69,9 +69,9 @@ fn local(set: NodeSet, global: Option<usize>) -> impl Iterator<Item = usize> {
 
 impl SimMachine {
     /// An access under the ACE paper's policy. Returns the node it goes to.
-    pub(super) fn ace_access(&mut self, thread: usize, page: usize, touch: Touch) -> usize {
+    pub(crate) fn ace_access(&mut self, thread: usize, page: usize, touch: Touch) -> usize {
         let (node, write) = (self.threads[thread].1, touch.writes());
-        let place = |machine: &SimMachine| {
+        let place = |machine: &Self| {
             machine.ace.as_ref().and_then(|ace| ace.place(&machine.memory, page, node, write))
         };
         if place(self).is_none() {
@@ -116,10 +116,10 @@ impl SimMachine {
 
 #[cfg(test)]
 mod tests {
-    use super::super::costs::Costs;
-    use super::super::policy::Policy as Placement;
     use super::*;
     use crate::Space;
+    use crate::os::kernel::costs::Costs;
+    use crate::os::policy::Policy as Placement;
     use nodewise_hardware::Preset;
     use proptest::prelude::*;
 

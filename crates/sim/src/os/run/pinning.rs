@@ -1,10 +1,9 @@
 //! How a program's threads are laid over the cores.
 
 use crate::Error;
+use nodewise_hardware::{CpuNumbering, Preset};
 use std::fmt;
 use std::str::FromStr;
-
-use nodewise_hardware::{CpuNumbering, Preset};
 
 /// The order in which threads get cores; they stay there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +34,7 @@ impl fmt::Display for Pinning {
 impl FromStr for Pinning {
     type Err = Error;
 
-    fn from_str(text: &str) -> Result<Pinning, Error> {
+    fn from_str(text: &str) -> Result<Self, Error> {
         let place = PINNINGS.iter().position(|&name| name == text);
         place.map(|place| ALL[place]).ok_or_else(|| {
             Error::unknown(format!("no such order: {text}; there are {}", PINNINGS.join(", ")))
@@ -48,9 +47,9 @@ impl Pinning {
     #[must_use]
     pub fn cores(self, preset: &Preset) -> Vec<usize> {
         let by_node = match self {
-            Pinning::Sequential => preset.cpu_numbering == CpuNumbering::Contiguous,
-            Pinning::SockOrder => true,
-            Pinning::Spread | Pinning::None => false,
+            Self::Sequential => preset.cpu_numbering == CpuNumbering::Contiguous,
+            Self::SockOrder => true,
+            Self::Spread | Self::None => false,
         };
         let mut next = 0;
         let mut places = Vec::with_capacity(preset.cores());

@@ -5,9 +5,9 @@
 /// `scan_delay_ms`).
 const PERIOD_MIN_MS: f64 = 1000.0;
 const PERIOD_MAX_MS: f64 = 60_000.0;
-pub(super) const DELAY_MS: f64 = 1000.0;
+pub(crate) const DELAY_MS: f64 = 1000.0;
 /// Memory marked in a scan (`scan_size_mb`), and the most in a second (`MAX_SCAN_WINDOW`).
-pub(super) const SCAN_MIB: f64 = 256.0;
+pub(crate) const SCAN_MIB: f64 = 256.0;
 const MOST_MIB_PER_S: f64 = 2560.0;
 /// Local share of faults, in tenths, from which scans become slower (`NUMA_PERIOD_THRESHOLD`) and the slots a
 /// period is adapted by (`NUMA_PERIOD_SLOTS`).
@@ -16,45 +16,45 @@ const SLOTS: f64 = 10.0;
 
 /// Hint faults, in pages.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Faults {
+pub(crate) struct Faults {
     /// By the node that the pages are on now: those that another thread faulted on before, and others.
-    pub(super) shared: Vec<f64>,
-    pub(super) private: Vec<f64>,
+    pub(crate) shared: Vec<f64>,
+    pub(crate) private: Vec<f64>,
     /// By the node of the CPU.
-    pub(super) cpu: Vec<f64>,
+    pub(crate) cpu: Vec<f64>,
 }
 
 impl Faults {
-    pub(super) fn new(nodes: usize) -> Faults {
+    pub(crate) fn new(nodes: usize) -> Self {
         let none = vec![0.0; nodes];
-        Faults { shared: none.clone(), private: none.clone(), cpu: none }
+        Self { shared: none.clone(), private: none.clone(), cpu: none }
     }
 
     /// On pages of a node.
-    pub(super) fn on(&self, node: usize) -> f64 {
+    pub(crate) fn on(&self, node: usize) -> f64 {
         self.shared[node] + self.private[node]
     }
 
     /// On shared pages and on private ones.
-    pub(super) fn by_sharing(&self) -> (f64, f64) {
+    pub(crate) fn by_sharing(&self) -> (f64, f64) {
         (self.shared.iter().sum(), self.private.iter().sum())
     }
 
     /// On pages of a node, in thousandths (`task_weight`, `group_weight`).
-    pub(super) fn weight(&self, node: usize) -> f64 {
+    pub(crate) fn weight(&self, node: usize) -> f64 {
         let (shared, private) = self.by_sharing();
         1000.0 * self.on(node) / (shared + private).max(f64::MIN_POSITIVE)
     }
 
     /// The first of the nodes with the most, if there are any.
-    pub(super) fn most(&self) -> Option<usize> {
+    pub(crate) fn most(&self) -> Option<usize> {
         let nodes = 0..self.shared.len();
         let most = nodes.clone().map(|node| self.on(node)).fold(0.0, f64::max);
         nodes.clone().find(|&node| most > 0.0 && self.on(node) >= most)
     }
 
     /// Adds another's faults, after these have been multiplied.
-    pub(super) fn add(&mut self, kept: f64, more: &Faults) {
+    pub(crate) fn add(&mut self, kept: f64, more: &Self) {
         let all = |faults: &mut Vec<f64>, more: &[f64]| {
             faults.iter_mut().zip(more).for_each(|(faults, more)| *faults = *faults * kept + more);
         };
@@ -66,30 +66,30 @@ impl Faults {
 
 /// A thread.
 #[derive(Clone, Debug)]
-pub(super) struct Task {
+pub(crate) struct Task {
     /// Between two looks whether to scan, of running time (`numa_scan_period`).
-    pub(super) period_ms: f64,
+    pub(crate) period_ms: f64,
     /// The running time from which the period counts (`node_stamp`), and that of the timer's next interrupt,
     /// before which it does not look.
-    pub(super) stamp_ps: u64,
-    pub(super) tick_ps: u64,
+    pub(crate) stamp_ps: u64,
+    pub(crate) tick_ps: u64,
     /// The scanner's sequence at the thread's last placement, its time then and its running time.
-    pub(super) sequence: i32,
-    pub(super) placed: Time,
+    pub(crate) sequence: i32,
+    pub(crate) placed: Time,
     /// Faults since, and before, of which each placement counts half as much as the next.
-    pub(super) fresh: Faults,
-    pub(super) past: Faults,
+    pub(crate) fresh: Faults,
+    pub(crate) past: Faults,
     /// Pages faulted on at home and not, and whether a migration failed (`numa_faults_locality`).
-    pub(super) local: f64,
-    pub(super) remote: f64,
-    pub(super) failed: bool,
+    pub(crate) local: f64,
+    pub(crate) remote: f64,
+    pub(crate) failed: bool,
     /// The node it should be on.
-    pub(super) preferred: Option<usize>,
+    pub(crate) preferred: Option<usize>,
     /// The group of threads that it shares pages with.
-    pub(super) group: Option<usize>,
+    pub(crate) group: Option<usize>,
     /// When it asks for a CPU there again, and whether it does now.
-    pub(super) retry_ps: u64,
-    pub(super) asks: bool,
+    pub(crate) retry_ps: u64,
+    pub(crate) asks: bool,
 }
 
 /// A moment, and how long a thread had been running until then.
@@ -101,8 +101,8 @@ pub(crate) struct Time {
 
 impl Task {
     /// `init_numa_balancing`.
-    pub(super) fn new(nodes: usize, stamp_ps: u64) -> Task {
-        Task {
+    pub(crate) fn new(nodes: usize, stamp_ps: u64) -> Self {
+        Self {
             period_ms: DELAY_MS,
             stamp_ps,
             tick_ps: 0,
@@ -123,7 +123,7 @@ impl Task {
     /// Makes past faults of fresh ones, those by node of the CPU in proportion to all, and to how much of the
     /// time the thread ran (`task_numa_placement`). Returns the fresh ones on shared pages and on private
     /// ones.
-    pub(super) fn renew(&mut self, time: Time) -> (f64, f64) {
+    pub(crate) fn renew(&mut self, time: Time) -> (f64, f64) {
         let ran = time.running_ps.saturating_sub(self.placed.running_ps) as f64
             / (time.now_ps.saturating_sub(self.placed.now_ps) + 1) as f64;
         let weight = ran / (self.local + self.remote + 1.0);
@@ -136,13 +136,13 @@ impl Task {
     }
 
     /// It has had hint faults.
-    pub(super) fn has_faulted(&self) -> bool {
+    pub(crate) fn has_faulted(&self) -> bool {
         [&self.fresh, &self.past].map(Faults::by_sharing) != [(0.0, 0.0); 2]
     }
 
     /// `update_task_scan_period`, after so many shared and private faults, with bounds as they were before
     /// these counted and as they are. False if they say nothing.
-    pub(super) fn adapt(&mut self, shared: f64, private: f64, before: Bounds, bounds: Bounds) -> bool {
+    pub(crate) fn adapt(&mut self, shared: f64, private: f64, before: Bounds, bounds: Bounds) -> bool {
         if self.local + shared == 0.0 || self.failed {
             // It forgets nothing then: after a failed migration its scans become ever slower (until
             // 6.12.117).
@@ -168,26 +168,26 @@ impl Task {
 /// The bounds of a thread's period.
 #[expect(clippy::struct_field_names, reason = "units go last")]
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Bounds {
+pub(crate) struct Bounds {
     /// `task_scan_min`.
-    pub(super) least_ms: f64,
+    pub(crate) least_ms: f64,
     /// `task_scan_start`.
-    pub(super) first_ms: f64,
+    pub(crate) first_ms: f64,
     /// `task_scan_max`.
-    pub(super) most_ms: f64,
+    pub(crate) most_ms: f64,
 }
 
 impl Bounds {
     /// For memory of so many scans; in a group of threads longer by the part of its faults that is shared,
     /// and by how many they are.
-    pub(super) fn new(scans: f64, group: Option<(&Faults, usize)>) -> Bounds {
+    pub(crate) fn new(scans: f64, group: Option<(&Faults, usize)>) -> Self {
         let longer = group.map_or(1.0, |(faults, threads)| {
             let (shared, private) = faults.by_sharing();
             (threads as f64 * (shared + 1.0) / (private + shared + 1.0)).max(1.0)
         });
         let least_ms = (PERIOD_MIN_MS / scans).max(1000.0 / (MOST_MIB_PER_S / SCAN_MIB));
         let most_ms = least_ms.max(PERIOD_MAX_MS / scans * longer);
-        Bounds { least_ms, first_ms: least_ms * longer, most_ms }
+        Self { least_ms, first_ms: least_ms * longer, most_ms }
     }
 }
 

@@ -1,16 +1,16 @@
 //! Tests: what the operating system does is charged once, to whom it takes time, in the account that it
 //! belongs to.
 
-use nodewise_hardware::{Preset, Touch};
-
-use super::clockwork::Clockwork;
-use super::costs::Costs;
-use super::machine::SimMachine;
-use super::memory::{HUGE_PAGES, PAGE_BYTES, State};
-use super::pinning::Pinning;
-use super::policy::Policy;
-use super::simulation::{Settings, everyone_is_there};
+use crate::os::kernel::costs::Costs;
+use crate::os::kernel::machine::SimMachine;
+use crate::os::kernel::memory::{HUGE_PAGES, PAGE_BYTES, State};
+use crate::os::policy::Policy;
+use crate::os::run::events::Events;
+use crate::os::run::pinning::Pinning;
+use crate::os::run::settings::Settings;
+use crate::os::run::simulation::everyone_is_there;
 use crate::{Role, Space};
+use nodewise_hardware::{Preset, Touch};
 
 /// No sum of a few of them is a sum of others.
 const COSTS: Costs = Costs {
@@ -77,7 +77,7 @@ fn balanced(huge_pages: bool) -> SimMachine {
     let mut machine = machine(huge_pages);
     (0..2 * HUGE_PAGES).for_each(|page| read(&mut machine, 0, page));
     let settings = Settings { pinning: Pinning::Spread, ..Settings::scaled(1.0) };
-    let _clockwork = Clockwork::new(&mut machine, &settings, &Policy::AutoNuma { split: true });
+    let _events = Events::new(&mut machine, &settings, &Policy::AutoNuma { split: true });
     machine
 }
 
@@ -94,17 +94,17 @@ fn a_hint_fault_is_charged_to_who_comes_back() {
 fn marking_pages_is_charged_to_the_thread_that_scans_and_the_shootdown_to_all() {
     let mut machine = balanced(false);
     let settings = Settings { pinning: Pinning::Spread, ..Settings::scaled(1.0) };
-    let mut clockwork = Clockwork::new(&mut machine, &settings, &Policy::AutoNuma { split: false });
-    let first_ps = clockwork.due_ps(&machine, 2);
+    let mut events = Events::new(&mut machine, &settings, &Policy::AutoNuma { split: false });
+    let first_ps = events.due_ps(&machine, 2);
     machine.hardware.set_clock(machine.threads[2].0, first_ps);
-    let scan = charged(&mut machine, |machine| clockwork.tick(machine, 2, &[0, 1, 2, 3]));
+    let scan = charged(&mut machine, |machine| events.tick(machine, 2, &[0, 1, 2, 3]));
     let marked = 2 * HUGE_PAGES as u64 * COSTS.mark_page_ns;
     let others = COSTS.interrupted_ns;
     assert_eq!(scan, [others, others, marked + COSTS.shootdown_ns, others]);
     // They are marked already.
-    let next_ps = clockwork.due_ps(&machine, 2);
+    let next_ps = events.due_ps(&machine, 2);
     machine.hardware.set_clock(machine.threads[2].0, next_ps);
-    assert_eq!(charged(&mut machine, |machine| clockwork.tick(machine, 2, &[0, 1, 2, 3])), [0; 4]);
+    assert_eq!(charged(&mut machine, |machine| events.tick(machine, 2, &[0, 1, 2, 3])), [0; 4]);
 }
 
 /// As a scan leaves the first huge page.
@@ -161,7 +161,7 @@ fn a_sample_is_charged_to_whose_access_it_is() {
     // Kernel time weighs half.
     machine.once = 0.5;
     let settings = Settings { costs: COSTS, ..Settings::scaled(1.0) };
-    let _clockwork = Clockwork::new(&mut machine, &settings, &Policy::Carrefour);
+    let _events = Events::new(&mut machine, &settings, &Policy::Carrefour);
     machine.sampler.set(2, machine.sampler.cost_ps);
     // Threads 0 and 1 take their first miss, the others their second.
     let half = COSTS.sample_ns / 2;
@@ -206,7 +206,7 @@ fn a_barrier_takes_its_time_once_all_are_there_and_nobody_is_charged() {
         machine.charge(thread, ns);
     }
     let kernel = machine.kernel_ps.clone();
-    everyone_is_there(&mut machine, &[0, 1, 3], COSTS.barrier_ns);
+    everyone_is_there(&mut machine, &[0, 1, 3]);
     let end_ns = 9 + COSTS.barrier_ns;
     assert_eq!(clocks(&machine), [end_ns, end_ns, 20, end_ns].map(|ns| ns * 1000));
     let waited_ns = [4, 0, 0, 7].map(|for_the_last| for_the_last + COSTS.barrier_ns);

@@ -1,102 +1,15 @@
 //! A program on a machine under a policy, from start to end.
 
-use nodewise_engine::{Carrefour, CarrefourSettings, Engine, EngineSettings};
-use nodewise_hardware::{MOST_NODES, Preset};
-use nodewise_topology::Topology;
-
-use super::clockwork::Clockwork;
-use super::costs::Costs;
-use super::machine::SimMachine;
-use super::memory::HUGE_PAGES;
-use super::oracle::{Plan, Record};
-use super::pinning::Pinning;
-use super::policy::Policy;
-use super::report::{Report, Times};
-use super::sharing::Sharing;
-use crate::turns::Turns;
-use crate::{Error, ErrorKind, Op, Program, Progress, Trace};
-
-/// How a simulation is run, whatever the policy.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
-    /// How threads are laid over the cores.
-    pub pinning: Pinning,
-    /// Whether first touches map a huge page at once.
-    pub huge_pages: bool,
-    /// 4 KiB pages of a huge page: 512, or a divisor of it that shrinks huge pages with the problem, so that
-    /// as many of them are shared as at full size.
-    pub huge_page_pages: usize,
-    /// The costs that the operating system charges.
-    pub costs: Costs,
-    /// Simulated memory over real memory: the scale of the problem. The memory that the kernel scans at a
-    /// time shrinks by it.
-    pub size_scale: f64,
-    /// Simulated periods over real ones: the engine's interval of a second and the kernel's scan periods
-    /// shrink by it. A simulated run stands for one that takes 1/`period_scale` as long: with fewer
-    /// bytes, and fewer iterations over them, by `period_scale / size_scale`. So that a page has as many
-    /// samples in an interval, and what is done to it once weighs as much in the run, samples come more
-    /// often and all kernel time and copies count less, by the same.
-    pub period_scale: f64,
-    /// How much of the pause between two scans of version 27 of the `AutoNUMA` patch is left when the
-    /// program begins, from 0 to 1: its daemon runs since boot.
-    pub until_scan: f64,
-    /// Whether decisions of the engine reach only pages that were sampled in the interval, as those of the
-    /// article's Carrefour, which knows no others and forgets them each second; else all pages of the
-    /// regions they are about.
-    pub sampled_pages_only: bool,
-    /// How far a thread may run ahead of the one that is most behind, with what its core's own caches serve,
-    /// in picoseconds. Whatever asks more of the machine is done in the order of time.
-    pub slack_ps: u64,
-    /// Seed of the engine's choices.
-    pub seed: u64,
-}
-
-/// How many times as often the real program goes over its data, if nobody says.
-pub const PASSES: f64 = 100.0;
-
-/// Simulated time after which a run is given up: times are 64-bit picoseconds.
-const MOST_PS: u64 = u64::MAX / 4;
-
-impl Settings {
-    /// The settings for a problem of this scale.
-    ///
-    /// A workload runs few of the iterations of the real program: a hundredth ([`PASSES`]), we say of all of
-    /// them.
-    #[must_use]
-    pub fn scaled(scale: f64) -> Settings {
-        Settings {
-            pinning: Pinning::None,
-            huge_pages: false,
-            huge_page_pages: HUGE_PAGES,
-            costs: Costs::default(),
-            size_scale: scale,
-            period_scale: scale / PASSES,
-            until_scan: 0.5,
-            sampled_pages_only: false,
-            slack_ps: 1_000_000,
-            seed: 1,
-        }
-    }
-}
-
-impl Settings {
-    /// The same with huge pages that shrink with the problem, to two base pages at least. As many threads
-    /// share one as at full size, and its first touch zeroes as much less.
-    #[must_use]
-    pub fn with_huge_pages(self) -> Settings {
-        let pages = ((HUGE_PAGES as f64 * self.size_scale) as usize).next_power_of_two().clamp(2, HUGE_PAGES);
-        let huge_page_fault_ns = self.costs.huge_page_fault_ns * pages as u64 / HUGE_PAGES as u64;
-        let costs = Costs { huge_page_fault_ns, ..self.costs };
-        Settings { huge_pages: true, huge_page_pages: pages, costs, ..self }
-    }
-
-    /// The engine that runs under [`Policy::Carrefour`].
-    #[must_use]
-    pub fn engine(&self, topology: &Topology) -> Engine {
-        let settings = EngineSettings { seed: self.seed, ..EngineSettings::default() };
-        Engine::new(topology, Box::new(Carrefour::new(CarrefourSettings::default())), settings)
-    }
-}
+use crate::os::kernel::machine::SimMachine;
+use crate::os::policies::plan::{Plan, Record};
+use crate::os::policy::Policy;
+use crate::os::run::events::Events;
+use crate::os::run::report::{Report, Times};
+use crate::os::run::settings::Settings;
+use crate::os::run::sharing::Sharing;
+use crate::scheduler::{self, Processors};
+use crate::{Error, Program};
+use nodewise_hardware::{Hardware, MOST_NODES, Preset, Touch};
 
 /// A program on a machine under a policy.
 pub struct Simulation {
@@ -117,13 +30,10 @@ pub(crate) struct Watched {
     pub(crate) sharing: Sharing,
 }
 
-struct Thread {
-    trace: Trace,
-    /// Operations of the piece that were performed.
-    done: usize,
-    /// The instructions before the next operation were executed.
-    computed: bool,
-    after: Progress,
+/// A machine, and the events by the clock on it.
+struct Managed {
+    machine: SimMachine,
+    events: Events,
 }
 
 impl Simulation {
@@ -136,12 +46,12 @@ impl Simulation {
         program: Box<dyn Program>,
         settings: Settings,
         policy: Policy,
-    ) -> Result<Simulation, Error> {
+    ) -> Result<Self, Error> {
         let threads = program.threads();
-        Simulation::check(preset, threads, &settings, &policy)?;
+        Self::check(preset, threads, &settings, &policy)?;
         let mut cores = settings.pinning.cores(preset);
         cores.truncate(threads);
-        Ok(Simulation { preset: preset.clone(), program, settings, policy, cores, plan: None })
+        Ok(Self { preset: preset.clone(), program, settings, policy, cores, plan: None })
     }
 
     /// Whether a program of so many threads can be run, before it is made; if not, why.
@@ -183,8 +93,8 @@ impl Simulation {
     }
 
     /// Gives [`Policy::Oracle`] the plan that it needs.
-    pub(crate) fn after(self, plan: Plan) -> Simulation {
-        Simulation { plan: Some(plan), ..self }
+    pub(crate) fn after(self, plan: Plan) -> Self {
+        Self { plan: Some(plan), ..self }
     }
 
     /// Runs to the end and tells, besides, where each page may belong.
@@ -214,7 +124,7 @@ impl Simulation {
     }
 
     fn execute(self, record: bool, progress: &mut dyn FnMut(u64)) -> Result<(Report, SimMachine), Error> {
-        let Simulation { preset, mut program, settings, policy, cores, plan } = self;
+        let Self { preset, mut program, settings, policy, cores, plan } = self;
         let mut machine =
             SimMachine::new(&preset, program.areas(), &cores, &policy, settings.huge_pages, settings.costs);
         machine.memory.set_huge_pages_of(settings.huge_page_pages);
@@ -224,72 +134,10 @@ impl Simulation {
         machine.once = settings.period_scale / settings.size_scale;
         let nodes: Vec<usize> = machine.threads.iter().map(|thread| thread.1).collect();
         program.placed(&nodes);
-        let mut clockwork = Clockwork::new(&mut machine, &settings, &policy);
-        let mut threads: Vec<Thread> = cores
-            .iter()
-            .map(|_| Thread { trace: Trace::default(), done: 0, computed: false, after: Progress::Running })
-            .collect();
-        let mut turns = Turns::default();
-        (0..threads.len()).for_each(|thread| turns.begin(thread, 0));
-        let mut at_barrier: Vec<usize> = Vec::new();
-        let (mut operations, mut told) = (0u64, 0);
-        let mut behind_ps = 0;
-        loop {
-            let clock = |thread: usize| machine.hardware.clock(machine.threads[thread].0);
-            let Some((index, clock_ps, other_ps)) = turns.next(clock) else {
-                if at_barrier.is_empty() {
-                    break;
-                }
-                everyone_is_there(&mut machine, &at_barrier, settings.costs.barrier_ns);
-                for thread in at_barrier.drain(..) {
-                    turns.begin(thread, machine.hardware.clock(machine.threads[thread].0));
-                }
-                // A thread that finished may have been ahead of those who waited.
-                behind_ps = 0;
-                continue;
-            };
-            let core = machine.threads[index].0;
-            debug_assert!(clock_ps >= behind_ps, "time runs back in thread {index}");
-            behind_ps = clock_ps;
-            if behind_ps > MOST_PS {
-                return Err(Error::new(
-                    ErrorKind::Endless,
-                    "the program is not through after 53 simulated days",
-                ));
-            }
-            let due_ps = clockwork.due_ps(&machine, index);
-            if behind_ps >= due_ps {
-                clockwork.tick(&mut machine, index, &turns.running());
-                continue;
-            }
-            let thread = &mut threads[index];
-            if thread.done == thread.trace.len() {
-                thread.trace.clear();
-                thread.done = 0;
-                match std::mem::replace(&mut thread.after, Progress::Running) {
-                    Progress::Running => thread.after = program.advance(index, &mut thread.trace),
-                    ended => {
-                        machine.hardware.drain(core);
-                        turns.end();
-                        if ended == Progress::Barrier {
-                            at_barrier.push(index);
-                        }
-                    }
-                }
-                continue;
-            }
-            let limit_ps = other_ps.saturating_add(settings.slack_ps).min(due_ps);
-            operations += thread.go_on(&mut machine, index, other_ps.min(due_ps), limit_ps);
-            if operations >= told + (1 << 20) {
-                told = operations;
-                progress(operations);
-            }
-            if let Some(failure) = machine.failure {
-                return Err(failure);
-            }
-        }
-        progress(operations);
-        program.check()?;
+        let events = Events::new(&mut machine, &settings, &policy);
+        let mut managed = Managed { machine, events };
+        scheduler::run(&mut *program, &mut managed, settings.slack_ps, progress)?;
+        let machine = managed.machine;
         machine.assert_sound();
         let ended = || machine.threads.iter().map(|&(core, _)| machine.hardware.clock(core));
         let run_ps = ended().max().unwrap_or(0);
@@ -314,39 +162,50 @@ impl Simulation {
     }
 }
 
-impl Thread {
-    /// Performs operations of the piece, until one asks the machine beyond the core's own caches after
-    /// `by_ps`, or the clock has reached `limit_ps`. Returns how many.
-    fn go_on(&mut self, machine: &mut SimMachine, index: usize, by_ps: u64, limit_ps: u64) -> u64 {
-        let core = machine.threads[index].0;
-        let words = self.trace.words();
-        let before = self.done;
-        machine.hardware.expect(core, words.len() - before);
-        for &word in &words[before..] {
-            let (touch, address, instructions) = Op::decode(word).parts();
-            if instructions > 0 && !self.computed {
-                machine.hardware.execute(core, instructions);
-            }
-            if let Some(touch) = touch {
-                self.computed = machine.hardware.waits(core, touch, address, by_ps);
-                if self.computed {
-                    break;
-                }
-                machine.access(index, core, touch, address);
-            }
-            self.done += 1;
-            if machine.hardware.clock(core) >= limit_ps {
-                break;
-            }
-        }
-        (self.done - before) as u64
+impl Processors for Managed {
+    #[inline]
+    fn hardware(&mut self) -> &mut Hardware {
+        &mut self.machine.hardware
+    }
+
+    #[inline]
+    fn core(&self, thread: usize) -> usize {
+        self.machine.threads[thread].0
+    }
+
+    #[inline]
+    fn clock(&self, thread: usize) -> u64 {
+        self.machine.hardware.clock(self.core(thread))
+    }
+
+    #[inline]
+    fn access(&mut self, thread: usize, core: usize, touch: Touch, address: u64) {
+        self.machine.access(thread, core, touch, address);
+    }
+
+    fn everyone_is_there(&mut self, threads: &[usize]) {
+        everyone_is_there(&mut self.machine, threads);
+    }
+
+    #[inline]
+    fn due_ps(&self, thread: usize) -> u64 {
+        self.events.due_ps(&self.machine, thread)
+    }
+
+    fn tick(&mut self, thread: usize, running: &[usize]) {
+        self.events.tick(&mut self.machine, thread, running);
+    }
+
+    #[inline]
+    fn failure(&self) -> Option<&Error> {
+        self.machine.failure.as_ref()
     }
 }
 
 /// Lets threads go on together from a barrier that the last of them has reached.
-pub(super) fn everyone_is_there(machine: &mut SimMachine, threads: &[usize], barrier_ns: u64) {
+pub(crate) fn everyone_is_there(machine: &mut SimMachine, threads: &[usize]) {
     let clock = |thread: &usize| machine.hardware.clock(machine.threads[*thread].0);
-    let last = threads.iter().map(clock).max().unwrap_or(0) + barrier_ns * 1000;
+    let last = threads.iter().map(clock).max().unwrap_or(0) + machine.costs.barrier_ns * 1000;
     for &thread in threads {
         let core = machine.threads[thread].0;
         machine.waited_ps[thread] += last - machine.hardware.clock(core);
@@ -358,9 +217,10 @@ pub(super) fn everyone_is_there(machine: &mut SimMachine, threads: &[usize], bar
 
 #[cfg(test)]
 mod tests {
-    use super::super::simulate;
     use super::*;
-    use crate::{Area, Role, Space};
+    use crate::os::run::pinning::Pinning;
+    use crate::os::run::simulate;
+    use crate::{Area, ErrorKind, Progress, Role, Space, Trace};
 
     /// The first thread writes everything, then each of them reads one half over and over.
     struct Halves {
@@ -376,7 +236,7 @@ mod tests {
         fn boxed(passes: u64) -> Box<dyn Program> {
             let mut space = Space::new();
             let base = space.area("halves", PAGES * 4096, Role::Unknown);
-            Box::new(Halves { areas: space.into_areas(), base, steps: vec![0; 2], passes })
+            Box::new(Self { areas: space.into_areas(), base, steps: vec![0; 2], passes })
         }
     }
 
@@ -536,7 +396,7 @@ mod tests {
     fn the_list_of_policies_names_the_machines_that_one_cannot_be_run_on() {
         for machine in Preset::names() {
             let preset = Preset::named(machine).unwrap();
-            for (name, about) in super::super::POLICIES {
+            for (name, about) in crate::os::policy::POLICIES {
                 let policy = name.replace(":N", ":0").parse().unwrap();
                 let refused = Simulation::check(&preset, 1, &Settings::scaled(1.0), &policy).is_err();
                 assert_eq!(refused, about.contains(machine), "{name} on {machine}");
