@@ -55,8 +55,8 @@ impl PageNumber {
 
     /// The first base page of the (possible) huge page around this page.
     #[must_use]
-    pub const fn huge(self) -> PageNumber {
-        PageNumber(self.0 / HUGE_PAGE_PAGES * HUGE_PAGE_PAGES)
+    pub const fn huge(self) -> Self {
+        Self(self.0 / HUGE_PAGE_PAGES * HUGE_PAGE_PAGES)
     }
 }
 

@@ -20,8 +20,8 @@ pub(crate) const EMPTY: Entry = Entry(u64::MAX);
 
 impl Entry {
     #[inline]
-    pub fn new(line: u64, home: usize, state: u64) -> Entry {
-        Entry(line << LINE_SHIFT | (home as u64) << HOME_SHIFT | state)
+    pub fn new(line: u64, home: usize, state: u64) -> Self {
+        Self(line << LINE_SHIFT | (home as u64) << HOME_SHIFT | state)
     }
 
     #[inline]
@@ -73,9 +73,9 @@ pub(crate) struct Tags {
 
 impl Tags {
     /// An empty cache of at least one set.
-    pub fn new(lines: u64, ways: usize) -> Tags {
+    pub fn new(lines: u64, ways: usize) -> Self {
         let sets = (lines / ways as u64).max(1);
-        Tags { sets, ways, entries: vec![EMPTY; sets as usize * ways] }
+        Self { sets, ways, entries: vec![EMPTY; sets as usize * ways] }
     }
 
     /// The entries of the line's set.
@@ -158,9 +158,8 @@ impl Tags {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
+    use proptest::prelude::*;
 
     proptest! {
         #[test]

@@ -40,8 +40,8 @@ pub struct Load {
 impl Counters {
     /// Counts of nothing, for a machine of this many nodes, cores and links.
     #[must_use]
-    pub fn new(nodes: usize, cores: usize, links: usize) -> Counters {
-        Counters {
+    pub fn new(nodes: usize, cores: usize, links: usize) -> Self {
+        Self {
             nodes,
             instructions: vec![0; cores],
             dram: vec![0; nodes * nodes],
@@ -57,7 +57,7 @@ impl Counters {
 
     /// The counts since an earlier state of the same counters.
     #[must_use]
-    pub fn since(&self, earlier: &Counters) -> Counters {
+    pub fn since(&self, earlier: &Self) -> Self {
         let difference =
             |now: &[u64], then: &[u64]| now.iter().zip(then).map(|(now, then)| now - then).collect();
         let loads = |now: &[Load], then: &[Load]| {
@@ -70,7 +70,7 @@ impl Counters {
                 })
                 .collect()
         };
-        Counters {
+        Self {
             nodes: self.nodes,
             instructions: difference(&self.instructions, &earlier.instructions),
             dram: difference(&self.dram, &earlier.dram),

@@ -16,8 +16,8 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    pub fn new(line_shift: u32) -> Directory {
-        Directory { chunks: Vec::new(), chunk_shift: CHUNK_BYTES_SHIFT - line_shift }
+    pub fn new(line_shift: u32) -> Self {
+        Self { chunks: Vec::new(), chunk_shift: CHUNK_BYTES_SHIFT - line_shift }
     }
 
     /// A line will be asked for.
@@ -65,28 +65,28 @@ pub(crate) struct Holders(u16);
 impl Holders {
     /// Nobody but this node.
     #[inline]
-    pub fn only(node: usize) -> Holders {
-        Holders(1 << node)
+    pub fn only(node: usize) -> Self {
+        Self(1 << node)
     }
 
     /// These and one more, none with modifications.
     #[inline]
-    pub fn with(self, node: usize) -> Holders {
-        Holders(self.0 & !MODIFIED | 1 << node)
+    pub fn with(self, node: usize) -> Self {
+        Self(self.0 & !MODIFIED | 1 << node)
     }
 
     /// These but one; its modifications go with it.
     #[inline]
-    pub fn without(self, node: usize) -> Holders {
+    pub fn without(self, node: usize) -> Self {
         let rest = self.0 & !(1 << node);
-        Holders(if rest == MODIFIED { 0 } else { rest })
+        Self(if rest == MODIFIED { 0 } else { rest })
     }
 
     /// The same, the one holder with modifications.
     #[inline]
-    pub fn modified(self) -> Holders {
+    pub fn modified(self) -> Self {
         debug_assert_eq!(self.nodes().count(), 1);
-        Holders(self.0 | MODIFIED)
+        Self(self.0 | MODIFIED)
     }
 
     /// The node that has modified it.

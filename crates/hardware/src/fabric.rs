@@ -44,7 +44,7 @@ pub(crate) fn ps(ns: f64) -> u64 {
 }
 
 impl Fabric {
-    pub fn new(preset: &Preset) -> Fabric {
+    pub fn new(preset: &Preset) -> Self {
         let links: Vec<_> = preset
             .links
             .iter()
@@ -65,7 +65,7 @@ impl Fabric {
             .flatten()
             .map(|route| (route.clone(), route.iter().map(|&link| links[link].hop_ps).sum()))
             .collect();
-        Fabric {
+        Self {
             nodes: preset.nodes.len(),
             line_bytes: preset.line_bytes,
             idle_ps: ps(preset.controller.idle_latency_ns),

@@ -26,10 +26,10 @@ pub(crate) struct Llc {
 
 impl Llc {
     /// An empty cache of at least one set.
-    pub fn new(lines: u64, ways: usize) -> Llc {
+    pub fn new(lines: u64, ways: usize) -> Self {
         let sets = (lines / ways as u64).max(1);
         let all = sets as usize * ways;
-        Llc { sets, ways, entries: vec![EMPTY; all], sharers: vec![0; all], heads: vec![0; sets as usize] }
+        Self { sets, ways, entries: vec![EMPTY; all], sharers: vec![0; all], heads: vec![0; sets as usize] }
     }
 
     /// A line may come in: what it would displace.
@@ -145,10 +145,9 @@ fn after(place: usize, ways: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
     use crate::cache::DIRTY;
+    use proptest::prelude::*;
 
     #[test]
     fn the_least_recently_used_line_is_displaced() {

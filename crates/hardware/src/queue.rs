@@ -1,8 +1,7 @@
 //! A server that serves one request at a time: a memory controller, a link in one direction.
 
-use std::collections::VecDeque;
-
 use crate::Load;
+use std::collections::VecDeque;
 
 /// How long idle time is remembered, for requests that are told of late. Longer than the run-ahead of any
 /// core and the way of any request through the machine.
@@ -156,9 +155,8 @@ impl Gaps {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
+    use proptest::prelude::*;
 
     fn serve_all(requests: &[(u64, u64)]) -> (Queue, Load, Vec<u64>) {
         let (mut queue, mut load) = (Queue::default(), Load::default());

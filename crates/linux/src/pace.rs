@@ -27,8 +27,8 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    pub(crate) const UNKNOWN: Pace =
-        Pace { calls: 0.0, pages: 0.0, ns: 0.0, passed_ns: 0.0, batch_pages: BATCH_FIRST_PAGES };
+    pub(crate) const UNKNOWN: Self =
+        Self { calls: 0.0, pages: 0.0, ns: 0.0, passed_ns: 0.0, batch_pages: BATCH_FIRST_PAGES };
 
     /// Pages in the next call.
     pub(crate) const fn batch_pages(self) -> u64 {

@@ -49,7 +49,7 @@ pub(crate) struct Writer<W> {
 
 impl<W: Write> Writer<W> {
     pub fn new(out: W) -> Self {
-        Writer { out, entries: 0, written: 0 }
+        Self { out, entries: 0, written: 0 }
     }
 
     pub fn directory(&mut self, path: &Path, attributes: Attributes) -> io::Result<()> {

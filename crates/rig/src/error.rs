@@ -40,20 +40,20 @@ pub enum ErrorKind {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error { kind, message: message.into(), source: None }
+        Self { kind, message: message.into(), source: None }
     }
 
     /// An error about a file: `action` is a verb phrase, as in "read" or "create".
     pub(crate) fn file(kind: ErrorKind, action: &str, path: &Path, source: io::Error) -> Self {
-        Error { kind, message: format!("cannot {action} {}", path.display()), source: Some(source) }
+        Self { kind, message: format!("cannot {action} {}", path.display()), source: Some(source) }
     }
 
     pub(crate) fn system(action: &str, source: io::Error) -> Self {
-        Error { kind: ErrorKind::System, message: format!("cannot {action}"), source: Some(source) }
+        Self { kind: ErrorKind::System, message: format!("cannot {action}"), source: Some(source) }
     }
 
     pub(crate) fn output(source: io::Error) -> Self {
-        Error {
+        Self {
             kind: ErrorKind::Output,
             message: "cannot write the program's output".into(),
             source: Some(source),

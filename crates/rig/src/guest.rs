@@ -100,7 +100,7 @@ impl Guest {
     /// A guest with these nodes, numbered from 0.
     #[must_use]
     pub fn new(nodes: impl Into<Vec<Node>>) -> Self {
-        Guest {
+        Self {
             nodes: nodes.into(),
             distances: None,
             devices: Vec::new(),

@@ -27,7 +27,7 @@ const LINKS_MAX: u32 = 40;
 
 impl Initramfs {
     pub fn new(busybox: &Path) -> Result<Self, Error> {
-        let mut root = Initramfs { entries: BTreeMap::new() };
+        let mut root = Self { entries: BTreeMap::new() };
         root.copy(Path::new("/bin"))?; // a link to usr/bin, where it is one
         root.copy_tree(busybox)?;
         if busybox != Path::new("/bin/busybox") && busybox != Path::new("/usr/bin/busybox") {

@@ -39,7 +39,7 @@ impl Lock {
             }
             thread::sleep(Duration::from_millis(50));
         }
-        Ok(Lock { _file: file })
+        Ok(Self { _file: file })
     }
 }
 

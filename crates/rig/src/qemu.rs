@@ -25,8 +25,8 @@ pub enum Accelerator {
 impl fmt::Display for Accelerator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Accelerator::Kvm => "KVM",
-            Accelerator::Emulation => "software emulation",
+            Self::Kvm => "KVM",
+            Self::Emulation => "software emulation",
         })
     }
 }
@@ -67,7 +67,7 @@ impl Qemu {
         let output = Command::new(&path).arg("--version").output();
         let output = output.map_err(|error| Error::file(ErrorKind::NotInstalled, "run", &path, error))?;
         let version = version(&String::from_utf8_lossy(&output.stdout)).unwrap_or_default();
-        Ok(Qemu { path, version })
+        Ok(Self { path, version })
     }
 
     /// The emulated CPU is all QEMU knows, without five-level page tables, which only make walks longer.

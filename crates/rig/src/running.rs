@@ -59,7 +59,7 @@ impl Running {
         let mut child = command.spawn().map_err(|error| Error::system("start QEMU", error))?;
         let (sender, received) = mpsc::channel();
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let mut running = Running {
+        let mut running = Self {
             child,
             received,
             directory: Some(directory),

@@ -96,7 +96,7 @@ impl Distances {
                 }
             }
         }
-        Ok(Distances { rows })
+        Ok(Self { rows })
     }
 
     /// The rows: `rows()[a][b]` is the distance from node `a` to node `b`.

@@ -12,7 +12,7 @@ struct OfProcess<T> {
     process: u32,
     value: T,
     /// The value of the child that this process is by now.
-    of_child: OnceLock<Box<OfProcess<T>>>,
+    of_child: OnceLock<Box<Self>>,
 }
 
 impl<T: Default> OfProcess<T> {

@@ -14,18 +14,18 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 enum Step {
     Count(u8),
-    Spawn(Vec<Step>),
-    SpawnOn(u8, Vec<Step>),
-    Scope(Vec<Step>),
-    Join(Vec<Step>, Vec<Step>),
-    For(u8, Vec<Step>),
+    Spawn(Vec<Self>),
+    SpawnOn(u8, Vec<Self>),
+    Scope(Vec<Self>),
+    Join(Vec<Self>, Vec<Self>),
+    For(u8, Vec<Self>),
     Reduce(u8),
     /// A task of the pool's own that is waited for after the steps, or dropped with their panic.
-    Detached(u8, Vec<Step>),
+    Detached(u8, Vec<Self>),
     Yield,
     /// Caught by the innermost `Catch`.
     Panic,
-    Catch(Vec<Step>),
+    Catch(Vec<Self>),
     Cancel,
 }
 
@@ -155,17 +155,17 @@ impl Outcome {
 
 impl Step {
     /// Whether steps cancel the scope that they are in.
-    fn cancel(steps: &[Step]) -> bool {
+    fn cancel(steps: &[Self]) -> bool {
         steps.iter().any(|step| match step {
-            Step::Cancel => true,
-            Step::Spawn(steps) | Step::SpawnOn(_, steps) | Step::Detached(_, steps) => Self::cancel(steps),
+            Self::Cancel => true,
+            Self::Spawn(steps) | Self::SpawnOn(_, steps) | Self::Detached(_, steps) => Self::cancel(steps),
             _ => false,
         })
     }
 
     /// The outcome of a scope with these steps: tasks are run even where others panic, unless it is
     /// cancelled.
-    fn in_scope(steps: &[Step]) -> Outcome {
+    fn in_scope(steps: &[Self]) -> Outcome {
         let mut tasks = Outcome::default();
         let body = Self::one_after_the_other(steps, !Self::cancel(steps), &mut tasks);
         body.beside(tasks)
@@ -173,37 +173,37 @@ impl Step {
 
     /// The outcome of the steps without the tasks that they spawn. These are added to `tasks`, as tasks that
     /// may not be run if not `sure`.
-    fn one_after_the_other(steps: &[Step], sure: bool, tasks: &mut Outcome) -> Outcome {
+    fn one_after_the_other(steps: &[Self], sure: bool, tasks: &mut Outcome) -> Outcome {
         let mut before = Outcome::default();
         for step in steps {
             let sure = sure && !before.may_panic;
             let next = match step {
-                Step::Count(by) => Outcome::adds(u64::from(*by)),
-                Step::Reduce(len) => Outcome::adds((0..u64::from(*len)).sum()),
-                Step::Spawn(steps) | Step::SpawnOn(_, steps) => {
+                Self::Count(by) => Outcome::adds(u64::from(*by)),
+                Self::Reduce(len) => Outcome::adds((0..u64::from(*len)).sum()),
+                Self::Spawn(steps) | Self::SpawnOn(_, steps) => {
                     let task = Self::one_after_the_other(steps, sure, tasks);
                     let unsure = Outcome { least: 0, panics: false, ..task };
                     *tasks = tasks.beside(if sure { task } else { unsure });
                     Outcome::default()
                 }
-                Step::Detached(by, steps) => {
+                Self::Detached(by, steps) => {
                     Self::one_after_the_other(steps, sure, tasks).then(Outcome::adds(u64::from(*by)))
                 }
-                Step::Scope(steps) => Self::in_scope(steps),
-                Step::Join(a, b) => {
+                Self::Scope(steps) => Self::in_scope(steps),
+                Self::Join(a, b) => {
                     // The second is run if a thief has it, or the first did not panic.
                     let (a, b) = (Self::in_scope(a), Self::in_scope(b));
                     Outcome { least: a.then(b).least, ..a.beside(b) }
                 }
-                Step::For(0, _) | Step::Yield | Step::Cancel => Outcome::default(),
-                Step::For(len, steps) => {
+                Self::For(0, _) | Self::Yield | Self::Cancel => Outcome::default(),
+                Self::For(len, steps) => {
                     // A panic ends the loop, but not in the middle of other turns.
                     let turn = Self::in_scope(steps);
                     let turns = if turn.may_panic { 1 } else { u64::from(*len) };
                     Outcome { least: turns * turn.least, most: u64::from(*len) * turn.most, ..turn }
                 }
-                Step::Catch(steps) => Outcome { may_panic: false, panics: false, ..Self::in_scope(steps) },
-                Step::Panic => Outcome { may_panic: true, panics: true, ..Outcome::default() },
+                Self::Catch(steps) => Outcome { may_panic: false, panics: false, ..Self::in_scope(steps) },
+                Self::Panic => Outcome { may_panic: true, panics: true, ..Outcome::default() },
             };
             before = before.then(next);
             if before.panics {

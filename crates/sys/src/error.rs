@@ -104,7 +104,7 @@ impl std::error::Error for Error {}
 
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> Self {
-        std::io::Error::from_raw_os_error(error.errno)
+        Self::from_raw_os_error(error.errno)
     }
 }
 

@@ -2,7 +2,6 @@
 //! (`incompatible_msrv`), but not what of the syntax.
 
 use std::path::{Path, PathBuf};
-
 use syn::visit::Visit;
 
 /// All of Cargo's workspace, and what is to be fuzzed.

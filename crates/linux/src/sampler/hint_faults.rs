@@ -415,7 +415,6 @@ impl Sampler for HintFaults {
 #[cfg(test)]
 mod tests {
     use super::*;
-
     use crate::settings::{Place, Settings};
 
     const KNOBS: [&str; 3] = ["scan_size_mb", "scan_period_min_ms", "scan_period_max_ms"];

@@ -49,12 +49,12 @@ impl Worker {
     #[inline]
     pub(crate) fn join<RA, RB: Send>(
         &self,
-        a: impl FnOnce(&Worker) -> RA,
-        b: impl FnOnce(&Worker, bool) -> RB + Send,
+        a: impl FnOnce(&Self) -> RA,
+        b: impl FnOnce(&Self, bool) -> RB + Send,
     ) -> (RA, RB) {
         let here = self.index;
         let latch = Latch { set: AtomicBool::new(false), waiter: here };
-        let mut stack = StackJob::new(latch, move |worker: &Worker| b(worker, worker.index != here));
+        let mut stack = StackJob::new(latch, move |worker: &Self| b(worker, worker.index != here));
         // SAFETY: taken back or waited for below, whatever `a` does; nothing between can unwind out of this
         // function.
         let job = unsafe { stack.job() }.part_of(self.call());

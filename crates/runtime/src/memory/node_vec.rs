@@ -349,9 +349,9 @@ impl Divide for Block {
     }
 
     fn divide(self, at: usize) -> (Self, Self) {
-        let Block { node, elements } = self;
+        let Self { node, elements } = self;
         let (first, rest) = elements.divide(at);
-        (Block { node, elements: first }, Block { node, elements: rest })
+        (Self { node, elements: first }, Self { node, elements: rest })
     }
 }
 

@@ -79,7 +79,7 @@ impl Event {
     ///
     /// # References
     /// [`perf_event_open(2)`](https://man7.org/linux/man-pages/man2/perf_event_open.2.html)
-    pub fn open(attr: &Attr, target: Target, leader: Option<&Event>) -> Result<Self> {
+    pub fn open(attr: &Attr, target: Target, leader: Option<&Self>) -> Result<Self> {
         if attr.read_format.contains(ReadFormat::GROUP) {
             return Err(Error::new("perf_event_open", libc::EINVAL));
         }
@@ -137,7 +137,7 @@ impl Event {
     ///
     /// # Errors
     /// `EINVAL` it is not.
-    pub fn set_output(&self, ring_of: &Event) -> Result<()> {
+    pub fn set_output(&self, ring_of: &Self) -> Result<()> {
         self.ioctl(IOC_SET_OUTPUT, ring_of.file.as_raw_fd() as libc::c_ulong)
     }
 

@@ -12,9 +12,9 @@ mod attr;
 mod event;
 mod record;
 mod ring;
-#[cfg(test)]
-mod ring_tests;
 mod sample;
+#[cfg(test)]
+mod tests;
 
 pub use attr::{Attr, AttrFlags, BranchType, EventType, ReadFormat, SampleType, SoftwareEvent};
 pub use event::{Count, Event, Target};

@@ -48,7 +48,7 @@ impl Raw {
         let mut raw = before.clone();
         raw.make_raw();
         tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
-        Ok(Raw(before))
+        Ok(Self(before))
     }
 }
 

@@ -264,7 +264,7 @@ struct Plan {
 impl Plan {
     /// Nodes on a circle, in an order that keeps links short, around the one in the middle. None is so large
     /// that it hides a link between those beside it.
-    fn of(preset: &Preset) -> Plan {
+    fn of(preset: &Preset) -> Self {
         const CIRCLE: f64 = 0.36;
         let nodes = preset.nodes.len();
         let few = nodes <= FEW_NODES && preset.links.len() <= FEW_LINKS;
@@ -277,7 +277,7 @@ impl Plan {
         let mut places = vec![(0.5, 0.5); nodes];
         if let [one, other] = order[..] {
             (places[one], places[other]) = ((0.22, 0.5), (0.78, 0.5));
-            return Plan { side, places, middle, largest: LARGEST };
+            return Self { side, places, middle, largest: LARGEST };
         }
         let turn = TAU / order.len() as f64;
         for (index, &node) in order.iter().enumerate() {
@@ -286,7 +286,7 @@ impl Plan {
             places[node] = (0.5 + CIRCLE * angle.cos(), 0.5 + CIRCLE * angle.sin());
         }
         let beside = CIRCLE * side * (1.0 - turn.cos()) - WIDEST / 2.0;
-        Plan { side, places, middle, largest: LARGEST.min(beside).max(SMALLEST) }
+        Self { side, places, middle, largest: LARGEST.min(beside).max(SMALLEST) }
     }
 }
 

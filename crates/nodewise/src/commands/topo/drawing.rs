@@ -27,7 +27,7 @@ const DEVICES: Style = AnsiColor::Yellow.on_default();
 struct Part {
     kind: Kind,
     cpus: CpuSet,
-    parts: Vec<Part>,
+    parts: Vec<Self>,
 }
 
 #[derive(Clone)]

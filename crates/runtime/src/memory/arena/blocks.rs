@@ -8,9 +8,9 @@ use std::ptr::NonNull;
 #[repr(C)]
 struct Free {
     /// The next in its chain.
-    next: Option<NonNull<Free>>,
+    next: Option<NonNull<Self>>,
     /// In the first block of a batch that lies with others: the next batch.
-    next_batch: Option<NonNull<Free>>,
+    next_batch: Option<NonNull<Self>>,
 }
 
 /// Free blocks of one class, the last that came first.

@@ -361,7 +361,7 @@ impl NodeArena {
         // SAFETY: both are blocks of at least so many bytes, and the new one is nobody else's.
         unsafe { block.copy_to_nonoverlapping(other.cast(), bytes) };
         // SAFETY: by contract.
-        unsafe { NodeArena::deallocate(self, block, old.size(), old.align()) };
+        unsafe { Self::deallocate(self, block, old.size(), old.align()) };
         Ok(other)
     }
 }
@@ -371,13 +371,13 @@ impl NodeArena {
 unsafe impl Allocator for NodeArena {
     #[inline]
     fn allocate(&self, layout: alloc::Layout) -> Result<NonNull<[u8]>, AllocError> {
-        NodeArena::allocate(self, layout.size(), layout.align()).map_err(|_| AllocError)
+        Self::allocate(self, layout.size(), layout.align()).map_err(|_| AllocError)
     }
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: alloc::Layout) {
         // SAFETY: by contract.
-        unsafe { NodeArena::deallocate(self, block, layout.size(), layout.align()) };
+        unsafe { Self::deallocate(self, block, layout.size(), layout.align()) };
     }
 
     unsafe fn grow(

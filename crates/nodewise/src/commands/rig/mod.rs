@@ -325,7 +325,7 @@ struct Spinner(Option<indicatif::ProgressBar>);
 
 impl Spinner {
     fn new(wanted: bool) -> Self {
-        Spinner((wanted && io::stderr().is_terminal()).then(indicatif::ProgressBar::new_spinner))
+        Self((wanted && io::stderr().is_terminal()).then(indicatif::ProgressBar::new_spinner))
     }
 
     fn show(&self, stage: Stage) {

@@ -508,5 +508,4 @@ fn fail(outcome: &mut Outcome, error: Error, pages: u64) {
 }
 
 #[cfg(test)]
-#[path = "mover_tests.rs"]
 mod tests;

@@ -1,12 +1,10 @@
 //! A machine as a TOML file: what a user copies, edits and runs.
 
-use std::{fs, path::Path};
-
+use crate::{Error, ErrorKind, route};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::{fs, path::Path};
 use toml::Spanned;
-
-use crate::{Error, ErrorKind, route};
 
 /// Most nodes of a machine. Whatever keeps nodes in bits, or a node's number in few, is built for as many.
 pub const MOST_NODES: usize = 15;
@@ -15,14 +13,14 @@ pub const MOST_CORES_A_NODE: usize = 32;
 
 /// The presets that come along: name and text.
 const BUILT_IN: &[(&str, &str)] = &[
-    ("ace-7", include_str!("../presets/ace-7.toml")),
-    ("opteron-8385-4n", include_str!("../presets/opteron-8385-4n.toml")),
-    ("opteron-6272-8n", include_str!("../presets/opteron-6272-8n.toml")),
-    ("xeon-e7-4830v3-4n", include_str!("../presets/xeon-e7-4830v3-4n.toml")),
-    ("xeon-5120-4s", include_str!("../presets/xeon-5120-4s.toml")),
-    ("dahu-2n", include_str!("../presets/dahu-2n.toml")),
-    ("epyc-nps4", include_str!("../presets/epyc-nps4.toml")),
-    ("xeon-snc", include_str!("../presets/xeon-snc.toml")),
+    ("ace-7", include_str!("../../presets/ace-7.toml")),
+    ("opteron-8385-4n", include_str!("../../presets/opteron-8385-4n.toml")),
+    ("opteron-6272-8n", include_str!("../../presets/opteron-6272-8n.toml")),
+    ("xeon-e7-4830v3-4n", include_str!("../../presets/xeon-e7-4830v3-4n.toml")),
+    ("xeon-5120-4s", include_str!("../../presets/xeon-5120-4s.toml")),
+    ("dahu-2n", include_str!("../../presets/dahu-2n.toml")),
+    ("epyc-nps4", include_str!("../../presets/epyc-nps4.toml")),
+    ("xeon-snc", include_str!("../../presets/xeon-snc.toml")),
 ];
 
 /// A machine that can be right: every node is reachable, every server has a speed.
@@ -234,27 +232,27 @@ impl Preset {
     }
 
     /// A preset that comes along.
-    pub fn named(name: &str) -> Result<Preset, Error> {
-        let Some(text) = Preset::text(name) else {
-            let names: Vec<_> = Preset::names().collect();
+    pub fn named(name: &str) -> Result<Self, Error> {
+        let Some(text) = Self::text(name) else {
+            let names: Vec<_> = Self::names().collect();
             let reason = format!("no such machine; there are {}", names.join(", "));
             return Err(Error::new(ErrorKind::Unknown, name, None, reason));
         };
-        Preset::parse(text, name)
+        Self::parse(text, name)
     }
 
     /// A preset in a file.
-    pub fn load(path: impl AsRef<Path>) -> Result<Preset, Error> {
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
         let origin = path.as_ref().display().to_string();
         match fs::read_to_string(path) {
-            Ok(text) => Preset::parse(&text, &origin),
+            Ok(text) => Self::parse(&text, &origin),
             Err(error) => Err(Error::unreadable(&origin, &error)),
         }
     }
 
     /// A preset in a JSON file with the fields of the TOML ones, as a program writes it that has measured a
     /// machine.
-    pub fn load_json(path: impl AsRef<Path>) -> Result<Preset, Error> {
+    pub fn load_json(path: impl AsRef<Path>) -> Result<Self, Error> {
         let origin = path.as_ref().display().to_string();
         let refused = |reason: String, line| Error::new(ErrorKind::Malformed, &origin, line, reason);
         let text = fs::read_to_string(path).map_err(|error| Error::unreadable(&origin, &error))?;
@@ -262,7 +260,7 @@ impl Preset {
             serde_json::from_str(&text).map_err(|error| refused(error.to_string(), Some(error.line())))?;
         let text = toml::to_string(&value).map_err(|error| refused(error.to_string(), None))?;
         // Lines of the TOML in between would lead nowhere.
-        Preset::parse(&text, &origin).map_err(Error::without_line)
+        Self::parse(&text, &origin).map_err(Error::without_line)
     }
 
     /// The machine as JSON that [`load_json`](Preset::load_json) reads.
@@ -340,7 +338,7 @@ impl Preset {
     }
 
     /// A preset as text; `origin` is what errors name as its place.
-    pub fn parse(text: &str, origin: &str) -> Result<Preset, Error> {
+    pub fn parse(text: &str, origin: &str) -> Result<Self, Error> {
         let line_at = |offset: usize| 1 + text[..offset.min(text.len())].matches('\n').count();
         toml::from_str::<File>(text)
             .map_err(|error| {
@@ -380,20 +378,20 @@ impl Preset {
     /// The same machine with caches shrunk by a factor (to a set at least), for problems that are shrunk by
     /// it. Latencies, bandwidths and memory stay.
     #[must_use]
-    pub fn scaled(&self, factor: f64) -> Preset {
+    pub fn scaled(&self, factor: f64) -> Self {
         let shrink = |cache: Option<Cache>| {
             cache.map(|cache| {
                 let smallest = (cache.ways as u64 * self.line_bytes).div_ceil(1024).max(1);
                 Cache { kib: ((cache.kib as f64 * factor).round() as u64).max(smallest), ..cache }
             })
         };
-        Preset { l1: shrink(self.l1), l2: shrink(self.l2), llc: shrink(self.llc), ..self.clone() }
+        Self { l1: shrink(self.l1), l2: shrink(self.l2), llc: shrink(self.llc), ..self.clone() }
     }
 
     /// The same machine with every part slower by a factor: cores, caches, controllers and links. Ratios of
     /// times stay.
     #[must_use]
-    pub fn slowed(&self, factor: f64) -> Preset {
+    pub fn slowed(&self, factor: f64) -> Self {
         let mut slow = self.clone();
         slow.core.ghz /= factor;
         slow.controller.idle_latency_ns *= factor;
@@ -674,5 +672,4 @@ fn check_distances(
 }
 
 #[cfg(test)]
-#[path = "preset_tests.rs"]
 mod tests;

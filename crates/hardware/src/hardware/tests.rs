@@ -1,6 +1,5 @@
-use proptest::prelude::*;
-
 use super::*;
+use proptest::prelude::*;
 
 const MACHINE: &str = r#"
 name = "test"

@@ -614,7 +614,7 @@ struct Bar {
 }
 
 impl Bar {
-    fn new() -> Bar {
+    fn new() -> Self {
         let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3} %  {elapsed}  {msg}") {
             bar.set_style(style);
@@ -630,7 +630,7 @@ impl Bar {
             };
             (over, thread::spawn(show))
         });
-        Bar { bar, shows }
+        Self { bar, shows }
     }
 
     fn at(&self, share: f64) {

@@ -1,7 +1,5 @@
 //! The machine: cores that touch memory, in simulated time.
 
-use std::collections::HashMap;
-
 use crate::{
     Counters, MOST_CORES_A_NODE, MOST_NODES, Preset,
     cache::{DIRTY, Entry, Tags, WRITABLE},
@@ -9,6 +7,7 @@ use crate::{
     fabric::{Fabric, ps},
     llc::Llc,
 };
+use std::collections::HashMap;
 
 /// Where the data of an access came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,7 +55,7 @@ impl Touch {
     /// Whether memory is written.
     #[must_use]
     pub fn writes(self) -> bool {
-        matches!(self, Touch::Write | Touch::Atomic)
+        matches!(self, Self::Write | Self::Atomic)
     }
 }
 
@@ -180,7 +179,7 @@ impl Hardware {
     /// If a preset made by hand has more than [`MOST_NODES`] nodes or [`MOST_CORES_A_NODE`] cores on one; one
     /// that was read never has.
     #[must_use]
-    pub fn new(preset: &Preset) -> Hardware {
+    pub fn new(preset: &Preset) -> Self {
         assert!(preset.nodes.len() <= MOST_NODES, "{} nodes", preset.nodes.len());
         for node in &preset.nodes {
             assert!(node.cores <= MOST_CORES_A_NODE, "{} cores on a node", node.cores);
@@ -209,7 +208,7 @@ impl Hardware {
             free: 0,
         };
         let line_shift = preset.line_bytes.trailing_zeros();
-        Hardware {
+        Self {
             cores: preset.nodes_of_cores().into_iter().map(core).collect(),
             llcs: preset.llc.map_or_else(Vec::new, |llc| vec![Llc::new(lines(llc), llc.ways); nodes]),
             directory: Directory::new(line_shift),
@@ -792,5 +791,4 @@ impl Hardware {
 }
 
 #[cfg(test)]
-#[path = "hardware_tests.rs"]
 mod tests;
