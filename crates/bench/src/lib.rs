@@ -8,7 +8,7 @@ pub mod report;
 pub mod results;
 pub mod scenario;
 
-use nodewise_sys::{CpuSet, Mapping, sched_setaffinity};
+use nodewise_sys::{AffinityMask, Mapping, sched_setaffinity};
 use nodewise_topology::{Node, Topology};
 use std::sync::atomic::Ordering;
 
@@ -20,7 +20,7 @@ pub fn pin_to_node(topology: &Topology, n: usize) -> anyhow::Result<()> {
 
 /// Pins the calling thread to the CPUs of a node.
 pub fn pin_to(node: &Node) -> anyhow::Result<()> {
-    let cpus: CpuSet = node.cpus.iter().map(|cpu| cpu.0).collect();
+    let cpus: AffinityMask = node.cpus.iter().map(|cpu| cpu.0).collect();
     Ok(sched_setaffinity(0, &cpus)?)
 }
 

@@ -25,7 +25,7 @@ pub struct Placement {
 impl Placement {
     /// Whether each node has its part of the pages, within a fifth of it: 25 +- 5 % on four nodes.
     #[must_use]
-    pub fn is_spread(&self) -> bool {
+    pub fn is_interleaved(&self) -> bool {
         let (pages, nodes) = (self.pages_by_node.iter().sum::<u64>(), self.pages_by_node.len() as u64);
         self.pages_by_node.iter().all(|here| (4 * pages..=6 * pages).contains(&(5 * nodes * here)))
     }

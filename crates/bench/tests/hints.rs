@@ -1,5 +1,6 @@
-//! A program that says how it uses its memory is believed by the manager: what it calls shared is spread
-//! before anybody uses it, what it calls private is not spread though all nodes use it.
+//! The manager believes a program that says how it uses its memory. It interleaves what the program calls
+//! shared before anybody uses it. It does not interleave what the program calls private, though all nodes
+//! use it.
 
 mod guests;
 

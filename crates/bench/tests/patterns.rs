@@ -109,7 +109,7 @@ fn data_written_by_all_is_spread_and_no_page_is_moved_twice() {
     assert!(summary["pages_moved"].as_u64() >= Some(PAGES * 11 / 20), "{summary}");
     assert_eq!(moved_again(&log), 0);
     let last = placements.last().unwrap();
-    assert!(last.is_spread(), "25 +- 5 %: {:?}", last.pages_by_node);
+    assert!(last.is_interleaved(), "25 +- 5 %: {:?}", last.pages_by_node);
 }
 
 /// The kernel moves pages, too, each to whoever came to it first.
@@ -122,11 +122,11 @@ fn data_written_by_all_is_spread_beside_the_kernels_balancing() {
             || summary["pages_moved_by_kernel"].as_u64() > Some(0)
     );
     let last = placements.last().unwrap();
-    assert!(last.is_spread(), "25 +- 5 %: {:?}", last.pages_by_node);
+    assert!(last.is_interleaved(), "25 +- 5 %: {:?}", last.pages_by_node);
 }
 
-/// Memory that all nodes read is spread, as nobody can copy it on a stock kernel, and is still reported as
-/// worth copying.
+/// Memory that all nodes read is interleaved, as nobody can copy it on a stock kernel, and is still reported
+/// as worth copying.
 fn data_read_by_all_is_spread(before: &str, workload: &str) -> (Vec<Placement>, Value) {
     let script = format!(
         "{before}; $NODEWISE run --json summary --log log -- $WORKLOAD shared-read {workload} --report report"
@@ -145,7 +145,7 @@ fn data_read_by_all_is_spread(before: &str, workload: &str) -> (Vec<Placement>, 
     let with_copies = summary["local_access_percent_with_copies"].as_f64().unwrap();
     assert!((local - 25.0).abs() <= 5.0 && with_copies >= 90.0, "{local} %, with copies {with_copies} %");
     assert_eq!(moved_again(&finished.lines::<Value>("log").unwrap()), 0, "not bounced");
-    assert!(placements.last().unwrap().is_spread(), "25 +- 5 % at the end: {placements:?}");
+    assert!(placements.last().unwrap().is_interleaved(), "25 +- 5 % at the end: {placements:?}");
     (placements, summary)
 }
 
@@ -162,7 +162,7 @@ fn data_read_by_all_is_spread_with_the_kernels_balancing_on_or_off_before() {
         let before = format!("echo {balancing} >/proc/sys/kernel/numa_balancing");
         let (placements, _) = data_read_by_all_is_spread(&before, "--seconds 40");
         let in_time = placements.iter().take_while(|placement| placement.seconds <= 20.0).last().unwrap();
-        assert!(in_time.is_spread(), "25 +- 5 % after 20 s: {:?}", in_time.pages_by_node);
+        assert!(in_time.is_interleaved(), "25 +- 5 % after 20 s: {:?}", in_time.pages_by_node);
     }
 }
 

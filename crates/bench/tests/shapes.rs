@@ -80,7 +80,7 @@ fn private_data_arrives_by_nodewise_alone(guest: Guest, nodes: u64) {
     assert_eq!(moved_again(&f.lines::<Value>("log").unwrap()), 0, "{summary}");
     // The memory that all nodes read, in the same guest.
     let read = f.placements("read").unwrap();
-    assert!(read.last().unwrap().is_spread(), "{read:#?}\n{}", f.stderr);
+    assert!(read.last().unwrap().is_interleaved(), "{read:#?}\n{}", f.stderr);
     assert_eq!(moved_again(&f.lines::<Value>("read.log").unwrap()), 0);
 }
 

@@ -32,7 +32,7 @@ pub enum Action {
         /// In page order, all within the decision's range; a huge page by its first base page.
         pages: Vec<PageTarget>,
     },
-    /// Spread pages over the nodes.
+    /// Interleave pages over the nodes.
     Interleave(Interleaving),
     /// Give each accessor node a copy. On a stock kernel only reported.
     Replicate,
@@ -67,8 +67,8 @@ pub struct PageTarget {
     pub to: NodeIndex,
 }
 
-/// Which pages of a range leave a node, and where each goes: a pure function of the page, so that the machine
-/// needs no list and a page that was spread once is never picked again by a later, disjoint band.
+/// Which pages of a range leave a node, and where each goes: a pure function of the page. The machine needs
+/// no list, and a later, disjoint band never picks a page that was interleaved once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interleaving {
     /// Only pages whose home this is are moved.

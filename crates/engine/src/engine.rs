@@ -1,13 +1,13 @@
 //! One interval after another: observe, understand, decide, act, remember.
 
 use crate::decision::BAND_END;
-use crate::eagerness::{Eagerness, EagernessSettings, Signs};
 use crate::hint::Hints;
-use crate::history::{History, PatienceSettings, Spread};
+use crate::history::{History, InterleaveProgress, PatienceSettings};
 use crate::metrics::{balanced_nodes, metrics};
 use crate::policy::{Confined, Policy, ProcessView, View};
 use crate::region::{Key, RegionMap, RegionSettings};
 use crate::round::{Finding, Footprint, Metrics, Round};
+use crate::sampling_schedule::{SamplingInputs, SamplingSchedule, SamplingScheduleSettings};
 use crate::{
     Action, Decision, HUGE_PAGE_PAGES, Interleaving, Machine, Measure, Observation, Outcome, PageNumber,
     PageRange, Pid, SamplingRate,
@@ -25,7 +25,8 @@ pub struct EngineSettings {
     /// How patiently ranges are left alone after they were acted upon.
     pub patience: PatienceSettings,
     /// When to sample eagerly.
-    pub eagerness: EagernessSettings,
+    #[serde(alias = "eagerness")]
+    pub sampling_schedule: SamplingScheduleSettings,
     /// For pseudo-random choices.
     pub seed: u64,
 }
@@ -35,7 +36,7 @@ impl Default for EngineSettings {
         Self {
             regions: RegionSettings::default(),
             patience: PatienceSettings::default(),
-            eagerness: EagernessSettings::default(),
+            sampling_schedule: SamplingScheduleSettings::default(),
             seed: 1,
         }
     }
@@ -48,7 +49,7 @@ pub struct Engine {
     settings: EngineSettings,
     processes: BTreeMap<Pid, Process>,
     round: u32,
-    eagerness: Eagerness,
+    sampling_schedule: SamplingSchedule,
     sampling: Option<SamplingRate>,
     put_off: bool,
 }
@@ -87,7 +88,7 @@ impl Process {
 }
 
 /// A decision to interleave and what came of it.
-type Spreading<'a> = (&'a Decision, &'a Interleaving, &'a Outcome);
+type InterleaveStep<'a> = (&'a Decision, &'a Interleaving, &'a Outcome);
 
 /// Regions of all processes together, some 250 bytes each. There are as many ranges with a record of what was
 /// done there, of each kind, some 200 bytes each.
@@ -103,14 +104,14 @@ impl Engine {
     #[must_use]
     pub fn new(topology: &Topology, policy: Box<dyn Policy>, settings: EngineSettings) -> Self {
         let topology = topology.clone();
-        let eagerness = Eagerness::new(&settings.eagerness);
+        let sampling_schedule = SamplingSchedule::new(&settings.sampling_schedule);
         Self {
             topology,
             policy,
             settings,
             processes: BTreeMap::new(),
             round: 0,
-            eagerness,
+            sampling_schedule,
             sampling: None,
             put_off: false,
         }
@@ -155,8 +156,8 @@ impl Engine {
                 && !decision.action.resizes()
                 && outcome.deferred > 0
         });
-        let signs = self.signs(&observation, &metrics, &acted);
-        let sampling = self.eagerness.next(&signs);
+        let signs = self.sampling_inputs(&observation, &metrics, &acted);
+        let sampling = self.sampling_schedule.next(&signs);
         if self.sampling != Some(sampling) {
             machine.set_sampling(sampling)?;
             self.sampling = Some(sampling);
@@ -246,8 +247,8 @@ impl Engine {
             state.unmoved.iter().for_each(|seen| process.history.looked(seen));
             if state.hints.is_some() || state.mappings.is_some() {
                 process.hints = process.given_hints.within(process.map.mappings());
-                for range in process.hints.spread_already() {
-                    process.history.spread_by_program(range, nodes);
+                for range in process.hints.already_interleaved() {
+                    process.history.note_interleaved_by_program(range, nodes);
                 }
             }
             if self.round % 64 == 0 {
@@ -260,7 +261,7 @@ impl Engine {
     fn remember(&mut self, decisions: &[Decision], outcomes: &[Outcome]) {
         let nodes = self.topology.node_count();
         let mut moved: BTreeMap<Pid, Vec<(PageRange, Vec<f32>)>> = BTreeMap::new();
-        let mut spreads: BTreeMap<(Pid, PageRange), Vec<Spreading<'_>>> = BTreeMap::new();
+        let mut steps: BTreeMap<(Pid, PageRange), Vec<InterleaveStep<'_>>> = BTreeMap::new();
         for (decision, outcome) in decisions.iter().zip(outcomes) {
             let Some(process) = self.processes.get_mut(&decision.pid) else { continue };
             if outcome.process_gone {
@@ -297,7 +298,7 @@ impl Engine {
                     }
                 }
                 Action::Interleave(interleaving) => {
-                    spreads.entry((decision.pid, decision.range)).or_default().push((
+                    steps.entry((decision.pid, decision.range)).or_default().push((
                         decision,
                         interleaving,
                         outcome,
@@ -305,13 +306,13 @@ impl Engine {
                 }
             }
         }
-        for ((pid, range), group) in spreads {
+        for ((pid, range), group) in steps {
             let Some(process) = self.processes.get_mut(&pid) else { continue };
-            let (before, expected) = after_spread(&process.history, range, &group, nodes);
+            let (before, expected) = progress_after(&process.history, range, &group, nodes);
             if before.pending.is_empty() {
                 moved.entry(pid).or_default().push((range, expected));
             }
-            process.history.spread(range, before, self.round);
+            process.history.note_interleaved(range, before, self.round);
         }
         for (pid, ranges) in moved {
             if let Some(process) = self.processes.get_mut(&pid) {
@@ -358,47 +359,52 @@ impl Engine {
     }
 
     /// The interval's word on how eagerly to sample.
-    fn signs(&self, observation: &Observation, metrics: &Metrics, acted: &[(Decision, Outcome)]) -> Signs {
+    fn sampling_inputs(
+        &self,
+        observation: &Observation,
+        metrics: &Metrics,
+        acted: &[(Decision, Outcome)],
+    ) -> SamplingInputs {
         let by_page = |decision: &Decision| matches!(decision.action, Action::CollocateEach { .. });
         let moved: u64 =
             acted.iter().filter(|(decision, _)| by_page(decision)).map(|(_, outcome)| outcome.moved).sum();
         let (mut recent, mut unsettled) = (0.0, 0.0);
-        let (mut known, mut spread) = (0.0, 0.0);
+        let (mut known, mut interleaved) = (0.0, 0.0);
         for process in self.processes.values() {
             for region in process.map.regions() {
                 let samples = region.evidence.total() * process.map.weight();
                 known += samples;
                 recent += region.recent as f32;
-                // Whatever it looks like later, memory that was spread stays so.
-                if process.history.is_spread(region.range) {
-                    spread += samples;
+                // Whatever it looks like later, memory that was interleaved stays so.
+                if process.history.is_interleaved(region.range) {
+                    interleaved += samples;
                 } else if region.is_unsettled() {
                     unsettled += region.recent as f32;
                 }
             }
         }
-        let settings = &self.settings.eagerness;
+        let settings = &self.settings.sampling_schedule;
         let split = acted
             .iter()
             .any(|(decision, outcome)| matches!(decision.action, Action::Split { .. }) && outcome.moved > 0);
-        let spreading = acted.iter().any(|(decision, outcome)| {
+        let interleaving = acted.iter().any(|(decision, outcome)| {
             matches!(decision.action, Action::Interleave(_)) && outcome.moved + outcome.deferred > 0
         });
         let unfinished = self.policy.unfinished();
-        // Where samples are hint faults, each is a chance for the kernel to move the page elsewhere, and
-        // pages are best spread while few come.
+        // A sample that is a hint fault is a chance for the kernel to move the page elsewhere. Pages are best
+        // interleaved while few such samples come.
         let by_faults = matches!(observation.counters.access_rate, Measure::Proxy(_));
         let busy = self.has_split()
             || moved >= settings.from_moves
             || unsettled > recent * settings.from_unsettled_share
             || (unfinished && !by_faults);
-        Signs {
+        SamplingInputs {
             curious: self.policy.active() && busy,
             unfinished,
             unjudged: self.processes.values().any(|process| process.map.has_unjudged_huge_pages()),
-            spreading,
-            spread: spread > 0.5 * known,
-            disturbing: by_faults,
+            interleaving,
+            interleaved: interleaved > 0.5 * known,
+            samples_move_pages: by_faults,
             fresh: split || observation.processes.iter().any(|process| process.fresh),
             resident_pages: observation.processes.iter().map(|process| process.resident_pages).sum(),
             local_access_percent: metrics.local_access_percent.get().copied(),
@@ -416,43 +422,49 @@ impl Engine {
     }
 }
 
-/// How far a range is spread after these decisions, and where its pages should be.
-fn after_spread(
+/// How far a range is interleaved after these decisions, and where its pages should be.
+fn progress_after(
     history: &History,
     range: PageRange,
-    group: &[Spreading<'_>],
+    group: &[InterleaveStep<'_>],
     nodes: usize,
-) -> (Spread, Vec<f32>) {
+) -> (InterleaveProgress, Vec<f32>) {
     let homes = &group[0].0.reason.figures.homes;
     let known: f32 = homes.iter().sum();
     let shares: Vec<f32> = (0..nodes).map(|n| if known > 0.0 { homes[n] / known } else { 0.0 }).collect();
-    let old = history.spreads(range).into_iter().filter_map(|(_, spread)| spread).max_by_key(|old| old.done);
+    let old = history
+        .interleave_progress(range)
+        .into_iter()
+        .filter_map(|(_, progress)| progress)
+        .max_by_key(|old| old.done);
     let first = group[0].1;
-    let begins = |old: &Spread| first.band.0 < old.done && !old.pending.contains(first);
-    let mut spread = match old.cloned() {
-        None => Spread::begin(shares.clone()),
-        Some(old) if begins(&old) => Spread { times: old.times + 1, ..Spread::begin(shares.clone()) },
+    let begins = |old: &InterleaveProgress| first.band.0 < old.done && !old.pending.contains(first);
+    let mut progress = match old.cloned() {
+        None => InterleaveProgress::begin(shares.clone()),
+        Some(old) if begins(&old) => {
+            InterleaveProgress { times: old.times + 1, ..InterleaveProgress::begin(shares.clone()) }
+        }
         Some(old) => old,
     };
     let mut expected = shares;
-    spread.pending.clear();
-    let mut done = spread.done;
+    progress.pending.clear();
+    let mut done = progress.done;
     for (_, interleaving, outcome) in group {
         let (from, (start, end)) = (interleaving.from.get(), interleaving.band);
         done = done.max(end);
         if outcome.deferred > 0 {
-            spread.pending.push((*interleaving).clone());
+            progress.pending.push((*interleaving).clone());
         }
         let left = (BAND_END - start).max(1) as f32;
-        let leaves = (spread.waiting[from] * (end - start) as f32 / left).min(expected[from]);
+        let leaves = (progress.waiting[from] * (end - start) as f32 / left).min(expected[from]);
         let weights: f32 = interleaving.weights.iter().map(|&w| w as f32).sum::<f32>().max(1.0);
         expected[from] -= leaves;
         for (share, &weight) in expected.iter_mut().zip(&interleaving.weights) {
             *share += leaves * weight as f32 / weights;
         }
     }
-    let left = (BAND_END - done) as f32 / (BAND_END - spread.done).max(1) as f32;
-    spread.waiting.iter_mut().for_each(|share| *share *= left);
-    spread.done = done;
-    (spread, expected)
+    let left = (BAND_END - done) as f32 / (BAND_END - progress.done).max(1) as f32;
+    progress.waiting.iter_mut().for_each(|share| *share *= left);
+    progress.done = done;
+    (progress, expected)
 }

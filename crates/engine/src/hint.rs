@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hint {
-    /// Each page by the threads of one node: to be collocated, never spread.
+    /// Each page by the threads of one node: to be collocated, never interleaved.
     Private,
     /// Read by many, hardly ever written: to be replicated where that is possible, and never collocated.
     ReadShared,
-    /// Written by many: to be spread at once, without waiting for evidence, and never collocated.
+    /// Written by many: to be interleaved at once, without waiting for evidence, and never collocated.
     WriteShared,
 }
 
@@ -24,8 +24,9 @@ pub struct Hinted {
     pub range: PageRange,
     /// How they are used.
     pub hint: Hint,
-    /// Whether the program has spread them itself, so that they need not be again.
-    pub spread: bool,
+    /// Whether the program has interleaved them itself, so that they need not be again.
+    #[serde(rename = "spread")]
+    pub interleaved: bool,
 }
 
 /// The hints of one process: disjoint, and only where it has memory of its own.
@@ -40,7 +41,7 @@ impl Hints {
     pub(crate) fn new(hints: &[Hinted]) -> Self {
         let mut map = RangeMap::default();
         for hinted in hints.iter().take(HINTS_MAX) {
-            map.insert(hinted.range, (hinted.hint, hinted.spread));
+            map.insert(hinted.range, (hinted.hint, hinted.interleaved));
         }
         Self(map)
     }
@@ -70,8 +71,8 @@ impl Hints {
         self.0.is_empty() || self.collocatable(PageRange::new(page, page + 1)).next().is_some()
     }
 
-    /// The parts of a range that may be spread.
-    pub(crate) fn spreadable(&self, range: PageRange) -> impl Iterator<Item = PageRange> {
+    /// The parts of a range that may be interleaved.
+    pub(crate) fn interleavable(&self, range: PageRange) -> impl Iterator<Item = PageRange> {
         self.parts(range).filter(|(_, hint)| *hint != Some(Hint::Private)).map(|(part, _)| part)
     }
 
@@ -80,8 +81,8 @@ impl Hints {
         self.0.iter().filter(move |(_, (hint, _))| *hint == wanted).map(|(range, _)| range)
     }
 
-    /// The ranges that the program has spread itself.
-    pub(crate) fn spread_already(&self) -> impl Iterator<Item = PageRange> {
-        self.0.iter().filter(|(_, (_, spread))| *spread).map(|(range, _)| range)
+    /// The ranges that the program has interleaved itself.
+    pub(crate) fn already_interleaved(&self) -> impl Iterator<Item = PageRange> {
+        self.0.iter().filter(|(_, (_, interleaved))| *interleaved).map(|(range, _)| range)
     }
 }

@@ -36,9 +36,9 @@ struct Collocated {
     doublings: u32,
 }
 
-/// A range that is being spread over nodes.
+/// A range that is being interleaved over nodes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Spread {
+pub struct InterleaveProgress {
     /// Pages whose hash is below have had their chance (32-bit numbers).
     pub done: u64,
     /// The share of the range's pages, by home node, that have not had their chance.
@@ -55,7 +55,7 @@ pub struct Spread {
     pub again: Option<u32>,
 }
 
-impl Spread {
+impl InterleaveProgress {
     /// Its pages are just having their first chance.
     pub(crate) fn begin(waiting: Vec<f32>) -> Self {
         Self { done: 0, waiting, unmoved: None, pending: Vec::new(), times: 1, again: None }
@@ -67,7 +67,7 @@ impl Spread {
         Some(Self { unmoved: self.unmoved.clone(), times: self.times, ..Self::begin(unmoved) })
     }
 
-    /// Somebody else has spread it, for good.
+    /// Somebody else has interleaved it, for good.
     pub(crate) fn by_program(nodes: usize) -> Self {
         Self { done: BAND_END, ..Self::begin(vec![0.0; nodes]) }
     }
@@ -78,7 +78,7 @@ impl Spread {
 pub struct History {
     patience: PatienceSettings,
     collocated: RangeMap<Collocated>,
-    spread: RangeMap<Spread>,
+    interleaved: RangeMap<InterleaveProgress>,
     replicated: RangeMap<()>,
     resized: BTreeMap<u64, Resized>,
     singled: Table,
@@ -126,7 +126,7 @@ impl History {
         Self {
             patience: patience.clone(),
             collocated: RangeMap::default(),
-            spread: RangeMap::default(),
+            interleaved: RangeMap::default(),
             replicated: RangeMap::default(),
             resized: BTreeMap::new(),
             singled: Table::new(Singled::BYTES),
@@ -141,14 +141,14 @@ impl History {
     pub(crate) fn limit(&mut self, ranges: usize, singled: usize) {
         (self.most_ranges, self.most_singled) = (ranges, singled);
         self.collocated.limit(ranges);
-        self.spread.limit(ranges);
+        self.interleaved.limit(ranges);
         self.replicated.limit(ranges);
         self.thin();
     }
 
     /// How many records were forgotten for want of room.
     pub(crate) const fn dropped(&self) -> u64 {
-        self.dropped + self.collocated.dropped() + self.spread.dropped() + self.replicated.dropped()
+        self.dropped + self.collocated.dropped() + self.interleaved.dropped() + self.replicated.dropped()
     }
 
     /// Forgets every second of too many records of pages.
@@ -215,23 +215,25 @@ impl History {
         round >= last.round + self.rest(u32::from(last.times))
     }
 
-    /// The parts of a range with how far each has been spread.
+    /// The parts of a range with how far each has been interleaved.
     #[must_use]
-    pub fn spreads(&self, range: PageRange) -> Vec<(PageRange, Option<&Spread>)> {
-        self.spread.parts(range)
+    pub fn interleave_progress(&self, range: PageRange) -> Vec<(PageRange, Option<&InterleaveProgress>)> {
+        self.interleaved.parts(range)
     }
 
-    /// Whether more than half of a range has been spread.
+    /// Whether more than half of a range has been interleaved.
     #[must_use]
-    pub fn is_spread(&self, range: PageRange) -> bool {
-        let parts = self.spread.parts(range).into_iter();
-        2 * parts.filter(|(_, spread)| spread.is_some()).map(|(part, _)| part.pages()).sum::<u64>()
+    pub fn is_interleaved(&self, range: PageRange) -> bool {
+        let parts = self.interleaved.parts(range).into_iter();
+        2 * parts.filter(|(_, progress)| progress.is_some()).map(|(part, _)| part.pages()).sum::<u64>()
             > range.pages()
     }
 
-    /// Spreading that was decided and put off by the machine.
+    /// Interleaving that was decided and put off by the machine.
     pub fn pending(&self) -> impl Iterator<Item = (PageRange, &Interleaving)> {
-        self.spread.iter().flat_map(|(range, spread)| spread.pending.iter().map(move |next| (range, next)))
+        self.interleaved
+            .iter()
+            .flat_map(|(range, progress)| progress.pending.iter().map(move |next| (range, next)))
     }
 
     /// The parts of a range that were not reported as worth replicating yet.
@@ -270,7 +272,7 @@ impl History {
     /// are void.
     pub(crate) fn resized(&mut self, page: u64, split: bool, round: u32) {
         let range = PageRange::new(page, page + HUGE_PAGE_PAGES);
-        self.spread.remove(range);
+        self.interleaved.remove(range);
         self.collocated.remove(range);
         let times = self.resized.get(&page).map_or(1, |last| last.times.saturating_add(1));
         self.resized.insert(page, Resized { round, times, split });
@@ -294,30 +296,31 @@ impl History {
         }
     }
 
-    /// Notes how far a range is spread. When next to all of its pages have had their chance they rest, and
-    /// longer each time: others, the kernel among them, may move pages meanwhile, or loads turn out
+    /// Notes how far a range is interleaved. When next to all of its pages have had their chance they rest,
+    /// and longer each time. Others, the kernel among them, may move pages meanwhile, or loads turn out
     /// otherwise than predicted.
-    pub(crate) fn spread(&mut self, range: PageRange, mut state: Spread, round: u32) {
+    pub(crate) fn note_interleaved(&mut self, range: PageRange, mut state: InterleaveProgress, round: u32) {
         const NEXT_TO_ALL: u64 = BAND_END / 10 * 9;
         if state.done >= NEXT_TO_ALL {
             state.again = state.again.or(Some(round + self.rest(state.times)));
         }
-        self.spread.insert(range, state);
+        self.interleaved.insert(range, state);
     }
 
     /// Notes where pages of a range were seen to be.
     pub(crate) fn looked(&mut self, seen: &Unmoved) {
-        let parts: Vec<_> = self.spread.parts(seen.range).into_iter().map(|(p, s)| (p, s.cloned())).collect();
-        for (part, spread) in parts {
-            let Some(spread) = spread else { continue };
+        let parts: Vec<_> =
+            self.interleaved.parts(seen.range).into_iter().map(|(p, s)| (p, s.cloned())).collect();
+        for (part, progress) in parts {
+            let Some(progress) = progress else { continue };
             let (waiting, unmoved) = (seen.waiting.clone(), Some(seen.all.clone()));
-            self.spread.insert(part, Spread { waiting, unmoved, ..spread });
+            self.interleaved.insert(part, InterleaveProgress { waiting, unmoved, ..progress });
         }
     }
 
-    /// Notes that the program has spread a range itself.
-    pub(crate) fn spread_by_program(&mut self, range: PageRange, nodes: usize) {
-        self.spread.insert(range, Spread::by_program(nodes));
+    /// Notes that the program has interleaved a range itself.
+    pub(crate) fn note_interleaved_by_program(&mut self, range: PageRange, nodes: usize) {
+        self.interleaved.insert(range, InterleaveProgress::by_program(nodes));
     }
 
     /// Notes that pages were moved each on its own.
@@ -346,7 +349,7 @@ impl History {
 
     pub(crate) fn clip(&mut self, mapped: &[PageRange]) {
         self.collocated.clip(mapped);
-        self.spread.clip(mapped);
+        self.interleaved.clip(mapped);
         self.replicated.clip(mapped);
         let holds = |page: u64| {
             let at = mapped.partition_point(|range| range.end.0 <= page);
@@ -365,7 +368,8 @@ impl History {
 
     /// Bytes on the heap, next to all.
     pub(crate) fn heap_bytes(&self) -> usize {
-        let ranges = self.collocated.heap_bytes() + self.spread.heap_bytes() + self.replicated.heap_bytes();
+        let ranges =
+            self.collocated.heap_bytes() + self.interleaved.heap_bytes() + self.replicated.heap_bytes();
         ranges + self.resized.len() * size_of::<(u64, Resized)>() + self.singled.heap_bytes()
     }
 }

@@ -18,8 +18,8 @@ pub trait Machine {
     /// Carries out decisions; one outcome for each, in the same order.
     fn apply(&mut self, decisions: &[Decision]) -> Result<Vec<Outcome>, Self::Error>;
 
-    /// Whether [`crate::Action::Replicate`] makes copies. Where it does not, the decision is only reported,
-    /// and policies spread what several nodes read.
+    /// Whether [`crate::Action::Replicate`] makes copies. If it does not, the decision is only reported, and
+    /// policies interleave what several nodes read.
     fn replicates(&self) -> bool {
         false
     }
@@ -42,8 +42,8 @@ pub enum SamplingRate {
     Cheap,
     /// While pages are being placed.
     Accurate,
-    /// Not at all, or at least cheaply: while pages are spread and when they have been, where every sample
-    /// may undo it.
+    /// Not at all, or at least cheaply: while pages are interleaved and when they have been, where every
+    /// sample may undo it.
     Paused,
 }
 

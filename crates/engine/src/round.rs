@@ -74,7 +74,8 @@ pub struct RuleStatus {
     /// The rule's name.
     pub name: String,
     /// How its figure was found.
-    pub standing: Standing,
+    #[serde(rename = "standing")]
+    pub provenance: Provenance,
     /// The figure; none when the rule is off for want of one.
     pub value: Option<f64>,
     /// The threshold that the figure is held against.
@@ -89,7 +90,7 @@ pub struct RuleStatus {
 /// How a rule's figure was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", content = "detail")]
-pub enum Standing {
+pub enum Provenance {
     /// Counted.
     Measured,
     /// Computed from samples.

@@ -2,19 +2,19 @@
 
 mod toy;
 
-use nodewise_engine::conformance::{Part, Stage, check};
+use nodewise_engine::conformance::{Part, Testbed, check};
 use nodewise_engine::{Access, Mapping, MappingKind, PAGE_BYTES, PageNumber, PageRange, Pid};
 use nodewise_topology::{NodeIndex, Topology};
 use std::collections::BTreeMap;
 use toy::{BASE, PID, Toy};
 
-struct ToyStage {
+struct ToyTestbed {
     toy: Toy,
     parts: Vec<Vec<PageRange>>,
 }
 
-impl ToyStage {
-    fn new(cast: &[Vec<Part>], change: impl FnOnce(Toy) -> Toy) -> Self {
+impl ToyTestbed {
+    fn new(processes: &[Vec<Part>], change: impl FnOnce(Toy) -> Toy) -> Self {
         let (mut next, mut homes, mut users) = (BASE, BTreeMap::new(), BTreeMap::new());
         let mut lay = |part: &Part| {
             let range = PageRange::new(next, next + part.pages);
@@ -24,7 +24,7 @@ impl ToyStage {
             range
         };
         let parts: Vec<Vec<PageRange>> =
-            cast.iter().map(|parts| parts.iter().map(&mut lay).collect()).collect();
+            processes.iter().map(|parts| parts.iter().map(&mut lay).collect()).collect();
         let pattern = move |page, _| Some((users.get(&page).copied().flatten()?.0, Access::Write));
         let mut toy = change(Toy::new(4, 1, Box::new(pattern)));
         let mapping = |&range| Mapping { range, writable: true, kind: MappingKind::Anonymous };
@@ -39,7 +39,7 @@ impl ToyStage {
     }
 }
 
-impl Stage for ToyStage {
+impl Testbed for ToyTestbed {
     type Machine = Toy;
 
     fn machine(&mut self) -> &mut Toy {
@@ -84,14 +84,14 @@ impl Stage for ToyStage {
 
 #[test]
 fn with_any_sampling() {
-    check(|cast| ToyStage::new(cast, |toy| toy));
-    check(|cast| ToyStage::new(cast, |toy| toy.hardware(500)));
+    check(|processes| ToyTestbed::new(processes, |toy| toy));
+    check(|processes| ToyTestbed::new(processes, |toy| toy.hardware(500)));
 }
 
 #[test]
 fn with_a_small_budget() {
-    check(|cast| {
-        ToyStage::new(cast, |mut toy| {
+    check(|processes| {
+        ToyTestbed::new(processes, |mut toy| {
             toy.budget = 100;
             toy
         })
@@ -101,8 +101,8 @@ fn with_a_small_budget() {
 #[test]
 fn with_two_nodes_and_little_memory() {
     let bytes = 64 << 20;
-    check(|cast| {
-        ToyStage::new(cast, |mut toy| {
+    check(|processes| {
+        ToyTestbed::new(processes, |mut toy| {
             toy.free = vec![bytes / PAGE_BYTES; 2];
             toy.topology(Topology::synthetic(2, 2, bytes))
         })
@@ -115,7 +115,7 @@ mod liar {
     use nodewise_engine::{Decision, Machine, Observation, Outcome, SamplingRate};
     use std::convert::Infallible;
 
-    struct Liar(ToyStage);
+    struct Liar(ToyTestbed);
 
     impl Machine for Liar {
         type Error = Infallible;
@@ -137,7 +137,7 @@ mod liar {
         }
     }
 
-    impl Stage for Liar {
+    impl Testbed for Liar {
         type Machine = Self;
         fn machine(&mut self) -> &mut Self {
             self
@@ -163,6 +163,6 @@ mod liar {
     #[test]
     #[should_panic(expected = "pages that moved")]
     fn is_found_out() {
-        check(|cast| Liar(ToyStage::new(cast, |toy| toy)));
+        check(|processes| Liar(ToyTestbed::new(processes, |toy| toy)));
     }
 }

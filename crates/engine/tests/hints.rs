@@ -12,7 +12,7 @@ use toy::{BASE, PID, Toy, decided, engine, moved, run};
 const PAGES: u64 = 8192;
 
 fn hinted(pages: std::ops::Range<u64>, hint: Hint) -> Hinted {
-    Hinted { range: PageRange::new(BASE + pages.start, BASE + pages.end), hint, spread: false }
+    Hinted { range: PageRange::new(BASE + pages.start, BASE + pages.end), hint, interleaved: false }
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "a pattern")]
@@ -80,7 +80,7 @@ fn what_is_said_to_be_shared_is_never_collocated() {
         for mixed in [false, true] {
             let owner = move |page: u64| if mixed { (page % 4) as u8 } else { 2 };
             let mut toy = Toy::new(4, PAGES, Box::new(move |page, _| Some((owner(page), Access::Read))));
-            toy.hints = vec![Hinted { spread: true, ..hinted(0..PAGES / 2, hint) }];
+            toy.hints = vec![Hinted { interleaved: true, ..hinted(0..PAGES / 2, hint) }];
             let mut engine = engine(&toy);
             let rounds = run(&mut engine, &mut toy, 20);
             assert_eq!(homes(&toy, 0..PAGES / 2)[0], PAGES / 2, "{hint:?}, mixed {mixed}");
@@ -99,7 +99,7 @@ fn what_is_said_to_be_shared_is_never_collocated() {
 fn what_the_program_has_spread_itself_is_not_spread_again() {
     let mut toy = Toy::new(4, PAGES, Box::new(by_any));
     toy.homes.iter_mut().for_each(|(page, home)| *home = (page % 4) as u8);
-    toy.hints = vec![Hinted { spread: true, ..hinted(0..PAGES, Hint::WriteShared) }];
+    toy.hints = vec![Hinted { interleaved: true, ..hinted(0..PAGES, Hint::WriteShared) }];
     let mut engine = engine(&toy);
     assert_eq!(moved(&run(&mut engine, &mut toy, 10)), 0);
 }
@@ -152,10 +152,10 @@ fn records_of_pages_are_bounded_over_all_processes() {
 fn any_hint() -> impl Strategy<Value = Hinted> {
     let page = prop_oneof![any::<u64>(), BASE.saturating_sub(100)..BASE + PAGES + 100];
     let hint = prop_oneof![Just(Hint::Private), Just(Hint::ReadShared), Just(Hint::WriteShared)];
-    (page.clone(), page, hint, any::<bool>()).prop_map(|(start, end, hint, spread)| Hinted {
+    (page.clone(), page, hint, any::<bool>()).prop_map(|(start, end, hint, interleaved)| Hinted {
         range: PageRange { start: PageNumber(start), end: PageNumber(end) },
         hint,
-        spread,
+        interleaved,
     })
 }
 

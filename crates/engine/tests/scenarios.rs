@@ -88,7 +88,7 @@ fn pages_swept_over_by_all_in_turn_are_not_taken_for_private() {
             run(&mut engine, &mut toy, 20);
             let shares = toy.shares();
             let off = shares.iter().map(|share| (share - 0.25).abs()).fold(0.0, f64::max);
-            // With one scan an interval some runs look private for long, and are spread late.
+            // With one scan an interval some runs look private for long, and are interleaved late.
             let limit = if scans == 1 { 0.1 } else { 0.05 };
             assert!(off <= limit, "{scans} scans, seed {seed}: {shares:.3?}");
             assert!(
@@ -247,8 +247,8 @@ fn a_process_confined_to_a_node_is_followed_by_what_was_never_sampled_too() {
     assert!(run_confined(Some(NodeIndex(2)), 0) < 0.3, "what is cold may lie on a node without CPUs");
 }
 
-/// Half of the load is one node's own. Once the rest is spread as far as that helps, the imbalance that stays
-/// is explained.
+/// Half of the load is one node's own. Once the rest is interleaved as far as that helps, the imbalance that
+/// stays is explained.
 #[test]
 fn a_rule_that_is_on_and_decides_nothing_says_why() {
     let users = |page: u64, random: u64| {
@@ -651,7 +651,8 @@ fn what_was_split_is_made_again_for_a_single_thread_without_samples() {
     assert!(made_again(None) <= 1, "others may be back");
 }
 
-/// So much memory in huge pages that hardly any is sampled often enough to be judged is spread all the same.
+/// So much memory in huge pages that hardly any is sampled often enough to be judged is interleaved all the
+/// same.
 #[test]
 fn huge_pages_that_all_nodes_use_are_spread_though_few_are_judged() {
     let pages = 512 * 512;
@@ -723,7 +724,7 @@ fn unknown_homes_cost_one_try() {
     let mut engine = engine(&toy);
     let rounds = run(&mut engine, &mut toy, 10);
     let rule = rounds[5].rules.iter().find(|rule| rule.name == "collocate").expect("a rule for collocation");
-    assert!(!rule.enabled && matches!(rule.standing, nodewise_engine::Standing::Off(_)), "{rule:?}");
+    assert!(!rule.enabled && matches!(rule.provenance, nodewise_engine::Provenance::Off(_)), "{rule:?}");
     assert_eq!(decided(&rounds), 0, "without homes nothing says that anything is wrong");
 }
 
@@ -820,7 +821,7 @@ fn beside_the_kernels_balancing_shared_memory_is_only_evened_out() {
             let wrong = rounds.iter().flat_map(|round| &round.decisions).filter(collocated).count();
             assert_eq!(wrong, 0, "{case}");
             assert!(toy.moves.values().all(|&moves| moves == 1), "{case}: a page moved twice");
-            // With one scan an interval some runs look private for long, and are spread late.
+            // With one scan an interval some runs look private for long, and are interleaved late.
             let limit = if scans == 1 { 0.1 } else { 0.05 };
             assert!(toy.shares().iter().all(|share| (share - 0.25).abs() <= limit), "{case}");
         }

@@ -36,8 +36,8 @@ pub(crate) const KNOWN_BYTES: usize = 48 << 20;
 /// Hints of all processes together, some 100 bytes each. A section has room for 1022.
 pub(crate) const HINTS: usize = 1 << 16;
 
-/// Ranges of a process that are kept in mind while they are spread, 40 bytes each, and as many that could be
-/// replicated. The engine keeps in mind as many.
+/// Ranges of a process that are kept in mind while they are interleaved, 40 bytes each, and as many that
+/// could be replicated. The engine keeps in mind as many.
 pub(crate) const RANGES_EACH: usize = 1 << 13;
 /// Such ranges of all processes together.
 pub(crate) const RANGES: usize = 1 << 16;

@@ -117,7 +117,7 @@ fn hinted(entry: Entry) -> Option<Hinted> {
         Kind::WriteShared => Hint::WriteShared,
     };
     let range = PageRange::new(entry.start.div_ceil(PAGE_BYTES), entry.end / PAGE_BYTES);
-    (!range.is_empty()).then_some(Hinted { range, hint, spread: entry.spread })
+    (!range.is_empty()).then_some(Hinted { range, hint, interleaved: entry.interleaved })
 }
 
 /// The file: the mapping's, where we may ask for that (`CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`), else the
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(hint(&vec[..], nodewise_runtime::Hint::WriteShared).unwrap(), HonouredBy::Manager);
         let start = vec.as_ptr().addr() as u64 / PAGE_BYTES;
         let range = PageRange::new(start, start + 4);
-        let said = Hinted { range, hint: Hint::WriteShared, spread: false };
+        let said = Hinted { range, hint: Hint::WriteShared, interleaved: false };
         assert_eq!(sections.read(me(), true, now_ns), Some(vec![said]));
         sections.close();
         assert!(!is_managed());

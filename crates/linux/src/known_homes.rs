@@ -43,14 +43,14 @@ const ENTRY_BYTES: usize = 48;
 const PAGES_BYTES: usize = PAGES + 16;
 /// Not known to be present, or not moved.
 const ABSENT: u8 = u8::MAX;
-/// Moved as one of many that were spread over nodes.
-const SPREAD: u8 = u8::MAX - 1;
+/// Moved as one of many that were interleaved over nodes.
+const INTERLEAVED: u8 = u8::MAX - 1;
 
 /// The last thing that we did to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placed {
-    /// It was one of many that were spread over nodes.
-    Spread,
+    /// It was one of many that were interleaved over nodes.
+    Interleaved,
     /// It was collocated with its accessor.
     At(NodeIndex),
 }
@@ -218,7 +218,7 @@ impl KnownHomes {
         }
         let block = self.moved.entry(first).or_insert_with(|| Box::new([ABSENT; PAGES]));
         let new = match placed {
-            Placed::Spread => SPREAD,
+            Placed::Interleaved => INTERLEAVED,
             Placed::At(node) => node.0,
         };
         std::mem::replace(&mut block[(page.0 % HUGE_PAGE_PAGES) as usize], new) != ABSENT
@@ -269,7 +269,7 @@ impl KnownHomes {
     pub(crate) fn placed(&self, page: PageNumber) -> Option<Placed> {
         match self.moved.get(&page.huge().0)?[(page.0 % HUGE_PAGE_PAGES) as usize] {
             ABSENT => None,
-            SPREAD => Some(Placed::Spread),
+            INTERLEAVED => Some(Placed::Interleaved),
             node => Some(Placed::At(NodeIndex(node))),
         }
     }
@@ -350,7 +350,7 @@ mod tests {
             let page = PageNumber(block * 512 + block % 512);
             known.note([(page, Some(NodeIndex(1)))].into_iter());
             known.note_used(page, 1);
-            known.note_moved(page, Placed::Spread);
+            known.note_moved(page, Placed::Interleaved);
         }
         assert!(known.bytes() <= 100_000 && known.bytes() > 98_000 && known.is_full(), "{}", known.bytes());
         assert_eq!(known.get(PageNumber(512 + 1)), Some(NodeIndex(1)));
@@ -374,7 +374,7 @@ mod tests {
         let shares = |known: &KnownHomes| known.unmoved(range, 1024, 4, even);
         assert_eq!(shares(&known), (2460, vec![924.0, 1024.0, 512.0, 0.0], vec![462.0, 512.0, 256.0, 0.0]));
         for page in 100..110 {
-            known.note_moved(PageNumber(page), Placed::Spread);
+            known.note_moved(PageNumber(page), Placed::Interleaved);
         }
         // The first page of a huge page stands for all.
         known.note_moved(PageNumber(2048), Placed::At(NodeIndex(2)));
@@ -394,8 +394,8 @@ mod tests {
         assert_eq!(known.placed(page), None);
         assert!(!known.note_moved(page, to));
         assert_eq!(known.placed(page), Some(to));
-        assert!(known.note_moved(page, Placed::Spread));
-        assert_eq!(known.placed(page), Some(Placed::Spread));
+        assert!(known.note_moved(page, Placed::Interleaved));
+        assert_eq!(known.placed(page), Some(Placed::Interleaved));
         assert_eq!(known.placed(PageNumber(701)), None);
         known.keep_mapped(&[mapping(0, 512)]);
         assert_eq!(known.placed(page), None, "unmapped since");

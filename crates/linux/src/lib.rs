@@ -3,6 +3,7 @@
 // These panic where nothing can be written, and nothing that only reports may stop a program.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod batch_size;
 mod bound_memory;
 mod bounds;
 mod ending;
@@ -11,12 +12,12 @@ mod hints;
 mod homes;
 mod huge;
 mod intake;
+mod interleaved;
 pub mod kernel;
 mod known_homes;
 mod machine;
 mod maps;
 pub mod mover;
-mod pace;
 pub mod placement;
 pub mod probe;
 pub mod process;
@@ -24,7 +25,6 @@ mod resize;
 pub mod sampler;
 pub mod settings;
 mod shared;
-mod spreads;
 mod survey;
 mod traffic;
 

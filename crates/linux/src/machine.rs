@@ -6,6 +6,7 @@ use crate::ending::Ending;
 use crate::hints::Sections;
 use crate::homes::Homes;
 use crate::intake::Intake;
+use crate::interleaved::InterleavedRanges;
 use crate::kernel::{LiveKernel, now_ns};
 use crate::known_homes::{KnownHomes, Placed};
 use crate::mover::{Job, Mover, MoverSettings};
@@ -15,7 +16,6 @@ use crate::resize::{Size, resize};
 use crate::sampler::{Interval, Sampler};
 use crate::settings::{KHUGEPAGED_PAGES, KHUGEPAGED_SLEEP, SharedSettings};
 use crate::shared::SharedMemory;
-use crate::spreads::Spreads;
 use crate::survey::Survey;
 use crate::traffic::{self, Traffic};
 use crate::{Error, ErrorKind};
@@ -23,7 +23,7 @@ use nodewise_engine::{
     Action, Decision, HUGE_PAGE_PAGES, Hinted, Machine, Mapping, Observation, Outcome, PageNumber, PageRange,
     Pid, ProcessState, Sample, SamplingRate, TrafficMatrix,
 };
-use nodewise_sys::CpuSet;
+use nodewise_sys::AffinityMask;
 use nodewise_topology::{NodeId, NodeIndex, Topology};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -82,7 +82,7 @@ pub struct LinuxMachine {
     intake: Intake,
     homes: Homes,
     traffic: Traffic,
-    spreads: Spreads,
+    interleaved: InterleavedRanges,
     /// The policies of confined processes, or of all where samples are a PMU's.
     bound: BTreeMap<Pid, BoundMemory>,
     shared: SharedMemory,
@@ -125,7 +125,7 @@ impl LinuxMachine {
             intake: Intake::new(),
             homes,
             traffic,
-            spreads: Spreads::default(),
+            interleaved: InterleavedRanges::default(),
             bound: BTreeMap::new(),
             shared: SharedMemory::default(),
             hints: Sections::default(),
@@ -177,7 +177,7 @@ impl LinuxMachine {
             (Bound::Samples, self.intake.is_full()),
             (Bound::Pages, self.homes.is_full()),
             (Bound::Hints, self.hints_left_out),
-            (Bound::Ranges, self.spreads.is_full()),
+            (Bound::Ranges, self.interleaved.is_full()),
             (Bound::Streams, self.sampler.is_full()),
         ];
         met.extend(here.into_iter().filter(|&(_, is_met)| is_met).map(|(bound, _)| bound));
@@ -320,7 +320,7 @@ impl LinuxMachine {
                     // for looking private in a few scans.
                     let done = match (&decision.action, before.placed(page)) {
                         (_, None) => false,
-                        (Action::Interleave(_), Some(_)) | (_, Some(Placed::Spread)) => true,
+                        (Action::Interleave(_), Some(_)) | (_, Some(Placed::Interleaved)) => true,
                         (_, Some(Placed::At(node))) => node == to,
                     };
                     Some(topology.id_of(to)).filter(|_| !done)
@@ -345,7 +345,7 @@ impl LinuxMachine {
         let mut outcomes = self.mover.carry_out(pid.0, &jobs, deadline_ns);
         drop(jobs);
         drop(targets);
-        self.spreads.note(pid, decisions);
+        self.interleaved.note(pid, decisions);
         let mut moved = self.mover.take_moved();
         moved.sort_unstable_by_key(|moved| moved.page);
         let small = || moved.iter().filter(|moved| moved.pages == 1);
@@ -353,9 +353,10 @@ impl LinuxMachine {
         known.note(small().map(|moved| (moved.page, self.topology.index_of(moved.from))));
         for moved in &moved {
             let Some(home) = self.topology.index_of(moved.to) else { continue };
-            let spread = matches!(decisions[moved.job].action, Action::Interleave(_));
+            let interleaved = matches!(decisions[moved.job].action, Action::Interleave(_));
             let page = if moved.pages > 1 { moved.page.huge() } else { moved.page };
-            let again = known.note_moved(page, if spread { Placed::Spread } else { Placed::At(home) });
+            let again =
+                known.note_moved(page, if interleaved { Placed::Interleaved } else { Placed::At(home) });
             outcomes[moved.job].moved_again += if again { moved.pages } else { 0 };
             if moved.pages > 1 {
                 self.topology.index_of(moved.from).into_iter().for_each(|from| known.note_huge(page, from));
@@ -399,7 +400,7 @@ impl Machine for LinuxMachine {
         self.drain();
         self.processes.update();
         self.mappings.retain(|&pid, _| self.processes.contains(pid));
-        self.spreads.retain(|pid| self.processes.contains(pid));
+        self.interleaved.retain(|pid| self.processes.contains(pid));
         self.bound.retain(|&pid, _| self.processes.contains(pid));
         self.sampler.follow(&mut self.processes.iter().map(|process| process.pid));
         self.hints.retain(|pid| self.processes.contains(pid));
@@ -409,14 +410,14 @@ impl Machine for LinuxMachine {
         for process in self.processes.iter() {
             if process.fresh {
                 self.hints.forget(process.pid);
-                self.spreads.retain(|pid| pid != process.pid);
+                self.interleaved.retain(|pid| pid != process.pid);
             }
             if let (Some(at), Some(_)) = (process.hints_at, &process.mappings) {
                 self.hints.find(process.pid, at);
             }
             if let Some(mappings) = &process.mappings {
                 let mapped: Vec<_> = mappings.iter().map(|mapping| mapping.range).collect();
-                self.spreads.clip(process.pid, &mapped);
+                self.interleaved.clip(process.pid, &mapped);
                 self.mappings.insert(process.pid, mappings.clone());
                 self.bound.entry(process.pid).or_default().is_old = true;
             }
@@ -452,9 +453,9 @@ impl Machine for LinuxMachine {
         let nodes = self.topology.node_count();
         for state in &mut states {
             let known = self.homes.get(state.pid);
-            state.unmoved = self.spreads.unmoved(state.pid, known, nodes, !samples.is_empty());
+            state.unmoved = self.interleaved.unmoved(state.pid, known, nodes, !samples.is_empty());
         }
-        self.spreads.observed();
+        self.interleaved.observed();
         let end_ns = now_ns();
         let duration_ns = end_ns.saturating_sub(self.interval_began_ns);
         self.interval_began_ns = end_ns;
@@ -527,7 +528,7 @@ fn scan_sequence(pid: Pid) -> Option<u64> {
 }
 
 /// The one node that has all of these CPUs, as far as they are online.
-fn confined(topology: &Topology, cpus: &CpuSet) -> Option<NodeIndex> {
+fn confined(topology: &Topology, cpus: &AffinityMask) -> Option<NodeIndex> {
     let mut nodes = topology.node_indices().filter(|&node| {
         let online = &topology.nodes()[node.get()].cpus;
         online.iter().any(|cpu| cpus.contains(cpu.0))
@@ -655,7 +656,7 @@ mod tests {
         let hint = |page| Hinted {
             range: PageRange::new(page, page + 1),
             hint: nodewise_engine::Hint::Private,
-            spread: false,
+            interleaved: false,
         };
         let mut hints: Vec<Hinted> = (0..100).map(hint).collect();
         assert!(!cut(&mut hints, 100) && hints.len() == 100);

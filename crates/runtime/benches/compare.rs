@@ -18,7 +18,9 @@ use contestant::Contestant;
 use nodewise_runtime::{
     NodeArena, NodeCounter, NodePool, NodeReplicated, Operate, Replicated, TaskCounter, current_node,
 };
-use nodewise_sys::{Clock, CpuSet, clock_ns, getcpu, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use nodewise_sys::{
+    AffinityMask, Clock, clock_ns, getcpu, sched_getaffinity, sched_getcpu, sched_setaffinity,
+};
 use rayon::prelude::*;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -424,7 +426,7 @@ fn on_threads<'a>(
         let cpus: Vec<u32> = sched_getaffinity(0).map(|cpus| cpus.iter().collect()).unwrap_or_default();
         let started = AtomicUsize::new(0);
         let timed = |cpu: Option<u32>| {
-            let _ = sched_setaffinity(0, &cpu.into_iter().collect::<CpuSet>());
+            let _ = sched_setaffinity(0, &cpu.into_iter().collect::<AffinityMask>());
             // Not asleep: who is woken comes when the other is through.
             started.fetch_add(1, Ordering::AcqRel);
             while started.load(Ordering::Acquire) < 2 {

@@ -35,7 +35,7 @@ pub fn bind_thread(nodes: &NodeSet) -> Result<()> {
     let allowed = Allowed::of_this_thread(&topology)?;
     let of_nodes = topology.nodes().iter().filter(|node| nodes.contains(node.id));
     let cpus = of_nodes.flat_map(|node| node.cpus.iter()).filter(|&cpu| allowed.cpus.contains(cpu));
-    let cpus: nodewise_sys::CpuSet = cpus.map(|cpu| cpu.0).collect();
+    let cpus: nodewise_sys::AffinityMask = cpus.map(|cpu| cpu.0).collect();
     nodewise_sys::sched_setaffinity(0, &cpus)
         .map_err(|error| Error::thread(format!("cannot bind this thread to nodes {nodes}"), error))
 }

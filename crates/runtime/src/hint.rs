@@ -22,9 +22,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub enum Hint {
     /// One thread or node uses it: it shall be local there.
     ///
-    /// The manager collocates it and never spreads it. The library moves the pages that are there to the
-    /// caller's node, so the thread that goes on to use them should say it; what is touched later comes
-    /// from the node that touches it, and the kernel's balancing may move it.
+    /// The manager collocates it and never interleaves it. The library moves the pages that are there to the
+    /// caller's node, so the thread that goes on to use them should say it. Pages that are touched later come
+    /// from the node that touches them, and the kernel's balancing may move them.
     Private,
     /// Many threads read it, and hardly any ever writes.
     ///
@@ -78,7 +78,7 @@ pub fn hint<T>(memory: &[T], hint: Hint) -> Result<HonouredBy> {
     }
     let mut section = section();
     let managed = section.as_ref().is_some_and(Section::is_managed);
-    let spread = match hint {
+    let interleaved = match hint {
         Hint::Private => {
             set_policy(&range, &Policy::DEFAULT, MbindFlags::FuturePages)?;
             if !managed {
@@ -103,7 +103,7 @@ pub fn hint<T>(memory: &[T], hint: Hint) -> Result<HonouredBy> {
             Hint::ReadShared => Kind::ReadShared,
             Hint::WriteShared => Kind::WriteShared,
         };
-        section.change(&range, Some(Entry { start: range.start, end: range.end, kind, spread }))?;
+        section.change(&range, Some(Entry { start: range.start, end: range.end, kind, interleaved }))?;
     }
     Ok(if managed { HonouredBy::Manager } else { HonouredBy::Library })
 }
@@ -353,10 +353,10 @@ mod tests {
         section.file.as_atomics()[hints::MANAGED_UNTIL_NS].store(now_ns - 1, Ordering::Relaxed);
         assert!(!section.is_managed(), "it has gone");
         for i in 0..hints::ENTRIES_MAX as u64 {
-            let entry = Entry { start: 2 * i, end: 2 * i + 1, kind: Kind::Private, spread: false };
+            let entry = Entry { start: 2 * i, end: 2 * i + 1, kind: Kind::Private, interleaved: false };
             section.change(&(entry.start..entry.end), Some(entry)).unwrap();
         }
-        let more = Entry { start: 9999, end: 10_000, kind: Kind::Private, spread: false };
+        let more = Entry { start: 9999, end: 10_000, kind: Kind::Private, interleaved: false };
         let error = section.change(&(9999..10_000), Some(more)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Hints);
         assert_eq!(published(&section).len(), hints::ENTRIES_MAX);
@@ -374,7 +374,7 @@ mod tests {
                 let kind = [None, Some(Kind::Private), Some(Kind::ReadShared), Some(Kind::WriteShared)]
                     [usize::from(kind)];
                 let range = start..start + len;
-                let entry = kind.map(|kind| Entry { start, end: range.end, kind, spread: false });
+                let entry = kind.map(|kind| Entry { start, end: range.end, kind, interleaved: false });
                 section.change(&range, entry.filter(|_| len > 0)).unwrap();
                 pages[start as usize..range.end as usize].fill(kind);
             }

@@ -106,7 +106,7 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodewise_sys::{CpuSet, sched_getaffinity, sched_setaffinity};
+    use nodewise_sys::{AffinityMask, sched_getaffinity, sched_setaffinity};
 
     #[test]
     fn a_cpu_that_was_plugged_in_has_its_node_once_it_is_read_anew() {
@@ -125,7 +125,7 @@ mod tests {
         for cpu in sched_getaffinity(0).unwrap().iter() {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    sched_setaffinity(0, &[cpu].into_iter().collect::<CpuSet>()).unwrap();
+                    sched_setaffinity(0, &[cpu].into_iter().collect::<AffinityMask>()).unwrap();
                     let node = NodeId(nodewise_sys::getcpu().unwrap().1);
                     assert_eq!(current_cpu(), CpuId(cpu));
                     assert_eq!(current_node(), node);

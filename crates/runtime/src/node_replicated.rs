@@ -78,7 +78,7 @@ pub struct NodeReplicated<T: Operate> {
     /// How many operations were ever appended.
     tail: CachePadded<AtomicUsize>,
     log: CachePadded<Mutex<Log<T::Operation>>>,
-    copies: Box<[NodeBox<Copy<T>>]>,
+    copies: Box<[NodeBox<NodeCopy<T>>]>,
     nearest: Option<Nearest>,
 }
 
@@ -89,7 +89,7 @@ struct Log<O> {
     capacity: usize,
 }
 
-struct Copy<T: Operate> {
+struct NodeCopy<T: Operate> {
     /// For what the value has outside of itself, if it was made in one.
     arena: Option<SharedArena>,
     value: CachePadded<RwLock<Value<T>>>,
@@ -141,7 +141,7 @@ impl<T: Operate> NodeReplicated<T> {
     /// With what `T::clone` panicked with.
     #[expect(clippy::needless_pass_by_value, reason = "from here on the copies are the value")]
     pub fn new(value: T) -> Result<Self> {
-        Self::on_each_node(|node, nodes| NodeBox::on(node, nodes, || Copy::of(None, value.clone())))
+        Self::on_each_node(|node, nodes| NodeBox::on(node, nodes, || NodeCopy::of(None, value.clone())))
     }
 
     /// Has `make` make each copy with an arena whose memory is on the copy's node, as
@@ -156,11 +156,11 @@ impl<T: Operate> NodeReplicated<T> {
     pub fn new_in(make: impl Fn(&SharedArena) -> T) -> Result<Self> {
         Self::on_each_node(|node, nodes| {
             let arena = SharedArena::from(NodeArena::of_copy(node, nodes));
-            NodeBox::on(node, nodes, || Copy::of(Some(arena.clone()), make(&arena)))
+            NodeBox::on(node, nodes, || NodeCopy::of(Some(arena.clone()), make(&arena)))
         })
     }
 
-    fn on_each_node(make: impl Fn(NodeId, &MemoryNodes) -> Result<NodeBox<Copy<T>>>) -> Result<Self> {
+    fn on_each_node(make: impl Fn(NodeId, &MemoryNodes) -> Result<NodeBox<NodeCopy<T>>>) -> Result<Self> {
         let memory = MemoryNodes::of_this_process()?;
         let nodes: Vec<NodeId> = memory.near_cpus.iter().collect();
         let nearest = Nearest::among(&nodes)?;
@@ -183,7 +183,7 @@ impl<T: Operate> NodeReplicated<T> {
         Ok(sum)
     }
 
-    fn with_copies(copies: Box<[NodeBox<Copy<T>>]>, capacity: usize, nearest: Option<Nearest>) -> Self {
+    fn with_copies(copies: Box<[NodeBox<NodeCopy<T>>]>, capacity: usize, nearest: Option<Nearest>) -> Self {
         let log = Log { operations: VecDeque::with_capacity(capacity), first: 0, capacity };
         let tail = CachePadded::new(AtomicUsize::new(0));
         Self { tail, log: CachePadded::new(Mutex::new(log)), copies, nearest }
@@ -277,7 +277,7 @@ impl<T: Operate> NodeReplicated<T> {
     }
 
     /// Brings a copy to the end of the log, and appends as many operations as there is room for.
-    fn advance(&self, copy: &Copy<T>, value: &mut Value<T>, operations: &[T::Operation]) -> usize {
+    fn advance(&self, copy: &NodeCopy<T>, value: &mut Value<T>, operations: &[T::Operation]) -> usize {
         let abort = AbortOnDrop;
         let mut log = lock(&self.log);
         if log.room() < operations.len() {
@@ -320,7 +320,7 @@ impl<O: Clone> Log<O> {
     }
 
     /// Forgets what all copies have.
-    fn trim<T: Operate<Operation = O>>(&mut self, copies: &[NodeBox<Copy<T>>]) {
+    fn trim<T: Operate<Operation = O>>(&mut self, copies: &[NodeBox<NodeCopy<T>>]) {
         let applied = copies.iter().map(|copy| copy.applied.load(Ordering::Acquire)).min();
         let done = applied.map_or(0, |applied| applied - self.first);
         self.operations.drain(..done);
@@ -328,7 +328,7 @@ impl<O: Clone> Log<O> {
     }
 }
 
-impl<T: Operate> Copy<T> {
+impl<T: Operate> NodeCopy<T> {
     fn of(arena: Option<SharedArena>, value: T) -> Self {
         Self {
             arena,
@@ -423,7 +423,7 @@ impl Operate for Sum {
 
 #[cfg(test)]
 fn on_nodes(nodes: usize, capacity: usize) -> NodeReplicated<Sum> {
-    let copies = (0..nodes).map(|_| NodeBox::new(|| Copy::of(None, Sum::default())).unwrap()).collect();
+    let copies = (0..nodes).map(|_| NodeBox::new(|| NodeCopy::of(None, Sum::default())).unwrap()).collect();
     NodeReplicated::with_copies(copies, capacity, None)
 }
 
@@ -498,7 +498,7 @@ mod tests {
         const WHICH: &str = "NODEWISE_TEST_FRAGILE";
         if let Ok(which) = std::env::var(WHICH) {
             let fragile = |in_clone, in_drop| std::mem::ManuallyDrop::new(Fragile { in_clone, in_drop });
-            let copies = (0..2).map(|_| NodeBox::new(|| Copy::of(None, Kept)).unwrap()).collect();
+            let copies = (0..2).map(|_| NodeBox::new(|| NodeCopy::of(None, Kept)).unwrap()).collect();
             let kept = NodeReplicated::with_copies(copies, 4, None);
             let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 let operation = fragile(which == "clone", which == "drop");
@@ -537,7 +537,7 @@ mod tests {
     #[test]
     fn histories_are_linearizable() {
         for nodes in [1, 2, 3] {
-            let copies = (0..nodes).map(|_| NodeBox::new(|| Copy::of(None, (0, 0))).unwrap()).collect();
+            let copies = (0..nodes).map(|_| NodeBox::new(|| NodeCopy::of(None, (0, 0))).unwrap()).collect();
             let counted = NodeReplicated::with_copies(copies, 16, None);
             let place = |thread| thread % nodes;
             let update = |thread, name| counted.update_copy(place(thread), name);

@@ -11,7 +11,7 @@ use crate::sync::{Mutex, MutexGuard, lock, try_lock};
 use crate::task_counter::TaskCounter;
 use crate::worker::{Counts, Worker};
 use crossbeam_utils::CachePadded;
-use nodewise_sys::CpuSet;
+use nodewise_sys::AffinityMask;
 use nodewise_topology::{NodeId, NodeSet};
 use std::fmt;
 use std::ops::Range;
@@ -157,7 +157,7 @@ pub(crate) struct PoolNode {
     pub(crate) id: NodeId,
     /// All that there are of this node. The first has the queue of what only this node may take.
     pub(crate) of_node: Range<usize>,
-    cpus: CpuSet,
+    cpus: AffinityMask,
     pub(crate) workers: Range<usize>,
     /// Whose queues there are: the workers, and the callers.
     pub(crate) places: Range<usize>,
@@ -584,7 +584,7 @@ fn start<T: Send + 'static>(
 }
 
 /// Confines a worker's thread.
-fn confine<T>(thread: &JoinHandle<T>, node: NodeId, cpus: &nodewise_sys::CpuSet) -> Result<()> {
+fn confine<T>(thread: &JoinHandle<T>, node: NodeId, cpus: &nodewise_sys::AffinityMask) -> Result<()> {
     nodewise_sys::pthread_setaffinity(thread, cpus)
         .map_err(|error| Error::thread(format!("cannot confine a worker to the CPUs of node {node}"), error))
 }

@@ -13,7 +13,7 @@ use std::iter::FusedIterator;
 use std::ops::Range;
 use std::vec;
 
-/// A worker's share is divided into about so many pieces. A mate that is through sooner waits for one of
+/// A worker's share is divided into about so many pieces. A peer that is through sooner waits for one of
 /// them, at most.
 const PIECES: usize = 32;
 
@@ -21,7 +21,7 @@ const PIECES: usize = 32;
 struct Team<W> {
     /// The pool's node; none for what any worker may do.
     node: Option<usize>,
-    /// A worker takes its own share from the front, and what is left of its mates' from the back.
+    /// A worker takes its own share from the front, and what is left of its peers' from the back.
     shares: Box<[Share<W>]>,
     /// The number of pieces that a worker takes at once: more than one where blocks are small.
     batch: usize,
@@ -104,9 +104,9 @@ impl<W> Iterator for Pieces<'_, W> {
         };
         // In their order.
         taken.reverse();
-        let from_mates =
-            || (1..shares.len()).find_map(|mate| lock(&shares[(*own + mate) % shares.len()]).next_back());
-        piece.or_else(from_mates)
+        let from_peers =
+            || (1..shares.len()).find_map(|peer| lock(&shares[(*own + peer) % shares.len()]).next_back());
+        piece.or_else(from_peers)
     }
 }
 
@@ -237,12 +237,12 @@ mod loom_tests {
                 let team =
                     Team { batch, ..Team::new(None, vec![block(0..1), block(1..2), block(2..3)], 2, 1) };
                 let team = Arc::new(team);
-                let of_mate = {
+                let of_peer = {
                     let team = team.clone();
                     thread::spawn(move || team.pieces(1).collect::<Vec<_>>())
                 };
                 let mut done: Vec<Range<usize>> = team.pieces(0).collect();
-                done.extend(of_mate.join().unwrap());
+                done.extend(of_peer.join().unwrap());
                 done.sort_by_key(|piece| piece.start);
                 assert_eq!(done, [0..1, 1..2, 2..3]);
             });

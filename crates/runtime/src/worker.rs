@@ -1,11 +1,11 @@
 //! A worker: takes the nearest work there is, and sleeps if there is none.
 
-use crate::job::{Blocks, Call, Deque, Done, Job, as_worker};
+use crate::job::{Blocks, Call, Deque, Job, UncountedTasks, as_worker};
 use crate::location::refreshes;
 use crate::pool::{Place, Shared};
 use crate::sleep::Next;
 use crossbeam_utils::CachePadded;
-use nodewise_sys::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nodewise_sys::{AffinityMask, sched_getaffinity, sched_setaffinity};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +36,7 @@ pub(crate) struct Worker {
     counts: Arc<CachePadded<Counts>>,
     random: Cell<u64>,
     /// Tasks of a scope that were done here, and not yet counted there.
-    pub(crate) done: Cell<Done>,
+    pub(crate) done: Cell<UncountedTasks>,
     /// For the tasks it spawns.
     pub(crate) blocks: Blocks,
     /// The call that the running job is part of; a caller's own call for callers.
@@ -46,7 +46,7 @@ pub(crate) struct Worker {
     /// The sleeping worker whose place a caller has taken.
     stands_in_for: Cell<Option<usize>>,
     /// The CPUs that it is confined to, if it is.
-    pub(crate) cpus: Option<CpuSet>,
+    pub(crate) cpus: Option<AffinityMask>,
     /// How often the machine had been read anew when the worker last saw to its CPUs.
     refreshes: Cell<usize>,
 }
@@ -142,13 +142,13 @@ impl Worker {
 
     /// The life of a substitute: until one of its node's workers begins a job, or there is nothing to do.
     pub(crate) fn substitute(&self) {
-        let begun = self.begun_by_mates();
+        let begun = self.begun_by_peers();
         as_worker(self, || self.run_until(&mut Relieved { worker: self, begun }));
         self.send_blocks_back();
     }
 
     /// The jobs that its node's workers have begun.
-    fn begun_by_mates(&self) -> u64 {
+    fn begun_by_peers(&self) -> u64 {
         let workers = &self.shared.places[self.shared.nodes[self.node].workers.clone()];
         workers.iter().map(|place| place.counts.run.load(Ordering::Relaxed)).sum()
     }
@@ -426,7 +426,7 @@ impl Worker {
         }
     }
 
-    /// The nearest job of its node: its own, the node's, its mates'.
+    /// The nearest job of its node: its own, the node's, its peers'.
     fn find_near(&self) -> Option<Job> {
         self.deque.pop().or_else(|| self.find_inside())
     }
@@ -511,12 +511,12 @@ impl Event for Relieved<'_> {
     fn over(&mut self) -> bool {
         let Worker { shared, node, deque, .. } = self.worker;
         let has_work = || {
-            let of_mates = &shared.places[shared.nodes[*node].workers.clone()];
+            let of_peers = &shared.places[shared.nodes[*node].workers.clone()];
             shared.has_bound(*node)
                 || shared.has_given(*node)
-                || of_mates.iter().any(|mate| !mate.stealer.is_empty())
+                || of_peers.iter().any(|peer| !peer.stealer.is_empty())
         };
-        deque.is_empty() && (self.worker.begun_by_mates() != self.begun || !has_work())
+        deque.is_empty() && (self.worker.begun_by_peers() != self.begun || !has_work())
     }
 }
 

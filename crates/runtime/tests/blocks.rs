@@ -26,7 +26,7 @@ fn block(node: u32, elements: Range<usize>) -> Block {
 
 /// The first piece takes until all others are done.
 #[test]
-fn a_worker_that_is_held_up_leaves_its_pieces_to_its_mates() {
+fn a_worker_that_is_held_up_leaves_its_pieces_to_its_peers() {
     watchdog::start();
     let pool = machine(1, 2);
     let mut vec = NodeVec::<u64>::new(1 << 20, Layout::Interleaved).unwrap();
@@ -93,7 +93,7 @@ fn two_arrays_are_changed_together() {
     }
 }
 
-/// One of a node's two workers is held up until its mate has done the rest, whoever else is idle.
+/// One of a node's two workers is held up until its peer has done the rest, whoever else is idle.
 #[test]
 fn what_a_nodes_workers_have_not_begun_is_not_taken_by_other_nodes() {
     watchdog::start();

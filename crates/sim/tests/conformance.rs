@@ -1,33 +1,34 @@
 //! The simulated machine is held to what every machine must do.
 
-use nodewise_engine::conformance::{Part, Stage, check};
+use nodewise_engine::conformance::{Part, Testbed, check};
 use nodewise_engine::{Access, PAGE_BYTES, PageNumber, PageRange, Pid, VirtAddr};
 use nodewise_hardware::Preset;
 use nodewise_sim::SimMachine;
 use nodewise_topology::NodeIndex;
 
-struct SimStage {
+struct SimTestbed {
     machine: SimMachine,
-    cast: Vec<Vec<(Part, PageRange)>>,
+    processes: Vec<Vec<(Part, PageRange)>>,
     /// Intervals that passed: threads use another line of their pages in each.
     passed: u64,
 }
 
 const LINE_BYTES: u64 = 64;
 
-impl SimStage {
-    fn new(preset: &Preset, cast: &[Vec<Part>]) -> Self {
+impl SimTestbed {
+    fn new(preset: &Preset, processes: &[Vec<Part>]) -> Self {
         let pages = |parts: &Vec<Part>| parts.iter().map(|part| part.pages).collect();
-        let mut machine = SimMachine::with_processes(preset, &cast.iter().map(pages).collect::<Vec<_>>());
+        let mut machine =
+            SimMachine::with_processes(preset, &processes.iter().map(pages).collect::<Vec<_>>());
         let lay = |(process, parts): (usize, &Vec<Part>)| {
             let range = |mapping| machine.mapping(machine.pid(process), mapping);
             parts.iter().copied().zip((0..parts.len()).map(range)).collect()
         };
-        let cast: Vec<Vec<(Part, PageRange)>> = cast.iter().enumerate().map(lay).collect();
-        for &(part, range) in cast.iter().flatten() {
+        let processes: Vec<Vec<(Part, PageRange)>> = processes.iter().enumerate().map(lay).collect();
+        for &(part, range) in processes.iter().flatten() {
             write_all(&mut machine, part.touched_on, range, 0);
         }
-        Self { machine, cast, passed: 0 }
+        Self { machine, processes, passed: 0 }
     }
 }
 
@@ -38,7 +39,7 @@ fn write_all(machine: &mut SimMachine, node: NodeIndex, range: PageRange, line: 
     }
 }
 
-impl Stage for SimStage {
+impl Testbed for SimTestbed {
     type Machine = SimMachine;
 
     fn machine(&mut self) -> &mut SimMachine {
@@ -50,7 +51,7 @@ impl Stage for SimStage {
     }
 
     fn range(&self, process: usize, part: usize) -> PageRange {
-        self.cast[process][part].1
+        self.processes[process][part].1
     }
 
     fn homes(&mut self, pid: Pid, range: PageRange) -> Vec<Option<NodeIndex>> {
@@ -59,7 +60,7 @@ impl Stage for SimStage {
 
     fn pass(&mut self) {
         self.passed += 1;
-        for &(part, range) in self.cast.iter().flatten() {
+        for &(part, range) in self.processes.iter().flatten() {
             if let Some(node) = part.used_on {
                 write_all(&mut self.machine, node, range, self.passed);
             }
@@ -86,6 +87,6 @@ fn machines_of_two_four_and_eight_nodes() {
     for machine in ["dahu-2n", "opteron-8385-4n", "epyc-nps4"] {
         // Caches of one set, so that whatever is used is used in memory.
         let preset = Preset::named(machine).unwrap().scaled(1e-3);
-        check(|cast| SimStage::new(&preset, cast));
+        check(|processes| SimTestbed::new(&preset, processes));
     }
 }

@@ -14,7 +14,7 @@
 //! | 5 to 7 | 0 |
 //! | 8 and on | entries of four words: first address, one past the last address, kind, flags |
 //!
-//! Kinds are 1 private, 2 read-shared, 3 write-shared; flag 1 says that the program has spread the pages
+//! Kinds are 1 private, 2 read-shared, 3 write-shared; flag 1 says that the program has interleaved the pages
 //! itself. Entries do not overlap. A reader takes the sequence number, then everything, then the number
 //! again: what it took is whole if both are equal and even. The program is the only writer but for word 4.
 //!
@@ -67,15 +67,15 @@ pub struct Entry {
     pub end: u64,
     /// How it is used.
     pub kind: Kind,
-    /// Whether the program has spread the pages itself.
-    pub spread: bool,
+    /// Whether the program has interleaved the pages itself.
+    pub interleaved: bool,
 }
 
 impl Entry {
     /// As it lies in the section.
     #[must_use]
     pub const fn words(self) -> [u64; 4] {
-        [self.start, self.end, self.kind as u64, self.spread as u64]
+        [self.start, self.end, self.kind as u64, self.interleaved as u64]
     }
 
     /// None for what makes no sense.
@@ -85,7 +85,7 @@ impl Entry {
         let kind = [Kind::Private, Kind::ReadShared, Kind::WriteShared]
             .into_iter()
             .find(|&known| known as u64 == kind)?;
-        (start < end).then_some(Self { start, end, kind, spread: flags & 1 == 1 })
+        (start < end).then_some(Self { start, end, kind, interleaved: flags & 1 == 1 })
     }
 }
 
@@ -116,7 +116,7 @@ mod tests {
         let kind = prop_oneof![Just(Kind::Private), Just(Kind::ReadShared), Just(Kind::WriteShared)];
         (any::<u64>(), any::<u64>(), kind, any::<bool>())
             .prop_filter("a range", |(a, b, _, _)| a != b)
-            .prop_map(|(a, b, kind, spread)| Entry { start: a.min(b), end: a.max(b), kind, spread })
+            .prop_map(|(a, b, kind, interleaved)| Entry { start: a.min(b), end: a.max(b), kind, interleaved })
     }
 
     fn section(entries: &[Entry]) -> Vec<u64> {

@@ -66,7 +66,9 @@ pub use process::{
     pidfd_send_signal, process_madvise, set_child_subreaper, wait,
 };
 pub use rseq::{CpuSlot, rseq_add, rseq_adds, rseq_cpu, rseq_node, rseq_take};
-pub use sched::{CpuSet, getcpu, pthread_setaffinity, sched_getaffinity, sched_getcpu, sched_setaffinity};
+pub use sched::{
+    AffinityMask, getcpu, pthread_setaffinity, sched_getaffinity, sched_getcpu, sched_setaffinity,
+};
 pub use shared_file::{SharedFile, is_sealed};
 pub use task::{
     Capability, Clock, FileLimit, Usage, Whose, auxiliary_value, clock_ns, effective_capabilities,

@@ -321,14 +321,14 @@ pub fn rseq_take(_slots: &[CpuSlot]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CpuSet, getcpu, sched_getaffinity, sched_setaffinity};
+    use crate::{AffinityMask, getcpu, sched_getaffinity, sched_setaffinity};
 
     #[test]
     fn a_bound_thread_is_where_the_kernel_says() {
         for cpu in sched_getaffinity(0).unwrap().iter() {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    sched_setaffinity(0, &[cpu].into_iter().collect::<CpuSet>()).unwrap();
+                    sched_setaffinity(0, &[cpu].into_iter().collect::<AffinityMask>()).unwrap();
                     let (here, node) = getcpu().unwrap();
                     assert_eq!(here, cpu);
                     assert!(rseq_cpu().is_none_or(|told| told == cpu));
@@ -400,7 +400,7 @@ mod tests {
                             halves[0] += 1;
                             if (turn + thread) % 64 == 0 {
                                 let to = cpus[(turn / 64 + thread) % cpus.len()];
-                                sched_setaffinity(0, &[to].into_iter().collect::<CpuSet>()).unwrap();
+                                sched_setaffinity(0, &[to].into_iter().collect::<AffinityMask>()).unwrap();
                             }
                             halves[1] += 1;
                             held += 1;

@@ -7,9 +7,9 @@ use std::thread::JoinHandle;
 
 /// A set of CPUs by the kernel's numbers, as large as it needs to be (the C library's stops at 1024).
 #[derive(Clone, Default)]
-pub struct CpuSet(Vec<u64>);
+pub struct AffinityMask(Vec<u64>);
 
-impl CpuSet {
+impl AffinityMask {
     /// No CPU.
     #[must_use]
     pub const fn new() -> Self {
@@ -49,7 +49,7 @@ impl CpuSet {
     }
 }
 
-impl FromIterator<u32> for CpuSet {
+impl FromIterator<u32> for AffinityMask {
     fn from_iter<I: IntoIterator<Item = u32>>(cpus: I) -> Self {
         let mut set = Self::new();
         cpus.into_iter().for_each(|cpu| set.insert(cpu));
@@ -58,15 +58,15 @@ impl FromIterator<u32> for CpuSet {
 }
 
 /// Sets of different capacity are equal when they hold the same CPUs.
-impl PartialEq for CpuSet {
+impl PartialEq for AffinityMask {
     fn eq(&self, other: &Self) -> bool {
         self.iter().eq(other.iter())
     }
 }
 
-impl Eq for CpuSet {}
+impl Eq for AffinityMask {}
 
-impl fmt::Debug for CpuSet {
+impl fmt::Debug for AffinityMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.iter()).finish()
     }
@@ -82,7 +82,7 @@ impl fmt::Debug for CpuSet {
 ///
 /// # References
 /// [`sched_setaffinity(2)`](https://man7.org/linux/man-pages/man2/sched_setaffinity.2.html)
-pub fn sched_setaffinity(tid: i32, cpus: &CpuSet) -> Result<()> {
+pub fn sched_setaffinity(tid: i32, cpus: &AffinityMask) -> Result<()> {
     // SAFETY: the kernel reads `len * 8` bytes of the vector.
     let returned =
         unsafe { libc::syscall(libc::SYS_sched_setaffinity, tid, cpus.0.len() * 8, cpus.0.as_ptr()) };
@@ -99,7 +99,7 @@ pub fn sched_setaffinity(tid: i32, cpus: &CpuSet) -> Result<()> {
 ///
 /// # References
 /// [`pthread_setaffinity_np(3)`](https://man7.org/linux/man-pages/man3/pthread_setaffinity_np.3.html)
-pub fn pthread_setaffinity<T>(thread: &JoinHandle<T>, cpus: &CpuSet) -> Result<()> {
+pub fn pthread_setaffinity<T>(thread: &JoinHandle<T>, cpus: &AffinityMask) -> Result<()> {
     // SAFETY: the thread was neither joined nor detached, since its handle is there; `len * 8` bytes of the
     // vector are read.
     let errno = unsafe {
@@ -118,7 +118,7 @@ pub fn pthread_setaffinity<T>(thread: &JoinHandle<T>, cpus: &CpuSet) -> Result<(
 ///
 /// # References
 /// [`sched_getaffinity(2)`](https://man7.org/linux/man-pages/man2/sched_getaffinity.2.html)
-pub fn sched_getaffinity(tid: i32) -> Result<CpuSet> {
+pub fn sched_getaffinity(tid: i32) -> Result<AffinityMask> {
     // The kernel refuses a mask smaller than its own with EINVAL; it never needs more than 8192 bits
     // (CONFIG_NR_CPUS).
     let mut words = vec![0_u64; 8192 / 64];
@@ -127,7 +127,7 @@ pub fn sched_getaffinity(tid: i32) -> Result<CpuSet> {
         unsafe { libc::syscall(libc::SYS_sched_getaffinity, tid, words.len() * 8, words.as_mut_ptr()) };
     let bytes = check("sched_getaffinity", returned)?;
     words.truncate(bytes as usize / 8);
-    Ok(CpuSet(words))
+    Ok(AffinityMask(words))
 }
 
 /// `int getcpu(unsigned int *cpu, unsigned int *node)`
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn a_bound_thread_runs_where_it_was_bound() {
         for cpu in sched_getaffinity(0).unwrap().iter() {
-            let one: CpuSet = [cpu].into_iter().collect();
+            let one: AffinityMask = [cpu].into_iter().collect();
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     sched_setaffinity(0, &one).unwrap();
@@ -193,9 +193,9 @@ mod tests {
             sched_getaffinity(0).unwrap()
         });
         let all = sched_getaffinity(0).unwrap();
-        let one: CpuSet = all.iter().take(1).collect();
+        let one: AffinityMask = all.iter().take(1).collect();
         pthread_setaffinity(&thread, &one).unwrap();
-        let nowhere = pthread_setaffinity(&thread, &CpuSet::from_iter([4095])).unwrap_err();
+        let nowhere = pthread_setaffinity(&thread, &AffinityMask::from_iter([4095])).unwrap_err();
         assert_eq!(nowhere.kind(), ErrorKind::Invalid);
         drop(tell);
         assert_eq!(thread.join().unwrap(), one);
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_machine_of_4096_cpus_can_be_named() {
-        let far: CpuSet = [4095].into_iter().collect();
+        let far: AffinityMask = [4095].into_iter().collect();
         // No such CPU here, which is the kernel's answer and not a truncated mask's.
         assert_eq!(sched_setaffinity(0, &far).unwrap_err().kind(), ErrorKind::Invalid);
         let mut with_real_ones = sched_getaffinity(0).unwrap();
@@ -217,7 +217,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_set_holds_exactly_what_was_put_in(cpus in proptest::collection::btree_set(0..5000_u32, 0..40)) {
-            let set: CpuSet = cpus.iter().copied().collect();
+            let set: AffinityMask = cpus.iter().copied().collect();
             prop_assert_eq!(set.len(), cpus.len());
             prop_assert_eq!(set.iter().collect::<Vec<_>>(), cpus.into_iter().collect::<Vec<_>>());
         }

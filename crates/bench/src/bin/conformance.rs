@@ -5,7 +5,7 @@
 use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand};
 use nodewise_bench::{first_touch, pin_to};
-use nodewise_engine::conformance::{Part, Stage, check};
+use nodewise_engine::conformance::{Part, Testbed, check};
 use nodewise_engine::{PAGE_BYTES, PageRange, Pid};
 use nodewise_linux::process::Processes;
 use nodewise_linux::sampler::hint_faults::HintFaults;
@@ -28,7 +28,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Actor {
-    /// Be a process of the cast: say where the parts are, then do as standard input says until it ends
+    /// Be one of the processes: say where the parts are, then do as standard input says until it ends
     #[command(hide = true)]
     Actor {
         /// Pages, the node that touches them first, and the node that uses them if any does, as in 512:0:2
@@ -41,7 +41,7 @@ fn main() -> anyhow::Result<()> {
     match Args::parse().actor {
         Some(Actor::Actor { parts }) => act(&parts),
         None => {
-            check(|cast| LiveStage::new(cast).expect("the stage is set"));
+            check(|processes| LiveTestbed::new(processes).expect("the testbed is set"));
             println!("the live machine conforms");
             Ok(())
         }
@@ -100,9 +100,9 @@ fn act(parts: &[PartArgument]) -> anyhow::Result<()> {
 }
 
 /// Processes of this very program, managed by the live machine.
-struct LiveStage {
+struct LiveTestbed {
     machine: LinuxMachine,
-    cast: Vec<Process>,
+    processes: Vec<Process>,
     filled: bool,
 }
 
@@ -143,16 +143,17 @@ impl Process {
     }
 }
 
-impl LiveStage {
-    fn new(cast: &[Vec<Part>]) -> anyhow::Result<Self> {
-        let cast = cast.iter().map(|parts| Process::start(parts)).collect::<anyhow::Result<Vec<_>>>()?;
+impl LiveTestbed {
+    fn new(processes: &[Vec<Part>]) -> anyhow::Result<Self> {
+        let started =
+            processes.iter().map(|parts| Process::start(parts)).collect::<anyhow::Result<Vec<_>>>()?;
         let topology = Topology::live()?;
         let settings = Settings::open(Place::live());
         let sampler = HintFaults::open(&topology, settings.into())?;
-        let pids: Vec<Pid> = cast.iter().map(|process| Pid(process.child.id())).collect();
-        let processes = Processes::new(&pids, true, false)?;
-        let machine = LinuxMachine::new(topology, processes, Box::new(sampler), MachineSettings::default());
-        Ok(Self { machine, cast, filled: false })
+        let pids: Vec<Pid> = started.iter().map(|process| Pid(process.child.id())).collect();
+        let managed = Processes::new(&pids, true, false)?;
+        let machine = LinuxMachine::new(topology, managed, Box::new(sampler), MachineSettings::default());
+        Ok(Self { machine, processes: started, filled: false })
     }
 
     fn topology(&self) -> &Topology {
@@ -170,7 +171,7 @@ const FILL: &str = "
     free=$(awk '/MemFree/ { print int($4 / 1024) }' /sys/devices/system/node/node$1/meminfo)
     dd if=/dev/zero of=/full/file bs=1M count=$((free - 10)) 2>/dev/null";
 
-impl Stage for LiveStage {
+impl Testbed for LiveTestbed {
     type Machine = LinuxMachine;
 
     fn machine(&mut self) -> &mut LinuxMachine {
@@ -178,11 +179,11 @@ impl Stage for LiveStage {
     }
 
     fn pid(&self, process: usize) -> Pid {
-        Pid(self.cast[process].child.id())
+        Pid(self.processes[process].child.id())
     }
 
     fn range(&self, process: usize, part: usize) -> PageRange {
-        self.cast[process].ranges[part]
+        self.processes[process].ranges[part]
     }
 
     fn homes(&mut self, pid: Pid, range: PageRange) -> Vec<Option<NodeIndex>> {
@@ -203,11 +204,11 @@ impl Stage for LiveStage {
     }
 
     fn end(&mut self, process: usize) {
-        self.cast[process].end();
+        self.processes[process].end();
     }
 
     fn unmap(&mut self, process: usize, part: usize) -> bool {
-        let Process { child, says, .. } = &mut self.cast[process];
+        let Process { child, says, .. } = &mut self.processes[process];
         writeln!(child.stdin.as_mut().expect("it is piped"), "{part}").expect("the process listens");
         says.read_line(&mut String::new()).expect("the process answers");
         true
@@ -222,9 +223,9 @@ impl Stage for LiveStage {
     }
 }
 
-impl Drop for LiveStage {
+impl Drop for LiveTestbed {
     fn drop(&mut self) {
-        self.cast.iter_mut().for_each(Process::end);
+        self.processes.iter_mut().for_each(Process::end);
         if self.filled {
             // Anything that is left in a guest goes with it.
             let _ = Command::new("umount").arg("/full").status();

@@ -7,7 +7,7 @@ use clap::Parser;
 use nodewise_bench::pattern::{Pattern, Touch};
 use nodewise_bench::report::Placement;
 use nodewise_sys::{
-    Advice, CpuSet, Mapping, MappingOptions, NodeMask, Policy, PolicyFlags, PolicyMode, Usage, Whose,
+    Advice, AffinityMask, Mapping, MappingOptions, NodeMask, Policy, PolicyFlags, PolicyMode, Usage, Whose,
     query_pages, sched_setaffinity, set_mempolicy, usage,
 };
 use nodewise_topology::{NodeId, Topology};
@@ -34,7 +34,7 @@ struct Args {
     passes: Option<u64>,
     /// End sooner, when the pages have been where the pattern wants them for so many seconds in a row
     ///
-    /// Pages that all threads use are to be spread evenly, within a fifth. All others are to be on
+    /// Pages that all threads use are to be interleaved evenly, within a fifth. All others are to be on
     /// their thread's node, but for 1 %.
     #[arg(long, value_name = "SECONDS")]
     after_placed: Option<f64>,
@@ -85,7 +85,7 @@ fn main() -> anyhow::Result<()> {
     let memory = map(&args, pages, first.id)?;
 
     let pin = |t: usize| {
-        let mut cpus = CpuSet::new();
+        let mut cpus = AffinityMask::new();
         nodes[t % nodes.len()].cpus.iter().for_each(|cpu| cpus.insert(cpu.0));
         sched_setaffinity(0, &cpus)
     };
@@ -109,7 +109,7 @@ fn main() -> anyhow::Result<()> {
         writeln!(out, "{}", serde_json::to_string(&placement)?)?;
         out.flush()?;
         let placed = match args.pattern {
-            Pattern::SharedWrite | Pattern::SharedRead => placement.is_spread(),
+            Pattern::SharedWrite | Pattern::SharedRead => placement.is_interleaved(),
             _ => placement.local_percent_min >= 99.0,
         };
         if let Some(more) = args.after_placed {

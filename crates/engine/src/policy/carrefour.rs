@@ -5,15 +5,15 @@
 //! pages that no sample hit, and what the article leaves to chance page by page is a pure function of the
 //! page ([`Interleaving`]).
 
-use super::areas::{Areas, pending, reason};
-use super::hinted::{replicate_at_once, spread_at_once};
+use super::hinted::{interleave_at_once, replicate_at_once};
+use super::interleave::{SharedRanges, pending, reason};
 use super::{Confined, Policy, ProcessView, View};
 use crate::history::Singled;
 use crate::metrics::{balanced_nodes, memory_bytes};
 use crate::region::{Evidence, Nature};
 use crate::{
-    Action, Decision, HUGE_PAGE_PAGES, MappingKind, Measure, PageNumber, PageRange, PageTarget, RuleStatus,
-    Standing,
+    Action, Decision, HUGE_PAGE_PAGES, MappingKind, Measure, PageNumber, PageRange, PageTarget, Provenance,
+    RuleStatus,
 };
 use nodewise_topology::NodeIndex;
 use serde::{Deserialize, Serialize};
@@ -54,9 +54,9 @@ pub struct CarrefourSettings {
     pub confined_most: u32,
     /// Interleaving is on above this controller imbalance, in percent (article: 35).
     pub interleave_above_percent: f64,
-    /// Once it has been on, interleaving comes back on above this imbalance. Ours: the kernel's balancing
-    /// may undo part of a spread, and 13 % is where one node of four has 30 % of the load and the others
-    /// the rest; set to `interleave_above_percent` for the article's rule.
+    /// Once it has been on, interleaving comes back on above this imbalance. Ours: the kernel's balancing may
+    /// undo part of an interleaving. With 13 %, one node of four has 30 % of the load and the others the
+    /// rest. Set to `interleave_above_percent` for the article's rule.
     pub interleave_again_percent: f64,
     /// Once on, interleaving stays on down to this imbalance. Ours: the article stops at 35 %, which on 8
     /// nodes leaves one node with 23 % of the load instead of 12.5 %; set to `interleave_above_percent`
@@ -120,7 +120,7 @@ pub struct Carrefour {
     /// Whether the loads are so uneven that interleaving would begin again.
     uneven: bool,
     /// Interleaving has been on.
-    spread_before: bool,
+    interleaved_before: bool,
     interleaving: bool,
     replicating: bool,
 }
@@ -138,7 +138,7 @@ impl Carrefour {
             unbalanced: false,
             by_faults: false,
             uneven: false,
-            spread_before: false,
+            interleaved_before: false,
             interleaving: false,
             replicating: false,
         }
@@ -150,27 +150,27 @@ impl Carrefour {
         let m = view.metrics;
         let mut rules = Vec::new();
 
-        let (threshold, standing) = match &m.access_rate {
-            Measure::Measured(_) => (s.enable_accesses_per_us, Standing::Measured),
-            Measure::Estimated(_) => (s.enable_accesses_per_us, Standing::Estimated),
+        let (threshold, provenance) = match &m.access_rate {
+            Measure::Measured(_) => (s.enable_accesses_per_us, Provenance::Measured),
+            Measure::Estimated(_) => (s.enable_accesses_per_us, Provenance::Estimated),
             Measure::Proxy(_) => {
-                (s.enable_hint_faults_per_s, Standing::Proxy("hint faults in a second".into()))
+                (s.enable_hint_faults_per_s, Provenance::Proxy("hint faults in a second".into()))
             }
             Measure::Unknown => {
-                (s.enable_accesses_per_us, Standing::Off("access rate unknown: never idle".into()))
+                (s.enable_accesses_per_us, Provenance::Off("access rate unknown: never idle".into()))
             }
         };
         let value = m.access_rate.get().copied();
-        // How often hint faults come is for us to say: when we ask for few in the midst of spreading pages,
-        // few say nothing.
-        self.by_faults = matches!(standing, Standing::Proxy(_));
-        let spreading = self.enabled && self.unbalanced && self.by_faults;
+        // How often hint faults come is for us to say: when we ask for few in the midst of interleaving
+        // pages, few say nothing.
+        self.by_faults = matches!(provenance, Provenance::Proxy(_));
+        let under_way = self.enabled && self.unbalanced && self.by_faults;
         // A move that was begun is carried through, whatever the samples that still come say.
         let put_off = self.collocating && view.put_off;
-        self.enabled = value.is_none_or(|rate| rate >= threshold) || spreading || put_off;
+        self.enabled = value.is_none_or(|rate| rate >= threshold) || under_way || put_off;
         rules.push(RuleStatus {
             name: "enable".into(),
-            standing,
+            provenance,
             value,
             threshold,
             enabled: self.enabled,
@@ -183,7 +183,7 @@ impl Carrefour {
         self.collocated = if self.collocating { Some(view.round) } else { self.collocated };
         rules.push(RuleStatus {
             name: "collocate".into(),
-            standing: standing_of(&m.local_access_percent, "too few samples with a known home"),
+            provenance: provenance_of(&m.local_access_percent, "too few samples with a known home"),
             value,
             threshold: limit,
             enabled: self.enabled && self.collocating,
@@ -191,13 +191,13 @@ impl Carrefour {
         });
 
         let value = m.controller_imbalance_percent.get().copied();
-        let limit = match (self.unbalanced, self.spread_before) {
+        let limit = match (self.unbalanced, self.interleaved_before) {
             (true, _) => s.interleave_until_percent,
             (false, true) => s.interleave_again_percent,
             (false, false) => s.interleave_above_percent,
         };
         self.unbalanced = value.is_some_and(|imbalance| imbalance > limit);
-        self.spread_before |= self.unbalanced;
+        self.interleaved_before |= self.unbalanced;
         // An estimate must be beyond its own uncertainty.
         let limit = limit + m.controller_imbalance_error;
         self.interleaving = value.is_some_and(|imbalance| imbalance > limit);
@@ -205,7 +205,7 @@ impl Carrefour {
         self.uneven = self.interleaving && value.is_some_and(|imbalance| imbalance > again);
         rules.push(RuleStatus {
             name: "interleave".into(),
-            standing: standing_of(&m.controller_imbalance_percent, "too few samples with a known home"),
+            provenance: provenance_of(&m.controller_imbalance_percent, "too few samples with a known home"),
             value,
             threshold: limit,
             enabled: self.interleaving,
@@ -215,14 +215,16 @@ impl Carrefour {
         let room = m.memory_use_percent <= s.replicate_memory_percent;
         let value = m.read_percent.get().copied();
         self.replicating = room && value.is_none_or(|reads| reads >= s.replicate_reads_percent);
-        let standing = match &m.read_percent {
-            _ if !room => Standing::Off(format!("memory use {:.0} %", m.memory_use_percent)),
-            Measure::Unknown => Standing::Proxy("reads not told from writes: only read-only mappings".into()),
-            known => standing_of(known, ""),
+        let provenance = match &m.read_percent {
+            _ if !room => Provenance::Off(format!("memory use {:.0} %", m.memory_use_percent)),
+            Measure::Unknown => {
+                Provenance::Proxy("reads not told from writes: only read-only mappings".into())
+            }
+            known => provenance_of(known, ""),
         };
         rules.push(RuleStatus {
             name: "replicate".into(),
-            standing,
+            provenance,
             value,
             threshold: s.replicate_reads_percent,
             enabled: self.enabled && self.replicating,
@@ -250,14 +252,19 @@ impl Carrefour {
     /// How many intervals a region must have had one accessor: more where the accessors of much memory keep
     /// changing, and more for memory that was found to be shared before.
     fn intervals(&self, process: ProcessView<'_>, at: usize) -> u32 {
-        const PER_TURMOIL: f32 = 8.0;
+        const PER_CONTRADICTION: f32 = 8.0;
         const ONCE_SHARED: u32 = 4;
         const CALM: f32 = 0.02;
         let least = self.settings.min_intervals;
-        let spread = process.history.is_spread(process.map.regions()[at].range);
-        let factor = if spread { ONCE_SHARED } else { 1 };
-        let turmoil = process.map.turmoil();
-        least * factor + if turmoil > CALM { (1.0 + PER_TURMOIL * turmoil) as u32 } else { 0 }
+        let interleaved = process.history.is_interleaved(process.map.regions()[at].range);
+        let factor = if interleaved { ONCE_SHARED } else { 1 };
+        let contradiction_rate = process.map.contradiction_rate();
+        least * factor
+            + if contradiction_rate > CALM {
+                (1.0 + PER_CONTRADICTION * contradiction_rate) as u32
+            } else {
+                0
+            }
     }
 
     /// Whether a region has shown its accessor for long enough.
@@ -512,7 +519,7 @@ impl Policy for Carrefour {
         pending(view, &mut decisions);
         let targets = self.targets(view);
         for &process in &view.processes {
-            spread_at_once(view, process, &targets, &mut decisions);
+            interleave_at_once(view, process, &targets, &mut decisions);
             if view.metrics.memory_use_percent <= self.settings.replicate_memory_percent {
                 replicate_at_once(view, process, &mut decisions);
             }
@@ -520,7 +527,7 @@ impl Policy for Carrefour {
         if !self.enabled {
             return decisions;
         }
-        let mut areas = Areas::default();
+        let mut shared_ranges = SharedRanges::default();
         for &process in &view.processes {
             Self::split(view, process, &mut decisions);
             self.collapse(view, process, &mut decisions);
@@ -535,22 +542,22 @@ impl Policy for Carrefour {
                 }
                 // Hint faults come in bursts, of one node or the other. Memory that was found to be shared
                 // remains so until it is seen to be private for long enough to be collocated.
-                let spread = self.by_faults && process.history.is_spread(region.range);
-                if region.is_unsettled() && !spread {
-                    areas.add_unsettled(process, at);
+                let interleaved = self.by_faults && process.history.is_interleaved(region.range);
+                if region.is_unsettled() && !interleaved {
+                    shared_ranges.add_unsettled(process, at);
                 }
                 // In a burst, memory that several nodes read looks private.
                 let nature = region.nature();
                 let private = process.map.only_accessor(region);
-                let shared = spread || (nature == Nature::Shared && private.is_none());
+                let shared = interleaved || (nature == Nature::Shared && private.is_none());
                 let candidate = shared && region.is_read_only();
                 if candidate && self.replicating {
                     Self::replicate(view, process, at, &mut decisions);
                 }
                 if let Some(accessor) = private {
                     self.collocate(view, process, at, accessor, &mut decisions);
-                    if spread && !self.is_known(process, at) {
-                        areas.add(process, at);
+                    if interleaved && !self.is_known(process, at) {
+                        shared_ranges.add(process, at);
                     }
                     continue;
                 }
@@ -558,21 +565,26 @@ impl Policy for Carrefour {
                 // nothing.
                 let stays = view.replicates && (self.replicating || self.settings.interleave_needs_write);
                 match nature {
-                    _ if spread => areas.add(process, at),
+                    _ if interleaved => shared_ranges.add(process, at),
                     Nature::Mixed => self.collocate_each(view, process, at, &mut decisions),
                     // No node is right for a huge page that is falsely shared.
                     Nature::Shared if view.splits && process.map.may_be_falsely_shared(region) => {
-                        areas.add_unsettled(process, at);
+                        shared_ranges.add_unsettled(process, at);
                     }
-                    Nature::Shared if !(candidate && stays) => areas.add(process, at),
+                    Nature::Shared if !(candidate && stays) => shared_ranges.add(process, at),
                     Nature::Shared | Nature::Undecided => {}
                 }
             }
         }
-        let idle =
-            areas.interleave(view, self.interleaving, &targets, self.settings.min_intervals, &mut decisions);
-        let spreads = decisions.iter().any(|decision| matches!(decision.action, Action::Interleave(_)));
-        if let Some(rule) = self.rules.iter_mut().find(|rule| rule.name == "interleave" && !spreads) {
+        let idle = shared_ranges.interleave(
+            view,
+            self.interleaving,
+            &targets,
+            self.settings.min_intervals,
+            &mut decisions,
+        );
+        let interleaves = decisions.iter().any(|decision| matches!(decision.action, Action::Interleave(_)));
+        if let Some(rule) = self.rules.iter_mut().find(|rule| rule.name == "interleave" && !interleaves) {
             rule.idle = idle.map(str::to_owned);
         }
         decisions
@@ -636,12 +648,12 @@ fn resize(
     })
 }
 
-fn standing_of<T>(measure: &Measure<T>, why: &str) -> Standing {
+fn provenance_of<T>(measure: &Measure<T>, why: &str) -> Provenance {
     match measure {
-        Measure::Measured(_) => Standing::Measured,
-        Measure::Estimated(_) => Standing::Estimated,
-        Measure::Proxy(_) => Standing::Proxy(String::new()),
-        Measure::Unknown => Standing::Off(why.into()),
+        Measure::Measured(_) => Provenance::Measured,
+        Measure::Estimated(_) => Provenance::Estimated,
+        Measure::Proxy(_) => Provenance::Proxy(String::new()),
+        Measure::Unknown => Provenance::Off(why.into()),
     }
 }
 

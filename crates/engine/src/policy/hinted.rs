@@ -1,13 +1,13 @@
 //! The decisions that a program's hints ask for without any evidence.
 
-use super::areas::reason;
+use super::interleave::reason;
 use super::{ProcessView, View};
 use crate::decision::BAND_END;
 use crate::hint::Hint;
 use crate::region::Evidence;
 use crate::{Action, Decision, Interleaving, PageRange, Pid};
 
-/// Pages of a process that are spread at a program's word in one interval: 1 GiB. Most of a range may be
+/// Pages of a process that are interleaved at a program's word in one interval: 1 GiB. Most of a range may be
 /// memory that was never touched, and looking for the pages takes the machine's time.
 const AT_ONCE_PAGES: u64 = 1 << 18;
 
@@ -20,9 +20,14 @@ fn at_once(view: &View<'_>) -> usize {
     AT_ONCE / view.processes.len().max(1)
 }
 
-/// Spreads what the program says is written by many, the next part of it in each interval, evenly over
+/// Interleaves what the program says is written by many, the next part of it in each interval, evenly over
 /// `targets`.
-pub fn spread_at_once(view: &View<'_>, process: ProcessView<'_>, targets: &[bool], out: &mut Vec<Decision>) {
+pub fn interleave_at_once(
+    view: &View<'_>,
+    process: ProcessView<'_>,
+    targets: &[bool],
+    out: &mut Vec<Decision>,
+) {
     // First what was put off before.
     if out.iter().any(|decision| decision.pid == process.pid) || !targets.contains(&true) {
         return;
@@ -31,8 +36,8 @@ pub fn spread_at_once(view: &View<'_>, process: ProcessView<'_>, targets: &[bool
     let mut left = AT_ONCE_PAGES;
     let most = out.len() + at_once(view);
     let ranges = process.hints.ranges(Hint::WriteShared);
-    let parts = ranges.flat_map(|range| process.history.spreads(range));
-    for (range, _) in parts.filter(|(_, spread)| spread.is_none()) {
+    let parts = ranges.flat_map(|range| process.history.interleave_progress(range));
+    for (range, _) in parts.filter(|(_, progress)| progress.is_none()) {
         let range = PageRange::new(range.start.0, range.end.0.min(range.start.0 + left));
         for from in view.topology.node_indices() {
             let interleaving =

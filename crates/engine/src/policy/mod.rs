@@ -1,9 +1,9 @@
 //! Policies turn what is known into decisions.
 
-mod areas;
 mod carrefour;
 mod hinted;
-mod spread;
+mod interleave;
+mod interleave_plan;
 
 pub use carrefour::{Carrefour, CarrefourSettings};
 

@@ -98,7 +98,7 @@ pub struct RegionMap {
     /// The accesses that one sample stood for in the last interval.
     weight: f32,
     outside: u64,
-    turmoil: f32,
+    contradiction_rate: f32,
     most_regions: usize,
     most_records: usize,
     /// Regions that found no room.
@@ -122,7 +122,7 @@ impl RegionMap {
             round: 0,
             weight: 1.0,
             outside: 0,
-            turmoil: 0.0,
+            contradiction_rate: 0.0,
             most_regions: usize::MAX,
             most_records: settings.max_tracked_pages,
             regions_dropped: 0,
@@ -153,7 +153,7 @@ impl RegionMap {
         self.decay();
         keys.sort_unstable();
         self.count(keys);
-        self.feel_turmoil();
+        self.note_contradictions();
         self.track(keys);
         self.split();
         self.merge();
@@ -178,8 +178,8 @@ impl RegionMap {
     /// Share of recent samples that contradicted what was known of their region, 0 to 1: how little a few
     /// intervals of the same accessor mean.
     #[must_use]
-    pub const fn turmoil(&self) -> f32 {
-        self.turmoil
+    pub const fn contradiction_rate(&self) -> f32 {
+        self.contradiction_rate
     }
 
     /// How many accesses a sample of the last interval stood for.
@@ -379,7 +379,7 @@ impl RegionMap {
     }
 
     /// Follows how much of what is seen contradicts what was known.
-    fn feel_turmoil(&mut self) {
+    fn note_contradictions(&mut self) {
         const HALF_LIFE_INTERVALS: f32 = 4.0;
         let sum = |unlike: bool| -> f32 {
             let counted = self.regions.iter().filter(|region| !unlike || region.unlike);
@@ -388,7 +388,7 @@ impl RegionMap {
         let (all, unlike) = (sum(false), sum(true));
         if all > 0.0 {
             let keep = 0.5_f32.powf(1.0 / HALF_LIFE_INTERVALS);
-            self.turmoil = self.turmoil * keep + (1.0 - keep) * unlike / all;
+            self.contradiction_rate = self.contradiction_rate * keep + (1.0 - keep) * unlike / all;
         }
     }
 

@@ -80,11 +80,11 @@ pub struct Toy {
     /// at once, later when the same node came twice in a row (`should_numa_migrate_memory`,
     /// kernel/sched/fair.c, Linux 6.12).
     pub kernel: bool,
-    /// Whether the machine tells where pages are, sampled or not: loads by pages, and which pages of what is
-    /// being spread have not been moved by decisions.
+    /// Whether the machine tells where pages are, sampled or not. It then tells loads by pages, and the pages
+    /// of interleaved ranges that were not moved yet.
     pub accounts: bool,
     /// The ranges that were to be interleaved: where the last band ends, and the seed of the choice.
-    spread: Vec<(PageRange, u64, u64)>,
+    interleaved: Vec<(PageRange, u64, u64)>,
     /// The accessor of each page's last fault.
     last: BTreeMap<u64, u8>,
     /// Whether hint faults tell reads from writes.
@@ -124,7 +124,7 @@ impl Toy {
             dry_run: false,
             kernel: false,
             accounts: false,
-            spread: Vec::new(),
+            interleaved: Vec::new(),
             last: BTreeMap::new(),
             tells_reads: false,
             homes_known: true,
@@ -185,7 +185,7 @@ impl Toy {
             asked: true,
             mappings: Some(mappings),
             hints,
-            unmoved: self.spread.iter().map(|spread| self.unmoved(spread)).collect(),
+            unmoved: self.interleaved.iter().map(|range| self.unmoved(range)).collect(),
         }
     }
 
@@ -266,8 +266,8 @@ impl Toy {
 
     fn carry_out(&mut self, decision: &Decision, budget: &mut u64) -> Outcome {
         if let (Action::Interleave(i), true) = (&decision.action, self.accounts) {
-            self.spread.retain(|(range, ..)| range.intersect(decision.range).is_empty());
-            self.spread.push((decision.range, i.band.1, i.seed));
+            self.interleaved.retain(|(range, ..)| range.intersect(decision.range).is_empty());
+            self.interleaved.push((decision.range, i.band.1, i.seed));
         }
         let gone = !self.pids().contains(&decision.pid);
         let mut outcome = Outcome { process_gone: gone, ..Outcome::default() };

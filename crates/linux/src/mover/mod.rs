@@ -1,7 +1,7 @@
 //! Moving pages: in batches short enough that no thread of the target waits long, within a budget, with every
 //! page accounted for.
 
-use crate::pace::Pace;
+use crate::batch_size::BatchSizer;
 use nodewise_engine::{HUGE_PAGE_PAGES, Outcome, PAGE_BYTES, PageNumber, PageRange};
 use nodewise_sys::{Error, ErrorKind, MoveFlags};
 use nodewise_topology::NodeId;
@@ -93,7 +93,7 @@ pub struct Mover<K> {
     refilled_ns: u64,
     /// Pages moved since they were last taken.
     moved: Vec<Moved>,
-    pace: Pace,
+    batch_sizer: BatchSizer,
 }
 
 /// A page that arrived at its target.
@@ -166,7 +166,7 @@ impl<K: Kernel> Mover<K> {
             allowance_bytes: settings.budget_bytes_per_s,
             refilled_ns,
             moved: Vec::new(),
-            pace: Pace::UNKNOWN,
+            batch_sizer: BatchSizer::UNKNOWN,
         }
     }
 
@@ -235,7 +235,7 @@ impl<K: Kernel> Mover<K> {
                     }
                     let batch = waiting.entry((unit.flags, unit.to)).or_default();
                     batch.push(unit);
-                    if batch.pages >= self.pace.batch_pages() {
+                    if batch.pages >= self.batch_sizer.batch_pages() {
                         let batch = std::mem::take(batch);
                         self.call(pid, &batch.units, &mut outcomes, &mut waiting);
                     }
@@ -385,7 +385,7 @@ impl<K: Kernel> Mover<K> {
                     break;
                 }
                 is_last = self.is_over(deadline_ns);
-                let (mut batch, most) = (Batch::default(), self.pace.batch_pages());
+                let (mut batch, most) = (Batch::default(), self.batch_sizer.batch_pages());
                 while let Some(unit) = left.next_if(|unit| batch.pages < most && unit.flags == flags) {
                     batch.push(unit);
                 }
@@ -437,7 +437,7 @@ impl<K: Kernel> Mover<K> {
         let took = self.kernel.cpu_ns().saturating_sub(begin);
         let pages: u64 = batch.iter().map(|unit| unit.pages).sum();
         let passed_ns = self.kernel.now_ns().saturating_sub(called_ns);
-        self.pace.learn(pages, took, passed_ns, self.settings.call_ns);
+        self.batch_sizer.learn(pages, took, passed_ns, self.settings.call_ns);
         outcomes[batch[0].job].calls += 1;
         for unit in batch {
             let outcome = &mut outcomes[unit.job];

@@ -1,13 +1,13 @@
 //! The facts behind `nodewise doctor`: things that work on this machine, found out by trying.
 //!
-//! [`Facts::gather`] tries things on memory of its own and on a [`patient`], a process that the caller starts
-//! for that; nothing else on the machine is touched and no setting changed. [`Report`] says what the facts
+//! [`Facts::gather`] tries things on memory of its own and on a [`target`], a process that the caller starts
+//! for that. It touches nothing else on the machine and changes no setting. [`Report`] says what the facts
 //! mean.
 
-pub mod patient;
 mod policy;
 mod report;
 mod sampling;
+pub mod target;
 #[cfg(test)]
 mod tests;
 
@@ -129,12 +129,12 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Tries everything; takes a second or so, up to 6 when waiting for hint faults. `patient` is a command
-    /// that runs [`patient::lie_still`].
+    /// Tries everything; takes a second or so, up to 6 when waiting for hint faults. `target` is a command
+    /// that runs [`target::run_probe_target`].
     ///
     /// # Errors
     /// The machine's topology cannot be read.
-    pub fn gather(patient: &mut Command) -> Result<Self, Error> {
+    pub fn gather(target: &mut Command) -> Result<Self, Error> {
         let topology = Topology::live().map_err(|e| {
             Error::with_source(crate::ErrorKind::File, "cannot read this machine's topology", e)
         })?;
@@ -144,7 +144,7 @@ impl Facts {
         let nodes_allowed = with_memory().filter(|&id| allowed.is_none_or(|mask| mask.contains(id))).count();
         let capabilities = nodewise_sys::effective_capabilities().unwrap_or(0);
         let balancing = number("/proc/sys/kernel/numa_balancing");
-        let treated = patient::treat(patient, capabilities);
+        let results = target::probe(target, capabilities);
         Ok(Self {
             kernel: text("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned()),
             architecture: std::env::consts::ARCH.to_owned(),
@@ -163,9 +163,9 @@ impl Facts {
             page_fault_event: sampling::page_fault_event(&topology),
             page_fault_tracepoint: sampling::page_fault_tracepoint(&topology),
             hardware_sampler: sampling::hardware(&topology),
-            move_pages: treated.move_pages,
-            split: treated.split,
-            collapse: treated.collapse,
+            move_pages: results.move_pages,
+            split: results.split,
+            collapse: results.collapse,
             mempolicy: policy::any(),
             preferred_many: policy::preferred_many(),
             bind_balancing: policy::bind_balancing(),

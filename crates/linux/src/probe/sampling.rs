@@ -4,7 +4,9 @@ use super::Outcome;
 use crate::ErrorKind;
 use crate::sampler::hardware::HardwareSampler;
 use nodewise_sys::perf::{Attr, AttrFlags, Event, EventType, SampleType, SoftwareEvent, Target};
-use nodewise_sys::{Advice, CpuSet, Mapping, MappingOptions, Whose, page_bytes, sched_setaffinity, usage};
+use nodewise_sys::{
+    Advice, AffinityMask, Mapping, MappingOptions, Whose, page_bytes, sched_setaffinity, usage,
+};
 use nodewise_topology::Topology;
 use std::fs;
 use std::sync::atomic::Ordering;
@@ -88,7 +90,7 @@ pub(super) fn hint_faults(topology: &Topology, balancing: Option<u32>) -> Outcom
     };
     // Not an error where the kernel has no huge pages.
     let _ = mapping.advise(0..bytes, Advice::NoHugePage);
-    let on = |cpu: u32| sched_setaffinity(0, &[cpu].into_iter().collect::<CpuSet>());
+    let on = |cpu: u32| sched_setaffinity(0, &[cpu].into_iter().collect::<AffinityMask>());
     let pages = || mapping.as_atomics().iter().step_by(page_bytes() / 8);
     let touch = || -> nodewise_sys::Result<()> {
         on(home)?;

@@ -189,7 +189,7 @@ fn rights_are_asked_for_only_where_they_lack() {
 
 #[test]
 fn this_machine_is_probed_without_a_patient() {
-    // Whatever this machine is: a patient that says nothing leaves what needs one untried, and the rest is
+    // Whatever this machine is: a target that says nothing leaves what needs one untried, and the rest is
     // still probed.
     let facts = Facts::gather(&mut Command::new("true")).unwrap();
     assert!(facts.nodes >= 1 && facts.nodes_allowed >= 1);

@@ -17,7 +17,7 @@ use crate::maps::SharedMapping;
 use crate::{Error, ErrorKind};
 use life::Size;
 use nodewise_engine::{Mapping, Pid};
-use nodewise_sys::{CpuSet, pidfd_open, poll_readable, sched_getaffinity};
+use nodewise_sys::{AffinityMask, pidfd_open, poll_readable, sched_getaffinity};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -40,7 +40,7 @@ pub struct Process {
     pub mappings: Option<Vec<Mapping>>,
     /// The CPUs on which any of its threads may run, as of when its mappings were read last; none if it has
     /// too many threads to ask.
-    pub(crate) cpus: Option<CpuSet>,
+    pub(crate) cpus: Option<AffinityMask>,
     /// Whether its threads were asked for them in this interval.
     pub(crate) asked: bool,
     /// Where it says how it uses its memory, when that was among them.
@@ -331,7 +331,7 @@ impl Processes {
     }
 
     /// The CPUs on which any thread of `pid` may run.
-    fn allowed_cpus(&mut self, pid: Pid) -> Option<CpuSet> {
+    fn allowed_cpus(&mut self, pid: Pid) -> Option<AffinityMask> {
         const MOST_THREADS: usize = 256;
         let begin = Instant::now();
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
@@ -360,8 +360,8 @@ impl Processes {
 }
 
 /// The CPUs of all threads; none where one thread's are not known, which may run anywhere.
-fn union(threads: impl Iterator<Item = nodewise_sys::Result<CpuSet>>) -> Option<CpuSet> {
-    let mut union = CpuSet::new();
+fn union(threads: impl Iterator<Item = nodewise_sys::Result<AffinityMask>>) -> Option<AffinityMask> {
+    let mut union = AffinityMask::new();
     for cpus in threads {
         match cpus {
             Ok(cpus) => cpus.iter().for_each(|cpu| union.insert(cpu)),
@@ -461,7 +461,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_cannot_be_asked_may_run_anywhere() {
-        let cpus = |number: u32| Ok([number].into_iter().collect::<CpuSet>());
+        let cpus = |number: u32| Ok([number].into_iter().collect::<AffinityMask>());
         let refused = |errno| Err(nodewise_sys::Error::new("sched_getaffinity", errno));
         let (ended, not_permitted) = (3, 1);
         assert_eq!(union([cpus(1), refused(ended), cpus(2)].into_iter()), Some([1, 2].into_iter().collect()));

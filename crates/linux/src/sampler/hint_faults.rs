@@ -24,7 +24,7 @@ const PASS: Duration = Duration::from_secs(2);
 /// run 32 times as long as it scanned.
 const PASS_MIN: Duration = Duration::from_millis(100);
 /// The shortest pass while there is little to do, which leaves well-placed programs alone and the kernel few
-/// chances to move what was just spread. A thread that changes its node is still scanned anew at once.
+/// chances to move what was just interleaved. A thread that changes its node is still scanned anew at once.
 const PASS_CHEAP: Duration = Duration::from_secs(60);
 /// And the longest.
 const PASS_CHEAP_MAX: Duration = Duration::from_secs(600);

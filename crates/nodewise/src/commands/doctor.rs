@@ -3,7 +3,7 @@
 use crate::output::print;
 use crate::terminal;
 use anstyle::{AnsiColor, Style};
-use nodewise_linux::probe::{Area, Check, Facts, Report, Status, patient};
+use nodewise_linux::probe::{Area, Check, Facts, Report, Status, target};
 use std::fmt::Write as _;
 use std::process::{Command, ExitCode};
 
@@ -37,7 +37,7 @@ pub struct Args {
 
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     if args.patient {
-        patient::lie_still()?;
+        target::run_probe_target()?;
         return Ok(ExitCode::SUCCESS);
     }
     let program = std::env::current_exe()?;

@@ -2,7 +2,7 @@
 //! as JSON.
 
 use nodewise_engine::{
-    Action, Decision, Finding, HUGE_PAGE_PAGES, Outcome, PAGE_BYTES, Round, RuleStatus, Standing,
+    Action, Decision, Finding, HUGE_PAGE_PAGES, Outcome, PAGE_BYTES, Provenance, Round, RuleStatus,
 };
 use nodewise_linux::placement::{self, BeforeAndAfter, Unknown};
 use nodewise_linux::{Bound, Totals};
@@ -36,7 +36,7 @@ pub struct PlacementSummary {
 pub struct Actions {
     /// Ranges moved to the one node that uses them.
     pub collocated: u64,
-    /// Ranges spread over the nodes.
+    /// Ranges interleaved over the nodes.
     pub interleaved: u64,
     /// Huge pages split, as their parts are used by different nodes.
     pub huge_pages_split: u64,
@@ -333,7 +333,7 @@ impl Summary {
 
 /// How a rule stood at the end, by which figure, and from where on it acts.
 fn describe(rule: &RuleStatus) -> String {
-    let RuleStatus { name, standing, threshold, .. } = rule;
+    let RuleStatus { name, provenance, threshold, .. } = rule;
     let state = if rule.enabled { "on" } else { "off" };
     let (unit, acts) = match name.as_str() {
         "enable" => (" DRAM accesses in a microsecond", format!("from {threshold:.1} on")),
@@ -342,12 +342,12 @@ fn describe(rule: &RuleStatus) -> String {
         "replicate" => ("% reads", format!("from {threshold:.1}% on")),
         _ => ("", format!("by its threshold, {threshold:.1}")),
     };
-    let figure = match (standing, rule.value) {
-        (Standing::Off(why), _) => return format!("{name}: off, {why}"),
-        (Standing::Proxy(what), Some(value)) => format!("{value:.1} {what}"),
-        (Standing::Proxy(what), None) => return format!("{name}: {state} at the end; {what}"),
-        (Standing::Measured, value) => format!("{:.1}{unit}", value.unwrap_or_default()),
-        (Standing::Estimated, value) => {
+    let figure = match (provenance, rule.value) {
+        (Provenance::Off(why), _) => return format!("{name}: off, {why}"),
+        (Provenance::Proxy(what), Some(value)) => format!("{value:.1} {what}"),
+        (Provenance::Proxy(what), None) => return format!("{name}: {state} at the end; {what}"),
+        (Provenance::Measured, value) => format!("{:.1}{unit}", value.unwrap_or_default()),
+        (Provenance::Estimated, value) => {
             format!("{:.1}{unit}, estimated from samples", value.unwrap_or_default())
         }
     };
@@ -495,33 +495,33 @@ mod tests {
     /// Measured, estimated, replaced by a stated proxy, or off: the summary says which.
     #[test]
     fn how_a_rule_stands_is_said() {
-        let said = |standing, value| {
+        let said = |provenance, value| {
             describe(&RuleStatus {
                 idle: None,
                 name: "enable".to_owned(),
-                standing,
+                provenance,
                 value,
                 threshold: 5.0,
                 enabled: value.is_some(),
             })
         };
         assert_eq!(
-            said(Standing::Measured, Some(7.0)),
+            said(Provenance::Measured, Some(7.0)),
             "enable: on at the end, with 7.0 DRAM accesses in a microsecond; it acts from 5.0 on"
         );
         assert_eq!(
-            said(Standing::Estimated, Some(7.0)),
+            said(Provenance::Estimated, Some(7.0)),
             "enable: on at the end, with 7.0 DRAM accesses in a microsecond, estimated from samples; it acts \
              from 5.0 on"
         );
-        let faults = Standing::Proxy("hint faults in a second".to_owned());
+        let faults = Provenance::Proxy("hint faults in a second".to_owned());
         assert_eq!(
             said(faults, Some(7.0)),
             "enable: on at the end, with 7.0 hint faults in a second; it acts from 5.0 on"
         );
-        let unknown = Standing::Proxy("reads are not told from writes".to_owned());
+        let unknown = Provenance::Proxy("reads are not told from writes".to_owned());
         assert_eq!(said(unknown, None), "enable: off at the end; reads are not told from writes");
-        assert_eq!(said(Standing::Off("no PMU".to_owned()), None), "enable: off, no PMU");
+        assert_eq!(said(Provenance::Off("no PMU".to_owned()), None), "enable: off, no PMU");
     }
 
     #[test]

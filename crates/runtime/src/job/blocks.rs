@@ -1,9 +1,10 @@
 //! Memory of small tasks. A worker keeps the blocks of tasks that it has run, for the next that it spawns. It
-//! sends blocks of a mate's tasks back, or a mate that spawns would never have any. It keeps blocks of other
+//! sends blocks of a peer's tasks back, or a peer that spawns would never have any. It keeps blocks of other
 //! nodes: to send them back would move more lines between nodes.
 //!
-//! Lists hold the addresses of free blocks, and nothing is written into these: from a block that a mate had
-//! last, the owner would have to wait for its line to know the next. And they are sent back many at a time.
+//! Lists hold the addresses of free blocks, and nothing is written into these. If a block held the next one's
+//! address, the owner would have to wait for the line of a block that a peer had last. And they are sent back
+//! many at a time.
 
 use crate::sync::{Mutex, lock};
 use crossbeam_utils::CachePadded;
@@ -22,8 +23,8 @@ struct Line {
 #[derive(Default)]
 pub(crate) struct Blocks {
     own: UnsafeCell<Vec<Block>>,
-    /// The blocks of one of its mates, to be sent back.
-    of_mate: RefCell<(usize, Vec<Block>)>,
+    /// The blocks of one of its peers, to be sent back.
+    of_peer: RefCell<(usize, Vec<Block>)>,
 }
 
 /// The blocks that others have sent back, for the worker to take all at once.
@@ -34,7 +35,7 @@ pub(crate) struct SentBack(CachePadded<Mutex<Vec<Block>>>);
 /// task.
 const MOST: usize = 16_384;
 
-/// A worker that has so many blocks of a mate's sends them back.
+/// A worker that has so many blocks of a peer's sends them back.
 const PARCEL: usize = 64;
 
 impl Block {
@@ -80,20 +81,20 @@ impl Blocks {
         own.push(block);
     }
 
-    /// Keeps a block for a mate, until there are many, or some of another's.
+    /// Keeps a block for a peer, until there are many, or some of another's.
     #[inline]
-    pub(super) fn give_to<'a>(&self, mate: usize, block: Block, sent_back: impl Fn(usize) -> &'a SentBack) {
-        let (of, blocks) = &mut *self.of_mate.borrow_mut();
-        if blocks.len() == PARCEL || *of != mate {
+    pub(super) fn give_to<'a>(&self, peer: usize, block: Block, sent_back: impl Fn(usize) -> &'a SentBack) {
+        let (of, blocks) = &mut *self.of_peer.borrow_mut();
+        if blocks.len() == PARCEL || *of != peer {
             sent_back(*of).take_all(blocks);
-            *of = mate;
+            *of = peer;
         }
         blocks.push(block);
     }
 
-    /// Sends back what is a mate's.
+    /// Sends back what is a peer's.
     pub(super) fn send_back<'a>(&self, sent_back: impl Fn(usize) -> &'a SentBack) {
-        let (of, blocks) = &mut *self.of_mate.borrow_mut();
+        let (of, blocks) = &mut *self.of_peer.borrow_mut();
         if !blocks.is_empty() {
             sent_back(*of).take_all(blocks);
         }

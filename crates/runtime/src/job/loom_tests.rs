@@ -69,8 +69,8 @@ fn run_one(worker: &Worker) {
     worker.run_until(&mut RanOne(worker));
 }
 
-/// A worker runs a task, which returns or panics, while somebody has its handle: in its stead a mate, if
-/// there is one, or a thread. The task's value is dropped once, by its receiver or by the task.
+/// A worker runs a task, which returns or panics, while somebody has its handle: a peer, if there is one, or
+/// a thread. The task's value is dropped once, by its receiver or by the task.
 fn while_it_runs<const N: usize>(
     preemptions: usize,
     with_caller: bool,
@@ -125,7 +125,7 @@ fn what_comes_of_a_task_that_nobody_joins_is_dropped_before_its_pool() {
 
 #[test]
 fn a_worker_sleeps_until_its_mates_task_has_ended() {
-    while_it_runs::<2>(3, false, |task, mate| Some(task.join_on(mate)));
+    while_it_runs::<2>(3, false, |task, peer| Some(task.join_on(peer)));
 }
 
 #[test]
@@ -162,13 +162,13 @@ fn a_closure_inside_a_pool_returns_to_who_waits_outside() {
     }
 }
 
-/// One worker waits for what it has started, and its mate looks for work meanwhile, until the pool ends.
-fn with_a_mate(start: fn(&Worker, Value)) {
+/// One worker waits for what it has started, and its peer looks for work meanwhile, until the pool ends.
+fn with_a_peer(start: fn(&Worker, Value)) {
     bounded(2, move || {
         let (value, drops) = value();
-        let [worker, mate] = pool(false);
+        let [worker, peer] = pool(false);
         let shared = worker.shared.clone();
-        let working = thread::spawn(move || mate.run_until_stopped());
+        let working = thread::spawn(move || peer.run_until_stopped());
         start(&worker, value);
         assert_eq!(drops.load(Ordering::Relaxed), 1);
         shared.stop();
@@ -178,7 +178,7 @@ fn with_a_mate(start: fn(&Worker, Value)) {
 
 #[test]
 fn both_closures_end_before_a_join_returns() {
-    with_a_mate(|worker, value| {
+    with_a_peer(|worker, value| {
         let ((), value) = worker.join(|_| (), |_, _| value);
         assert_eq!(value.drops.load(Ordering::Relaxed), 0);
     });
@@ -187,7 +187,7 @@ fn both_closures_end_before_a_join_returns() {
 /// It is run or, if it has not begun, dropped; the scope waits for either.
 #[test]
 fn a_task_that_is_cancelled_ends_before_its_scope() {
-    with_a_mate(|worker, value| {
+    with_a_peer(|worker, value| {
         Scope::run(worker, |scope| {
             scope.spawn(move |_| drop(value));
             scope.cancel();

@@ -23,8 +23,8 @@ mod task;
 
 pub(crate) use blocks::{Blocks, SentBack};
 pub(crate) use deque::{Deque, Stealer};
-pub(crate) use scope::Done;
 pub use scope::Scope;
+pub(crate) use scope::UncountedTasks;
 pub use task::Task;
 
 use crate::pool::Shared;

@@ -326,15 +326,15 @@ impl<'scope, F: FnOnce(&Scope<'scope>, &Worker) + Send + 'scope> Spawned<'scope,
 /// it does anything but tasks of this scope: as long as it does one of these the scope has to wait for it
 /// anyway.
 #[derive(Clone, Copy)]
-pub(crate) struct Done {
+pub(crate) struct UncountedTasks {
     scope: *const Scope<'static>,
     tasks: u64,
 }
 
 // SAFETY: a scope may be used from any thread: all that is in it may.
-unsafe impl Send for Done {}
+unsafe impl Send for UncountedTasks {}
 
-impl Default for Done {
+impl Default for UncountedTasks {
     fn default() -> Self {
         Self { scope: std::ptr::null(), tasks: 0 }
     }
@@ -359,15 +359,15 @@ impl Worker {
     #[cold]
     fn give_stolen_block(&self, block: Block, owner: usize) {
         if self.shared.nodes[self.node].places.contains(&owner) {
-            self.blocks.give_to(owner, block, |mate| self.sent_back(mate));
+            self.blocks.give_to(owner, block, |peer| self.sent_back(peer));
         } else {
             self.blocks.give(block);
         }
     }
 
-    /// Mates get their blocks back.
+    /// Peers get their blocks back.
     pub(crate) fn send_blocks_back(&self) {
-        self.blocks.send_back(|mate| self.sent_back(mate));
+        self.blocks.send_back(|peer| self.sent_back(peer));
     }
 
     fn sent_back(&self, index: usize) -> &SentBack {
@@ -386,13 +386,13 @@ impl Worker {
     #[inline]
     fn note_done(&self, scope: *const Scope<'static>) {
         self.count_done_but_of(scope);
-        self.done.set(Done { scope, tasks: self.done.get().tasks + 1 });
+        self.done.set(UncountedTasks { scope, tasks: self.done.get().tasks + 1 });
     }
 
     /// Counts what was done. The scope may be gone afterwards.
     #[inline]
     pub(crate) fn count_done(&self) {
-        let Done { scope, tasks } = self.done.take();
+        let UncountedTasks { scope, tasks } = self.done.take();
         if tasks > 0 {
             // SAFETY: the scope waits for these tasks, which are counted below.
             let scope = unsafe { &*scope };

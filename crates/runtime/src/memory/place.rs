@@ -7,7 +7,7 @@ use crate::hint::forget;
 use crate::nearest::MemoryNodes;
 use crate::pool::NodePool;
 use nodewise_sys::{
-    Advice, CpuSet, MbindFlags, MoveFlags, NodeMask, OwnedMemory, Policy, PolicyMode, get_mempolicy,
+    Advice, AffinityMask, MbindFlags, MoveFlags, NodeMask, OwnedMemory, Policy, PolicyMode, get_mempolicy,
     move_pages, page_bytes, query_pages, sched_getaffinity, sched_setaffinity, set_mempolicy,
 };
 use nodewise_topology::NodeId;
@@ -335,7 +335,7 @@ impl Drop for KeptPolicy {
 
 /// The CPUs that the thread may run on, for one that is to be on a node's for a while: put back when this is
 /// dropped.
-struct KeptCpus(CpuSet);
+struct KeptCpus(AffinityMask);
 
 impl KeptCpus {
     /// None where it is anyway, or where the thread may run on none of the node's CPUs.

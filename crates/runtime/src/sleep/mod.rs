@@ -16,15 +16,15 @@
 mod barrier;
 #[cfg(all(test, loom))]
 mod loom_tests;
-mod spots;
+mod wake_placement;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Futex, Mutex, lock};
 use crossbeam_utils::CachePadded;
-use spots::Spots;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+use wake_placement::WakePlacement;
 
 /// Searching workers are counted in the low half of [`Sleep::idle`], below [`OWED`], sleeping ones in the
 /// high half.
@@ -38,8 +38,8 @@ pub(crate) struct Sleep {
     /// Written when a worker begins or ends being idle only, so that makers of work have it in their caches.
     idle: CachePadded<AtomicU64>,
     sleepers: Box<[CachePadded<Mutex<Sleepers>>]>,
-    workers: Box<[CachePadded<Bed>]>,
-    spots: Spots,
+    workers: Box<[CachePadded<Sleeper>]>,
+    wake_placement: WakePlacement,
     /// Not loom's, whose models have one or the other.
     one_sided: AtomicBool,
 }
@@ -54,7 +54,7 @@ struct Sleepers {
 }
 
 #[derive(Debug)]
-struct Bed {
+struct Sleeper {
     /// None for callers, whom nobody wakes for work.
     node: Option<usize>,
     /// [`AWAKE`], [`ASLEEP`] or [`APART`].
@@ -88,16 +88,16 @@ impl Sleep {
         callers: usize,
         substitutes: usize,
     ) -> Self {
-        let mut beds: Vec<Option<usize>> = node_of_worker.map(Some).collect();
-        let spots = Spots::new(beds.len());
-        beds.extend((0..callers).map(|_| None));
-        beds.extend((0..nodes * substitutes).map(|index| Some(index / substitutes)));
-        let bed = |node| CachePadded::new(Bed { node, state: Futex::default() });
+        let mut nodes_of_sleepers: Vec<Option<usize>> = node_of_worker.map(Some).collect();
+        let wake_placement = WakePlacement::new(nodes_of_sleepers.len());
+        nodes_of_sleepers.extend((0..callers).map(|_| None));
+        nodes_of_sleepers.extend((0..nodes * substitutes).map(|index| Some(index / substitutes)));
+        let sleeper = |node| CachePadded::new(Sleeper { node, state: Futex::default() });
         Self {
             idle: CachePadded::new(AtomicU64::new(0)),
             sleepers: (0..nodes).map(|_| CachePadded::default()).collect(),
-            spots,
-            workers: beds.into_iter().map(bed).collect(),
+            wake_placement,
+            workers: nodes_of_sleepers.into_iter().map(sleeper).collect(),
             one_sided: AtomicBool::new(barrier::register()),
         }
     }
@@ -300,13 +300,13 @@ impl Sleep {
     /// A searching worker sleeps until it is woken, and searches again; not at all if there is a `reason` to
     /// stay awake, which is asked when those who might wake it know already that it sleeps.
     pub(crate) fn sleep(&self, worker: usize, reason: impl FnOnce() -> bool) {
-        let bed = &self.workers[worker];
-        let node = bed.node.expect("only workers are woken for work");
-        self.spots.sleeps(worker);
+        let sleeper = &self.workers[worker];
+        let node = sleeper.node.expect("only workers are woken for work");
+        self.wake_placement.sleeps(worker);
         let before = {
             let mut sleepers = lock(&self.sleepers[node]);
             sleepers.ready.push(worker);
-            bed.state.set(ASLEEP, Ordering::Relaxed);
+            sleeper.state.set(ASLEEP, Ordering::Relaxed);
             self.idle.fetch_add(SLEEPING - SEARCHING, Ordering::SeqCst)
         };
         if before & OWED != 0 {
@@ -314,10 +314,10 @@ impl Sleep {
             self.idle.fetch_and(!OWED, Ordering::SeqCst);
         }
         self.wake_for(worker, reason);
-        while bed.state.get(Ordering::Acquire) == ASLEEP {
-            bed.state.wait(ASLEEP, None);
+        while sleeper.state.get(Ordering::Acquire) == ASLEEP {
+            sleeper.state.wait(ASLEEP, None);
         }
-        self.spots.is_awake(worker);
+        self.wake_placement.is_awake(worker);
     }
 
     fn wake_one(&self, node: usize, next: Next) {
@@ -333,7 +333,7 @@ impl Sleep {
     fn wake_one_of(&self, node: usize, next: Next) -> bool {
         let Some(worker) = lock(&self.sleepers[node]).ready.pop() else { return false };
         if next == Next::Works {
-            self.spots.wakes(worker);
+            self.wake_placement.wakes(worker);
         }
         // SLEEPING - SEARCHING back again.
         self.woken(worker, SLEEPING - SEARCHING);
@@ -341,14 +341,14 @@ impl Sleep {
     }
 
     fn wake(&self, worker: usize) {
-        let bed = &self.workers[worker];
+        let sleeper = &self.workers[worker];
         // Only from there: by now it may sleep on a list, from which it has to be taken.
-        if bed.state.compare_exchange(APART, AWAKE, Ordering::Release) {
-            bed.state.wake_all();
+        if sleeper.state.compare_exchange(APART, AWAKE, Ordering::Release) {
+            sleeper.state.wake_all();
             return;
         }
-        let Some(node) = bed.node else {
-            bed.rouse();
+        let Some(node) = sleeper.node else {
+            sleeper.rouse();
             return;
         };
         let mut sleepers = lock(&self.sleepers[node]);
@@ -377,7 +377,7 @@ fn take(list: &mut Vec<usize>, worker: usize) -> bool {
     place.map(|place| list.swap_remove(place)).is_some()
 }
 
-impl Bed {
+impl Sleeper {
     fn rouse(&self) {
         self.state.set(AWAKE, Ordering::Release);
         self.state.wake_all();

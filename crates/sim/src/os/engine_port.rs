@@ -132,7 +132,7 @@ impl SimMachine {
         mut targets: Vec<(usize, usize)>,
         outcome: &mut Outcome,
     ) -> Vec<(usize, usize)> {
-        let mut left = self.movable.0;
+        let mut left = self.move_budget.left;
         let fits = targets.iter().take_while(|&&(page, _)| {
             let pages = self.memory.together(page).len() as u64;
             let fits = pages <= left;
@@ -146,7 +146,7 @@ impl SimMachine {
         let late = pages(&late);
         outcome.deferred += late;
         outcome.planned += late;
-        self.movable.0 = self.movable.0.saturating_sub(pages(&targets));
+        self.move_budget.left = self.move_budget.left.saturating_sub(pages(&targets));
         targets
     }
 }
@@ -163,16 +163,16 @@ impl Machine for SimMachine {
     }
 
     fn observe(&mut self) -> Result<Observation, Infallible> {
-        self.movable.0 = self.movable.1;
+        self.move_budget.left = self.move_budget.each_interval;
         let clocks = self.threads.iter().map(|&(core, _)| self.hardware.clock(core));
-        let end_ps = clocks.max().unwrap_or(0).max(self.last.0 + 1000) / 1000 * 1000;
-        let duration_ns = (end_ps - self.last.0) / 1000;
+        let end_ps = clocks.max().unwrap_or(0).max(self.last_interval.end_ps + 1000) / 1000 * 1000;
+        let duration_ns = (end_ps - self.last_interval.end_ps) / 1000;
         let counters = self.engine_counters(end_ps);
         let taken = std::mem::take(&mut self.sampler.taken);
         if let Some(sampled) = &mut self.sampled {
             // The module's table of pages is a third as large when sampling is cheap.
             let cheap = self.sampler.every > self.sampler.accurate_every;
-            let room = self.movable.1 / if cheap { 3 } else { 1 };
+            let room = self.move_budget.each_interval / if cheap { 3 } else { 1 };
             sampled.clear();
             for taken in &taken {
                 if sampled.len() as u64 == room {
@@ -195,9 +195,9 @@ impl Machine for SimMachine {
                 });
             ProcessState {
                 pid: process.pid,
-                fresh: !process.known,
+                fresh: !process.is_observed,
                 resident_pages: process.mappings.iter().map(resident).sum(),
-                mappings: (!process.told).then(|| mappings.collect()),
+                mappings: (!process.is_reported).then(|| mappings.collect()),
                 hints: None,
                 confined: None,
                 bound: Vec::new(),
@@ -207,7 +207,7 @@ impl Machine for SimMachine {
         });
         let processes = processes.collect();
         for process in &mut self.processes {
-            (process.known, process.told) = (true, true);
+            (process.is_observed, process.is_reported) = (true, true);
         }
         Ok(Observation { end_ns: end_ps / 1000, duration_ns, counters, samples, samples_lost: 0, processes })
     }
@@ -287,7 +287,7 @@ mod tests {
             for page in 0..600 {
                 machine.touch(NodeIndex(0), VirtAddr((first.0 + page) << PAGE_SHIFT), Access::Write);
             }
-            machine.once = once;
+            machine.one_off_weight = once;
             let pages: Vec<_> = (0..600).map(|page| (machine.index(first) + page, 2)).collect();
             // Controllers have been busy until the last touch.
             machine.hardware.set_clock(machine.threads[1].0, machine.hardware.clock(machine.threads[0].0));
@@ -310,9 +310,9 @@ mod tests {
         let page = machine.index(first);
         assert_eq!(machine.replicate(0, &[page]), 1);
         machine.touch(NodeIndex(3), address, Access::Read);
-        assert_eq!((machine.memory.state(page), machine.done.collapsed), (State::Replicated, 0));
+        assert_eq!((machine.memory.state(page), machine.counts.collapsed), (State::Replicated, 0));
         machine.touch(NodeIndex(3), address, Access::Write);
-        assert_eq!((machine.memory.state(page), machine.done.collapsed), (State::At(0), 1));
+        assert_eq!((machine.memory.state(page), machine.counts.collapsed), (State::At(0), 1));
         machine.assert_sound();
     }
 }

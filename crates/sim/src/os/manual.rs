@@ -86,7 +86,7 @@ impl SimMachine {
         let Some(process) = self.processes.iter_mut().find(|process| process.pid == pid) else { return };
         let pages = &mut process.mappings[mapping];
         let gone = std::mem::replace(pages, pages.start..pages.start);
-        process.told = false;
+        process.is_reported = false;
         self.take_away(gone);
     }
 

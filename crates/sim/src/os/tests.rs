@@ -87,7 +87,7 @@ fn a_hint_fault_is_charged_to_who_comes_back() {
     machine.memory.mark(7);
     assert_eq!(charged(&mut machine, |machine| read(machine, 0, 7)), [COSTS.hint_fault_ns, 0, 0, 0]);
     assert_eq!(charged(&mut machine, |machine| read(machine, 0, 7)), [0; 4]);
-    assert_eq!(machine.done.hint_faults, 1);
+    assert_eq!(machine.counts.hint_faults, 1);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_split_is_charged_to_who_comes_back_and_the_shootdown_to_all() {
     let mine = COSTS.hint_fault_ns + COSTS.split_ns + COSTS.move_page_ns + 2 * COSTS.shootdown_ns;
     assert!((mine..mine + 9000).contains(&split[2]), "{} and {mine} ns", split[2]);
     assert_eq!([0, 1, 3].map(|other| split[other]), [2 * COSTS.interrupted_ns; 3]);
-    assert_eq!((machine.done.split, machine.done.migrated), (1, 1));
+    assert_eq!((machine.counts.split, machine.counts.migrated), (1, 1));
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn parts_of_a_split_huge_page_are_marked_and_go_to_who_touches_them_next() {
     mark(&mut machine);
     // A thread that shares it takes the part that it touches.
     read(&mut machine, 2, 5);
-    assert_eq!((machine.done.split, machine.done.migrated, machine.done.hint_faults), (1, 1, 2));
+    assert_eq!((machine.counts.split, machine.counts.migrated, machine.counts.hint_faults), (1, 1, 2));
     for part in 0..HUGE_PAGES {
         let state = if part == 5 { State::At(2) } else { State::Marked };
         assert_eq!(machine.memory.state(part), state, "part {part}");
@@ -149,7 +149,7 @@ fn parts_of_a_split_huge_page_are_marked_and_go_to_who_touches_them_next() {
         read(&mut machine, thread, part);
         assert_eq!(machine.memory.state(part), State::At(thread), "part {part}");
     }
-    assert_eq!((machine.done.split, machine.done.migrated, machine.done.hint_faults), (1, 3, 5));
+    assert_eq!((machine.counts.split, machine.counts.migrated, machine.counts.hint_faults), (1, 3, 5));
     assert_eq!(machine.memory.state(12), State::Marked);
     machine.assert_sound();
 }
@@ -159,7 +159,7 @@ fn a_sample_is_charged_to_whose_access_it_is() {
     let mut machine = machine(false);
     (0..8).for_each(|page| read(&mut machine, 0, page));
     // Kernel time weighs half.
-    machine.once = 0.5;
+    machine.one_off_weight = 0.5;
     let settings = Settings { costs: COSTS, ..Settings::scaled(1.0) };
     let _events = Events::new(&mut machine, &settings, &Policy::Carrefour);
     machine.sampler.set(2, machine.sampler.cost_ps);
@@ -169,7 +169,7 @@ fn a_sample_is_charged_to_whose_access_it_is() {
     assert_eq!(charged(&mut machine, |machine| read(machine, 1, 0)), [0; 4]);
     assert_eq!(charged(&mut machine, |machine| read(machine, 2, 1)), [0; 4]);
     assert_eq!(charged(&mut machine, |machine| read(machine, 2, 2)), [0, 0, half, 0]);
-    assert_eq!(machine.done.samples, 2);
+    assert_eq!(machine.counts.samples, 2);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn moving_to_another_core_is_charged_to_the_thread_that_moves_and_so_is_waiting_
     // Its own core's clock is beyond another's that it goes to, or behind.
     machine.hardware.set_clock(6, machine.hardware.clock(4) + 7000);
     assert_eq!(charged(&mut machine, |machine| machine.run_on(1, 6)), [0, cost + 7, 0, 0]);
-    assert_eq!(machine.done.threads_moved, 3);
+    assert_eq!(machine.counts.threads_moved, 3);
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn changing_places_is_charged_to_each_of_two_threads_once() {
     assert_eq!(charged(&mut machine, |machine| machine.swap_threads(3, 2)), [0, 0, each + 1, each]);
     machine.charge(3, 1);
     assert_eq!(charged(&mut machine, |machine| machine.swap_threads(2, 3)), [0, 0, each + 1, each]);
-    assert_eq!(machine.done.threads_moved, 6);
+    assert_eq!(machine.counts.threads_moved, 6);
 }
 
 #[test]

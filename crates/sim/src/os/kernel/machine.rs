@@ -20,21 +20,21 @@ pub(crate) struct Process {
     pub(crate) pid: Pid,
     /// Its mappings, as page indices.
     pub(crate) mappings: Vec<std::ops::Range<usize>>,
-    /// Observed before.
-    pub(crate) known: bool,
+    /// The engine has observed it before.
+    pub(crate) is_observed: bool,
     /// Its mappings were reported as they are.
-    pub(crate) told: bool,
+    pub(crate) is_reported: bool,
 }
 
 impl Process {
     pub(crate) fn new(pid: Pid, mappings: Vec<std::ops::Range<usize>>) -> Self {
-        Self { pid, mappings, known: false, told: false }
+        Self { pid, mappings, is_observed: false, is_reported: false }
     }
 }
 
 /// Counts of the operating system's actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Done {
+pub(crate) struct OsCounters {
     pub(crate) migrated: u64,
     pub(crate) replicated: u64,
     pub(crate) collapsed: u64,
@@ -42,6 +42,30 @@ pub(crate) struct Done {
     pub(crate) hint_faults: u64,
     pub(crate) threads_moved: u64,
     pub(crate) samples: u64,
+}
+
+/// Base pages that may be moved for the engine in an interval.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MoveBudget {
+    /// Pages that may yet be moved in this interval.
+    pub(crate) left: u64,
+    /// Pages that may be moved in each.
+    pub(crate) each_interval: u64,
+}
+
+impl MoveBudget {
+    pub(crate) const fn of(each_interval: u64) -> Self {
+        Self { left: each_interval, each_interval }
+    }
+}
+
+/// The end of the last interval, and the counts then.
+#[derive(Clone, Debug)]
+pub(crate) struct LastInterval {
+    pub(crate) end_ps: u64,
+    pub(crate) counters: nodewise_hardware::Counters,
+    /// DRAM accesses of reads and of writes.
+    pub(crate) dram: [u64; 2],
 }
 
 /// A simulated machine whose processes the engine can manage.
@@ -52,12 +76,11 @@ pub struct SimMachine {
     pub(crate) costs: Costs,
     /// The weight of kernel time and copies: less than 1 where the run stands for one that goes over its data
     /// more often.
-    pub(crate) once: f64,
+    pub(crate) one_off_weight: f64,
     /// Bytes that were to be copied from one node to another and have not been yet, `[from * nodes + to]`.
     uncopied: Vec<f64>,
-    /// Base pages that may yet be moved for the engine in this interval, and how many that are at its
-    /// beginning.
-    pub(crate) movable: (u64, u64),
+    /// Base pages that may be moved for the engine.
+    pub(crate) move_budget: MoveBudget,
     /// Core and node of each thread.
     pub(crate) threads: Vec<(usize, usize)>,
     pub(crate) node_of_core: Vec<usize>,
@@ -74,7 +97,7 @@ pub struct SimMachine {
     pub(crate) plan: Option<Plan>,
     /// The accesses of this run, for such a plan.
     pub(crate) record: Option<Record>,
-    pub(crate) done: Done,
+    pub(crate) counts: OsCounters,
     /// Barriers that all threads have got past, and those of an iteration of the program.
     pub(crate) barriers: u64,
     pub(crate) iteration: u64,
@@ -86,8 +109,7 @@ pub struct SimMachine {
     pub(crate) sampled: Option<BTreeSet<usize>>,
     /// The engine may replicate.
     pub(crate) replication: bool,
-    /// End and counters of the last interval.
-    pub(crate) last: (u64, nodewise_hardware::Counters, [u64; 2]),
+    pub(crate) last_interval: LastInterval,
     /// DRAM accesses of reads and of writes.
     pub(crate) dram: [u64; 2],
     pub(crate) cycle_ps: f64,
@@ -126,12 +148,12 @@ impl SimMachine {
             _ => None,
         };
         Self {
-            last: (0, hardware.counters().clone(), [0; 2]),
+            last_interval: LastInterval { end_ps: 0, counters: hardware.counters().clone(), dram: [0; 2] },
             topology: Topology::synthetic(preset.nodes.len(), cores_of_a_node, preset.nodes[0].memory_bytes),
             costs,
-            once: 1.0,
+            one_off_weight: 1.0,
             uncopied: vec![0.0; preset.nodes.len() * preset.nodes.len()],
-            movable: (u64::MAX, u64::MAX),
+            move_budget: MoveBudget::of(u64::MAX),
             threads: cores.iter().map(|&core| (core, nodes[core])).collect(),
             node_of_core: nodes,
             kernel_ps: vec![0; cores.len()],
@@ -143,7 +165,7 @@ impl SimMachine {
             ace,
             plan: None,
             record: None,
-            done: Done::default(),
+            counts: OsCounters::default(),
             barriers: 0,
             iteration: 0,
             first_barrier_ps: None,
@@ -215,7 +237,7 @@ impl SimMachine {
         let time_ps = self.hardware.clock(self.threads[thread].0);
         let node = self.threads[thread].1;
         self.sampler.take(thread, node, time_ps, touch, address, access, self.cycle_ps);
-        self.done.samples += 1;
+        self.counts.samples += 1;
         self.charge_ps(thread, self.sampler.cost_ps);
     }
 
@@ -310,7 +332,7 @@ impl SimMachine {
     fn collapse(&mut self, thread: usize, page: usize) {
         self.memory.collapse(page);
         self.hardware.forget(self.memory.address(page), PAGE_BYTES);
-        self.done.collapsed += 1;
+        self.counts.collapsed += 1;
         self.charge(thread, self.costs.page_fault_ns);
         self.shoot_down(thread);
     }
@@ -338,7 +360,7 @@ impl SimMachine {
         if since_shootdown > 0 {
             self.shoot_down(thread);
         }
-        self.done.migrated += moved;
+        self.counts.migrated += moved;
         moved
     }
 
@@ -364,7 +386,7 @@ impl SimMachine {
         if done % self.costs.pages_per_shootdown != 0 {
             self.shoot_down(thread);
         }
-        self.done.replicated += done;
+        self.counts.replicated += done;
         done
     }
 
@@ -373,7 +395,7 @@ impl SimMachine {
     pub(crate) fn copy(&mut self, thread: usize, from: usize, to: usize, bytes: u64) {
         self.charge(thread, self.costs.move_page_ns);
         let uncopied = &mut self.uncopied[from * self.topology.node_count() + to];
-        *uncopied += bytes as f64 * self.once;
+        *uncopied += bytes as f64 * self.one_off_weight;
         let pages = (*uncopied / PAGE_BYTES as f64) as u64;
         *uncopied -= (pages * PAGE_BYTES) as f64;
         let at_ps = self.hardware.clock(self.threads[thread].0);
@@ -404,7 +426,7 @@ impl SimMachine {
     }
 
     pub(crate) fn charge(&mut self, thread: usize, ns: u64) {
-        self.charge_ps(thread, (ns as f64 * 1000.0 * self.once).round() as u64);
+        self.charge_ps(thread, (ns as f64 * 1000.0 * self.one_off_weight).round() as u64);
     }
 
     pub(crate) fn charge_ps(&mut self, thread: usize, ps: u64) {
@@ -416,9 +438,10 @@ impl SimMachine {
     /// The hardware's counts since the last interval, as the engine wants them.
     pub(crate) fn engine_counters(&mut self, end_ps: u64) -> Counters {
         let now = self.hardware.counters().clone();
-        let since = now.since(&self.last.1);
-        let (reads, writes) = (self.dram[0] - self.last.2[0], self.dram[1] - self.last.2[1]);
-        let elapsed_ps = end_ps.saturating_sub(self.last.0).max(1) as f64;
+        let since = now.since(&self.last_interval.counters);
+        let (reads, writes) =
+            (self.dram[0] - self.last_interval.dram[0], self.dram[1] - self.last_interval.dram[1]);
+        let elapsed_ps = end_ps.saturating_sub(self.last_interval.end_ps).max(1) as f64;
         let nodes = since.nodes;
         let mut traffic = TrafficMatrix::new(nodes);
         let mut latencies = vec![0.0; nodes];
@@ -434,7 +457,7 @@ impl SimMachine {
             *latency = sum_ps as f64 / accesses.max(1) as f64 / self.cycle_ps;
         }
         let total = (reads + writes) as f64;
-        self.last = (end_ps, now, self.dram);
+        self.last_interval = LastInterval { end_ps, counters: now, dram: self.dram };
         Counters {
             access_rate: Measure::Measured(traffic.total() / (elapsed_ps / 1e6)),
             controller_loads: Measure::Measured(traffic.controller_loads()),

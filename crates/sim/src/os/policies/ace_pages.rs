@@ -94,7 +94,7 @@ impl SimMachine {
         let (after, writable) = (state.copies(), matches!(state.state(), State::LocalWritable(_)));
         for gone in local(before & !after, Some(global)) {
             self.memory.vacate(gone, 1);
-            self.done.collapsed += 1;
+            self.counts.collapsed += 1;
         }
         if !blank {
             // The first touch was charged for.
@@ -109,7 +109,7 @@ impl SimMachine {
         }
         if actions.copy && node != global {
             self.copy(thread, global, node, PAGE_BYTES);
-            *(if writable { &mut self.done.migrated } else { &mut self.done.replicated }) += 1;
+            *(if writable { &mut self.counts.migrated } else { &mut self.counts.replicated }) += 1;
         }
     }
 }
@@ -167,7 +167,7 @@ mod tests {
         }
         // Copies for two more readers than the first; then a page moves four times, and stays in global
         // memory.
-        assert_eq!((machine.done.replicated, machine.done.migrated), (2, 4));
+        assert_eq!((machine.counts.replicated, machine.counts.migrated), (2, 4));
         assert_eq!(machine.memory.occupied(), [0; 8]);
     }
 }

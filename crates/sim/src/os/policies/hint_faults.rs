@@ -10,7 +10,7 @@ impl SimMachine {
     /// One of Linux 6. Returns the node that the access then goes to.
     pub(crate) fn hint_fault(&mut self, thread: usize, page: usize) -> usize {
         self.charge(thread, self.costs.hint_fault_ns);
-        self.done.hint_faults += 1;
+        self.counts.hint_faults += 1;
         let node = self.threads[thread].1;
         let was = self.memory.home(page).unwrap_or(node);
         self.memory.unmark(page);
@@ -38,7 +38,7 @@ impl SimMachine {
         let home = self.memory.home(page).unwrap_or(node);
         let parts = self.memory.together(page);
         self.memory.split(page);
-        self.done.split += 1;
+        self.counts.split += 1;
         for part in parts {
             if let Some(balancing) = &mut self.balancing {
                 balancing.forget(part);
@@ -57,7 +57,7 @@ impl SimMachine {
     /// same.
     pub(crate) fn range_fault(&mut self, thread: usize, page: usize) -> usize {
         self.charge(thread, self.costs.hint_fault_ns);
-        self.done.hint_faults += 1;
+        self.counts.hint_faults += 1;
         let (core, node) = self.threads[thread];
         let Some(mut autonuma) = self.autonuma27.take() else { return node };
         for part in autonuma.range_of(page, &self.memory) {
@@ -68,7 +68,7 @@ impl SimMachine {
                 // It moves no huge pages: `sync_isolate_migratepages` splits them first.
                 if self.memory.is_huge(part) {
                     self.memory.split(part);
-                    self.done.split += 1;
+                    self.counts.split += 1;
                     self.charge(thread, self.costs.split_ns);
                 }
                 self.move_pages(thread, &[(part, node)]);
@@ -157,6 +157,6 @@ impl SimMachine {
 
     fn moved(&mut self, thread: usize) {
         self.charge(thread, self.costs.move_thread_ns);
-        self.done.threads_moved += 1;
+        self.counts.threads_moved += 1;
     }
 }

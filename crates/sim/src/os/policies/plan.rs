@@ -141,7 +141,7 @@ impl SimMachine {
         }
         self.memory.unmark(page);
         if self.memory.replicate(page) {
-            self.done.replicated += 1;
+            self.counts.replicated += 1;
         }
         let copied = self.memory.state(page) == State::Replicated && self.memory.nodes().contains(&node);
         if copied { node } else { home }

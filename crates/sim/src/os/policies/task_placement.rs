@@ -95,15 +95,15 @@ impl Situation<'_> {
                 _ => None,
             };
             let (own, others) = (self.gain(thread, from, to), self.gain(other, to, from));
-            let mates = tasks[thread].group == tasks[other].group;
-            // A mate never has to suffer while there are idle CPUs.
-            if swap == Some(true) && !comes_home(other) || mates && idle.is_some() {
+            let same_group = tasks[thread].group == tasks[other].group;
+            // A thread of the same group never has to suffer while there are idle CPUs.
+            if swap == Some(true) && !comes_home(other) || same_group && idle.is_some() {
                 continue;
             }
             let (of_group, of_others) =
                 (self.gain_of_group(thread, from, to), self.gain_of_group(other, to, from));
             let mut gain = match (of_group, of_others) {
-                (Some(_), _) if mates => (own + others) * 15.0 / 16.0,
+                (Some(_), _) if same_group => (own + others) * 15.0 / 16.0,
                 (Some(of_group), Some(of_others)) => of_group + of_others,
                 (of_group, _) => of_group.unwrap_or(own) + others,
             };

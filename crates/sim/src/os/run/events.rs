@@ -1,6 +1,6 @@
 //! Events by the clock, under policies that act while the program runs.
 
-use crate::os::kernel::machine::SimMachine;
+use crate::os::kernel::machine::{MoveBudget, SimMachine};
 use crate::os::policies::autonuma27::AutoNuma27;
 use crate::os::policies::balancing::Balancing;
 use crate::os::policies::exchange::Exchange;
@@ -42,9 +42,10 @@ impl Events {
             Policy::Carrefour => {
                 machine.replication = true;
                 machine.sampled = settings.sampled_pages_only.then(BTreeSet::new);
-                machine.movable = [(MOST_PAGES * settings.size_scale).max(1.0) as u64; 2].into();
-                machine.sampler.cost_ps = (settings.costs.sample_ns as f64 * 1000.0 * machine.once) as u64;
-                machine.sampler.accurate_every = (ACCURATE_EVERY * machine.once).max(1.0) as u32;
+                machine.move_budget = MoveBudget::of((MOST_PAGES * settings.size_scale).max(1.0) as u64);
+                machine.sampler.cost_ps =
+                    (settings.costs.sample_ns as f64 * 1000.0 * machine.one_off_weight) as u64;
+                machine.sampler.accurate_every = (ACCURATE_EVERY * machine.one_off_weight).max(1.0) as u32;
                 let Ok(()) = machine.set_sampling(SamplingRate::Accurate);
                 events.engine = Some(settings.engine(&machine.topology));
                 events.next_ps = interval_ps;

@@ -101,7 +101,7 @@ impl Report {
         preset: &Preset,
         counters: &Counters,
         times: &Times,
-        done: crate::os::kernel::machine::Done,
+        done: crate::os::kernel::machine::OsCounters,
         items: Option<u64>,
         resident_pages: Vec<u64>,
     ) -> Self {

@@ -131,7 +131,7 @@ impl Simulation {
         machine.plan = plan;
         machine.record = record.then(|| Record::new(machine.memory.pages(), preset.nodes.len()));
         machine.iteration = program.iteration();
-        machine.once = settings.period_scale / settings.size_scale;
+        machine.one_off_weight = settings.period_scale / settings.size_scale;
         let nodes: Vec<usize> = machine.threads.iter().map(|thread| thread.1).collect();
         program.placed(&nodes);
         let events = Events::new(&mut machine, &settings, &policy);
@@ -152,7 +152,7 @@ impl Simulation {
             &preset,
             machine.hardware.counters(),
             &times,
-            machine.done,
+            machine.counts,
             program.items(),
             resident.collect(),
         );

@@ -7,7 +7,7 @@ use crate::{Error, ErrorKind};
 use nodewise_engine::SamplingRate;
 use nodewise_sys::perf::Target;
 use nodewise_sys::{
-    CpuSet, Mapping, MappingOptions, MbindFlags, Policy, PolicyMode, mbind, sched_setaffinity,
+    AffinityMask, Mapping, MappingOptions, MbindFlags, Policy, PolicyMode, mbind, sched_setaffinity,
 };
 use nodewise_topology::{Node, NodeId, Topology};
 use serde::{Deserialize, Serialize};
@@ -75,7 +75,7 @@ impl Recording {
         for home in topology.nodes().iter().filter(has_room) {
             let memory = memory_on(home.id).map_err(failed)?;
             for accessor in topology.nodes().iter().filter(|node| !node.cpus.is_empty()) {
-                let cpus: CpuSet = accessor.cpus.iter().map(|cpu| cpu.0).collect();
+                let cpus: AffinityMask = accessor.cpus.iter().map(|cpu| cpu.0).collect();
                 let taken = std::thread::scope(|scope| {
                     let thread = scope.spawn(|| {
                         sched_setaffinity(0, &cpus).map_err(failed)?;

@@ -110,10 +110,10 @@ impl Pool {
         while cursor.step < steps {
             // The nearest by number.
             let node = (own + cursor.step) % used;
-            let mates = self.nodes[node].workers.len();
+            let peers = self.nodes[node].workers.len();
             if cursor.item == 0 {
                 cursor.item = 1;
-                cursor.first = random_below(&mut self.workers[thread].random, mates as u64) as usize;
+                cursor.first = random_below(&mut self.workers[thread].random, peers as u64) as usize;
                 trace.compute(LOOK_INSTRUCTIONS);
                 let bound = cursor.step == 0 && self.nodes[node].bound.look(trace);
                 if bound || self.nodes[node].injector.look(trace) {
@@ -122,8 +122,8 @@ impl Pool {
                     return;
                 }
             }
-            while cursor.item <= mates {
-                let victim = self.nodes[node].workers[(cursor.first + cursor.item - 1) % mates];
+            while cursor.item <= peers {
+                let victim = self.nodes[node].workers[(cursor.first + cursor.item - 1) % peers];
                 cursor.item += 1;
                 if victim == thread {
                     continue;

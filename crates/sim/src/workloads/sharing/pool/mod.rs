@@ -15,7 +15,7 @@ use idle::Cursor;
 use nodewise_hardware::MOST_NODES;
 use queues::{Deque, Injector};
 
-/// Blocks of tasks that a worker keeps, and those of a mate's that it sends back at once, as in the runtime.
+/// Blocks of tasks that a worker keeps, and those of a peer's that it sends back at once, as in the runtime.
 const BLOCKS: u64 = 16_384;
 const PARCEL: usize = 64;
 /// Frames of a worker's stack that jobs of others are in; deeper ones are at the same places.
@@ -78,7 +78,7 @@ enum Frame {
         again: bool,
     },
     Running(Job),
-    /// Blocks of a mate's tasks go back, before others are kept.
+    /// Blocks of a peer's tasks go back, before others are kept.
     Returning,
     Keeping {
         line: u64,
@@ -136,7 +136,7 @@ struct Worker {
     node: usize,
     frames: Vec<Frame>,
     deque: Deque,
-    /// How many blocks it has allocated, those that are free again, those that mates have sent back, and
+    /// How many blocks it has allocated, those that are free again, those that peers have sent back, and
     /// those to be sent back to one.
     blocks: u64,
     free: List,

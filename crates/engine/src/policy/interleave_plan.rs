@@ -1,4 +1,4 @@
-//! How far to spread pages, and where to: the article's rule with predicted loads.
+//! How far to interleave pages, and where to: the article's rule with predicted loads.
 //!
 //! The article moves a page with a probability equal to its home's share of the load, to a node chosen with
 //! weight (1 − share), by loads measured a second ago, for the pages it happened to sample. We decide for all
@@ -17,7 +17,7 @@ pub struct Leaving {
 }
 
 /// Predicts for each home what should leave it. `loads`: accesses served by node; `movable`: the part of them
-/// that goes to pages we may spread; `targets`: nodes that may receive pages.
+/// that goes to pages we may interleave; `targets`: nodes that may receive pages.
 pub fn plan(loads: &[f64], movable: &[f64], targets: &[bool]) -> Vec<Leaving> {
     const STEPS: u32 = 128;
     let nodes = loads.len();

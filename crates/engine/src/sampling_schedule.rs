@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// How long to be eager, and how long to rest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct EagernessSettings {
+pub struct SamplingScheduleSettings {
     /// With fewer pages collocated one by one in an interval there is nothing to learn from samples of each
     /// page (Carrefour module: 10, of any pages moved; ours moves whole regions by what is known
     /// already).
@@ -34,7 +34,7 @@ pub struct EagernessSettings {
     pub grown_percent: f64,
 }
 
-impl Default for EagernessSettings {
+impl Default for SamplingScheduleSettings {
     fn default() -> Self {
         Self {
             from_moves: 10,
@@ -52,7 +52,7 @@ impl Default for EagernessSettings {
 /// The signs of an interval for how eagerly to sample.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a sign of its own")]
-pub struct Signs {
+pub struct SamplingInputs {
     /// There is something to learn from more samples.
     pub curious: bool,
     /// Something is known to be wrong that samples so far could not mend, and more of them may.
@@ -60,12 +60,12 @@ pub struct Signs {
     /// There are huge pages that several nodes use, with too few samples to say how: a huge page gives so
     /// few that only eager sampling ever judges it.
     pub unjudged: bool,
-    /// Pages are being spread.
-    pub spreading: bool,
-    /// Most memory in use has been spread: there is nothing more to learn, only evenness to lose.
-    pub spread: bool,
+    /// Pages are being interleaved.
+    pub interleaving: bool,
+    /// Most memory in use has been interleaved: there is nothing more to learn, only evenness to lose.
+    pub interleaved: bool,
     /// Every sample is a chance for the kernel to move the page.
-    pub disturbing: bool,
+    pub samples_move_pages: bool,
     /// A process is new, or pages are of which nothing is known yet: an eager phase begins anew.
     pub fresh: bool,
     /// Memory of all processes.
@@ -76,8 +76,8 @@ pub struct Signs {
 
 /// Eager, or resting since.
 #[derive(Clone, Debug)]
-pub struct Eagerness {
-    settings: EagernessSettings,
+pub struct SamplingSchedule {
+    settings: SamplingScheduleSettings,
     calm_rounds: u32,
     eager_rounds: u32,
     blind_rounds: u32,
@@ -89,28 +89,29 @@ struct Rest {
     rounds: u32,
     /// Since the ratio was last known.
     blind_rounds: u32,
-    /// Since pages were last spread, those with samples.
+    /// Since pages were last interleaved, those with samples.
     settling_rounds: u32,
     resident_pages: u64,
     local_access_percent: Option<f64>,
 }
 
-impl Eagerness {
-    pub fn new(settings: &EagernessSettings) -> Self {
+impl SamplingSchedule {
+    pub fn new(settings: &SamplingScheduleSettings) -> Self {
         Self { settings: settings.clone(), calm_rounds: 0, eager_rounds: 0, blind_rounds: 0, rest: None }
     }
 
     /// The rate after an interval.
-    pub fn next(&mut self, signs: &Signs) -> SamplingRate {
+    pub fn next(&mut self, inputs: &SamplingInputs) -> SamplingRate {
         if let Some(rest) = &mut self.rest {
-            let changed = rest.is_changed(signs, &self.settings);
-            let EagernessSettings { rest_rounds, look_rounds, .. } = self.settings;
-            let wonders = signs.curious || signs.unfinished || rest.blind_rounds >= rest_rounds;
-            let left_alone = signs.disturbing && signs.spread && !signs.unfinished;
+            let changed = rest.is_changed(inputs, &self.settings);
+            let SamplingScheduleSettings { rest_rounds, look_rounds, .. } = self.settings;
+            let wants_to_look = inputs.curious || inputs.unfinished || rest.blind_rounds >= rest_rounds;
+            let left_alone = inputs.samples_move_pages && inputs.interleaved && !inputs.unfinished;
             let over = rest.rounds >= rest_rounds + if left_alone { look_rounds } else { 0 };
-            let rested = over && wonders && !signs.spreading;
-            if !changed && !rested && !signs.unjudged {
-                let paused = signs.disturbing && signs.spreading || left_alone && rest.rounds < rest_rounds;
+            let rested = over && wants_to_look && !inputs.interleaving;
+            if !changed && !rested && !inputs.unjudged {
+                let paused = inputs.samples_move_pages && inputs.interleaving
+                    || left_alone && rest.rounds < rest_rounds;
                 if left_alone && over {
                     rest.rounds = 0;
                 }
@@ -118,54 +119,55 @@ impl Eagerness {
             }
             *self = Self::new(&self.settings);
         }
-        if signs.fresh {
+        if inputs.fresh {
             self.eager_rounds = 0;
         }
         // An interval without samples tells nothing: those that the kernel was asked for are still to come,
         // or the program sleeps. But not for ever, where they never tell where memory lies.
-        self.blind_rounds = if signs.local_access_percent.is_some() { 0 } else { self.blind_rounds + 1 };
+        self.blind_rounds = if inputs.local_access_percent.is_some() { 0 } else { self.blind_rounds + 1 };
         if (1..self.settings.rest_rounds).contains(&self.blind_rounds) {
             return SamplingRate::Accurate;
         }
-        self.calm_rounds = if signs.curious { 0 } else { self.calm_rounds + 1 };
+        self.calm_rounds = if inputs.curious { 0 } else { self.calm_rounds + 1 };
         self.eager_rounds += 1;
         let done =
             self.calm_rounds >= self.settings.calm_rounds || self.eager_rounds >= self.settings.eager_rounds;
-        if !done || signs.unjudged {
+        if !done || inputs.unjudged {
             return SamplingRate::Accurate;
         }
         self.rest = Some(Rest {
             rounds: 0,
             blind_rounds: 0,
             settling_rounds: 0,
-            resident_pages: signs.resident_pages,
-            local_access_percent: signs.local_access_percent,
+            resident_pages: inputs.resident_pages,
+            local_access_percent: inputs.local_access_percent,
         });
         SamplingRate::Cheap
     }
 }
 
 impl Rest {
-    /// Pages that were just spread are expected to be remote: so long a ratio that was low already may fall.
+    /// Pages that were just interleaved are expected to be remote: so long a ratio that was low already may
+    /// fall.
     const SETTLING_ROUNDS: u32 = 10;
     const LOW_PERCENT: f64 = 80.0;
 
-    fn is_changed(&mut self, signs: &Signs, settings: &EagernessSettings) -> bool {
+    fn is_changed(&mut self, inputs: &SamplingInputs, settings: &SamplingScheduleSettings) -> bool {
         self.rounds += 1;
-        let now = signs.local_access_percent;
+        let now = inputs.local_access_percent;
         self.blind_rounds = if now.is_some() { 0 } else { self.blind_rounds + 1 };
         self.settling_rounds =
-            if signs.spreading { 0 } else { self.settling_rounds + u32::from(now.is_some()) };
+            if inputs.interleaving { 0 } else { self.settling_rounds + u32::from(now.is_some()) };
         // Whoever did nothing so far may begin with anything.
         let before = self.local_access_percent.unwrap_or(100.0);
         if self.settling_rounds <= Self::SETTLING_ROUNDS && before < Self::LOW_PERCENT {
             self.local_access_percent = Some(now.map_or(before, |now| now.min(before)));
-            return signs.fresh;
+            return inputs.fresh;
         }
         let lost = now.is_some_and(|now| now < Self::LOW_PERCENT && now < before - settings.lost_percent);
-        let grown =
-            signs.resident_pages as f64 > self.resident_pages as f64 * (1.0 + settings.grown_percent / 100.0);
-        signs.fresh || lost || grown
+        let grown = inputs.resident_pages as f64
+            > self.resident_pages as f64 * (1.0 + settings.grown_percent / 100.0);
+        inputs.fresh || lost || grown
     }
 }
 
@@ -173,27 +175,27 @@ impl Rest {
 mod tests {
     use super::*;
 
-    const CALM: Signs = Signs {
+    const CALM: SamplingInputs = SamplingInputs {
         curious: false,
         unfinished: false,
         unjudged: false,
-        spreading: false,
-        spread: false,
-        disturbing: false,
+        interleaving: false,
+        interleaved: false,
+        samples_move_pages: false,
         fresh: false,
         resident_pages: 1000,
         local_access_percent: Some(95.0),
     };
-    const CURIOUS: Signs = Signs { curious: true, ..CALM };
+    const CURIOUS: SamplingInputs = SamplingInputs { curious: true, ..CALM };
 
-    fn rates(signs: &[Signs]) -> String {
-        let mut eagerness = Eagerness::new(&EagernessSettings::default());
+    fn rates(inputs: &[SamplingInputs]) -> String {
+        let mut eagerness = SamplingSchedule::new(&SamplingScheduleSettings::default());
         let letter = |rate| match rate {
             SamplingRate::Accurate => 'a',
             SamplingRate::Cheap => 'c',
             SamplingRate::Paused => 'p',
         };
-        signs.iter().map(|signs| letter(eagerness.next(signs))).collect()
+        inputs.iter().map(|inputs| letter(eagerness.next(inputs))).collect()
     }
 
     #[test]
@@ -203,7 +205,7 @@ mod tests {
 
     #[test]
     fn an_eager_phase_waits_for_samples() {
-        let blind = Signs { local_access_percent: None, ..CALM };
+        let blind = SamplingInputs { local_access_percent: None, ..CALM };
         assert_eq!(
             rates(&[&[CALM; 2][..], &[blind; 20], &[CALM; 3]].concat()),
             format!("{}cc", "a".repeat(23))
@@ -219,34 +221,34 @@ mod tests {
 
     #[test]
     fn what_disturbs_is_paused_while_pages_are_spread_at_rest() {
-        let spread = Signs { spreading: true, ..CALM };
+        let spread = SamplingInputs { interleaving: true, ..CALM };
         assert_eq!(rates(&[CALM, CALM, CALM, CALM, spread, CALM]), "aaaccc");
-        let spread = Signs { disturbing: true, ..spread };
+        let spread = SamplingInputs { samples_move_pages: true, ..spread };
         assert_eq!(rates(&[spread, spread, spread, spread, spread, spread, CALM]), "aaacppc");
     }
 
     #[test]
     fn spread_memory_is_looked_at_now_and_then() {
-        let spread = Signs { disturbing: true, spread: true, ..CALM };
-        let paused = Signs { local_access_percent: None, ..spread };
-        let signs = |last| [&[spread; 4][..], &[paused; 60], &[spread; 9], &[last; 3]].concat();
+        let spread = SamplingInputs { samples_move_pages: true, interleaved: true, ..CALM };
+        let paused = SamplingInputs { local_access_percent: None, ..spread };
+        let inputs = |last| [&[spread; 4][..], &[paused; 60], &[spread; 9], &[last; 3]].concat();
         let looks = format!("aaac{}{}", "p".repeat(59), "c".repeat(10));
-        assert_eq!(rates(&signs(spread)), looks.clone() + "cpp");
-        let uneven = Signs { unfinished: true, ..spread };
-        assert_eq!(rates(&signs(uneven)), looks + "aaa");
+        assert_eq!(rates(&inputs(spread)), looks.clone() + "cpp");
+        let uneven = SamplingInputs { unfinished: true, ..spread };
+        assert_eq!(rates(&inputs(uneven)), looks + "aaa");
         assert_eq!(rates(&[uneven; 6]), "aaaccc");
     }
 
     #[test]
     fn what_is_wrong_is_looked_at_again_after_a_rest() {
         let expected = format!("{}{}a", "a".repeat(3), "c".repeat(60));
-        assert_eq!(rates(&[Signs { unfinished: true, ..CALM }; 64]), expected);
+        assert_eq!(rates(&[SamplingInputs { unfinished: true, ..CALM }; 64]), expected);
     }
 
     #[test]
     fn a_rest_lasts_while_samples_tell_now_and_then_that_all_is_well() {
-        let blind = Signs { local_access_percent: None, ..CALM };
-        let rested = |signs: &[Signs]| rates(&[&[CALM; 4][..], signs].concat()).rfind('c');
+        let blind = SamplingInputs { local_access_percent: None, ..CALM };
+        let rested = |inputs: &[SamplingInputs]| rates(&[&[CALM; 4][..], inputs].concat()).rfind('c');
         // Cheap samples come in portions, with nothing between them.
         let portions = [&[blind; 20][..], &[CALM]].concat().repeat(30);
         assert_eq!(rested(&portions), Some(3 + portions.len()));
@@ -257,20 +259,20 @@ mod tests {
     #[test]
     fn a_change_ends_a_rest() {
         let resting = [CALM; 4];
-        let with = |last: Signs| rates(&[&resting[..], &[CURIOUS, last]].concat());
+        let with = |last: SamplingInputs| rates(&[&resting[..], &[CURIOUS, last]].concat());
         assert_eq!(with(CALM), "aaaccc");
-        assert_eq!(with(Signs { local_access_percent: Some(60.0), ..CALM }), "aaacca");
-        assert_eq!(with(Signs { resident_pages: 1300, ..CALM }), "aaacca");
-        assert_eq!(with(Signs { fresh: true, ..CALM }), "aaacca");
-        assert_eq!(with(Signs { unjudged: true, ..CALM }), "aaacca");
+        assert_eq!(with(SamplingInputs { local_access_percent: Some(60.0), ..CALM }), "aaacca");
+        assert_eq!(with(SamplingInputs { resident_pages: 1300, ..CALM }), "aaacca");
+        assert_eq!(with(SamplingInputs { fresh: true, ..CALM }), "aaacca");
+        assert_eq!(with(SamplingInputs { unjudged: true, ..CALM }), "aaacca");
     }
 
     #[test]
     fn a_ratio_that_falls_while_pages_are_spread_is_no_change() {
-        let spread = Signs { local_access_percent: Some(60.0), ..CALM };
-        let after = Signs { local_access_percent: Some(25.0), ..CALM };
+        let spread = SamplingInputs { local_access_percent: Some(60.0), ..CALM };
+        let after = SamplingInputs { local_access_percent: Some(25.0), ..CALM };
         assert_eq!(rates(&[&[spread; 4][..], &[after; 12]].concat()), "aaaccccccccccccc");
-        let half_way = Signs { spreading: true, local_access_percent: Some(50.0), ..CALM };
+        let half_way = SamplingInputs { interleaving: true, local_access_percent: Some(50.0), ..CALM };
         let slowly = [&[spread; 4][..], &[half_way; 70], &[after; 12]].concat();
         assert_eq!(rates(&slowly), format!("aaa{}", "c".repeat(83)));
     }

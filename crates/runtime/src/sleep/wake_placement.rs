@@ -7,15 +7,15 @@
 //! there says so. For some time each worker is then confined to other CPUs when it is woken, until it runs.
 
 #[cfg(loom)]
-pub(super) use modelled::Spots;
+pub(super) use modelled::WakePlacement;
 #[cfg(not(loom))]
-pub(super) use real::Spots;
+pub(super) use real::WakePlacement;
 
 #[cfg(not(loom))]
 mod real {
     use crate::location::current_cpu;
     use crossbeam_utils::CachePadded;
-    use nodewise_sys::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
+    use nodewise_sys::{AffinityMask, gettid, sched_getaffinity, sched_setaffinity};
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -27,16 +27,16 @@ mod real {
     const NOWHERE: u32 = u32::MAX;
 
     #[derive(Debug)]
-    pub(in super::super) struct Spots {
-        of_worker: Box<[CachePadded<Spot>]>,
+    pub(in super::super) struct WakePlacement {
+        of_worker: Box<[CachePadded<Whereabouts>]>,
         /// How many workers are still to be confined.
         left: AtomicU32,
     }
 
     #[derive(Debug)]
-    struct Spot {
+    struct Whereabouts {
         /// The thread, and where it may run, as when it slept first.
-        thread: OnceLock<(i32, CpuSet)>,
+        thread: OnceLock<(i32, AffinityMask)>,
         /// Where it fell asleep.
         cpu: AtomicU32,
         /// The CPU of who woke it, if that one works on.
@@ -44,33 +44,33 @@ mod real {
         confined: AtomicBool,
     }
 
-    impl Spots {
+    impl WakePlacement {
         pub(in super::super) fn new(workers: usize) -> Self {
-            let spot = |_| {
-                CachePadded::new(Spot {
+            let whereabouts = |_| {
+                CachePadded::new(Whereabouts {
                     thread: OnceLock::new(),
                     cpu: AtomicU32::new(NOWHERE),
                     waker: AtomicU32::new(NOWHERE),
                     confined: AtomicBool::new(false),
                 })
             };
-            Self { of_worker: (0..workers).map(spot).collect(), left: AtomicU32::new(0) }
+            Self { of_worker: (0..workers).map(whereabouts).collect(), left: AtomicU32::new(0) }
         }
 
         /// The calling worker is about to sleep.
         pub(in super::super) fn sleeps(&self, worker: usize) {
             // Substitutes, whose threads come and go, are woken as the kernel likes.
-            let Some(spot) = self.of_worker.get(worker) else { return };
-            spot.thread.get_or_init(|| (gettid(), sched_getaffinity(0).unwrap_or_default()));
-            spot.cpu.store(current_cpu().0, Ordering::Relaxed);
-            spot.waker.store(NOWHERE, Ordering::Relaxed);
+            let Some(whereabouts) = self.of_worker.get(worker) else { return };
+            whereabouts.thread.get_or_init(|| (gettid(), sched_getaffinity(0).unwrap_or_default()));
+            whereabouts.cpu.store(current_cpu().0, Ordering::Relaxed);
+            whereabouts.waker.store(NOWHERE, Ordering::Relaxed);
         }
 
         /// The calling thread is about to wake a worker, and works on.
         pub(in super::super) fn wakes(&self, worker: usize) {
-            let Some(spot) = self.of_worker.get(worker) else { return };
+            let Some(whereabouts) = self.of_worker.get(worker) else { return };
             let here = current_cpu().0;
-            spot.waker.store(here, Ordering::Relaxed);
+            whereabouts.waker.store(here, Ordering::Relaxed);
             let left = self.left.load(Ordering::Relaxed);
             if left > 0 {
                 self.left.store(left - 1, Ordering::Relaxed);
@@ -80,32 +80,35 @@ mod real {
 
         /// To where no worker sleeps, if it would have to leave its CPU and there is such a place.
         fn confine(&self, worker: usize, away_from: u32) {
-            let spot = &self.of_worker[worker];
-            let Some((thread, own)) = spot.thread.get() else { return };
+            let whereabouts = &self.of_worker[worker];
+            let Some((thread, own)) = whereabouts.thread.get() else { return };
             // Where somebody else has a say, a control group, the end of a CPU or an administrator, nothing
             // is changed: what they want would be lost when it is changed back.
             if !own.contains(away_from) || sched_getaffinity(*thread).is_ok_and(|now| now != *own) {
                 return;
             }
-            let mut cpus = CpuSet::new();
-            if spot.cpu.load(Ordering::Relaxed) == away_from {
-                let taken = |cpu| self.of_worker.iter().any(|spot| spot.cpu.load(Ordering::Relaxed) == cpu);
+            let mut cpus = AffinityMask::new();
+            if whereabouts.cpu.load(Ordering::Relaxed) == away_from {
+                let taken = |cpu| {
+                    self.of_worker.iter().any(|whereabouts| whereabouts.cpu.load(Ordering::Relaxed) == cpu)
+                };
                 cpus = own.iter().filter(|&cpu| !taken(cpu)).collect();
             }
             if cpus.is_empty() {
                 cpus = own.iter().filter(|&cpu| cpu != away_from).collect();
             }
             // Refused where there is no other.
-            spot.confined.store(sched_setaffinity(*thread, &cpus).is_ok(), Ordering::Release);
+            whereabouts.confined.store(sched_setaffinity(*thread, &cpus).is_ok(), Ordering::Release);
         }
 
         /// The calling worker is awake.
         pub(in super::super) fn is_awake(&self, worker: usize) {
-            let Some(spot) = self.of_worker.get(worker) else { return };
-            if spot.waker.load(Ordering::Relaxed) == current_cpu().0 {
+            let Some(whereabouts) = self.of_worker.get(worker) else { return };
+            if whereabouts.waker.load(Ordering::Relaxed) == current_cpu().0 {
                 self.left.store(CONFINED, Ordering::Relaxed);
             }
-            if let Some((_, own)) = spot.thread.get().filter(|_| spot.confined.swap(false, Ordering::Acquire))
+            if let Some((_, own)) =
+                whereabouts.thread.get().filter(|_| whereabouts.confined.swap(false, Ordering::Acquire))
             {
                 // Refused where none of them is left to it.
                 let _ = sched_setaffinity(0, own);
@@ -123,23 +126,23 @@ mod real {
             if all.len() < 2 {
                 return;
             }
-            let one: CpuSet = all.iter().take(1).collect();
+            let one: AffinityMask = all.iter().take(1).collect();
             // Is it, and wakes it, at the same time.
-            let wake = |spots: &Spots| {
-                spots.sleeps(0);
-                spots.wakes(0);
+            let wake = |placement: &WakePlacement| {
+                placement.sleeps(0);
+                placement.wakes(0);
                 let meanwhile = sched_getaffinity(0).unwrap();
-                spots.is_awake(0);
-                (spots.of_worker[0].waker.load(Ordering::Relaxed), meanwhile)
+                placement.is_awake(0);
+                (placement.of_worker[0].waker.load(Ordering::Relaxed), meanwhile)
             };
             sched_setaffinity(0, &one).unwrap();
-            let pinned = Spots::new(1);
+            let pinned = WakePlacement::new(1);
             assert_eq!(wake(&pinned).1, one);
             assert_eq!(pinned.left.load(Ordering::Relaxed), CONFINED);
             sched_setaffinity(0, &all).unwrap();
-            let spots = Spots::new(1);
-            spots.left.store(CONFINED, Ordering::Relaxed);
-            let (waker, meanwhile) = wake(&spots);
+            let placement = WakePlacement::new(1);
+            placement.left.store(CONFINED, Ordering::Relaxed);
+            let (waker, meanwhile) = wake(&placement);
             assert!(
                 !meanwhile.contains(waker) && meanwhile.len() == all.len() - 1,
                 "{meanwhile:?} of {all:?}"
@@ -147,7 +150,7 @@ mod real {
             assert_eq!(sched_getaffinity(0).unwrap(), all);
             // Somebody else has moved it.
             sched_setaffinity(0, &one).unwrap();
-            assert_eq!(wake(&spots).1, one);
+            assert_eq!(wake(&placement).1, one);
             assert_eq!(sched_getaffinity(0).unwrap(), one);
         }
     }
@@ -157,9 +160,9 @@ mod real {
 #[cfg(loom)]
 mod modelled {
     #[derive(Debug)]
-    pub(in super::super) struct Spots;
+    pub(in super::super) struct WakePlacement;
 
-    impl Spots {
+    impl WakePlacement {
         pub(in super::super) fn new(_: usize) -> Self {
             Self
         }

@@ -16,7 +16,7 @@ const LEAST_WORKING_SHARE: f64 = 0.25;
 /// The cost of moving, over the last calls together: single calls vary, when a CPU that has to answer an
 /// interrupt is someone else's for a moment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct BatchSizer {
     calls: f64,
     pages: f64,
     /// CPU time.
@@ -26,7 +26,7 @@ pub(crate) struct Pace {
     batch_pages: u64,
 }
 
-impl Pace {
+impl BatchSizer {
     pub(crate) const UNKNOWN: Self =
         Self { calls: 0.0, pages: 0.0, ns: 0.0, passed_ns: 0.0, batch_pages: BATCH_FIRST_PAGES };
 

@@ -16,12 +16,12 @@ use std::sync::atomic::Ordering;
 
 const HUGE_BYTES: usize = (HUGE_PAGE_PAGES * PAGE_BYTES) as usize;
 
-/// The patient's side: maps 2 MiB, as a huge page if the kernel gives one, prints the address, and waits
+/// The target's side: maps 2 MiB, as a huge page if the kernel gives one, and prints the address. It waits
 /// until its standard input is closed.
 ///
 /// # Errors
 /// No memory, or nobody listens.
-pub fn lie_still() -> std::io::Result<()> {
+pub fn run_probe_target() -> std::io::Result<()> {
     let options = MappingOptions { align_bytes: HUGE_BYTES, ..MappingOptions::default() };
     let mapping = Mapping::new(HUGE_BYTES, options)?;
     // Either advice may fail where the kernel has no huge pages; the doctor sees whether there is one.
@@ -37,25 +37,25 @@ pub fn lie_still() -> std::io::Result<()> {
     Ok(())
 }
 
-/// The results of the trials on the patient.
-pub(super) struct Treated {
+/// The results of the trials on the target.
+pub(super) struct ProbeResults {
     pub(super) move_pages: Outcome,
     pub(super) split: Outcome,
     pub(super) collapse: Outcome,
 }
 
 /// The doctor's side.
-pub(super) fn treat(command: &mut Command, capabilities: u64) -> Treated {
+pub(super) fn probe(command: &mut Command, capabilities: u64) -> ProbeResults {
     let mut child = match command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() {
         Ok(child) => child,
         Err(e) => return all_untried(&format!("cannot start a process to try it on: {e}")),
     };
-    let treated = match Patient::meet(&mut child, capabilities) {
-        Ok(patient) => {
-            let split = patient.split();
+    let results = match ProbeTarget::meet(&mut child, capabilities) {
+        Ok(target) => {
+            let split = target.split();
             // A page of its own by now, if the split went well; else the huge page moves as a whole.
-            let move_pages = patient.move_page();
-            Treated { move_pages, split, collapse: patient.collapse() }
+            let move_pages = target.move_page();
+            ProbeResults { move_pages, split, collapse: target.collapse() }
         }
         Err(why) => all_untried(&why),
     };
@@ -63,15 +63,15 @@ pub(super) fn treat(command: &mut Command, capabilities: u64) -> Treated {
     drop(child.stdin.take());
     let _ = child.kill();
     let _ = child.wait();
-    treated
+    results
 }
 
-fn all_untried(why: &str) -> Treated {
+fn all_untried(why: &str) -> ProbeResults {
     let outcome = || Outcome::Untried(why.to_owned());
-    Treated { move_pages: outcome(), split: outcome(), collapse: outcome() }
+    ProbeResults { move_pages: outcome(), split: outcome(), collapse: outcome() }
 }
 
-struct Patient {
+struct ProbeTarget {
     pid: u32,
     pidfd: OwnedFd,
     address: u64,
@@ -80,7 +80,7 @@ struct Patient {
     sees_frames: bool,
 }
 
-impl Patient {
+impl ProbeTarget {
     fn meet(child: &mut Child, capabilities: u64) -> Result<Self, String> {
         let mut line = String::new();
         if let Some(out) = child.stdout.as_mut() {

@@ -1,4 +1,4 @@
-//! Memory that is being spread over nodes, and how much of it still waits.
+//! Memory that is being interleaved over nodes, and how much of it still waits.
 
 use crate::bounds;
 use crate::known_homes::KnownHomes;
@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 
 /// Ranges that were to be interleaved: where the last band ends, and the seed of the choice.
 #[derive(Default)]
-pub(crate) struct Spreads {
+pub(crate) struct InterleavedRanges {
     ranges: BTreeMap<Pid, RangeMap<(u64, u64)>>,
     /// The ranges of a process that come first are others each time, where there are too many to look at.
     turn: usize,
-    /// Whether pages were to be spread since the last observation.
+    /// Whether pages were to be interleaved since the last observation.
     lately: bool,
 }
 
-impl Spreads {
+impl InterleavedRanges {
     pub(crate) fn retain(&mut self, keep: impl Fn(Pid) -> bool) {
         self.ranges.retain(|&pid, _| keep(pid));
     }
@@ -50,7 +50,7 @@ impl Spreads {
         self.ranges.values_mut().for_each(|ranges| ranges.limit(most));
     }
 
-    /// Where pages are of ranges that are being spread, if any of them may be elsewhere than they were.
+    /// The homes of pages of ranges that are being interleaved, if any of them may be elsewhere than it was.
     pub(crate) fn unmoved(
         &self,
         pid: Pid,
@@ -60,14 +60,14 @@ impl Spreads {
     ) -> Vec<Unmoved> {
         /// Blocks of 2 MiB, in all ranges together (2 GiB take some ms), and in each at least.
         const LOOKED_AT: (usize, usize) = (1024, 8);
-        let (Some(spread), Some(known)) = (self.ranges.get(&pid), known) else { return Vec::new() };
+        let (Some(interleaved), Some(known)) = (self.ranges.get(&pid), known) else { return Vec::new() };
         if !sampled && !self.lately {
             return Vec::new();
         }
-        let ranges = spread.iter().count().max(1);
+        let ranges = interleaved.iter().count().max(1);
         let most = (LOOKED_AT.0 / ranges).max(LOOKED_AT.1) as u64;
         let some = ranges.min(LOOKED_AT.0 / LOOKED_AT.1);
-        let in_turn = spread.iter().chain(spread.iter()).skip(self.turn % ranges).take(some);
+        let in_turn = interleaved.iter().chain(interleaved.iter()).skip(self.turn % ranges).take(some);
         let seen = in_turn.map(|(range, &(end, seed))| {
             let waits = |page| u64::from(Interleaving::hash(page, seed)) >= end;
             let (pages, mut all, mut waiting) = known.unmoved(range, most, nodes, waits);
@@ -77,7 +77,7 @@ impl Spreads {
         seen.collect()
     }
 
-    /// Pages that are spread from now on come before the next observation.
+    /// Pages that are interleaved from now on come before the next observation.
     pub(crate) const fn observed(&mut self) {
         self.lately = false;
         self.turn = self.turn.wrapping_add(64);
@@ -109,24 +109,24 @@ mod tests {
 
     #[test]
     fn ranges_without_end_take_neither_memory_nor_time() {
-        let mut spreads = Spreads::default();
+        let mut interleaved = InterleavedRanges::default();
         for round in 0..100 {
             let decisions: Vec<Decision> = (0..1000).map(|i| interleave((round * 1000 + i) * 2)).collect();
-            spreads.note(Pid(1), &decisions);
+            interleaved.note(Pid(1), &decisions);
         }
-        assert!(spreads.ranges[&Pid(1)].iter().count() <= bounds::RANGES_EACH);
-        assert!(spreads.is_full());
+        assert!(interleaved.ranges[&Pid(1)].iter().count() <= bounds::RANGES_EACH);
+        assert!(interleaved.is_full());
         let known = KnownHomes::default();
         let mut look = || {
-            let seen = spreads.unmoved(Pid(1), Some(&known), 4, true);
-            spreads.observed();
+            let seen = interleaved.unmoved(Pid(1), Some(&known), 4, true);
+            interleaved.observed();
             seen.iter().map(|seen| seen.range.start).collect::<Vec<_>>()
         };
         let (first, second) = (look(), look());
         assert!(first.len() == 128 && first != second, "others in turn");
-        spreads.clip(Pid(1), &[PageRange::new(0, 10)]);
+        interleaved.clip(Pid(1), &[PageRange::new(0, 10)]);
         assert!(
-            spreads.ranges[&Pid(1)].iter().all(|(range, _)| range.end.0 <= 10),
+            interleaved.ranges[&Pid(1)].iter().all(|(range, _)| range.end.0 <= 10),
             "what is unmapped is gone"
         );
     }

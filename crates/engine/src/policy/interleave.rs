@@ -1,14 +1,14 @@
-//! Shared memory to be spread: neighbouring regions are one area, so that few decisions move much.
+//! Shared memory to be interleaved: neighbouring regions are one range, so that few decisions move much.
 
-use super::spread::plan;
+use super::interleave_plan::plan;
 use super::{ProcessView, View};
 use crate::decision::BAND_END;
 use crate::region::Evidence;
-use crate::{Action, Decision, Figures, Interleaving, Measure, PageRange, Reason, Spread};
+use crate::{Action, Decision, Figures, InterleaveProgress, Interleaving, Measure, PageRange, Reason};
 use nodewise_topology::NodeIndex;
 
 /// Neighbouring shared regions of one process.
-struct Area<'a> {
+struct SharedRange<'a> {
     process: ProcessView<'a>,
     range: PageRange,
     evidence: Evidence,
@@ -16,9 +16,9 @@ struct Area<'a> {
     rounds: u32,
 }
 
-/// A part of an area of which all pages have had the same chances.
+/// A part of a shared range of which all pages have had the same chances.
 struct Part<'a> {
-    area: &'a Area<'a>,
+    shared: &'a SharedRange<'a>,
     range: PageRange,
     /// Pages whose hash is below have had their chance.
     done: u64,
@@ -26,28 +26,28 @@ struct Part<'a> {
     waiting: Vec<f32>,
 }
 
-/// All areas, in order.
+/// All shared ranges, in order.
 #[derive(Default)]
-pub struct Areas<'a> {
-    areas: Vec<Area<'a>>,
+pub struct SharedRanges<'a> {
+    ranges: Vec<SharedRange<'a>>,
     /// Accesses to regions that may turn out to be shared.
     unsettled: f32,
 }
 
-impl<'a> Areas<'a> {
+impl<'a> SharedRanges<'a> {
     /// Adds a shared region; regions come in order.
     pub fn add(&mut self, process: ProcessView<'a>, at: usize) {
         let range = process.map.reach(at);
         let region = &process.map.regions()[at];
-        match self.areas.last_mut() {
-            Some(area) if area.process.pid == process.pid && area.range.end == range.start => {
-                area.range.end = range.end;
-                area.evidence.add(&region.evidence);
-                area.rounds = area.rounds.max(region.rounds);
+        match self.ranges.last_mut() {
+            Some(shared) if shared.process.pid == process.pid && shared.range.end == range.start => {
+                shared.range.end = range.end;
+                shared.evidence.add(&region.evidence);
+                shared.rounds = shared.rounds.max(region.rounds);
             }
             _ => {
                 let evidence = region.evidence.clone();
-                self.areas.push(Area { process, range, evidence, rounds: region.rounds });
+                self.ranges.push(SharedRange { process, range, evidence, rounds: region.rounds });
             }
         }
     }
@@ -57,9 +57,9 @@ impl<'a> Areas<'a> {
         self.unsettled += process.map.regions()[at].evidence.total() * process.map.weight();
     }
 
-    /// Decides about all areas together: each changes the loads the others see. With `more`, further pages
-    /// are spread over `targets`, in areas seen for `min_rounds` intervals. Returns why nothing more is
-    /// spread though it is to be.
+    /// Decides about all ranges together: each changes the loads the others see. With `more`, further pages
+    /// are interleaved over `targets`, in ranges seen for `min_rounds` intervals. Returns why nothing more is
+    /// interleaved though it is to be.
     pub fn interleave(
         &self,
         view: &View<'_>,
@@ -70,45 +70,46 @@ impl<'a> Areas<'a> {
     ) -> Option<&'static str> {
         // Else the little that is known to be shared would have to make up for all the rest.
         let known: f32 =
-            self.areas.iter().map(|area| area.evidence.total() * area.process.map.weight()).sum();
+            self.ranges.iter().map(|shared| shared.evidence.total() * shared.process.map.weight()).sum();
         if !more {
             return None;
         }
         if 2.0 * known < self.unsettled {
             return Some("of most memory that is used it is not clear yet which nodes use it");
         }
-        if self.areas.is_empty() {
+        if self.ranges.is_empty() {
             return Some("no memory is known that several nodes use");
         }
         let Some(loads) = view.metrics.controller_loads.get() else { return Some("loads are not known") };
         let mut parts = Vec::new();
-        for area in self.areas.iter().filter(|area| area.rounds >= min_rounds) {
-            for (range, spread) in area.parts(view.round, loads) {
-                if spread.as_ref().is_some_and(|spread| is_pending(spread, loads)) {
+        for shared in self.ranges.iter().filter(|shared| shared.rounds >= min_rounds) {
+            for (range, progress) in shared.parts(view.round, loads) {
+                if progress.as_ref().is_some_and(|progress| is_pending(progress, loads)) {
                     continue;
                 }
-                let spreadable = area.process.hints.spreadable(range);
-                for part in spreadable.flat_map(|range| area.process.unbound(range)) {
-                    parts.extend(Part::new(area, part, spread.as_ref(), loads, view.seed));
+                let interleavable = shared.process.hints.interleavable(range);
+                for part in interleavable.flat_map(|range| shared.process.unbound(range)) {
+                    parts.extend(Part::new(shared, part, progress.as_ref(), loads, view.seed));
                 }
             }
         }
         if parts.is_empty() {
-            return Some("all memory that several nodes use has been spread, or rests, or is bound");
+            return Some("all memory that several nodes use has been interleaved, or rests, or is bound");
         }
         let before = out.len();
-        spread(view, &parts, loads, targets, out);
-        (out.len() == before).then_some("to spread more of what several nodes use would not even out loads")
+        decide(view, &parts, loads, targets, out);
+        (out.len() == before)
+            .then_some("to interleave more of what several nodes use would not even out loads")
     }
 }
 
 /// Whether something was put off that is still to be done.
-fn is_pending(spread: &Spread, loads: &[f64]) -> bool {
-    spread.pending.iter().any(|interleaving| is_right(interleaving, loads))
+fn is_pending(progress: &InterleaveProgress, loads: &[f64]) -> bool {
+    progress.pending.iter().any(|interleaving| is_right(interleaving, loads))
 }
 
 /// Whether a node still carries more than all that it gives to: others, the kernel among them, may have moved
-/// pages meanwhile. Memory that is spread evenly, at a program's word, keeps its part and does not go by
+/// pages meanwhile. Memory that is interleaved evenly, at a program's word, keeps its part and does not go by
 /// loads.
 fn is_right(interleaving: &Interleaving, loads: &[f64]) -> bool {
     let Interleaving { from, weights, .. } = interleaving;
@@ -116,61 +117,67 @@ fn is_right(interleaving: &Interleaving, loads: &[f64]) -> bool {
     gives_to(&from.get()) || (0..weights.len()).filter(gives_to).all(|to| loads[to] < loads[from.get()])
 }
 
-impl Area<'_> {
-    /// The area by how far it was spread. A small part goes with its larger neighbour, at the price that some
-    /// of its pages lose their chance.
-    fn parts(&self, round: u32, loads: &[f64]) -> Vec<(PageRange, Option<Spread>)> {
+impl SharedRange<'_> {
+    /// The range by how far it was interleaved. A small part goes with its larger neighbour, at the price
+    /// that some of its pages lose their chance.
+    fn parts(&self, round: u32, loads: &[f64]) -> Vec<(PageRange, Option<InterleaveProgress>)> {
         const SMALL: u64 = 16;
         let is_small = |range: PageRange| range.pages() * SMALL <= self.range.pages();
-        let pending = |spread: Option<&Spread>| spread.is_some_and(|spread| is_pending(spread, loads));
-        let mut parts: Vec<(PageRange, Option<Spread>)> = Vec::new();
-        for (range, spread) in self.process.history.spreads(self.range) {
-            let again = |spread: &Spread| spread.again.is_some_and(|again| round >= again);
-            let spread = spread.and_then(|spread| {
-                let over = again(spread) && !is_pending(spread, loads);
-                if over { spread.once_more() } else { Some(spread.clone()) }
+        let pending = |progress: Option<&InterleaveProgress>| {
+            progress.is_some_and(|progress| is_pending(progress, loads))
+        };
+        let mut parts: Vec<(PageRange, Option<InterleaveProgress>)> = Vec::new();
+        for (range, progress) in self.process.history.interleave_progress(self.range) {
+            let again = |progress: &InterleaveProgress| progress.again.is_some_and(|again| round >= again);
+            let progress = progress.and_then(|progress| {
+                let over = again(progress) && !is_pending(progress, loads);
+                if over { progress.once_more() } else { Some(progress.clone()) }
             });
             match parts.last_mut() {
-                Some((left, state)) if !pending(state.as_ref()) && !pending(spread.as_ref()) => {
-                    let done = |spread: &Option<Spread>| spread.as_ref().map_or(0, |spread| spread.done);
-                    let (was, is) = (done(state), done(&spread));
+                Some((left, state)) if !pending(state.as_ref()) && !pending(progress.as_ref()) => {
+                    let done = |progress: &Option<InterleaveProgress>| {
+                        progress.as_ref().map_or(0, |progress| progress.done)
+                    };
+                    let (was, is) = (done(state), done(&progress));
                     if is_small(range) && is <= was {
                         left.end = range.end;
                     } else if is_small(*left) && was <= is {
                         *left = PageRange { start: left.start, end: range.end };
-                        *state = spread;
+                        *state = progress;
                     } else {
-                        parts.push((range, spread));
+                        parts.push((range, progress));
                     }
                 }
-                _ => parts.push((range, spread)),
+                _ => parts.push((range, progress)),
             }
         }
-        // A small part that was spread further than its neighbours has had its turn.
-        parts.retain(|(range, spread)| !is_small(*range) || spread.is_none() || pending(spread.as_ref()));
+        // A small part that was interleaved further than its neighbours has had its turn.
+        parts.retain(|(range, progress)| {
+            !is_small(*range) || progress.is_none() || pending(progress.as_ref())
+        });
         parts
     }
 }
 
 impl<'a> Part<'a> {
     fn new(
-        area: &'a Area<'a>,
+        shared: &'a SharedRange<'a>,
         range: PageRange,
-        spread: Option<&Spread>,
+        progress: Option<&InterleaveProgress>,
         loads: &[f64],
         seed: u64,
     ) -> Option<Self> {
-        let done = spread.map_or(0, |spread| spread.done);
-        let homes = area.evidence.homes();
+        let done = progress.map_or(0, |progress| progress.done);
+        let homes = shared.evidence.homes();
         let known: f32 = homes.iter().sum();
-        let known_well = spread.filter(|spread| spread.unmoved.is_some());
+        let known_well = progress.filter(|progress| progress.unmoved.is_some());
         // Best by looking at pages: others, the kernel among them, may have moved some.
         let sampled =
-            || area.process.map.homes_in(range, |page| u64::from(Interleaving::hash(page, seed)) >= done);
-        let looked_at = known_well.map(|spread| spread.waiting.clone()).or_else(sampled);
-        let waiting = match (looked_at, spread) {
-            (Some(shares), _) => shares,
-            // Too many: of the pages that were spread none waits.
+            || shared.process.map.homes_in(range, |page| u64::from(Interleaving::hash(page, seed)) >= done);
+        let looked_at = known_well.map(|progress| progress.waiting.clone()).or_else(sampled);
+        let waiting = match (looked_at, progress) {
+            (Some(waiting), _) => waiting,
+            // Too many: of the pages that were interleaved none waits.
             (None, Some(_)) => {
                 let left = (1.0 - done as f64 / BAND_END as f64) / loads.iter().sum::<f64>();
                 loads.iter().map(|load| (load * left) as f32).collect()
@@ -178,17 +185,17 @@ impl<'a> Part<'a> {
             (None, None) if known > 0.0 => homes.iter().map(|home| home / known).collect(),
             (None, None) => return None,
         };
-        (done < BAND_END).then_some(Self { area, range, done, waiting })
+        (done < BAND_END).then_some(Self { shared, range, done, waiting })
     }
 
     /// The accesses that go to its pages.
     fn traffic(&self) -> f64 {
-        let share = self.range.pages() as f64 / self.area.range.pages() as f64;
-        f64::from(self.area.evidence.total() * self.area.process.map.weight()) * share
+        let share = self.range.pages() as f64 / self.shared.range.pages() as f64;
+        f64::from(self.shared.evidence.total() * self.shared.process.map.weight()) * share
     }
 }
 
-fn spread(view: &View<'_>, parts: &[Part<'_>], loads: &[f64], targets: &[bool], out: &mut Vec<Decision>) {
+fn decide(view: &View<'_>, parts: &[Part<'_>], loads: &[f64], targets: &[bool], out: &mut Vec<Decision>) {
     let all: f64 = loads.iter().sum();
     // The accesses that a sample stands for, so that regions and counters speak of the same accesses.
     let regions = view.processes.iter().flat_map(|p| p.map.regions().iter().map(|r| (p.map.weight(), r)));
@@ -219,7 +226,7 @@ fn spread(view: &View<'_>, parts: &[Part<'_>], loads: &[f64], targets: &[bool], 
             );
             let end = part.done + (leaving.fraction * (BAND_END - part.done) as f64) as u64;
             out.push(Decision {
-                pid: part.area.process.pid,
+                pid: part.shared.process.pid,
                 range: part.range,
                 action: Action::Interleave(Interleaving {
                     from: NodeIndex(home as u8),
@@ -227,7 +234,7 @@ fn spread(view: &View<'_>, parts: &[Part<'_>], loads: &[f64], targets: &[bool], 
                     weights: leaving.weights.iter().map(|w| (w / most * 1e6) as u32).collect(),
                     seed: view.seed,
                 }),
-                reason: reason(rule, view, &part.area.evidence),
+                reason: reason(rule, view, &part.shared.evidence),
             });
         }
     }
