@@ -7,6 +7,7 @@ use crate::known_homes::KnownHomes;
 use crate::mover::Kernel as _;
 use crate::placement::{BeforeAndAfter, Figures, Located, Placement, Unknown};
 use crate::process::{Process, Processes};
+use crate::sampler::RawSample;
 use crate::survey::{Survey, ask, query};
 use nodewise_engine::{
     Access, Mapping, MappingKind, PageNumber, PageRange, PageSize, Pid, Sample, TrafficMatrix,
@@ -150,7 +151,7 @@ impl Homes {
         topology: &Topology,
         processes: &mut Processes,
         mappings: &BTreeMap<Pid, Vec<Mapping>>,
-        mut raw: Vec<Sample>,
+        mut raw: Vec<RawSample>,
     ) -> (Vec<Sample>, TrafficMatrix, usize) {
         let until = Instant::now() + bounds::LOCATE_TIME;
         let mut in_time = 0;
@@ -207,7 +208,7 @@ impl Homes {
                         traffic.add(sample.accessor, met, f64::from(sample.weight));
                     }
                     let page_size = if huge { PageSize::Huge } else { PageSize::Base };
-                    samples.push(Sample { home, page_size, ..*sample });
+                    samples.push(sample.located(home, page_size));
                 }
             }
             known.note(pages.into_iter().zip(homes));

@@ -1,12 +1,12 @@
 //! The samples of an interval, as many as are kept.
 
 use crate::bounds;
-use nodewise_engine::Sample;
+use crate::sampler::RawSample;
 use std::time::Duration;
 
 /// Samples as they come in.
 pub(crate) struct Intake {
-    samples: Vec<Sample>,
+    samples: Vec<RawSample>,
     /// One of so many of the interval's samples is kept; the others are counted.
     thinning: usize,
     left_out: u64,
@@ -27,10 +27,10 @@ impl Intake {
 
     /// Takes the samples that `drain` appends. Where there are more than are kept, it leaves out some, those
     /// of the interval's beginning and of its end alike.
-    pub(crate) fn take_in(&mut self, drain: impl FnOnce(&mut Vec<Sample>)) {
+    pub(crate) fn take_in(&mut self, drain: impl FnOnce(&mut Vec<RawSample>)) {
         let before = self.samples.len();
         drain(&mut self.samples);
-        let every = |step: usize, from: usize, samples: &mut Vec<Sample>| {
+        let every = |step: usize, from: usize, samples: &mut Vec<RawSample>| {
             let mut at = 0;
             samples.retain(|_| {
                 at += 1;
@@ -67,7 +67,7 @@ impl Intake {
     }
 
     /// Hands over the interval's samples, and begins the next interval.
-    pub(crate) fn end_interval(&mut self) -> Vec<Sample> {
+    pub(crate) fn end_interval(&mut self) -> Vec<RawSample> {
         (self.thinning, self.left_out) = (1, 0);
         std::mem::take(&mut self.samples)
     }

@@ -550,8 +550,9 @@ pub fn require_nodes(topology: &Topology) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sampler::RawSample;
     use crate::survey::SURVEY_PAGES;
-    use nodewise_engine::{Access, DataSource, PageSize, VirtAddr};
+    use nodewise_engine::{Access, DataSource, VirtAddr};
     use nodewise_sys::perf::Losses;
     use std::process::{Child, Command, Stdio};
 
@@ -576,18 +577,16 @@ mod tests {
             true
         }
 
-        fn drain(&mut self, _keep: &dyn Fn(Pid) -> bool, into: &mut Vec<Sample>) {
+        fn drain(&mut self, _keep: &dyn Fn(Pid) -> bool, into: &mut Vec<RawSample>) {
             self.losses += Losses { lost: 2, throttled: 1, malformed: 1, aux_gaps: 1 };
-            let sample = |time_ns| Sample {
+            let sample = |time_ns| RawSample {
                 time_ns,
                 address: VirtAddr(0x1000),
                 pid: Pid(std::process::id()),
                 tid: nodewise_engine::Tid(1),
                 accessor: NodeIndex(0),
-                home: None,
                 access: Access::Read,
                 source: DataSource::Unknown,
-                page_size: PageSize::Base,
                 latency_cycles: 0,
                 weight: 1,
             };

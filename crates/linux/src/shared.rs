@@ -3,7 +3,8 @@
 
 use crate::maps::SharedMapping;
 use crate::process::{Process, Processes};
-use nodewise_engine::{PAGE_BYTES, PageNumber, PageRange, Pid, Sample, VirtAddr};
+use crate::sampler::RawSample;
+use nodewise_engine::{PAGE_BYTES, PageNumber, PageRange, Pid, VirtAddr};
 use nodewise_sys::compare_memory;
 use std::cell::RefCell;
 use std::cmp::Ordering;
@@ -79,7 +80,7 @@ impl SharedMemory {
     }
 
     /// Samples of one page name one address, that of the first process that has mapped it.
-    pub(crate) fn unite(&self, processes: &Processes, samples: &mut [Sample]) {
+    pub(crate) fn unite(&self, processes: &Processes, samples: &mut [RawSample]) {
         if self.objects.values().all(|object| object.mappings.len() == 1) {
             return;
         }
@@ -90,7 +91,7 @@ impl SharedMemory {
         }
     }
 
-    fn unite_one(&self, shared: &[SharedMapping], sample: &mut Sample) {
+    fn unite_one(&self, shared: &[SharedMapping], sample: &mut RawSample) {
         let page = sample.address.page();
         let Some(mapping) = mapping_at(shared, page) else { return };
         let offset = mapping.first + (page.0 - mapping.range.start.0);
@@ -233,18 +234,16 @@ mod tests {
         assert_eq!(found, [(8, PageNumber(512)), (7, PageNumber(112)), (8, PageNumber(912))]);
     }
 
-    fn sample(pid: u32, page: u64) -> Sample {
-        use nodewise_engine::{Access, DataSource, PageSize, Tid};
-        Sample {
+    fn sample(pid: u32, page: u64) -> RawSample {
+        use nodewise_engine::{Access, DataSource, Tid};
+        RawSample {
             time_ns: 0,
             address: VirtAddr(page * PAGE_BYTES + 8),
             pid: Pid(pid),
             tid: Tid(pid),
             accessor: nodewise_topology::NodeIndex(0),
-            home: None,
             access: Access::Read,
             source: DataSource::Unknown,
-            page_size: PageSize::Base,
             latency_cycles: 0,
             weight: 1,
         }

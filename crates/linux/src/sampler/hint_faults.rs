@@ -7,9 +7,10 @@
 
 use super::page_fault_event::{PageFaultEvents, Source};
 use super::{Interval, Sampler};
+use crate::sampler::RawSample;
 use crate::settings::{BALANCING, KNOBS, SharedSettings};
 use crate::{Error, ErrorKind};
-use nodewise_engine::{Pid, Sample, SamplingRate};
+use nodewise_engine::{Pid, SamplingRate};
 use nodewise_sys::perf::Losses;
 use nodewise_topology::Topology;
 use std::fs;
@@ -312,7 +313,7 @@ impl Sampler for HintFaults {
         }
     }
 
-    fn drain(&mut self, keep: &dyn Fn(Pid) -> bool, into: &mut Vec<Sample>) {
+    fn drain(&mut self, keep: &dyn Fn(Pid) -> bool, into: &mut Vec<RawSample>) {
         if let Some(events) = &mut self.events {
             events.drain(keep, into);
         }

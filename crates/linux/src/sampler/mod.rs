@@ -13,9 +13,52 @@ pub(crate) use files::RINGS_BYTES;
 pub use page_fault_event::fields_of_format;
 
 use crate::Error;
-use nodewise_engine::{Pid, Sample, SamplingRate};
+use nodewise_engine::{Access, DataSource, PageSize, Pid, Sample, SamplingRate, Tid, VirtAddr};
 use nodewise_sys::perf::Losses;
+use nodewise_topology::NodeIndex;
 use std::time::Duration;
+
+/// One access to memory, as a sampler saw it. [`Homes`](crate::homes::Homes) finds out where its page lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawSample {
+    /// When, in nanoseconds of the machine's clock.
+    pub time_ns: u64,
+    /// Which byte.
+    pub address: VirtAddr,
+    /// The process.
+    pub pid: Pid,
+    /// The thread.
+    pub tid: Tid,
+    /// The node of the CPU that made the access.
+    pub accessor: NodeIndex,
+    /// Read or write.
+    pub access: Access,
+    /// The server of the access.
+    pub source: DataSource,
+    /// From issue to completion, in core cycles; 0 when not known.
+    pub latency_cycles: u32,
+    /// How many accesses this sample stands for; at least 1.
+    pub weight: u32,
+}
+
+impl RawSample {
+    /// The engine's sample, once the page's home and size have been looked up.
+    pub(crate) const fn located(&self, home: Option<NodeIndex>, page_size: PageSize) -> Sample {
+        Sample {
+            time_ns: self.time_ns,
+            address: self.address,
+            pid: self.pid,
+            tid: self.tid,
+            accessor: self.accessor,
+            home,
+            access: self.access,
+            source: self.source,
+            page_size,
+            latency_cycles: self.latency_cycles,
+            weight: self.weight,
+        }
+    }
+}
 
 /// The result of an interval's sampling.
 #[derive(Clone, Copy, Debug)]
@@ -46,9 +89,8 @@ pub trait Sampler {
     /// a scan, however often it is used.
     fn is_proportional(&self) -> bool;
 
-    /// Takes all samples so far of the processes that `keep` names, in any order. Homes and page sizes are
-    /// not filled in.
-    fn drain(&mut self, keep: &dyn Fn(Pid) -> bool, into: &mut Vec<Sample>);
+    /// Takes all samples so far of the processes that `keep` names, in any order.
+    fn drain(&mut self, keep: &dyn Fn(Pid) -> bool, into: &mut Vec<RawSample>);
 
     /// Hears which processes are managed, now and then; samplers that watch every CPU need not care.
     fn follow(&mut self, _pids: &mut dyn Iterator<Item = Pid>) {}

@@ -4,8 +4,9 @@
 use super::cpus::Cpus;
 use super::files::{make_room, ring_bytes};
 use super::streams::{Refused, Streams, largest_granted};
+use crate::sampler::RawSample;
 use crate::{Error, ErrorKind};
-use nodewise_engine::{Access, DataSource, PageSize, Pid, Sample, Tid, VirtAddr};
+use nodewise_engine::{Access, DataSource, Pid, Tid, VirtAddr};
 use nodewise_sys::perf::{
     Attr, Event, EventType, Losses, Record, Ring, SampleFormat, SampleType, SoftwareEvent, Target,
 };
@@ -190,7 +191,7 @@ impl PageFaultEvents {
         }
     }
 
-    pub(super) fn drain(&mut self, keep: &dyn Fn(Pid) -> bool, into: &mut Vec<Sample>) {
+    pub(super) fn drain(&mut self, keep: &dyn Fn(Pid) -> bool, into: &mut Vec<RawSample>) {
         let Self { source, streams, cpus, .. } = self;
         for stream in streams.iter_mut() {
             stream.ring.read(|record| {
@@ -203,16 +204,14 @@ impl PageFaultEvents {
                 let (Some(accessor), Some((address, access))) = (node, source.decode(&sample)) else {
                     return;
                 };
-                into.push(Sample {
+                into.push(RawSample {
                     time_ns: sample.time_ns.unwrap_or(0),
                     address: VirtAddr(address),
                     pid,
                     tid: Tid(sample.tid.unwrap_or(0) as u32),
                     accessor,
-                    home: None,
                     access,
                     source: DataSource::Unknown,
-                    page_size: PageSize::Base,
                     latency_cycles: 0,
                     weight: 1,
                 });

@@ -23,10 +23,11 @@ use super::files::{RINGS_BYTES, make_room, next_ring_bytes, ring_bytes};
 use super::streams::{Refused, Streams};
 use crate::kernel::now_ns;
 use crate::process::OnePercent;
+use crate::sampler::RawSample;
 use crate::{Error, ErrorKind, bounds};
 use data_source::Decoded;
 pub use detect::Pmu;
-use nodewise_engine::{PageSize, Pid, Sample, SamplingRate, Tid, VirtAddr};
+use nodewise_engine::{Pid, SamplingRate, Tid, VirtAddr};
 use nodewise_sys::perf::{Losses, Target};
 use nodewise_topology::{CpuSet, Topology};
 use std::collections::BTreeSet;
@@ -228,7 +229,7 @@ impl Sampler for HardwareSampler {
         self.is_full
     }
 
-    fn drain(&mut self, keep: &dyn Fn(Pid) -> bool, into: &mut Vec<Sample>) {
+    fn drain(&mut self, keep: &dyn Fn(Pid) -> bool, into: &mut Vec<RawSample>) {
         let now_ns = now_ns();
         for stream in self.streams.iter_mut() {
             stream.drain(&self.pmu, now_ns, |place, decoded| {
@@ -265,21 +266,19 @@ fn threads_of(pid: Pid) -> Vec<u32> {
 }
 
 /// The engine's form of an access, unless it is the kernel's own, or somebody's who is not managed.
-fn sample(cpus: &Cpus, keep: &dyn Fn(Pid) -> bool, place: Place, decoded: Decoded) -> Option<Sample> {
+fn sample(cpus: &Cpus, keep: &dyn Fn(Pid) -> bool, place: Place, decoded: Decoded) -> Option<RawSample> {
     const KERNEL: u64 = 1 << 63;
     if decoded.address & KERNEL != 0 || !keep(place.pid) {
         return None;
     }
-    Some(Sample {
+    Some(RawSample {
         time_ns: place.time_ns,
         address: VirtAddr(decoded.address),
         pid: place.pid,
         tid: Tid(place.tid),
         accessor: cpus.node_of(place.cpu)?,
-        home: None,
         access: decoded.access,
         source: decoded.source,
-        page_size: PageSize::Base,
         latency_cycles: decoded.latency_cycles,
         weight: place.weight,
     })
