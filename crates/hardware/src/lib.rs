@@ -10,6 +10,7 @@ mod error;
 mod fabric;
 mod hardware;
 mod host;
+mod link;
 mod llc;
 mod preset;
 mod queue;
@@ -18,6 +19,7 @@ mod route;
 pub use counters::{Counters, Load};
 pub use error::{Error, ErrorKind};
 pub use hardware::{Access, Hardware, Source, Touch};
+pub use link::Link;
 pub use preset::{
-    Cache, Controller, Core, CpuNumbering, Link, MOST_CORES_A_NODE, MOST_NODES, Node, Preset, Uncached,
+    Cache, Controller, Core, CpuNumbering, MOST_CORES_A_NODE, MOST_NODES, Node, Preset, Uncached,
 };

@@ -1,6 +1,6 @@
 //! Routes: which links a message takes.
 
-use crate::preset::Link;
+use crate::link::Link;
 
 /// For every pair of nodes the route with the fewest hops; of those the one with the least latency, then the
 /// widest, then the one through the lowest nodes. Fails with a pair between which there is none.

@@ -5,7 +5,7 @@
 //! allocates one for every few dozen tasks: to the C library's malloc a large block, for which it gathers all
 //! small ones that are free, those of tasks that have ended.
 
-use crate::job::Deque;
+use crate::deque::Deque;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
 use crossbeam_utils::CachePadded;

@@ -43,11 +43,12 @@
 //! The ideas are those of Fedor Pikus's talk 'Nearly Unfathomable Morass of Arcana': state for each node
 //! instead of shared state, encapsulated where nobody has to think of it.
 //!
-//! Only the modules `job`, `replicated`, `memory::arena` and `memory::node_box` contain `unsafe`; they say
+//! Only the modules `deque`, `job`, `replicated`, `memory::arena` and `memory::node_box` contain `unsafe`; they say
 //! why it is sound.
 #![deny(unsafe_code)]
 
 mod allowance;
+mod deque;
 mod device;
 mod error;
 mod hint;
@@ -64,6 +65,7 @@ mod parallel;
 mod per_process;
 mod per_worker;
 mod pool;
+mod pool_state;
 mod replicated;
 mod scan;
 mod shared_pool;

@@ -1,6 +1,7 @@
 //! Values that threads which work for a pool have to themselves.
 
-use crate::pool::{NodePool, Shared};
+use crate::pool::NodePool;
+use crate::pool_state::PoolState;
 use crate::sync::{Mutex, lock};
 use crossbeam_utils::CachePadded;
 use crossbeam_utils::atomic::AtomicCell;
@@ -28,7 +29,7 @@ use std::sync::Arc;
 /// # Ok::<(), nodewise_runtime::Error>(())
 /// ```
 pub struct PerWorker<T, F = fn() -> T> {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     make: F,
     /// One for each index, and the last for threads that have none.
     slots: Box<[CachePadded<Slot<T>>]>,

@@ -1,10 +1,11 @@
 //! The pool: workers on each node, and queues of its own for each.
 
 use crate::allowance::Allowance;
+use crate::deque::Deque;
 use crate::error::{Error, Result};
-use crate::injector::Injector;
-use crate::job::{Call, Deque, Job, Scope, SentBack, Stealer, Task, end_with_the_process, with_current};
+use crate::job::{Call, Job, Scope, Task, end_with_the_process, with_current};
 use crate::location::{current_cpu, current_node};
+use crate::pool_state::{PoolNode, PoolState};
 use crate::sleep::{Next, Sleep};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard, lock, try_lock};
@@ -69,7 +70,7 @@ use std::time::Duration;
 /// # Ok::<(), nodewise_runtime::Error>(())
 /// ```
 pub struct NodePool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     threads: Vec<JoinHandle<()>>,
     /// The workers that stand for threads that work along.
     callers: Box<[Mutex<Worker>]>,
@@ -126,55 +127,6 @@ pub struct NodeStatistics {
     pub stolen_inside: u64,
     /// Pieces that they took from another node.
     pub stolen_across: u64,
-}
-
-/// The state that the workers and the handle share.
-pub(crate) struct Shared {
-    pub(crate) nodes: Box<[PoolNode]>,
-    pub(crate) workers: usize,
-    /// The workers', then those of callers who work along, and then those of substitutes, node by node.
-    pub(crate) places: Box<[Place]>,
-    /// The callers' part of `places`.
-    pub(crate) callers: Range<usize>,
-    /// The number of workers whose threads have begun.
-    pub(crate) begun: std::sync::atomic::AtomicUsize,
-    /// The number of substitutes that work.
-    substitutes: std::sync::atomic::AtomicUsize,
-    pub(crate) sleep: Sleep,
-    pub(crate) stopping: AtomicBool,
-    /// Nobody has the pool any more.
-    abandoned: AtomicBool,
-    /// Tasks that nobody has to wait for but the pool's end.
-    pub(crate) detached: TaskCounter,
-    /// Where threads that are on none of the pool's nodes submit.
-    next: AtomicUsize,
-    /// The number of isolated calls so far.
-    pub(crate) isolated: std::sync::atomic::AtomicUsize,
-}
-
-/// A node's workers, or those of one of its caches where the pool goes by cache.
-pub(crate) struct PoolNode {
-    pub(crate) id: NodeId,
-    /// All that there are of this node. The first has the queue of what only this node may take.
-    pub(crate) of_node: Range<usize>,
-    cpus: AffinityMask,
-    pub(crate) workers: Range<usize>,
-    /// Whose queues there are: the workers, and the callers.
-    pub(crate) places: Range<usize>,
-    /// The places of its substitutes.
-    substitutes: Range<usize>,
-    /// The other nodes, nearest first.
-    pub(crate) others: Vec<usize>,
-    pub(crate) injector: Injector<Job>,
-    /// For this node's workers only, in the first of [`PoolNode::of_node`].
-    pub(crate) bound: Injector<Job>,
-}
-
-/// The part of a worker that others see.
-pub(crate) struct Place {
-    pub(crate) stealer: Stealer<Job>,
-    pub(crate) counts: Arc<CachePadded<Counts>>,
-    pub(crate) sent_back: SentBack,
 }
 
 impl NodePool {
@@ -361,7 +313,7 @@ impl NodePool {
         self.shared.machine_nodes().map(of_node).collect()
     }
 
-    pub(crate) fn state(&self) -> &Arc<Shared> {
+    pub(crate) fn state(&self) -> &Arc<PoolState> {
         &self.shared
     }
 
@@ -531,7 +483,7 @@ impl NodePoolBuilder {
         let callers = if one_node && self.callers_work { node_of.len().min(CALLERS) } else { 0 };
         let places = node_of.len() + callers + workers.len() * SUBSTITUTES;
         let deques: Vec<Deque<Job>> = (0..places).map(|_| Deque::new()).collect();
-        let shared = Arc::new(Shared::new(&allowance, &workers, &node_of, callers, &deques));
+        let shared = Arc::new(PoolState::new(&allowance, &workers, &node_of, callers, &deques));
         let worker = |index: usize, node: usize, deque: Deque<Job>| {
             let mut worker = Worker::new(shared.clone(), index, node, deque);
             let cpus = allowance.nodes()[node].cpus.iter().map(|cpu| cpu.0);
@@ -587,178 +539,4 @@ fn start<T: Send + 'static>(
 fn confine<T>(thread: &JoinHandle<T>, node: NodeId, cpus: &nodewise_sys::AffinityMask) -> Result<()> {
     nodewise_sys::pthread_setaffinity(thread, cpus)
         .map_err(|error| Error::thread(format!("cannot confine a worker to the CPUs of node {node}"), error))
-}
-
-impl Shared {
-    pub(crate) fn new(
-        allowance: &Allowance,
-        workers: &[usize],
-        node_of: &[usize],
-        // There are some on pools of one node only.
-        callers: usize,
-        deques: &[Deque<Job>],
-    ) -> Self {
-        let mut end = 0;
-        let of_callers = node_of.len()..node_of.len() + callers;
-        let each = (deques.len() - of_callers.end) / workers.len();
-        let node = |(index, (node, &workers)): (usize, (&crate::AllowedNode, &usize))| {
-            let mut others: Vec<usize> =
-                (0..allowance.nodes().len()).filter(|&other| other != index).collect();
-            others.sort_by_key(|&other| node.distances[other]);
-            end += workers;
-            let is_of_node = |other: &usize| allowance.nodes()[*other].id == node.id;
-            let first = (0..index).find(is_of_node).unwrap_or(index);
-            let others_of_node = (index + 1..allowance.nodes().len()).filter(is_of_node).count();
-            PoolNode {
-                id: node.id,
-                of_node: first..index + 1 + others_of_node,
-                cpus: node.cpus.iter().map(|cpu| cpu.0).collect(),
-                workers: end - workers..end,
-                places: end - workers..end + callers,
-                substitutes: of_callers.end + index * each..of_callers.end + (index + 1) * each,
-                others,
-                injector: Injector::new(),
-                bound: Injector::new(),
-            }
-        };
-        let place = |deque: &Deque<Job>| Place {
-            stealer: deque.stealer(),
-            counts: Arc::default(),
-            sent_back: SentBack::default(),
-        };
-        Self {
-            nodes: allowance.nodes().iter().zip(workers).enumerate().map(node).collect(),
-            workers: node_of.len(),
-            places: deques.iter().map(place).collect(),
-            sleep: Sleep::new(workers.len(), node_of.iter().copied(), callers, each),
-            callers: of_callers.clone(),
-            begun: std::sync::atomic::AtomicUsize::new(0),
-            substitutes: std::sync::atomic::AtomicUsize::new(0),
-            stopping: AtomicBool::new(false),
-            abandoned: AtomicBool::new(false),
-            detached: TaskCounter::with_nodes(workers.len()),
-            next: AtomicUsize::new(0),
-            isolated: std::sync::atomic::AtomicUsize::new(0),
-        }
-    }
-
-    /// The places with queues in which there may be something.
-    pub(crate) fn places_in_use(&self) -> &[Place] {
-        let end =
-            if self.substitutes.load(Ordering::Relaxed) > 0 { self.places.len() } else { self.callers.end };
-        &self.places[..end]
-    }
-
-    /// The places of a node's substitutes, if any works.
-    pub(crate) fn substitutes(&self, node: usize) -> Range<usize> {
-        if self.substitutes.load(Ordering::Relaxed) > 0 { self.nodes[node].substitutes.clone() } else { 0..0 }
-    }
-
-    /// The jobs that a node's workers and substitutes have begun.
-    pub(crate) fn begun_on(&self, node: usize) -> u64 {
-        let PoolNode { places, substitutes, .. } = &self.nodes[node];
-        let begun = |place: usize| self.places[place].counts.run.load(Ordering::Relaxed);
-        places.clone().chain(substitutes.clone()).map(begun).sum()
-    }
-
-    /// Whether there is what only a node's workers may begin.
-    pub(crate) fn has_bound(&self, node: usize) -> bool {
-        !self.bound(node).is_empty()
-    }
-
-    /// Whether a node was given what it, or others, have not begun.
-    pub(crate) fn has_given(&self, node: usize) -> bool {
-        !self.nodes[node].injector.is_empty()
-    }
-
-    /// Ends the workers.
-    pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::SeqCst);
-        self.sleep.wake_everybody();
-    }
-
-    /// Leaves it to the last task to end the workers: that of the calling thread, or a later one.
-    fn abandon(&self) {
-        self.abandoned.store(true, Ordering::Release);
-        self.stop_if_over();
-    }
-
-    /// A task that nobody waits for has ended.
-    pub(crate) fn task_ended(&self, node: usize) {
-        // The thread that has set the alarm has abandoned the pool before.
-        if self.detached.done_on(node, 1) && self.abandoned.load(Ordering::Acquire) {
-            self.stop_if_over();
-        }
-    }
-
-    /// Ends the workers if there are no tasks; else an alarm is set that one of these will ring.
-    fn stop_if_over(&self) {
-        if self.detached.wait_timeout(Duration::ZERO) {
-            self.stop();
-        }
-    }
-
-    /// The place of the calling thread, if it works for the pool.
-    pub(crate) fn index_here(&self) -> Option<usize> {
-        let of_this = |worker: &&Worker| std::ptr::eq(Arc::as_ptr(&worker.shared), self);
-        with_current(|current| Some(current.filter(of_this)?.index))
-    }
-
-    pub(crate) fn index_of(&self, node: NodeId) -> Result<usize> {
-        self.nodes.iter().position(|own| own.id == node).ok_or_else(|| {
-            let own = self.nodes.iter().map(|own| own.id);
-            Error::no_workers(node, &own.collect())
-        })
-    }
-
-    /// The pool's node that the calling thread is on; any, where it is on none.
-    pub(crate) fn near(&self) -> usize {
-        let here = current_node();
-        let Some(first) = self.nodes.iter().position(|node| node.id == here) else {
-            return self.next.fetch_add(1, Ordering::Relaxed) % self.nodes.len();
-        };
-        let mut of_node = self.nodes[first].of_node.clone();
-        if of_node.len() == 1 {
-            return first;
-        }
-        let cpu = current_cpu().0;
-        of_node.find(|&group| self.nodes[group].cpus.contains(cpu)).unwrap_or(first)
-    }
-
-    /// The pool's nodes, once each.
-    fn machine_nodes(&self) -> impl Iterator<Item = &PoolNode> {
-        self.nodes
-            .iter()
-            .enumerate()
-            .filter(|(index, node)| node.of_node.start == *index)
-            .map(|(_, node)| node)
-    }
-
-    /// Whether all workers are of one node.
-    pub(crate) fn has_one_node(&self) -> bool {
-        self.nodes[0].of_node.len() == self.nodes.len()
-    }
-
-    /// The first of the groups of this one's node.
-    pub(crate) fn home(&self, group: usize) -> usize {
-        self.nodes[group].of_node.start
-    }
-
-    /// The queue of what only workers of this one's node may take.
-    pub(crate) fn bound(&self, group: usize) -> &Injector<Job> {
-        &self.nodes[self.home(group)].bound
-    }
-
-    /// Queues a job from outside for a node, which others may take when they have run dry.
-    pub(crate) fn inject(&self, node: usize, job: Job) {
-        self.nodes[node].injector.push(job);
-        self.sleep.work_made(node);
-    }
-
-    /// Queues a job that only this node may take. `next` is what the calling thread does, where it is one of
-    /// the node's workers.
-    pub(crate) fn inject_bound(&self, node: usize, job: Job, next: Next) {
-        self.bound(node).push(job);
-        self.sleep.work_made_for(self.nodes[node].of_node.clone(), next);
-    }
 }

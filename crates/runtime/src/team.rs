@@ -4,7 +4,8 @@
 use crate::job::Scope;
 use crate::memory::Block;
 use crate::parallel::{Divide, Loops};
-use crate::pool::{NodePool, Shared};
+use crate::pool::NodePool;
+use crate::pool_state::PoolState;
 use crate::sync::{Mutex, lock};
 use crate::worker::Worker;
 use crossbeam_utils::CachePadded;
@@ -114,7 +115,7 @@ impl<W> FusedIterator for Pieces<'_, W> {}
 
 /// The teams that do these blocks.
 fn teams<W: Divide>(
-    shared: &Shared,
+    shared: &PoolState,
     blocks: impl Iterator<Item = (NodeId, W)>,
     least: usize,
 ) -> Vec<Team<W>> {

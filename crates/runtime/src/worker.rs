@@ -1,8 +1,9 @@
 //! A worker: takes the nearest work there is, and sleeps if there is none.
 
-use crate::job::{Blocks, Call, Deque, Job, UncountedTasks, as_worker};
+use crate::deque::Deque;
+use crate::job::{Blocks, Call, Job, UncountedTasks, as_worker};
 use crate::location::refreshes;
-use crate::pool::{Place, Shared};
+use crate::pool_state::{Place, PoolState};
 use crate::sleep::Next;
 use crossbeam_utils::CachePadded;
 use nodewise_sys::{AffinityMask, sched_getaffinity, sched_setaffinity};
@@ -28,7 +29,7 @@ pub(crate) trait Event {
 #[repr(C)]
 pub(crate) struct Worker {
     deque: Deque<Job>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<PoolState>,
     /// Among all workers of the pool.
     pub(crate) index: usize,
     /// Among the pool's nodes.
@@ -93,7 +94,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 const PATIENCE: u64 = 64;
 
 impl Worker {
-    pub(crate) fn new(shared: Arc<Shared>, index: usize, node: usize, deque: Deque<Job>) -> Self {
+    pub(crate) fn new(shared: Arc<PoolState>, index: usize, node: usize, deque: Deque<Job>) -> Self {
         // Anything but 0, and not the same for two.
         let random = Cell::new((index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let counts = shared.places[index].counts.clone();
@@ -498,7 +499,7 @@ fn pause(round: u32) {
 }
 
 /// The pool ends, and nothing is left to be done.
-struct Stopping<'a>(&'a Shared);
+struct Stopping<'a>(&'a PoolState);
 
 /// A substitute is needed no more: one of its node's workers has begun a job, or there is none.
 struct Relieved<'a> {

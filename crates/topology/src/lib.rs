@@ -34,12 +34,14 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod affinity;
+mod allowed;
 mod caches;
 mod cpus;
+mod device_nodes;
 mod devices;
 mod error;
 mod ids;
+mod list_error;
 mod lists;
 mod memory;
 mod model;
@@ -55,12 +57,14 @@ mod warnings;
 #[doc = include_str!("../README.md")]
 mod readme {}
 
+pub use allowed::Allowed;
 pub use caches::{Cache, CacheKind};
 pub use cpus::{Core, Package, Possible};
 pub use devices::{Device, DeviceKind};
 pub use error::{Error, ErrorKind, ParseError};
 pub use ids::{CpuId, NodeId, NodeIndex};
-pub use lists::{Allowed, ListError, ListErrorKind, Lists};
+pub use list_error::{ListError, ListErrorKind};
+pub use lists::Lists;
 pub use memory::{Access, HugePages, MemorySideCache, MemoryTier};
 pub use model::Topology;
 pub use nodes::Node;

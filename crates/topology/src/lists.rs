@@ -1,56 +1,13 @@
 //! Lists of nodes and CPUs as `numactl` takes them (numactl(8)): `0,2-3`, `all`, `+0-1`, `!1`, `netdev:eth0`.
 
-use crate::affinity;
-use crate::error::{Error, ParseError};
+use crate::allowed::Allowed;
+use crate::device_nodes;
+use crate::error::Error;
+use crate::list_error::{ListError, ListErrorKind};
 use crate::model::Topology;
 use crate::root::Root;
 use crate::set::{CpuSet, Id, IdSet, MAX_ID, NodeSet};
-use std::fmt;
 use std::path::Path;
-
-/// The resources that a process may use: the CPUs of its affinity and the memory nodes of its cpuset.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Allowed {
-    /// CPUs it may run on.
-    pub cpus: CpuSet,
-    /// Nodes it may have memory on.
-    pub memory_nodes: NodeSet,
-}
-
-impl Allowed {
-    /// The resources that the calling thread may use. They come from `Cpus_allowed_list` and
-    /// `Mems_allowed_list` in its `/proc/thread-self/status`, as far as the machine has them.
-    pub fn of_this_thread(topology: &Topology) -> Result<Self, Error> {
-        Self::from_status(topology, &Root::new(Path::new("/")), "proc/thread-self/status")
-    }
-
-    /// Everything the machine has: online CPUs, and nodes with memory.
-    #[must_use]
-    pub fn everything(topology: &Topology) -> Self {
-        let with_memory = topology.nodes().iter().filter(|node| node.may_have_memory());
-        Self { cpus: topology.online_cpus().clone(), memory_nodes: with_memory.map(|node| node.id).collect() }
-    }
-
-    fn from_status(topology: &Topology, root: &Root, file: &str) -> Result<Self, Error> {
-        let everything = Self::everything(topology);
-        let status = root.required(file)?;
-        // A kernel without cpusets writes no Mems_allowed_list: everything is allowed.
-        Ok(Self {
-            cpus: among(&status, "Cpus_allowed_list:", &everything.cpus)?,
-            memory_nodes: among(&status, "Mems_allowed_list:", &everything.memory_nodes)?,
-        })
-    }
-}
-
-fn among<I: Id>(status: &crate::root::Text, key: &str, all: &IdSet<I>) -> Result<IdSet<I>, Error> {
-    match status.lines().find_map(|(number, line)| Some((number, line.strip_prefix(key)?))) {
-        None => Ok(all.clone()),
-        Some((number, list)) => {
-            let list: IdSet<I> = list.parse().map_err(|error: ParseError| status.error(number, error))?;
-            Ok(&list & all)
-        }
-    }
-}
 
 /// Reads lists that stand for parts of one machine, as one process is allowed to use it.
 ///
@@ -124,7 +81,7 @@ impl<'a> Lists<'a> {
         let list = List { text, unit: Unit::Node, allowed };
         list.read(|item| {
             let Some((scheme, name)) = item.split_once(':') else { return Ok(None) };
-            let nodes = affinity::nodes_of(&self.root, self.topology.nodes(), scheme, name);
+            let nodes = device_nodes::nodes_of(&self.root, self.topology.nodes(), scheme, name);
             let nodes =
                 nodes.map_err(|error| ListError { kind: error.kind, ..list.error(item, &error.what) })?;
             let forbidden = &nodes - allowed;
@@ -244,45 +201,6 @@ fn items(list: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The fault of a list, and the item that has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListError {
-    kind: ListErrorKind,
-    message: String,
-}
-
-/// The kinds of [`ListError`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ListErrorKind {
-    /// The list is not written as lists are.
-    Malformed,
-    /// A node or CPU that does not exist or may not be used; or nothing is left.
-    NotAllowed,
-    /// There is no such device, file, host or route.
-    NoSuchDevice,
-    /// The device is there, but its node is not known.
-    NodeUnknown,
-    /// Looking the device up failed.
-    Unreadable,
-}
-
-impl ListError {
-    /// The kind of error.
-    #[must_use]
-    pub fn kind(&self) -> ListErrorKind {
-        self.kind
-    }
-}
-
-impl fmt::Display for ListError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for ListError {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -355,27 +273,6 @@ mod tests {
         let error = lists.cpus("netdev:eth0").unwrap_err();
         assert_eq!(error.to_string(), "CPU list 'netdev:eth0': expected a number, a range like 2-3, all");
         assert_eq!(lists.cpus("5").unwrap_err().kind(), ListErrorKind::NotAllowed);
-    }
-
-    #[test]
-    fn a_status_file_says_what_is_allowed() {
-        let dir = tempfile::tempdir().unwrap();
-        let machine = Topology::synthetic(4, 4, 1 << 30);
-        let read = |text: &str| {
-            std::fs::write(dir.path().join("status"), text).unwrap();
-            Allowed::from_status(&machine, &Root::new(dir.path()), "status")
-        };
-        let allowed = read("Name:\tx\nCpus_allowed_list:\t6-13\nMems_allowed_list:\t1,3-1023\n").unwrap();
-        assert_eq!(
-            (allowed.cpus.to_string(), allowed.memory_nodes.to_string()),
-            ("6-13".into(), "1,3".into())
-        );
-        assert_eq!(read("Name:\tx\n").unwrap(), Allowed::everything(&machine));
-        let error = read("Name:\tx\nCpus_allowed_list:\tall\n").unwrap_err();
-        assert!(
-            error.to_string().ends_with("status:2: expected a list like 0-3,8,10-11, found 'all'"),
-            "{error}"
-        );
     }
 
     proptest! {

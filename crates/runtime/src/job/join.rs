@@ -2,7 +2,8 @@
 
 use super::remote_latch::RemoteLatch;
 use super::{Anchored, Job, Signal, StackJob, as_worker, current_of, with_current};
-use crate::pool::{NodePool, Shared};
+use crate::pool::NodePool;
+use crate::pool_state::PoolState;
 use crate::sync::MutexGuard;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::unwind::drop_caught;
@@ -273,7 +274,7 @@ fn work_along<R>(caller: MutexGuard<'_, Worker>, op: impl FnOnce(&Worker) -> R) 
     as_worker(&caller.0, || op(&caller.0))
 }
 
-impl Shared {
+impl PoolState {
     #[cold]
     pub(super) fn run_inside<R: Send>(
         &self,

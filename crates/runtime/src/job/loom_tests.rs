@@ -50,7 +50,7 @@ fn pool<const N: usize>(with_caller: bool) -> [Worker; N] {
     let workers = N - usize::from(with_caller);
     let deques: [_; N] = std::array::from_fn(|_| Deque::new());
     let callers = usize::from(with_caller);
-    let shared = Shared::new(allowance(), &[workers], &vec![0; workers], callers, &deques);
+    let shared = PoolState::new(allowance(), &[workers], &vec![0; workers], callers, &deques);
     let shared = std::sync::Arc::new(shared);
     let mut indices = 0..N;
     deques.map(|deque| Worker::new(shared.clone(), indices.next().unwrap(), 0, deque))

@@ -13,7 +13,6 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod blocks;
-mod deque;
 mod join;
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -22,12 +21,11 @@ mod scope;
 mod task;
 
 pub(crate) use blocks::{Blocks, SentBack};
-pub(crate) use deque::{Deque, Stealer};
 pub use scope::Scope;
 pub(crate) use scope::UncountedTasks;
 pub use task::Task;
 
-use crate::pool::Shared;
+use crate::pool_state::PoolState;
 use crate::worker::Worker;
 use std::cell::{Cell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -215,7 +213,7 @@ pub(crate) fn with_current<R>(f: impl FnOnce(Option<&Worker>) -> R) -> R {
 /// The worker of this pool that the calling thread is. As a value and not, as above, for the length of a
 /// call: joins that pass their closures through one more take twice as long.
 #[inline]
-fn current_of(shared: &Arc<Shared>) -> Option<&Worker> {
+fn current_of(shared: &Arc<PoolState>) -> Option<&Worker> {
     // SAFETY: as above. The reference cannot leave this thread, since workers are not Sync, nor this module,
     // whose functions use it in their own frames, which lie within as_worker's body.
     let worker = unsafe { CURRENT.get().as_ref() }?;

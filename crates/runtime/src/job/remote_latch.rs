@@ -1,6 +1,6 @@
 //! The end of something, told to who is not of the pool that it ends in.
 
-use crate::pool::Shared;
+use crate::pool_state::PoolState;
 use crate::sync::{Futex, UnsafeCell};
 use crate::worker::{Event, Worker};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub(super) struct RemoteLatch {
     state: Futex,
     /// The waiter, where that is a worker, once it may sleep. The waiter's until `state` is [`AWAITED`],
     /// then that of who sets it.
-    worker: UnsafeCell<Option<(Arc<Shared>, usize)>>,
+    worker: UnsafeCell<Option<(Arc<PoolState>, usize)>>,
 }
 
 const UNSET: u32 = 0;

@@ -3,7 +3,7 @@
 use super::blocks::{Block, SentBack};
 use super::{Anchored, Call, Job, with_current};
 use crate::error::Result;
-use crate::pool::Shared;
+use crate::pool_state::PoolState;
 use crate::sleep::Next;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 ///
 /// Any thread that has a reference may use it, tasks of the scope included.
 pub struct Scope<'scope> {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     /// The worker that waits for the tasks.
     owner: usize,
     /// The call that its tasks are part of.

@@ -11,7 +11,7 @@
 //! that the process runs on, which takes some 20 us in a virtual machine. So a caller that hands its place
 //! back leaves the barrier, where it can, to a worker that is searching: that one sleeps next, mostly, and
 //! pays for it anyway. Should it find work first, it pays all the same, and looks for who made work and saw
-//! nobody asleep.
+//! nobody asleep. `docs/internals/sleep.md` defines each state, and argues why no wake-up is lost.
 
 mod barrier;
 #[cfg(all(test, loom))]

@@ -6,6 +6,8 @@
 //! that others write, a pop is one locked instruction, and a batch is taken at the price of one job. In
 //! Chase's and Lev's deque each push reads the line that thieves write, each job of a batch is a locked
 //! instruction of its own, and a buffer that was outgrown has to be kept until nobody reads it any more.
+#![allow(unsafe_code)]
+#![deny(unsafe_op_in_unsafe_fn)]
 
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, UnsafeCell, lock, store_fully, try_lock};

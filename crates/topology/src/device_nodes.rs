@@ -3,7 +3,7 @@
 
 use crate::devices::{PCI, node_of, place_of};
 use crate::error::Error;
-use crate::lists::ListErrorKind;
+use crate::list_error::ListErrorKind;
 use crate::nodes::Node;
 use crate::root::Root;
 use crate::set::NodeSet;
