@@ -7,7 +7,7 @@ use nodewise_runtime::{Allowance, AllowedNode};
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_allowance_of_this_thread(out_allowance: *mut *mut Allowance) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_allowance` is null, or room for a value that only this call has.
         let out_allowance = unsafe { out(out_allowance, "out_allowance") }?;
         out_allowance.write(handle(Allowance::of_this_thread()?));
         Ok(())
@@ -22,11 +22,11 @@ pub unsafe extern "C" fn nodewise_allowance_on_nodes(
     out_allowance: *mut *mut Allowance,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `allowance` is null, or a value that lives and is only shared until this returns.
         let allowance = unsafe { shared(allowance, "allowance") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `nodes` is to `count` values that stay as they are until this returns.
         let nodes = unsafe { node_set(nodes, count, "nodes") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_allowance` is null, or room for a value that only this call has.
         let out_allowance = unsafe { out(out_allowance, "out_allowance") }?;
         out_allowance.write(handle(allowance.on_nodes(&nodes)));
         Ok(())
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn nodewise_allowance_on_nodes(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_allowance_free(allowance: *mut Allowance) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `allowance` is null, or was made for the caller, who does not use it again.
     unsafe { free(allowance) };
 }
 
@@ -47,9 +47,9 @@ pub unsafe extern "C" fn nodewise_allowance_nodes(
     out_count: *mut usize,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `allowance` is null, or a value that lives and is only shared until this returns.
         let allowance = unsafe { shared(allowance, "allowance") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `nodes` is room for `capacity` values, and `out_count` for their number.
         let list = unsafe { List::new(nodes, capacity, out_count, "nodes") }?;
         list.fill(allowance.nodes().iter().map(|node| node.id.0));
         Ok(())
@@ -70,9 +70,9 @@ pub unsafe extern "C" fn nodewise_allowance_cpus(
     out_count: *mut usize,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `allowance` is null, or a value that lives and is only shared until this returns.
         let allowance = unsafe { shared(allowance, "allowance") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `cpus` is room for `capacity` values, and `out_count` for their number.
         let list = unsafe { List::new(cpus, capacity, out_count, "cpus") }?;
         list.fill(of_node(allowance, node)?.cpus.iter().map(|cpu| cpu.0));
         Ok(())
@@ -86,9 +86,9 @@ pub unsafe extern "C" fn nodewise_allowance_has_memory(
     out_memory: *mut bool,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `allowance` is null, or a value that lives and is only shared until this returns.
         let allowance = unsafe { shared(allowance, "allowance") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_memory` is null, or room for a value that only this call has.
         let out_memory = unsafe { out(out_memory, "out_memory") }?;
         out_memory.write(of_node(allowance, node)?.memory);
         Ok(())
@@ -103,9 +103,9 @@ pub unsafe extern "C" fn nodewise_allowance_distance(
     out_distance: *mut u32,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `allowance` is null, or a value that lives and is only shared until this returns.
         let allowance = unsafe { shared(allowance, "allowance") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_distance` is null, or room for a value that only this call has.
         let out_distance = unsafe { out(out_distance, "out_distance") }?;
         of_node(allowance, to)?;
         let place = allowance.nodes().iter().take_while(|node| node.id.0 != to).count();
@@ -121,11 +121,11 @@ pub unsafe extern "C" fn nodewise_allowance_cpu_quota(
     out_period_us: *mut u64,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `allowance` is null, or a value that lives and is only shared until this returns.
         let allowance = unsafe { shared(allowance, "allowance") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_quota_us` is null, or room for a value that only this call has.
         let out_quota_us = unsafe { out(out_quota_us, "out_quota_us") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_period_us` is null, or room for a value that only this call has.
         let out_period_us = unsafe { out(out_period_us, "out_period_us") }?;
         let quota = allowance.cpu_quota();
         out_quota_us.write(quota.map_or(0, |quota| quota.quota_us));
@@ -140,9 +140,9 @@ pub unsafe extern "C" fn nodewise_allowance_parallelism(
     out_threads: *mut usize,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `allowance` is null, or a value that lives and is only shared until this returns.
         let allowance = unsafe { shared(allowance, "allowance") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_threads` is null, or room for a value that only this call has.
         let out_threads = unsafe { out(out_threads, "out_threads") }?;
         out_threads.write(allowance.parallelism());
         Ok(())
@@ -158,9 +158,9 @@ pub unsafe extern "C" fn nodewise_allowance_workers(
     out_count: *mut usize,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `allowance` is null, or a value that lives and is only shared until this returns.
         let allowance = unsafe { shared(allowance, "allowance") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `workers` is room for `capacity` values, and `out_count` for their number.
         let list = unsafe { List::new(workers, capacity, out_count, "workers") }?;
         list.fill(allowance.workers(most));
         Ok(())

@@ -14,9 +14,9 @@ pub unsafe extern "C" fn nodewise_arena_new(
     out_arena: *mut *mut NodeArena,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `layout` is null, or a layout that stays as it is until this returns.
         let layout = unsafe { self::layout(layout) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_arena` is null, or room for a value that only this call has.
         let out_arena = unsafe { out(out_arena, "out_arena") }?;
         let flags = Flags::checked(flags)?;
         let mut builder = NodeArenaBuilder::new(layout).fallback(flags.fallback);
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn nodewise_arena_new(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_arena_free(arena: *mut NodeArena) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `arena` is null, or was made for the caller, who does not use it again.
     unsafe { free(arena) };
 }
 
@@ -42,9 +42,9 @@ pub unsafe extern "C" fn nodewise_arena_allocate(
     out_block: *mut *mut c_void,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `arena` is null, or a value that lives and is only shared until this returns.
         let arena = unsafe { shared(arena, "arena") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_block` is null, or room for a value that only this call has.
         let out_block = unsafe { out(out_block, "out_block") }?;
         if !align.is_power_of_two() {
             return Err(Failure::invalid(format!("align is {align}, which is no power of two")));
@@ -62,10 +62,10 @@ pub unsafe extern "C" fn nodewise_arena_deallocate(
     align: usize,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `arena` is null, or a value that lives and is only shared until this returns.
         let arena = unsafe { shared(arena, "arena") }?;
         if let Some(block) = NonNull::new(block.cast::<u8>()) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the block is this arena's, of this size and alignment, and is not used again.
             unsafe { arena.deallocate(block, bytes, align) };
         }
         Ok(())
@@ -78,9 +78,9 @@ pub unsafe extern "C" fn nodewise_arena_reserved_bytes(
     out_bytes: *mut usize,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `arena` is null, or a value that lives and is only shared until this returns.
         let arena = unsafe { shared(arena, "arena") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_bytes` is null, or room for a value that only this call has.
         let out_bytes = unsafe { out(out_bytes, "out_bytes") }?;
         out_bytes.write(arena.reserved_bytes());
         Ok(())
@@ -96,11 +96,11 @@ pub unsafe extern "C" fn nodewise_arena_placement(
     out_count: *mut usize,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `arena` is null, or a value that lives and is only shared until this returns.
         let arena = unsafe { shared(arena, "arena") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_placement` is null, or room for a value that only this call has.
         let out_placement = unsafe { out(out_placement, "out_placement") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `pages` is room for `capacity` values, and `out_count` for their number.
         let list = unsafe { List::new(pages, capacity, out_count, "pages") }?;
         NodePages::list(arena.placement()?, out_placement, list);
         Ok(())

@@ -165,11 +165,11 @@ pub unsafe extern "C" fn nodewise_array_new(
     out_array: *mut *mut Array,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `layout` is null, or a layout that stays as it is until this returns.
         let layout = unsafe { self::layout(layout) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_array` is null, or room for a value that only this call has.
         let pool = unsafe { pool.as_ref() };
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_array` is null, or room for a value that only this call has.
         let out_array = unsafe { out(out_array, "out_array") }?;
         if element_bytes == 0 {
             return Err(Failure::invalid("element_bytes is 0"));
@@ -192,16 +192,16 @@ pub unsafe extern "C" fn nodewise_array_new(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_array_free(array: *mut Array) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `array` is null, or was made for the caller, who does not use it again.
     unsafe { free(array) };
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_array_data(array: *const Array, out_data: *mut *mut c_void) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `array` is null, or a value that lives and is only shared until this returns.
         let array = unsafe { shared(array, "array") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_data` is null, or room for a value that only this call has.
         let out_data = unsafe { out(out_data, "out_data") }?;
         out_data.write(array.data);
         Ok(())
@@ -219,11 +219,11 @@ pub unsafe extern "C" fn nodewise_array_placement(
     out_count: *mut usize,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `array` is null, or a value that lives and is only shared until this returns.
         let array = unsafe { shared(array, "array") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_placement` is null, or room for a value that only this call has.
         let out_placement = unsafe { out(out_placement, "out_placement") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `pages` is room for `capacity` values, and `out_count` for their number.
         let list = unsafe { List::new(pages, capacity, out_count, "pages") }?;
         let placement = array.bytes.placement_of(array.bytes_of(begin, end)?)?;
         NodePages::list(placement, out_placement, list);
@@ -241,9 +241,9 @@ pub unsafe extern "C" fn nodewise_array_page_nodes(
     out_count: *mut usize,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `array` is null, or a value that lives and is only shared until this returns.
         let array = unsafe { shared(array, "array") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `nodes` is room for `capacity` values, and `out_count` for their number.
         let list = unsafe { List::new(nodes, capacity, out_count, "nodes") }?;
         let homes = array.bytes.nodes_of(array.bytes_of(begin, end)?)?;
         list.fill(homes.into_iter().map(|home| home.map_or(NO_NODE, |node| node.0)));
@@ -258,11 +258,11 @@ pub unsafe extern "C" fn nodewise_array_lay_out(
     out_placement: *mut Placement,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `array` is null, or a value that nobody else uses until this returns.
         let array = unsafe { exclusive(array, "array") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `layout` is null, or a layout that stays as it is until this returns.
         let layout = unsafe { self::layout(layout) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_placement` is null, or room for a value that only this call has.
         let out_placement = unsafe { optional_out(out_placement) };
         Placement::tell(&array.bytes.lay_out(layout)?, out_placement);
         Ok(())
@@ -278,11 +278,11 @@ pub unsafe extern "C" fn nodewise_array_lay_out_range(
     out_placement: *mut Placement,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `array` is null, or a value that nobody else uses until this returns.
         let array = unsafe { exclusive(array, "array") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `layout` is null, or a layout that stays as it is until this returns.
         let layout = unsafe { self::layout(layout) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_placement` is null, or room for a value that only this call has.
         let out_placement = unsafe { optional_out(out_placement) };
         let bytes = array.bytes_of(begin, end)?;
         Placement::tell(&array.bytes.lay_out_range(bytes, &layout)?, out_placement);
@@ -324,9 +324,9 @@ pub unsafe extern "C" fn nodewise_array_blocks(
     out_count: *mut usize,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `array` is null, or a value that lives and is only shared until this returns.
         let array = unsafe { shared(array, "array") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `blocks` is room for `capacity` values, and `out_count` for their number.
         let list = unsafe { List::new(blocks, capacity, out_count, "blocks") }?;
         list.fill(array.blocks());
         Ok(())
@@ -342,11 +342,11 @@ pub unsafe extern "C" fn nodewise_array_for_each_block(
     out_status: *mut c_int,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `array` is null, or a value that lives and is only shared until this returns.
         let array = unsafe { shared(array, "array") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `pool` is null, or a pool that lives as this begins.
         let pool = unsafe { Held::new(pool) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_status` is null, or room for a value that only this call has.
         let out_status = unsafe { optional_out(out_status) };
         let (body, context) = (given(body, "body")?, Context::new(context));
         let (data, element_bytes) = (Context::new(array.data), array.element_bytes);
@@ -380,11 +380,11 @@ pub unsafe extern "C" fn nodewise_pool_for_each_block(
     out_status: *mut c_int,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pool` is null, or a pool that lives as this begins.
         let pool = unsafe { Held::new(pool) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `blocks` is to `count` values that stay as they are until this returns.
         let blocks = unsafe { slice(blocks, count, "blocks") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_status` is null, or room for a value that only this call has.
         let out_status = unsafe { optional_out(out_status) };
         let (body, context) = (given(body, "body")?, Context::new(context));
         if let Some(Block { begin, end, .. }) = blocks.iter().find(|block| block.begin > block.end) {
@@ -399,7 +399,7 @@ pub unsafe extern "C" fn nodewise_pool_for_each_block(
             if !status.failed() {
                 let piece =
                     Block { node: piece.node.0, begin: piece.elements.start, end: piece.elements.end };
-                // SAFETY: the caller's promise.
+                // SAFETY: `body` may be called with its context from any thread.
                 status.note(unsafe { body(&raw const piece, context.get()) });
             }
         });

@@ -9,7 +9,7 @@ use std::time::Duration;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_counter_new(out_counter: *mut *mut NodeCounter) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_counter` is null, or room for a value that only this call has.
         let out_counter = unsafe { out(out_counter, "out_counter") }?;
         out_counter.write(handle(NodeCounter::new()));
         Ok(())
@@ -18,14 +18,14 @@ pub unsafe extern "C" fn nodewise_counter_new(out_counter: *mut *mut NodeCounter
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_counter_free(counter: *mut NodeCounter) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `counter` is null, or was made for the caller, who does not use it again.
     unsafe { free(counter) };
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_counter_add(counter: *const NodeCounter, number: u64) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `counter` is null, or a value that lives and is only shared until this returns.
         let counter = unsafe { shared(counter, "counter") }?;
         counter.add(number);
         Ok(())
@@ -38,9 +38,9 @@ pub unsafe extern "C" fn nodewise_counter_approximate(
     out_count: *mut u64,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `counter` is null, or a value that lives and is only shared until this returns.
         let counter = unsafe { shared(counter, "counter") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_count` is null, or room for a value that only this call has.
         let out_count = unsafe { out(out_count, "out_count") }?;
         out_count.write(counter.approximate());
         Ok(())
@@ -50,9 +50,9 @@ pub unsafe extern "C" fn nodewise_counter_approximate(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_counter_exact(counter: *const NodeCounter, out_count: *mut u64) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `counter` is null, or a value that lives and is only shared until this returns.
         let counter = unsafe { shared(counter, "counter") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_count` is null, or room for a value that only this call has.
         let out_count = unsafe { out(out_count, "out_count") }?;
         let busy = || Failure::new(Code::Busy, "additions kept coming while the counter was read");
         out_count.write(counter.exact().ok_or_else(busy)?);
@@ -67,9 +67,9 @@ pub unsafe extern "C" fn nodewise_counter_on_node(
     out_count: *mut u64,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `counter` is null, or a value that lives and is only shared until this returns.
         let counter = unsafe { shared(counter, "counter") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_count` is null, or room for a value that only this call has.
         let out_count = unsafe { out(out_count, "out_count") }?;
         out_count.write(counter.on_node(NodeId(node)));
         Ok(())
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn nodewise_counter_on_node(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_task_counter_new(out_counter: *mut *mut TaskCounter) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_counter` is null, or room for a value that only this call has.
         let out_counter = unsafe { out(out_counter, "out_counter") }?;
         out_counter.write(handle(TaskCounter::new()));
         Ok(())
@@ -88,14 +88,14 @@ pub unsafe extern "C" fn nodewise_task_counter_new(out_counter: *mut *mut TaskCo
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_task_counter_free(counter: *mut TaskCounter) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `counter` is null, or was made for the caller, who does not use it again.
     unsafe { free(counter) };
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_task_counter_submit(counter: *const TaskCounter, tasks: u64) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `counter` is null, or a value that lives and is only shared until this returns.
         let counter = unsafe { shared(counter, "counter") }?;
         counter.submit(tasks);
         Ok(())
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn nodewise_task_counter_submit(counter: *const TaskCounte
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_task_counter_done(counter: *const TaskCounter, tasks: u64) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `counter` is null, or a value that lives and is only shared until this returns.
         let counter = unsafe { shared(counter, "counter") }?;
         counter.done(tasks);
         Ok(())
@@ -118,9 +118,9 @@ pub unsafe extern "C" fn nodewise_task_counter_count(
     out_count: *mut u64,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `counter` is null, or a value that lives and is only shared until this returns.
         let counter = unsafe { shared(counter, "counter") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_count` is null, or room for a value that only this call has.
         let out_count = unsafe { out(out_count, "out_count") }?;
         out_count.write(counter.count());
         Ok(())
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn nodewise_task_counter_count(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_task_counter_wait(counter: *const TaskCounter) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `counter` is null, or a value that lives and is only shared until this returns.
         let counter = unsafe { shared(counter, "counter") }?;
         counter.wait();
         Ok(())
@@ -144,9 +144,9 @@ pub unsafe extern "C" fn nodewise_task_counter_wait_timeout(
     out_all_done: *mut bool,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `counter` is null, or a value that lives and is only shared until this returns.
         let counter = unsafe { shared(counter, "counter") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_all_done` is null, or room for a value that only this call has.
         let out_all_done = unsafe { out(out_all_done, "out_all_done") }?;
         out_all_done.write(counter.wait_timeout(Duration::from_nanos(timeout_ns)));
         Ok(())

@@ -33,9 +33,9 @@ pub unsafe extern "C" fn nodewise_hint(
     out_honoured_by: *mut c_int,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `memory` is to `bytes` bytes of memory that the caller has.
         let memory = unsafe { bytes_of(memory, bytes) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_honoured_by` is null, or room for a value that only this call has.
         let out_honoured_by = unsafe { optional_out(out_honoured_by) };
         let hint = match hint {
             PRIVATE => Hint::Private,
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn nodewise_hint(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_forget_hints(memory: *const c_void, bytes: usize) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `memory` is to `bytes` bytes of memory that the caller has.
         nodewise_runtime::forget_hints(unsafe { bytes_of(memory, bytes) }?);
         Ok(())
     })
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn nodewise_forget_hints(memory: *const c_void, bytes: usi
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_is_managed(out_managed: *mut bool) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_managed` is null, or room for a value that only this call has.
         let out_managed = unsafe { out(out_managed, "out_managed") }?;
         out_managed.write(nodewise_runtime::is_managed());
         Ok(())

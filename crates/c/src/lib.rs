@@ -1,8 +1,7 @@
 //! The C ABI of `nodewise-runtime`: `libnodewise`, with `include/nodewise.h` and `include/nodewise.hpp`.
 //!
-//! The header documents what each function does, its errors, who owns what, and which threads may call it;
-//! what it asks of the caller is what the SAFETY comments here mean by his promise. How all functions are
-//! made:
+//! The header documents what each function does, its errors, who owns what, and which threads may call it.
+//! SAFETY comments name what the header asks of the caller. How all functions are made:
 //!
 //! - Handles are the runtime's own types, boxed, and opaque to C.
 //! - Pointers are looked at by `arguments` and become references before anything else happens, so that a null

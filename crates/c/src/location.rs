@@ -28,9 +28,9 @@ pub unsafe extern "C" fn nodewise_nodes_near(
     out_count: *mut usize,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `device` is null, or a string that stays as it is until this returns.
         let device = unsafe { text(device, "device") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `nodes` is room for `capacity` values, and `out_count` for their number.
         let list = unsafe { List::new(nodes, capacity, out_count, "nodes") }?;
         let near = nodewise_runtime::nodes_near(device)?;
         list.fill(near.iter().map(|node| node.0));
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn nodewise_nodes_near(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_bind_thread(nodes: *const u32, count: usize) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `nodes` is to `count` values that stay as they are until this returns.
         let nodes = unsafe { node_set(nodes, count, "nodes") }?;
         Ok(nodewise_runtime::bind_thread(&nodes)?)
     })

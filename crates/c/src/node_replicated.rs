@@ -82,11 +82,11 @@ pub unsafe extern "C" fn nodewise_node_replicated_new(
     out_replicated: *mut *mut NodeReplicated<Operated>,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `kind` is null, or a value that lives and is only shared until this returns.
         let kind = checked_kind(*unsafe { shared(kind, "type") }?)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `operations` is null, or a value that lives and is only shared until this returns.
         let operations = *unsafe { shared(operations, "operations") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_replicated` is null, or room for a value that only this call has.
         let out_replicated = unsafe { out(out_replicated, "out_replicated") }?;
         let operate = given(operations.operate, "operations->operate")?;
         let operation_bytes = checked_size(operations.operation_bytes, "an operation")?;
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn nodewise_node_replicated_new(
         let original = Original::checked(value)?;
         let context = Context::new(operations.context);
         let copy = |arena: &SharedArena| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the value is of the type whose functions these are.
             let value = unsafe { Value::copy_of(original.get(), kind, arena) };
             Operated { value, operate, operation_bytes, response_bytes, context }
         };
@@ -112,11 +112,11 @@ pub unsafe extern "C" fn nodewise_node_replicated_placement(
     out_count: *mut usize,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `replicated` is null, or a value that lives and is only shared until this returns.
         let replicated = unsafe { shared(replicated, "replicated") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_placement` is null, or room for a value that only this call has.
         let out_placement = unsafe { out(out_placement, "out_placement") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `pages` is room for `capacity` values, and `out_count` for their number.
         let list = unsafe { List::new(pages, capacity, out_count, "pages") }?;
         NodePages::list(replicated.placement()?, out_placement, list);
         Ok(())
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn nodewise_node_replicated_placement(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_node_replicated_free(replicated: *mut NodeReplicated<Operated>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `replicated` is null, or was made for the caller, who does not use it again.
     unsafe { free(replicated) };
 }
 
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn nodewise_node_replicated_read(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_node_read_end(read: *mut NodeRead) -> Code {
-    // SAFETY: the caller's promise.
+    // SAFETY: `read` is null, or a reading that has begun and that nobody uses again.
     guarded(|| unsafe { Reading::end(read) })
 }
 
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn nodewise_node_replicated_update(
     out_response: *mut c_void,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `replicated` is null, or a value that lives and is only shared until this returns.
         let replicated = unsafe { shared(replicated, "replicated") }?;
         let Operated { operation_bytes, response_bytes, .. } = *replicated.read();
         if operation.is_null() && operation_bytes > 0 {

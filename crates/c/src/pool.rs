@@ -64,7 +64,7 @@ pub const NO_INDEX: usize = usize::MAX;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_pool_options_new(out_options: *mut *mut NodePoolBuilder) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_options` is null, or room for a value that only this call has.
         let out_options = unsafe { out(out_options, "out_options") }?;
         out_options.write(handle(NodePool::builder()));
         Ok(())
@@ -73,14 +73,14 @@ pub unsafe extern "C" fn nodewise_pool_options_new(out_options: *mut *mut NodePo
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_pool_options_free(options: *mut NodePoolBuilder) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `options` is null, or was made for the caller, who does not use it again.
     unsafe { free(options) };
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_pool_options_workers(options: *mut NodePoolBuilder, most: usize) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `options` is null, or a value that nobody else uses until this returns.
         let options = unsafe { exclusive(options, "options") }?;
         *options = options.clone().workers(most);
         Ok(())
@@ -94,9 +94,9 @@ pub unsafe extern "C" fn nodewise_pool_options_nodes(
     count: usize,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `options` is null, or a value that nobody else uses until this returns.
         let options = unsafe { exclusive(options, "options") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `nodes` is to `count` values that stay as they are until this returns.
         let nodes = unsafe { node_set(nodes, count, "nodes") }?;
         *options = options.clone().nodes(&nodes);
         Ok(())
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn nodewise_pool_options_stack_bytes(
     bytes: usize,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `options` is null, or a value that nobody else uses until this returns.
         let options = unsafe { exclusive(options, "options") }?;
         *options = options.clone().stack_bytes(bytes);
         Ok(())
@@ -122,9 +122,9 @@ pub unsafe extern "C" fn nodewise_pool_options_allowance(
     allowance: *const Allowance,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `options` is null, or a value that nobody else uses until this returns.
         let options = unsafe { exclusive(options, "options") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `allowance` is null, or a value that lives and is only shared until this returns.
         let allowance = unsafe { shared(allowance, "allowance") }?;
         *options = options.clone().allowance(allowance.clone());
         Ok(())
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn nodewise_pool_options_confined(
     confined: bool,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `options` is null, or a value that nobody else uses until this returns.
         let options = unsafe { exclusive(options, "options") }?;
         *options = options.clone().confined(confined);
         Ok(())
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn nodewise_pool_options_callers_work(
     work: bool,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `options` is null, or a value that nobody else uses until this returns.
         let options = unsafe { exclusive(options, "options") }?;
         *options = options.clone().callers_work(work);
         Ok(())
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn nodewise_pool_options_by_cache(
     by_cache: bool,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `options` is null, or a value that nobody else uses until this returns.
         let options = unsafe { exclusive(options, "options") }?;
         *options = options.clone().by_cache(by_cache);
         Ok(())
@@ -176,9 +176,9 @@ pub unsafe extern "C" fn nodewise_pool_new(
     out_pool: *mut *mut NodePool,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_pool` is null, or room for a value that only this call has.
         let options = unsafe { options.as_ref() };
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_pool` is null, or room for a value that only this call has.
         let out_pool = unsafe { out(out_pool, "out_pool") }?;
         let options = options.map_or_else(NodePool::builder, NodePoolBuilder::clone);
         out_pool.write(Arc::into_raw(Arc::new(options.build()?)).cast_mut());
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn nodewise_pool_new(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_default_pool(out_pool: *mut *mut NodePool) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_pool` is null, or room for a value that only this call has.
         let out_pool = unsafe { out(out_pool, "out_pool") }?;
         out_pool.write(Arc::into_raw(NodePool::shared()?).cast_mut());
         Ok(())
@@ -221,9 +221,9 @@ pub unsafe extern "C" fn nodewise_pool_nodes(
     out_count: *mut usize,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pool` is null, or a value that lives and is only shared until this returns.
         let pool = unsafe { shared(pool, "pool") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `nodes` is room for `capacity` values, and `out_count` for their number.
         let list = unsafe { List::new(nodes, capacity, out_count, "nodes") }?;
         list.fill(pool.nodes().map(|node| node.0));
         Ok(())
@@ -233,9 +233,9 @@ pub unsafe extern "C" fn nodewise_pool_nodes(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_pool_workers(pool: *const NodePool, out_workers: *mut usize) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pool` is null, or a value that lives and is only shared until this returns.
         let pool = unsafe { shared(pool, "pool") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_workers` is null, or room for a value that only this call has.
         let out_workers = unsafe { out(out_workers, "out_workers") }?;
         out_workers.write(pool.workers());
         Ok(())
@@ -245,9 +245,9 @@ pub unsafe extern "C" fn nodewise_pool_workers(pool: *const NodePool, out_worker
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_pool_worker_node(pool: *const NodePool, out_node: *mut u32) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pool` is null, or a value that lives and is only shared until this returns.
         let pool = unsafe { shared(pool, "pool") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_node` is null, or room for a value that only this call has.
         let out_node = unsafe { out(out_node, "out_node") }?;
         out_node.write(pool.worker_node().map_or(NO_NODE, |node| node.0));
         Ok(())
@@ -257,9 +257,9 @@ pub unsafe extern "C" fn nodewise_pool_worker_node(pool: *const NodePool, out_no
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_pool_worker_index(pool: *const NodePool, out_index: *mut usize) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pool` is null, or a value that lives and is only shared until this returns.
         let pool = unsafe { shared(pool, "pool") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_index` is null, or room for a value that only this call has.
         let out_index = unsafe { out(out_index, "out_index") }?;
         out_index.write(pool.worker_index().unwrap_or(NO_INDEX));
         Ok(())
@@ -272,9 +272,9 @@ pub unsafe extern "C" fn nodewise_pool_worker_indices(
     out_indices: *mut usize,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pool` is null, or a value that lives and is only shared until this returns.
         let pool = unsafe { shared(pool, "pool") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_indices` is null, or room for a value that only this call has.
         let out_indices = unsafe { out(out_indices, "out_indices") }?;
         out_indices.write(pool.worker_indices());
         Ok(())
@@ -289,9 +289,9 @@ pub unsafe extern "C" fn nodewise_pool_statistics(
     out_count: *mut usize,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pool` is null, or a value that lives and is only shared until this returns.
         let pool = unsafe { shared(pool, "pool") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `statistics` is room for `capacity` values, and `out_count` for their number.
         let list = unsafe { List::new(statistics, capacity, out_count, "statistics") }?;
         list.fill(pool.statistics().into_iter().map(|of| NodeStatistics {
             node: of.node.0,
@@ -354,10 +354,10 @@ pub unsafe extern "C" fn nodewise_pool_spawn(
     out_task: *mut *mut TaskHandle,
 ) -> Code {
     let spawn = |task: Called| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pool` is null, or a value that lives and is only shared until this returns.
         Ok(unsafe { shared(pool, "pool") }?.spawn(move || task.call()))
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: `run` and `drop` may be called with this context from any thread.
     unsafe { spawn_by(run, context, drop, out_task, spawn) }
 }
 
@@ -371,10 +371,10 @@ pub unsafe extern "C" fn nodewise_pool_spawn_on(
     out_task: *mut *mut TaskHandle,
 ) -> Code {
     let spawn = |task: Called| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pool` is null, or a value that lives and is only shared until this returns.
         Ok(unsafe { shared(pool, "pool") }?.spawn_on(NodeId(node), move || task.call())?)
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: `run` and `drop` may be called with this context from any thread.
     unsafe { spawn_by(run, context, drop, out_task, spawn) }
 }
 
@@ -388,16 +388,16 @@ pub unsafe extern "C" fn nodewise_pool_join(
     out_status: *mut c_int,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pool` is null, or a pool that lives as this begins.
         let pool = unsafe { Held::new(pool) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_status` is null, or room for a value that only this call has.
         let out_status = unsafe { optional_out(out_status) };
         let (a, b) = (given(a, "a")?, given(b, "b")?);
         let (a_context, b_context) = (Context::new(a_context), Context::new(b_context));
         let (a, b) = pool.join(
-            // SAFETY: the caller's promise.
+            // SAFETY: `a` may be called with its context from any thread.
             || unsafe { a(a_context.get()) },
-            // SAFETY: the caller's promise.
+            // SAFETY: `b` may be called with its context from any thread.
             || unsafe { b(b_context.get()) },
         );
         let status = FirstStatus::default();
@@ -415,13 +415,13 @@ pub unsafe extern "C" fn nodewise_pool_isolate(
     out_status: *mut c_int,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pool` is null, or a pool that lives as this begins.
         let pool = unsafe { Held::new(pool) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_status` is null, or room for a value that only this call has.
         let out_status = unsafe { optional_out(out_status) };
         let (run, context) = (given(run, "run")?, Context::new(context));
         let status = FirstStatus::default();
-        // SAFETY: the caller's promise.
+        // SAFETY: `run` may be called with its context from any thread.
         status.note(pool.isolate(|| unsafe { run(context.get()) }));
         status.tell(out_status)
     })

@@ -34,7 +34,7 @@ pub unsafe extern "C" fn nodewise_pool_parallel_for(
     context: *mut c_void,
     out_status: *mut c_int,
 ) -> Code {
-    // SAFETY: the caller's promise.
+    // SAFETY: that function asks the same of its caller.
     unsafe { nodewise_pool_parallel_for_grain(pool, begin, end, 1, body, context, out_status) }
 }
 
@@ -49,15 +49,15 @@ pub unsafe extern "C" fn nodewise_pool_parallel_for_grain(
     out_status: *mut c_int,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pool` is null, or a pool that lives as this begins.
         let pool = unsafe { Held::new(pool) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_status` is null, or room for a value that only this call has.
         let out_status = unsafe { optional_out(out_status) };
         let (body, context) = (given(body, "body")?, Context::new(context));
         let status = FirstStatus::default();
         let part = |part: std::ops::Range<usize>| {
             if !status.failed() {
-                // SAFETY: the caller's promise.
+                // SAFETY: `body` may be called with its context from any thread.
                 status.note(unsafe { body(part.start, part.end, context.get()) });
             }
         };
@@ -101,12 +101,12 @@ pub unsafe extern "C" fn nodewise_pool_parallel_reduce(
     out_status: *mut c_int,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pool` is null, or a pool that lives as this begins.
         let pool = unsafe { Held::new(pool) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `reduction` is null, or a value that lives and is only shared until this returns.
         let Reduction { value_bytes, part, combine, drop, grain } =
             *unsafe { shared(reduction, "reduction") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_status` is null, or room for a value that only this call has.
         let out_status = unsafe { optional_out(out_status) };
         let (part, combine) = (given(part, "reduction->part")?, given(combine, "reduction->combine")?);
         if out_value.is_null() {
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn nodewise_pool_parallel_reduce(
             }
             let words = value_bytes.div_ceil(size_of::<u128>()).max(1);
             let mut value = Value { bytes: smallvec![0; words], drop: None, context };
-            // SAFETY: the caller's promise.
+            // SAFETY: `part` takes any range, room for a value, and this context.
             let returned = unsafe { part(range.start, range.end, value.as_mut_ptr(), context.get()) };
             status.note(returned);
             (returned == 0).then(|| {
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn nodewise_pool_parallel_reduce(
         };
         let combine = |left: Option<Value>, right: Option<Value>| {
             let (mut left, mut right) = (left?, right?);
-            // SAFETY: the caller's promise.
+            // SAFETY: `combine` takes two values that `part` has made.
             let returned = unsafe { combine(left.as_mut_ptr(), right.as_mut_ptr(), context.get()) };
             status.note(returned);
             (returned == 0).then_some(left)

@@ -217,12 +217,12 @@ pub unsafe extern "C" fn nodewise_replicated_new(
     out_replicated: *mut *mut Replicated<Value>,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `kind` is null, or a value that lives and is only shared until this returns.
         let kind = checked_kind(*unsafe { shared(kind, "type") }?)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_replicated` is null, or room for a value that only this call has.
         let out_replicated = unsafe { out(out_replicated, "out_replicated") }?;
         let original = Original::checked(value)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the value is of the type whose functions these are.
         let copy = |arena: &SharedArena| unsafe { Value::copy_of(original.get(), kind, arena) };
         out_replicated.write(handle(Replicated::new_in(copy)?));
         Ok(())
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn nodewise_replicated_new(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_replicated_free(replicated: *mut Replicated<Value>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `replicated` is null, or was made for the caller, who does not use it again.
     unsafe { free(replicated) };
 }
 
@@ -248,7 +248,7 @@ pub unsafe extern "C" fn nodewise_replicated_read(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_read_end(read: *mut Read) -> Code {
-    // SAFETY: the caller's promise.
+    // SAFETY: `read` is null, or a reading that has begun and that nobody uses again.
     guarded(|| unsafe { Reading::end(read) })
 }
 
@@ -260,14 +260,14 @@ pub unsafe extern "C" fn nodewise_replicated_update(
     out_status: *mut c_int,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `replicated` is null, or a value that lives and is only shared until this returns.
         let replicated = unsafe { shared(replicated, "replicated") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_status` is null, or room for a value that only this call has.
         let out_status = unsafe { optional_out(out_status) };
         let change = given(change, "change")?;
         thrown(out_status, || {
             replicated.update(|value| {
-                // SAFETY: the caller's promise.
+                // SAFETY: `change` takes a copy's value and this context.
                 let status = unsafe { change(value.as_mut_ptr(), context) };
                 if status != 0 {
                     Status(status).throw();
@@ -284,13 +284,13 @@ pub unsafe extern "C" fn nodewise_replicated_set(
     out_status: *mut c_int,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `replicated` is null, or a value that lives and is only shared until this returns.
         let replicated = unsafe { shared(replicated, "replicated") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_status` is null, or room for a value that only this call has.
         let out_status = unsafe { optional_out(out_status) };
         let original = Original::checked(value)?;
         thrown(out_status, || {
-            // SAFETY: the caller's promise.
+            // SAFETY: the value is of the type that the copies have.
             replicated.update(|copy| unsafe { copy.assign(original.get()) });
         })
     })
@@ -305,11 +305,11 @@ pub unsafe extern "C" fn nodewise_replicated_placement(
     out_count: *mut usize,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `replicated` is null, or a value that lives and is only shared until this returns.
         let replicated = unsafe { shared(replicated, "replicated") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_placement` is null, or room for a value that only this call has.
         let out_placement = unsafe { out(out_placement, "out_placement") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `pages` is room for `capacity` values, and `out_count` for their number.
         let list = unsafe { List::new(pages, capacity, out_count, "pages") }?;
         NodePages::list(replicated.placement()?, out_placement, list);
         Ok(())

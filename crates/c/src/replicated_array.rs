@@ -19,9 +19,9 @@ pub unsafe extern "C" fn nodewise_replicated_array_new(
 ) -> Code {
     guarded(|| {
         let bytes = checked_bytes(len, element_bytes)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_array` is null, or room for a value that only this call has.
         let elements = unsafe { slice(elements.cast::<u8>(), bytes, "elements") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_array` is null, or room for a value that only this call has.
         let out_array = unsafe { out(out_array, "out_array") }?;
         out_array.write(handle(ReplicatedVec::aligned(elements, align_of_elements(element_bytes))?));
         Ok(())
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn nodewise_replicated_array_new(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_replicated_array_free(array: *mut ReplicatedVec<u8>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `array` is null, or was made for the caller, who does not use it again.
     unsafe { free(array) };
 }
 
@@ -40,9 +40,9 @@ pub unsafe extern "C" fn nodewise_replicated_array_local(
     out_data: *mut *const c_void,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `array` is null, or a value that lives and is only shared until this returns.
         let array = unsafe { shared(array, "array") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_data` is null, or room for a value that only this call has.
         let out_data = unsafe { out(out_data, "out_data") }?;
         out_data.write(array.local().as_ptr().cast());
         Ok(())
@@ -56,9 +56,9 @@ pub unsafe extern "C" fn nodewise_replicated_array_near(
     out_data: *mut *const c_void,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `array` is null, or a value that lives and is only shared until this returns.
         let array = unsafe { shared(array, "array") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_data` is null, or room for a value that only this call has.
         let out_data = unsafe { out(out_data, "out_data") }?;
         out_data.write(array.near(NodeId(node)).as_ptr().cast());
         Ok(())
@@ -73,9 +73,9 @@ pub unsafe extern "C" fn nodewise_replicated_array_nodes(
     out_count: *mut usize,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `array` is null, or a value that lives and is only shared until this returns.
         let array = unsafe { shared(array, "array") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `nodes` is room for `capacity` values, and `out_count` for their number.
         let list = unsafe { List::new(nodes, capacity, out_count, "nodes") }?;
         list.fill(array.nodes().map(|node| node.0));
         Ok(())
@@ -90,14 +90,14 @@ pub unsafe extern "C" fn nodewise_replicated_array_update(
     out_status: *mut c_int,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `array` is null, or a value that nobody else uses until this returns.
         let array = unsafe { exclusive(array, "array") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_status` is null, or room for a value that only this call has.
         let out_status = unsafe { optional_out(out_status) };
         let change = given(change, "change")?;
         let status = FirstStatus::default();
         array.update(|elements| {
-            // SAFETY: the caller's promise.
+            // SAFETY: `change` takes a copy's value and this context.
             status.note(unsafe { change(elements.as_mut_ptr().cast(), context) });
         });
         status.tell(out_status)

@@ -52,15 +52,15 @@ pub unsafe extern "C" fn nodewise_pool_scope(
     out_status: *mut c_int,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pool` is null, or a pool that lives as this begins.
         let pool = unsafe { Held::new(pool) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_status` is null, or room for a value that only this call has.
         let out_status = unsafe { optional_out(out_status) };
         let (body, context) = (given(body, "body")?, Context::new(context));
         let handle = ScopeHandle::default();
         pool.scope(|scope| {
             handle.scope.store(std::ptr::from_ref(scope).cast_mut(), Ordering::Release);
-            // SAFETY: the caller's promise.
+            // SAFETY: `body` may be called with its context from any thread.
             handle.status.note(unsafe { body(&raw const handle, context.get()) });
         });
         handle.status.tell(out_status)
@@ -96,9 +96,9 @@ pub unsafe extern "C" fn nodewise_scope_spawn(
     let context = unsafe { Owned::new(context, drop) };
     guarded(move || {
         let run = given(run, "run")?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `scope` is null, or a value that lives and is only shared until this returns.
         let handle = unsafe { shared(scope, "scope") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `run` may be called with this context from any thread until the scope ends.
         handle.scope()?.spawn(unsafe { task(scope, run, context) });
         Ok(())
     })
@@ -113,14 +113,14 @@ pub unsafe extern "C" fn nodewise_scope_spawn_copy(
 ) -> Code {
     guarded(|| {
         let run = given(run, "run")?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `scope` is null, or a value that lives and is only shared until this returns.
         let handle = unsafe { shared(scope, "scope") }?;
         if context.is_null() && bytes > 0 {
             return Err(Failure::invalid("context is NULL"));
         }
         let context = context.cast::<Word>();
         match bytes {
-            // SAFETY: the caller's promise.
+            // SAFETY: `context` is to an object of `bytes` bytes, which may be moved.
             8 => unsafe { spawn_words::<1>(handle, run, context) },
             // SAFETY: likewise.
             16 => unsafe { spawn_words::<2>(handle, run, context) },
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn nodewise_scope_spawn_moved(
 ) -> Code {
     guarded(|| {
         let (run, move_to) = (given(run, "run")?, given(move_to, "move")?);
-        // SAFETY: the caller's promise.
+        // SAFETY: `scope` is null, or a value that lives and is only shared until this returns.
         let handle = unsafe { shared(scope, "scope") }?;
         if bytes > size_of::<[u64; 4]>() {
             return Err(Failure::invalid(format!("a task has no room for {bytes} bytes")));
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn nodewise_scope_spawn_moved(
         let outlives = Outlives(handle);
         let make = |task: &mut MaybeUninit<Moved>| {
             let moved = Moved { handle: outlives, run: Some(run), object: MaybeUninit::uninit() };
-            // SAFETY: the caller's promise.
+            // SAFETY: `move_to` makes the object at the address that it is given.
             unsafe { move_to(context, task.write(moved).object.as_mut_ptr().cast()) };
         };
         let node = (node != NO_NODE).then_some(NodeId(node));
@@ -243,9 +243,9 @@ pub unsafe extern "C" fn nodewise_scope_spawn_on(
     let context = unsafe { Owned::new(context, drop) };
     guarded(move || {
         let run = given(run, "run")?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `scope` is null, or a value that lives and is only shared until this returns.
         let handle = unsafe { shared(scope, "scope") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `run` may be called with this context from any thread until the scope ends.
         Ok(handle.scope()?.spawn_on(NodeId(node), unsafe { task(scope, run, context) })?)
     })
 }
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn nodewise_scope_spawn_on(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_scope_cancel(scope: *const ScopeHandle) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `scope` is null, or a value that lives and is only shared until this returns.
         unsafe { shared(scope, "scope") }?.scope()?.cancel();
         Ok(())
     })
@@ -265,9 +265,9 @@ pub unsafe extern "C" fn nodewise_scope_is_cancelled(
     out_cancelled: *mut bool,
 ) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `scope` is null, or a value that lives and is only shared until this returns.
         let scope = unsafe { shared(scope, "scope") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_cancelled` is null, or room for a value that only this call has.
         let out_cancelled = unsafe { out(out_cancelled, "out_cancelled") }?;
         out_cancelled.write(scope.scope()?.is_cancelled());
         Ok(())

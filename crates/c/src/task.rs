@@ -100,7 +100,7 @@ impl Drop for Owner {
         }
         // SAFETY: nobody else has it.
         if let Some(drop) = unsafe { *task.drop.get() } {
-            // SAFETY: the caller's promise.
+            // SAFETY: `drop` takes such an object, which nobody else has any more.
             unsafe { drop(self.object()) };
         }
         let layout = task.layout;
@@ -142,9 +142,9 @@ pub unsafe extern "C" fn nodewise_pool_spawn_moved(
 ) -> Code {
     guarded(|| {
         let (run, move_to) = (given(run, "run")?, given(move_to, "move")?);
-        // SAFETY: the caller's promise.
+        // SAFETY: `pool` is null, or a value that lives and is only shared until this returns.
         let pool = unsafe { shared(pool, "pool") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_task` is null, or room for a value that only this call has.
         let out_task = unsafe { optional_out(out_task) };
         let node = (node != NO_NODE).then_some(NodeId(node));
         if let Some(nowhere) = node.filter(|&node| !pool.nodes().any(|own| own == node)) {
@@ -154,13 +154,13 @@ pub unsafe extern "C" fn nodewise_pool_spawn_moved(
         let owner = Owner::new(bytes).ok_or_else(|| {
             Failure::new(Code::Memory, format!("{bytes} bytes are more than there are addresses"))
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `move_to` makes the object at the address that it is given.
         unsafe { move_to(context, owner.object()) };
         owner.ends_by(drop);
         let of_task = owner.share();
         let task = move || {
             let of_task = of_task;
-            // SAFETY: the caller's promise.
+            // SAFETY: `run` takes such an object, which lives as long as the task.
             unsafe { run(of_task.object()) }
         };
         let task = match node {
@@ -179,11 +179,11 @@ pub unsafe extern "C" fn nodewise_pool_spawn_moved(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_task_wait(task: *mut TaskHandle, out_status: *mut c_int) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `task` is null, or a value that lives and is only shared until this returns.
         let task = unsafe { shared(task, "task") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_status` is null, or room for a value that only this call has.
         let out_status = unsafe { optional_out(out_status) };
-        // SAFETY: the caller's promise.
+        // SAFETY: the task lives until this returns.
         tell(unsafe { task.wait() }, out_status)
     })
 }
@@ -193,11 +193,11 @@ pub unsafe extern "C" fn nodewise_task_join(task: *mut TaskHandle, out_status: *
     guarded(|| {
         // SAFETY: the caller's promise: it came from `into_raw`, and ends here.
         let owner = unsafe { Owner::from_raw(task) };
-        // SAFETY: the caller's promise.
+        // SAFETY: `task` is null, or a value that lives and is only shared until this returns.
         let task = unsafe { shared(task, "task") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_status` is null, or room for a value that only this call has.
         let out_status = unsafe { optional_out(out_status) };
-        // SAFETY: the caller's promise.
+        // SAFETY: the task lives until this returns.
         let status = unsafe { task.wait() };
         drop(owner);
         tell(status, out_status)
@@ -213,9 +213,9 @@ fn tell(returned: c_int, out_status: Option<&mut MaybeUninit<c_int>>) -> crate::
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_task_is_finished(task: *const TaskHandle, out_finished: *mut bool) -> Code {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `task` is null, or a value that lives and is only shared until this returns.
         let task = unsafe { shared(task, "task") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `out_finished` is null, or room for a value that only this call has.
         let out_finished = unsafe { out(out_finished, "out_finished") }?;
         // SAFETY: the caller's promise: nobody joins it meanwhile.
         out_finished.write(match unsafe { &*task.state.get() } {

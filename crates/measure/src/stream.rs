@@ -161,12 +161,12 @@ unsafe fn groups<const READS: usize, const STORES: u8>(
     for group in 0..groups {
         for word in 0..READS * WORDS {
             let word = source.wrapping_add(group * READS * WORDS + word);
-            // SAFETY: the caller's promise. Volatile, as nobody looks at the value.
+            // SAFETY: the word is in one of the lines that may be read. Volatile, as nobody looks at the value.
             unsafe { word.read_volatile() };
         }
         for word in 0..if STORES == 0 { 0 } else { WORDS } {
             let word = target.wrapping_add(group * target_step * WORDS + word);
-            // SAFETY: the caller's promise.
+            // SAFETY: the word is in a line that may be written.
             unsafe { store::<STORES>(word) };
         }
     }
@@ -189,10 +189,10 @@ const VALUE: Word = 0x6e6f_6465_7769_7365;
 unsafe fn store<const STORES: u8>(word: *mut Word) {
     #[cfg(target_arch = "x86_64")]
     if STORES == NON_TEMPORAL {
-        // SAFETY: the caller's promise; words are aligned, and `fence` ends the block.
+        // SAFETY: the word may be written. Words are aligned, and `fence` ends the block.
         return unsafe { std::arch::x86_64::_mm_stream_si128(word, VALUE) };
     }
-    // SAFETY: the caller's promise. Volatile, so that it does not become a call of memset.
+    // SAFETY: the word may be written. Volatile, so that it does not become a call of memset.
     unsafe { word.write_volatile(VALUE) };
 }
 
