@@ -161,7 +161,8 @@ unsafe fn groups<const READS: usize, const STORES: u8>(
     for group in 0..groups {
         for word in 0..READS * WORDS {
             let word = source.wrapping_add(group * READS * WORDS + word);
-            // SAFETY: the word is in one of the lines that may be read. Volatile, as nobody looks at the value.
+            // SAFETY: the word is in one of the lines that may be read. Volatile, as nobody looks at the
+            // value.
             unsafe { word.read_volatile() };
         }
         for word in 0..if STORES == 0 { 0 } else { WORDS } {

@@ -43,8 +43,8 @@
 //! The ideas are those of Fedor Pikus's talk 'Nearly Unfathomable Morass of Arcana': state for each node
 //! instead of shared state, encapsulated where nobody has to think of it.
 //!
-//! Only the modules `deque`, `job`, `replicated`, `memory::arena` and `memory::node_box` contain `unsafe`; they say
-//! why it is sound.
+//! Only the modules `deque`, `job`, `replicated`, `memory::arena` and `memory::node_box` contain `unsafe`;
+//! they say why it is sound.
 #![deny(unsafe_code)]
 
 mod allowance;

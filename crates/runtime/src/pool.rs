@@ -4,21 +4,16 @@ use crate::allowance::Allowance;
 use crate::deque::Deque;
 use crate::error::{Error, Result};
 use crate::job::{Call, Job, Scope, Task, end_with_the_process, with_current};
-use crate::location::{current_cpu, current_node};
+use crate::location::current_node;
 use crate::pool_state::{PoolNode, PoolState};
-use crate::sleep::{Next, Sleep};
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sleep::Next;
+use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, MutexGuard, lock, try_lock};
-use crate::task_counter::TaskCounter;
 use crate::worker::{Counts, Worker};
-use crossbeam_utils::CachePadded;
-use nodewise_sys::AffinityMask;
 use nodewise_topology::{NodeId, NodeSet};
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// Workers that are confined to their node's CPUs and run tasks, their own node's first.
 ///
