@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::allowance::Allowance;
+use crate::deque::Deque;
 use crate::worker::Event;
 use loom::alloc::Track;
 use loom::sync::Arc;

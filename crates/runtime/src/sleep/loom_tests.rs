@@ -1,7 +1,7 @@
 use super::barrier::QUEUED;
 use super::*;
+use crate::deque::Deque;
 use crate::injector::Injector;
-use crate::job::Deque;
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicUsize;
 use loom::thread;
