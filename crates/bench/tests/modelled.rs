@@ -109,6 +109,29 @@ fn one_controller_for_all_costs_what_the_simulator_says() {
     assert!(one["controller_imbalance_percent"].as_f64().unwrap() > 100.0, "{one}");
 }
 
+/// Then a run shows what a manager costs, and nothing of what it gives.
+#[test]
+fn where_instructions_alone_take_time_it_does_not_matter_where_memory_lies() {
+    let name = "opteron-8385-4n";
+    let measured = |where_| -> (f64, Value) {
+        let options = ["--instructions-only", "--slow", "4"];
+        let (output, report) = rig(name, &options, &[&machine_c(), "stream", where_]);
+        (output.trim().parse().unwrap(), report)
+    };
+    let ((one_s, one), (blocked_s, blocked)) = (measured("one"), measured("blocked"));
+    let ratio = one_s / blocked_s;
+    println!("{one_s} s on one controller, {blocked_s} s on four: {ratio:.3}");
+    assert!((ratio - 1.0).abs() < 0.02, "{ratio}");
+    for report in [one, blocked] {
+        let number = |field: &str| report[field].as_f64().unwrap();
+        assert_eq!((&report["instructions_only"], number("dram_latency_cycles")), (&true.into(), 0.0));
+        // One instruction a cycle of a core of 2.3 GHz, four times slower.
+        let ran_s = 4.0 * number("modelled_seconds") * number("cpus_busy_percent") / 100.0;
+        let ghz = number("instructions") / ran_s / 1e9;
+        assert!((ghz / (2.3 / 4.0) - 1.0).abs() < 0.01, "{ghz} GHz: {report}");
+    }
+}
+
 #[test]
 fn time_in_which_nothing_happens_is_skipped_and_passes_all_the_same() {
     let script = "read a _ </proc/uptime; sleep 60; read b _ </proc/uptime; echo ${a%.*} ${b%.*}";

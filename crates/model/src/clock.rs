@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How far a CPU may be ahead of the slowest that runs. The hardware's queues remember idle time for longer.
+/// How far a CPU may be ahead of the slowest that runs, unless there are reasons for another quantum. The
+/// hardware's queues remember idle time for longer.
 pub(crate) const QUANTUM_PS: u64 = 8_000_000;
 
 /// How long a CPU waits for one whose time stands still. QEMU sometimes stops all CPUs for a moment, and a
@@ -29,6 +30,7 @@ struct Cpu {
 /// The times of all CPUs. Monotone: no CPU sees time go backwards, also not after it moved.
 pub(crate) struct Clock {
     cpus: Vec<Cpu>,
+    quantum_ps: u64,
     /// The latest time that anybody was told.
     now_ps: AtomicU64,
     /// The slowest CPU's time from which on somebody that waits may go on.
@@ -40,10 +42,11 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// A clock for so many CPUs, all of which idle at time 0.
-    pub fn new(cpus: usize) -> Self {
+    /// A clock for so many CPUs, all of which idle at time 0. None gets further ahead than the quantum.
+    pub fn new(cpus: usize, quantum_ps: u64) -> Self {
         Self {
             cpus: (0..cpus).map(|_| Cpu::default()).collect(),
+            quantum_ps,
             now_ps: AtomicU64::new(0),
             wanted_ps: AtomicU64::new(u64::MAX),
             overtaken_ps: AtomicU64::new(0),
@@ -94,7 +97,7 @@ impl Clock {
         self.cpus[cpu].ps.store(ps, Ordering::Release);
         self.reach(ps);
         self.wake();
-        if self.slowest_ps().is_some_and(|slowest| ps > slowest + QUANTUM_PS) {
+        if self.slowest_ps().is_some_and(|slowest| ps > slowest + self.quantum_ps) {
             self.wait(ps);
         }
     }
@@ -116,7 +119,7 @@ impl Clock {
 
     #[cold]
     fn wait(&self, ps: u64) {
-        let wanted = ps - QUANTUM_PS;
+        let wanted = ps - self.quantum_ps;
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut since, mut last) = (Instant::now(), 0);
         loop {
@@ -125,7 +128,7 @@ impl Clock {
             if slowest > last {
                 (since, last) = (Instant::now(), slowest);
             } else if since.elapsed() > PATIENCE {
-                self.overtaken_ps.fetch_add(QUANTUM_PS, Ordering::Relaxed);
+                self.overtaken_ps.fetch_add(self.quantum_ps, Ordering::Relaxed);
                 return;
             }
             guard = self.moved.wait_timeout(guard, NAP).unwrap_or_else(PoisonError::into_inner).0;
@@ -139,7 +142,7 @@ mod tests {
 
     #[test]
     fn nobody_gets_further_ahead_than_a_quantum() {
-        let clock = Clock::new(3);
+        let clock = Clock::new(3, QUANTUM_PS);
         for cpu in 0..3 {
             clock.resume(cpu);
         }
@@ -167,7 +170,7 @@ mod tests {
 
     #[test]
     fn who_idles_holds_nobody_up_and_comes_back_at_the_present() {
-        let clock = Clock::new(2);
+        let clock = Clock::new(2, QUANTUM_PS);
         clock.resume(0);
         clock.resume(1);
         clock.idle(1, 10);
@@ -178,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_cpu_that_stands_still_is_overtaken_and_counted() {
-        let clock = Clock::new(2);
+        let clock = Clock::new(2, QUANTUM_PS);
         clock.resume(0);
         clock.resume(1);
         clock.advance(0, 2 * QUANTUM_PS);

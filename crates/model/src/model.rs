@@ -9,9 +9,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// How far a CPU runs before it meets the others.
-const STEP_PS: u64 = QUANTUM_PS / 2;
-
 /// The kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -34,6 +31,10 @@ pub(crate) struct Request<'a> {
 /// The machine under the guest, for all CPUs.
 pub(crate) struct Model {
     pub clock: Clock,
+    /// Whether accesses to memory are asked for.
+    pub memory: bool,
+    /// How far a CPU runs before it meets the others.
+    step_ps: u64,
     preset: Preset,
     homes: Homes,
     shared: Mutex<Shared>,
@@ -69,8 +70,13 @@ impl Model {
     pub fn new(settings: &Settings) -> Result<Self, Error> {
         let preset = settings.machine()?;
         let cpus = preset.cores();
+        // Without accesses no order at a controller has to be right, but the same work is done in a quantum.
+        let quantum_ps =
+            if settings.memory { QUANTUM_PS } else { (QUANTUM_PS as f64 * settings.slow.max(1.0)) as u64 };
         Ok(Self {
-            clock: Clock::new(cpus),
+            clock: Clock::new(cpus, quantum_ps),
+            memory: settings.memory,
+            step_ps: quantum_ps / 2,
             homes: Homes::new(&settings.memory_bytes),
             shared: Mutex::new(Shared { hardware: Hardware::new(&preset), lost: vec![0; cpus] }),
             kilo_instruction_ps: (preset.cycle_ps() * preset.core.cycles_per_instruction * 1024.0).round()
@@ -153,7 +159,7 @@ impl Model {
     /// slowest.
     #[inline]
     pub fn meet(&self, number: usize, cpu: &mut Cpu) {
-        if cpu.ps >= cpu.met_ps + STEP_PS {
+        if cpu.ps >= cpu.met_ps + self.step_ps {
             self.publish(number, cpu);
             cpu.met_ps = cpu.ps;
             self.clock.advance(number, cpu.ps);

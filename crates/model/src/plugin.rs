@@ -349,7 +349,8 @@ extern "C" fn on_translation(_: Id, block: *mut c_void) {
     let length = unsafe { (qemu.qemu_plugin_tb_n_insns)(block) };
     let mut instructions = Vec::with_capacity(length);
     let mut bytes = Vec::with_capacity(length);
-    for index in 0..length {
+    // No single instruction counts if accesses take no time.
+    for index in 0..if plugin.model.memory { length } else { 0 } {
         // SAFETY: QEMU's block, and an instruction that it has.
         let instruction = unsafe { (qemu.qemu_plugin_tb_get_insn)(block, index) };
         let mut text = [0; 16];

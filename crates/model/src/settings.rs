@@ -21,6 +21,8 @@ pub struct Settings {
     pub scale: f64,
     /// The factor by which every modelled part is slower.
     pub slow: f64,
+    /// Whether accesses to memory take time. Without, instructions alone do.
+    pub memory: bool,
     /// The socket on which the plugin is asked to begin and to report.
     pub socket: PathBuf,
 }

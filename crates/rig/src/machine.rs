@@ -20,6 +20,7 @@ pub struct Machine {
     origin: String,
     scale: f64,
     slow: f64,
+    memory: bool,
     library: PathBuf,
 }
 
@@ -38,7 +39,7 @@ impl Machine {
             let message = format!("{origin}: a machine without caches has no Linux of today");
             return Err(Error::new(ErrorKind::Shape, message));
         }
-        Ok(Self { preset, text, origin, scale: 1.0, slow: 1.0, library: library.into() })
+        Ok(Self { preset, text, origin, scale: 1.0, slow: 1.0, memory: true, library: library.into() })
     }
 
     /// The distances between the machine's nodes, as firmware tells them.
@@ -58,6 +59,14 @@ impl Machine {
     #[must_use]
     pub fn slow(mut self, factor: f64) -> Self {
         self.slow = factor;
+        self
+    }
+
+    /// Counts instructions only: accesses to memory take no time. The guest is faster on this computer
+    /// then.
+    #[must_use]
+    pub fn instructions_only(mut self) -> Self {
+        self.memory = false;
         self
     }
 
@@ -92,6 +101,7 @@ impl Machine {
             memory_bytes: nodes.iter().map(|node| node.memory_bytes).collect(),
             scale: self.scale,
             slow: self.slow,
+            memory: self.memory,
             socket: socket.clone(),
         });
         let text = text.map_err(|error| Error::system("describe the machine", error.into()))?;

@@ -9,7 +9,8 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use nodewise_bench::paired::{Comparison, compare, median};
 use nodewise_bench::scenario::{Place, Programs};
-use nodewise_rig::Guest;
+use nodewise_hardware::Preset;
+use nodewise_rig::{Guest, Machine};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,8 +22,18 @@ use std::time::Duration;
 /// openjdk-17-jdk-headless, stress-ng, gcc and make. All runs of one are in one guest. Which of the two comes
 /// first changes from pair to pair. A score is the work done in a second, by the program's own account where
 /// it gives one.
+///
+/// An emulated guest's time hangs on the load of this computer, so that pairs differ by half. With --machine
+/// the guest has the time of a modelled machine, which does not. Instructions alone take time there: a run
+/// has all of Nodewise's costs, and no gain from where memory lies.
 #[derive(Parser)]
-#[command(after_help = "Examples:\n  pairs\n  pairs --pairs 3 redis sqlite\n  pairs --json >pairs.json")]
+#[command(after_help = "\
+Examples:
+  pairs
+  pairs --pairs 3 redis sqlite
+  pairs --json >pairs.json
+  pairs --machine opteron-8385-4n --itself redis
+  pairs --machine opteron-8385-4n --slow 4 redis")]
 struct Args {
     /// Only these programs
     #[arg(value_parser = PossibleValuesParser::new(PROGRAMS.iter().map(|program| program.name)))]
@@ -33,6 +44,19 @@ struct Args {
     /// Have a run take about this many seconds of the guest
     #[arg(long, default_value_t = 10)]
     seconds: u32,
+    /// Give the guests the time of this machine ('nodewise sim list'), or of a TOML file like one
+    #[arg(long, value_name = "PRESET|FILE.toml")]
+    machine: Option<String>,
+    /// Make the machine slower by this factor: what Nodewise does each second weighs so much more
+    #[arg(long, value_name = "N", default_value_t = 1.0, requires = "machine")]
+    slow: f64,
+    /// Give accesses to memory the machine's time, too, with caches of this factor of their size: several
+    /// times slower on this computer
+    #[arg(long, value_name = "X", requires = "machine")]
+    scale: Option<f64>,
+    /// Run the kernel alone twice instead, to learn by how much two equal runs differ
+    #[arg(long)]
+    itself: bool,
     /// Print all scores as JSON
     #[arg(long)]
     json: bool,
@@ -94,12 +118,17 @@ ip link set lo up
 if type prepare >/dev/null 2>&1; then prepare || exit; fi
 cost() { [ ! -f /tmp/summary ] || tr ',{' '\n\n' </tmp/summary | awk -F: '/"cpu_percent"/ { print $2 }'; rm -f /tmp/summary; }
 for pair in $(seq "$PAIRS"); do
-    if [ $((pair % 2)) = 1 ]; then modes='kernel nodewise'; else modes='nodewise kernel'; fi
+    if [ $((pair % 2)) = 1 ]; then modes="kernel $OTHER"; else modes="$OTHER kernel"; fi
     for MODE in $modes; do
-        line="$pair $MODE $(score) $(cost)"; echo "$line" | tee -a scores >&2
+        read -r start rest </proc/uptime; score=$(score); read -r now rest </proc/uptime
+        line="$pair $MODE $score $(awk "BEGIN { print $now - $start }") $(cost)"
+        echo "$line" | tee -a scores >&2
     done
 done
 "#;
+
+/// No modelled second takes longer on this computer.
+const HOST_SECONDS: u32 = 200;
 
 /// The results of a program.
 #[derive(Serialize)]
@@ -107,10 +136,21 @@ struct Row {
     program: &'static str,
     /// Work a second, by the kernel alone and under Nodewise, pair by pair.
     scores: Vec<(f64, f64)>,
+    /// Seconds of the guest that each of these runs took.
+    seconds: Vec<(f64, f64)>,
     #[serde(flatten)]
     comparison: Comparison,
     /// Nodewise's share of a CPU in each run, in percent.
     cpu_percent: Vec<f64>,
+}
+
+impl Row {
+    /// The least and the greatest share of a CPU.
+    fn cost(&self) -> Option<(f64, f64)> {
+        let mut sorted = self.cpu_percent.clone();
+        sorted.sort_unstable_by(f64::total_cmp);
+        Some((*sorted.first()?, *sorted.last()?))
+    }
 }
 
 fn main() -> anyhow::Result<()> {
@@ -118,6 +158,7 @@ fn main() -> anyhow::Result<()> {
     let chosen =
         |program: &&Program| args.programs.is_empty() || args.programs.iter().any(|n| n == program.name);
     let chosen: Vec<&Program> = PROGRAMS.iter().filter(chosen).collect();
+    let machine = args.machine.as_deref().map(|name| machine(name, &args)).transpose()?;
     let progress = ProgressBar::new(chosen.len() as u64);
     progress.set_style(ProgressStyle::with_template("{spinner} {pos}/{len} {msg} ({elapsed})")?);
     progress.enable_steady_tick(Duration::from_millis(100));
@@ -128,7 +169,7 @@ fn main() -> anyhow::Result<()> {
         progress.set_message(program.name);
         match needs(program) {
             Err(error) => progress.suspend(|| eprintln!("{} is left out: {error:#}", program.name)),
-            Ok(needs) => match run(program, &needs, &ours, &args) {
+            Ok(needs) => match run(program, &needs, &ours, machine.as_ref(), &args) {
                 Err(error) => {
                     progress.suspend(|| eprintln!("{} failed: {error:#}", program.name));
                     failed.push(program.name);
@@ -140,22 +181,26 @@ fn main() -> anyhow::Result<()> {
     }
     progress.finish_and_clear();
     if let Some(path) = &args.results {
-        let measured = rows.iter().map(|row| {
+        let other = if args.itself { "kernel over itself" } else { "Nodewise over kernel" };
+        let mut measured = Vec::new();
+        for row in &rows {
             let Comparison { ratio, ratios: (least, most), p } = row.comparison;
-            let figures = format!("{ratio:.3}, {least:.3} to {most:.3}, p {p:.3}");
-            (format!("{}: Nodewise over kernel, of {} pairs", row.program, args.pairs), figures)
-        });
-        let command = format!(
-            "cargo run --release -p nodewise-bench --bin pairs -- --pairs {} --seconds {}",
-            args.pairs, args.seconds
-        );
-        let place = "Guests of 4 nodes with 1 GiB each";
-        nodewise_bench::results::write(path, &command, place, &measured.collect::<Vec<_>>())?;
+            let figures = format!("{ratio:.4}, {least:.4} to {most:.4}, p {p:.3}");
+            measured.push((format!("{}: {other}, of {} pairs", row.program, args.pairs), figures));
+            if let Some((least, most)) = row.cost() {
+                let figures = format!("{least:.1} to {most:.1} %");
+                measured.push((format!("{}: CPU of Nodewise", row.program), figures));
+            }
+        }
+        let words: Vec<String> = std::env::args().skip(1).collect();
+        let command = format!("cargo run --release -p nodewise-bench --bin pairs -- {}", words.join(" "));
+        let place = "Guests of one CPU and 1 GiB a node";
+        nodewise_bench::results::write(path, &command, place, &measured)?;
     }
     if args.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
     } else {
-        println!("{}", table(&rows));
+        println!("{}", table(&rows, if args.itself { "again" } else { "Nodewise" }));
     }
     ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
     ensure!(!rows.is_empty(), "none of the programs is installed");
@@ -195,34 +240,72 @@ fn find(need: &str) -> anyhow::Result<PathBuf> {
     Ok(found)
 }
 
+/// The machine of these arguments, and how many nodes it has.
+fn machine(name: &str, args: &Args) -> anyhow::Result<(Machine, usize)> {
+    let text = match Preset::text(name) {
+        Some(text) => text.to_owned(),
+        None => std::fs::read_to_string(name).with_context(|| name.to_owned())?,
+    };
+    let nodes = Preset::parse(&text, name)?.nodes.len();
+    let machine = Machine::new(text, name, nodewise_rig::library()?)?.slow(args.slow);
+    Ok((
+        if let Some(factor) = args.scale { machine.scale(factor) } else { machine.instructions_only() },
+        nodes,
+    ))
+}
+
 /// All runs of a program.
-fn run(program: &Program, needs: &[PathBuf], ours: &Programs, args: &Args) -> anyhow::Result<Row> {
-    let guest = needs.iter().fold(Guest::uniform(4, 1, 1 << 30), Guest::copy);
-    let limit = Duration::from_secs(600 + 6 * u64::from(args.pairs) * u64::from(args.seconds));
+fn run(
+    program: &Program,
+    needs: &[PathBuf],
+    ours: &Programs,
+    machine: Option<&(Machine, usize)>,
+    args: &Args,
+) -> anyhow::Result<Row> {
+    let mut guest = Guest::uniform(machine.map_or(4, |(_, nodes)| *nodes), 1, 1 << 30);
+    let mut limit = Duration::from_secs(600 + 6 * u64::from(args.pairs) * u64::from(args.seconds));
+    if let Some((machine, _)) = machine {
+        guest = guest.distances(machine.distances()?).machine(machine.clone());
+        limit *= HOST_SECONDS;
+    }
+    let guest = needs.iter().fold(guest, Guest::copy);
     let script = format!(
-        "PAIRS={} SECONDS_LONG={} OPTIONS='{}'\n{}\n{RUNS}",
-        args.pairs, args.seconds, program.options, program.script
+        "PAIRS={} SECONDS_LONG={} OPTIONS='{}' OTHER={}\n{}\n{RUNS}",
+        args.pairs,
+        args.seconds,
+        program.options,
+        if args.itself { "again" } else { "nodewise" },
+        program.script
     );
-    let finished = Place::guest_for(limit, guest, ours).run(ours, &script, &["scores"])?;
+    // A modelled machine's time does not hang on what runs beside it.
+    let place = match machine {
+        Some(_) => Place::Guest(Box::new(guest.copy(&ours.nodewise).time_limit(limit))),
+        None => Place::guest_for(limit, guest, ours),
+    };
+    let finished = place.run(ours, &script, &["scores"])?;
     let scores = finished.file("scores").with_context(|| finished.stderr.clone())?;
     let mut row_scores = vec![(f64::NAN, f64::NAN); usize::from(args.pairs)];
+    let mut row_seconds = row_scores.clone();
     let mut cpu_percent = Vec::new();
     for line in scores.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let broken = || format!("'{line}' is no score\n{}", finished.stderr);
-        let [pair, mode, score, cost @ ..] = &words[..] else { anyhow::bail!(broken()) };
-        let (pair, score): (usize, f64) =
-            (pair.parse().with_context(broken)?, score.parse().with_context(broken)?);
+        let [pair, mode, score, seconds, cost @ ..] = &words[..] else { anyhow::bail!(broken()) };
+        let pair: usize = pair.parse().with_context(broken)?;
+        let number = |word: &str| word.parse::<f64>().with_context(broken);
+        let (score, seconds) = (number(score)?, number(seconds)?);
         ensure!(score > 0.0, broken());
-        let scores = &mut row_scores[pair - 1];
-        *if *mode == "kernel" { &mut scores.0 } else { &mut scores.1 } = score;
+        for (row, value) in [(&mut row_scores, score), (&mut row_seconds, seconds)] {
+            let pair = &mut row[pair - 1];
+            *if *mode == "kernel" { &mut pair.0 } else { &mut pair.1 } = value;
+        }
         if let [percent] = cost {
-            cpu_percent.push(percent.parse().with_context(broken)?);
+            cpu_percent.push(number(percent)?);
         }
     }
     ensure!(row_scores.iter().all(|pair| !pair.0.is_nan() && !pair.1.is_nan()), "{}", finished.stderr);
     let comparison = compare(&row_scores).context("there are no pairs")?;
-    Ok(Row { program: program.name, scores: row_scores, comparison, cpu_percent })
+    Ok(Row { program: program.name, scores: row_scores, seconds: row_seconds, comparison, cpu_percent })
 }
 
 /// Five digits, or all before the point.
@@ -231,18 +314,10 @@ fn five_digits(score: f64) -> String {
     format!("{score:.*}", 5_usize.saturating_sub(before_point))
 }
 
-fn table(rows: &[Row]) -> Table {
+fn table(rows: &[Row], other: &str) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header([
-        "program",
-        "kernel alone",
-        "Nodewise",
-        "ratio",
-        "least to most",
-        "p",
-        "CPU of Nodewise",
-    ]);
+    table.set_header(["program", "kernel alone", other, "ratio", "least to most", "p", "CPU of Nodewise"]);
     for row in rows {
         let middle = |of: &dyn Fn(&(f64, f64)) -> f64| {
             let mut scores: Vec<f64> = row.scores.iter().map(of).collect();
@@ -250,17 +325,14 @@ fn table(rows: &[Row]) -> Table {
             five_digits(median(&scores))
         };
         let Comparison { ratio, ratios, p } = row.comparison;
-        let costs = row.cpu_percent.iter().copied();
-        let (least, most) =
-            costs.fold((f64::MAX, 0.0f64), |(least, most), cost| (least.min(cost), most.max(cost)));
         table.add_row([
             row.program.to_owned(),
             middle(&|pair| pair.0),
             middle(&|pair| pair.1),
-            format!("{ratio:.3}"),
-            format!("{:.3} to {:.3}", ratios.0, ratios.1),
+            format!("{ratio:.4}"),
+            format!("{:.4} to {:.4}", ratios.0, ratios.1),
             format!("{p:.3}"),
-            format!("{least:.1} to {most:.1} %"),
+            row.cost().map_or_else(String::new, |(least, most)| format!("{least:.1} to {most:.1} %")),
         ]);
     }
     for column in table.column_iter_mut().skip(1) {

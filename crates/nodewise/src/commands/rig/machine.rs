@@ -24,12 +24,17 @@ pub struct MachineArgs {
     #[arg(long, value_name = "N", default_value_t = 1.0, requires = "machine")]
     slow: f64,
 
+    /// Count instructions only: accesses to memory take no time. Faster here, and shows a manager's costs
+    /// without its worth
+    #[arg(long, requires = "machine")]
+    instructions_only: bool,
+
     /// Write the machine's work to a file as JSON
     #[arg(long, value_name = "FILE", requires = "machine")]
     json: Option<PathBuf>,
 
     /// Draw the machine's traffic into a file as SVG
-    #[arg(long, value_name = "FILE.svg", requires = "machine")]
+    #[arg(long, value_name = "FILE.svg", requires = "machine", conflicts_with = "instructions_only")]
     plot: Option<PathBuf>,
 }
 
@@ -39,6 +44,7 @@ pub struct Modelled {
     pub machine: Machine,
     scale: f64,
     slow: f64,
+    instructions_only: bool,
     json: Option<WholeFile>,
     plot: Option<WholeFile>,
 }
@@ -50,6 +56,7 @@ struct Document<'a> {
     cpus_per_node: &'a [u32],
     scale: f64,
     slow: f64,
+    instructions_only: bool,
     command: String,
     #[serde(flatten)]
     report: &'a Report,
@@ -71,11 +78,13 @@ impl Modelled {
         let create =
             |path: &Option<PathBuf>| path.as_deref().map(|path| WholeFile::create(path, PUBLIC)).transpose();
         let refused = |error: anyhow::Error| format!("{error:#}");
+        let machine = machine.scale(args.scale).slow(args.slow);
         Ok(Some(Self {
             preset,
-            machine: machine.scale(args.scale).slow(args.slow),
+            machine: if args.instructions_only { machine.instructions_only() } else { machine },
             scale: args.scale,
             slow: args.slow,
+            instructions_only: args.instructions_only,
             json: create(&args.json).map_err(refused)?,
             plot: create(&args.plot).map_err(refused)?,
         }))
@@ -92,10 +101,15 @@ impl Modelled {
         let command = words.join(" ");
         report(&self.text(cpus_per_node, work));
         if let Some(file) = self.json {
-            let machine = &self.preset.name;
-            let (scale, slow) = (self.scale, self.slow);
-            let document =
-                Document { machine, cpus_per_node, scale, slow, command: command.clone(), report: work };
+            let document = Document {
+                machine: &self.preset.name,
+                cpus_per_node,
+                scale: self.scale,
+                slow: self.slow,
+                instructions_only: self.instructions_only,
+                command: command.clone(),
+                report: work,
+            };
             file.finish(&(serde_json::to_string_pretty(&document)? + "\n"))?;
         }
         if let Some(file) = self.plot {
@@ -111,20 +125,24 @@ impl Modelled {
         let mut rows = vec![
             (format!("{:.3} s", work.modelled_seconds), "modelled time".to_owned()),
             (format!("{:.1}", work.slow_down), "seconds of this computer for each of them".into()),
-            (percent(work.local_access_percent), "local DRAM accesses".into()),
-            (format!("{:.0} cycles", work.dram_latency_cycles), "mean DRAM latency".into()),
-            (percent(work.controller_imbalance_percent), "imbalance of the controllers".into()),
-            (percent(work.link_imbalance_percent), "imbalance of the links".into()),
-            (
-                format!("{:.2}", work.llc_misses_per_kilo_instruction),
-                "LLC misses per 1000 instructions".into(),
-            ),
             (work.instructions.to_string(), "instructions".into()),
             (format!("{:.1} %", work.cpus_busy_percent), "of the CPUs' time not idle".into()),
         ];
-        for (node, work) in work.controllers.iter().enumerate() {
-            let what = format!("controller {node} busy, with {:.0} ns of waiting a line", work.wait_ns);
-            rows.push((format!("{:.1} %", work.use_percent), what));
+        if !self.instructions_only {
+            rows.extend([
+                (percent(work.local_access_percent), "local DRAM accesses".into()),
+                (format!("{:.0} cycles", work.dram_latency_cycles), "mean DRAM latency".into()),
+                (percent(work.controller_imbalance_percent), "imbalance of the controllers".into()),
+                (percent(work.link_imbalance_percent), "imbalance of the links".into()),
+                (
+                    format!("{:.2}", work.llc_misses_per_kilo_instruction),
+                    "LLC misses per 1000 instructions".into(),
+                ),
+            ]);
+            for (node, work) in work.controllers.iter().enumerate() {
+                let what = format!("controller {node} busy, with {:.0} ns of waiting a line", work.wait_ns);
+                rows.push((format!("{:.1} %", work.use_percent), what));
+            }
         }
         let mut text = format!("nodewise: {}, {}\n\n", self.preset.name, kept(self, cpus_per_node));
         for (value, what) in rows {
@@ -161,6 +179,9 @@ fn kept(modelled: &Modelled, cpus_per_node: &[u32]) -> String {
             "all parts {} times slower: ratios stay, and what happens by the second weighs that much less",
             modelled.slow
         ));
+    }
+    if modelled.instructions_only {
+        parts.push("accesses to memory take no time".to_owned());
     }
     if parts.is_empty() { "the whole machine".into() } else { parts.join("; ") }
 }
