@@ -5,9 +5,9 @@ prepare() {
           events {} http { access_log off; server { listen 127.0.0.1:80; root /tmp/www; } }' >/tmp/nginx.conf
 }
 score() {
-    under nginx -c /tmp/nginx.conf 2>/dev/null &
+    under $ON_OTHER_CPUS nginx -c /tmp/nginx.conf 2>/dev/null &
     within 60 listens 80
-    ab -q -k -c 4 -t "$SECONDS_LONG" -n 10000000 http://127.0.0.1/page 2>/dev/null |
+    $ON_LAST_CPU ab -q -k -c 4 -t "$SECONDS_LONG" -n 10000000 http://127.0.0.1/page 2>/dev/null |
         awk '/^Requests per second/ { print $4 }'
     kill -QUIT "$(cat /tmp/nginx.pid)"; wait
 }

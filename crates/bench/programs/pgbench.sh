@@ -12,8 +12,8 @@ serve() {
 }
 stop() { as_nobody "$pg/pg_ctl" stop -D /tmp/pg/data -m fast >/dev/null; wait; }
 score() {
-    serve under
-    as_nobody "$pg/pgbench" -h /tmp/pg -U nobody -n $OPTIONS -c 4 -j 2 -T "$SECONDS_LONG" postgres |
+    serve under $ON_OTHER_CPUS
+    as_nobody $ON_LAST_CPU "$pg/pgbench" -h /tmp/pg -U nobody -n $OPTIONS -c 4 -j 2 -T "$SECONDS_LONG" postgres |
         awk '/^tps/ { print $3 }'
     stop
 }

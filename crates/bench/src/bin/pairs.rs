@@ -21,7 +21,7 @@ use std::time::Duration;
 /// redis-server, redis-tools, memcached, libmemcached-tools, nginx-light, apache2-utils, sqlite3,
 /// openjdk-17-jdk-headless, stress-ng, gcc and make. All runs of one are in one guest. Which of the two comes
 /// first changes from pair to pair. A score is the work done in a second, by the program's own account where
-/// it gives one.
+/// it gives one. Servers run on all CPUs but the last, which their clients have.
 ///
 /// An emulated guest's time hangs on the load of this computer, so that pairs differ by half. With --machine
 /// the guest has the time of a modelled machine, which does not. Instructions alone take time there: a run
@@ -115,8 +115,13 @@ work_done_per_second() {
     awk "BEGIN { print 1 / ($end - $begin) }"
 }
 ip link set lo up
+last=$((1 << ($(nproc) - 1)))
+ON_LAST_CPU="taskset $(printf %x $last)"
+ON_OTHER_CPUS="taskset $(printf %x $((last - 1)))"
 if type prepare >/dev/null 2>&1; then prepare || exit; fi
 cost() { [ ! -f /tmp/summary ] || tr ',{' '\n\n' </tmp/summary | awk -F: '/"cpu_percent"/ { print $2 }'; rm -f /tmp/summary; }
+# The first run in a guest is like no other.
+MODE=kernel; score >/dev/null
 for pair in $(seq "$PAIRS"); do
     if [ $((pair % 2)) = 1 ]; then modes="kernel $OTHER"; else modes="$OTHER kernel"; fi
     for MODE in $modes; do
@@ -268,7 +273,7 @@ fn run(
         guest = guest.distances(machine.distances()?).machine(machine.clone());
         limit *= HOST_SECONDS;
     }
-    let guest = needs.iter().fold(guest, Guest::copy);
+    let guest = needs.iter().fold(guest.copy("/usr/bin/taskset"), Guest::copy);
     let script = format!(
         "PAIRS={} SECONDS_LONG={} OPTIONS='{}' OTHER={}\n{}\n{RUNS}",
         args.pairs,
