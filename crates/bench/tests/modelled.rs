@@ -132,6 +132,27 @@ fn where_instructions_alone_take_time_it_does_not_matter_where_memory_lies() {
     }
 }
 
+/// Over a minute with the eager phase in it, by the modelled core's instructions, on which the host's load has
+/// no influence.
+#[test]
+fn watching_programs_that_are_well_placed_or_idle_takes_below_two_percent_of_a_cpu() {
+    let workload = programs().workload.to_str().unwrap();
+    // Each thread works for a millisecond or so, and rests.
+    for pattern in ["local --rest-us 50000", "idle"] {
+        let script = format!(
+            "nodewise run --quiet --json summary -- {workload} {pattern} --seconds 60 --report report && cat summary"
+        );
+        let options = ["--instructions-only", "--copy", workload];
+        let (output, report) = rig("opteron-8385-4n", &options, &["sh", "-c", &script]);
+        let summary: Value = serde_json::from_str(&output).unwrap();
+        println!("{pattern}: {}, {} samples", summary["own_cost"], summary["samples"]);
+        assert_eq!(summary["pages_moved"], 0, "{summary}");
+        let percent = summary["own_cost"]["cpu_percent"].as_f64().unwrap();
+        assert!(percent < 2.0, "{pattern}: {percent} % of a CPU");
+        assert!(report["late_percent"].as_f64().unwrap() < 1.0, "{report}");
+    }
+}
+
 #[test]
 fn time_in_which_nothing_happens_is_skipped_and_passes_all_the_same() {
     let script = "read a _ </proc/uptime; sleep 60; read b _ </proc/uptime; echo ${a%.*} ${b%.*}";

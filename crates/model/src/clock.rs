@@ -15,7 +15,7 @@ pub(crate) const QUANTUM_PS: u64 = 8_000_000;
 
 /// How long a CPU waits for one whose time stands still. QEMU sometimes stops all CPUs for a moment, and a
 /// CPU that waits here would never stop.
-const PATIENCE: Duration = Duration::from_millis(200);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(200);
 /// How long a sleep lasts at most, so that no wake-up can get lost for good.
 const NAP: Duration = Duration::from_millis(5);
 
@@ -25,6 +25,8 @@ const NAP: Duration = Duration::from_millis(5);
 struct Cpu {
     ps: AtomicU64,
     runs: AtomicBool,
+    /// Whether it runs only because it was woken: its thread has not come back yet.
+    woken: AtomicBool,
 }
 
 /// The times of all CPUs. Monotone: no CPU sees time go backwards, also not after it moved.
@@ -75,19 +77,49 @@ impl Clock {
         self.cpus.iter().any(|cpu| cpu.runs.load(Ordering::Acquire))
     }
 
-    /// A CPU begins to run. Returns its time.
+    /// An idle CPU gets an interrupt at this time, and runs from then on: it holds the others up until its
+    /// thread has come back ([`resume`](Self::resume)), however long this computer takes for that.
+    ///
+    /// Calls about the same CPU must not overlap; QEMU's lock sees to that.
+    pub fn interrupt(&self, cpu: usize, ps: u64) {
+        let state = &self.cpus[cpu];
+        if !state.runs.load(Ordering::Relaxed) {
+            state.ps.fetch_max(ps, Ordering::Relaxed);
+            state.woken.store(true, Ordering::Relaxed);
+            state.runs.store(true, Ordering::Release);
+        }
+    }
+
+    /// A CPU begins to run, or its thread comes back after an interrupt. Returns its time.
     pub fn resume(&self, cpu: usize) -> u64 {
         let state = &self.cpus[cpu];
-        let ps = self.now_ps().max(state.ps.load(Ordering::Relaxed));
-        state.ps.store(ps, Ordering::Relaxed);
-        state.runs.store(true, Ordering::Release);
-        ps
+        if !state.woken.swap(false, Ordering::Relaxed) {
+            state.ps.fetch_max(self.now_ps(), Ordering::Relaxed);
+            state.runs.store(true, Ordering::Release);
+        }
+        state.ps.load(Ordering::Relaxed)
+    }
+
+    /// Whether every CPU that runs does so only because of an interrupt.
+    pub fn waits_for_woken(&self) -> bool {
+        self.cpus.iter().all(|cpu| cpu.runs.load(Ordering::Acquire) == cpu.woken.load(Ordering::Relaxed))
+    }
+
+    /// CPUs whose threads have not come back after an interrupt idle: it did not wake them.
+    pub fn give_up_woken(&self) {
+        for cpu in &self.cpus {
+            if cpu.woken.swap(false, Ordering::Relaxed) {
+                cpu.runs.store(false, Ordering::Release);
+            }
+        }
+        self.wake();
     }
 
     /// A CPU idles from now on.
     pub fn idle(&self, cpu: usize, ps: u64) {
         self.reach(ps);
         self.cpus[cpu].ps.store(ps, Ordering::Relaxed);
+        self.cpus[cpu].woken.store(false, Ordering::Relaxed);
         self.cpus[cpu].runs.store(false, Ordering::Release);
         self.wake();
     }
@@ -128,6 +160,12 @@ impl Clock {
             if slowest > last {
                 (since, last) = (Instant::now(), slowest);
             } else if since.elapsed() > PATIENCE {
+                if self.cpus.iter().any(|cpu| cpu.woken.load(Ordering::Relaxed)) {
+                    drop(guard);
+                    self.give_up_woken();
+                    guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+                    continue;
+                }
                 self.overtaken_ps.fetch_add(self.quantum_ps, Ordering::Relaxed);
                 return;
             }
@@ -177,6 +215,32 @@ mod tests {
         clock.advance(0, 100 * QUANTUM_PS);
         assert_eq!(clock.resume(1), 100 * QUANTUM_PS);
         assert_eq!(clock.overtaken_ps(), 0);
+    }
+
+    #[test]
+    fn an_interrupt_holds_the_others_up_until_the_cpu_runs() {
+        let clock = Clock::new(2, QUANTUM_PS);
+        clock.resume(0);
+        clock.advance(0, 10 * QUANTUM_PS);
+        clock.interrupt(1, 10 * QUANTUM_PS);
+        std::thread::scope(|scope| {
+            let ahead = scope.spawn(|| clock.advance(0, 20 * QUANTUM_PS));
+            std::thread::sleep(PATIENCE / 4);
+            assert!(!ahead.is_finished(), "it is waited for");
+            assert_eq!(clock.resume(1), 10 * QUANTUM_PS, "it begins when it was woken");
+            clock.advance(1, 20 * QUANTUM_PS);
+        });
+        assert_eq!(clock.overtaken_ps(), 0);
+    }
+
+    #[test]
+    fn an_interrupt_that_wakes_nobody_holds_nobody_up_for_long() {
+        let clock = Clock::new(2, QUANTUM_PS);
+        clock.resume(0);
+        clock.interrupt(1, 0);
+        clock.advance(0, 20 * QUANTUM_PS);
+        assert_eq!(clock.overtaken_ps(), 0);
+        assert_eq!(clock.resume(1), 20 * QUANTUM_PS);
     }
 
     #[test]

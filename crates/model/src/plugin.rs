@@ -1,5 +1,6 @@
 //! The plugin: QEMU calls these functions, and they call the model.
 
+use crate::clock::PATIENCE;
 use crate::control;
 use crate::cpu::Cpu;
 use crate::flow::{Access, Block};
@@ -12,7 +13,7 @@ use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The version of the interface that this plugin is written for.
 #[unsafe(no_mangle)]
@@ -63,6 +64,8 @@ struct Slot {
     cpu: UnsafeCell<Cpu>,
     count: AtomicPtr<u64>,
     idles: AtomicBool,
+    /// QEMU's own CPU.
+    of_qemu: AtomicPtr<c_void>,
     /// How many times the CPU lost a line to another. Other CPUs' threads count here.
     losses: AtomicU32,
 }
@@ -141,6 +144,17 @@ impl Plugin {
         *self.count(number) = if cpu.flow.waits() { WAITS } else { 0 };
     }
 
+    /// The time for the thread that asks: its CPU's, or the latest that anybody was told.
+    fn now_ps(&self) -> u64 {
+        match CPU.get() {
+            Some(number) if !self.cpus[number].idles.load(Ordering::Relaxed) => {
+                let count = *self.count(number) & (WAITS - 1);
+                self.model.clock.reach(self.model.time_ps(self.cpu(number), count))
+            }
+            _ => self.model.clock.now_ps(),
+        }
+    }
+
     /// Lets timers run that are due.
     fn timers(&self) {
         let now_ps = self.model.clock.now_ps();
@@ -158,6 +172,20 @@ impl Plugin {
         if left_ns == 0 {
             // SAFETY: any thread may say so.
             unsafe { (self.qemu.qemu_clock_notify)(qemu::VIRTUAL) };
+            self.await_timers();
+        }
+    }
+
+    /// Waits until QEMU's main thread has run the timers that are due: no time passes for a CPU meanwhile.
+    #[cold]
+    fn await_timers(&self) {
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_micros(20));
+            // SAFETY: any thread may ask.
+            if unsafe { (self.qemu.qemu_clock_deadline_ns_all)(qemu::VIRTUAL, -1) } != 0 {
+                return;
+            }
         }
     }
 
@@ -213,7 +241,16 @@ impl Plugin {
         loop {
             let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
             let asleep = |(): &mut ()| !self.on() || self.model.clock.any_runs();
-            drop(changed.wait_while(guard, asleep).unwrap_or_else(PoisonError::into_inner));
+            let waited = changed.wait_timeout_while(guard, PATIENCE, asleep);
+            let (guard, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+            drop(guard);
+            if waited.timed_out() {
+                // Nobody else is there to notice an interrupt that woke no CPU.
+                if self.on() && self.model.clock.waits_for_woken() {
+                    self.model.clock.give_up_woken();
+                }
+                continue;
+            }
             // Interrupts of devices, which take no modelled time, are on their way for a moment.
             std::thread::sleep(Duration::from_micros(50));
             if self.model.clock.any_runs() {
@@ -260,20 +297,26 @@ extern "C" fn clock() -> i64 {
         // SAFETY: any thread may ask.
         return unsafe { (plugin.qemu.cpu_get_clock)() };
     }
-    let ps = match CPU.get() {
-        Some(number) if !plugin.cpus[number].idles.load(Ordering::Relaxed) => {
-            let count = *plugin.count(number) & (WAITS - 1);
-            plugin.model.clock.reach(plugin.model.time_ps(plugin.cpu(number), count))
+    (plugin.now_ps() / 1000) as i64
+}
+
+/// A CPU gets an interrupt, of another CPU or of a device, under QEMU's lock.
+extern "C" fn on_interrupt(cpu: *mut c_void, mask: c_int) {
+    let plugin = plugin();
+    if plugin.on() && mask & qemu::WAKING != 0 {
+        let at = plugin.cpus.iter().position(|slot| slot.of_qemu.load(Ordering::Relaxed) == cpu);
+        if let Some(number) = at.filter(|&number| plugin.cpus[number].idles.load(Ordering::Relaxed)) {
+            plugin.model.clock.interrupt(number, plugin.now_ps());
         }
-        _ => plugin.model.clock.now_ps(),
-    };
-    (ps / 1000) as i64
+    }
+    // SAFETY: the function whose place this one has, with its own arguments.
+    unsafe { (plugin.qemu.tcg_handle_interrupt)(cpu, mask) };
 }
 
 extern "C" fn on_cpu(_: Id, number: c_uint) {
     let (plugin, number) = (plugin(), number as usize);
     CPU.set(Some(number));
-    plugin.clocks.get_or_init(|| qemu::replace_clocks(&plugin.qemu, clock));
+    plugin.clocks.get_or_init(|| qemu::replace_clocks(&plugin.qemu, clock, on_interrupt));
 }
 
 extern "C" fn on_idle(_: Id, number: c_uint) {
@@ -321,6 +364,8 @@ extern "C" fn on_reset(_: Id) {
         // now.
         let count = unsafe { (plugin.qemu.qemu_plugin_scoreboard_find)(plugin.counts, number as c_uint) };
         slot.count.store(count.cast(), Ordering::Relaxed);
+        // SAFETY: any thread may ask while no CPU comes or goes.
+        slot.of_qemu.store(unsafe { (plugin.qemu.qemu_get_cpu)(number as c_int) }, Ordering::Relaxed);
         *plugin.count(number) = 0;
         if !slot.idles.load(Ordering::Relaxed) {
             plugin.model.resume(number, plugin.cpu(number));
@@ -454,6 +499,7 @@ fn install(id: Id, settings: &str) -> Result<(), String> {
         cpu: UnsafeCell::new(Cpu::new()),
         count: AtomicPtr::default(),
         idles: AtomicBool::new(false),
+        of_qemu: AtomicPtr::default(),
         losses: AtomicU32::new(0),
     };
     let plugin = Plugin {

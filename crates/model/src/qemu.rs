@@ -26,6 +26,8 @@ pub(crate) const WRITES: c_int = 2;
 pub(crate) const ADD: c_int = 0;
 /// `QEMU_PLUGIN_COND_GE`
 pub(crate) const AT_LEAST: c_int = 7;
+/// `CPU_INTERRUPT_HARD`, and an x86 CPU's `POLL` and `NMI`: those that end a halt.
+pub(crate) const WAKING: c_int = 0x2 | 0x10 | 0x200;
 /// `QEMU_CLOCK_VIRTUAL`
 pub(crate) const VIRTUAL: c_int = 1;
 
@@ -82,6 +84,8 @@ interface! {
     object_class_by_name: fn(*const c_char) -> *mut c_void;
     qemu_clock_deadline_ns_all: fn(c_int, c_int) -> i64;
     qemu_clock_notify: fn(c_int);
+    qemu_get_cpu: fn(c_int) -> *mut c_void;
+    tcg_handle_interrupt: fn(*mut c_void, c_int);
 }
 
 /// `name` ends in 0.
@@ -97,16 +101,21 @@ const SLOTS: usize = 30;
 const HEAD: usize = 12;
 
 /// Has QEMU's clocks read by a function of ours: the guest's virtual clock and its CPUs' time-stamp counters.
+/// Interrupts go to another.
 ///
-/// Both are members of `AccelOpsClass` (`include/system/accel-ops.h`), which is private to a version. In QEMU
+/// The clocks are members of `AccelOpsClass` (`include/system/accel-ops.h`), which is private to a version. In QEMU
 /// 10.0 they come one and three members after `handle_interrupt`, whose value the emulator exports. In other
 /// versions this is not known, and neither is it where a member is not empty.
-pub(crate) fn replace_clocks(qemu: &Qemu, clock: extern "C" fn() -> i64) -> Result<(), &'static str> {
+pub(crate) fn replace_clocks(
+    qemu: &Qemu,
+    clock: extern "C" fn() -> i64,
+    interrupt: extern "C" fn(*mut c_void, c_int),
+) -> Result<(), &'static str> {
     const UNKNOWN: &str =
         "this QEMU keeps its clock in another place than QEMU 10.0, which is the only one known";
     // SAFETY: the name ends in 0; an unknown class gives null.
     let class = unsafe { (qemu.object_class_by_name)(c"tcg-accel-ops".as_ptr()) }.cast::<usize>();
-    let interrupt = symbol("tcg_handle_interrupt\0").ok_or(UNKNOWN)? as usize;
+    let known = qemu.tcg_handle_interrupt as usize;
     if class.is_null() {
         return Err("this QEMU does not emulate its CPUs in software (TCG)");
     }
@@ -115,11 +124,14 @@ pub(crate) fn replace_clocks(qemu: &Qemu, clock: extern "C" fn() -> i64) -> Resu
     let slots = unsafe { class.add(HEAD) };
     // SAFETY: the same; nobody uses the class while its first CPU is being made.
     let slots = unsafe { std::slice::from_raw_parts_mut(slots, SLOTS - HEAD) };
-    let at = slots.iter().position(|&slot| slot == interrupt).ok_or(UNKNOWN)?;
-    let [_, virtual_clock, set_virtual_clock, ticks, ..] = &mut slots[at..] else { return Err(UNKNOWN) };
+    let at = slots.iter().position(|&slot| slot == known).ok_or(UNKNOWN)?;
+    let [handle_interrupt, virtual_clock, set_virtual_clock, ticks, ..] = &mut slots[at..] else {
+        return Err(UNKNOWN);
+    };
     if [&*virtual_clock, &*set_virtual_clock, &*ticks].iter().any(|slot| **slot != 0) {
         return Err(UNKNOWN);
     }
     (*virtual_clock, *ticks) = (clock as usize, clock as usize);
+    *handle_interrupt = interrupt as usize;
     Ok(())
 }
