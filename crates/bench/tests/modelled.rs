@@ -132,8 +132,8 @@ fn where_instructions_alone_take_time_it_does_not_matter_where_memory_lies() {
     }
 }
 
-/// Over a minute with the eager phase in it, by the modelled core's instructions, on which the host's load has
-/// no influence.
+/// Over a minute with the eager phase in it, by the modelled core's instructions, which do not hang on the
+/// host's load.
 #[test]
 fn watching_programs_that_are_well_placed_or_idle_takes_below_two_percent_of_a_cpu() {
     let workload = programs().workload.to_str().unwrap();

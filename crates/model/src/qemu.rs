@@ -103,9 +103,9 @@ const HEAD: usize = 12;
 /// Has QEMU's clocks read by a function of ours: the guest's virtual clock and its CPUs' time-stamp counters.
 /// Interrupts go to another.
 ///
-/// The clocks are members of `AccelOpsClass` (`include/system/accel-ops.h`), which is private to a version. In QEMU
-/// 10.0 they come one and three members after `handle_interrupt`, whose value the emulator exports. In other
-/// versions this is not known, and neither is it where a member is not empty.
+/// The clocks are members of `AccelOpsClass` (`include/system/accel-ops.h`), which is private to a version.
+/// In QEMU 10.0 they come one and three members after `handle_interrupt`, whose value the emulator exports.
+/// In other versions this is not known, and neither is it where a member is not empty.
 pub(crate) fn replace_clocks(
     qemu: &Qemu,
     clock: extern "C" fn() -> i64,
