@@ -137,8 +137,8 @@ fn open(link: &str) -> Option<File> {
     if fs::read_link(link).ok()?.as_os_str() != hints::LINK {
         return None;
     }
-    // Only held at first. Any file may have this name, and opening may never return, or asking for its length:
-    // there are file systems whose answers are a program's.
+    // Only held at first. Any file may have this name. In a file system whose answers are a program's,
+    // opening it may never return, and neither may asking for its length.
     let held = File::options().read(true).custom_flags(OFlags::PATH.bits() as i32).open(link).ok()?;
     if !is_in_memory(&held) {
         return None;

@@ -43,7 +43,9 @@ impl Intake {
                 *steps.entry(sample.pid).or_insert(0) += 1;
             }
             let fair = fair_share(steps.values().copied().collect(), self.most);
-            steps.values_mut().for_each(|count| *count = count.div_ceil(fair.max(1)).next_power_of_two());
+            for count in steps.values_mut() {
+                *count = count.div_ceil(fair.max(1)).next_power_of_two();
+            }
             keep_one_in(&steps, 0, &mut self.samples);
             for (pid, step) in steps {
                 *self.thinning.entry(pid).or_insert(1) *= step;

@@ -215,8 +215,8 @@ mod tests {
 
     const HUNG: &str = "NODEWISE_TEST_HUNG";
 
-    /// The other half of the next test: a manager that reads a pipe into which nobody writes. It stands for all
-    /// that a managed program can have the kernel wait for.
+    /// The other half of the next test: a manager that reads a pipe into which nobody writes. The pipe stands
+    /// for all that a managed program can have the kernel wait for.
     #[test]
     fn a_manager_that_reads_for_ever() {
         let Some(directory) = std::env::var_os(HUNG).map(PathBuf::from) else { return };
