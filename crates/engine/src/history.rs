@@ -2,7 +2,7 @@
 
 use crate::decision::BAND_END;
 use crate::memory::HUGE_PAGE_PAGES;
-use crate::region::{RangeMap, Table};
+use crate::region::{RangeMap, Table, oldest};
 use crate::{Interleaving, PageRange, Unmoved};
 use nodewise_topology::NodeIndex;
 use serde::{Deserialize, Serialize};
@@ -151,19 +151,19 @@ impl History {
         self.dropped + self.collocated.dropped() + self.interleaved.dropped() + self.replicated.dropped()
     }
 
-    /// Forgets every second of too many records of pages.
+    /// Forgets the oldest of too many records of pages, and a quarter more.
     fn thin(&mut self) {
         let before = self.resized.len() + self.singled.len();
-        let mut odd = false;
-        let mut every_second = || {
-            odd = !odd;
-            odd
-        };
         if self.resized.len() > self.most_ranges {
-            self.resized.retain(|_, _| every_second());
+            let rounds = self.resized.values().map(|last| last.round).collect();
+            let mut is_old = oldest(rounds, self.resized.len() - self.most_ranges / 4 * 3);
+            self.resized.retain(|_, last| !is_old(last.round));
         }
         if self.singled.len() > self.most_singled {
-            self.singled.retain(|_, _| every_second());
+            let all = 0..self.singled.len();
+            let rounds = all.map(|at| Singled::read(self.singled.record(at)).round).collect();
+            let mut is_old = oldest(rounds, self.singled.len() - self.most_singled / 4 * 3);
+            self.singled.retain(|_, record| !is_old(Singled::read(record).round));
         }
         self.dropped += (before - self.resized.len() - self.singled.len()) as u64;
     }
@@ -309,13 +309,10 @@ impl History {
 
     /// Notes where pages of a range were seen to be.
     pub(crate) fn looked(&mut self, seen: &Unmoved) {
-        let parts: Vec<_> =
-            self.interleaved.parts(seen.range).into_iter().map(|(p, s)| (p, s.cloned())).collect();
-        for (part, progress) in parts {
-            let Some(progress) = progress else { continue };
+        self.interleaved.alter(seen.range, |progress| {
             let (waiting, unmoved) = (seen.waiting.clone(), Some(seen.all.clone()));
-            self.interleaved.insert(part, InterleaveProgress { waiting, unmoved, ..progress });
-        }
+            InterleaveProgress { waiting, unmoved, ..progress.clone() }
+        });
     }
 
     /// Notes that the program has interleaved a range itself.
@@ -371,5 +368,39 @@ impl History {
         let ranges =
             self.collocated.heap_bytes() + self.interleaved.heap_bytes() + self.replicated.heap_bytes();
         ranges + self.resized.len() * size_of::<(u64, Resized)>() + self.singled.heap_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_done_last_is_remembered() {
+        let mut history = History::new(&PatienceSettings::default());
+        history.limit(100, 100);
+        for round in 0..1000_u32 {
+            // In no order of addresses.
+            let page = u64::from(round) * 7919 % 1009;
+            history.note_singled(vec![page], round);
+            history.resized(page * HUGE_PAGE_PAGES, true, round);
+            // Elsewhere: what was resized is not collocated any more.
+            let at = (1 << 40) + 2 * page;
+            history.collocated(PageRange::new(at, at + 1), NodeIndex(0), true, round);
+        }
+        let all = PageRange::new(0, 1 << 30);
+        let mut singled: Vec<u32> = history.singled(all).map(|(_, last)| last.round).collect();
+        let mut resized: Vec<u32> = history.resized.values().map(|last| last.round).collect();
+        let mut collocated: Vec<u32> = history.collocated.iter().map(|(_, last)| last.round).collect();
+        for rounds in [&mut singled, &mut resized, &mut collocated] {
+            rounds.sort_unstable();
+            let kept = rounds.len() as u32;
+            assert!((75..=100).contains(&kept), "{kept}");
+            assert_eq!(*rounds, (1000 - kept..1000).collect::<Vec<_>>());
+        }
+        assert_eq!(history.dropped(), 3000 - (singled.len() + resized.len() + collocated.len()) as u64);
+        // All in one round.
+        history.note_singled((5000..5200).collect(), 1000);
+        assert!((75..=100).contains(&history.singled(all).count()));
     }
 }

@@ -2,12 +2,15 @@
 //! manager, which may be root's, is to stay small and quick all the same: below 256 MB, whatever it manages.
 
 use crate::sampler::RINGS_BYTES;
+use nodewise_sys::FileLimit;
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 
 /// Managed processes: 256 bytes each, their mappings and records aside.
 pub(crate) const PROCESSES: usize = 4096;
+/// Open files of each process: its handle, and its hints.
+pub(crate) const FILES_EACH: u64 = 2;
 /// Threads whose children are looked for at once, of all processes together: a file each, some 10 us.
 pub(crate) const THREADS: usize = 1 << 15;
 /// Mappings of all processes together, some 100 bytes each. The kernel lets a process have 65 530
@@ -51,9 +54,17 @@ pub(crate) struct Limits {
     pub(crate) mappings_each: usize,
 }
 
+/// Processes whose files take no more than a quarter of those that may be open. Without a file to open,
+/// nothing could be read, nor put back.
+#[must_use]
+pub fn processes_that_fit(limit: FileLimit) -> usize {
+    PROCESSES.min((limit.hard / 4 / FILES_EACH) as usize)
+}
+
 impl Default for Limits {
     fn default() -> Self {
-        Self { processes: PROCESSES, threads: THREADS, mappings: MAPPINGS, mappings_each: MAPPINGS_EACH }
+        let processes = nodewise_sys::file_limit().map_or(PROCESSES, processes_that_fit);
+        Self { processes, threads: THREADS, mappings: MAPPINGS, mappings_each: MAPPINGS_EACH }
     }
 }
 
@@ -86,7 +97,10 @@ pub enum Bound {
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Processes => write!(f, "more than {PROCESSES} processes: the rest is left alone"),
+            Self::Processes => write!(
+                f,
+                "more than {PROCESSES} processes, or than the limit on open files has room for: the rest is left alone"
+            ),
             Self::Threads => {
                 write!(f, "more than {THREADS} threads: children of the rest are found when they are orphans")
             }

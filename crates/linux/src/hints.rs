@@ -8,11 +8,13 @@
 use nodewise_engine::{Hint, Hinted, PAGE_BYTES, PageRange, Pid};
 use nodewise_sys::hints::{self, Entry, Kind};
 use nodewise_sys::is_sealed;
+use rustix::fs::{AtFlags, MemfdFlags, OFlags, StatxFlags, memfd_create, statx};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt as _};
+use std::sync::OnceLock;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
@@ -135,15 +137,34 @@ fn open(link: &str) -> Option<File> {
     if fs::read_link(link).ok()?.as_os_str() != hints::LINK {
         return None;
     }
+    // Only held at first. Any file may have this name. In a file system whose answers are a program's,
+    // opening it may never return, and neither may asking for its length.
+    let held = File::options().read(true).custom_flags(OFlags::PATH.bits() as i32).open(link).ok()?;
+    if !is_in_memory(&held) {
+        return None;
+    }
     let fits =
         |found: &fs::Metadata| found.is_file() && found.nlink() == 0 && found.len() == hints::BYTES as u64;
-    // Before it is opened: what is not a plain file may mind that.
-    fs::metadata(link).ok().filter(fits)?;
-    let file = File::options().read(true).write(true).open(link).ok()?;
-    let is_section = file.metadata().is_ok_and(|found| fits(&found))
-        && is_sealed(file.as_fd()).unwrap_or(false)
+    held.metadata().ok().filter(fits)?;
+    let held = format!("/proc/self/fd/{}", held.as_raw_fd());
+    let file = File::options().read(true).write(true).open(held).ok()?;
+    let is_section = is_sealed(file.as_fd()).unwrap_or(false)
         && words(&file, hints::ENTRIES).is_ok_and(|words| hints::is_section(&words));
     is_section.then_some(file)
+}
+
+/// Whether a file lies where the kernel keeps memory with names, as far as the kernel knows without asking
+/// whoever keeps the file.
+fn is_in_memory(file: &File) -> bool {
+    static DEVICE: OnceLock<Option<(u32, u32)>> = OnceLock::new();
+    let memory = DEVICE.get_or_init(|| device(memfd_create("nodewise", MemfdFlags::CLOEXEC).ok()?));
+    memory.is_some() && device(file) == *memory
+}
+
+fn device(file: impl AsFd) -> Option<(u32, u32)> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = statx(file, "", flags, StatxFlags::TYPE).ok()?;
+    Some((found.stx_dev_major, found.stx_dev_minor))
 }
 
 #[cfg(test)]
@@ -219,6 +240,19 @@ mod tests {
         begin(&short);
         assert_eq!((links().len(), opened()), (others + 2, others + 1), "too short");
         assert!(open("/proc/self/exe").is_none() && open("/proc/self/fd/99999").is_none());
+    }
+
+    #[test]
+    fn only_memory_is_asked_anything() {
+        let held = |path: &str| {
+            File::options().read(true).custom_flags(OFlags::PATH.bits() as i32).open(path).unwrap()
+        };
+        let memory = memfd_create("some", MemfdFlags::CLOEXEC).unwrap();
+        assert!(is_in_memory(&held(&format!("/proc/self/fd/{}", memory.as_raw_fd()))));
+        let named = tempfile::NamedTempFile::new().unwrap();
+        for path in [named.path().to_str().unwrap(), "/dev/null", "/proc/self/stat", "/dev/shm"] {
+            assert!(!is_in_memory(&held(path)), "{path}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::mover::Kernel as _;
 use crate::placement::{BeforeAndAfter, Figures, Located, Placement, Unknown};
 use crate::process::{Process, Processes};
 use crate::sampler::RawSample;
-use crate::survey::{Survey, ask, query};
+use crate::survey::{QUERY_PAGES, Survey, ask, query};
 use nodewise_engine::{
     Access, Mapping, MappingKind, PageNumber, PageRange, PageSize, Pid, Sample, TrafficMatrix,
 };
@@ -159,62 +159,70 @@ impl Homes {
         raw.sort_unstable_by_key(|s| (s.pid, s.address.page(), s.time_ns));
         let mut samples = Vec::with_capacity(raw.len());
         let mut left = self.room();
-        for of_process in raw.chunk_by(|a, b| a.pid == b.pid) {
+        // A process with very many samples comes last: it takes nobody's time but its own.
+        let mut by_process: Vec<&[RawSample]> = raw.chunk_by(|a, b| a.pid == b.pid).collect();
+        by_process.sort_by_key(|of_process| of_process.len());
+        for of_process in by_process {
             let pid = of_process[0].pid;
             let from_the_start = processes.iter().any(|process| process.pid == pid && process.from_the_start);
-            let mut pages: Vec<PageNumber> = of_process.iter().map(|s| s.address.page()).collect();
-            pages.dedup();
-            self.asked += pages.len() as u64;
-            let homes = query(kernel, topology, pid, &pages);
             let known = self.known.entry(pid).or_default();
             let bytes = known.bytes();
             known.limit(bytes + left);
             let mappings = mappings.get(&pid).map_or(&[][..], Vec::as_slice);
-            for (of_page, &home) in
-                of_process.chunk_by(|a, b| a.address.page() == b.address.page()).zip(&homes)
-            {
-                if kernel.is_ending() || (in_time >= LEAST_LOCATED && Instant::now() >= until) {
+            let by_page: Vec<_> = of_process.chunk_by(|a, b| a.address.page() == b.address.page()).collect();
+            for piece in by_page.chunks(QUERY_PAGES) {
+                if is_over(kernel, in_time, until) {
                     break;
                 }
-                in_time += of_page.len();
-                let page = of_page[0].address.page();
-                let before = known.get(page);
-                let mapping = mapping_of(mappings, page);
-                if mapping.is_none() {
-                    processes.distrust_mappings(pid);
-                }
-                let may_be_huge = mapping.is_none_or(|m| m.kind != MappingKind::File);
-                let huge = may_be_huge && self.huge.look(kernel, pid, page);
-                if let Some(home) = home.filter(|_| huge) {
-                    known.note_huge(page, home);
-                }
-                let allocates = before.is_none() && from_the_start;
-                self.first_touches += u64::from(allocates);
-                // The first fault may have moved the page, so only it met the home before; memory is
-                // allocated where it is first touched, unless a policy says otherwise.
-                let mut met = if allocates { Some(of_page[0].accessor) } else { before.or(home) };
-                if of_page.len() > usize::from(allocates) {
-                    known.note_used(page, self.interval);
-                }
-                let of_page = &of_page[usize::from(allocates)..];
-                for sample in of_page {
-                    self.placement.note(pid, page, huge, sample.accessor);
-                }
-                if of_page.iter().any(|sample| sample.access == Access::Write) {
-                    self.placement.note_written(pid, page, huge);
-                }
-                for sample in of_page {
-                    if let Some(met) = std::mem::replace(&mut met, home) {
-                        traffic.add(sample.accessor, met, f64::from(sample.weight));
+                let pages: Vec<PageNumber> = piece.iter().map(|of_page| of_page[0].address.page()).collect();
+                self.asked += pages.len() as u64;
+                let homes = query(kernel, topology, pid, &pages);
+                for (of_page, &home) in piece.iter().zip(&homes) {
+                    if is_over(kernel, in_time, until) {
+                        break;
                     }
-                    let page_size = if huge { PageSize::Huge } else { PageSize::Base };
-                    samples.push(sample.located(home, page_size));
+                    in_time += of_page.len();
+                    let page = of_page[0].address.page();
+                    let before = known.get(page);
+                    let mapping = mapping_of(mappings, page);
+                    if mapping.is_none() {
+                        processes.distrust_mappings(pid);
+                    }
+                    let may_be_huge = mapping.is_none_or(|m| m.kind != MappingKind::File);
+                    let huge = may_be_huge && self.huge.look(kernel, pid, page);
+                    if let Some(home) = home.filter(|_| huge) {
+                        known.note_huge(page, home);
+                    }
+                    let allocates = before.is_none() && from_the_start;
+                    self.first_touches += u64::from(allocates);
+                    // The first fault may have moved the page, so only it met the home before; memory is
+                    // allocated where it is first touched, unless a policy says otherwise.
+                    let mut met = if allocates { Some(of_page[0].accessor) } else { before.or(home) };
+                    if of_page.len() > usize::from(allocates) {
+                        known.note_used(page, self.interval);
+                    }
+                    let of_page = &of_page[usize::from(allocates)..];
+                    for sample in of_page {
+                        self.placement.note(pid, page, huge, sample.accessor);
+                    }
+                    if of_page.iter().any(|sample| sample.access == Access::Write) {
+                        self.placement.note_written(pid, page, huge);
+                    }
+                    for sample in of_page {
+                        if let Some(met) = std::mem::replace(&mut met, home) {
+                            traffic.add(sample.accessor, met, f64::from(sample.weight));
+                        }
+                        let page_size = if huge { PageSize::Huge } else { PageSize::Base };
+                        samples.push(sample.located(home, page_size));
+                    }
                 }
+                known.note(pages.into_iter().zip(homes));
             }
-            known.note(pages.into_iter().zip(homes));
             left = (left + bytes).saturating_sub(known.bytes());
             self.is_full |= known.is_full();
         }
+        // In order of processes again; the samples of each are in order.
+        samples.sort_by_key(|sample: &Sample| sample.pid);
         (samples, traffic, raw.len() - in_time)
     }
 
@@ -266,6 +274,11 @@ fn first_and_now(
     known.note(seen.into_iter());
     let first = |page, home| known.first(page).or(known.first_of_new(home));
     pages.iter().zip(homes).map(|(&page, home)| (first(page, home), home)).collect()
+}
+
+/// Whether no more samples than `located` are looked at.
+fn is_over(kernel: &LiveKernel, located: usize, until: Instant) -> bool {
+    kernel.is_ending() || (located >= LEAST_LOCATED && Instant::now() >= until)
 }
 
 fn mapping_of(mappings: &[Mapping], page: PageNumber) -> Option<&Mapping> {

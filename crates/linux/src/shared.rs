@@ -6,10 +6,10 @@ use crate::process::{Process, Processes};
 use crate::sampler::RawSample;
 use nodewise_engine::{PAGE_BYTES, PageNumber, PageRange, Pid, VirtAddr};
 use nodewise_sys::compare_memory;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::cell::RefCell;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::MetadataExt as _;
 
 /// The mappings of shared memory, by device and inode.
 #[derive(Debug, Default)]
@@ -192,7 +192,9 @@ fn mapping_at(shared: &[SharedMapping], page: PageNumber) -> Option<&SharedMappi
 /// Tells whether the memory that is mapped there belongs to the user whom the process acts for.
 fn owns(pid: Pid, PageRange { start, end }: PageRange) -> bool {
     let mapped = format!("/proc/{pid}/map_files/{:x}-{:x}", start.address().0, end.address().0);
-    let owner = std::fs::metadata(mapped).ok().map(|found| found.uid());
+    // As far as it is known here: a file system, of a network or of a program, may never answer.
+    let found = statx(CWD, mapped, AtFlags::STATX_DONT_SYNC, StatxFlags::UID);
+    let owner = found.ok().map(|found| found.stx_uid);
     let status = std::fs::read(format!("/proc/{pid}/status")).ok();
     owner.is_some_and(|owner| status.and_then(|status| effective_user(&status)) == Some(owner))
 }

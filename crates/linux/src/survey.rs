@@ -10,7 +10,7 @@ use nodewise_topology::{NodeId, NodeIndex, Topology};
 use std::collections::BTreeMap;
 
 /// Pages in one query: about 0.3 ms.
-const QUERY_PAGES: usize = 4096;
+pub(crate) const QUERY_PAGES: usize = 4096;
 /// Pages of processes that ran before we came whose homes are asked for at once, of all such processes
 /// together: 1 GiB, about 20 ms.
 pub(crate) const SURVEY_PAGES: usize = 1 << 18;
@@ -26,6 +26,7 @@ impl Survey {
     pub fn of(topology: &Topology, processes: &mut Processes) -> Self {
         processes.update();
         let mut kernel = LiveKernel::default();
+        kernel.hear(processes.ending());
         let count = processes.iter().count();
         let with_mappings =
             processes.iter().filter_map(|process| Some((process.pid, process.mappings.as_ref()?)));
@@ -96,7 +97,7 @@ pub(crate) fn query(
     let addresses: Vec<u64> = pages.iter().map(|page| page.address().0).collect();
     let mut homes = vec![-1; addresses.len()];
     for (addresses, homes) in addresses.chunks(QUERY_PAGES).zip(homes.chunks_mut(QUERY_PAGES)) {
-        if kernel.query(pid.0, addresses, homes).is_err() {
+        if kernel.is_ending() || kernel.query(pid.0, addresses, homes).is_err() {
             homes.fill(-1);
         }
     }
@@ -106,7 +107,22 @@ pub(crate) fn query(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ending::Ending;
     use nodewise_engine::MappingKind;
+
+    #[test]
+    fn a_survey_ends_when_managing_is_to_end() {
+        let survey = |ending: &Ending| {
+            let own = Processes::new(&[Pid(std::process::id())], false, false).unwrap();
+            Survey::of(&Topology::live().unwrap(), &mut own.hearing(ending)).0.len()
+        };
+        let ending = Ending::default();
+        assert_eq!(survey(&ending), 1);
+        let asked = ending.times_asked();
+        assert!(asked > 0, "it shows that it does not hang");
+        ending.set();
+        assert_eq!(survey(&ending), 0);
+    }
 
     #[test]
     fn a_survey_is_even() {

@@ -182,7 +182,12 @@ pub struct JsonLines {
     begun: bool,
     /// Whether there was no such file before.
     created: bool,
+    /// So many bytes may still be written.
+    left: usize,
 }
+
+/// A file of lines has no more bytes. A managed program decides how much there is to say.
+const LINES_BYTES: usize = 1 << 30;
 
 impl JsonLines {
     /// Checks that the file can be written.
@@ -192,7 +197,13 @@ impl JsonLines {
         let mut options = File::options();
         let file = options.write(true).create(true).truncate(false).mode(PRIVATE).open(path);
         let file = file.with_context(cannot)?;
-        Ok(Self { path: path.to_owned(), file: BufWriter::new(file), begun: false, created })
+        Ok(Self {
+            path: path.to_owned(),
+            file: BufWriter::new(file),
+            begun: false,
+            created,
+            left: LINES_BYTES,
+        })
     }
 
     /// Adds a line.
@@ -203,6 +214,8 @@ impl JsonLines {
         }
         let mut text = serde_json::to_string(value)?;
         text.push('\n');
+        let left = self.left.checked_sub(text.len());
+        self.left = left.with_context(|| format!("{} has a GiB, which is the most", self.path.display()))?;
         self.file.write_all(text.as_bytes()).and_then(|()| self.file.flush()).with_context(cannot)
     }
 }
@@ -294,6 +307,18 @@ mod tests {
         std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
         assert!(summary.finish("{}").is_err());
         assert!(link.is_symlink() && !elsewhere.exists());
+    }
+
+    #[test]
+    fn a_log_has_an_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        let mut log = JsonLines::create(&path).unwrap();
+        log.left = 10;
+        assert!((0..20).map(|_| log.line(&12)).filter(Result::is_ok).count() == 3);
+        let error = format!("{:#}", log.line(&12).unwrap_err());
+        assert_eq!(error, format!("{} has a GiB, which is the most", path.display()));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "12\n12\n12\n");
     }
 
     #[test]

@@ -4,10 +4,12 @@
 #include "../common.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -19,6 +21,12 @@
 #define MIB (1UL << 20)
 #define NODES 4
 #define MPOL_BIND 2
+#ifndef SYS_memfd_secret
+#define SYS_memfd_secret 447
+#endif
+#ifndef UFFD_USER_MODE_ONLY
+#define UFFD_USER_MODE_ONLY 1
+#endif
 #define MPOL_F_NUMA_BALANCING (1 << 13)
 
 static void policy(void *at, size_t bytes, int mode, unsigned long mask) {
@@ -174,6 +182,7 @@ static int reader(const char *path, double seconds, int shy) {
         pthread_create(&threads[i], NULL, read_all, &r[i]);
     }
     for (int i = 0; i < NODES; i++) pthread_join(threads[i], NULL);
+    printf("reader: %s\n", intact(at, bytes) ? "intact" : "CHANGED");
     return 0;
 }
 
@@ -225,6 +234,7 @@ static int forger(const char *path, double seconds) {
     struct reading r = {at, bytes, now() + seconds, 0, 0};
     read_all(&r);
     while (wait(NULL) > 0) {}
+    printf("forger: %s\n", intact(at, bytes) ? "intact" : "CHANGED");
     return 0;
 }
 
@@ -236,7 +246,7 @@ static int maps(int deep, double seconds) {
     for (int i = 0; i < deep; i++)
         if (mkdir(name, 0777) || chdir(name)) fail("mkdir");
     int fd = open("file", O_RDWR | O_CREAT, 0600);
-    if (fd < 0 || ftruncate(fd, PAGE)) fail("file");
+    if (fd < 0 || write(fd, "m", 1) != 1 || ftruncate(fd, PAGE)) fail("file");
     char *place = mmap(NULL, 70000 * 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     size_t made = 0;
     /* Every other page, so that none are joined; until the kernel gives no more. */
@@ -245,6 +255,9 @@ static int maps(int deep, double seconds) {
     printf("maps: %zu mappings\n", made);
     fflush(stdout);
     for (double end = now() + seconds; now() < end;) usleep(100000);
+    size_t changed = 0;
+    for (size_t i = 0; i < made; i++) changed += place[i * 2 * PAGE] != 'm';
+    printf("maps: %s\n", made && !changed ? "intact" : "CHANGED");
     return 0;
 }
 
@@ -254,6 +267,7 @@ static void *fault(void *argument) {
         char *at = map(16 * MIB);
         madvise(at, 16 * MIB, MADV_NOHUGEPAGE);
         touch(at, 16 * MIB);
+        if (!intact(at, 16 * MIB)) printf("faults: CHANGED\n");
         munmap(at, 16 * MIB);
     }
     return NULL;
@@ -265,6 +279,7 @@ static int faults(double seconds) {
     pthread_t threads[NODES];
     for (int i = 0; i < NODES; i++) pthread_create(&threads[i], NULL, fault, &end);
     for (int i = 0; i < NODES; i++) pthread_join(threads[i], NULL);
+    printf("faults: intact\n");
     return 0;
 }
 
@@ -283,6 +298,9 @@ static int sprawl(size_t pages, double seconds) {
     for (double end = now() + 10; now() < end;) usleep(100000);
     for (size_t i = 0; i < pages; i++) at[i * step + i % 512 * PAGE] = 1;
     for (double end = now() + seconds - 10; now() < end;) usleep(100000);
+    size_t changed = 0;
+    for (size_t i = 0; i < pages; i++) changed += at[i * step + i % 512 * PAGE] != 1;
+    printf("sprawl: %s\n", changed ? "CHANGED" : "intact");
     return 0;
 }
 
@@ -295,14 +313,18 @@ static int crowd(int threads, double seconds) {
         pthread_t thread;
         if (pthread_create(&thread, &small, idle, &seconds)) break;
     }
+    char *own = map(MIB);
+    touch(own, MIB);
+    int status = 0, changed = 0;
     for (double end = now() + seconds; now() < end; usleep(20000)) {
         pid_t child = fork();
         if (child == 0) {
             usleep(200000);
-            _exit(0);
+            _exit(!intact(own, MIB));
         }
-        while (waitpid(-1, NULL, WNOHANG) > 0) {}
+        while (waitpid(-1, &status, WNOHANG) > 0) changed |= status;
     }
+    printf("crowd: %s\n", changed || !intact(own, MIB) ? "CHANGED" : "intact");
     return 0;
 }
 
@@ -343,6 +365,7 @@ static int nameless(double seconds) {
     for (int i = 0; i < NODES; i++) pthread_join(threads[i], NULL);
     for (int i = 0; i < NODES; i++) away += elsewhere(at + i * (bytes / NODES), bytes / NODES, i);
     printf("nameless: %zu of %zu pages elsewhere\n", away, bytes / PAGE);
+    printf("nameless: %s\n", intact(at, bytes) ? "intact" : "CHANGED");
     return 0;
 }
 
@@ -393,7 +416,9 @@ static int runaway(double seconds) {
     pin(1);
     for (double end = now() + seconds; now() < end;) {
         touch(at, bytes);
-        if (elsewhere(at, bytes, 0) > 0) _exit(0);
+        if (elsewhere(at, bytes, 0) == 0) continue;
+        if (!intact(at, bytes)) printf("runaway: CHANGED\n");
+        _exit(0);
     }
     return 1;
 }
@@ -444,6 +469,113 @@ static int restless(double seconds, char **argv) {
         }
     }
     printf("restless: intact\n");
+    return 0;
+}
+
+/* Memory and processes of kinds that are seldom met, one in a child each. The children touch memory on node 0
+ * and use it on another. */
+static int secret(double end) {
+    int fd = (int)syscall(SYS_memfd_secret, 0);
+    if (fd < 0) return 0;
+    if (ftruncate(fd, MIB)) fail("memfd_secret");
+    char *at = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    /* As much as may be locked; or none. */
+    if (at == MAP_FAILED) return 0;
+    touch(at, MIB);
+    for (pin(1); now() < end; usleep(10000)) touch(at, MIB);
+    return !intact(at, MIB);
+}
+
+static void *touch_once(void *at) {
+    touch(at, PAGE);
+    return NULL;
+}
+
+/* A page fault that nobody ever answers. */
+static int unanswered(double end) {
+    int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
+    struct uffdio_api api = {.api = UFFD_API};
+    char *at = map(8 * MIB), *own = map(8 * MIB);
+    struct uffdio_register whole = {.range = {(uintptr_t)at, 8 * MIB}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+    if (fd < 0 || ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &whole)) return 0;
+    pthread_t thread;
+    pthread_create(&thread, NULL, touch_once, at);
+    touch(own, 8 * MIB);
+    lie(at, 8 * MIB);
+    for (pin(1); now() < end; usleep(10000)) touch(own, 8 * MIB);
+    return !intact(own, 8 * MIB);
+}
+
+/* A child that uses its parent's memory, again and again. */
+static int borrowed(double end) {
+    char *at = map(8 * MIB);
+    touch(at, 8 * MIB);
+    for (pin(1); now() < end; usleep(1000)) {
+        pid_t child = vfork();
+        if (child == 0) {
+            touch(at, 8 * MIB);
+            _exit(0);
+        }
+        waitpid(child, NULL, 0);
+    }
+    return !intact(at, 8 * MIB);
+}
+
+static void *work_on(void *argument) {
+    double end = *(double *)argument;
+    char *at = map(8 * MIB);
+    touch(at, 8 * MIB);
+    for (pin(1); now() < end; usleep(1000)) touch(at, 8 * MIB);
+    _exit(!intact(at, 8 * MIB));
+}
+
+/* Its first thread has ended: /proc says that it is a zombie. */
+static int headless(double end) {
+    static double until;
+    until = end;
+    pthread_t thread;
+    pthread_create(&thread, NULL, work_on, &until);
+    pthread_exit(NULL);
+}
+
+/* Process numbers, users and mounts of its own, and a name that a terminal would obey. */
+static int apart(double end) {
+    if (unshare(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS)) return 0;
+    pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_NAME, "\033]0;X\a\033[31m");
+        work_on(&end);
+    }
+    int status = 1;
+    waitpid(child, &status, 0);
+    return status != 0;
+}
+
+/* It is stopped most of the time. */
+static int stopped(double end) {
+    pid_t child = fork();
+    if (child == 0) work_on(&end);
+    for (; now() < end; usleep(10000)) {
+        kill(child, SIGSTOP);
+        usleep(500000);
+        kill(child, SIGCONT);
+    }
+    int status = 1;
+    waitpid(child, &status, 0);
+    return status != 0;
+}
+
+static int misfits(double seconds) {
+    int (*all[])(double) = {secret, unanswered, borrowed, headless, apart, stopped};
+    double end = now() + seconds;
+    int changed = 0, status;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (fork() == 0) {
+            pin(0);
+            _exit(all[i](end));
+        }
+    while (wait(&status) > 0) changed |= status;
+    printf("misfits: %s\n", changed ? "CHANGED" : "intact");
     return 0;
 }
 
@@ -508,7 +640,8 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "runaway")) return runaway(atof(first));
     if (!strcmp(what, "successor")) return successor(atof(first));
     if (!strcmp(what, "family")) return family(atof(first));
+    if (!strcmp(what, "misfits")) return misfits(atof(first));
     if (!strcmp(what, "restless")) return restless(atof(first), argv);
-    fprintf(stderr, "hostile owner|reader|forger|liar|perjurer|remote|huge|work|maps|faults|sprawl|crowd|bound|nameless|hog|runaway|successor|restless|family ...\n");
+    fprintf(stderr, "hostile owner|reader|forger|liar|perjurer|remote|huge|work|maps|faults|sprawl|crowd|bound|nameless|hog|runaway|successor|restless|family|misfits ...\n");
     return 2;
 }

@@ -26,6 +26,7 @@ pub(crate) use key::Key;
 use pattern::Records;
 pub use pattern::Region;
 pub use ranges::RangeMap;
+pub(crate) use ranges::oldest;
 pub(crate) use sharing::Nature;
 use sharing::Sharing;
 pub(crate) use table::Table;

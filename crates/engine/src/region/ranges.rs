@@ -5,19 +5,30 @@ use crate::PageRange;
 /// Disjoint ranges in address order, each with a value.
 #[derive(Clone, Debug)]
 pub struct RangeMap<T> {
-    entries: Vec<(PageRange, T)>,
+    entries: Vec<Entry<T>>,
     most: usize,
     dropped: u64,
+    /// How many values were set.
+    sets: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Entry<T> {
+    range: PageRange,
+    value: T,
+    /// The number of the call that set the value.
+    set: u64,
 }
 
 impl<T> Default for RangeMap<T> {
     fn default() -> Self {
-        Self { entries: Vec::new(), most: usize::MAX, dropped: 0 }
+        Self { entries: Vec::new(), most: usize::MAX, dropped: 0, sets: 0 }
     }
 }
 
 impl<T: Clone + PartialEq> RangeMap<T> {
-    /// A map that keeps no more ranges than so many: where there are more, it forgets every second one.
+    /// A map that keeps no more ranges than so many. Where there are more, it forgets those whose values were
+    /// set longest ago.
     #[must_use]
     pub fn with_most(most: usize) -> Self {
         Self { most, ..Self::default() }
@@ -37,48 +48,68 @@ impl<T: Clone + PartialEq> RangeMap<T> {
 
     /// Sets the value of a range, cutting what was there.
     pub fn insert(&mut self, range: PageRange, value: T) {
-        self.replace(range, Some(value));
+        self.sets += 1;
+        self.replace(range, &[Entry { range, value, set: self.sets }]);
         self.thin();
     }
 
     /// Forgets the values in a range.
     pub fn remove(&mut self, range: PageRange) {
-        self.replace(range, None);
+        self.replace(range, &[]);
     }
 
-    fn replace(&mut self, range: PageRange, value: Option<T>) {
+    /// Changes the values that are there in a range, which makes them no younger.
+    pub fn alter(&mut self, range: PageRange, mut change: impl FnMut(&T) -> T) {
+        let first = self.first(range);
+        let there = self.entries[first..].iter().take_while(|entry| entry.range.start < range.end);
+        let changed: Vec<_> = there
+            .map(|entry| Entry {
+                range: entry.range.intersect(range),
+                value: change(&entry.value),
+                set: entry.set,
+            })
+            .collect();
+        self.replace(range, &changed);
+        self.thin();
+    }
+
+    /// The index of the first range that ends behind the beginning of this one.
+    fn first(&self, range: PageRange) -> usize {
+        self.entries.partition_point(|entry| entry.range.end <= range.start)
+    }
+
+    /// Puts these entries, which lie in the range, in the place of all that is there.
+    fn replace(&mut self, range: PageRange, by: &[Entry<T>]) {
         if range.is_empty() {
             return;
         }
-        let first = self.entries.partition_point(|(r, _)| r.end <= range.start);
-        let last = first + self.entries[first..].partition_point(|(r, _)| r.start < range.end);
-        let mut new = Vec::with_capacity(3);
-        if let Some((r, old)) = self.entries[first..last].first() {
-            if r.start < range.start {
-                new.push((PageRange { start: r.start, end: range.start }, old.clone()));
-            }
+        let first = self.first(range);
+        let last = first + self.entries[first..].partition_point(|entry| entry.range.start < range.end);
+        let mut new = Vec::with_capacity(by.len() + 2);
+        let old = &self.entries[first..last];
+        if let Some(head) = old.first().filter(|entry| entry.range.start < range.start) {
+            new.push(Entry { range: PageRange { end: range.start, ..head.range }, ..head.clone() });
         }
-        let tail = self.entries[first..last].last().filter(|(r, _)| r.end > range.end);
-        let tail = tail.map(|(r, old)| (PageRange { start: range.end, end: r.end }, old.clone()));
-        new.extend(value.map(|value| (range, value)));
-        new.extend(tail);
+        new.extend_from_slice(by);
+        if let Some(tail) = old.last().filter(|entry| entry.range.end > range.end) {
+            new.push(Entry { range: PageRange { start: range.end, ..tail.range }, ..tail.clone() });
+        }
         let count = new.len();
         self.entries.splice(first..last, new);
         self.join(first.saturating_sub(1), first + count + 1);
     }
 
-    /// Forgets every second range, again and again, while there are too many.
+    /// Forgets the oldest of too many ranges, and a quarter more, so that it is seldom done.
     fn thin(&mut self) {
-        while self.entries.len() > self.most {
-            let before = self.entries.len();
-            let mut odd = false;
-            self.entries.retain(|_| {
-                odd = !odd;
-                odd && before > 1
-            });
-            self.dropped += (before - self.entries.len()) as u64;
-            self.entries.shrink_to(self.most);
+        if self.entries.len() <= self.most {
+            return;
         }
+        let (before, keep) = (self.entries.len(), self.most / 4 * 3 + self.most % 4);
+        let sets = self.entries.iter().map(|entry| entry.set).collect();
+        let mut is_old = oldest(sets, before - keep);
+        self.entries.retain(|entry| !is_old(entry.set));
+        self.dropped += (before - self.entries.len()) as u64;
+        self.entries.shrink_to(self.most);
     }
 
     /// Joins neighbours with equal values among the entries `from..to`.
@@ -87,8 +118,10 @@ impl<T: Clone + PartialEq> RangeMap<T> {
         while i > from + 1 {
             i -= 1;
             let (left, right) = (&self.entries[i - 1], &self.entries[i]);
-            if left.0.end == right.0.start && left.1 == right.1 {
-                self.entries[i - 1].0.end = self.entries[i].0.end;
+            if left.range.end == right.range.start && left.value == right.value {
+                let (end, set) = (right.range.end, left.set.max(right.set));
+                self.entries[i - 1].range.end = end;
+                self.entries[i - 1].set = set;
                 self.entries.remove(i);
             }
         }
@@ -102,7 +135,7 @@ impl<T: Clone + PartialEq> RangeMap<T> {
 
     /// All ranges that have a value, in order.
     pub fn iter(&self) -> impl Iterator<Item = (PageRange, &T)> {
-        self.entries.iter().map(|(range, value)| (*range, value))
+        self.entries.iter().map(|entry| (entry.range, &entry.value))
     }
 
     /// The parts of a range: each with the value there, none where nothing is set. In order, and together the
@@ -111,8 +144,8 @@ impl<T: Clone + PartialEq> RangeMap<T> {
     pub fn parts(&self, range: PageRange) -> Vec<(PageRange, Option<&T>)> {
         let mut parts = Vec::new();
         let mut at = range.start;
-        let first = self.entries.partition_point(|(r, _)| r.end <= range.start);
-        for (r, value) in self.entries[first..].iter().take_while(|(r, _)| r.start < range.end) {
+        let there = self.entries[self.first(range)..].iter();
+        for Entry { range: r, value, .. } in there.take_while(|entry| entry.range.start < range.end) {
             let part = r.intersect(range);
             if at < part.start {
                 parts.push((PageRange { start: at, end: part.start }, None));
@@ -128,16 +161,16 @@ impl<T: Clone + PartialEq> RangeMap<T> {
 
     /// Keeps the entries that `keep` wants.
     pub fn retain(&mut self, mut keep: impl FnMut(&PageRange, &T) -> bool) {
-        self.entries.retain(|(range, value)| keep(range, value));
+        self.entries.retain(|entry| keep(&entry.range, &entry.value));
     }
 
     /// Forgets what lies outside these ranges (disjoint, in order).
     pub fn clip(&mut self, inside: &[PageRange]) {
         let old = std::mem::take(&mut self.entries);
-        for (range, value) in old {
-            let first = inside.partition_point(|r| r.end <= range.start);
-            for part in inside[first..].iter().take_while(|r| r.start < range.end) {
-                self.entries.push((part.intersect(range), value.clone()));
+        for entry in old {
+            let first = inside.partition_point(|r| r.end <= entry.range.start);
+            for part in inside[first..].iter().take_while(|r| r.start < entry.range.end) {
+                self.entries.push(Entry { range: part.intersect(entry.range), ..entry.clone() });
             }
         }
         self.thin();
@@ -146,7 +179,23 @@ impl<T: Clone + PartialEq> RangeMap<T> {
     /// Bytes on the heap, those of the values aside.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<(PageRange, T)>()
+        self.entries.capacity() * size_of::<Entry<T>>()
+    }
+}
+
+/// Tells the `count` oldest of these ages, smaller being older, when each of them is asked about once. Among
+/// equals those that are asked about first are older.
+pub(crate) fn oldest<A: Copy + Ord>(mut ages: Vec<A>, count: usize) -> impl FnMut(A) -> bool {
+    let last = (0 < count && count <= ages.len()).then(|| *ages.select_nth_unstable(count - 1).1);
+    let mut equal = last.map_or(0, |last| count - ages.iter().filter(|&&age| age < last).count());
+    move |age| match last {
+        Some(last) if age == last => {
+            let is_old = equal > 0;
+            equal -= usize::from(is_old);
+            is_old
+        }
+        Some(last) => age < last,
+        None => false,
     }
 }
 
@@ -157,33 +206,69 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_map_keeps_what_it_has_room_for() {
+    fn a_map_keeps_what_was_set_last() {
         let mut map = RangeMap::with_most(100);
+        let range = |at: u64| PageRange::new(2 * at, 2 * at + 1);
         for at in 0..100_000_u64 {
-            map.insert(PageRange::new(2 * at, 2 * at + 1), at);
+            // In no order of addresses, and one of them again and again.
+            map.insert(range((at * 7919) % 100_003), at);
+            map.insert(range(200_000), 1 << 32);
         }
-        let kept: Vec<u64> = map.iter().map(|(_, &at)| at).collect();
-        assert!((50..=100).contains(&kept.len()), "{}", kept.len());
-        assert_eq!((kept.last(), map.dropped()), (Some(&99_999), 100_000 - kept.len() as u64));
-        assert!(map.heap_bytes() < 200 * 24);
+        let mut kept: Vec<u64> = map.iter().map(|(_, &at)| at).collect();
+        kept.sort_unstable();
+        let count = kept.len() as u64;
+        assert!((75..=100).contains(&count), "{count}");
+        assert_eq!(kept, (100_001 - count..100_000).chain([1 << 32]).collect::<Vec<_>>());
+        assert_eq!(map.dropped(), 100_001 - count);
+        assert!(map.heap_bytes() < 200 * 32);
+        // Whoever changes a value does not make it any younger.
+        let eldest = map.iter().min_by_key(|&(_, &at)| at).unwrap().0;
+        map.alter(eldest, |_| 1 << 33);
+        for at in 0..100 - count + 1 {
+            map.insert(range(300_000 + at), at);
+        }
+        assert!(map.iter().all(|(range, _)| range != eldest));
         // One range is cut into many.
         let mut map = RangeMap::with_most(100);
         map.insert(PageRange::new(0, 10_000), ());
         map.clip(&(0..1000).map(|at| PageRange::new(10 * at, 10 * at + 5)).collect::<Vec<_>>());
-        assert!((50..=100).contains(&map.iter().count()));
+        assert!((75..=100).contains(&map.iter().count()));
         map.limit(0);
         assert!(map.is_empty());
     }
 
+    #[test]
+    fn the_oldest_are_as_many_as_asked_for() {
+        let ages = [5, 1, 3, 3, 3, 9];
+        for count in 0..=ages.len() {
+            let mut is_old = super::oldest(ages.to_vec(), count);
+            let old: Vec<usize> = (0..ages.len()).filter(|&at| is_old(ages[at])).collect();
+            let mut all = [1, 2, 3, 4, 0, 5][..count].to_vec();
+            all.sort_unstable();
+            assert_eq!(old, all, "{count}");
+        }
+    }
+
     proptest! {
         #[test]
-        fn ranges_behave_as_an_array_of_pages(writes in prop::collection::vec((0_u64..60, 0_u64..20, 0_u8..5), 0..30)) {
+        fn ranges_behave_as_an_array_of_pages(writes in prop::collection::vec((0_u64..60, 0_u64..20, 0_u8..6), 0..30)) {
             let mut map = RangeMap::default();
             let mut pages = [None; 80];
             for (start, len, value) in writes {
                 let range = PageRange::new(start, start + len);
-                if value == 4 { map.remove(range) } else { map.insert(range, value) }
-                pages[start as usize..(start + len) as usize].fill(Some(value).filter(|&value| value != 4));
+                let there = &mut pages[start as usize..(start + len) as usize];
+                match value {
+                    4 => map.remove(range),
+                    5 => map.alter(range, |value| (value + 1) % 3),
+                    _ => map.insert(range, value),
+                }
+                there.iter_mut().for_each(|page| {
+                    *page = match value {
+                        4 => None,
+                        5 => page.map(|value| (value + 1) % 3),
+                        _ => Some(value),
+                    };
+                });
             }
             let mut got = [None; 80];
             let mut next = 0;

@@ -74,6 +74,9 @@ pub(crate) fn has_ended(handle: &Arc<OwnedFd>) -> bool {
     poll_readable(&[handle.as_fd()], Some(Duration::ZERO)).is_ok_and(|ready| ready[0])
 }
 
+/// `EMFILE` and `ENFILE`.
+const NO_MORE_FILES: [i32; 2] = [24, 23];
+
 /// How long the mappings of a process are believed that has as much mapped as before.
 const MAPS_BELIEVED: Duration = Duration::from_secs(30);
 
@@ -94,6 +97,8 @@ pub struct Processes {
     newest: (Option<String>, bool),
     /// When children are looked for again.
     children: OnePercent,
+    /// Time for mappings of processes that are new, or have executed another program.
+    first_reads: Allowance,
     ending: Ending,
     limits: Limits,
     cost: ReadCost,
@@ -123,6 +128,7 @@ impl Processes {
             alive,
             newest,
             children,
+            first_reads: Allowance::default(),
             ending: Ending::default(),
             limits: Limits::default(),
             cost,
@@ -138,9 +144,21 @@ impl Processes {
         self
     }
 
+    /// The same, that end their looks early when managing is to end.
+    #[must_use]
+    pub fn hearing(mut self, ending: &Ending) -> Self {
+        self.hear(ending);
+        self
+    }
+
     /// Hears when managing is to end.
     pub(crate) fn hear(&mut self, ending: &Ending) {
         self.ending = ending.clone();
+    }
+
+    /// The word that they hear.
+    pub(crate) const fn ending(&self) -> &Ending {
+        &self.ending
     }
 
     /// The managed processes, by id.
@@ -261,7 +279,14 @@ impl Processes {
         // Opened before anything is read by number, and looked at afterwards.
         let handle = match before {
             Some(before) => before.handle.clone(),
-            None => pidfd_open(pid.0 as i32).ok().map(Arc::new),
+            None => match pidfd_open(pid.0 as i32) {
+                Ok(handle) => Some(Arc::new(handle)),
+                Err(error) if NO_MORE_FILES.contains(&error.errno()) => {
+                    self.met.insert(Bound::Processes);
+                    return None;
+                }
+                Err(_) => None,
+            },
         };
         let (life, size) = Life::parse(&self.cost.read(&format!("/proc/{pid}/stat"))?)?;
         let Size { mapped_bytes, resident_pages } = size;
@@ -286,7 +311,9 @@ impl Processes {
         let mut cpus = before.and_then(|p| p.cpus.clone());
         let mut asked = before.is_some_and(|p| p.asked);
         let mut mapped_then = before.and_then(|p| p.mapped_bytes);
-        if (changed || maps_due <= now) && !until.is_over() {
+        let first = changed || mappings.is_none();
+        let is_due = changed || maps_due <= now;
+        if is_due && !until.is_over() && (!first || self.first_reads.is_left(now)) {
             let spent = self.cost.time_ns;
             if changed || mapped_then != Some(mapped_bytes) || maps_old <= now {
                 // Half of what is left, so that no process takes it all.
@@ -305,6 +332,9 @@ impl Processes {
                 (mapped_then, maps_old) = (Some(mapped_bytes), now + MAPS_BELIEVED);
             }
             (cpus, asked) = (self.allowed_cpus(pid), true);
+            if first {
+                self.first_reads.take(self.cost.time_ns - spent);
+            }
             maps_due = Instant::now() + pause(self.cost.time_ns - spent, processes);
         } else if changed {
             maps_due = now;
@@ -393,6 +423,33 @@ impl OnePercent {
 
     pub(crate) fn took(&mut self, time: Duration) {
         self.due = Instant::now() + pause(time.as_nanos() as u64, 1);
+    }
+}
+
+/// Time that comes with time: a twentieth of it, and at first as much as a look may take.
+#[derive(Debug)]
+struct Allowance {
+    /// Less than none where more was taken than there was.
+    left_ns: i64,
+    since: Instant,
+}
+
+impl Default for Allowance {
+    fn default() -> Self {
+        Self { left_ns: bounds::MAPS_TIME.as_nanos() as i64, since: Instant::now() }
+    }
+}
+
+impl Allowance {
+    fn is_left(&mut self, now: Instant) -> bool {
+        let came_ns = now.saturating_duration_since(self.since).as_nanos() as i64 / 20;
+        let most_ns = bounds::MAPS_TIME.as_nanos() as i64;
+        (self.left_ns, self.since) = (self.left_ns.saturating_add(came_ns).min(most_ns), now);
+        self.left_ns > 0
+    }
+
+    fn take(&mut self, time_ns: u64) {
+        self.left_ns = self.left_ns.saturating_sub_unsigned(time_ns);
     }
 }
 
@@ -538,6 +595,34 @@ mod tests {
         processes.update();
         assert!(processes.get(own).unwrap().mappings.is_some());
         assert!(processes.get(own).unwrap().fresh);
+    }
+
+    /// A program starts others, or executes another program, as often as it likes.
+    #[test]
+    fn new_processes_take_a_twentieth_of_the_time() {
+        let mut allowance = Allowance::default();
+        let begin = allowance.since;
+        allowance.take(3_000_000_000);
+        assert!(!allowance.is_left(begin + Duration::from_secs(19)));
+        assert!(allowance.is_left(begin + Duration::from_secs(21)));
+        allowance.take(200_000_000);
+        assert!(!allowance.is_left(begin + Duration::from_secs(22)));
+        // There is no more after a long time than there was at first.
+        assert!(allowance.is_left(begin + Duration::from_secs(86_400)));
+        allowance.take(2_000_000_000);
+        assert!(!allowance.is_left(begin + Duration::from_secs(86_400)));
+
+        let own = Pid(std::process::id());
+        let mut processes = Processes::new(&[own], false, false).unwrap();
+        processes.first_reads.take(3_600_000_000_000);
+        for _ in 0..2 {
+            processes.update();
+            assert!(processes.get(own).unwrap().mappings.is_none());
+        }
+        processes.first_reads = Allowance::default();
+        processes.update();
+        assert!(processes.get(own).unwrap().mappings.is_some());
+        assert!(processes.first_reads.left_ns < bounds::MAPS_TIME.as_nanos() as i64);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! An event on every CPU of a machine with 1024 takes thousands of descriptors, while the usual limit is
 //! 1024.
 
+use crate::bounds::{FILES_EACH, processes_that_fit};
 use crate::{Error, ErrorKind};
 use nodewise_sys::FileLimit;
 use std::fs;
@@ -11,10 +12,11 @@ use std::fs;
 const SPARE: u64 = 128;
 
 /// How many streams of events, of `files_each` descriptors, fit below the hard limit beside what is open
-/// already.
+/// already, and what managed processes may take.
 #[must_use]
 pub fn streams_that_fit(files_each: usize, limit: FileLimit, open: usize) -> usize {
-    let room = limit.hard.saturating_sub(open as u64 + SPARE);
+    let of_processes = processes_that_fit(limit) as u64 * FILES_EACH;
+    let room = limit.hard.saturating_sub(open as u64 + SPARE + of_processes);
     (room / files_each.max(1) as u64) as usize
 }
 
@@ -87,16 +89,18 @@ mod tests {
         assert!(streams_that_fit(3, usual, 20) >= cpus);
         let tight = FileLimit { soft: 1024, hard: 2048 };
         // Threads, then: so many that what else is read can still be opened.
-        assert_eq!(streams_that_fit(3, tight, 20), (2048 - 20 - 128) / 3);
+        assert_eq!(streams_that_fit(3, tight, 20), (2048 - 20 - 128 - 512) / 3);
         assert!(streams_that_fit(1, tight, 20) >= cpus);
     }
 
     proptest! {
         #[test]
         fn there_is_always_room_to_spare(files in 1_usize..4, hard in 0_u64..1_000_000, open in 0_usize..2000) {
-            let streams = streams_that_fit(files, FileLimit { soft: 0, hard }, open) as u64;
-            prop_assert!(streams == 0 || streams * files as u64 + open as u64 + SPARE <= hard);
-            prop_assert!((streams + 1) * files as u64 + open as u64 + SPARE > hard);
+            let limit = FileLimit { soft: 0, hard };
+            let streams = streams_that_fit(files, limit, open) as u64;
+            let others = open as u64 + SPARE + processes_that_fit(limit) as u64 * FILES_EACH;
+            prop_assert!(streams == 0 || streams * files as u64 + others <= hard);
+            prop_assert!((streams + 1) * files as u64 + others > hard);
         }
 
         /// Few are there at first, and get large rings.

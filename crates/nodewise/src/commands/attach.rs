@@ -3,15 +3,11 @@
 use super::{Exit, exit};
 use crate::manage::{self, Options, Reports, Watchdog};
 use crate::output::note;
-use anyhow::Context as _;
 use nodewise_engine::Pid;
 use nodewise_linux::ErrorKind;
 use nodewise_topology::Topology;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
-use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 /// Manage processes that are running already, and their children
@@ -77,19 +73,10 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     // Before the first kernel setting is changed: a signal must not keep it from being put back.
-    let (ended, end) = channel();
     let watchdog = Watchdog::default();
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch signals")?;
-    let told = watchdog.clone();
-    std::thread::spawn(move || {
-        if signals.forever().next().is_some() {
-            told.end_wanted(exit::FAILURE);
-            // The receiver is gone only when main is about to return.
-            let _ = ended.send(());
-        }
-    });
+    let end = watchdog.end_on_signals()?;
     let mut session =
-        manage::prepare(&args.options, topology, reports, Some(&pids))?.start(None, watchdog)?;
+        manage::prepare(&args.options, topology, reports, Some(&pids), watchdog)?.start(None)?;
     let until = args.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let managed = session.manage(|time| {
         let due = until.is_some_and(|until| until <= Instant::now());

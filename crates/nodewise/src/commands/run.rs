@@ -108,8 +108,10 @@ fn managed(args: &Args) -> anyhow::Result<ExitCode> {
     // Sampling may raise the limit on open files, for this process alone.
     let file_limit = nodewise_sys::file_limit().context("cannot learn the limit on open files")?;
     let reports = Reports::open(&args.options)?;
+    let watchdog = Watchdog::default();
+    let at_end = (!args.wait).then(|| watchdog.clone());
     let prepared = match nodewise_linux::require_nodes(&topology) {
-        Ok(()) => Ok(manage::prepare(&args.options, topology, reports, None)?),
+        Ok(()) => Ok(manage::prepare(&args.options, topology, reports, None, watchdog)?),
         // Nothing can be gained, but nothing is lost either: the program runs as it would have.
         Err(why) => {
             note(&why);
@@ -120,13 +122,11 @@ fn managed(args: &Args) -> anyhow::Result<ExitCode> {
     nodewise_sys::start_with_file_limit(&mut command, file_limit);
     // Whatever loses its parent becomes our child, and is not lost from sight.
     nodewise_sys::set_child_subreaper(true).context("cannot follow the program's descendants")?;
-    let watchdog = Watchdog::default();
-    let at_end = (!args.wait).then(|| watchdog.clone());
     let mut program = Program::start(&placement, &mut command, pidfd, events, received, at_end)?;
     program.wait = args.wait;
     program.followed = prepared.is_ok() && !args.options.no_children;
     let reported = match prepared {
-        Ok(prepared) => prepared.start(Some(program.child.pid), watchdog).and_then(|mut session| {
+        Ok(prepared) => prepared.start(Some(program.child.pid)).and_then(|mut session| {
             let managed = session.manage(|time| program.attend(Some(time)));
             if let Err(error) = managed {
                 note(format_args!("{error:#}; the program goes on unmanaged"));

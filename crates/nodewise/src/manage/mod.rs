@@ -78,6 +78,7 @@ pub struct Prepared<'a> {
     /// Processes that run already, and where their pages were before the sampler was opened.
     found: Option<(Processes, Survey)>,
     max_rate: Option<u64>,
+    watchdog: Watchdog,
 }
 
 /// Samples in a second that the kernel allows on a CPU. It lowers that for good when it finds them to take
@@ -97,27 +98,30 @@ fn rate_lowered(before: Option<u64>, now: Option<u64>) -> Option<String> {
     })
 }
 
-/// Opens the sampler. `running`: the processes to be managed, if they run already.
+/// Opens the sampler. `running`: the processes to be managed, if they run already. The watchdog watches from
+/// here on: looking at them may hang, too.
 pub fn prepare<'a>(
     options: &'a Options,
     topology: Topology,
     reports: Reports,
     running: Option<&[Pid]>,
+    watchdog: Watchdog,
 ) -> anyhow::Result<Prepared<'a>> {
+    // Opened first: what a killed predecessor left changed is put back.
+    let settings = SharedSettings::from(Settings::open(Place::live()));
+    watchdog.watch(settings.clone());
     let find = |pids| -> Result<_, nodewise_linux::Error> {
-        let mut processes = Processes::new(pids, !options.no_children, false)?;
+        let mut processes = Processes::new(pids, !options.no_children, false)?.hearing(&watchdog.ending());
         let survey = Survey::of(&topology, &mut processes);
         Ok((processes, survey))
     };
     let found = running.map(find).transpose().map_err(explain)?;
     let max_rate = max_sample_rate();
-    // Opened first whichever sampler is used: what a killed predecessor left changed is put back.
-    let settings = SharedSettings::from(Settings::open(Place::live()));
     let sampler = open_sampler(options.sampler(), &topology, settings.clone())?;
     if let Some(why) = settings.barred() {
         note(format_args!("{why}; kernel settings stay as they are"));
     }
-    Ok(Prepared { options, topology, settings, sampler, reports, found, max_rate })
+    Ok(Prepared { options, topology, settings, sampler, reports, found, max_rate, watchdog })
 }
 
 /// The sampler asked for; on `auto` the hardware's where there is one, and one clear line where there is not.
@@ -154,8 +158,9 @@ pub fn explain(error: nodewise_linux::Error) -> anyhow::Error {
 impl<'a> Prepared<'a> {
     /// Begins to manage the processes that were found running, or one that was `started` just now and whose
     /// subreaper this process is.
-    pub fn start(mut self, started: Option<Pid>, watchdog: Watchdog) -> anyhow::Result<Session<'a>> {
-        let options = self.options;
+    pub fn start(mut self, started: Option<Pid>) -> anyhow::Result<Session<'a>> {
+        let (options, watchdog) = (self.options, self.watchdog);
+        watchdog.beat();
         let (processes, survey) = if let Some(found) = self.found.take() {
             found
         } else {
@@ -175,7 +180,6 @@ impl<'a> Prepared<'a> {
             MachineSettings { mover, apply: apply_limit(options.interval()), split: !options.no_split };
         let mut reports = self.reports;
         reports.write(&[Line::start(&summary, &self.topology)]);
-        watchdog.watch(self.settings.clone());
         let machine = LinuxMachine::new(self.topology, processes, self.sampler, settings)
             .knowing(survey)
             .with_settings(self.settings)

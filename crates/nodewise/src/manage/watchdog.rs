@@ -1,9 +1,14 @@
 //! Answers for a manager that hangs, as one does whose call waits for a lock that a managed program does not
 //! give back.
 
+use crate::commands::exit;
 use crate::output::note;
+use anyhow::Context as _;
 use nodewise_linux::Ending;
 use nodewise_linux::settings::SharedSettings;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -47,7 +52,7 @@ impl Default for Patience {
     fn default() -> Self {
         Self {
             hung: Duration::from_secs(10),
-            hung_at_end: Duration::from_secs(1),
+            hung_at_end: Duration::from_millis(500),
             end: Duration::from_secs(60),
             again: Duration::from_millis(100),
         }
@@ -81,6 +86,21 @@ impl Watchdog {
         self.0.ending.set();
         self.state().end.get_or_insert((Instant::now(), code));
         self.0.changed.notify_all();
+    }
+
+    /// Has the process end when a signal asks for that. The receiver hears of it, too.
+    pub fn end_on_signals(&self) -> anyhow::Result<Receiver<()>> {
+        let (ended, end) = channel();
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch signals")?;
+        let watchdog = self.clone();
+        std::thread::spawn(move || {
+            if signals.forever().next().is_some() {
+                watchdog.end_wanted(exit::FAILURE);
+                // The receiver is gone only when main is about to return.
+                let _ = ended.send(());
+            }
+        });
+        Ok(end)
     }
 
     /// Whether the process is to end.
@@ -150,7 +170,8 @@ fn say(ends: bool, error: Option<&nodewise_linux::Error>) {
 mod tests {
     use super::*;
     use nodewise_linux::settings::{Place, Settings};
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
 
     /// A setting that was changed from 1 to 2, and a watchdog with this patience.
     struct Changed {
@@ -160,15 +181,20 @@ mod tests {
         _directory: tempfile::TempDir,
     }
 
+    /// A setting in this directory that was changed from 1 to 2.
+    fn change(directory: &Path) -> (PathBuf, SharedSettings) {
+        let setting = directory.join("setting");
+        std::fs::write(&setting, "1").unwrap();
+        let settings = Settings::open(Place::new(directory.join("journal"), directory, [setting.clone()]));
+        let settings = SharedSettings::from(settings);
+        settings.set(&setting, "2").unwrap();
+        (setting, settings)
+    }
+
     impl Changed {
         fn watched(patience: Patience) -> Self {
             let directory = tempfile::tempdir().unwrap();
-            let setting = directory.path().join("setting");
-            std::fs::write(&setting, "1").unwrap();
-            let journal = directory.path().join("journal");
-            let settings = Settings::open(Place::new(journal, directory.path(), [setting.clone()]));
-            let settings = SharedSettings::from(settings);
-            settings.set(&setting, "2").unwrap();
+            let (setting, settings) = change(directory.path());
             let watchdog = Watchdog(Arc::new(Shared { patience, ..Shared::default() }));
             watchdog.watch(settings.clone());
             Self { setting, settings, watchdog, _directory: directory }
@@ -185,6 +211,54 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
+    }
+
+    const HUNG: &str = "NODEWISE_TEST_HUNG";
+
+    /// The other half of the next test: a manager that reads a pipe into which nobody writes. The pipe stands
+    /// for all that a managed program can have the kernel wait for.
+    #[test]
+    fn a_manager_that_reads_for_ever() {
+        let Some(directory) = std::env::var_os(HUNG).map(PathBuf::from) else { return };
+        let watchdog = Watchdog::default();
+        let _end = watchdog.end_on_signals().unwrap();
+        let (_, settings) = change(&directory);
+        watchdog.watch(settings);
+        std::fs::write(directory.join("ready"), "").unwrap();
+        std::fs::read(directory.join("pipe")).unwrap();
+    }
+
+    #[test]
+    fn sigterm_is_answered_within_a_second_whatever_is_read() {
+        let once = || {
+            let directory = tempfile::tempdir().unwrap();
+            let at = |name: &str| directory.path().join(name);
+            assert!(Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+            let test = "manage::watchdog::tests::a_manager_that_reads_for_ever";
+            let mut manager = Command::new(std::env::current_exe().unwrap());
+            let mut manager =
+                manager.args([test, "--exact", "--nocapture"]).env(HUNG, directory.path()).spawn().unwrap();
+            let wait = |until: &dyn Fn() -> bool| {
+                let begin = Instant::now();
+                while !until() {
+                    assert!(begin.elapsed() < Duration::from_secs(60), "in vain");
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                begin.elapsed()
+            };
+            let is = |value: &str| std::fs::read_to_string(at("setting")).is_ok_and(|now| now == value);
+            wait(&|| at("ready").exists());
+            assert!(is("2"));
+            nodewise_sys::kill(manager.id() as i32, SIGTERM).unwrap();
+            let took = wait(&|| is("1"));
+            assert!(manager.try_wait().unwrap().is_none(), "it still reads");
+            manager.kill().unwrap();
+            manager.wait().unwrap();
+            took
+        };
+        // The quickest of three: a busy host delays any of them.
+        let took = (0..3).map(|_| once()).min().unwrap();
+        assert!(took < Duration::from_secs(1), "{took:?}");
     }
 
     const NEVER: Duration = Duration::from_secs(3600);
