@@ -164,6 +164,170 @@ fn time_in_which_nothing_happens_is_skipped_and_passes_all_the_same() {
     assert!(slow_down.unwrap() < 1.0, "{report}");
 }
 
+/// Memory of the program below, in pages.
+const PAGES: u64 = 4096;
+
+/// The results of a program that ran managed in a modelled guest, whose kernel's own balancing was off before.
+struct Managed {
+    /// What the manager says at the end.
+    summary: Value,
+    /// Its log.
+    log: Vec<Value>,
+    /// Where the program's pages were at its end, as move_pages tells.
+    pages_by_node: Vec<u64>,
+    local_percent: f64,
+    /// What the machine says of the whole run.
+    report: Value,
+}
+
+fn managed(options: &str, pattern: &str, passes: u32) -> Managed {
+    let workload = programs().workload.to_str().unwrap();
+    let script = format!(
+        "cd /tmp; echo 0 >/proc/sys/kernel/numa_balancing
+         nodewise run {options} --json summary --log log -- \\
+             {workload} {pattern} --stream --mebibytes 16 --passes {passes} --report where || exit
+         tr -d '\\n' <summary; echo; tail -n 1 where; cat log"
+    );
+    let (output, report) =
+        rig("opteron-8385-4n", &["--slow", "8", "--copy", workload], &["sh", "-c", &script]);
+    let mut lines = output.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let (summary, placement) = (lines.next().unwrap(), lines.next().unwrap());
+    println!("{options} {pattern}: counted {}\nreport {report}", summary["counted"]);
+    Managed {
+        summary,
+        log: lines.collect(),
+        pages_by_node: placement["pages_by_node"].as_array().unwrap().iter().map(number).collect(),
+        local_percent: placement["local_percent"].as_f64().unwrap(),
+        report,
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap()
+}
+
+impl Managed {
+    /// The decisions about the program's memory, which is more than a MiB a thread.
+    fn decisions(&self) -> impl Iterator<Item = &Value> {
+        self.log.iter().filter(|line| line["event"] == "decision" && number(&line["pages"]) >= 256)
+    }
+
+    /// Asserts that the guest was told what the machine tells outside.
+    fn counts_are_the_machines(&self) {
+        let counted = &self.summary["counted"];
+        let matrix = |of: &Value| -> Vec<f64> {
+            let rows = of["traffic"].as_array().unwrap().iter();
+            rows.flat_map(|row| row.as_array().unwrap()).map(|count| count.as_f64().unwrap()).collect()
+        };
+        let (inside, outside) = (matrix(counted), matrix(&self.report));
+        let all: f64 = outside.iter().sum();
+        for (place, (inside, outside)) in inside.iter().zip(&outside).enumerate() {
+            // All that ran before the manager and after it counts outside, too, and is most of what is little.
+            let bound = if *outside < 0.01 * all { 0.002 * all } else { 0.05 * outside };
+            let off = (inside - outside).abs();
+            assert!(off < bound, "{place}: {inside} instead of {outside} of {all}");
+        }
+        for figure in ["local_access_percent", "controller_imbalance_percent"] {
+            let [inside, outside] = [counted, &self.report].map(|of| of[figure].as_f64().unwrap());
+            assert!((inside - outside).abs() < 3.0, "{figure}: {inside} instead of {outside}");
+        }
+        for figure in ["accesses_per_us", "read_percent", "dram_latency_cycles"] {
+            assert!(counted[figure].as_f64().unwrap() > 0.0, "{figure}: {counted}");
+        }
+        let busiest = |which: &str| -> f64 {
+            let all = counted[which].as_array().unwrap().iter();
+            all.map(|percent| percent.as_f64().unwrap()).fold(0.0, f64::max)
+        };
+        assert!(busiest("controller_use_percent") > 20.0 && busiest("link_use_percent") > 10.0, "{counted}");
+        for rule in self.summary["rules"].as_array().unwrap() {
+            assert_eq!(rule["standing"]["kind"], "measured", "{rule}");
+        }
+    }
+}
+
+#[test]
+fn what_one_thread_uses_is_seen_by_the_machines_samples_and_moved() {
+    let run = managed("--sampler model", "private", 250);
+    run.counts_are_the_machines();
+    assert_eq!((run.local_percent, run.pages_by_node), (100.0, vec![PAGES / 4; 4]), "{:?}", run.log);
+    let first = |log: &[Value]| -> f64 {
+        let seconds = log.iter().filter(|line| line["event"] == "decision");
+        seconds.map(|line| line["seconds"].as_f64().unwrap()).fold(f64::MAX, f64::min)
+    };
+    // Hint faults show a page as often as the kernel's scans take its mapping away.
+    let by_faults = managed("--sampler hint-faults", "private", 250);
+    assert!(by_faults.summary["counted"].is_null());
+    let (model_s, faults_s) = (first(&run.log), first(&by_faults.log));
+    println!("the first decision after {model_s} s by the model, after {faults_s} s by hint faults");
+    assert!(model_s.round() < faults_s.round(), "{model_s}, {faults_s}");
+}
+
+#[test]
+fn samples_of_one_nodes_memory_say_so() {
+    let run = managed("--sampler model --dry-run", "private", 150);
+    run.counts_are_the_machines();
+    assert_eq!(run.pages_by_node, [PAGES, 0, 0, 0]);
+    let mut ranges: Vec<(u64, u64, &Value)> = run
+        .decisions()
+        .map(|decision| {
+            assert_eq!(decision["action"], "collocate", "{decision}");
+            assert_eq!(decision["from"], serde_json::json!([0]), "{decision}");
+            let address = |end: usize| {
+                let text = decision["range"][end].as_str().unwrap();
+                u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap()
+            };
+            (address(0), address(1), &decision["to"])
+        })
+        .collect();
+    ranges.sort_by_key(|range| range.0);
+    // Threads 1 to 3 are on nodes 1 to 3, and use a quarter each, in order.
+    let first = ranges.first().expect("decisions").0;
+    for (start, end, to) in ranges {
+        let quarter = (PAGES / 4) << 12;
+        let node = (start - first) / quarter + 1;
+        assert_eq!(*to, serde_json::json!([node]), "{start:x} of {first:x}");
+        assert!(end <= first + node * quarter + (16 << 12), "{start:x} to {end:x} of {first:x}");
+    }
+}
+
+#[test]
+fn what_all_read_is_seen_by_the_machines_samples_and_spread() {
+    let run = managed("--sampler model", "shared-read", 80);
+    run.counts_are_the_machines();
+    assert!(run.decisions().any(|decision| decision["action"] == "interleave"), "{:?}", run.log);
+    let even = |&pages: &u64| (PAGES / 5..PAGES / 3).contains(&pages);
+    assert!(run.pages_by_node.iter().all(even), "{:?}", run.pages_by_node);
+}
+
+/// Root in the guest writes whatever it likes into the device. Neither the manager nor its program nor the
+/// machine is the worse for it.
+#[test]
+fn scribbles_on_the_device_harm_nobody() {
+    let (scribble, workload) = (c_program("modelled/scribble.c"), programs().workload.to_str().unwrap());
+    let scribble = scribble.to_str().unwrap();
+    // Once the scribbler is first, and once the manager.
+    let script = format!(
+        "cd /tmp; run='{workload} private --stream --mebibytes 4 --passes 40 --report where'
+         {scribble} >began & scribbler=$!
+         until [ -s began ]; do sleep 0.05; done
+         nodewise run --quiet --sampler model -- $run; echo after scribbles: $?
+         kill $scribbler; wait $scribbler
+         nodewise run --quiet --sampler model -- $run & manager=$!
+         sleep 0.3; {scribble} >again & scribbler=$!
+         wait $manager; echo amid scribbles: $?; cat again; kill $scribbler
+         nodewise run --quiet --sampler hint-faults -- $run; echo without the device: $?"
+    );
+    let options = ["--slow", "8", "--copy", workload, "--copy", scribble];
+    let (output, report) = rig("opteron-8385-4n", &options, &["sh", "-c", &script]);
+    println!("{output}");
+    // What is scribbled before the manager comes may make it no device: an error that says so.
+    assert!(["after scribbles: 0\n", "after scribbles: 1\n"].iter().any(|said| output.contains(said)));
+    assert!(output.contains("amid scribbles: 0\nscribbling\n"), "{output}");
+    assert!(output.ends_with("without the device: 0\n"), "{output}");
+    assert!(report["modelled_seconds"].as_f64().unwrap() > 0.1, "{report}");
+    assert!((0.0..=100.0).contains(&report["local_access_percent"].as_f64().unwrap()), "{report}");
+}
+
 #[test]
 fn a_run_is_told_in_full() {
     let plot = tempfile::tempdir().unwrap();

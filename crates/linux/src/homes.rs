@@ -193,7 +193,8 @@ impl Homes {
                     if let Some(home) = home.filter(|_| huge) {
                         known.note_huge(page, home);
                     }
-                    let allocates = before.is_none() && from_the_start;
+                    // A PMU hardly ever samples the one access that allocates the page.
+                    let allocates = !self.proportional && before.is_none() && from_the_start;
                     self.first_touches += u64::from(allocates);
                     // The first fault may have moved the page, so only it met the home before; memory is
                     // allocated where it is first touched, unless a policy says otherwise.

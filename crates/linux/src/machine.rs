@@ -138,6 +138,7 @@ impl LinuxMachine {
             totals: Totals::default(),
         };
         machine.processes.update();
+        machine.sampler.follow(&mut machine.processes.iter().map(|process| process.pid));
         machine
     }
 
@@ -467,7 +468,8 @@ impl Machine for LinuxMachine {
             met,
             pages_in_use: by_faults.then(|| self.homes.in_use(nodes, pass as u32)),
         };
-        let counters = self.traffic.counters(self.mover.kernel(), &self.topology, interval);
+        let mut counters = self.traffic.counters(self.mover.kernel(), &self.topology, interval);
+        self.sampler.count(duration_ns, &mut counters);
         self.totals.samples += samples.len() as u64;
         self.totals.first_touches = self.homes.first_touches();
         self.totals.homes_queried = self.homes.asked();

@@ -1,6 +1,7 @@
 //! One CPU of the guest as the model sees it: its time, the lines it used lately, the loads it waits for.
 
 use crate::flow::{Access, Block, LOADS, Origin, REGISTERS};
+use nodewise_sys::device::{Accesses, SOURCES};
 use std::ptr;
 
 /// Lines that a filter knows. Fewer than a first-level cache has.
@@ -136,6 +137,46 @@ pub(crate) struct Cpu {
     /// Time in which it ran, and since when it does.
     pub ran_ps: u64,
     pub runs_since_ps: u64,
+    /// Accesses beyond its first-level cache, by source.
+    pub accesses: [Accesses; SOURCES],
+    pub sampling: Sampling,
+}
+
+/// Which accesses are sampled: one of so many on average. The distance varies, lest a program's loop have
+/// always the same access sampled.
+#[derive(Debug, Default)]
+pub(crate) struct Sampling {
+    period: u64,
+    left: u64,
+    random: u64,
+}
+
+impl Sampling {
+    /// Whether this access is sampled where one of `period` is to be.
+    #[inline]
+    pub fn hits(&mut self, period: u64) -> bool {
+        if period != self.period {
+            self.period = period;
+            self.next();
+        }
+        if period == 0 {
+            return false;
+        }
+        self.left = self.left.saturating_sub(1);
+        let hits = self.left == 0;
+        if hits {
+            self.next();
+        }
+        hits
+    }
+
+    /// From half the period to half as much again.
+    fn next(&mut self) {
+        // Knuth's generator (MMIX).
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.left = (self.period / 2).saturating_add((self.random >> 33) % self.period.clamp(1, 1 << 30) + 1);
+    }
 }
 
 impl Cpu {
@@ -148,6 +189,8 @@ impl Cpu {
             instructions: 0,
             ran_ps: 0,
             runs_since_ps: 0,
+            accesses: [Accesses::default(); SOURCES],
+            sampling: Sampling::default(),
         }
     }
 }
@@ -165,6 +208,18 @@ mod tests {
         filter.insert(7, 0, true);
         assert!(filter.reads(7, 0) && filter.writes(7, 0));
         assert!(!filter.reads(7, 1) && !filter.writes(7, 1));
+    }
+
+    #[test]
+    fn one_access_of_so_many_is_sampled_and_none_for_zero() {
+        let mut sampling = Sampling::default();
+        for period in [1, 2, 100, 4096] {
+            let hits = (0..200 * period).filter(|_| sampling.hits(period)).count();
+            assert!((180..=220).contains(&hits), "{period}: {hits}");
+        }
+        assert!((0..1000).all(|_| !sampling.hits(0)));
+        assert!((0..1000).all(|_| !sampling.hits(u64::MAX)));
+        assert!((0..50).any(|_| sampling.hits(20)), "a period of before is forgotten");
     }
 
     /// A block in which rbx gets its value from its first load by rax, and one that changes nothing.

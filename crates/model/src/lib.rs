@@ -10,6 +10,8 @@
 //! - Each CPU has its own time. None gets far ahead of the slowest (`clock`), so no result depends on how
 //!   fast the host is. Time in which all CPUs idle is skipped.
 //! - The kernel is charged like any program: its copies of pages, its faults, its locks.
+//! - The guest sees the machine's counters, and samples of its accesses, by a device
+//!   ([`nodewise_sys::device`]).
 //!
 //! [`Settings`] go to the plugin, and a [`Report`] comes back, over a socket.
 

@@ -4,7 +4,12 @@ use crate::clock::{Clock, QUANTUM_PS};
 use crate::cpu::Cpu;
 use crate::flow::{Access, Block};
 use crate::settings::{Homes, Report, Settings, Times};
-use nodewise_hardware::{Counters, Error, Hardware, Preset, Source};
+use nodewise_hardware::{Counters, Hardware, Preset, Source};
+use nodewise_sys::Mapping;
+use nodewise_sys::device::{self, Device, Record};
+use std::fs::File;
+use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -21,12 +26,14 @@ pub(crate) enum Kind {
 pub(crate) struct Request<'a> {
     pub kind: Kind,
     pub physical: u64,
-    /// The number of its line by its virtual address.
-    pub line: u64,
+    pub virtual_address: u64,
     /// The block that its instruction is in.
     pub block: *const Block,
     pub access: &'a Access,
 }
+
+/// How often the guest's device is told of the machine's work.
+const TELL_PS: u64 = 100_000_000;
 
 /// The machine under the guest, for all CPUs.
 pub(crate) struct Model {
@@ -45,6 +52,9 @@ pub(crate) struct Model {
     begun: Mutex<Option<Begin>>,
     /// Each CPU's instructions and running time, as of its last meeting with the others.
     totals: Vec<Totals>,
+    /// The device by which the guest sees counters and samples, and when it is told of the former.
+    device: Device<Mapping>,
+    tell_ps: AtomicU64,
 }
 
 struct Shared {
@@ -67,8 +77,11 @@ struct Totals {
 }
 
 impl Model {
-    pub fn new(settings: &Settings) -> Result<Self, Error> {
-        let preset = settings.machine()?;
+    pub fn new(settings: &Settings) -> Result<Self, String> {
+        let say = |error: nodewise_hardware::Error| error.to_string();
+        let (preset, shape) = (settings.machine().map_err(say)?, settings.shape().map_err(say)?);
+        let device = open_device(&settings.device, shape)
+            .map_err(|error| format!("{}: {error}", settings.device.display()))?;
         let cpus = preset.cores();
         // Without accesses no order at a controller has to be right, but the same work is done in a quantum.
         let quantum_ps =
@@ -86,6 +99,8 @@ impl Model {
             begun: Mutex::new(None),
             totals: (0..cpus).map(|_| Totals::default()).collect(),
             preset,
+            device,
+            tell_ps: AtomicU64::new(0),
         })
     }
 
@@ -126,9 +141,10 @@ impl Model {
         losses: impl Fn(usize) -> &'a AtomicU32,
         number: usize,
         cpu: &mut Cpu,
-        Request { kind, physical, line, block, access }: Request<'_>,
+        Request { kind, physical, virtual_address, block, access }: Request<'_>,
     ) {
-        let home = self.homes.node(physical);
+        // A device's memory is none of the machine's.
+        let Some(home) = self.homes.node(physical) else { return };
         if cpu.flow.waits() {
             cpu.ps = cpu.ps.max(cpu.flow.ready_ps(access.address));
         }
@@ -149,9 +165,65 @@ impl Model {
             }
         }
         drop(shared);
+        self.count(number, cpu, &result, kind, virtual_address, physical);
+        let line = self.line(virtual_address);
         cpu.filter.insert(line, losses(number).load(Ordering::Relaxed), kind != Kind::Read);
         if kind == Kind::Read && result.latency_ps > self.l2_ps && result.source != Source::L1 {
             cpu.flow.load(block, access, cpu.ps + result.latency_ps);
+        }
+    }
+
+    /// Counts an access, and samples it if its turn has come.
+    #[inline]
+    fn count(
+        &self,
+        number: usize,
+        cpu: &mut Cpu,
+        result: &nodewise_hardware::Access,
+        kind: Kind,
+        virtual_address: u64,
+        physical_address: u64,
+    ) {
+        let source = match result.source {
+            Source::L1 => return,
+            Source::L2 => device::Source::L2,
+            Source::Llc => device::Source::Llc,
+            Source::RemoteLlc => device::Source::RemoteLlc,
+            Source::LocalDram => device::Source::LocalDram,
+            Source::RemoteDram { .. } => device::Source::RemoteDram,
+        };
+        let accesses = &mut cpu.accesses[source as usize];
+        let writes = kind != Kind::Read;
+        *(if writes { &mut accesses.writes } else { &mut accesses.reads }) += 1;
+        accesses.latency_ps += result.latency_ps;
+        let is_near = matches!(source, device::Source::L2 | device::Source::Llc);
+        let is_kernels = virtual_address >> 63 != 0;
+        if is_near || is_kernels {
+            return;
+        }
+        let period = self.device.period();
+        if cpu.sampling.hits(period) {
+            let (time_ps, latency_ps) = (cpu.ps, result.latency_ps);
+            let record = Record {
+                virtual_address,
+                physical_address,
+                time_ps,
+                latency_ps,
+                source,
+                writes,
+                weight: period,
+            };
+            self.device.sample(number, &record);
+        }
+    }
+
+    /// Tells the guest's device of the machine's work, now and then.
+    #[inline]
+    fn tell(&self, now_ps: u64) {
+        let due_ps = self.tell_ps.load(Ordering::Relaxed);
+        let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
+        if now_ps >= due_ps && self.tell_ps.compare_exchange(due_ps, now_ps + TELL_PS, set, get).is_ok() {
+            self.device.put_counts(&counts(self.shared().hardware.counters()), now_ps);
         }
     }
 
@@ -162,6 +234,7 @@ impl Model {
         if cpu.ps >= cpu.met_ps + self.step_ps {
             self.publish(number, cpu);
             cpu.met_ps = cpu.ps;
+            self.tell(cpu.ps);
             self.clock.advance(number, cpu.ps);
         }
     }
@@ -171,6 +244,8 @@ impl Model {
         cpu.runs_since_ps = cpu.ps;
         self.totals[number].instructions.store(cpu.instructions, Ordering::Relaxed);
         self.totals[number].ran_ps.store(cpu.ran_ps, Ordering::Relaxed);
+        let Cpu { instructions, ran_ps, accesses, .. } = *cpu;
+        self.device.put_cpu(number, &device::Cpu { instructions, ran_ps, accesses });
     }
 
     /// A CPU idles.
@@ -203,5 +278,40 @@ impl Model {
             instructions: sum(|totals| &totals.instructions),
         };
         Some(Report::new(&self.preset, &counters, times))
+    }
+}
+
+fn open_device(path: &Path, shape: device::Shape) -> io::Result<Device<Mapping>> {
+    let file = File::options().read(true).write(true).open(path)?;
+    let bytes = device::bytes(&shape);
+    if file.metadata()?.len() < bytes as u64 {
+        return Err(io::Error::other("too small for the machine's counters"));
+    }
+    let memory = Mapping::of_file(&file, bytes).map_err(io::Error::other)?;
+    Device::create(memory, shape).ok_or_else(|| io::Error::other("too small for the machine's counters"))
+}
+
+/// The machine's counters as the guest's device shows them.
+fn counts(counters: &Counters) -> device::Counts {
+    let load = |load: &nodewise_hardware::Load| device::Load {
+        bytes: load.bytes,
+        busy_ps: load.busy_ps,
+        wait_ps: load.wait_ps,
+    };
+    let pair = |index: usize| device::Pair {
+        dram: counters.dram[index],
+        latency_ps: counters.dram_latency_ps[index],
+        written_back: counters.writebacks[index],
+    };
+    let node = |index: usize| device::Node {
+        controller: load(&counters.controllers[index]),
+        llc_misses: counters.llc_misses[index],
+        remote_llc: counters.remote_llc[index],
+    };
+    device::Counts {
+        cpus: Vec::new(),
+        pairs: (0..counters.dram.len()).map(pair).collect(),
+        nodes: (0..counters.nodes).map(node).collect(),
+        links: counters.links.iter().map(load).collect(),
     }
 }

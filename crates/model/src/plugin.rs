@@ -282,8 +282,8 @@ impl Plugin {
         let physical = unsafe { (self.qemu.qemu_plugin_hwaddr_phys_addr)(place) };
         self.settle(number, cpu);
         let losses = |other: usize| &self.cpus[other].losses;
-        let line = self.model.line(address);
-        let request = Request { kind, physical, line, block: site.block, access: &site.access };
+        let request =
+            Request { kind, physical, virtual_address: address, block: site.block, access: &site.access };
         self.model.access(losses, number, cpu, request);
         self.mark(number, cpu);
         self.model.meet(number, cpu);
@@ -492,7 +492,7 @@ fn install(id: Id, settings: &str) -> Result<(), String> {
     let text = std::fs::read_to_string(settings).map_err(|error| format!("{settings}: {error}"))?;
     let settings: Settings = serde_json::from_str(&text).map_err(|error| format!("{settings}: {error}"))?;
     let qemu = Qemu::find().map_err(|name| format!("this QEMU has no {name}"))?;
-    let model = Model::new(&settings).map_err(|error| error.to_string())?;
+    let model = Model::new(&settings)?;
     // SAFETY: any size is allowed.
     let counts = unsafe { (qemu.qemu_plugin_scoreboard_new)(size_of::<u64>()) };
     let slot = || Slot {

@@ -2,6 +2,7 @@
 
 use nodewise_engine::imbalance_percent;
 use nodewise_hardware::{Counters, Error, Load, Node, Preset};
+use nodewise_sys::device::Shape;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -25,9 +26,36 @@ pub struct Settings {
     pub memory: bool,
     /// The socket on which the plugin is asked to begin and to report.
     pub socket: PathBuf,
+    /// The file that is the memory of the guest's device with counters and samples
+    /// ([`nodewise_sys::device`]).
+    pub device: PathBuf,
 }
 
 impl Settings {
+    /// The size of the machine as the guest's device tells it.
+    ///
+    /// # Errors
+    /// As [`machine`](Self::machine).
+    pub(crate) fn shape(&self) -> Result<Shape, Error> {
+        let preset = self.machine()?;
+        Ok(Shape {
+            nodes: preset.nodes.len(),
+            cpus: preset.cores(),
+            links: preset.links.iter().map(|link| (link.from, link.to)).collect(),
+            cycle_fs: (preset.cycle_ps() * 1000.0).round() as u64,
+            line_bytes: preset.line_bytes,
+            slow_thousandths: (self.slow * 1000.0).round().max(1.0) as u64,
+        })
+    }
+
+    /// The bytes of the guest's device.
+    ///
+    /// # Errors
+    /// As [`machine`](Self::machine).
+    pub fn device_bytes(&self) -> Result<u64, Error> {
+        self.shape().map(|shape| nodewise_sys::device::bytes(&shape) as u64)
+    }
+
     /// The machine with the guest's CPUs and memory, its caches scaled and its parts slowed down.
     ///
     /// # Errors
@@ -69,11 +97,15 @@ impl Homes {
         Self { ends, low: if end < ALL_LOW { ALL_LOW } else { LOW_OF_MORE } }
     }
 
-    /// The node whose memory this is; the last one's where it is nobody's.
+    /// The node whose memory this is; none if it is a device's.
     #[inline]
-    pub fn node(&self, physical: u64) -> usize {
-        let offset = if physical < self.low { physical } else { physical.saturating_sub(HIGH) + self.low };
-        self.ends.iter().position(|&end| offset < end).unwrap_or(self.ends.len() - 1)
+    pub fn node(&self, physical: u64) -> Option<usize> {
+        let offset = match physical {
+            _ if physical < self.low => physical,
+            HIGH.. => physical - HIGH + self.low,
+            _ => return None,
+        };
+        self.ends.iter().position(|&end| offset < end)
     }
 }
 
@@ -193,10 +225,15 @@ mod tests {
     #[test]
     fn memory_goes_on_above_the_hole() {
         let small = Homes::new(&[512 << 20; 4]);
-        assert_eq!((small.node(0), small.node((512 << 20) - 1), small.node(512 << 20)), (0, 0, 1));
-        assert_eq!(small.node((2 << 30) - 1), 3);
+        let nodes = |homes: &Homes, places: &[u64]| -> Vec<Option<usize>> {
+            places.iter().map(|&physical| homes.node(physical)).collect()
+        };
+        let ends = [0, (512 << 20) - 1, 512 << 20, (2 << 30) - 1];
+        assert_eq!(nodes(&small, &ends), [Some(0), Some(0), Some(1), Some(3)]);
         let large = Homes::new(&[2 << 30; 4]);
-        assert_eq!((large.node(LOW_OF_MORE - 1), large.node(HIGH)), (1, 1));
-        assert_eq!((large.node(HIGH + (1 << 30)), large.node(HIGH + (5 << 30) - 1)), (2, 3));
+        assert_eq!(nodes(&large, &[LOW_OF_MORE - 1, HIGH]), [Some(1), Some(1)]);
+        assert_eq!(nodes(&large, &[HIGH + (1 << 30), HIGH + (5 << 30) - 1]), [Some(2), Some(3)]);
+        let devices = [LOW_OF_MORE, HIGH - 1, HIGH + (5 << 30), 1 << 40];
+        assert_eq!(nodes(&large, &devices), [None; 4]);
     }
 }

@@ -5,7 +5,9 @@ use crate::lock::Lock;
 use crate::machine::Machine;
 use crate::qemu::Qemu;
 use crate::running::Running;
-use crate::{Accelerator, Device, Distances, Error, ErrorKind, Node, Report, kernel, program, qemu, shape};
+use crate::{
+    Accelerator, Device, Distances, Error, ErrorKind, Node, Report, kernel, packages, program, qemu, shape,
+};
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -24,6 +26,8 @@ pub struct Guest {
     kernel: Option<PathBuf>,
     accelerator: Option<Accelerator>,
     copies: Vec<PathBuf>,
+    packages: Vec<String>,
+    root: Option<PathBuf>,
     commands: Vec<(String, PathBuf)>,
     append: Vec<String>,
     boot_limit: Duration,
@@ -107,6 +111,8 @@ impl Guest {
             kernel: None,
             accelerator: None,
             copies: Vec::new(),
+            packages: Vec::new(),
+            root: None,
             commands: Vec::new(),
             append: Vec::new(),
             boot_limit: BOOT_LIMIT,
@@ -155,6 +161,22 @@ impl Guest {
     #[must_use]
     pub fn copy(mut self, path: impl Into<PathBuf>) -> Self {
         self.copies.push(path.into());
+        self
+    }
+
+    /// Copies the files of an installed Debian package of this machine, of all that it depends on, and of the
+    /// essential packages. Documentation and translations stay here.
+    #[must_use]
+    pub fn package(mut self, name: impl Into<String>) -> Self {
+        self.packages.push(name.into());
+        self
+    }
+
+    /// Gives the guest a Debian tree of this machine for its root, as debootstrap makes one. The tree is only
+    /// read. Programs are looked for in it first.
+    #[must_use]
+    pub fn root(mut self, tree: impl Into<PathBuf>) -> Self {
+        self.root = Some(tree.into());
         self
     }
 
@@ -263,13 +285,28 @@ impl Guest {
     fn pack(&self, program: &Command, streams: &Streams<'_>, into: &Path) -> Result<(), Error> {
         let here = env::current_dir().map_err(|error| Error::system("find the current directory", error))?;
         let directory = program.get_current_dir().map_or_else(|| here.clone(), |dir| here.join(dir));
-        let executable = program::find(program.get_program(), &here)?;
         let busybox = program::find("busybox".as_ref(), Path::new("/")).map_err(|_| {
             let advice = "run 'make setup' in the nodewise sources, or 'apt-get install busybox-static'";
             Error::new(ErrorKind::NotInstalled, format!("no busybox for the guest: {advice}"))
         })?;
-        let mut root = Initramfs::new(&busybox)?;
-        root.copy_tree(&executable)?;
+        let mut root = match &self.root {
+            Some(tree) => Initramfs::of_tree(&here.join(tree), &busybox)?,
+            None => Initramfs::new(&busybox)?,
+        };
+        if !self.packages.is_empty() {
+            for file in packages::files(&self.packages)? {
+                root.copy_listed(&file)?;
+            }
+        }
+        let of_tree = self.root.as_ref().and_then(|_| root.find(program.get_program()));
+        let executable = match of_tree {
+            Some(executable) => executable,
+            None => {
+                let executable = program::find(program.get_program(), &here)?;
+                root.copy_tree(&executable)?;
+                executable
+            }
+        };
         for path in &self.copies {
             root.copy_tree(&here.join(path))?;
         }
@@ -293,6 +330,8 @@ impl Guest {
         if let Some(Terminal { rows, columns, .. }) = streams.terminal {
             root.bytes("/.rig/terminal", 0o644, format!("rows {rows} cols {columns}").into());
         }
+        // First, lest a large tree be written for nothing.
+        self.check_room(root.bytes_of_files())?;
         let file = fs::File::create(into);
         let size_bytes =
             root.write(file.map_err(|error| Error::file(ErrorKind::System, "create", into, error))?)?;
@@ -307,8 +346,10 @@ impl Guest {
         if archive_mib + KERNEL_MIB / 2 <= memory_mib / 2 {
             return Ok(());
         }
-        let message =
-            format!("{archive_mib} MiB of files do not fit into a guest with {memory_mib} MiB of memory");
+        let message = format!(
+            "{archive_mib} MiB of files do not fit into a guest with {memory_mib} MiB of memory, half of \
+                 which may hold files: give its nodes more"
+        );
         Err(Error::new(ErrorKind::Shape, message))
     }
 
@@ -424,7 +465,11 @@ mod tests {
         let guest = Guest::uniform(2, 1, 256 << 20);
         assert!(guest.check_room(200 << 20).is_ok());
         let error = guest.check_room(300 << 20).unwrap_err();
-        assert_eq!(error.to_string(), "300 MiB of files do not fit into a guest with 512 MiB of memory");
+        assert_eq!(
+            error.to_string(),
+            "300 MiB of files do not fit into a guest with 512 MiB of memory, half of which may hold files: give its \
+             nodes more"
+        );
     }
 
     #[test]

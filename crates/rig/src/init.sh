@@ -1,10 +1,14 @@
-#!/bin/busybox sh
+#!/.rig/busybox sh
 # The guest's first process. The serial lines are: ttyS0 the kernel's console; ttyS1 and ttyS2 the program's
 # standard output and error (both on ttyS1 where they are joined), or ttyS1 its terminal; ttyS3 one line when the guest is up and one with the
 # exit status.
-/bin/busybox mount -t proc proc /proc
-/bin/busybox --install -s /bin 2>/dev/null # files copied from the host stay
-export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+/.rig/busybox mount -t proc proc /proc
+/.rig/busybox --install -s /bin 2>/dev/null # files copied from the host stay
+# This script's own commands are busybox's, whatever the guest has besides.
+/.rig/busybox mkdir /.rig/bin
+/.rig/busybox --install -s /.rig/bin
+export PATH=/.rig/bin
+programs=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 mkdir -p /dev/pts /dev/shm
@@ -42,7 +46,7 @@ fi
 exec 4>&-
 
 if [ -e /.rig/terminal ]; then
-    setsid -c sh -c '. /.rig/command' <&3 >&3 2>&3 3>&-
+    PATH=$programs /.rig/bin/setsid -c /.rig/bin/sh -c '. /.rig/command' <&3 >&3 2>&3 3>&-
     status=$?
     out=0 err=0
 else
@@ -53,9 +57,9 @@ else
     cat /.rig/err >/dev/ttyS2 &
     err=$!
     if [ -e /.rig/joined ]; then
-        (. /.rig/command) </.rig/stdin 3>/.rig/err >/.rig/out 2>&1 3>&-
+        (PATH=$programs; . /.rig/command) </.rig/stdin 3>/.rig/err >/.rig/out 2>&1 3>&-
     else
-        (. /.rig/command) </.rig/stdin >/.rig/out 2>/.rig/err
+        (PATH=$programs; . /.rig/command) </.rig/stdin >/.rig/out 2>/.rig/err
     fi
     status=$?
 fi

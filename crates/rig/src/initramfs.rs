@@ -25,7 +25,11 @@ pub(crate) struct Initramfs {
 /// Symbolic links followed in one path before it counts as a loop, as in the kernel.
 const LINKS_MAX: u32 = 40;
 
+/// The place of busybox that init runs, in all guests.
+const BUSYBOX: &str = "/.rig/busybox";
+
 impl Initramfs {
+    /// The least that a guest has: busybox, init, users, a time zone.
     pub fn new(busybox: &Path) -> Result<Self, Error> {
         let mut root = Self { entries: BTreeMap::new() };
         root.copy(Path::new("/bin"))?; // a link to usr/bin, where it is one
@@ -34,6 +38,58 @@ impl Initramfs {
             let link = root.resolve(Path::new("/bin"))?.join("busybox");
             root.entries.insert(link, Entry::Symlink(busybox.into()));
         }
+        root.directories();
+        root.entries.insert(BUSYBOX.into(), Entry::Symlink(busybox.into()));
+        let passwd = with_others(ROOT_USER, "/etc/passwd", NOBODY);
+        root.bytes("/etc/shadow", 0o640, locked(&passwd));
+        root.bytes("/etc/passwd", 0o644, passwd);
+        root.bytes("/etc/group", 0o644, with_others(ROOT_GROUP, "/etc/group", NOGROUP));
+        // busybox's own setpriv takes no users. Many look for their sockets in /var/run.
+        for useful in ["/usr/bin/setpriv", "/etc/localtime", "/var/run"].map(Path::new) {
+            if useful.exists() {
+                root.copy(useful)?;
+            }
+        }
+        root.bytes("/etc/hosts", 0o644, HOSTS.into());
+        Ok(root)
+    }
+
+    /// A tree of this machine as the guest's root. It has its own users, time zone and libraries.
+    pub fn of_tree(tree: &Path, busybox: &Path) -> Result<Self, Error> {
+        let mut root = Initramfs { entries: BTreeMap::new() };
+        let mut left = vec![PathBuf::from("/")];
+        while let Some(directory) = left.pop() {
+            let here = tree.join(directory.strip_prefix("/").unwrap_or(&directory));
+            let entries = fs::read_dir(&here).map_err(|error| unreadable(&here, error))?;
+            for entry in entries {
+                let entry = entry.map_err(|error| unreadable(&here, error))?;
+                let (host, path) = (entry.path(), directory.join(entry.file_name()));
+                let metadata = entry.metadata().map_err(|error| unreadable(&host, error))?;
+                let (kind, attributes) = (metadata.file_type(), Attributes::of(&metadata));
+                if kind.is_dir() {
+                    root.entries.insert(path.clone(), Entry::Directory(attributes));
+                    left.extend((!is_kernels(&path)).then_some(path));
+                } else if kind.is_symlink() {
+                    let target = fs::read_link(&host).map_err(|error| unreadable(&host, error))?;
+                    root.entries.insert(path, Entry::Symlink(target.into()));
+                } else if kind.is_file() {
+                    root.entries.insert(path, Entry::HostFile { path: host, attributes });
+                }
+                // Devices, sockets and pipes mean nothing in another machine.
+            }
+        }
+        root.directories();
+        let metadata = fs::metadata(busybox).map_err(|error| unreadable(busybox, error))?;
+        let attributes = Attributes::of(&metadata);
+        root.entries.insert(BUSYBOX.into(), Entry::HostFile { path: busybox.into(), attributes });
+        root.entries
+            .entry("/etc/hosts".into())
+            .or_insert(Entry::Bytes { content: HOSTS.into(), permissions: 0o644 });
+        Ok(root)
+    }
+
+    /// The directories that every guest has, and init.
+    fn directories(&mut self) {
         let directories = [
             "/dev",
             "/etc",
@@ -48,21 +104,54 @@ impl Initramfs {
             "/.rig",
         ];
         for directory in directories {
-            root.directory(Path::new(directory), 0o755);
+            self.directory(Path::new(directory), 0o755);
         }
-        root.directory(Path::new("/tmp"), 0o1777);
-        root.directory(Path::new("/var/tmp"), 0o1777);
-        root.bytes("/init", 0o755, include_bytes!("init.sh").to_vec());
-        root.bytes("/etc/passwd", 0o644, with_others(ROOT_USER, "/etc/passwd", NOBODY));
-        root.bytes("/etc/group", 0o644, with_others(ROOT_GROUP, "/etc/group", NOGROUP));
-        // busybox's own setpriv takes no users.
-        for useful in ["/usr/bin/setpriv", "/etc/localtime"].map(Path::new) {
-            if useful.exists() {
-                root.copy_tree(useful)?;
+        self.directory(Path::new("/tmp"), 0o1777);
+        self.directory(Path::new("/var/tmp"), 0o1777);
+        self.bytes("/init", 0o755, include_bytes!("init.sh").to_vec());
+    }
+
+    /// Copies files as a package lists them: directories without what is in them, and nothing that has gone
+    /// since.
+    pub fn copy_listed(&mut self, path: &Path) -> Result<(), Error> {
+        if let Some(dangling) = dangling_link(path) {
+            if let Some(directory) = path.parent().filter(|directory| directory.exists()) {
+                let place = self.copy(directory)?.join(path.file_name().unwrap_or_default());
+                self.entries.insert(place, Entry::Symlink(dangling));
             }
+            return Ok(());
         }
-        root.bytes("/etc/hosts", 0o644, "127.0.0.1 localhost guest\n".into());
-        Ok(root)
+        if !path.exists() {
+            return Ok(());
+        }
+        match self.copy(path) {
+            Err(error) if error.kind() == ErrorKind::ProgramNotExecutable => Ok(()),
+            copied => copied.map(drop),
+        }
+    }
+
+    /// The path in the guest of a program by its name or path, where the guest has it already.
+    pub fn find(&self, program: &std::ffi::OsStr) -> Option<PathBuf> {
+        const PATH: [&str; 6] =
+            ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+        let is_here = |path: &PathBuf| {
+            matches!(self.entries.get(path), Some(Entry::Symlink(_) | Entry::HostFile { .. }))
+        };
+        let given = Path::new(program);
+        if given.components().count() > 1 {
+            return Some(given.to_path_buf()).filter(|path| given.is_absolute() && is_here(path));
+        }
+        PATH.iter().map(|directory| Path::new(directory).join(program)).find(is_here)
+    }
+
+    /// The bytes of all files.
+    pub fn bytes_of_files(&self) -> u64 {
+        let bytes = |entry: &Entry| match entry {
+            Entry::HostFile { path, .. } => fs::metadata(path).map_or(0, |metadata| metadata.len()),
+            Entry::Bytes { content, .. } => content.len() as u64,
+            Entry::Directory(_) | Entry::Symlink(_) => 0,
+        };
+        self.entries.values().map(bytes).sum()
     }
 
     /// Puts `content` at `path`, whose directory must be there.
@@ -168,7 +257,7 @@ impl Initramfs {
             let target = fs::read_link(&next).map_err(|error| unreadable(&next, error))?;
             left.extend(target.components().rev().map(|c| c.as_os_str().to_owned()));
             self.directory(&resolved, 0o755);
-            self.entries.insert(next, Entry::Symlink(target.into()));
+            self.entries.entry(next).or_insert(Entry::Symlink(target.into()));
         }
         if let Some(parent) = resolved.parent().filter(|parent| parent.parent().is_some()) {
             self.directory(parent, 0o755);
@@ -216,6 +305,18 @@ fn is_kernels(path: &Path) -> bool {
     ["/proc", "/sys", "/dev"].iter().any(|mount| path == Path::new(mount))
 }
 
+const HOSTS: &str = "127.0.0.1 localhost guest\n";
+
+/// A line of `/etc/shadow` for each user, none of whom has a password.
+fn locked(passwd: &[u8]) -> Vec<u8> {
+    let names =
+        passwd.split(|&byte| byte == b'\n').filter_map(|line| line.split(|&byte| byte == b':').next());
+    names
+        .filter(|name| !name.is_empty())
+        .flat_map(|name| [name, b":*:19000:0:99999:7:::\n"].concat())
+        .collect()
+}
+
 /// This machine's root may have a shell that the guest has not.
 const ROOT_USER: &str = "root:x:0:0:root:/root:/bin/sh\n";
 const ROOT_GROUP: &str = "root:x:0:\n";
@@ -257,6 +358,43 @@ mod tests {
         assert_eq!(
             (error.kind(), error.to_string().as_str()),
             (ErrorKind::Unreadable, "cannot copy /no/such/file")
+        );
+    }
+
+    #[test]
+    fn a_tree_is_a_guests_root_as_it_is() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let tree = tempfile::tempdir().unwrap();
+        let at = |path: &str| tree.path().join(path);
+        for directory in ["usr/bin", "etc", "proc"] {
+            fs::create_dir_all(at(directory)).unwrap();
+        }
+        symlink("usr/bin", at("bin")).unwrap();
+        fs::write(at("usr/bin/program"), "x").unwrap();
+        fs::set_permissions(at("usr/bin/program"), fs::Permissions::from_mode(0o700)).unwrap();
+        symlink("/etc/alternatives/chosen", at("usr/bin/chosen")).unwrap();
+        fs::write(at("etc/passwd"), "its own").unwrap();
+        fs::write(at("proc/version"), "not copied").unwrap();
+        let root = Initramfs::of_tree(tree.path(), Path::new("/bin/busybox")).unwrap();
+        let entry = |path: &str| root.entries.get(Path::new(path));
+        assert!(matches!(entry("/bin"), Some(Entry::Symlink(target)) if target == "usr/bin"));
+        assert!(
+            matches!(entry("/etc/passwd"), Some(Entry::HostFile { path, .. }) if *path == at("etc/passwd"))
+        );
+        assert!(entry("/proc/version").is_none() && entry("/init").is_some() && entry(BUSYBOX).is_some());
+        let found = |name: &str| root.find(std::ffi::OsStr::new(name));
+        assert_eq!(found("program"), Some("/usr/bin/program".into()));
+        assert_eq!(found("/usr/bin/chosen"), Some("/usr/bin/chosen".into()));
+        assert_eq!((found("other"), found("./program")), (None, None));
+        assert!(root.bytes_of_files() > 1000, "busybox counts");
+        assert!(Initramfs::of_tree(&at("nowhere"), Path::new("/bin/busybox")).is_err());
+    }
+
+    #[test]
+    fn nobody_has_a_password() {
+        assert_eq!(
+            locked(b"root:x:0:0::/:\na:x:1:1::/:\n"),
+            b"root:*:19000:0:99999:7:::\na:*:19000:0:99999:7:::\n"
         );
     }
 

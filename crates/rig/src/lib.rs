@@ -12,7 +12,8 @@
 //! - **Run a program and look at its output.** [`Guest::output`].
 //! - **Follow a run, feed it, or end it.** [`Guest::run`] with [`Streams`].
 //! - **Bring more files.** [`Guest::copy`] for files and directories, [`Guest::command`] for programs that
-//!   the first one starts.
+//!   the first one starts. [`Guest::package`] brings a Debian package with all that it depends on, and
+//!   [`Guest::root`] a whole Debian tree.
 //! - **Choose a kernel.** [`kernels`] lists those that are found, and [`Guest::kernel`] takes any other.
 //! - **Give it the time of a modelled machine.** [`Guest::machine`].
 //! - **Bound its time.** [`Guest::boot_limit`] and [`Guest::time_limit`].
@@ -39,6 +40,7 @@ mod initramfs;
 mod kernel;
 mod lock;
 mod machine;
+mod packages;
 mod program;
 mod qemu;
 mod running;

@@ -3,6 +3,7 @@
 use crate::{Accelerator, Distances, Error, ErrorKind, Node};
 use nodewise_hardware::Preset;
 use nodewise_model::{Control, LIBRARY, Settings};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
@@ -94,7 +95,8 @@ impl Machine {
         command: &mut Command,
     ) -> Result<Control, Error> {
         let (settings, socket) = (directory.join("model.json"), directory.join("model"));
-        let text = serde_json::to_vec(&Settings {
+        let device = directory.join("device");
+        let settings_of_model = Settings {
             preset: self.text.clone(),
             origin: self.origin.clone(),
             cpus: nodes.iter().map(|node| node.cpus as usize).collect(),
@@ -103,7 +105,14 @@ impl Machine {
             slow: self.slow,
             memory: self.memory,
             socket: socket.clone(),
-        });
+            device: device.clone(),
+        };
+        let refused = |error: nodewise_hardware::Error| Error::new(ErrorKind::Shape, error.to_string());
+        let device_bytes = settings_of_model.device_bytes().map_err(refused)?;
+        fs::File::create(&device)
+            .and_then(|file| file.set_len(device_bytes))
+            .map_err(|error| Error::file(ErrorKind::System, "create", &device, error))?;
+        let text = serde_json::to_vec(&settings_of_model);
         let text = text.map_err(|error| Error::system("describe the machine", error.into()))?;
         fs::write(&settings, text)
             .map_err(|error| Error::file(ErrorKind::System, "write", &settings, error))?;
@@ -112,6 +121,11 @@ impl Machine {
         option.push(&settings);
         command.arg("-plugin").arg(option);
         command.args(self.hmat());
+        // The guest's counters and samples, in memory that it shares with the plugin.
+        let mut memory =
+            OsString::from(format!("memory-backend-file,id=model,share=on,size={device_bytes},mem-path="));
+        memory.push(&device);
+        command.arg("-object").arg(memory).args(["-device", "ivshmem-plain,memdev=model"]);
         Control::listen(&socket).map_err(|error| Error::system("listen for the modelled machine", error))
     }
 }

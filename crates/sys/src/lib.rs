@@ -16,7 +16,8 @@
 //! - **Run on certain CPUs.** [`sched_setaffinity`], and [`sched_getcpu`] to look.
 //! - **Know the node in a nanosecond.** [`rseq_node`], without a call.
 //! - **Split or make huge pages of another process.** [`process_madvise`] with [`pidfd_open`].
-//! - **Sample memory accesses.** [`perf::Event`] and [`perf::Ring`].
+//! - **Sample memory accesses.** [`perf::Event`] and [`perf::Ring`], or a modelled machine's
+//!   [`device::Device`].
 //!
 //! ```
 //! use nodewise_sys::{Mapping, MappingOptions, query_pages};
@@ -36,6 +37,7 @@
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("nodewise runs on 64-bit Linux");
 
+pub mod device;
 mod error;
 mod futex;
 pub mod hints;

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result, check};
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
@@ -124,9 +124,16 @@ impl Mapping {
         Ok(Self { reserved, reserved_bytes, start, bytes })
     }
 
-    /// A file's first `bytes`, shared with all who have them; children do not inherit it.
-    pub(crate) fn of_file(file: &OwnedFd, bytes: usize) -> Result<Self> {
-        let (readable, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
+    /// A file's first `bytes`, shared with all who have them; children do not inherit it. The memory of a PCI
+    /// device is such a file, too. A file that shrinks meanwhile ends the process by SIGBUS.
+    ///
+    /// # Errors
+    /// `EACCES` the file is not open for reading and writing; `EINVAL` no bytes; `ENODEV` no such file.
+    ///
+    /// # References
+    /// [`mmap(2)`](https://man7.org/linux/man-pages/man2/mmap.2.html)
+    pub fn of_file(file: &impl AsFd, bytes: usize) -> Result<Self> {
+        let (readable, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_fd().as_raw_fd());
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
         let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, readable, libc::MAP_SHARED, fd, 0) };
         if address == libc::MAP_FAILED {
@@ -197,6 +204,12 @@ impl Mapping {
             return Err(Error::new(call, libc::EINVAL));
         }
         Ok((self.address() + bytes.start as u64, bytes.end - bytes.start))
+    }
+}
+
+impl AsRef<[AtomicU64]> for Mapping {
+    fn as_ref(&self) -> &[AtomicU64] {
+        self.as_atomics()
     }
 }
 

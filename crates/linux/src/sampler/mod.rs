@@ -4,6 +4,7 @@ mod cpus;
 mod files;
 pub mod hardware;
 pub mod hint_faults;
+pub mod model;
 mod page_fault_event;
 mod streams;
 
@@ -13,9 +14,10 @@ pub(crate) use files::RINGS_BYTES;
 pub use page_fault_event::fields_of_format;
 
 use crate::Error;
-use nodewise_engine::{Access, DataSource, PageSize, Pid, Sample, SamplingRate, Tid, VirtAddr};
+use nodewise_engine::{Access, Counters, DataSource, PageSize, Pid, Sample, SamplingRate, Tid, VirtAddr};
 use nodewise_sys::perf::Losses;
 use nodewise_topology::NodeIndex;
+use serde::Serialize;
 use std::time::Duration;
 
 /// One access to memory, as a sampler saw it. [`Homes`](crate::homes::Homes) finds out where its page lies.
@@ -77,6 +79,28 @@ pub struct Interval {
     pub moved_by_kernel: u64,
 }
 
+/// The machine's own counts since a sampler was opened. Lists are in the order of the nodes, or of the
+/// machine's links.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Counted {
+    /// DRAM accesses in a microsecond, of the machine at its own speed.
+    pub accesses_per_us: f64,
+    /// Share of DRAM accesses from the page's own node, in percent; none without accesses.
+    pub local_access_percent: Option<f64>,
+    /// Standard deviation (n-1) of the accesses to each controller over their mean, in percent.
+    pub controller_imbalance_percent: Option<f64>,
+    /// Share of reads among DRAM accesses, in percent; none without accesses.
+    pub read_percent: Option<f64>,
+    /// Mean latency of DRAM accesses, in core cycles.
+    pub dram_latency_cycles: f64,
+    /// Share of the time in which each controller was busy, in percent.
+    pub controller_use_percent: Vec<f64>,
+    /// Share of the time in which each link was busy, in percent.
+    pub link_use_percent: Vec<f64>,
+    /// DRAM accesses, a row for each accessor node and a column for each home node.
+    pub traffic: Vec<Vec<u64>>,
+}
+
 /// A source of samples of user-mode accesses to memory.
 pub trait Sampler {
     /// The sampler's name in summaries and on the command line.
@@ -114,6 +138,14 @@ pub trait Sampler {
     /// Hears at the end of each interval what it gave.
     fn adapt(&mut self, _interval: &Interval) -> Result<(), Error> {
         Ok(())
+    }
+
+    /// Fills in the figures of an interval that the machine itself counts, where there are such.
+    fn count(&mut self, _duration_ns: u64, _into: &mut Counters) {}
+
+    /// The machine's counts since the sampler was opened, where there are such.
+    fn counted(&self) -> Option<Counted> {
+        None
     }
 
     /// How long it takes, at the present rate, until every page in use has had its chance of a sample.

@@ -16,7 +16,9 @@ use nodewise_engine::{
 };
 use nodewise_linux::mover::MoverSettings;
 use nodewise_linux::process::Processes;
-use nodewise_linux::sampler::{Sampler, hardware::HardwareSampler, hint_faults::HintFaults};
+use nodewise_linux::sampler::{
+    Sampler, hardware::HardwareSampler, hint_faults::HintFaults, model::ModelSampler,
+};
 use nodewise_linux::settings::{Place, Settings, SharedSettings};
 use nodewise_linux::{Bound, ErrorKind, LinuxMachine, MachineSettings, Survey, kernel};
 use nodewise_sys::{
@@ -124,13 +126,22 @@ pub fn prepare<'a>(
     Ok(Prepared { options, topology, settings, sampler, reports, found, max_rate, watchdog })
 }
 
-/// The sampler asked for; on `auto` the hardware's where there is one, and one clear line where there is not.
+/// The sampler asked for; on `auto` a modelled machine's or the hardware's where there is one, and one clear
+/// line where there is not.
 fn open_sampler(
     name: SamplerName,
     topology: &Topology,
     settings: SharedSettings,
 ) -> anyhow::Result<Box<dyn Sampler>> {
-    if name != SamplerName::HintFaults {
+    if matches!(name, SamplerName::Auto | SamplerName::Model) {
+        match ModelSampler::open(topology) {
+            Ok(sampler) => return Ok(Box::new(sampler)),
+            Err(error) if name == SamplerName::Model => return Err(explain(error)),
+            Err(error) if error.kind() != ErrorKind::Unsupported => note(&error),
+            Err(_) => {}
+        }
+    }
+    if matches!(name, SamplerName::Auto | SamplerName::Hardware) {
         match HardwareSampler::open(topology) {
             Ok(sampler) => return Ok(Box::new(sampler)),
             Err(error) if name == SamplerName::Hardware => return Err(explain(error)),
@@ -330,6 +341,7 @@ impl Session<'_> {
         summary.sampler_description = self.machine.sampler().description();
         summary.elapsed_seconds = self.began.elapsed().as_secs_f64();
         summary.totals = *self.machine.totals();
+        summary.counted = self.machine.sampler().counted();
         summary.samples = summary.totals.samples;
         summary.samples_lost = summary.totals.samples_lost;
         summary.pages_moved_by_kernel = summary.totals.pages_moved_by_kernel;

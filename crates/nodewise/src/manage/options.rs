@@ -94,6 +94,8 @@ pub enum SamplerName {
     Hardware,
     /// The kernel's NUMA hint faults: works everywhere, virtual machines included
     HintFaults,
+    /// The modelled machine's, in a guest of 'nodewise rig --machine'
+    Model,
 }
 
 fn parse_interval(text: &str) -> Result<Duration, String> {

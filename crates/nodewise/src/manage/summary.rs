@@ -5,6 +5,7 @@ use nodewise_engine::{
     Action, Decision, Finding, HUGE_PAGE_PAGES, Outcome, PAGE_BYTES, Provenance, Round, RuleStatus,
 };
 use nodewise_linux::placement::{self, BeforeAndAfter, Unknown};
+use nodewise_linux::sampler::Counted;
 use nodewise_linux::{Bound, Totals};
 use nodewise_sys::Usage;
 use serde::Serialize;
@@ -115,6 +116,8 @@ pub struct Summary {
     pub controller_imbalance_percent: BeforeAfter,
     /// The memory that these two figures are about.
     pub memory_in_use: PlacementSummary,
+    /// The machine's own counts meanwhile, of all programs; null where it counts nothing.
+    pub counted: Option<Counted>,
     /// How each rule of the policy stood at the end: measured, estimated, replaced by a proxy or off.
     pub rules: Vec<RuleStatus>,
     /// Huge pages whose parts are used by different nodes.
@@ -152,6 +155,7 @@ impl Summary {
             local_access_percent_with_copies: None,
             controller_imbalance_percent: BeforeAfter::default(),
             memory_in_use: PlacementSummary::default(),
+            counted: None,
             rules: Vec::new(),
             falsely_shared_huge_pages: 0,
             bounds_met: BTreeSet::new(),
@@ -250,6 +254,28 @@ impl Summary {
             line(arrow(&self.controller_imbalance_percent), "imbalance of the nodes that these go to");
         } else {
             line("unknown".to_owned(), &format!("local accesses and imbalance of the nodes{why}"));
+        }
+        if let Some(counted) = &self.counted {
+            let most = |of: &[f64]| of.iter().copied().fold(0.0, f64::max);
+            line(
+                percent(counted.local_access_percent),
+                &format!(
+                    "local DRAM accesses of all programs, as the machine counts them; {:.1} in a microsecond",
+                    counted.accesses_per_us
+                ),
+            );
+            line(
+                percent(counted.controller_imbalance_percent),
+                &format!(
+                    "imbalance of the controllers; one was busy for {:.0}% of the time, one link for {:.0}%",
+                    most(&counted.controller_use_percent),
+                    most(&counted.link_use_percent)
+                ),
+            );
+            line(
+                percent(counted.read_percent),
+                &format!("reads among them; {:.0} cycles of latency on average", counted.dram_latency_cycles),
+            );
         }
         line(count(self.pages_moved), &format!("pages moved ({})", mebibytes(self.pages_moved)));
         line(

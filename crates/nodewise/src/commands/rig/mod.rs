@@ -39,6 +39,11 @@ Examples:
   nodewise rig --nodes 3 --mem-per-node 1G,1G,256M \\
       --distances '10,20,30;20,10,20;30,20,10' -- ./bench.sh
   nodewise rig -t --copy ./target/release -- sh
+  nodewise rig --mem-per-node 1G --with postgresql -- \\
+      pg_virtualenv sh -c 'pgbench -i -q && pgbench -T 10'
+  nodewise rig --with openjdk-17-jre-headless --copy app.jar -- \\
+      java -XX:+UseNUMA -jar app.jar
+  nodewise rig --root ./bookworm -- cat /etc/os-release
   nodewise rig --machine opteron-8385-4n --cpus-per-node 1 -- ./bench
   nodewise rig --machine opteron-8385-4n --cpus-per-node 1 \\
       --plot traffic.svg -- nodewise run -- ./bench
@@ -86,6 +91,15 @@ pub struct Args {
     /// libraries of programs in it
     #[arg(long, value_name = "PATH")]
     copy: Vec<PathBuf>,
+
+    /// Copy the files of an installed Debian package, with all that it depends on and the essential packages;
+    /// may be repeated
+    #[arg(long, value_name = "PACKAGE")]
+    with: Vec<String>,
+
+    /// Take a Debian tree for the guest's root, as debootstrap makes one; it is only read
+    #[arg(long, value_name = "DIR", conflicts_with = "with")]
+    root: Option<PathBuf>,
 
     /// Set a variable for the program; those set here are not seen in the guest
     #[arg(short, long, value_name = "NAME=VALUE")]
@@ -296,6 +310,8 @@ fn guest(args: &Args, nodewise: &Path, modelled: Option<&Modelled>) -> Result<(G
         Accel::Tcg => guest = guest.accelerator(Accelerator::Emulation),
     }
     guest = args.copy.iter().fold(guest, Guest::copy);
+    guest = args.with.iter().fold(guest, Guest::package);
+    guest = args.root.iter().fold(guest, Guest::root);
     Ok((args.append.iter().fold(guest, Guest::append), cpus))
 }
 
