@@ -299,13 +299,12 @@ impl Guest {
             }
         }
         let of_tree = self.root.as_ref().and_then(|_| root.find(program.get_program()));
-        let executable = match of_tree {
-            Some(executable) => executable,
-            None => {
-                let executable = program::find(program.get_program(), &here)?;
-                root.copy_tree(&executable)?;
-                executable
-            }
+        let executable = if let Some(executable) = of_tree {
+            executable
+        } else {
+            let executable = program::find(program.get_program(), &here)?;
+            root.copy_tree(&executable)?;
+            executable
         };
         for path in &self.copies {
             root.copy_tree(&here.join(path))?;

@@ -56,7 +56,7 @@ impl Initramfs {
 
     /// A tree of this machine as the guest's root. It has its own users, time zone and libraries.
     pub fn of_tree(tree: &Path, busybox: &Path) -> Result<Self, Error> {
-        let mut root = Initramfs { entries: BTreeMap::new() };
+        let mut root = Self { entries: BTreeMap::new() };
         let mut left = vec![PathBuf::from("/")];
         while let Some(directory) = left.pop() {
             let here = tree.join(directory.strip_prefix("/").unwrap_or(&directory));

@@ -96,20 +96,20 @@ impl Installed {
     fn parse(text: &[u8]) -> Self {
         let mut all = Self::default();
         let text = String::from_utf8_lossy(text);
-        let mut provided = Vec::new();
+        let mut offers = Vec::new();
         for line in text.lines() {
             let fields: Vec<&str> = line.split('\t').collect();
             let [package, "installed", essential, depends, provides] = fields[..] else { continue };
             let name = bare(package);
             all.packages.insert(name.to_owned(), package.to_owned());
-            provided.extend(provides.split(',').map(|name| (bare(name).to_owned(), package.to_owned())));
+            offers.extend(provides.split(',').map(|name| (bare(name).to_owned(), package.to_owned())));
             if essential == "yes" {
                 all.essential.push(name.to_owned());
             }
             let alternatives = |group: &str| group.split('|').map(|name| bare(name).to_owned()).collect();
             all.depends.insert(package.to_owned(), depends.split(',').map(alternatives).collect());
         }
-        for (name, package) in provided {
+        for (name, package) in offers {
             all.packages.entry(name).or_insert(package);
         }
         all
