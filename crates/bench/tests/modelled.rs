@@ -173,7 +173,7 @@ struct Managed {
     summary: Value,
     /// Its log.
     log: Vec<Value>,
-    /// Where the program's pages were at its end, as move_pages tells.
+    /// Where the program's pages were at its end, as `move_pages` tells.
     pages_by_node: Vec<u64>,
     local_percent: f64,
     /// What the machine says of the whole run.

@@ -315,7 +315,7 @@ mod tests {
         let path = directory.path().join("log");
         let mut log = JsonLines::create(&path).unwrap();
         log.left = 10;
-        assert!((0..20).map(|_| log.line(&12)).filter(Result::is_ok).count() == 3);
+        assert_eq!((0..20).flat_map(|_| log.line(&12)).count(), 3);
         let error = format!("{:#}", log.line(&12).unwrap_err());
         assert_eq!(error, format!("{} has a GiB, which is the most", path.display()));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "12\n12\n12\n");

@@ -224,7 +224,7 @@ mod tests {
         // Whoever changes a value does not make it any younger.
         let eldest = map.iter().min_by_key(|&(_, &at)| at).unwrap().0;
         map.alter(eldest, |_| 1 << 33);
-        for at in 0..100 - count + 1 {
+        for at in 0..=100 - count {
             map.insert(range(300_000 + at), at);
         }
         assert!(map.iter().all(|(range, _)| range != eldest));
@@ -262,13 +262,13 @@ mod tests {
                     5 => map.alter(range, |value| (value + 1) % 3),
                     _ => map.insert(range, value),
                 }
-                there.iter_mut().for_each(|page| {
+                for page in there.iter_mut() {
                     *page = match value {
                         4 => None,
                         5 => page.map(|value| (value + 1) % 3),
                         _ => Some(value),
                     };
-                });
+                }
             }
             let mut got = [None; 80];
             let mut next = 0;

@@ -242,7 +242,6 @@ impl Summary {
         let mut line = |value: String, what: &str| {
             let _ = writeln!(text, "{value:>16}  {what}");
         };
-        let percent = |value: Option<f64>| value.map_or("unknown".to_owned(), |v| format!("{v:.1}%"));
         let arrow = |pair: &BeforeAfter| format!("{} -> {}", percent(pair.before), percent(pair.after));
         let memory = &self.memory_in_use;
         let why = memory.unknown.as_ref().map_or(String::new(), |why| format!("; {why}"));
@@ -255,27 +254,8 @@ impl Summary {
         } else {
             line("unknown".to_owned(), &format!("local accesses and imbalance of the nodes{why}"));
         }
-        if let Some(counted) = &self.counted {
-            let most = |of: &[f64]| of.iter().copied().fold(0.0, f64::max);
-            line(
-                percent(counted.local_access_percent),
-                &format!(
-                    "local DRAM accesses of all programs, as the machine counts them; {:.1} in a microsecond",
-                    counted.accesses_per_us
-                ),
-            );
-            line(
-                percent(counted.controller_imbalance_percent),
-                &format!(
-                    "imbalance of the controllers; one was busy for {:.0}% of the time, one link for {:.0}%",
-                    most(&counted.controller_use_percent),
-                    most(&counted.link_use_percent)
-                ),
-            );
-            line(
-                percent(counted.read_percent),
-                &format!("reads among them; {:.0} cycles of latency on average", counted.dram_latency_cycles),
-            );
+        for (value, what) in self.counted.iter().flat_map(counted_lines) {
+            line(value, &what);
         }
         line(count(self.pages_moved), &format!("pages moved ({})", mebibytes(self.pages_moved)));
         line(
@@ -357,6 +337,32 @@ impl Summary {
     }
 }
 
+/// What the machine counted, as figures and their meaning.
+fn counted_lines(counted: &Counted) -> [(String, String); 3] {
+    let most = |of: &[f64]| of.iter().copied().fold(0.0, f64::max);
+    [
+        (
+            percent(counted.local_access_percent),
+            format!(
+                "local DRAM accesses of all programs, as the machine counts them; {:.1} in a microsecond",
+                counted.accesses_per_us
+            ),
+        ),
+        (
+            percent(counted.controller_imbalance_percent),
+            format!(
+                "imbalance of the controllers; one was busy for {:.0}% of the time, one link for {:.0}%",
+                most(&counted.controller_use_percent),
+                most(&counted.link_use_percent)
+            ),
+        ),
+        (
+            percent(counted.read_percent),
+            format!("reads among them; {:.0} cycles of latency on average", counted.dram_latency_cycles),
+        ),
+    ]
+}
+
 /// How a rule stood at the end, by which figure, and from where on it acts.
 fn describe(rule: &RuleStatus) -> String {
     let RuleStatus { name, provenance, threshold, .. } = rule;
@@ -403,6 +409,10 @@ fn count(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+fn percent(value: Option<f64>) -> String {
+    value.map_or("unknown".to_owned(), |value| format!("{value:.1}%"))
 }
 
 fn mebibytes(pages: u64) -> String {
