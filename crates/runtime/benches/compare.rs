@@ -563,9 +563,10 @@ fn nesting<'a>(pool: &'a NodePool, rayon: &'a rayon::ThreadPool) -> Vec<Contest<
 
 fn from_outside<'a>(pool: &'a NodePool, rayon: &'a rayon::ThreadPool) -> Vec<Contest<'a>> {
     const N: u64 = 2_000;
-    const WAKES: u64 = 11;
-    /// Long enough for all workers to be asleep.
-    const REST: Duration = Duration::from_millis(1);
+    const WAKES: u64 = 5;
+    /// Long enough for all workers to be asleep, and their CPUs idle: oneTBB's look for work for half a
+    /// millisecond.
+    const REST: Duration = Duration::from_millis(10);
     let (ours, theirs) = (Arc::new(TaskCounter::new()), Arc::new(TaskCounter::new()));
     let median_of_wakes = |wake: &mut dyn FnMut()| {
         let mut times: Vec<f64> = (0..WAKES)

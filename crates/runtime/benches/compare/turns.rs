@@ -171,9 +171,13 @@ impl Contest<'_> {
     /// Each of ours over the other that it is furthest behind, and that one's index: of all others, or of
     /// those by the same compiler. None for others.
     pub fn over_best(&self, turns: &[Turns], by_compiler: bool) -> Vec<Option<(Ratio, usize)>> {
+        let all_rounds = turns.iter().map(Turns::rounds).max();
         let over_best = |(index, contender): (usize, &Contender<'_>)| {
-            let others = self.contenders.iter().enumerate().filter(|(_, other)| {
-                !other.is_ours() && (!by_compiler || other.compiler() == contender.compiler())
+            let others = self.contenders.iter().enumerate().filter(|(index, other)| {
+                // The best of all is none of those that sit out.
+                let may_be_best = || Some(turns[*index].rounds()) == all_rounds;
+                let is_meant = by_compiler && other.compiler() == contender.compiler();
+                !other.is_ours() && (is_meant || !by_compiler && may_be_best())
             });
             let ratios = others.map(|(other, _)| (turns[index].over(&turns[other]), other));
             let worst = ratios.max_by(|(a, _), (b, _)| a.median.total_cmp(&b.median));
