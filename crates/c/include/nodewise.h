@@ -508,6 +508,26 @@ nodewise_result nodewise_pool_parallel_reduce(const nodewise_pool *pool, size_t 
                                               const nodewise_reduction *reduction, void *context,
                                               void *out_value, int *out_status);
 
+/* Types of numbers, for nodewise_pool_sort(). */
+enum {
+    NODEWISE_INT8 = 0,
+    NODEWISE_INT16 = 1,
+    NODEWISE_INT32 = 2,
+    NODEWISE_INT64 = 3,
+    NODEWISE_UINT8 = 4,
+    NODEWISE_UINT16 = 5,
+    NODEWISE_UINT32 = 6,
+    NODEWISE_UINT64 = 7,
+    NODEWISE_FLOAT = 8,
+    NODEWISE_DOUBLE = 9,
+};
+
+/* Sorts `count` numbers of this type, ascending, on all workers. Floating-point numbers are in the total
+ * order of IEEE 754. So -0 comes before 0, and a NaN comes first or last, by its sign. `numbers` may be NULL
+ * if `count` is 0. No other thread may touch them meanwhile.
+ * NODEWISE_INVALID_ARGUMENT: number_type is none of these. */
+nodewise_result nodewise_pool_sort(const nodewise_pool *pool, void *numbers, size_t count, int number_type);
+
 /* Arrays whose pages lie where they are told to */
 
 /* Layouts that name no nodes take the nodes with CPUs on which this process may have memory. Some memory lies

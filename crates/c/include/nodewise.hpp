@@ -850,33 +850,7 @@ private:
     // the part. The first part needs no sum, so that one worker goes through it while others sum up theirs.
     // There is one part more than there are workers, so that nobody waits.
     template <class T, class Iterator, class Sum, class Scan>
-    std::optional<T> scan(Iterator begin, std::size_t size, std::optional<T> first, Sum &sum, Scan scan) const
-    {
-        std::size_t parts = workers() + 1;
-        if (parts == 2 || size < 4096)
-            return size == 0 ? first : scan(std::move(first), 0, size);
-        auto at = [&](std::size_t part) { return size / parts * part + size % parts * part / parts; };
-        std::vector<std::optional<T>> sums(parts);
-        parallel_for(0, parts - 1, [&](std::size_t part) {
-            if (part == 0) {
-                sums[0] = scan(first, 0, at(1));
-                return;
-            }
-            T all = begin[std::ptrdiff_t(at(part))];
-            for (std::size_t i = at(part) + 1; i < at(part + 1); i++)
-                all = sum(std::move(all), begin[std::ptrdiff_t(i)]);
-            sums[part] = std::move(all);
-        });
-        for (std::size_t part = 1; part + 1 < parts; part++)
-            sums[part] = sum(*sums[part - 1], std::move(*sums[part]));
-        std::optional<T> of_all;
-        parallel_for(1, parts, [&](std::size_t part) {
-            auto with_part = scan(std::move(sums[part - 1]), at(part), at(part + 1));
-            if (part + 1 == parts)
-                of_all = std::move(with_part);
-        });
-        return of_all;
-    }
+    std::optional<T> scan(Iterator begin, std::size_t size, std::optional<T> first, Sum &sum, Scan scan) const;
 
     explicit pool(nodewise_pool *owned) : handle_(owned) {}
 
@@ -1090,16 +1064,150 @@ private:
 
 } // namespace detail
 
+namespace detail {
+
+// The type for nodewise_pool_sort(), or -1 for what is no such number.
+template <class T>
+constexpr int number_type()
+{
+    constexpr int by_size[] = {-1, 0, 1, -1, 2, -1, -1, -1, 3};
+    if constexpr (std::is_same_v<T, float>)
+        return NODEWISE_FLOAT;
+    else if constexpr (std::is_same_v<T, double>)
+        return NODEWISE_DOUBLE;
+    else if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool> && sizeof(T) <= 8)
+        return (std::is_signed_v<T> ? NODEWISE_INT8 : NODEWISE_UINT8) + by_size[sizeof(T)];
+    else
+        return -1;
+}
+
+// Whether these are numbers in a row, in their own order.
+template <class Iterator, class Less, class T = typename std::iterator_traits<Iterator>::value_type>
+inline constexpr bool sorts_numbers =
+    number_type<T>() >= 0 &&
+    (std::is_same_v<Iterator, T *> || std::is_same_v<Iterator, typename std::vector<T>::iterator>) &&
+    (std::is_same_v<Less, std::less<>> || std::is_same_v<Less, std::less<T>>);
+
+} // namespace detail
+
 template <class Iterator, class Less>
 void pool::parallel_sort(Iterator begin, Iterator end, Less less) const
 {
-    if (std::is_sorted(begin, end, less))
-        return;
     std::size_t size = std::size_t(end - begin);
-    int halvings = 0;
-    for (std::size_t left = size; left > 0; left /= 2)
-        halvings += 2;
-    detail::sorting<Iterator, Less>(*this, less, size).sort(begin, end, workers(), halvings);
+    if constexpr (detail::sorts_numbers<Iterator, Less>) {
+        constexpr int type = detail::number_type<typename std::iterator_traits<Iterator>::value_type>();
+        detail::check(nodewise_pool_sort(get(), size == 0 ? nullptr : &*begin, size, type));
+    } else {
+        if (std::is_sorted(begin, end, less))
+            return;
+        int halvings = 0;
+        for (std::size_t left = size; left > 0; left /= 2)
+            halvings += 2;
+        // Inside, so that the joins need not begin again and again.
+        scope([&](const nodewise::scope &) {
+            detail::sorting<Iterator, Less>(*this, less, size).sort(begin, end, workers(), halvings);
+        });
+    }
+}
+
+namespace detail {
+
+template <class T, class Iterator, class Sum, class Scan>
+class scanning {
+public:
+    struct part {
+        std::size_t begin, end;
+        // The sum of its elements, then of all before it, and in the end of both. The sum of both at once, if
+        // the part was gone through in its turn.
+        std::optional<T> sum;
+        bool is_scanned;
+    };
+
+    scanning(const pool &pool, Iterator begin, Sum &sum, Scan &scan)
+        : pool_(pool), begin_(begin), sum_(sum), scan_(scan)
+    {
+    }
+
+    std::optional<T> all(std::size_t size, std::optional<T> first, std::size_t number) const
+    {
+        std::vector<part> parts(number);
+        for (std::size_t i = 0; i < number; i++)
+            parts[i] = {size / number * i + size % number * i / number,
+                        size / number * (i + 1) + size % number * (i + 1) / number, std::nullopt, false};
+        // The last part's sum is nobody's.
+        go(parts.data(), parts.data() + number - 1, std::move(first));
+        std::size_t left = 1;
+        while (left + 1 < number && parts[left].is_scanned)
+            left++;
+        std::optional<T> before = std::move(parts[left - 1].sum);
+        for (std::size_t i = left; i < number; i++) {
+            std::optional<T> with_part;
+            if (i + 1 < number)
+                with_part = sum_(*before, std::move(*parts[i].sum));
+            parts[i].sum = std::exchange(before, std::move(with_part));
+        }
+        pool_.parallel_for(left, number, [&](std::size_t i) {
+            parts[i].sum = scan_(std::move(parts[i].sum), parts[i].begin, parts[i].end);
+        });
+        return std::move(parts.back().sum);
+    }
+
+private:
+    // Goes through the parts from the first on, with the sum of all before them. Workers that come for later
+    // parts meanwhile sum these up. If none comes in time, this is all that one thread would do.
+    void go(part *first, part *end, std::optional<T> before) const
+    {
+        if (end - first == 1) {
+            first->sum = scan_(std::move(before), first->begin, first->end);
+            first->is_scanned = true;
+            return;
+        }
+        part *rest = first + (end - first + 1) / 2;
+        std::atomic<bool> is_known{false};
+        pool_.join(
+            [&] {
+                go(first, rest, std::move(before));
+                is_known.store(rest[-1].is_scanned, std::memory_order_release);
+            },
+            [&] {
+                if (is_known.load(std::memory_order_acquire))
+                    go(rest, end, rest[-1].sum);
+                else
+                    sum_up(rest, end);
+            });
+    }
+
+    void sum_up(part *first, part *end) const
+    {
+        if (end - first > 1) {
+            part *rest = first + (end - first) / 2;
+            return pool_.join([&] { sum_up(first, rest); }, [&] { sum_up(rest, end); });
+        }
+        Iterator in = begin_ + std::ptrdiff_t(first->begin), last = begin_ + std::ptrdiff_t(first->end);
+        T all = *in;
+        while (++in != last)
+            all = sum_(std::move(all), *in);
+        first->sum = std::move(all);
+    }
+
+    const pool &pool_;
+    Iterator begin_;
+    Sum &sum_;
+    Scan &scan_;
+};
+
+} // namespace detail
+
+template <class T, class Iterator, class Sum, class Scan>
+std::optional<T> pool::scan(Iterator begin, std::size_t size, std::optional<T> first, Sum &sum, Scan scan) const
+{
+    std::size_t parts = workers() + 1;
+    if (parts == 2 || size < 4096)
+        return size == 0 ? first : scan(std::move(first), 0, size);
+    return scope([&](const nodewise::scope &) {
+        detail::scanning<T, Iterator, Sum, Scan> scanning(*this, begin, sum, scan);
+        return scanning.all(size, std::move(first), parts);
+    });
 }
 
 template <class Iterator, class Out, class Sum>
@@ -1155,9 +1263,11 @@ public:
         std::size_t index = NODEWISE_NO_INDEX;
         detail::check(nodewise_pool_worker_index(pool_, &index));
         slot &own = slots_[std::min(index, slots_.size() - 1)];
-        in_use value{own, own.taken()};
+        // No other thread has the index. Threads that have none share the last slot, where no value stays.
+        bool is_own = index != NODEWISE_NO_INDEX;
+        in_use value{own, is_own ? std::exchange(own.value, nullptr) : nullptr, is_own};
         if (!value.value)
-            value.value = std::make_unique<T>(make_());
+            value.value = another(own);
         return body(*value.value);
     }
 
@@ -1166,8 +1276,8 @@ public:
     void for_each(F &&body)
     {
         for (slot &own : slots_) {
-            if (T *value = own.value.load(std::memory_order_acquire))
-                body(*value);
+            if (own.value)
+                body(*own.value);
             for (const auto &value : own.others)
                 body(*value);
         }
@@ -1176,43 +1286,38 @@ public:
 private:
     struct alignas(128) slot {
         // The value, unless it is in use or was never asked for.
-        std::atomic<T *> value{nullptr};
+        std::unique_ptr<T> value;
         // The values of uses that began while it was.
         std::mutex lock;
         std::vector<std::unique_ptr<T>> others;
-
-        slot() = default;
-        slot(const slot &) = delete;
-        slot &operator=(const slot &) = delete;
-        ~slot() { delete value.load(std::memory_order_acquire); }
-
-        std::unique_ptr<T> taken()
-        {
-            std::unique_ptr<T> kept(value.exchange(nullptr, std::memory_order_acquire));
-            if (!kept) {
-                std::lock_guard<std::mutex> locked(lock);
-                if (!others.empty()) {
-                    kept = std::move(others.back());
-                    others.pop_back();
-                }
-            }
-            return kept;
-        }
     };
+
+    std::unique_ptr<T> another(slot &own)
+    {
+        {
+            std::lock_guard<std::mutex> locked(own.lock);
+            if (!own.others.empty()) {
+                std::unique_ptr<T> kept = std::move(own.others.back());
+                own.others.pop_back();
+                return kept;
+            }
+        }
+        return std::make_unique<T>(make_());
+    }
 
     // A value until it is put back.
     struct in_use {
         slot &own;
         std::unique_ptr<T> value;
+        bool is_own;
 
         ~in_use()
         {
-            if (!value)
-                return;
-            std::unique_ptr<T> other(own.value.exchange(value.release(), std::memory_order_acq_rel));
-            if (other) {
+            if (is_own && !own.value) {
+                own.value = std::move(value);
+            } else if (value) {
                 std::lock_guard<std::mutex> locked(own.lock);
-                own.others.push_back(std::move(other));
+                own.others.push_back(std::move(value));
             }
         }
     };

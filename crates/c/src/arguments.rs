@@ -54,6 +54,21 @@ pub(crate) unsafe fn slice<'a, T>(pointer: *const T, len: usize, name: &str) -> 
     Ok(unsafe { std::slice::from_raw_parts(pointer, len) })
 }
 
+/// # Safety
+/// `pointer` is to `len` values that nobody else looks at as long as the slice lives; it may be null where
+/// `len` is 0.
+pub(crate) unsafe fn slice_mut<'a, T>(pointer: *mut T, len: usize, name: &str) -> Outcome<&'a mut [T]> {
+    if len == 0 {
+        return Ok(&mut []);
+    }
+    if pointer.is_null() {
+        return Err(null(name));
+    }
+    checked_len::<T>(len, name)?;
+    // SAFETY: as promised.
+    Ok(unsafe { std::slice::from_raw_parts_mut(pointer, len) })
+}
+
 /// There are no longer slices.
 fn checked_len<T>(len: usize, name: &str) -> Outcome {
     match len.checked_mul(size_of::<T>()) {

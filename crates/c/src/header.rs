@@ -3,7 +3,7 @@
 
 use crate::{
     allowance, arena, array, counter, hint, location, node_replicated, pool, reduce, replicated,
-    replicated_array, result, scope, task,
+    replicated_array, result, scope, sort, task,
 };
 use nodewise_runtime::{
     Allowance, NodeArena, NodeCounter, NodePool, NodePoolBuilder, NodeReplicated, Replicated, ReplicatedVec,
@@ -140,14 +140,14 @@ fn functions() -> Vec<(String, String)> {
             nodewise_pool_options_callers_work(_, _), nodewise_pool_options_by_cache(_, _), nodewise_pool_new(_, _),
             nodewise_default_pool(_), nodewise_default_pool_limit(_), nodewise_pool_free(_), nodewise_pool_nodes(_, _, _, _), nodewise_pool_workers(_, _),
             nodewise_pool_worker_node(_, _), nodewise_pool_worker_index(_, _), nodewise_pool_worker_indices(_, _),
-            nodewise_pool_statistics(_, _, _, _), nodewise_pool_spawn(_, _, _, _, _),
-            nodewise_pool_spawn_on(_, _, _, _, _, _), nodewise_pool_join(_, _, _, _, _, _), nodewise_pool_isolate(_, _, _, _);
-        task: nodewise_pool_spawn_moved(_, _, _, _, _, _, _, _), nodewise_task_wait(_, _), nodewise_task_join(_, _),
+            nodewise_pool_statistics(_, _, _, _), nodewise_pool_join(_, _, _, _, _, _), nodewise_pool_isolate(_, _, _, _);
+        task: nodewise_pool_spawn(_, _, _, _, _), nodewise_pool_spawn_on(_, _, _, _, _, _), nodewise_pool_spawn_moved(_, _, _, _, _, _, _, _), nodewise_task_wait(_, _), nodewise_task_join(_, _),
             nodewise_task_is_finished(_, _), nodewise_task_free(_);
         scope: nodewise_pool_scope(_, _, _, _), nodewise_scope_spawn(_, _, _, _), nodewise_scope_spawn_copy(_, _, _, _), nodewise_scope_spawn_moved(_, _, _, _, _, _),
             nodewise_scope_spawn_on(_, _, _, _, _), nodewise_scope_cancel(_), nodewise_scope_is_cancelled(_, _);
         reduce: nodewise_pool_parallel_for(_, _, _, _, _, _), nodewise_pool_parallel_for_grain(_, _, _, _, _, _, _),
             nodewise_pool_parallel_reduce(_, _, _, _, _, _, _);
+        sort: nodewise_pool_sort(_, _, _, _);
         array: nodewise_array_new(_, _, _, _, _, _), nodewise_array_free(_), nodewise_array_data(_, _),
             nodewise_array_placement(_, _, _, _, _, _, _), nodewise_array_page_nodes(_, _, _, _, _, _),
             nodewise_array_lay_out(_, _, _), nodewise_array_lay_out_range(_, _, _, _, _), nodewise_array_blocks(_, _, _, _),
@@ -249,6 +249,16 @@ fn constants() -> Vec<String> {
         ("HUGE_PAGES", array::HUGE_PAGES.into()),
         ("BASE_PAGES", array::BASE_PAGES.into()),
         ("ANYWHERE", array::ANYWHERE.into()),
+        ("INT8", sort::INT8.into()),
+        ("INT16", sort::INT16.into()),
+        ("INT32", sort::INT32.into()),
+        ("INT64", sort::INT64.into()),
+        ("UINT8", sort::UINT8.into()),
+        ("UINT16", sort::UINT16.into()),
+        ("UINT32", sort::UINT32.into()),
+        ("UINT64", sort::UINT64.into()),
+        ("FLOAT", sort::FLOAT.into()),
+        ("DOUBLE", sort::DOUBLE.into()),
     ];
     let no_index = ("NO_INDEX", pool::NO_INDEX.to_string());
     let numbers = codes.into_iter().chain(others).map(|(name, value)| (name, value.to_string()));

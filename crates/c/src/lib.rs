@@ -35,4 +35,5 @@ mod reduce;
 mod replicated;
 mod replicated_array;
 mod scope;
+mod sort;
 mod task;

@@ -1,11 +1,9 @@
 //! Pools and their tasks.
 
 use crate::arguments::{List, exclusive, free, handle, node_set, optional_out, out, shared};
-use crate::callback::{Context, DropContext, FirstStatus, Owned, Run, given};
+use crate::callback::{Context, FirstStatus, Run, given};
 use crate::result::{Code, Outcome, guarded};
-use crate::task::{Owner, TaskHandle};
-use nodewise_runtime::{Allowance, NodePool, NodePoolBuilder, Task};
-use nodewise_topology::NodeId;
+use nodewise_runtime::{Allowance, NodePool, NodePoolBuilder};
 use std::ffi::{c_int, c_void};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -304,80 +302,6 @@ pub unsafe extern "C" fn nodewise_pool_statistics(
     })
 }
 
-/// A task as the runtime takes it.
-struct Called {
-    run: Run,
-    context: Owned,
-}
-
-impl Called {
-    fn call(self) -> c_int {
-        // SAFETY: as promised to `spawn_by`, which alone makes it.
-        unsafe { (self.run)(self.context.get()) }
-    }
-}
-
-/// Spawns by `spawn`, and hands the task over if the caller wants it.
-///
-/// # Safety
-/// The pointers are what the header asks for.
-unsafe fn spawn_by(
-    run: Option<Run>,
-    context: *mut c_void,
-    drop: Option<DropContext>,
-    out_task: *mut *mut TaskHandle,
-    spawn: impl FnOnce(Called) -> Outcome<Task<c_int>>,
-) -> Code {
-    // SAFETY: as promised. Before all else, so that it is dropped whatever is wrong.
-    let context = unsafe { Owned::new(context, drop) };
-    guarded(move || {
-        let run = given(run, "run")?;
-        // SAFETY: as promised.
-        let out_task = unsafe { optional_out(out_task) };
-        let task = spawn(Called { run, context })?;
-        if let Some(out_task) = out_task {
-            let owner = Owner::new(0).expect("a handle has a size that can be");
-            // SAFETY: nobody else has one.
-            unsafe { owner.joins(task) };
-            out_task.write(owner.into_raw());
-        }
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nodewise_pool_spawn(
-    pool: *const NodePool,
-    run: Option<Run>,
-    context: *mut c_void,
-    drop: Option<DropContext>,
-    out_task: *mut *mut TaskHandle,
-) -> Code {
-    let spawn = |task: Called| {
-        // SAFETY: `pool` is null, or a value that lives and is only shared until this returns.
-        Ok(unsafe { shared(pool, "pool") }?.spawn(move || task.call()))
-    };
-    // SAFETY: `run` and `drop` may be called with this context from any thread.
-    unsafe { spawn_by(run, context, drop, out_task, spawn) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nodewise_pool_spawn_on(
-    pool: *const NodePool,
-    node: u32,
-    run: Option<Run>,
-    context: *mut c_void,
-    drop: Option<DropContext>,
-    out_task: *mut *mut TaskHandle,
-) -> Code {
-    let spawn = |task: Called| {
-        // SAFETY: `pool` is null, or a value that lives and is only shared until this returns.
-        Ok(unsafe { shared(pool, "pool") }?.spawn_on(NodeId(node), move || task.call())?)
-    };
-    // SAFETY: `run` and `drop` may be called with this context from any thread.
-    unsafe { spawn_by(run, context, drop, out_task, spawn) }
-}
-
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nodewise_pool_join(
     pool: *const NodePool,
@@ -388,18 +312,23 @@ pub unsafe extern "C" fn nodewise_pool_join(
     out_status: *mut c_int,
 ) -> Code {
     guarded(|| {
-        // SAFETY: `pool` is null, or a pool that lives as this begins.
-        let pool = unsafe { Held::new(pool) }?;
+        // SAFETY: `pool` is null, or a value that lives and is only shared until this returns.
+        let inside = unsafe { shared(pool, "pool") }?;
         // SAFETY: `out_status` is null, or room for a value that only this call has.
         let out_status = unsafe { optional_out(out_status) };
         let (a, b) = (given(a, "a")?, given(b, "b")?);
         let (a_context, b_context) = (Context::new(a_context), Context::new(b_context));
-        let (a, b) = pool.join(
+        let both = inside.join_inside(
             // SAFETY: `a` may be called with its context from any thread.
             || unsafe { a(a_context.get()) },
             // SAFETY: `b` may be called with its context from any thread.
             || unsafe { b(b_context.get()) },
         );
+        let (a, b) = match both {
+            Ok(both) => both,
+            // SAFETY: `pool` is a pool that lives as this begins.
+            Err((a, b)) => unsafe { Held::new(pool) }?.join(a, b),
+        };
         let status = FirstStatus::default();
         status.note(a);
         status.note(b);

@@ -1,40 +1,44 @@
 //! Tasks of their own, and what their owners have of them.
 
 use crate::arguments::{optional_out, out, shared};
-use crate::callback::{DropContext, FirstStatus, Run, given};
+use crate::callback::{DropContext, FirstStatus, Owned, Run, given};
 use crate::pool::NO_NODE;
-use crate::result::{Code, Failure, guarded};
+use crate::result::{Code, Failure, Outcome, guarded};
 use crate::scope::MoveContext;
-use nodewise_runtime::{NodePool, Task};
+use nodewise_runtime::{Ended, ForeignTask, NodePool};
 use nodewise_topology::NodeId;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-/// `nodewise_task`, in one allocation with the object that lies behind it, if the task has one.
+/// `nodewise_task`, in one allocation with the task's object, which lies behind it.
 #[repr(C, align(16))]
 pub struct TaskHandle {
-    /// The joiner, and the task where it has an object.
+    /// The joiner, the pool, and the spawner meanwhile.
     owners: AtomicUsize,
     layout: Layout,
-    /// Set by the spawner before anybody else is an owner: what ends the object.
-    drop: UnsafeCell<Option<DropContext>>,
-    /// The joiner's.
-    state: UnsafeCell<State>,
+    /// Set by the spawner before anybody else is an owner.
+    task: UnsafeCell<Object>,
+    /// The number that the task returned, once it has ended.
+    status: AtomicI32,
+    ended: Ended,
 }
 
-enum State {
-    Spawned(Task<c_int>),
-    Joined(c_int),
+/// The functions of a task's object.
+#[derive(Clone, Copy)]
+struct Object {
+    run: Option<Run>,
+    drop: Option<DropContext>,
 }
 
 /// A share of a task.
 pub(crate) struct Owner(NonNull<TaskHandle>);
 
-// SAFETY: the count is atomic, and what else there is has one owner at a time.
+// SAFETY: the count, the status and the end are atomic. The rest does not change while there are several
+// owners.
 unsafe impl Send for Owner {}
 
 impl Owner {
@@ -47,9 +51,15 @@ impl Owner {
         #[allow(clippy::cast_ptr_alignment, reason = "it is aligned as the layout says")]
         let memory = memory.cast::<TaskHandle>();
         let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
-        let (drop, state) = (UnsafeCell::new(None), UnsafeCell::new(State::Joined(0)));
+        let handle = TaskHandle {
+            owners: AtomicUsize::new(1),
+            layout,
+            task: UnsafeCell::new(Object { run: None, drop: None }),
+            status: AtomicI32::new(0),
+            ended: Ended::default(),
+        };
         // SAFETY: there is room.
-        unsafe { memory.write(TaskHandle { owners: AtomicUsize::new(1), layout, drop, state }) };
+        unsafe { memory.write(handle) };
         Some(Self(memory))
     }
 
@@ -69,19 +79,32 @@ impl Owner {
     }
 
     /// For the only owner, once it has made the object.
-    fn ends_by(&self, drop: Option<DropContext>) {
-        // SAFETY: nobody else has it yet.
-        unsafe { *self.task().drop.get() = drop };
-    }
-
+    ///
     /// # Safety
-    /// This is the joiner's share, or nobody else has one.
-    pub(crate) unsafe fn joins(&self, task: Task<c_int>) {
-        // SAFETY: as promised.
-        unsafe { *self.task().state.get() = State::Spawned(task) };
+    /// `run` may be called with the object once, on any thread, and `drop` after that or instead of it.
+    unsafe fn begins(&self, run: Run, drop: Option<DropContext>) {
+        // SAFETY: nobody else has it yet.
+        unsafe { *self.task().task.get() = Object { run: Some(run), drop } };
     }
 
-    pub(crate) fn into_raw(self) -> *mut TaskHandle {
+    /// Has a worker do the task, and hands the joiner's share over if it is wanted.
+    fn spawn(
+        self,
+        pool: &NodePool,
+        node: Option<NodeId>,
+        out_task: Option<&mut MaybeUninit<*mut TaskHandle>>,
+    ) -> Outcome {
+        match out_task {
+            Some(out_task) => {
+                pool.spawn_foreign(node, self.share())?;
+                out_task.write(self.into_raw());
+            }
+            None => pool.spawn_foreign(node, self)?,
+        }
+        Ok(())
+    }
+
+    fn into_raw(self) -> *mut TaskHandle {
         std::mem::ManuallyDrop::new(self).0.as_ptr()
     }
 
@@ -92,6 +115,31 @@ impl Owner {
     }
 }
 
+// SAFETY: handles are aligned to 16 bytes.
+unsafe impl ForeignTask for Owner {
+    fn into_raw(self) -> *const u128 {
+        Self::into_raw(self).cast()
+    }
+
+    unsafe fn from_raw(data: *const u128) -> Self {
+        // SAFETY: as promised.
+        let owner = unsafe { Self::from_raw(data.cast_mut().cast()) };
+        owner.expect("no share is null")
+    }
+
+    fn run(&self) {
+        // SAFETY: nobody changes it any more.
+        if let Object { run: Some(run), .. } = unsafe { *self.task().task.get() } {
+            // SAFETY: as promised to `begins`. The joiner looks when it sees the end.
+            self.task().status.store(unsafe { run(self.object()) }, Ordering::Relaxed);
+        }
+    }
+
+    fn ended(&self) -> &Ended {
+        &self.task().ended
+    }
+}
+
 impl Drop for Owner {
     fn drop(&mut self) {
         let task = self.task();
@@ -99,8 +147,8 @@ impl Drop for Owner {
             return;
         }
         // SAFETY: nobody else has it.
-        if let Some(drop) = unsafe { *task.drop.get() } {
-            // SAFETY: `drop` takes such an object, which nobody else has any more.
+        if let Object { drop: Some(drop), .. } = unsafe { *task.task.get() } {
+            // SAFETY: as promised to `begins`.
             unsafe { drop(self.object()) };
         }
         let layout = task.layout;
@@ -113,20 +161,82 @@ impl Drop for Owner {
 
 impl TaskHandle {
     /// Waits, and says what the task returned.
-    ///
-    /// # Safety
-    /// The caller is the joiner, and nobody else uses the handle meanwhile.
-    unsafe fn wait(&self) -> c_int {
-        // SAFETY: as promised.
-        let state = unsafe { &mut *self.state.get() };
-        if let State::Spawned(task) = std::mem::replace(state, State::Joined(0)) {
-            *state = State::Joined(task.join());
-        }
-        match state {
-            State::Joined(status) => *status,
-            State::Spawned(_) => unreachable!("it was joined"),
-        }
+    fn wait(&self) -> c_int {
+        self.ended.wait();
+        self.status.load(Ordering::Relaxed)
     }
+}
+
+/// The object of a task that C gives by function and context. The context ends with the task.
+struct Called {
+    run: Run,
+    context: Option<Owned>,
+}
+
+unsafe extern "C" fn run_called(object: *mut c_void) -> c_int {
+    // SAFETY: `spawn_called` has made one there, and nobody else uses it.
+    let called = unsafe { &mut *object.cast::<Called>() };
+    // SAFETY: `run` may be called with its context from any thread, once.
+    called.context.take().map_or(0, |context| unsafe { (called.run)(context.get()) })
+}
+
+unsafe extern "C" fn drop_called(object: *mut c_void) {
+    // SAFETY: likewise, for the last time.
+    unsafe { object.cast::<Called>().drop_in_place() };
+}
+
+/// Spawns a task of a function and its context.
+///
+/// # Safety
+/// The pointers are what the header asks for.
+unsafe fn spawn_called(
+    pool: *const NodePool,
+    node: Option<NodeId>,
+    run: Option<Run>,
+    context: *mut c_void,
+    drop: Option<DropContext>,
+    out_task: *mut *mut TaskHandle,
+) -> Code {
+    // SAFETY: `drop` takes this context. Before all else, so that it is dropped whatever is wrong.
+    let context = unsafe { Owned::new(context, drop) };
+    guarded(move || {
+        let run = given(run, "run")?;
+        // SAFETY: `pool` is null, or a value that lives and is only shared until this returns.
+        let pool = unsafe { shared(pool, "pool") }?;
+        // SAFETY: `out_task` is null, or room for a value that only this call has.
+        let out_task = unsafe { optional_out(out_task) };
+        let owner = Owner::new(size_of::<Called>()).expect("it has a size that can be");
+        // SAFETY: there is room, and handles are aligned to more than this.
+        unsafe { owner.object().cast::<Called>().write(Called { run, context: Some(context) }) };
+        // SAFETY: both take such an object, and its function may be called from any thread.
+        unsafe { owner.begins(run_called, Some(drop_called)) };
+        owner.spawn(pool, node, out_task)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_spawn(
+    pool: *const NodePool,
+    run: Option<Run>,
+    context: *mut c_void,
+    drop: Option<DropContext>,
+    out_task: *mut *mut TaskHandle,
+) -> Code {
+    // SAFETY: the pointers are what the header asks for.
+    unsafe { spawn_called(pool, None, run, context, drop, out_task) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_spawn_on(
+    pool: *const NodePool,
+    node: u32,
+    run: Option<Run>,
+    context: *mut c_void,
+    drop: Option<DropContext>,
+    out_task: *mut *mut TaskHandle,
+) -> Code {
+    // SAFETY: the pointers are what the header asks for.
+    unsafe { spawn_called(pool, Some(NodeId(node)), run, context, drop, out_task) }
 }
 
 #[unsafe(no_mangle)]
@@ -156,23 +266,9 @@ pub unsafe extern "C" fn nodewise_pool_spawn_moved(
         })?;
         // SAFETY: `move_to` makes the object at the address that it is given.
         unsafe { move_to(context, owner.object()) };
-        owner.ends_by(drop);
-        let of_task = owner.share();
-        let task = move || {
-            let of_task = of_task;
-            // SAFETY: `run` takes such an object, which lives as long as the task.
-            unsafe { run(of_task.object()) }
-        };
-        let task = match node {
-            Some(node) => pool.spawn_on(node, task)?,
-            None => pool.spawn(task),
-        };
-        if let Some(out_task) = out_task {
-            // SAFETY: this is the joiner's.
-            unsafe { owner.joins(task) };
-            out_task.write(owner.into_raw());
-        }
-        Ok(())
+        // SAFETY: `run` and `drop` take such an object.
+        unsafe { owner.begins(run, drop) };
+        owner.spawn(pool, node, out_task)
     })
 }
 
@@ -183,8 +279,7 @@ pub unsafe extern "C" fn nodewise_task_wait(task: *mut TaskHandle, out_status: *
         let task = unsafe { shared(task, "task") }?;
         // SAFETY: `out_status` is null, or room for a value that only this call has.
         let out_status = unsafe { optional_out(out_status) };
-        // SAFETY: the task lives until this returns.
-        tell(unsafe { task.wait() }, out_status)
+        tell(task.wait(), out_status)
     })
 }
 
@@ -197,8 +292,7 @@ pub unsafe extern "C" fn nodewise_task_join(task: *mut TaskHandle, out_status: *
         let task = unsafe { shared(task, "task") }?;
         // SAFETY: `out_status` is null, or room for a value that only this call has.
         let out_status = unsafe { optional_out(out_status) };
-        // SAFETY: the task lives until this returns.
-        let status = unsafe { task.wait() };
+        let status = task.wait();
         drop(owner);
         tell(status, out_status)
     })
@@ -217,11 +311,7 @@ pub unsafe extern "C" fn nodewise_task_is_finished(task: *const TaskHandle, out_
         let task = unsafe { shared(task, "task") }?;
         // SAFETY: `out_finished` is null, or room for a value that only this call has.
         let out_finished = unsafe { out(out_finished, "out_finished") }?;
-        // SAFETY: the caller's promise: nobody joins it meanwhile.
-        out_finished.write(match unsafe { &*task.state.get() } {
-            State::Spawned(task) => task.is_finished(),
-            State::Joined(_) => true,
-        });
+        out_finished.write(task.ended.is_set());
         Ok(())
     })
 }

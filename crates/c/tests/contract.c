@@ -1,5 +1,6 @@
 /* The promises of nodewise.h: codes, messages, statuses, who owns what. */
 #include "check.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -441,6 +442,36 @@ static void reductions(nodewise_pool *pool)
     free_text(&text, NULL);
 }
 
+/* Numbers that are in no order, in ascending order. */
+static void sorting(nodewise_pool *pool)
+{
+    enum { COUNT = 100000 };
+    int64_t *integers = malloc(COUNT * sizeof *integers);
+    double *numbers = malloc(COUNT * sizeof *numbers);
+    uint8_t bytes[] = {200, 3, 0, 100};
+    for (size_t i = 0; i < COUNT; i++) {
+        integers[i] = (int64_t)((i + 1) * 0x9e3779b97f4a7c15);
+        numbers[i] = (double)integers[i] / 3;
+    }
+    numbers[0] = 0.0;
+    numbers[1] = -0.0;
+    CHECK(nodewise_pool_sort(pool, integers, COUNT, NODEWISE_INT64) == NODEWISE_OK);
+    CHECK(nodewise_pool_sort(pool, numbers, COUNT, NODEWISE_DOUBLE) == NODEWISE_OK);
+    CHECK(nodewise_pool_sort(pool, bytes, 4, NODEWISE_UINT8) == NODEWISE_OK);
+    CHECK(bytes[0] == 0 && bytes[1] == 3 && bytes[2] == 100 && bytes[3] == 200);
+    CHECK(integers[0] < 0 && numbers[0] < 0);
+    for (size_t i = 1; i < COUNT; i++) {
+        CHECK(integers[i - 1] <= integers[i] && numbers[i - 1] <= numbers[i]);
+        if (numbers[i - 1] == 0 && numbers[i] == 0)
+            CHECK(signbit(numbers[i - 1]) && !signbit(numbers[i]));
+    }
+    CHECK(nodewise_pool_sort(pool, NULL, 0, NODEWISE_FLOAT) == NODEWISE_OK);
+    says(nodewise_pool_sort(pool, NULL, 1, NODEWISE_FLOAT), NODEWISE_INVALID_ARGUMENT, "numbers is NULL");
+    says(nodewise_pool_sort(pool, numbers, COUNT, 10), NODEWISE_INVALID_ARGUMENT, "10 is no type of numbers");
+    free(integers);
+    free(numbers);
+}
+
 static int fill(const nodewise_block *block, void *elements, void *context)
 {
     unsigned char *bytes = elements;
@@ -781,6 +812,7 @@ int main(void)
     default_pool();
     indices(pool);
     reductions(pool);
+    sorting(pool);
     arrays(pool);
     replicated();
     replicated_in_arenas();

@@ -275,7 +275,12 @@ void sorting_and_scanning(const nodewise::pool &pool)
         if (!on)
             on = &three.emplace(nodewise::pool_options().workers(3));
         all_is_sorted(*on, [](std::size_t number) { return number; });
-        all_is_sorted(*on, [](std::size_t number) { return double(number) / 3; });
+        all_is_sorted(*on, [](std::size_t number) { return double(number) / 3 - 1e8; });
+        all_is_sorted(*on, [](std::size_t number) { return float(number) - 1e3f; });
+        all_is_sorted(*on, [](std::size_t number) { return (long long)(number) - 1000; });
+        all_is_sorted(*on, [](std::size_t number) { return (unsigned short)(number); });
+        all_is_sorted(*on, [](std::size_t number) { return (signed char)(number); });
+        all_is_sorted(*on, [](std::size_t number) { return std::pair(int(number % 3), int(number)); });
         all_is_sorted(*on, [](std::size_t number) { return std::to_string(number); });
         sums_are_of_all_before(*on);
     }

@@ -1,16 +1,26 @@
 //! The runtime, from Rust and by nodewise.hpp, beside oneTBB and OpenMP (where they are installed), rayon and
 //! std in one run.
 //!
-//! `cargo bench -p nodewise-runtime --bench compare` prints one table, `-- --json` the same as JSON; `--
-//! NAME` only the contests with that in their names. All contenders of a contest take turns, in changing
-//! order, so that what else the machine does hurts them alike; figures are the median of the turns, and the
-//! tenth percentile for machines that are never quiet. Pools have as many workers as each other.
+//! `cargo bench -p nodewise-runtime --bench compare` prints one table, and `-- --json` the same as JSON.
+//! `-- NAME...` does only the contests with one of these in their names. `-- --seconds N` gives each contest
+//! N seconds at most. Pools have as many workers as each other. On a machine that others use, the table means
+//! something with `nice -n -20` and a few contests at a time.
+//!
+//! A figure is the median of a contender's turns, or their tenth percentile for machines that are never
+//! quiet. A ratio is the median of the ratios within rounds, with the interval that has it in 95 of 100 runs.
+//! The other ratio is that of the tenth percentiles. `its compiler` compares with the others that the same
+//! compiler has built. `noise` is the ratio of a contender's second turns to its first: a difference means
+//! something only if it is larger.
 #![forbid(unsafe_code)]
 
 #[path = "compare/contestant.rs"]
 mod contestant;
+#[path = "compare/newer.rs"]
+mod newer;
 #[path = "compare/numbers.rs"]
 mod numbers;
+#[path = "compare/turns.rs"]
+mod turns;
 
 use allocator_api2::alloc::{Allocator, Global};
 use allocator_api2::vec::Vec as VecIn;
@@ -27,30 +37,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
+use turns::{Contender, Contest, Ratio, Turns};
 
-/// How long a contest goes on.
-const CONTEST: Duration = Duration::from_millis(1500);
-/// Between turns: the last contender's workers fall asleep.
-const SETTLE: Duration = Duration::from_micros(200);
-/// Turns of each contender at least and at most, after one that does not count. Short turns and many: most
-/// then fall between what other programs do.
-const TURNS_LEAST: usize = 15;
-const TURNS_MOST: usize = 1001;
-
-struct Contender<'a> {
-    name: &'static str,
-    /// How many operations one turn makes.
-    operations: u64,
-    /// Takes one turn; a turn's time is measured around it unless it gives its own, in nanoseconds for all
-    /// operations.
-    turn: Box<dyn FnMut() -> Option<u64> + 'a>,
-}
-
-struct Contest<'a> {
-    name: &'static str,
-    operation: &'static str,
-    contenders: Vec<Contender<'a>>,
-}
+/// How long a contest goes on at most, unless the caller says so.
+const CONTEST: Duration = Duration::from_secs(10);
 
 fn plain<'a>(name: &'static str, operations: u64, mut turn: impl FnMut() + 'a) -> Contender<'a> {
     let turn = move || {
@@ -65,112 +55,39 @@ fn timed<'a>(name: &'static str, operations: u64, turn: impl FnMut() -> u64 + 'a
     Contender { name, operations, turn: Box::new(move || Some(turn())) }
 }
 
-/// Each contender's nanoseconds an operation, in ascending order.
-fn run(contest: &mut Contest<'_>) -> Vec<Vec<f64>> {
-    let mut turns: Vec<Vec<f64>> = contest.contenders.iter().map(|_| Vec::new()).collect();
-    let end = Instant::now() + CONTEST;
-    for turn in 0..=TURNS_MOST {
-        if turn > TURNS_LEAST && Instant::now() > end {
-            break;
-        }
-        // The order of the contenders matters: it decides the state of the CPUs, and where the scheduler has
-        // the threads.
-        let len = turns.len();
-        let mut order: Vec<usize> = (0..len).map(|place| (place + turn / 2) % len).collect();
-        if turn % 2 == 1 {
-            order.reverse();
-        }
-        for index in order {
-            let (contender, turns) = (&mut contest.contenders[index], &mut turns[index]);
-            std::thread::sleep(SETTLE);
-            let begin = Instant::now();
-            let own = (contender.turn)();
-            let ns = own.unwrap_or_else(|| begin.elapsed().as_nanos() as u64);
-            if turn > 0 {
-                turns.push(ns as f64 / contender.operations as f64);
-            }
-        }
-    }
-    for turns in &mut turns {
-        turns.sort_by(f64::total_cmp);
-    }
-    turns
-}
-
-/// The median of ascending numbers.
-fn median(numbers: &[f64]) -> f64 {
-    numbers[numbers.len() / 2]
-}
-
-/// The tenth percentile of ascending numbers: what it takes when other programs leave the CPUs alone for
-/// once.
-fn undisturbed(numbers: &[f64]) -> f64 {
-    numbers[numbers.len() / 10]
-}
-
-/// Whether a contender is one of ours: the first of each contest, and nodewise.hpp.
-fn is_ours(index: usize, contender: &Contender<'_>) -> bool {
-    index == 0 || contender.name.starts_with("nodewise")
-}
-
-/// Our contenders' figures over the best of the others'; none for the others.
-fn ratios(contest: &Contest<'_>, turns: &[Vec<f64>], figure: fn(&[f64]) -> f64) -> Vec<Option<f64>> {
-    let ours = contest.contenders.iter().enumerate().map(|(index, contender)| is_ours(index, contender));
-    let ours: Vec<bool> = ours.collect();
-    let others = ours.iter().zip(turns).filter(|(ours, _)| !**ours).map(|(_, turns)| figure(turns));
-    let best = others.fold(f64::INFINITY, f64::min);
-    ours.iter().zip(turns).map(|(ours, turns)| ours.then(|| figure(turns) / best)).collect()
-}
-
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    let json = arguments.iter().any(|argument| argument == "--json");
-    let wanted: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with("--")).collect();
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let (mut json, mut most, mut wanted) = (false, CONTEST, Vec::new());
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--json" => json = true,
+            "--seconds" => {
+                let seconds = arguments.next().and_then(|seconds| seconds.parse().ok());
+                most = Duration::from_secs_f64(seconds.expect("--seconds takes a number"));
+            }
+            _ => wanted.push(argument),
+        }
+    }
     let pool = NodePool::new().expect("this machine has a node");
     let workers = pool.workers();
     let rayon = rayon_pool(workers);
     let contestants = Contestant::all(workers);
     let mut rows = Vec::new();
     if !json {
-        let nodes = pool.nodes().count();
-        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        println!("{workers} workers on {nodes} node(s); at least {TURNS_LEAST} turns each, taken in turn;");
-        println!("load average before: {}\n", load.split(' ').next().unwrap_or_default());
-        println!("{:<20} {:<24} {:>25} {:>17}", "", "", "ns each", "over best other");
-        let (median, tenth) = ("median", "10th pct");
-        println!("{:<20} {:<24} {median:>12} {tenth:>12} {median:>8} {tenth:>8}", "", "");
+        print_head(&pool);
     }
     for mut contest in contests(&pool, &rayon, workers) {
-        if !wanted.is_empty() && !wanted.iter().any(|wanted| contest.name.contains(*wanted)) {
+        if !wanted.is_empty() && !wanted.iter().any(|wanted| contest.name.contains(wanted)) {
             continue;
         }
         for contestant in &contestants {
             contest.contenders.extend(in_contest(contestant, contest.name, contest.contenders[0].operations));
         }
-        let turns = run(&mut contest);
-        let ratios = ratios(&contest, &turns, median).into_iter().zip(ratios(&contest, &turns, undisturbed));
-        let ratios: Vec<Option<[f64; 2]>> = ratios.map(|(median, tenth)| Some([median?, tenth?])).collect();
-        for (index, (contender, turns)) in contest.contenders.iter().zip(&turns).enumerate() {
-            let ratios = ratios[index];
-            let (ns, undisturbed_ns) = (median(turns), undisturbed(turns));
-            if json {
-                rows.push(serde_json::json!({
-                    "contest": contest.name, "operation": contest.operation, "contender": contender.name,
-                    "turns": turns.len(), "median_ns": ns, "tenth_percentile_ns": undisturbed_ns,
-                    "ratio_to_best_other": ratios.map(|[median, tenth]| serde_json::json!({
-                        "median": median, "tenth_percentile": tenth,
-                    })),
-                }));
-            } else {
-                let [median, tenth] = ratios.map_or([String::new(), String::new()], |ratios| {
-                    ratios.map(|ratio| format!("{ratio:.2}"))
-                });
-                let name = if index == 0 { contest.name } else { "" };
-                let contender = contender.name;
-                println!(
-                    "{name:<20} {contender:<24} {ns:>12.2} {undisturbed_ns:>12.2} {median:>8} {tenth:>8}"
-                );
-            }
+        let turns = contest.run(most);
+        if json {
+            rows.extend(as_json(&contest, &turns));
+        } else {
+            print(&contest, &turns);
         }
     }
     drop((pool, rayon));
@@ -185,13 +102,69 @@ fn main() {
                     serde_json::json!({ "contest": "idle CPU", "contender": name, "cpu_per_mille": idle }),
                 );
             } else {
-                println!("{:<20} {name:<24} {idle:>12.2} thousandths of a CPU", "idle CPU");
+                println!("{:<22} {name:<26} {idle:>10.2} thousandths of a CPU", "idle CPU");
             }
         }
     }
     if json {
         println!("{}", serde_json::to_string_pretty(&rows).expect("numbers and names"));
     }
+}
+
+fn print_head(pool: &NodePool) {
+    let nodes = pool.nodes().count();
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    println!("{} workers on {nodes} node(s); turns are taken in turn;", pool.workers());
+    println!("load average before: {}\n", load.split(' ').next().unwrap_or_default());
+    println!(
+        "{:<22} {:<26} {:>21} {:>25} {:>13} {:>13}",
+        "", "", "ns each", "over best other", "its compiler", "noise"
+    );
+    println!(
+        "{:<22} {:<26} {:>10} {:>10} {:>6} {:>11} {:>6} {:>6} {:>6} {:>6} {:>6}",
+        "", "", "median", "10th pct", "median", "interval", "10th", "median", "10th", "median", "10th"
+    );
+}
+
+fn print(contest: &Contest<'_>, turns: &[Turns]) {
+    let (over_best, of_compiler) = (contest.over_best(turns, false), contest.over_best(turns, true));
+    for (index, contender) in contest.contenders.iter().enumerate() {
+        let (name, turns) = (if index == 0 { contest.name } else { "" }, &turns[index]);
+        print!("{name:<22} {:<26} {:>10.2} {:>10.2}", contender.name, turns.median(), turns.tenth());
+        if let (Some((ratio, other)), Some(noise)) = (over_best[index], turns.again()) {
+            let Ratio { median, low, high, tenth } = ratio;
+            print!(" {median:>6.2} {low:>5.2}-{high:>5.2} {tenth:>6.2}");
+            match of_compiler[index] {
+                Some((ratio, _)) => print!(" {:>6.2} {:>6.2}", ratio.median, ratio.tenth),
+                None => print!(" {:>6} {:>6}", "", ""),
+            }
+            print!(" {:>6.2} {:>6.2}", noise.median, noise.tenth);
+            print!("  {} rounds, {}", turns.rounds(), contest.contenders[other].name);
+        }
+        println!();
+    }
+}
+
+fn as_json(contest: &Contest<'_>, turns: &[Turns]) -> Vec<serde_json::Value> {
+    let ratio = |ratio: Ratio| {
+        let Ratio { median, low, high, tenth } = ratio;
+        serde_json::json!({ "median": median, "interval": [low, high], "tenth_percentile": tenth })
+    };
+    let over = |over: Option<(Ratio, usize)>| {
+        let (over, other) = over?;
+        Some(serde_json::json!({ "other": contest.contenders[other].name, "ratio": ratio(over) }))
+    };
+    let (over_best, of_compiler) = (contest.over_best(turns, false), contest.over_best(turns, true));
+    let row = |(index, contender): (usize, &Contender<'_>)| {
+        let turns = &turns[index];
+        serde_json::json!({
+            "contest": contest.name, "operation": contest.operation, "contender": contender.name,
+            "turns": turns.rounds(), "median_ns": turns.median(), "tenth_percentile_ns": turns.tenth(),
+            "over_best_other": over(over_best[index]), "over_best_of_its_compiler": over(of_compiler[index]),
+            "noise": turns.again().map(ratio),
+        })
+    };
+    contest.contenders.iter().enumerate().map(row).collect()
 }
 
 /// Has the compiler make it.
@@ -256,6 +229,7 @@ fn contests<'a>(pool: &'a NodePool, rayon: &'a rayon::ThreadPool, workers: usize
     contests.extend(nesting(pool, rayon));
     contests.extend(numbers::contests(pool, rayon, workers));
     contests.extend(from_outside(pool, rayon));
+    contests.extend(newer::contests(pool, rayon, workers));
     contests
 }
 
@@ -278,7 +252,7 @@ fn small_things<'a>() -> Vec<Contest<'a>> {
             name,
             operation,
             contenders: vec![
-                on_threads(two, "NodeCounter", N, move || (0..N).for_each(|_| counter.add(1))),
+                on_threads(two, "nodewise NodeCounter", N, move || (0..N).for_each(|_| counter.add(1))),
                 on_threads(two, "thread-local", N, || (0..N).for_each(|_| add_to_thread_local())),
                 on_threads(two, "AtomicU64", N, move || {
                     (0..N).for_each(|_| use_up(atomic.fetch_add(1, Ordering::Relaxed)));
@@ -295,7 +269,7 @@ fn small_things<'a>() -> Vec<Contest<'a>> {
             name,
             operation: "hash of a few words and an addition",
             contenders: vec![
-                on_threads(two, "NodeCounter", N, move || working(N, || counter.add(1))),
+                on_threads(two, "nodewise NodeCounter", N, move || working(N, || counter.add(1))),
                 on_threads(two, "thread-local", N, || working(N, add_to_thread_local)),
                 on_threads(two, "AtomicU64", N, move || {
                     working(N, || use_up(atomic.fetch_add(1, Ordering::Relaxed)));
@@ -349,10 +323,10 @@ fn replication<'a>() -> Vec<Contest<'a>> {
             name,
             operation: "read of each thread",
             contenders: vec![
-                on_threads(two, "Replicated", N, move || {
+                on_threads(two, "nodewise Replicated", N, move || {
                     (0..N).for_each(|i| use_up(sides.read().0[place(i)]));
                 }),
-                on_threads(two, "NodeReplicated", N, move || {
+                on_threads(two, "nodewise NodeReplicated", N, move || {
                     (0..N).for_each(|i| use_up(logged.read().0[place(i)]));
                 }),
                 on_threads(two, "RwLock", N, move || {
@@ -367,10 +341,10 @@ fn replication<'a>() -> Vec<Contest<'a>> {
             name,
             operation: "update of each thread",
             contenders: vec![
-                on_threads(two, "Replicated", WRITES, move || {
+                on_threads(two, "nodewise Replicated", WRITES, move || {
                     (0..WRITES).for_each(|i| use_up(sides.update(|table| table.operate(&(place(i), i)))));
                 }),
-                on_threads(two, "NodeReplicated", WRITES, move || {
+                on_threads(two, "nodewise NodeReplicated", WRITES, move || {
                     (0..WRITES).for_each(|i| use_up(logged.update((place(i), i))));
                 }),
                 on_threads(two, "RwLock", WRITES, move || {
@@ -393,7 +367,7 @@ fn allocation<'a>() -> Vec<Contest<'a>> {
             name,
             operation: "block of 16 to 528 bytes, taken and freed",
             contenders: vec![
-                on_threads(two, "NodeArena", N, move || boxes(N, &arena)),
+                on_threads(two, "nodewise NodeArena", N, move || boxes(N, &arena)),
                 on_threads(two, "malloc", N, || boxes(N, Global)),
             ],
         }
@@ -589,9 +563,10 @@ fn nesting<'a>(pool: &'a NodePool, rayon: &'a rayon::ThreadPool) -> Vec<Contest<
 
 fn from_outside<'a>(pool: &'a NodePool, rayon: &'a rayon::ThreadPool) -> Vec<Contest<'a>> {
     const N: u64 = 2_000;
-    const WAKES: u64 = 11;
-    /// Long enough for all workers to be asleep.
-    const REST: Duration = Duration::from_millis(1);
+    const WAKES: u64 = 5;
+    /// Long enough for all workers to be asleep, and their CPUs idle: oneTBB's look for work for half a
+    /// millisecond.
+    const REST: Duration = Duration::from_millis(10);
     let (ours, theirs) = (Arc::new(TaskCounter::new()), Arc::new(TaskCounter::new()));
     let median_of_wakes = |wake: &mut dyn FnMut()| {
         let mut times: Vec<f64> = (0..WAKES)
@@ -603,7 +578,7 @@ fn from_outside<'a>(pool: &'a NodePool, rayon: &'a rayon::ThreadPool) -> Vec<Con
             })
             .collect();
         times.sort_by(f64::total_cmp);
-        median(&times) as u64
+        times[times.len() / 2] as u64
     };
     let (ask, asked) = sync_channel::<()>(1);
     let (answer, answered) = sync_channel::<()>(1);

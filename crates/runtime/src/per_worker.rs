@@ -1,10 +1,9 @@
 //! Values that threads which work for a pool have to themselves.
 
+use crate::job::OfPlaces;
 use crate::pool::NodePool;
 use crate::pool_state::PoolState;
 use crate::sync::{Mutex, lock};
-use crossbeam_utils::CachePadded;
-use crossbeam_utils::atomic::AtomicCell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -31,25 +30,19 @@ use std::sync::Arc;
 pub struct PerWorker<T, F = fn() -> T> {
     shared: Arc<PoolState>,
     make: F,
-    /// One for each index, and the last for threads that have none.
-    slots: Box<[CachePadded<Slot<T>>]>,
-}
-
-struct Slot<T> {
-    /// The value, unless it is in use or was never asked for.
-    value: AtomicCell<Option<Box<T>>>,
-    /// The values of uses that began while it was.
-    others: Mutex<Vec<Box<T>>>,
+    /// The value of each place, unless it is in use or was never asked for.
+    own: OfPlaces<Option<Box<T>>>,
+    /// The values of uses that began while the place's was in use, and last those of threads without a place.
+    others: Box<[Mutex<Vec<Box<T>>>]>,
 }
 
 impl<T: Send, F: Fn() -> T> PerWorker<T, F> {
     /// Values for the threads that work for this pool, each made by `make`.
     #[must_use]
     pub fn new(pool: &NodePool, make: F) -> Self {
-        let slot =
-            |_| CachePadded::new(Slot { value: AtomicCell::new(None), others: Mutex::new(Vec::new()) });
-        let slots = (0..=pool.worker_indices()).map(slot).collect();
-        Self { shared: pool.state().clone(), make, slots }
+        let places = pool.worker_indices();
+        let others = (0..=places).map(|_| Mutex::default()).collect();
+        Self { shared: pool.state().clone(), make, own: OfPlaces::new(places), others }
     }
 
     /// Calls `body` with a value that no other thread, nor another use on this one, has meanwhile.
@@ -58,23 +51,36 @@ impl<T: Send, F: Fn() -> T> PerWorker<T, F> {
     ///
     /// If `body` does, or `make`. The value stays.
     pub fn with<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
-        let slot = &self.slots[self.shared.index_here().unwrap_or(self.slots.len() - 1)];
-        let kept = slot.value.take().or_else(|| lock(&slot.others).pop());
-        let mut in_use = InUse { slot, value: Some(kept.unwrap_or_else(|| Box::new((self.make)()))) };
+        let own = self.own.replace(&self.shared, None).ok().flatten();
+        let mut in_use = InUse { of: self, value: own.or_else(|| self.another()) };
         body(in_use.value.as_mut().expect("it is put back when this is dropped"))
+    }
+
+    #[cold]
+    fn another(&self) -> Option<Box<T>> {
+        let kept = lock(self.others_here()).pop();
+        kept.or_else(|| Some(Box::new((self.make)())))
+    }
+}
+
+impl<T, F> PerWorker<T, F> {
+    fn others_here(&self) -> &Mutex<Vec<Box<T>>> {
+        &self.others[self.shared.index_here().unwrap_or(self.others.len() - 1)]
     }
 }
 
 /// A value until it is put back.
-struct InUse<'a, T> {
-    slot: &'a Slot<T>,
+struct InUse<'a, T, F> {
+    of: &'a PerWorker<T, F>,
     value: Option<Box<T>>,
 }
 
-impl<T> Drop for InUse<'_, T> {
+impl<T, F> Drop for InUse<'_, T, F> {
+    #[inline]
     fn drop(&mut self) {
-        if let Some(other) = self.slot.value.swap(self.value.take()) {
-            lock(&self.slot.others).push(other);
+        let (Ok(other) | Err(other)) = self.of.own.replace(&self.of.shared, self.value.take());
+        if let Some(other) = other {
+            lock(self.of.others_here()).push(other);
         }
     }
 }
@@ -85,16 +91,14 @@ impl<T, F> IntoIterator for PerWorker<T, F> {
 
     /// The values that there are, in any order.
     fn into_iter(self) -> Self::IntoIter {
-        let of_slot = |slot: &CachePadded<Slot<T>>| {
-            let others = std::mem::take(&mut *lock(&slot.others));
-            slot.value.take().into_iter().chain(others).map(|value| *value).collect::<Vec<T>>()
-        };
-        self.slots.iter().flat_map(of_slot).collect::<Vec<T>>().into_iter()
+        let others = self.others.into_iter().flat_map(|others| std::mem::take(&mut *lock(&others)));
+        let values = self.own.into_values().flatten().chain(others);
+        values.map(|value| *value).collect::<Vec<T>>().into_iter()
     }
 }
 
 impl<T, F> fmt::Debug for PerWorker<T, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PerWorker").field("slots", &self.slots.len()).finish_non_exhaustive()
+        f.debug_struct("PerWorker").field("places", &self.shared.places.len()).finish_non_exhaustive()
     }
 }

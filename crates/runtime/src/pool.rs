@@ -3,7 +3,7 @@
 use crate::allowance::Allowance;
 use crate::deque::Deque;
 use crate::error::{Error, Result};
-use crate::job::{Call, Job, Scope, Task, end_with_the_process, with_current};
+use crate::job::{Call, ForeignTask, Job, Scope, Task, current_of, end_with_the_process, with_current};
 use crate::location::current_node;
 use crate::pool_state::{PoolNode, PoolState};
 use crate::sleep::Next;
@@ -186,6 +186,11 @@ impl NodePool {
     /// Starts a task, on the node that the calling thread is on if the pool has workers there.
     pub fn spawn<T: Send + 'static>(&self, task: impl FnOnce() -> T + Send + 'static) -> Task<T> {
         let (handle, job) = Task::new(task);
+        self.queue(job);
+        handle
+    }
+
+    fn queue(&self, job: Job) {
         with_current(|current| match current {
             Some(worker) if Arc::ptr_eq(&worker.shared, &self.shared) => {
                 self.shared.detached.submit_on(worker.node, 1);
@@ -205,7 +210,6 @@ impl NodePool {
                 shared.inject(node, job);
             }
         });
-        handle
     }
 
     /// Starts a task that only workers of this node run.
@@ -218,18 +222,32 @@ impl NodePool {
         task: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Task<T>> {
         let node = self.shared.index_of(node)?;
+        let (handle, job) = Task::new(task);
+        self.queue_on(node, job);
+        Ok(handle)
+    }
+
+    fn queue_on(&self, node: usize, job: Job) {
         if self.shared.has_one_node() {
             // Any worker is one of this node.
-            return Ok(self.spawn(task));
+            return self.queue(job);
         }
-        let (handle, job) = Task::new(task);
         let call = with_current(|current| {
             let worker = current.filter(|worker| Arc::ptr_eq(&worker.shared, &self.shared));
             worker.map_or(Call::NONE, |worker| worker.call().of_detached())
         });
         self.shared.detached.submit_on(node, 1);
         self.shared.inject_bound(node, job.part_of(call), Next::Unknown);
-        Ok(handle)
+    }
+
+    /// As [`NodePool::spawn`], or [`NodePool::spawn_on`] with a node.
+    #[doc(hidden)]
+    pub fn spawn_foreign<T: ForeignTask>(&self, node: Option<NodeId>, task: T) -> Result<()> {
+        match node.map(|node| self.shared.index_of(node)).transpose()? {
+            Some(node) => self.queue_on(node, Job::of_foreign(task)),
+            None => self.queue(Job::of_foreign(task)),
+        }
+        Ok(())
     }
 
     /// Runs `body` on a worker (the calling thread, if it is one or works along), and returns when it and all
@@ -283,6 +301,21 @@ impl NodePool {
         b: impl FnOnce() -> RB + Send,
     ) -> (RA, RB) {
         self.in_worker(|worker| worker.join(|_| a(), |_, _| b()))
+    }
+
+    /// As [`NodePool::join`] on a thread that works for this pool. Other threads get the closures back.
+    /// Before they join, the C library holds the pool for them.
+    #[doc(hidden)]
+    #[inline]
+    pub fn join_inside<RA: Send, RB: Send, A: FnOnce() -> RA + Send, B: FnOnce() -> RB + Send>(
+        &self,
+        a: A,
+        b: B,
+    ) -> std::result::Result<(RA, RB), (A, B)> {
+        match current_of(&self.shared) {
+            Some(worker) => Ok(worker.join(|_| a(), |_, _| b())),
+            None => Err((a, b)),
+        }
     }
 
     /// The work of each node's workers since the pool was made, by ascending node. Numbers of running workers

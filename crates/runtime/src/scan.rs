@@ -1,6 +1,8 @@
 //! Running sums, of whatever can be summed.
 
 use crate::pool::NodePool;
+use crate::sync::{Mutex, lock};
+use crate::worker::Worker;
 
 /// An array of fewer elements is one worker's.
 const ALONE: usize = 4096;
@@ -69,9 +71,9 @@ impl NodePool {
         of_all.expect("there is a first")
     }
 
-    /// Has `scan` go through each part with the sum of all before it, to return the sum with the part, and
-    /// returns that of the last. The first part needs nothing but `first`, so that it is gone through
-    /// while others sum up theirs; with one part more than there are workers, nobody waits.
+    /// Has `scan` go through each part with the sum of all before it. `scan` returns the sum with the part,
+    /// and this returns that of the last. The first part needs nothing but `first`, so that it is gone
+    /// through while others sum up theirs. With one part more than there are workers, nobody waits.
     fn scan<T: Clone + Send + Sync>(
         &self,
         elements: &mut [T],
@@ -83,23 +85,23 @@ impl NodePool {
         if workers == 1 || elements.len() < ALONE {
             return scan(first, elements);
         }
-        self.in_worker(|_| {
+        self.in_worker(|worker| {
             let parts = elements.chunks_mut(elements.len().div_ceil(workers + 1));
-            let mut parts: Vec<Part<'_, T>> = parts.map(|elements| Part { elements, sum: None }).collect();
+            let part = |elements| Part { elements, sum: None, is_scanned: false };
+            let mut parts: Vec<Part<'_, T>> = parts.map(part).collect();
             // The last part's sum is nobody's.
             let last = parts.len() - 1;
-            self.parallel_for_each(&mut parts[..last], |index, part| {
-                part.sum = if index == 0 { scan(first.clone(), part.elements) } else { part.sum_up(sum) };
-            });
-            let mut before = None;
-            for part in &mut parts {
+            Scan { sum, scan: &scan }.begin(worker, &mut parts[..last], first);
+            let left = parts.iter().position(|part| !part.is_scanned).unwrap_or(last);
+            let mut before = parts[left - 1].sum.take();
+            for part in &mut parts[left..] {
                 let with_part = match (&before, &part.sum) {
                     (Some(before), Some(of_part)) => Some(sum(before, of_part)),
-                    _ => part.sum.take(),
+                    _ => None,
                 };
                 part.sum = std::mem::replace(&mut before, with_part);
             }
-            self.parallel_for_each(&mut parts[1..], |_, part| {
+            self.parallel_for_each(&mut parts[left..], |_, part| {
                 part.sum = scan(part.sum.take(), part.elements);
             });
             parts.pop()?.sum
@@ -107,10 +109,62 @@ impl NodePool {
     }
 }
 
+struct Scan<'a, S, G> {
+    sum: &'a S,
+    scan: &'a G,
+}
+
+impl<S, G> Scan<'_, S, G> {
+    /// Goes through the parts from the first on, with the sum of all before them. Workers that come for later
+    /// parts meanwhile sum these up. If none comes in time, this is all that one thread would do.
+    fn begin<T: Clone + Send + Sync>(&self, worker: &Worker, parts: &mut [Part<'_, T>], before: Option<T>)
+    where
+        S: Fn(&T, &T) -> T + Sync,
+        G: Fn(Option<T>, &mut [T]) -> Option<T> + Sync,
+    {
+        if let [part] = parts {
+            part.sum = (self.scan)(before, part.elements);
+            part.is_scanned = true;
+            return;
+        }
+        let (first, rest) = parts.split_at_mut(parts.len().div_ceil(2));
+        let before_rest = Mutex::new(None);
+        worker.join(
+            |worker| {
+                self.begin(worker, first, before);
+                let last = first.last().filter(|part| part.is_scanned);
+                *lock(&before_rest) = last.and_then(|part| part.sum.clone());
+            },
+            |worker, _| {
+                let before = lock(&before_rest).take();
+                match before {
+                    Some(before) => self.begin(worker, rest, Some(before)),
+                    None => self.sum_up(worker, rest),
+                }
+            },
+        );
+    }
+
+    fn sum_up<T: Clone + Send + Sync>(&self, worker: &Worker, parts: &mut [Part<'_, T>])
+    where
+        S: Fn(&T, &T) -> T + Sync,
+        G: Sync,
+    {
+        if let [part] = parts {
+            part.sum = part.sum_up(self.sum);
+            return;
+        }
+        let (first, rest) = parts.split_at_mut(parts.len() / 2);
+        worker.join(|worker| self.sum_up(worker, first), |worker, _| self.sum_up(worker, rest));
+    }
+}
+
 struct Part<'a, T> {
     elements: &'a mut [T],
-    /// The sum of its elements, then of all before it, and in the end of both.
+    /// The sum of its elements, then of all before it, and in the end of both. A part that was gone through
+    /// in its turn has the sum of both at once.
     sum: Option<T>,
+    is_scanned: bool,
 }
 
 impl<T: Clone> Part<'_, T> {

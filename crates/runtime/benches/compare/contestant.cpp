@@ -14,12 +14,14 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
 #include <ctime>
 #include <functional>
 #include <iostream>
 #include <map>
+#include <mutex>
 #include <numeric>
 #include <semaphore.h>
 #include <string>
@@ -100,6 +102,8 @@ struct matrix {
 };
 
 constexpr unsigned cut_off = 15;
+// As compare.rs has them.
+constexpr std::size_t searched = 10'000'000, sought = 10'000, passes = 10, service = 1000;
 
 std::uint64_t fibonacci_alone(unsigned n)
 {
@@ -236,6 +240,61 @@ public:
         return true;
     }
 
+    int index() { return tbb::this_task_arena::current_thread_index(); }
+
+    std::size_t sum_by_thread(std::size_t size)
+    {
+        tbb::enumerable_thread_specific<std::size_t> sums(std::size_t(0));
+        each(size, [&](std::size_t i) { sums.local() += i; });
+        return sums.combine(std::plus<>());
+    }
+
+    template <class Body>
+    void of_grain(std::size_t size, std::size_t grain, Body body)
+    {
+        auto of_part = [&](const range &part) {
+            for (std::size_t i = part.begin(); i < part.end(); i++)
+                body(i);
+        };
+        tbb::parallel_for(range(0, size, grain), of_part, tbb::simple_partitioner());
+    }
+
+    // Until the body returns false.
+    template <class Body>
+    void breaking_off(std::size_t size, Body body)
+    {
+        tbb::task_group_context context;
+        auto of_part = [&](const range &part) {
+            for (std::size_t i = part.begin(); i < part.end(); i++)
+                if (!body(i)) {
+                    context.cancel_group_execution();
+                    return;
+                }
+        };
+        tbb::parallel_for(range(0, size), of_part, context);
+    }
+
+    template <class Body>
+    void isolated(Body body)
+    {
+        tbb::this_task_arena::isolate(body);
+    }
+
+    // Loops whose parts stay on their threads from one to the next.
+    template <class Body>
+    void again(std::size_t times, std::size_t size, Body body)
+    {
+        static tbb::affinity_partitioner partitioner;
+        for (std::size_t time = 0; time < times; time++)
+            tbb::parallel_for(
+                range(0, size),
+                [&](const range &part) {
+                    for (std::size_t i = part.begin(); i < part.end(); i++)
+                        body(i);
+                },
+                partitioner);
+    }
+
 private:
     tbb::global_control threads_;
     tbb::task_arena inside_, outside_;
@@ -310,6 +369,36 @@ public:
             numbers[i] = all;
         }
     }
+
+    int index() { return omp_get_thread_num(); }
+
+    std::size_t sum_by_thread(std::size_t size)
+    {
+        struct alignas(128) padded {
+            std::size_t sum = 0;
+        };
+        std::vector<padded> sums(static_cast<std::size_t>(omp_get_max_threads()));
+        each(size, [&](std::size_t i) { sums[std::size_t(omp_get_thread_num())].sum += i; });
+        std::size_t all = 0;
+        for (const padded &own : sums)
+            all += own.sum;
+        return all;
+    }
+
+    template <class Body>
+    void of_grain(std::size_t size, std::size_t grain, Body body)
+    {
+#pragma omp parallel for schedule(dynamic, grain)
+        for (std::size_t i = 0; i < size; i++)
+            body(i);
+    }
+
+    template <class Body>
+    void again(std::size_t times, std::size_t size, Body body)
+    {
+        for (std::size_t time = 0; time < times; time++)
+            each(size, body);
+    }
 };
 
 #elif defined NODEWISE
@@ -370,6 +459,35 @@ public:
     {
         pool_.spawn(task);
         return true;
+    }
+
+    std::size_t index() { return *pool_.worker_index(); }
+
+    std::size_t sum_by_thread(std::size_t size)
+    {
+        nodewise::per_worker<std::size_t> sums(pool_);
+        each(size, [&](std::size_t i) { sums.with([&](std::size_t &sum) { sum += i; }); });
+        std::size_t all = 0;
+        sums.for_each([&](std::size_t sum) { all += sum; });
+        return all;
+    }
+
+    template <class Body>
+    void of_grain(std::size_t size, std::size_t grain, Body body)
+    {
+        pool_.parallel_for(0, size, body, grain);
+    }
+
+    template <class Body>
+    void breaking_off(std::size_t size, Body body)
+    {
+        pool_.try_parallel_for(0, size, body);
+    }
+
+    template <class Body>
+    void isolated(Body body)
+    {
+        pool_.isolate(body);
     }
 
     const nodewise::pool &pool() const { return pool_; }
@@ -482,7 +600,39 @@ int main(int argc, char **argv)
             });
         });
     };
+    auto over_blocks = [&](std::size_t times) {
+        return [&pool, times](std::size_t operations) {
+            std::size_t size = operations / times;
+            static nodewise::node_vector<double> to(size, nodewise::layout::blocked()), from(size, nodewise::layout::blocked());
+            return taken_ns([&] {
+                for (std::size_t time = 0; time < times; time++)
+                    to.for_each_block_with(from, pool, [](const nodewise::block &block, double *x, const double *y) {
+                        for (std::size_t i = 0; i < block.end - block.begin; i++)
+                            x[i] = x[i] * 0.5 + y[i];
+                    });
+            });
+        };
+    };
+    contests["zipped blocks, 1e6"] = over_blocks(1);
+    contests["passes over blocks"] = over_blocks(passes);
+    nodewise::pool of_caches(nodewise::pool_options().workers(std::size_t(workers)).by_cache(true));
+    contests["loops, by cache"] = [&](std::size_t) {
+        return taken_ns([&] {
+            of_caches.parallel_for(0, 100, [&](std::size_t) { of_caches.parallel_for(0, 1000, [](std::size_t i) { use_up(i); }); });
+        });
+    };
 #else
+    auto over_blocks = [&](std::size_t times) {
+        return timed([&on, times](std::size_t operations) {
+            std::size_t size = operations / times;
+            static std::vector<double> to(size), from(size);
+            double *x = to.data();
+            const double *y = from.data();
+            on.again(times, size, [=](std::size_t i) { x[i] = x[i] * 0.5 + y[i]; });
+        });
+    };
+    contests["zipped blocks, 1e6"] = over_blocks(1);
+    contests["passes over blocks"] = over_blocks(passes);
     contests["dot of blocks, 1e6"] = contests["dot, 1e6"];
     contests["SpMV, 1e6 rows"] = [&](std::size_t rows) {
         static std::vector<double> x(rows), y(rows);
@@ -490,10 +640,63 @@ int main(int argc, char **argv)
         return timed([&](std::size_t) { on.each(rows, [&](std::size_t row) { y[row] = a.of_row(row, x.data()); }); })(rows);
     };
 #endif
+    contests["worker index"] = tree([&](std::size_t calls) {
+        for (std::size_t i = 0; i < calls; i++)
+            use_up(on.index());
+    });
+    contests["per-worker sum, 1e6"] = timed([&](std::size_t size) { use_up(on.sum_by_thread(size)); });
+    contests["grain of 1000, 1e6"] = timed([&](std::size_t size) { on.of_grain(size, 1000, [](std::size_t i) { use_up(i); }); });
 #if !defined OPENMP
+    contests["loop that breaks off"] = timed([&](std::size_t) {
+        on.breaking_off(searched, [](std::size_t i) {
+            use_up(i);
+            return i != sought;
+        });
+    });
+    contests["isolated loops"] = timed([&](std::size_t) {
+        on.each(100, [&](std::size_t) { on.isolated([&] { on.each(1000, [](std::size_t i) { use_up(i); }); }); });
+    });
+    contests["loop waits for a user"] = [&](std::size_t) {
+        return taken_ns([&] {
+            std::mutex lock;
+            std::condition_variable changed;
+            std::size_t asked = 0, served = 0;
+            bool over = false;
+            std::thread user([&] {
+                std::unique_lock<std::mutex> locked(lock);
+                for (;;) {
+                    changed.wait(locked, [&] { return over || asked > served; });
+                    if (asked == served)
+                        return;
+                    locked.unlock();
+                    on.each(service, [](std::size_t i) { use_up(i); });
+                    locked.lock();
+                    served++;
+                    changed.notify_all();
+                }
+            });
+            on.inside([&] {
+                on.each(std::size_t(workers), [&](std::size_t) {
+                    std::unique_lock<std::mutex> locked(lock);
+                    std::size_t own = ++asked;
+                    changed.notify_all();
+                    changed.wait(locked, [&] { return served >= own; });
+                });
+            });
+            {
+                std::lock_guard<std::mutex> locked(lock);
+                over = true;
+            }
+            changed.notify_all();
+            user.join();
+        });
+    };
     contests["nested loops"] = timed([&](std::size_t) {
         on.each(100, [&](std::size_t) { on.each(1000, [](std::size_t i) { use_up(i); }); });
     });
+#if defined ONETBB
+    contests["loops, by cache"] = contests["nested loops"];
+#endif
     contests["sort, 1e6"] = [&](std::size_t size) {
         auto numbers = mixed(size);
         return timed([&](std::size_t) { on.sort(numbers); })(size);
@@ -514,9 +717,9 @@ int main(int argc, char **argv)
     };
     contests["tasks from outside"] = from_outside;
     contests["wake-up and back"] = [&](std::size_t) {
-        std::array<std::int64_t, 11> times;
+        std::array<std::int64_t, 5> times;
         for (auto &time : times) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
             time = from_outside(1);
         }
         std::sort(times.begin(), times.end());

@@ -26,6 +26,35 @@ fn installed() -> Result<PathBuf, String> {
     if done.status.success() { Ok(prefix) } else { Err(String::from_utf8_lossy(&done.stderr).into()) }
 }
 
+/// Builds the program, unless it was built of the same before.
+fn build(program: &Path, compiler: &str, options: &[String]) -> Result<(), String> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/compare/contestant.cpp");
+    let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../c/include/nodewise.hpp");
+    let text = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let made_of = format!("{compiler} {options:?}\n{}{}", text(source), text(header));
+    let mut stamp = program.as_os_str().to_owned();
+    stamp.push(".source");
+    if program.exists() && std::fs::read_to_string(&stamp).is_ok_and(|before| before == made_of) {
+        return Ok(());
+    }
+    // Optimised as far as cargo does.
+    let built = Command::new(compiler)
+        .args(["-O3", "-std=c++17", source])
+        .args(options)
+        .arg("-o")
+        .arg(program)
+        .output()
+        .map_err(|error| format!("cannot run {compiler}: {error}"))?;
+    if !built.status.success() {
+        let said = String::from_utf8_lossy(&built.stderr);
+        let error = said.lines().find(|line| line.contains("error")).unwrap_or("the compiler failed");
+        return Err(format!(
+            "{error} (Debian's packages libtbb-dev, clang and libomp-dev have what it takes)"
+        ));
+    }
+    std::fs::write(stamp, made_of).map_err(|error| error.to_string())
+}
+
 impl Contestant {
     /// All that can be had; the others are told of on standard error.
     pub fn all(workers: usize) -> Vec<Self> {
@@ -63,23 +92,8 @@ impl Contestant {
 
     /// Builds and starts it; why not, if it cannot be.
     fn start(name: &'static str, compiler: &str, options: &[String], workers: usize) -> Result<Self, String> {
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/compare/contestant.cpp");
         let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name.replace([' ', ','], "-"));
-        // Optimised as far as cargo does.
-        let built = Command::new(compiler)
-            .args(["-O3", "-std=c++17", source])
-            .args(options)
-            .arg("-o")
-            .arg(&program)
-            .output()
-            .map_err(|error| format!("cannot run {compiler}: {error}"))?;
-        if !built.status.success() {
-            let said = String::from_utf8_lossy(&built.stderr);
-            let error = said.lines().find(|line| line.contains("error")).unwrap_or("the compiler failed");
-            return Err(format!(
-                "{error} (Debian's packages libtbb-dev, clang and libomp-dev have what it takes)"
-            ));
-        }
+        build(&program, compiler, options)?;
         let mut process = Command::new(&program)
             .arg(workers.to_string())
             // Or its threads spin through the others' turns.

@@ -9,6 +9,8 @@
 //!   which waits for all of them.
 //! - The end of a job is told by one atomic operation, after which nothing of what the waiter may free is
 //!   touched: `Signal::set`, [`crate::tally::count_done`].
+//!
+//! [`OfPlaces`] is here as well: only this module knows which worker the calling thread is.
 #![allow(unsafe_code)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -16,14 +18,16 @@ mod blocks;
 mod join;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod own;
 mod remote_latch;
 mod scope;
 mod task;
 
 pub(crate) use blocks::{Blocks, SentBack};
+pub(crate) use own::OfPlaces;
 pub use scope::Scope;
 pub(crate) use scope::UncountedTasks;
-pub use task::Task;
+pub use task::{Ended, ForeignTask, Task};
 
 use crate::pool_state::PoolState;
 use crate::worker::Worker;
@@ -213,9 +217,9 @@ pub(crate) fn with_current<R>(f: impl FnOnce(Option<&Worker>) -> R) -> R {
 /// The worker of this pool that the calling thread is. As a value and not, as above, for the length of a
 /// call: joins that pass their closures through one more take twice as long.
 #[inline]
-fn current_of(shared: &Arc<PoolState>) -> Option<&Worker> {
-    // SAFETY: as above. The reference cannot leave this thread, since workers are not Sync, nor this module,
-    // whose functions use it in their own frames, which lie within as_worker's body.
+pub(crate) fn current_of(shared: &Arc<PoolState>) -> Option<&Worker> {
+    // SAFETY: as above. The reference cannot leave this thread, since workers are not Sync. The callers use
+    // it in their own frames, which lie within as_worker's body.
     let worker = unsafe { CURRENT.get().as_ref() }?;
     Arc::ptr_eq(&worker.shared, shared).then_some(worker)
 }

@@ -107,6 +107,58 @@ impl<T> Task<T> {
     }
 }
 
+/// A task whose memory is another language's. A value of this type is a share of it: the pool has one from
+/// `into_raw` to `from_raw`.
+///
+/// # Safety
+/// Addresses from `into_raw` are aligned to 16 bytes.
+#[doc(hidden)]
+pub unsafe trait ForeignTask: Send + 'static {
+    fn into_raw(self) -> *const u128;
+    /// # Safety
+    /// The address comes from `into_raw`, and this is its only use.
+    unsafe fn from_raw(data: *const u128) -> Self;
+    /// Does the task. No panic leaves.
+    fn run(&self);
+    fn ended(&self) -> &Ended;
+}
+
+/// The end of a [`ForeignTask`].
+#[derive(Default)]
+#[doc(hidden)]
+pub struct Ended(RemoteLatch);
+
+impl Ended {
+    /// Waits as [`Task::join`] does. There is one waiter at a time.
+    pub fn wait(&self) {
+        with_current(|current| self.0.wait(current));
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.0.is_set()
+    }
+}
+
+/// The steps are those of [`Packet::run`].
+///
+/// # Safety
+/// As [`ForeignTask::from_raw`].
+unsafe fn run_foreign<T: ForeignTask>(data: *const (), worker: &Worker) {
+    worker.count_done();
+    // SAFETY: as promised.
+    let task = unsafe { T::from_raw(data.cast()) };
+    task.run();
+    task.ended().0.set_by(worker);
+    drop(task);
+    worker.shared.task_ended(worker.node);
+}
+
+impl Job {
+    pub(crate) fn of_foreign<T: ForeignTask>(task: T) -> Self {
+        Self::new(task.into_raw(), run_foreign::<T>)
+    }
+}
+
 impl<T> fmt::Debug for Task<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Task").field("finished", &self.is_finished()).finish_non_exhaustive()
