@@ -58,9 +58,8 @@ fn local(line: &Value, when: &str) -> (f64, f64) {
     (100.0 * local / pages.iter().sum::<f64>(), passes.iter().sum())
 }
 
-/// Before and after in the summary are within 5 points of the truth for processes in another language that
-/// the kernel may run anywhere: where they ran in the last seconds, and where `move_pages` says that their
-/// pages were at first and are.
+/// The summary's before and after are within 5 points of the truth for unpinned processes in another
+/// language. The truth is where they ran in the last seconds, and where `move_pages` found their pages.
 #[test]
 fn figures_are_true_of_python_processes_that_nobody_has_bound() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/unpinned.py");

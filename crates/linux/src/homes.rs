@@ -196,7 +196,7 @@ impl Homes {
                     // A PMU hardly ever samples the one access that allocates the page.
                     let allocates = !self.proportional && before.is_none() && from_the_start;
                     self.first_touches += u64::from(allocates);
-                    // The first fault may have moved the page, so only it met the home before; memory is
+                    // The first fault may have moved the page, so only it met the home before. Memory is
                     // allocated where it is first touched, unless a policy says otherwise.
                     let mut met = if allocates { Some(of_page[0].accessor) } else { before.or(home) };
                     if of_page.len() > usize::from(allocates) {

@@ -29,9 +29,9 @@ impl Intake {
         self.is_full
     }
 
-    /// Takes the samples that `drain` appends. Where there are more than are kept, it leaves out some, those
-    /// of the interval's beginning and of its end alike. They are those of the processes that have most: none
-    /// floods away the samples of others.
+    /// Takes the samples that `drain` appends. If there are more than are kept, it leaves some out, of the
+    /// interval's beginning and end alike. They belong to the processes with most samples, so that no process
+    /// floods away those of others.
     pub(crate) fn take_in(&mut self, drain: impl FnOnce(&mut Vec<RawSample>)) {
         let before = self.samples.len();
         drain(&mut self.samples);

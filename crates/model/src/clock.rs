@@ -77,7 +77,7 @@ impl Clock {
         self.cpus.iter().any(|cpu| cpu.runs.load(Ordering::Acquire))
     }
 
-    /// An idle CPU gets an interrupt at this time, and runs from then on: it holds the others up until its
+    /// An idle CPU gets an interrupt at this time, and runs from then on. It holds the others up until its
     /// thread has come back ([`resume`](Self::resume)), however long this computer takes for that.
     ///
     /// Calls about the same CPU must not overlap; QEMU's lock sees to that.

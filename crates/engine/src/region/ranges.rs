@@ -27,8 +27,7 @@ impl<T> Default for RangeMap<T> {
 }
 
 impl<T: Clone + PartialEq> RangeMap<T> {
-    /// A map that keeps no more ranges than so many. Where there are more, it forgets those whose values were
-    /// set longest ago.
+    /// A map that keeps no more ranges than so many. It forgets those whose values were set longest ago.
     #[must_use]
     pub fn with_most(most: usize) -> Self {
         Self { most, ..Self::default() }
@@ -221,7 +220,7 @@ mod tests {
         assert_eq!(kept, (100_001 - count..100_000).chain([1 << 32]).collect::<Vec<_>>());
         assert_eq!(map.dropped(), 100_001 - count);
         assert!(map.heap_bytes() < 200 * 32);
-        // Whoever changes a value does not make it any younger.
+        // A change of a value does not make it any younger.
         let eldest = map.iter().min_by_key(|&(_, &at)| at).unwrap().0;
         map.alter(eldest, |_| 1 << 33);
         for at in 0..=100 - count {
