@@ -167,16 +167,16 @@ fn time_in_which_nothing_happens_is_skipped_and_passes_all_the_same() {
 /// Memory of the program below, in pages.
 const PAGES: u64 = 4096;
 
-/// The results of a program that ran managed in a modelled guest, whose kernel's own balancing was off before.
+/// The results of a program that ran managed in a modelled guest. The kernel's balancing was off before.
 struct Managed {
-    /// What the manager says at the end.
+    /// The manager's summary.
     summary: Value,
     /// Its log.
     log: Vec<Value>,
     /// Where the program's pages were at its end, as `move_pages` tells.
     pages_by_node: Vec<u64>,
     local_percent: f64,
-    /// What the machine says of the whole run.
+    /// The machine's report of the whole run.
     report: Value,
 }
 
@@ -222,7 +222,7 @@ impl Managed {
         let (inside, outside) = (matrix(counted), matrix(&self.report));
         let all: f64 = outside.iter().sum();
         for (place, (inside, outside)) in inside.iter().zip(&outside).enumerate() {
-            // All that ran before the manager and after it counts outside, too, and is most of what is little.
+            // All that ran before the manager and after it counts outside, too: most of what is little.
             let bound = if *outside < 0.01 * all { 0.002 * all } else { 0.05 * outside };
             let off = (inside - outside).abs();
             assert!(off < bound, "{place}: {inside} instead of {outside} of {all}");
@@ -240,7 +240,7 @@ impl Managed {
         };
         assert!(busiest("controller_use_percent") > 20.0 && busiest("link_use_percent") > 10.0, "{counted}");
         for rule in self.summary["rules"].as_array().unwrap() {
-            assert_eq!(rule["standing"]["kind"], "measured", "{rule}");
+            assert_eq!(rule["provenance"]["kind"], "measured", "{rule}");
         }
     }
 }

@@ -11,9 +11,9 @@
 //! | 2, 3, 4 | how many nodes N, CPUs C and links L there are |
 //! | 5 | a core's cycle in fs |
 //! | 6 | bytes of a line |
-//! | 7 | how many times slower than its preset the machine is, in thousandths |
-//! | 8 | when the counters were written, in ps of the guest's clock; 0 before the model has begun |
-//! | 16 | written by the guest: one of so many accesses is sampled, 0 for none |
+//! | 7 | how many times slower the machine is, in thousandths |
+//! | 8 | time of the counters in ps, 0 before the model begins |
+//! | 16 | the guest's: accesses for each sample, 0 for none |
 //! | 64 and on | C blocks of [`CPU_WORDS`], one for each CPU |
 //! | then | N * N blocks of 4, by accessor node and then by home node |
 //! | then | N blocks of 8, one for each node |
@@ -25,15 +25,28 @@
 //!
 //! | block | words |
 //! |---|---|
-//! | CPU | instructions, ps not idle, then three words for each [`Source`]: reads, writes, latencies' sum in ps |
-//! | pair | DRAM accesses, their latencies' sum in ps, lines written back, 0 |
-//! | node | its controller's bytes, ps busy, ps waited for it; LLC misses, lines from other LLCs; 0, 0, 0 |
-//! | link | from node, to node, bytes, ps busy, ps waited for it; 0, 0, 0 |
+//! | CPU | instructions, ps not idle, then for each [`Source`]: |
+//! | source | reads, writes, sum of latencies in ps |
+//! | pair | DRAM accesses, sum of latencies in ps, write-backs, 0 |
+//! | node | controller's bytes, ps busy, ps waited for it; then: |
+//! | | LLC misses, lines from other nodes' LLCs, 0, 0, 0 |
+//! | link | from, to, bytes, ps busy, ps waited for it, 0, 0, 0 |
 //!
-//! A ring has eight words: how many samples the machine has written and how many it has lost for want of
-//! room, 0 and 0; how many the guest has taken, written by the guest, and 0, 0, 0. [`RECORDS`] samples of eight words follow, in
-//! which the sample of number n has place n modulo [`RECORDS`]: virtual address, physical address, time in ps
-//! of the guest's clock, latency in ps, [`Source`], 1 if it wrote, how many accesses it stands for, 0.
+//! Times are of the guest's clock. A ring begins with eight words, and room for [`RECORDS`] samples of eight
+//! words follows. The sample of number n has place n modulo [`RECORDS`].
+//!
+//! | word of a ring | content |
+//! |---|---|
+//! | 0 | samples that the machine has written |
+//! | 1 | samples that it has lost for want of room |
+//! | 4 | the guest's: samples that it has taken |
+//!
+//! | word of a sample | content |
+//! |---|---|
+//! | 0, 1 | virtual and physical address |
+//! | 2, 3 | time, and latency, in ps |
+//! | 4, 5 | [`Source`], and 1 if it wrote |
+//! | 6 | accesses that it stands for |
 //!
 //! The machine samples user addresses that the LLC of the CPU's node did not serve.
 //!
@@ -181,13 +194,13 @@ pub struct Node {
 /// All counts at a time, or between two.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Of each CPU.
+    /// Counts of each CPU.
     pub cpus: Vec<Cpu>,
-    /// Of each pair of nodes, by accessor and then by home.
+    /// Counts of each pair of nodes, by accessor and then by home.
     pub pairs: Vec<Pair>,
-    /// Of each node.
+    /// Counts of each node.
     pub nodes: Vec<Node>,
-    /// Of each link.
+    /// Work of each link.
     pub links: Vec<Load>,
 }
 

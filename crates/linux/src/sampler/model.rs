@@ -26,8 +26,8 @@ use std::time::Duration;
 
 const DEVICES: &str = "/sys/bus/pci/devices";
 
-/// Samples that are wanted in a second of the machine at its own speed, while pages are being placed, and
-/// while there is little to do.
+/// Samples that are wanted in a second of the machine at its own speed: while pages are being placed, and
+/// while little is to do.
 const WANTED_PER_S: f64 = 2000.0;
 const WANTED_CHEAP_PER_S: f64 = 500.0;
 /// And in a second of the guest at least.

@@ -337,7 +337,7 @@ impl Summary {
     }
 }
 
-/// What the machine counted, as figures and their meaning.
+/// The machine's own counts, as figures and their meaning.
 fn counted_lines(counted: &Counted) -> [(String, String); 3] {
     let most = |of: &[f64]| of.iter().copied().fold(0.0, f64::max);
     [
