@@ -176,7 +176,7 @@ struct Managed {
     /// Where the program's pages were at its end, as `move_pages` tells.
     pages_by_node: Vec<u64>,
     local_percent: f64,
-    /// The machine's report on the whole run.
+    /// The machine's report of the whole run.
     report: Value,
 }
 
@@ -222,7 +222,7 @@ impl Managed {
         let (inside, outside) = (matrix(counted), matrix(&self.report));
         let all: f64 = outside.iter().sum();
         for (place, (inside, outside)) in inside.iter().zip(&outside).enumerate() {
-            // Programs before and after the manager count outside, too, and make up most of a small entry.
+            // All that ran before the manager and after it counts outside, too: most of what is little.
             let bound = if *outside < 0.01 * all { 0.002 * all } else { 0.05 * outside };
             let off = (inside - outside).abs();
             assert!(off < bound, "{place}: {inside} instead of {outside} of {all}");
@@ -240,7 +240,7 @@ impl Managed {
         };
         assert!(busiest("controller_use_percent") > 20.0 && busiest("link_use_percent") > 10.0, "{counted}");
         for rule in self.summary["rules"].as_array().unwrap() {
-            assert_eq!(rule["standing"]["kind"], "measured", "{rule}");
+            assert_eq!(rule["provenance"]["kind"], "measured", "{rule}");
         }
     }
 }

@@ -70,8 +70,9 @@ fn is_wanted(path: &Path) -> bool {
     !LEFT_OUT.iter().any(|left_out| path.starts_with(left_out))
 }
 
-/// The names in `/etc/alternatives` and the links to these, of one group. A group has its state, its link, a
-/// name and a link for each slave, and an empty line. Its own name is the link's last part.
+/// The names in `/etc/alternatives` of one group, and the links to these. The text has the group's state,
+/// the link, then a name and a link for each slave, up to an empty line. The group's name is the link's last
+/// part.
 fn alternatives(group: &[u8]) -> Vec<(&OsStr, PathBuf)> {
     let mut lines = group.split(|&byte| byte == b'\n').map(OsStr::from_bytes);
     let Some(link) = lines.nth(1) else { return Vec::new() };
@@ -115,7 +116,7 @@ impl Installed {
         all
     }
 
-    /// These, and all that they depend on. If one of several would do, it is the first that is there.
+    /// These, and all that they depend on. The first that is there is taken of several that would do.
     fn closure(&self, packages: &[String]) -> Result<BTreeSet<&str>, Error> {
         let mut found = BTreeSet::new();
         let mut left = Vec::new();

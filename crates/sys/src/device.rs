@@ -11,9 +11,9 @@
 //! | 2, 3, 4 | how many nodes N, CPUs C and links L there are |
 //! | 5 | a core's cycle in fs |
 //! | 6 | bytes of a line |
-//! | 7 | slowness of the machine beside its preset, in thousandths |
-//! | 8 | time of the counters, in ps of the guest's clock; 0 at first |
-//! | 16 | the guest's: accesses for each sample, 0 for no samples |
+//! | 7 | how many times slower the machine is, in thousandths |
+//! | 8 | time of the counters in ps, 0 before the model begins |
+//! | 16 | the guest's: accesses for each sample, 0 for none |
 //! | 64 and on | C blocks of [`CPU_WORDS`], one for each CPU |
 //! | then | N * N blocks of 4, by accessor node and then by home node |
 //! | then | N blocks of 8, one for each node |
@@ -25,18 +25,28 @@
 //!
 //! | block | words |
 //! |---|---|
-//! | CPU | instructions, ps not idle, three for each [`Source`] |
-//! | of a source | reads, writes, latencies' sum in ps |
-//! | pair | DRAM accesses, latencies' sum in ps, write-backs, 0 |
-//! | node, controller | bytes, ps busy, ps waited for it |
-//! | node, LLC | misses, lines from other LLCs; 0, 0, 0 |
-//! | link | from, to, bytes, ps busy, ps waited for it; 0, 0, 0 |
+//! | CPU | instructions, ps not idle, then for each [`Source`]: |
+//! | source | reads, writes, sum of latencies in ps |
+//! | pair | DRAM accesses, sum of latencies in ps, write-backs, 0 |
+//! | node | controller's bytes, ps busy, ps waited for it; then: |
+//! | | LLC misses, lines from other nodes' LLCs, 0, 0, 0 |
+//! | link | from, to, bytes, ps busy, ps waited for it, 0, 0, 0 |
 //!
-//! A ring begins with eight words. The machine writes the first two: samples written, and samples lost for
-//! want of room. The guest writes the fifth: samples taken. The others are 0. Then come [`RECORDS`] samples
-//! of eight words. The sample of number n has place n modulo [`RECORDS`]. Its words are virtual address,
-//! physical address, time and latency in ps, [`Source`], 1 for a write, weight, and 0. The time is that of
-//! the guest's clock. The weight is the number of accesses that it stands for.
+//! Times are of the guest's clock. A ring begins with eight words, and room for [`RECORDS`] samples of eight
+//! words follows. The sample of number n has place n modulo [`RECORDS`].
+//!
+//! | word of a ring | content |
+//! |---|---|
+//! | 0 | samples that the machine has written |
+//! | 1 | samples that it has lost for want of room |
+//! | 4 | the guest's: samples that it has taken |
+//!
+//! | word of a sample | content |
+//! |---|---|
+//! | 0, 1 | virtual and physical address |
+//! | 2, 3 | time, and latency, in ps |
+//! | 4, 5 | [`Source`], and 1 if it wrote |
+//! | 6 | accesses that it stands for |
 //!
 //! The machine samples user addresses that the LLC of the CPU's node did not serve.
 //!
@@ -184,13 +194,13 @@ pub struct Node {
 /// All counts at a time, or between two.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Each CPU's counts.
+    /// Counts of each CPU.
     pub cpus: Vec<Cpu>,
     /// Counts of each pair of nodes, by accessor and then by home.
     pub pairs: Vec<Pair>,
-    /// Each node's counts.
+    /// Counts of each node.
     pub nodes: Vec<Node>,
-    /// Each link's load.
+    /// Work of each link.
     pub links: Vec<Load>,
 }
 

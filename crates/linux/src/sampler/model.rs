@@ -26,9 +26,9 @@ use std::time::Duration;
 
 const DEVICES: &str = "/sys/bus/pci/devices";
 
-/// Samples wanted in a second of the machine at its own speed, while pages are being placed.
+/// Samples that are wanted in a second of the machine at its own speed: while pages are being placed, and
+/// while little is to do.
 const WANTED_PER_S: f64 = 2000.0;
-/// The same while there is little to do.
 const WANTED_CHEAP_PER_S: f64 = 500.0;
 /// And in a second of the guest at least.
 const WANTED_LEAST_PER_S: f64 = 100.0;
