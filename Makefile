@@ -63,6 +63,7 @@ guest_packages := nodewise-bench nodewise-rig
 guest_tests := \
 	a_guest_is_what_it_was_made_to_be \
 	a_machine_with_one_node_is_told_so_kindly \
+	a_model_that_does_not_fit_is_said_to \
 	a_shell_in_the_guest_has_this_terminal \
 	ctrl_c_and_sigterm_leave_no_process_and_no_file \
 	in_a_guest_of_two_nodes_everything_but_a_pmu_works \

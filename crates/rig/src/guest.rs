@@ -239,10 +239,11 @@ impl Guest {
     /// its exit status: 128 + the signal's number when a signal ended it.
     pub fn run(&self, program: &Command, mut streams: Streams<'_>) -> Result<u8, Error> {
         shape::check(&self.nodes, self.distances.as_ref(), &self.devices)?;
-        let (kernel, qemu) = (kernel::choose(self.kernel.as_deref(), kernel::kernels())?, Qemu::find()?);
+        let qemu = Qemu::find()?;
         if self.machine.is_some() {
             Machine::check(self.accelerator, qemu.version)?;
         }
+        let kernel = kernel::choose(self.kernel.as_deref(), kernel::kernels())?;
         let directory = tempfile::Builder::new().prefix("nodewise-rig-").tempdir();
         let directory = directory.map_err(|error| Error::system("create a temporary directory", error))?;
         self.pack(program, &streams, &directory.path().join("initramfs"))?;
