@@ -53,15 +53,25 @@ pub fn no_kernel() -> Error {
     )
 }
 
-/// The kernel to boot: the one asked for, else the first of those found.
+/// The kernel to boot: the one asked for, else the first of those found. A found one is booted from the
+/// unpacked copy beside it, if there is one.
 pub(crate) fn choose(asked: Option<&Path>, found: Vec<PathBuf>) -> Result<PathBuf, Error> {
-    let Some(path) = asked.map(Path::to_path_buf).or_else(|| found.into_iter().next()) else {
+    let found = || found.into_iter().next().map(|path| unpacked(&path).unwrap_or(path));
+    let Some(path) = asked.map(Path::to_path_buf).or_else(found) else {
         return Err(no_kernel());
     };
     match std::fs::File::open(&path) {
         Ok(_) => Ok(path),
         Err(error) => Err(Error::file(ErrorKind::NotInstalled, "open the guest's kernel", &path, error)),
     }
+}
+
+/// The `vmlinux` that `make setup` has unpacked beside a `vmlinuz`. An emulated CPU takes more than a second to
+/// unpack one.
+fn unpacked(kernel: &Path) -> Option<PathBuf> {
+    let name = kernel.file_name()?.to_str()?.strip_prefix("vmlinuz")?;
+    let unpacked = kernel.with_file_name(format!("vmlinux{name}"));
+    unpacked.is_file().then_some(unpacked)
 }
 
 fn kernels_in(directory: &Path, ending: &str) -> Vec<PathBuf> {
@@ -105,6 +115,24 @@ mod tests {
                 "vmlinuz-6.1.0-9-cloud-amd64"
             ]
         );
+    }
+
+    #[test]
+    fn an_unpacked_copy_is_booted_unless_another_kernel_is_asked_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let kernels = || kernels_in(directory.path(), "");
+        let [packed, copy, older] = ["vmlinuz-6.12-cloud", "vmlinux-6.12-cloud", "vmlinuz-6.1-cloud"]
+            .map(|name| directory.path().join(name));
+        for path in [&packed, &older] {
+            fs::write(path, "").unwrap();
+        }
+        assert_eq!(choose(None, kernels()).unwrap(), packed);
+        fs::write(&copy, "").unwrap();
+        assert_eq!(kernels(), [packed.clone(), older.clone()], "a copy is no kernel of its own");
+        assert_eq!(choose(None, kernels()).unwrap(), copy);
+        for asked in [packed, older] {
+            assert_eq!(choose(Some(&asked), kernels()).unwrap(), asked);
+        }
     }
 
     #[test]

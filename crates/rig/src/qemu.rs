@@ -41,7 +41,8 @@ const LINE_PORTS: [(&str, &str); 3] = [("0x2f8", "3"), ("0x3e8", "5"), ("0x2e8",
 /// Kernel parameters of every guest: nothing that only costs time on a machine that lives for seconds, and
 /// the kernel always in the same place, on node 0: where chance puts it on a small node, there is not much
 /// left of that.
-const PARAMETERS: &str = "console=ttyS0 panic=-1 mitigations=off tsc=reliable random.trust_cpu=on nokaslr";
+const PARAMETERS: &str = "console=ttyS0 panic=-1 mitigations=off tsc=reliable random.trust_cpu=on nokaslr \
+                          cryptomgr.notests";
 /// For emulated ones: how far a delay loop counts in 4 ms, here that of a TSC with 2.5 GHz, this machine's
 /// being not far from that. Else each CPU measures it, fails to, and tries again: 2 of a 4-node guest's 5 s.
 const EMULATED_PARAMETERS: &str = "lpj=10000000";
