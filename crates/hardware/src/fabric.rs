@@ -1,6 +1,8 @@
 //! Controllers and links: what lies between the caches and the memories.
 
-use crate::{Counters, Preset, queue::Queue};
+use std::ops::Range;
+
+use crate::{Counters, Preset, banks::Banks, queue::Queue};
 
 /// The queues of a machine, and the ways through them.
 #[derive(Clone, Debug)]
@@ -12,6 +14,8 @@ pub(crate) struct Fabric {
     read_ps: u64,
     write_ps: u64,
     controllers: Vec<Queue>,
+    /// The banks of each controller.
+    banks: Vec<Banks>,
     /// Lines that each controller has written.
     written: Vec<u64>,
     links: Vec<Link>,
@@ -72,6 +76,7 @@ impl Fabric {
             read_ps: ps(preset.controller.service_ns).max(1),
             write_ps: ps(preset.controller.write_service_ns.unwrap_or(preset.controller.service_ns)).max(1),
             controllers: vec![Queue::default(); preset.nodes.len()],
+            banks: vec![Banks::new(&preset.controller); preset.nodes.len()],
             written: vec![0; preset.nodes.len()],
             messages: preset.links.iter().any(|link| link.message_bytes > 0),
             links,
@@ -157,16 +162,31 @@ impl Fabric {
         link.queue.serve(at_ps, at_ps, link.probe_ps, load);
     }
 
-    /// When a controller that is asked at `at_ps` gives the first of these lines; the latency of the memory
-    /// is not in it.
+    /// When a controller that is asked at `at_ps` for lines begins with the last of them, and its bank with
+    /// it. The line's own time on the way is not in it.
     #[inline]
-    fn read(&mut self, now_ps: u64, at_ps: u64, node: usize, lines: u64, counters: &mut Counters) -> u64 {
+    fn ask(
+        &mut self,
+        now_ps: u64,
+        at_ps: u64,
+        node: usize,
+        lines: Range<u64>,
+        line_ps: u64,
+        counters: &mut Counters,
+    ) -> u64 {
         let load = &mut counters.controllers[node];
-        load.bytes += lines * self.line_bytes;
-        self.controllers[node].serve(now_ps, at_ps, lines * self.read_ps, load) - self.read_ps
+        let count = lines.end - lines.start;
+        load.bytes += count * self.line_bytes;
+        let turn_ps = self.controllers[node].serve(now_ps, at_ps, count * line_ps, load) - line_ps;
+        // While a line waits for its bank the controller serves others.
+        let banks = &mut self.banks[node];
+        let free_ps = lines.fold(turn_ps, |free_ps, line| free_ps.max(banks.free_for(line, now_ps, at_ps)));
+        load.wait_ps += free_ps - turn_ps;
+        free_ps
     }
 
-    /// When lines that a node asks for at `at_ps` are there, from the memory of `home`.
+    /// When lines that a node asks for at `at_ps` are there, from the memory of `home`. They are given by
+    /// their numbers.
     #[inline]
     pub fn fetch(
         &mut self,
@@ -174,15 +194,16 @@ impl Fabric {
         at_ps: u64,
         node: usize,
         home: usize,
-        lines: u64,
+        lines: Range<u64>,
         counters: &mut Counters,
     ) -> u64 {
+        let count = lines.end - lines.start;
         if node == home {
-            return self.read(now_ps, at_ps, home, lines, counters) + self.idle_ps;
+            return self.ask(now_ps, at_ps, home, lines, self.read_ps, counters) + self.idle_ps;
         }
-        let asked_ps = self.send(now_ps, at_ps, node, home, lines, counters);
-        let given_ps = self.read(now_ps, asked_ps, home, lines, counters) + self.idle_ps;
-        self.carry(now_ps, given_ps, home, node, lines, counters)
+        let asked_ps = self.send(now_ps, at_ps, node, home, count, counters);
+        let given_ps = self.ask(now_ps, asked_ps, home, lines, self.read_ps, counters) + self.idle_ps;
+        self.carry(now_ps, given_ps, home, node, count, counters)
     }
 
     /// Sends lines from a node to the memory of `home`, which confirms each; returns when it has taken them.
@@ -193,15 +214,14 @@ impl Fabric {
         at_ps: u64,
         node: usize,
         home: usize,
-        lines: u64,
+        lines: Range<u64>,
         counters: &mut Counters,
     ) -> u64 {
-        let there_ps = self.carry(now_ps, at_ps, node, home, lines, counters);
-        self.send(now_ps, there_ps, home, node, lines, counters);
-        let load = &mut counters.controllers[home];
-        load.bytes += lines * self.line_bytes;
-        self.written[home] += lines;
-        self.controllers[home].serve(now_ps, there_ps, lines * self.write_ps, load)
+        let count = lines.end - lines.start;
+        let there_ps = self.carry(now_ps, at_ps, node, home, count, counters);
+        self.send(now_ps, there_ps, home, node, count, counters);
+        self.written[home] += count;
+        self.ask(now_ps, there_ps, home, lines, self.write_ps, counters) + self.write_ps
     }
 
     /// Whatever moved a line was busy with it for its service time, and no controller for longer than it has
@@ -227,6 +247,6 @@ impl Fabric {
             counters.links[link].bytes += self.line_bytes;
             counters.links[link].busy_ps += self.links[link].service_ps;
         }
-        self.read(at_ps, at_ps, to, 1, counters) - at_ps
+        self.ask(at_ps, at_ps, to, 0..1, self.read_ps, counters) - at_ps
     }
 }

@@ -3,6 +3,7 @@
 //! Time is in picoseconds. Nodes, cores and links are dense indices.
 #![deny(unsafe_code)]
 
+mod banks;
 mod cache;
 mod counters;
 mod directory;

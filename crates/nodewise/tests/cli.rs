@@ -159,7 +159,14 @@ fn the_old_spelling_of_attach_is_answered() {
 #[test]
 fn every_command_says_how_it_is_used_and_what_it_exits_with() {
     let commands = ["topo", "rig", "run", "attach", "doctor", "measure", "record-raw", "completions", "sim"];
-    for command in commands.into_iter().chain(["sim list", "sim run", "sim reproduce"]) {
+    for command in commands.into_iter().chain([
+        "sim list",
+        "sim run",
+        "sim matrix",
+        "sim sweep",
+        "sim merge",
+        "sim reproduce",
+    ]) {
         let words: Vec<&str> = command.split(' ').collect();
         let output = nodewise(&words).arg("--help").output().unwrap();
         let help = String::from_utf8(output.stdout.clone()).unwrap();
@@ -311,6 +318,6 @@ fn every_command_has_a_manual_page_that_groff_understands() {
         .skip(1)
         .take_while(|line| !line.is_empty())
         .count();
-    // `help` has none, `sim` has four more, and there is nodewise(1) itself.
-    assert_eq!(count, commands - 1 + 4 + 1);
+    // `help` has none, `sim` has six more, and there is nodewise(1) itself.
+    assert_eq!(count, commands - 1 + 6 + 1);
 }

@@ -12,6 +12,10 @@ pub struct Outcome {
     pub time_ps: u64,
     /// The hardware's counts.
     pub counters: Counters,
+    /// When all threads went on from their first barrier; 0 without barriers.
+    pub begun_ps: u64,
+    /// The counts of that time.
+    pub begun: Counters,
 }
 
 /// How far a thread may run ahead of the one that is most behind with what its core's own caches serve.
@@ -22,6 +26,8 @@ struct Bare<'a, F> {
     hardware: Hardware,
     cores: &'a [usize],
     home: F,
+    /// The time of the first barrier, and the counts of then.
+    begun: Option<(u64, Counters)>,
 }
 
 impl<F: FnMut(&mut Hardware, usize, u64) -> usize> Processors for Bare<'_, F> {
@@ -51,6 +57,7 @@ impl<F: FnMut(&mut Hardware, usize, u64) -> usize> Processors for Bare<'_, F> {
         for &thread in threads {
             self.hardware.set_clock(self.cores[thread], last);
         }
+        self.begun.get_or_insert_with(|| (last, self.hardware.counters().clone()));
     }
 }
 
@@ -68,10 +75,12 @@ pub fn run(
     let nodes = preset.nodes_of_cores();
     program.placed(&cores.iter().map(|&core| nodes[core]).collect::<Vec<_>>());
     let cores = &cores[..program.threads()];
-    let mut bare = Bare { hardware: Hardware::new(preset), cores, home };
+    let mut bare = Bare { hardware: Hardware::new(preset), cores, home, begun: None };
     scheduler::run(program, &mut bare, SLACK_PS, &mut |_| ())?;
     let time_ps = (0..cores.len()).map(|thread| bare.clock(thread)).max().unwrap_or(0);
-    Ok(Outcome { time_ps, counters: bare.hardware.counters().clone() })
+    let counters = bare.hardware.counters().clone();
+    let (begun_ps, begun) = bare.begun.unwrap_or_else(|| (0, counters.since(&counters)));
+    Ok(Outcome { time_ps, counters, begun_ps, begun })
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod error;
 mod matrix;
 mod os;
 mod program;
+mod replay;
 mod scheduler;
 pub mod studies;
 mod turns;
@@ -20,3 +21,4 @@ pub use os::{
     simulate,
 };
 pub use program::{Area, Array, Op, Program, Progress, Role, Space, Trace};
+pub use replay::Recording;

@@ -82,8 +82,11 @@ impl Touch {
 ///   x86's locked instructions do. A core that wants a line on which such an instruction works gets it when
 ///   that is done, one core after the other.
 ///
+/// - A line waits for the controller of its memory, and for its bank there if the preset has banks. The two
+///   waits pass side by side.
+///
 /// The model lacks the bandwidth of caches, TLBs (the operating system's page sizes do not change a latency
-/// here), banks and rows of the memory, SMT.
+/// here), rows that stay open, SMT.
 #[derive(Clone, Debug)]
 pub struct Hardware {
     cores: Vec<Core>,
@@ -381,14 +384,18 @@ impl Hardware {
         let mut left = bytes.div_ceil(1 << self.line_shift);
         let at_once = self.outstanding_misses as u64;
         let (mut next_ps, mut done_ps) = (at_ps, at_ps);
+        // They follow each other; in which banks they begin is left to chance.
+        let mut first = at_ps;
         if let Some(uncached) = self.uncached {
             return at_ps + left * (uncached.global_fetch + uncached.local_store);
         }
         while left > 0 {
             let lines = left.min(at_once);
             // Whoever copies may be far ahead of all others, who will still ask for the time in between.
-            next_ps = self.fabric.fetch(0, next_ps, to, from, lines, &mut self.counters);
-            done_ps = self.fabric.store(0, next_ps, to, to, lines, &mut self.counters);
+            let range = first..first + lines;
+            next_ps = self.fabric.fetch(0, next_ps, to, from, range.clone(), &mut self.counters);
+            done_ps = self.fabric.store(0, next_ps, to, to, range, &mut self.counters);
+            first += lines;
             left -= lines;
         }
         self.counters.copied_bytes += bytes.next_multiple_of(1 << self.line_shift);
@@ -536,7 +543,7 @@ impl Hardware {
         state.clock = state.clock.max(first);
         let (at_ps, node) = (state.clock, state.node);
         let (source, done_ps) = if !self.has_llc {
-            self.memory(at_ps, node, home)
+            self.memory(at_ps, node, line, home)
         } else if self.atomics.is_empty() {
             self.llc(at_ps, core, node, line, home, kind)
         } else {
@@ -649,7 +656,7 @@ impl Hardware {
         self.fabric.probe(at_ps, &mut self.counters);
         let (source, mut done_ps) = match holders.modifier() {
             Some(owner) => (Source::RemoteLlc, self.remote_llc(at_ps, node, owner, line, kind)),
-            None => self.memory(at_ps, node, home),
+            None => self.memory(at_ps, node, line, home),
         };
         match kind {
             Kind::Read => self.directory.set(line, holders.with(node)),
@@ -664,15 +671,15 @@ impl Hardware {
             self.directory.update(victim.line(), |holders| holders.without(node));
             self.drop_from_cores(node, victim.line(), sharers);
             if victim.has(DIRTY) {
-                self.write_back(at_ps, at_ps, node, victim.home());
+                self.write_back(at_ps, at_ps, node, victim.line(), victim.home());
             }
         }
         (source, done_ps)
     }
 
     /// A fill from memory.
-    fn memory(&mut self, at_ps: u64, node: usize, home: usize) -> (Source, u64) {
-        let done_ps = self.fabric.fetch(at_ps, at_ps, node, home, 1, &mut self.counters);
+    fn memory(&mut self, at_ps: u64, node: usize, line: u64, home: usize) -> (Source, u64) {
+        let done_ps = self.fabric.fetch(at_ps, at_ps, node, home, line..line + 1, &mut self.counters);
         let index = node * self.counters.nodes + home;
         self.counters.dram[index] += 1;
         self.counters.dram_latency_ps[index] += done_ps - at_ps;
@@ -699,7 +706,7 @@ impl Hardware {
                     let home = entry.home();
                     entry.clear(DIRTY | WRITABLE);
                     self.downgrade(owner, line, sharers);
-                    self.write_back(at_ps, found_ps, owner, home);
+                    self.write_back(at_ps, found_ps, owner, line, home);
                 }
             }
         }
@@ -707,9 +714,9 @@ impl Hardware {
     }
 
     /// Sends a modified line home. Nobody waits for it.
-    fn write_back(&mut self, now_ps: u64, at_ps: u64, node: usize, home: usize) {
+    fn write_back(&mut self, now_ps: u64, at_ps: u64, node: usize, line: u64, home: usize) {
         self.counters.writebacks[node * self.counters.nodes + home] += 1;
-        self.fabric.store(now_ps, at_ps, node, home, 1, &mut self.counters);
+        self.fabric.store(now_ps, at_ps, node, home, line..line + 1, &mut self.counters);
     }
 
     /// Takes a line away from all other nodes. Returns how long until the farthest has answered.

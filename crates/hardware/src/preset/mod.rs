@@ -134,12 +134,37 @@ pub struct Controller {
     /// alone: each change of direction costs. As much as `service_ns` if nothing is said.
     #[serde(default)]
     pub write_service_ns: Option<f64>,
+    /// Banks of its memory that work side by side. 0 if none are modelled: then a line waits for the
+    /// controller alone, and waits grow with the load later than on real machines.
+    #[serde(default)]
+    pub banks: usize,
+    /// How long a line keeps its bank busy. While a request waits for its bank the controller serves others.
+    #[serde(default)]
+    pub bank_ns: f64,
     /// Bytes that every LLC miss of the machine puts on its links besides data, evenly: the request, probes
     /// to all other nodes and their answers, where no directory tells who has a line. 0 if that is
     /// little.
     #[serde(default)]
     pub probe_bytes: u64,
 }
+
+impl Controller {
+    /// The same with banks that make its latency grow with the load as on a server of three generations.
+    ///
+    /// A bank is busy with a line for a share of the idle latency, and at the peak of the bandwidth a share
+    /// of the banks is busy. Both shares are calibrated by MLC's curve of a two-socket Ice Lake
+    /// (`nodewise sim reproduce loaded-latency`).
+    #[must_use]
+    pub fn with_banks(self) -> Self {
+        let bank_ns = (BANK_OF_LATENCY * self.idle_latency_ns * 10.0).round() / 10.0;
+        Self { banks: (bank_ns / self.service_ns / BUSY_BANKS).round() as usize, bank_ns, ..self }
+    }
+}
+
+/// The time for which a line keeps its bank, of the idle latency.
+const BANK_OF_LATENCY: f64 = 0.8;
+/// The banks that are busy at the peak of the bandwidth, of all.
+const BUSY_BANKS: f64 = 0.74;
 
 /// A node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -296,6 +321,8 @@ impl Preset {
                 "idle_latency_ns": self.controller.idle_latency_ns,
                 "service_ns": self.controller.service_ns,
                 "write_service_ns": self.controller.write_service_ns,
+                "banks": self.controller.banks,
+                "bank_ns": self.controller.bank_ns,
                 "probe_bytes": self.controller.probe_bytes,
             },
             "node": self.nodes.iter().map(|node| json!({
@@ -381,6 +408,7 @@ impl Preset {
         slow.core.ghz /= factor;
         slow.controller.idle_latency_ns *= factor;
         slow.controller.service_ns *= factor;
+        slow.controller.bank_ns *= factor;
         slow.controller.write_service_ns = self.controller.write_service_ns.map(|ns| ns * factor);
         for link in &mut slow.links {
             link.gb_per_s /= factor;
@@ -473,6 +501,12 @@ fn check(file: File) -> Result<Preset, Refusal> {
         }
     }
     at_most(at, "probe_bytes", controller.probe_bytes, 4096)?;
+    at_most(at, "banks", controller.banks as u64, 1 << 16)?;
+    if controller.banks > 0 {
+        positive(at, "bank_ns", controller.bank_ns)?;
+    } else if controller.bank_ns != 0.0 {
+        return refuse(at, "bank_ns without banks");
+    }
     let nodes = check_nodes(&file.node)?;
     let [l1, l2, llc] = check_caches([file.l1, file.l2, file.llc], line_bytes)?;
     let (links, starts) = check_links(file.link, nodes.len())?;

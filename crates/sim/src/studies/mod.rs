@@ -6,6 +6,7 @@
 mod ace;
 mod carrefour;
 mod intel;
+mod loaded_latency;
 mod page_split;
 mod pikus;
 
@@ -233,6 +234,12 @@ pub fn all() -> Vec<Reproduction> {
             name: "intel",
             about: "what migrating pages costs a program that uses them once (Gill and Peri, Intel)",
             run: intel::run,
+            setup: None,
+        },
+        Reproduction {
+            name: "loaded-latency",
+            about: "latency under load on five machines (Intel's Memory Latency Checker)",
+            run: loaded_latency::run,
             setup: None,
         },
         Reproduction {

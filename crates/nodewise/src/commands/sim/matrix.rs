@@ -1,6 +1,6 @@
 //! `nodewise sim matrix`: every workload on every machine under every policy.
 
-use super::{Bar, Named, machine_named, policy, usage, workload};
+use super::{Bar, Named, given, machine_named, policy, usage, workload};
 use crate::output::print;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use nodewise_hardware::Preset;
@@ -90,15 +90,6 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
         print(&format!("{}\n", table(&cells)))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The machines, workloads or policies of these names, or none if there is no name.
-fn given<T>(names: &[String], find: fn(&str) -> anyhow::Result<T>) -> anyhow::Result<Option<Vec<T>>> {
-    if names.is_empty() {
-        Ok(None)
-    } else {
-        names.iter().map(|name| find(name)).collect::<Result<_, _>>().map(Some)
-    }
 }
 
 /// Machines and workloads down, policies across, and the geometric means of the columns.

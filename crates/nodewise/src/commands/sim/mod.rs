@@ -1,7 +1,9 @@
 //! `nodewise sim`: programs on a simulated machine.
 
 mod matrix;
+mod merge;
 pub mod plot;
+mod sweep;
 
 use super::{Exit, exit};
 use crate::output::{PUBLIC, WholeFile, note, print};
@@ -12,7 +14,8 @@ use nodewise_hardware::Preset;
 use nodewise_sim::studies::{self, Kind, Setup, Study};
 use nodewise_sim::workloads::{self, Parameters, Workload};
 use nodewise_sim::{
-    Costs, ErrorKind, PASSES, PINNINGS, POLICIES, Pinning, Policy, Report, Settings, Simulation, simulate,
+    Costs, ErrorKind, PASSES, PINNINGS, POLICIES, Pinning, Policy, Recording, Report, Settings, Simulation,
+    simulate,
 };
 use serde::Serialize;
 use std::ffi::OsStr;
@@ -36,6 +39,7 @@ Examples:
   nodewise sim run --machine opteron-8385-4n --workload streamcluster \\
       --policy first-touch,interleave
   nodewise sim matrix --machine dahu-2n --scale 0.003
+  nodewise sim sweep spec.toml --shard 0/16 --out results
   nodewise sim reproduce pikus
 
 Exit status:
@@ -52,6 +56,8 @@ enum Command {
     List(ListArgs),
     Run(RunArgs),
     Matrix(matrix::Args),
+    Sweep(sweep::Args),
+    Merge(merge::Args),
     Reproduce(ReproduceArgs),
 }
 
@@ -89,6 +95,7 @@ Examples:
   nodewise sim run --machine ./mine.toml --workload cg --policy bind:0 \\
       --threads 4 --json
   nodewise sim run --as carrefour --workload ft --policy first-touch,carrefour
+  nodewise sim run --machine dahu-2n --trace program.nwtrace --policy interleave
 
 Exit status:
   0  every run ended and its result was right
@@ -114,8 +121,14 @@ struct RunArgs {
 
     /// Run this program of `nodewise sim list`
     #[arg(long, value_name = "WORKLOAD", hide_possible_values = true,
+          required_unless_present = "trace",
           value_parser = Named(|| workloads::all().iter().map(|workload| workload.name).collect()))]
-    workload: String,
+    workload: Option<String>,
+
+    /// Replay the accesses of this file, whose format is that of the crate nodewise-trace, at full size. Its
+    /// threads never wait for each other
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "study", "threads", "scale"])]
+    trace: Option<PathBuf>,
 
     /// Place pages by these policies of `nodewise sim list`, each in a run of its own
     #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "first-touch",
@@ -148,7 +161,7 @@ struct RunArgs {
     ///
     /// An action that meets a page once, such as its first touch, a move or a copy, weighs N times less. The
     /// periods of the kernel and the engine shrink by N. Take 1 for a program of one pass. Without this
-    /// switch N is 100, or with --as the study's.
+    /// switch N is 100, with --as the study's, and with --trace 1.
     #[arg(long, value_name = "N")]
     passes: Option<f64>,
 
@@ -220,6 +233,8 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
         Command::List(args) => list(args),
         Command::Run(args) => run(args),
         Command::Matrix(args) => matrix::main(args),
+        Command::Sweep(args) => sweep::main(args),
+        Command::Merge(args) => merge::main(args),
         Command::Reproduce(args) => reproduce(args),
     }
 }
@@ -284,7 +299,10 @@ struct Printed<'a> {
     /// The machine in full, if it came from a file: what `--machine-from` reads.
     #[serde(skip_serializing_if = "Option::is_none")]
     preset: Option<serde_json::Value>,
-    workload: &'a str,
+    /// None of a trace.
+    workload: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace: Option<&'a Path>,
     /// The study whose settings they are.
     #[serde(rename = "as")]
     study: Option<&'a str>,
@@ -303,11 +321,11 @@ struct Printed<'a> {
 fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     check_scale(args.scale)?;
     args.passes.map_or(Ok(()), check_passes)?;
-    let workload = workload(&args.workload)?;
+    let source = source(args)?;
     let policies: anyhow::Result<Vec<Policy>> = args.policy.iter().map(|name| policy(name)).collect();
     let policies = policies?;
     let setups: Vec<Setup> =
-        policies.iter().map(|policy| setup(args, workload, policy)).collect::<Result<_, _>>()?;
+        policies.iter().map(|policy| setup(args, &source, policy)).collect::<Result<_, _>>()?;
     let first = &setups[0];
     let threads = (first.build)().threads();
     for (setup, policy) in setups.iter().zip(&policies) {
@@ -339,7 +357,7 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     }
     if let Some(picture) = picture {
         let scale = settings.size_scale;
-        let title = format!("{} on {}, {threads} threads, scale {scale}", workload.name, preset.name);
+        let title = format!("{} on {}, {threads} threads, scale {scale}", source.name(), preset.name);
         picture.finish(&plot::draw(&title, preset, &runs))?;
     }
     if args.json {
@@ -349,7 +367,8 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             version: env!("CARGO_PKG_VERSION"),
             machine: &preset.name,
             preset: full,
-            workload: workload.name,
+            workload: args.workload.as_deref(),
+            trace: args.trace.as_deref(),
             study: args.study.as_deref(),
             threads,
             pin: settings.pinning.to_string(),
@@ -357,7 +376,7 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             huge_page_pages: settings.huge_page_pages,
             seed: args.seed,
             scale: settings.size_scale,
-            passes: args.passes.or(args.study.is_none().then_some(PASSES)),
+            passes: args.passes.or(args.study.is_none().then_some(source.passes())),
             runs,
         };
         print(&(serde_json::to_string_pretty(&printed)? + "\n"))?;
@@ -367,11 +386,53 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The program that is run.
+enum Source {
+    Workload(Workload),
+    Trace(Recording),
+}
+
+impl Source {
+    fn name(&self) -> &str {
+        match self {
+            Self::Workload(workload) => workload.name,
+            Self::Trace(_) => "a trace",
+        }
+    }
+
+    /// How many times as often the real program goes over its data.
+    fn passes(&self) -> f64 {
+        match self {
+            Self::Workload(_) => PASSES,
+            Self::Trace(_) => 1.0,
+        }
+    }
+}
+
+fn source(args: &RunArgs) -> anyhow::Result<Source> {
+    match (&args.trace, &args.workload) {
+        (Some(path), _) => {
+            let recording = Recording::open(path).map_err(|error| usage(format!("--trace: {error}")))?;
+            Ok(Source::Trace(recording))
+        }
+        (None, name) => workload(name.as_deref().unwrap_or_default()).map(Source::Workload),
+    }
+}
+
+fn of_trace(args: &RunArgs, recording: &Recording) -> anyhow::Result<Setup> {
+    let preset = machine(args)?;
+    let costs = Costs::of(&preset);
+    let settings = Settings { seed: args.seed, costs, period_scale: 1.0, ..Settings::scaled(1.0) };
+    let recording = recording.clone();
+    Ok(Setup { preset, build: Box::new(move || recording.program()), settings })
+}
+
 /// How the workload is run under a policy: as a study does, or as the options describe.
-fn setup(args: &RunArgs, workload: Workload, policy: &Policy) -> anyhow::Result<Setup> {
-    let mut setup = match &args.study {
-        Some(study) => of_study(study, workload.name, policy, args.seed)?,
-        None => of_options(args, workload)?,
+fn setup(args: &RunArgs, source: &Source, policy: &Policy) -> anyhow::Result<Setup> {
+    let mut setup = match (&args.study, source) {
+        (Some(study), Source::Workload(workload)) => of_study(study, workload.name, policy, args.seed)?,
+        (_, Source::Workload(workload)) => of_options(args, *workload)?,
+        (_, Source::Trace(recording)) => of_trace(args, recording)?,
     };
     let settings = &mut setup.settings;
     if let Some(name) = &args.pin {
@@ -466,6 +527,15 @@ fn workload(name: &str) -> anyhow::Result<Workload> {
         let meant = did_you_mean(name, names.iter().copied());
         usage(format!("--workload: no such program: {name}; there are {}{meant}", names.join(", ")))
     })
+}
+
+/// The machines, workloads or policies of these names, or none if there is no name.
+fn given<T>(names: &[String], find: fn(&str) -> anyhow::Result<T>) -> anyhow::Result<Option<Vec<T>>> {
+    if names.is_empty() {
+        Ok(None)
+    } else {
+        names.iter().map(|name| find(name)).collect::<Result<_, _>>().map(Some)
+    }
 }
 
 /// The name that a wrong one was probably meant to be, as the end of a message. Text that follows a colon is

@@ -1,0 +1,310 @@
+//! A program that was traced, replayed: its accesses come from a file.
+
+use crate::{Area, Error, ErrorKind, Program, Progress, Role, Space, Trace};
+use nodewise_trace::{Access, Kind, LINE_BYTES, Reader};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Lines of 2 MiB, as a power of two: memory is laid out anew in such chunks, so that gaps cost nothing.
+const CHUNK: u32 = 15;
+/// Most chunks that a trace may touch: a TiB.
+const MOST_CHUNKS: usize = 1 << 19;
+
+/// A trace in a file, read once to learn what it touches.
+#[derive(Clone, Debug)]
+pub struct Recording(Arc<Index>);
+
+#[derive(Debug)]
+struct Index {
+    path: PathBuf,
+    areas: Vec<Area>,
+    /// The simulated address of each chunk.
+    chunks: BTreeMap<u64, u64>,
+    /// Where in the file each thread's blocks begin.
+    blocks: Vec<Vec<u64>>,
+}
+
+impl Recording {
+    /// Reads the file from end to end.
+    ///
+    /// Fails if it is no trace of a known version, is cut short or wrong, or touches more than a TiB.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let mut reader = reader(path)?;
+        let mut blocks = vec![Vec::new(); reader.threads()];
+        let mut lines = vec![0; reader.threads()];
+        let (mut touched, mut last) = (BTreeSet::new(), u64::MAX);
+        loop {
+            let at = reader.position();
+            let Some(block) = reader.next_block().map_err(|error| wrong(path, &error))? else { break };
+            let thread = block.thread();
+            blocks[thread].push(at);
+            let mut each = |access: Access| {
+                let chunk = access.line >> CHUNK;
+                if chunk != last {
+                    last = chunk;
+                    touched.insert(chunk);
+                }
+            };
+            block.decode(&mut lines[thread], &mut each).map_err(|error| wrong(path, &error))?;
+            if touched.len() > MOST_CHUNKS {
+                return Err(Error::new(
+                    ErrorKind::Unsuitable,
+                    format!("{}: it touches more than a TiB of memory", path.display()),
+                ));
+            }
+        }
+        let (areas, chunks) = lay_out(&touched);
+        Ok(Self(Arc::new(Index { path: path.to_owned(), areas, chunks, blocks })))
+    }
+
+    /// How many threads there are.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.0.blocks.len()
+    }
+
+    /// The program that does what was recorded. Its threads never wait for each other.
+    #[must_use]
+    pub fn program(&self) -> Box<dyn Program> {
+        let reader = reader(&self.0.path);
+        let threads = vec![Thread::default(); self.threads()];
+        Box::new(Replay { index: Arc::clone(&self.0), reader, threads, failed: None })
+    }
+}
+
+/// An area for each run of chunks, and where each chunk is.
+fn lay_out(touched: &BTreeSet<u64>) -> (Vec<Area>, BTreeMap<u64, u64>) {
+    let bytes = LINE_BYTES << CHUNK;
+    let mut space = Space::new();
+    let mut chunks = BTreeMap::new();
+    let numbers: Vec<u64> = touched.iter().copied().collect();
+    for run in numbers.chunk_by(|one, next| one + 1 == *next) {
+        let base = space.area(format!("{:#x}", run[0] * bytes), run.len() as u64 * bytes, Role::Unknown);
+        chunks.extend(run.iter().enumerate().map(|(index, &chunk)| (chunk, base + index as u64 * bytes)));
+    }
+    (space.into_areas(), chunks)
+}
+
+fn reader(path: &Path) -> Result<Reader<BufReader<File>>, Error> {
+    let file = File::open(path).map_err(|error| {
+        Error::new(ErrorKind::Unreadable, format!("cannot read {}: {error}", path.display()))
+    })?;
+    Reader::new(BufReader::new(file)).map_err(|error| wrong(path, &error))
+}
+
+fn wrong(path: &Path, error: &nodewise_trace::Error) -> Error {
+    Error::new(ErrorKind::Malformed, format!("{}: {error}", path.display()))
+}
+
+struct Replay {
+    index: Arc<Index>,
+    reader: Result<Reader<BufReader<File>>, Error>,
+    threads: Vec<Thread>,
+    /// Why it could not go on: the file has changed, say.
+    failed: Option<Error>,
+}
+
+#[derive(Clone, Default)]
+struct Thread {
+    blocks: usize,
+    line: u64,
+}
+
+impl Replay {
+    /// Records a thread's next block.
+    fn next(&mut self, thread: usize, trace: &mut Trace) -> Result<(), Error> {
+        let (state, index) = (&mut self.threads[thread], &self.index);
+        let reader = self.reader.as_mut().map_err(|error| error.clone())?;
+        let wrong = |error: &nodewise_trace::Error| wrong(&index.path, error);
+        reader.seek(index.blocks[thread][state.blocks]).map_err(|error| wrong(&error))?;
+        state.blocks += 1;
+        let (mut chunk, mut base, mut changed) = (u64::MAX, 0, false);
+        if let Some(block) = reader.next_block().map_err(|error| wrong(&error))? {
+            let each = |access: Access| {
+                if access.line >> CHUNK != chunk {
+                    chunk = access.line >> CHUNK;
+                    match index.chunks.get(&chunk) {
+                        Some(&found) => base = found,
+                        None => changed = true,
+                    }
+                }
+                let address = base + (access.line & ((1 << CHUNK) - 1)) * LINE_BYTES;
+                trace.compute(access.instructions);
+                match access.kind {
+                    Kind::Read => trace.read(address),
+                    Kind::Write => trace.write(address),
+                    Kind::Atomic => trace.atomic(address),
+                    Kind::Chase => trace.chase(address),
+                }
+            };
+            let foreign = block.thread() != thread;
+            block.decode(&mut state.line, each).map_err(|error| wrong(&error))?;
+            changed |= foreign;
+        } else {
+            changed = true;
+        }
+        if changed {
+            let reason = format!("{} has changed while it was replayed", index.path.display());
+            return Err(Error::new(ErrorKind::Malformed, reason));
+        }
+        Ok(())
+    }
+}
+
+impl Program for Replay {
+    fn threads(&self) -> usize {
+        self.threads.len()
+    }
+
+    fn areas(&self) -> &[Area] {
+        &self.index.areas
+    }
+
+    fn advance(&mut self, thread: usize, trace: &mut Trace) -> Progress {
+        if self.failed.is_none() && self.threads[thread].blocks < self.index.blocks[thread].len() {
+            match self.next(thread, trace) {
+                Ok(()) => return Progress::Running,
+                Err(error) => {
+                    trace.clear();
+                    self.failed = Some(error);
+                }
+            }
+        }
+        Progress::Finished
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Op, Policy, Settings, simulate};
+    use nodewise_hardware::Preset;
+    use nodewise_trace::Writer;
+
+    /// Writes what a program does, thread by thread, as a tracer would.
+    fn record(path: &Path, program: &mut dyn Program) -> u64 {
+        let mut writer = Writer::new(File::create(path).unwrap(), program.threads()).unwrap();
+        let (mut trace, mut accesses) = (Trace::default(), 0);
+        for thread in 0..program.threads() {
+            let mut instructions = 0;
+            let mut progress = Progress::Running;
+            while progress == Progress::Running {
+                trace.clear();
+                progress = program.advance(thread, &mut trace);
+                assert_ne!(progress, Progress::Barrier);
+                for op in trace.ops() {
+                    let (kind, address, before) = match op {
+                        Op::Read { address, instructions } => (Kind::Read, address, instructions),
+                        Op::Write { address, instructions } => (Kind::Write, address, instructions),
+                        Op::Chase { address, instructions } => (Kind::Chase, address, instructions),
+                        Op::Atomic { address, instructions } => (Kind::Atomic, address, instructions),
+                        Op::Compute { instructions: more } => {
+                            instructions += more;
+                            continue;
+                        }
+                    };
+                    let access = Access { instructions: instructions + before, line: address / 64, kind };
+                    writer.access(thread, access).unwrap();
+                    (instructions, accesses) = (0, accesses + 1);
+                }
+            }
+        }
+        writer.finish().unwrap();
+        accesses
+    }
+
+    /// Threads that go over their own halves, written by the other's neighbour first, without barriers.
+    struct Walk {
+        areas: Vec<Area>,
+        bases: [u64; 2],
+        pieces: [u64; 2],
+    }
+
+    impl Walk {
+        fn new() -> Self {
+            let mut space = Space::new();
+            let bases = [5 << 20, 3 << 20].map(|bytes| space.area("half", bytes, Role::Unknown));
+            Self { areas: space.into_areas(), bases, pieces: [0; 2] }
+        }
+    }
+
+    impl Program for Walk {
+        fn threads(&self) -> usize {
+            2
+        }
+
+        fn areas(&self) -> &[Area] {
+            &self.areas
+        }
+
+        fn advance(&mut self, thread: usize, trace: &mut Trace) -> Progress {
+            for step in 0..1000 {
+                trace.compute(step % 7);
+                let place = (self.pieces[thread] * 1000 + step) * 88 % (3 << 20);
+                let address = self.bases[thread] + place;
+                match step % 4 {
+                    0 => trace.write(address),
+                    1 => trace.chase(address),
+                    _ => trace.read(address),
+                }
+            }
+            self.pieces[thread] += 1;
+            if self.pieces[thread] == 60 { Progress::Finished } else { Progress::Running }
+        }
+
+        fn check(&self) -> Result<(), Error> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_program_and_its_trace_take_the_same_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("walk.nwtrace");
+        let accesses = record(&path, &mut Walk::new());
+        assert_eq!(accesses, 120_000);
+        let recording = Recording::open(&path).unwrap();
+        assert_eq!(recording.threads(), 2);
+        let preset = Preset::named("opteron-8385-4n").unwrap().scaled(0.01);
+        for policy in ["first-touch", "interleave", "bind:2", "oracle"] {
+            let policy: Policy = policy.parse().unwrap();
+            let settings = Settings::scaled(1.0);
+            let run = |build: &dyn Fn() -> Box<dyn Program>| {
+                simulate(&preset, &build, &settings, &policy, &mut |_| ()).unwrap()
+            };
+            let (program, replayed) = (run(&|| Box::new(Walk::new())), run(&|| recording.program()));
+            assert_eq!(program.resident_pages, replayed.resident_pages, "{policy}");
+            let off = replayed.run_time_s / program.run_time_s - 1.0;
+            assert!(off.abs() < 0.002, "{policy}: {off}");
+        }
+    }
+
+    #[test]
+    fn memory_far_apart_is_laid_out_together() {
+        let touched = BTreeSet::from([0, 1, 1 << 22, (1 << 22) + 1, 5000]);
+        let (areas, chunks) = lay_out(&touched);
+        assert_eq!(areas.iter().map(|area| area.bytes >> 21).collect::<Vec<_>>(), [2, 1, 2]);
+        assert_eq!(chunks.len(), 5);
+        let end = areas[2].base + areas[2].bytes;
+        assert!(end - areas[0].base < 10 << 21);
+    }
+
+    #[test]
+    fn a_file_that_is_no_trace_is_refused_by_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("notes");
+        let error = Recording::open(&path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreadable);
+        std::fs::write(&path, "dear diary").unwrap();
+        let error = Recording::open(&path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Malformed);
+        assert!(error.to_string().ends_with("notes: it is no trace: it does not begin with NWTRACE"));
+    }
+}
