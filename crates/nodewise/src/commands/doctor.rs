@@ -1,5 +1,6 @@
 //! `nodewise doctor`: what works on this machine, and what to do where it does not.
 
+use super::wrap;
 use crate::output::print;
 use crate::terminal;
 use anstyle::{AnsiColor, Style};
@@ -96,21 +97,6 @@ fn line(out: &mut String, check: &Check, name_width: usize, width: usize) {
     for (i, text) in lines.enumerate() {
         let _ = if i == 0 { writeln!(out, "{text}") } else { writeln!(out, "{:indent$}{text}", "") };
     }
-}
-
-/// Breaks text at spaces into lines of at most `room` characters; a longer word keeps a line of its own.
-fn wrap(text: &str, room: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= room => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }
 
 fn verdict(report: &Report) -> String {
