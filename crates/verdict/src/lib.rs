@@ -12,5 +12,6 @@
 #![forbid(unsafe_code)]
 
 pub mod compare;
+pub mod doctor;
 pub mod paired;
 pub mod statistics;
