@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod follow;
-pub mod paired;
+pub use nodewise_verdict::paired;
 pub mod pattern;
 pub mod report;
 pub mod results;

@@ -18,6 +18,7 @@ mod known_homes;
 mod machine;
 mod maps;
 pub mod mover;
+mod obstacles;
 pub mod placement;
 pub mod probe;
 pub mod process;
@@ -32,6 +33,7 @@ pub use bounds::Bound;
 pub use ending::Ending;
 pub use error::{Error, ErrorKind};
 pub use machine::{LinuxMachine, MachineSettings, Totals, require_nodes};
+pub use obstacles::{hidden_percent, obstacles};
 pub use survey::Survey;
 
 /// The parsers of what a process can have `/proc` say, for `scripts/fuzz`.

@@ -42,6 +42,7 @@ enum Command {
     Attach(commands::attach::Args),
     Doctor(commands::doctor::Args),
     Measure(commands::measure::Args),
+    Compare(commands::compare::Args),
     RecordRaw(commands::record_raw::Args),
     Sim(commands::sim::Args),
     Completions(commands::completions::Args),
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         Command::Attach(args) => commands::attach::main(&args),
         Command::Doctor(args) => commands::doctor::main(&args),
         Command::Measure(args) => commands::measure::main(&args),
+        Command::Compare(args) => commands::compare::main(&args),
         Command::RecordRaw(args) => commands::record_raw::main(&args),
         Command::Sim(args) => commands::sim::main(&args),
         Command::Completions(args) => commands::completions::main::<Cli>(&args),
@@ -128,9 +130,10 @@ mod tests {
     fn every_command_and_every_switch_opens_with_an_imperative() {
         /// All that open one. A word that is missing here is either no verb, or a new one.
         const VERBS: &[&str] = &[
-            "Add", "Allocate", "Attach", "Boot", "Copy", "Count", "Decide", "Do", "Draw", "End", "Give",
-            "Leave", "Let", "List", "Make", "Manage", "Map", "Measure", "Move", "Place", "Print", "Read",
-            "Record", "Run", "Set", "Show", "Shrink", "Simulate", "Start", "Take", "Write",
+            "Add", "Allocate", "Attach", "Boot", "Compare", "Copy", "Count", "Decide", "Do", "Draw", "End",
+            "Give", "Keep", "Leave", "Let", "List", "Make", "Manage", "Map", "Measure", "Move", "Place",
+            "Print", "Read", "Record", "Run", "Set", "Show", "Shrink", "Simulate", "Start", "Take", "Watch",
+            "Write",
         ];
         fn wrong(command: &clap::Command, path: &str) -> Vec<String> {
             let path = format!("{path} {}", command.get_name());

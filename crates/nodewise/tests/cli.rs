@@ -158,7 +158,8 @@ fn the_old_spelling_of_attach_is_answered() {
 
 #[test]
 fn every_command_says_how_it_is_used_and_what_it_exits_with() {
-    let commands = ["topo", "rig", "run", "attach", "doctor", "measure", "record-raw", "completions", "sim"];
+    let commands =
+        ["topo", "rig", "run", "attach", "doctor", "measure", "compare", "record-raw", "completions", "sim"];
     for command in commands.into_iter().chain([
         "sim list",
         "sim run",
@@ -214,6 +215,7 @@ fn completions_know_every_command() {
             "attach",
             "doctor",
             "measure",
+            "compare",
             "record-raw",
             "sim",
             "completions",

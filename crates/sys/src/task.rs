@@ -61,6 +61,10 @@ pub struct Usage {
     pub minor_faults: u64,
     /// Page faults that did.
     pub major_faults: u64,
+    /// Times that a thread waited and so gave its CPU up.
+    pub voluntary_switches: u64,
+    /// Times that a thread had to.
+    pub involuntary_switches: u64,
 }
 
 /// `int getrusage(int who, struct rusage *usage)`
@@ -83,6 +87,8 @@ pub fn usage(whose: Whose) -> Result<Usage> {
         resident_max_bytes: raw.ru_maxrss as u64 * 1024,
         minor_faults: raw.ru_minflt as u64,
         major_faults: raw.ru_majflt as u64,
+        voluntary_switches: raw.ru_nvcsw as u64,
+        involuntary_switches: raw.ru_nivcsw as u64,
     })
 }
 

@@ -59,7 +59,7 @@ impl Journal {
             let what = format!("settings that Nodewise changes, and not {}", name.display());
             return Err(Error::malformed(path, 1, &what));
         }
-        if let Some(value) = values.into_iter().find(|value| !is_number(value)) {
+        if let Some(value) = values.into_iter().find(|value| !is_number(value) && !is_choice(value)) {
             return Err(Error::malformed(path, 1, &format!("numbers, and not {value:?}")));
         }
         Ok(Some(journal))
@@ -105,6 +105,11 @@ impl Journal {
 
 fn is_number(value: &str) -> bool {
     (1..=VALUE_DIGITS).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The words of [`super::HUGE_PAGES`].
+fn is_choice(value: &str) -> bool {
+    ["always", "madvise", "never"].contains(&value)
 }
 
 /// Whether others than root and this user can write what belongs to `owner` and has this mode.

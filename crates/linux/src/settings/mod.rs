@@ -39,7 +39,7 @@ impl Place {
     pub fn live() -> Self {
         let knobs = Path::new(KNOBS);
         let knobs = ["scan_size_mb", "scan_period_min_ms", "scan_period_max_ms"].map(|name| knobs.join(name));
-        let others = [BALANCING, KHUGEPAGED_PAGES, KHUGEPAGED_SLEEP].map(PathBuf::from);
+        let others = [BALANCING, HUGE_PAGES, KHUGEPAGED_PAGES, KHUGEPAGED_SLEEP].map(PathBuf::from);
         Self::new("/run/nodewise/settings.json", LOCK, knobs.into_iter().chain(others))
     }
 
@@ -58,7 +58,9 @@ impl Place {
 }
 
 /// Switches the kernel's NUMA balancing on and off.
-pub(crate) const BALANCING: &str = "/proc/sys/kernel/numa_balancing";
+pub const BALANCING: &str = "/proc/sys/kernel/numa_balancing";
+/// Says which programs get transparent huge pages.
+pub const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// How long khugepaged sleeps between two scans, in milliseconds.
 pub(crate) const KHUGEPAGED_SLEEP: &str =
     "/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs";
@@ -344,9 +346,11 @@ impl SharedSettings {
     }
 }
 
+/// A setting's value; of a choice such as `always [madvise] never`, the word in brackets, as it is written.
 fn read(path: &Path) -> Result<String, Error> {
     let text = fs::read_to_string(path).map_err(|e| Error::file(path, "read", e))?;
-    Ok(text.trim_end().to_owned())
+    let chosen = text.split_ascii_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
+    Ok(chosen.unwrap_or(text.trim_end()).to_owned())
 }
 
 impl Drop for Settings {

@@ -55,6 +55,23 @@ fn restores_on_drop_and_removes_the_journal() {
     assert!(!place.journal.exists());
 }
 
+/// As of transparent huge pages: `always [madvise] never` is read, and the word alone is written.
+#[test]
+fn a_choice_is_put_back_by_its_word() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, [a, ..]) = place(dir.path(), "always [madvise] never\n");
+    let mut settings = Settings::open(place.clone());
+    settings.set(&a, "madvise").unwrap();
+    assert!(!place.journal.exists(), "it is that already");
+    settings.set(&a, "never").unwrap();
+    let originals = BTreeMap::from([(a.clone(), "madvise".to_owned())]);
+    assert_eq!(Journal::read(&place).unwrap().unwrap().originals, originals, "as the next one would");
+    // The kernel shows the choice so.
+    fs::write(&a, "always madvise [never]\n").unwrap();
+    drop(settings);
+    assert_eq!(now(&a), "madvise");
+}
+
 #[test]
 fn a_killed_predecessor_is_cleaned_up_after() {
     let dir = tempfile::tempdir().unwrap();

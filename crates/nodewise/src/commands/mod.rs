@@ -1,7 +1,9 @@
 //! One module for each command: its arguments and its `main`.
 
 pub mod attach;
+pub mod compare;
 pub mod completions;
+mod costs;
 pub mod doctor;
 pub mod man;
 pub mod measure;
@@ -52,3 +54,18 @@ impl std::fmt::Display for Exit {
 }
 
 impl std::error::Error for Exit {}
+
+/// Breaks text at spaces into lines of at most `room` characters; a longer word keeps a line of its own.
+pub fn wrap(text: &str, room: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= room => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}

@@ -6,6 +6,7 @@ mod summary;
 mod watchdog;
 
 pub use options::Options;
+pub use summary::Summary;
 pub use watchdog::Watchdog;
 
 use crate::commands::{Exit, exit};
@@ -29,7 +30,7 @@ use options::SamplerName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
-use summary::{OwnCost, Summary, cpu_seconds};
+use summary::{OwnCost, cpu_seconds};
 
 /// Where log and summary go.
 pub struct Reports {
@@ -329,13 +330,28 @@ impl Session<'_> {
 
     /// Puts the kernel's settings back and reports.
     pub fn finish(mut self) -> anyhow::Result<()> {
+        let closed = self.close();
+        if !self.options.quiet {
+            report(&format!("\n{}\n", self.summary.text()));
+        }
+        let written = self.reports.finish(&self.summary);
+        closed.and(written)
+    }
+
+    /// Puts the kernel's settings back, and leaves the report to the caller.
+    pub fn conclude(mut self) -> anyhow::Result<Summary> {
+        self.close()?;
+        Ok(self.summary)
+    }
+
+    fn close(&mut self) -> anyhow::Result<()> {
         self.watchdog.beat();
         self.machine.look();
         let closed = self.machine.close().map_err(explain);
         self.watchdog.done();
         self.note_bounds(None);
         rate_lowered(self.max_rate, max_sample_rate()).into_iter().for_each(note);
-        self.summary.bounds_met = self.met;
+        self.summary.bounds_met.clone_from(&self.met);
         let summary = &mut self.summary;
         // It may have more to say at the end.
         summary.sampler_description = self.machine.sampler().description();
@@ -349,11 +365,7 @@ impl Session<'_> {
         if let Ok(used) = usage(Whose::Process) {
             summary.own_cost = OwnCost::of(self.startup_cpu_seconds, &used, summary.elapsed_seconds);
         }
-        if !self.options.quiet {
-            report(&format!("\n{}\n", summary.text()));
-        }
-        let written = self.reports.finish(summary);
-        closed.and(written)
+        closed
     }
 }
 

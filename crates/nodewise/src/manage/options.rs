@@ -43,6 +43,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// The options of a watch that moves nothing and prints no summary.
+    pub fn only_watching() -> Self {
+        Self { dry_run: true, quiet: true, ..Self::default() }
+    }
+
     /// Whether no option of management is given.
     pub fn are_default(&self) -> bool {
         *self == Self::default()

@@ -522,6 +522,8 @@ mod tests {
             resident_max_bytes: 1,
             minor_faults: 0,
             major_faults: 0,
+            voluntary_switches: 0,
+            involuntary_switches: 0,
         };
         let cost = OwnCost::of(0.45, &used, 0.5);
         assert!((cost.cpu_seconds - 0.05).abs() < 1e-9 && (cost.cpu_percent - 10.0).abs() < 1e-6, "{cost:?}");

@@ -71,7 +71,7 @@ impl Modelled {
                 return Err(format!("{option} {factor}: not above 0 and up to {most}"));
             }
         }
-        let (text, origin) = text(name).map_err(|why| format!("--machine: {why}"))?;
+        let (text, origin) = preset_text(name).map_err(|why| format!("--machine: {why}"))?;
         let preset = Preset::parse(&text, &origin).map_err(|error| format!("--machine: {error}"))?;
         let library = library().map_err(|error| format!("--machine: {error}"))?;
         let machine = Machine::new(text, origin, library).map_err(|error| format!("--machine: {error}"))?;
@@ -187,7 +187,7 @@ fn kept(modelled: &Modelled, cpus_per_node: &[u32]) -> String {
 }
 
 /// The TOML text of a preset by name, or of a file.
-fn text(name: &str) -> Result<(String, String), String> {
+pub fn preset_text(name: &str) -> Result<(String, String), String> {
     let is_file = Path::new(name).extension().is_some_and(|found| found == "toml") || name.contains('/');
     if is_file {
         let text = std::fs::read_to_string(name).map_err(|error| format!("{name}: {error}"))?;

@@ -3,6 +3,8 @@
 mod machine;
 mod terminal;
 
+pub use machine::preset_text;
+
 use self::machine::Modelled;
 use super::{Exit, exit};
 use crate::output::note;

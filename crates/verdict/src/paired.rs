@@ -1,9 +1,9 @@
 //! Statistics of paired runs.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The comparison that pairs of scores give.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     /// The median of the pairs' ratios, second to first.
     pub ratio: f64,
@@ -31,21 +31,33 @@ pub fn median(sorted: &[f64]) -> f64 {
     if sorted.len() % 2 == 1 { sorted[middle] } else { sorted[middle - 1].midpoint(sorted[middle]) }
 }
 
-/// Two-sided, by counting in how many of all ways to give signs to the ranks the positive ones add up to as
-/// little, or as much. At most 20 ratios, else there are too many ways.
-fn signed_rank(ratios: &[f64]) -> f64 {
+/// The two-sided p-value of Wilcoxon's signed-rank test of the ratios' logarithms.
+///
+/// It is exact: it counts all ways to give signs to the ranks. The p-value is the share of ways in which the
+/// positive ones add up to as little, or as much. Equal ratios share their ranks. Ratios of 1 are left out.
+#[must_use]
+pub fn signed_rank(ratios: &[f64]) -> f64 {
     let mut logarithms: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).filter(|&log| log != 0.0).collect();
-    assert!(logarithms.len() <= 20, "2^{} ways", logarithms.len());
     logarithms.sort_unstable_by(|a, b| a.abs().total_cmp(&b.abs()));
-    let sum = |positive: &dyn Fn(usize) -> bool| -> usize {
-        (0..logarithms.len()).filter(|&at| positive(at)).map(|at| at + 1).sum()
-    };
-    let seen = sum(&|at| logarithms[at] > 0.0);
-    let all = logarithms.len() * (logarithms.len() + 1) / 2;
-    let least = seen.min(all - seen);
-    let ways = 1usize << logarithms.len();
-    let as_clear = (0..ways).filter(|way| sum(&|at| way >> at & 1 == 1) <= least).count();
-    (2.0 * as_clear as f64 / ways as f64).min(1.0)
+    // Twice the ranks: the mean of shared ones may be a half.
+    let mut ranks = Vec::with_capacity(logarithms.len());
+    for equal in logarithms.chunk_by(|a, b| b.abs() - a.abs() <= 1e-9 * b.abs()) {
+        let rank = 2 * ranks.len() + equal.len() + 1;
+        ranks.extend(std::iter::repeat_n(rank, equal.len()));
+    }
+    let all: usize = ranks.iter().sum();
+    let seen: usize =
+        ranks.iter().zip(&logarithms).filter(|&(_, &log)| log > 0.0).map(|(rank, _)| rank).sum();
+    // The share of all ways that add up to each sum.
+    let mut ways = vec![0.0; all + 1];
+    ways[0] = 1.0;
+    for &rank in &ranks {
+        for sum in (0..=all).rev() {
+            ways[sum] = 0.5 * (ways[sum] + if sum >= rank { ways[sum - rank] } else { 0.0 });
+        }
+    }
+    let as_clear: f64 = ways[..=seen.min(all - seen)].iter().sum();
+    (2.0 * as_clear).min(1.0)
 }
 
 #[cfg(test)]
@@ -72,6 +84,15 @@ mod tests {
         near(p(10, &[9]), 0.0645);
         near(p(7, &[1, 2, 3, 4, 5, 6, 7]), 0.0156);
         near(p(4, &[1, 4]), 1.0);
+    }
+
+    /// Coarse clocks give equal ratios. With 8 that are all up, 2 of 2⁸ ways are as clear.
+    #[test]
+    fn equal_ratios_share_their_ranks() {
+        assert!((signed_rank(&[1.1; 8]) - 2.0 / 256.0).abs() < 1e-12);
+        assert!(signed_rank(&[1.1, 1.0 / 1.1, 1.1, 1.0 / 1.1]) > 0.99);
+        // More ratios than ways could be counted one by one.
+        assert!(signed_rank(&[1.01; 60]) < 1e-15);
     }
 
     #[test]

@@ -1,5 +1,9 @@
-//! `nodewise doctor`: what works on this machine, and what to do where it does not.
+//! `nodewise doctor`: what works on this machine, and what to do where it does not; and whether NUMA hurts a
+//! program that runs.
 
+mod process;
+
+use super::wrap;
 use crate::output::print;
 use crate::terminal;
 use anstyle::{AnsiColor, Style};
@@ -7,31 +11,53 @@ use nodewise_linux::probe::{Area, Check, Facts, Report, Status, target};
 use std::fmt::Write as _;
 use std::process::{Command, ExitCode};
 
-/// Show what of Nodewise works on this machine, and what to do where it does not
+/// Show what of Nodewise works on this machine, or with -p whether NUMA hurts a program that runs
 ///
-/// Doctor tries everything, and guesses nothing from version numbers. It uses memory of its own, and of a
-/// process that it starts for this. It changes no setting. It takes up to six seconds if it has to wait for
-/// the kernel's NUMA balancing.
+/// Without -p, doctor tries everything, and guesses nothing from version numbers. It uses memory of its own,
+/// and of a process that it starts for this. It changes no setting. It takes up to six seconds if it has to
+/// wait for the kernel's NUMA balancing.
+///
+/// With -p, doctor watches a process and its children as 'nodewise attach --dry-run' does, and moves nothing
+/// itself. Without a PMU it samples by the kernel's NUMA balancing, which may move pages meanwhile. It puts
+/// settings back. docs/doctor.md explains the answer.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   nodewise doctor
   sudo nodewise doctor                       what root could do
   nodewise doctor --json | jq '.checks[] | select(.status != \"works\")'
+  nodewise doctor -p $(pidof redis-server)   does NUMA hurt it, how much at most, what to do
+  nodewise doctor -p 4711 --seconds 60 --json
   nodewise rig --nodes 4 -- nodewise doctor  the same in a guest
 
 Exit status:
-  0  programs can be managed here, perhaps with limits
-  1  they cannot: fewer than two nodes, nothing to sample with, or pages cannot be moved")]
+  0   programs can be managed here, perhaps with limits; with -p, there is an answer
+  1   they cannot: fewer than two nodes, nothing to sample with, or pages cannot be moved;
+      with -p, the process cannot be watched
+  77  with -p: a capability, sysctl or file permission is missing; the message names it")]
 pub struct Args {
     /// Print JSON: kernel, architecture, nodes, sampler, manageable, and a list of checks
     ///
-    /// Each check has area, name, status (works, limited or missing), found and advice.
+    /// Each check has area, name, status (works, limited or missing), found and advice. With -p, it has
+    /// verdict (hurt, healthy or unknown), text, far_access_percent, cost_percent, remedy, command, evidence.
     #[arg(long)]
     json: bool,
 
+    /// Watch this process and its children
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Option<u32>,
+
+    /// Watch for so many seconds
+    #[arg(long, value_name = "N", default_value_t = 30, requires = "pid",
+          value_parser = clap::value_parser!(u32).range(1..=3600))]
+    seconds: u32,
+
+    /// Take the cost of far memory from a machine's preset, or from what 'nodewise measure --json' printed
+    #[arg(long, value_name = "PRESET|FILE", requires = "pid")]
+    model: Option<String>,
+
     /// Be the process on which doctor tries things
-    #[arg(long, hide = true, conflicts_with = "json")]
+    #[arg(long, hide = true, conflicts_with_all = ["json", "pid"])]
     patient: bool,
 }
 
@@ -39,6 +65,9 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     if args.patient {
         target::run_probe_target()?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(pid) = args.pid {
+        return process::main(args, pid);
     }
     let program = std::env::current_exe()?;
     let report = Report::new(&Facts::gather(Command::new(program).args(["doctor", "--patient"]))?);
@@ -96,21 +125,6 @@ fn line(out: &mut String, check: &Check, name_width: usize, width: usize) {
     for (i, text) in lines.enumerate() {
         let _ = if i == 0 { writeln!(out, "{text}") } else { writeln!(out, "{:indent$}{text}", "") };
     }
-}
-
-/// Breaks text at spaces into lines of at most `room` characters; a longer word keeps a line of its own.
-fn wrap(text: &str, room: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= room => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }
 
 fn verdict(report: &Report) -> String {

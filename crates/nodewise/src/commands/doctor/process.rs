@@ -1,0 +1,187 @@
+//! `nodewise doctor -p PID`: watches a process, and says whether NUMA hurts it.
+
+use super::Args;
+use crate::commands::costs::Costs;
+use crate::commands::{exit, wrap};
+use crate::manage::{self, Options, Reports, Summary, Watchdog};
+use crate::output::print;
+use crate::terminal;
+use anstyle::{AnsiColor, Style};
+use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressStyle};
+use nodewise_engine::Pid;
+use nodewise_linux::process::{descendants, require_access};
+use nodewise_topology::{CacheKind, Node, Topology};
+use nodewise_verdict::doctor::{Diagnosis, Evidence, Verdict, diagnose};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::fmt::Write as _;
+use std::ops::ControlFlow;
+use std::process::ExitCode;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+pub fn main(args: &Args, pid: u32) -> anyhow::Result<ExitCode> {
+    let topology = Topology::live()?;
+    require_access(Pid(pid)).map_err(manage::explain)?;
+    let costs = Costs::of(args.model.as_deref(), &topology)?;
+    let evidence = if nodewise_linux::require_nodes(&topology).is_ok() {
+        watch(pid, args.seconds, &topology, costs)?
+    } else {
+        Evidence { nodes: 1, far_ratio: 1.0, far_source: costs.source, ..Evidence::default() }
+    };
+    let diagnosis = diagnose(pid, evidence);
+    print(&if args.json {
+        serde_json::to_string_pretty(&diagnosis)? + "\n"
+    } else {
+        text(&diagnosis, terminal::width())
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Watches as `attach --dry-run` does.
+fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::Result<Evidence> {
+    let options = Options::only_watching();
+    // Before the first kernel setting is changed: a signal must not keep it from being put back.
+    let (ended, end) = channel();
+    let watchdog = Watchdog::default();
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch signals")?;
+    let told = watchdog.clone();
+    std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            told.end_wanted(exit::FAILURE);
+            // The receiver is gone only when main is about to return.
+            let _ = ended.send(());
+        }
+    });
+    let notes = nodewise_linux::obstacles(pid, topology);
+    let reports = Reports::open(&options)?;
+    let prepared = manage::prepare(&options, topology.clone(), reports, Some(&[Pid(pid)]))?;
+    let mut session = prepared.start(None, watchdog)?;
+    let (began, before) = (Instant::now(), cpu_seconds(pid));
+    let all = Duration::from_secs(seconds.into());
+    let bar = bar(seconds);
+    // Its CPU time until it was seen last: it may end meanwhile.
+    let mut used = 0.0;
+    let watched = session.manage(|time| {
+        let elapsed = began.elapsed();
+        used = (cpu_seconds(pid) - before).max(used);
+        bar.set_position(elapsed.as_secs());
+        let left = all.saturating_sub(elapsed);
+        let ends = left.is_zero() || end.recv_timeout(time.min(left)).is_ok();
+        if ends { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    bar.finish_and_clear();
+    let summary = session.conclude()?;
+    watched?;
+    let cpu_percent = 100.0 * used / began.elapsed().as_secs_f64();
+    // The kernel looks through all of the memory for this, so it is only asked where samples say nothing.
+    let is_unknown = summary.local_access_percent.before.is_none();
+    let hidden_percent = if is_unknown { nodewise_linux::hidden_percent(pid) } else { None };
+    Ok(evidence(
+        &summary,
+        topology,
+        costs,
+        Evidence { cpu_percent, hidden_percent, notes, ..Evidence::default() },
+    ))
+}
+
+/// All that was seen, the rest being given.
+fn evidence(summary: &Summary, topology: &Topology, costs: Costs, rest: Evidence) -> Evidence {
+    let nodes = || topology.nodes().iter().filter(|node| node.may_have_memory());
+    let pairs = nodes().flat_map(|from| nodes().map(move |to| (from, to)));
+    let is_far = |(from, to): &(&Node, &Node)| from.id != to.id && !from.cpus.is_empty();
+    let ratios = pairs.filter(is_far).filter_map(|(from, to)| costs.ratio(from.id.0, to.id.0));
+    let ratios: Vec<f64> = ratios.collect();
+    Evidence {
+        seconds: summary.elapsed_seconds,
+        nodes: nodes().count(),
+        samples: summary.samples,
+        sampler: summary.sampler.to_owned(),
+        local_percent: summary.local_access_percent.before,
+        unknown: summary.memory_in_use.unknown.clone(),
+        imbalance_percent: summary.controller_imbalance_percent.before,
+        used_bytes: summary.memory_in_use.bytes,
+        cache_bytes: cache_bytes(topology),
+        far_ratio: ratios.iter().sum::<f64>() / ratios.len().max(1) as f64,
+        far_source: costs.source,
+        to_collocate: summary.actions.collocated,
+        to_interleave: summary.actions.interleaved,
+        falsely_shared: summary.falsely_shared_huge_pages,
+        local_with_copies_percent: summary.local_access_percent_with_copies,
+        pages_moved_by_kernel: summary.pages_moved_by_kernel,
+        ..rest
+    }
+}
+
+/// The smallest last-level cache: what fits there is far from no memory for long.
+fn cache_bytes(topology: &Topology) -> Option<u64> {
+    let level = topology.caches().iter().map(|cache| cache.level).max()?;
+    let last =
+        topology.caches().iter().filter(|cache| cache.level == level && cache.kind != CacheKind::Instruction);
+    last.filter_map(|cache| cache.size_bytes).min()
+}
+
+/// CPU time of a process and its children, in seconds (`proc_pid_stat(5)`).
+fn cpu_seconds(pid: u32) -> f64 {
+    let ticks = |pid: u32| -> Option<u64> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The program's name may hold anything.
+        let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_whitespace().collect();
+        // In user mode and in the kernel, its own and that of children that have ended.
+        fields.get(11..15)?.iter().map(|field| field.parse::<u64>().ok()).sum()
+    };
+    let below = descendants(pid).into_iter().map(|pid| pid.0);
+    let ticks: u64 = std::iter::once(pid).chain(below).filter_map(ticks).sum();
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+fn text(diagnosis: &Diagnosis, width: usize) -> String {
+    let mut out = String::new();
+    let style = match diagnosis.verdict {
+        Verdict::Hurt => AnsiColor::Yellow.on_default().bold(),
+        Verdict::Healthy => AnsiColor::Green.on_default(),
+        Verdict::Unknown => Style::new().bold(),
+    };
+    // Writing to a string does not fail.
+    for line in wrap(&diagnosis.text, width) {
+        let _ = writeln!(out, "{style}{line}{style:#}");
+    }
+    if diagnosis.verdict == Verdict::Healthy {
+        return out;
+    }
+    let _ = writeln!(out);
+    let mut row = |name: &str, text: String| {
+        for (at, line) in wrap(&text, width.saturating_sub(12).max(24)).into_iter().enumerate() {
+            let _ = writeln!(out, "{:<10}  {line}", if at == 0 { name } else { "" });
+        }
+    };
+    let seen = &diagnosis.evidence;
+    row("seen", format!("{} accesses by {} in {:.0} s", seen.samples, seen.sampler, seen.seconds));
+    if let Some(far) = diagnosis.far_access_percent {
+        let used =
+            seen.used_bytes.map(|bytes| format!(", of {} MiB in use", bytes >> 20)).unwrap_or_default();
+        row(
+            "far",
+            format!("{far:.0} % of accesses{used}; {:.2}x as long by {}", seen.far_ratio, seen.far_source),
+        );
+    }
+    if let Some(imbalance) = seen.imbalance_percent {
+        row("imbalance", format!("{imbalance:.0} % between the nodes whose memory is accessed"));
+    }
+    if let Some(copies) = seen.local_with_copies_percent {
+        row("copies", format!("of what is only read would make {copies:.0} % of accesses near"));
+    }
+    seen.notes.iter().for_each(|note| row("note", note.clone()));
+    diagnosis.command.iter().for_each(|command| row("do", command.clone()));
+    out
+}
+
+/// On standard error, if that is a terminal.
+fn bar(seconds: u32) -> ProgressBar {
+    let bar = ProgressBar::new(seconds.into());
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} s  watching") {
+        bar.set_style(style);
+    }
+    bar
+}

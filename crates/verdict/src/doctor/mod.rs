@@ -1,0 +1,306 @@
+//! A running program: does NUMA hurt it, how much at most, and what to do.
+
+use serde::Serialize;
+
+/// A gain below this share of time is no finding, in percent.
+pub const LEAST_PERCENT: f64 = 5.0;
+/// A program that uses less of one CPU than this share of the time waits for nothing but work.
+const IDLE_PERCENT: f64 = 5.0;
+
+/// Everything that was seen of a program.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Evidence {
+    /// How long it was watched.
+    pub seconds: f64,
+    /// Its CPU time meanwhile, in percent of one CPU.
+    pub cpu_percent: f64,
+    /// Nodes with memory.
+    pub nodes: usize,
+    /// Accesses that were sampled.
+    pub samples: u64,
+    /// The sampler.
+    pub sampler: String,
+    /// Share of the accesses that come from the page's own node, as memory lay when the watch began.
+    pub local_percent: Option<f64>,
+    /// Why that is not known.
+    pub unknown: Option<String>,
+    /// Imbalance of the accesses that each node's memory serves, in percent.
+    pub imbalance_percent: Option<f64>,
+    /// Memory in use, as far as samples tell.
+    pub used_bytes: Option<u64>,
+    /// The last-level caches that the program may use.
+    pub cache_bytes: Option<u64>,
+    /// How many times longer an access takes to another node, in the mean over nodes.
+    pub far_ratio: f64,
+    /// The origin of that figure.
+    pub far_source: String,
+    /// Ranges that `nodewise attach` would move to the one node that uses them.
+    pub to_collocate: u64,
+    /// Ranges that it would spread, as several nodes use them.
+    pub to_interleave: u64,
+    /// Huge pages whose parts different nodes use.
+    pub falsely_shared: u64,
+    /// Share of local accesses if each node had a copy of what is only read.
+    pub local_with_copies_percent: Option<f64>,
+    /// Resident memory that hint faults cannot see or that nobody can move, in percent of all.
+    pub hidden_percent: Option<f64>,
+    /// Pages that the kernel's balancing moved meanwhile, machine-wide.
+    pub pages_moved_by_kernel: u64,
+    /// Support for NUMA that is switched off in silence, and whatever else is in the way.
+    pub notes: Vec<String>,
+}
+
+/// The answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// NUMA costs it time, and something can be done.
+    Hurt,
+    /// Nothing is to be done.
+    Healthy,
+    /// It cannot be told.
+    Unknown,
+}
+
+/// The change that helps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Remedy {
+    /// Move pages to the nodes that use them.
+    Collocate,
+    /// Spread pages over the nodes.
+    Interleave,
+    /// Split huge pages, and move their parts.
+    Split,
+}
+
+/// The answer with what it rests on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Diagnosis {
+    /// Whether NUMA hurts.
+    pub verdict: Verdict,
+    /// In plain words.
+    pub text: String,
+    /// Share of accesses that go to another node's memory.
+    pub far_access_percent: Option<f64>,
+    /// The time that this costs at most, in percent of the program's, by `far_source`: that of a program
+    /// that does nothing but wait for memory.
+    pub cost_percent: Option<f64>,
+    /// The change to make.
+    pub remedy: Option<Remedy>,
+    /// The command that makes it, or that finds out more.
+    pub command: Option<String>,
+    /// Everything that was seen.
+    pub evidence: Evidence,
+}
+
+/// The answer for a process.
+#[must_use]
+pub fn diagnose(pid: u32, evidence: Evidence) -> Diagnosis {
+    let far = evidence.local_percent.map(|local| 100.0 - local);
+    let remedy = remedy(&evidence);
+    let cost = far.map(|far| cost_percent(&evidence, far, remedy));
+    let (verdict, text) = verdict(&evidence, far, cost, remedy);
+    let command = match verdict {
+        Verdict::Hurt => Some(format!("nodewise attach {pid}")),
+        Verdict::Healthy => None,
+        Verdict::Unknown => Some(format!("nodewise doctor -p {pid} --seconds 120")),
+    };
+    Diagnosis {
+        verdict,
+        text,
+        far_access_percent: far,
+        cost_percent: cost,
+        remedy: remedy.filter(|_| verdict == Verdict::Hurt),
+        command,
+        evidence,
+    }
+}
+
+/// The change that the engine would make most of.
+fn remedy(evidence: &Evidence) -> Option<Remedy> {
+    if evidence.falsely_shared > 0 {
+        Some(Remedy::Split)
+    } else if evidence.to_collocate > 0 && evidence.to_collocate >= evidence.to_interleave {
+        Some(Remedy::Collocate)
+    } else if evidence.to_interleave > 0 {
+        Some(Remedy::Interleave)
+    } else {
+        None
+    }
+}
+
+/// The share of time that the remedy saves, if the program does nothing but wait for memory.
+///
+/// Pages that move to their users save the way: an access then takes the time of a near one. Pages that are
+/// spread save the queue: the busiest node's memory then serves no more than its share.
+fn cost_percent(evidence: &Evidence, far_percent: f64, remedy: Option<Remedy>) -> f64 {
+    let longer = far_percent / 100.0 * (evidence.far_ratio - 1.0).max(0.0);
+    let by_distance = 100.0 * longer / (1.0 + longer);
+    match remedy {
+        None => 0.0,
+        Some(Remedy::Interleave) => by_queue(evidence),
+        Some(Remedy::Collocate | Remedy::Split) => by_distance.max(by_queue(evidence)),
+    }
+}
+
+/// The share of time that goes to the queue at the busiest node, if bandwidth is what the program waits for.
+fn by_queue(evidence: &Evidence) -> f64 {
+    let (Some(imbalance), true) = (evidence.imbalance_percent, evidence.nodes > 1) else { return 0.0 };
+    let nodes = evidence.nodes as f64;
+    // The busiest node's load over the mean, where all others have the same: solved from the deviation.
+    let busiest = 1.0 + imbalance / 100.0 * (nodes - 1.0) / nodes.sqrt();
+    100.0 * (1.0 - 1.0 / busiest)
+}
+
+fn verdict(
+    evidence: &Evidence,
+    far: Option<f64>,
+    cost: Option<f64>,
+    remedy: Option<Remedy>,
+) -> (Verdict, String) {
+    let healthy = |why: String| (Verdict::Healthy, format!("Nothing to do here: {why}."));
+    let unknown = |why: String| (Verdict::Unknown, format!("Cannot tell: {why}."));
+    let Evidence { seconds, cpu_percent, samples, sampler, .. } = evidence;
+    if evidence.nodes < 2 {
+        return healthy("this machine has one node with memory, so that none is far".to_owned());
+    }
+    if *cpu_percent < IDLE_PERCENT {
+        return healthy(format!("the program used {cpu_percent:.1} % of one CPU in {seconds:.0} s"));
+    }
+    let (Some(far), Some(cost)) = (far, cost) else {
+        if let Some(hidden) = evidence.hidden_percent.filter(|&hidden| hidden > 50.0) {
+            return unknown(format!(
+                "{hidden:.0} % of its memory is bound, huge by reservation or of files, which {sampler} cannot see"
+            ));
+        }
+        let why = evidence.unknown.clone().unwrap_or_else(|| "there are too few samples".to_owned());
+        // Memory that nobody comes back to costs nobody time.
+        let passes = evidence.hidden_percent.is_some() && *seconds >= 10.0;
+        return if *samples < 100 && passes {
+            healthy(format!("it hardly uses its memory, with {samples} accesses sampled in {seconds:.0} s"))
+        } else {
+            unknown(why)
+        };
+    };
+    if evidence.used_bytes.zip(evidence.cache_bytes).is_some_and(|(used, cache)| used <= cache) {
+        return healthy(format!(
+            "{far:.0} % of its accesses are far, and its memory in use fits in the caches"
+        ));
+    }
+    let Some(remedy) = remedy.filter(|_| cost >= LEAST_PERCENT) else {
+        return healthy(if far < LEAST_PERCENT {
+            format!("{:.0} % of its accesses are near", 100.0 - far)
+        } else if remedy.is_none() {
+            format!("{far:.0} % of its accesses are far, and no other place is better for that memory")
+        } else {
+            format!("what can be gained is at most {cost:.1} % of its time")
+        });
+    };
+    let (cause, change) = match remedy {
+        Remedy::Collocate => ("used by one node each", "moves them there"),
+        Remedy::Interleave => {
+            ("used by all nodes, and one node's memory serves most of them", "spreads them")
+        }
+        Remedy::Split => ("huge, and nodes use different parts of them", "splits them and moves the parts"),
+    };
+    (
+        Verdict::Hurt,
+        format!(
+            "Yes: {far:.0} % of its accesses go to another node's memory, which costs up to {cost:.0} % of its time. \
+             The pages are {cause}; Nodewise {change}."
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A busy program on four nodes, whose memory is where it was asked to be.
+    fn evidence(local_percent: f64) -> Evidence {
+        Evidence {
+            seconds: 30.0,
+            cpu_percent: 390.0,
+            nodes: 4,
+            samples: 5000,
+            sampler: "hint faults".to_owned(),
+            local_percent: Some(local_percent),
+            imbalance_percent: Some(0.0),
+            used_bytes: Some(1 << 30),
+            cache_bytes: Some(16 << 20),
+            far_ratio: 2.0,
+            far_source: "firmware's distances".to_owned(),
+            hidden_percent: Some(1.0),
+            ..Evidence::default()
+        }
+    }
+
+    fn verdict_of(evidence: Evidence) -> (Verdict, String) {
+        let diagnosis = diagnose(42, evidence);
+        (diagnosis.verdict, diagnosis.text)
+    }
+
+    #[test]
+    fn misplaced_memory_hurts_by_distance_and_by_the_queue() {
+        // 75 % far at twice the time: 1.75 times longer, of which 43 % are the way.
+        let far = Evidence { to_collocate: 8, ..evidence(25.0) };
+        let diagnosis = diagnose(42, far.clone());
+        assert_eq!((diagnosis.verdict, diagnosis.remedy), (Verdict::Hurt, Some(Remedy::Collocate)));
+        assert!((diagnosis.cost_percent.unwrap() - 42.86).abs() < 0.01, "{diagnosis:?}");
+        assert_eq!(diagnosis.command.as_deref(), Some("nodewise attach 42"));
+        // All on one of four nodes (200 %): three quarters of the time are the queue.
+        let queued = diagnose(42, Evidence { imbalance_percent: Some(200.0), ..far });
+        assert!((queued.cost_percent.unwrap() - 75.0).abs() < 1e-9, "{queued:?}");
+        let shared = Evidence { to_interleave: 3, imbalance_percent: Some(200.0), ..evidence(25.0) };
+        assert_eq!(diagnose(42, shared).remedy, Some(Remedy::Interleave));
+        let split = Evidence { falsely_shared: 3, to_interleave: 9, ..evidence(25.0) };
+        assert_eq!(diagnose(42, split).remedy, Some(Remedy::Split));
+    }
+
+    #[test]
+    fn the_healthy_get_silence() {
+        let healthy = |evidence: Evidence| {
+            let diagnosis = diagnose(42, evidence);
+            assert!(diagnosis.text.starts_with("Nothing to do here: "), "{}", diagnosis.text);
+            assert_eq!(
+                (diagnosis.verdict, diagnosis.remedy, diagnosis.command),
+                (Verdict::Healthy, None, None)
+            );
+            diagnosis.text
+        };
+        healthy(evidence(99.0));
+        // Memory that is far and cannot be nearer: shared by all, and spread.
+        assert!(healthy(evidence(25.0)).contains("no other place is better"));
+        // Little can be gained: 4 % far.
+        healthy(Evidence { to_collocate: 1, ..evidence(96.0) });
+        assert!(
+            healthy(Evidence { cpu_percent: 1.0, to_collocate: 9, ..evidence(0.0) })
+                .contains("1.0 % of one CPU")
+        );
+        healthy(Evidence { nodes: 1, ..evidence(0.0) });
+        healthy(Evidence { used_bytes: Some(1 << 20), to_collocate: 9, ..evidence(0.0) });
+        let unused = Evidence { local_percent: None, samples: 3, ..evidence(0.0) };
+        assert!(healthy(unused).contains("hardly uses its memory"));
+    }
+
+    /// Below 5 % there is no finding, and above there is.
+    #[test]
+    fn five_percent_is_where_findings_begin() {
+        let at = |local| verdict_of(Evidence { to_collocate: 9, ..evidence(local) }).0;
+        // 5 % of the time are 5.26 % of far accesses at twice the time.
+        assert_eq!((at(94.8), at(94.7)), (Verdict::Healthy, Verdict::Hurt));
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_not_called_healthy() {
+        let blind = Evidence { local_percent: None, samples: 3, hidden_percent: Some(97.0), ..evidence(0.0) };
+        let (verdict, text) = verdict_of(blind);
+        assert!(verdict == Verdict::Unknown && text.contains("97 % of its memory is bound"), "{text}");
+        let why = Some("only 150 samples tell who uses the memory".to_owned());
+        let few = Evidence { local_percent: None, samples: 150, unknown: why, ..evidence(0.0) };
+        assert_eq!(verdict_of(few).0, Verdict::Unknown);
+        let short = Evidence { local_percent: None, samples: 3, seconds: 3.0, ..evidence(0.0) };
+        assert_eq!(verdict_of(short).0, Verdict::Unknown);
+    }
+}

@@ -1,0 +1,17 @@
+//! Is it NUMA? From repeated runs under different placements, and from samples of a running program, to a
+//! verdict in plain words and the change to make.
+//!
+//! # By task
+//!
+//! - **Compare placements.** [`compare::Candidates`] has those that make sense on a machine. A
+//!   [`compare::Experiment`] says which one to run next, and takes in how the run went; a [`compare::Runner`]
+//!   makes the run. [`compare::Report::of`] draws the conclusions, and [`compare::page::html`] shows them.
+//! - **Compare two series of runs.** [`paired::compare`].
+//!
+//! Nothing here reads a file or a clock, or starts a program.
+#![forbid(unsafe_code)]
+
+pub mod compare;
+pub mod doctor;
+pub mod paired;
+pub mod statistics;
