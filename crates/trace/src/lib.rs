@@ -92,7 +92,9 @@ mod tests {
 
     fn write(threads: usize, accesses: &[(usize, Access)]) -> Vec<u8> {
         let mut writer = Writer::new(Vec::new(), threads).unwrap();
-        accesses.iter().for_each(|(thread, access)| writer.access(*thread, *access).unwrap());
+        for (thread, access) in accesses {
+            writer.access(*thread, *access).unwrap();
+        }
         writer.finish().unwrap()
     }
 

@@ -3,6 +3,7 @@
 use super::How;
 use nodewise_topology::CpuId;
 use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
 
 /// One placement, in the words of those who start programs. A way that has no words for it is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,8 +107,10 @@ fn memory_policy(mode: &str, nodes: &str) -> String {
 
 /// A mask in the hexadecimal form that Slurm takes.
 fn mask(cpus: &nodewise_topology::CpuSet) -> String {
-    let words = cpus.words().iter().rev();
-    let digits: String = words.map(|word| format!("{word:016x}")).collect();
+    let mut digits = String::new();
+    for word in cpus.words().iter().rev() {
+        let _ = write!(digits, "{word:016x}");
+    }
     format!("0x{}", digits.trim_start_matches('0'))
 }
 

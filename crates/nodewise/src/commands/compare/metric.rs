@@ -82,8 +82,8 @@ impl Metric {
                 if !output.status.success() {
                     bail!("--metric-command: it failed ({})", output.status);
                 }
-                let numbers = text.split_whitespace().filter_map(|word| word.parse().ok());
-                numbers.last().context("--metric-command: it printed no number")?
+                let mut numbers = text.split_whitespace().filter_map(|word| word.parse().ok());
+                numbers.next_back().context("--metric-command: it printed no number")?
             }
         };
         if !(value.is_finite() && value > 0.0) {

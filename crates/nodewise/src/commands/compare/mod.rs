@@ -244,7 +244,7 @@ fn setting(args: &Args, topology: &Topology) -> Setting {
 fn key(args: &Args, setting: &Setting) -> String {
     let directory = std::env::current_dir().unwrap_or_default();
     let program = state::identity(Path::new(&args.command[0]));
-    format!("1 {setting:?} {directory:?} {program} {:?} {}", args.only, args.seed)
+    format!("1 {setting:?} {} {program} {:?} {}", directory.display(), args.only, args.seed)
 }
 
 /// Ctrl-C and its like end the comparison, and not the program alone.

@@ -2,23 +2,19 @@
 
 use super::Args;
 use crate::commands::costs::Costs;
-use crate::commands::{exit, wrap};
+use crate::commands::wrap;
 use crate::manage::{self, Options, Reports, Summary, Watchdog};
 use crate::output::print;
 use crate::terminal;
 use anstyle::{AnsiColor, Style};
-use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use nodewise_engine::Pid;
 use nodewise_linux::process::{descendants, require_access};
 use nodewise_topology::{CacheKind, Node, Topology};
 use nodewise_verdict::doctor::{Diagnosis, Evidence, Verdict, diagnose};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
-use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 pub fn main(args: &Args, pid: u32) -> anyhow::Result<ExitCode> {
@@ -43,21 +39,12 @@ pub fn main(args: &Args, pid: u32) -> anyhow::Result<ExitCode> {
 fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::Result<Evidence> {
     let options = Options::only_watching();
     // Before the first kernel setting is changed: a signal must not keep it from being put back.
-    let (ended, end) = channel();
     let watchdog = Watchdog::default();
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch signals")?;
-    let told = watchdog.clone();
-    std::thread::spawn(move || {
-        if signals.forever().next().is_some() {
-            told.end_wanted(exit::FAILURE);
-            // The receiver is gone only when main is about to return.
-            let _ = ended.send(());
-        }
-    });
+    let end = watchdog.end_on_signals()?;
     let notes = nodewise_linux::obstacles(pid, topology);
     let reports = Reports::open(&options)?;
-    let prepared = manage::prepare(&options, topology.clone(), reports, Some(&[Pid(pid)]))?;
-    let mut session = prepared.start(None, watchdog)?;
+    let prepared = manage::prepare(&options, topology.clone(), reports, Some(&[Pid(pid)]), watchdog)?;
+    let mut session = prepared.start(None)?;
     let (began, before) = (Instant::now(), cpu_seconds(pid));
     let all = Duration::from_secs(seconds.into());
     let bar = bar(seconds);

@@ -16,16 +16,16 @@ use std::str::FromStr;
 /// Run a sweep of machines, workloads, policies, sizes and seeds, or one shard of it
 ///
 /// SPEC.toml says what is run. Each run is a file of its own in DIR, which appears whole or not at all. A run
-/// whose file is there is not repeated, so that a sweep goes on where it was stopped. Shards may run at the same
-/// time, anywhere that sees DIR. `sim merge DIR` puts the results together, whatever the shards were.
+/// whose file is there is not repeated, so that a sweep goes on where it was stopped. Shards may run at the
+/// same time, anywhere that sees DIR. `sim merge DIR` puts the results together, whatever the shards were.
 ///
-/// SPEC.toml has lists: machines (names, or files beside it), workloads, policies, scales, passes, huge_pages,
-/// and a count, seeds. The first three have to be there. Runs are all their combinations, but a machine's
+/// SPEC.toml has lists: machines (names, or files beside it), workloads, policies, scales, passes,
+/// `huge_pages`, and a count, seeds. The first three have to be there. Runs are all their combinations, but a machine's
 /// lack the policies that it does not run.
 ///
 /// A run's seed comes of its content: machine, workload, scale, passes, huge pages and which of the seeds it
-/// is. Its number in the sweep does not count, so that a longer list leaves other runs as they are. The policies
-/// of a comparison have the same seed.
+/// is. Its number in the sweep does not count, so that a longer list leaves other runs as they are. The
+/// policies of a comparison have the same seed.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -199,7 +199,9 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     });
     drop(bar);
     let failed: Vec<anyhow::Error> = results.into_iter().filter_map(Result::err).collect();
-    failed.iter().for_each(|error| note(format_args!("{error:#}")));
+    for error in &failed {
+        note(format_args!("{error:#}"));
+    }
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILURE) })
 }
 
