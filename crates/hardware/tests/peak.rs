@@ -30,8 +30,8 @@ fn all_cores_get_the_bandwidth_of_their_node() {
 }
 
 /// Presets whose bandwidth is that of their memory's bus have the banks of the one calibration. The Opterons'
-/// controllers get less than half of the bus, so that it is not banks that bound them. The E7's bandwidth is an
-/// estimate, and its memory is behind buffers, as no machine's of the curves.
+/// controllers get less than half of the bus, so that it is not banks that bound them. The E7's bandwidth is
+/// an estimate, and its memory is behind buffers, as no machine's of the curves.
 #[test]
 fn banks_are_those_of_one_calibration() {
     for name in Preset::names() {

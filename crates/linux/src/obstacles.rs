@@ -54,8 +54,8 @@ fn of_process(facts: &Facts) -> Vec<String> {
     checks.into_iter().flatten().collect()
 }
 
-/// The JVM keeps `UseNUMA` off unless asked, and switches it off without a word where it finds no library or
-/// one node only (`os_linux.cpp`, `libnuma_init`, `os::init_2`).
+/// The JVM keeps `UseNUMA` off unless asked. It switches it off without a word if it finds no library or one
+/// node only (`os_linux.cpp`, `libnuma_init`, `os::init_2`).
 fn java(facts: &Facts) -> Option<String> {
     if !facts.maps.contains("/libjvm.so") {
         return None;

@@ -77,7 +77,8 @@ fn a_comparison_is_told_in_full() {
     assert_eq!(left, 0, "there is nothing to go on with");
 }
 
-/// A program that is given twice the work under one placement is found out: the CPU that it is pinned to tells.
+/// A program that is given twice the work under one placement is found out: the CPU that it is pinned to
+/// tells.
 #[test]
 fn a_slower_placement_is_found() {
     let home = tempfile::tempdir().unwrap();

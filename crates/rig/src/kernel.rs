@@ -66,8 +66,8 @@ pub(crate) fn choose(asked: Option<&Path>, found: Vec<PathBuf>) -> Result<PathBu
     }
 }
 
-/// The `vmlinux` that `make setup` has unpacked beside a `vmlinuz`. An emulated CPU takes more than a second to
-/// unpack one.
+/// The `vmlinux` that `make setup` has unpacked beside a `vmlinuz`. An emulated CPU takes more than a second
+/// to unpack one.
 fn unpacked(kernel: &Path) -> Option<PathBuf> {
     let name = kernel.file_name()?.to_str()?.strip_prefix("vmlinuz")?;
     let unpacked = kernel.with_file_name(format!("vmlinux{name}"));

@@ -2,16 +2,16 @@
 //!
 //! # The format, version 1
 //!
-//! Numbers are varints unless a size is given: seven bits a byte, the least significant first, the eighth bit set
-//! in all bytes but the last, ten bytes at most. A line is an address divided by 64, and its page is the line
-//! divided by 64.
+//! Numbers are varints unless a size is given. A varint has seven bits a byte, the least significant first,
+//! and the eighth bit set in all bytes but the last. It has ten bytes at most. A line is an address divided
+//! by 64, and its page is the line divided by 64.
 //!
 //! | part | content |
 //! |---|---|
 //! | magic | the 8 bytes `NWTRACE1`; the last is the version |
 //! | threads | how many there are, 1 to 65 536 |
 //! | blocks | any number, each as below |
-//! | end | the number of threads as a thread's number, then the count of all accesses |
+//! | end | the number of threads, then the count of all accesses |
 //!
 //! | part of a block | content |
 //! |---|---|
@@ -23,15 +23,16 @@
 //! | part of an access | content |
 //! |---|---|
 //! | head | 8 x the step + 2 x the kind + 1 if instructions follow |
-//! | instructions | those since the thread's last access, if there were any, at most 2^40 |
+//! | instructions | any since the last access, at most 2^40 |
 //!
-//! A step is the line minus that of the thread's last access (0 before the first), zigzag: 0, -1, 1, -2 become 0,
-//! 1, 2, 3. Lines are below 2^38. The kinds are 0 a read, 1 a write, 2 an atomic read-modify-write, and 3 a read
-//! at an address that depends on the read before. A tracer that cannot tell the last two apart writes writes and reads.
+//! A step is the line minus that of the thread's last access (0 before the first), in zigzag. So 0, -1, 1, -2
+//! become 0, 1, 2, 3. Lines are below 2^38. Kind 0 is a read, 1 a write, and 2 an atomic read-modify-write.
+//! Kind 3 is a read at an address that depends on the read before. A tracer that cannot tell the last two
+//! apart writes writes and reads.
 //!
-//! Steps make files small: a program that goes through an array takes one or two bytes an access. Nothing in a
-//! file makes a reader keep more than a block of each thread. A file that is cut short has no end, and a reader
-//! says so.
+//! Steps make files small: a program that goes through an array takes one or two bytes an access. Nothing in
+//! a file makes a reader keep more than a block of each thread. A file that is cut short has no end, and a
+//! reader says so.
 #![forbid(unsafe_code)]
 
 mod read;

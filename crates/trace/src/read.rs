@@ -197,8 +197,8 @@ impl Block<'_> {
         self.accesses
     }
 
-    /// Gives each access in order. `line` is that of the thread's access before, and is moved on: 0 before its
-    /// first block.
+    /// Gives each access in order. `line` is that of the thread's access before, and is moved on: 0 before
+    /// its first block.
     ///
     /// Fails if the block does not consist of as many accesses as it says, or one is of no line.
     pub fn decode(&self, line: &mut u64, mut each: impl FnMut(Access)) -> Result<(), Error> {

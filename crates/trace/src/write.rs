@@ -9,8 +9,8 @@ const _: () = assert!(BLOCK <= MOST_ACCESSES && BLOCK * 20 <= MOST_BYTES);
 
 /// Writes a trace.
 ///
-/// Each thread's accesses are told in its own order, and those of several threads as they come. A file without
-/// [`finish`](Self::finish) is one that was cut short.
+/// Each thread's accesses are told in its own order, and those of several threads as they come. A file
+/// without [`finish`](Self::finish) is one that was cut short.
 #[derive(Debug)]
 pub struct Writer<W> {
     out: W,

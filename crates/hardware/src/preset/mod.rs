@@ -151,8 +151,8 @@ pub struct Controller {
 impl Controller {
     /// The same with banks that make its latency grow with the load as on a server of three generations.
     ///
-    /// A bank is busy with a line for a share of the idle latency, and at the peak of the bandwidth a share
-    /// of the banks is busy. Both shares are calibrated by MLC's curve of a two-socket Ice Lake
+    /// A bank is busy with a line for a share of the idle latency. At the peak of the bandwidth a share of
+    /// the banks is busy. Both shares are calibrated by MLC's curve of a two-socket Ice Lake
     /// (`nodewise sim reproduce loaded-latency`).
     #[must_use]
     pub fn with_banks(self) -> Self {

@@ -1,9 +1,9 @@
 //! Latency under load, as Intel's Memory Latency Checker (MLC) prints it: pointers are followed while the
 //! other cores read, with ever longer pauses in between.
 //!
-//! The machines are made of four figures each, of which MLC's curve has all: the idle latency, the bandwidth
-//! when all cores inject without pauses, and the misses that are then outstanding, by Little's law. Cores are
-//! as many as give these. A node's cores read its own memory, as MLC's do, so one node is run.
+//! MLC's curve has all figures that make a machine here. They are the idle latency, the bandwidth when all
+//! cores inject without pauses, and by Little's law the misses that are then outstanding. Cores are as many
+//! as give these. A node's cores read its own memory, as MLC's do, so one node is run.
 
 use nodewise_hardware::{Controller, Node, Preset};
 

@@ -35,8 +35,8 @@ use std::time::Duration;
 /// Compare a command's placements: is it NUMA, and which change helps
 ///
 /// Nodewise runs the command again and again: as it is, on each node alone, and with its memory far away or
-/// spread. It also pins its threads, changes kernel settings, and manages it. A first run warms caches up and does
-/// not count. The rest come in blocks of one run of each placement, in a random order. They end when the
+/// spread. It also pins its threads, changes kernel settings, and manages it. A first run warms caches up and
+/// does not count. The rest come in blocks of one run of each placement, in a random order. They end when the
 /// intervals are narrow, or after --repeat blocks. A placement that is clearly slower is left out sooner.
 ///
 /// Ctrl-C keeps the runs so far, and the same command goes on with them. Kernel settings are put back after

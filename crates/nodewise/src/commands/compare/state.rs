@@ -36,7 +36,7 @@ impl State {
     }
 }
 
-/// Where the state of a comparison is kept unless the user says otherwise; none where there is no home.
+/// The default file for a comparison's state; none if the user has no home.
 pub fn default_path(key: &str) -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")))?;

@@ -12,9 +12,9 @@ use std::process::ExitCode;
 
 /// Put the results of a sweep together: CSV, JSON and a page of plots
 ///
-/// Reads the runs that `sim sweep` has left in DIR, and writes three files there: runs.csv has a line for each
-/// run, summary.json and plots.html have medians over the seeds. They hang on the runs alone, and not on the
-/// shards in which these were done.
+/// Reads the runs that `sim sweep` has left in DIR, and writes three files there. runs.csv has a line for
+/// each run. summary.json and plots.html have medians over the seeds. They hang on the runs alone, and not on
+/// the shards in which these were done.
 ///
 /// A relative time is a run's time over that of the first policy of SPEC.toml at the same seed. An interval
 /// covers the median of all seeds in 95 of 100 sweeps, by the sign test. With less than six seeds no interval
@@ -188,8 +188,8 @@ impl Spread {
     }
 }
 
-/// How many values to leave out at each end, so that what is between covers the median in 95 % of samples at
-/// least, and the share that it covers. The number of values below the median is binomial.
+/// The number of values to leave out at each end, so that the others cover the median in 95 % of samples.
+/// With it comes the share that they cover. The number of values below the median is binomial.
 fn interval(count: usize) -> (usize, f64) {
     let mut chance = 0.5f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
     let mut below = chance;
@@ -371,8 +371,8 @@ fn plot(html: &mut String, cells: &[Cell<'_>]) {
 mod tests {
     use super::*;
 
-    /// The tables of the sign test: with 6 values all of them, with 9 all but one at each end, with 20 all but
-    /// five.
+    /// The tables of the sign test: with 6 values all of them, with 9 all but one at each end, with 20 all
+    /// but five.
     #[test]
     fn intervals_are_those_of_the_sign_test() {
         let rounded = |count| {

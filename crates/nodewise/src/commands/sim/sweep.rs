@@ -20,8 +20,8 @@ use std::str::FromStr;
 /// same time, anywhere that sees DIR. `sim merge DIR` puts the results together, whatever the shards were.
 ///
 /// SPEC.toml has lists: machines (names, or files beside it), workloads, policies, scales, passes,
-/// `huge_pages`, and a count, seeds. The first three have to be there. Runs are all their combinations, but a machine's
-/// lack the policies that it does not run.
+/// `huge_pages`, and a count, seeds. The first three have to be there. Runs are all their combinations, but a
+/// machine's lack the policies that it does not run.
 ///
 /// A run's seed comes of its content: machine, workload, scale, passes, huge pages and which of the seeds it
 /// is. Its number in the sweep does not count, so that a longer list leaves other runs as they are. The
@@ -79,7 +79,7 @@ impl FromStr for Shard {
     }
 }
 
-/// What SPEC.toml says.
+/// The contents of SPEC.toml.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Spec {
@@ -141,7 +141,7 @@ impl Run {
     }
 }
 
-/// What DIR holds: the runs of a sweep, in order. Written before the first run.
+/// The list of a sweep's runs in DIR, in order. Written before the first run.
 #[derive(PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Sweep {

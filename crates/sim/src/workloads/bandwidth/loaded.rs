@@ -9,8 +9,8 @@ const BYTES: f64 = 200e6;
 const PAGE: usize = 4096;
 /// Reads that the first thread does, each at an address that is in the line before.
 const CHASES: u64 = 4096;
-/// Operations of a piece, and instructions that one of the load does not go beyond by much, so that it ends
-/// soon after the first thread.
+/// Operations of a piece, and instructions that one of the load hardly exceeds. So it ends soon after the
+/// first thread.
 const PIECE: u64 = 128;
 const PIECE_INSTRUCTIONS: u64 = 1 << 12;
 /// Instructions of a line beside the read that the simulator sees: the loop, by words of 32 bytes.
@@ -18,8 +18,8 @@ const INSTRUCTIONS: u64 = 3;
 
 /// One thread that follows pointers, and others that read their own memory from end to end meanwhile.
 ///
-/// Each thread touches its pages first. After that barrier an item is a pointer that was followed, so that the
-/// time of an item is the latency.
+/// Each thread touches its pages first. After that barrier an item is a pointer that was followed, so that
+/// the time of an item is the latency.
 pub struct Loaded {
     areas: Vec<Area>,
     bases: Vec<u64>,
@@ -30,7 +30,7 @@ pub struct Loaded {
     /// Operations of each thread so far, and whether it has touched its pages.
     done: Vec<u64>,
     touched: Vec<bool>,
-    /// Where the first thread is.
+    /// The first thread's place.
     pointer: u64,
 }
 
