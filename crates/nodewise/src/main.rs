@@ -98,7 +98,9 @@ mod tests {
     /// ours.
     fn words(line: &str) -> Option<Vec<String>> {
         let line = line.trim().trim_start_matches("sudo ");
-        let mut text = line.strip_prefix("nodewise ").map(|_| line.to_owned())?;
+        // A name in a column is followed by more blanks than one.
+        let rest = line.strip_prefix("nodewise ").filter(|rest| !rest.starts_with(' '));
+        let mut text = rest.map(|_| line.to_owned())?;
         while let Some((before, after)) = text.split_once("$(") {
             text = format!("{before}4711{}", after.split_once(')')?.1);
         }
@@ -131,9 +133,9 @@ mod tests {
         /// All that open one. A word that is missing here is either no verb, or a new one.
         const VERBS: &[&str] = &[
             "Add", "Allocate", "Attach", "Boot", "Compare", "Copy", "Count", "Decide", "Do", "Draw", "End",
-            "Give", "Keep", "Leave", "Let", "List", "Make", "Manage", "Map", "Measure", "Move", "Place",
-            "Print", "Read", "Record", "Run", "Set", "Show", "Shrink", "Simulate", "Start", "Take", "Watch",
-            "Write",
+            "Give", "Keep", "Leave", "Let", "List", "Make", "Manage", "Map", "Measure", "Merge", "Move",
+            "Place", "Print", "Put", "Read", "Record", "Replay", "Run", "Set", "Show", "Shrink", "Simulate",
+            "Start", "Take", "Watch", "Write",
         ];
         fn wrong(command: &clap::Command, path: &str) -> Vec<String> {
             let path = format!("{path} {}", command.get_name());

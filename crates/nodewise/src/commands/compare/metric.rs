@@ -53,7 +53,11 @@ impl Metric {
             // A disk that is full shows in the number that is missing.
             let _ = kept.map(|mut kept| kept.write_all(&line));
             let text = String::from_utf8_lossy(&line);
-            let found = if let Self::Pattern(pattern) = self { number(pattern, &text) } else { None };
+            let found = if let Self::Pattern(pattern) = self {
+                number(pattern, text.trim_end_matches(['\r', '\n']))
+            } else {
+                None
+            };
             let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
             output.number = found.or(output.number);
             if !text.trim().is_empty() {

@@ -11,7 +11,7 @@ use nodewise_linux::probe::{Area, Check, Facts, Report, Status, target};
 use std::fmt::Write as _;
 use std::process::{Command, ExitCode};
 
-/// Show what of Nodewise works on this machine, or with -p whether NUMA hurts a program that runs
+/// Show what of Nodewise works on this machine, or with -p whether NUMA hurts a program
 ///
 /// Without -p, doctor tries everything, and guesses nothing from version numbers. It uses memory of its own,
 /// and of a process that it starts for this. It changes no setting. It takes up to six seconds if it has to
@@ -26,7 +26,7 @@ Examples:
   nodewise doctor
   sudo nodewise doctor                       what root could do
   nodewise doctor --json | jq '.checks[] | select(.status != \"works\")'
-  nodewise doctor -p $(pidof redis-server)   does NUMA hurt it, how much at most, what to do
+  nodewise doctor -p $(pidof redis-server)   does NUMA hurt it, and what to do
   nodewise doctor -p 4711 --seconds 60 --json
   nodewise rig --nodes 4 -- nodewise doctor  the same in a guest
 

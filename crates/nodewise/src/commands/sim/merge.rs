@@ -330,7 +330,7 @@ fn plot(html: &mut String, cells: &[Cell<'_>]) {
     let height = ROW * (cells.len() as f64 + 1.0);
     let _ = writeln!(
         html,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{:.0}\" height=\"{height:.0}\" font-size=\"12\">\
+        "<svg width=\"{:.0}\" height=\"{height:.0}\" font-size=\"12\">\
          <line x1=\"{one:.1}\" x2=\"{one:.1}\" y1=\"0\" y2=\"{:.0}\" stroke=\"#6b7785\" stroke-dasharray=\"3\"/>\
          <text x=\"{one:.1}\" y=\"{:.0}\" text-anchor=\"middle\">1</text>",
         NAMES + PLOT + 130.0,

@@ -42,7 +42,9 @@ pub fn html(report: &Report) -> String {
     if let Some(how) = &report.answer.remedy {
         remedy(&mut out, how);
     }
-    picture(&mut out, report);
+    if !report.runs.is_empty() {
+        picture(&mut out, report);
+    }
     placements(&mut out, report);
     evidence(&mut out, report);
     out.push_str("</body>\n</html>\n");
@@ -86,8 +88,7 @@ fn picture(out: &mut String, report: &Report) {
         "<h2>Runs</h2>\n<figure>\n<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{metric} by placement\">\n"
     );
     let step = round_step(most / 6.0);
-    let mut tick = 0.0;
-    while tick <= most {
+    for tick in (0..=6).map(|count| step * f64::from(count)).filter(|&tick| tick <= most) {
         let at = x(tick);
         let _ = writeln!(
             out,
@@ -95,7 +96,6 @@ fn picture(out: &mut String, report: &Report) {
              <text class=\"axis\" x=\"{at:.1}\" y=\"14\" text-anchor=\"middle\">{}</text>",
             figure(tick)
         );
-        tick += step;
     }
     if let Some(default) = report.placements.first() {
         let at = x(default.value.median);
