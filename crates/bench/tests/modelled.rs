@@ -240,7 +240,7 @@ impl Managed {
         };
         assert!(busiest("controller_use_percent") > 20.0 && busiest("link_use_percent") > 10.0, "{counted}");
         for rule in self.summary["rules"].as_array().unwrap() {
-            assert_eq!(rule["provenance"]["kind"], "measured", "{rule}");
+            assert_eq!(rule["standing"]["kind"], "measured", "{rule}");
         }
     }
 }

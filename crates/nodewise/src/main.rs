@@ -104,10 +104,15 @@ mod tests {
         while let Some((before, after)) = text.split_once("$(") {
             text = format!("{before}4711{}", after.split_once(')')?.1);
         }
+        // A variable is a number.
+        while let Some((before, after)) = text.split_once('$') {
+            let end = after.find(|c: char| c != '_' && !c.is_ascii_alphanumeric()).unwrap_or(after.len());
+            text = format!("{before}1{}", &after[end..]);
+        }
         // A comment, or in helps what an example is for.
         let ends = ["  ", " # ", " | ", " > "];
         let end = ends.iter().filter_map(|end| text.find(end)).min().unwrap_or(text.len());
-        let words = text[..end].split_whitespace().map(|word| word.trim_matches('\'').to_owned());
+        let words = text[..end].split_whitespace().map(|word| word.trim_matches(['\'', '"']).to_owned());
         Some(words.collect())
     }
 
@@ -185,13 +190,14 @@ mod tests {
             for code in inline.filter(|code| !code.starts_with(char::is_whitespace)) {
                 // Placeholders for numbers.
                 let code = code.split_whitespace().collect::<Vec<_>>().join(" ");
-                let code = code.replace(" X", " 0.5").replace(" N", " 1");
+                let code = code.replace(" X", " 0.5").replace(" N", " 1").replace(" PID", " 4711");
                 let Err(error) = parsed(&code) else { continue };
-                // Commands are also called by their names alone, or asked for their version.
+                // Commands are also called by their names alone, or asked for their version or help.
                 let short = [
                     ErrorKind::MissingRequiredArgument,
                     ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand,
                     ErrorKind::DisplayVersion,
+                    ErrorKind::DisplayHelp,
                 ];
                 assert!(short.contains(&error.kind()), "{page}: {code}: {error}");
             }
