@@ -1,8 +1,7 @@
 //! Controllers and links: what lies between the caches and the memories.
 
-use std::ops::Range;
-
 use crate::{Counters, Preset, banks::Banks, queue::Queue};
+use std::ops::Range;
 
 /// The queues of a machine, and the ways through them.
 #[derive(Clone, Debug)]

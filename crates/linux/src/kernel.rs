@@ -124,15 +124,9 @@ impl LiveKernel {
     /// Memory that a process has bound itself, where that can be read in good time: the kernel walks all page
     /// tables for it, one mapping at a time.
     pub(crate) fn bound(&mut self, pid: Pid, mappings: &[Mapping]) -> Option<Vec<PageRange>> {
-        /// 8 million pages, some tenths of a second.
-        const PAGE_TABLES_KIB: u64 = 64 << 10;
         let status = self.cost.read(&format!("/proc/{pid}/status"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmPTE:"))?;
-        if line.split_ascii_whitespace().next()?.parse::<u64>().ok()? > PAGE_TABLES_KIB {
-            return None;
-        }
         let until = Until { at: Instant::now() + MAPS_TIME, ending: self.ending.clone() };
-        maps::bound(self.cost.open(&format!("/proc/{pid}/numa_maps"))?, mappings, until).ok()
+        maps::bound(self.cost.open(&policies_file(pid, &status)?)?, mappings, until).ok()
     }
 
     /// Pages that the kernel's balancing has moved since boot (`/proc/vmstat`, `numa_pages_migrated`); 0 on
@@ -244,6 +238,16 @@ impl HugePages {
         }
         alone
     }
+}
+
+/// The file with a process's memory policies, if its page tables are small by its `status`. The kernel walks
+/// all of them for it.
+pub(crate) fn policies_file(pid: Pid, status: &str) -> Option<String> {
+    /// 8 million pages, some tenths of a second.
+    const PAGE_TABLES_KIB: u64 = 64 << 10;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPTE:"))?;
+    let kib: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+    (kib <= PAGE_TABLES_KIB).then(|| format!("/proc/{pid}/numa_maps"))
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 //! switched off in silence, and others.
 
 use crate::bounds;
+use crate::kernel::policies_file;
+use nodewise_engine::Pid;
 use nodewise_topology::Topology;
 use std::fs;
 use std::io::Read as _;
@@ -185,16 +187,16 @@ fn runs(program: &str) -> bool {
 }
 
 /// Memory that the kernel's hint faults do not reach, in percent of what is resident: bound or huge by
-/// reservation, or of files. None where that cannot be read.
+/// reservation, or of files. None where that cannot be read, or takes too long.
 #[must_use]
 pub fn hidden_percent(pid: u32) -> Option<f64> {
-    let maps = text(&format!("/proc/{pid}/numa_maps"));
+    let maps = text(&policies_file(Pid(pid), &text(&format!("/proc/{pid}/status")))?);
     (!maps.is_empty()).then(|| hidden(&maps))
 }
 
-fn hidden(numa_maps: &str) -> f64 {
+fn hidden(policies: &str) -> f64 {
     let (mut all, mut hidden) = (0, 0);
-    for line in numa_maps.lines() {
+    for line in policies.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let count = |word: &&str| word.strip_prefix('N')?.split_once('=')?.1.parse::<u64>().ok();
         let kib = words.iter().find_map(|word| word.strip_prefix("kernelpagesize_kB=")?.parse::<u64>().ok());

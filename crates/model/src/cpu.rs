@@ -175,7 +175,8 @@ impl Sampling {
         // Knuth's generator (MMIX).
         self.random =
             self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.left = (self.period / 2).saturating_add((self.random >> 33) % self.period.clamp(1, 1 << 30) + 1);
+        let half = self.period / 2;
+        self.left = (self.period - half).saturating_add((self.random >> 33) % (2 * half.min(1 << 30) + 1));
     }
 }
 

@@ -5,11 +5,10 @@
 //! cores inject without pauses, and by Little's law the misses that are then outstanding. Cores are as many
 //! as give these. A node's cores read its own memory, as MLC's do, so one node is run.
 
-use nodewise_hardware::{Controller, Node, Preset};
-
 use super::{Kind, Options, Progress, Row, Study, Tolerance};
 use crate::workloads::{Parameters, bandwidth::Loaded};
 use crate::{Error, bare};
+use nodewise_hardware::{Controller, Node, Preset};
 
 /// A machine, and the points that MLC printed: GB/s of all nodes, and ns.
 struct Curve {
