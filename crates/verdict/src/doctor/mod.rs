@@ -6,6 +6,8 @@ use serde::Serialize;
 pub const LEAST_PERCENT: f64 = 5.0;
 /// A program that uses less of one CPU than this share of the time waits for nothing but work.
 const IDLE_PERCENT: f64 = 5.0;
+/// The same of one whose memory is hardly accessed.
+const QUIET_PERCENT: f64 = 25.0;
 
 /// Everything that was seen of a program.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -26,9 +28,11 @@ pub struct Evidence {
     pub unknown: Option<String>,
     /// Imbalance of the accesses that each node's memory serves, in percent.
     pub imbalance_percent: Option<f64>,
-    /// Memory in use, as far as samples tell.
+    /// Memory in use, as far as samples tell, which may be a part of it.
     pub used_bytes: Option<u64>,
-    /// The last-level caches that the program may use.
+    /// Resident memory of the process.
+    pub resident_bytes: Option<u64>,
+    /// The smallest last-level cache.
     pub cache_bytes: Option<u64>,
     /// How many times longer an access takes to another node, in the mean over nodes.
     pub far_ratio: f64,
@@ -175,18 +179,15 @@ fn verdict(
             ));
         }
         let why = evidence.unknown.clone().unwrap_or_else(|| "there are too few samples".to_owned());
-        // Memory that nobody comes back to costs nobody time.
-        let passes = evidence.hidden_percent.is_some() && *seconds >= 10.0;
-        return if *samples < 100 && passes {
-            healthy(format!("it hardly uses its memory, with {samples} accesses sampled in {seconds:.0} s"))
+        // A busy program that gives no samples may also be one that cannot be seen.
+        return if *samples < 100 && *seconds >= 10.0 && *cpu_percent < QUIET_PERCENT {
+            healthy(format!("it hardly works, with {samples} accesses sampled in {seconds:.0} s"))
         } else {
             unknown(why)
         };
     };
-    if evidence.used_bytes.zip(evidence.cache_bytes).is_some_and(|(used, cache)| used <= cache) {
-        return healthy(format!(
-            "{far:.0} % of its accesses are far, and its memory in use fits in the caches"
-        ));
+    if evidence.resident_bytes.zip(evidence.cache_bytes).is_some_and(|(all, cache)| all <= cache) {
+        return healthy(format!("{far:.0} % of its accesses are far, and all of its memory fits in a cache"));
     }
     let Some(remedy) = remedy.filter(|_| cost >= LEAST_PERCENT) else {
         return healthy(if far < LEAST_PERCENT {
@@ -227,7 +228,7 @@ mod tests {
             sampler: "hint faults".to_owned(),
             local_percent: Some(local_percent),
             imbalance_percent: Some(0.0),
-            used_bytes: Some(1 << 30),
+            resident_bytes: Some(1 << 30),
             cache_bytes: Some(16 << 20),
             far_ratio: 2.0,
             far_source: "firmware's distances".to_owned(),
@@ -279,9 +280,9 @@ mod tests {
                 .contains("1.0 % of one CPU")
         );
         healthy(Evidence { nodes: 1, ..evidence(0.0) });
-        healthy(Evidence { used_bytes: Some(1 << 20), to_collocate: 9, ..evidence(0.0) });
-        let unused = Evidence { local_percent: None, samples: 3, ..evidence(0.0) };
-        assert!(healthy(unused).contains("hardly uses its memory"));
+        healthy(Evidence { resident_bytes: Some(1 << 20), to_collocate: 9, ..evidence(0.0) });
+        let quiet = Evidence { local_percent: None, samples: 3, cpu_percent: 8.0, ..evidence(0.0) };
+        assert!(healthy(quiet).contains("hardly works"));
     }
 
     /// Below 5 % there is no finding, and above there is.
@@ -300,6 +301,11 @@ mod tests {
         let why = Some("only 150 samples tell who uses the memory".to_owned());
         let few = Evidence { local_percent: None, samples: 150, unknown: why, ..evidence(0.0) };
         assert_eq!(verdict_of(few).0, Verdict::Unknown);
+        // The part that samples show may be small, and the memory large.
+        let part = Evidence { used_bytes: Some(1 << 20), to_collocate: 9, ..evidence(0.0) };
+        assert_eq!(verdict_of(part).0, Verdict::Hurt);
+        let busy = Evidence { local_percent: None, samples: 3, ..evidence(0.0) };
+        assert_eq!(verdict_of(busy).0, Verdict::Unknown);
         let short = Evidence { local_percent: None, samples: 3, seconds: 3.0, ..evidence(0.0) };
         assert_eq!(verdict_of(short).0, Verdict::Unknown);
     }

@@ -50,7 +50,9 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
     let bar = bar(seconds);
     // Its CPU time until it was seen last: it may end meanwhile.
     let mut used = 0.0;
+    let mut resident_bytes = None;
     let watched = session.manage(|time| {
+        resident_bytes = resident(pid).or(resident_bytes);
         let elapsed = began.elapsed();
         used = (cpu_seconds(pid) - before).max(used);
         bar.set_position(elapsed.as_secs());
@@ -69,7 +71,7 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
         &summary,
         topology,
         costs,
-        Evidence { cpu_percent, hidden_percent, notes, ..Evidence::default() },
+        Evidence { cpu_percent, hidden_percent, resident_bytes, notes, ..Evidence::default() },
     ))
 }
 
@@ -121,6 +123,12 @@ fn cpu_seconds(pid: u32) -> f64 {
     let below = descendants(pid).into_iter().map(|pid| pid.0);
     let ticks: u64 = std::iter::once(pid).chain(below).filter_map(ticks).sum();
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// Resident memory of a process (`proc_pid_statm(5)`).
+fn resident(pid: u32) -> Option<u64> {
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    Some(statm.split(' ').nth(1)?.parse::<u64>().ok()? * nodewise_engine::PAGE_BYTES)
 }
 
 fn text(diagnosis: &Diagnosis, width: usize) -> String {
