@@ -364,7 +364,7 @@ fn a_study_is_printed_row_by_row_and_fails_if_one_does_not_hold() {
 }
 
 /// Rows that do not hold, and why: docs/fidelity.md.
-const NOT_HOLDING: [&str; 11] = [
+const NOT_HOLDING: [&str; 10] = [
     "facerec: gain of AutoNUMA over first touch is small",
     "pca: gain of AutoNUMA over first touch is small",
     "2 x Cascade Lake: bandwidth when all cores read without pauses",
@@ -372,7 +372,6 @@ const NOT_HOLDING: [&str; 11] = [
     "2 x Silver 4110: latency at 131.28 GB/s of 135.66",
     "2 x Silver 4110: latency at 135.66 GB/s of 135.66",
     "2 x Silver 4110: bandwidth when all cores read without pauses",
-    "run time over its size's sockorder, and share of L3 misses served by remote DRAM: correlation",
     "xeon-5120-4s: bandwidth lost when the threads of a node write memory of another",
     "dahu-2n: bandwidth lost when the threads of a node write memory of another",
     "xeon-snc: bandwidth lost when the threads of a node write memory of another",
