@@ -103,7 +103,8 @@ impl Installed {
             let [package, "installed", essential, depends, provides] = fields[..] else { continue };
             let name = bare(package);
             all.packages.insert(name.to_owned(), package.to_owned());
-            offers.extend(provides.split(',').map(|name| (bare(name).to_owned(), package.to_owned())));
+            let offered = provides.split(',').map(bare).filter(|name| !name.is_empty());
+            offers.extend(offered.map(|name| (name.to_owned(), package.to_owned())));
             if essential == "yes" {
                 all.essential.push(name.to_owned());
             }

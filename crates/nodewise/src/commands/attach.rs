@@ -76,7 +76,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let watchdog = Watchdog::default();
     let end = watchdog.end_on_signals()?;
     let mut session =
-        manage::prepare(&args.options, topology, reports, Some(&pids), watchdog)?.start(None)?;
+        manage::prepare(&args.options, topology, reports, Some(&pids), &watchdog)?.start(None)?;
     let until = args.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let managed = session.manage(|time| {
         let due = until.is_some_and(|until| until <= Instant::now());

@@ -111,7 +111,7 @@ fn managed(args: &Args) -> anyhow::Result<ExitCode> {
     let watchdog = Watchdog::default();
     let at_end = (!args.wait).then(|| watchdog.clone());
     let prepared = match nodewise_linux::require_nodes(&topology) {
-        Ok(()) => Ok(manage::prepare(&args.options, topology, reports, None, watchdog)?),
+        Ok(()) => Ok(manage::prepare(&args.options, topology, reports, None, &watchdog)?),
         // Nothing can be gained, but nothing is lost either: the program runs as it would have.
         Err(why) => {
             note(&why);

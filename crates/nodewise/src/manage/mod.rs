@@ -8,6 +8,7 @@ mod watchdog;
 pub use options::Options;
 pub use summary::Summary;
 pub use watchdog::Watchdog;
+use watchdog::Watched;
 
 use crate::commands::{Exit, exit};
 use crate::output::{JsonLines, PRIVATE, WholeFile, note, report};
@@ -81,7 +82,7 @@ pub struct Prepared<'a> {
     /// Processes that run already, and where their pages were before the sampler was opened.
     found: Option<(Processes, Survey)>,
     max_rate: Option<u64>,
-    watchdog: Watchdog,
+    watched: Watched,
 }
 
 /// Samples in a second that the kernel allows on a CPU. It lowers that for good when it finds them to take
@@ -108,13 +109,13 @@ pub fn prepare<'a>(
     topology: Topology,
     reports: Reports,
     running: Option<&[Pid]>,
-    watchdog: Watchdog,
+    watchdog: &Watchdog,
 ) -> anyhow::Result<Prepared<'a>> {
     // Opened first: what a killed predecessor left changed is put back.
     let settings = SharedSettings::from(Settings::open(Place::live()));
-    watchdog.watch(settings.clone());
+    let watched = watchdog.watch(settings.clone());
     let find = |pids| -> Result<_, nodewise_linux::Error> {
-        let mut processes = Processes::new(pids, !options.no_children, false)?.hearing(&watchdog.ending());
+        let mut processes = Processes::new(pids, !options.no_children, false)?.hearing(&watched.ending());
         let survey = Survey::of(&topology, &mut processes);
         Ok((processes, survey))
     };
@@ -124,7 +125,7 @@ pub fn prepare<'a>(
     if let Some(why) = settings.barred() {
         note(format_args!("{why}; kernel settings stay as they are"));
     }
-    Ok(Prepared { options, topology, settings, sampler, reports, found, max_rate, watchdog })
+    Ok(Prepared { options, topology, settings, sampler, reports, found, max_rate, watched })
 }
 
 /// The sampler asked for; on `auto` a modelled machine's or the hardware's where there is one, and one clear
@@ -171,8 +172,8 @@ impl<'a> Prepared<'a> {
     /// Begins to manage the processes that were found running, or one that was `started` just now and whose
     /// subreaper this process is.
     pub fn start(mut self, started: Option<Pid>) -> anyhow::Result<Session<'a>> {
-        let (options, watchdog) = (self.options, self.watchdog);
-        watchdog.beat();
+        let (options, watched) = (self.options, self.watched);
+        watched.beat();
         let (processes, survey) = if let Some(found) = self.found.take() {
             found
         } else {
@@ -195,7 +196,7 @@ impl<'a> Prepared<'a> {
         let machine = LinuxMachine::new(self.topology, processes, self.sampler, settings)
             .knowing(survey)
             .with_settings(self.settings)
-            .hearing(watchdog.ending());
+            .hearing(watched.ending());
         let (began, began_ns) = (Instant::now(), kernel::now_ns());
         let startup_cpu_seconds = usage(Whose::Process).map_or(0.0, |used| cpu_seconds(&used));
         let met = BTreeSet::new();
@@ -205,7 +206,7 @@ impl<'a> Prepared<'a> {
             engine,
             reports,
             summary,
-            watchdog,
+            watched,
             met,
             began,
             began_ns,
@@ -222,7 +223,7 @@ pub struct Session<'a> {
     engine: Engine,
     reports: Reports,
     summary: Summary,
-    watchdog: Watchdog,
+    watched: Watched,
     /// Bounds of which has been told that they were met.
     met: BTreeSet<Bound>,
     began: Instant,
@@ -286,10 +287,10 @@ impl Session<'_> {
                     return Ok(());
                 }
                 self.machine.drain();
-                self.watchdog.beat();
+                self.watched.beat();
             }
             let round = self.engine.step(&mut self.machine).map_err(explain)?;
-            anyhow::ensure!(self.watchdog.beat(), "managing hung, and kernel settings were put back");
+            anyhow::ensure!(self.watched.beat(), "managing hung, and kernel settings were put back");
             self.note_bounds(Some(&round));
             drain_every = drain_every_for(round.samples, self.machine.sampler().drain_at_least_every());
             let rests = round.sampling != SamplingRate::Accurate && round.decisions.is_empty();
@@ -345,10 +346,10 @@ impl Session<'_> {
     }
 
     fn close(&mut self) -> anyhow::Result<()> {
-        self.watchdog.beat();
+        self.watched.beat();
         self.machine.look();
         let closed = self.machine.close().map_err(explain);
-        self.watchdog.done();
+        self.watched.done();
         self.note_bounds(None);
         rate_lowered(self.max_rate, max_sample_rate()).into_iter().for_each(note);
         self.summary.bounds_met.clone_from(&self.met);

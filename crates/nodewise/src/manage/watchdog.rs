@@ -10,6 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Puts the kernel's settings back when managing hangs, and ends the process when it is to end and does not.
@@ -60,11 +61,12 @@ impl Default for Patience {
 }
 
 impl Watchdog {
-    /// Begins to watch.
-    pub fn watch(&self, settings: SharedSettings) {
+    /// Watches for as long as what this returns is there.
+    pub fn watch(&self, settings: SharedSettings) -> Watched {
         self.beat();
         let watchdog = self.clone();
-        std::thread::spawn(move || watchdog.run(&settings));
+        let thread = std::thread::spawn(move || watchdog.run(&settings));
+        Watched { watchdog: self.clone(), thread: Some(thread) }
     }
 
     /// A sign of life. False if settings were to be put back because there was none for too long, and
@@ -76,7 +78,7 @@ impl Watchdog {
     }
 
     /// Managing has ended.
-    pub fn done(&self) {
+    fn done(&self) {
         self.state().beat = None;
         self.0.changed.notify_all();
     }
@@ -156,6 +158,38 @@ impl Watchdog {
     }
 }
 
+/// Managing, as the watchdog sees it. It ends with this, and so does the watchdog's hold on the settings: the
+/// last that has one puts them back.
+pub struct Watched {
+    watchdog: Watchdog,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watched {
+    /// As [`Watchdog::beat`].
+    pub fn beat(&self) -> bool {
+        self.watchdog.beat()
+    }
+
+    /// Managing has ended, and only its results are left.
+    pub fn done(&self) {
+        self.watchdog.done();
+    }
+
+    /// As [`Watchdog::ending`].
+    pub fn ending(&self) -> Ending {
+        self.watchdog.ending()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.done();
+        // A panic of the thread has been printed by itself.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
 fn say(ends: bool, error: Option<&nodewise_linux::Error>) {
     match (ends, error) {
         (_, Some(error)) => note(format_args!("managing has hung, in a call that does not return; {error}")),
@@ -177,7 +211,7 @@ mod tests {
     struct Changed {
         setting: PathBuf,
         settings: SharedSettings,
-        watchdog: Watchdog,
+        watched: Watched,
         _directory: tempfile::TempDir,
     }
 
@@ -196,8 +230,8 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             let (setting, settings) = change(directory.path());
             let watchdog = Watchdog(Arc::new(Shared { patience, ..Shared::default() }));
-            watchdog.watch(settings.clone());
-            Self { setting, settings, watchdog, _directory: directory }
+            let watched = watchdog.watch(settings.clone());
+            Self { setting, settings, watched, _directory: directory }
         }
 
         fn now(&self) -> String {
@@ -223,7 +257,7 @@ mod tests {
         let watchdog = Watchdog::default();
         let _end = watchdog.end_on_signals().unwrap();
         let (_, settings) = change(&directory);
-        watchdog.watch(settings);
+        let _watched = watchdog.watch(settings);
         std::fs::write(directory.join("ready"), "").unwrap();
         std::fs::read(directory.join("pipe")).unwrap();
     }
@@ -273,22 +307,21 @@ mod tests {
         let soon = Duration::from_millis(50);
         let changed = Changed::watched(Patience { hung: soon, ..patience() });
         changed.wait_until_back();
-        while changed.watchdog.beat() {
+        while changed.watched.beat() {
             std::thread::sleep(Duration::from_millis(5));
         }
-        changed.watchdog.done();
     }
 
     #[test]
     fn who_asks_whether_to_end_does_not_hang() {
         let changed = Changed::watched(Patience { hung: Duration::from_millis(200), ..patience() });
-        let ending = changed.watchdog.ending();
+        let ending = changed.watched.ending();
         let begin = Instant::now();
         let mut last = begin;
         while begin.elapsed() < Duration::from_secs(1) {
             // Where the test itself was held up, that says nothing.
             if last.elapsed() > Duration::from_millis(80) {
-                return changed.watchdog.done();
+                return;
             }
             last = Instant::now();
             assert!(!ending.is_set());
@@ -296,19 +329,17 @@ mod tests {
             std::thread::sleep(Duration::from_millis(10));
         }
         changed.wait_until_back();
-        changed.watchdog.done();
     }
 
     #[test]
     fn settings_are_put_back_when_managing_is_to_end_and_does_not() {
         let changed = Changed::watched(Patience { hung_at_end: Duration::from_millis(50), ..patience() });
-        assert!(changed.watchdog.beat() && !changed.watchdog.ending().is_set(), "it lives");
+        assert!(changed.watched.beat() && !changed.watched.ending().is_set(), "it lives");
         assert_eq!(changed.now(), "2");
-        changed.watchdog.end_wanted(1);
-        assert!(changed.watchdog.ending().is_set());
+        changed.watched.watchdog.end_wanted(1);
+        assert!(changed.watched.ending().is_set());
         changed.wait_until_back();
-        assert!(changed.watchdog.beat(), "it ends anyway");
-        changed.watchdog.done();
+        assert!(changed.watched.beat(), "it ends anyway");
     }
 
     #[test]
@@ -317,9 +348,16 @@ mod tests {
         changed.settings.hold(|| {
             std::thread::sleep(Duration::from_millis(300));
             assert_eq!(changed.now(), "2");
-            assert!(!changed.watchdog.beat(), "it has hung");
+            assert!(!changed.watched.beat(), "it has hung");
         });
         changed.wait_until_back();
-        changed.watchdog.done();
+    }
+
+    #[test]
+    fn settings_are_put_back_when_managing_ends_before_it_has_begun() {
+        let Changed { setting, settings, watched, _directory } = Changed::watched(patience());
+        drop(settings);
+        drop(watched);
+        assert_eq!(std::fs::read_to_string(setting).unwrap(), "1");
     }
 }

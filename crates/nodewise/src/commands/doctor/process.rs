@@ -43,7 +43,7 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
     let end = watchdog.end_on_signals()?;
     let notes = nodewise_linux::obstacles(pid, topology);
     let reports = Reports::open(&options)?;
-    let prepared = manage::prepare(&options, topology.clone(), reports, Some(&[Pid(pid)]), watchdog)?;
+    let prepared = manage::prepare(&options, topology.clone(), reports, Some(&[Pid(pid)]), &watchdog)?;
     let mut session = prepared.start(None)?;
     let (began, before) = (Instant::now(), cpu_seconds(pid));
     let all = Duration::from_secs(seconds.into());
