@@ -91,7 +91,7 @@ fn streams_s(preset: &Preset, home: impl Fn(usize) -> usize) -> f64 {
 fn one_controller_for_all_costs_what_the_simulator_says() {
     let name = "opteron-8385-4n";
     let measured = |where_| -> (f64, Value) {
-        let (output, report) = rig(name, &[], &[&machine_c(), "stream", where_]);
+        let (output, report) = rig(name, &[], &[&machine_c(), "stream", where_, "1"]);
         (output.trim().parse().unwrap(), report)
     };
     let ((one_s, one), (blocked_s, _)) = (measured("one"), measured("blocked"));
@@ -115,7 +115,8 @@ fn where_instructions_alone_take_time_it_does_not_matter_where_memory_lies() {
     let name = "opteron-8385-4n";
     let measured = |where_| -> (f64, Value) {
         let options = ["--instructions-only", "--slow", "4"];
-        let (output, report) = rig(name, &options, &[&machine_c(), "stream", where_]);
+        // Starting and ending threads takes 0.3 ms, which is to be little.
+        let (output, report) = rig(name, &options, &[&machine_c(), "stream", where_, "20"]);
         (output.trim().parse().unwrap(), report)
     };
     let ((one_s, one), (blocked_s, blocked)) = (measured("one"), measured("blocked"));
@@ -222,8 +223,8 @@ impl Managed {
         let (inside, outside) = (matrix(counted), matrix(&self.report));
         let all: f64 = outside.iter().sum();
         for (place, (inside, outside)) in inside.iter().zip(&outside).enumerate() {
-            // All that ran before the manager and after it counts outside, too: most of what is little.
-            let bound = if *outside < 0.01 * all { 0.002 * all } else { 0.05 * outside };
+            // All that ran before the manager and after it counts outside, too. It is as much in each run.
+            let bound = (0.05 * outside).max(0.002 * all);
             let off = (inside - outside).abs();
             assert!(off < bound, "{place}: {inside} instead of {outside} of {all}");
         }
@@ -292,11 +293,11 @@ fn samples_of_one_nodes_memory_say_so() {
 
 #[test]
 fn what_all_read_is_seen_by_the_machines_samples_and_spread() {
-    let run = managed("--sampler model", "shared-read", 30);
+    let run = managed("--sampler model", "shared-read", 60);
     run.counts_are_the_machines();
     assert!(run.decisions().any(|decision| decision["action"] == "interleave"), "{:?}", run.log);
     let even = |&pages: &u64| (PAGES / 5..PAGES / 3).contains(&pages);
-    assert!(run.pages_by_node.iter().all(even), "{:?}", run.pages_by_node);
+    assert!(run.pages_by_node.iter().all(even), "{:?}: {:?}", run.pages_by_node, run.log);
 }
 
 /// Root in the guest writes whatever it likes into the device. Neither the manager nor its program nor the

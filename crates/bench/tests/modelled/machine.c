@@ -5,9 +5,9 @@
  * A CPU of each node follows pointers through the memory of each node. CPU and node have the same number. A
  * pair of them gives a line: "CPU NODE NANOSECONDS".
  *
- *   machine stream one|blocked
+ *   machine stream one|blocked TIMES
  *
- * All CPUs read a part each of memory, on node 0 or on their own nodes: "SECONDS".
+ * All CPUs read a part each of memory so many times, on node 0 or on their own nodes: "SECONDS".
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -102,6 +102,7 @@ static void latency(int nodes)
 }
 
 static char *part_of[4];
+static int times;
 static pthread_barrier_t barrier;
 
 static void *stream(void *number)
@@ -109,7 +110,10 @@ static void *stream(void *number)
     long cpu = (long)number;
     run_on(cpu);
     pthread_barrier_wait(&barrier);
-    return (void *)read_all(part_of[cpu], streamed);
+    uint64_t sum = 0;
+    for (int time = 0; time < times; time++)
+        sum += read_all(part_of[cpu], streamed);
+    return (void *)sum;
 }
 
 static double stream_all(void)
@@ -131,8 +135,9 @@ int main(int count, char **words)
         latency(atoi(words[2]));
         return 0;
     }
-    if (count != 3 || strcmp(words[1], "stream"))
+    if (count != 4 || strcmp(words[1], "stream"))
         return 2;
+    times = atoi(words[3]);
     run_on(0);
     for (long cpu = 0; cpu < 4; cpu++)
         part_of[cpu] = memory_on(streamed, strcmp(words[2], "one") ? cpu : 0);
