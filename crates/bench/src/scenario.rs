@@ -2,7 +2,7 @@
 
 use crate::report::Placement;
 use anyhow::{Context as _, bail};
-use nodewise_rig::{Guest, Output};
+use nodewise_rig::{Guest, Streams};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -149,15 +149,20 @@ impl Place {
         );
         let mut command = Command::new("sh");
         command.args(["-c", &whole]);
-        let Output { status, stdout, stderr } = match self {
-            Self::Guest(guest) => guest.output(&command).context("the guest failed")?,
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let status = match self {
+            Self::Guest(guest) => {
+                let status = guest.run(&command, Streams::new(&mut stdout, &mut stderr));
+                // The last words of one that hangs tell where it does.
+                status.with_context(|| {
+                    let [stdout, stderr] = [&stdout, &stderr].map(|said| String::from_utf8_lossy(said));
+                    format!("the guest failed after this output:\n{stdout}\n{stderr}")
+                })?
+            }
             Self::Host => {
                 let output = command.output().context("cannot run sh")?;
-                Output {
-                    status: output.status.code().unwrap_or(1) as u8,
-                    stdout: output.stdout,
-                    stderr: output.stderr,
-                }
+                (stdout, stderr) = (output.stdout, output.stderr);
+                output.status.code().unwrap_or(1) as u8
             }
         };
         let text = String::from_utf8_lossy(&stdout).into_owned();
