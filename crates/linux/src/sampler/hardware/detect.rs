@@ -257,6 +257,24 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn hybrid_cpus_are_sampled_by_the_performance_cores_pmu() {
+        let devices = "sys/bus/event_source/devices";
+        let [of_all, performance, efficiency] =
+            ["cpu", "cpu_core", "cpu_atom"].map(|name| format!("{devices}/{name}"));
+        let root = sapphire_rapids();
+        fs::rename(root.path().join(&of_all), root.path().join(&performance)).unwrap();
+        fs::write(root.path().join(performance).join("cpus"), "0-15\n").unwrap();
+        // Its load latency event is another one, of another PMU, and comes first by name.
+        let atom = root.path().join(efficiency);
+        fs::create_dir_all(atom.join("events")).unwrap();
+        fs::write(atom.join("type"), "10\n").unwrap();
+        fs::write(atom.join("events/mem-loads"), "event=0xd0,umask=0x5,ldlat=3\n").unwrap();
+        let pmu = Pmu::detect(root.path()).unwrap();
+        let loads = pmu.events()[0].attr;
+        assert_eq!((pmu.name(), loads.kind, loads.config), ("Intel PEBS", 4, 0x01cd));
+    }
+
+    #[test]
     fn skylake_needs_no_group() {
         let root = sapphire_rapids();
         fs::remove_file(root.path().join(CPU).join("events/mem-loads-aux")).unwrap();
