@@ -337,6 +337,22 @@ nodewise_result nodewise_pool_worker_node(const nodewise_pool *pool, uint32_t *o
  * a thread that does not work for the pool the number is NODEWISE_NO_INDEX. */
 nodewise_result nodewise_pool_worker_index(const nodewise_pool *pool, size_t *out_index);
 
+/* The pool for which the calling thread works now, and the thread's index there: what
+ * nodewise_pool_worker_index() finds, for loops that ask too often for a call. */
+typedef struct nodewise_seat {
+    /* As nodewise_pool_identity() gives it, or NULL. */
+    const void *pool;
+    /* NODEWISE_NO_INDEX where `pool` is NULL. */
+    size_t index;
+} nodewise_seat;
+
+/* The calling thread's seat. It stays at its address until the thread ends, and changes as the thread begins
+ * and ends to work for a pool. Other threads may not read it. Never NULL. */
+const nodewise_seat *nodewise_this_seat(void);
+
+/* A pointer that no other pool has that is there at the same time. It points to nothing of yours. */
+nodewise_result nodewise_pool_identity(const nodewise_pool *pool, const void **out_identity);
+
 /* The number of indices: more than there are workers. */
 nodewise_result nodewise_pool_worker_indices(const nodewise_pool *pool, size_t *out_indices);
 

@@ -176,6 +176,15 @@ private:
     T value_;
 };
 
+// The calling thread's index in the pool of this identity, without a call into the library.
+inline std::size_t index_for(const void *identity) noexcept
+{
+    static thread_local const nodewise_seat *seat = nullptr;
+    if (!seat)
+        seat = nodewise_this_seat();
+    return seat->pool == identity ? seat->index : NODEWISE_NO_INDEX;
+}
+
 // Whether the library may move a value byte by byte. It moves other values by their addresses.
 template <class T>
 inline constexpr bool plain =
@@ -606,8 +615,7 @@ public:
     // none on other threads. per_worker has values for them.
     std::optional<std::size_t> worker_index() const
     {
-        std::size_t index = NODEWISE_NO_INDEX;
-        detail::check(nodewise_pool_worker_index(get(), &index));
+        std::size_t index = detail::index_for(identity_);
         return index == NODEWISE_NO_INDEX ? std::nullopt : std::optional(index);
     }
 
@@ -852,13 +860,24 @@ private:
     template <class T, class Iterator, class Sum, class Scan>
     std::optional<T> scan(Iterator begin, std::size_t size, std::optional<T> first, Sum &sum, Scan scan) const;
 
-    explicit pool(nodewise_pool *owned) : handle_(owned) {}
+    template <class T>
+    friend class per_worker;
+
+    explicit pool(nodewise_pool *owned) { own(owned); }
 
     void start(const nodewise_pool_options *options)
     {
         nodewise_pool *made = nullptr;
         detail::check(nodewise_pool_new(options, &made));
+        own(made);
+    }
+
+    void own(nodewise_pool *made)
+    {
         handle_.reset(made);
+        const void *identity = nullptr;
+        detail::check(nodewise_pool_identity(made, &identity));
+        identity_ = identity;
     }
 
     template <class F, class R>
@@ -930,6 +949,7 @@ private:
     }
 
     detail::handle<nodewise_pool, nodewise_pool_free> handle_;
+    detail::moved<const void *> identity_;
 };
 
 namespace detail {
@@ -1252,7 +1272,7 @@ template <class T>
 class per_worker {
 public:
     explicit per_worker(const pool &pool, std::function<T()> make = [] { return T(); })
-        : pool_(pool.get()), make_(std::move(make)), slots_(pool.worker_indices() + 1)
+        : pool_(pool.identity_), make_(std::move(make)), slots_(pool.worker_indices() + 1)
     {
     }
 
@@ -1260,8 +1280,7 @@ public:
     template <class F>
     decltype(auto) with(F &&body)
     {
-        std::size_t index = NODEWISE_NO_INDEX;
-        detail::check(nodewise_pool_worker_index(pool_, &index));
+        std::size_t index = detail::index_for(pool_);
         slot &own = slots_[std::min(index, slots_.size() - 1)];
         // No other thread has the index. Threads that have none share the last slot, where no value stays.
         bool is_own = index != NODEWISE_NO_INDEX;
@@ -1322,7 +1341,7 @@ private:
         }
     };
 
-    const nodewise_pool *pool_;
+    const void *pool_;
     std::function<T()> make_;
     std::vector<slot> slots_;
 };

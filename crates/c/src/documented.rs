@@ -176,7 +176,8 @@ fn every_failure_that_is_documented_is_shown() {
 }
 
 /// Some functions are not needed in C++. There `set` is an update, so that it assigns, and each loop has a
-/// grain. Tasks have their callables in them, and the version is the package's.
+/// grain. Tasks have their callables in them, the index is read from the seat, and the version is the
+/// package's.
 #[test]
 fn every_function_has_its_place_in_the_wrapper() {
     let used: BTreeSet<&str> = words(WRAPPER, "nodewise_").collect();
@@ -184,6 +185,7 @@ fn every_function_has_its_place_in_the_wrapper() {
         functions().into_iter().map(|(name, _)| name).filter(|name| !used.contains(name)).collect();
     let not_needed = [
         "nodewise_version",
+        "nodewise_pool_worker_index",
         "nodewise_pool_spawn",
         "nodewise_pool_spawn_on",
         "nodewise_task_join",

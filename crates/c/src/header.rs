@@ -7,7 +7,7 @@ use crate::{
 };
 use nodewise_runtime::{
     Allowance, NodeArena, NodeCounter, NodePool, NodePoolBuilder, NodeReplicated, Replicated, ReplicatedVec,
-    TaskCounter,
+    Seat, TaskCounter,
 };
 use result::Code;
 use std::collections::BTreeSet;
@@ -42,6 +42,7 @@ names! {
     TaskCounter => "nodewise_task_counter",
     NodePool => "nodewise_pool",
     NodePoolBuilder => "nodewise_pool_options",
+    Seat => "nodewise_seat",
     task::TaskHandle => "nodewise_task",
     ReplicatedVec<u8> => "nodewise_replicated_array",
     Replicated<replicated::Value> => "nodewise_replicated",
@@ -139,7 +140,7 @@ fn functions() -> Vec<(String, String)> {
             nodewise_pool_options_allowance(_, _), nodewise_pool_options_confined(_, _),
             nodewise_pool_options_callers_work(_, _), nodewise_pool_options_by_cache(_, _), nodewise_pool_new(_, _),
             nodewise_default_pool(_), nodewise_default_pool_limit(_), nodewise_pool_free(_), nodewise_pool_nodes(_, _, _, _), nodewise_pool_workers(_, _),
-            nodewise_pool_worker_node(_, _), nodewise_pool_worker_index(_, _), nodewise_pool_worker_indices(_, _),
+            nodewise_pool_worker_node(_, _), nodewise_pool_worker_index(_, _), nodewise_pool_worker_indices(_, _), nodewise_pool_identity(_, _), nodewise_this_seat(),
             nodewise_pool_statistics(_, _, _, _), nodewise_pool_join(_, _, _, _, _, _), nodewise_pool_isolate(_, _, _, _);
         task: nodewise_pool_spawn(_, _, _, _, _), nodewise_pool_spawn_on(_, _, _, _, _, _), nodewise_pool_spawn_moved(_, _, _, _, _, _, _, _), nodewise_task_wait(_, _), nodewise_task_join(_, _),
             nodewise_task_is_finished(_, _), nodewise_task_free(_);
@@ -183,6 +184,7 @@ fn structures() -> Vec<String> {
         array::Placement { misplaced, absent, unknown }
         node_replicated::NodeRead { }
         node_replicated::Operations { operation_bytes, response_bytes, operate, context }
+        Seat { pool, index }
         pool::NodeStatistics { node, workers, run, stolen_inside, stolen_across }
         reduce::Reduction { value_bytes, part, combine, drop, grain }
         replicated::Read { }

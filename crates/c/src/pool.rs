@@ -3,7 +3,7 @@
 use crate::arguments::{List, exclusive, free, handle, node_set, optional_out, out, shared};
 use crate::callback::{Context, FirstStatus, Run, given};
 use crate::result::{Code, Outcome, guarded};
-use nodewise_runtime::{Allowance, NodePool, NodePoolBuilder};
+use nodewise_runtime::{Allowance, NodePool, NodePoolBuilder, Seat};
 use std::ffi::{c_int, c_void};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -262,6 +262,27 @@ pub unsafe extern "C" fn nodewise_pool_worker_index(pool: *const NodePool, out_i
         out_index.write(pool.worker_index().unwrap_or(NO_INDEX));
         Ok(())
     })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nodewise_pool_identity(
+    pool: *const NodePool,
+    out_identity: *mut *const c_void,
+) -> Code {
+    guarded(|| {
+        // SAFETY: `pool` is null, or a value that lives and is only shared until this returns.
+        let pool = unsafe { shared(pool, "pool") }?;
+        // SAFETY: `out_identity` is null, or room for a value that only this call has.
+        let out_identity = unsafe { out(out_identity, "out_identity") }?;
+        out_identity.write(pool.identity());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nodewise_this_seat() -> *const Seat {
+    // Nothing in it panics: it is an address.
+    nodewise_runtime::seat()
 }
 
 #[unsafe(no_mangle)]

@@ -363,6 +363,7 @@ static void default_pool(void)
 
 struct sums {
     const nodewise_pool *pool;
+    const void *identity;
     uint64_t *of_index;
     size_t indices;
 };
@@ -372,6 +373,7 @@ static int add_at_index(size_t begin, size_t end, void *context)
     const struct sums *sums = context;
     size_t index;
     CHECK(nodewise_pool_worker_index(sums->pool, &index) == NODEWISE_OK && index < sums->indices);
+    CHECK(nodewise_this_seat()->pool == sums->identity && nodewise_this_seat()->index == index);
     for (size_t i = begin; i < end; i++)
         sums->of_index[index] += i;
     return 0;
@@ -382,6 +384,8 @@ static void indices(nodewise_pool *pool)
     struct sums sums = {.pool = pool};
     size_t index, workers;
     CHECK(nodewise_pool_worker_index(pool, &index) == NODEWISE_OK && index == NODEWISE_NO_INDEX);
+    CHECK(nodewise_pool_identity(pool, &sums.identity) == NODEWISE_OK && sums.identity);
+    CHECK(!nodewise_this_seat()->pool && nodewise_this_seat()->index == NODEWISE_NO_INDEX);
     CHECK(nodewise_pool_worker_indices(pool, &sums.indices) == NODEWISE_OK);
     CHECK(nodewise_pool_workers(pool, &workers) == NODEWISE_OK && sums.indices >= workers);
     sums.of_index = calloc(sums.indices, sizeof *sums.of_index);

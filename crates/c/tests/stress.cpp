@@ -583,6 +583,38 @@ void isolated_waits_take_no_other_tasks(int turns)
     CHECK(&pool.isolate([&]() -> int & { return number; }) == &number);
 }
 
+// As the library's own call finds it.
+bool index_is_the_librarys(const nodewise::pool &pool)
+{
+    std::size_t index = 0;
+    CHECK(nodewise_pool_worker_index(pool.get(), &index) == NODEWISE_OK);
+    return pool.worker_index().value_or(NODEWISE_NO_INDEX) == index;
+}
+
+void indices_are_those_of_the_pool_that_is_asked(const nodewise::pool &pool)
+{
+    nodewise::pool others(nodewise::pool_options().workers(2).callers_work(true));
+    auto in_both = [&] {
+        CHECK(index_is_the_librarys(pool) && index_is_the_librarys(others));
+        return bool(pool.worker_index()) + 2 * bool(others.worker_index());
+    };
+    CHECK(in_both() == 0);
+    CHECK(pool.spawn(in_both).join() == 1);
+    CHECK(others.spawn(in_both).join() == 2);
+    // Whoever works along has an index until the call returns.
+    std::atomic<int> seen = 0;
+    others.parallel_for(0, 1000, [&](std::size_t) { seen += in_both() == 2; });
+    CHECK(seen == 1000 && in_both() == 0);
+    pool.spawn([&] {
+            others.parallel_for(0, 1000, [&](std::size_t) { seen += in_both() == 2; });
+            CHECK(in_both() == 1);
+        })
+        .join();
+    CHECK(seen == 2000);
+    nodewise::pool moved = std::move(others);
+    CHECK(moved.spawn([&] { return moved.worker_index() && !others.worker_index(); }).join());
+}
+
 // Also from several threads at a time, on top of tasks that wait, and from threads that do not work for the
 // pool.
 void values_of_workers_sum_up_to_the_whole(const nodewise::pool &pool, int turns)
@@ -686,6 +718,7 @@ int main(int argc, char **argv)
         loops_reach_every_number(pool, turns);
         loops_stop_when_told_to(pool, turns);
         tasks_have_small_objects(pool, turns);
+        indices_are_those_of_the_pool_that_is_asked(pool);
         values_of_workers_sum_up_to_the_whole(pool, turns);
         sorting_and_scanning(pool);
         memory_is_where_it_should_be(pool, turns * 10);

@@ -93,7 +93,7 @@ pub use device::{bind_thread, nodes_near};
 pub use error::{Error, ErrorKind, Result};
 pub use hint::{Hint, HonouredBy, forget_hints, hint, is_managed};
 #[doc(hidden)]
-pub use job::{Ended, ForeignTask};
+pub use job::{Ended, ForeignTask, Seat, seat};
 pub use job::{Scope, Task};
 pub use location::{current_cpu, current_node, refresh};
 pub use memory::{

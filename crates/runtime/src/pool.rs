@@ -11,6 +11,7 @@ use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, MutexGuard, lock, try_lock};
 use crate::worker::{Counts, Worker};
 use nodewise_topology::{NodeId, NodeSet};
+use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -175,6 +176,13 @@ impl NodePool {
     #[must_use]
     pub fn worker_index(&self) -> Option<usize> {
         self.shared.index_here()
+    }
+
+    /// A pointer that tells pools apart that are there at one time, as a [`crate::Seat`] has it.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn identity(&self) -> *const c_void {
+        self.shared.identity()
     }
 
     /// The number of indices, for arrays with a place for each: more than there are workers.

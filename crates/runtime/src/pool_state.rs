@@ -13,6 +13,7 @@ use crate::worker::{Counts, Worker};
 use crossbeam_utils::CachePadded;
 use nodewise_sys::AffinityMask;
 use nodewise_topology::NodeId;
+use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -173,6 +174,11 @@ impl PoolState {
         if self.detached.wait_timeout(Duration::ZERO) {
             self.stop();
         }
+    }
+
+    /// The address that the pool's state has while the pool is there, and no other pool's.
+    pub(crate) const fn identity(&self) -> *const c_void {
+        std::ptr::from_ref(self).cast()
     }
 
     /// The place of the calling thread, if it works for the pool.

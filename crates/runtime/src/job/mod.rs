@@ -32,6 +32,7 @@ pub use task::{Ended, ForeignTask, Task};
 use crate::pool_state::PoolState;
 use crate::worker::Worker;
 use std::cell::{Cell, UnsafeCell};
+use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Once};
 use std::thread;
@@ -175,8 +176,45 @@ impl<S: Signal, F: FnOnce(&Worker) -> R + Send, R: Send> StackJob<S, F, R> {
     }
 }
 
+/// The pool for which a thread works now, and the thread's index there. Its own thread alone may read it.
+///
+/// For callers that can read memory more quickly than they can call: in C and C++, where each call goes
+/// through the loader's table and looks for the thread's memory.
+#[derive(Debug)]
+#[doc(hidden)]
+#[repr(C)]
+pub struct Seat {
+    /// As [`crate::NodePool::identity`] gives it; null while the thread works for none.
+    pub pool: Cell<*const c_void>,
+    /// `usize::MAX` while the thread works for none.
+    pub index: Cell<usize>,
+}
+
+struct Current {
+    worker: Cell<*const Worker>,
+    seat: Seat,
+}
+
+impl Current {
+    fn set(&self, worker: Option<&Worker>) {
+        self.worker.set(worker.map_or(std::ptr::null(), std::ptr::from_ref));
+        self.seat.pool.set(worker.map_or(std::ptr::null(), |worker| worker.shared.identity()));
+        self.seat.index.set(worker.map_or(usize::MAX, |worker| worker.index));
+    }
+}
+
 thread_local! {
-    static CURRENT: Cell<*const Worker> = const { Cell::new(std::ptr::null()) };
+    static CURRENT: Current = const {
+        let seat = Seat { pool: Cell::new(std::ptr::null()), index: Cell::new(usize::MAX) };
+        Current { worker: Cell::new(std::ptr::null()), seat }
+    };
+}
+
+/// The calling thread's seat, where it stays until the thread ends.
+#[doc(hidden)]
+#[must_use]
+pub fn seat() -> *const Seat {
+    CURRENT.with(|current| &raw const current.seat)
 }
 
 /// Makes the calling thread that worker, for as long as `body` runs.
@@ -184,11 +222,11 @@ pub(crate) fn as_worker<R>(worker: &Worker, body: impl FnOnce() -> R) -> R {
     struct Reset;
     impl Drop for Reset {
         fn drop(&mut self) {
-            CURRENT.set(std::ptr::null());
+            CURRENT.with(|current| current.set(None));
         }
     }
     let _reset = Reset;
-    CURRENT.set(worker);
+    CURRENT.with(|current| current.set(Some(worker)));
     body()
 }
 
@@ -196,11 +234,11 @@ pub(crate) fn as_worker<R>(worker: &Worker, body: impl FnOnce() -> R) -> R {
 /// something it would run what lies in its copy of the queues, and the parent's workers run that as well.
 pub(crate) fn end_with_the_process() {
     extern "C" fn in_child() {
-        CURRENT.set(std::ptr::null());
+        CURRENT.with(|current| current.set(None));
     }
     static ASKED: Once = Once::new();
     ASKED.call_once(|| {
-        // SAFETY: it stores a word.
+        // SAFETY: it stores three words.
         let asked = unsafe { nodewise_sys::at_fork_in_child(in_child) };
         asked.expect("there are some bytes for it");
     });
@@ -211,7 +249,7 @@ pub(crate) fn end_with_the_process() {
 pub(crate) fn with_current<R>(f: impl FnOnce(Option<&Worker>) -> R) -> R {
     // SAFETY: set by as_worker only, which borrows the worker for as long; a thread that is in its body is in
     // ours.
-    f(unsafe { CURRENT.get().as_ref() })
+    f(unsafe { CURRENT.with(|current| current.worker.get()).as_ref() })
 }
 
 /// The worker of this pool that the calling thread is. As a value and not, as above, for the length of a
@@ -220,7 +258,7 @@ pub(crate) fn with_current<R>(f: impl FnOnce(Option<&Worker>) -> R) -> R {
 pub(crate) fn current_of(shared: &Arc<PoolState>) -> Option<&Worker> {
     // SAFETY: as above. The reference cannot leave this thread, since workers are not Sync. The callers use
     // it in their own frames, which lie within as_worker's body.
-    let worker = unsafe { CURRENT.get().as_ref() }?;
+    let worker = unsafe { CURRENT.with(|current| current.worker.get()).as_ref() }?;
     Arc::ptr_eq(&worker.shared, shared).then_some(worker)
 }
 
