@@ -105,9 +105,21 @@ constexpr unsigned cut_off = 15;
 // As compare.rs has them.
 constexpr std::size_t searched = 10'000'000, sought = 10'000, passes = 10, service = 1000;
 
+// Recursion that no compiler can unroll: gcc would to some depth, and clang and rustc not.
+struct recursion {
+    std::uint64_t (*call)(recursion, unsigned);
+};
+
+std::uint64_t fibonacci_by(recursion again, unsigned n)
+{
+    return n < 2 ? n : again.call(again, n - 1) + again.call(again, n - 2);
+}
+
 std::uint64_t fibonacci_alone(unsigned n)
 {
-    return n < 2 ? n : fibonacci_alone(n - 1) + fibonacci_alone(n - 2);
+    recursion again{fibonacci_by};
+    asm volatile("" : "+r"(again.call));
+    return again.call(again, n);
 }
 
 // As compare.rs has it: where the elements that are not smaller than the middle one begin.

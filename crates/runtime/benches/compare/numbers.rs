@@ -194,8 +194,17 @@ const CUT_OFF: u64 = 15;
 const SORTED_ALONE: usize = 2000;
 const INSERTED: usize = 24;
 
+/// Recursion that no compiler can unroll: gcc would to some depth, and clang and rustc not.
+#[derive(Clone, Copy)]
+struct Recursion(fn(Self, u64) -> u64);
+
+fn fib_by(again: Recursion, n: u64) -> u64 {
+    if n < 2 { n } else { again.0(again, n - 1) + again.0(again, n - 2) }
+}
+
 fn fib(n: u64) -> u64 {
-    if n < 2 { n } else { fib(n - 1) + fib(n - 2) }
+    let again = black_box(Recursion(fib_by));
+    again.0(again, n)
 }
 
 fn nodewise_fib(pool: &NodePool, n: u64) -> u64 {
