@@ -12,7 +12,8 @@ pub struct Remedy {
     pub command: String,
     /// Lines for the section `[Service]` of a unit.
     pub systemd: Vec<String>,
-    /// Fields of a container's `config.json` (OCI runtime specification).
+    /// Fields of a container's `config.json`. `memoryPolicy`, whose modes are named as in `mempolicy.h`, is in
+    /// the OCI runtime specification from 1.3 on, and in crun, runc and youki.
     pub oci: Option<String>,
     /// For Slurm.
     pub srun: Option<String>,
