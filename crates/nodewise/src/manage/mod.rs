@@ -8,7 +8,6 @@ mod watchdog;
 pub use options::Options;
 pub use summary::Summary;
 pub use watchdog::Watchdog;
-use watchdog::Watched;
 
 use crate::commands::{Exit, exit};
 use crate::output::{JsonLines, PRIVATE, WholeFile, note, report};
@@ -32,6 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 use summary::{OwnCost, cpu_seconds};
+use watchdog::Watched;
 
 /// Where log and summary go.
 pub struct Reports {
