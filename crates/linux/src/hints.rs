@@ -29,6 +29,8 @@ const TRIES: usize = 3;
 #[derive(Debug, Default)]
 pub(crate) struct Sections {
     open: BTreeMap<Pid, Section>,
+    /// Whether there were more hints than are heeded.
+    is_full: bool,
 }
 
 #[derive(Debug)]
@@ -56,14 +58,22 @@ impl Sections {
         }
     }
 
-    /// The hints of a process, if they have changed since the last call. Tells it, if `honoured`, that
-    /// somebody listens.
-    pub(crate) fn read(&mut self, pid: Pid, honoured: bool, now_ns: u64) -> Option<Vec<Hinted>> {
+    /// The hints of a process, `most` of them, if they have changed since the last call. Tells it, if
+    /// `honoured`, that somebody listens.
+    pub(crate) fn read(&mut self, pid: Pid, most: usize, honoured: bool, now_ns: u64) -> Option<Vec<Hinted>> {
         let section = self.open.get_mut(&pid)?;
         if honoured {
             section.honour(now_ns + HONOURED.as_nanos() as u64);
         }
-        section.read()
+        let mut hints = section.read()?;
+        self.is_full |= hints.len() > most;
+        hints.truncate(most);
+        Some(hints)
+    }
+
+    /// Whether there were more hints than are heeded.
+    pub(crate) const fn is_full(&self) -> bool {
+        self.is_full
     }
 
     /// Tells all processes that nobody listens any more.
@@ -198,10 +208,10 @@ mod tests {
         )
         .unwrap();
         sections.find(me(), maps.hints_at.unwrap());
-        assert_eq!(sections.read(me(), false, 0), Some(vec![]));
+        assert_eq!(sections.read(me(), 100, false, 0), Some(vec![]));
         assert!(!is_managed(), "who only looks on honours nothing");
         let now_ns = crate::kernel::now_ns();
-        assert_eq!(sections.read(me(), true, now_ns), None, "nothing has changed");
+        assert_eq!(sections.read(me(), 100, true, now_ns), None, "nothing has changed");
         assert!(is_managed());
         let here = nodewise_runtime::current_node();
         let vec = NodeVec::<u64>::new(512 * 4, Layout::On(here)).unwrap();
@@ -209,7 +219,7 @@ mod tests {
         let start = vec.as_ptr().addr() as u64 / PAGE_BYTES;
         let range = PageRange::new(start, start + 4);
         let said = Hinted { range, hint: Hint::WriteShared, interleaved: false };
-        assert_eq!(sections.read(me(), true, now_ns), Some(vec![said]));
+        assert_eq!(sections.read(me(), 100, true, now_ns), Some(vec![said]));
         sections.close();
         assert!(!is_managed());
         assert_eq!(hint(&vec[..], nodewise_runtime::Hint::Private).unwrap(), HonouredBy::Library);
@@ -272,6 +282,34 @@ mod tests {
         words[hints::COUNT].store(u64::MAX, Ordering::Relaxed);
         words[hints::SEQUENCE].store(4, Ordering::Relaxed);
         assert_eq!(section.read(), None, "no section has so many");
+    }
+
+    #[test]
+    fn hints_beyond_the_bound_are_left_out() {
+        let _alone = alone();
+        let made = SharedFile::new(hints::NAME, hints::BYTES).unwrap();
+        begin(&made);
+        let words = made.as_atomics();
+        words[hints::SEQUENCE].store(1003, Ordering::Relaxed);
+        let is_made = |file: &File| super::words(file, 3).is_ok_and(|words| words[hints::SEQUENCE] == 1003);
+        let file = links().iter().filter_map(|link| open(link)).find(is_made).unwrap();
+        let mut sections = Sections::default();
+        sections.open.insert(me(), Section { file, sequence: None });
+        for page in 0..100 {
+            let start = page * PAGE_BYTES;
+            let entry =
+                Entry { start, end: start + PAGE_BYTES, kind: Kind::Private, interleaved: false }.words();
+            for (word, value) in words[hints::ENTRIES + 4 * page as usize..].iter().zip(entry) {
+                word.store(value, Ordering::Relaxed);
+            }
+        }
+        words[hints::COUNT].store(100, Ordering::Relaxed);
+        words[hints::SEQUENCE].store(1004, Ordering::Relaxed);
+        assert_eq!(sections.read(me(), 100, false, 0).unwrap().len(), 100);
+        assert!(!sections.is_full());
+        words[hints::SEQUENCE].store(1006, Ordering::Relaxed);
+        assert_eq!(sections.read(me(), 30, false, 0).unwrap().len(), 30);
+        assert!(sections.is_full());
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl Homes {
                 self.placement.forget(process.pid);
                 self.known.remove(&process.pid);
             }
-            let Some(mappings) = &process.mappings else { continue };
+            let Some(mappings) = &process.details.mappings else { continue };
             let known = self.known.entry(process.pid).or_insert_with(|| {
                 let before = self.survey.0.remove(&process.pid);
                 match before {

@@ -6,10 +6,12 @@
 //! (`hpage_collapse_find_target_node`, `mm/khugepaged.c`).
 
 use crate::mover::Kernel;
+use crate::settings::{KHUGEPAGED_PAGES, KHUGEPAGED_SLEEP, SharedSettings};
 use nodewise_engine::{HUGE_PAGE_PAGES, Outcome, PAGE_BYTES, PageNumber};
 use nodewise_sys::{AddressRange, ErrorKind, ProcessAdvice, pidfd_open, poll_readable, process_madvise};
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 /// The size that huge pages are to get.
@@ -49,6 +51,19 @@ impl Size {
 /// So often is a page tried in one call: it is in use by the kernel for a moment, as when it is being
 /// migrated.
 const TRIES: usize = 3;
+
+/// Keeps khugepaged from making huge pages of what is about to be split.
+///
+/// It would do so within seconds, and put each on one node; nobody else can keep it from that
+/// (`Documentation/admin-guide/mm/transhuge.rst`). It sleeps for an hour between two scans until Nodewise
+/// ends. Setting how long it sleeps wakes it for one more scan, which does little
+/// (`scan_sleep_millisecs_store`, `mm/khugepaged.c`, Linux 6.12).
+pub(crate) fn pause_khugepaged(settings: &SharedSettings) {
+    // If it may not be changed, pages that were made again are split again, ever more rarely.
+    for (setting, value) in [(KHUGEPAGED_PAGES, "1"), (KHUGEPAGED_SLEEP, "3600000")] {
+        let _ = settings.set(Path::new(setting), value);
+    }
+}
 
 /// Changes the size of huge pages of `pid`, each given by its first base page, in their order, and says of
 /// how many base pages it did. Pages that are left at `deadline_ns`, the last of them, are deferred.

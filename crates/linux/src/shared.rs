@@ -65,7 +65,7 @@ impl Object {
 
 impl SharedMemory {
     pub(crate) fn of(processes: &Processes) -> Self {
-        let shared = processes.iter().map(|process| (process.pid, &process.shared));
+        let shared = processes.iter().map(|process| (process.pid, &process.details.shared));
         Self::new(shared.flat_map(|(pid, all)| all.iter().map(move |&mapping| (pid, mapping))))
     }
 
@@ -86,7 +86,7 @@ impl SharedMemory {
         }
         for sample in samples {
             if let Some(process) = processes.get(sample.pid) {
-                self.unite_one(&process.shared, sample);
+                self.unite_one(&process.details.shared, sample);
             }
         }
     }
@@ -106,7 +106,7 @@ impl SharedMemory {
     /// page on, itself first. The list is empty where the memory is not shared, or where it belongs to
     /// another user than the process acts for: he decides where it lies.
     pub(crate) fn mappers(&self, process: &Process, range: PageRange) -> Vec<(u32, PageNumber)> {
-        let own = mapping_at(&process.shared, range.start).filter(|own| owns(process.pid, own.range));
+        let own = mapping_at(&process.details.shared, range.start).filter(|own| owns(process.pid, own.range));
         let places = own.and_then(|own| self.places(process.pid, own, range));
         places.and_then(|places| self.memories.borrow_mut().distinct(places)).unwrap_or_default()
     }

@@ -29,7 +29,7 @@ impl Survey {
         kernel.hear(processes.ending());
         let count = processes.iter().count();
         let with_mappings =
-            processes.iter().filter_map(|process| Some((process.pid, process.mappings.as_ref()?)));
+            processes.iter().filter_map(|process| Some((process.pid, process.details.mappings.as_ref()?)));
         let mut known = |pid, mappings: &[Mapping]| {
             ask(&mut kernel, topology, pid, mappings, count, bounds::KNOWN_BYTES / count.max(1)).0
         };

@@ -1,6 +1,9 @@
 //! [`LinuxMachine`]: the engine's window on the running system.
 
-use crate::bound_memory::BoundMemory;
+#[cfg(test)]
+mod tests;
+
+use crate::bound_memory::{BoundMemory, confined};
 use crate::bounds::{self, Bound};
 use crate::ending::Ending;
 use crate::hints::Sections;
@@ -12,22 +15,20 @@ use crate::known_homes::{KnownHomes, Placed};
 use crate::mover::{Job, Mover, MoverSettings};
 use crate::placement::{BeforeAndAfter, Figures, Unknown};
 use crate::process::{Processes, ReadCost};
-use crate::resize::{Size, resize};
+use crate::resize::{Size, pause_khugepaged, resize};
 use crate::sampler::{Interval, Sampler};
-use crate::settings::{KHUGEPAGED_PAGES, KHUGEPAGED_SLEEP, SharedSettings};
+use crate::settings::SharedSettings;
 use crate::shared::SharedMemory;
 use crate::survey::Survey;
 use crate::traffic::{self, Traffic};
 use crate::{Error, ErrorKind};
 use nodewise_engine::{
-    Action, Decision, HUGE_PAGE_PAGES, Hinted, Machine, Mapping, Observation, Outcome, PageNumber, PageRange,
-    Pid, ProcessState, Sample, SamplingRate, TrafficMatrix,
+    Action, Decision, HUGE_PAGE_PAGES, Machine, Mapping, Observation, Outcome, PageNumber, PageRange, Pid,
+    ProcessState, Sample, SamplingRate, TrafficMatrix,
 };
-use nodewise_sys::AffinityMask;
 use nodewise_topology::{NodeId, NodeIndex, Topology};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -83,12 +84,9 @@ pub struct LinuxMachine {
     homes: Homes,
     traffic: Traffic,
     interleaved: InterleavedRanges,
-    /// The policies of confined processes, or of all where samples are a PMU's.
-    bound: BTreeMap<Pid, BoundMemory>,
+    bound: BoundMemory,
     shared: SharedMemory,
     hints: Sections,
-    /// Whether there were more hints than are heeded.
-    hints_left_out: bool,
     paused: bool,
     ending: Ending,
     /// Whether it can be seen which pages are huge, so that splitting them can be checked.
@@ -126,10 +124,9 @@ impl LinuxMachine {
             homes,
             traffic,
             interleaved: InterleavedRanges::default(),
-            bound: BTreeMap::new(),
+            bound: BoundMemory::default(),
             shared: SharedMemory::default(),
             hints: Sections::default(),
-            hints_left_out: false,
             paused: false,
             ending: Ending::default(),
             splits,
@@ -177,7 +174,7 @@ impl LinuxMachine {
         let here = [
             (Bound::Samples, self.intake.is_full()),
             (Bound::Pages, self.homes.is_full()),
-            (Bound::Hints, self.hints_left_out),
+            (Bound::Hints, self.hints.is_full()),
             (Bound::Ranges, self.interleaved.is_full()),
             (Bound::Streams, self.sampler.is_full()),
         ];
@@ -269,19 +266,6 @@ impl LinuxMachine {
         (samples, met)
     }
 
-    /// khugepaged makes huge pages of what was just split within seconds, and puts each on one node; nobody
-    /// else can keep it from that (`Documentation/admin-guide/mm/transhuge.rst`). It sleeps for an hour
-    /// between two scans until Nodewise ends. Whoever sets how long it sleeps wakes it, and it scans once
-    /// more (`scan_sleep_millisecs_store`, `mm/khugepaged.c`, Linux 6.12): little, that is.
-    fn pause_khugepaged(&self) {
-        if let Some(settings) = &self.kernel_settings {
-            // Where it may not be changed, pages that were made again are split again, ever more rarely.
-            for (setting, value) in [(KHUGEPAGED_PAGES, "1"), (KHUGEPAGED_SLEEP, "3600000")] {
-                let _ = settings.set(Path::new(setting), value);
-            }
-        }
-    }
-
     /// Splits huge pages or makes them again.
     fn resize(&mut self, decision: &Decision, deadline_ns: u64) -> Outcome {
         let (pages, size) = match &decision.action {
@@ -293,8 +277,8 @@ impl LinuxMachine {
             let planned = pages.len() as u64 * HUGE_PAGE_PAGES;
             return Outcome { planned, only_reported: true, ..Outcome::default() };
         }
-        if size == Size::Base {
-            self.pause_khugepaged();
+        if let Some(settings) = self.kernel_settings.as_ref().filter(|_| size == Size::Base) {
+            pause_khugepaged(settings);
         }
         let (pid, processes) = (decision.pid, &mut self.processes);
         let outcome = resize(self.mover.kernel(), pid.0, pages, size, deadline_ns, || processes.is_same(pid));
@@ -369,13 +353,6 @@ impl LinuxMachine {
     }
 }
 
-/// Leaves out hints beyond so many; true if there were any.
-fn cut(hints: &mut Vec<Hinted>, most: usize) -> bool {
-    let is_cut = hints.len() > most;
-    hints.truncate(most);
-    is_cut
-}
-
 /// Where the decision wants a page that is at `home`.
 fn target(action: &Action, page: PageNumber, home: NodeIndex) -> Option<NodeIndex> {
     match action {
@@ -402,7 +379,7 @@ impl Machine for LinuxMachine {
         self.processes.update();
         self.mappings.retain(|&pid, _| self.processes.contains(pid));
         self.interleaved.retain(|pid| self.processes.contains(pid));
-        self.bound.retain(|&pid, _| self.processes.contains(pid));
+        self.bound.retain(|pid| self.processes.contains(pid));
         self.sampler.follow(&mut self.processes.iter().map(|process| process.pid));
         self.hints.retain(|pid| self.processes.contains(pid));
         let mut states = Vec::new();
@@ -413,36 +390,35 @@ impl Machine for LinuxMachine {
                 self.hints.forget(process.pid);
                 self.interleaved.retain(|pid| pid != process.pid);
             }
-            if let (Some(at), Some(_)) = (process.hints_at, &process.mappings) {
+            if let (Some(at), Some(_)) = (process.details.hints_at, &process.details.mappings) {
                 self.hints.find(process.pid, at);
             }
-            if let Some(mappings) = &process.mappings {
+            if let Some(mappings) = &process.details.mappings {
                 let mapped: Vec<_> = mappings.iter().map(|mapping| mapping.range).collect();
                 self.interleaved.clip(process.pid, &mapped);
                 self.mappings.insert(process.pid, mappings.clone());
-                self.bound.entry(process.pid).or_default().is_old = true;
+                self.bound.mapped_anew(process.pid);
             }
-            let mut confined = process.cpus.as_ref().and_then(|cpus| confined(&self.topology, cpus));
+            let mut confined = process.details.cpus.as_ref().and_then(|cpus| confined(&self.topology, cpus));
             let mut bound = Vec::new();
             // The kernel gives no hint faults in such memory; a PMU samples it all the same.
             if confined.is_some() || self.sampler.is_proportional() {
                 let mappings = self.mappings.get(&process.pid).map_or(&[][..], Vec::as_slice);
-                let known = self.bound.entry(process.pid).or_default();
-                known.update(count, || self.mover.kernel().bound(process.pid, mappings));
-                bound = known.ranges.clone().unwrap_or_default();
-                if known.is_old || known.ranges.is_none() {
+                let known =
+                    self.bound.of(process.pid, count, || self.mover.kernel().bound(process.pid, mappings));
+                bound = known.known().to_vec();
+                if !known.is_certain() {
                     confined = None;
                 }
             }
-            let mut hints = self.hints.read(process.pid, !self.settings.mover.dry_run, now_ns());
-            self.hints_left_out |= hints.as_mut().is_some_and(|hints| cut(hints, most_hints));
+            let hints = self.hints.read(process.pid, most_hints, !self.settings.mover.dry_run, now_ns());
             states.push(ProcessState {
                 pid: process.pid,
                 fresh: process.fresh,
                 resident_pages: process.resident_pages,
-                mappings: process.mappings.clone(),
+                mappings: process.details.mappings.clone(),
                 hints,
-                asked: process.asked,
+                asked: process.details.asked,
                 confined,
                 bound,
                 unmoved: Vec::new(),
@@ -529,173 +505,12 @@ fn scan_sequence(pid: Pid) -> Option<u64> {
     line.split_whitespace().last()?.parse().ok()
 }
 
-/// The one node that has all of these CPUs, as far as they are online.
-fn confined(topology: &Topology, cpus: &AffinityMask) -> Option<NodeIndex> {
-    let mut nodes = topology.node_indices().filter(|&node| {
-        let online = &topology.nodes()[node.get()].cpus;
-        online.iter().any(|cpu| cpus.contains(cpu.0))
-    });
-    let first = nodes.next()?;
-    nodes.next().is_none().then_some(first)
-}
-
 /// A machine with one node is told so before anything is touched.
 pub fn require_nodes(topology: &Topology) -> Result<(), Error> {
     if topology.node_count() > 1 {
         return Ok(());
     }
-    let message = "this machine has one NUMA node: every access is local and there is nothing to place; try it in a guest \
-                   with several: nodewise rig --nodes 4 --copy PROGRAM -- nodewise run -- PROGRAM";
+    let message = "this machine has one NUMA node: every access is local and there is nothing to place; \
+                   try it in a guest with several: nodewise rig --nodes 4 --copy PROGRAM -- nodewise run -- PROGRAM";
     Err(Error::new(ErrorKind::Unsupported, message))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sampler::RawSample;
-    use crate::survey::SURVEY_PAGES;
-    use nodewise_engine::{Access, DataSource, VirtAddr};
-    use nodewise_sys::perf::Losses;
-    use std::process::{Child, Command, Stdio};
-
-    /// So many samples of a process each time, in order, and losses of each kind.
-    #[derive(Default)]
-    struct Lossy {
-        losses: Losses,
-        samples: u64,
-        sampled: u64,
-    }
-
-    impl Sampler for Lossy {
-        fn name(&self) -> &'static str {
-            "lossy"
-        }
-
-        fn description(&self) -> String {
-            String::new()
-        }
-
-        fn is_proportional(&self) -> bool {
-            true
-        }
-
-        fn drain(&mut self, _keep: &dyn Fn(Pid) -> bool, into: &mut Vec<RawSample>) {
-            self.losses += Losses { lost: 2, throttled: 1, malformed: 1, aux_gaps: 1 };
-            let sample = |time_ns| RawSample {
-                time_ns,
-                address: VirtAddr(0x1000),
-                pid: Pid(std::process::id()),
-                tid: nodewise_engine::Tid(1),
-                accessor: NodeIndex(0),
-                access: Access::Read,
-                source: DataSource::Unknown,
-                latency_cycles: 0,
-                weight: 1,
-            };
-            into.extend((self.sampled..self.sampled + self.samples).map(sample));
-            self.sampled += self.samples;
-        }
-
-        fn losses(&self) -> Losses {
-            self.losses
-        }
-
-        fn set_rate(&mut self, _rate: SamplingRate) -> Result<(), Error> {
-            Ok(())
-        }
-
-        fn close(&mut self) -> Result<(), Error> {
-            self.losses.lost += 10;
-            Ok(())
-        }
-    }
-
-    fn machine(pids: &[Pid]) -> LinuxMachine {
-        sampled(pids, Lossy::default())
-    }
-
-    fn sampled(pids: &[Pid], sampler: Lossy) -> LinuxMachine {
-        let processes = Processes::new(pids, false, false).unwrap();
-        let topology = Topology::live().unwrap();
-        LinuxMachine::new(topology, processes, Box::new(sampler), MachineSettings::default())
-    }
-
-    #[test]
-    fn of_too_many_samples_some_are_looked_at_from_all_of_the_interval() {
-        const EACH: u64 = 200_000;
-        let mut machine = sampled(&[Pid(std::process::id())], Lossy { samples: EACH, ..Lossy::default() });
-        machine.drain();
-        assert_eq!(machine.bounds_met(), BTreeSet::new());
-        machine.drain();
-        let seen = machine.observe().unwrap();
-        assert_eq!(machine.bounds_met(), BTreeSet::from([Bound::Samples]));
-        let count = seen.samples.len();
-        assert!((bounds::SAMPLES / 2..=bounds::SAMPLES).contains(&count), "{count}");
-        for drain in 0..3 {
-            let times = drain * EACH..(drain + 1) * EACH;
-            let of_drain = seen.samples.iter().filter(|sample| times.contains(&sample.time_ns)).count();
-            assert!(of_drain.abs_diff(count / 3) < 10, "{of_drain} of {count}");
-        }
-        assert_eq!(seen.samples_lost, 3 * EACH - count as u64 + 9);
-        assert!(machine.observe().unwrap().samples.len() > 190_000, "the next interval begins anew");
-    }
-
-    #[test]
-    fn losses_are_counted_by_kind_to_the_end() {
-        let mut machine = machine(&[Pid(std::process::id())]);
-        assert_eq!(machine.observe().unwrap().samples_lost, 3);
-        machine.drain();
-        assert_eq!(machine.observe().unwrap().samples_lost, 6);
-        machine.close().unwrap();
-        let totals = machine.totals();
-        assert_eq!((totals.samples_lost, totals.throttled, totals.aux_gaps), (19, 3, 3));
-        assert!(totals.read.files > 0 && totals.read.bytes > 0 && totals.read.time_ns > 0);
-    }
-
-    #[test]
-    fn hints_beyond_the_bound_are_left_out() {
-        let hint = |page| Hinted {
-            range: PageRange::new(page, page + 1),
-            hint: nodewise_engine::Hint::Private,
-            interleaved: false,
-        };
-        let mut hints: Vec<Hinted> = (0..100).map(hint).collect();
-        assert!(!cut(&mut hints, 100) && hints.len() == 100);
-        assert!(cut(&mut hints, 30) && hints.len() == 30);
-    }
-
-    #[test]
-    fn cpus_of_one_node_confine_to_it() {
-        let topology = Topology::synthetic(3, 2, 1 << 30);
-        let cpus = |cpus: &[u32]| confined(&topology, &cpus.iter().copied().collect());
-        assert_eq!(cpus(&[2]), Some(NodeIndex(1)));
-        assert_eq!(cpus(&[4, 5]), Some(NodeIndex(2)));
-        assert_eq!((cpus(&[3, 4]), cpus(&[])), (None, None));
-        // The last two CPUs are not there, as in a mask of a machine that could have more.
-        assert_eq!(cpus(&[0, 1, 6, 7]), Some(NodeIndex(0)));
-    }
-
-    #[test]
-    fn many_processes_are_surveyed_no_longer_than_one() {
-        // Each waits for input, with a buffer of half of what is asked about.
-        let mut dd = Command::new("dd");
-        dd.arg("bs=512M").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut children: Vec<Child> = (0..4).map(|_| dd.spawn().unwrap()).collect();
-        for child in &children {
-            let size = || std::fs::read_to_string(format!("/proc/{}/statm", child.id())).unwrap();
-            while size().split(' ').next().unwrap().parse::<usize>().unwrap() < SURVEY_PAGES / 2 {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        }
-        let pids: Vec<Pid> = children.iter().map(|child| Pid(child.id())).collect();
-        let mut machine = machine(&pids);
-        machine.observe().unwrap();
-        for child in &mut children {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
-        // Small mappings are asked about whole, large ones in blocks.
-        let asked = machine.totals.homes_queried;
-        assert!((SURVEY_PAGES as u64 * 9 / 10..=SURVEY_PAGES as u64).contains(&asked), "{asked}");
-    }
 }
