@@ -12,7 +12,7 @@ pub struct Remedy {
     pub command: String,
     /// Lines for the section `[Service]` of a unit.
     pub systemd: Vec<String>,
-    /// Fields of a container's `config.json`. `memoryPolicy`, whose modes are named as in `mempolicy.h`, is in
+    /// Fields of a container's `config.json`. Modes of `memoryPolicy` are named as in `mempolicy.h`. It is in
     /// the OCI runtime specification from 1.3 on, and in crun, runc and youki.
     pub oci: Option<String>,
     /// For Slurm.
