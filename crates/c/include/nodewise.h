@@ -337,8 +337,8 @@ nodewise_result nodewise_pool_worker_node(const nodewise_pool *pool, uint32_t *o
  * a thread that does not work for the pool the number is NODEWISE_NO_INDEX. */
 nodewise_result nodewise_pool_worker_index(const nodewise_pool *pool, size_t *out_index);
 
-/* The pool for which the calling thread works now, and the thread's index there: what
- * nodewise_pool_worker_index() finds, for loops that ask too often for a call. */
+/* The pool for which the calling thread works now, and the thread's index there.
+ * nodewise_pool_worker_index() finds the same. This is for loops that ask too often for a call. */
 typedef struct nodewise_seat {
     /* As nodewise_pool_identity() gives it, or NULL. */
     const void *pool;

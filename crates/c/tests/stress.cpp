@@ -601,7 +601,7 @@ void indices_are_those_of_the_pool_that_is_asked(const nodewise::pool &pool)
     CHECK(in_both() == 0);
     CHECK(pool.spawn(in_both).join() == 1);
     CHECK(others.spawn(in_both).join() == 2);
-    // Whoever works along has an index until the call returns.
+    // A thread that works along has an index until the call returns.
     std::atomic<int> seen = 0;
     others.parallel_for(0, 1000, [&](std::size_t) { seen += in_both() == 2; });
     CHECK(seen == 1000 && in_both() == 0);

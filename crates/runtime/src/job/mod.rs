@@ -178,8 +178,8 @@ impl<S: Signal, F: FnOnce(&Worker) -> R + Send, R: Send> StackJob<S, F, R> {
 
 /// The pool for which a thread works now, and the thread's index there. Its own thread alone may read it.
 ///
-/// For callers that can read memory more quickly than they can call: in C and C++, where each call goes
-/// through the loader's table and looks for the thread's memory.
+/// It is for callers that can read memory more quickly than they can call. In C and C++ each call goes
+/// through the loader's table, and looks for the thread's memory.
 #[derive(Debug)]
 #[doc(hidden)]
 #[repr(C)]
