@@ -8,6 +8,8 @@ use nodewise_linux::Ending;
 use nodewise_linux::settings::SharedSettings;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -39,7 +41,7 @@ struct State {
 }
 
 struct Patience {
-    /// So long may managing give no sign of life.
+    /// So long may managing give no sign of life while it is blocked, and so much may it compute meanwhile.
     hung: Duration,
     /// So long where the process is to end.
     hung_at_end: Duration,
@@ -61,11 +63,12 @@ impl Default for Patience {
 }
 
 impl Watchdog {
-    /// Watches for as long as what this returns is there.
+    /// Watches the calling thread for as long as what this returns is there.
     pub fn watch(&self, settings: SharedSettings) -> Watched {
         self.beat();
         let watchdog = self.clone();
-        let thread = std::thread::spawn(move || watchdog.run(&settings));
+        let managing = Managing::of_this_thread();
+        let thread = std::thread::spawn(move || watchdog.run(&settings, &managing));
         Watched { watchdog: self.clone(), thread: Some(thread) }
     }
 
@@ -114,15 +117,25 @@ impl Watchdog {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self, settings: &SharedSettings) {
+    fn run(&self, settings: &SharedSettings, managing: &Managing) {
         let patience = &self.0.patience;
         let mut asked = 0;
+        // The last beat, with the thread's CPU time then and at the last look.
+        let (mut beaten, mut cpu_at_beat, mut cpu_at_look) = (None, Duration::ZERO, Duration::ZERO);
         let mut state = self.state();
         while let Some(beat) = state.beat {
             // A step may take long where the machine is busy, and asks all the while whether to end.
             let is_asked = self.0.ending.times_asked();
-            let beat =
+            let mut beat =
                 if std::mem::replace(&mut asked, is_asked) == is_asked { beat } else { Instant::now() };
+            let cpu = managing.cpu_time();
+            if beaten != Some(beat) {
+                cpu_at_beat = cpu;
+            } else if cpu_at_look < cpu && cpu < cpu_at_beat + patience.hung && state.end.is_none() {
+                // It computes, however little of a CPU it gets.
+                beat = Instant::now();
+            }
+            (beaten, cpu_at_look) = (Some(beat), cpu);
             state.beat = Some(beat);
             let bark = match state.end {
                 // From the time at which it was to end, not from a beat long before.
@@ -147,7 +160,7 @@ impl Watchdog {
                 state.restored = restored.is_some();
             }
             let next = match (state.barked, state.restored) {
-                (false, _) => Some(bark),
+                (false, _) => Some(bark.min(now + patience.hung / 2)),
                 (true, false) => Some(now + patience.again),
                 (true, true) => end.map(|(at, _)| at),
             };
@@ -190,6 +203,27 @@ impl Drop for Watched {
     }
 }
 
+/// The thread that manages, as the kernel accounts for it.
+struct Managing {
+    schedstat: Option<File>,
+}
+
+impl Managing {
+    /// Opened by the thread itself, whose file it stays.
+    fn of_this_thread() -> Self {
+        Self { schedstat: File::open("/proc/thread-self/schedstat").ok() }
+    }
+
+    /// The CPU time that the thread has used; zero, and always the same, if the kernel does not tell it.
+    fn cpu_time(&self) -> Duration {
+        let mut text = [0; 64];
+        let read = self.schedstat.as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
+        // Its first word is the time in nanoseconds (Documentation/scheduler/sched-stats.rst).
+        let text = std::str::from_utf8(&text[..read.unwrap_or(0)]).unwrap_or_default();
+        Duration::from_nanos(text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0))
+    }
+}
+
 fn say(ends: bool, error: Option<&nodewise_linux::Error>) {
     match (ends, error) {
         (_, Some(error)) => note(format_args!("managing has hung, in a call that does not return; {error}")),
@@ -226,11 +260,16 @@ mod tests {
     }
 
     impl Changed {
+        /// A thread is watched that computes nothing, unlike the test's, which looks all the while.
         fn watched(patience: Patience) -> Self {
+            Self::by(patience, |watch| std::thread::scope(|scope| scope.spawn(watch).join().unwrap()))
+        }
+
+        fn by(patience: Patience, thread: impl Fn(&(dyn Fn() -> Watched + Sync)) -> Watched) -> Self {
             let directory = tempfile::tempdir().unwrap();
             let (setting, settings) = change(directory.path());
             let watchdog = Watchdog(Arc::new(Shared { patience, ..Shared::default() }));
-            let watched = watchdog.watch(settings.clone());
+            let watched = thread(&|| watchdog.watch(settings.clone()));
             Self { setting, settings, watched, _directory: directory }
         }
 
@@ -359,5 +398,32 @@ mod tests {
         drop(settings);
         drop(watched);
         assert_eq!(std::fs::read_to_string(setting).unwrap(), "1");
+    }
+
+    /// Computes for so long of its own CPU time, and gives no sign of life.
+    fn compute(changed: &Changed, time: Duration) {
+        let managing = Managing::of_this_thread();
+        let end = managing.cpu_time() + time;
+        while managing.cpu_time() < end && changed.now() == "2" {}
+    }
+
+    #[test]
+    fn who_computes_does_not_hang_until_it_has_computed_for_too_long() {
+        let hung = Duration::from_millis(300);
+        let changed = Changed::by(Patience { hung, ..patience() }, |watch| watch());
+        // On the CPU for a third of the time at most, as on a busy machine: three times as long as patience is.
+        let begin = Instant::now();
+        while begin.elapsed() < 3 * hung {
+            let turn = Instant::now();
+            compute(&changed, Duration::from_millis(2));
+            // Where the test itself was held up, that says nothing.
+            if turn.elapsed() > hung / 4 {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(changed.now() == "2" && changed.watched.beat(), "it was computing");
+        compute(&changed, 20 * hung);
+        changed.wait_until_back();
     }
 }
