@@ -140,7 +140,8 @@ fn functions() -> Vec<(String, String)> {
             nodewise_pool_options_allowance(_, _), nodewise_pool_options_confined(_, _),
             nodewise_pool_options_callers_work(_, _), nodewise_pool_options_by_cache(_, _), nodewise_pool_new(_, _),
             nodewise_default_pool(_), nodewise_default_pool_limit(_), nodewise_pool_free(_), nodewise_pool_nodes(_, _, _, _), nodewise_pool_workers(_, _),
-            nodewise_pool_worker_node(_, _), nodewise_pool_worker_index(_, _), nodewise_pool_worker_indices(_, _), nodewise_pool_identity(_, _), nodewise_this_seat(),
+            nodewise_pool_worker_node(_, _), nodewise_pool_worker_index(_, _), nodewise_pool_worker_indices(_, _),
+            nodewise_pool_identity(_, _), nodewise_this_seat(),
             nodewise_pool_statistics(_, _, _, _), nodewise_pool_join(_, _, _, _, _, _), nodewise_pool_isolate(_, _, _, _);
         task: nodewise_pool_spawn(_, _, _, _, _), nodewise_pool_spawn_on(_, _, _, _, _, _), nodewise_pool_spawn_moved(_, _, _, _, _, _, _, _), nodewise_task_wait(_, _), nodewise_task_join(_, _),
             nodewise_task_is_finished(_, _), nodewise_task_free(_);

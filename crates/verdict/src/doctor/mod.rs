@@ -24,7 +24,10 @@ pub struct Evidence {
     pub sampler: String,
     /// Share of the accesses that come from the page's own node, as memory lay when the watch began.
     pub local_percent: Option<f64>,
-    /// Why that is not known.
+    /// The same as memory lay at the end: the kernel's balancing, by whose hint faults Nodewise may sample,
+    /// moves pages meanwhile.
+    pub local_at_end_percent: Option<f64>,
+    /// Why these are not known.
     pub unknown: Option<String>,
     /// Imbalance of the accesses that each node's memory serves, in percent.
     pub imbalance_percent: Option<f64>,
@@ -121,14 +124,17 @@ pub fn diagnose(pid: u32, evidence: Evidence) -> Diagnosis {
     }
 }
 
-/// The change that the engine would make most of.
+/// The change that the engine would make most of, or that the kernel has begun to make meanwhile.
 fn remedy(evidence: &Evidence) -> Option<Remedy> {
+    let nearer = evidence.local_percent.zip(evidence.local_at_end_percent).map(|(first, last)| last - first);
     if evidence.falsely_shared > 0 {
         Some(Remedy::Split)
     } else if evidence.to_collocate > 0 && evidence.to_collocate >= evidence.to_interleave {
         Some(Remedy::Collocate)
     } else if evidence.to_interleave > 0 {
         Some(Remedy::Interleave)
+    } else if nearer.is_some_and(|points| points >= LEAST_PERCENT) {
+        Some(Remedy::Collocate)
     } else {
         None
     }
@@ -188,6 +194,11 @@ fn verdict(
     };
     if evidence.resident_bytes.zip(evidence.cache_bytes).is_some_and(|(all, cache)| all <= cache) {
         return healthy(format!("{far:.0} % of its accesses are far, and all of its memory fits in a cache"));
+    }
+    if remedy.is_none() && far >= LEAST_PERCENT && by_queue(evidence) >= LEAST_PERCENT {
+        return unknown(format!(
+            "{far:.0} % of its accesses are far, and one node serves most of them, but what helps was not seen"
+        ));
     }
     let Some(remedy) = remedy.filter(|_| cost >= LEAST_PERCENT) else {
         return healthy(if far < LEAST_PERCENT {
@@ -255,6 +266,9 @@ mod tests {
         assert!((queued.cost_percent.unwrap() - 75.0).abs() < 1e-9, "{queued:?}");
         let shared = Evidence { to_interleave: 3, imbalance_percent: Some(200.0), ..evidence(25.0) };
         assert_eq!(diagnose(42, shared).remedy, Some(Remedy::Interleave));
+        // The kernel was quicker than the engine.
+        let moved = Evidence { local_at_end_percent: Some(80.0), ..evidence(25.0) };
+        assert_eq!(diagnose(42, moved).remedy, Some(Remedy::Collocate));
         let split = Evidence { falsely_shared: 3, to_interleave: 9, ..evidence(25.0) };
         assert_eq!(diagnose(42, split).remedy, Some(Remedy::Split));
     }
@@ -272,7 +286,8 @@ mod tests {
         };
         healthy(evidence(99.0));
         // Memory that is far and cannot be nearer: shared by all, and spread.
-        assert!(healthy(evidence(25.0)).contains("no other place is better"));
+        let spread = Evidence { local_at_end_percent: Some(27.0), ..evidence(25.0) };
+        assert!(healthy(spread).contains("no other place is better"));
         // Little can be gained: 4 % far.
         healthy(Evidence { to_collocate: 1, ..evidence(96.0) });
         assert!(
@@ -306,6 +321,9 @@ mod tests {
         assert_eq!(verdict_of(part).0, Verdict::Hurt);
         let busy = Evidence { local_percent: None, samples: 3, ..evidence(0.0) };
         assert_eq!(verdict_of(busy).0, Verdict::Unknown);
+        // One node serves all, and nothing was decided.
+        let idle = Evidence { imbalance_percent: Some(200.0), ..evidence(25.0) };
+        assert_eq!(verdict_of(idle).0, Verdict::Unknown);
         let short = Evidence { local_percent: None, samples: 3, seconds: 3.0, ..evidence(0.0) };
         assert_eq!(verdict_of(short).0, Verdict::Unknown);
     }

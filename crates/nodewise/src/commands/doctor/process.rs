@@ -88,6 +88,7 @@ fn evidence(summary: &Summary, topology: &Topology, costs: Costs, rest: Evidence
         samples: summary.samples,
         sampler: summary.sampler.to_owned(),
         local_percent: summary.local_access_percent.before,
+        local_at_end_percent: summary.local_access_percent.after,
         unknown: summary.memory_in_use.unknown.clone(),
         imbalance_percent: summary.controller_imbalance_percent.before,
         used_bytes: summary.memory_in_use.bytes,
