@@ -9,8 +9,8 @@ use nodewise_rig::Guest;
 use serde_json::Value;
 use std::time::Duration;
 
-/// `examine NAME COMMAND...` starts a program and leaves the doctor's answer in NAME. The kernel's balancing is
-/// off but for sampling.
+/// `examine NAME COMMAND...` starts a program and leaves the doctor's answer in NAME. The kernel's balancing
+/// is off but for sampling.
 const EXAMINE: &str = "
 echo 0 >/proc/sys/kernel/numa_balancing
 examine() { name=$1; shift; \"$@\" & patient=$!; sleep 4; diagnose; }

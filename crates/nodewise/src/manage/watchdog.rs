@@ -411,7 +411,7 @@ mod tests {
     fn who_computes_does_not_hang_until_it_has_computed_for_too_long() {
         let hung = Duration::from_millis(300);
         let changed = Changed::by(Patience { hung, ..patience() }, |watch| watch());
-        // On the CPU for a third of the time at most, as on a busy machine: three times as long as patience is.
+        // On the CPU for a small part of the time, as on a busy machine, and longer than patience is.
         let begin = Instant::now();
         while begin.elapsed() < 3 * hung {
             let turn = Instant::now();
