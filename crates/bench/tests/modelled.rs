@@ -210,7 +210,8 @@ fn number(value: &Value) -> u64 {
 impl Managed {
     /// The decisions about the program's memory, which is more than a MiB a thread.
     fn decisions(&self) -> impl Iterator<Item = &Value> {
-        self.log.iter().filter(|line| line["event"] == "decision" && number(&line["pages"]) >= 256)
+        let planned = |line: &Value| number(&line["outcome"]["planned"]);
+        self.log.iter().filter(move |line| line["event"] == "decision" && planned(line) >= 256)
     }
 
     /// Asserts that the guest was told what the machine tells outside.
@@ -248,7 +249,8 @@ impl Managed {
 
 #[test]
 fn what_one_thread_uses_is_seen_by_the_machines_samples_and_moved() {
-    let run = managed("--sampler model", "private", 250);
+    // Pages that main was seen writing at the start go a round later than the others.
+    let run = managed("--sampler model", "private", 350);
     run.counts_are_the_machines();
     assert_eq!((run.local_percent, run.pages_by_node), (100.0, vec![PAGES / 4; 4]), "{:?}", run.log);
     let first = |log: &[Value]| -> f64 {
@@ -256,7 +258,7 @@ fn what_one_thread_uses_is_seen_by_the_machines_samples_and_moved() {
         seconds.map(|line| line["seconds"].as_f64().unwrap()).fold(f64::MAX, f64::min)
     };
     // Hint faults show a page as often as the kernel's scans take its mapping away.
-    let by_faults = managed("--sampler hint-faults", "private", 250);
+    let by_faults = managed("--sampler hint-faults", "private", 350);
     assert!(by_faults.summary["counted"].is_null());
     let (model_s, faults_s) = (first(&run.log), first(&by_faults.log));
     println!("the first decision after {model_s} s by the model, after {faults_s} s by hint faults");
@@ -272,7 +274,9 @@ fn samples_of_one_nodes_memory_say_so() {
         .decisions()
         .map(|decision| {
             assert_eq!(decision["action"], "collocate", "{decision}");
-            assert_eq!(decision["from"], serde_json::json!([0]), "{decision}");
+            // A page or two beside the memory may lie elsewhere.
+            let homes: Vec<f64> = serde_json::from_value(decision["figures"]["homes"].clone()).unwrap();
+            assert!(homes[0] > 0.98 * homes.iter().sum::<f64>(), "{decision}");
             let address = |end: usize| {
                 let text = decision["range"][end].as_str().unwrap();
                 u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap()

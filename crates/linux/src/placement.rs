@@ -16,6 +16,9 @@ const WATCHED: usize = 2048;
 const WATCHED_LEAST: usize = 64;
 /// The last accessors that are remembered of a page: each hint fault is one in a pass over the memory.
 const REMEMBERED: usize = 8;
+/// The same of a huge page. One thread often has all faults of a pass, since it alone runs when the pass ends,
+/// and each of a huge page's users needs its turn.
+const REMEMBERED_HUGE: usize = 64;
 /// Pages that are judged together, whether they are shared.
 const JUDGED: usize = 128;
 /// Pairs of samples of the same page, in pages judged together, that are needed to tell.
@@ -96,18 +99,15 @@ struct Process {
 #[derive(Clone, Debug, Default)]
 struct Watched {
     huge: bool,
-    nodes: [u8; REMEMBERED],
-    seen: usize,
+    nodes: VecDeque<u8>,
 }
 
 impl Watched {
     fn note(&mut self, node: NodeIndex) {
-        self.nodes[self.seen % REMEMBERED] = node.0;
-        self.seen += 1;
-    }
-
-    fn last(&self) -> &[u8] {
-        &self.nodes[..self.seen.min(REMEMBERED)]
+        if self.nodes.len() == if self.huge { REMEMBERED_HUGE } else { REMEMBERED } {
+            self.nodes.pop_front();
+        }
+        self.nodes.push_back(node.0);
     }
 }
 
@@ -325,7 +325,7 @@ impl Process {
         picks.sort_unstable_by_key(|pick: &Pick| pick.page);
         let watched: Vec<(PageNumber, &Watched)> =
             self.watched.iter().map(|(&page, watched)| (page, watched)).collect();
-        let judge = |pages: &[(PageNumber, &Watched)]| Users::of(pages.iter().map(|(_, w)| w.last()), nodes);
+        let judge = |pages: &[(PageNumber, &Watched)]| Users::of(pages.iter().map(|(_, w)| &w.nodes), nodes);
         let judged: Vec<_> = watched.chunks(JUDGED).map(|pages| (pages, judge(pages))).collect();
         let mut all_shared = vec![0.0; nodes];
         for users in judged.iter().filter_map(|(_, users)| users.as_ref()).filter(|users| !users.private) {
@@ -343,9 +343,9 @@ impl Process {
             let shared = users_of(if turns < MIN_TURNS { &all_shared } else { &users.samples });
             picks.extend(pages.iter().map(|&(page, watched)| Pick {
                 page,
-                shares: if users.private { own(watched.last(), nodes) } else { shared.clone() },
+                shares: if users.private { own(&watched.nodes, nodes) } else { shared.clone() },
                 pages: weight(watched),
-                samples: watched.last().len() as u64,
+                samples: watched.nodes.len() as u64,
                 replicable: self.is_replicable(page),
             }));
         }
@@ -375,7 +375,7 @@ struct Users {
 }
 
 impl Users {
-    fn of<'a>(pages: impl Iterator<Item = &'a [u8]>, nodes: usize) -> Option<Self> {
+    fn of<'a>(pages: impl Iterator<Item = &'a VecDeque<u8>>, nodes: usize) -> Option<Self> {
         let (mut samples, mut pairs, mut agree) = (vec![0.0; nodes], 0.0, 0.0);
         for page in pages {
             let counts = counts(page, nodes);
@@ -395,7 +395,7 @@ impl Users {
 }
 
 /// Share of each node in the accesses to a private page.
-fn own(page: &[u8], nodes: usize) -> Vec<f64> {
+fn own(page: &VecDeque<u8>, nodes: usize) -> Vec<f64> {
     counts(page, nodes).into_iter().map(|count| count / page.len() as f64).collect()
 }
 
@@ -408,7 +408,7 @@ fn users_of(samples: &[f64]) -> Vec<f64> {
     samples.iter().map(|&count| if is_user(count) { 1.0 / users as f64 } else { 0.0 }).collect()
 }
 
-fn counts(page: &[u8], nodes: usize) -> Vec<f64> {
+fn counts(page: &VecDeque<u8>, nodes: usize) -> Vec<f64> {
     let mut counts = vec![0.0; nodes];
     for &node in page {
         counts[usize::from(node)] += 1.0;
@@ -520,6 +520,17 @@ mod tests {
         are(local(&mut placement, |_| 0, |page| (page % 512 / 128) as u8), [25.0, 100.0]);
         all(&mut placement, true);
         assert_eq!(placement.processes[&PID].watched.len() as u64, PAGES / 512);
+    }
+
+    #[test]
+    fn huge_pages_of_all_count_so_though_one_thread_has_all_faults_for_many_passes() {
+        let mut placement = Placement::new(4, false);
+        for pass in 0..40 {
+            for page in (0..PAGES).step_by(512) {
+                placement.note(PID, PageNumber(page), true, NodeIndex([3, 1, 0, 2][pass / 10]));
+            }
+        }
+        are(local(&mut placement, |_| 0, |page| (page / 512 % 4) as u8), [25.0, 25.0]);
     }
 
     #[test]
