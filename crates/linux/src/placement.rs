@@ -16,8 +16,8 @@ const WATCHED: usize = 2048;
 const WATCHED_LEAST: usize = 64;
 /// The last accessors that are remembered of a page: each hint fault is one in a pass over the memory.
 const REMEMBERED: usize = 8;
-/// The same of a huge page. One thread often has all faults of a pass, since it alone runs when the pass ends,
-/// and each of a huge page's users needs its turn.
+/// The same of a huge page. One thread often has all faults of a pass, since it alone runs when the pass
+/// ends. Each of a huge page's users needs its turn.
 const REMEMBERED_HUGE: usize = 64;
 /// Pages that are judged together, whether they are shared.
 const JUDGED: usize = 128;
