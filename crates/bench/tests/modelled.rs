@@ -273,24 +273,28 @@ fn samples_of_one_nodes_memory_say_so() {
     let mut ranges: Vec<(u64, u64, &Value)> = run
         .decisions()
         .map(|decision| {
+            println!("{decision}");
             assert_eq!(decision["action"], "collocate", "{decision}");
-            // A page or two beside the memory may lie elsewhere.
-            let homes: Vec<f64> = serde_json::from_value(decision["figures"]["homes"].clone()).unwrap();
-            assert!(homes[0] > 0.98 * homes.iter().sum::<f64>(), "{decision}");
             let address = |end: usize| {
                 let text = decision["range"][end].as_str().unwrap();
                 u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap()
             };
-            (address(0), address(1), &decision["to"])
+            (address(0), address(1), decision)
         })
         .collect();
     ranges.sort_by_key(|range| range.0);
     // Threads 1 to 3 are on nodes 1 to 3, and use a quarter each, in order.
     let first = ranges.first().expect("decisions").0;
-    for (start, end, to) in ranges {
+    for (start, end, decision) in ranges {
         let quarter = (PAGES / 4) << 12;
         let node = (start - first) / quarter + 1;
-        assert_eq!(*to, serde_json::json!([node]), "{start:x} of {first:x}");
+        assert_eq!(decision["to"], serde_json::json!([node]), "{start:x} of {first:x}");
+        // Pages behind the memory may lie elsewhere, and are few.
+        let homes: Vec<f64> = serde_json::from_value(decision["figures"]["homes"].clone()).unwrap();
+        assert!(homes[0] > 0.98 * homes.iter().sum::<f64>(), "{decision}");
+        if end <= first + 3 * quarter {
+            assert_eq!(decision["from"], serde_json::json!([0]), "{decision}");
+        }
         assert!(end <= first + node * quarter + (16 << 12), "{start:x} to {end:x} of {first:x}");
     }
 }
