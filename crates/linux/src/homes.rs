@@ -204,7 +204,7 @@ impl Homes {
                     }
                     let of_page = &of_page[usize::from(allocates)..];
                     for sample in of_page {
-                        self.placement.note(pid, page, huge, sample.accessor);
+                        self.placement.note(pid, page, huge, sample.accessor, self.interval);
                     }
                     if of_page.iter().any(|sample| sample.access == Access::Write) {
                         self.placement.note_written(pid, page, huge);

@@ -16,9 +16,10 @@ const WATCHED: usize = 2048;
 const WATCHED_LEAST: usize = 64;
 /// The last accessors that are remembered of a page: each hint fault is one in a pass over the memory.
 const REMEMBERED: usize = 8;
-/// The same of a huge page. One thread often has all faults of a pass, since it alone runs when the pass
-/// ends. Each of a huge page's users needs its turn.
+/// The same of a huge page, as long as they are of so few intervals. One thread often has all faults of many
+/// quick passes, since it alone runs when they end. Each of a huge page's users needs its turn.
 const REMEMBERED_HUGE: usize = 64;
+const REMEMBERED_INTERVALS: u32 = 16;
 /// Pages that are judged together, whether they are shared.
 const JUDGED: usize = 128;
 /// Pairs of samples of the same page, in pages judged together, that are needed to tell.
@@ -99,15 +100,26 @@ struct Process {
 #[derive(Clone, Debug, Default)]
 struct Watched {
     huge: bool,
-    nodes: VecDeque<u8>,
+    last: VecDeque<Accessor>,
+}
+
+/// An accessor of a page, and the interval in which it came.
+#[derive(Clone, Copy, Debug)]
+struct Accessor {
+    node: u8,
+    interval: u32,
 }
 
 impl Watched {
-    fn note(&mut self, node: NodeIndex) {
-        if self.nodes.len() == if self.huge { REMEMBERED_HUGE } else { REMEMBERED } {
-            self.nodes.pop_front();
+    fn note(&mut self, node: NodeIndex, interval: u32) {
+        let most = if self.huge { REMEMBERED_HUGE } else { REMEMBERED };
+        let is_old = |first: &Accessor| interval.saturating_sub(first.interval) > REMEMBERED_INTERVALS;
+        while self.last.len() == most
+            || (self.last.len() >= REMEMBERED && self.last.front().is_some_and(is_old))
+        {
+            self.last.pop_front();
         }
-        self.nodes.push_back(node.0);
+        self.last.push_back(Accessor { node: node.0, interval });
     }
 }
 
@@ -188,8 +200,15 @@ impl Placement {
         Self { nodes, proportional, processes: BTreeMap::new(), ended: BeforeAndAfter::default() }
     }
 
-    /// Takes in who accessed a page, or a huge page.
-    pub(crate) fn note(&mut self, pid: Pid, page: PageNumber, huge: bool, accessor: NodeIndex) {
+    /// Takes in who accessed a page, or a huge page, in this interval.
+    pub(crate) fn note(
+        &mut self,
+        pid: Pid,
+        page: PageNumber,
+        huge: bool,
+        accessor: NodeIndex,
+        interval: u32,
+    ) {
         let most = (WATCHED / self.processes.len().max(1)).max(WATCHED_LEAST);
         let process = self.processes.entry(pid).or_default();
         if self.proportional {
@@ -216,7 +235,10 @@ impl Placement {
                 watched.remove(&page.huge());
             }
         }
-        watched.entry(unit).or_insert_with(|| Watched { huge, ..Watched::default() }).note(accessor);
+        watched
+            .entry(unit)
+            .or_insert_with(|| Watched { huge, ..Watched::default() })
+            .note(accessor, interval);
         while watched.len() > most {
             process.thinned += 1;
             watched.retain(|&page, watched| is_picked(page, watched.huge, process.thinned));
@@ -325,7 +347,7 @@ impl Process {
         picks.sort_unstable_by_key(|pick: &Pick| pick.page);
         let watched: Vec<(PageNumber, &Watched)> =
             self.watched.iter().map(|(&page, watched)| (page, watched)).collect();
-        let judge = |pages: &[(PageNumber, &Watched)]| Users::of(pages.iter().map(|(_, w)| &w.nodes), nodes);
+        let judge = |pages: &[(PageNumber, &Watched)]| Users::of(pages.iter().map(|(_, w)| &w.last), nodes);
         let judged: Vec<_> = watched.chunks(JUDGED).map(|pages| (pages, judge(pages))).collect();
         let mut all_shared = vec![0.0; nodes];
         for users in judged.iter().filter_map(|(_, users)| users.as_ref()).filter(|users| !users.private) {
@@ -343,9 +365,9 @@ impl Process {
             let shared = users_of(if turns < MIN_TURNS { &all_shared } else { &users.samples });
             picks.extend(pages.iter().map(|&(page, watched)| Pick {
                 page,
-                shares: if users.private { own(&watched.nodes, nodes) } else { shared.clone() },
+                shares: if users.private { own(&watched.last, nodes) } else { shared.clone() },
                 pages: weight(watched),
-                samples: watched.nodes.len() as u64,
+                samples: watched.last.len() as u64,
                 replicable: self.is_replicable(page),
             }));
         }
@@ -375,7 +397,7 @@ struct Users {
 }
 
 impl Users {
-    fn of<'a>(pages: impl Iterator<Item = &'a VecDeque<u8>>, nodes: usize) -> Option<Self> {
+    fn of<'a>(pages: impl Iterator<Item = &'a VecDeque<Accessor>>, nodes: usize) -> Option<Self> {
         let (mut samples, mut pairs, mut agree) = (vec![0.0; nodes], 0.0, 0.0);
         for page in pages {
             let counts = counts(page, nodes);
@@ -395,7 +417,7 @@ impl Users {
 }
 
 /// Share of each node in the accesses to a private page.
-fn own(page: &VecDeque<u8>, nodes: usize) -> Vec<f64> {
+fn own(page: &VecDeque<Accessor>, nodes: usize) -> Vec<f64> {
     counts(page, nodes).into_iter().map(|count| count / page.len() as f64).collect()
 }
 
@@ -408,10 +430,10 @@ fn users_of(samples: &[f64]) -> Vec<f64> {
     samples.iter().map(|&count| if is_user(count) { 1.0 / users as f64 } else { 0.0 }).collect()
 }
 
-fn counts(page: &VecDeque<u8>, nodes: usize) -> Vec<f64> {
+fn counts(page: &VecDeque<Accessor>, nodes: usize) -> Vec<f64> {
     let mut counts = vec![0.0; nodes];
-    for &node in page {
-        counts[usize::from(node)] += 1.0;
+    for accessor in page {
+        counts[usize::from(accessor.node)] += 1.0;
     }
     counts
 }
@@ -428,7 +450,7 @@ mod tests {
         let mut placement = Placement::new(4, proportional);
         for pass in 0..passes {
             for page in 0..PAGES {
-                placement.note(PID, PageNumber(page), false, NodeIndex(user(page, pass)));
+                placement.note(PID, PageNumber(page), false, NodeIndex(user(page, pass)), 0);
             }
         }
         placement
@@ -509,7 +531,7 @@ mod tests {
             for pass in 0..8 {
                 for part in (0..PAGES).step_by(if huge { 128 } else { 1 }) {
                     let page = PageNumber(if huge { (part + 128 * pass) % PAGES } else { part });
-                    placement.note(PID, page, huge, NodeIndex((page.0 % 512 / 128) as u8));
+                    placement.note(PID, page, huge, NodeIndex((page.0 % 512 / 128) as u8), 0);
                 }
             }
         };
@@ -527,10 +549,29 @@ mod tests {
         let mut placement = Placement::new(4, false);
         for pass in 0..40 {
             for page in (0..PAGES).step_by(512) {
-                placement.note(PID, PageNumber(page), true, NodeIndex([3, 1, 0, 2][pass / 10]));
+                placement.note(
+                    PID,
+                    PageNumber(page),
+                    true,
+                    NodeIndex([3, 1, 0, 2][pass / 10]),
+                    pass as u32 / 4,
+                );
             }
         }
         are(local(&mut placement, |_| 0, |page| (page / 512 % 4) as u8), [25.0, 25.0]);
+    }
+
+    /// After a time of quick passes another thread takes the memory over, and passes are slow.
+    #[test]
+    fn users_of_huge_pages_are_those_of_the_last_intervals() {
+        let mut placement = Placement::new(4, false);
+        for pass in 0..80 {
+            for page in (0..PAGES).step_by(512) {
+                let (node, interval) = if pass < 60 { (0, pass / 6) } else { (slice(page), pass - 50) };
+                placement.note(PID, PageNumber(page), true, NodeIndex(node), interval);
+            }
+        }
+        are(local(&mut placement, |_| 0, slice), [25.0, 100.0]);
     }
 
     #[test]
@@ -587,7 +628,7 @@ mod tests {
         for access in 0..20_000 {
             let hot = any(access, 3) != 0;
             let page = PageNumber(access * 7919 % if hot { PAGES / 16 } else { PAGES });
-            placement.note(PID, page, false, NodeIndex(u8::from(!hot)));
+            placement.note(PID, page, false, NodeIndex(u8::from(!hot)), 0);
         }
         are(local(&mut placement, |_| 0, |_| 1), [75.0, 25.0]);
     }
