@@ -74,6 +74,59 @@ fn latencies_of_eight_nodes_of_unlike_distances_are_the_presets() {
     latencies_are_the_presets("opteron-6272-8n");
 }
 
+/// So many bytes are read of each node.
+const READ_BYTES: u64 = 8_000_000;
+
+/// MB/s at which a core reads a node's memory, from its first byte to its last, which that node's core has
+/// just written.
+fn read_mb_per_s(preset: &Preset, core: usize, home: usize) -> f64 {
+    let mut hardware = Hardware::new(preset);
+    let addresses = || (0..READ_BYTES).step_by(8).map(|byte| 1 << 30 | byte);
+    for address in addresses() {
+        hardware.write(home, address, home);
+    }
+    hardware.drain(home);
+    let begin = hardware.clock(home);
+    hardware.set_clock(core, begin);
+    for address in addresses() {
+        hardware.read(core, address, home);
+    }
+    hardware.drain(core);
+    READ_BYTES as f64 * 1e6 / (hardware.clock(core) - begin) as f64
+}
+
+/// likwid-bench finds the bandwidth of each pair that the simulator's hardware has, to within 10 %.
+fn bandwidths_are_the_presets(name: &str) {
+    let preset = preset(name);
+    let script = "PATH=$PATH:/usr/sbin; for cpu in 0 1 2 3; do for node in 0 1 2 3; do
+        printf '%s %s ' $cpu $node; likwid-bench -t load -i 1 -w S$cpu:8MB:1-0:S$node 2>&1 | grep MByte/s; done; done";
+    // It looks for a program of its own with bash.
+    let options =
+        ["/usr/bin/likwid-bench", "/usr/sbin/likwid-accessD", "/usr/bin/bash"].map(|file| ["--copy", file]);
+    let (output, _) = rig(name, options.as_flattened(), &["sh", "-c", script]);
+    let mut pairs = 0;
+    for line in output.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (cpu, node): (usize, usize) = (words[0].parse().unwrap(), words[1].parse().unwrap());
+        let (measured, expected) = (words[3].parse::<f64>().unwrap(), read_mb_per_s(&preset, cpu, node));
+        let off = 100.0 * (measured / expected - 1.0);
+        println!("{name}: CPU {cpu}, node {node}: {measured} MB/s, {expected:.0} by the preset: {off:+.1} %");
+        assert!(off.abs() < 10.0, "{name}: CPU {cpu}, node {node}: {measured} instead of {expected}");
+        pairs += 1;
+    }
+    assert_eq!(pairs, 16);
+}
+
+#[test]
+fn bandwidths_of_a_square_are_the_presets() {
+    bandwidths_are_the_presets("opteron-8385-4n");
+}
+
+#[test]
+fn bandwidths_of_a_ring_of_four_are_the_presets() {
+    bandwidths_are_the_presets("xeon-e7-4830v3-4n");
+}
+
 /// The time in which four cores read 4 MiB each, in order of time.
 fn streams_s(preset: &Preset, home: impl Fn(usize) -> usize) -> f64 {
     let mut hardware = Hardware::new(preset);
@@ -249,8 +302,9 @@ impl Managed {
 
 #[test]
 fn what_one_thread_uses_is_seen_by_the_machines_samples_and_moved() {
-    // Pages that main was seen writing at the start go a round later than the others.
-    let run = managed("--sampler model", "private", 350);
+    // Pages that main was seen writing at the start go a round later than the others. So do the last ones, if
+    // no sample has hit them yet.
+    let run = managed("--sampler model", "private", 600);
     run.counts_are_the_machines();
     assert_eq!((run.local_percent, run.pages_by_node), (100.0, vec![PAGES / 4; 4]), "{:?}", run.log);
     let first = |log: &[Value]| -> f64 {
