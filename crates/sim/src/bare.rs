@@ -52,6 +52,11 @@ impl<F: FnMut(&mut Hardware, usize, u64) -> usize> Processors for Bare<'_, F> {
         self.hardware.touch(core, touch, address, node);
     }
 
+    fn goes_on(&mut self, thread: usize, at_ps: u64) {
+        let core = self.cores[thread];
+        self.hardware.set_clock(core, at_ps.max(self.hardware.clock(core)));
+    }
+
     fn everyone_is_there(&mut self, threads: &[usize]) {
         let last = threads.iter().map(|&thread| self.clock(thread)).max().unwrap_or(0);
         for &thread in threads {

@@ -47,6 +47,13 @@ pub enum Progress {
     Running,
     /// It waits, after this piece, until every thread that has not finished waits too.
     Barrier,
+    /// It waits, after this piece, until another thread has ended so many pieces.
+    After {
+        /// The other thread.
+        thread: usize,
+        /// Its pieces, counted from its first.
+        pieces: usize,
+    },
     /// This was its last piece.
     Finished,
 }

@@ -1,7 +1,7 @@
 //! A program that was traced, replayed: its accesses come from a file.
 
 use crate::{Area, Error, ErrorKind, Program, Progress, Role, Space, Trace};
-use nodewise_trace::{Access, Kind, LINE_BYTES, Reader};
+use nodewise_trace::{Access, Kind, LINE_BYTES, PROCESS_LINES, Part, Reader};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::BufReader;
@@ -23,8 +23,33 @@ struct Index {
     areas: Vec<Area>,
     /// The simulated address of each chunk.
     chunks: BTreeMap<u64, u64>,
-    /// Where in the file each thread's blocks begin.
-    blocks: Vec<Vec<u64>>,
+    /// The pieces of each thread.
+    pieces: Vec<Vec<Piece>>,
+}
+
+/// A piece of a thread.
+#[derive(Clone, Copy, Debug)]
+enum Piece {
+    /// Accesses, which are at this place of the file.
+    Accesses(u64),
+    /// It waits until another has ended so many pieces.
+    After { thread: usize, pieces: usize },
+}
+
+/// A thread while the file is read.
+#[derive(Clone, Default)]
+struct Read {
+    line: u64,
+    pieces: Vec<Piece>,
+    /// The accesses up to the end of each of its pieces.
+    done: Vec<u64>,
+}
+
+impl Read {
+    fn add(&mut self, piece: Piece, accesses: u64) {
+        self.pieces.push(piece);
+        self.done.push(self.done.last().copied().unwrap_or(0) + accesses);
+    }
 }
 
 impl Recording {
@@ -33,14 +58,24 @@ impl Recording {
     /// Fails if it is no trace of a known version, is cut short or wrong, or touches more than a TiB.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let mut reader = reader(path)?;
-        let mut blocks = vec![Vec::new(); reader.threads()];
-        let mut lines = vec![0; reader.threads()];
+        let mut threads = vec![Read::default(); reader.threads()];
         let (mut touched, mut last) = (BTreeSet::new(), u64::MAX);
         loop {
             let at = reader.position();
-            let Some(block) = reader.next_block().map_err(|error| wrong(path, &error))? else { break };
-            let thread = block.thread();
-            blocks[thread].push(at);
+            let Some(part) = reader.next_part().map_err(|error| wrong(path, &error))? else { break };
+            let block = match part {
+                Part::Accesses(block) => block,
+                Part::Wait { thread, other, done } => {
+                    // The piece whose end has as many; the reader knows that there is one.
+                    let pieces = threads[other].done.partition_point(|&there| there < done) + 1;
+                    if done > 0 && thread != other {
+                        threads[thread].add(Piece::After { thread: other, pieces }, 0);
+                    }
+                    continue;
+                }
+            };
+            let thread = &mut threads[block.thread()];
+            thread.add(Piece::Accesses(at), block.accesses() as u64);
             let mut each = |access: Access| {
                 let chunk = access.line >> CHUNK;
                 if chunk != last {
@@ -48,7 +83,7 @@ impl Recording {
                     touched.insert(chunk);
                 }
             };
-            block.decode(&mut lines[thread], &mut each).map_err(|error| wrong(path, &error))?;
+            block.decode(&mut thread.line, &mut each).map_err(|error| wrong(path, &error))?;
             if touched.len() > MOST_CHUNKS {
                 return Err(Error::new(
                     ErrorKind::Unsuitable,
@@ -56,17 +91,21 @@ impl Recording {
                 ));
             }
         }
+        while threads.len() > 1 && threads.last().is_some_and(|last| last.pieces.is_empty()) {
+            threads.pop();
+        }
         let (areas, chunks) = lay_out(&touched);
-        Ok(Self(Arc::new(Index { path: path.to_owned(), areas, chunks, blocks })))
+        let pieces = threads.into_iter().map(|thread| thread.pieces).collect();
+        Ok(Self(Arc::new(Index { path: path.to_owned(), areas, chunks, pieces })))
     }
 
     /// How many threads there are.
     #[must_use]
     pub fn threads(&self) -> usize {
-        self.0.blocks.len()
+        self.0.pieces.len()
     }
 
-    /// The program that does what was recorded. Its threads never wait for each other.
+    /// The program that does what was recorded. Its threads wait for each other where the trace says so.
     #[must_use]
     pub fn program(&self) -> Box<dyn Program> {
         let reader = reader(&self.0.path);
@@ -82,7 +121,9 @@ fn lay_out(touched: &BTreeSet<u64>) -> (Vec<Area>, BTreeMap<u64, u64>) {
     let mut chunks = BTreeMap::new();
     let numbers: Vec<u64> = touched.iter().copied().collect();
     for run in numbers.chunk_by(|one, next| one + 1 == *next) {
-        let base = space.area(format!("{:#x}", run[0] * bytes), run.len() as u64 * bytes, Role::Unknown);
+        let (process, line) = ((run[0] << CHUNK) / PROCESS_LINES, (run[0] << CHUNK) % PROCESS_LINES);
+        let name = format!("process {process}, {:#x}", line * LINE_BYTES);
+        let base = space.area(name, run.len() as u64 * bytes, Role::Unknown);
         chunks.extend(run.iter().enumerate().map(|(index, &chunk)| (chunk, base + index as u64 * bytes)));
     }
     (space.into_areas(), chunks)
@@ -109,20 +150,25 @@ struct Replay {
 
 #[derive(Clone, Default)]
 struct Thread {
-    blocks: usize,
+    pieces: usize,
     line: u64,
 }
 
 impl Replay {
-    /// Records a thread's next block.
-    fn next(&mut self, thread: usize, trace: &mut Trace) -> Result<(), Error> {
+    /// Records a thread's next piece.
+    fn next(&mut self, thread: usize, trace: &mut Trace) -> Result<Progress, Error> {
         let (state, index) = (&mut self.threads[thread], &self.index);
+        let Some(&piece) = index.pieces[thread].get(state.pieces) else { return Ok(Progress::Finished) };
+        state.pieces += 1;
+        let at = match piece {
+            Piece::Accesses(at) => at,
+            Piece::After { thread, pieces } => return Ok(Progress::After { thread, pieces }),
+        };
         let reader = self.reader.as_mut().map_err(|error| error.clone())?;
         let wrong = |error: &nodewise_trace::Error| wrong(&index.path, error);
-        reader.seek(index.blocks[thread][state.blocks]).map_err(|error| wrong(&error))?;
-        state.blocks += 1;
+        reader.seek(at).map_err(|error| wrong(&error))?;
         let (mut chunk, mut base, mut changed) = (u64::MAX, 0, false);
-        if let Some(block) = reader.next_block().map_err(|error| wrong(&error))? {
+        if let Some(Part::Accesses(block)) = reader.next_part().map_err(|error| wrong(&error))? {
             let each = |access: Access| {
                 if access.line >> CHUNK != chunk {
                     chunk = access.line >> CHUNK;
@@ -150,7 +196,7 @@ impl Replay {
             let reason = format!("{} has changed while it was replayed", index.path.display());
             return Err(Error::new(ErrorKind::Malformed, reason));
         }
-        Ok(())
+        Ok(Progress::Running)
     }
 }
 
@@ -164,16 +210,14 @@ impl Program for Replay {
     }
 
     fn advance(&mut self, thread: usize, trace: &mut Trace) -> Progress {
-        if self.failed.is_none() && self.threads[thread].blocks < self.index.blocks[thread].len() {
-            match self.next(thread, trace) {
-                Ok(()) => return Progress::Running,
-                Err(error) => {
-                    trace.clear();
-                    self.failed = Some(error);
-                }
-            }
+        if self.failed.is_some() {
+            return Progress::Finished;
         }
-        Progress::Finished
+        self.next(thread, trace).unwrap_or_else(|error| {
+            trace.clear();
+            self.failed = Some(error);
+            Progress::Finished
+        })
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -284,6 +328,50 @@ mod tests {
             let off = replayed.run_time_s / program.run_time_s - 1.0;
             assert!(off.abs() < 0.002, "{policy}: {off}");
         }
+    }
+
+    /// The first thread writes all, and the others each read their part when it has. So the pages are where
+    /// the first one ran.
+    #[test]
+    fn threads_wait_where_the_trace_says_so() {
+        let directory = tempfile::tempdir().unwrap();
+        let local_percent = |waits: bool| {
+            let path = directory.path().join("trace");
+            let mut writer = Writer::new(File::create(&path).unwrap(), 100).unwrap();
+            let lines = 1 << 16;
+            let access = |line, kind| Access { instructions: 2, line, kind };
+            (0..lines).for_each(|line| writer.access(0, access(line, Kind::Write)).unwrap());
+            let done = writer.done(0).unwrap();
+            for thread in 1..4 {
+                if waits {
+                    writer.wait(thread, 0, done).unwrap();
+                }
+                let part = lines / 4;
+                for line in (0..part).rev().chain((0..part).rev()) {
+                    writer.access(thread, access(thread as u64 * part + line, Kind::Read)).unwrap();
+                }
+                let done = writer.done(thread).unwrap();
+                if waits {
+                    writer.wait(0, thread, done).unwrap();
+                }
+            }
+            writer.access(0, access(0, Kind::Read)).unwrap();
+            writer.finish().unwrap();
+            let recording = Recording::open(&path).unwrap();
+            assert_eq!(recording.threads(), 4);
+            let preset = Preset::named("opteron-8385-4n").unwrap().scaled(0.01);
+            let pinning = "spread".parse().unwrap();
+            let settings = Settings { pinning, ..Settings::scaled(1.0) };
+            let build = || recording.program();
+            let report =
+                simulate(&preset, &build, &settings, &"first-touch".parse().unwrap(), &mut |_| ()).unwrap();
+            (report.resident_pages, report.local_access_percent.unwrap())
+        };
+        let (pages, local) = local_percent(true);
+        assert_eq!(pages, [1024, 0, 0, 0]);
+        assert!((39.0..42.0).contains(&local), "{local}: 65536 of 163841 accesses are the first thread's");
+        let (pages, local) = local_percent(false);
+        assert!(pages[0] < 900 && local > 50.0, "{pages:?}, {local}");
     }
 
     #[test]

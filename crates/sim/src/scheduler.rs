@@ -24,6 +24,9 @@ pub(crate) trait Processors {
     /// Lets threads go on together from a barrier that the last of them has reached.
     fn everyone_is_there(&mut self, threads: &[usize]);
 
+    /// Lets a thread go on that has waited until this time, which may be past.
+    fn goes_on(&mut self, thread: usize, at_ps: u64);
+
     /// When something is due for a thread.
     fn due_ps(&self, _thread: usize) -> u64 {
         u64::MAX
@@ -46,6 +49,16 @@ struct Thread {
     /// The instructions before the next operation were executed.
     computed: bool,
     after: Progress,
+    /// Pieces that it was given, and those that it has ended.
+    pieces: usize,
+    ended: usize,
+}
+
+/// A thread that waits until another has ended so many pieces.
+struct Waiting {
+    thread: usize,
+    other: usize,
+    pieces: usize,
 }
 
 /// Runs a program to its end. A thread may run ahead of the one that is most behind by `slack_ps`, with what
@@ -59,15 +72,26 @@ pub(crate) fn run<P: Processors>(
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), Error> {
     let mut threads: Vec<Thread> = (0..program.threads())
-        .map(|_| Thread { trace: Trace::default(), done: 0, computed: false, after: Progress::Running })
+        .map(|_| Thread {
+            trace: Trace::default(),
+            done: 0,
+            computed: false,
+            after: Progress::Running,
+            pieces: 0,
+            ended: 0,
+        })
         .collect();
     let mut turns = Turns::default();
     (0..threads.len()).for_each(|thread| turns.begin(thread, 0));
     let mut at_barrier: Vec<usize> = Vec::new();
+    let mut waiting: Vec<Waiting> = Vec::new();
     let (mut operations, mut told) = (0u64, 0);
     let mut behind_ps = 0;
     loop {
         let Some((index, clock_ps, other_ps)) = turns.next(|thread| machine.clock(thread)) else {
+            if at_barrier.is_empty() && !waiting.is_empty() {
+                return Err(Error::new(ErrorKind::Endless, "the program's threads wait for each other"));
+            }
             if at_barrier.is_empty() {
                 break;
             }
@@ -93,17 +117,36 @@ pub(crate) fn run<P: Processors>(
         if thread.done == thread.trace.len() {
             thread.trace.clear();
             thread.done = 0;
+            thread.ended = thread.pieces;
+            let ended = thread.ended;
             match std::mem::replace(&mut thread.after, Progress::Running) {
-                Progress::Running => thread.after = program.advance(index, &mut thread.trace),
-                ended => {
+                Progress::Running => {
+                    thread.after = program.advance(index, &mut thread.trace);
+                    thread.pieces += 1;
+                }
+                Progress::After { thread: other, pieces } => {
+                    if threads.get(other).is_none_or(|other| other.ended < pieces) {
+                        turns.end();
+                        waiting.push(Waiting { thread: index, other, pieces });
+                    }
+                }
+                after => {
                     let core = machine.core(index);
                     machine.hardware().drain(core);
                     turns.end();
-                    if ended == Progress::Barrier {
+                    if after == Progress::Barrier {
                         at_barrier.push(index);
                     }
                 }
             }
+            waiting.retain(|wait| {
+                let goes_on = wait.other == index && wait.pieces <= ended;
+                if goes_on {
+                    machine.goes_on(wait.thread, machine.clock(index));
+                    turns.begin(wait.thread, machine.clock(wait.thread));
+                }
+                !goes_on
+            });
             continue;
         }
         let limit_ps = other_ps.saturating_add(slack_ps).min(due_ps);

@@ -1,7 +1,7 @@
 //! Reading a trace that anybody may have written.
 
 use crate::{
-    Access, Kind, LINES, MAGIC, MOST_ACCESSES, MOST_BYTES, MOST_INSTRUCTIONS, MOST_THREADS, VERSION,
+    Access, Kind, LINES, MAGIC, MOST_ACCESSES, MOST_BYTES, MOST_INSTRUCTIONS, MOST_THREADS, VERSION, VERSIONS,
 };
 use std::fmt;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -42,9 +42,28 @@ pub struct Reader<R> {
     input: R,
     at: u64,
     threads: usize,
-    accesses: u64,
+    /// Whether the version has waits.
+    waits: bool,
+    /// Accesses of each thread up to here.
+    accesses: Vec<u64>,
     bytes: Vec<u8>,
     ended: bool,
+}
+
+/// A part of a trace.
+#[derive(Debug)]
+pub enum Part<'a> {
+    /// Accesses of a thread.
+    Accesses(Block<'a>),
+    /// A thread's next access comes after another's first `done`.
+    Wait {
+        /// The one that waits.
+        thread: usize,
+        /// The one that is waited for. It may be the same.
+        other: usize,
+        /// How many accesses that one has done by then.
+        done: u64,
+    },
 }
 
 /// Some accesses of a thread.
@@ -62,41 +81,51 @@ impl<R: Read> Reader<R> {
     ///
     /// Fails if it is no trace of a known version, or as the input does.
     pub fn new(input: R) -> Result<Self, Error> {
-        let mut reader = Self { input, at: 0, threads: 0, accesses: 0, bytes: Vec::new(), ended: false };
+        let mut reader = Self {
+            input,
+            at: 0,
+            threads: 0,
+            waits: true,
+            accesses: Vec::new(),
+            bytes: Vec::new(),
+            ended: false,
+        };
         let mut magic = [0; 8];
         reader.fill(&mut magic)?;
         if magic[..7] != MAGIC {
             let reason = "it is no trace: it does not begin with NWTRACE".to_owned();
             return Err(Error { at: None, reason, source: None });
         }
-        if magic[7] != VERSION {
+        if !VERSIONS.contains(&magic[7]) {
             let (found, known) = (char::from(magic[7]).escape_default(), char::from(VERSION));
             let reason = format!("version {found} is not known, and {known} is");
             return Err(Error { at: None, reason, source: None });
         }
+        reader.waits = magic[7] == VERSION;
         let at = reader.at;
         let threads = reader.varint()?;
         if !(1..=MOST_THREADS as u64).contains(&threads) {
             return Err(Error::at(at, format!("{threads} threads, not 1 to {MOST_THREADS}")));
         }
         reader.threads = threads as usize;
+        reader.accesses = vec![0; reader.threads];
         Ok(reader)
     }
 
-    /// How many threads there are.
+    /// More than the highest number of a thread.
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Where in the file the next block begins.
+    /// Where in the file the next part begins.
     pub fn position(&self) -> u64 {
         self.at
     }
 
-    /// The next block; none after the last, when the end has been read.
+    /// The next part; none after the last, when the end has been read.
     ///
     /// Fails if the file is wrong or cut short, or as the input does.
-    pub fn next_block(&mut self) -> Result<Option<Block<'_>>, Error> {
+    pub fn next_part(&mut self) -> Result<Option<Part<'_>>, Error> {
         if self.ended {
             return Ok(None);
         }
@@ -108,12 +137,16 @@ impl<R: Read> Reader<R> {
         let thread = thread as usize;
         let accesses = self.varint()?;
         if thread == self.threads {
-            if accesses != self.accesses {
-                let reason = format!("it ends with {accesses} accesses, and has {}", self.accesses);
+            let all: u64 = self.accesses.iter().sum();
+            if accesses != all {
+                let reason = format!("it ends with {accesses} accesses, and has {all}");
                 return Err(Error::at(at, reason));
             }
             self.ended = true;
             return Ok(None);
+        }
+        if accesses == 0 && self.waits {
+            return self.wait(thread).map(Some);
         }
         if !(1..=MOST_ACCESSES as u64).contains(&accesses) {
             return Err(Error::at(at, format!("a block of {accesses} accesses, not 1 to {MOST_ACCESSES}")));
@@ -129,8 +162,23 @@ impl<R: Read> Reader<R> {
         let filled = self.fill(&mut bytes);
         self.bytes = bytes;
         filled?;
-        self.accesses += accesses;
-        Ok(Some(Block { thread, accesses: accesses as usize, at, bytes: &self.bytes }))
+        self.accesses[thread] += accesses;
+        Ok(Some(Part::Accesses(Block { thread, accesses: accesses as usize, at, bytes: &self.bytes })))
+    }
+
+    fn wait(&mut self, thread: usize) -> Result<Part<'_>, Error> {
+        let at = self.at;
+        let other = self.varint()?;
+        let done = self.varint()?;
+        let had = usize::try_from(other).ok().and_then(|other| self.accesses.get(other));
+        match had {
+            None => Err(Error::at(at, format!("it waits for thread {other} of {}", self.threads))),
+            Some(&had) if done > had => {
+                let reason = format!("it waits for access {done} of thread {other}, which has had {had}");
+                Err(Error::at(at, reason))
+            }
+            Some(_) => Ok(Part::Wait { thread, other: other as usize, done }),
+        }
     }
 
     fn fill(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
@@ -169,7 +217,7 @@ impl<R: Read> Reader<R> {
 }
 
 impl<R: Read + Seek> Reader<R> {
-    /// Goes to where a block begins, which [`position`](Self::position) has said before.
+    /// Goes to where accesses of a thread begin, which [`position`](Self::position) has said before.
     ///
     /// Fails as the input does.
     pub fn seek(&mut self, position: u64) -> Result<(), Error> {
@@ -213,7 +261,7 @@ impl Block<'_> {
             let zigzag = head >> 3;
             let step = (zigzag >> 1) as i64 ^ -((zigzag & 1) as i64);
             let Some(next) = line.checked_add_signed(step).filter(|&next| next < LINES) else {
-                return Err(Error::at(begin, format!("a step of {step} from line {line} leads beyond 2^38")));
+                return Err(Error::at(begin, format!("a step of {step} from line {line} leads beyond 2^58")));
             };
             *line = next;
             each(Access { instructions, line: *line, kind: Kind::ALL[(head >> 1 & 3) as usize] });

@@ -187,6 +187,13 @@ impl Processors for Managed {
         everyone_is_there(&mut self.machine, threads);
     }
 
+    fn goes_on(&mut self, thread: usize, at_ps: u64) {
+        let core = self.machine.threads[thread].0;
+        let now_ps = self.machine.hardware.clock(core);
+        self.machine.waited_ps[thread] += at_ps.saturating_sub(now_ps);
+        self.machine.hardware.set_clock(core, at_ps.max(now_ps));
+    }
+
     #[inline]
     fn due_ps(&self, thread: usize) -> u64 {
         self.events.due_ps(&self.machine, thread)
