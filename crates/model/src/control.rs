@@ -33,9 +33,21 @@ impl Control {
     /// # Errors
     /// The plugin's own word if it cannot, or the system's if there is no answer.
     pub fn begin(&mut self) -> io::Result<()> {
-        match self.ask("begin")?.as_str() {
-            "begun" => Ok(()),
-            other => Err(io::Error::other(other.to_owned())),
+        self.tell("begin", "begun")
+    }
+
+    /// Has the trace begin: address spaces that come from now on are the program's.
+    ///
+    /// # Errors
+    /// The plugin's own word if there is no trace, or the system's if there is no answer.
+    pub fn trace(&mut self) -> io::Result<()> {
+        self.tell("trace", "tracing")
+    }
+
+    fn tell(&mut self, what: &str, done: &str) -> io::Result<()> {
+        match self.ask(what)? {
+            answer if answer == done => Ok(()),
+            other => Err(io::Error::other(other)),
         }
     }
 

@@ -12,6 +12,8 @@
 //! - The kernel is charged like any program: its copies of pages, its faults, its locks.
 //! - The guest sees the machine's counters, and samples of its accesses, by a device
 //!   ([`nodewise_sys::device`]).
+//! - The program's references behind the private caches can be written to a trace (`tracer`), which the
+//!   simulator replays.
 //!
 //! [`Settings`] go to the plugin, and a [`Report`] comes back, over a socket.
 
@@ -23,6 +25,7 @@ mod model;
 mod plugin;
 mod qemu;
 mod settings;
+mod tracer;
 
 pub use control::{Control, LIBRARY};
-pub use settings::{LinkWork, Report, Settings, Work};
+pub use settings::{LinkWork, Report, Settings, Traced, Tracing, Work};

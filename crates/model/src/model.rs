@@ -32,6 +32,15 @@ pub(crate) struct Request<'a> {
     pub access: &'a Access,
 }
 
+/// How an access went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// The CPU's own caches did not serve it.
+    pub is_beyond: bool,
+    /// Its address had to be waited for.
+    pub waited: bool,
+}
+
 /// How often the guest's device is told of the machine's work.
 const TELL_PS: u64 = 100_000_000;
 
@@ -135,19 +144,22 @@ impl Model {
         cpu.instructions += instructions;
     }
 
-    /// An access that the CPU's filter does not know. `losses` gives the count of a CPU's lost lines.
+    /// An access that the CPU's filter does not know; nothing if it is to a device. `losses` gives the count
+    /// of a CPU's lost lines.
     pub fn access<'a>(
         &self,
         losses: impl Fn(usize) -> &'a AtomicU32,
         number: usize,
         cpu: &mut Cpu,
         Request { kind, physical, virtual_address, block, access }: Request<'_>,
-    ) {
+    ) -> Option<Outcome> {
         // A device's memory is none of the machine's.
-        let Some(home) = self.homes.node(physical) else { return };
+        let home = self.homes.node(physical)?;
+        let began_ps = cpu.ps;
         if cpu.flow.waits() {
             cpu.ps = cpu.ps.max(cpu.flow.ready_ps(access.address));
         }
+        let waited = cpu.ps > began_ps;
         let mut shared = self.shared();
         let Shared { hardware, lost } = &mut *shared;
         hardware.set_clock(number, cpu.ps);
@@ -171,6 +183,7 @@ impl Model {
         if kind == Kind::Read && result.latency_ps > self.l2_ps && result.source != Source::L1 {
             cpu.flow.load(block, access, cpu.ps + result.latency_ps);
         }
+        Some(Outcome { is_beyond: !matches!(result.source, Source::L1 | Source::L2), waited })
     }
 
     /// Counts an access, and samples it if its turn has come.

@@ -4,11 +4,13 @@ use crate::clock::PATIENCE;
 use crate::control;
 use crate::cpu::Cpu;
 use crate::flow::{Access, Block};
-use crate::model::{Kind, Model, Request};
+use crate::model::{Kind, Model, Outcome, Request};
 use crate::qemu::{self, Entry, Id, MemoryInfo, Qemu};
-use crate::settings::Settings;
+use crate::settings::{Report, Settings};
+use crate::tracer::{Registers, Tracer};
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::mem::offset_of;
 use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -52,11 +54,33 @@ struct Plugin {
     #[allow(clippy::vec_box)]
     blocks: Mutex<Vec<Box<Translation>>>,
     timers_ps: AtomicU64,
+    /// The program's trace, if one is asked for.
+    tracing: Option<Tracing>,
     /// Whether the guest's clocks are this model's, once there is a CPU.
     clocks: OnceLock<Result<(), &'static str>>,
     /// Whether all CPUs idle, for the thread that skips that time.
     all_idle: (Mutex<()>, Condvar),
 }
+
+struct Tracing {
+    tracer: Mutex<Tracer>,
+    /// A [`Mode`] of each CPU.
+    modes: *mut c_void,
+    /// The handles of the registers' values that are needed, once there is a CPU.
+    registers: OnceLock<Option<[usize; 5]>>,
+}
+
+/// A CPU's user mode, as translated code keeps it.
+#[repr(C)]
+struct Mode {
+    /// Instructions so far.
+    instructions: u64,
+    /// Whether it has come back from the kernel.
+    came_back: u64,
+}
+
+/// The registers of [`Registers`], in order.
+const REGISTERS: [&CStr; 5] = [c"cr3", c"fs_base", c"rax", c"rdi", c"rsi"];
 
 /// A CPU's place.
 #[repr(align(128))]
@@ -85,6 +109,8 @@ struct Translation {
 struct Site {
     block: *const Block,
     access: Access,
+    /// Whether it is the code of a program, and not of the kernel.
+    is_users: bool,
 }
 
 // SAFETY: the pointer is to the site's own translation, which is not changed after it was made.
@@ -226,13 +252,30 @@ impl Plugin {
     fn answer(&self, line: &str) -> String {
         match line {
             "begin" => self.begin(),
-            "report" => match self.model.report().map(|report| serde_json::to_string(&report)) {
+            "trace" => match &self.tracing {
+                Some(Tracing { tracer, registers, .. }) if matches!(registers.get(), Some(Some(_))) => {
+                    tracer.lock().unwrap_or_else(PoisonError::into_inner).begin();
+                    "tracing".to_owned()
+                }
+                Some(_) => "this QEMU does not tell the registers that a trace needs".to_owned(),
+                None => "no trace was asked for".to_owned(),
+            },
+            "report" => match self.report().map(|report| serde_json::to_string(&report)) {
                 Some(Ok(report)) => report,
                 Some(Err(error)) => error.to_string(),
                 None => "the model has not begun".to_owned(),
             },
             _ => format!("'{line}' is no request"),
         }
+    }
+
+    fn report(&self) -> Option<Report> {
+        let mut report = self.model.report()?;
+        report.trace = self
+            .tracing
+            .as_ref()
+            .map(|tracing| tracing.tracer.lock().unwrap_or_else(PoisonError::into_inner).finish());
+        Some(report)
     }
 
     /// Skips the time in which all CPUs idle.
@@ -284,10 +327,155 @@ impl Plugin {
         let losses = |other: usize| &self.cpus[other].losses;
         let request =
             Request { kind, physical, virtual_address: address, block: site.block, access: &site.access };
-        self.model.access(losses, number, cpu, request);
+        let outcome = self.model.access(losses, number, cpu, request);
+        if let (Some(tracing), Some(outcome)) = (&self.tracing, outcome) {
+            if site.is_users {
+                tracing.access(self, number, address, kind, outcome);
+            }
+        }
         self.mark(number, cpu);
         self.model.meet(number, cpu);
         self.timers();
+    }
+}
+
+impl Tracing {
+    /// The count of a CPU's instructions in user mode.
+    fn instructions(&self, plugin: &Plugin, number: usize) -> u64 {
+        // SAFETY: the scoreboard is this plugin's, and has an entry for each CPU.
+        let mode = unsafe { (plugin.qemu.qemu_plugin_scoreboard_find)(self.modes, number as c_uint) };
+        // SAFETY: each entry is a `Mode`, which only the CPU's own thread uses, and this is that thread.
+        unsafe { &*mode.cast::<Mode>() }.instructions
+    }
+
+    #[cold]
+    fn access(&self, plugin: &Plugin, number: usize, address: u64, kind: Kind, outcome: Outcome) {
+        let instructions = self.instructions(plugin, number);
+        let mut tracer = self.tracer.lock().unwrap_or_else(PoisonError::into_inner);
+        tracer.access(number, instructions, address, kind, outcome);
+    }
+
+    /// Learns how registers are asked for, in the callback of a CPU's begin.
+    fn find_registers(qemu: &Qemu) -> Option<[usize; 5]> {
+        // SAFETY: this is a CPU's own thread.
+        let all = unsafe { (qemu.qemu_plugin_get_registers)() };
+        // SAFETY: QEMU's answer is an array, or null.
+        let all = unsafe { all.as_ref() }?;
+        // SAFETY: QEMU's array has as many; it is not freed.
+        let all = unsafe { std::slice::from_raw_parts(all.first, all.length as usize) };
+        let handle = |wanted: &CStr| {
+            // SAFETY: names end in 0 and are there as long as QEMU.
+            all.iter().find(|register| unsafe { CStr::from_ptr(register.name) } == wanted)
+        };
+        let mut handles = [0; 5];
+        for (place, wanted) in handles.iter_mut().zip(REGISTERS) {
+            *place = handle(wanted)?.handle as usize;
+        }
+        Some(handles)
+    }
+
+    /// The registers of the CPU whose thread this is, in a callback that may read them.
+    fn registers(&self, qemu: &Qemu) -> Option<Registers> {
+        thread_local! {
+            static BYTES: Cell<*mut qemu::Array<u8>> = const { Cell::new(ptr::null_mut()) };
+        }
+        if BYTES.get().is_null() {
+            // SAFETY: it takes nothing.
+            BYTES.set(unsafe { (qemu.g_byte_array_new)() });
+        }
+        let bytes = BYTES.get();
+        let handles = self.registers.get().copied().flatten()?;
+        let [cr3, fs_base, rax, rdi, rsi] = handles.map(|handle| {
+            // SAFETY: the array is this thread's.
+            unsafe { (qemu.g_byte_array_set_size)(bytes, 0) };
+            // SAFETY: the handle is QEMU's, and the array this thread's.
+            unsafe { (qemu.qemu_plugin_read_register)(handle as *mut c_void, bytes) };
+            // SAFETY: the array is this thread's, and nobody changes it meanwhile.
+            let bytes = unsafe { &*bytes };
+            let mut value = [0; 8];
+            let length = value.len().min(bytes.length as usize);
+            // SAFETY: the array has so many bytes.
+            unsafe { ptr::copy_nonoverlapping(bytes.first, value.as_mut_ptr(), length) };
+            u64::from_le_bytes(value)
+        });
+        Some(Registers { cr3, fs_base, rax, rdi, rsi })
+    }
+
+    /// Has a block's user code, or its returns to such, be followed.
+    fn follow(&self, qemu: &Qemu, block: *mut c_void, is_users: bool, code: &[(*mut c_void, &[u8])]) {
+        let entry = |offset| Entry { scoreboard: self.modes, offset };
+        let (instructions, came_back) =
+            (entry(offset_of!(Mode, instructions)), entry(offset_of!(Mode, came_back)));
+        if !is_users {
+            if code.iter().any(|(_, text)| returns(text)) {
+                // SAFETY: QEMU's block in its callback, and this plugin's scoreboard.
+                unsafe {
+                    (qemu.qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu)(
+                        block,
+                        qemu::STORE,
+                        came_back,
+                        1,
+                    );
+                };
+            }
+            return;
+        }
+        let (reads, none) = (qemu::READS_REGISTERS, ptr::null_mut());
+        // First, lest this block's instructions be the other thread's.
+        // SAFETY: QEMU's block in its callback, and this plugin's scoreboard.
+        unsafe {
+            (qemu.qemu_plugin_register_vcpu_tb_exec_cond_cb)(
+                block,
+                on_user,
+                reads,
+                qemu::AT_LEAST,
+                came_back,
+                1,
+                none,
+            );
+        };
+        let length = code.len() as u64;
+        // SAFETY: the same.
+        unsafe {
+            (qemu.qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu)(block, qemu::ADD, instructions, length);
+        };
+        for &(instruction, _) in code.iter().filter(|(_, text)| text.starts_with(&[0x0f, 0x05])) {
+            // SAFETY: QEMU's instruction in its block's callback.
+            unsafe {
+                (qemu.qemu_plugin_register_vcpu_insn_exec_cb)(instruction, on_system_call, reads, none);
+            };
+        }
+    }
+}
+
+/// Whether an instruction of the kernel may return to user code: sysret or iret.
+fn returns(text: &[u8]) -> bool {
+    let text = text.strip_prefix(&[0x48]).unwrap_or(text);
+    text.starts_with(&[0x0f, 0x07]) || text.starts_with(&[0xcf])
+}
+
+/// User code runs for the first time since the CPU came back from the kernel.
+extern "C" fn on_user(number: c_uint, _: *mut c_void) {
+    let (plugin, number) = (plugin(), number as usize);
+    let Some(tracing) = &plugin.tracing else { return };
+    // SAFETY: the scoreboard is this plugin's, and has an entry for each CPU.
+    let mode = unsafe { (plugin.qemu.qemu_plugin_scoreboard_find)(tracing.modes, number as c_uint) };
+    // SAFETY: each entry is a `Mode`, which only the CPU's own thread uses, and this is that thread.
+    let mode = unsafe { &mut *mode.cast::<Mode>() };
+    mode.came_back = 0;
+    if let Some(registers) = tracing.registers(&plugin.qemu) {
+        let mut tracer = tracing.tracer.lock().unwrap_or_else(PoisonError::into_inner);
+        tracer.enter(number, mode.instructions, registers);
+    }
+}
+
+extern "C" fn on_system_call(number: c_uint, _: *mut c_void) {
+    let (plugin, number) = (plugin(), number as usize);
+    let Some(tracing) = &plugin.tracing else { return };
+    if let Some(registers) = tracing.registers(&plugin.qemu) {
+        let instructions = tracing.instructions(plugin, number);
+        let mut tracer = tracing.tracer.lock().unwrap_or_else(PoisonError::into_inner);
+        tracer.call(number, instructions, registers);
     }
 }
 
@@ -317,6 +505,9 @@ extern "C" fn on_cpu(_: Id, number: c_uint) {
     let (plugin, number) = (plugin(), number as usize);
     CPU.set(Some(number));
     plugin.clocks.get_or_init(|| qemu::replace_clocks(&plugin.qemu, clock, on_interrupt));
+    if let Some(tracing) = &plugin.tracing {
+        tracing.registers.get_or_init(|| Tracing::find_registers(&plugin.qemu));
+    }
 }
 
 extern "C" fn on_idle(_: Id, number: c_uint) {
@@ -407,8 +598,15 @@ extern "C" fn on_translation(_: Id, block: *mut c_void) {
     let flow = Block::of(bytes.iter().map(|(text, size)| &text[..*size]));
     let mut translation = Box::new(Translation { block: flow, sites: Vec::new() });
     let own = &raw const translation.block;
-    translation.sites =
-        translation.block.accesses.iter().map(|&access| Site { block: own, access }).collect();
+    // SAFETY: QEMU's block, in the callback that it is for.
+    let is_users = unsafe { (qemu.qemu_plugin_tb_vaddr)(block) } >> 63 == 0;
+    let site = |&access: &Access| Site { block: own, access, is_users };
+    translation.sites = translation.block.accesses.iter().map(site).collect();
+    if let Some(tracing) = &plugin.tracing {
+        let text = bytes.iter().map(|(text, size)| &text[..*size]);
+        let code: Vec<_> = instructions.iter().copied().zip(text).collect();
+        tracing.follow(qemu, block, is_users, &code);
+    }
     let counts = Entry { scoreboard: plugin.counts, offset: 0 };
     // SAFETY: QEMU's block in its callback, and this plugin's scoreboard.
     unsafe {
@@ -495,6 +693,16 @@ fn install(id: Id, settings: &str) -> Result<(), String> {
     let model = Model::new(&settings)?;
     // SAFETY: any size is allowed.
     let counts = unsafe { (qemu.qemu_plugin_scoreboard_new)(size_of::<u64>()) };
+    let tracing = match &settings.trace {
+        Some(trace) => {
+            let tracer = Tracer::new(&trace.file, trace.limit_bytes, settings.cpus.iter().sum());
+            let tracer = tracer.map_err(|error| format!("{}: {error}", trace.file.display()))?;
+            // SAFETY: any size is allowed.
+            let scoreboard = unsafe { (qemu.qemu_plugin_scoreboard_new)(size_of::<Mode>()) };
+            Some(Tracing { tracer: Mutex::new(tracer), modes: scoreboard, registers: OnceLock::new() })
+        }
+        None => None,
+    };
     let slot = || Slot {
         cpu: UnsafeCell::new(Cpu::new()),
         count: AtomicPtr::default(),
@@ -512,6 +720,7 @@ fn install(id: Id, settings: &str) -> Result<(), String> {
         begun: (Mutex::new(false), Condvar::new()),
         blocks: Mutex::new(Vec::new()),
         timers_ps: AtomicU64::new(0),
+        tracing,
         clocks: OnceLock::new(),
         all_idle: (Mutex::new(()), Condvar::new()),
     };

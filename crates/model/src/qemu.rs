@@ -19,17 +19,36 @@ pub(crate) struct Entry {
 pub(crate) const VERSION: c_int = 4;
 /// `QEMU_PLUGIN_CB_NO_REGS`
 pub(crate) const NO_REGISTERS: c_int = 0;
+/// `QEMU_PLUGIN_CB_R_REGS`
+pub(crate) const READS_REGISTERS: c_int = 1;
 /// `QEMU_PLUGIN_MEM_R`, `_W`
 pub(crate) const READS: c_int = 1;
 pub(crate) const WRITES: c_int = 2;
 /// `QEMU_PLUGIN_INLINE_ADD_U64`
 pub(crate) const ADD: c_int = 0;
+/// `QEMU_PLUGIN_INLINE_STORE_U64`
+pub(crate) const STORE: c_int = 1;
 /// `QEMU_PLUGIN_COND_GE`
 pub(crate) const AT_LEAST: c_int = 7;
 /// `CPU_INTERRUPT_HARD`, and an x86 CPU's `POLL` and `NMI`: those that end a halt.
 pub(crate) const WAKING: c_int = 0x2 | 0x10 | 0x200;
 /// `QEMU_CLOCK_VIRTUAL`
 pub(crate) const VIRTUAL: c_int = 1;
+
+/// An array of `glib`'s: the first thing, and how many there are.
+#[repr(C)]
+pub(crate) struct Array<T> {
+    pub first: *mut T,
+    pub length: c_uint,
+}
+
+/// A register of the guest's CPUs.
+#[repr(C)]
+pub(crate) struct Register {
+    pub handle: *mut c_void,
+    pub name: *const c_char,
+    pub feature: *const c_char,
+}
 
 pub(crate) type OnMemory = extern "C" fn(c_uint, MemoryInfo, u64, *mut c_void);
 pub(crate) type OnCpu = extern "C" fn(Id, c_uint);
@@ -68,6 +87,12 @@ interface! {
     qemu_plugin_register_vcpu_resume_cb: fn(Id, OnCpu);
     qemu_plugin_register_vcpu_init_cb: fn(Id, OnCpu);
     qemu_plugin_register_flush_cb: fn(Id, Simple);
+    qemu_plugin_register_vcpu_insn_exec_cb: fn(*mut c_void, OnExecution, c_int, *mut c_void);
+    qemu_plugin_get_registers: fn() -> *mut Array<Register>;
+    qemu_plugin_read_register: fn(*mut c_void, *mut Array<u8>) -> c_int;
+    g_byte_array_new: fn() -> *mut Array<u8>;
+    g_byte_array_set_size: fn(*mut Array<u8>, c_uint) -> *mut Array<u8>;
+    qemu_plugin_tb_vaddr: fn(*const c_void) -> u64;
     qemu_plugin_tb_n_insns: fn(*const c_void) -> usize;
     qemu_plugin_tb_get_insn: fn(*const c_void, usize) -> *mut c_void;
     qemu_plugin_insn_data: fn(*const c_void, *mut u8, usize) -> usize;

@@ -29,6 +29,32 @@ pub struct Settings {
     /// The file that is the memory of the guest's device with counters and samples
     /// ([`nodewise_sys::device`]).
     pub device: PathBuf,
+    /// The trace that is to be written of the program, if any.
+    pub trace: Option<Tracing>,
+}
+
+/// A trace that is to be written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tracing {
+    /// A file that is there; it has a trace once the [`Report`] tells so.
+    pub file: PathBuf,
+    /// Most bytes of the file.
+    pub limit_bytes: u64,
+}
+
+/// A trace that was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traced {
+    /// Accesses in it.
+    pub accesses: u64,
+    /// Most threads at a time.
+    pub threads: usize,
+    /// Address spaces.
+    pub processes: u64,
+    /// Whether it ends where the file had no room for more.
+    pub reached_limit: bool,
+    /// Why there is none, if there is none.
+    pub error: Option<String>,
 }
 
 impl Settings {
@@ -139,6 +165,9 @@ pub struct Report {
     pub controllers: Vec<Work>,
     /// Work of each link.
     pub links: Vec<LinkWork>,
+    /// The trace, if one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Traced>,
 }
 
 /// The work of a controller or a link.
@@ -214,6 +243,7 @@ impl Report {
             controllers: counters.controllers.iter().map(work).collect(),
             links,
             traffic,
+            trace: None,
         }
     }
 }

@@ -104,6 +104,44 @@ impl WholeFile {
     }
 }
 
+/// A file that another program writes, and that appears, whole, when it is finished. One that was there keeps
+/// its owner and mode.
+pub struct OthersFile {
+    path: PathBuf,
+    target: Ordinary,
+    pending: tempfile::NamedTempFile,
+}
+
+impl OthersFile {
+    /// Makes a [`PRIVATE`] file beside the path, which is gone if it is not finished.
+    pub fn create(path: &Path) -> anyhow::Result<Self> {
+        let cannot = || format!("cannot write {}", path.display());
+        match Target::find(&std::path::absolute(path).with_context(cannot)?).with_context(cannot)? {
+            Target::Special(_) => anyhow::bail!("cannot write {}: it is no ordinary file", path.display()),
+            Target::Ordinary(target) => {
+                let pending = target.pending(PRIVATE).with_context(cannot)?;
+                Ok(Self { path: path.to_owned(), target, pending })
+            }
+        }
+    }
+
+    /// The path at which it is written.
+    pub fn pending(&self) -> &Path {
+        self.pending.path()
+    }
+
+    /// The path at which it will be.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes it visible.
+    pub fn finish(self) -> anyhow::Result<()> {
+        let persisted = self.target.persist(self.pending);
+        persisted.with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
 /// The end of a path.
 enum Target {
     /// A device or a pipe.
@@ -166,6 +204,10 @@ impl Ordinary {
         let mut file = self.pending(mode)?;
         // The file itself, as errors of its wrapper name the temporary path.
         file.as_file_mut().write_all(content.as_bytes())?;
+        self.persist(file)
+    }
+
+    fn persist(&self, file: tempfile::NamedTempFile) -> std::io::Result<()> {
         let persisted = match self.replaces {
             Some(_) => file.persist(&self.path),
             None => file.persist_noclobber(&self.path),

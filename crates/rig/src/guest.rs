@@ -97,6 +97,9 @@ pub struct Output {
 const EXCLUSIVE_VARIABLE: &str = "NODEWISE_RIG_EXCLUSIVE";
 /// The memory that is not there for files: the kernel and what it reserves at boot.
 const KERNEL_MIB: u64 = 64;
+/// The trace begins when all processes are there that are not the program's. The shell has opened the
+/// program's files by then, for which it has waited until those who read them had, too.
+const TRACE: &[u8] = b"exec 4<>/dev/ttyS3; echo trace >&4; read go <&4; exec 4>&-\n";
 /// Emulated on a busy machine, 8 nodes take some 20 s.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
@@ -325,7 +328,9 @@ impl Guest {
         if self.machine.is_some() {
             root.bytes("/.rig/model", 0o644, Vec::new());
         }
-        root.bytes("/.rig/command", 0o644, shell_command(program, &executable, &directory));
+        let command = shell_command(program, &executable, &directory);
+        let traces = self.machine.as_ref().is_some_and(Machine::traces);
+        root.bytes("/.rig/command", 0o644, [if traces { TRACE } else { b"" }, &command].concat());
         root.bytes("/.rig/stdin", 0o644, streams.stdin.clone());
         if let Some(Terminal { rows, columns, .. }) = streams.terminal {
             root.bytes("/.rig/terminal", 0o644, format!("rows {rows} cols {columns}").into());

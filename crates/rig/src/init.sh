@@ -38,9 +38,9 @@ exec 4<>/dev/ttyS3 # open from now on: what comes for a closed line is lost
 echo up >&4
 # The model takes over in a CPU's pause, and each nap makes one.
 if [ -e /.rig/model ]; then
-    while :; do usleep 10000; done &
+    while [ ! -e /.rig/begun ]; do usleep 10000; done &
     read go <&4
-    kill $!
+    : >/.rig/begun # a process that ends by itself is seen to end
     wait
 fi
 exec 4>&-

@@ -50,6 +50,6 @@ pub use error::{Error, ErrorKind};
 pub use guest::{Guest, Output, Stage, Streams, Terminal};
 pub use kernel::{kernels, no_kernel};
 pub use machine::{Machine, library};
-pub use nodewise_model::{LinkWork, Report, Work};
+pub use nodewise_model::{LinkWork, Report, Traced, Work};
 pub use qemu::Accelerator;
 pub use shape::{Device, Distances, Node, parse_size};

@@ -2,7 +2,7 @@
 
 use crate::{Accelerator, Distances, Error, ErrorKind, Node};
 use nodewise_hardware::Preset;
-use nodewise_model::{Control, LIBRARY, Settings};
+use nodewise_model::{Control, LIBRARY, Settings, Tracing};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,6 +22,7 @@ pub struct Machine {
     scale: f64,
     slow: f64,
     memory: bool,
+    trace: Option<Tracing>,
     library: PathBuf,
 }
 
@@ -40,7 +41,16 @@ impl Machine {
             let message = format!("{origin}: a machine without caches has no Linux of today");
             return Err(Error::new(ErrorKind::Shape, message));
         }
-        Ok(Self { preset, text, origin, scale: 1.0, slow: 1.0, memory: true, library: library.into() })
+        Ok(Self {
+            preset,
+            text,
+            origin,
+            scale: 1.0,
+            slow: 1.0,
+            memory: true,
+            trace: None,
+            library: library.into(),
+        })
     }
 
     /// The distances between the machine's nodes, as firmware tells them.
@@ -69,6 +79,19 @@ impl Machine {
     pub fn instructions_only(mut self) -> Self {
         self.memory = false;
         self
+    }
+
+    /// Writes the program's references behind its private caches to a file that is there, of so many bytes at
+    /// most. It is a trace (`nodewise-trace`) once the run's [`Report`](crate::Report) tells so.
+    #[must_use]
+    pub fn trace(mut self, file: impl Into<PathBuf>, limit_bytes: u64) -> Self {
+        self.trace = Some(Tracing { file: file.into(), limit_bytes });
+        self
+    }
+
+    /// Whether it writes a trace.
+    pub(crate) fn traces(&self) -> bool {
+        self.trace.is_some()
     }
 
     /// Whether a machine can be under a guest of this kind.
@@ -106,6 +129,7 @@ impl Machine {
             memory: self.memory,
             socket: socket.clone(),
             device: device.clone(),
+            trace: self.trace.clone(),
         };
         let refused = |error: nodewise_hardware::Error| Error::new(ErrorKind::Shape, error.to_string());
         let device_bytes = settings_of_model.device_bytes().map_err(refused)?;

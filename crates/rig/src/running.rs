@@ -159,11 +159,13 @@ impl Running {
                         up = true;
                         let sender = self.sender.take();
                         if let (Some(model), Some(sender)) = (&self.model, sender) {
-                            begin(model, self.control.take(), sender);
+                            let line = self.control.as_ref().and_then(|line| line.try_clone().ok());
+                            begin(model, line, sender);
                         } else {
                             self.running(&mut deadline, time_limit, streams);
                         }
                     }
+                    b"trace" => self.trace()?,
                     line => {
                         let status =
                             line.strip_prefix(b"exit ").and_then(|status| std::str::from_utf8(status).ok());
@@ -176,6 +178,13 @@ impl Running {
                 }
             }
         }
+    }
+
+    /// The shell that will become the program asks for the trace to begin.
+    fn trace(&mut self) -> Result<(), Error> {
+        let (Some(model), Some(line)) = (&self.model, &mut self.control) else { return Ok(()) };
+        let begun = model.lock().unwrap_or_else(PoisonError::into_inner).trace();
+        begun.and_then(|()| line.write_all(b"go\n")).map_err(|error| Error::system("begin the trace", error))
     }
 
     /// The program begins.

@@ -1,9 +1,9 @@
 //! The modelled machine under a guest: its arguments, and the report at the end.
 
 use crate::commands::sim::{Named, did_you_mean, plot};
-use crate::output::{PUBLIC, WholeFile, report};
+use crate::output::{OthersFile, PUBLIC, WholeFile, note, report};
 use nodewise_hardware::Preset;
-use nodewise_rig::{Machine, Report, library};
+use nodewise_rig::{Machine, Report, Traced, library, parse_size};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -36,6 +36,15 @@ pub struct MachineArgs {
     /// Draw the machine's traffic into a file as SVG
     #[arg(long, value_name = "FILE.svg", requires = "machine", conflicts_with = "instructions_only")]
     plot: Option<PathBuf>,
+
+    /// Write the program's references behind its CPUs' private caches to a file, for 'nodewise sim run
+    /// --trace'. It has the user code of CMD, and that of all processes that come while it runs
+    #[arg(long, value_name = "FILE", requires = "machine", conflicts_with = "instructions_only")]
+    trace: Option<PathBuf>,
+
+    /// End the trace where its file would be larger
+    #[arg(long, value_name = "SIZE", requires = "trace", default_value = "1G")]
+    trace_limit: String,
 }
 
 /// The machine that was asked for, and the files that its work goes to.
@@ -47,6 +56,8 @@ pub struct Modelled {
     instructions_only: bool,
     json: Option<WholeFile>,
     plot: Option<WholeFile>,
+    trace: Option<OthersFile>,
+    trace_limit: String,
 }
 
 /// The JSON of a run.
@@ -78,7 +89,12 @@ impl Modelled {
         let create =
             |path: &Option<PathBuf>| path.as_deref().map(|path| WholeFile::create(path, PUBLIC)).transpose();
         let refused = |error: anyhow::Error| format!("{error:#}");
-        let machine = machine.scale(args.scale).slow(args.slow);
+        let mut machine = machine.scale(args.scale).slow(args.slow);
+        let limit = parse_size(&args.trace_limit).map_err(|error| format!("--trace-limit: {error}"))?;
+        let trace = args.trace.as_deref().map(OthersFile::create).transpose().map_err(refused)?;
+        if let Some(trace) = &trace {
+            machine = machine.trace(trace.pending(), limit);
+        }
         Ok(Some(Self {
             preset,
             machine: if args.instructions_only { machine.instructions_only() } else { machine },
@@ -87,6 +103,8 @@ impl Modelled {
             instructions_only: args.instructions_only,
             json: create(&args.json).map_err(refused)?,
             plot: create(&args.plot).map_err(refused)?,
+            trace,
+            trace_limit: args.trace_limit.clone(),
         }))
     }
 
@@ -115,6 +133,9 @@ impl Modelled {
         if let Some(file) = self.plot {
             let title = format!("{command} on {}", self.preset.name);
             file.finish(&plot::draw(&title, &self.preset, &[as_run(&command, work)]))?;
+        }
+        if let (Some(file), Some(traced)) = (self.trace, &work.trace) {
+            finish_trace(file, traced, &self.trace_limit)?;
         }
         Ok(())
     }
@@ -157,6 +178,26 @@ impl Modelled {
         }
         text
     }
+}
+
+/// Lets the trace appear, and says what is in it.
+fn finish_trace(file: OthersFile, traced: &Traced, limit: &str) -> anyhow::Result<()> {
+    let path = file.path().to_owned();
+    if let Some(error) = &traced.error {
+        anyhow::bail!("cannot write {}: {error}", path.display());
+    }
+    file.finish()?;
+    let end = if traced.reached_limit {
+        format!(", and ends before the program, at --trace-limit {limit}")
+    } else {
+        String::new()
+    };
+    let Traced { accesses, threads, processes, .. } = traced;
+    note(format!(
+        "{} has {accesses} accesses, threads: {threads}, processes: {processes}{end}",
+        path.display()
+    ));
+    Ok(())
 }
 
 /// The parts of the machine that were made smaller or slower.

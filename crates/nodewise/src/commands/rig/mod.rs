@@ -49,6 +49,10 @@ Examples:
   nodewise rig --machine opteron-8385-4n --cpus-per-node 1 -- ./bench
   nodewise rig --machine opteron-8385-4n --cpus-per-node 1 \\
       --plot traffic.svg -- nodewise run -- ./bench
+  nodewise rig --machine opteron-8385-4n --cpus-per-node 1 \\
+      --trace bench.nwtrace -- ./bench
+  nodewise sim run --machine dahu-2n --trace bench.nwtrace \\
+      --policy first-touch,interleave,oracle
 
 Exit status:
   that of the program; 128 + N when signal N ended it (the program, or nodewise: 130 after Ctrl-C)

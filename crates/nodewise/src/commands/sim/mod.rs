@@ -125,8 +125,8 @@ struct RunArgs {
           value_parser = Named(|| workloads::all().iter().map(|workload| workload.name).collect()))]
     workload: Option<String>,
 
-    /// Replay the accesses of this file, whose format is that of the crate nodewise-trace, at full size. Its
-    /// threads never wait for each other
+    /// Replay the accesses of this file at full size: 'nodewise rig --trace' writes one, and the format is
+    /// that of the crate nodewise-trace. Its threads wait for each other where it says so
     #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "study", "threads", "scale"])]
     trace: Option<PathBuf>,
 

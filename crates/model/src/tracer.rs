@@ -1,0 +1,691 @@
+//! A program's references behind its CPUs' private caches, as a trace that the simulator replays.
+//!
+//! The guest's user mode is followed from the model's begin on. Whenever user code goes on after a return
+//! from the kernel, the CPU's thread is looked up. A thread is its page tables and its thread pointer (`cr3`
+//! and `fs_base`). Address spaces that are there when the trace begins are none of the program's, and all
+//! later ones are.
+//!
+//! System calls tell who waited for whom. A thread that a futex woke goes on after its waker, or after a
+//! thread that ended. A new one begins after its maker, and a parent goes on after its child's end. Each wait
+//! is for something that has already happened.
+
+use crate::model::{Kind, Outcome};
+use crate::settings::Traced;
+use nodewise_trace::{Access, LINE_BYTES, MOST_INSTRUCTIONS, MOST_THREADS, PROCESS_LINES, Writer};
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::Path;
+
+/// User addresses are below this.
+const USER: u64 = LINE_BYTES * PROCESS_LINES;
+/// Most processes of a trace.
+const MOST_PROCESSES: u64 = nodewise_trace::LINES / PROCESS_LINES;
+const PAGE_LINES: u64 = 4096 / LINE_BYTES;
+/// A page table's address within `cr3`. The rest is which translations to keep.
+const TABLE: u64 = 0x000f_ffff_ffff_f000;
+
+/// The registers of a system call, or after one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Registers {
+    pub cr3: u64,
+    pub fs_base: u64,
+    pub rax: u64,
+    pub rdi: u64,
+    pub rsi: u64,
+}
+
+/// Page tables and thread pointer.
+type Key = (u64, u64);
+
+/// A thread of the trace and its accesses at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Moment {
+    thread: usize,
+    done: u64,
+    /// Its place in the order of all moments.
+    number: u64,
+}
+
+/// An address space.
+#[derive(Debug)]
+struct Space {
+    /// Its number in the trace; none if it is not the program's.
+    process: Option<u64>,
+    /// Its process has asked to end or to execute another program.
+    leaves: bool,
+}
+
+/// The system call that a thread is in, as far as it matters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Call {
+    #[default]
+    Other,
+    Start,
+    Execute,
+    /// A child that shares all with its parent has left it.
+    ChildLeaves,
+    Futex {
+        address: u64,
+        since: u64,
+    },
+    Child {
+        since: u64,
+    },
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Thread {
+    /// Its number in the trace; none if it is not the program's.
+    number: Option<usize>,
+    call: Call,
+    /// It is a child that shares memory and thread pointer with its parent, which stands still (vfork).
+    is_child: bool,
+}
+
+/// The work of a CPU's user mode.
+#[derive(Clone, Copy, Debug, Default)]
+struct Running {
+    key: Key,
+    number: Option<usize>,
+    process: u64,
+    /// The CPU's count of instructions up to which they were given to a thread.
+    instructions: u64,
+}
+
+/// Writes a trace of what CPUs do.
+#[derive(Debug)]
+pub(crate) struct Tracer {
+    /// The file while it is written.
+    writer: Option<Writer<BufWriter<File>>>,
+    limit_bytes: u64,
+    begun: bool,
+    traced: Traced,
+    cpus: Vec<Running>,
+    spaces: BTreeMap<u64, Space>,
+    threads: BTreeMap<Key, Thread>,
+    processes: u64,
+    /// The pages of each process that were touched.
+    pages: HashSet<u64>,
+    /// Instructions of each thread of the trace since its last access.
+    instructions: Vec<u64>,
+    /// Numbers of threads that have ended.
+    free: Vec<usize>,
+    moments: u64,
+    started: Option<Moment>,
+    /// The threads that execute another program, which has another address space.
+    executing: VecDeque<Option<usize>>,
+    /// The last wake of each futex, by page tables and address.
+    wakes: BTreeMap<Key, Moment>,
+    /// The last end of a thread in each address space.
+    ends: BTreeMap<u64, Moment>,
+    process_end: Option<Moment>,
+}
+
+impl Tracer {
+    /// A tracer of so many CPUs into a file that is there, which takes up to so many bytes.
+    pub fn new(path: &Path, limit_bytes: u64, cpus: usize) -> io::Result<Self> {
+        let file = File::options().write(true).truncate(true).open(path)?;
+        Ok(Self {
+            writer: Some(Writer::new(BufWriter::with_capacity(1 << 20, file), MOST_THREADS)?),
+            limit_bytes,
+            begun: false,
+            traced: Traced::default(),
+            cpus: vec![Running::default(); cpus],
+            spaces: BTreeMap::new(),
+            threads: BTreeMap::new(),
+            processes: 0,
+            pages: HashSet::new(),
+            instructions: Vec::new(),
+            free: Vec::new(),
+            moments: 0,
+            started: None,
+            executing: VecDeque::new(),
+            wakes: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            process_end: None,
+        })
+    }
+
+    /// The program begins: address spaces that come from now on are its own.
+    pub fn begin(&mut self) {
+        self.begun = true;
+    }
+
+    /// Ends the trace, and tells of it.
+    pub fn finish(&mut self) -> Traced {
+        if let Some(writer) = self.writer.take() {
+            let accesses = writer.accesses();
+            let finished = writer.finish().and_then(|out| out.into_inner()?.sync_all());
+            self.traced.accesses = accesses;
+            self.keep(finished);
+        }
+        self.traced.threads = self.instructions.len();
+        self.traced.processes = self.processes;
+        self.traced.clone()
+    }
+
+    /// Keeps the first error, after which nothing is written.
+    fn keep<T>(&mut self, result: io::Result<T>) -> Option<T> {
+        result
+            .map_err(|error| {
+                self.traced.error.get_or_insert_with(|| error.to_string());
+                self.writer = None;
+            })
+            .ok()
+    }
+
+    /// The moment of a thread now.
+    fn moment(&mut self, thread: Option<usize>) -> Option<Moment> {
+        self.moments += 1;
+        let (thread, number) = (thread?, self.moments);
+        let done = self.writer.as_mut()?.done(thread);
+        self.keep(done).map(|done| Moment { thread, done, number })
+    }
+
+    /// A thread's next access comes after a moment.
+    fn wait(&mut self, thread: Option<usize>, moment: Option<Moment>) {
+        let (Some(thread), Some(Moment { thread: other, done, .. })) = (thread, moment) else { return };
+        if thread == other || done == 0 {
+            return;
+        }
+        if let Some(result) = self.writer.as_mut().map(|writer| writer.wait(thread, other, done)) {
+            self.keep(result);
+        }
+    }
+
+    /// User code goes on after a return from the kernel. `instructions` is the CPU's count of those in user
+    /// mode.
+    pub fn enter(&mut self, cpu: usize, instructions: u64, registers: Registers) {
+        let space = registers.cr3 & TABLE;
+        let key = (space, registers.fs_base);
+        self.settle(cpu, instructions);
+        let failed = (registers.rax as i64) < 0;
+        let thread = self.threads.get(&key).copied();
+        if self.spaces.get(&space).is_some_and(|space| space.leaves) {
+            if failed && thread.is_some_and(|thread| thread.call == Call::Execute) {
+                self.executing.pop_back();
+                if let Some(space) = self.spaces.get_mut(&space) {
+                    space.leaves = false;
+                }
+            } else {
+                self.forget(space);
+            }
+        }
+        let (processes, begun) = (&mut self.processes, self.begun);
+        let process = self.spaces.entry(space).or_insert_with(|| {
+            let process = begun.then_some(*processes);
+            *processes += u64::from(begun);
+            Space { process, leaves: false }
+        });
+        let process = process.process;
+        if process.is_some_and(|process| process >= MOST_PROCESSES) {
+            self.keep::<()>(Err(io::Error::other("more than 131072 processes")));
+        }
+        let mut thread = match self.threads.get(&key).copied() {
+            Some(thread) => self.returned(space, thread, registers),
+            None => self.new_thread(process.is_some(), registers),
+        };
+        thread.call = Call::Other;
+        self.threads.insert(key, thread);
+        let number = thread.number.filter(|_| process.is_some());
+        self.cpus[cpu] = Running { key, number, process: process.unwrap_or(0), instructions };
+    }
+
+    /// A thread that is known goes on, perhaps after a system call.
+    fn returned(&mut self, space: u64, mut thread: Thread, registers: Registers) -> Thread {
+        let failed = (registers.rax as i64) < 0;
+        match thread.call {
+            Call::Start => thread.is_child = registers.rax == 0,
+            Call::ChildLeaves if failed => {
+                self.executing.pop_back();
+            }
+            Call::ChildLeaves => thread.is_child = false,
+            Call::Futex { address, since } if registers.rax == 0 => {
+                let later = |moment: &&Moment| moment.number > since;
+                let woken = self.wakes.get(&(space, address)).filter(later);
+                let woken = woken.or_else(|| self.ends.get(&space).filter(later)).copied();
+                self.wait(thread.number, woken);
+            }
+            Call::Child { since } if !failed && registers.rax != 0 => {
+                let ended = self.process_end.filter(|moment| moment.number > since);
+                self.wait(thread.number, ended.or(self.process_end));
+            }
+            _ => {}
+        }
+        thread
+    }
+
+    fn new_thread(&mut self, is_programs: bool, registers: Registers) -> Thread {
+        // A program that has just been executed has no thread pointer yet.
+        let executes = if registers.fs_base == 0 { self.executing.pop_front() } else { None };
+        let mut thread = Thread { number: executes.flatten(), ..Thread::default() };
+        if let Some(number) = thread.number {
+            self.threads.retain(|_, thread| thread.number != Some(number));
+        } else if is_programs {
+            thread.number = self.free.pop().or_else(|| self.add_number());
+            self.wait(thread.number, self.started);
+        }
+        thread
+    }
+
+    fn add_number(&mut self) -> Option<usize> {
+        let number = self.instructions.len();
+        if number == MOST_THREADS {
+            return self.keep(Err(io::Error::other("more than 65536 threads at a time")));
+        }
+        self.instructions.push(0);
+        Some(number)
+    }
+
+    /// An address space is no more.
+    fn forget(&mut self, space: u64) {
+        self.forget_threads(space);
+        self.spaces.remove(&space);
+        self.ends.remove(&space);
+        self.wakes.retain(|&(of, _), _| of != space);
+    }
+
+    fn forget_threads(&mut self, space: u64) {
+        let gone: Vec<Key> =
+            self.threads.range((space, 0)..=(space, u64::MAX)).map(|(&key, _)| key).collect();
+        for key in gone {
+            self.forget_thread(key);
+        }
+    }
+
+    /// A thread is no more, unless it goes on in another address space.
+    fn forget_thread(&mut self, key: Key) {
+        let number = self.threads.remove(&key).and_then(|thread| thread.number);
+        let goes_on =
+            self.executing.contains(&number) || self.threads.values().any(|thread| thread.number == number);
+        self.free.extend(number.filter(|_| !goes_on));
+    }
+
+    /// User code is about to make a system call.
+    pub fn call(&mut self, cpu: usize, instructions: u64, registers: Registers) {
+        self.settle(cpu, instructions);
+        let key @ (space, _) = self.cpus[cpu].key;
+        let Some(mut thread) = self.threads.get(&key).copied() else { return };
+        let mut key = key;
+        thread.call = match registers.rax {
+            calls::CLONE | calls::FORK | calls::VFORK | calls::CLONE3 => {
+                self.started = self.moment(thread.number);
+                Call::Start
+            }
+            calls::EXECVE | calls::EXECVEAT => {
+                self.executing.push_back(thread.number.filter(|_| !thread.is_child));
+                if thread.is_child {
+                    Call::ChildLeaves
+                } else {
+                    self.leave(space);
+                    Call::Execute
+                }
+            }
+            calls::EXIT | calls::EXIT_GROUP if thread.is_child => Call::ChildLeaves,
+            calls::EXIT | calls::EXIT_GROUP => {
+                let ended = self.moment(thread.number);
+                if let Some(ended) = ended {
+                    self.ends.insert(space, ended);
+                }
+                if registers.rax == calls::EXIT {
+                    self.forget_thread(key);
+                } else {
+                    self.process_end = ended.or(self.process_end);
+                    self.leave(space);
+                    self.forget_threads(space);
+                }
+                return;
+            }
+            calls::ARCH_PRCTL if registers.rdi == calls::ARCH_SET_FS => {
+                self.threads.remove(&key);
+                key.1 = registers.rsi;
+                self.cpus[cpu].key = key;
+                Call::Other
+            }
+            calls::WAIT4 | calls::WAITID => Call::Child { since: self.moments },
+            calls::FUTEX => match registers.rsi & calls::FUTEX_OPERATION {
+                0 | 6 | 9 | 11 | 13 => Call::Futex { address: registers.rdi, since: self.moments },
+                1 | 3 | 4 | 5 | 7 | 10 | 12 => {
+                    if let Some(moment) = self.moment(thread.number) {
+                        self.wakes.insert((space, registers.rdi), moment);
+                    }
+                    Call::Other
+                }
+                _ => Call::Other,
+            },
+            _ => Call::Other,
+        };
+        self.threads.insert(key, thread);
+    }
+
+    /// A process is about to leave its address space.
+    fn leave(&mut self, space: u64) {
+        if let Some(space) = self.spaces.get_mut(&space) {
+            space.leaves = true;
+        }
+    }
+
+    /// Gives a CPU's instructions to the thread that runs on it.
+    fn settle(&mut self, cpu: usize, instructions: u64) {
+        let running = &mut self.cpus[cpu];
+        let more = instructions.wrapping_sub(running.instructions);
+        running.instructions = instructions;
+        if let Some(number) = running.number {
+            self.instructions[number] += more;
+        }
+    }
+
+    /// The thread that runs on a CPU touches memory.
+    ///
+    /// A page's first touch is recorded although the caches serve it: the kernel has just cleared the page on
+    /// the same CPU.
+    pub fn access(&mut self, cpu: usize, instructions: u64, address: u64, kind: Kind, outcome: Outcome) {
+        let Running { number: Some(number), process, .. } = self.cpus[cpu] else { return };
+        let line = process * PROCESS_LINES + address / LINE_BYTES;
+        if !(self.pages.insert(line / PAGE_LINES) || outcome.is_beyond) {
+            return;
+        }
+        self.settle(cpu, instructions);
+        let Some(writer) = self.writer.as_mut().filter(|_| address < USER) else { return };
+        if writer.most_bytes() + 40 > self.limit_bytes {
+            self.traced.reached_limit = true;
+            self.finish();
+            return;
+        }
+        // The access is an instruction itself.
+        let before = std::mem::take(&mut self.instructions[number]).saturating_sub(1);
+        let access = Access {
+            instructions: before.min(MOST_INSTRUCTIONS),
+            line,
+            kind: match kind {
+                Kind::Read if outcome.waited => nodewise_trace::Kind::Chase,
+                Kind::Read => nodewise_trace::Kind::Read,
+                Kind::Write => nodewise_trace::Kind::Write,
+                Kind::Atomic => nodewise_trace::Kind::Atomic,
+            },
+        };
+        let result = writer.access(number, access);
+        self.keep(result);
+    }
+}
+
+/// Numbers of the guest's system calls, which are x86-64's.
+mod calls {
+    pub const CLONE: u64 = 56;
+    pub const FORK: u64 = 57;
+    pub const VFORK: u64 = 58;
+    pub const EXECVE: u64 = 59;
+    pub const EXIT: u64 = 60;
+    pub const WAIT4: u64 = 61;
+    pub const ARCH_PRCTL: u64 = 158;
+    pub const ARCH_SET_FS: u64 = 0x1002;
+    pub const FUTEX: u64 = 202;
+    /// Without the flags for private futexes and for the clock.
+    pub const FUTEX_OPERATION: u64 = 127;
+    pub const EXIT_GROUP: u64 = 231;
+    pub const WAITID: u64 = 247;
+    pub const EXECVEAT: u64 = 322;
+    pub const CLONE3: u64 = 435;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodewise_trace::{Part, Reader};
+    use std::collections::BTreeSet;
+    use std::io::BufReader;
+
+    const SHELL: u64 = 0x1000;
+    const PROGRAM: u64 = 0x2000;
+    const TLS: u64 = 0x7000;
+    const FUTEX: [u64; 3] = [calls::FUTEX, 0x500, 128];
+    const WAKE: [u64; 3] = [calls::FUTEX, 0x500, 129];
+
+    const BEYOND: Outcome = Outcome { is_beyond: true, waited: false };
+
+    /// A guest whose CPUs do what a test says.
+    struct Guest {
+        tracer: Tracer,
+        file: tempfile::NamedTempFile,
+    }
+
+    impl Guest {
+        fn new(limit_bytes: u64) -> Self {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            Self { tracer: Tracer::new(file.path(), limit_bytes, 4).unwrap(), file }
+        }
+
+        /// A program that a shell of before the trace has executed, on CPU 0.
+        fn with_program() -> Self {
+            let mut guest = Self::new(1 << 30);
+            guest.enter(0, SHELL, TLS, 0);
+            guest.tracer.begin();
+            guest.touch(0, 1);
+            guest.call(0, [calls::EXECVE, 0, 0]);
+            guest.enter(0, PROGRAM, 0, 0);
+            guest.call(0, [calls::ARCH_PRCTL, calls::ARCH_SET_FS, TLS]);
+            guest.enter(0, PROGRAM, TLS, 0);
+            guest
+        }
+
+        fn enter(&mut self, cpu: usize, cr3: u64, fs_base: u64, rax: i64) {
+            // The low bits say which translations are this address space's.
+            let registers = Registers { cr3: cr3 | 5, fs_base, rax: rax as u64, ..Registers::default() };
+            self.tracer.enter(cpu, 0, registers);
+        }
+
+        fn call(&mut self, cpu: usize, [rax, rdi, rsi]: [u64; 3]) {
+            self.tracer.call(cpu, 0, Registers { rax, rdi, rsi, ..Registers::default() });
+        }
+
+        fn touch(&mut self, cpu: usize, line: u64) {
+            self.tracer.access(cpu, 0, line * 64, Kind::Read, BEYOND);
+        }
+
+        /// The parts of the trace, each as `thread: lines of process` or `thread after count of other`.
+        fn parts(mut self) -> Vec<String> {
+            assert_eq!(self.tracer.finish().error, None);
+            let mut reader = Reader::new(BufReader::new(self.file.reopen().unwrap())).unwrap();
+            let mut lines = vec![0; reader.threads()];
+            let mut parts = Vec::new();
+            while let Some(part) = reader.next_part().unwrap() {
+                parts.push(match part {
+                    Part::Wait { thread, other, done } => format!("{thread} after {done} of {other}"),
+                    Part::Accesses(block) => {
+                        let (mut touched, mut processes) = (Vec::new(), BTreeSet::new());
+                        let thread = block.thread();
+                        let each = |access: Access| {
+                            touched.push(access.line % PROCESS_LINES);
+                            processes.insert(access.line / PROCESS_LINES);
+                        };
+                        block.decode(&mut lines[thread], each).unwrap();
+                        format!("{thread}: {touched:?} of {processes:?}")
+                    }
+                });
+            }
+            parts
+        }
+    }
+
+    #[test]
+    fn a_pages_first_touch_is_told_though_caches_serve_it() {
+        let mut guest = Guest::with_program();
+        let near = Outcome { is_beyond: false, ..BEYOND };
+        for line in [640, 640, 641, 704] {
+            guest.tracer.access(0, 0, line * 64, Kind::Write, near);
+        }
+        guest.touch(0, 641);
+        assert_eq!(guest.parts(), ["0: [640, 704, 641] of {0}"]);
+    }
+
+    #[test]
+    fn nothing_is_traced_of_processes_from_before() {
+        let mut guest = Guest::new(1 << 30);
+        guest.enter(0, SHELL, TLS, 0);
+        guest.touch(0, 1);
+        guest.tracer.begin();
+        guest.touch(0, 2);
+        guest.enter(1, SHELL, TLS + 1, 0);
+        guest.touch(1, 3);
+        assert!(guest.parts().is_empty());
+    }
+
+    #[test]
+    fn a_thread_begins_after_its_maker_and_a_woken_one_goes_on_after_its_waker() {
+        let mut guest = Guest::with_program();
+        guest.touch(0, 10);
+        guest.call(0, [calls::CLONE3, 0, 0]);
+        guest.enter(0, PROGRAM, TLS, 77);
+        guest.enter(1, PROGRAM, TLS + 1, 0);
+        guest.touch(1, 20);
+        guest.call(1, FUTEX);
+        guest.touch(0, 11);
+        guest.call(0, WAKE);
+        guest.enter(0, PROGRAM, TLS, 1);
+        guest.touch(0, 12);
+        guest.enter(1, PROGRAM, TLS + 1, 0);
+        guest.touch(1, 21);
+        // The kernel wakes who waits for a thread's end.
+        guest.call(0, [calls::FUTEX, 0x900, 0]);
+        guest.call(1, [calls::EXIT, 0, 0]);
+        guest.enter(0, PROGRAM, TLS, 0);
+        guest.touch(0, 13);
+        let expected = [
+            "0: [10] of {0}",
+            "1 after 1 of 0",
+            "0: [11] of {0}",
+            "1: [20] of {0}",
+            "1 after 2 of 0",
+            "1: [21] of {0}",
+            "0: [12] of {0}",
+            "0 after 2 of 1",
+            "0: [13] of {0}",
+        ];
+        assert_eq!(guest.parts(), expected);
+    }
+
+    #[test]
+    fn a_wait_that_was_none_or_ran_out_is_for_nobody() {
+        for answer in [-11, -110] {
+            let mut guest = Guest::with_program();
+            guest.touch(0, 10);
+            guest.call(0, WAKE);
+            guest.enter(0, PROGRAM, TLS, 0);
+            guest.enter(1, PROGRAM, TLS + 1, 0);
+            guest.call(1, FUTEX);
+            guest.call(0, WAKE);
+            guest.enter(1, PROGRAM, TLS + 1, answer);
+            guest.touch(1, 20);
+            assert_eq!(guest.parts(), ["0: [10] of {0}", "1: [20] of {0}"]);
+        }
+    }
+
+    #[test]
+    fn a_child_is_another_process_and_its_number_and_page_tables_serve_the_next() {
+        let mut guest = Guest::with_program();
+        guest.touch(0, 10);
+        for child in 0..2 {
+            guest.call(0, [calls::FORK, 0, 0]);
+            guest.enter(1, 0x3000, TLS, 0);
+            guest.enter(0, PROGRAM, TLS, 80);
+            guest.touch(1, 10);
+            guest.call(1, [calls::EXECVE, 0, 0]);
+            guest.enter(1, 0x4000, 0, 0);
+            guest.touch(1, 30 + child);
+            guest.call(0, [calls::WAIT4, 0, 0]);
+            guest.call(1, [calls::EXIT_GROUP, 0, 0]);
+            guest.enter(0, PROGRAM, TLS, 80);
+            guest.touch(0, 11);
+        }
+        let expected = [
+            "0: [10] of {0}",
+            "1 after 1 of 0",
+            "1: [10, 30] of {1, 2}",
+            "0 after 2 of 1",
+            "0: [11] of {0}",
+            "1 after 2 of 0",
+            "1: [10, 31] of {3, 4}",
+            "0 after 4 of 1",
+            "0: [11] of {0}",
+        ];
+        assert_eq!(guest.parts(), expected);
+    }
+
+    #[test]
+    fn a_child_that_shares_memory_ends_or_fails_without_its_parent() {
+        let mut guest = Guest::with_program();
+        guest.touch(0, 10);
+        guest.call(0, [calls::VFORK, 0, 0]);
+        guest.enter(1, PROGRAM, TLS, 0);
+        guest.call(1, [calls::EXECVE, 0, 0]);
+        guest.enter(1, PROGRAM, TLS, -2);
+        guest.touch(1, 11);
+        guest.call(1, [calls::EXIT_GROUP, 0, 0]);
+        guest.enter(0, PROGRAM, TLS, 80);
+        guest.touch(0, 12);
+        // A program of its own this time.
+        guest.call(0, [calls::VFORK, 0, 0]);
+        guest.enter(1, PROGRAM, TLS, 0);
+        guest.call(1, [calls::EXECVE, 0, 0]);
+        guest.enter(1, 0x3000, 0, 0);
+        guest.touch(1, 30);
+        guest.enter(0, PROGRAM, TLS, 81);
+        guest.touch(0, 13);
+        // And it executes another itself, which fails first.
+        guest.call(0, [calls::EXECVE, 0, 0]);
+        guest.enter(0, PROGRAM, TLS, -2);
+        guest.touch(0, 14);
+        guest.call(0, [calls::EXECVE, 0, 0]);
+        guest.enter(0, 0x5000, 0, 0);
+        guest.touch(0, 15);
+        let expected = [
+            "0: [10] of {0}",
+            "0: [11, 12] of {0}",
+            "1 after 3 of 0",
+            "0: [13, 14, 15] of {0, 2}",
+            "1: [30] of {1}",
+        ];
+        assert_eq!(guest.parts(), expected);
+    }
+
+    #[test]
+    fn instructions_are_the_threads_own() {
+        let mut guest = Guest::with_program();
+        let at = |fs_base| Registers { cr3: PROGRAM, fs_base, ..Registers::default() };
+        guest.tracer.enter(0, 100, at(TLS));
+        guest.tracer.enter(0, 130, at(TLS + 1));
+        guest.tracer.access(0, 137, 64, Kind::Write, BEYOND);
+        guest.tracer.enter(1, 1000, at(TLS));
+        guest.tracer.access(1, 1003, 64, Kind::Read, Outcome { waited: true, ..BEYOND });
+        guest.tracer.finish();
+        let mut reader = Reader::new(BufReader::new(guest.file.reopen().unwrap())).unwrap();
+        let mut found = Vec::new();
+        while let Some(Part::Accesses(block)) = reader.next_part().unwrap() {
+            block.decode(&mut 0, |access| found.push((access.instructions, access.kind))).unwrap();
+        }
+        // 100 up to the first look at CPU 0, 30 and 3 by thread 0, of which one is the access.
+        assert_eq!(found, [(132, nodewise_trace::Kind::Chase), (6, nodewise_trace::Kind::Write)]);
+    }
+
+    #[test]
+    fn a_trace_ends_whole_at_its_limit() {
+        let mut guest = Guest::with_program();
+        guest.tracer.limit_bytes = 1000;
+        (0..10_000).for_each(|line| guest.touch(0, line * 7919 % 100_000));
+        let traced = guest.tracer.finish();
+        assert!(traced.reached_limit && (200..1000).contains(&traced.accesses), "{traced:?}");
+        let bytes = guest.file.as_file().metadata().unwrap().len();
+        assert!((900..=1000).contains(&bytes), "{bytes}");
+        assert_eq!(guest.parts().len(), 1);
+    }
+
+    #[test]
+    fn a_full_disk_is_said() {
+        let mut tracer = Tracer::new(Path::new("/dev/full"), 1 << 30, 1).unwrap();
+        tracer.begin();
+        tracer.enter(0, 0, Registers { cr3: PROGRAM, ..Registers::default() });
+        tracer.access(0, 1, 64, Kind::Read, BEYOND);
+        assert!(tracer.finish().error.unwrap().contains("No space left"));
+    }
+}
