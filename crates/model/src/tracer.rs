@@ -22,6 +22,8 @@ const USER: u64 = LINE_BYTES * PROCESS_LINES;
 /// Most processes of a trace.
 const MOST_PROCESSES: u64 = nodewise_trace::LINES / PROCESS_LINES;
 const PAGE_LINES: u64 = 4096 / LINE_BYTES;
+/// More than an access or a wait takes, with the blocks that end before it.
+const MOST_PART_BYTES: u64 = 64;
 /// A page table's address within `cr3`. The rest is which translations to keep.
 const TABLE: u64 = 0x000f_ffff_ffff_f000;
 
@@ -69,9 +71,7 @@ enum Call {
         address: u64,
         since: u64,
     },
-    Child {
-        since: u64,
-    },
+    Child,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -156,7 +156,7 @@ impl Tracer {
     pub fn finish(&mut self) -> Traced {
         if let Some(writer) = self.writer.take() {
             let accesses = writer.accesses();
-            let finished = writer.finish().and_then(|out| out.into_inner()?.sync_all());
+            let finished = writer.finish();
             self.traced.accesses = accesses;
             self.keep(finished);
         }
@@ -189,9 +189,18 @@ impl Tracer {
         if thread == other || done == 0 {
             return;
         }
-        if let Some(result) = self.writer.as_mut().map(|writer| writer.wait(thread, other, done)) {
+        if let Some(result) = self.room().map(|writer| writer.wait(thread, other, done)) {
             self.keep(result);
         }
+    }
+
+    /// The writer, if the file has room for one more access or wait. If not, the trace ends here.
+    fn room(&mut self) -> Option<&mut Writer<BufWriter<File>>> {
+        if self.writer.as_ref()?.most_bytes() + MOST_PART_BYTES > self.limit_bytes {
+            self.traced.reached_limit = true;
+            self.finish();
+        }
+        self.writer.as_mut()
     }
 
     /// User code goes on after a return from the kernel. `instructions` is the CPU's count of those in user
@@ -247,10 +256,8 @@ impl Tracer {
                 let woken = woken.or_else(|| self.ends.get(&space).filter(later)).copied();
                 self.wait(thread.number, woken);
             }
-            Call::Child { since } if !failed && registers.rax != 0 => {
-                let ended = self.process_end.filter(|moment| moment.number > since);
-                self.wait(thread.number, ended.or(self.process_end));
-            }
+            // The last end may be another child's. It has happened by now all the same.
+            Call::Child if !failed && registers.rax != 0 => self.wait(thread.number, self.process_end),
             _ => {}
         }
         thread
@@ -343,7 +350,7 @@ impl Tracer {
                 self.cpus[cpu].key = key;
                 Call::Other
             }
-            calls::WAIT4 | calls::WAITID => Call::Child { since: self.moments },
+            calls::WAIT4 | calls::WAITID => Call::Child,
             calls::FUTEX => match registers.rsi & calls::FUTEX_OPERATION {
                 0 | 6 | 9 | 11 | 13 => Call::Futex { address: registers.rdi, since: self.moments },
                 1 | 3 | 4 | 5 | 7 | 10 | 12 => {
@@ -382,17 +389,14 @@ impl Tracer {
     /// the same CPU.
     pub fn access(&mut self, cpu: usize, instructions: u64, address: u64, kind: Kind, outcome: Outcome) {
         let Running { number: Some(number), process, .. } = self.cpus[cpu] else { return };
+        if self.writer.is_none() || address >= USER {
+            return;
+        }
         let line = process * PROCESS_LINES + address / LINE_BYTES;
         if !(self.pages.insert(line / PAGE_LINES) || outcome.is_beyond) {
             return;
         }
         self.settle(cpu, instructions);
-        let Some(writer) = self.writer.as_mut().filter(|_| address < USER) else { return };
-        if writer.most_bytes() + 40 > self.limit_bytes {
-            self.traced.reached_limit = true;
-            self.finish();
-            return;
-        }
         // The access is an instruction itself.
         let before = std::mem::take(&mut self.instructions[number]).saturating_sub(1);
         let access = Access {
@@ -405,8 +409,9 @@ impl Tracer {
                 Kind::Atomic => nodewise_trace::Kind::Atomic,
             },
         };
-        let result = writer.access(number, access);
-        self.keep(result);
+        if let Some(result) = self.room().map(|writer| writer.access(number, access)) {
+            self.keep(result);
+        }
     }
 }
 
@@ -678,6 +683,26 @@ mod tests {
         let bytes = guest.file.as_file().metadata().unwrap().len();
         assert!((900..=1000).contains(&bytes), "{bytes}");
         assert_eq!(guest.parts().len(), 1);
+    }
+
+    #[test]
+    fn waits_count_towards_the_limit() {
+        let mut guest = Guest::with_program();
+        guest.tracer.limit_bytes = 1000;
+        guest.touch(0, 10);
+        guest.enter(1, PROGRAM, TLS + 1, 0);
+        guest.touch(1, 20);
+        for _ in 0..1000 {
+            guest.call(1, FUTEX);
+            guest.call(0, WAKE);
+            guest.enter(0, PROGRAM, TLS, 1);
+            guest.enter(1, PROGRAM, TLS + 1, 0);
+        }
+        assert!(guest.tracer.finish().reached_limit);
+        let bytes = guest.file.as_file().metadata().unwrap().len();
+        assert!((900..=1000).contains(&bytes), "{bytes}");
+        let parts = guest.parts();
+        assert!(parts.len() > 100 && parts.last().unwrap() == "1 after 1 of 0", "{parts:?}");
     }
 
     #[test]

@@ -135,9 +135,10 @@ impl OthersFile {
         &self.path
     }
 
-    /// Makes it visible.
+    /// Makes it visible. Some file systems tell only now that there was no room for it.
     pub fn finish(self) -> anyhow::Result<()> {
-        let persisted = self.target.persist(self.pending);
+        let synced = self.pending.as_file().sync_all();
+        let persisted = synced.and_then(|()| self.target.persist(self.pending));
         persisted.with_context(|| format!("cannot write {}", self.path.display()))
     }
 }
