@@ -189,7 +189,7 @@ mod tests {
     fn what_is_wrong_is_said() {
         let said = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
         assert_eq!(said(b"ELF"), "it ends at byte 3, before its end");
-        assert_eq!(said(b"NWTRACE3\x01\x01\x00"), "version 3 is not known, and 2 is");
+        assert_eq!(said(b"NWTRACE3\x01\x01\x00"), "version 3 is not known, and 1 and 2 are");
         assert_eq!(said(b"something else"), "it is no trace: it does not begin with NWTRACE");
         assert_eq!(said(b"NWTRACE1\x00"), "byte 8: 0 threads, not 1 to 65536");
         let huge = [b"NWTRACE1\x01\x00\x01", &[0xff, 0xff, 0xff, 0x7f][..]].concat();

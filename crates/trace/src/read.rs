@@ -97,8 +97,8 @@ impl<R: Read> Reader<R> {
             return Err(Error { at: None, reason, source: None });
         }
         if !VERSIONS.contains(&magic[7]) {
-            let (found, known) = (char::from(magic[7]).escape_default(), char::from(VERSION));
-            let reason = format!("version {found} is not known, and {known} is");
+            let found = char::from(magic[7]).escape_default();
+            let reason = format!("version {found} is not known, and 1 and 2 are");
             return Err(Error { at: None, reason, source: None });
         }
         reader.waits = magic[7] == VERSION;

@@ -55,7 +55,7 @@ impl<W: Write> Writer<W> {
     #[inline]
     pub fn access(&mut self, thread: usize, access: Access) -> Result<()> {
         if access.line >= LINES {
-            return Err(invalid(format!("line {} is beyond 2^38", access.line)));
+            return Err(invalid(format!("line {} is beyond 2^58", access.line)));
         }
         if access.instructions > MOST_INSTRUCTIONS {
             return Err(invalid(format!("{} instructions, more than 2^40", access.instructions)));

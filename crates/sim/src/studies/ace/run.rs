@@ -191,7 +191,7 @@ impl<'a> Run<'a> {
             thread.trace.clear();
             thread.done = 0;
             thread.progress = self.program.advance(core, &mut thread.trace);
-            debug_assert!(!matches!(thread.progress, Progress::After { .. }), "only a replay says so");
+            assert!(!matches!(thread.progress, Progress::After { .. }), "only a replay says so");
         }
     }
 
