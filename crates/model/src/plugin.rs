@@ -7,7 +7,7 @@ use crate::flow::{Access, Block};
 use crate::model::{Kind, Model, Outcome, Request};
 use crate::qemu::{self, Entry, Id, MemoryInfo, Qemu};
 use crate::settings::{Report, Settings};
-use crate::tracer::{Registers, Tracer};
+use crate::tracer::{Registers, Tracer, USER};
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
@@ -109,8 +109,6 @@ struct Translation {
 struct Site {
     block: *const Block,
     access: Access,
-    /// Whether it is the code of a program, and not of the kernel.
-    is_users: bool,
 }
 
 // SAFETY: the pointer is to the site's own translation, which is not changed after it was made.
@@ -329,9 +327,7 @@ impl Plugin {
             Request { kind, physical, virtual_address: address, block: site.block, access: &site.access };
         let outcome = self.model.access(losses, number, cpu, request);
         if let (Some(tracing), Some(outcome)) = (&self.tracing, outcome) {
-            if site.is_users {
-                tracing.access(self, number, address, kind, outcome);
-            }
+            tracing.access(self, number, address, kind, outcome);
         }
         self.mark(number, cpu);
         self.model.meet(number, cpu);
@@ -350,6 +346,9 @@ impl Tracing {
 
     #[cold]
     fn access(&self, plugin: &Plugin, number: usize, address: u64, kind: Kind, outcome: Outcome) {
+        if address >= USER {
+            return;
+        }
         let instructions = self.instructions(plugin, number);
         let mut tracer = self.tracer.lock().unwrap_or_else(PoisonError::into_inner);
         tracer.access(number, instructions, address, kind, outcome);
@@ -401,11 +400,12 @@ impl Tracing {
         Some(Registers { cr3, fs_base, rax, rdi, rsi })
     }
 
-    /// Has a block's user code, or its returns to such, be followed.
+    /// Has a block's user code be followed, or the kernel's returns to such and its ways to user memory.
     fn follow(&self, qemu: &Qemu, block: *mut c_void, is_users: bool, code: &[(*mut c_void, &[u8])]) {
         let entry = |offset| Entry { scoreboard: self.modes, offset };
         let (instructions, came_back) =
             (entry(offset_of!(Mode, instructions)), entry(offset_of!(Mode, came_back)));
+        let (reads, none) = (qemu::READS_REGISTERS, ptr::null_mut());
         if !is_users {
             if code.iter().any(|(_, text)| returns(text)) {
                 // SAFETY: QEMU's block in its callback, and this plugin's scoreboard.
@@ -418,9 +418,14 @@ impl Tracing {
                     );
                 };
             }
+            for &(instruction, _) in code.iter().filter(|(_, text)| text.starts_with(&STAC)) {
+                // SAFETY: QEMU's instruction in its block's callback.
+                unsafe {
+                    (qemu.qemu_plugin_register_vcpu_insn_exec_cb)(instruction, on_user_memory, reads, none);
+                };
+            }
             return;
         }
-        let (reads, none) = (qemu::READS_REGISTERS, ptr::null_mut());
         // First, lest this block's instructions be the other thread's.
         // SAFETY: QEMU's block in its callback, and this plugin's scoreboard.
         unsafe {
@@ -448,6 +453,9 @@ impl Tracing {
     }
 }
 
+/// The instruction by which the kernel lets itself reach user memory (x86's SMAP).
+const STAC: [u8; 3] = [0x0f, 0x01, 0xcb];
+
 /// Whether an instruction of the kernel may return to user code: sysret or iret.
 fn returns(text: &[u8]) -> bool {
     let text = text.strip_prefix(&[0x48]).unwrap_or(text);
@@ -466,6 +474,17 @@ extern "C" fn on_user(number: c_uint, _: *mut c_void) {
     if let Some(registers) = tracing.registers(&plugin.qemu) {
         let mut tracer = tracing.tracer.lock().unwrap_or_else(PoisonError::into_inner);
         tracer.enter(number, mode.instructions, registers);
+    }
+}
+
+/// The kernel is about to reach user memory.
+extern "C" fn on_user_memory(number: c_uint, _: *mut c_void) {
+    let (plugin, number) = (plugin(), number as usize);
+    let Some(tracing) = &plugin.tracing else { return };
+    if let Some(registers) = tracing.registers(&plugin.qemu) {
+        let instructions = tracing.instructions(plugin, number);
+        let mut tracer = tracing.tracer.lock().unwrap_or_else(PoisonError::into_inner);
+        tracer.serve(number, instructions, registers);
     }
 }
 
@@ -598,11 +617,11 @@ extern "C" fn on_translation(_: Id, block: *mut c_void) {
     let flow = Block::of(bytes.iter().map(|(text, size)| &text[..*size]));
     let mut translation = Box::new(Translation { block: flow, sites: Vec::new() });
     let own = &raw const translation.block;
-    // SAFETY: QEMU's block, in the callback that it is for.
-    let is_users = unsafe { (qemu.qemu_plugin_tb_vaddr)(block) } >> 63 == 0;
-    let site = |&access: &Access| Site { block: own, access, is_users };
-    translation.sites = translation.block.accesses.iter().map(site).collect();
+    translation.sites =
+        translation.block.accesses.iter().map(|&access| Site { block: own, access }).collect();
     if let Some(tracing) = &plugin.tracing {
+        // SAFETY: QEMU's block, in the callback that it is for.
+        let is_users = unsafe { (qemu.qemu_plugin_tb_vaddr)(block) } >> 63 == 0;
         let text = bytes.iter().map(|(text, size)| &text[..*size]);
         let code: Vec<_> = instructions.iter().copied().zip(text).collect();
         tracing.follow(qemu, block, is_users, &code);

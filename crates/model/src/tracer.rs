@@ -18,7 +18,7 @@ use std::io::{self, BufWriter};
 use std::path::Path;
 
 /// User addresses are below this.
-const USER: u64 = LINE_BYTES * PROCESS_LINES;
+pub(crate) const USER: u64 = LINE_BYTES * PROCESS_LINES;
 /// Most processes of a trace.
 const MOST_PROCESSES: u64 = nodewise_trace::LINES / PROCESS_LINES;
 const PAGE_LINES: u64 = 4096 / LINE_BYTES;
@@ -241,6 +241,17 @@ impl Tracer {
         self.cpus[cpu] = Running { key, number, process: process.unwrap_or(0), instructions };
     }
 
+    /// The kernel is about to reach user memory for the thread that it runs, which may be another than that
+    /// whose code the CPU has run last.
+    pub fn serve(&mut self, cpu: usize, instructions: u64, registers: Registers) {
+        self.settle(cpu, instructions);
+        let space = registers.cr3 & TABLE;
+        let number = self.threads.get(&(space, registers.fs_base)).and_then(|thread| thread.number);
+        let process = self.spaces.get(&space).and_then(|space| space.process);
+        let running = &mut self.cpus[cpu];
+        (running.number, running.process) = (number.filter(|_| process.is_some()), process.unwrap_or(0));
+    }
+
     /// A thread that is known goes on, perhaps after a system call.
     fn returned(&mut self, space: u64, mut thread: Thread, registers: Registers) -> Thread {
         let failed = (registers.rax as i64) < 0;
@@ -383,13 +394,13 @@ impl Tracer {
         }
     }
 
-    /// The thread that runs on a CPU touches memory.
+    /// The thread that runs on a CPU touches memory below [`USER`], or the kernel for it.
     ///
     /// A page's first touch is recorded although the caches serve it: the kernel has just cleared the page on
     /// the same CPU.
     pub fn access(&mut self, cpu: usize, instructions: u64, address: u64, kind: Kind, outcome: Outcome) {
         let Running { number: Some(number), process, .. } = self.cpus[cpu] else { return };
-        if self.writer.is_none() || address >= USER {
+        if self.writer.is_none() {
             return;
         }
         let line = process * PROCESS_LINES + address / LINE_BYTES;
@@ -522,6 +533,23 @@ mod tests {
         }
         guest.touch(0, 641);
         assert_eq!(guest.parts(), ["0: [640, 704, 641] of {0}"]);
+    }
+
+    #[test]
+    fn the_kernel_reaches_memory_for_the_thread_that_it_runs() {
+        let mut guest = Guest::with_program();
+        guest.enter(1, PROGRAM, TLS + 1, 0);
+        let serves = |cr3, fs_base| Registers { cr3, fs_base, ..Registers::default() };
+        guest.call(0, [0, 0, 0]);
+        guest.tracer.serve(0, 0, serves(PROGRAM, TLS + 1));
+        guest.touch(0, 10);
+        guest.tracer.serve(0, 0, serves(SHELL, TLS));
+        guest.touch(0, 11);
+        guest.tracer.serve(0, 0, serves(0x9000, TLS));
+        guest.touch(0, 12);
+        guest.tracer.serve(0, 0, serves(PROGRAM, TLS));
+        guest.touch(0, 13);
+        assert_eq!(guest.parts(), ["0: [13] of {0}", "1: [10] of {0}"]);
     }
 
     #[test]
