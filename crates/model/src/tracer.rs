@@ -1,5 +1,7 @@
 //! A program's references behind its CPUs' private caches, as a trace that the simulator replays.
 //!
+//! They are those of its own code, and those of the kernel to its memory.
+//!
 //! The guest's user mode is followed from the model's begin on. Whenever user code goes on after a return
 //! from the kernel, the CPU's thread is looked up. A thread is its page tables and its thread pointer (`cr3`
 //! and `fs_base`). Address spaces that are there when the trace begins are none of the program's, and all
@@ -241,8 +243,8 @@ impl Tracer {
         self.cpus[cpu] = Running { key, number, process: process.unwrap_or(0), instructions };
     }
 
-    /// The kernel is about to reach user memory for the thread that it runs, which may be another than that
-    /// whose code the CPU has run last.
+    /// The kernel is about to reach user memory for the thread that it runs. The CPU may have run another's
+    /// code last.
     pub fn serve(&mut self, cpu: usize, instructions: u64, registers: Registers) {
         self.settle(cpu, instructions);
         let space = registers.cr3 & TABLE;
