@@ -38,7 +38,7 @@ pub struct MachineArgs {
     plot: Option<PathBuf>,
 
     /// Write the program's references behind its CPUs' private caches to a file, for 'nodewise sim run
-    /// --trace'. It has the user code of CMD, and that of all processes that come while it runs
+    /// --trace'. It has CMD and all processes that come while it runs
     #[arg(long, value_name = "FILE", requires = "machine", conflicts_with = "instructions_only")]
     trace: Option<PathBuf>,
 
