@@ -93,3 +93,32 @@ fn patients_on_two_nodes() {
     hurt(&finished, "private", "collocate", far_percent(&finished, "private.report"));
     healthy(&finished, "local");
 }
+
+/// So much memory that where each page of it lies is not asked for, and that the kernel marks it portion by
+/// portion. The doctor and then the manager come to a program that has run for a while.
+#[test]
+fn a_program_of_two_gibibytes() {
+    let finished = examined(
+        Guest::uniform(4, 1, 2 << 30),
+        "patient() { rm -f report; $WORKLOAD private --huge --mebibytes 2048 --seconds 300 --report report & patient=$!
+                       until [ -s report ]; do sleep 1; done; }
+         last() { tail -n 1 report; }
+         patient; $NODEWISE doctor -p $patient --seconds 30 --json >diagnosis; kill $patient; wait $patient
+         patient; last >begin; $NODEWISE attach $patient --json summary & manager=$!
+         for i in $(seq 150); do
+             sleep 1; case $(last) in *'\"local_percent\":9[5-9]'*|*'\"local_percent\":100'*) break; esac
+         done
+         sleep 30 # until hardly any memory shows for the first time
+         kill -INT $manager; wait $manager; last >end; kill $patient",
+        &["begin", "diagnosis", "summary", "end"],
+    );
+    hurt(&finished, "diagnosis", "collocate", far_percent(&finished, "begin"));
+    let (end, summary) = (finished.placements("end").unwrap(), finished.json("summary").unwrap());
+    println!("{end:?}\n{summary}");
+    assert!(end[0].local_percent >= 95.0, "{end:?}");
+    for (figure, truth, must) in [("before", "begin", true), ("after", "end", false)] {
+        let truth = finished.placements(truth).unwrap()[0].local_percent;
+        let said = summary["local_access_percent"][figure].as_f64();
+        assert!(said.map_or(!must, |said| (said - truth).abs() <= 5.0), "{figure}: {said:?}, not {truth}");
+    }
+}

@@ -5,10 +5,10 @@ use crate::huge::HugeCache;
 use crate::kernel::LiveKernel;
 use crate::known_homes::KnownHomes;
 use crate::mover::Kernel as _;
-use crate::placement::{BeforeAndAfter, Figures, Located, Placement, Unknown};
+use crate::placement::{BeforeAndAfter, Figures, Located, Looked, Placement, Unknown};
 use crate::process::{Process, Processes};
 use crate::sampler::RawSample;
-use crate::survey::{QUERY_PAGES, Survey, ask, query};
+use crate::survey::{QUERY_PAGES, Survey, ask, query, scan_sequence};
 use nodewise_engine::{
     Access, Mapping, MappingKind, PageNumber, PageRange, PageSize, Pid, Sample, TrafficMatrix,
 };
@@ -198,13 +198,17 @@ impl Homes {
                     self.first_touches += u64::from(allocates);
                     // The first fault may have moved the page, so only it met the home before. Memory is
                     // allocated where it is first touched, unless a policy says otherwise.
-                    let mut met = if allocates { Some(of_page[0].accessor) } else { before.or(home) };
+                    let new = known.first_of_new(page, home);
+                    let mut met = if allocates { Some(of_page[0].accessor) } else { before.or(new) };
                     if of_page.len() > usize::from(allocates) {
                         known.note_used(page, self.interval);
                     }
                     let of_page = &of_page[usize::from(allocates)..];
-                    for sample in of_page {
-                        self.placement.note(pid, page, huge, sample.accessor, self.interval);
+                    // All others would tell of memory as the kernel has just moved it.
+                    if let Some(pages) = known.stands_for(page) {
+                        for sample in of_page {
+                            self.placement.note(pid, page, huge, pages, sample.accessor, self.interval);
+                        }
                     }
                     if of_page.iter().any(|sample| sample.access == Access::Write) {
                         self.placement.note_written(pid, page, huge);
@@ -245,11 +249,15 @@ impl Homes {
 
     /// Looks where memory in use lies, for [`Homes::placement`].
     pub(crate) fn look(&mut self, kernel: &mut LiveKernel, topology: &Topology) {
-        let Self { placement, known, asked, proportional, .. } = self;
-        placement.look(|pid, pages| {
+        let Self { placement, known, asked, proportional, interval, .. } = self;
+        placement.look(*interval, |pid, pages| {
             *asked += pages.len() as u64;
             let homes = query(kernel, topology, pid, pages);
-            first_and_now(known.entry(pid).or_default(), pages, homes, *proportional)
+            let known = known.entry(pid).or_default();
+            Looked {
+                passes: if *proportional { None } else { known.passes(|| scan_sequence(pid)) },
+                located: first_and_now(known, pages, homes, *proportional),
+            }
         });
     }
 
@@ -273,7 +281,7 @@ fn first_and_now(
     let seen = pages.iter().zip(&homes).filter(|&(&page, _)| proportional || known.get(page).is_some());
     let seen: Vec<_> = seen.map(|(&page, &home)| (page, home)).collect();
     known.note(seen.into_iter());
-    let first = |page, home| known.first(page).or(known.first_of_new(home));
+    let first = |page, home| known.first(page).or(known.first_of_new(page, home));
     pages.iter().zip(homes).map(|(&page, home)| (first(page, home), home)).collect()
 }
 

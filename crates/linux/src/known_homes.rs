@@ -21,9 +21,12 @@ pub(crate) struct KnownHomes {
     moved: HashMap<u64, Box<[u8; PAGES]>>,
     /// The home at which each page was first seen, as long as the page is there.
     first: HashMap<u64, Block>,
-    /// Whether pages were there before we came whose homes were not asked for. The kernel may have moved
-    /// such a page in the very fault that shows it, so that its first home stays unknown.
-    partial: bool,
+    /// Mappings from before we came of which only some pages were asked for, and how many pages each of those
+    /// stands for, in address order. The kernel may have moved any other in the very fault that shows it, so
+    /// that its first home stays unknown.
+    partly: Vec<(PageRange, f64)>,
+    /// The number of the kernel's scan when these were asked for.
+    scan: Option<u64>,
     /// About the bytes that all of this takes, and may take.
     bytes: usize,
     limit: Option<usize>,
@@ -133,14 +136,39 @@ impl KnownHomes {
 
     /// The first home of a page that is at `home` and was never seen before; none if it may have been moved
     /// since.
-    pub(crate) fn first_of_new(&self, home: Option<NodeIndex>) -> Option<NodeIndex> {
-        home.filter(|_| !self.partial)
+    pub(crate) fn first_of_new(&self, page: PageNumber, home: Option<NodeIndex>) -> Option<NodeIndex> {
+        home.filter(|_| self.part(page).is_none())
     }
 
-    /// Notes where pages are that were there before we came. `all`: no others were.
-    pub(crate) fn survey(&mut self, pages: impl Iterator<Item = (PageNumber, Option<NodeIndex>)>, all: bool) {
+    /// How many pages this one stands for, of those whose first homes are known; none if its own is not.
+    pub(crate) fn stands_for(&self, page: PageNumber) -> Option<f64> {
+        let Some(pages) = self.part(page) else { return Some(1.0) };
+        self.first(page).map(|_| pages)
+    }
+
+    /// How many pages each stands for that was asked for, if the page's mapping was asked for in part.
+    fn part(&self, page: PageNumber) -> Option<f64> {
+        let after = self.partly.partition_point(|(range, _)| range.start <= page);
+        self.partly[..after].last().filter(|(range, _)| range.contains(page)).map(|&(_, pages)| pages)
+    }
+
+    /// How many scans of the kernel's have ended since some of the pages were asked for. None: all were asked
+    /// for.
+    pub(crate) fn passes(&self, scan: impl FnOnce() -> Option<u64>) -> Option<u64> {
+        let passes = || self.scan.zip(scan()).map_or(0, |(then, now)| now.saturating_sub(then));
+        (!self.partly.is_empty()).then(passes)
+    }
+
+    /// Notes where pages are that were there before we came, at this scan of the kernel's. The mappings
+    /// `partly` had others.
+    pub(crate) fn survey(
+        &mut self,
+        pages: impl Iterator<Item = (PageNumber, Option<NodeIndex>)>,
+        partly: Vec<(PageRange, f64)>,
+        scan: Option<u64>,
+    ) {
         self.note(pages);
-        self.partial = !all;
+        (self.partly, self.scan) = (partly, scan);
     }
 
     /// Notes where pages are now, in page order; none: not present any more.
@@ -156,7 +184,7 @@ impl KnownHomes {
                 // A page that was given back is another one when it is there again. One that the kernel is
                 // moving is absent for a moment, and not twice.
                 let gone = home.is_none() && before == ABSENT;
-                if gone || (first[at] == ABSENT && !self.partial) {
+                if gone || (first[at] == ABSENT && self.part(page).is_none()) {
                     first[at] = homes[at];
                 }
             }
@@ -169,7 +197,7 @@ impl KnownHomes {
     pub(crate) fn note_huge(&mut self, page: PageNumber, home: NodeIndex) {
         let block = page.huge();
         self.set(|known| &mut known.blocks, block, &[home.0; PAGES]);
-        if !self.partial && !matches!(self.first.get(&block.0), Some(Block::Same(_))) {
+        if self.part(page).is_none() && !matches!(self.first.get(&block.0), Some(Block::Same(_))) {
             let mut first = self.first.get(&block.0).map_or([ABSENT; PAGES], Block::homes);
             first.iter_mut().filter(|first| **first == ABSENT).for_each(|first| *first = home.0);
             self.set(|known| &mut known.first, block, &first);
@@ -296,6 +324,10 @@ impl KnownHomes {
                 *block != Block::Same(ABSENT)
             });
         }
+        self.partly.retain(|(range, _)| {
+            let before = mappings.partition_point(|mapping| mapping.range.start < range.end);
+            mappings[..before].last().is_some_and(|mapping| mapping.range.end > range.start)
+        });
         let blocks = &self.blocks;
         self.moved.retain(|first, _| blocks.contains_key(first));
         self.used.retain(|first, _| blocks.contains_key(first));
@@ -423,12 +455,23 @@ mod tests {
     #[test]
     fn of_pages_that_were_there_before_only_those_asked_for_have_a_first_home() {
         let mut known = KnownHomes::default();
-        known.survey((0..512).map(|page| (PageNumber(page), Some(NodeIndex(0)))), false);
+        let (asked, partly) = (0..512, vec![(PageRange::new(0, 2560), 5.0)]);
+        known.survey(asked.map(|page| (PageNumber(page), Some(NodeIndex(0)))), partly, Some(7));
         note(&mut known, 0..1024, 1);
         known.note_huge(PageNumber(2048), NodeIndex(2));
+        note(&mut known, 2560..2570, 3);
         let first = |page| known.first(PageNumber(page));
         assert_eq!((first(511), first(512), first(2048)), (Some(NodeIndex(0)), None, None));
+        assert_eq!(first(2560), Some(NodeIndex(3)), "mapped since");
         assert_eq!(known.get(PageNumber(512)), Some(NodeIndex(1)));
+        let stands_for = |page| known.stands_for(PageNumber(page));
+        assert_eq!((stands_for(511), stands_for(512), stands_for(2569)), (Some(5.0), None, Some(1.0)));
+        assert_eq!([None, Some(7), Some(9)].map(|now| known.passes(|| now)), [Some(0), Some(0), Some(2)]);
+        assert_eq!(KnownHomes::default().passes(|| Some(9)), None);
+        known.keep_mapped(&[mapping(2559, 4096)]);
+        assert_eq!(known.stands_for(PageNumber(2559)), None);
+        known.keep_mapped(&[mapping(2560, 4096)]);
+        assert_eq!(known.stands_for(PageNumber(2559)), Some(1.0), "what comes there is new");
     }
 
     #[test]

@@ -32,9 +32,26 @@ const MIN_TURNS: f64 = 6.0;
 const MIN_SHARE: f64 = 0.05;
 /// Fewer samples say too little.
 const MIN_SAMPLES: u64 = 100;
+/// The same of samples of pages whose users are not clear: each is then local or not by chance. One standard
+/// error is 2.5 points at most.
+const MIN_UNCLEAR_SAMPLES: u64 = 400;
+/// While so much of the memory that is used first showed in the last intervals, there is more to come. A slow
+/// thread comes late to what the kernel has marked, and it may be the one whose memory is near.
+const MAX_NEW: f64 = 0.03;
+const NEW_INTERVALS: u32 = 10;
+/// So much of the memory may be left out of a figure.
+const MAX_LEFT_OUT: f64 = 0.1;
 
 /// Where a page lay at first, and where it lies now.
 pub(crate) type Located = (Option<NodeIndex>, Option<NodeIndex>);
+
+/// Pages of a process as they were looked at.
+pub(crate) struct Looked {
+    /// Each of the pages that were asked for.
+    pub(crate) located: Vec<Located>,
+    /// How often the kernel has marked all of the memory, where there is so much that it takes time.
+    pub(crate) passes: Option<u64>,
+}
 
 /// Figures of the same accesses to the same memory, as it lay at first and as it lies now.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -59,6 +76,9 @@ pub struct Figures {
     /// The share of local accesses, in percent, if every node also had a copy of the memory that could be
     /// replicated; none where no memory in use could be.
     pub local_with_copies_percent: Option<f64>,
+    /// The share of local accesses that there would be more, in points, if each page lay with the node that
+    /// uses it most; of pages whose users are clear, and none where these are too few.
+    pub collocation_adds_percent: Option<f64>,
 }
 
 /// Why there is no figure.
@@ -68,6 +88,8 @@ pub enum Unknown {
     Samples(u64),
     /// Where most of the memory lay at first is not known.
     FirstHomes,
+    /// The kernel has not marked all of the memory yet, or new memory still shows.
+    Scan,
 }
 
 /// The users of memory by node, and where the memory lies.
@@ -87,8 +109,8 @@ struct Process {
     watched: BTreeMap<PageNumber, Watched>,
     /// One page in two to this power is watched.
     thinned: u32,
-    /// Samples as they came, where they are proportional to accesses.
-    accesses: VecDeque<(PageNumber, NodeIndex)>,
+    /// Samples as they came, where they are proportional to accesses, and how many each stands for.
+    accesses: VecDeque<(PageNumber, NodeIndex, f64)>,
     sums: BeforeAndAfter<Sums>,
     /// Memory that several nodes read and none writes.
     replicable: RangeMap<()>,
@@ -100,6 +122,10 @@ struct Process {
 #[derive(Clone, Debug, Default)]
 struct Watched {
     huge: bool,
+    /// How many such pages it stands for.
+    pages: f64,
+    /// The interval in which it first came.
+    since: u32,
     last: VecDeque<Accessor>,
 }
 
@@ -130,7 +156,11 @@ struct Pick {
     shares: Vec<f64>,
     /// Base pages that it stands for, or accesses.
     pages: f64,
+    /// The interval in which it first came.
+    since: u32,
     samples: u64,
+    /// Whether its users are clear, and not only who used it in those samples.
+    clear: bool,
     /// Several nodes read it, and none writes.
     replicable: bool,
 }
@@ -140,8 +170,18 @@ struct Sums {
     /// Samples that tell who uses the memory.
     samples: u64,
     pages: f64,
-    /// Pages whose users are not clear.
+    /// Samples of pages whose users are not clear, among them.
+    unclear_samples: u64,
+    /// The others.
+    clear_pages: f64,
+    /// Accesses to those that would be local with the node that uses each most, and are not.
+    collocation_adds: f64,
+    /// Pages that are left out: their users are not clear.
     unclear: f64,
+    /// It is not known where they lay.
+    not_seen: f64,
+    /// The kernel has not marked all of their process's memory yet.
+    not_scanned: f64,
     local: f64,
     /// Accesses to other nodes that copies would make local.
     copies_add: f64,
@@ -154,9 +194,15 @@ impl Sums {
     fn count(&mut self, pick: &Pick, home: NodeIndex) {
         self.loads.resize(pick.shares.len(), 0.0);
         self.samples += pick.samples;
+        self.unclear_samples += if pick.clear { 0 } else { pick.samples };
         self.pages += pick.pages;
         self.local += pick.pages * pick.shares[home.get()];
         self.loads[home.get()] += pick.pages;
+        if pick.clear {
+            let most = pick.shares.iter().copied().fold(0.0, f64::max);
+            self.clear_pages += pick.pages;
+            self.collocation_adds += pick.pages * (most - pick.shares[home.get()]);
+        }
         if pick.replicable {
             self.replicable += pick.pages;
             self.copies_add += pick.pages * (1.0 - pick.shares[home.get()]);
@@ -166,8 +212,13 @@ impl Sums {
     fn add(&mut self, other: &Self) {
         self.loads.resize(self.loads.len().max(other.loads.len()), 0.0);
         self.samples += other.samples;
+        self.unclear_samples += other.unclear_samples;
         self.pages += other.pages;
+        self.clear_pages += other.clear_pages;
+        self.collocation_adds += other.collocation_adds;
         self.unclear += other.unclear;
+        self.not_seen += other.not_seen;
+        self.not_scanned += other.not_scanned;
         self.local += other.local;
         self.copies_add += other.copies_add;
         self.replicable += other.replicable;
@@ -176,14 +227,28 @@ impl Sums {
         }
     }
 
-    fn figures(&self, balanced: &[bool], proportional: bool) -> Figures {
-        Figures {
+    fn figures(&self, balanced: &[bool], proportional: bool) -> Result<Figures, Unknown> {
+        let few = self.samples < MIN_SAMPLES
+            || (self.unclear_samples > 0 && self.samples < MIN_UNCLEAR_SAMPLES)
+            || self.pages < self.unclear;
+        let most = MAX_LEFT_OUT * self.pages;
+        let why = [
+            (self.not_seen > most, Unknown::FirstHomes),
+            (self.not_scanned > most, Unknown::Scan),
+            (few, Unknown::Samples(self.samples)),
+        ];
+        if let Some(&(_, why)) = why.iter().find(|(is_so, _)| *is_so) {
+            return Err(why);
+        }
+        Ok(Figures {
             local_access_percent: 100.0 * self.local / self.pages,
             controller_imbalance_percent: imbalance_percent(&self.loads, balanced),
             pages: (!proportional).then_some(self.pages as u64),
             local_with_copies_percent: (self.replicable > 0.0)
                 .then(|| 100.0 * (self.local + self.copies_add) / self.pages),
-        }
+            collocation_adds_percent: (!proportional && self.samples - self.unclear_samples >= MIN_SAMPLES)
+                .then(|| 100.0 * self.collocation_adds / self.clear_pages),
+        })
     }
 }
 
@@ -200,19 +265,20 @@ impl Placement {
         Self { nodes, proportional, processes: BTreeMap::new(), ended: BeforeAndAfter::default() }
     }
 
-    /// Takes in who accessed a page, or a huge page, in this interval.
+    /// Takes in who accessed a page, or a huge page, that stands for so many, in this interval.
     pub(crate) fn note(
         &mut self,
         pid: Pid,
         page: PageNumber,
         huge: bool,
+        pages: f64,
         accessor: NodeIndex,
         interval: u32,
     ) {
         let most = (WATCHED / self.processes.len().max(1)).max(WATCHED_LEAST);
         let process = self.processes.entry(pid).or_default();
         if self.proportional {
-            process.accesses.push_back((page, accessor));
+            process.accesses.push_back((page, accessor, pages));
             if process.accesses.len() > most {
                 process.accesses.pop_front();
             }
@@ -237,7 +303,7 @@ impl Placement {
         }
         watched
             .entry(unit)
-            .or_insert_with(|| Watched { huge, ..Watched::default() })
+            .or_insert_with(|| Watched { huge, pages, since: interval, ..Watched::default() })
             .note(accessor, interval);
         while watched.len() > most {
             process.thinned += 1;
@@ -278,32 +344,51 @@ impl Placement {
         }
     }
 
-    /// Looks where memory in use lies. `ask` gives where pages (in order) lay at first and lie now; one that
+    /// Looks where memory in use lies, in this interval. `ask` gives where pages (in order) lay at first and lie now; one that
     /// is not present has no home.
-    pub(crate) fn look(&mut self, mut ask: impl FnMut(Pid, &[PageNumber]) -> Vec<Located>) {
+    pub(crate) fn look(&mut self, interval: u32, mut ask: impl FnMut(Pid, &[PageNumber]) -> Looked) {
         for (&pid, process) in &mut self.processes {
-            let (picks, unclear) = process.picks(self.nodes);
+            let picks = process.picks(self.nodes);
             let pages: Vec<PageNumber> = picks.iter().map(|pick| pick.page).collect();
             if pages.is_empty() {
                 continue;
             }
-            let (mut sums, mut gone) = (BeforeAndAfter::<Sums>::default(), 0.0);
-            for (pick, (first, now)) in picks.iter().zip(ask(pid, &pages)) {
+            let Looked { located, passes } = ask(pid, &pages);
+            let pages = |is_new: bool| -> f64 {
+                let picks = picks.iter().filter(|pick| !is_new || pick.since + NEW_INTERVALS > interval);
+                picks.map(|pick| pick.pages).sum()
+            };
+            let more_to_come = pages(true) > MAX_NEW * pages(false);
+            let passes = passes.map(|passes| if more_to_come { 0 } else { passes });
+            let (mut sums, mut there, mut gone) = (BeforeAndAfter::<Sums>::default(), 0.0, 0.0);
+            for (pick, (first, now)) in picks.iter().zip(located) {
                 let Some(now) = now else {
                     gone += pick.pages;
                     continue;
                 };
-                sums.after.count(pick, now);
-                if let Some(first) = first {
-                    sums.before.count(pick, first);
+                there += pick.pages;
+                let BeforeAndAfter { before, after } = &mut sums;
+                match passes {
+                    // Memory that is used has shown, and what was placed by that has its users.
+                    Some(0..=1) => after.not_scanned += pick.pages,
+                    // The kernel moves a page to who used it last, so that this would be found local.
+                    _ if !pick.clear => after.unclear += pick.pages,
+                    _ => after.count(pick, now),
+                }
+                match (first, passes) {
+                    (None, _) => before.not_seen += pick.pages,
+                    // The kernel goes by address, and each thread may have its own.
+                    (_, Some(0)) => before.not_scanned += pick.pages,
+                    (_, None) if !pick.clear => before.unclear += pick.pages,
+                    // With so many pages, each may tell by its last access alone.
+                    (Some(first), _) => before.count(pick, first),
                 }
             }
             // A process that is ending has less and less, or nothing any more. One that only shrinks has as
             // little at the next look.
-            let shrunk = gone > sums.after.pages;
-            let ending = sums.after.pages == 0.0 || (shrunk && !process.shrunk);
+            let shrunk = gone > there;
+            let ending = there == 0.0 || (shrunk && !process.shrunk);
             if !ending {
-                sums.after.unclear = unclear;
                 process.sums = sums;
             }
             process.shrunk = shrunk;
@@ -317,32 +402,19 @@ impl Placement {
         for process in self.processes.values() {
             sums.add(&process.sums);
         }
-        let BeforeAndAfter { before, after } = sums;
-        if after.samples < MIN_SAMPLES || after.pages < after.unclear {
-            let unknown = Err(Unknown::Samples(after.samples));
-            return BeforeAndAfter { before: unknown.clone(), after: unknown };
-        }
-        let known = before.pages > after.pages / 2.0;
-        BeforeAndAfter {
-            before: if known {
-                Ok(before.figures(balanced, self.proportional))
-            } else {
-                Err(Unknown::FirstHomes)
-            },
-            after: Ok(after.figures(balanced, self.proportional)),
-        }
+        let figures = |sums: &Sums| sums.figures(balanced, self.proportional);
+        BeforeAndAfter { before: figures(&sums.before), after: figures(&sums.after) }
     }
 }
 
 impl Process {
-    /// The pages to ask about, in order, with who uses them; and how many base pages others stand for whose
-    /// users are not clear.
-    fn picks(&self, nodes: usize) -> (Vec<Pick>, f64) {
-        let (mut picks, mut unclear) = (Vec::new(), 0.0);
-        for &(page, node) in &self.accesses {
+    /// The pages to ask about, in order, with who uses them.
+    fn picks(&self, nodes: usize) -> Vec<Pick> {
+        let mut picks = Vec::new();
+        for &(page, node, pages) in &self.accesses {
             let shares = (0..nodes).map(|n| f64::from(u8::from(n == node.get()))).collect();
             let replicable = self.is_replicable(page);
-            picks.push(Pick { page, shares, pages: 1.0, samples: 1, replicable });
+            picks.push(Pick { page, shares, pages, since: 0, samples: 1, clear: true, replicable });
         }
         picks.sort_unstable_by_key(|pick: &Pick| pick.page);
         let watched: Vec<(PageNumber, &Watched)> =
@@ -354,24 +426,28 @@ impl Process {
             all_shared.iter_mut().zip(&users.samples).for_each(|(all, count)| *all += count);
         }
         for (pages, users) in judged {
-            let weight = |watched: &Watched| {
-                if watched.huge { HUGE_PAGE_PAGES as f64 } else { f64::from(1 << self.thinned.min(30)) }
-            };
-            let Some(users) = users else {
-                unclear += pages.iter().map(|(_, watched)| weight(watched)).sum::<f64>();
-                continue;
-            };
-            let turns = users.samples.iter().sum::<f64>() / pages.len() as f64;
-            let shared = users_of(if turns < MIN_TURNS { &all_shared } else { &users.samples });
+            let turns = users.as_ref().map(|users| users.samples.iter().sum::<f64>() / pages.len() as f64);
+            let few = turns.is_some_and(|turns| turns < MIN_TURNS);
+            let shared = users.as_ref().map(|users| users_of(if few { &all_shared } else { &users.samples }));
             picks.extend(pages.iter().map(|&(page, watched)| Pick {
                 page,
-                shares: if users.private { own(&watched.last, nodes) } else { shared.clone() },
-                pages: weight(watched),
+                shares: match (&users, &shared) {
+                    (Some(users), Some(shared)) if !users.private => shared.clone(),
+                    _ => own(&watched.last, nodes),
+                },
+                pages: watched.pages
+                    * if watched.huge {
+                        HUGE_PAGE_PAGES as f64
+                    } else {
+                        f64::from(1 << self.thinned.min(30))
+                    },
+                since: watched.since,
                 samples: watched.last.len() as u64,
+                clear: users.is_some(),
                 replicable: self.is_replicable(page),
             }));
         }
-        (picks, unclear)
+        picks
     }
 
     fn is_replicable(&self, page: PageNumber) -> bool {
@@ -444,21 +520,29 @@ mod tests {
 
     const PID: Pid = Pid(1);
     const PAGES: u64 = 16_384;
+    /// Nothing has shown for the first time for a while.
+    const LATER: u32 = 100;
     const BALANCED: [bool; 4] = [true; 4];
 
     fn watch(proportional: bool, passes: u64, user: impl Fn(u64, u64) -> u8) -> Placement {
         let mut placement = Placement::new(4, proportional);
         for pass in 0..passes {
             for page in 0..PAGES {
-                placement.note(PID, PageNumber(page), false, NodeIndex(user(page, pass)), 0);
+                placement.note(PID, PageNumber(page), false, 1.0, NodeIndex(user(page, pass)), 0);
             }
         }
         placement
     }
 
+    fn small(located: Vec<Located>) -> Looked {
+        Looked { located, passes: None }
+    }
+
     fn local(placement: &mut Placement, first: impl Fn(u64) -> u8, now: impl Fn(u64) -> u8) -> [f64; 2] {
         let at = |node: u8| Some(NodeIndex(node));
-        placement.look(|_, pages| pages.iter().map(|page| (at(first(page.0)), at(now(page.0)))).collect());
+        placement.look(LATER, |_, pages| {
+            small(pages.iter().map(|page| (at(first(page.0)), at(now(page.0)))).collect())
+        });
         let figures = placement.figures(&BALANCED);
         [figures.before, figures.after].map(|figures| figures.unwrap().local_access_percent)
     }
@@ -486,7 +570,12 @@ mod tests {
         let mut placement = watch(false, 8, user);
         let place = |page: u64| if page < half.0 { slice(page) } else { 0 };
         are(local(&mut placement, |_| 0, place), [37.5, 62.5]);
-        assert_eq!(placement.figures(&BALANCED).after.unwrap().local_with_copies_percent, None);
+        let figures = placement.figures(&BALANCED);
+        assert_eq!(figures.after.as_ref().unwrap().local_with_copies_percent, None);
+        // Of what all use, no other place is better.
+        let adds =
+            [figures.before, figures.after].map(|side| side.unwrap().collocation_adds_percent.unwrap());
+        are(adds, [25.0, 0.0]);
         placement.note_replicable(PID, PageRange { start: half, end: PageNumber(PAGES) });
         are(local(&mut placement, |_| 0, place), [37.5, 62.5]);
         let with_copies = placement.figures(&BALANCED).after.unwrap().local_with_copies_percent.unwrap();
@@ -531,7 +620,7 @@ mod tests {
             for pass in 0..8 {
                 for part in (0..PAGES).step_by(if huge { 128 } else { 1 }) {
                     let page = PageNumber(if huge { (part + 128 * pass) % PAGES } else { part });
-                    placement.note(PID, page, huge, NodeIndex((page.0 % 512 / 128) as u8), 0);
+                    placement.note(PID, page, huge, 1.0, NodeIndex((page.0 % 512 / 128) as u8), 0);
                 }
             }
         };
@@ -553,6 +642,7 @@ mod tests {
                     PID,
                     PageNumber(page),
                     true,
+                    1.0,
                     NodeIndex([3, 1, 0, 2][pass / 10]),
                     pass as u32 / 4,
                 );
@@ -568,7 +658,7 @@ mod tests {
         for pass in 0..80 {
             for page in (0..PAGES).step_by(512) {
                 let (node, interval) = if pass < 60 { (0, pass / 6) } else { (slice(page), pass - 50) };
-                placement.note(PID, PageNumber(page), true, NodeIndex(node), interval);
+                placement.note(PID, PageNumber(page), true, 1.0, NodeIndex(node), interval);
             }
         }
         are(local(&mut placement, |_| 0, slice), [25.0, 100.0]);
@@ -583,13 +673,51 @@ mod tests {
     #[test]
     fn what_samples_do_not_show_is_unknown() {
         let mut placement = watch(false, 1, |_, _| 0);
-        placement.look(|_, pages| vec![(Some(NodeIndex(0)), Some(NodeIndex(0))); pages.len()]);
+        placement.look(LATER, |_, pages| small(vec![(Some(NodeIndex(0)), Some(NodeIndex(0))); pages.len()]));
         let unknown = Err(Unknown::Samples(0));
         assert_eq!(placement.figures(&BALANCED), BeforeAndAfter { before: unknown.clone(), after: unknown });
         let mut placement = watch(false, 4, |page, _| slice(page));
-        placement.look(|_, pages| vec![(None, Some(NodeIndex(0))); pages.len()]);
+        placement.look(LATER, |_, pages| small(vec![(None, Some(NodeIndex(0))); pages.len()]));
         assert_eq!(placement.figures(&BALANCED).before, Err(Unknown::FirstHomes));
         assert!(placement.figures(&BALANCED).after.is_ok());
+    }
+
+    /// No page gives a second sample for long.
+    #[test]
+    fn much_memory_tells_where_it_lay_at_once_and_where_it_lies_when_all_of_it_was_marked() {
+        let look_at = |interval, samples, passes| {
+            let mut placement = watch(false, samples, |page, _| slice(page));
+            placement.look(interval, |_, pages| {
+                let now = |page: &PageNumber| Some(NodeIndex(slice(page.0) / 2));
+                Looked { located: pages.iter().map(|page| (Some(NodeIndex(0)), now(page))).collect(), passes }
+            });
+            let BeforeAndAfter { before, after } = placement.figures(&BALANCED);
+            let local = |figures: Figures| figures.local_access_percent.round();
+            (before.map(local), after.map(local))
+        };
+        let look = |samples, passes| look_at(LATER, samples, passes);
+        assert_eq!(look(4, Some(0)), (Err(Unknown::Scan), Err(Unknown::Scan)));
+        assert_eq!(look(1, Some(1)), (Ok(25.0), Err(Unknown::Scan)));
+        assert_eq!(look(4, Some(1)), (Ok(25.0), Err(Unknown::Scan)));
+        assert_eq!(look_at(5, 4, Some(2)), (Err(Unknown::Scan), Err(Unknown::Scan)), "more may come");
+        assert_eq!(look(1, Some(2)), (Ok(25.0), Err(Unknown::Samples(0))));
+        assert_eq!(look(4, Some(2)), (Ok(25.0), Ok(25.0)));
+        assert_eq!(look(1, None), (Err(Unknown::Samples(0)), Err(Unknown::Samples(0))));
+    }
+
+    #[test]
+    fn pages_count_for_those_that_they_stand_for() {
+        let mut placement = Placement::new(4, false);
+        for page in 0..2000 {
+            let (pages, node) = if page % 2 == 0 { (1.0, 0) } else { (9.0, 1) };
+            placement.note(PID, PageNumber(page), false, pages, NodeIndex(node), 0);
+        }
+        placement.look(LATER, |_, pages| Looked {
+            located: vec![(Some(NodeIndex(0)), Some(NodeIndex(0))); pages.len()],
+            passes: Some(1),
+        });
+        let before = placement.figures(&BALANCED).before.unwrap();
+        assert!((before.local_access_percent - 10.0).abs() < 0.5);
     }
 
     #[test]
@@ -597,9 +725,9 @@ mod tests {
         let mut placement = watch(false, 4, |page, _| slice(page));
         are(local(&mut placement, |_| 0, slice), [25.0, 100.0]);
         let mut half_gone = |gone: u64| {
-            placement.look(|_, pages| {
+            placement.look(LATER, |_, pages| {
                 let left = pages.iter().map(|page| (page.0 >= gone).then_some(NodeIndex(3)));
-                left.map(|home| (home, home)).collect()
+                small(left.map(|home| (home, home)).collect())
             });
             placement.figures(&BALANCED).after.map(|figures| figures.local_access_percent)
         };
@@ -614,7 +742,7 @@ mod tests {
     fn a_process_that_has_ended_counts_as_it_was() {
         let mut placement = watch(false, 4, |page, _| slice(page));
         are(local(&mut placement, |_| 0, slice), [25.0, 100.0]);
-        placement.look(|_, pages| vec![(None, None); pages.len()]);
+        placement.look(LATER, |_, pages| small(vec![(None, None); pages.len()]));
         placement.keep(|_| false);
         let figures = placement.figures(&BALANCED);
         assert!(figures.after.is_ok_and(|figures| figures.local_access_percent > 99.0));
@@ -628,7 +756,7 @@ mod tests {
         for access in 0..20_000 {
             let hot = any(access, 3) != 0;
             let page = PageNumber(access * 7919 % if hot { PAGES / 16 } else { PAGES });
-            placement.note(PID, page, false, NodeIndex(u8::from(!hot)), 0);
+            placement.note(PID, page, false, 1.0, NodeIndex(u8::from(!hot)), 0);
         }
         are(local(&mut placement, |_| 0, |_| 1), [75.0, 25.0]);
     }

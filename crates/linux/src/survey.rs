@@ -49,17 +49,26 @@ pub(crate) fn ask(
 ) -> (KnownHomes, u64) {
     let mut known = KnownHomes::default();
     known.limit(bytes);
-    let (pages, all) = surveyed(mappings, (SURVEY_PAGES / processes.max(1)) as u64);
+    let (pages, partly) = surveyed(mappings, (SURVEY_PAGES / processes.max(1)) as u64);
     let asked = pages.len() as u64;
     let homes = query(kernel, topology, pid, &pages);
-    known.survey(pages.into_iter().zip(homes), all);
+    let scan = if partly.is_empty() { None } else { scan_sequence(pid) };
+    known.survey(pages.into_iter().zip(homes), partly, scan);
     (known, asked)
 }
 
-/// The pages of a process whose homes are asked for when we come, `most` of them, and whether that is all.
-/// Mappings share evenly what there is for them, and of a mapping with more pages than its share whole blocks
-/// of 2 MiB are picked, evenly spread.
-fn surveyed(mappings: &[Mapping], most: u64) -> (Vec<PageNumber>, bool) {
+/// How many times the kernel's balancing has gone through a process's memory, where it says so
+/// (`proc_sched_show_task`, `kernel/sched/debug.c`).
+pub(crate) fn scan_sequence(pid: Pid) -> Option<u64> {
+    let text = String::from_utf8_lossy(&std::fs::read(format!("/proc/{pid}/sched")).ok()?).into_owned();
+    let line = text.lines().find(|line| line.starts_with("mm->numa_scan_seq"))?;
+    line.split_whitespace().last()?.parse().ok()
+}
+
+/// The pages of a process whose homes are asked for when we come, `most` of them. Mappings share evenly what
+/// there is for them. A mapping with more pages than its share has whole blocks of 2 MiB picked, evenly
+/// spread. Returns these mappings, too, and how many pages each picked one stands for.
+fn surveyed(mappings: &[Mapping], most: u64) -> (Vec<PageNumber>, Vec<(PageRange, f64)>) {
     let mut sizes: Vec<u64> = mappings.iter().map(|mapping| mapping.range.pages()).collect();
     sizes.sort_unstable();
     let (mut left, mut share) = (most, u64::MAX);
@@ -70,21 +79,23 @@ fn surveyed(mappings: &[Mapping], most: u64) -> (Vec<PageNumber>, bool) {
         }
         (left, share) = (left - size, u64::MAX);
     }
-    let mut pages = Vec::new();
-    for PageRange { start, end } in mappings.iter().map(|mapping| mapping.range) {
+    let (mut pages, mut partly) = (Vec::new(), Vec::new());
+    for range in mappings.iter().map(|mapping| mapping.range) {
+        let PageRange { start, end } = range;
         if end.0 - start.0 <= share {
             pages.extend((start.0..end.0).map(PageNumber));
             continue;
         }
         let (first, blocks) = (start.huge().0, (end.0 - start.huge().0).div_ceil(HUGE_PAGE_PAGES));
-        let picked = share / HUGE_PAGE_PAGES;
+        let (picked, before) = (share / HUGE_PAGE_PAGES, pages.len());
         for i in 0..picked {
             let block =
                 first + (u128::from(blocks) * u128::from(i) / u128::from(picked)) as u64 * HUGE_PAGE_PAGES;
             pages.extend((block.max(start.0)..(block + HUGE_PAGE_PAGES).min(end.0)).map(PageNumber));
         }
+        partly.push((range, range.pages() as f64 / (pages.len() - before).max(1) as f64));
     }
-    (pages, share == u64::MAX)
+    (pages, partly)
 }
 
 /// Where pages are. None: not present, or the process is gone, which the next update will notice.
@@ -132,16 +143,20 @@ mod tests {
             kind: MappingKind::Anonymous,
         };
         let small = [mapping(3, 10), mapping(100, 1000)];
-        assert!(surveyed(&small, 907).1);
+        assert_eq!(surveyed(&small, 907).1, []);
         assert_eq!(surveyed(&small, 907).0.len(), 907);
         // A reserve of terabytes takes no more than its share.
         let huge = [mapping(3, 10), mapping(1 << 20, 1 << 32), mapping(1 << 33, (1 << 33) + 20_000)];
-        let (pages, all) = surveyed(&huge, 16_384);
-        assert!(!all && (16_384 * 9 / 10..=16_384).contains(&pages.len()), "{}", pages.len());
+        let (pages, partly) = surveyed(&huge, 16_384);
+        assert!((16_384 * 9 / 10..=16_384).contains(&pages.len()), "{}", pages.len());
+        assert_eq!([partly[0].0, partly[1].0], [huge[1].range, huge[2].range]);
         assert!(pages.is_sorted());
         let within = |range: PageRange| pages.iter().filter(|&&page| range.contains(page)).count();
         let halves = (within(PageRange::new(1 << 20, 1 << 31)), within(PageRange::new(1 << 31, 1 << 32)));
         assert!(halves.0.abs_diff(halves.1) <= 512, "{halves:?}");
+        for (range, each) in partly {
+            assert_eq!((within(range) as f64 * each).round() as u64, range.pages());
+        }
         assert_eq!(within(huge[0].range), 7);
     }
 }

@@ -19,7 +19,7 @@ use crate::resize::{Size, pause_khugepaged, resize};
 use crate::sampler::{Interval, Sampler};
 use crate::settings::SharedSettings;
 use crate::shared::SharedMemory;
-use crate::survey::Survey;
+use crate::survey::{Survey, scan_sequence};
 use crate::traffic::{self, Traffic};
 use crate::{Error, ErrorKind};
 use nodewise_engine::{
@@ -495,14 +495,6 @@ impl Machine for LinuxMachine {
         self.paused = rate == SamplingRate::Paused;
         self.sampler.set_rate(rate)
     }
-}
-
-/// How many times the kernel's balancing has gone through a process's memory, where it says so
-/// (`proc_sched_show_task`, `kernel/sched/debug.c`).
-fn scan_sequence(pid: Pid) -> Option<u64> {
-    let text = String::from_utf8_lossy(&std::fs::read(format!("/proc/{pid}/sched")).ok()?).into_owned();
-    let line = text.lines().find(|line| line.starts_with("mm->numa_scan_seq"))?;
-    line.split_whitespace().last()?.parse().ok()
 }
 
 /// A machine with one node is told so before anything is touched.

@@ -69,6 +69,10 @@ const NEXT_TO_NOTHING: f64 = 0.05;
 /// So many passes are waited for that last one, which idle threads do not make.
 const LAST_PASSES: u32 = 4;
 
+/// So many scans end before memory of several portions gets rest. The kernel goes by address, and the first
+/// of a large program's memory may be all that is well placed.
+const PASSES_BEFORE_REST: u64 = 2;
+
 /// While pages are being placed, passes become faster until so many samples come in a second: memory in huge
 /// pages gives one for 2 MiB a pass. They become slower again, up to `PASS`, where that gives more than twice
 /// as many.
@@ -102,6 +106,9 @@ pub struct HintFaults {
     in_pass: f64,
     /// Samples of the last pass before rest, and for how long it has been waited for.
     last_pass: Option<(u64, Duration)>,
+    /// Scans of the largest process that ended at the accurate rate, and the rate to take after enough.
+    passes: u64,
+    wished: SamplingRate,
     /// Resident pages of the largest process.
     largest_pages: u64,
     /// Its writable mappings, and how many of them take a period each.
@@ -156,6 +163,8 @@ impl HintFaults {
             rested: false,
             in_pass: 0.0,
             last_pass: None,
+            passes: 0,
+            wished: SamplingRate::Accurate,
             largest_pages: 0,
             mappings: MAPPINGS,
             left_out: MAPPINGS as f64,
@@ -260,9 +269,11 @@ impl HintFaults {
         self.mappings = interval.writable_mappings.unwrap_or(self.mappings);
         if let Some((pid, sequence)) = interval.scan_sequence {
             let same = self.scan_sequence.filter(|&(before, ..)| before == pid);
+            self.passes = if same.is_some() { self.passes } else { 0 };
             let (_, before, lasted) = same.unwrap_or((pid, sequence, Duration::ZERO));
             let lasted = lasted + interval.duration;
             let passes = sequence.saturating_sub(before);
+            self.passes += passes;
             let periods = lasted.as_secs_f64() / self.period().as_secs_f64().max(f64::MIN_POSITIVE);
             let left_out = periods / passes.max(1) as f64 - f64::from(self.portions(PORTION_MB));
             if passes > 0 || left_out > self.left_out {
@@ -324,9 +335,17 @@ impl Sampler for HintFaults {
     }
 
     fn set_rate(&mut self, rate: SamplingRate) -> Result<(), Error> {
+        let in_portions = self.scan_sequence.is_some() && self.portions(PORTION_MB) > 1;
+        self.wished = rate;
+        if in_portions
+            && (self.rate, rate) == (SamplingRate::Accurate, SamplingRate::Cheap)
+            && self.passes < PASSES_BEFORE_REST
+        {
+            return Ok(());
+        }
         self.pause(rate == SamplingRate::Paused)?;
         if (rate == SamplingRate::Accurate) != (self.rate == SamplingRate::Accurate) {
-            self.rested = false;
+            (self.rested, self.passes) = (false, 0);
             let rests = rate != SamplingRate::Accurate;
             self.last_pass = (rests && self.moves_little()).then_some((0, Duration::ZERO));
         }
@@ -345,6 +364,9 @@ impl Sampler for HintFaults {
         // At rest the passes are long.
         if self.rate == SamplingRate::Accurate {
             self.count_left_out(interval);
+            if self.wished != self.rate {
+                self.set_rate(self.wished)?;
+            }
         }
         let changed = before.abs_diff(self.period()) > before / 4;
         let fade = |sum: f64, now: u64| sum / 2.0 + now as f64;
@@ -387,7 +409,7 @@ impl Sampler for HintFaults {
                 return Ok(());
             }
             self.cheap_pass = longer;
-            return self.set_rate(self.rate);
+            return self.tell_kernel();
         }
         let factor = per_s / ENOUGH_PER_S;
         let pass = self.pass.mul_f64(factor).clamp(PASS_MIN, PASS);
@@ -395,7 +417,7 @@ impl Sampler for HintFaults {
             return Ok(());
         }
         self.pass = pass;
-        self.set_rate(self.rate)
+        self.tell_kernel()
     }
 
     fn pass(&self) -> Duration {
@@ -503,6 +525,36 @@ mod tests {
             waiting[29] < 125,
             "next to 2000 / 20, which a change by so little is not worth: {waiting:?}"
         );
+    }
+
+    #[test]
+    fn a_large_program_has_no_rest_before_all_of_it_was_marked_twice() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut sampler = sampler(directory.path());
+        let adapt = |sampler: &mut HintFaults, pages, sequence| {
+            let scan_sequence = Some((Pid(1), sequence));
+            // Samples are few, so that passes are made faster meanwhile.
+            let few = interval(50, 4 * SECOND);
+            sampler.adapt(&Interval { largest_pages: pages, scan_sequence, ..few }).unwrap();
+            sampler.rate
+        };
+        let (large, accurate, cheap) = (64 * PAGES, SamplingRate::Accurate, SamplingRate::Cheap);
+        adapt(&mut sampler, large, 7);
+        sampler.set_rate(cheap).unwrap();
+        assert_eq!([7, 7, 8, 9].map(|sequence| adapt(&mut sampler, large, sequence)), {
+            [accurate, accurate, accurate, cheap]
+        });
+        // Another wish takes rest back.
+        sampler.set_rate(accurate).unwrap();
+        adapt(&mut sampler, large, 10);
+        sampler.set_rate(cheap).unwrap();
+        sampler.set_rate(accurate).unwrap();
+        assert_eq!([12, 14].map(|sequence| adapt(&mut sampler, large, sequence)), [accurate; 2]);
+        // Memory that is marked at once has rest at once.
+        sampler.set_rate(accurate).unwrap();
+        adapt(&mut sampler, PAGES, 14);
+        sampler.set_rate(cheap).unwrap();
+        assert_eq!(sampler.rate, cheap);
     }
 
     #[test]

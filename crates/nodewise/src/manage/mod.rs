@@ -16,6 +16,7 @@ use nodewise_engine::{
     Carrefour, CarrefourSettings, Engine, EngineSettings, Machine as _, Pid, Round, SamplingRate,
 };
 use nodewise_linux::mover::MoverSettings;
+use nodewise_linux::placement::Unknown;
 use nodewise_linux::process::Processes;
 use nodewise_linux::sampler::{
     Sampler, hardware::HardwareSampler, hint_faults::HintFaults, model::ModelSampler,
@@ -314,6 +315,12 @@ impl Session<'_> {
             // Moving is part of its interval, but some of each passes undisturbed.
             round_ends = (round_ends + interval * intervals).max(Instant::now() + interval / 4);
         }
+    }
+
+    /// Whether figures of the memory wait for more of it to show.
+    #[must_use]
+    pub fn more_memory_shows(&self) -> bool {
+        self.machine.placement().before == Err(Unknown::Scan)
     }
 
     /// Says once of each bound that it was met.

@@ -112,6 +112,9 @@ pub struct Summary {
     /// The share at the end, if every node also had a copy of the pages that could be replicated; null where
     /// no memory in use could be.
     pub local_access_percent_with_copies: Option<f64>,
+    /// By how many points more accesses would have been local, as memory lay at first, if each page had lain
+    /// with the node that uses it most. Only of pages whose users are clear.
+    pub collocation_adds_percent: Option<f64>,
     /// Imbalance of the accesses that the nodes' memory serves.
     pub controller_imbalance_percent: BeforeAfter,
     /// The memory that these two figures are about.
@@ -153,6 +156,7 @@ impl Summary {
             pages_moved_by_kernel: 0,
             local_access_percent: BeforeAfter::default(),
             local_access_percent_with_copies: None,
+            collocation_adds_percent: None,
             controller_imbalance_percent: BeforeAfter::default(),
             memory_in_use: PlacementSummary::default(),
             counted: None,
@@ -186,6 +190,7 @@ impl Summary {
         let local = |figures: &placement::Figures| figures.local_access_percent;
         self.local_access_percent = BeforeAfter { before: before.map(local), after: after.map(local) };
         self.local_access_percent_with_copies = after.and_then(|figures| figures.local_with_copies_percent);
+        self.collocation_adds_percent = before.and_then(|figures| figures.collocation_adds_percent);
         let imbalance = |figures: &placement::Figures| figures.controller_imbalance_percent;
         self.controller_imbalance_percent =
             BeforeAfter { before: before.and_then(imbalance), after: after.and_then(imbalance) };
@@ -193,7 +198,8 @@ impl Summary {
         let why = placement.before.as_ref().err().or(placement.after.as_ref().err());
         self.memory_in_use.unknown = why.map(|why| match why {
             Unknown::Samples(samples) => format!("only {samples} samples tell who uses the memory"),
-            Unknown::FirstHomes => "where most of the memory lay at first was not seen".to_owned(),
+            Unknown::FirstHomes => "where much of the memory lay at first was not seen".to_owned(),
+            Unknown::Scan => "not all of the memory that is used has shown yet".to_owned(),
         });
     }
 
@@ -245,7 +251,7 @@ impl Summary {
         let arrow = |pair: &BeforeAfter| format!("{} -> {}", percent(pair.before), percent(pair.after));
         let memory = &self.memory_in_use;
         let why = memory.unknown.as_ref().map_or(String::new(), |why| format!("; {why}"));
-        if self.local_access_percent.after.is_some() {
+        if self.local_access_percent.before.or(self.local_access_percent.after).is_some() {
             let bytes = memory.bytes.map(|bytes| format!(" to {} in use", mebibytes(bytes / PAGE_BYTES)));
             let bytes = bytes.unwrap_or_default();
             let local = format!("local accesses{bytes}, as memory lay at first and as it lies now{why}");
@@ -497,6 +503,7 @@ mod tests {
             controller_imbalance_percent: Some(10.0),
             pages: Some(16_384),
             local_with_copies_percent: Some(99.5),
+            collocation_adds_percent: None,
         }
     }
 

@@ -27,6 +27,9 @@ pub struct Evidence {
     /// The same as memory lay at the end: the kernel's balancing, by whose hint faults Nodewise may sample,
     /// moves pages meanwhile.
     pub local_at_end_percent: Option<f64>,
+    /// By how many points that share would be larger, as memory lay when the watch began, if each page lay
+    /// with the node that uses it most. Only of pages whose users are clear.
+    pub collocation_adds_percent: Option<f64>,
     /// Why these are not known.
     pub unknown: Option<String>,
     /// Imbalance of the accesses that each node's memory serves, in percent.
@@ -111,7 +114,7 @@ pub fn diagnose(pid: u32, evidence: Evidence) -> Diagnosis {
     let command = match verdict {
         Verdict::Hurt => Some(format!("nodewise attach {pid}")),
         Verdict::Healthy => None,
-        Verdict::Unknown => Some(format!("nodewise doctor -p {pid} --seconds 120")),
+        Verdict::Unknown => Some(format!("nodewise doctor -p {pid} --seconds {}", longer_s(&evidence))),
     };
     Diagnosis {
         verdict,
@@ -124,9 +127,18 @@ pub fn diagnose(pid: u32, evidence: Evidence) -> Diagnosis {
     }
 }
 
+/// So long that the kernel may go through all of the memory twice, and somewhat longer.
+fn longer_s(evidence: &Evidence) -> u64 {
+    /// The most that it marks in a second (`MAX_SCAN_WINDOW`, `kernel/sched/fair.c`, Linux 6.12).
+    const MARKED_BYTES_PER_S: u64 = 2560 << 20;
+    (3 * evidence.resident_bytes.unwrap_or(0) / MARKED_BYTES_PER_S).max(120)
+}
+
 /// The change that the engine would make most of, or that the kernel has begun to make meanwhile.
 fn remedy(evidence: &Evidence) -> Option<Remedy> {
     let nearer = evidence.local_percent.zip(evidence.local_at_end_percent).map(|(first, last)| last - first);
+    // The end is not known of a large program before the kernel has gone through all of it again.
+    let nearer = nearer.or(evidence.collocation_adds_percent);
     if evidence.falsely_shared > 0 {
         Some(Remedy::Split)
     } else if evidence.to_collocate > 0 && evidence.to_collocate >= evidence.to_interleave {
@@ -200,6 +212,10 @@ fn verdict(
             "{far:.0} % of its accesses are far, and one node serves most of them, but what helps was not seen"
         ));
     }
+    if let (None, None, true) = (remedy, evidence.local_at_end_percent, far >= LEAST_PERCENT) {
+        let why = evidence.unknown.as_deref().unwrap_or("it was watched too shortly");
+        return unknown(format!("{far:.0} % of its accesses are far, but what helps was not seen: {why}"));
+    }
     let Some(remedy) = remedy.filter(|_| cost >= LEAST_PERCENT) else {
         return healthy(if far < LEAST_PERCENT {
             format!("{:.0} % of its accesses are near", 100.0 - far)
@@ -269,6 +285,9 @@ mod tests {
         // The kernel was quicker than the engine.
         let moved = Evidence { local_at_end_percent: Some(80.0), ..evidence(25.0) };
         assert_eq!(diagnose(42, moved).remedy, Some(Remedy::Collocate));
+        // Where the memory lies at the end is not known, but who uses it is.
+        let large = Evidence { collocation_adds_percent: Some(74.0), ..evidence(25.0) };
+        assert_eq!(diagnose(42, large).remedy, Some(Remedy::Collocate));
         let split = Evidence { falsely_shared: 3, to_interleave: 9, ..evidence(25.0) };
         assert_eq!(diagnose(42, split).remedy, Some(Remedy::Split));
     }
@@ -324,6 +343,12 @@ mod tests {
         // One node serves all, and nothing was decided.
         let idle = Evidence { imbalance_percent: Some(200.0), ..evidence(25.0) };
         assert_eq!(verdict_of(idle).0, Verdict::Unknown);
+        // There is so much memory that most of it has not shown yet.
+        let (unknown, resident_bytes) = (Some("not all".to_owned()), Some(1 << 40));
+        let large = Evidence { unknown, resident_bytes, ..evidence(25.0) };
+        let Diagnosis { verdict, text, command, .. } = diagnose(42, large);
+        assert!(verdict == Verdict::Unknown && text.contains("75 % of its accesses are far"), "{text}");
+        assert_eq!(command.unwrap(), "nodewise doctor -p 42 --seconds 1228");
         let short = Evidence { local_percent: None, samples: 3, seconds: 3.0, ..evidence(0.0) };
         assert_eq!(verdict_of(short).0, Verdict::Unknown);
     }

@@ -49,6 +49,9 @@ pub struct Args {
     pid: Option<u32>,
 
     /// Watch for so many seconds
+    ///
+    /// Doctor watches for up to four times as long while more of the memory that is used shows for the first
+    /// time, as that of large programs does without a PMU.
     #[arg(long, value_name = "N", default_value_t = 30, requires = "pid",
           value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: u32,

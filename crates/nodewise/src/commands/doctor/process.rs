@@ -35,6 +35,11 @@ pub fn main(args: &Args, pid: u32) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// So much longer it watches at a time, while more of the memory that is used shows for the first time.
+const LONGER: Duration = Duration::from_secs(5);
+/// So many times as long as was asked for at most.
+const LONGEST: u32 = 4;
+
 /// Watches as `attach --dry-run` does.
 fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::Result<Evidence> {
     let options = Options::only_watching();
@@ -51,15 +56,24 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
     // Its CPU time until it was seen last: it may end meanwhile.
     let mut used = 0.0;
     let mut resident_bytes = None;
-    let watched = session.manage(|time| {
-        resident_bytes = resident(pid).or(resident_bytes);
-        let elapsed = began.elapsed();
-        used = (cpu_seconds(pid) - before).max(used);
-        bar.set_position(elapsed.as_secs());
-        let left = all.saturating_sub(elapsed);
-        let ends = left.is_zero() || end.recv_timeout(time.min(left)).is_ok();
-        if ends { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
+    let mut until = all;
+    let watched = loop {
+        let mut is_over = true;
+        let watched = session.manage(|time| {
+            resident_bytes = resident(pid).or(resident_bytes);
+            let elapsed = began.elapsed();
+            used = (cpu_seconds(pid) - before).max(used);
+            bar.set_position(elapsed.as_secs());
+            let left = until.saturating_sub(elapsed);
+            is_over = !left.is_zero() && end.recv_timeout(time.min(left)).is_ok();
+            if is_over || left.is_zero() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        until += LONGER;
+        if is_over || watched.is_err() || until > all * LONGEST || !session.more_memory_shows() {
+            break watched;
+        }
+        bar.set_length(until.as_secs());
+    };
     bar.finish_and_clear();
     let summary = session.conclude()?;
     watched?;
@@ -89,6 +103,7 @@ fn evidence(summary: &Summary, topology: &Topology, costs: Costs, rest: Evidence
         sampler: summary.sampler.to_owned(),
         local_percent: summary.local_access_percent.before,
         local_at_end_percent: summary.local_access_percent.after,
+        collocation_adds_percent: summary.collocation_adds_percent,
         unknown: summary.memory_in_use.unknown.clone(),
         imbalance_percent: summary.controller_imbalance_percent.before,
         used_bytes: summary.memory_in_use.bytes,
