@@ -6,8 +6,8 @@ use crate::{MOST_NODES, host::load_ahead};
 pub(crate) const WRITABLE: u64 = 1;
 /// The line differs from memory.
 pub(crate) const DIRTY: u64 = 2;
-const HOME_SHIFT: u32 = 4;
-const HOME: u64 = 15;
+const HOME_SHIFT: u32 = 2;
+const HOME: u64 = 63;
 const LINE_SHIFT: u32 = 8;
 const _: () = assert!(MOST_NODES <= HOME as usize + 1);
 

@@ -8,15 +8,7 @@ use std::ops::Range;
 pub(crate) struct Fabric {
     nodes: usize,
     line_bytes: u64,
-    idle_ps: u64,
-    /// The controllers' time for a line that is read, and for one that is written.
-    read_ps: u64,
-    write_ps: u64,
-    controllers: Vec<Queue>,
-    /// The banks of each controller.
-    banks: Vec<Banks>,
-    /// Lines that each controller has written.
-    written: Vec<u64>,
+    controllers: Vec<Controller>,
     links: Vec<Link>,
     /// `[from * nodes + to]`: the links in between, and their latencies' sum.
     routes: Vec<(Vec<usize>, u64)>,
@@ -25,6 +17,32 @@ pub(crate) struct Fabric {
     probed: usize,
     /// Whether messages without data take bandwidth.
     messages: bool,
+}
+
+/// The controller of a node's memory.
+#[derive(Clone, Debug)]
+struct Controller {
+    idle_ps: u64,
+    /// Its time for a line that is read, and for one that is written.
+    read_ps: u64,
+    write_ps: u64,
+    queue: Queue,
+    banks: Banks,
+    /// Lines that it has written.
+    written: u64,
+}
+
+impl Controller {
+    fn new(preset: &crate::Controller) -> Self {
+        Self {
+            idle_ps: ps(preset.idle_latency_ns),
+            read_ps: ps(preset.service_ns).max(1),
+            write_ps: ps(preset.write_service_ns.unwrap_or(preset.service_ns)).max(1),
+            queue: Queue::default(),
+            banks: Banks::new(preset),
+            written: 0,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -71,12 +89,9 @@ impl Fabric {
         Self {
             nodes: preset.nodes.len(),
             line_bytes: preset.line_bytes,
-            idle_ps: ps(preset.controller.idle_latency_ns),
-            read_ps: ps(preset.controller.service_ns).max(1),
-            write_ps: ps(preset.controller.write_service_ns.unwrap_or(preset.controller.service_ns)).max(1),
-            controllers: vec![Queue::default(); preset.nodes.len()],
-            banks: vec![Banks::new(&preset.controller); preset.nodes.len()],
-            written: vec![0; preset.nodes.len()],
+            controllers: (0..preset.nodes.len())
+                .map(|node| Controller::new(preset.controller_of(node)))
+                .collect(),
             messages: preset.links.iter().any(|link| link.message_bytes > 0),
             links,
             routes,
@@ -89,6 +104,12 @@ impl Fabric {
     #[inline]
     pub fn hops(&self, from: usize, to: usize) -> usize {
         self.routes[from * self.nodes + to].0.len()
+    }
+
+    /// From a node's miss to its data, from its own memory when nothing else goes on.
+    #[inline]
+    pub fn idle_ps(&self, node: usize) -> u64 {
+        self.controllers[node].idle_ps
     }
 
     /// How long a message without data takes: it does not wait, being small and first in line.
@@ -176,9 +197,10 @@ impl Fabric {
         let load = &mut counters.controllers[node];
         let count = lines.end - lines.start;
         load.bytes += count * self.line_bytes;
-        let turn_ps = self.controllers[node].serve(now_ps, at_ps, count * line_ps, load) - line_ps;
+        let controller = &mut self.controllers[node];
+        let turn_ps = controller.queue.serve(now_ps, at_ps, count * line_ps, load) - line_ps;
         // While a line waits for its bank the controller serves others.
-        let banks = &mut self.banks[node];
+        let banks = &mut controller.banks;
         let free_ps = lines.fold(turn_ps, |free_ps, line| free_ps.max(banks.free_for(line, now_ps, at_ps)));
         load.wait_ps += free_ps - turn_ps;
         free_ps
@@ -197,11 +219,12 @@ impl Fabric {
         counters: &mut Counters,
     ) -> u64 {
         let count = lines.end - lines.start;
+        let Controller { idle_ps, read_ps, .. } = self.controllers[home];
         if node == home {
-            return self.ask(now_ps, at_ps, home, lines, self.read_ps, counters) + self.idle_ps;
+            return self.ask(now_ps, at_ps, home, lines, read_ps, counters) + idle_ps;
         }
         let asked_ps = self.send(now_ps, at_ps, node, home, count, counters);
-        let given_ps = self.ask(now_ps, asked_ps, home, lines, self.read_ps, counters) + self.idle_ps;
+        let given_ps = self.ask(now_ps, asked_ps, home, lines, read_ps, counters) + idle_ps;
         self.carry(now_ps, given_ps, home, node, count, counters)
     }
 
@@ -219,18 +242,23 @@ impl Fabric {
         let count = lines.end - lines.start;
         let there_ps = self.carry(now_ps, at_ps, node, home, count, counters);
         self.send(now_ps, there_ps, home, node, count, counters);
-        self.written[home] += count;
-        self.ask(now_ps, there_ps, home, lines, self.write_ps, counters) + self.write_ps
+        let controller = &mut self.controllers[home];
+        controller.written += count;
+        let write_ps = controller.write_ps;
+        self.ask(now_ps, there_ps, home, lines, write_ps, counters) + write_ps
     }
 
     /// Whatever moved a line was busy with it for its service time, and no controller for longer than it has
     /// promised to be.
     pub fn assert_sound(&self, counters: &Counters) {
-        for (node, (queue, load)) in self.controllers.iter().zip(&counters.controllers).enumerate() {
-            let written = self.written[node];
+        for (node, (controller, load)) in self.controllers.iter().zip(&counters.controllers).enumerate() {
+            let Controller { read_ps, write_ps, written, .. } = *controller;
             let read = load.bytes / self.line_bytes - written;
-            assert_eq!(load.busy_ps, read * self.read_ps + written * self.write_ps, "controller {node}");
-            assert!(load.busy_ps <= queue.end_ps(), "controller {node} is busy for longer than it can be");
+            assert_eq!(load.busy_ps, read * read_ps + written * write_ps, "controller {node}");
+            assert!(
+                load.busy_ps <= controller.queue.end_ps(),
+                "controller {node} is busy for longer than it can be"
+            );
         }
         for (link, load) in self.links.iter().zip(&counters.links) {
             let small = link.probes * self.probe_bytes + link.messages * link.message_bytes;
@@ -246,6 +274,7 @@ impl Fabric {
             counters.links[link].bytes += self.line_bytes;
             counters.links[link].busy_ps += self.links[link].service_ps;
         }
-        self.ask(at_ps, at_ps, to, 0..1, self.read_ps, counters) - at_ps
+        let read_ps = self.controllers[to].read_ps;
+        self.ask(at_ps, at_ps, to, 0..1, read_ps, counters) - at_ps
     }
 }

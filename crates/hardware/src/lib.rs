@@ -22,5 +22,5 @@ pub use error::{Error, ErrorKind};
 pub use hardware::{Access, Hardware, Source, Touch};
 pub use link::Link;
 pub use preset::{
-    Cache, Controller, Core, CpuNumbering, MOST_CORES_A_NODE, MOST_NODES, Node, Preset, Uncached,
+    Cache, Controller, Core, CpuNumbering, MOST_CORES_A_NODE, MOST_LLCS, MOST_NODES, Node, Preset, Uncached,
 };

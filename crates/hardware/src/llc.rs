@@ -1,4 +1,4 @@
-//! Tags of a node's LLC, and which of its cores may hold each line.
+//! Tags of an LLC, and which of its cores may hold each line.
 
 use crate::{
     MOST_CORES_A_NODE,
@@ -6,7 +6,92 @@ use crate::{
     host::load_ahead,
 };
 
-const _: () = assert!(MOST_CORES_A_NODE <= u32::BITS as usize);
+/// Cores of an LLC, by their numbers there: as many bits as its machine's largest LLC has cores. Lines of
+/// most machines take four bytes for them.
+pub(crate) trait CoreSet: Copy + Default + PartialEq + std::fmt::Debug {
+    /// Most cores.
+    const MOST: usize;
+
+    /// One core.
+    fn only(core: usize) -> Self;
+
+    fn is_empty(self) -> bool;
+
+    /// These and others.
+    fn with(self, others: Self) -> Self;
+
+    /// These without others.
+    fn without(self, others: Self) -> Self;
+
+    /// The cores in order.
+    fn iter(self) -> impl Iterator<Item = usize> + use<Self>;
+}
+
+impl CoreSet for u32 {
+    const MOST: usize = u32::BITS as usize;
+
+    #[inline]
+    fn only(core: usize) -> Self {
+        1 << core
+    }
+
+    #[inline]
+    fn is_empty(self) -> bool {
+        self == 0
+    }
+
+    #[inline]
+    fn with(self, others: Self) -> Self {
+        self | others
+    }
+
+    #[inline]
+    fn without(self, others: Self) -> Self {
+        self & !others
+    }
+
+    #[inline]
+    fn iter(mut self) -> impl Iterator<Item = usize> + use<> {
+        std::iter::from_fn(move || {
+            let core = self.trailing_zeros();
+            (core < Self::BITS).then(|| {
+                self &= self - 1;
+                core as usize
+            })
+        })
+    }
+}
+
+const WORDS: usize = MOST_CORES_A_NODE.div_ceil(u32::BITS as usize);
+
+/// The cores of an LLC that has many.
+pub(crate) type ManyCores = [u32; WORDS];
+
+impl CoreSet for ManyCores {
+    const MOST: usize = MOST_CORES_A_NODE;
+
+    fn only(core: usize) -> Self {
+        std::array::from_fn(|word| if word == core / 32 { u32::only(core % 32) } else { 0 })
+    }
+
+    fn is_empty(self) -> bool {
+        self == [0; WORDS]
+    }
+
+    fn with(self, others: Self) -> Self {
+        std::array::from_fn(|word| self[word] | others[word])
+    }
+
+    fn without(self, others: Self) -> Self {
+        std::array::from_fn(|word| self[word] & !others[word])
+    }
+
+    fn iter(self) -> impl Iterator<Item = usize> + use<> {
+        self.into_iter()
+            .enumerate()
+            .flat_map(|(word, cores)| CoreSet::iter(cores).map(move |core| word * 32 + core))
+    }
+}
 
 /// The tags.
 ///
@@ -14,22 +99,23 @@ const _: () = assert!(MOST_CORES_A_NODE <= u32::BITS as usize);
 /// the least recently used entry, which becomes the head. No other entry moves, however many ways the set
 /// has.
 #[derive(Clone, Debug)]
-pub(crate) struct Llc {
+pub(crate) struct Llc<S> {
     sets: u64,
     ways: usize,
     entries: Vec<Entry>,
-    /// Beside each entry the cores of the node that may hold the line.
-    sharers: Vec<u32>,
+    /// Beside each entry the cores that may hold the line.
+    sharers: Vec<S>,
     /// Where in its set each ring begins.
     heads: Vec<u8>,
 }
 
-impl Llc {
+impl<S: CoreSet> Llc<S> {
     /// An empty cache of at least one set.
     pub fn new(lines: u64, ways: usize) -> Self {
         let sets = (lines / ways as u64).max(1);
         let all = sets as usize * ways;
-        Self { sets, ways, entries: vec![EMPTY; all], sharers: vec![0; all], heads: vec![0; sets as usize] }
+        let sharers = vec![S::default(); all];
+        Self { sets, ways, entries: vec![EMPTY; all], sharers, heads: vec![0; sets as usize] }
     }
 
     /// A line may come in: what it would displace.
@@ -57,7 +143,7 @@ impl Llc {
 
     /// The entry of a line, which becomes the one used last, and the cores that may hold it.
     #[inline]
-    pub fn touch(&mut self, line: u64) -> Option<(&mut Entry, &mut u32)> {
+    pub fn touch(&mut self, line: u64) -> Option<(&mut Entry, &mut S)> {
         let (set, at) = self.position(line)?;
         let place = self.lead(set, at);
         Some((&mut self.entries[place], &mut self.sharers[place]))
@@ -65,7 +151,7 @@ impl Llc {
 
     /// The same, without any use of it.
     #[inline]
-    pub fn find(&mut self, line: u64) -> Option<(&mut Entry, u32)> {
+    pub fn find(&mut self, line: u64) -> Option<(&mut Entry, S)> {
         let (set, at) = self.position(line)?;
         let place = set * self.ways + at;
         Some((&mut self.entries[place], self.sharers[place]))
@@ -73,7 +159,7 @@ impl Llc {
 
     /// Puts a line in, which is not there; returns the one it displaces and the cores that may hold that.
     #[inline]
-    pub fn insert(&mut self, entry: Entry, sharers: u32) -> Option<(Entry, u32)> {
+    pub fn insert(&mut self, entry: Entry, sharers: S) -> Option<(Entry, S)> {
         let set = set_of(entry.line(), self.sets);
         let head = before(usize::from(self.heads[set]), self.ways);
         self.heads[set] = head as u8;
@@ -85,7 +171,7 @@ impl Llc {
 
     /// Takes a line out; returns the cores that may hold it.
     #[inline]
-    pub fn remove(&mut self, line: u64) -> Option<u32> {
+    pub fn remove(&mut self, line: u64) -> Option<S> {
         let (set, at) = self.position(line)?;
         let place = self.lead(set, at);
         // The hole is the end of the ring, where it is filled first.
@@ -151,12 +237,12 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_line_is_displaced() {
-        let mut llc = Llc::new(2, 2);
+        let mut llc = Llc::<u32>::new(2, 2);
         assert_eq!(llc.insert(Entry::new(1, 0, 0), 1), None);
-        assert_eq!(llc.insert(Entry::new(2, 3, DIRTY), 2), None);
+        assert_eq!(llc.insert(Entry::new(2, 63, DIRTY), 2), None);
         assert!(llc.touch(1).is_some());
         let (victim, sharers) = llc.insert(Entry::new(3, 0, 0), 4).unwrap();
-        assert_eq!((victim.line(), victim.home(), victim.has(DIRTY), sharers), (2, 3, true, 2));
+        assert_eq!((victim.line(), victim.home(), victim.has(DIRTY), sharers), (2, 63, true, 2));
         assert_eq!(llc.touch(3).map(|(_, sharers)| *sharers), Some(4));
         assert_eq!(llc.remove(1), Some(1));
         assert!(llc.find(1).is_none());
@@ -165,10 +251,50 @@ mod tests {
     #[test]
     fn an_array_as_big_as_the_cache_fits() {
         for lines in [512, 24_576, 28_672] {
-            let mut llc = Llc::new(lines, 16);
+            let mut llc = Llc::<u32>::new(lines, 16);
             let displaced =
                 (5000..5000 + lines).filter(|&line| llc.insert(Entry::new(line, 0, 0), 0).is_some());
             assert!(displaced.count() as u64 * 50 <= lines);
+        }
+    }
+
+    fn a_set_has<S: CoreSet>(cores: &[usize]) {
+        let set = cores.iter().fold(S::default(), |set, &core| set.with(S::only(core)));
+        assert_eq!(CoreSet::iter(set).collect::<Vec<_>>(), cores);
+        let (last, others) = cores.split_last().unwrap();
+        let rest = set.without(S::only(*last));
+        assert_eq!(CoreSet::iter(rest).collect::<Vec<_>>(), others);
+        assert!(S::only(*last).without(set).is_empty() && !rest.is_empty() && rest != set);
+    }
+
+    #[test]
+    fn a_set_of_cores_has_each_of_those_that_there_may_be() {
+        a_set_has::<u32>(&[0, 7, 31]);
+        a_set_has::<ManyCores>(&[0, 31, 32, 63, 64, MOST_CORES_A_NODE - 1]);
+        a_set_has::<ManyCores>(&(0..ManyCores::MOST).collect::<Vec<_>>());
+    }
+
+    /// It holds what a list in the order of use holds.
+    fn is_as_a_list<S: CoreSet>(ways: usize, steps: Vec<(u64, u8)>) {
+        let mut llc = Llc::<S>::new(ways as u64, ways);
+        let mut model: Vec<(u64, S)> = Vec::new();
+        for (number, (line, what)) in steps.into_iter().enumerate() {
+            let cores = S::only(number * 7 % S::MOST);
+            let at = model.iter().position(|held| held.0 == line);
+            let held = at.map(|at| model.remove(at));
+            if what == 0 {
+                assert_eq!(llc.remove(line), held.map(|held| held.1));
+                continue;
+            }
+            assert_eq!(llc.find(line).map(|(entry, sharers)| (entry.line(), sharers)), held);
+            if let Some((_, sharers)) = llc.touch(line) {
+                *sharers = cores;
+            } else {
+                let displaced = if model.len() == ways { model.pop() } else { None };
+                let victim = llc.insert(Entry::new(line, 0, 0), cores);
+                assert_eq!(victim.map(|(entry, sharers)| (entry.line(), sharers)), displaced);
+            }
+            model.insert(0, (line, cores));
         }
     }
 
@@ -178,25 +304,8 @@ mod tests {
             ways in 1..9usize,
             steps in prop::collection::vec((0u64..12, 0..4u8), 1..200),
         ) {
-            let mut llc = Llc::new(ways as u64, ways);
-            let mut model: Vec<(u64, u32)> = Vec::new();
-            for (number, (line, what)) in (1..).zip(steps) {
-                let at = model.iter().position(|held| held.0 == line);
-                let held = at.map(|at| model.remove(at));
-                if what == 0 {
-                    prop_assert_eq!(llc.remove(line), held.map(|held| held.1));
-                    continue;
-                }
-                prop_assert_eq!(llc.find(line).map(|(entry, sharers)| (entry.line(), sharers)), held);
-                if let Some((_, sharers)) = llc.touch(line) {
-                    *sharers = number;
-                } else {
-                    let displaced = if model.len() == ways { model.pop() } else { None };
-                    let victim = llc.insert(Entry::new(line, 0, 0), number);
-                    prop_assert_eq!(victim.map(|(entry, sharers)| (entry.line(), sharers)), displaced);
-                }
-                model.insert(0, (line, number));
-            }
+            is_as_a_list::<u32>(ways, steps.clone());
+            is_as_a_list::<ManyCores>(ways, steps);
         }
     }
 }

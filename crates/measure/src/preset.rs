@@ -9,9 +9,9 @@ use crate::stream::Traffic;
 use std::fmt::Write as _;
 
 /// Most nodes of a simulated machine (`MOST_NODES` in `nodewise-hardware`).
-const MOST_NODES: usize = 15;
+const MOST_NODES: usize = 64;
 /// Most cores of a simulated node (`MOST_CORES_A_NODE` there).
-const MOST_CORES: usize = 32;
+const MOST_CORES: usize = 256;
 /// Most misses that a simulated core has outstanding.
 const MOST_MISSES: f64 = 64.0;
 /// Most ways of a simulated cache.
@@ -297,8 +297,8 @@ mod tests {
         results.nodes[0].distances = vec![0, 0];
         assert_eq!(preset(&results).distances, [[10, 20], [20, 10]]);
         // As many CPUs as no simulated node has.
-        results.nodes[0].cpus = 96;
-        assert_eq!(preset(&results).nodes[0].cores, 32);
+        results.nodes[0].cpus = 300;
+        assert_eq!(preset(&results).nodes[0].cores, 256);
     }
 
     #[test]
@@ -311,7 +311,7 @@ mod tests {
             assert_eq!(kind(&results), ErrorKind::Incomplete);
         }
         let mut many = two_nodes();
-        many.nodes = vec![many.nodes[0].clone(); 16];
+        many.nodes = vec![many.nodes[0].clone(); 65];
         assert_eq!(kind(&many), ErrorKind::Incomplete);
     }
 }

@@ -161,16 +161,9 @@ impl Machine {
         let mut arguments = vec!["-machine".to_owned(), "hmat=on".to_owned()];
         let nodes = preset.nodes.len();
         for (from, to) in (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to))) {
-            let ways = [&preset.routes[from][to], &preset.routes[to][from]];
-            let links = || ways.into_iter().flatten().map(|&link| &preset.links[link]);
-            let latency_ns =
-                preset.controller.idle_latency_ns + links().map(|link| link.hop_latency_ns).sum::<f64>();
-            // A line in so many ns is as many GB/s.
-            let gb_per_s = links()
-                .map(|link| link.gb_per_s)
-                .fold(preset.line_bytes as f64 / preset.controller.service_ns, f64::min);
             let pair = format!("hmat-lb,initiator={from},target={to},hierarchy=memory");
-            let (latency_ns, mb_per_s) = (latency_ns.round() as u64, (gb_per_s * 1000.0).round() as u64);
+            let latency_ns = preset.idle_latency_ns(from, to).round() as u64;
+            let mb_per_s = (preset.bandwidth_gb_per_s(from, to) * 1000.0).round() as u64;
             for value in [
                 format!("{pair},data-type=access-latency,latency={latency_ns}"),
                 format!("{pair},data-type=access-bandwidth,bandwidth={mb_per_s}M"),

@@ -29,7 +29,7 @@ pub enum Location {
 }
 
 /// Nodes, a bit each.
-pub type NodeSet = u32;
+pub type NodeSet = u64;
 const _: () = assert!(MOST_NODES <= NodeSet::BITS as usize);
 
 /// A logical page.

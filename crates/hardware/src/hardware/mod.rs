@@ -1,11 +1,11 @@
 //! The machine: cores that touch memory, in simulated time.
 
 use crate::{
-    Counters, MOST_CORES_A_NODE, MOST_NODES, Preset,
+    Counters, MOST_CORES_A_NODE, MOST_LLCS, MOST_NODES, Preset,
     cache::{DIRTY, Entry, Tags, WRITABLE},
     directory::{Directory, Holders},
     fabric::{Fabric, ps},
-    llc::Llc,
+    llc::{CoreSet, Llc, ManyCores},
 };
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ pub enum Source {
     L1,
     /// The core's second-level cache.
     L2,
-    /// The LLC of the core's node.
+    /// An LLC of the core's node.
     Llc,
     /// Another node's LLC, which held it modified.
     RemoteLlc,
@@ -71,9 +71,10 @@ impl Touch {
 ///   are outstanding (then for the first to come back) and for the data that a chase's address depends on. A
 ///   prefetcher that follows streams is more outstanding misses; one that fetches neighbouring lines is
 ///   modelled, for what it takes from others.
-/// - The LLC of a node is inclusive and knows which of its cores may hold a line. A write takes the line away
-///   from all other caches. A node reads a line that another node has modified from that node's LLC, and the
-///   line is written back to its home; a line that others hold unmodified comes from memory.
+/// - An LLC is inclusive and knows which of its cores may hold a line. A write takes the line away from all
+///   other caches. A line that another LLC has modified is read from there and written back to its home; a
+///   line that others hold unmodified comes from memory.
+/// - The LLCs of a node, if it has several, are as far from each other as from its memory while that is idle.
 /// - A modified line that leaves an LLC is written back: through links and controller, and nobody waits for
 ///   it.
 /// - A message without data asks for a line, or confirms that one was written. It takes as much of a link's
@@ -90,8 +91,11 @@ impl Touch {
 #[derive(Clone, Debug)]
 pub struct Hardware {
     cores: Vec<Core>,
-    /// The LLC of each node, if they have any.
-    llcs: Vec<Llc>,
+    /// The LLCs, node by node, if there are any: here if each has few cores,
+    llcs_of_few: Vec<Llc<u32>>,
+    /// else here.
+    llcs_of_many: Vec<Llc<ManyCores>>,
+    node_of_llc: Vec<usize>,
     directory: Directory,
     fabric: Fabric,
     counters: Counters,
@@ -103,7 +107,7 @@ pub struct Hardware {
     /// nobody's affair.
     atomics: HashMap<u64, u64>,
     uncached: Option<Words>,
-    /// The first core of each node.
+    /// The first core of each LLC.
     first_core: Vec<usize>,
 }
 
@@ -139,6 +143,7 @@ struct Core {
     /// Its line, if it may still be on its way for an earlier access.
     last_line: u64,
     node: usize,
+    llc: usize,
     l1: Tags,
     l2: Tags,
     /// Outstanding misses, then prefetches: when each is done, and its line.
@@ -169,6 +174,24 @@ impl Core {
     }
 }
 
+/// Sets of cores, by which a machine keeps its LLCs.
+trait Cores: CoreSet {
+    fn llcs(hardware: &mut Hardware) -> &mut [Llc<Self>];
+}
+
+impl Cores for u32 {
+    #[inline]
+    fn llcs(hardware: &mut Hardware) -> &mut [Llc<Self>] {
+        &mut hardware.llcs_of_few
+    }
+}
+
+impl Cores for ManyCores {
+    fn llcs(hardware: &mut Hardware) -> &mut [Llc<Self>] {
+        &mut hardware.llcs_of_many
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Read,
@@ -179,8 +202,8 @@ impl Hardware {
     /// The machine of a preset, caches empty, all clocks at 0.
     ///
     /// # Panics
-    /// If a preset made by hand has more than [`MOST_NODES`] nodes or [`MOST_CORES_A_NODE`] cores on one; one
-    /// that was read never has.
+    /// If a preset made by hand has more than [`MOST_NODES`] nodes, [`MOST_CORES_A_NODE`] cores on one, or
+    /// [`MOST_LLCS`] LLCs; one that was read never has.
     #[must_use]
     pub fn new(preset: &Preset) -> Self {
         assert!(preset.nodes.len() <= MOST_NODES, "{} nodes", preset.nodes.len());
@@ -195,15 +218,29 @@ impl Hardware {
         let latency = |cache: Option<crate::Cache>| cache.map_or(0, |cache| cycles(cache.latency_cycles));
         let instruction_ps = preset.cycle_ps() * preset.core.cycles_per_instruction;
         let nodes = preset.nodes.len();
-        let mut first_core = vec![0; nodes];
-        for node in 1..nodes {
-            first_core[node] = first_core[node - 1] + preset.nodes[node - 1].cores;
+        let llcs_of_cores = preset.llcs_of_cores();
+        let (mut first_core, mut node_of_llc) = (Vec::new(), Vec::new());
+        for (core, (&llc, node)) in llcs_of_cores.iter().zip(preset.nodes_of_cores()).enumerate() {
+            if llc == first_core.len() {
+                first_core.push(core);
+                node_of_llc.push(node);
+            }
         }
-        let core = |node| Core {
+        assert!(first_core.len() <= MOST_LLCS, "{} LLCs", first_core.len());
+        let (mut llcs_of_few, mut llcs_of_many) = (Vec::new(), Vec::new());
+        if let Some(llc) = preset.llc {
+            if preset.cores_of_an_llc() <= u32::MOST {
+                llcs_of_few = vec![Llc::new(lines(llc), llc.ways); first_core.len()];
+            } else {
+                llcs_of_many = vec![Llc::new(lines(llc), llc.ways); first_core.len()];
+            }
+        }
+        let core = |(node, &llc)| Core {
             clock: 0,
             ready: 0,
             last_line: NO_LINE,
             node,
+            llc,
             l1: tags(preset.l1),
             l2: tags(preset.l2),
             window: vec![(0, NO_LINE); preset.core.outstanding_misses + preset.core.adjacent_line_prefetches],
@@ -212,9 +249,11 @@ impl Hardware {
         };
         let line_shift = preset.line_bytes.trailing_zeros();
         Self {
-            cores: preset.nodes_of_cores().into_iter().map(core).collect(),
-            llcs: preset.llc.map_or_else(Vec::new, |llc| vec![Llc::new(lines(llc), llc.ways); nodes]),
-            directory: Directory::new(line_shift),
+            cores: preset.nodes_of_cores().into_iter().zip(&llcs_of_cores).map(core).collect(),
+            directory: Directory::new(line_shift, first_core.len()),
+            llcs_of_few,
+            llcs_of_many,
+            node_of_llc,
             fabric: Fabric::new(preset),
             counters: Counters::new(nodes, preset.cores(), preset.links.len()),
             timing: Timing {
@@ -409,8 +448,12 @@ impl Hardware {
             return;
         }
         for line in address >> self.line_shift..=(address + bytes - 1) >> self.line_shift {
-            for node in self.directory.get(line).nodes() {
-                self.take_from_node(node, line);
+            for llc in self.directory.get(line).llcs() {
+                if self.llcs_of_many.is_empty() {
+                    self.take_from_llc::<u32>(llc, line);
+                } else {
+                    self.take_from_llc::<ManyCores>(llc, line);
+                }
             }
         }
     }
@@ -472,10 +515,15 @@ impl Hardware {
     /// through.
     #[inline]
     fn load_ahead(&self, core: usize, line: u64) {
-        if let Some(llc) = self.llcs.get(self.cores[core].node) {
-            self.directory.load_ahead(line);
+        let llc = self.cores[core].llc;
+        if let Some(llc) = self.llcs_of_few.get(llc) {
             llc.load_victim_ahead(line);
+        } else if let Some(llc) = self.llcs_of_many.get(llc) {
+            llc.load_victim_ahead(line);
+        } else {
+            return;
         }
+        self.directory.load_ahead(line);
     }
 
     fn read_beyond_l1(&mut self, core: usize, line: u64, home: usize) -> Access {
@@ -545,9 +593,9 @@ impl Hardware {
         let (source, done_ps) = if !self.has_llc {
             self.memory(at_ps, node, line, home)
         } else if self.atomics.is_empty() {
-            self.llc(at_ps, core, node, line, home, kind)
+            self.llc(at_ps, core, line, home, kind)
         } else {
-            self.in_turn(at_ps, core, node, line, home, kind)
+            self.in_turn(at_ps, core, line, home, kind)
         };
         let state = &mut self.cores[core];
         state.window[place] = (done_ps, line);
@@ -560,19 +608,11 @@ impl Hardware {
 
     /// As [`llc`](Self::llc), of a line that an atomic may still work on. A core that takes the line away to
     /// write is waited for in turn.
-    fn in_turn(
-        &mut self,
-        at_ps: u64,
-        core: usize,
-        node: usize,
-        line: u64,
-        home: usize,
-        kind: Kind,
-    ) -> (Source, u64) {
+    fn in_turn(&mut self, at_ps: u64, core: usize, line: u64, home: usize, kind: Kind) -> (Source, u64) {
         let Some(&free_ps) = self.atomics.get(&line) else {
-            return self.llc(at_ps, core, node, line, home, kind);
+            return self.llc(at_ps, core, line, home, kind);
         };
-        let (source, done_ps) = self.llc(at_ps.max(free_ps), core, node, line, home, kind);
+        let (source, done_ps) = self.llc(at_ps.max(free_ps), core, line, home, kind);
         if kind == Kind::Write {
             self.atomics.insert(line, done_ps);
         }
@@ -589,52 +629,62 @@ impl Hardware {
         if state.l2.find(line).is_some() || state.l1.find(line).is_some() {
             return;
         }
-        let node = state.node;
-        let (_, done_ps) = self.llc(at_ps, core, node, line, home, Kind::Read);
+        let (_, done_ps) = self.llc(at_ps, core, line, home, Kind::Read);
         let state = &mut self.cores[core];
         state.window[self.outstanding_misses + free] = (done_ps, line);
         state.l2.insert(Entry::new(line, 0, 0));
     }
 
-    /// Looks a line up in the LLC of the core's node. Returns when the data is there.
-    fn llc(
+    /// Looks a line up in the core's LLC. Returns when the data is there.
+    #[inline]
+    fn llc(&mut self, at_ps: u64, core: usize, line: u64, home: usize, kind: Kind) -> (Source, u64) {
+        if self.llcs_of_many.is_empty() {
+            self.look_up::<u32>(at_ps, core, line, home, kind)
+        } else {
+            self.look_up::<ManyCores>(at_ps, core, line, home, kind)
+        }
+    }
+
+    fn look_up<S: Cores>(
         &mut self,
         at_ps: u64,
         core: usize,
-        node: usize,
         line: u64,
         home: usize,
         kind: Kind,
     ) -> (Source, u64) {
-        let bit = 1 << (core - self.first_core[node]);
+        let Core { node, llc, .. } = self.cores[core];
+        let own = S::only(core - self.first_core[llc]);
         let llc_ps = at_ps + self.timing.llc;
         let holders = self.directory.get(line);
         // The directory is exact, and asking it is cheaper than searching a set for nothing.
-        let held = if holders.has(node) { self.llcs[node].touch(line) } else { None };
+        let held = if holders.has(llc) { S::llcs(self)[llc].touch(line) } else { None };
         if let Some((entry, sharers)) = held {
             let before = *entry;
             match kind {
                 Kind::Read => entry.clear(WRITABLE),
                 Kind::Write => entry.set(WRITABLE | DIRTY),
             }
-            let others = *sharers & !bit;
+            let others = sharers.without(own);
+            *sharers = match kind {
+                Kind::Read => sharers.with(own),
+                Kind::Write => own,
+            };
             let mut done_ps = llc_ps;
-            if others != 0 && (kind == Kind::Write || before.has(WRITABLE)) {
+            if !others.is_empty() && (kind == Kind::Write || before.has(WRITABLE)) {
                 done_ps += self.timing.snoop;
             }
             match kind {
                 Kind::Read => {
-                    *sharers |= bit;
                     if before.has(WRITABLE) {
-                        self.downgrade(node, line, others);
+                        self.downgrade(llc, line, others);
                     }
                 }
                 Kind::Write => {
-                    *sharers = bit;
-                    self.take_from_cores(node, line, others);
+                    self.take_from_cores(llc, line, others);
                     if !before.has(DIRTY) {
-                        done_ps += self.take_from_others(node, line);
-                        self.directory.set(line, Holders::only(node).modified());
+                        done_ps += self.take_from_others::<S>(llc, line);
+                        self.directory.set(line, Holders::only(llc).modified());
                     }
                 }
             }
@@ -646,30 +696,30 @@ impl Hardware {
             Kind::Write => WRITABLE | DIRTY,
         };
         // The victim's entries are seldom in the host's caches, and come while the queues are asked.
-        let victim = self.llcs[node].insert(Entry::new(line, home, state), bit);
+        let victim = S::llcs(self)[llc].insert(Entry::new(line, home, state), own);
         if let Some((victim, sharers)) = victim {
             self.directory.load_ahead(victim.line());
-            for core in self.sharing(node, sharers) {
+            for core in self.sharing(llc, sharers) {
                 self.cores[core].l2.load_ahead(victim.line());
             }
         }
         self.fabric.probe(at_ps, &mut self.counters);
         let (source, mut done_ps) = match holders.modifier() {
-            Some(owner) => (Source::RemoteLlc, self.remote_llc(at_ps, node, owner, line, kind)),
+            Some(owner) => self.other_llc::<S>(at_ps, llc, owner, line, kind),
             None => self.memory(at_ps, node, line, home),
         };
         match kind {
-            Kind::Read => self.directory.set(line, holders.with(node)),
+            Kind::Read => self.directory.set(line, holders.with(llc)),
             Kind::Write => {
-                if source != Source::RemoteLlc && !holders.is_empty() {
-                    done_ps = done_ps.max(llc_ps + self.take_from_others(node, line));
+                if holders.modifier().is_none() && !holders.is_empty() {
+                    done_ps = done_ps.max(llc_ps + self.take_from_others::<S>(llc, line));
                 }
-                self.directory.set(line, Holders::only(node).modified());
+                self.directory.set(line, Holders::only(llc).modified());
             }
         }
         if let Some((victim, sharers)) = victim {
-            self.directory.update(victim.line(), |holders| holders.without(node));
-            self.drop_from_cores(node, victim.line(), sharers);
+            self.directory.update(victim.line(), |holders| holders.without(llc));
+            self.drop_from_cores(llc, victim.line(), sharers);
             if victim.has(DIRTY) {
                 self.write_back(at_ps, at_ps, node, victim.line(), victim.home());
             }
@@ -691,26 +741,49 @@ impl Hardware {
         (source, done_ps)
     }
 
-    /// A fill from the LLC of another node, which has modified the line.
-    fn remote_llc(&mut self, at_ps: u64, node: usize, owner: usize, line: u64, kind: Kind) -> u64 {
-        self.counters.remote_llc[node] += 1;
-        let asked_ps = self.fabric.send(at_ps, at_ps, node, owner, 1, &mut self.counters);
+    /// A fill from another LLC, which has modified the line.
+    fn other_llc<S: Cores>(
+        &mut self,
+        at_ps: u64,
+        llc: usize,
+        owner: usize,
+        line: u64,
+        kind: Kind,
+    ) -> (Source, u64) {
+        let (node, there) = (self.node_of_llc[llc], self.node_of_llc[owner]);
+        let asked_ps = if node == there {
+            at_ps + self.way_ps(llc, owner)
+        } else {
+            self.counters.remote_llc[node] += 1;
+            self.fabric.send(at_ps, at_ps, node, there, 1, &mut self.counters)
+        };
         let mut found_ps = asked_ps + self.timing.llc;
-        if self.llcs[owner].find(line).is_some_and(|(entry, sharers)| entry.has(WRITABLE) && sharers != 0) {
+        let held = S::llcs(self)[owner].find(line);
+        if held.is_some_and(|(entry, sharers)| entry.has(WRITABLE) && !sharers.is_empty()) {
             found_ps += self.timing.snoop;
         }
         match kind {
-            Kind::Write => self.take_from_node(owner, line),
+            Kind::Write => self.take_from_llc::<S>(owner, line),
             Kind::Read => {
-                if let Some((entry, sharers)) = self.llcs[owner].find(line) {
+                if let Some((entry, sharers)) = S::llcs(self)[owner].find(line) {
                     let home = entry.home();
                     entry.clear(DIRTY | WRITABLE);
                     self.downgrade(owner, line, sharers);
-                    self.write_back(at_ps, found_ps, owner, line, home);
+                    self.write_back(at_ps, found_ps, there, line, home);
                 }
             }
         }
-        self.fabric.carry(at_ps, found_ps, owner, node, 1, &mut self.counters) + self.timing.llc
+        if node == there {
+            return (Source::Llc, found_ps + self.way_ps(owner, llc) + self.timing.llc);
+        }
+        let there_ps = self.fabric.carry(at_ps, found_ps, there, node, 1, &mut self.counters);
+        (Source::RemoteLlc, there_ps + self.timing.llc)
+    }
+
+    /// How long a message without data takes from one LLC to another.
+    fn way_ps(&self, from: usize, to: usize) -> u64 {
+        let (from, to) = (self.node_of_llc[from], self.node_of_llc[to]);
+        if from == to { self.fabric.idle_ps(from) / 2 } else { self.fabric.way_ps(from, to) }
     }
 
     /// Sends a modified line home. Nobody waits for it.
@@ -719,41 +792,41 @@ impl Hardware {
         self.fabric.store(now_ps, at_ps, node, home, line..line + 1, &mut self.counters);
     }
 
-    /// Takes a line away from all other nodes. Returns how long until the farthest has answered.
-    fn take_from_others(&mut self, node: usize, line: u64) -> u64 {
+    /// Takes a line away from all other LLCs. Returns how long until the farthest has answered.
+    fn take_from_others<S: Cores>(&mut self, llc: usize, line: u64) -> u64 {
         let mut farthest_ps = 0;
-        for other in self.directory.get(line).without(node).nodes() {
-            farthest_ps = farthest_ps.max(self.fabric.way_ps(node, other) + self.fabric.way_ps(other, node));
-            self.take_from_node(other, line);
+        for other in self.directory.get(line).without(llc).llcs() {
+            farthest_ps = farthest_ps.max(self.way_ps(llc, other) + self.way_ps(other, llc));
+            self.take_from_llc::<S>(other, line);
         }
         farthest_ps
     }
 
-    /// Takes a line out of the LLC of a node and all caches under it.
-    fn take_from_node(&mut self, node: usize, line: u64) {
-        if let Some(sharers) = self.llcs[node].remove(line) {
-            self.take_from_cores(node, line, sharers);
+    /// Takes a line out of an LLC and all caches under it.
+    fn take_from_llc<S: Cores>(&mut self, llc: usize, line: u64) {
+        if let Some(sharers) = S::llcs(self)[llc].remove(line) {
+            self.take_from_cores(llc, line, sharers);
         }
-        self.directory.update(line, |holders| holders.without(node));
+        self.directory.update(line, |holders| holders.without(llc));
     }
 
-    fn take_from_cores(&mut self, node: usize, line: u64, sharers: u32) {
-        for core in self.sharing(node, sharers) {
+    fn take_from_cores<S: Cores>(&mut self, llc: usize, line: u64, sharers: S) {
+        for core in self.sharing(llc, sharers) {
             self.cores[core].losses = self.cores[core].losses.wrapping_add(1);
         }
-        self.drop_from_cores(node, line, sharers);
+        self.drop_from_cores(llc, line, sharers);
     }
 
-    fn drop_from_cores(&mut self, node: usize, line: u64, sharers: u32) {
-        for core in self.sharing(node, sharers) {
+    fn drop_from_cores<S: Cores>(&mut self, llc: usize, line: u64, sharers: S) {
+        for core in self.sharing(llc, sharers) {
             self.cores[core].l1.remove(line);
             self.cores[core].l2.remove(line);
         }
     }
 
     /// Whoever may write the line has to ask again.
-    fn downgrade(&mut self, node: usize, line: u64, sharers: u32) {
-        for core in self.sharing(node, sharers) {
+    fn downgrade<S: Cores>(&mut self, llc: usize, line: u64, sharers: S) {
+        for core in self.sharing(llc, sharers) {
             let core = &mut self.cores[core];
             core.losses = core.losses.wrapping_add(1);
             for tags in [&mut core.l1, &mut core.l2] {
@@ -764,15 +837,10 @@ impl Hardware {
         }
     }
 
-    fn sharing(&self, node: usize, mut sharers: u32) -> impl Iterator<Item = usize> + use<> {
-        let first = self.first_core[node];
-        std::iter::from_fn(move || {
-            let bit = sharers.trailing_zeros();
-            (bit < 32).then(|| {
-                sharers &= sharers - 1;
-                first + bit as usize
-            })
-        })
+    #[inline]
+    fn sharing<S: Cores>(&self, llc: usize, sharers: S) -> impl Iterator<Item = usize> + use<S> {
+        let first = self.first_core[llc];
+        CoreSet::iter(sharers).map(move |core| first + core)
     }
 
     /// An access to a word on a machine without caches: the core waits for it.

@@ -8,9 +8,11 @@ use std::{fs, path::Path};
 use toml::Spanned;
 
 /// Most nodes of a machine. Whatever keeps nodes in bits, or a node's number in few, is built for as many.
-pub const MOST_NODES: usize = 15;
+pub const MOST_NODES: usize = 64;
 /// Most cores of a node.
-pub const MOST_CORES_A_NODE: usize = 32;
+pub const MOST_CORES_A_NODE: usize = 256;
+/// Most last-level caches of a machine.
+pub const MOST_LLCS: usize = 64;
 
 /// The presets that come along: name and text.
 const BUILT_IN: &[(&str, &str)] = &[
@@ -39,11 +41,12 @@ pub struct Preset {
     pub l1: Option<Cache>,
     /// Second-level cache of each core.
     pub l2: Option<Cache>,
-    /// Last-level cache of each node. Inclusive: what is in a core's caches is in it too.
+    /// Last-level cache of each node, or of so many of its cores. Inclusive: what is in a core's caches is in
+    /// it too.
     pub llc: Option<Cache>,
     /// Access times of a machine without caches.
     pub uncached: Option<Uncached>,
-    /// The properties of every memory controller.
+    /// The properties of every memory controller but those that a node has of its own.
     pub controller: Controller,
     /// The nodes. Cores are numbered node by node.
     pub nodes: Vec<Node>,
@@ -106,6 +109,9 @@ pub struct Cache {
     pub ways: usize,
     /// Cycles from the access to its data.
     pub latency_cycles: u64,
+    /// The cores of a node that share one, of an LLC. 0 if all do.
+    #[serde(default)]
+    pub cores: usize,
 }
 
 /// Access times of a machine without caches, on which every access waits for its data.
@@ -167,12 +173,14 @@ const BANK_OF_LATENCY: f64 = 0.8;
 const BUSY_BANKS: f64 = 0.74;
 
 /// A node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Node {
     /// Its cores; a node may have none.
     pub cores: usize,
     /// Its memory in bytes.
     pub memory_bytes: u64,
+    /// Its own controller, if that is not like the others: of memory behind CXL, say.
+    pub controller: Option<Controller>,
 }
 
 /// The file as it is written.
@@ -204,6 +212,7 @@ struct NodeEntry {
     count: usize,
     cores: usize,
     memory_mib: u64,
+    controller: Option<Controller>,
 }
 
 #[derive(Deserialize)]
@@ -278,8 +287,30 @@ impl Preset {
     pub fn to_json(&self) -> String {
         let cache = |cache: Option<Cache>| {
             cache.map(|cache| {
-            json!({ "kib": cache.kib, "ways": cache.ways, "latency_cycles": cache.latency_cycles })
-        })
+                json!({
+                    "kib": cache.kib,
+                    "ways": cache.ways,
+                    "latency_cycles": cache.latency_cycles,
+                    "cores": cache.cores,
+                })
+            })
+        };
+        // TOML, by which it is read, knows no null.
+        let without_null = |mut value: Value| {
+            if let Value::Object(fields) = &mut value {
+                fields.retain(|_, field| !field.is_null());
+            }
+            value
+        };
+        let controller = |controller: &Controller| {
+            without_null(json!({
+                "idle_latency_ns": controller.idle_latency_ns,
+                "service_ns": controller.service_ns,
+                "write_service_ns": controller.write_service_ns,
+                "banks": controller.banks,
+                "bank_ns": controller.bank_ns,
+                "probe_bytes": controller.probe_bytes,
+            }))
         };
         let link = |link: &Link| {
             json!({
@@ -296,7 +327,7 @@ impl Preset {
         };
         let ends = (0..self.nodes.len()).flat_map(|from| (0..self.nodes.len()).map(move |to| (from, to)));
         let routes = ends.filter(|(from, to)| from != to).map(|(from, to)| route(from, to));
-        let mut all = json!({
+        let all = json!({
             "name": self.name,
             "about": self.about,
             "line_bytes": self.line_bytes,
@@ -317,19 +348,13 @@ impl Preset {
                 "global_fetch_ns": times.global_fetch_ns,
                 "global_store_ns": times.global_store_ns,
             })),
-            "controller": {
-                "idle_latency_ns": self.controller.idle_latency_ns,
-                "service_ns": self.controller.service_ns,
-                "write_service_ns": self.controller.write_service_ns,
-                "banks": self.controller.banks,
-                "bank_ns": self.controller.bank_ns,
-                "probe_bytes": self.controller.probe_bytes,
-            },
-            "node": self.nodes.iter().map(|node| json!({
+            "controller": controller(&self.controller),
+            "node": self.nodes.iter().map(|node| without_null(json!({
                 "count": 1,
                 "cores": node.cores,
                 "memory_mib": node.memory_bytes >> 20,
-            })).collect::<Vec<_>>(),
+                "controller": node.controller.as_ref().map(controller),
+            }))).collect::<Vec<_>>(),
             "link": self.links.iter().map(link).collect::<Vec<_>>(),
             "route": routes.collect::<Vec<_>>(),
             "distances": self.distances,
@@ -338,15 +363,7 @@ impl Preset {
                 CpuNumbering::RoundRobin => "round-robin",
             },
         });
-        // TOML, by which it is read, knows no null.
-        let without_null = |value: &mut Value| {
-            if let Value::Object(fields) = value {
-                fields.retain(|_, field| !field.is_null());
-            }
-        };
-        without_null(&mut all["controller"]);
-        without_null(&mut all);
-        all.to_string()
+        without_null(all).to_string()
     }
 
     /// A preset as text; `origin` is what errors name as its place.
@@ -373,6 +390,60 @@ impl Preset {
     #[must_use]
     pub fn nodes_of_cores(&self) -> Vec<usize> {
         self.nodes.iter().enumerate().flat_map(|(index, node)| vec![index; node.cores]).collect()
+    }
+
+    /// The LLC of each core, numbered node by node. Without LLCs it is the place of the core's node among
+    /// those with cores.
+    #[must_use]
+    pub fn llcs_of_cores(&self) -> Vec<usize> {
+        let each = self.llc.map_or(0, |llc| llc.cores);
+        let mut llcs = Vec::new();
+        let mut first = 0;
+        for node in &self.nodes {
+            let share = if each == 0 { node.cores } else { each };
+            llcs.extend((0..node.cores).map(|core| first + core / share));
+            first = llcs.last().map_or(0, |last| last + 1);
+        }
+        llcs
+    }
+
+    /// Most cores that share an LLC.
+    #[must_use]
+    pub fn cores_of_an_llc(&self) -> usize {
+        let of_a_node = self.nodes.iter().map(|node| node.cores).max().unwrap_or(0);
+        match self.llc {
+            Some(llc) if llc.cores > 0 => llc.cores.min(of_a_node),
+            _ => of_a_node,
+        }
+    }
+
+    /// The controller of a node's memory.
+    #[must_use]
+    pub fn controller_of(&self, node: usize) -> &Controller {
+        self.nodes[node].controller.as_ref().unwrap_or(&self.controller)
+    }
+
+    /// The links of a request from one node to another's memory, and of the answer.
+    fn there_and_back(&self, from: usize, to: usize) -> impl Iterator<Item = &Link> {
+        let ways = [&self.routes[from][to], &self.routes[to][from]];
+        ways.into_iter().flatten().map(|&link| &self.links[link])
+    }
+
+    /// The time from a node's miss to its data in a node's memory, when nothing else goes on: what firmware
+    /// tells (ACPI's HMAT).
+    #[must_use]
+    pub fn idle_latency_ns(&self, from: usize, to: usize) -> f64 {
+        let links_ns: f64 = self.there_and_back(from, to).map(|link| link.hop_latency_ns).sum();
+        self.controller_of(to).idle_latency_ns + links_ns
+    }
+
+    /// The bandwidth in GB/s at which a node reads a node's memory at most, as firmware tells it: that of the
+    /// controller, or of the narrowest link.
+    #[must_use]
+    pub fn bandwidth_gb_per_s(&self, from: usize, to: usize) -> f64 {
+        // A line in so many ns is as many GB/s.
+        let controller = self.line_bytes as f64 / self.controller_of(to).service_ns;
+        self.there_and_back(from, to).map(|link| link.gb_per_s).fold(controller, f64::min)
     }
 
     /// How many links a message from one node to another takes.
@@ -406,10 +477,13 @@ impl Preset {
     pub fn slowed(&self, factor: f64) -> Self {
         let mut slow = self.clone();
         slow.core.ghz /= factor;
-        slow.controller.idle_latency_ns *= factor;
-        slow.controller.service_ns *= factor;
-        slow.controller.bank_ns *= factor;
-        slow.controller.write_service_ns = self.controller.write_service_ns.map(|ns| ns * factor);
+        let own = slow.nodes.iter_mut().filter_map(|node| node.controller.as_mut());
+        for controller in own.chain([&mut slow.controller]) {
+            controller.idle_latency_ns *= factor;
+            controller.service_ns *= factor;
+            controller.bank_ns *= factor;
+            controller.write_service_ns = controller.write_service_ns.map(|ns| ns * factor);
+        }
         for link in &mut slow.links {
             link.gb_per_s /= factor;
             link.hop_latency_ns *= factor;
@@ -483,13 +557,7 @@ fn check(file: File) -> Result<Preset, Refusal> {
         );
     }
     let (at, controller) = (file.controller.span().start, file.controller.into_inner());
-    positive(at, "the controller's idle_latency_ns", controller.idle_latency_ns)?;
-    positive(at, "the controller's service_ns", controller.service_ns)?;
-    positive(
-        at,
-        "the controller's write_service_ns",
-        controller.write_service_ns.unwrap_or(controller.service_ns),
-    )?;
+    check_controller(at, &controller)?;
     if let Some(uncached) = &file.uncached {
         let (at, uncached) = (uncached.span().start, uncached.get_ref());
         positive(at, "local_fetch_ns", uncached.local_fetch_ns)?;
@@ -500,15 +568,8 @@ fn check(file: File) -> Result<Preset, Refusal> {
             return refuse(at, "a machine with caches has no uncached access times");
         }
     }
-    at_most(at, "probe_bytes", controller.probe_bytes, 4096)?;
-    at_most(at, "banks", controller.banks as u64, 1 << 16)?;
-    if controller.banks > 0 {
-        positive(at, "bank_ns", controller.bank_ns)?;
-    } else if controller.bank_ns != 0.0 {
-        return refuse(at, "bank_ns without banks");
-    }
     let nodes = check_nodes(&file.node)?;
-    let [l1, l2, llc] = check_caches([file.l1, file.l2, file.llc], line_bytes)?;
+    let [l1, l2, llc] = check_caches([file.l1, file.l2, file.llc], line_bytes, &nodes)?;
     let (links, starts) = check_links(file.link, nodes.len())?;
     let mut routes = match route::shortest(nodes.len(), &links) {
         Ok(routes) => routes,
@@ -556,6 +617,22 @@ fn check(file: File) -> Result<Preset, Refusal> {
     })
 }
 
+fn check_controller(at: usize, controller: &Controller) -> Result<(), Refusal> {
+    positive(at, "the controller's idle_latency_ns", controller.idle_latency_ns)?;
+    positive(at, "the controller's service_ns", controller.service_ns)?;
+    let write_service_ns = controller.write_service_ns.unwrap_or(controller.service_ns);
+    positive(at, "the controller's write_service_ns", write_service_ns)?;
+    at_most(at, "probe_bytes", controller.probe_bytes, 4096)?;
+    at_most(at, "banks", controller.banks as u64, 1 << 16)?;
+    if controller.banks > 0 {
+        positive(at, "bank_ns", controller.bank_ns)
+    } else if controller.bank_ns != 0.0 {
+        refuse(at, "bank_ns without banks")
+    } else {
+        Ok(())
+    }
+}
+
 fn check_nodes(entries: &[Spanned<NodeEntry>]) -> Result<Vec<Node>, Refusal> {
     let mut nodes = Vec::new();
     for entry in entries {
@@ -569,10 +646,17 @@ fn check_nodes(entries: &[Spanned<NodeEntry>]) -> Result<Vec<Node>, Refusal> {
         if entry.memory_mib == 0 || entry.memory_mib > 1 << 30 {
             return refuse(at, format!("memory_mib is {}, not from 1 to 2^30", entry.memory_mib));
         }
-        if nodes.len() + entry.count > MOST_NODES {
+        if entry.count > MOST_NODES - nodes.len() {
             return refuse(at, format!("more than {MOST_NODES} nodes, and no more are modelled"));
         }
-        nodes.extend(vec![Node { cores: entry.cores, memory_bytes: entry.memory_mib << 20 }; entry.count]);
+        if let Some(controller) = &entry.controller {
+            check_controller(at, controller)?;
+            if controller.probe_bytes > 0 {
+                return refuse(at, "probe_bytes are the machine's, and no node has its own");
+            }
+        }
+        let (memory_bytes, controller) = (entry.memory_mib << 20, entry.controller);
+        nodes.extend(vec![Node { cores: entry.cores, memory_bytes, controller }; entry.count]);
     }
     if nodes.iter().all(|node| node.cores == 0) {
         return Err(Refusal { reason: "no node has cores".into(), at: None });
@@ -584,13 +668,29 @@ fn check_nodes(entries: &[Spanned<NodeEntry>]) -> Result<Vec<Node>, Refusal> {
 fn check_caches(
     [l1, l2, llc]: [Option<Spanned<Cache>>; 3],
     line_bytes: u64,
+    nodes: &[Node],
 ) -> Result<[Option<Cache>; 3], Refusal> {
     let of_cores = [&l1, &l2].map(|cache| cache.as_ref().map(|cache| cache.span().start));
+    if let Some(llc) = &llc {
+        let (at, each) = (llc.span().start, llc.get_ref().cores);
+        at_most(at, "cores of the llc", each as u64, MOST_CORES_A_NODE as u64)?;
+        let llcs: usize =
+            nodes.iter().map(|node| if each == 0 { 1 } else { node.cores.div_ceil(each) }).sum();
+        if llcs > MOST_LLCS {
+            return refuse(at, format!("{llcs} LLCs, and at most {MOST_LLCS} are modelled"));
+        }
+    }
     let l1 = check_cache("l1", l1, line_bytes)?;
     let l2 = check_cache("l2", l2, line_bytes)?;
     let llc = check_cache("llc", llc, line_bytes)?;
     for (name, at, cache) in [("l1", of_cores[0], l1), ("l2", of_cores[1], l2)] {
         match (at.zip(cache), llc) {
+            (Some((at, Cache { cores: 1.., .. })), _) => {
+                return refuse(
+                    at,
+                    format!("{name} is each core's own: only an llc is that of several cores"),
+                );
+            }
             (Some((at, _)), None) => {
                 return refuse(at, format!("{name} needs an llc, which knows who holds a line"));
             }

@@ -109,7 +109,22 @@ fn what_cannot_be_is_refused_with_place_and_reason() {
     assert!(refusal(&text.replace("service_ns = 10.7", "service_ns = -1")).contains("service_ns is -1"));
     assert!(refusal(&text.replace("ways = 48", "ways = 0")).contains("llc has 0 ways"));
     assert!(refusal(&text.replace("ghz = 2.3", "ghz = \"fast\"")).starts_with("my.toml:"));
-    assert!(refusal(&text.replace("count = 4", "count = 400")).contains("more than 15 nodes"));
+    assert!(refusal(&text.replace("count = 4", "count = 400")).contains("more than 64 nodes"));
+    assert!(
+        refusal(&text.replace("cores = 4", "cores = 257"))
+            .ends_with("257 cores on a node, and at most 256 are modelled")
+    );
+    assert!(
+        refusal(&text.replace("[llc]\n", "[llc]\ncores = 257\n"))
+            .contains("cores of the llc is 257, more than 256")
+    );
+    let many = text.replace("cores = 4", "cores = 32").replace("[llc]\n", "[llc]\ncores = 1\n");
+    assert!(refusal(&many).ends_with("128 LLCs, and at most 64 are modelled"), "{}", refusal(&many));
+    assert!(refusal(&text.replace("[l2]\n", "[l2]\ncores = 2\n")).contains("l2 is each core's own"));
+    let own = "[node.controller]\nidle_latency_ns = 1.0\nservice_ns = 1.0\nprobe_bytes = 1\n\n[[link]]";
+    assert!(refusal(&text.replacen("[[link]]", own, 1)).contains("probe_bytes are the machine's"));
+    let own = own.replace("probe_bytes = 1", "bank_ns = 1.0");
+    assert!(refusal(&text.replacen("[[link]]", &own, 1)).ends_with("bank_ns without banks"));
     assert!(refusal(&text.replace("[llc]", "[l9]")).contains("unknown field `l9`"));
     assert!(refusal(&text.replace("between = [0, 1]", "between = [0, 0]")).contains("node 0 to node 0"));
     let place = line("[l2]");

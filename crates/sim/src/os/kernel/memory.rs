@@ -13,7 +13,7 @@ pub(crate) const HUGE_PAGES: usize = 512;
 // A page's state: its home, if nothing else has to be known; else one of these bits with it, or that there is
 // no page.
 const HOME: u8 = 63;
-const _: () = assert!(MOST_NODES <= HOME as usize);
+const _: () = assert!(MOST_NODES <= HOME as usize + 1);
 const REPLICATED: u8 = 64;
 const MARKED: u8 = 128;
 const ABSENT: u8 = 255;
