@@ -93,3 +93,25 @@ fn small_areas_are_interleaved_over_all_nodes() {
     let (least, most) = (report.resident_pages.iter().min(), report.resident_pages.iter().max());
     assert!(least > Some(&0) && most.unwrap() < &(2 * least.unwrap()), "{:?}", report.resident_pages);
 }
+
+/// Nodes 2 and 3 of the machine have memory behind CXL, and no CPUs.
+#[test]
+fn policies_cope_with_nodes_without_cpus() {
+    for workload in ["cg", "pagerank", "key-value"] {
+        for (name, _) in POLICIES {
+            let policy = name.replace(":N", ":1");
+            let report = run_on("epyc-cxl-4n", workload, &policy, 12, 0.01);
+            let lines: u64 = report.traffic[..2].iter().flatten().sum();
+            assert!(
+                lines > 0 && report.traffic[2..].iter().flatten().sum::<u64>() == 0,
+                "{name}: {report:?}"
+            );
+            // The ACE's global memory is where no CPUs are, and the fastest of all may be under that.
+            let spreads = name.contains("interleave") || name == "blocked";
+            if spreads || !["ace", "oracle"].contains(&name) {
+                let there: u64 = report.resident_pages[2..].iter().sum();
+                assert_eq!(there > 0, spreads, "{workload}, {name}: {:?}", report.resident_pages);
+            }
+        }
+    }
+}

@@ -113,19 +113,32 @@ impl Topology {
     /// If `nodes` is 0 or above 256.
     #[must_use]
     pub fn synthetic(nodes: usize, cpus_per_node: usize, memory_bytes_per_node: u64) -> Self {
+        Self::synthetic_of(&vec![cpus_per_node; nodes], memory_bytes_per_node)
+    }
+
+    /// The same with so many CPUs on each node; a node may have none.
+    ///
+    /// # Panics
+    ///
+    /// If there is no node, or more than 256.
+    #[must_use]
+    pub fn synthetic_of(cpus_of_nodes: &[usize], memory_bytes_per_node: u64) -> Self {
+        let nodes = cpus_of_nodes.len();
         assert!((1..=MOST_NODES).contains(&nodes), "a machine has 1 to {MOST_NODES} nodes, not {nodes}");
         let cpu_range = |from: usize, to: usize| (from..to).map(|cpu| CpuId(cpu as u32)).collect();
         let node = |index: usize| {
-            let cpus = cpu_range(index * cpus_per_node, (index + 1) * cpus_per_node);
+            let first = cpus_of_nodes[..index].iter().sum();
+            let cpus = cpu_range(first, first + cpus_of_nodes[index]);
             let distances = nodes::default_distances(index, nodes);
             Node::plain(NodeId(index as u32), cpus, memory_bytes_per_node, distances)
         };
         let nodes: Vec<Node> = (0..nodes).map(node).collect();
-        let online_cpus: CpuSet = cpu_range(0, nodes.len() * cpus_per_node);
+        let online_cpus: CpuSet = cpu_range(0, cpus_of_nodes.iter().sum());
+        let with_cpus = nodes.iter().filter(|node| !node.cpus.is_empty());
         let package = |node: &Node| Package { id: Some(node.id.0), cpus: node.cpus.clone() };
         let core = |cpu: CpuId| Core { id: Some(cpu.0), cpus: CpuSet::from_iter([cpu]) };
         Self {
-            packages: nodes.iter().map(package).collect(),
+            packages: with_cpus.map(package).collect(),
             cores: online_cpus.iter().map(core).collect(),
             caches: Vec::new(),
             memory_tiers: Vec::new(),

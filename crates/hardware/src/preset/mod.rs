@@ -23,6 +23,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("xeon-5120-4s", include_str!("../../presets/xeon-5120-4s.toml")),
     ("dahu-2n", include_str!("../../presets/dahu-2n.toml")),
     ("epyc-nps4", include_str!("../../presets/epyc-nps4.toml")),
+    ("epyc-cxl-4n", include_str!("../../presets/epyc-cxl-4n.toml")),
     ("xeon-snc", include_str!("../../presets/xeon-snc.toml")),
 ];
 

@@ -139,7 +139,7 @@ impl SimMachine {
         let areas: Vec<(usize, usize)> = all.iter().map(extent).collect();
         let mappings = areas.iter().map(|&(start, end)| start..end).collect();
         // The engine asks whether a node has cores, and how far it is; memory it is told in the counters.
-        let cores_of_a_node = preset.nodes.iter().map(|node| node.cores).max().unwrap_or(1);
+        let cores_of_nodes: Vec<usize> = preset.nodes.iter().map(|node| node.cores).collect();
         let ace = match policy {
             Policy::Ace(policy) => {
                 let cores: Vec<usize> = preset.nodes.iter().map(|node| node.cores).collect();
@@ -149,7 +149,7 @@ impl SimMachine {
         };
         Self {
             last_interval: LastInterval { end_ps: 0, counters: hardware.counters().clone(), dram: [0; 2] },
-            topology: Topology::synthetic(preset.nodes.len(), cores_of_a_node, preset.nodes[0].memory_bytes),
+            topology: Topology::synthetic_of(&cores_of_nodes, preset.nodes[0].memory_bytes),
             costs,
             one_off_weight: 1.0,
             uncopied: vec![0.0; preset.nodes.len() * preset.nodes.len()],
@@ -364,7 +364,7 @@ impl SimMachine {
         moved
     }
 
-    /// Gives every node a copy of pages. Returns how many pages have them now.
+    /// Gives every node with CPUs a copy of pages. Returns how many pages have them now.
     pub(crate) fn replicate(&mut self, thread: usize, pages: &[usize]) -> u64 {
         let mut done = 0;
         for &page in pages {
@@ -372,10 +372,8 @@ impl SimMachine {
             if self.memory.state(page) == State::Replicated || !self.memory.replicate(page) {
                 continue;
             }
-            for to in self.memory.nodes().to_vec() {
-                if to != home {
-                    self.copy(thread, home, to, PAGE_BYTES);
-                }
+            for to in self.memory.copied_to(home).skip(1).collect::<Vec<_>>() {
+                self.copy(thread, home, to, PAGE_BYTES);
             }
             self.hardware.forget(self.memory.address(page), PAGE_BYTES);
             done += 1;

@@ -50,6 +50,8 @@ pub(crate) struct Memory {
     nearest: Vec<Vec<usize>>,
     /// The nodes that may have pages.
     nodes: Vec<usize>,
+    /// The nodes with CPUs.
+    with_cpus: Vec<usize>,
 }
 
 impl Memory {
@@ -73,6 +75,7 @@ impl Memory {
             occupied: vec![0; total.len()],
             nearest: (0..total.len()).map(nearest).collect(),
             nodes: (0..total.len()).filter(|&node| total[node] > 0).collect(),
+            with_cpus: (0..total.len()).filter(|&node| preset.nodes[node].cores > 0).collect(),
             total,
         }
     }
@@ -131,6 +134,17 @@ impl Memory {
     /// The nodes that may have pages.
     pub(crate) fn nodes(&self) -> &[usize] {
         &self.nodes
+    }
+
+    /// The nodes that have a page which is copied: its home, and all others with memory and CPUs.
+    pub(crate) fn copied_to(&self, home: usize) -> impl Iterator<Item = usize> {
+        let others = self.nodes.iter().copied().filter(|node| self.with_cpus.contains(node));
+        std::iter::once(home).chain(others.filter(move |&node| node != home))
+    }
+
+    /// The nearest node with CPUs.
+    pub(crate) fn nearest_with_cpus(&self, node: usize) -> usize {
+        self.nearest[node].iter().copied().find(|node| self.with_cpus.contains(node)).unwrap_or(node)
     }
 
     /// Pages from the first to the last.
@@ -233,14 +247,14 @@ impl Memory {
         true
     }
 
-    /// Gives every node with memory a copy of a page; false if one has no room, or if it is huge.
+    /// Gives every node with memory and CPUs a copy of a page; false if one has no room, or if it is huge.
     pub(crate) fn replicate(&mut self, page: usize) -> bool {
         let home = self.home(page).expect("only pages that are mapped are replicated");
-        let others = || self.nodes.iter().copied().filter(|&node| node != home);
-        if self.is_huge(page) || others().any(|node| self.free[node] == 0) {
+        let others: Vec<usize> = self.copied_to(home).skip(1).collect();
+        if self.is_huge(page) || others.iter().any(|&node| self.free[node] == 0) {
             return false;
         }
-        for node in others().collect::<Vec<_>>() {
+        for node in others {
             self.free[node] -= 1;
         }
         self.states[page] = home as u8 | REPLICATED;
@@ -254,8 +268,8 @@ impl Memory {
             return;
         }
         let home = usize::from(state & HOME);
-        for &node in &self.nodes {
-            self.free[node] += u64::from(node != home);
+        for node in self.copied_to(home).skip(1).collect::<Vec<_>>() {
+            self.free[node] += 1;
         }
         self.states[page] &= !REPLICATED;
     }
@@ -292,7 +306,7 @@ impl Memory {
             if state & REPLICATED == 0 {
                 resident[usize::from(state & HOME)] += 1;
             } else {
-                self.nodes.iter().for_each(|&node| resident[node] += 1);
+                self.copied_to(usize::from(state & HOME)).for_each(|node| resident[node] += 1);
             }
         }
         resident
@@ -338,6 +352,22 @@ mod tests {
     use super::*;
     use crate::{Role, Space};
     use proptest::prelude::*;
+
+    #[test]
+    fn copies_are_for_nodes_with_cpus() {
+        let preset = Preset::named("epyc-cxl-4n").unwrap();
+        let mut space = Space::new();
+        space.area("area", PAGE_BYTES, Role::Unknown);
+        let mut memory = Memory::new(&preset, &space.into_areas(), false);
+        memory.map(0, 3, true).unwrap();
+        assert!(memory.replicate(0));
+        assert_eq!(memory.resident(), [1, 1, 0, 1]);
+        memory.assert_sound();
+        memory.collapse(0);
+        assert_eq!(memory.resident(), [0, 0, 0, 1]);
+        memory.assert_sound();
+        assert_eq!([0, 1, 2, 3].map(|node| memory.nearest_with_cpus(node)), [0, 1, 0, 1]);
+    }
 
     fn memory(huge: bool, mib: u64) -> Memory {
         let mut preset = Preset::named("opteron-8385-4n").unwrap();

@@ -247,7 +247,9 @@ impl Balancing {
         let bounds = self.bounds(memory, thread);
         let task = &mut self.tasks[thread];
         let faults = task.group.map_or(&task.past, |group| &self.groups[group].faults);
-        task.preferred = faults.most().or(task.preferred);
+        // No thread runs where there are no CPUs.
+        let most = faults.most().map(|node| memory.nearest_with_cpus(node));
+        task.preferred = most.or(task.preferred);
         if !task.adapt(shared, private, before, bounds) {
             let period_ms = task.period_ms;
             self.next_scan_ps = time.now_ps + self.ps(period_ms);
@@ -323,6 +325,27 @@ mod tests {
             memory.map(page, 0, false).unwrap();
         }
         (Balancing::new(&memory, &[pages], 4, 2, 1.0, 1.0), memory)
+    }
+
+    #[test]
+    fn no_thread_prefers_a_node_without_cpus() {
+        let mut space = Space::new();
+        space.area("area", 1 << 20, Role::Unknown);
+        let preset = Preset::named("epyc-cxl-4n").unwrap();
+        let mut memory = Memory::new(&preset, &space.into_areas(), false);
+        (0..256).for_each(|page| {
+            memory.map(page, 3, true).unwrap();
+        });
+        let mut balancing = Balancing::new(&memory, &[0..256], 1, 4, 1.0, 1.0);
+        let fault = Fault { thread: 0, node: 0, was: 3, is: 3, pages: 100, shared_with: None, failed: false };
+        balancing.note(&memory, &fault, at(1000));
+        let before = balancing.scanner.sequence();
+        while balancing.scanner.sequence() == before {
+            balancing.scanner.scan(&mut memory);
+        }
+        balancing.place(&memory, 0, at(1000));
+        // Node 1 has CPUs and is the nearest to node 3.
+        assert_eq!(balancing.tasks[0].preferred, Some(1));
     }
 
     /// A thread that never waits, at a millisecond.
