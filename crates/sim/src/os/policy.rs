@@ -12,8 +12,8 @@ pub enum Policy {
     FirstTouch,
     /// Page by page around the nodes, as each thread touches them first (`MPOL_INTERLEAVE` of a process).
     Interleave,
-    /// The same, each node in proportion to its weight (`MPOL_WEIGHTED_INTERLEAVE`, Linux 6.9); equal weights
-    /// if none are given.
+    /// The same, each node in proportion to its weight (`MPOL_WEIGHTED_INTERLEAVE`, Linux 6.9). If none are
+    /// given they come of the machine's bandwidths, as in Linux 6.16.
     WeightedInterleave(Vec<u32>),
     /// Each area in as many contiguous blocks as there are nodes, one for each; those of fewer pages on the
     /// first nodes.
@@ -42,7 +42,7 @@ pub enum Policy {
 pub const POLICIES: [(&str, &str); 12] = [
     ("first-touch", "pages where they are touched first"),
     ("interleave", "pages round the nodes"),
-    ("weighted-interleave", "the same by weights, as in weighted-interleave:2/1/1/1"),
+    ("weighted-interleave", "the same by bandwidth, or by weights as in weighted-interleave:2/1/1/1"),
     ("blocked", "each area in one block a node"),
     ("bind:N", "all pages on node N"),
     ("preferred:N", "pages on node N while it has room, then on the nearest"),

@@ -7,6 +7,7 @@ use crate::os::policies::ace_pages::AcePages;
 use crate::os::policies::autonuma27::AutoNuma27;
 use crate::os::policies::balancing::Balancing;
 use crate::os::policies::plan::{Plan, Record};
+use crate::os::policies::weights::from_bandwidths;
 use crate::os::policy::Policy;
 use crate::{Area, Error, ErrorKind};
 use nodewise_engine::{Counters, Measure, Pid, TrafficMatrix};
@@ -174,7 +175,12 @@ impl SimMachine {
             replication: false,
             dram: [0; 2],
             cycle_ps: preset.cycle_ps(),
-            policy: policy.clone(),
+            policy: match policy {
+                Policy::WeightedInterleave(weights) if weights.is_empty() => {
+                    Policy::WeightedInterleave(from_bandwidths(preset))
+                }
+                policy => policy.clone(),
+            },
             areas,
             steps: (0..cores.len() as u64).collect(),
             turn: 0,
@@ -308,15 +314,13 @@ impl SimMachine {
             Policy::Ace(_) => self.ace.as_ref().map_or(0, |ace| ace.global(page)),
             Policy::Interleave => nodes[(step % nodes.len() as u64) as usize],
             Policy::WeightedInterleave(weights) => {
-                let weight =
-                    |place: usize| weights.get(place).copied().unwrap_or(u32::from(weights.is_empty()));
-                let total: u32 = (0..nodes.len()).map(weight).sum();
+                let total: u32 = nodes.iter().map(|&node| weights[node]).sum();
                 let mut ticket = (step % u64::from(total.max(1))) as u32;
-                for (place, &node) in nodes.iter().enumerate() {
-                    if ticket < weight(place) {
+                for &node in nodes {
+                    if ticket < weights[node] {
                         return node;
                     }
-                    ticket -= weight(place);
+                    ticket -= weights[node];
                 }
                 nodes[0]
             }

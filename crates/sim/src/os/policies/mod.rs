@@ -10,3 +10,4 @@ pub(super) mod plan;
 mod scan;
 mod task;
 mod task_placement;
+pub(super) mod weights;
