@@ -458,3 +458,111 @@ fn a_file_that_cannot_be_written_is_named_before_anything_is_run() {
     let reason = "No such file or directory (os error 2)";
     assert_eq!(error, format!("nodewise: cannot write /no/such/directory/traffic.svg: {reason}\n"));
 }
+
+/// The nodes that some thread of a run came from.
+fn accessors(run: &Value) -> Vec<usize> {
+    let rows = run["traffic"].as_array().unwrap().iter().enumerate();
+    rows.filter(|(_, row)| row.as_array().unwrap().iter().any(|lines| lines != 0)).map(|row| row.0).collect()
+}
+
+#[test]
+fn threads_run_where_the_user_says() {
+    let eight = ["run", "--machine", "opteron-6272-8n", "--workload", "streamcluster", "--scale", "0.001"];
+    let run = json(&[&eight[..], &["--nodes", "0-1,4", "--policy", "first-touch,autonuma"]].concat());
+    assert_eq!(run["threads"], 24);
+    let cpus: Vec<u64> = run["cpus"].as_array().unwrap().iter().map(|cpu| cpu.as_u64().unwrap()).collect();
+    // One of each node in turn.
+    assert_eq!(cpus[..6], [0, 8, 32, 1, 9, 33]);
+    for run in run["runs"].as_array().unwrap() {
+        assert_eq!((accessors(run), &run["threads_moved"]), (vec![0, 1, 4], &Value::from(0)));
+    }
+    let on_one = ["--nodes", "5,2", "--threads", "8", "--pin", "sockorder"];
+    assert_eq!(accessors(&json(&[&eight[..], &on_one].concat())["runs"][0]), [2]);
+    // CPUs have the operating system's numbers, which on this machine go round the nodes.
+    let dahu = ["run", "--machine", "dahu-2n", "--workload", "streamcluster", "--scale", "0.001"];
+    let odd = json(&[&dahu[..], &["--cpus", "1,3,5-5"]].concat());
+    assert_eq!((&odd["threads"], accessors(&odd["runs"][0])), (&Value::from(3), vec![1]));
+    // What is printed is what runs it again.
+    let nodes = json(&[&dahu[..], &["--nodes", "1", "--threads", "4"]].concat());
+    let list: Vec<String> = nodes["cpus"].as_array().unwrap().iter().map(Value::to_string).collect();
+    let again = json(&[&dahu[..], &["--cpus", &list.join(","), "--threads", "4"]].concat());
+    assert_eq!(again, nodes);
+    assert_eq!(json(&[&dahu[..], &["--threads", "2"]].concat()).get("cpus"), None);
+}
+
+#[test]
+fn a_place_where_no_thread_can_run_is_named() {
+    let refused = |arguments: &[&str], message: &str| {
+        let (code, text, error) = sim(&[&RUN[..], arguments].concat());
+        assert_eq!((code, text.as_str()), (Some(2), ""), "{error}");
+        assert!(error.starts_with(&format!("nodewise: {message}")), "{error}");
+    };
+    refused(&["--nodes", "2-4"], "--nodes 2-4: opteron-8385-4n has no node 4; its nodes are 0 to 3");
+    refused(&["--cpus", "16"], "--cpus 16: opteron-8385-4n has no CPU 16; its CPUs are 0 to 15");
+    refused(&["--nodes", "one"], "--nodes one: ");
+    refused(&["--cpus", "3-1"], "--cpus 3-1: ");
+    refused(&["--nodes", ""], "--nodes \"\": no thread can run on none");
+    refused(&["--nodes", "1,2", "--threads", "9"], "--threads 9: --nodes 1,2 has 8 cores");
+    refused(&["--cpus", "0-1", "--threads", "3"], "--threads 3: --cpus 0-1 has 2 cores");
+    let bare = ["run", "--machine", "epyc-cxl-4n", "--workload", "cg", "--nodes", "1-2"];
+    let (code, _, error) = sim(&bare);
+    assert_eq!(
+        (code, error.as_str()),
+        (Some(2), "nodewise: --nodes 1-2: epyc-cxl-4n has no CPUs on node 2\n")
+    );
+    for both in [["--nodes", "0", "--cpus", "0"], ["--pin", "spread", "--cpus", "0"]] {
+        let (code, _, error) = sim(&[&RUN[..], &both].concat());
+        assert!(code == Some(2) && error.contains("cannot be used with"), "{error}");
+    }
+}
+
+/// A ring of nodes with two cores each.
+fn ring(nodes: usize) -> String {
+    let mut text = r#"
+        name = "ring"
+        about = "a ring"
+        line_bytes = 64
+        core = { ghz = 2.0, cycles_per_instruction = 1.0, outstanding_misses = 10 }
+        l1 = { kib = 32, ways = 8, latency_cycles = 4 }
+        llc = { kib = 1024, ways = 16, latency_cycles = 40 }
+        controller = { idle_latency_ns = 100.0, service_ns = 2.0 }
+        "#
+    .to_owned();
+    text += &format!("[[node]]\ncount = {nodes}\ncores = 2\nmemory_mib = 1024\n");
+    for node in 0..nodes {
+        let next = (node + 1) % nodes;
+        text += &format!("[[link]]\nbetween = [{node}, {next}]\ngb_per_s = 20.0\nhop_latency_ns = 5.0\n");
+    }
+    text
+}
+
+#[test]
+fn a_machine_of_sixty_four_nodes_runs_under_every_policy() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, plot) = (directory.path().join("ring.toml"), directory.path().join("ring.svg"));
+    std::fs::write(&file, ring(64)).unwrap();
+    let policies = "first-touch,interleave,weighted-interleave,blocked,bind:63,autonuma,autonuma-27,carrefour,\
+                    ace,oracle";
+    let run = ["run", "--machine", file.to_str().unwrap(), "--workload", "pagerank", "--scale", "0.002"];
+    let printed = json(&[&run[..], &["--policy", policies, "--plot", plot.to_str().unwrap()]].concat());
+    assert_eq!(printed["threads"], 128);
+    let runs = printed["runs"].as_array().unwrap();
+    let pages = |policy: &str| -> Vec<u64> {
+        let run = runs.iter().find(|run| run["policy"] == policy).unwrap();
+        assert_eq!(accessors(run), (0..64).collect::<Vec<_>>(), "{policy}");
+        run["resident_pages"].as_array().unwrap().iter().map(|pages| pages.as_u64().unwrap()).collect()
+    };
+    let spread = pages("interleave");
+    assert!(*spread.iter().min().unwrap() > 0 && spread.len() == 64, "{spread:?}");
+    assert_eq!(pages("weighted-interleave"), spread);
+    let bound = pages("bind:63");
+    assert_eq!(bound.iter().sum::<u64>(), bound[63]);
+    for policy in ["first-touch", "blocked", "autonuma", "autonuma-27", "carrefour", "ace"] {
+        assert!(pages(policy).iter().sum::<u64>() >= bound[63], "{policy}");
+    }
+    assert_eq!(std::fs::read_to_string(&plot).unwrap().matches("<circle").count(), 10 * 64);
+    std::fs::write(&file, ring(65)).unwrap();
+    let (code, _, error) = sim(&run);
+    assert_eq!(code, Some(2));
+    assert!(error.ends_with("more than 64 nodes, and no more are modelled\n"), "{error}");
+}

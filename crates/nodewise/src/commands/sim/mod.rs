@@ -17,6 +17,7 @@ use nodewise_sim::{
     Costs, ErrorKind, PASSES, PINNINGS, POLICIES, Pinning, Policy, Recording, Report, Settings, Simulation,
     simulate,
 };
+use nodewise_topology::{CpuId, CpuSet, NodeId, NodeSet, ParseError};
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -94,6 +95,8 @@ Examples:
       --policy first-touch,oracle --plot pca.svg
   nodewise sim run --machine ./mine.toml --workload cg --policy bind:0 \\
       --threads 4 --json
+  nodewise sim run --machine opteron-6272-8n --workload streamcluster \\
+      --nodes 0,1,4
   nodewise sim run --as carrefour --workload ft --policy first-touch,carrefour
   nodewise sim run --machine dahu-2n --trace program.nwtrace --policy interleave
 
@@ -139,6 +142,16 @@ struct RunArgs {
     /// Run so many threads, or else one for each core
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+
+    /// Run threads on the CPUs of these nodes only, as in 0-2,5. They stay where --pin puts them there, or
+    /// are spread
+    #[arg(long, value_name = "LIST", conflicts_with = "study")]
+    nodes: Option<String>,
+
+    /// Run thread by thread on these CPUs, as in 0-3,8. They are numbered as the machine's operating system
+    /// does
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["study", "nodes", "pin"])]
+    cpus: Option<String>,
 
     /// Place threads on the cores in this order: sequential (by CPU number), sockorder, spread or none
     #[arg(long, value_name = "ORDER", hide_possible_values = true,
@@ -308,6 +321,9 @@ struct Printed<'a> {
     study: Option<&'a str>,
     threads: usize,
     pin: String,
+    /// The CPUs that --nodes or --cpus chose, thread by thread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpus: Option<Vec<usize>>,
     huge_pages: bool,
     /// Base pages of a huge page.
     huge_page_pages: usize,
@@ -372,6 +388,7 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             study: args.study.as_deref(),
             threads,
             pin: settings.pinning.to_string(),
+            cpus: settings.cores.as_ref().map(|cores| cpus_of(preset, cores)),
             huge_pages: settings.huge_pages,
             huge_page_pages: settings.huge_page_pages,
             seed: args.seed,
@@ -438,6 +455,9 @@ fn setup(args: &RunArgs, source: &Source, policy: &Policy) -> anyhow::Result<Set
     if let Some(name) = &args.pin {
         settings.pinning = pinning(name)?;
     }
+    if let Some((cores, _)) = chosen_cores(args, &setup.preset)? {
+        settings.cores = Some(cores);
+    }
     if let Some(passes) = args.passes {
         settings.period_scale = settings.size_scale / passes;
     }
@@ -451,9 +471,13 @@ fn setup(args: &RunArgs, source: &Source, policy: &Policy) -> anyhow::Result<Set
 
 fn of_options(args: &RunArgs, workload: Workload) -> anyhow::Result<Setup> {
     let preset = machine(args)?.scaled(args.scale);
-    let threads = args.threads.unwrap_or_else(|| preset.cores());
-    if threads == 0 || threads > preset.cores() {
-        return Err(usage(format!("--threads {threads}: {} has {} cores", preset.name, preset.cores())));
+    let (cores, whose) = match chosen_cores(args, &preset)? {
+        Some((cores, option)) => (cores.len(), option),
+        None => (preset.cores(), preset.name.clone()),
+    };
+    let threads = args.threads.unwrap_or(cores);
+    if threads == 0 || threads > cores {
+        return Err(usage(format!("--threads {threads}: {whose} has {cores} cores")));
     }
     let parameters = Parameters { threads, scale: args.scale, seed: args.seed };
     let settings = Settings { seed: args.seed, costs: Costs::of(&preset), ..Settings::scaled(args.scale) };
@@ -473,6 +497,55 @@ fn of_study(study: &str, workload: &str, policy: &Policy, seed: u64) -> anyhow::
         ErrorKind::Unknown => usage(format!("--as: {error}")),
         _ => error.into(),
     })
+}
+
+/// The cores that the options choose for the threads, in order, and the option that does.
+fn chosen_cores(args: &RunArgs, preset: &Preset) -> anyhow::Result<Option<(Vec<usize>, String)>> {
+    let refused = |option: &str, list: &str, reason: &str| usage(format!("{option} {list}: {reason}"));
+    let name = &preset.name;
+    if let Some(list) = &args.nodes {
+        let nodes: NodeSet =
+            list.parse().map_err(|error: ParseError| refused("--nodes", list, &error.to_string()))?;
+        for NodeId(node) in nodes.iter() {
+            let reason = match preset.nodes.get(node as usize) {
+                None => format!("{name} has no node {node}; its nodes are 0 to {}", preset.nodes.len() - 1),
+                Some(node_of) if node_of.cores == 0 => format!("{name} has no CPUs on node {node}"),
+                Some(_) => continue,
+            };
+            return Err(refused("--nodes", list, &reason));
+        }
+        let order = args.pin.as_deref().map_or(Ok(Pinning::default()), pinning)?;
+        let node_of = preset.nodes_of_cores();
+        let cores =
+            order.cores(preset).into_iter().filter(|&core| nodes.contains(NodeId(node_of[core] as u32)));
+        return some_cores(cores.collect(), "--nodes", list);
+    }
+    if let Some(list) = &args.cpus {
+        let cpus: CpuSet =
+            list.parse().map_err(|error: ParseError| refused("--cpus", list, &error.to_string()))?;
+        let core_of = Pinning::Sequential.cores(preset);
+        let core = |CpuId(cpu): CpuId| {
+            core_of.get(cpu as usize).copied().ok_or_else(|| {
+                let last = core_of.len() - 1;
+                refused("--cpus", list, &format!("{name} has no CPU {cpu}; its CPUs are 0 to {last}"))
+            })
+        };
+        return some_cores(cpus.iter().map(core).collect::<Result<_, _>>()?, "--cpus", list);
+    }
+    Ok(None)
+}
+
+fn some_cores(cores: Vec<usize>, option: &str, list: &str) -> anyhow::Result<Option<(Vec<usize>, String)>> {
+    if cores.is_empty() {
+        return Err(usage(format!("{option} {list:?}: no thread can run on none")));
+    }
+    Ok(Some((cores, format!("{option} {list}"))))
+}
+
+/// The operating system's numbers of cores.
+fn cpus_of(preset: &Preset, cores: &[usize]) -> Vec<usize> {
+    let core_of = Pinning::Sequential.cores(preset);
+    cores.iter().filter_map(|core| core_of.iter().position(|other| other == core)).collect()
 }
 
 fn pinning(name: &str) -> anyhow::Result<Pinning> {

@@ -5,7 +5,6 @@ use crate::os::policies::autonuma27::AutoNuma27;
 use crate::os::policies::balancing::Balancing;
 use crate::os::policies::exchange::Exchange;
 use crate::os::policy::Policy;
-use crate::os::run::pinning::Pinning;
 use crate::os::run::settings::Settings;
 use nodewise_engine::{Engine, Machine, SamplingRate};
 use std::collections::BTreeSet;
@@ -57,14 +56,14 @@ impl Events {
                 let mappings = &machine.processes[0].mappings;
                 let mut balancing = Balancing::new(&machine.memory, mappings, threads, nodes, periods, sizes);
                 balancing.split = *split;
-                balancing.movable = settings.pinning == Pinning::None;
+                balancing.movable = settings.threads_may_move();
                 machine.balancing = Some(balancing);
             }
             Policy::AutoNuma27 => {
                 let nodes = machine.topology.node_count();
                 let (periods, sizes) = (settings.period_scale, settings.size_scale);
                 let exchange =
-                    (settings.pinning == Pinning::None).then(|| Exchange::new(machine.threads.len(), nodes));
+                    settings.threads_may_move().then(|| Exchange::new(machine.threads.len(), nodes));
                 let mut autonuma = AutoNuma27::new(&machine.memory, nodes, periods, sizes, exchange);
                 autonuma.begin(settings.until_scan);
                 events.next_ps = autonuma.next_ps();

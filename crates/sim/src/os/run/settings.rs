@@ -11,6 +11,8 @@ use nodewise_topology::Topology;
 pub struct Settings {
     /// How threads are laid over the cores.
     pub pinning: Pinning,
+    /// The cores of the threads, one after the other, if the caller chose them. Threads then stay there.
+    pub cores: Option<Vec<usize>>,
     /// Whether first touches map a huge page at once.
     pub huge_pages: bool,
     /// 4 KiB pages of a huge page: 512, or a divisor of it that shrinks huge pages with the problem, so that
@@ -53,6 +55,7 @@ impl Settings {
     pub fn scaled(scale: f64) -> Self {
         Self {
             pinning: Pinning::None,
+            cores: None,
             huge_pages: false,
             huge_page_pages: HUGE_PAGES,
             costs: Costs::default(),
@@ -63,6 +66,11 @@ impl Settings {
             slack_ps: 1_000_000,
             seed: 1,
         }
+    }
+
+    /// Whether NUMA balancing may move threads.
+    pub(crate) fn threads_may_move(&self) -> bool {
+        self.pinning == Pinning::None && self.cores.is_none()
     }
 
     /// The same with huge pages that shrink with the problem, to two base pages at least. As many threads

@@ -49,7 +49,7 @@ impl Simulation {
     ) -> Result<Self, Error> {
         let threads = program.threads();
         Self::check(preset, threads, &settings, &policy)?;
-        let mut cores = settings.pinning.cores(preset);
+        let mut cores = settings.cores.clone().unwrap_or_else(|| settings.pinning.cores(preset));
         cores.truncate(threads);
         Ok(Self { preset: preset.clone(), program, settings, policy, cores, plan: None })
     }
@@ -61,6 +61,21 @@ impl Simulation {
             return Err(Error::unsuitable(format!(
                 "{threads} threads: {name} has {all} cores, and every thread needs one of its own"
             )));
+        }
+        if let Some(cores) = &settings.cores {
+            let mut seen = vec![false; all];
+            for &core in cores {
+                if core >= all || std::mem::replace(&mut seen[core], true) {
+                    let reason = if core >= all { "is not there" } else { "was chosen twice" };
+                    return Err(Error::unsuitable(format!("core {core} {reason}: {name} has {all}")));
+                }
+            }
+            if threads > cores.len() {
+                return Err(Error::unsuitable(format!(
+                    "{threads} threads: {} cores were chosen, and every thread needs one of its own",
+                    cores.len()
+                )));
+            }
         }
         if nodes > MOST_NODES {
             return Err(Error::unsuitable(format!(
