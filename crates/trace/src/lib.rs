@@ -11,7 +11,7 @@
 //! | magic | the 8 bytes `NWTRACE2`; the last is the version |
 //! | threads | more than the highest number of one, 1 to 65 536 |
 //! | blocks | any number, each as one of the two below |
-//! | end | that number of threads, then the count of all accesses |
+//! | end | that number of threads, then the count of all accesses; nothing follows |
 //!
 //! | part of a block | content |
 //! |---|---|

@@ -142,6 +142,9 @@ impl<R: Read> Reader<R> {
                 let reason = format!("it ends with {accesses} accesses, and has {all}");
                 return Err(Error::at(at, reason));
             }
+            if self.read_some(&mut [0])? > 0 {
+                return Err(Error::at(self.at, "there is more after the end"));
+            }
             self.ended = true;
             return Ok(None);
         }
@@ -184,21 +187,30 @@ impl<R: Read> Reader<R> {
     fn fill(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
         let mut filled = 0;
         while filled < bytes.len() {
-            match self.input.read(&mut bytes[filled..]) {
-                Ok(0) => {
-                    let reason = format!("it ends at byte {}, before its end", self.at + filled as u64);
-                    return Err(Error { at: None, reason, source: None });
-                }
-                Ok(more) => filled += more,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => {
-                    let reason = "it cannot be read".to_owned();
-                    return Err(Error { at: Some(self.at), reason, source: Some(error) });
-                }
+            let more = self.read_some(&mut bytes[filled..])?;
+            if more == 0 {
+                let reason = format!("it ends at byte {}, before its end", self.at + filled as u64);
+                return Err(Error { at: None, reason, source: None });
             }
+            filled += more;
         }
         self.at += filled as u64;
         Ok(())
+    }
+
+    /// Reads what there is, nothing where the input ends.
+    fn read_some(&mut self, bytes: &mut [u8]) -> Result<usize, Error> {
+        loop {
+            match self.input.read(bytes) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                read => {
+                    return read.map_err(|error| {
+                        let reason = "it cannot be read".to_owned();
+                        Error { at: Some(self.at), reason, source: Some(error) }
+                    });
+                }
+            }
+        }
     }
 
     fn varint(&mut self) -> Result<u64, Error> {
