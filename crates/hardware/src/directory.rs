@@ -116,7 +116,7 @@ impl From<u16> for Holders {
 impl From<Holders> for u16 {
     #[inline]
     fn from(holders: Holders) -> Self {
-        holders.llcs as u16 | if holders.is_modified { MODIFIED } else { 0 }
+        holders.llcs as Self | if holders.is_modified { MODIFIED } else { 0 }
     }
 }
 

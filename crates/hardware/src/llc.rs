@@ -28,7 +28,7 @@ pub(crate) trait CoreSet: Copy + Default + PartialEq + std::fmt::Debug {
 }
 
 impl CoreSet for u32 {
-    const MOST: usize = u32::BITS as usize;
+    const MOST: usize = Self::BITS as usize;
 
     #[inline]
     fn only(core: usize) -> Self {

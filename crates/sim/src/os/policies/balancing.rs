@@ -336,7 +336,7 @@ mod tests {
         (0..256).for_each(|page| {
             memory.map(page, 3, true).unwrap();
         });
-        let mut balancing = Balancing::new(&memory, &[0..256], 1, 4, 1.0, 1.0);
+        let mut balancing = Balancing::new(&memory, std::slice::from_ref(&(0..256)), 1, 4, 1.0, 1.0);
         let fault = Fault { thread: 0, node: 0, was: 3, is: 3, pages: 100, shared_with: None, failed: false };
         balancing.note(&memory, &fault, at(1000));
         let before = balancing.scanner.sequence();

@@ -33,6 +33,7 @@ fn greatest_common_divisor(one: u32, other: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fmt::Write as _;
 
     /// Two nodes with CPUs at 100 GB/s, and more nodes without, each at its own GB/s by links of 50.
     fn weights(others: &[f64]) -> Vec<u32> {
@@ -54,12 +55,14 @@ mod tests {
         .to_owned();
         for (index, gb_per_s) in others.iter().enumerate() {
             let service_ns = 64.0 / gb_per_s;
-            text += &format!(
+            writeln!(
+                text,
                 "[[node]]\ncount = 1\ncores = 0\nmemory_mib = 64\n\
                  controller = {{ idle_latency_ns = 200.0, service_ns = {service_ns:.6} }}\n\
-                 [[link]]\nbetween = [0, {}]\ngb_per_s = 50.0\nhop_latency_ns = 50.0\n",
+                 [[link]]\nbetween = [0, {}]\ngb_per_s = 50.0\nhop_latency_ns = 50.0",
                 2 + index
-            );
+            )
+            .unwrap();
         }
         from_bandwidths(&Preset::parse(&text, "test").unwrap())
     }

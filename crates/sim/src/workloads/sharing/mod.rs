@@ -19,6 +19,10 @@ use rings::Rings;
 /// Everybody's words lie so, the thoughtless ones' too.
 const APART: u64 = 128;
 
+/// Nodes whose parts of a program come before the rest of its memory. The parts of further nodes are at the
+/// end. So the most nodes that a machine may have change no address, and with it no result.
+const FIRST_NODES: usize = 15;
+
 /// Instructions that take as long as one processor's hint to wait a little: 140 cycles on Skylake (Intel
 /// optimization manual), at two a cycle.
 const PAUSE: u64 = 280;

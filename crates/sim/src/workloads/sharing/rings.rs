@@ -1,6 +1,6 @@
 //! Parallel foreach over queues that many threads put tasks into and take them from.
 
-use super::{APART, PAUSE, elements::Elements};
+use super::{APART, FIRST_NODES, PAUSE, elements::Elements};
 use crate::{Area, Error, Program, Progress, Role, Space, Trace, workloads::Parameters};
 use nodewise_hardware::MOST_NODES;
 
@@ -126,12 +126,15 @@ impl Rings {
     fn new(parameters: Parameters, per_node: bool) -> Self {
         let mut space = Space::new();
         let elements = Elements::new(&mut space, parameters);
-        let groups = if per_node { MOST_NODES } else { 1 };
-        let queues = (0..groups).map(|group| Ring::new(&mut space, group)).collect();
+        let (first, groups) = if per_node { (FIRST_NODES, MOST_NODES) } else { (1, 1) };
+        let done = |space: &mut Space, group: usize| {
+            space.area(format!("done tasks {group}"), APART, Role::WriteShared)
+        };
+        let mut queues: Vec<_> = (0..first).map(|group| Ring::new(&mut space, group)).collect();
         let count = space.area("task count", APART, Role::WriteShared);
-        let done = (0..groups)
-            .map(|group| space.area(format!("done tasks {group}"), APART, Role::WriteShared))
-            .collect();
+        let mut all_done: Vec<_> = (0..first).map(|group| done(&mut space, group)).collect();
+        queues.extend((first..groups).map(|group| Ring::new(&mut space, group)));
+        all_done.extend((first..groups).map(|group| done(&mut space, group)));
         let thread = |_| Thread { state: State::Making, group: 0, ticket: None, vain: 0, later: None };
         Self {
             areas: space.into_areas(),
@@ -139,7 +142,7 @@ impl Rings {
             per_node,
             queues,
             count,
-            done,
+            done: all_done,
             threads: (0..parameters.threads).map(thread).collect(),
             workers: Vec::new(),
             tasks_left: 0,

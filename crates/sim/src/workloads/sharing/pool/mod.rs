@@ -9,7 +9,7 @@ mod idle;
 mod queues;
 mod work;
 
-use super::{APART, PAUSE, elements::Elements};
+use super::{APART, FIRST_NODES, PAUSE, elements::Elements};
 use crate::{Area, Error, Program, Progress, Role, Space, Trace, workloads::Parameters};
 use idle::Cursor;
 use nodewise_hardware::MOST_NODES;
@@ -219,8 +219,9 @@ impl Pool {
         let mut space = Space::new();
         let elements = Elements::new(&mut space, parameters);
         let base = space.area("scope", 4 * APART, Role::WriteShared);
-        let nodes = (0..MOST_NODES).map(|node| Node::new(&mut space, node)).collect();
+        let mut nodes: Vec<_> = (0..FIRST_NODES).map(|node| Node::new(&mut space, node)).collect();
         let workers = (0..parameters.threads).map(|worker| Worker::new(&mut space, worker)).collect();
+        nodes.extend((FIRST_NODES..MOST_NODES).map(|node| Node::new(&mut space, node)));
         Self {
             areas: space.into_areas(),
             elements,
