@@ -2,6 +2,7 @@
 
 use assert_cmd::Command;
 use serde_json::Value;
+use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Stdio;
@@ -516,8 +517,8 @@ fn a_place_where_no_thread_can_run_is_named() {
     }
 }
 
-/// A ring of nodes with two cores each.
-fn ring(nodes: usize) -> String {
+/// A ring of nodes with so many cores each.
+fn ring(nodes: usize, cores: usize) -> String {
     let mut text = r#"
         name = "ring"
         about = "a ring"
@@ -528,10 +529,11 @@ fn ring(nodes: usize) -> String {
         controller = { idle_latency_ns = 100.0, service_ns = 2.0 }
         "#
     .to_owned();
-    text += &format!("[[node]]\ncount = {nodes}\ncores = 2\nmemory_mib = 1024\n");
+    writeln!(text, "[[node]]\ncount = {nodes}\ncores = {cores}\nmemory_mib = 1024").unwrap();
     for node in 0..nodes {
         let next = (node + 1) % nodes;
-        text += &format!("[[link]]\nbetween = [{node}, {next}]\ngb_per_s = 20.0\nhop_latency_ns = 5.0\n");
+        let ends = format!("between = [{node}, {next}]");
+        writeln!(text, "[[link]]\n{ends}\ngb_per_s = 20.0\nhop_latency_ns = 5.0").unwrap();
     }
     text
 }
@@ -540,7 +542,7 @@ fn ring(nodes: usize) -> String {
 fn a_machine_of_sixty_four_nodes_runs_under_every_policy() {
     let directory = tempfile::tempdir().unwrap();
     let (file, plot) = (directory.path().join("ring.toml"), directory.path().join("ring.svg"));
-    std::fs::write(&file, ring(64)).unwrap();
+    std::fs::write(&file, ring(64, 2)).unwrap();
     let policies = "first-touch,interleave,weighted-interleave,blocked,bind:63,autonuma,autonuma-27,carrefour,\
                     ace,oracle";
     let run = ["run", "--machine", file.to_str().unwrap(), "--workload", "pagerank", "--scale", "0.002"];
@@ -561,10 +563,27 @@ fn a_machine_of_sixty_four_nodes_runs_under_every_policy() {
         assert!(pages(policy).iter().sum::<u64>() >= bound[63], "{policy}");
     }
     assert_eq!(std::fs::read_to_string(&plot).unwrap().matches("<circle").count(), 10 * 64);
-    std::fs::write(&file, ring(65)).unwrap();
+    std::fs::write(&file, ring(65, 2)).unwrap();
     let (code, _, error) = sim(&run);
     assert_eq!(code, Some(2));
     assert!(error.ends_with("more than 64 nodes, and no more are modelled\n"), "{error}");
+}
+
+#[test]
+fn nodes_of_two_hundred_and_fifty_six_cores_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("wide.toml");
+    std::fs::write(&file, ring(3, 256)).unwrap();
+    let run = ["run", "--machine", file.to_str().unwrap(), "--workload", "pagerank", "--scale", "0.002"];
+    let printed = json(&[&run[..], &["--policy", "first-touch,interleave,carrefour"]].concat());
+    assert_eq!(printed["threads"], 768);
+    for run in printed["runs"].as_array().unwrap() {
+        assert_eq!(accessors(run), [0, 1, 2]);
+    }
+    std::fs::write(&file, ring(3, 257)).unwrap();
+    let (code, _, error) = sim(&run);
+    assert_eq!(code, Some(2));
+    assert!(error.ends_with("257 cores on a node, and at most 256 are modelled\n"), "{error}");
 }
 
 /// A trace as the format is documented (`nodewise-trace`): of each thread the instructions before an access,

@@ -91,9 +91,9 @@ impl Touch {
 #[derive(Clone, Debug)]
 pub struct Hardware {
     cores: Vec<Core>,
-    /// The LLCs, node by node, if there are any: here if each has few cores,
+    /// The LLCs, node by node, of a machine whose LLCs have few cores each. On others there are none here.
     llcs_of_few: Vec<Llc<u32>>,
-    /// else here.
+    /// The LLCs of a machine with more cores than that on one.
     llcs_of_many: Vec<Llc<ManyCores>>,
     node_of_llc: Vec<usize>,
     directory: Directory,
