@@ -1,4 +1,5 @@
 use super::*;
+use crate::cache::DIRTY;
 use proptest::prelude::*;
 use std::fmt::Write as _;
 
