@@ -12,6 +12,8 @@ use std::fmt::Write as _;
 const MOST_NODES: usize = 64;
 /// Most cores of a simulated node (`MOST_CORES_A_NODE` there).
 const MOST_CORES: usize = 256;
+/// Most last-level caches of a simulated machine (`MOST_LLCS` there).
+const MOST_LLCS: usize = 64;
 /// Most misses that a simulated core has outstanding.
 const MOST_MISSES: f64 = 64.0;
 /// Most ways of a simulated cache.
@@ -72,8 +74,10 @@ pub fn text(results: &Results) -> Result<String, Error> {
         );
     }
     for (name, cache, latency) in of_core {
-        // Simulated nodes have one last-level cache.
-        let bytes = if name == "llc" { cache.node_bytes.max(cache.size_bytes) } else { cache.size_bytes };
+        let of_a_die = if name == "llc" { cores_of_a_die(cache, &nodes) } else { None };
+        // A node whose caches are too many for the simulator has one of their size.
+        let is_sum = name == "llc" && of_a_die.is_none();
+        let bytes = if is_sum { cache.node_bytes.max(cache.size_bytes) } else { cache.size_bytes };
         let (ways, source) = match cache.ways {
             Some(ways) => (ways.clamp(1, MOST_WAYS), "sysfs"),
             None => (16, "estimate"),
@@ -88,6 +92,13 @@ pub fn text(results: &Results) -> Result<String, Error> {
             cycles(latency.median),
             latency.median
         );
+        if let Some(cores) = of_a_die {
+            let _ = writeln!(
+                out,
+                "cores = {cores} # sysfs: {} caches a node",
+                cache.node_bytes / cache.size_bytes
+            );
+        }
     }
 
     let service_ns = LINE_BYTES as f64 * 1000.0 / local.reads_mb_per_s;
@@ -117,6 +128,15 @@ pub fn text(results: &Results) -> Result<String, Error> {
     }
     links(&mut out, results, &nodes, local.latency_ns, &by);
     Ok(out)
+}
+
+/// Cores that share a last-level cache, if a node has several and the simulator has machines of so many.
+fn cores_of_a_die(llc: CacheFacts, nodes: &[&NodeFacts]) -> Option<usize> {
+    let cores = |node: &&NodeFacts| node.cpus.min(MOST_CORES);
+    let dies = llc.node_bytes.checked_div(llc.size_bytes).filter(|&dies| dies > 1)? as usize;
+    let each = nodes.iter().map(cores).max()?.div_ceil(dies).max(1);
+    let all: usize = nodes.iter().map(|node| cores(node).div_ceil(each)).sum();
+    (all <= MOST_LLCS).then_some(each)
 }
 
 /// The figures of a node's own memory: medians over the nodes that have CPUs and memory.
@@ -289,13 +309,27 @@ mod tests {
             assert_eq!((machine.l1.is_some(), machine.l2.is_some(), machine.llc.is_some()), (l1, l2, true));
         }
         let mut results = two_nodes();
-        results.caches.push(CacheFacts { level: 4, node_bytes: 128 << 20, ..results.caches[2] });
+        let (size_bytes, node_bytes) = (128 << 20, 128 << 20);
+        results.caches.push(CacheFacts { level: 4, size_bytes, node_bytes, ..results.caches[2] });
         results.core.as_mut().unwrap().cache_latency_ns.push(crate::results::tests::figure(50.0));
         let machine = preset(&results);
         assert_eq!(machine.llc.map(|cache| (cache.kib, cache.latency_cycles)), Some((128 << 10, 105)));
         // Distances that firmware made up.
         results.nodes[0].distances = vec![0, 0];
         assert_eq!(preset(&results).distances, [[10, 20], [20, 10]]);
+        // Three dies a node, and more dies than a simulated machine has.
+        let llc_of = |dies: u64| {
+            let mut results = two_nodes();
+            results.nodes.iter_mut().for_each(|node| node.cpus = 99);
+            results.caches[2] =
+                CacheFacts { node_bytes: dies * (32 << 20), size_bytes: 32 << 20, ..results.caches[2] };
+            let machine = preset(&results);
+            let llcs = machine.llcs_of_cores().last().map_or(0, |last| last + 1);
+            (machine.llc.map_or(0, |llc| llc.kib), llcs)
+        };
+        assert_eq!(llc_of(1), (32 << 10, 2));
+        assert_eq!(llc_of(3), (32 << 10, 6));
+        assert_eq!(llc_of(33), (33 * (32 << 10), 2));
         // As many CPUs as no simulated node has.
         results.nodes[0].cpus = 300;
         assert_eq!(preset(&results).nodes[0].cores, 256);
