@@ -123,10 +123,12 @@ impl FromStr for Policy {
             ("interleave", None) => Ok(Self::Interleave),
             ("weighted-interleave", None) => Ok(Self::WeightedInterleave(Vec::new())),
             ("weighted-interleave", Some(weights)) => {
-                let weights: Result<Vec<u32>, _> = weights.split('/').map(str::parse).collect();
+                // The kernel has bytes for them.
+                let weight = |text: &str| text.parse::<u8>().map(u32::from);
+                let weights: Result<Vec<u32>, _> = weights.split('/').map(weight).collect();
                 let weights = weights.ok().filter(|weights| weights.iter().any(|&weight| weight > 0));
                 weights.map(Policy::WeightedInterleave).ok_or_else(|| {
-                    let how = "weights are numbers, not all 0, as in weighted-interleave:2/1/1/1";
+                    let how = "weights are numbers up to 255, not all 0, as in weighted-interleave:2/1/1/1";
                     Error::unknown(format!("{text}: {how}"))
                 })
             }
@@ -182,6 +184,7 @@ mod tests {
             "bind:x",
             "preferred",
             "weighted-interleave:0/0",
+            "weighted-interleave:256/1",
             "interleave:1",
             "magic",
             "ace:",
