@@ -369,6 +369,29 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(|node| memory.nearest_with_cpus(node)), [0, 1, 0, 1]);
     }
 
+    /// Its number has every bit of a home's, and no page there is taken for an absent one.
+    #[test]
+    fn the_last_of_the_most_nodes_has_pages() {
+        let mut preset = Preset::named("epyc-cxl-4n").unwrap();
+        preset.nodes = vec![preset.nodes[0]; MOST_NODES];
+        let row = |from| (0..MOST_NODES).map(|to| if to == from { 10 } else { 20 }).collect();
+        preset.distances = (0..MOST_NODES).map(row).collect();
+        let mut space = Space::new();
+        space.area("area", PAGE_BYTES, Role::Unknown);
+        let mut memory = Memory::new(&preset, &space.into_areas(), false);
+        let last = MOST_NODES - 1;
+        assert_eq!((memory.state(0), memory.map(0, last, true)), (State::Absent, Some(last)));
+        assert_eq!((memory.state(0), memory.plain_home(0)), (State::At(last), Some(last)));
+        assert!(memory.mark(0));
+        assert_eq!((memory.state(0), memory.home(0)), (State::Marked, Some(last)));
+        assert!(memory.replicate(0));
+        assert_eq!((memory.state(0), memory.home(0)), (State::Replicated, Some(last)));
+        assert!(!memory.mark(0) && memory.resident() == vec![1; MOST_NODES]);
+        memory.assert_sound();
+        memory.collapse(0);
+        assert_eq!(memory.state(0), State::At(last));
+    }
+
     fn memory(huge: bool, mib: u64) -> Memory {
         let mut preset = Preset::named("opteron-8385-4n").unwrap();
         preset.nodes.iter_mut().for_each(|node| node.memory_bytes = mib << 20);

@@ -247,7 +247,7 @@ impl Balancing {
         let bounds = self.bounds(memory, thread);
         let task = &mut self.tasks[thread];
         let faults = task.group.map_or(&task.past, |group| &self.groups[group].faults);
-        // No thread runs where there are no CPUs.
+        // No thread runs where there are no CPUs: as `task_numa_placement` (kernel/sched/fair.c) does.
         let most = faults.most().map(|node| memory.nearest_with_cpus(node));
         task.preferred = most.or(task.preferred);
         if !task.adapt(shared, private, before, bounds) {
