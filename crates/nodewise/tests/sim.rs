@@ -483,11 +483,20 @@ fn threads_run_where_the_user_says() {
     let dahu = ["run", "--machine", "dahu-2n", "--workload", "streamcluster", "--scale", "0.001"];
     let odd = json(&[&dahu[..], &["--cpus", "1,3,5-5"]].concat());
     assert_eq!((&odd["threads"], accessors(&odd["runs"][0])), (&Value::from(3), vec![1]));
-    // What is printed is what runs it again.
-    let nodes = json(&[&dahu[..], &["--nodes", "1", "--threads", "4"]].concat());
-    let list: Vec<String> = nodes["cpus"].as_array().unwrap().iter().map(Value::to_string).collect();
-    let again = json(&[&dahu[..], &["--cpus", &list.join(","), "--threads", "4"]].concat());
-    assert_eq!(again, nodes);
+    // Threads get CPUs in the order of the list: the first one is the master, and has most to do.
+    let first_has_most = |list: &str| {
+        let run = json(&[&dahu[..], &["--cpus", list]].concat());
+        run["runs"][0]["resident_pages"].as_array().unwrap().iter().map(|p| p.as_u64().unwrap()).collect()
+    };
+    let (on_0, on_1): (Vec<u64>, Vec<u64>) = (first_has_most("0,1"), first_has_most("1,0"));
+    assert!(on_0[0] > on_0[1] && on_1[1] > on_1[0], "{on_0:?} {on_1:?}");
+    // A run is repeated by the CPUs that it prints, whatever order they have.
+    for (machine, chosen) in [(dahu, "1"), (eight, "0-1,4")] {
+        let nodes = json(&[&machine[..], &["--nodes", chosen, "--threads", "7"]].concat());
+        let list: Vec<String> = nodes["cpus"].as_array().unwrap().iter().map(Value::to_string).collect();
+        assert_eq!(list.len(), 7);
+        assert_eq!(json(&[&machine[..], &["--cpus", &list.join(",")]].concat()), nodes);
+    }
     assert_eq!(json(&[&dahu[..], &["--threads", "2"]].concat()).get("cpus"), None);
 }
 
@@ -502,7 +511,10 @@ fn a_place_where_no_thread_can_run_is_named() {
     refused(&["--cpus", "16"], "--cpus 16: opteron-8385-4n has no CPU 16; its CPUs are 0 to 15");
     refused(&["--nodes", "one"], "--nodes one: ");
     refused(&["--cpus", "3-1"], "--cpus 3-1: ");
-    refused(&["--nodes", ""], "--nodes \"\": no thread can run on none");
+    refused(&["--cpus", "1,,2"], "--cpus 1,,2: ");
+    refused(&["--cpus", "0-3,2"], "--cpus 0-3,2: CPU 2 is there twice, and has one thread");
+    refused(&["--nodes", "0-4000000000"], "--nodes 0-4000000000: ");
+    refused(&["--nodes", ""], "--nodes: the list is empty, and no thread can run");
     refused(&["--nodes", "1,2", "--threads", "9"], "--threads 9: --nodes 1,2 has 8 cores");
     refused(&["--cpus", "0-1", "--threads", "3"], "--threads 3: --cpus 0-1 has 2 cores");
     let bare = ["run", "--machine", "epyc-cxl-4n", "--workload", "cg", "--nodes", "1-2"];

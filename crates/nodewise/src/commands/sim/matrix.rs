@@ -1,6 +1,7 @@
 //! `nodewise sim matrix`: every workload on every machine under every policy.
 
-use super::{Bar, Named, given, machine_named, policy, usage, workload};
+use super::bar::Bar;
+use super::{Named, given, machine_named, policy, usage, workload};
 use crate::output::print;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use nodewise_hardware::Preset;

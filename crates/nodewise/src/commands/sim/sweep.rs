@@ -1,6 +1,7 @@
 //! `nodewise sim sweep`: many runs, cut into shards that any cluster's scheduler can start.
 
-use super::{Bar, check_passes, check_scale, given, machine_named, policy, usage, workload};
+use super::bar::Bar;
+use super::{check_passes, check_scale, given, machine_named, policy, usage, workload};
 use crate::commands::{Exit, exit};
 use crate::output::{PUBLIC, WholeFile, note};
 use anyhow::Context as _;
