@@ -23,6 +23,10 @@ const LARGEST: f64 = 58.0;
 /// Nodes are larger than the least by which they can be seen, those that are written into larger yet.
 const SMALLEST: f64 = 10.0;
 const WRITTEN_INTO: f64 = 22.0;
+/// Nodes on a circle up to which what stands beside them is upright. That of more would cover its neighbours'.
+const UPRIGHT: usize = 12;
+/// Least distance of neighbours on a circle, between which a link has to be seen.
+const APART: f64 = 2.0 * SMALLEST + 21.0;
 /// Width of a link that is always busy.
 const WIDEST: f64 = 13.0;
 /// Links up to which there is room to write at each how busy it is.
@@ -107,19 +111,36 @@ fn panel(svg: &mut String, (left, top): Point, plan: &Plan, run: &Report) {
             text(svg, (x, y - 2.0), &format!("{style} font-weight=\"bold\""), &percent);
             text(svg, (x, y + 13.0), &format!("{style} font-size=\"11\""), &format!("node {node}"));
         } else {
-            let (dx, dy) = outwards(place);
-            let anchor = if dx > 0.3 {
-                "start"
-            } else if dx < -0.3 {
-                "end"
+            let words = format!("{node}: {percent}");
+            if plan.places.len() > UPRIGHT {
+                along_ray(svg, (x, y), outwards(place), radius + 6.0, &words);
             } else {
-                "middle"
-            };
-            let beside = (x + dx * (radius + 6.0), y + dy * (radius + 10.0) + 4.0);
-            let style = format!("text-anchor=\"{anchor}\" font-size=\"11\"");
-            text(svg, beside, &style, &format!("{node}: {percent}"));
+                beside(svg, (x, y), outwards(place), radius, &words);
+            }
         }
     }
+}
+
+/// Upright text on the outer side of a node.
+fn beside(svg: &mut String, (x, y): Point, (dx, dy): Point, radius: f64, words: &str) {
+    let anchor = if dx > 0.3 {
+        "start"
+    } else if dx < -0.3 {
+        "end"
+    } else {
+        "middle"
+    };
+    let place = (x + dx * (radius + 6.0), y + dy * (radius + 10.0) + 4.0);
+    text(svg, place, &format!("text-anchor=\"{anchor}\" font-size=\"11\""), words);
+}
+
+/// Text that leads away from a node, turned so that nobody has to read upside down.
+fn along_ray(svg: &mut String, (x, y): Point, (dx, dy): Point, far: f64, words: &str) {
+    let (x, y) = (x + dx * far, y + dy * far);
+    let degrees = dy.atan2(dx).to_degrees();
+    let (anchor, degrees) = if dx < 0.0 { ("end", degrees - 180.0) } else { ("start", degrees) };
+    let turn = format!("transform=\"rotate({degrees:.1} {x:.1} {y:.1})\"");
+    text(svg, (x, y), &format!("text-anchor=\"{anchor}\" font-size=\"11\" dy=\"4\" {turn}"), words);
 }
 
 /// The share of all DRAM accesses that each node's memory served.
@@ -268,7 +289,7 @@ impl Plan {
         const CIRCLE: f64 = 0.36;
         let nodes = preset.nodes.len();
         let few = nodes <= FEW_NODES && preset.links.len() <= FEW_LINKS;
-        let side = if few { PANEL } else { WIDE_PANEL };
+        let side = if few { PANEL } else { WIDE_PANEL.max(nodes as f64 * APART / (TAU * CIRCLE)) };
         let linked = |node: usize| preset.links.iter().filter(|link| link.from == node).count();
         let middle =
             (0..nodes).find(|&node| nodes > 2 && preset.nodes[node].cores == 0 && linked(node) == nodes - 1);
@@ -433,6 +454,68 @@ mod tests {
                             let ends = [link.from, link.to].contains(&node);
                             assert!(ends || away > radius, "{}: {link:?} and node {node}", preset.name);
                         }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Points along a text that may be turned, as far apart as its letters are high.
+    fn points_of_texts(svg: &str) -> Vec<(Vec<Point>, String)> {
+        let elements = svg.lines().filter(|line| line.starts_with("<text ")).zip(texts(svg));
+        let points = elements.map(|(element, ((left, top), (right, bottom), words))| {
+            let turn = attribute(element, "transform").map_or(0.0, |turn| {
+                let degrees = turn.trim_start_matches("rotate(").split(' ').next().unwrap();
+                degrees.parse::<f64>().unwrap().to_radians()
+            });
+            let (x, y) = (number(element, "x"), number(element, "y"));
+            let down = attribute(element, "dy").map_or(0.0, |dy| dy.parse().unwrap());
+            let middle = f64::midpoint(top, bottom) + down - y;
+            let steps = ((right - left) / (bottom - top)).ceil() as usize + 1;
+            let along = (0..steps).map(|step| left - x + (right - left) * step as f64 / (steps - 1) as f64);
+            let turned = |along: f64| {
+                (x + along * turn.cos() - middle * turn.sin(), y + along * turn.sin() + middle * turn.cos())
+            };
+            (along.map(turned).collect(), words)
+        });
+        points.collect()
+    }
+
+    #[test]
+    fn many_nodes_and_what_stands_beside_them_are_apart() {
+        let apart = |one: Point, other: Point| (one.0 - other.0).hypot(one.1 - other.1);
+        for nodes in [9, 12, 13, 16, 23, 24, 40, 64] {
+            let mut text = "name = 'ring'\nabout = ''\nline_bytes = 64\n\
+                core = { ghz = 1.0, cycles_per_instruction = 1.0, outstanding_misses = 1 }\n\
+                controller = { idle_latency_ns = 1.0, service_ns = 1.0 }\n"
+                .to_owned();
+            writeln!(text, "node = [{{ count = {nodes}, cores = 1, memory_mib = 1 }}]").unwrap();
+            for node in 0..nodes {
+                let ends = format!("between = [{node}, {}]", (node + 1) % nodes);
+                writeln!(text, "[[link]]\n{ends}\ngb_per_s = 1.0\nhop_latency_ns = 1.0").unwrap();
+            }
+            let preset = Preset::parse(&text, "ring").unwrap();
+            let all: Vec<usize> = (0..nodes).collect();
+            for homes in [&all[..1], &all[..2], &all] {
+                let svg = draw("ring", &preset, &[run_on(&preset, "blocked", homes, 50.0)]);
+                let (width, height) = (number(&svg, "width"), number(&svg, "height"));
+                let (circles, texts) = (circles(&svg), points_of_texts(&svg));
+                for (index, &(centre, radius)) in circles.iter().enumerate() {
+                    for (other, far) in &circles[index + 1..] {
+                        let room = apart(centre, *other) - radius - far;
+                        assert!(room > 20.0, "{nodes} nodes: {room} between {index} and another");
+                    }
+                }
+                for (index, (points, words)) in texts.iter().enumerate() {
+                    for &(x, y) in points {
+                        assert!(x > 0.0 && y > 0.0 && x < width && y < height, "{nodes} nodes: '{words}'");
+                    }
+                    for (others, other) in &texts[index + 1..] {
+                        let least = points.iter().flat_map(|&one| others.iter().map(move |&o| apart(one, o)));
+                        assert!(
+                            least.fold(f64::MAX, f64::min) > 9.0,
+                            "{nodes} nodes: '{words}' and '{other}'"
+                        );
                     }
                 }
             }
