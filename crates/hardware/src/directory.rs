@@ -12,7 +12,7 @@ const _: () = assert!(MOST_LLCS <= u64::BITS as usize);
 /// the 2 MiB pieces of address space that were touched.
 #[derive(Clone, Debug)]
 pub(crate) enum Directory {
-    /// Of a machine with few LLCs, which most are.
+    /// Two bytes a line, for a machine with few LLCs, which most are.
     Few(Chunks<u16>),
     Many(Chunks<Holders>),
 }
@@ -183,7 +183,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// What two bytes remember is what is remembered of many LLCs.
+        /// Two bytes remember the same as is remembered of many LLCs.
         #[test]
         fn few_and_many_llcs_are_kept_alike(steps in prop::collection::vec((0u64..40, 0..FEW, 0..4u8), 1..200)) {
             let (mut few, mut many) = (Directory::new(6, FEW), Directory::new(6, FEW + 1));

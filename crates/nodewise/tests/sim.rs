@@ -631,8 +631,8 @@ fn trace_of(threads: &[Vec<(u64, u64, u64)>]) -> Vec<u8> {
     file
 }
 
-/// Two threads: one reads 4 MiB and the other writes as much elsewhere, which is more than caches of two
-/// nodes have room for with prefetches. Each access follows three instructions.
+/// Two threads: one reads 4 MiB and the other writes as much elsewhere. Caches of two nodes have no room for
+/// that with prefetches. Each access follows three instructions.
 fn two_threads() -> Vec<u8> {
     let lines = 1 << 16;
     let of_thread = |base: u64, kind| (0..lines).map(|line| (3, base + line * 2, kind)).collect();

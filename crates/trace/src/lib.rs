@@ -11,7 +11,7 @@
 //! | magic | the 8 bytes `NWTRACE2`; the last is the version |
 //! | threads | more than the highest number of one, 1 to 65 536 |
 //! | blocks | any number, each as one of the two below |
-//! | end | that number of threads, then the count of all accesses; nothing follows |
+//! | end | that number of threads, then the count of all accesses |
 //!
 //! | part of a block | content |
 //! |---|---|
@@ -43,8 +43,8 @@
 //! it in the file, so that threads never wait in a circle. Version 1 is version 2 without waits.
 //!
 //! Steps make files small: a program that goes through an array takes one or two bytes an access. Nothing in
-//! a file makes a reader keep more than a block of each thread. A file that is cut short has no end, and a
-//! reader says so.
+//! a file makes a reader keep more than a block of each thread. Nothing follows the end. A file that is cut
+//! short has no end, and a reader says so.
 #![forbid(unsafe_code)]
 
 mod read;

@@ -77,7 +77,7 @@ impl Touch {
 ///   prefetcher that follows streams is more outstanding misses; one that fetches neighbouring lines is
 ///   modelled, for what it takes from others.
 /// - An LLC is inclusive and knows which of its cores may hold a line. A write takes the line away from all
-///   other caches. A line that another LLC has modified is read from there and written back to its home; a
+///   other caches. A line that another LLC has modified is read from there and written back to its home. A
 ///   line that others hold unmodified comes from memory.
 /// - The LLCs of a node, if it has several, are as far from each other as from its memory while that is idle.
 /// - A modified line that leaves an LLC is written back: through links and controller, and nobody waits for

@@ -273,8 +273,8 @@ impl Preset {
         self.controller_of(to).idle_latency_ns + links_ns
     }
 
-    /// The bandwidth in GB/s at which a node reads a node's memory at most, as firmware tells it: that of the
-    /// controller, or of the narrowest link.
+    /// The bandwidth in GB/s at which a node reads a node's memory at most, as firmware tells it. It is the
+    /// controller's, or the narrowest link's.
     #[must_use]
     pub fn bandwidth_gb_per_s(&self, from: usize, to: usize) -> f64 {
         // A line in so many ns is as many GB/s.

@@ -7,13 +7,13 @@ use nodewise_topology::{CpuId, CpuSet, NodeId, NodeSet, ParseError};
 
 #[derive(clap::Args)]
 pub struct Placement {
-    /// Run threads only on the CPUs of these nodes, as in 0-2,5, where they stay. --pin orders these CPUs; else
-    /// each node has the next thread in turn
+    /// Run threads only on the CPUs of these nodes, as in 0-2,5, where they stay. Nodes get threads in turn,
+    /// or as --pin says
     #[arg(long, value_name = "LIST", conflicts_with = "study")]
     nodes: Option<String>,
 
-    /// Run the first thread on the first of these CPUs, and so on, as in 8,0-3. The machine's operating system
-    /// numbers them. The threads stay there
+    /// Run the first thread on the first of these CPUs, and so on, as in 8,0-3, where they stay. CPUs have
+    /// the numbers that the machine's operating system gives them
     #[arg(long, value_name = "LIST", conflicts_with_all = ["study", "nodes", "pin"])]
     cpus: Option<String>,
 
@@ -63,8 +63,8 @@ fn cores_of_nodes(list: &str, order: Pinning, preset: &Preset) -> Result<Vec<usi
     for NodeId(node) in nodes.iter() {
         match preset.nodes.get(node as usize) {
             None => {
-                let last = preset.nodes.len() - 1;
-                return Err(format!("{name} has no node {node}; its nodes are 0 to {last}"));
+                let count = preset.nodes.len();
+                return Err(format!("{name} has no node {node}; its nodes are 0 to {}", count - 1));
             }
             Some(of_node) if of_node.cores == 0 => return Err(format!("{name} has no CPUs on node {node}")),
             Some(_) => {}
@@ -85,8 +85,8 @@ fn cores_of_cpus(list: &str, preset: &Preset) -> Result<Vec<usize>, String> {
     for part in list.split(',') {
         for CpuId(cpu) in parsed(part)?.iter() {
             let Some(&core) = core_of.get(cpu as usize) else {
-                let last = core_of.len() - 1;
-                return Err(format!("{name} has no CPU {cpu}; its CPUs are 0 to {last}"));
+                let count = core_of.len();
+                return Err(format!("{name} has no CPU {cpu}; its CPUs are 0 to {}", count - 1));
             };
             if cores.contains(&core) {
                 return Err(format!("CPU {cpu} is there twice, and has one thread"));

@@ -23,7 +23,7 @@ const LARGEST: f64 = 58.0;
 /// Nodes are larger than the least by which they can be seen, those that are written into larger yet.
 const SMALLEST: f64 = 10.0;
 const WRITTEN_INTO: f64 = 22.0;
-/// Nodes on a circle up to which what stands beside them is upright. That of more would cover its neighbours'.
+/// Nodes of a machine up to which words beside them are upright. On more they would cover each other.
 const UPRIGHT: usize = 12;
 /// Least distance of neighbours on a circle, between which a link has to be seen.
 const APART: f64 = 2.0 * SMALLEST + 21.0;
