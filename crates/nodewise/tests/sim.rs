@@ -694,7 +694,7 @@ fn a_file_that_is_no_whole_trace_is_refused() {
     }
     refused(b"", "");
     refused(b"\x7fELF\x02\x01\x01\0\0\0\0\0", "it is no trace: it does not begin with NWTRACE");
-    refused(b"NWTRACE2\x01\x01\0", "version 2 is not known, and 1 is");
+    refused(b"NWTRACE3\x01\x01\0", "version 3 is not known, and 1 and 2 are");
     // More after the end, and a count of accesses that is another.
     refused(&[&small[..], b"\0"].concat(), "byte ");
     refused(&[&small[..small.len() - 1], b"\x04"].concat(), "byte ");
