@@ -344,8 +344,8 @@ impl Placement {
         }
     }
 
-    /// Looks where memory in use lies, in this interval. `ask` gives where pages (in order) lay at first and lie now; one that
-    /// is not present has no home.
+    /// Looks where memory in use lies, in this interval. `ask` gives where pages (in order) lay at first and
+    /// lie now; one that is not present has no home.
     pub(crate) fn look(&mut self, interval: u32, mut ask: impl FnMut(Pid, &[PageNumber]) -> Looked) {
         for (&pid, process) in &mut self.processes {
             let picks = process.picks(self.nodes);
