@@ -1,0 +1,245 @@
+//! Tests of the figures, with samples and homes made up.
+
+use super::*;
+
+const PID: Pid = Pid(1);
+const PAGES: u64 = 16_384;
+/// Nothing has shown for the first time for a while.
+const LATER: u32 = 100;
+const BALANCED: [bool; 4] = [true; 4];
+
+fn watch(proportional: bool, passes: u64, user: impl Fn(u64, u64) -> u8) -> Placement {
+    let mut placement = Placement::new(4, proportional);
+    for pass in 0..passes {
+        for page in 0..PAGES {
+            placement.note(PID, PageNumber(page), false, 1.0, NodeIndex(user(page, pass)), 0);
+        }
+    }
+    placement
+}
+
+fn small(located: Vec<Located>) -> Looked {
+    Looked { located, passes: None }
+}
+
+fn local(placement: &mut Placement, first: impl Fn(u64) -> u8, now: impl Fn(u64) -> u8) -> [f64; 2] {
+    let at = |node: u8| Some(NodeIndex(node));
+    placement.look(LATER, |_, pages| {
+        small(pages.iter().map(|page| (at(first(page.0)), at(now(page.0)))).collect())
+    });
+    let figures = placement.figures(&BALANCED);
+    [figures.before, figures.after].map(|figures| figures.unwrap().local_access_percent)
+}
+
+#[track_caller]
+fn are(percents: [f64; 2], expected: [f64; 2]) {
+    let near = percents.iter().zip(expected).all(|(percent, expected)| (percent - expected).abs() <= 4.0);
+    assert!(near, "{percents:?}, not {expected:?}");
+}
+
+fn slice(page: u64) -> u8 {
+    (page / (PAGES / 4)) as u8
+}
+
+/// Any node, but always the same for the same page and pass.
+fn any(page: u64, pass: u64) -> u8 {
+    let mixed = (page ^ pass << 40).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((mixed ^ mixed >> 32).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 62) as u8
+}
+
+#[test]
+fn copies_make_local_whatever_is_read_by_several() {
+    let half = PageNumber(PAGES / 2);
+    let user = |page, pass| if page < half.0 { slice(page) } else { any(page, pass) };
+    let mut placement = watch(false, 8, user);
+    let place = |page: u64| if page < half.0 { slice(page) } else { 0 };
+    are(local(&mut placement, |_| 0, place), [37.5, 62.5]);
+    let figures = placement.figures(&BALANCED);
+    assert_eq!(figures.after.as_ref().unwrap().local_with_copies_percent, None);
+    // No other place is better for memory that all use.
+    let adds = [figures.before, figures.after].map(|side| side.unwrap().collocation_adds_percent.unwrap());
+    are(adds, [25.0, 0.0]);
+    placement.note_replicable(PID, PageRange { start: half, end: PageNumber(PAGES) });
+    are(local(&mut placement, |_| 0, place), [37.5, 62.5]);
+    let with_copies = placement.figures(&BALANCED).after.unwrap().local_with_copies_percent.unwrap();
+    assert!((with_copies - 100.0).abs() <= 1.0, "{with_copies}");
+    (half.0..PAGES).for_each(|page| placement.note_written(PID, PageNumber(page), false));
+    are(local(&mut placement, |_| 0, place), [37.5, 62.5]);
+    assert_eq!(placement.figures(&BALANCED).after.unwrap().local_with_copies_percent, None);
+}
+
+#[test]
+fn private_slices_count_by_where_they_lie() {
+    let mut placement = watch(false, 4, |page, _| slice(page));
+    are(local(&mut placement, |_| 0, slice), [25.0, 100.0]);
+    are(local(&mut placement, slice, |page| slice(page) / 2), [100.0, 25.0]);
+    let figures = placement.figures(&BALANCED).after.unwrap();
+    assert!(figures.pages.unwrap().abs_diff(PAGES) < PAGES / 10, "{figures:?}");
+}
+
+#[test]
+fn shared_memory_is_local_to_one_of_its_users_wherever_it_lies() {
+    let mut placement = watch(false, 8, any);
+    are(local(&mut placement, |_| 0, slice), [25.0, 25.0]);
+    // A node wins most of each pass, and one node most passes. The kernel moves each page to whoever came
+    // last.
+    let winner = |page: u64, pass: u64| {
+        if any(page, pass + 100) == 0 { any(page, pass) } else { [0, 1, 0, 2, 0, 3, 0, 1][pass as usize] }
+    };
+    let mut placement = watch(false, 8, winner);
+    are(local(&mut placement, |_| 0, |page| winner(page, 7)), [25.0, 25.0]);
+}
+
+#[test]
+fn pages_private_one_by_one_count_one_by_one() {
+    let mut placement = watch(false, 4, |page, _| any(page, 7));
+    are(local(&mut placement, |_| 0, |page| any(page, 7)), [25.0, 100.0]);
+}
+
+#[test]
+fn huge_pages_count_with_all_their_parts_until_they_are_split() {
+    let mut placement = Placement::new(4, false);
+    let all = |placement: &mut Placement, huge| {
+        for pass in 0..8 {
+            for part in (0..PAGES).step_by(if huge { 128 } else { 1 }) {
+                let page = PageNumber(if huge { (part + 128 * pass) % PAGES } else { part });
+                placement.note(PID, page, huge, 1.0, NodeIndex((page.0 % 512 / 128) as u8), 0);
+            }
+        }
+    };
+    all(&mut placement, true);
+    are(local(&mut placement, |_| 0, slice), [25.0, 25.0]);
+    assert_eq!(placement.figures(&BALANCED).after.unwrap().pages, Some(PAGES));
+    all(&mut placement, false);
+    are(local(&mut placement, |_| 0, |page| (page % 512 / 128) as u8), [25.0, 100.0]);
+    all(&mut placement, true);
+    assert_eq!(placement.processes[&PID].watched.len() as u64, PAGES / 512);
+}
+
+#[test]
+fn huge_pages_of_all_count_so_though_one_thread_has_all_faults_for_many_passes() {
+    let mut placement = Placement::new(4, false);
+    for pass in 0..40 {
+        for page in (0..PAGES).step_by(512) {
+            placement.note(
+                PID,
+                PageNumber(page),
+                true,
+                1.0,
+                NodeIndex([3, 1, 0, 2][pass / 10]),
+                pass as u32 / 4,
+            );
+        }
+    }
+    are(local(&mut placement, |_| 0, |page| (page / 512 % 4) as u8), [25.0, 25.0]);
+}
+
+/// After a time of quick passes another thread takes the memory over, and passes are slow.
+#[test]
+fn users_of_huge_pages_are_those_of_the_last_intervals() {
+    let mut placement = Placement::new(4, false);
+    for pass in 0..80 {
+        for page in (0..PAGES).step_by(512) {
+            let (node, interval) = if pass < 60 { (0, pass / 6) } else { (slice(page), pass - 50) };
+            placement.note(PID, PageNumber(page), true, 1.0, NodeIndex(node), interval);
+        }
+    }
+    are(local(&mut placement, |_| 0, slice), [25.0, 100.0]);
+}
+
+#[test]
+fn users_are_those_of_the_last_passes() {
+    let mut placement = watch(false, 20, |page, pass| if pass < 10 { 0 } else { slice(page) });
+    are(local(&mut placement, |_| 0, slice), [25.0, 100.0]);
+}
+
+#[test]
+fn what_samples_do_not_show_is_unknown() {
+    let mut placement = watch(false, 1, |_, _| 0);
+    placement.look(LATER, |_, pages| small(vec![(Some(NodeIndex(0)), Some(NodeIndex(0))); pages.len()]));
+    let unknown = Err(Unknown::Samples(0));
+    assert_eq!(placement.figures(&BALANCED), BeforeAndAfter { before: unknown.clone(), after: unknown });
+    let mut placement = watch(false, 4, |page, _| slice(page));
+    placement.look(LATER, |_, pages| small(vec![(None, Some(NodeIndex(0))); pages.len()]));
+    assert_eq!(placement.figures(&BALANCED).before, Err(Unknown::FirstHomes));
+    assert!(placement.figures(&BALANCED).after.is_ok());
+}
+
+/// No page gives a second sample for long.
+#[test]
+fn much_memory_tells_where_it_lay_at_once_and_where_it_lies_when_all_of_it_was_marked() {
+    let look_at = |interval, samples, passes| {
+        let mut placement = watch(false, samples, |page, _| slice(page));
+        placement.look(interval, |_, pages| {
+            let now = |page: &PageNumber| Some(NodeIndex(slice(page.0) / 2));
+            Looked { located: pages.iter().map(|page| (Some(NodeIndex(0)), now(page))).collect(), passes }
+        });
+        let BeforeAndAfter { before, after } = placement.figures(&BALANCED);
+        let local = |figures: Figures| figures.local_access_percent.round();
+        (before.map(local), after.map(local))
+    };
+    let look = |samples, passes| look_at(LATER, samples, passes);
+    assert_eq!(look(4, Some(0)), (Err(Unknown::Scan), Err(Unknown::Scan)));
+    assert_eq!(look(1, Some(1)), (Ok(25.0), Err(Unknown::Scan)));
+    assert_eq!(look(4, Some(1)), (Ok(25.0), Err(Unknown::Scan)));
+    assert_eq!(look_at(5, 4, Some(2)), (Err(Unknown::Scan), Err(Unknown::Scan)), "more may come");
+    assert_eq!(look(1, Some(2)), (Ok(25.0), Err(Unknown::Samples(0))));
+    assert_eq!(look(4, Some(2)), (Ok(25.0), Ok(25.0)));
+    assert_eq!(look(1, None), (Err(Unknown::Samples(0)), Err(Unknown::Samples(0))));
+}
+
+#[test]
+fn pages_count_for_those_that_they_stand_for() {
+    let mut placement = Placement::new(4, false);
+    for page in 0..2000 {
+        let (pages, node) = if page % 2 == 0 { (1.0, 0) } else { (9.0, 1) };
+        placement.note(PID, PageNumber(page), false, pages, NodeIndex(node), 0);
+    }
+    placement.look(LATER, |_, pages| Looked {
+        located: vec![(Some(NodeIndex(0)), Some(NodeIndex(0))); pages.len()],
+        passes: Some(1),
+    });
+    let before = placement.figures(&BALANCED).before.unwrap();
+    assert!((before.local_access_percent - 10.0).abs() < 0.5);
+}
+
+#[test]
+fn a_process_that_is_ending_counts_as_it_was() {
+    let mut placement = watch(false, 4, |page, _| slice(page));
+    are(local(&mut placement, |_| 0, slice), [25.0, 100.0]);
+    let mut half_gone = |gone: u64| {
+        placement.look(LATER, |_, pages| {
+            let left = pages.iter().map(|page| (page.0 >= gone).then_some(NodeIndex(3)));
+            small(left.map(|home| (home, home)).collect())
+        });
+        placement.figures(&BALANCED).after.map(|figures| figures.local_access_percent)
+    };
+    assert!(half_gone(PAGES * 15 / 16).is_ok_and(|local| local > 99.0));
+    assert!(half_gone(PAGES).is_ok_and(|local| local > 99.0));
+    // It goes on without.
+    let little = half_gone(PAGES * 15 / 16).unwrap();
+    assert!(little > 99.0 && half_gone(PAGES * 15 / 16).is_ok());
+}
+
+#[test]
+fn a_process_that_has_ended_counts_as_it_was() {
+    let mut placement = watch(false, 4, |page, _| slice(page));
+    are(local(&mut placement, |_| 0, slice), [25.0, 100.0]);
+    placement.look(LATER, |_, pages| small(vec![(None, None); pages.len()]));
+    placement.keep(|_| false);
+    let figures = placement.figures(&BALANCED);
+    assert!(figures.after.is_ok_and(|figures| figures.local_access_percent > 99.0));
+    assert_eq!(figures.before.unwrap().controller_imbalance_percent, Some(200.0));
+}
+
+/// A sixteenth of the memory has most of the accesses.
+#[test]
+fn accesses_count_where_samples_are_accesses() {
+    let mut placement = Placement::new(4, true);
+    for access in 0..20_000 {
+        let hot = any(access, 3) != 0;
+        let page = PageNumber(access * 7919 % if hot { PAGES / 16 } else { PAGES });
+        placement.note(PID, page, false, 1.0, NodeIndex(u8::from(!hot)), 0);
+    }
+    are(local(&mut placement, |_| 0, |_| 1), [75.0, 25.0]);
+}
