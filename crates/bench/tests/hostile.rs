@@ -276,8 +276,9 @@ fn a_hostile_mix_does_no_harm() {
          # A stranger gets the number of a managed process that has just ended, again and again.
          (end=$(($(date +%s) + {seconds} - 10)); while [ $(date +%s) -lt $end ]; do
              # A thread of the kernel may have got it, and lives for ever.
-             read had <runaway && while kill -0 $had 2>/dev/null && [ $(date +%s) -lt $end ]; do sleep 0.1; done
-             for try in 1 2 3 4 5; do
+             until read had <runaway; do sleep 0.1; done 2>/dev/null
+             while grep -q runaway /proc/$had/cmdline && [ $(date +%s) -lt $end ]; do sleep 0.1; done 2>/dev/null
+             for try in $(seq 20); do
                  echo $((had - 1)) >/proc/sys/kernel/ns_last_pid; as 65534 $HOSTILE successor 2 & got=$!
                  [ $got = $had ] && break
                  kill $got; wait $got; got=; done

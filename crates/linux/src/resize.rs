@@ -12,6 +12,7 @@ use nodewise_sys::{AddressRange, ErrorKind, ProcessAdvice, pidfd_open, poll_read
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
 /// The size that huge pages are to get.
@@ -56,12 +57,18 @@ const TRIES: usize = 3;
 ///
 /// It would do so within seconds, and put each on one node; nobody else can keep it from that
 /// (`Documentation/admin-guide/mm/transhuge.rst`). It sleeps for an hour between two scans until Nodewise
-/// ends. Setting how long it sleeps wakes it for one more scan, which does little
-/// (`scan_sleep_millisecs_store`, `mm/khugepaged.c`, Linux 6.12).
+/// ends. Setting how long it sleeps wakes it for one more scan, which makes one huge page at most
+/// (`scan_sleep_millisecs_store`, `mm/khugepaged.c`, Linux 6.12). It is to find what is not split yet.
 pub(crate) fn pause_khugepaged(settings: &SharedSettings) {
+    const LAST_SCAN: Duration = Duration::from_millis(50);
+    let sleep = || std::fs::read_to_string(KHUGEPAGED_SLEEP).ok();
+    let before = sleep();
     // If it may not be changed, pages that were made again are split again, ever more rarely.
     for (setting, value) in [(KHUGEPAGED_PAGES, "1"), (KHUGEPAGED_SLEEP, "3600000")] {
         let _ = settings.set(Path::new(setting), value);
+    }
+    if sleep() != before {
+        thread::sleep(LAST_SCAN);
     }
 }
 
