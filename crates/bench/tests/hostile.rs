@@ -267,7 +267,7 @@ fn a_hostile_mix_does_no_harm() {
          (cd deep; as 1000 $HOSTILE maps 5 {seconds}) & mine=$!
          for what in {kinds}; do as 1000 $HOSTILE $what {seconds} & mine=\"$mine $!\"; done
          as 1000 sh -c \"end=\\$((\\$(date +%s) + {seconds})); while [ \\$(date +%s) -lt \\$end ]; do
-             $HOSTILE runaway 10 & echo \\$! >runaway; wait \\$!; echo runaway ended: \\$?; done\" & mine=\"$mine $!\"
+             $HOSTILE runaway 5 & echo \\$! >runaway; wait \\$!; echo runaway ended: \\$?; done\" & mine=\"$mine $!\"
          sleep 1
          $NODEWISE attach $mine --json summary & nodewise=$!
          # Until it has ended, so that its last word is its most.
