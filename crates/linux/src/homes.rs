@@ -204,11 +204,9 @@ impl Homes {
                         known.note_used(page, self.interval);
                     }
                     let of_page = &of_page[usize::from(allocates)..];
-                    // All others would tell of memory as the kernel has just moved it.
-                    if let Some(pages) = known.stands_for(page) {
-                        for sample in of_page {
-                            self.placement.note(pid, page, huge, pages, sample.accessor, self.interval);
-                        }
+                    let stands_for = known.stands_for(page);
+                    for sample in of_page {
+                        self.placement.note(pid, page, huge, stands_for, sample.accessor, self.interval);
                     }
                     if of_page.iter().any(|sample| sample.access == Access::Write) {
                         self.placement.note_written(pid, page, huge);

@@ -153,9 +153,10 @@ impl KnownHomes {
     }
 
     /// How many scans of the kernel's have ended since some of the pages were asked for. None: all were asked
-    /// for.
+    /// for. A kernel that does not number them (`CONFIG_SCHED_DEBUG`) is taken to have made enough. Figures
+    /// then only wait until hardly any memory shows for the first time.
     pub(crate) fn passes(&self, scan: impl FnOnce() -> Option<u64>) -> Option<u64> {
-        let passes = || self.scan.zip(scan()).map_or(0, |(then, now)| now.saturating_sub(then));
+        let passes = || self.scan.zip(scan()).map_or(u64::MAX, |(then, now)| now.saturating_sub(then));
         (!self.partly.is_empty()).then(passes)
     }
 
@@ -466,7 +467,10 @@ mod tests {
         assert_eq!(known.get(PageNumber(512)), Some(NodeIndex(1)));
         let stands_for = |page| known.stands_for(PageNumber(page));
         assert_eq!((stands_for(511), stands_for(512), stands_for(2569)), (Some(5.0), None, Some(1.0)));
-        assert_eq!([None, Some(7), Some(9)].map(|now| known.passes(|| now)), [Some(0), Some(0), Some(2)]);
+        assert_eq!(
+            [None, Some(7), Some(9)].map(|now| known.passes(|| now)),
+            [Some(u64::MAX), Some(0), Some(2)]
+        );
         assert_eq!(KnownHomes::default().passes(|| Some(9)), None);
         known.keep_mapped(&[mapping(2559, 4096)]);
         assert_eq!(known.stands_for(PageNumber(2559)), None);

@@ -112,8 +112,9 @@ struct Process {
     watched: BTreeMap<PageNumber, Watched>,
     /// One page in two to this power is watched.
     thinned: u32,
-    /// Samples as they came, where they are proportional to accesses, and how many each stands for.
-    accesses: VecDeque<(PageNumber, NodeIndex, f64)>,
+    /// Samples as they came, where they are proportional to accesses, and how many each stands for among
+    /// those whose first home is known.
+    accesses: VecDeque<(PageNumber, NodeIndex, Option<f64>)>,
     sums: BeforeAndAfter<Sums>,
     /// Memory that several nodes read and none writes.
     replicable: RangeMap<()>,
@@ -159,6 +160,8 @@ struct Pick {
     shares: Vec<f64>,
     /// Base pages that it stands for, or accesses.
     pages: f64,
+    /// The same among those whose first home is known; none if its own is not.
+    pages_at_first: Option<f64>,
     /// The interval in which it first came.
     since: u32,
     samples: u64,
@@ -194,21 +197,21 @@ struct Sums {
 }
 
 impl Sums {
-    fn count(&mut self, pick: &Pick, home: NodeIndex) {
+    fn count(&mut self, pick: &Pick, home: NodeIndex, pages: f64) {
         self.loads.resize(pick.shares.len(), 0.0);
         self.samples += pick.samples;
         self.unclear_samples += if pick.clear { 0 } else { pick.samples };
-        self.pages += pick.pages;
-        self.local += pick.pages * pick.shares[home.get()];
-        self.loads[home.get()] += pick.pages;
+        self.pages += pages;
+        self.local += pages * pick.shares[home.get()];
+        self.loads[home.get()] += pages;
         if pick.clear {
             let most = pick.shares.iter().copied().fold(0.0, f64::max);
-            self.clear_pages += pick.pages;
-            self.collocation_adds += pick.pages * (most - pick.shares[home.get()]);
+            self.clear_pages += pages;
+            self.collocation_adds += pages * (most - pick.shares[home.get()]);
         }
         if pick.replicable {
-            self.replicable += pick.pages;
-            self.copies_add += pick.pages * (1.0 - pick.shares[home.get()]);
+            self.replicable += pages;
+            self.copies_add += pages * (1.0 - pick.shares[home.get()]);
         }
     }
 
@@ -268,13 +271,15 @@ impl Placement {
         Self { nodes, proportional, processes: BTreeMap::new(), ended: BeforeAndAfter::default() }
     }
 
-    /// Takes in who accessed a page, or a huge page, that stands for so many, in this interval.
+    /// Takes in who accessed a page, or a huge page, in this interval. It stands for so many pages of those
+    /// whose first home is known. None: its own is not, and a hint fault tells of memory as the kernel has
+    /// just moved it.
     pub(crate) fn note(
         &mut self,
         pid: Pid,
         page: PageNumber,
         huge: bool,
-        pages: f64,
+        pages: Option<f64>,
         accessor: NodeIndex,
         interval: u32,
     ) {
@@ -287,6 +292,7 @@ impl Placement {
             }
             return;
         }
+        let Some(pages) = pages else { return };
         let unit = if huge { page.huge() } else { page };
         if !is_picked(unit, huge, process.thinned) {
             return;
@@ -363,7 +369,8 @@ impl Placement {
             };
             let more_to_come = pages(true) > MAX_NEW * pages(false);
             let passes = passes.map(|passes| if more_to_come { 0 } else { passes });
-            let (mut sums, mut there, mut gone) = (BeforeAndAfter::<Sums>::default(), 0.0, 0.0);
+            let mut sums = BeforeAndAfter::<Sums>::default();
+            let (mut there, mut gone, mut not_asked) = (0.0, 0.0, 0.0);
             for (pick, (first, now)) in picks.iter().zip(located) {
                 let Some(now) = now else {
                     gone += pick.pages;
@@ -376,16 +383,23 @@ impl Placement {
                     Some(0..=1) => after.not_scanned += pick.pages,
                     // The kernel moves a page to who used it last, so that this would be found local.
                     _ if !pick.clear => after.unclear += pick.pages,
-                    _ => after.count(pick, now),
+                    _ => after.count(pick, now, pick.pages),
                 }
+                let Some(pages) = pick.pages_at_first else {
+                    not_asked += pick.pages;
+                    continue;
+                };
                 match (first, passes) {
-                    (None, _) => before.not_seen += pick.pages,
+                    (None, _) => before.not_seen += pages,
                     // The kernel goes by address, and each thread may have its own.
-                    (_, Some(0)) => before.not_scanned += pick.pages,
-                    (_, None) if !pick.clear => before.unclear += pick.pages,
+                    (_, Some(0)) => before.not_scanned += pages,
+                    (_, None) if !pick.clear => before.unclear += pages,
                     // With so many pages, each may tell by its last access alone.
-                    (Some(first), _) => before.count(pick, first),
+                    (Some(first), _) => before.count(pick, first, pages),
                 }
+            }
+            if sums.before.samples < MIN_SAMPLES {
+                sums.before.not_seen += not_asked;
             }
             // A process that is ending has less and less, or nothing any more. One that only shrinks has as
             // little at the next look.
@@ -417,7 +431,17 @@ impl Process {
         for &(page, node, pages) in &self.accesses {
             let shares = (0..nodes).map(|n| f64::from(u8::from(n == node.get()))).collect();
             let replicable = self.is_replicable(page);
-            picks.push(Pick { page, shares, pages, since: 0, samples: 1, clear: true, replicable });
+            let (pages, pages_at_first) = (1.0, pages);
+            picks.push(Pick {
+                page,
+                shares,
+                pages,
+                pages_at_first,
+                since: 0,
+                samples: 1,
+                clear: true,
+                replicable,
+            });
         }
         picks.sort_unstable_by_key(|pick: &Pick| pick.page);
         let watched: Vec<(PageNumber, &Watched)> =
@@ -432,18 +456,18 @@ impl Process {
             let turns = users.as_ref().map(|users| users.samples.iter().sum::<f64>() / pages.len() as f64);
             let few = turns.is_some_and(|turns| turns < MIN_TURNS);
             let shared = users.as_ref().map(|users| users_of(if few { &all_shared } else { &users.samples }));
+            let weight = |watched: &Watched| {
+                let thinned = f64::from(1 << self.thinned.min(30));
+                watched.pages * if watched.huge { HUGE_PAGE_PAGES as f64 } else { thinned }
+            };
             picks.extend(pages.iter().map(|&(page, watched)| Pick {
                 page,
                 shares: match (&users, &shared) {
                     (Some(users), Some(shared)) if !users.private => shared.clone(),
                     _ => own(&watched.last, nodes),
                 },
-                pages: watched.pages
-                    * if watched.huge {
-                        HUGE_PAGE_PAGES as f64
-                    } else {
-                        f64::from(1 << self.thinned.min(30))
-                    },
+                pages: weight(watched),
+                pages_at_first: Some(weight(watched)),
                 since: watched.since,
                 samples: watched.last.len() as u64,
                 clear: users.is_some(),

@@ -12,7 +12,7 @@ fn watch(proportional: bool, passes: u64, user: impl Fn(u64, u64) -> u8) -> Plac
     let mut placement = Placement::new(4, proportional);
     for pass in 0..passes {
         for page in 0..PAGES {
-            placement.note(PID, PageNumber(page), false, 1.0, NodeIndex(user(page, pass)), 0);
+            placement.note(PID, PageNumber(page), false, Some(1.0), NodeIndex(user(page, pass)), 0);
         }
     }
     placement
@@ -103,7 +103,7 @@ fn huge_pages_count_with_all_their_parts_until_they_are_split() {
         for pass in 0..8 {
             for part in (0..PAGES).step_by(if huge { 128 } else { 1 }) {
                 let page = PageNumber(if huge { (part + 128 * pass) % PAGES } else { part });
-                placement.note(PID, page, huge, 1.0, NodeIndex((page.0 % 512 / 128) as u8), 0);
+                placement.note(PID, page, huge, Some(1.0), NodeIndex((page.0 % 512 / 128) as u8), 0);
             }
         }
     };
@@ -125,7 +125,7 @@ fn huge_pages_of_all_count_so_though_one_thread_has_all_faults_for_many_passes()
                 PID,
                 PageNumber(page),
                 true,
-                1.0,
+                Some(1.0),
                 NodeIndex([3, 1, 0, 2][pass / 10]),
                 pass as u32 / 4,
             );
@@ -141,7 +141,7 @@ fn users_of_huge_pages_are_those_of_the_last_intervals() {
     for pass in 0..80 {
         for page in (0..PAGES).step_by(512) {
             let (node, interval) = if pass < 60 { (0, pass / 6) } else { (slice(page), pass - 50) };
-            placement.note(PID, PageNumber(page), true, 1.0, NodeIndex(node), interval);
+            placement.note(PID, PageNumber(page), true, Some(1.0), NodeIndex(node), interval);
         }
     }
     are(local(&mut placement, |_| 0, slice), [25.0, 100.0]);
@@ -193,7 +193,7 @@ fn pages_count_for_those_that_they_stand_for() {
     let mut placement = Placement::new(4, false);
     for page in 0..2000 {
         let (pages, node) = if page % 2 == 0 { (1.0, 0) } else { (9.0, 1) };
-        placement.note(PID, PageNumber(page), false, pages, NodeIndex(node), 0);
+        placement.note(PID, PageNumber(page), false, Some(pages), NodeIndex(node), 0);
     }
     placement.look(LATER, |_, pages| Looked {
         located: vec![(Some(NodeIndex(0)), Some(NodeIndex(0))); pages.len()],
@@ -201,6 +201,31 @@ fn pages_count_for_those_that_they_stand_for() {
     });
     let before = placement.figures(&BALANCED).before.unwrap();
     assert!((before.local_access_percent - 10.0).abs() < 0.5);
+}
+
+/// Memory was asked for in part, and samples say how often it is accessed.
+#[test]
+fn accesses_to_pages_that_were_not_asked_for_tell_where_memory_lies_and_not_where_it_lay() {
+    let with = |asked_in: u64| {
+        let mut placement = Placement::new(4, true);
+        for access in 0..2000 {
+            let asked = access % asked_in == 0;
+            let stands_for = asked.then_some(10.0);
+            placement.note(PID, PageNumber(access), false, stands_for, NodeIndex((access % 4) as u8), 0);
+        }
+        placement.look(LATER, |_, pages| {
+            let first = |page: &PageNumber| (page.0 % asked_in == 0).then_some(NodeIndex(0));
+            small(pages.iter().map(|page| (first(page), Some(NodeIndex((page.0 % 4) as u8)))).collect())
+        });
+        placement.figures(&BALANCED)
+    };
+    let figures = with(5);
+    assert!((figures.before.unwrap().local_access_percent - 25.0).abs() < 0.5);
+    assert!((figures.after.unwrap().local_access_percent - 100.0).abs() < 0.5);
+    // Only the end is known if the hot memory was not asked for.
+    let figures = with(100);
+    assert_eq!(figures.before, Err(Unknown::FirstHomes));
+    assert!((figures.after.unwrap().local_access_percent - 100.0).abs() < 0.5);
 }
 
 #[test]
@@ -239,7 +264,7 @@ fn accesses_count_where_samples_are_accesses() {
     for access in 0..20_000 {
         let hot = any(access, 3) != 0;
         let page = PageNumber(access * 7919 % if hot { PAGES / 16 } else { PAGES });
-        placement.note(PID, page, false, 1.0, NodeIndex(u8::from(!hot)), 0);
+        placement.note(PID, page, false, Some(1.0), NodeIndex(u8::from(!hot)), 0);
     }
     are(local(&mut placement, |_| 0, |_| 1), [75.0, 25.0]);
 }
