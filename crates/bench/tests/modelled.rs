@@ -234,12 +234,13 @@ struct Managed {
     report: Value,
 }
 
-fn managed(options: &str, pattern: &str, passes: u32) -> Managed {
+/// `length` says when the program ends.
+fn managed(options: &str, pattern: &str, length: &str) -> Managed {
     let workload = programs().workload.to_str().unwrap();
     let script = format!(
         "cd /tmp; echo 0 >/proc/sys/kernel/numa_balancing
          nodewise run {options} --json summary --log log -- \\
-             {workload} {pattern} --stream --mebibytes 16 --passes {passes} --report where || exit
+             {workload} {pattern} --stream --mebibytes 16 {length} --report where || exit
          tr -d '\\n' <summary; echo; tail -n 1 where; cat log"
     );
     let (output, report) =
@@ -302,9 +303,8 @@ impl Managed {
 
 #[test]
 fn what_one_thread_uses_is_seen_by_the_machines_samples_and_moved() {
-    // Pages that main was seen writing at the start go a round later than the others. So do the last ones, if
-    // no sample has hit them yet.
-    let run = managed("--sampler model", "private", 600);
+    // The last ones go as late as a sample hits them.
+    let run = managed("--sampler model", "private", "--seconds 60 --after-placed 3");
     run.counts_are_the_machines();
     assert_eq!((run.local_percent, run.pages_by_node), (100.0, vec![PAGES / 4; 4]), "{:?}", run.log);
     let first = |log: &[Value]| -> f64 {
@@ -312,7 +312,7 @@ fn what_one_thread_uses_is_seen_by_the_machines_samples_and_moved() {
         seconds.map(|line| line["seconds"].as_f64().unwrap()).fold(f64::MAX, f64::min)
     };
     // Hint faults show a page as often as the kernel's scans take its mapping away.
-    let by_faults = managed("--sampler hint-faults", "private", 350);
+    let by_faults = managed("--sampler hint-faults", "private", "--passes 350");
     assert!(by_faults.summary["counted"].is_null());
     let (model_s, faults_s) = (first(&run.log), first(&by_faults.log));
     println!("the first decision after {model_s} s by the model, after {faults_s} s by hint faults");
@@ -321,7 +321,7 @@ fn what_one_thread_uses_is_seen_by_the_machines_samples_and_moved() {
 
 #[test]
 fn samples_of_one_nodes_memory_say_so() {
-    let run = managed("--sampler model --dry-run", "private", 150);
+    let run = managed("--sampler model --dry-run", "private", "--passes 150");
     run.counts_are_the_machines();
     assert_eq!(run.pages_by_node, [PAGES, 0, 0, 0]);
     let mut ranges: Vec<(u64, u64, &Value)> = run
@@ -355,7 +355,7 @@ fn samples_of_one_nodes_memory_say_so() {
 
 #[test]
 fn what_all_read_is_seen_by_the_machines_samples_and_spread() {
-    let run = managed("--sampler model", "shared-read", 60);
+    let run = managed("--sampler model", "shared-read", "--passes 60");
     run.counts_are_the_machines();
     assert!(run.decisions().any(|decision| decision["action"] == "interleave"), "{:?}", run.log);
     let even = |&pages: &u64| (PAGES / 5..PAGES / 3).contains(&pages);

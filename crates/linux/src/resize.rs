@@ -11,9 +11,9 @@ use nodewise_engine::{HUGE_PAGE_PAGES, Outcome, PAGE_BYTES, PageNumber};
 use nodewise_sys::{AddressRange, ErrorKind, ProcessAdvice, pidfd_open, poll_readable, process_madvise};
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The size that huge pages are to get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,17 +58,70 @@ const TRIES: usize = 3;
 /// It would do so within seconds, and put each on one node; nobody else can keep it from that
 /// (`Documentation/admin-guide/mm/transhuge.rst`). It sleeps for an hour between two scans until Nodewise
 /// ends. Setting how long it sleeps wakes it for one more scan, which makes one huge page at most
-/// (`scan_sleep_millisecs_store`, `mm/khugepaged.c`, Linux 6.12). It is to find what is not split yet.
+/// (`scan_sleep_millisecs_store`, `mm/khugepaged.c`, Linux 6.12). It is to find what is not split yet, and
+/// its priority is the least, so that it may come to it late.
 pub(crate) fn pause_khugepaged(settings: &SharedSettings) {
-    const LAST_SCAN: Duration = Duration::from_millis(50);
-    let sleep = || std::fs::read_to_string(KHUGEPAGED_SLEEP).ok();
-    let before = sleep();
+    const HOUR: &str = "3600000";
+    let is_paused =
+        || std::fs::read_to_string(KHUGEPAGED_SLEEP).is_ok_and(|milliseconds| milliseconds.trim() == HOUR);
+    let scans = if is_paused() { None } else { Scans::of(Path::new("/proc")) };
     // If it may not be changed, pages that were made again are split again, ever more rarely.
-    for (setting, value) in [(KHUGEPAGED_PAGES, "1"), (KHUGEPAGED_SLEEP, "3600000")] {
+    for (setting, value) in [(KHUGEPAGED_PAGES, "1"), (KHUGEPAGED_SLEEP, HOUR)] {
         let _ = settings.set(Path::new(setting), value);
     }
-    if sleep() != before {
-        thread::sleep(LAST_SCAN);
+    if let Some(scans) = scans.filter(|_| is_paused()) {
+        let end = Instant::now() + LAST_SCAN;
+        while Instant::now() < end && !scans.is_one_over() {
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// No scan is waited for longer.
+const LAST_SCAN: Duration = Duration::from_secs(1);
+
+/// Tells whether khugepaged has scanned since.
+struct Scans {
+    /// `/proc/PID/status` of its thread.
+    status: PathBuf,
+    /// So often had it gone to sleep.
+    before: u64,
+}
+
+impl Scans {
+    /// From now on, unless its thread is not to be seen in `proc`.
+    fn of(proc: &Path) -> Option<Self> {
+        let directories = std::fs::read_dir(proc).ok()?.flatten().map(|entry| entry.path());
+        let status = |path: PathBuf| {
+            let name = std::fs::read_to_string(path.join("comm")).ok()?;
+            Some(path.join("status")).filter(|_| name.trim() == "khugepaged")
+        };
+        // Any program may have its name.
+        directories
+            .filter_map(status)
+            .find_map(|status| Some(Self { before: Sleeper::read(&status)?.times, status }))
+    }
+
+    fn is_one_over(&self) -> bool {
+        Sleeper::read(&self.status).is_none_or(|now| now.sleeps && now.times > self.before)
+    }
+}
+
+/// A thread of the kernel by its `/proc/PID/status`.
+struct Sleeper {
+    sleeps: bool,
+    /// So often has it gone to sleep.
+    times: u64,
+}
+
+impl Sleeper {
+    fn read(status: &Path) -> Option<Self> {
+        let text = std::fs::read_to_string(status).ok()?;
+        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        // Number 2 is the parent of all of them.
+        field("PPid:").filter(|&parent| parent == "2")?;
+        let times = field("voluntary_ctxt_switches:")?.parse().ok()?;
+        Some(Self { sleeps: field("State:")?.starts_with('S'), times })
     }
 }
 
@@ -158,4 +211,35 @@ fn split_by_debugfs(pid: u32, page: PageNumber) {
     let file = std::fs::File::options().write(true).open("/sys/kernel/debug/split_huge_pages");
     // The page's state afterwards tells the outcome.
     let _ = file.and_then(|mut file| file.write_all(text.as_bytes()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scan_is_over_once_the_kernels_thread_sleeps_again() {
+        let proc = tempfile::tempdir().unwrap();
+        let write = |pid: u32, parent: u32, state: &str, times: u32| {
+            let directory = proc.path().join(pid.to_string());
+            std::fs::create_dir_all(&directory).unwrap();
+            let status = format!(
+                "Name:\tkhugepaged\nState:\t{state}\nPPid:\t{parent}\nvoluntary_ctxt_switches:\t{times}\n"
+            );
+            std::fs::write(directory.join("status"), status).unwrap();
+            std::fs::write(directory.join("comm"), "khugepaged\n").unwrap();
+        };
+        assert!(Scans::of(proc.path()).is_none());
+        write(7, 1, "S (sleeping)", 900);
+        assert!(Scans::of(proc.path()).is_none(), "a program has taken its name");
+        write(50, 2, "S (sleeping)", 83);
+        let scans = Scans::of(proc.path()).unwrap();
+        assert!(!scans.is_one_over());
+        write(50, 2, "R (running)", 83);
+        assert!(!scans.is_one_over());
+        write(50, 2, "R (running)", 84);
+        assert!(!scans.is_one_over());
+        write(50, 2, "S (sleeping)", 84);
+        assert!(scans.is_one_over());
+    }
 }
