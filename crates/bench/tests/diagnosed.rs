@@ -1,5 +1,6 @@
-//! `nodewise doctor -p` tells the sick from the healthy, and names what helps. The truth is the program's own
-//! `move_pages`, and for a program of Debian's it is where that was started and sent.
+//! `nodewise doctor -p` tells the sick from the healthy, and names what helps. `nodewise top` shows where
+//! they run and lie. The truth is the program's own `move_pages`, and for a program of Debian's it is where
+//! that was started and sent.
 
 mod guests;
 
@@ -7,14 +8,16 @@ use guests::{programs, run_in};
 use nodewise_bench::scenario::{Finished, Place};
 use nodewise_rig::Guest;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// `examine NAME COMMAND...` starts a program and leaves the doctor's answer in NAME. The kernel's balancing
-/// is off but for sampling.
+/// `examine NAME COMMAND...` starts a program and leaves the doctor's answer in NAME, and in NAME.top what
+/// `nodewise top` shows of it before. The kernel's balancing is off but for sampling.
 const EXAMINE: &str = "
 echo 0 >/proc/sys/kernel/numa_balancing
 examine() { name=$1; shift; \"$@\" & patient=$!; sleep 4; diagnose; }
-diagnose() { $NODEWISE doctor -p $patient --seconds 12 --json >$name; kill $patient; wait $patient; }
+diagnose() { $NODEWISE top --json -n 1 -i 2 -p $patient >$name.top
+    $NODEWISE doctor -p $patient --seconds 12 --json >$name; kill $patient; wait $patient; }
 ";
 
 fn examined(guest: Guest, script: &str, files: &[&str]) -> Finished {
@@ -44,6 +47,31 @@ fn healthy(finished: &Finished, name: &str) {
     assert!(diagnosis["text"].as_str().unwrap().starts_with("Nothing to do here"), "{name}");
 }
 
+/// Asserts the shares of CPU time and memory of the patient on each node that `nodewise top` shows, and its
+/// share of far accesses.
+#[track_caller]
+fn seen(finished: &Finished, name: &str, runs_on: [f64; 4], lies_on: [f64; 4], far_percent: f64) {
+    let look = finished.json(&format!("{name}.top")).unwrap();
+    // It is by far the busiest but for top itself.
+    let patient = &look["processes"][0];
+    println!("{name}: {patient}, {}", look["nodes"]);
+    for (figure, truth) in [("runs_on", runs_on), ("lies_on", lies_on)] {
+        let said = patient[figure].as_array().unwrap().iter().map(|share| share.as_f64().unwrap());
+        let off = said.zip(truth).map(|(said, truth)| (said - truth).abs()).fold(0.0, f64::max);
+        assert!(off <= 0.1, "{name}: {figure}: {patient}");
+    }
+    let said = patient["far_at_least_percent"].as_f64().unwrap();
+    assert!((said - far_percent).abs() <= 10.0, "{name}: {said} % are far at least, not {far_percent}");
+    // All of the workload's memory, and what it runs on, is in one mapping.
+    let region = &look["regions"][0];
+    let (resident, bytes) = (region["resident_bytes"].as_f64().unwrap(), f64::from(64 << 20));
+    assert!((resident / bytes - 1.0).abs() < 0.05, "{name}: {region}");
+    let threads = patient["threads"].as_array().unwrap();
+    let nodes: BTreeSet<u64> = threads.iter().filter_map(|thread| thread["node"].as_u64()).collect();
+    let expected: BTreeSet<u64> = (0..4).filter(|&node| runs_on[node as usize] > 0.0).collect();
+    assert!(expected.is_subset(&nodes), "{name}: {threads:?}");
+}
+
 /// Where the workload's pages lay before it was examined, against the threads that use them.
 fn far_percent(finished: &Finished, report: &str) -> f64 {
     100.0 - finished.placements(report).unwrap().first().expect("it reported").local_percent
@@ -69,8 +97,19 @@ fn patients_on_four_nodes() {
             "local",
             "idle",
             "sent",
+            "private.top",
+            "shared-read.top",
+            "false-share.top",
+            "local.top",
+            "sent.top",
         ],
     );
+    let (everywhere, first, last) = ([0.25; 4], [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]);
+    for pattern in ["private", "shared-read", "false-share"] {
+        seen(&finished, pattern, everywhere, first, 75.0);
+    }
+    seen(&finished, "local", everywhere, everywhere, 0.0);
+    seen(&finished, "sent", last, first, 100.0);
     for (pattern, remedy) in
         [("private", "collocate"), ("shared-read", "interleave"), ("false-share", "split")]
     {

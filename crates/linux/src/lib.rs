@@ -6,6 +6,7 @@
 mod batch_size;
 mod bound_memory;
 mod bounds;
+pub mod census;
 mod ending;
 mod error;
 mod hints;

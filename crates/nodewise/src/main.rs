@@ -37,6 +37,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Topo(commands::topo::Args),
+    Top(commands::top::Args),
     Rig(commands::rig::Args),
     Run(commands::run::Args),
     Attach(commands::attach::Args),
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
     let cli = parse(std::env::args_os()).unwrap_or_else(|error| error.exit());
     let done = match cli.command {
         Command::Topo(args) => commands::topo::main(&args),
+        Command::Top(args) => commands::top::main(&args),
         Command::Rig(args) => commands::rig::main(&args),
         Command::Run(args) => commands::run::main(&args),
         Command::Attach(args) => commands::attach::main(&args),
@@ -138,9 +140,9 @@ mod tests {
         /// All that open one. A word that is missing here is either no verb, or a new one.
         const VERBS: &[&str] = &[
             "Add", "Allocate", "Attach", "Boot", "Compare", "Copy", "Count", "Decide", "Do", "Draw", "End",
-            "Give", "Keep", "Leave", "Let", "List", "Make", "Manage", "Map", "Measure", "Merge", "Move",
-            "Place", "Print", "Put", "Read", "Record", "Replay", "Run", "Set", "Show", "Shrink", "Simulate",
-            "Start", "Take", "Watch", "Write",
+            "Give", "Keep", "Leave", "Let", "List", "Look", "Make", "Manage", "Map", "Measure", "Merge",
+            "Move", "Place", "Print", "Put", "Read", "Record", "Replay", "Run", "Set", "Show", "Shrink",
+            "Simulate", "Sort", "Start", "Take", "Watch", "Write",
         ];
         fn wrong(command: &clap::Command, path: &str) -> Vec<String> {
             let path = format!("{path} {}", command.get_name());

@@ -12,12 +12,15 @@ use std::path::{Path, PathBuf};
 /// Writes to standard output, with colours where that is a terminal. A reader that has seen enough (`nodewise
 /// topo | head`) is no error; a full disk is.
 pub fn print(text: &str) -> anyhow::Result<()> {
+    print_more(text).map(drop)
+}
+
+/// The same, and returns whether the reader may want more.
+pub fn print_more(text: &str) -> anyhow::Result<bool> {
     let mut out = anstream::stdout();
     match out.write_all(harmless(text).as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write to standard output")
-        }
-        _ => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        done => done.map(|()| true).context("cannot write to standard output"),
     }
 }
 
@@ -37,7 +40,7 @@ const STYLES: [&str; 7] = ["\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32
 
 /// Names in a captured tree, or of other people's processes and files, may hold anything. Each character that
 /// a terminal would obey is shown as JSON writes it, as the text may be JSON.
-fn harmless(text: &str) -> String {
+pub fn harmless(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(character) = rest.chars().next() {

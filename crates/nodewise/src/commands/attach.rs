@@ -3,9 +3,11 @@
 use super::{Exit, exit};
 use crate::manage::{self, Options, Reports, Watchdog};
 use crate::output::note;
+use anyhow::Context as _;
 use nodewise_engine::Pid;
 use nodewise_linux::ErrorKind;
 use nodewise_topology::Topology;
+use rustix::process::{Signal, set_parent_process_death_signal};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -49,6 +51,9 @@ pub struct Args {
     /// End after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     duration: Option<u64>,
+    /// End as by Ctrl-C when the process that started this one ends
+    #[arg(long, hide = true)]
+    end_with_parent: bool,
     #[command(flatten)]
     options: Options,
 }
@@ -75,6 +80,9 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     // Before the first kernel setting is changed: a signal must not keep it from being put back.
     let watchdog = Watchdog::default();
     let end = watchdog.end_on_signals()?;
+    if args.end_with_parent {
+        set_parent_process_death_signal(Some(Signal::INT)).context("cannot follow the parent's end")?;
+    }
     let mut session =
         manage::prepare(&args.options, topology, reports, Some(&pids), &watchdog)?.start(None)?;
     let until = args.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));

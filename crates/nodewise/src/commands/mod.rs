@@ -11,6 +11,7 @@ pub mod record_raw;
 pub mod rig;
 pub mod run;
 pub mod sim;
+pub mod top;
 pub mod topo;
 
 use crate::output::note;

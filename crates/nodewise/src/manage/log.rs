@@ -1,5 +1,5 @@
-//! The decision log: one JSON line for every decision, every finding, every change of the sampling rate and
-//! every reason to decide nothing.
+//! The decision log. It has one JSON line for every decision, finding, and look where memory lies. So it has
+//! for every change of the sampling rate and every reason to decide nothing.
 
 use super::summary::Summary;
 use nodewise_engine::{
@@ -56,19 +56,45 @@ pub enum Line<'a> {
     },
     /// From now on a rule is in force and decides nothing, or for another reason than before.
     Idle { seconds: f64, rule: &'a str, why: &'a str },
+    /// It was looked where memory in use lies.
+    Placement {
+        seconds: f64,
+        /// Accesses that were seen so far.
+        samples: u64,
+        /// Share of the accesses that come from the page's own node; none while that is unknown.
+        local_access_percent: Option<f64>,
+        /// Imbalance of the nodes whose memory is accessed.
+        controller_imbalance_percent: Option<f64>,
+        /// Memory in use.
+        bytes: Option<u64>,
+        /// Why there is no figure.
+        unknown: Option<&'a str>,
+    },
     /// Samples are taken at another rate from now on. The first rate is the accurate one.
     Sampling { seconds: f64, rate: SamplingRate },
 }
 
-impl Line<'_> {
+impl<'a> Line<'a> {
     /// The first line of what this summary is going to be of.
-    pub fn start(summary: &Summary, topology: &Topology) -> Self {
+    pub fn start(summary: &'a Summary, topology: &Topology) -> Self {
         Self::Start {
             unix_seconds: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
             policy: summary.policy,
             sampler: summary.sampler,
             dry_run: summary.dry_run,
             nodes: topology.nodes().iter().map(|node| node.id).collect(),
+        }
+    }
+
+    /// The placement that this summary has now.
+    pub fn placement(summary: &'a Summary, samples: u64, seconds: f64) -> Self {
+        Self::Placement {
+            seconds,
+            samples,
+            local_access_percent: summary.local_access_percent.after,
+            controller_imbalance_percent: summary.controller_imbalance_percent.after,
+            bytes: summary.memory_in_use.bytes,
+            unknown: summary.memory_in_use.unknown.as_deref(),
         }
     }
 }

@@ -301,6 +301,12 @@ impl Session<'_> {
             if begins_to_rest || (changed && (!rests || round.number % LOOK_EVERY_RESTING == 0)) {
                 self.machine.look();
                 changed = false;
+                if self.reports.log.is_some() {
+                    self.summary.set_placement(&self.machine.placement());
+                    let seconds = self.began.elapsed().as_secs_f64();
+                    let samples = self.machine.totals().samples;
+                    self.reports.write(&[Line::placement(&self.summary, samples, seconds)]);
+                }
             }
             self.summary.add(&round);
             let lines = log::lines(&round, &said, self.machine.topology(), self.began_ns);

@@ -1,0 +1,193 @@
+//! `nodewise top` in a terminal, in pipes, and against what is true.
+
+use assert_cmd::cargo::cargo_bin;
+use serde_json::Value;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// A program that is busy on 64 MiB, and ends with this.
+struct Busy(Child);
+
+impl Busy {
+    fn start() -> Self {
+        let program = "$s = 'x' x (1 << 26); $n += ord(substr($s, int(rand(1 << 26)), 1)) while 1";
+        Self(Command::new("perl").args(["-e", program]).spawn().unwrap())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+const BASH: &str = "PS1='prompt> ' bash --norc --noprofile";
+
+/// A terminal of 80 times 24 characters with a shell in it.
+struct Tmux(String);
+
+impl Tmux {
+    fn start(name: &str) -> Self {
+        let tmux = Self(format!("nodewise-{name}-{}", std::process::id()));
+        tmux.command(&["-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", BASH]);
+        tmux
+    }
+
+    fn command(&self, words: &[&str]) -> String {
+        let mut tmux = Command::new("tmux");
+        tmux.args(["-L", &self.0]).args(words).env("LANG", "C.UTF-8");
+        let output = tmux.output().expect("tmux is there, by make setup");
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn press(&self, keys: &[&str]) {
+        self.command(&[&["send-keys"], keys].concat());
+    }
+
+    fn screen(&self) -> String {
+        self.command(&["capture-pane", "-p"])
+    }
+
+    /// Waits until the screen is as it is to be.
+    #[track_caller]
+    fn until(&self, what: &str, is: impl Fn(&str) -> bool) -> String {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let screen = self.screen();
+            if is(&screen) {
+                return screen;
+            }
+            assert!(Instant::now() < end, "no {what}:\n{screen}");
+            sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Drop for Tmux {
+    fn drop(&mut self) {
+        let _ = Command::new("tmux").args(["-L", &self.0, "kill-server"]).output();
+    }
+}
+
+fn top(tmux: &Tmux, options: &str) {
+    tmux.press(&[&format!("{} top --interval 0.5 {options}", cargo_bin("nodewise").display()), "Enter"]);
+}
+
+#[test]
+fn keys_go_through_processes_and_the_terminal_is_left_as_it_was() {
+    let (busy, tmux) = (Busy::start(), Tmux::start("keys"));
+    let pid = busy.0.id();
+    top(&tmux, "--sort cpu");
+    let screen = tmux.until("process", |screen| screen.contains(&format!("{pid} perl")));
+    assert!(screen.starts_with("nodewise top"), "{screen}");
+    assert!(screen.lines().all(|line| line.chars().count() <= 80) && screen.contains("q quit"), "{screen}");
+    tmux.press(&["m"]);
+    tmux.until("order by memory", |screen| screen.contains("by memory"));
+    // A smaller terminal, and back.
+    tmux.command(&["resize-window", "-x", "60", "-y", "10"]);
+    tmux.until("small screen", |screen| screen.lines().last().is_some_and(|line| line.contains("enter")));
+    tmux.command(&["resize-window", "-x", "80", "-y", "24"]);
+    tmux.press(&["q"]);
+    let screen = tmux.until("prompt", |screen| screen.trim_end().ends_with("prompt>"));
+    assert!(!screen.contains("q quit"), "{screen}");
+    tmux.press(&["stty -a | grep -o -w -e icanon -e -icanon", "Enter"]);
+    tmux.until("line discipline", |screen| screen.lines().any(|line| line == "icanon"));
+}
+
+#[test]
+fn one_process_has_threads_and_mappings_until_it_ends() {
+    let (busy, tmux) = (Busy::start(), Tmux::start("one"));
+    let pid = busy.0.id();
+    top(&tmux, &format!("-p {pid}"));
+    let screen = tmux.until("mappings", |screen| screen.contains("(anonymous)"));
+    let thread = format!("{pid}");
+    assert!(screen.lines().any(|line| line.trim_start().starts_with(&thread)), "{screen}");
+    tmux.press(&["w"]);
+    tmux.until("watcher", |screen| screen.contains("watched"));
+    drop(busy);
+    tmux.until("end", |screen| screen.contains(&format!("process {pid} has ended")));
+    tmux.press(&["Escape"]);
+    tmux.until("processes", |screen| screen.contains("program"));
+    tmux.press(&["C-c"]);
+    tmux.until("prompt", |screen| screen.trim_end().ends_with("prompt>"));
+}
+
+#[test]
+fn a_signal_leaves_the_terminal_as_it_was() {
+    let tmux = Tmux::start("signal");
+    top(&tmux, "");
+    tmux.until("screen", |screen| screen.contains("q quit"));
+    // The shell's only child.
+    let shell = tmux.command(&["display-message", "-p", "#{pane_pid}"]);
+    let status = Command::new("pkill").args(["-TERM", "-P", shell.trim()]).status().unwrap();
+    assert!(status.success());
+    let screen = tmux.until("prompt", |screen| screen.trim_end().ends_with("prompt>"));
+    assert!(!screen.contains("q quit"), "{screen}");
+}
+
+fn run(args: &[&str]) -> std::process::Output {
+    Command::new(cargo_bin("nodewise")).arg("top").args(args).output().unwrap()
+}
+
+/// CPU time and memory are those that `ps` shows.
+#[test]
+fn lines_of_json_agree_with_ps() {
+    let busy = Busy::start();
+    let pid = busy.0.id();
+    sleep(Duration::from_millis(500));
+    let output = run(&["--json", "-n", "2", "-i", "1", "-p", &pid.to_string()]);
+    assert!(output.status.success() && output.stderr.is_empty());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2);
+    let ps = Command::new("ps").args(["-o", "rss=,comm=", "-p", &pid.to_string()]).output().unwrap();
+    let ps = String::from_utf8(ps.stdout).unwrap();
+    let (rss, name) = ps.trim().split_once(' ').unwrap();
+    for line in &lines {
+        let processes = line["processes"].as_array().unwrap();
+        let own = processes.iter().find(|process| process["pid"] == pid).expect("it is there");
+        let resident = own["resident_bytes"].as_f64().unwrap() / 1024.0;
+        assert!((resident / rss.parse::<f64>().unwrap() - 1.0).abs() < 0.1, "{resident} KiB, not {rss}");
+        assert_eq!(own["program"], name.trim());
+        let cpu = own["cpu_percent"].as_f64().unwrap();
+        assert!(cpu > 1.0 && cpu < 110.0, "{cpu}");
+        let regions = line["regions"].as_array().unwrap().iter();
+        let sum: f64 = regions.map(|region| region["resident_bytes"].as_f64().unwrap()).sum();
+        assert!((sum / 1024.0 / resident - 1.0).abs() < 0.1, "{sum} bytes in mappings of {resident} KiB");
+    }
+}
+
+#[test]
+fn without_a_terminal_it_looks_once_and_says_no_more_than_fits() {
+    let output = run(&["-i", "0.2"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.starts_with("balancing "), "{text}");
+    assert_eq!(text.matches("program").count(), 1, "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80) && !text.contains('\x1b'), "{text}");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_ends_it() {
+    let mut top = Command::new(cargo_bin("nodewise"));
+    let mut top = top.args(["top", "--json", "-i", "0.1"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(top.stdout.take());
+    let end = Instant::now() + Duration::from_secs(30);
+    while top.try_wait().unwrap().is_none() && Instant::now() < end {
+        sleep(Duration::from_millis(50));
+    }
+    let ended = top.try_wait().unwrap();
+    let _ = top.kill();
+    let _ = top.wait();
+    assert!(ended.expect("it goes on without a reader").success());
+}
+
+#[test]
+fn what_cannot_be_shown_is_one_clear_error() {
+    let output = run(&["-p", "4194300"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "nodewise: there is no process 4194300\n");
+    assert_eq!(run(&["--interval", "0"]).status.code(), Some(2));
+}
