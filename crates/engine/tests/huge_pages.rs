@@ -1,0 +1,165 @@
+//! The engine on huge pages: found, split, placed, made again, or left whole.
+
+mod toy;
+
+use nodewise_engine::{Access, Action, Finding};
+use nodewise_topology::NodeIndex;
+use toy::{BASE, Toy, decided, engine, moved, part, run};
+
+const PAGES: u64 = 8192;
+
+fn random_node(random: u64, nodes: u64) -> u8 {
+    (random >> 32) as u8 % nodes as u8
+}
+
+#[test]
+fn falsely_shared_huge_pages_are_found_page_by_page() {
+    // Every quarter of a huge page is used by another node; every second huge page is truly shared.
+    let pages = 32 * 512;
+    let pattern = move |page: u64, random: u64| {
+        let node = if page / 512 % 2 == 0 { (page % 512 / 128) as u8 } else { random_node(random, 4) };
+        Some((node, Access::Write))
+    };
+    let mut toy = Toy::new(4, pages, Box::new(pattern)).huge();
+    toy.sampling = toy::Sampling::HintFaults { percent: 100 };
+    let mut engine = engine(&toy);
+    let rounds = run(&mut engine, &mut toy, 40);
+    let mut found: Vec<u64> = rounds
+        .iter()
+        .flat_map(|round| &round.findings)
+        .map(|finding| match finding {
+            Finding::FalselySharedHugePage { page, samples, .. } => {
+                assert!(samples.len() >= 12, "with the samples as evidence");
+                page.0
+            }
+        })
+        .collect();
+    found.sort_unstable();
+    let wanted: Vec<u64> = (BASE..BASE + pages).step_by(1024).collect();
+    assert_eq!(found, wanted);
+    assert!(toy.moves.values().all(|&moves| moves <= 1), "not bounced: {:?}", toy.moves);
+}
+
+/// Huge pages of which each quarter is used by another node are split, their base pages go where they are
+/// used, and when one node uses all of them they are huge pages again, there.
+#[test]
+fn falsely_shared_huge_pages_are_split_placed_and_made_again() {
+    for (seed, kernel) in (0..4).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let case = format!("seed {seed}, kernel {kernel}");
+        let owner = |page: u64| (page % 512 / 128) as u8;
+        let mut toy =
+            Toy::new(4, PAGES, Box::new(move |page, _| Some((owner(page), Access::Write)))).seed(seed);
+        toy = toy.huge();
+        (toy.splits, toy.kernel, toy.accounts) = (true, kernel, kernel);
+        let mut engine = engine(&toy);
+        let rounds = run(&mut engine, &mut toy, 40);
+        assert_eq!(toy.split.len() as u64, PAGES / 512, "{case}: all are split");
+        assert!(toy.placed(owner) >= 0.99, "{case}: {:?}", toy.placed(owner));
+        // Before it is split a page may move once, with its first samples; after that each base page goes
+        // home.
+        assert!(moved(&rounds) <= 2 * PAGES, "{case}: {} pages moved", moved(&rounds));
+        toy.pattern = Box::new(|_, _| Some((2, Access::Write)));
+        let rounds = run(&mut engine, &mut toy, 60);
+        let again = rounds.iter().flat_map(|round| &round.decisions);
+        let again = again.filter(|(decision, _)| matches!(decision.action, Action::Split { .. })).count();
+        assert_eq!(again, 0, "{case}: what is made again stays so");
+        assert!(toy.placed(|_| 2) >= 0.99, "{case}: {:?}", toy.shares());
+        assert!(
+            toy.split.is_empty(),
+            "{case}: {} are huge pages again",
+            PAGES / 512 - toy.split.len() as u64
+        );
+    }
+}
+
+/// A single thread that takes over has only memory sampled that is not on its node.
+#[test]
+fn what_was_split_is_made_again_for_a_single_thread_without_samples() {
+    let owner = |page: u64| (page % 512 / 128) as u8;
+    let made_again = |confined| {
+        let mut toy = Toy::new(4, PAGES, Box::new(move |page, _| Some((owner(page), Access::Write)))).huge();
+        toy.splits = true;
+        let mut engine = engine(&toy);
+        run(&mut engine, &mut toy, 20);
+        assert_eq!(toy.split.len() as u64, PAGES / 512);
+        toy.confined = confined;
+        toy.pattern = Box::new(|page, _| (page < BASE + 512).then_some((2, Access::Write)));
+        run(&mut engine, &mut toy, 80);
+        PAGES / 512 - toy.split.len() as u64
+    };
+    assert_eq!(made_again(Some(NodeIndex(2))), PAGES / 512);
+    assert!(made_again(None) <= 1, "others may be back");
+}
+
+/// So much memory in huge pages that hardly any is sampled often enough to be judged is interleaved all the
+/// same.
+#[test]
+fn huge_pages_that_all_nodes_use_are_spread_though_few_are_judged() {
+    let pages = 512 * 512;
+    let mut toy =
+        Toy::new(4, pages, Box::new(|_, random| Some((random_node(random, 4), Access::Write)))).huge();
+    toy.splits = true;
+    toy.sampling = toy::Sampling::HintFaults { percent: 25 };
+    let mut engine = engine(&toy);
+    run(&mut engine, &mut toy, 40);
+    let shares = toy.shares();
+    assert!(shares.iter().all(|share| (share - 0.25).abs() <= 0.05), "{shares:.3?}");
+    assert!(toy.split.is_empty(), "{} split", toy.split.len());
+}
+
+#[test]
+fn huge_pages_that_all_nodes_use_or_one_most_are_not_split() {
+    let shared = |_, random: u64| Some((random_node(random, 4), Access::Write));
+    let mostly_one = |page: u64, random: u64| {
+        Some((if page % 512 < 32 { random_node(random, 4) } else { 1 }, Access::Write))
+    };
+    let private = |page, _| Some((part(page, PAGES, 4), Access::Write));
+    let patterns: [toy::Pattern; 3] = [Box::new(shared), Box::new(mostly_one), Box::new(private)];
+    for pattern in patterns {
+        let mut toy = Toy::new(4, PAGES, pattern).huge();
+        toy.splits = true;
+        let mut engine = engine(&toy);
+        run(&mut engine, &mut toy, 40);
+        assert!(toy.split.len() as u64 <= PAGES / 512 / 16, "{} split", toy.split.len());
+    }
+}
+
+#[test]
+fn huge_pages_private_to_a_node_are_collocated_whole() {
+    let pages = 32 * 512;
+    let owner = move |page| part(page, pages, 4);
+    let mut toy = Toy::new(4, pages, Box::new(move |page, _| Some((owner(page), Access::Write)))).huge();
+    let mut engine = engine(&toy);
+    for r in run(&mut engine, &mut toy, 12) {
+        println!(
+            "{:?} {:?} {:?} {}",
+            r.metrics.access_rate,
+            r.metrics.local_access_percent,
+            r.rules.iter().map(|r| r.enabled).collect::<Vec<_>>(),
+            r.decisions.len()
+        );
+    }
+    assert!(toy.placed(owner) >= 0.99, "{}", toy.placed(owner));
+    assert_eq!(decided(&run(&mut engine, &mut toy, 10)), 0);
+}
+
+#[test]
+fn falsely_shared_huge_pages_are_found_beside_the_kernels_balancing() {
+    // A thread that comes to its part begins at its first page; one fault for each huge page a scan.
+    let pages = 32 * 512;
+    let mut toy =
+        Toy::new(4, pages, Box::new(|page, _| Some(((page % 512 / 128) as u8, Access::Write)))).huge();
+    toy.sampling = toy::Sampling::HintFaults { percent: 80 };
+    toy.kernel = true;
+    let mut engine = engine(&toy);
+    let rounds = run(&mut engine, &mut toy, 26);
+    let found = rounds.iter().map(|round| round.findings.len()).sum::<usize>();
+    assert_eq!(found, 32);
+    let ours: u64 = rounds
+        .iter()
+        .flat_map(|r| &r.decisions)
+        .filter(|(d, _)| !matches!(d.action, Action::Interleave(_)))
+        .map(|(_, o)| o.moved)
+        .sum();
+    assert_eq!(ours, 0, "no node is right for such a page");
+}
