@@ -134,6 +134,16 @@ impl Place {
         Self::Guest(Box::new(guest.time_limit(limit)))
     }
 
+    /// The same guest, which other guests may disturb: for scripts whose results no host can change, however
+    /// busy it is.
+    #[must_use]
+    pub fn beside_others(self) -> Self {
+        match self {
+            Self::Guest(guest) => Self::Guest(Box::new(guest.exclusive(false))),
+            Self::Host => Self::Host,
+        }
+    }
+
     /// Runs `script` with `sh` in a fresh directory, `$NODEWISE`, `$WORKLOAD` and `$CHURN` naming the
     /// programs, and brings back the files that are named relative to it.
     pub fn run(&self, programs: &Programs, script: &str, files: &[&str]) -> anyhow::Result<Finished> {

@@ -90,3 +90,15 @@ fn machines_of_two_four_and_eight_nodes() {
         check(|processes| SimTestbed::new(&preset, processes));
     }
 }
+
+/// Nodes without memory are served by the nearest, and the nearest is the preset's.
+#[test]
+fn the_engine_sees_the_presets_distances() {
+    let preset = Preset::named("opteron-6272-8n").unwrap();
+    let machine = SimMachine::with_processes(&preset, &[vec![1]]);
+    let topology = nodewise_engine::Machine::topology(&machine);
+    let row = |from: usize| topology.nodes()[from].distances.clone();
+    let seen: Vec<Vec<u32>> = (0..topology.node_count()).map(row).collect();
+    assert_eq!(seen, preset.distances);
+    assert!(seen[0].iter().any(|&distance| distance > 20), "they are not 10 and 20 throughout: {seen:?}");
+}

@@ -154,6 +154,20 @@ impl Topology {
         }
     }
 
+    /// The same machine with these distances, `distances[from][to]` in ACPI SLIT units.
+    ///
+    /// # Panics
+    ///
+    /// If they are not a row for each node with an entry for each.
+    #[must_use]
+    pub fn with_distances(mut self, distances: &[Vec<u32>]) -> Self {
+        let count = self.nodes.len();
+        let fit = distances.len() == count && distances.iter().all(|row| row.len() == count);
+        assert!(fit, "distances are not {count} rows of {count}");
+        self.nodes.iter_mut().zip(distances).for_each(|(node, row)| node.distances.clone_from(row));
+        self
+    }
+
     /// The nodes, by ascending [`NodeId`].
     #[must_use]
     pub fn nodes(&self) -> &[Node] {

@@ -93,14 +93,16 @@ fn mappings(pid: Pid) -> Option<Vec<Mapping>> {
     Some(maps.mappings)
 }
 
-/// So many pages of the mappings, at even distances, or all of them.
+/// So many pages of the mappings, or all of them: one of each of so many equal parts, at random. Pages at
+/// even distances could all be on one node of memory that is interleaved.
 fn spread(mappings: &[Mapping], most: u64) -> Vec<PageNumber> {
     let all: u64 = mappings.iter().map(|mapping| mapping.range.pages()).sum();
     let count = all.min(most);
     let (mut pages, mut before, mut mappings) = (Vec::with_capacity(count as usize), 0, mappings.iter());
     let mut mapping = mappings.next();
     for i in 0..count {
-        let at = (u128::from(all) * u128::from(i) / u128::from(count)) as u64;
+        let [from, to] = [i, i + 1].map(|i| (u128::from(all) * u128::from(i) / u128::from(count)) as u64);
+        let at = from + scattered(i) % (to - from);
         while let Some(passed) = mapping.filter(|mapping| at - before >= mapping.range.pages()) {
             before += passed.range.pages();
             mapping = mappings.next();
@@ -109,6 +111,14 @@ fn spread(mappings: &[Mapping], most: u64) -> Vec<PageNumber> {
         pages.push(PageNumber(mapping.range.start.0 + at - before));
     }
     pages
+}
+
+/// A number that hangs on `i` in no simple way (the mixer of `SplitMix64`; Steele et al. 2014).
+fn scattered(i: u64) -> u64 {
+    let x = i.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
 }
 
 fn by_node(homes: &[Option<NodeIndex>], nodes: usize) -> Vec<f64> {
@@ -150,8 +160,17 @@ mod tests {
         assert_eq!(numbers(u64::MAX).len(), 1000);
         assert_eq!(numbers(u64::MAX)[..4], [3, 4, 100, 1 << 30]);
         let some = numbers(100);
-        assert_eq!((some.len(), some[0], some[1]), (100, 3, (1 << 30) + 7));
-        assert!(some.is_sorted());
+        assert!(some.len() == 100 && some.is_sorted(), "{some:?}");
+        for (i, &page) in (1..).zip(&some[1..]) {
+            let range = (1 << 30) + 10 * i - 3..(1 << 30) + 10 * i + 7;
+            assert!(range.contains(&page), "{page} is not in {range:?}");
+        }
+        // Each node has its share of memory that is interleaved.
+        let interleaved = spread(&[mapping(0, 1 << 16)], 1 << 10);
+        for node in 0..4 {
+            let pages = interleaved.iter().filter(|page| page.0 % 4 == node).count();
+            assert!((200..312).contains(&pages), "{pages} of node {node}");
+        }
         assert_eq!(spread(&[], 100), []);
     }
 }

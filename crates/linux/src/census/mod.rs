@@ -114,8 +114,12 @@ pub struct ThreadUse {
 
 /// Threads that are looked at in one look, of all processes together: a file each, some 15 us.
 const THREADS: usize = 4096;
-/// How often it is asked where a process's memory lies.
+/// How often it is asked where a process's memory lies, at most.
 const PLACES_EVERY: Duration = Duration::from_secs(5);
+/// How often where it rests.
+const PLACES_EVERY_RESTING: Duration = Duration::from_secs(30);
+/// And no sooner than so many times as long as the answer took.
+const PLACES_COST: u32 = 100;
 
 /// Looks at the machine again and again.
 #[derive(Debug)]
@@ -144,7 +148,15 @@ struct Known {
     start_time: u64,
     ticks: u64,
     threads: BTreeMap<u32, u64>,
-    lies_on: Option<(Instant, Option<Shares>)>,
+    lies_on: Option<Places>,
+}
+
+/// The places of its memory when the kernel was asked last.
+#[derive(Debug)]
+struct Places {
+    asked: Instant,
+    took: Duration,
+    shares: Option<Shares>,
 }
 
 impl Census {
@@ -293,11 +305,18 @@ impl Census {
             })
             .collect();
         known.threads = counts;
-        if known.lies_on.as_ref().is_none_or(|(at, _)| now - *at >= PLACES_EVERY) {
-            known.lies_on = Some((now, memory::shares(&mut self.kernel, &self.topology, pid)));
+        let every = if ticks > 0 { PLACES_EVERY } else { PLACES_EVERY_RESTING };
+        if known
+            .lies_on
+            .as_ref()
+            .is_none_or(|places| now - places.asked >= every.max(places.took * PLACES_COST))
+        {
+            let begin = Instant::now();
+            let shares = memory::shares(&mut self.kernel, &self.topology, pid);
+            known.lies_on = Some(Places { asked: now, took: begin.elapsed(), shares });
         }
         let runs_on = shares_of(&runs_on);
-        let lies_on = known.lies_on.as_ref().and_then(|(_, shares)| shares.clone());
+        let lies_on = known.lies_on.as_ref().and_then(|places| places.shares.clone());
         ProcessUse {
             pid,
             program: stat.name.clone(),

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 /// have fewer. 'nodewise doctor -p PID' takes samples and knows.
 ///
 /// Top takes no samples and changes nothing. It asks the kernel where some pages of each process that is
-/// shown lie, every five seconds. Root sees that of all processes, others of their own.
+/// shown lie, every five seconds or less often. Root sees that of all processes, others of their own.
 ///
 /// The key w watches a process as 'nodewise doctor -p' does: with samples, by the kernel's NUMA balancing
 /// where there is no PMU. It shows how many accesses are near and what 'nodewise attach' would do. Settings

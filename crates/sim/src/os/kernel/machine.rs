@@ -150,7 +150,8 @@ impl SimMachine {
         };
         Self {
             last_interval: LastInterval { end_ps: 0, counters: hardware.counters().clone(), dram: [0; 2] },
-            topology: Topology::synthetic_of(&cores_of_nodes, preset.nodes[0].memory_bytes),
+            topology: Topology::synthetic_of(&cores_of_nodes, preset.nodes[0].memory_bytes)
+                .with_distances(&preset.distances),
             costs,
             one_off_weight: 1.0,
             uncopied: vec![0.0; preset.nodes.len() * preset.nodes.len()],
