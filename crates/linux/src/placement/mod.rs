@@ -70,6 +70,8 @@ pub struct BeforeAndAfter<T> {
 pub struct Figures {
     /// Share of the accesses that come from the page's own node, in percent.
     pub local_access_percent: f64,
+    /// Share of the accesses that each node's memory serves, in the order of the nodes.
+    pub served_by: Vec<f64>,
     /// Imbalance of the accesses that each node's memory serves, in percent; none where there is nothing to
     /// balance.
     pub controller_imbalance_percent: Option<f64>,
@@ -248,6 +250,7 @@ impl Sums {
         }
         Ok(Figures {
             local_access_percent: 100.0 * self.local / self.pages,
+            served_by: self.loads.iter().map(|load| load / self.pages).collect(),
             controller_imbalance_percent: imbalance_percent(&self.loads, balanced),
             pages: (!proportional).then_some(self.pages as u64),
             local_with_copies_percent: (self.replicable > 0.0)

@@ -63,6 +63,8 @@ pub enum Line<'a> {
         samples: u64,
         /// Share of the accesses that come from the page's own node; none while that is unknown.
         local_access_percent: Option<f64>,
+        /// Share of the accesses that each node's memory serves.
+        served_by: Option<&'a [f64]>,
         /// Imbalance of the nodes whose memory is accessed.
         controller_imbalance_percent: Option<f64>,
         /// Memory in use.
@@ -92,6 +94,7 @@ impl<'a> Line<'a> {
             seconds,
             samples,
             local_access_percent: summary.local_access_percent.after,
+            served_by: summary.served_by.as_deref(),
             controller_imbalance_percent: summary.controller_imbalance_percent.after,
             bytes: summary.memory_in_use.bytes,
             unknown: summary.memory_in_use.unknown.as_deref(),

@@ -115,6 +115,9 @@ pub struct Summary {
     /// By how many points more accesses would have been local, as memory lay at first, if each page had lain
     /// with the node that uses it most. Only of pages whose users are clear.
     pub collocation_adds_percent: Option<f64>,
+    /// Share of the accesses that each node's memory serves at the end, in the order of the nodes; none where
+    /// that is unknown.
+    pub served_by: Option<Vec<f64>>,
     /// Imbalance of the accesses that the nodes' memory serves.
     pub controller_imbalance_percent: BeforeAfter,
     /// The memory that these two figures are about.
@@ -157,6 +160,7 @@ impl Summary {
             local_access_percent: BeforeAfter::default(),
             local_access_percent_with_copies: None,
             collocation_adds_percent: None,
+            served_by: None,
             controller_imbalance_percent: BeforeAfter::default(),
             memory_in_use: PlacementSummary::default(),
             counted: None,
@@ -191,6 +195,7 @@ impl Summary {
         self.local_access_percent = BeforeAfter { before: before.map(local), after: after.map(local) };
         self.local_access_percent_with_copies = after.and_then(|figures| figures.local_with_copies_percent);
         self.collocation_adds_percent = before.and_then(|figures| figures.collocation_adds_percent);
+        self.served_by = after.map(|figures| figures.served_by.clone());
         let imbalance = |figures: &placement::Figures| figures.controller_imbalance_percent;
         self.controller_imbalance_percent =
             BeforeAfter { before: before.and_then(imbalance), after: after.and_then(imbalance) };
@@ -500,6 +505,7 @@ mod tests {
     fn figures(local: f64) -> placement::Figures {
         placement::Figures {
             local_access_percent: local,
+            served_by: vec![0.5, 0.5],
             controller_imbalance_percent: Some(10.0),
             pages: Some(16_384),
             local_with_copies_percent: Some(99.5),

@@ -84,7 +84,7 @@ fn or_unknown<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
 }
 
 /// Nodes with a share, the largest first, as node:percent.
-fn shares(shares: Option<&[f64]>, nodes: &[NodeUse]) -> String {
+pub fn shares(shares: Option<&[f64]>, nodes: &[NodeUse]) -> String {
     or_unknown(shares, |shares| {
         let mut parts: Vec<(f64, u32)> =
             shares.iter().copied().zip(nodes.iter().map(|node| node.node.0)).collect();

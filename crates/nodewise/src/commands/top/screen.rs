@@ -133,7 +133,7 @@ pub fn draw(frame: &mut Frame, state: &State) {
     }
     let watched = state.watch.as_ref().map_or(Vec::new(), |watch| {
         let decisions = watch.seen.decisions.iter().take(3).map(|decision| format!("would {decision}"));
-        std::iter::once(watch.seen.placement()).chain(decisions).collect()
+        watch.seen.placement(&overview.nodes).into_iter().chain(decisions).collect()
     });
     let threads = figures::threads(state.shown_process().map_or(&[], |process| &process.threads));
     let share = (threads.rows.len() + 1).min(usize::from(below.height) / 2) as u16;

@@ -2,10 +2,11 @@
 //!
 //! It is a process of its own, so that the kernel's settings are put back however top ends.
 
-use super::figures::bytes;
+use super::figures::{bytes, shares};
 use crate::output::harmless;
 use anyhow::Context as _;
 use nodewise_engine::{PAGE_BYTES, Pid};
+use nodewise_linux::census::NodeUse;
 use rustix::process::{Pid as ProcessId, Signal, kill_process};
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -99,7 +100,9 @@ fn follow(
 impl Seen {
     pub fn add(&mut self, line: &Value) {
         match line["event"].as_str() {
-            Some("start") => self.sampler = line["sampler"].as_str().unwrap_or_default().replace('_', " "),
+            Some("start") => {
+                self.sampler = line["sampler"].as_str().unwrap_or_default().replace(['_', '-'], " ");
+            }
             Some("placement") => self.placement = Some(line.clone()),
             Some("decision") => {
                 self.decisions.push_front(decision(line));
@@ -109,17 +112,15 @@ impl Seen {
         }
     }
 
-    /// How the memory in use is placed, in a line.
-    pub fn placement(&self) -> String {
+    /// How the memory in use is placed, in lines.
+    pub fn placement(&self, nodes: &[NodeUse]) -> Vec<String> {
         if self.has_ended {
             let why = self.last_error.as_deref().unwrap_or("the process has ended");
-            return format!("no longer watched: {}", harmless(why));
+            return vec![format!("no longer watched: {}", harmless(why))];
         }
         let Some(placement) = &self.placement else {
-            return format!(
-                "watched by {}; nothing seen yet",
-                if self.sampler.is_empty() { "-" } else { &self.sampler }
-            );
+            let sampler = if self.sampler.is_empty() { "-" } else { &self.sampler };
+            return vec![format!("watched by {sampler}; nothing seen yet")];
         };
         let number = |name: &str| placement[name].as_f64();
         let told = match (number("local_access_percent"), placement["unknown"].as_str()) {
@@ -133,8 +134,13 @@ impl Seen {
             (None, None) => "not known yet".to_owned(),
         };
         let used = number("bytes").map(|used| format!(", of {} in use", bytes(used))).unwrap_or_default();
+        let served: Option<Vec<f64>> =
+            placement["served_by"].as_array().map(|shares| shares.iter().filter_map(Value::as_f64).collect());
         let samples = placement["samples"].as_u64().unwrap_or(0);
-        format!("{told}{used} ({samples} accesses seen by {})", self.sampler)
+        vec![
+            format!("{told}{used}"),
+            format!("served by {}   {samples} seen by {}", shares(served.as_deref(), nodes), self.sampler),
+        ]
     }
 }
 
@@ -163,19 +169,30 @@ mod tests {
 
     #[test]
     fn a_log_is_told_in_lines() {
+        let node = |node: u32| {
+            let unknown = json!({"node": node, "cpus": 1, "busy_percent": null, "total_bytes": null,
+                                 "free_bytes": null, "allocated_from_afar_bytes_per_s": null});
+            serde_json::from_value(unknown).unwrap()
+        };
+        let nodes: Vec<NodeUse> = vec![node(0), node(2)];
         let mut seen = Seen::default();
-        assert_eq!(seen.placement(), "watched by -; nothing seen yet");
-        seen.add(&json!({"event": "start", "sampler": "hint_faults"}));
-        assert_eq!(seen.placement(), "watched by hint faults; nothing seen yet");
-        let line = json!({"event": "placement", "seconds": 3.0, "samples": 70, "local_access_percent": 25.2,
-                          "controller_imbalance_percent": 199.6, "bytes": 64 << 20, "unknown": null});
-        seen.add(&line);
-        let told =
-            "25 % of accesses near, imbalance 200 %, of 64 MiB in use (70 accesses seen by hint faults)";
-        assert_eq!(seen.placement(), told);
+        assert_eq!(seen.placement(&nodes), ["watched by -; nothing seen yet"]);
+        seen.add(&json!({"event": "start", "sampler": "hint-faults"}));
+        assert_eq!(seen.placement(&nodes), ["watched by hint faults; nothing seen yet"]);
+        seen.add(
+            &json!({"event": "placement", "samples": 70, "local_access_percent": 25.2, "bytes": 64 << 20,
+                         "controller_imbalance_percent": 199.6, "served_by": [0.03, 0.97], "unknown": null}),
+        );
+        assert_eq!(
+            seen.placement(&nodes),
+            [
+                "25 % of accesses near, imbalance 200 %, of 64 MiB in use",
+                "served by 2:97 0:3   70 seen by hint faults"
+            ]
+        );
         seen.add(&json!({"event": "placement", "samples": 7, "local_access_percent": null, "bytes": null,
-                         "controller_imbalance_percent": null, "unknown": "only 7 samples"}));
-        assert_eq!(seen.placement(), "only 7 samples (7 accesses seen by hint faults)");
+                         "controller_imbalance_percent": null, "served_by": null, "unknown": "only 7 samples"}));
+        assert_eq!(seen.placement(&nodes), ["only 7 samples", "served by -   7 seen by hint faults"]);
         seen.add(
             &json!({"event": "decision", "range": ["0x7f00", "0x8f00"], "pages": 4096, "action": "collocate",
                          "from": [0, 2], "to": [1], "reason": "only node 1 uses it"}),
@@ -192,6 +209,6 @@ mod tests {
             ]
         );
         (seen.has_ended, seen.last_error) = (true, Some("nodewise: no\u{1b}".to_owned()));
-        assert_eq!(seen.placement(), "no longer watched: nodewise: no\\u001b");
+        assert_eq!(seen.placement(&nodes), ["no longer watched: nodewise: no\\u001b"]);
     }
 }
