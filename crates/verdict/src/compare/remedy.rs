@@ -22,6 +22,9 @@ pub struct Remedy {
 /// The kernel's file of huge pages.
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
+/// A step that has all of its node's CPUs: it may be bound to no others than its own (srun(1)).
+const SRUN: &str = "srun --exclusive";
+
 /// How to have the placement for a command.
 #[must_use]
 pub fn remedy(how: &How, command: &[String]) -> Remedy {
@@ -52,11 +55,13 @@ pub fn remedy(how: &How, command: &[String]) -> Remedy {
             let places: Vec<String> = cpus.iter().map(|cpu| format!("{{{cpu}}}")).collect();
             let openmp = [format!("OMP_PLACES={}", places.join(",")), "OMP_PROC_BIND=true".to_owned()];
             let list = cpus.iter().map(CpuId::to_string).collect::<Vec<_>>().join(",");
+            let command = format!("likwid-pin -c {list} {words}");
             Remedy {
-                command: format!("likwid-pin -c {list} {words}"),
                 systemd: openmp.iter().map(|variable| format!("Environment={variable}")).collect(),
                 oci: None,
-                srun: Some(format!("srun --cpu-bind=map_cpu:{list} {words}")),
+                // Slurm's own lists are of tasks: all threads of one would be on its CPU.
+                srun: Some(format!("{SRUN} --cpu-bind=none {command}")),
+                command,
             }
         }
         How::Balancing { on } => {
@@ -94,7 +99,7 @@ fn bound(words: &str, cpus: &str, memory: &str) -> Remedy {
             format!("CPUAffinity={cpus}"),
         ],
         oci: Some(format!("\"linux\": {{{}, {resources}}}", memory_policy("MPOL_BIND", memory))),
-        srun: Some(format!("srun --cpu-bind=mask_cpu:{} --mem-bind=map_mem:{memory} {words}", mask(&list))),
+        srun: Some(format!("{SRUN} --cpu-bind=mask_cpu:{} --mem-bind=map_mem:{memory} {words}", mask(&list))),
     }
 }
 
@@ -149,7 +154,17 @@ mod tests {
         let memory = r#""memoryPolicy": {"mode": "MPOL_BIND", "nodes": "1"}"#;
         assert_eq!(oci.unwrap(), format!(r#""linux": {{{memory}, {resources}}}"#));
         let mask = "0x10000000000000f00";
-        assert_eq!(srun.unwrap(), format!("srun --cpu-bind=mask_cpu:{mask} --mem-bind=map_mem:1 {words}"));
+        let own = "srun --exclusive --cpu-bind";
+        assert_eq!(srun.unwrap(), format!("{own}=mask_cpu:{mask} --mem-bind=map_mem:1 {words}"));
+    }
+
+    #[test]
+    fn threads_are_pinned_one_by_one_under_slurm_too() {
+        let cpus = [4, 0].map(CpuId).to_vec();
+        let Remedy { command, systemd, srun, .. } = remedy(&How::Pinned { cpus }, &["./solver".to_owned()]);
+        assert_eq!(command, "likwid-pin -c 4,0 ./solver");
+        assert_eq!(systemd, ["Environment=OMP_PLACES={4},{0}", "Environment=OMP_PROC_BIND=true"]);
+        assert_eq!(srun.unwrap(), "srun --exclusive --cpu-bind=none likwid-pin -c 4,0 ./solver");
     }
 
     #[test]
