@@ -4,7 +4,7 @@ use crate::allowance::Allowance;
 use crate::deque::{Deque, Stealer};
 use crate::error::{Error, Result};
 use crate::injector::Injector;
-use crate::job::{Job, SentBack, with_current};
+use crate::job::{Call, Job, SentBack, with_current};
 use crate::location::{current_cpu, current_node};
 use crate::sleep::{Next, Sleep};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -38,8 +38,8 @@ pub(crate) struct PoolState {
     pub(crate) detached: TaskCounter,
     /// Where threads that are on none of the pool's nodes submit.
     next: AtomicUsize,
-    /// The number of isolated calls so far.
-    pub(crate) isolated: std::sync::atomic::AtomicUsize,
+    /// The number of calls so far that are isolated, or from outside and not worked along with.
+    pub(crate) numbered_calls: std::sync::atomic::AtomicUsize,
 }
 
 /// A node's workers, or those of one of its caches where the pool goes by cache.
@@ -116,7 +116,7 @@ impl PoolState {
             abandoned: AtomicBool::new(false),
             detached: TaskCounter::with_nodes(workers.len()),
             next: AtomicUsize::new(0),
-            isolated: std::sync::atomic::AtomicUsize::new(0),
+            numbered_calls: std::sync::atomic::AtomicUsize::new(0),
         }
     }
 
@@ -230,6 +230,11 @@ impl PoolState {
     /// The queue of what only workers of this one's node may take.
     pub(crate) fn bound(&self, group: usize) -> &Injector<Job> {
         &self.nodes[self.home(group)].bound
+    }
+
+    /// A call from outside whose caller does not work along.
+    pub(crate) fn call_from_outside(&self) -> Call {
+        Call::from_outside(self.numbered_calls.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Queues a job from outside for a node, which others may take when they have run dry.

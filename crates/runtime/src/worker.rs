@@ -245,7 +245,7 @@ impl Worker {
         }
         let before = self.call.get();
         let _goes = Goes(&self.call, before);
-        self.call.set(before.isolated(self.shared.isolated.fetch_add(1, Ordering::Relaxed)));
+        self.call.set(before.isolated(self.shared.numbered_calls.fetch_add(1, Ordering::Relaxed)));
         body()
     }
 
@@ -261,6 +261,39 @@ impl Worker {
             }
         }
         self.count_done();
+    }
+
+    /// The same for a part of this call that somebody else has begun. Parts of another caller's call are left
+    /// to others. Its caller may wait until this call has ended. On top of what this call waits for, such a
+    /// part would keep it from ending.
+    pub(crate) fn run_until_returned(&self, event: &mut impl Event) {
+        if self.call().is_isolated() {
+            return self.run_isolated_until(event);
+        }
+        while !event.over() {
+            let job = self.overdue().or_else(|| self.deque.pop());
+            let Some(job) = job.or_else(|| self.next(event)) else { continue };
+            if let Err(others) = self.run_unless_anothers(job) {
+                self.leave_to_others(others);
+                return self.run_isolated_until(event);
+            }
+        }
+        self.count_done();
+    }
+
+    /// Runs it, unless it is of another caller's call.
+    #[inline]
+    pub(crate) fn run_unless_anothers(&self, job: Job) -> Result<(), Job> {
+        if job.call().is_of_another_caller(self.call()) {
+            return Err(job);
+        }
+        self.run(job);
+        Ok(())
+    }
+
+    /// Queues a job that this worker has taken for others.
+    pub(crate) fn leave_to_others(&self, job: Job) {
+        self.shared.inject(self.node, job);
     }
 
     /// Works on jobs of this call only until it has happened. It looks for them now and then: nobody knows
@@ -358,7 +391,11 @@ impl Worker {
             }
             let (callers, places) = (&self.shared.callers, self.shared.places_in_use());
             let workers = places[..callers.start].iter().chain(&places[callers.end..]);
-            let job = self.steal_of_call(workers);
+            let left = || {
+                let of_call = |job: &Job| job.call() == self.call();
+                self.shared.nodes.iter().find_map(|node| node.injector.take_if(of_call))
+            };
+            let job = self.steal_of_call(workers).or_else(left);
             if job.is_some() {
                 return job;
             }

@@ -92,13 +92,15 @@ impl Worker {
                 Some(mine) if std::ptr::eq(mine.data, job) => return true,
                 // The first of the two left work behind.
                 Some(other) => {
-                    self.run(other);
+                    if let Err(others) = self.run_unless_anothers(other) {
+                        self.leave_to_others(others);
+                    }
                     self.count_done();
                 }
                 // Whoever took the job took all that was queued before it. Or a thief has a look at it, and
                 // leaves it here.
                 None => {
-                    self.run_until(&mut latch);
+                    self.run_until_returned(&mut latch);
                     return false;
                 }
             }
@@ -207,7 +209,8 @@ impl NodePool {
         let shared = self.state();
         let node = shared.near();
         let anchored = Anchored;
-        shared.inject(node, Job::new(Arc::into_raw(offer.clone()), Offer::run));
+        let job = Job::new(Arc::into_raw(offer.clone()), Offer::run);
+        shared.inject(node, job.part_of(shared.call_from_outside()));
         while !latch.wait_for(PATIENCE) && !offer.is_taken.load(Ordering::Acquire) {
             if shared.sleep.relieve(node) {
                 continue;
@@ -295,7 +298,7 @@ impl PoolState {
         // SAFETY: waited for below, and nothing between can unwind out of this function.
         let job: Job = unsafe { stack.job() };
         let (anchored, near) = (Anchored, self.near());
-        self.inject(near, job);
+        self.inject(near, job.part_of(self.call_from_outside()));
         wait(&latch, near);
         std::mem::forget(anchored);
         stack.into_result().unwrap_or_else(|panic| resume_unwind(panic))

@@ -51,10 +51,12 @@ pub(crate) struct Job {
 unsafe impl Send for Job {}
 
 /// The call which jobs come from and which waits for them. A worker that waits for an isolated call runs only
-/// jobs of that call meanwhile, and so does a thread from outside that works along.
+/// jobs of that call meanwhile, and so does a thread from outside that works along. One that waits for a part
+/// of a call from outside runs none of another such call.
 ///
-/// In the lowest bits is the number of the caller who works along, from 1 on, or 0. In the highest is that of
-/// the isolated call, or 0. Two of these, 255 calls apart, have the same.
+/// In the lowest bits is the number of the caller who works along, from 1 on, or 0. The highest seven but one
+/// have the number of a call that is isolated, or from outside without its caller's work, or 0. Two of these,
+/// 127 calls apart, have the same. The highest bit tells which of the two it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call(usize);
 
@@ -62,22 +64,36 @@ impl Call {
     pub(crate) const NONE: Self = Self(0);
     const CALLERS: usize = 7;
     /// Addresses have 56 bits at most: x86-64's with five levels of tables, half of which are the kernel's.
-    const ISOLATED: u32 = usize::BITS - 8;
-    const BITS: usize = Self::CALLERS | 0xff << Self::ISOLATED;
+    const NUMBER: u32 = usize::BITS - 8;
+    const ISOLATED: usize = 1 << (usize::BITS - 1);
+    const BITS: usize = Self::CALLERS | 0xff << Self::NUMBER;
 
     pub(crate) const fn of_caller(number: usize) -> Self {
         assert!(number < Self::CALLERS, "there are no bits for more callers");
         Self(number + 1)
     }
 
-    /// An isolated call, any two of 255 in a row another.
+    /// A call whose caller does not work along, any two of 127 in a row another.
+    pub(crate) fn from_outside(number: usize) -> Self {
+        Self((number % 127 + 1) << Self::NUMBER)
+    }
+
+    /// An isolated call, any two of 127 in a row another.
     pub(crate) fn isolated(self, number: usize) -> Self {
-        Self(self.0 & Self::CALLERS | (number % 255 + 1) << Self::ISOLATED)
+        Self(self.0 & Self::CALLERS | Self::from_outside(number).0 | Self::ISOLATED)
     }
 
     #[inline]
     pub(crate) fn is_isolated(self) -> bool {
-        self.0 > Self::CALLERS
+        self.0 & Self::ISOLATED != 0
+    }
+
+    /// Whether both are calls from outside, or parts of such, and not the same.
+    #[inline]
+    pub(crate) fn is_of_another_caller(self, than: Self) -> bool {
+        let number = |call: Self| if call.is_isolated() { call.0 & Self::CALLERS } else { call.0 };
+        let [mine, other] = [self, than].map(number);
+        mine != 0 && other != 0 && mine != other
     }
 
     /// For tasks that the call need not wait for.

@@ -48,7 +48,7 @@ impl<'scope> Scope<'scope> {
         };
         let anchored = Anchored;
         let result = catch_unwind(AssertUnwindSafe(|| body(&scope)));
-        worker.run_until(&mut AllDone {
+        worker.run_until_returned(&mut AllDone {
             scope: std::ptr::from_ref(&scope).cast(),
             tally: &scope.tally,
             alarms,
