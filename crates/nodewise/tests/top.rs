@@ -102,9 +102,9 @@ fn one_process_has_threads_and_mappings_until_it_ends() {
     let (busy, tmux) = (Busy::start(), Tmux::start("one"));
     let pid = busy.0.id();
     top(&tmux, &format!("-p {pid}"));
-    let screen = tmux.until("mappings", |screen| screen.contains("(anonymous)"));
-    let thread = format!("{pid}");
-    assert!(screen.lines().any(|line| line.trim_start().starts_with(&thread)), "{screen}");
+    let has_thread =
+        |screen: &str| screen.lines().any(|line| line.trim_start().starts_with(&pid.to_string()));
+    tmux.until("mappings", |screen| screen.contains("(anonymous)") && has_thread(screen));
     tmux.press(&["w"]);
     tmux.until("watcher", |screen| screen.contains("watched"));
     drop(busy);

@@ -354,6 +354,7 @@ fn far_at_least_percent(runs_on: Option<&[f64]>, lies_on: Option<&[f64]>) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn what_cannot_be_near_is_far() {
@@ -367,33 +368,43 @@ mod tests {
 
     #[test]
     fn a_busy_thread_of_this_process_is_found_with_its_memory() {
-        let memory = vec![1_u8; 64 << 20];
+        const BYTES: u64 = 128 << 20;
+        let memory = vec![1_u8; BYTES as usize];
         let mut census = Census::new(Topology::live().unwrap(), 1000);
-        let first = census.look();
-        let begin = Instant::now();
-        let busy = std::thread::Builder::new().name("census busy".to_owned());
-        let busy = busy.spawn(move || {
-            let mut sum = 0_u64;
-            while begin.elapsed() < Duration::from_millis(400) {
-                sum = memory.iter().fold(sum, |sum, byte| sum.wrapping_add(u64::from(*byte)));
-            }
-            (sum, memory)
+        let pid = Pid(std::process::id());
+        let own = |look: &Overview| look.processes.iter().find(|process| process.pid == pid).cloned();
+        let before = own(&census.look()).unwrap();
+        assert!(before.resident_bytes >= BYTES, "{before:?}");
+        let stop = AtomicBool::new(false);
+        let seen = std::thread::scope(|scope| {
+            let busy = std::thread::Builder::new().name("census busy".to_owned());
+            let spin = || {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            };
+            busy.spawn_scoped(scope, spin).unwrap();
+            // On a busy machine it waits long for a CPU.
+            let end = Instant::now() + Duration::from_secs(60);
+            let seen = std::iter::from_fn(|| {
+                std::thread::sleep(Duration::from_millis(100));
+                (Instant::now() < end).then(|| own(&census.look()).unwrap())
+            });
+            let is_busy = |own: &ProcessUse| own.threads.iter().any(|thread| thread.name == "census busy");
+            let seen = { seen }.find(is_busy);
+            stop.store(true, Ordering::Relaxed);
+            seen.expect("the thread is seen")
         });
-        std::thread::sleep(Duration::from_millis(300));
-        let look = census.look();
-        let own = |look: &Overview| look.processes.iter().find(|p| p.pid.0 == std::process::id()).cloned();
-        let (before, own) = (own(&first).unwrap(), own(&look).unwrap());
-        assert!(before.resident_bytes >= 64 << 20, "{before:?}");
-        assert!(own.threads.iter().any(|thread| thread.name == "census busy"), "{own:?}");
-        assert!(own.cpu_percent > 1.0 && look.process_count >= look.processes.len(), "{own:?}");
-        for shares in [own.runs_on.unwrap(), own.lies_on.unwrap()] {
+        assert!(seen.cpu_percent > 0.0, "{seen:?}");
+        for shares in [seen.runs_on.unwrap(), seen.lies_on.unwrap()] {
             assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{shares:?}");
         }
-        let regions = census.regions(Pid(std::process::id()));
+        let regions = census.regions(pid);
         let resident: u64 = regions.iter().map(|region| region.resident_bytes).sum();
-        assert!(regions[0].resident_bytes >= 60 << 20, "{:?}", regions[0]);
-        assert!(resident.abs_diff(own.resident_bytes) < own.resident_bytes / 4, "{resident}: {regions:?}");
-        busy.unwrap().join().unwrap();
+        assert!(regions[0].resident_bytes >= BYTES / 10 * 9, "{:?}", regions[0]);
+        // Other tests run in this process.
+        assert!(resident.abs_diff(seen.resident_bytes) < seen.resident_bytes / 3, "{resident}: {regions:?}");
+        drop(memory);
     }
 
     #[test]
