@@ -304,7 +304,10 @@ impl Census {
                 node: node.map(|node| self.topology.id_of(node)),
             })
             .collect();
-        known.threads = counts;
+        // One that rests goes on from there.
+        if ticks > 0 {
+            known.threads = counts;
+        }
         let every = if ticks > 0 { PLACES_EVERY } else { PLACES_EVERY_RESTING };
         if known
             .lies_on

@@ -254,7 +254,11 @@ fn a_process_that_has_ended_counts_as_it_was() {
     placement.keep(|_| false);
     let figures = placement.figures(&BALANCED);
     assert!(figures.after.is_ok_and(|figures| figures.local_access_percent > 99.0));
-    assert_eq!(figures.before.unwrap().controller_imbalance_percent, Some(200.0));
+    let before = figures.before.unwrap();
+    assert_eq!(
+        (before.controller_imbalance_percent, before.served_by),
+        (Some(200.0), vec![1.0, 0.0, 0.0, 0.0])
+    );
 }
 
 /// A sixteenth of the memory has most of the accesses.

@@ -189,7 +189,22 @@ fn hex(page: PageNumber) -> String {
 mod tests {
     use super::*;
     use crate::manage::tests::recorded_rounds;
+    use nodewise_linux::placement::{self, BeforeAndAfter, Unknown};
     use serde_json::Value;
+
+    #[test]
+    fn a_line_says_where_memory_in_use_lies() {
+        let mut summary = Summary::new("carrefour", "hint-faults", String::new(), true);
+        let line = |summary: &Summary| serde_json::to_value(Line::placement(summary, 70, 1.5)).unwrap();
+        assert_eq!(line(&summary)["local_access_percent"], Value::Null);
+        let (local_access_percent, served_by) = (25.0, vec![1.0, 0.0]);
+        let figures = placement::Figures { local_access_percent, served_by, ..Default::default() };
+        summary.set_placement(&BeforeAndAfter { before: Err(Unknown::FirstHomes), after: Ok(figures) });
+        let line = line(&summary);
+        assert_eq!((&line["event"], &line["samples"]), (&"placement".into(), &70.into()));
+        let served: Vec<f64> = serde_json::from_value(line["served_by"].clone()).unwrap();
+        assert_eq!((line["local_access_percent"].as_f64(), served), (Some(25.0), vec![1.0, 0.0]));
+    }
 
     #[test]
     fn a_line_says_when_sampling_changes() {

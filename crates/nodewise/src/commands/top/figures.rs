@@ -5,8 +5,7 @@ use crate::output::harmless;
 use nodewise_linux::census::{BalancingUse, NodeUse, Overview, ProcessUse, RegionUse, ThreadUse};
 use std::fmt::Write as _;
 
-/// A table: its head, and rows of as many cells. A cell that does not fit ends in two
-/// dots.
+/// A table: its head, and rows of as many cells. A cell that does not fit ends in two dots.
 pub struct Table<const N: usize> {
     pub head: [&'static str; N],
     /// The least width of each column; below 0 it is aligned to the left.

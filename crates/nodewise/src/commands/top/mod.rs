@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 /// Show what the nodes and processes of this machine do, again and again
 ///
 /// The upper table has the nodes: how busy their CPUs are, and what is free of their memory. 'Allocated from
-/// afar' is what CPUs of other nodes allocate there. The lower table has the processes. 'Lies on'
-/// tells where a process's memory is, and 'runs on' where it spent its CPU time, as node:percent.
+/// afar' is what CPUs of other nodes allocate there. The lower table has the processes. 'Lies on' tells
+/// where a process's memory is, and 'runs on' where it spent its CPU time, as node:percent.
 ///
 /// 'Far' is the least share of accesses that are far, if a process uses all of its memory alike. A program
 /// whose threads lie on each other's nodes has more of them, and one that leaves some of its memory alone may
