@@ -1,19 +1,13 @@
 //! `nodewise sim` as a person or a script uses it.
 
+mod simulated;
+
 use assert_cmd::Command;
 use serde_json::Value;
+use simulated::{RUN, json, sim};
 use std::io::{Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Stdio;
-
-fn sim(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = Command::cargo_bin("nodewise").unwrap().arg("sim").args(arguments).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code(), text(output.stdout), text(output.stderr))
-}
-
-const RUN: [&str; 7] =
-    ["run", "--machine", "opteron-8385-4n", "--workload", "streamcluster", "--scale", "0.001"];
 
 #[test]
 fn the_list_names_what_can_be_run() {
@@ -149,12 +143,6 @@ fn what_is_done_once_weighs_less_the_more_often_the_program_goes_over_its_data()
         let (code, _, error) = sim(&["run", "--machine", "dahu-2n", "--workload", "cg", "--passes", passes]);
         assert_eq!(code, Some(2), "{passes}: {error}");
     }
-}
-
-fn json(arguments: &[&str]) -> Value {
-    let (code, text, error) = sim(&[arguments, &["--json"]].concat());
-    assert_eq!(code, Some(0), "{error}");
-    serde_json::from_str(&text).unwrap()
 }
 
 #[test]

@@ -1,23 +1,11 @@
 //! `nodewise sim` on machines of the user's own, and on the nodes and CPUs that he says.
 
+mod simulated;
+
 use assert_cmd::Command;
 use serde_json::Value;
+use simulated::{RUN, json, sim};
 use std::fmt::Write as _;
-
-fn sim(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = Command::cargo_bin("nodewise").unwrap().arg("sim").args(arguments).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code(), text(output.stdout), text(output.stderr))
-}
-
-fn json(arguments: &[&str]) -> Value {
-    let (code, text, error) = sim(&[arguments, &["--json"]].concat());
-    assert_eq!(code, Some(0), "{error}");
-    serde_json::from_str(&text).unwrap()
-}
-
-const RUN: [&str; 7] =
-    ["run", "--machine", "opteron-8385-4n", "--workload", "streamcluster", "--scale", "0.001"];
 
 #[test]
 fn a_machine_may_come_as_json() {

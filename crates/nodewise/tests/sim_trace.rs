@@ -1,19 +1,9 @@
 //! `nodewise sim run --trace`: recorded programs on any machine.
 
-use assert_cmd::Command;
+mod simulated;
+
 use serde_json::Value;
-
-fn sim(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = Command::cargo_bin("nodewise").unwrap().arg("sim").args(arguments).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code(), text(output.stdout), text(output.stderr))
-}
-
-fn json(arguments: &[&str]) -> Value {
-    let (code, text, error) = sim(&[arguments, &["--json"]].concat());
-    assert_eq!(code, Some(0), "{error}");
-    serde_json::from_str(&text).unwrap()
-}
+use simulated::{json, sim};
 
 /// The nodes that some thread of a run came from.
 fn accessors(run: &Value) -> Vec<usize> {
