@@ -14,14 +14,15 @@ demo: setup
 	cargo run --release --package nodewise-bench --bin demo
 
 # Each step runs whatever came of those before it. Their times, and those of all test programs, are shown at
-# the end, the longest first, and stay in target/times.
+# the end, the longest first, and stay in target/times. So does what tests that failed have said, in
+# target/failures.
 test: setup
-	@mkdir -p target && rm -f target/times
+	@mkdir -p target && rm -f target/times target/failures
 	@failed=; for step in format lint licences build tests doctests loom studies; do \
 		scripts/timed $(MAKE) --no-print-directory $$step || failed="$$failed $$step"; \
 	done; \
 	sort --numeric-sort --reverse target/times; \
-	if [ "$$failed" ]; then echo "make test: failed:$$failed" >&2; exit 1; fi
+	if [ "$$failed" ]; then cat target/failures 2>/dev/null; echo "make test: failed:$$failed" >&2; exit 1; fi
 
 # Format, lint, and every test that needs no guest.
 check: format lint licences quick
