@@ -93,7 +93,8 @@ pub fn check<S: Testbed>(mut set: impl FnMut(&[Vec<Part>]) -> S) {
 }
 
 fn usable_nodes<S: Testbed>(testbed: &mut S) -> Vec<NodeIndex> {
-    let topology = testbed.machine().topology();
+    let machine = testbed.machine();
+    let topology = machine.topology();
     let usable = |&n: &NodeIndex| {
         let node = topology.node(n);
         !node.cpus.is_empty() && node.may_have_memory()

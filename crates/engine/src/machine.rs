@@ -34,6 +34,34 @@ pub trait Machine {
     fn set_sampling(&mut self, rate: SamplingRate) -> Result<(), Self::Error>;
 }
 
+impl<M: Machine + ?Sized> Machine for &mut M {
+    type Error = M::Error;
+
+    fn topology(&self) -> &Topology {
+        (**self).topology()
+    }
+
+    fn observe(&mut self) -> Result<Observation, Self::Error> {
+        (**self).observe()
+    }
+
+    fn apply(&mut self, decisions: &[Decision]) -> Result<Vec<Outcome>, Self::Error> {
+        (**self).apply(decisions)
+    }
+
+    fn replicates(&self) -> bool {
+        (**self).replicates()
+    }
+
+    fn splits(&self) -> bool {
+        (**self).splits()
+    }
+
+    fn set_sampling(&mut self, rate: SamplingRate) -> Result<(), Self::Error> {
+        (**self).set_sampling(rate)
+    }
+}
+
 /// How eagerly to sample. Carrefour's two modes (module source: IBS every 65 528 or every 262 112 cycles).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -9,6 +9,7 @@ mod bounds;
 pub mod census;
 mod ending;
 mod error;
+pub mod first_touch;
 mod hints;
 mod homes;
 mod huge;
@@ -28,14 +29,17 @@ pub mod sampler;
 pub mod settings;
 mod shared;
 mod survey;
+mod symbols;
 mod traffic;
 
 pub use bounds::Bound;
 pub use ending::Ending;
 pub use error::{Error, ErrorKind};
+pub use maps::NamedMapping;
 pub use machine::{LinuxMachine, MachineSettings, Totals, require_nodes};
 pub use obstacles::{hidden_percent, obstacles};
 pub use survey::Survey;
+pub use symbols::{Frame, Symbols};
 
 /// The parsers of what a process can have `/proc` say, for `scripts/fuzz`.
 #[cfg(fuzzing)]

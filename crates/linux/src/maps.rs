@@ -3,9 +3,12 @@
 
 use crate::bounds::MAPS_BYTES;
 use crate::ending::Until;
-use nodewise_engine::{Mapping, MappingKind, PAGE_BYTES, PageNumber, PageRange};
+use nodewise_engine::{Mapping, MappingKind, PAGE_BYTES, PageNumber, PageRange, Pid};
 use nodewise_sys::hints;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::ops::Range;
+use std::os::unix::ffi::OsStringExt as _;
 
 /// The mappings that have pages to place: not the vDSO, `PROT_NONE` reserves, devices. A line that cannot be
 /// understood is left out, too: a mapping we do not know is one we do not touch.
@@ -92,6 +95,43 @@ impl Maps {
         };
         self.mappings.push(Mapping { range, writable, kind });
         Some(())
+    }
+}
+
+/// A mapping that has a name: a file's path, or `[heap]` and the like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedMapping {
+    /// Its addresses.
+    pub range: Range<u64>,
+    /// Whether it is code.
+    pub is_code: bool,
+    /// The file's byte at the beginning.
+    pub offset: u64,
+    /// As the kernel writes it: bytes.
+    pub name: OsString,
+}
+
+impl NamedMapping {
+    /// Those of a process, as far as they can be read; 16 MiB of text at most.
+    #[must_use]
+    pub fn of(pid: Pid) -> Vec<Self> {
+        let Ok(file) = std::fs::File::open(format!("/proc/{pid}/maps")) else { return Vec::new() };
+        let lines = BufReader::new(file.take(MAPS_BYTES)).split(b'\n').map_while(Result::ok);
+        lines.filter_map(|line| Self::parse(&line)).collect()
+    }
+
+    fn parse(line: &[u8]) -> Option<Self> {
+        // Five fields, each with one blank behind it, and then more blanks to the column of the name.
+        let mut fields = line.splitn(6, |&byte| byte == b' ');
+        let mut text = || std::str::from_utf8(fields.next()?).ok();
+        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+        let (start, end) = text()?.split_once('-')?;
+        let range = hex(start)?..hex(end)?;
+        let is_code = text()?.as_bytes().get(2) == Some(&b'x');
+        let offset = hex(text()?)?;
+        let name = fields.nth(2)?.trim_ascii_start();
+        let name = OsString::from_vec(name.to_vec());
+        (!name.is_empty()).then_some(Self { range, is_code, offset, name })
     }
 }
 

@@ -14,4 +14,5 @@
 pub mod compare;
 pub mod doctor;
 pub mod paired;
+pub mod profile;
 pub mod statistics;

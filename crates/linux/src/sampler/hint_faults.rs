@@ -140,7 +140,7 @@ impl HintFaults {
         };
         sampler.event = match events.source() {
             Source::Tracepoint { .. } => "exceptions:page_fault_user, tells reads from writes",
-            Source::Software => "page-faults, does not tell reads from writes",
+            Source::Software | Source::Called { .. } => "page-faults, does not tell reads from writes",
         };
         sampler.events = Some(events);
         sampler.set_rate(SamplingRate::Accurate)?;

@@ -9,6 +9,7 @@ mod page_fault_event;
 mod streams;
 
 pub(crate) use files::RINGS_BYTES;
+pub(crate) use page_fault_event::{PageFaultEvents, Seen, Source};
 
 #[cfg(fuzzing)]
 pub use page_fault_event::fields_of_format;

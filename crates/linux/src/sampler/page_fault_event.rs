@@ -8,7 +8,7 @@ use crate::sampler::RawSample;
 use crate::{Error, ErrorKind};
 use nodewise_engine::{Access, DataSource, Pid, Tid, VirtAddr};
 use nodewise_sys::perf::{
-    Attr, Event, EventType, Losses, Record, Ring, SampleFormat, SampleType, SoftwareEvent, Target,
+    Attr, AttrFlags, CallChain, Event, EventType, Losses, Record, Ring, SampleFormat, SampleType, SoftwareEvent, Target,
 };
 use nodewise_topology::Topology;
 use std::collections::BTreeSet;
@@ -18,12 +18,15 @@ use std::path::{Path, PathBuf};
 
 /// How a fault is seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(crate) enum Source {
     /// Tracepoint `exceptions:page_fault_user`, which carries the processor's error code: its bit 1 is set
     /// for a write (x86, `arch/x86/include/asm/trap_pf.h`).
     Tracepoint { id: u64, address: Range<usize>, error_code: Range<usize> },
     /// Software event `page-faults`: no read or write.
     Software,
+    /// The same with call chains, of so many callers at most, and of faults in the kernel on behalf of user
+    /// code. Mappings of code, execs and forks are told of, too.
+    Called { callers: u16 },
 }
 
 /// The fields that a tracepoint's format says to hold address and error code, for `scripts/fuzz`.
@@ -75,12 +78,25 @@ impl Source {
                 let mut attr = Attr::new(EventType::TRACEPOINT, *id);
                 attr.sample_type = SampleType::RAW;
                 // The tracepoint fires in the kernel, on behalf of user code.
-                attr.flags = attr.flags.without(nodewise_sys::perf::AttrFlags::EXCLUDE_KERNEL);
+                attr.flags = attr.flags.without(AttrFlags::EXCLUDE_KERNEL);
                 attr
             }
             Self::Software => {
                 let mut attr = Attr::software(SoftwareEvent::PageFaults);
                 attr.sample_type = SampleType::ADDR;
+                attr
+            }
+            Self::Called { callers } => {
+                let mut attr = Attr::software(SoftwareEvent::PageFaults);
+                attr.sample_type = SampleType::ADDR | SampleType::CALLCHAIN;
+                attr.sample_max_stack = *callers;
+                // A read(2) into memory touches it as well.
+                attr.flags = attr.flags.without(AttrFlags::EXCLUDE_KERNEL)
+                    | AttrFlags::EXCLUDE_CALLCHAIN_KERNEL
+                    | AttrFlags::MMAP
+                    | AttrFlags::COMM
+                    | AttrFlags::COMM_EXEC
+                    | AttrFlags::TASK;
                 attr
             }
         };
@@ -91,7 +107,7 @@ impl Source {
 
     fn decode(&self, sample: &nodewise_sys::perf::Sample<'_>) -> Option<(u64, Access)> {
         match self {
-            Self::Software => Some((sample.address?, Access::Unknown)),
+            Self::Software | Self::Called { .. } => Some((sample.address?, Access::Unknown)),
             Self::Tracepoint { address, error_code, .. } => {
                 let raw = sample.raw?;
                 let field = |range: &Range<usize>| -> Option<u64> {
@@ -111,8 +127,16 @@ const RING_BYTES: usize = 2 << 20;
 /// How many looks at the CPUs come to one at their events.
 const ASK_EVERY: u32 = 60;
 
+/// Something from a ring.
+pub(crate) enum Seen<'a> {
+    /// A page fault, and by whom it was called where that was asked for.
+    Fault(RawSample, Option<CallChain<'a>>),
+    /// Another record, of whatever process.
+    Other(Record<'a>),
+}
+
 /// The event on every CPU, with its ring.
-pub(super) struct PageFaultEvents {
+pub(crate) struct PageFaultEvents {
     source: Source,
     streams: Streams<Stream>,
     streams_max: usize,
@@ -151,7 +175,7 @@ impl Stream {
 
 impl PageFaultEvents {
     /// Opens the event on every online CPU, and starts it.
-    pub(super) fn open(topology: &Topology, source: Source) -> Result<Self, Error> {
+    pub(crate) fn open(topology: &Topology, source: Source) -> Result<Self, Error> {
         let cpus = Cpus::new(Path::new("/"), topology);
         let (count, streams_max) = (cpus.online().len(), make_room(1)?);
         if streams_max < count {
@@ -169,7 +193,7 @@ impl PageFaultEvents {
     }
 
     /// Opens the event on CPUs that are new, or online again.
-    pub(super) fn follow(&mut self) {
+    pub(crate) fn follow(&mut self) {
         let Self { source, streams, streams_max, cpus, looks, losses } = self;
         *looks = looks.wrapping_add(1);
         // Asking an event interrupts its CPU. One that went and came back between two looks can wait.
@@ -192,10 +216,19 @@ impl PageFaultEvents {
     }
 
     pub(super) fn drain(&mut self, keep: &dyn Fn(Pid) -> bool, into: &mut Vec<RawSample>) {
+        self.read(keep, |seen| {
+            if let Seen::Fault(sample, _) = seen {
+                into.push(sample);
+            }
+        });
+    }
+
+    /// Hands over each fault of processes to `keep`, and everything else that was told, CPU by CPU.
+    pub(crate) fn read(&mut self, keep: &dyn Fn(Pid) -> bool, mut each: impl FnMut(Seen<'_>)) {
         let Self { source, streams, cpus, .. } = self;
         for stream in streams.iter_mut() {
             stream.ring.read(|record| {
-                let Record::Sample(sample) = record else { return };
+                let Record::Sample(sample) = record else { return each(Seen::Other(record)) };
                 let Some(pid) = sample.pid.and_then(|pid| u32::try_from(pid).ok()).map(Pid) else { return };
                 if !keep(pid) {
                     return;
@@ -204,7 +237,7 @@ impl PageFaultEvents {
                 let (Some(accessor), Some((address, access))) = (node, source.decode(&sample)) else {
                     return;
                 };
-                into.push(RawSample {
+                let fault = RawSample {
                     time_ns: sample.time_ns.unwrap_or(0),
                     address: VirtAddr(address),
                     pid,
@@ -214,12 +247,13 @@ impl PageFaultEvents {
                     source: DataSource::Unknown,
                     latency_cycles: 0,
                     weight: 1,
-                });
+                };
+                each(Seen::Fault(fault, sample.call_chain));
             });
         }
     }
 
-    pub(super) fn losses(&self) -> Losses {
+    pub(crate) fn losses(&self) -> Losses {
         self.streams.iter().fold(self.losses, |mut sum, stream| {
             sum += stream.ring.losses();
             sum
@@ -230,7 +264,7 @@ impl PageFaultEvents {
 fn refused(source: &Source, error: nodewise_sys::Error) -> Refused {
     let what = match source {
         Source::Tracepoint { .. } => "tracepoint exceptions:page_fault_user",
-        Source::Software => "software event page-faults",
+        Source::Software | Source::Called { .. } => "software event page-faults",
     };
     let (kind, hint) = match error.kind() {
         nodewise_sys::ErrorKind::NotPermitted => {

@@ -306,6 +306,8 @@ bits! {
         /// Not in guests of this host. A host that lends its PMU to guests (Linux 7.0) refuses events
         /// without.
         EXCLUDE_GUEST = 20;
+        /// Call chains without the kernel's part.
+        EXCLUDE_CALLCHAIN_KERNEL = 21;
         /// Names tell whether an exec set them.
         COMM_EXEC = 24;
         /// Stamp with `clockid`.

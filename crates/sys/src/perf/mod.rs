@@ -20,4 +20,4 @@ pub use attr::{Attr, AttrFlags, BranchType, EventType, ReadFormat, SampleType, S
 pub use event::{Count, Event, Target};
 pub use record::{AuxFlags, Malformed, Record, TaskChange};
 pub use ring::{Losses, Ring, RingWriter, ring_in_memory};
-pub use sample::{CpuMode, Identity, Sample, SampleFormat};
+pub use sample::{CallChain, CpuMode, Identity, Sample, SampleFormat};

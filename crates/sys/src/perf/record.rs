@@ -51,6 +51,21 @@ pub enum Record<'a> {
         /// The name, as bytes.
         name: &'a [u8],
     },
+    /// `PERF_RECORD_MMAP`: a mapping of code, with [`AttrFlags::MMAP`](super::AttrFlags::MMAP).
+    Mmap {
+        /// Process.
+        pid: i32,
+        /// Thread.
+        tid: i32,
+        /// Where.
+        address: u64,
+        /// How many bytes.
+        bytes: u64,
+        /// The first of them in the file.
+        offset: u64,
+        /// The file's name, as bytes.
+        name: &'a [u8],
+    },
     /// `PERF_RECORD_AUX`: so much of the AUX area was written.
     Aux {
         /// Where, counted from the start of time.
@@ -70,7 +85,7 @@ pub enum Record<'a> {
 }
 
 /// Body of a fork or an exit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TaskChange {
     /// Process.
@@ -138,6 +153,7 @@ impl Header {
 
 /// `PERF_RECORD_*`
 pub(super) mod kind {
+    pub const MMAP: u32 = 1;
     pub const LOST: u32 = 2;
     pub const COMM: u32 = 3;
     pub const EXIT: u32 = 4;
@@ -175,9 +191,16 @@ impl<'a> Record<'a> {
             kind::EXIT => Self::Exit(TaskChange::parse(&mut from)?),
             kind::COMM => {
                 let (pid, tid) = (from.u32()? as i32, from.u32()? as i32);
-                let name = from.0.split(|&byte| byte == 0).next().unwrap_or_default();
-                Self::Comm { pid, tid, exec: header.misc & MISC_COMM_EXEC != 0, name }
+                Self::Comm { pid, tid, exec: header.misc & MISC_COMM_EXEC != 0, name: from.text() }
             }
+            kind::MMAP => Self::Mmap {
+                pid: from.u32()? as i32,
+                tid: from.u32()? as i32,
+                address: from.u64()?,
+                bytes: from.u64()?,
+                offset: from.u64()?,
+                name: from.text(),
+            },
             kind::AUX => Self::Aux {
                 offset: from.u64()?,
                 bytes: from.u64()?,

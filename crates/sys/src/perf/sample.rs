@@ -65,8 +65,28 @@ impl CpuMode {
     }
 }
 
-/// A sample. Parts that were not asked for are `None`; call chains, branches, registers and stacks are
-/// skipped.
+/// The addresses of a call chain, the innermost first: each where its caller goes on, but for the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallChain<'a>(&'a [u8]);
+
+impl CallChain<'_> {
+    /// The addresses of user code.
+    pub fn user(&self) -> impl Iterator<Item = u64> + '_ {
+        /// Words from here on say whose addresses follow (`PERF_CONTEXT_MAX`).
+        const CONTEXTS: u64 = -4095_i64 as u64;
+        const USER: u64 = -512_i64 as u64;
+        let mut is_user = true;
+        let words = self.0.chunks_exact(8).filter_map(|word| word.try_into().ok().map(u64::from_ne_bytes));
+        words.filter(move |&word| {
+            if word >= CONTEXTS {
+                is_user = word == USER;
+            }
+            is_user && word < CONTEXTS
+        })
+    }
+}
+
+/// A sample. Parts that were not asked for are `None`; branches, registers and stacks are skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample<'a> {
     /// Whose code was sampled.
@@ -89,6 +109,8 @@ pub struct Sample<'a> {
     pub cpu: Option<u32>,
     /// Events since the sample before.
     pub period: Option<u64>,
+    /// Who called.
+    pub call_chain: Option<CallChain<'a>>,
     /// PMU- or tracepoint-specific bytes.
     pub raw: Option<&'a [u8]>,
     /// The whole weight word: with [`SampleType::WEIGHT`] a cost in cycles, with
@@ -165,6 +187,11 @@ impl<'a> Cursor<'a> {
         Ok(front)
     }
 
+    /// The bytes before the first that is zero, of all that are left.
+    pub(super) fn text(&self) -> &'a [u8] {
+        self.0.split(|&byte| byte == 0).next().unwrap_or_default()
+    }
+
     pub(super) fn u64(&mut self) -> Result<u64, Malformed> {
         let word = self.bytes(8)?.try_into().map_err(|_| Malformed)?;
         Ok(u64::from_ne_bytes(word))
@@ -221,7 +248,7 @@ impl<'a> Sample<'a> {
         }
         if has(SampleType::CALLCHAIN) {
             let addresses = from.u64()?;
-            from.skip_words(addresses)?;
+            sample.call_chain = Some(CallChain(from.bytes(addresses.checked_mul(8).ok_or(Malformed)?)?));
         }
         if has(SampleType::RAW) {
             // The kernel pads so that length word and bytes together are a multiple of 8, and counts the

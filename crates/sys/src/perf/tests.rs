@@ -201,6 +201,8 @@ fn side_band_records_are_told_apart_and_counted() {
     let task: Vec<u8> =
         [10_u32, 1, 11, 2].iter().flat_map(|n| n.to_ne_bytes()).chain(99_u64.to_ne_bytes()).collect();
     let comm: Vec<u8> = [10_u32, 11].iter().flat_map(|n| n.to_ne_bytes()).chain(*b"redis\0\0\0").collect();
+    let mmap: Vec<u8> = [10_u32, 11].iter().flat_map(|n| n.to_ne_bytes()).collect();
+    let mmap = [mmap, words(&[0x40_0000, 8192, 4096]), b"/bin/redis\0\0\0\0\0\0".to_vec()].concat();
     for bytes in [
         record(kind::LOST_SAMPLES, &words(&[5])),
         record(kind::THROTTLE, &words(&[1, 2, 3])),
@@ -208,6 +210,7 @@ fn side_band_records_are_told_apart_and_counted() {
         record(kind::FORK, &task),
         record(kind::EXIT, &task),
         record(kind::COMM, &comm),
+        record(kind::MMAP, &mmap),
         record(kind::AUX, &words(&[4096, 64, 1])),
         record(77, &[]),
     ] {
@@ -221,6 +224,14 @@ fn side_band_records_are_told_apart_and_counted() {
         Record::Fork(change),
         Record::Exit(change),
         Record::Comm { pid: 10, tid: 11, exec: false, name: b"redis" },
+        Record::Mmap {
+            pid: 10,
+            tid: 11,
+            address: 0x40_0000,
+            bytes: 8192,
+            offset: 4096,
+            name: b"/bin/redis",
+        },
         Record::Aux { offset: 4096, bytes: 64, flags: AuxFlags(1), identity: Identity::default() },
         Record::Other { kind: 77 },
     ]
@@ -249,7 +260,8 @@ fn every_part_of_a_sample_is_found_behind_every_other() {
     put(&[100]); // IDENTIFIER
     put(&[101, two(102, 103), 104, 105, 106, 107, two(108, 0), 109]); // IP TID TIME ADDR ID STREAM_ID CPU PERIOD
     put(&[2, 0, 0, 1, 2, 3, 4, 5, 6]); // READ: group of two, both times, then value, id, lost each
-    put(&[3, 1, 2, 3]); // CALLCHAIN
+    // PERF_CONTEXT_KERNEL and PERF_CONTEXT_USER say whose addresses follow.
+    put(&[5, -128_i64 as u64, 1, -512_i64 as u64, 2, 3]); // CALLCHAIN
     put(&[two(4, 0xaabb_ccdd)]); // RAW: 4 bytes of length, 4 of data
     put(&[1, 0, 7, 8, 9, 10]); // BRANCH_STACK: one, hw_idx, from, to, flags, counters
     put(&[2, 1, 2]); // REGS_USER: abi, two registers
@@ -275,10 +287,12 @@ fn every_part_of_a_sample_is_found_behind_every_other() {
         physical_address: Some(113),
         cgroup: Some(114),
         data_page_bytes: Some(115),
+        call_chain: sample.call_chain,
         raw: sample.raw,
         weight: sample.weight,
     };
     assert_eq!(sample, kept);
+    assert_eq!(sample.call_chain.unwrap().user().collect::<Vec<_>>(), [2, 3]);
     assert_eq!(Record::parse(&bytes[..bytes.len() - 1], &format), Err(Malformed));
 }
 

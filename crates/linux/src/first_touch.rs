@@ -1,0 +1,322 @@
+//! Who touched memory first: the page faults of processes, each with the code that made it.
+//!
+//! The kernel places a page where it is first touched, so that whoever wants to know why memory lies where it
+//! does asks for this. The faults come from the software event `page-faults`, which needs no PMU. Pages that
+//! the kernel brings in for a program (`MAP_POPULATE`, `mlock`) make no fault, and a huge page makes one.
+
+use crate::sampler::{PageFaultEvents, Seen, Source};
+use crate::symbols::{Frame, Symbols};
+use crate::{Error, NamedMapping};
+use nodewise_engine::{Mapping, PageNumber, PageRange, Pid, Tid};
+use nodewise_sys::perf::Record;
+use nodewise_topology::{NodeIndex, Topology};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsStr;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+
+/// Callers of a call chain.
+const CALLERS: u16 = 16;
+/// Ranges that are kept, of all processes together: some 64 MiB.
+const MOST_RANGES: usize = 1 << 20;
+/// Call chains that are kept, of all processes together.
+const MOST_STACKS: usize = 1 << 16;
+/// Mappings of code that are kept of a process.
+const MOST_MODULES: usize = 1 << 12;
+
+/// Pages that one thread touched first, one after the other, by the same code.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Touched {
+    /// Whose.
+    pub pid: Pid,
+    /// Where. Of a huge page only the base page that was touched.
+    pub range: PageRange,
+    /// The node of the CPU.
+    pub node: NodeIndex,
+    /// The thread.
+    pub tid: Tid,
+    /// Which of the call chains; none when there was no room for another.
+    pub stack: Option<u32>,
+}
+
+/// Everything that was learnt.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FirstTouchReport {
+    /// By process and address.
+    pub touched: Vec<Touched>,
+    /// Call chains, the innermost frame first.
+    pub stacks: Vec<Vec<Frame>>,
+    /// Faults that were lost on the way.
+    pub lost: u64,
+    /// Faults for which there was no room.
+    pub left_out: u64,
+}
+
+/// Watches first touches of processes and of what they start.
+pub struct FirstTouches {
+    events: PageFaultEvents,
+    known: Known,
+}
+
+impl FirstTouches {
+    /// Watches from now on.
+    ///
+    /// # Errors
+    /// The event is refused: it takes `CAP_PERFMON` or `perf_event_paranoid` at most 0.
+    pub fn open(topology: &Topology) -> Result<Self, Error> {
+        let events = PageFaultEvents::open(topology, Source::Called { callers: CALLERS })?;
+        Ok(Self { events, known: Known::default() })
+    }
+
+    /// Follows a process, and all that it starts from now on.
+    pub fn follow(&mut self, pid: Pid) {
+        self.known.followed.insert(pid);
+        // Code that was mapped before. A process that has just been started has none of its own yet.
+        for code in NamedMapping::of(pid).into_iter().filter(|mapping| mapping.is_code) {
+            let NamedMapping { range, offset, name, .. } = code;
+            self.known.add_module(pid, Module { range, offset, path: name.into() });
+        }
+    }
+
+    /// Takes in what has happened. To be called often: a ring holds some 10 000 faults.
+    pub fn drain(&mut self) {
+        let Self { events, known } = self;
+        let mut faults = Vec::new();
+        events.read(&|_| true, |seen| match seen {
+            Seen::Fault(fault, chain) => {
+                let chain: Vec<u64> = chain.iter().flat_map(|chain| chain.user()).collect();
+                faults.push((fault, chain));
+            }
+            Seen::Other(record) => known.told(&record),
+        });
+        // Afterwards: another CPU's ring may have told of the fork that a process began with.
+        for (fault, chain) in faults {
+            known.fault(fault.pid, fault.tid, fault.accessor, fault.address.page(), chain);
+        }
+    }
+
+    /// Follows CPUs that come and go.
+    pub fn follow_cpus(&mut self) {
+        self.events.follow();
+    }
+
+    /// Forgets what a process no longer has mapped.
+    pub fn retain(&mut self, pid: Pid, mappings: &[Mapping]) {
+        self.known.retain(pid, mappings);
+    }
+
+    /// What was learnt, with names for code.
+    #[must_use]
+    pub fn finish(mut self) -> FirstTouchReport {
+        self.drain();
+        FirstTouchReport { lost: self.events.losses().lost, ..self.known.report() }
+    }
+}
+
+/// A mapping of code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Module {
+    range: Range<u64>,
+    /// The first byte's in the file.
+    offset: u64,
+    path: PathBuf,
+}
+
+/// A range's own end, and who touched it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    end: u64,
+    node: NodeIndex,
+    tid: Tid,
+    stack: Option<u32>,
+}
+
+/// The state, without the events.
+#[derive(Default)]
+struct Known {
+    followed: BTreeSet<Pid>,
+    runs: BTreeMap<Pid, BTreeMap<u64, Run>>,
+    /// All together.
+    ranges: usize,
+    stacks: HashMap<(Pid, Vec<u64>), u32>,
+    /// By process; where two overlap the later one holds.
+    modules: BTreeMap<Pid, Vec<Module>>,
+    left_out: u64,
+}
+
+impl Known {
+    fn told(&mut self, record: &Record<'_>) {
+        match *record {
+            Record::Fork(task) if task.pid != task.parent_pid => {
+                let (parent, child) = (Pid(task.parent_pid as u32), Pid(task.pid as u32));
+                if self.followed.contains(&parent) {
+                    self.followed.insert(child);
+                    let modules = self.modules.get(&parent).cloned().unwrap_or_default();
+                    self.modules.insert(child, modules);
+                }
+            }
+            // Its memory is gone.
+            Record::Comm { pid, exec: true, .. } => self.forget(Pid(pid as u32)),
+            // What a program maps before it is followed counts as well, as it may be followed in a moment.
+            Record::Mmap { pid, address, bytes, offset, name, .. } => {
+                let range = address..address.saturating_add(bytes);
+                let path = OsStr::from_bytes(name).into();
+                self.add_module(Pid(pid as u32), Module { range, offset, path });
+            }
+            _ => {}
+        }
+    }
+
+    fn add_module(&mut self, pid: Pid, module: Module) {
+        if self.modules.len() > MOST_MODULES {
+            self.modules.retain(|pid, _| self.followed.contains(pid));
+        }
+        let modules = self.modules.entry(pid).or_default();
+        if modules.len() < MOST_MODULES {
+            modules.push(module);
+        }
+    }
+
+    fn forget(&mut self, pid: Pid) {
+        self.ranges -= self.runs.remove(&pid).map_or(0, |runs| runs.len());
+    }
+
+    fn fault(&mut self, pid: Pid, tid: Tid, node: NodeIndex, page: PageNumber, chain: Vec<u64>) {
+        if !self.followed.contains(&pid) {
+            return;
+        }
+        let PageNumber(page) = page;
+        let runs = self.runs.entry(pid).or_default();
+        let before = runs.range_mut(..=page).next_back();
+        if before.as_ref().is_some_and(|(_, run)| page < run.end) {
+            // It was there before: a hint fault, or a page that was taken away.
+            return;
+        }
+        let count = self.stacks.len();
+        let stack = match self.stacks.get(&(pid, chain.clone())) {
+            Some(&stack) => Some(stack),
+            None if count < MOST_STACKS => {
+                self.stacks.insert((pid, chain), count as u32);
+                Some(count as u32)
+            }
+            None => None,
+        };
+        let run = Run { end: page + 1, node, tid, stack };
+        match before {
+            Some((_, before)) if before.end == page && Run { end: before.end, ..run } == *before => {
+                before.end += 1;
+            }
+            _ if self.ranges < MOST_RANGES => {
+                runs.insert(page, run);
+                self.ranges += 1;
+            }
+            _ => self.left_out += 1,
+        }
+    }
+
+    fn retain(&mut self, pid: Pid, mappings: &[Mapping]) {
+        let Some(runs) = self.runs.get_mut(&pid) else { return };
+        let before = runs.len();
+        runs.retain(|&start, run| {
+            let next = mappings.partition_point(|mapping| mapping.range.end.0 <= start);
+            mappings.get(next).is_some_and(|mapping| mapping.range.start.0 < run.end)
+        });
+        self.ranges -= before - runs.len();
+    }
+
+    fn report(self) -> FirstTouchReport {
+        let mut symbols = Symbols::default();
+        let mut stacks = vec![Vec::new(); self.stacks.len()];
+        for ((pid, chain), stack) in &self.stacks {
+            let modules = self.modules.get(pid).map(Vec::as_slice).unwrap_or_default();
+            let frames = chain.iter().enumerate().flat_map(|(depth, &address)| {
+                // But for the innermost one, an address is that to return to, behind the call.
+                let code = address.saturating_sub(u64::from(depth > 0));
+                let module = modules.iter().rev().find(|module| module.range.contains(&code));
+                match module {
+                    Some(module) => symbols.frames(&module.path, code - module.range.start + module.offset),
+                    None => vec![Frame::nowhere(code)],
+                }
+            });
+            stacks[*stack as usize] = frames.collect();
+        }
+        let touched = self.runs.iter().flat_map(|(&pid, runs)| {
+            runs.iter().map(move |(&start, run)| Touched {
+                pid,
+                range: PageRange::new(start, run.end),
+                node: run.node,
+                tid: run.tid,
+                stack: run.stack,
+            })
+        });
+        FirstTouchReport { touched: touched.collect(), stacks, lost: 0, left_out: self.left_out }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodewise_engine::MappingKind;
+    use nodewise_sys::perf::TaskChange;
+
+    const A: Pid = Pid(10);
+
+    fn touched(known: Known) -> Vec<(u32, PageRange, u8, Option<u32>)> {
+        let all = known.report().touched;
+        all.iter().map(|t| (t.pid.0, t.range, t.node.0, t.stack)).collect()
+    }
+
+    #[test]
+    fn pages_count_once_and_neighbours_are_one_range() {
+        let mut known = Known::default();
+        known.followed.insert(A);
+        let mut fault = |page, node, chain: &[u64]| {
+            known.fault(A, Tid(10), NodeIndex(node), PageNumber(page), chain.to_vec());
+        };
+        for page in 100..110 {
+            fault(page, 0, &[1, 2]);
+        }
+        // A hint fault later, from elsewhere.
+        fault(105, 3, &[9]);
+        // Another node goes on, and then other code.
+        fault(110, 1, &[1, 2]);
+        fault(111, 1, &[7]);
+        known.fault(Pid(11), Tid(11), NodeIndex(0), PageNumber(5), vec![1]);
+        let (first, other) = (Some(0), Some(1));
+        assert_eq!(
+            touched(known),
+            [
+                (10, PageRange::new(100, 110), 0, first),
+                (10, PageRange::new(110, 111), 1, first),
+                (10, PageRange::new(111, 112), 1, other),
+            ]
+        );
+    }
+
+    #[test]
+    fn children_are_followed_and_memory_that_is_gone_is_forgotten() {
+        let mut known = Known::default();
+        known.followed.insert(A);
+        let module = Module { range: 0x1000..0x2000, offset: 0, path: "/bin/none".into() };
+        known.add_module(A, module);
+        let mut task = TaskChange::default();
+        (task.pid, task.parent_pid) = (11, 10);
+        known.told(&Record::Fork(task));
+        assert_eq!(known.modules[&Pid(11)].len(), 1, "a child has its parent's code");
+        for pid in [A, Pid(11)] {
+            for page in [100, 200, 300] {
+                known.fault(pid, Tid(1), NodeIndex(0), PageNumber(page), vec![0x1234]);
+            }
+        }
+        let kept = [PageRange::new(90, 101), PageRange::new(300, 400)];
+        let kept =
+            kept.map(|range| Mapping { range, writable: true, kind: MappingKind::Anonymous });
+        known.retain(A, &kept);
+        known.told(&Record::Comm { pid: 11, tid: 11, exec: true, name: b"other" });
+        assert_eq!(known.ranges, 2);
+        let pages: Vec<u64> = touched(known).iter().map(|(_, range, ..)| range.start.0).collect();
+        assert_eq!(pages, [100, 300]);
+    }
+}

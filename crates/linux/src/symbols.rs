@@ -1,0 +1,166 @@
+//! Names for code: functions, files and lines, from the symbols and the debug information of a program's own
+//! file.
+
+use addr2line::Loader;
+use object::elf::{FileHeader64, PT_LOAD};
+use object::read::elf::{FileHeader as _, ProgramHeader as _};
+use object::Endianness;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::io::Read as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+/// A place in a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Frame {
+    /// The file of the code; empty where it is not known.
+    pub module: PathBuf,
+    /// The byte in that file, or the address where there is no file.
+    pub offset: u64,
+    /// The function, without its parameters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
+    /// The source file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The line of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+}
+
+impl Frame {
+    /// Code that belongs to no file.
+    #[must_use]
+    pub fn nowhere(address: u64) -> Self {
+        Self { offset: address, ..Self::default() }
+    }
+}
+
+/// The files that were read so far.
+#[derive(Default)]
+pub struct Symbols {
+    files: HashMap<PathBuf, Option<File>>,
+    /// What was asked before.
+    frames: HashMap<(PathBuf, u64), Vec<Frame>>,
+}
+
+struct File {
+    loader: Loader,
+    segments: Vec<Segment>,
+}
+
+/// Bytes of a file, and where they are in memory.
+struct Segment {
+    offset: u64,
+    bytes: u64,
+    address: u64,
+}
+
+impl Symbols {
+    /// The functions at a byte of a file: those that were inlined there come first.
+    pub fn frames(&mut self, path: &Path, offset: u64) -> Vec<Frame> {
+        let key = (path.to_owned(), offset);
+        if let Some(frames) = self.frames.get(&key) {
+            return frames.clone();
+        }
+        let file = self.files.entry(path.to_owned()).or_insert_with(|| File::open(path));
+        // Debug information may be anything.
+        let found = file.as_ref().and_then(|file| {
+            catch_unwind(AssertUnwindSafe(|| file.frames(path, offset))).unwrap_or_default()
+        });
+        let frames = found
+            .unwrap_or_else(|| vec![Frame { module: path.to_owned(), offset, ..Frame::default() }]);
+        self.frames.insert(key, frames.clone());
+        frames
+    }
+}
+
+impl File {
+    fn open(path: &Path) -> Option<Self> {
+        // Room for the headers of any program.
+        const HEADERS: u64 = 64 << 10;
+        if !path.metadata().ok()?.is_file() {
+            return None;
+        }
+        let mut head = Vec::new();
+        std::fs::File::open(path).ok()?.take(HEADERS).read_to_end(&mut head).ok()?;
+        let header = FileHeader64::<Endianness>::parse(&*head).ok()?;
+        let endian = header.endian().ok()?;
+        let segments = header.program_headers(endian, &*head).ok()?.iter();
+        let segments = segments.filter(|segment| segment.p_type(endian) == PT_LOAD).map(|segment| Segment {
+            offset: segment.p_offset(endian),
+            bytes: segment.p_filesz(endian),
+            address: segment.p_vaddr(endian),
+        });
+        let segments = segments.collect();
+        let loader = catch_unwind(|| Loader::new(path)).ok()?.ok()?;
+        Some(Self { loader, segments })
+    }
+
+    fn frames(&self, path: &Path, offset: u64) -> Option<Vec<Frame>> {
+        let holds = |segment: &&Segment| offset.checked_sub(segment.offset).is_some_and(|at| at < segment.bytes);
+        let segment = self.segments.iter().find(holds)?;
+        let address = segment.address + (offset - segment.offset);
+        let mut frames = Vec::new();
+        let mut found = self.loader.find_frames(address).ok()?;
+        while let Ok(Some(frame)) = found.next() {
+            let location = frame.location;
+            let function = frame.function.and_then(|function| function.demangle().ok().map(|name| short(&name)));
+            frames.push(Frame {
+                module: path.to_owned(),
+                offset,
+                function,
+                file: location.as_ref().and_then(|location| location.file.map(str::to_owned)),
+                line: location.and_then(|location| location.line),
+            });
+        }
+        if frames.iter().all(|frame| frame.function.is_none()) {
+            let symbol = self.loader.find_symbol(address)?;
+            let function = Some(short(&addr2line::demangle_auto(symbol.into(), None)));
+            let place = frames.pop().unwrap_or(Frame { module: path.to_owned(), offset, ..Frame::default() });
+            frames = vec![Frame { function, ..place }];
+        }
+        Some(frames)
+    }
+}
+
+/// A function's name without its parameters, template arguments and Rust's hash.
+fn short(name: &str) -> String {
+    let name = match name.rsplit_once("::h") {
+        Some((before, hash)) if hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => before,
+        _ => name,
+    };
+    let (mut depth, mut out) = (0_u32, String::new());
+    for character in name.chars() {
+        match character {
+            // An operator's name, or a Rust type in front of its method.
+            '<' if out.is_empty() || out.ends_with("operator") || out.ends_with("operator<") => out.push(character),
+            '<' => depth += 1,
+            '>' if depth > 0 => depth -= 1,
+            '(' if depth == 0 && !out.is_empty() && !out.ends_with("operator") => break,
+            _ if depth == 0 => out.push(character),
+            _ => {}
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_short() {
+        for (long, expected) in [
+            ("main", "main"),
+            ("core::slice::sort::h0123456789abcdef", "core::slice::sort"),
+            ("std::vector<int, std::allocator<int> >::resize(unsigned long)", "std::vector::resize"),
+            ("fill(double*, long)", "fill"),
+            ("operator<<(std::ostream&, int)", "operator<<"),
+            ("(anonymous namespace)::run()", "(anonymous namespace)::run"),
+        ] {
+            assert_eq!(short(long), expected, "{long}");
+        }
+    }
+}

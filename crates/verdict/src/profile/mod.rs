@@ -1,0 +1,333 @@
+//! A recorded program: which memory is used from where, who touched it first, and what to change in the
+//! program.
+//!
+//! # How a remedy is found
+//!
+//! The kernel places a page where it is first touched. So memory that one thread touches and others use lies
+//! far from them. What helps depends on whether each part of it has one user or all of it is shared. Two
+//! accesses to the same place tell: let `p` be how often they come from the same node. If every place has a
+//! main user with a share `q` of its accesses, and the other nodes have the rest evenly, then
+//! `p = q² + (1 − q)² / (n − 1)`. That gives `q`, which does not depend on how often a place was sampled. A
+//! place is a page. Where hardly any page was sampled twice, neighbouring samples count as one place.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A gain below this share of time is no finding, in percent.
+pub const LEAST_PERCENT: f64 = crate::doctor::LEAST_PERCENT;
+/// Fewer samples than this of some memory say nothing.
+const LEAST_SAMPLES: usize = 50;
+/// So many pairs of accesses to a page tell who uses pages.
+const LEAST_PAIRS: f64 = 100.0;
+/// Samples in a row that count as one place where pages have too few.
+const NEIGHBOURS: usize = 16;
+/// From this share of a place's accesses on a node is its only user.
+const OWNED: f64 = 0.8;
+/// From this share of all accesses on a node is the only user of all.
+const ALONE: f64 = 0.9;
+/// Up to this share of writes memory is only read.
+const READ_ONLY: f64 = 0.02;
+/// Memory up to this size may be few lines that all nodes write.
+const SMALL_PAGES: u64 = 16;
+
+/// Everything that was recorded.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// The nodes' numbers. All other fields count nodes from 0, in this order.
+    pub nodes: Vec<u32>,
+    /// How many times longer than a near access one takes from a node (row) to another's memory (column).
+    pub ratios: Vec<Vec<f64>>,
+    /// The memory.
+    pub objects: Vec<Object>,
+    /// The sampled accesses.
+    pub uses: Vec<Use>,
+}
+
+/// Memory of one origin.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Object {
+    /// Its name for people.
+    pub name: String,
+    /// The code that touched it first, the innermost function first, where that is known.
+    pub touched_by: Vec<String>,
+    /// Pages that were seen to be touched first from each node.
+    pub touched_pages: Vec<u64>,
+    /// The threads that did.
+    pub touching_threads: usize,
+}
+
+/// An access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// Which of the objects.
+    pub object: u32,
+    /// Process and page, as one number: neighbours are neighbours in memory.
+    pub page: u64,
+    /// From which node.
+    pub from: u8,
+    /// The node that has the page, where that is known.
+    pub home: Option<u8>,
+    /// Whether it wrote, where that is known.
+    pub write: Option<bool>,
+    /// How many accesses it stands for.
+    pub weight: u32,
+}
+
+/// The change to make in the program, or beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Remedy {
+    /// Have each thread touch first what it uses.
+    TouchInParallel,
+    /// Run the threads where the memory is, or touch it where they run.
+    BindThreads,
+    /// Give each node a copy.
+    Replicate,
+    /// Give each thread its own.
+    Privatise,
+    /// Spread the pages over the nodes.
+    Interleave,
+}
+
+/// What is known of some memory.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Its name for people.
+    pub memory: String,
+    /// The code that touched it first, the innermost function first; empty where that was not seen.
+    pub touched_by: Vec<String>,
+    /// Pages that were seen to be touched first, by node.
+    pub touched_pages: Vec<u64>,
+    /// The threads that did.
+    pub touching_threads: usize,
+    /// Sampled accesses.
+    pub samples: usize,
+    /// Its share of all accesses, in percent.
+    pub accesses_percent: f64,
+    /// Where its accesses come from, in percent.
+    pub used_from_percent: Vec<f64>,
+    /// Where they go to, in percent.
+    pub lies_on_percent: Vec<f64>,
+    /// Accesses to another node's memory, in percent.
+    pub far_percent: f64,
+    /// Writes, in percent; none where the sampler cannot tell.
+    pub write_percent: Option<f64>,
+    /// The share of a place's accesses that its main user has, in percent; none where samples are too few.
+    pub main_user_percent: Option<f64>,
+    /// The change to make; none where none would save 5 % of the time.
+    pub remedy: Option<Remedy>,
+    /// The share of the program's time that it saves at most, in percent: that of a program that does nothing
+    /// but wait for memory. None where that cannot be told.
+    pub gain_percent: Option<f64>,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Findings {
+    /// Accesses to another node's memory, in percent.
+    pub far_percent: Option<f64>,
+    /// By share of accesses, the most used memory first.
+    pub rows: Vec<Row>,
+}
+
+impl Findings {
+    /// The rows with a remedy, those that save most first.
+    #[must_use]
+    pub fn to_change(&self) -> Vec<&Row> {
+        let mut rows: Vec<&Row> = self.rows.iter().filter(|row| row.remedy.is_some()).collect();
+        rows.sort_by(|a, b| b.gain_percent.unwrap_or(0.0).total_cmp(&a.gain_percent.unwrap_or(0.0)));
+        rows
+    }
+}
+
+/// The accesses to some memory, or to all.
+struct Traffic {
+    /// By node of the CPU, and by node of the memory.
+    matrix: Vec<Vec<f64>>,
+    all: f64,
+    samples: f64,
+}
+
+impl Traffic {
+    fn of<'a>(uses: impl Iterator<Item = &'a Use>, nodes: usize) -> Self {
+        let mut traffic = Self { matrix: vec![vec![0.0; nodes]; nodes], all: 0.0, samples: 0.0 };
+        for one in uses {
+            let Some(home) = one.home.filter(|&home| usize::from(home.max(one.from)) < nodes) else { continue };
+            traffic.matrix[usize::from(one.from)][usize::from(home)] += f64::from(one.weight);
+            traffic.all += f64::from(one.weight);
+            traffic.samples += 1.0;
+        }
+        traffic
+    }
+
+    fn from(&self, node: usize) -> f64 {
+        self.matrix[node].iter().sum()
+    }
+
+    fn to(&self, node: usize) -> f64 {
+        self.matrix.iter().map(|row| row[node]).sum()
+    }
+
+    fn share(&self, part: f64) -> f64 {
+        if self.all > 0.0 { part / self.all } else { 0.0 }
+    }
+
+    fn near(&self) -> f64 {
+        (0..self.matrix.len()).map(|node| self.matrix[node][node]).sum()
+    }
+
+    /// The time of all accesses, one by one, if a near one takes 1.
+    fn time(&self, ratios: &[Vec<f64>]) -> f64 {
+        let pairs = self.matrix.iter().zip(ratios);
+        pairs.flat_map(|(row, ratios)| row.iter().zip(ratios).map(|(count, ratio)| count * ratio)).sum()
+    }
+
+    /// What the busiest memory serves.
+    fn busiest(&self) -> f64 {
+        (0..self.matrix.len()).map(|node| self.to(node)).fold(0.0, f64::max)
+    }
+
+    /// All of this without a part of it, and with something else instead.
+    fn replaced(&self, part: &Self, by: &Self) -> Self {
+        let nodes = 0..self.matrix.len();
+        let cell = |from: usize, to: usize| self.matrix[from][to] - part.matrix[from][to] + by.matrix[from][to];
+        let matrix = nodes.clone().map(|from| nodes.clone().map(|to| cell(from, to)).collect()).collect();
+        Self { matrix, ..*self }
+    }
+
+    /// The same accesses, of which each node finds this share near and the rest evenly elsewhere.
+    fn with_near(&self, share: f64) -> Self {
+        let nodes = self.matrix.len();
+        let elsewhere = (1.0 - share) / (nodes - 1).max(1) as f64;
+        let row = |from: usize| {
+            let all = self.from(from);
+            (0..nodes).map(|to| all * if from == to { share } else { elsewhere }).collect()
+        };
+        Self { matrix: (0..nodes).map(row).collect(), ..*self }
+    }
+}
+
+/// The answer for a recording.
+#[must_use]
+pub fn find(seen: &Seen) -> Findings {
+    let nodes = seen.nodes.len();
+    let all = Traffic::of(seen.uses.iter(), nodes);
+    let mut by_object: BTreeMap<u32, Vec<&Use>> = BTreeMap::new();
+    for one in &seen.uses {
+        by_object.entry(one.object).or_default().push(one);
+    }
+    let rows = by_object.into_iter().filter_map(|(object, mut uses)| {
+        let object = seen.objects.get(object as usize)?;
+        uses.sort_by_key(|one| one.page);
+        Some(row(seen, &all, object, &uses))
+    });
+    let mut rows: Vec<Row> = rows.collect();
+    rows.sort_by(|a, b| b.accesses_percent.total_cmp(&a.accesses_percent));
+    let far_percent = (all.all > 0.0).then(|| 100.0 * (1.0 - all.share(all.near())));
+    Findings { far_percent, rows }
+}
+
+/// `uses` in the order of their pages.
+fn row(seen: &Seen, all: &Traffic, object: &Object, uses: &[&Use]) -> Row {
+    let nodes = seen.nodes.len();
+    let own = Traffic::of(uses.iter().copied(), nodes);
+    let percents = |part: &dyn Fn(usize) -> f64| (0..nodes).map(|node| 100.0 * own.share(part(node))).collect();
+    let known = || uses.iter().filter_map(|one| Some((one.write?, f64::from(one.weight))));
+    let written: f64 = known().filter(|(write, _)| *write).map(|(_, weight)| weight).sum();
+    let of: f64 = known().map(|(_, weight)| weight).sum();
+    let write_share = (of > 0.0).then(|| written / of);
+    let main_user = main_user(uses, nodes);
+    let pages = {
+        let mut pages: Vec<u64> = uses.iter().map(|one| one.page).collect();
+        pages.dedup();
+        pages.len() as u64
+    };
+    let (remedy, gain) = remedy(seen, all, &own, main_user, write_share, pages);
+    Row {
+        memory: object.name.clone(),
+        touched_by: object.touched_by.clone(),
+        touched_pages: object.touched_pages.clone(),
+        touching_threads: object.touching_threads,
+        samples: uses.len(),
+        accesses_percent: 100.0 * all.share(own.all),
+        used_from_percent: percents(&|node| own.from(node)),
+        lies_on_percent: percents(&|node| own.to(node)),
+        far_percent: 100.0 * (1.0 - own.share(own.near())),
+        write_percent: write_share.map(|share| 100.0 * share),
+        main_user_percent: main_user.map(|share| 100.0 * share),
+        remedy,
+        gain_percent: gain,
+    }
+}
+
+/// The share of its accesses that a place's main user has; none where samples are too few.
+fn main_user(uses: &[&Use], nodes: usize) -> Option<f64> {
+    if uses.len() < LEAST_SAMPLES || nodes < 2 {
+        return None;
+    }
+    let (same, pairs) = pairs(uses.chunk_by(|a, b| a.page == b.page), nodes);
+    let (same, pairs) = if pairs < LEAST_PAIRS { self::pairs(uses.chunks(NEIGHBOURS), nodes) } else { (same, pairs) };
+    let p = (same / pairs).max(1.0 / nodes as f64);
+    let n = nodes as f64;
+    Some((1.0 + (1.0 - n * (1.0 - (n - 1.0) * p)).max(0.0).sqrt()) / n)
+}
+
+/// Pairs of accesses to the same place, how many of them come from the same node, and how many there are. A
+/// place counts by its accesses, and not by their square.
+fn pairs<'a>(places: impl Iterator<Item = &'a [&'a Use]>, nodes: usize) -> (f64, f64) {
+    let (mut same, mut all) = (0.0, 0.0);
+    for place in places.filter(|place| place.len() > 1) {
+        let mut counts = vec![0.0; nodes];
+        for one in place {
+            if let Some(count) = counts.get_mut(usize::from(one.from)) {
+                *count += 1.0;
+            }
+        }
+        let each = place.len() as f64;
+        same += counts.iter().map(|count| count * (count - 1.0)).sum::<f64>() / (each - 1.0);
+        all += each;
+    }
+    (same, all)
+}
+
+fn remedy(
+    seen: &Seen,
+    all: &Traffic,
+    own: &Traffic,
+    main_user: Option<f64>,
+    write_share: Option<f64>,
+    pages: u64,
+) -> (Option<Remedy>, Option<f64>) {
+    let Some(main_user) = main_user.filter(|_| own.all > 0.0) else { return (None, None) };
+    let nodes = seen.nodes.len();
+    let alone = (0..nodes).any(|node| own.share(own.from(node)) >= ALONE);
+    let near = own.with_near(main_user);
+    let even = own.with_near(1.0 / nodes as f64);
+    let (remedy, after) = if main_user >= OWNED && alone {
+        (Remedy::BindThreads, near)
+    } else if main_user >= OWNED {
+        (Remedy::TouchInParallel, near)
+    } else if write_share.is_some_and(|share| share <= READ_ONLY) {
+        (Remedy::Replicate, own.with_near(1.0))
+    } else if pages <= SMALL_PAGES && write_share.is_some_and(|share| share > READ_ONLY) {
+        (Remedy::Privatise, own.with_near(1.0))
+    } else {
+        (Remedy::Interleave, even)
+    };
+    let replaced = all.replaced(own, &after);
+    let saved = |before: f64, after: f64| if before > 0.0 { 100.0 * (1.0 - after / before) } else { 0.0 };
+    // Of few samples one node always has more than others: two standard deviations are left out.
+    let share = all.share(all.busiest());
+    let at_least = share - 2.0 * (share * (1.0 - share) / all.samples).sqrt();
+    let by_queue = saved(at_least, all.share(replaced.busiest()));
+    let by_way = match remedy {
+        // Nothing comes nearer on the whole.
+        Remedy::Interleave => 0.0,
+        _ => saved(all.time(&seen.ratios), replaced.time(&seen.ratios)),
+    };
+    let gain = by_queue.max(by_way);
+    if gain < LEAST_PERCENT { (None, None) } else { (Some(remedy), Some(gain)) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,108 @@
+use super::*;
+
+const NODES: usize = 4;
+const PAGES: u64 = 4096;
+
+/// A program on four nodes, each at twice the time from every other.
+fn program(objects: usize, uses: Vec<Use>) -> Findings {
+    let ratios = (0..NODES).map(|a| (0..NODES).map(|b| if a == b { 1.0 } else { 2.0 }).collect());
+    let object = |i: usize| Object { name: format!("memory {i}"), ..Object::default() };
+    find(&Seen {
+        nodes: vec![0, 1, 2, 3],
+        ratios: ratios.collect(),
+        objects: (0..objects).map(object).collect(),
+        uses,
+    })
+}
+
+/// Samples in no order: page and user by what is given.
+fn samples(
+    count: u64,
+    pages: u64,
+    from: impl Fn(u64, u64) -> u64,
+    home: impl Fn(u64) -> u64,
+    write: Option<bool>,
+) -> Vec<Use> {
+    let mut random = 12_345_u64;
+    let mut next = move || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random >> 33
+    };
+    let one = |_| {
+        let page = next() % pages;
+        Use {
+            object: 0,
+            page,
+            from: from(page, next()) as u8,
+            home: Some(home(page) as u8),
+            write,
+            weight: 1,
+        }
+    };
+    (0..count).map(one).collect()
+}
+
+fn only(findings: &Findings) -> (Option<Remedy>, f64) {
+    assert_eq!(findings.rows.len(), 1);
+    (findings.rows[0].remedy, findings.rows[0].gain_percent.unwrap_or(0.0))
+}
+
+#[test]
+fn each_sickness_has_its_remedy() {
+    let quarter = |page, _| page / (PAGES / 4);
+    let strided = |page, _| page % 4;
+    let anybody = |_, random| random % 4;
+    for count in [400, 20_000] {
+        // All on node 0: the queue there takes three quarters.
+        for (name, from, expected) in [
+            ("slices", &quarter as &dyn Fn(u64, u64) -> u64, Remedy::TouchInParallel),
+            ("shared", &anybody, Remedy::Interleave),
+            ("one thread", &|_, _| 2, Remedy::BindThreads),
+        ] {
+            let (remedy, gain) = only(&program(1, samples(count, PAGES, from, |_| 0, None)));
+            assert_eq!(remedy, Some(expected), "{name}, {count} samples");
+            let expected = if remedy == Some(Remedy::BindThreads) { 50.0 } else { 75.0 };
+            assert!((gain - expected).abs() < 5.0, "{name}, {count} samples: {gain}");
+        }
+        let read = program(1, samples(count, PAGES, anybody, |_| 0, Some(false)));
+        assert_eq!(only(&read).0, Some(Remedy::Replicate));
+    }
+    // Neighbouring pages have different users: only pairs on one page tell.
+    let strided = only(&program(1, samples(20_000, PAGES, strided, |_| 0, Some(true))));
+    assert_eq!(strided.0, Some(Remedy::TouchInParallel));
+    let counters = only(&program(1, samples(1000, 2, anybody, |_| 0, Some(true))));
+    assert_eq!(counters.0, Some(Remedy::Privatise));
+}
+
+#[test]
+fn healthy_memory_has_none() {
+    let quarter = |page, _| page / (PAGES / 4);
+    let anybody = |_, random| random % 4;
+    for count in [400, 20_000] {
+        let near = program(1, samples(count, PAGES, quarter, |page| page / (PAGES / 4), Some(true)));
+        assert_eq!((only(&near).0, near.far_percent), (None, Some(0.0)));
+        let even = program(1, samples(count, PAGES, anybody, |page| page % 4, Some(true)));
+        assert_eq!(only(&even), (None, 0.0), "{count} samples");
+    }
+    // Too few to tell anything.
+    let few = program(1, samples(40, PAGES, quarter, |_| 0, None));
+    assert_eq!((only(&few).0, few.rows[0].main_user_percent), (None, None));
+    // Sick, but a thousandth of all accesses.
+    let mut uses = samples(100_000, PAGES, quarter, |page| page / (PAGES / 4), None);
+    let sick = samples(100, PAGES, quarter, |_| 0, None);
+    uses.extend(sick.into_iter().map(|one| Use { object: 1, page: one.page + (1 << 30), ..one }));
+    let both = program(2, uses);
+    assert!(both.to_change().is_empty(), "{both:?}");
+    assert_eq!(program(0, Vec::new()), Findings { far_percent: None, rows: Vec::new() });
+}
+
+#[test]
+fn the_main_users_share_does_not_depend_on_how_often_a_page_was_sampled() {
+    // Of every page one node has 70 %, and the others have 10 % each.
+    let mostly = |page, random: u64| if random % 10 < 7 { page % 4 } else { (page + 1 + random / 10 % 3) % 4 };
+    for count in [3000, 10_000, 100_000] {
+        let findings = program(1, samples(count, PAGES, mostly, |_| 0, None));
+        let share = findings.rows[0].main_user_percent.unwrap();
+        assert!((share - 70.0).abs() < 4.0, "{count}: {share}");
+    }
+}
