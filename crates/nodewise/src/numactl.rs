@@ -11,7 +11,7 @@ use std::fmt::Display;
 
 /// The tasks of numactl that it does instead of running a program.
 #[allow(clippy::struct_excessive_bools)] // switches are bools
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 #[command(next_help_heading = "Instead of a program (numactl's options)")]
 pub struct NumactlArgs {
     /// Show the CPUs and the memory policy that a program would get
@@ -50,7 +50,7 @@ pub const INSTEAD: [&str; 14] = [
 
 /// Policies of memory that outlives programs. They are understood, so that it can be said where to find them.
 #[allow(clippy::struct_excessive_bools)] // switches are bools
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 struct SharedMemoryArgs {
     #[arg(short = 'S', long, hide = true)]
     shm: Option<OsString>,

@@ -1,7 +1,7 @@
 //! `nodewise attach`: manage processes that run already.
 
 use super::{Exit, exit};
-use crate::manage::{self, Options, Reports, Watchdog};
+use crate::manage::{self, Observer, Options, Reports, Session, Watchdog};
 use crate::output::note;
 use anyhow::Context as _;
 use nodewise_engine::Pid;
@@ -10,6 +10,7 @@ use nodewise_topology::Topology;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 /// Manage processes that are running already, and their children
@@ -83,16 +84,32 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     if args.end_with_parent {
         set_parent_process_death_signal(Some(Signal::INT)).context("cannot follow the parent's end")?;
     }
-    let mut session =
-        manage::prepare(&args.options, topology, reports, Some(&pids), &watchdog)?.start(None)?;
-    let until = args.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let session = manage::prepare(&args.options, topology, reports, Some(&pids), &watchdog)?.start(None)?;
+    until(session, args.duration, &end)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Manages for so many seconds, or until the end is wanted.
+fn until(mut session: Session<'_>, seconds: Option<u64>, end: &Receiver<()>) -> anyhow::Result<()> {
+    let until = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let managed = session.manage(|time| {
         let due = until.is_some_and(|until| until <= Instant::now());
         if due || end.recv_timeout(time).is_ok() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     session.finish()?;
-    managed?;
-    Ok(ExitCode::SUCCESS)
+    managed
+}
+
+/// Watches a process that runs, and tells an observer of it.
+pub fn watched(pid: Pid, seconds: Option<u64>, observer: &mut dyn Observer) -> anyhow::Result<()> {
+    let topology = Topology::live()?;
+    nodewise_linux::require_nodes(&topology)?;
+    let options = Options::only_watching();
+    let watchdog = Watchdog::default();
+    let end = watchdog.end_on_signals()?;
+    let reports = Reports::open(&options)?;
+    let prepared = manage::prepare(&options, topology, reports, Some(&[pid]), &watchdog)?;
+    until(prepared.observed_by(Some(observer)).start(None)?, seconds, &end)
 }
 
 /// Some of several processes, as `$(pidof postgres)` gives, may have ended meanwhile: the others are managed

@@ -1,7 +1,7 @@
 //! `nodewise run`: start a program and manage it, or only place it.
 
 use super::{Exit, exit};
-use crate::manage::{self, Options, Reports, Watchdog};
+use crate::manage::{self, Observer, Options, Reports, Watchdog};
 use crate::numactl::{INSTEAD, NumactlArgs};
 use crate::output::{note, print};
 use crate::placement::{Placement, PlacementArgs};
@@ -89,7 +89,13 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
         let placement = args.placement.resolve()?;
         return Err(placement.become_program(&mut program(args)));
     }
-    managed(args)
+    managed(args, None)
+}
+
+/// Runs a program that is only watched, and tells an observer of it.
+pub fn watched(command: Vec<OsString>, observer: &mut dyn Observer) -> anyhow::Result<ExitCode> {
+    let (placement, numactl) = (PlacementArgs::default(), NumactlArgs::default());
+    managed(&Args { command, options: Options::only_watching(), wait: false, placement, numactl }, Some(observer))
 }
 
 fn program(args: &Args) -> Command {
@@ -98,7 +104,7 @@ fn program(args: &Args) -> Command {
     command
 }
 
-fn managed(args: &Args) -> anyhow::Result<ExitCode> {
+fn managed<'a>(args: &'a Args, observer: Option<&'a mut dyn Observer>) -> anyhow::Result<ExitCode> {
     let topology = Topology::live()?;
     let placement = args.placement.resolve()?;
     // Before the first kernel setting is changed: a signal must not keep it from being put back.
@@ -111,7 +117,9 @@ fn managed(args: &Args) -> anyhow::Result<ExitCode> {
     let watchdog = Watchdog::default();
     let at_end = (!args.wait).then(|| watchdog.clone());
     let prepared = match nodewise_linux::require_nodes(&topology) {
-        Ok(()) => Ok(manage::prepare(&args.options, topology, reports, None, &watchdog)?),
+        Ok(()) => {
+            Ok(manage::prepare(&args.options, topology, reports, None, &watchdog)?.observed_by(observer))
+        }
         // Nothing can be gained, but nothing is lost either: the program runs as it would have.
         Err(why) => {
             note(&why);

@@ -12,6 +12,7 @@ pub use watchdog::Watchdog;
 use crate::commands::{Exit, exit};
 use crate::output::{JsonLines, PRIVATE, WholeFile, note, report};
 use log::{Line, Said};
+use nodewise_engine::recording::{Interval, Recorder};
 use nodewise_engine::{
     Carrefour, CarrefourSettings, Engine, EngineSettings, Machine as _, Pid, Round, SamplingRate,
 };
@@ -72,6 +73,15 @@ impl Reports {
     }
 }
 
+/// Something that is told of all that a machine has seen, interval by interval.
+pub trait Observer {
+    /// These processes will be managed.
+    fn begin(&mut self, pids: &[Pid]);
+
+    /// An interval has ended.
+    fn interval(&mut self, interval: &Interval);
+}
+
 /// Everything that can be refused is refused before there is one of these, and so before a program is started
 /// or touched.
 pub struct Prepared<'a> {
@@ -84,6 +94,7 @@ pub struct Prepared<'a> {
     found: Option<(Processes, Survey)>,
     max_rate: Option<u64>,
     watched: Watched,
+    observer: Option<&'a mut dyn Observer>,
 }
 
 /// Samples in a second that the kernel allows on a CPU. It lowers that for good when it finds them to take
@@ -126,7 +137,7 @@ pub fn prepare<'a>(
     if let Some(why) = settings.barred() {
         note(format_args!("{why}; kernel settings stay as they are"));
     }
-    Ok(Prepared { options, topology, settings, sampler, reports, found, max_rate, watched })
+    Ok(Prepared { options, topology, settings, sampler, reports, found, max_rate, watched, observer: None })
 }
 
 /// The sampler asked for; on `auto` a modelled machine's or the hardware's where there is one, and one clear
@@ -170,15 +181,25 @@ pub fn explain(error: nodewise_linux::Error) -> anyhow::Error {
 }
 
 impl<'a> Prepared<'a> {
+    /// Tells somebody of everything that is seen.
+    pub fn observed_by(self, observer: Option<&'a mut dyn Observer>) -> Self {
+        Self { observer, ..self }
+    }
+
     /// Begins to manage the processes that were found running, or one that was `started` just now and whose
     /// subreaper this process is.
     pub fn start(mut self, started: Option<Pid>) -> anyhow::Result<Session<'a>> {
         let (options, watched) = (self.options, self.watched);
         watched.beat();
+        let started: Vec<Pid> = started.into_iter().collect();
+        if let Some(observer) = &mut self.observer {
+            let found = self.found.iter().flat_map(|(processes, _)| processes.iter());
+            let pids: Vec<Pid> = started.iter().copied().chain(found.map(|process| process.pid)).collect();
+            observer.begin(&pids);
+        }
         let (processes, survey) = if let Some(found) = self.found.take() {
             found
         } else {
-            let started: Vec<Pid> = started.into_iter().collect();
             let processes = Processes::new(&started, !options.no_children, true).map_err(explain)?;
             (processes.adopting_orphans(), Survey::default())
         };
@@ -213,6 +234,7 @@ impl<'a> Prepared<'a> {
             began_ns,
             startup_cpu_seconds,
             max_rate: self.max_rate,
+            observer: self.observer,
         })
     }
 }
@@ -233,6 +255,7 @@ pub struct Session<'a> {
     startup_cpu_seconds: f64,
     /// Samples in a second that the kernel allows on a CPU, before the first was taken.
     max_rate: Option<u64>,
+    observer: Option<&'a mut dyn Observer>,
 }
 
 /// How long moving pages may hold up everything else, however long an interval is.
@@ -290,7 +313,7 @@ impl Session<'_> {
                 self.machine.drain();
                 self.watched.beat();
             }
-            let round = self.engine.step(&mut self.machine).map_err(explain)?;
+            let round = self.step()?;
             anyhow::ensure!(self.watched.beat(), "managing hung, and kernel settings were put back");
             self.note_bounds(Some(&round));
             drain_every = drain_every_for(round.samples, self.machine.sampler().drain_at_least_every());
@@ -321,6 +344,16 @@ impl Session<'_> {
             // Moving is part of its interval, but some of each passes undisturbed.
             round_ends = (round_ends + interval * intervals).max(Instant::now() + interval / 4);
         }
+    }
+
+    fn step(&mut self) -> anyhow::Result<Round> {
+        let Some(observer) = &mut self.observer else {
+            return self.engine.step(&mut self.machine).map_err(explain);
+        };
+        let mut recorder = Recorder::new(&mut self.machine);
+        let round = self.engine.step(&mut recorder).map_err(explain)?;
+        recorder.intervals().iter().for_each(|interval| observer.interval(interval));
+        Ok(round)
     }
 
     /// Whether figures of the memory wait for more of it to show.
@@ -386,7 +419,7 @@ impl Session<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodewise_engine::recording::{Interval, Replay, play};
+    use nodewise_engine::recording::{Replay, play};
 
     #[test]
     fn moving_pages_holds_up_nothing_for_longer_than_a_second() {

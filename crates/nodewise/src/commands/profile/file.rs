@@ -1,0 +1,56 @@
+//! The file of a profile: a line of JSON each. The first is the [`Head`], the last the [`Tail`], and between
+//! them is an [`Interval`] for each time that was watched. docs/profile.md describes it for other programs.
+
+use nodewise_engine::recording::Interval;
+use nodewise_engine::{PageRange, Pid};
+use nodewise_linux::first_touch::FirstTouchReport;
+use serde::{Deserialize, Serialize};
+
+/// The version of the format. A reader refuses any other.
+pub const VERSION: u32 = 1;
+
+/// Everything that is known before the first interval.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Head {
+    /// [`VERSION`]. A file without it is no profile.
+    pub nodewise_profile: u32,
+    /// The program and its arguments; none of a process that ran already.
+    pub command: Option<Vec<String>>,
+    /// Seconds since 1970 when it began.
+    pub began_unix_s: u64,
+    /// The numbers of the nodes: all else counts them from 0, in this order.
+    pub nodes: Vec<u32>,
+    /// How many times longer than a near access one takes from a node (row) to another's memory (column).
+    pub ratios: Vec<Vec<f64>>,
+    /// The origin of these.
+    pub ratios_by: String,
+}
+
+/// A mapping that has a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Name {
+    pub pid: Pid,
+    pub range: PageRange,
+    /// A file's path, or `[heap]` and the like.
+    pub name: String,
+}
+
+/// Everything that is known at the end.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Tail {
+    /// How long it was watched.
+    pub seconds: f64,
+    pub names: Vec<Name>,
+    pub first_touch: FirstTouchReport,
+    /// Samples that there was no room for in the file.
+    pub samples_left_out: u64,
+}
+
+/// A line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Line {
+    Head(Head),
+    Interval(Box<Interval>),
+    Tail(Box<Tail>),
+}

@@ -1,0 +1,270 @@
+//! `nodewise profile`: records who touches memory first, and who uses it.
+
+pub mod file;
+
+use super::costs::Costs;
+use super::{attach, run};
+use crate::manage::{self, Observer};
+use crate::output::{OthersFile, note};
+use anyhow::Context as _;
+use file::{Head, Line, Name, Tail, VERSION};
+use nodewise_engine::recording::Interval;
+use nodewise_engine::{PAGE_BYTES, PageRange, Pid};
+use nodewise_linux::NamedMapping;
+use nodewise_linux::first_touch::{FirstTouchReport, FirstTouches};
+use nodewise_linux::process::require_access;
+use nodewise_topology::Topology;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Record which code touches memory first and which node uses it, for 'nodewise report'
+///
+/// Nothing is moved. The samples are those of 'nodewise run --dry-run': the CPU's own, or without a PMU those
+/// of the kernel's NUMA balancing, which may move pages meanwhile. The first touch of a page is its page
+/// fault, told with the functions that led there. A program that was built with frame pointers
+/// (-fno-omit-frame-pointer) shows all of its callers, any other perhaps only the innermost function.
+///
+/// The file holds addresses, paths and the command line, so that only its owner can read it.
+#[derive(clap::Args)]
+#[command(
+    override_usage = "nodewise profile [OPTIONS] [--] CMD...\n       nodewise profile [OPTIONS] -p PID",
+    after_help = "\
+Examples:
+  nodewise profile -- ./solver input.dat
+  nodewise profile -o solver.profile -- ./solver input.dat
+  nodewise profile -p 4711 --seconds 30
+  nodewise report nodewise.profile                what it says
+
+Exit status:
+  that of the program; with -p 0, and 1 if the process cannot be watched
+  1    it could not be started or recorded, and the message says why
+  2    the command line could not be understood
+  77   a capability, sysctl or file permission is missing; the message names it
+  126  the program cannot be executed
+  127  the program was not found"
+)]
+pub struct Args {
+    /// The program and its arguments
+    #[arg(required_unless_present = "pid", conflicts_with = "pid", trailing_var_arg = true, value_name = "CMD")]
+    command: Vec<OsString>,
+
+    /// Watch this process and its children, from now on
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Option<u32>,
+
+    /// End after so many seconds, and not when the process ends or by Ctrl-C
+    #[arg(long, value_name = "N", requires = "pid", value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: Option<u64>,
+
+    /// Write to this file
+    #[arg(short, long, value_name = "FILE", default_value = "nodewise.profile")]
+    output: PathBuf,
+
+    /// Leave samples out of the file once it has so many MiB
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..))]
+    most_mebibytes: u64,
+
+    /// Take the cost of far memory from a machine's preset, or from what 'nodewise measure --json' printed
+    #[arg(long, value_name = "PRESET|FILE")]
+    model: Option<String>,
+}
+
+pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    let topology = Topology::live()?;
+    if let Some(pid) = args.pid {
+        require_access(Pid(pid)).map_err(manage::explain)?;
+    }
+    let costs = Costs::of(args.model.as_deref(), &topology)?;
+    let mut recorder = Recorder::open(args, &topology, &costs)?;
+    let status = match args.pid {
+        Some(pid) => {
+            attach::watched(Pid(pid), args.seconds, &mut recorder)?;
+            ExitCode::SUCCESS
+        }
+        None => run::watched(args.command.clone(), &mut recorder)?,
+    };
+    recorder.finish()?;
+    Ok(status)
+}
+
+/// How often the rings of page faults are emptied.
+const DRAIN_EVERY: Duration = Duration::from_millis(5);
+/// How often it is looked for CPUs that come and go.
+const CPUS_EVERY: u32 = 200;
+
+/// Writes what it is told, and watches first touches beside it.
+struct Recorder {
+    file: OthersFile,
+    out: BufWriter<File>,
+    began: Instant,
+    bytes: u64,
+    most_bytes: u64,
+    samples_left_out: u64,
+    /// That a line could not be written.
+    failed: Option<anyhow::Error>,
+    names: BTreeMap<Pid, Vec<NamedMapping>>,
+    touches: Option<Touches>,
+}
+
+impl Recorder {
+    fn open(args: &Args, topology: &Topology, costs: &Costs) -> anyhow::Result<Self> {
+        let file = OthersFile::create(&args.output)?;
+        let out = File::options().write(true).open(file.pending());
+        let out = out.with_context(|| format!("cannot write {}", args.output.display()))?;
+        let nodes: Vec<u32> = topology.node_indices().map(|node| topology.id_of(node).0).collect();
+        let text = |word: &OsString| word.to_string_lossy().into_owned();
+        let head = Head {
+            nodewise_profile: VERSION,
+            command: args.pid.is_none().then(|| args.command.iter().map(text).collect()),
+            began_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
+            // A node without CPUs accesses nothing.
+            ratios: nodes
+                .iter()
+                .map(|&from| nodes.iter().map(|&to| costs.ratio(from, to).unwrap_or(1.0)).collect())
+                .collect(),
+            ratios_by: costs.source.clone(),
+            nodes,
+        };
+        // Before a program is started, whose first touches it is about.
+        let touches = Touches::open(topology).map_err(manage::explain)?;
+        let mut recorder = Self {
+            file,
+            out: BufWriter::new(out),
+            began: Instant::now(),
+            bytes: 0,
+            most_bytes: args.most_mebibytes << 20,
+            samples_left_out: 0,
+            failed: None,
+            names: BTreeMap::new(),
+            touches: Some(touches),
+        };
+        recorder.line(&Line::Head(head));
+        Ok(recorder)
+    }
+
+    /// Nothing that only records may stop a program: an error waits for the end.
+    fn line(&mut self, line: &Line) {
+        if self.failed.is_some() {
+            return;
+        }
+        let written = serde_json::to_string(line).map_err(anyhow::Error::from).and_then(|text| {
+            self.bytes += text.len() as u64 + 1;
+            writeln!(self.out, "{text}").with_context(|| format!("cannot write {}", self.file.path().display()))
+        });
+        self.failed = written.err();
+    }
+
+    fn finish(mut self) -> anyhow::Result<()> {
+        let first_touch = self.touches.take().map_or_else(FirstTouchReport::default, Touches::finish);
+        for (lost, why) in [
+            (first_touch.lost, "first touches came too fast and are missing"),
+            (first_touch.left_out, "first touches are left out, as there are too many ranges"),
+            (self.samples_left_out, "samples are left out, as the file would be too large (--most-mebibytes)"),
+        ] {
+            if lost > 0 {
+                note(format_args!("{lost} {why}"));
+            }
+        }
+        let names = self.names.iter().flat_map(|(&pid, names)| {
+            names.iter().map(move |mapping| Name {
+                pid,
+                range: PageRange::new(mapping.range.start / PAGE_BYTES, mapping.range.end / PAGE_BYTES),
+                name: mapping.name.to_string_lossy().into_owned(),
+            })
+        });
+        let tail = Tail {
+            seconds: self.began.elapsed().as_secs_f64(),
+            names: names.collect(),
+            first_touch,
+            samples_left_out: self.samples_left_out,
+        };
+        self.line(&Line::Tail(Box::new(tail)));
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        self.out.flush().with_context(|| format!("cannot write {}", self.file.path().display()))?;
+        let path = self.file.path().to_owned();
+        self.file.finish()?;
+        note(format_args!("nodewise report {} shows what was recorded", path.display()));
+        Ok(())
+    }
+}
+
+impl Observer for Recorder {
+    fn begin(&mut self, pids: &[Pid]) {
+        if let Some(touches) = &mut self.touches {
+            touches.begin(pids);
+        }
+    }
+
+    fn interval(&mut self, interval: &Interval) {
+        for process in &interval.seen.processes {
+            if let Some(mappings) = &process.mappings {
+                self.names.insert(process.pid, NamedMapping::of(process.pid));
+                if let Some(touches) = &self.touches {
+                    let mut watched = touches.watched.lock().unwrap_or_else(PoisonError::into_inner);
+                    watched.iter_mut().for_each(|watched| watched.retain(process.pid, mappings));
+                }
+            }
+        }
+        let mut interval = interval.clone();
+        if self.bytes > self.most_bytes {
+            self.samples_left_out += interval.seen.samples.len() as u64;
+            interval.seen.samples.clear();
+        }
+        self.line(&Line::Interval(Box::new(interval)));
+    }
+}
+
+/// First touches, watched by a thread of their own: they come by the ten thousand.
+struct Touches {
+    /// None once it has ended.
+    watched: Arc<Mutex<Option<FirstTouches>>>,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Touches {
+    fn open(topology: &Topology) -> Result<Self, nodewise_linux::Error> {
+        let watched = Arc::new(Mutex::new(Some(FirstTouches::open(topology)?)));
+        Ok(Self { watched, ends: Arc::default(), thread: None })
+    }
+
+    fn begin(&mut self, pids: &[Pid]) {
+        if let Some(watched) = &mut *self.watched.lock().unwrap_or_else(PoisonError::into_inner) {
+            pids.iter().for_each(|&pid| watched.follow(pid));
+        }
+        let (watched, ends) = (Arc::clone(&self.watched), Arc::clone(&self.ends));
+        self.thread = Some(std::thread::spawn(move || {
+            for round in 1_u32.. {
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+                if let Some(watched) = &mut *watched.lock().unwrap_or_else(PoisonError::into_inner) {
+                    watched.drain();
+                    if round % CPUS_EVERY == 0 {
+                        watched.follow_cpus();
+                    }
+                }
+                std::thread::sleep(DRAIN_EVERY);
+            }
+        }));
+    }
+
+    fn finish(self) -> FirstTouchReport {
+        self.ends.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread {
+            let _ = thread.join();
+        }
+        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).take();
+        watched.map(FirstTouches::finish).unwrap_or_default()
+    }
+}

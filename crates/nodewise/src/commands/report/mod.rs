@@ -1,0 +1,60 @@
+//! `nodewise report`: what a profile says, and what to change in the program.
+
+mod read;
+mod text;
+
+use crate::output::print;
+use crate::terminal;
+use nodewise_verdict::profile::find;
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Say what a recording of 'nodewise profile' shows: which memory is used from where, who touched it first,
+/// and what to change
+///
+/// Memory is told apart by the code that touched it first, or else by its mapping. A change is named only
+/// where it may save 5 % of the program's time. docs/profile.md explains each column, and how a change is
+/// found.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  nodewise report nodewise.profile
+  nodewise report solver.profile --json | jq '.rows[] | select(.remedy)'
+
+Exit status:
+  0  it was shown
+  1  the file cannot be read, or is no whole profile; the message names the line")]
+pub struct Args {
+    /// The file that 'nodewise profile' has written
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// Print JSON: command, seconds, samples, `far_percent`, rows
+    ///
+    /// Each row has memory, `touched_by`, `touched_pages`, `touching_threads`, samples, `accesses_percent`,
+    /// `used_from_percent`, `lies_on_percent`, `far_percent`, `write_percent`, `main_user_percent`, remedy
+    /// and `gain_percent`. Lists by node are in the order of nodes.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    let profile = read::read(&args.file)?;
+    let findings = find(&profile.seen);
+    print(&if args.json {
+        let whole = json!({
+            "command": profile.command,
+            "seconds": profile.seconds,
+            "nodes": profile.seen.nodes,
+            "samples": profile.seen.uses.len(),
+            "ratios_by": profile.ratios_by,
+            "far_percent": findings.far_percent,
+            "rows": findings.rows,
+        });
+        serde_json::to_string_pretty(&whole)? + "\n"
+    } else {
+        text::text(&profile, &findings, terminal::width())
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,254 @@
+//! A profile's file, as the verdict wants it.
+
+use crate::commands::profile::file::{Head, Line, Name, Tail, VERSION};
+use anyhow::{Context as _, anyhow, bail};
+use nodewise_engine::{
+    Access, HUGE_PAGE_PAGES, Mapping, MappingKind, PageNumber, PageSize, Pid, Sample,
+};
+use nodewise_linux::Frame;
+use nodewise_linux::first_touch::Touched;
+use nodewise_verdict::profile::{Object, Seen, Use};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+
+/// A whole recording.
+pub struct Profile {
+    /// None of a process that ran already.
+    pub command: Option<Vec<String>>,
+    pub seconds: f64,
+    pub ratios_by: String,
+    pub seen: Seen,
+}
+
+pub fn read(path: &Path) -> anyhow::Result<Profile> {
+    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let (mut head, mut tail) = (None, None);
+    let mut samples = Vec::new();
+    let mut mappings: BTreeMap<Pid, Vec<Mapping>> = BTreeMap::new();
+    for (number, line) in BufReader::new(file).split(b'\n').enumerate() {
+        let at = || format!("{}:{}", path.display(), number + 1);
+        let line = line.with_context(at)?;
+        let line: Line = serde_json::from_slice(&line).map_err(|error| {
+            if head.is_none() {
+                anyhow!("{}: not a profile; 'nodewise profile' writes them", path.display())
+            } else {
+                anyhow!("{}: damaged or cut off: {error}", at())
+            }
+        })?;
+        match line {
+            Line::Head(Head { nodewise_profile: version, .. }) if version != VERSION => {
+                bail!(
+                    "{}: a profile of version {version}, and this nodewise reads version {VERSION}: record it again",
+                    path.display()
+                );
+            }
+            Line::Head(found) => head = Some(found),
+            Line::Interval(interval) => {
+                for process in interval.seen.processes {
+                    if let Some(now) = process.mappings {
+                        mappings.insert(process.pid, now);
+                    }
+                }
+                samples.extend(interval.seen.samples.iter().map(Short::of));
+            }
+            Line::Tail(found) => tail = Some(*found),
+        }
+    }
+    let head = head.with_context(|| format!("{}: not a profile: it is empty", path.display()))?;
+    let tail = tail.with_context(|| {
+        format!("{}: cut off: its last line is missing, which nodewise writes at the end", path.display())
+    })?;
+    anyhow::ensure!(
+        head.ratios.len() == head.nodes.len() && head.ratios.iter().all(|row| row.len() == head.nodes.len()),
+        "{}:1: damaged: not a ratio for each pair of nodes",
+        path.display()
+    );
+    let (objects, uses) = Objects::new(&mappings, &tail, head.nodes.len()).take_in(&samples);
+    Ok(Profile {
+        command: head.command,
+        seconds: tail.seconds,
+        ratios_by: head.ratios_by,
+        seen: Seen { nodes: head.nodes, ratios: head.ratios, objects, uses },
+    })
+}
+
+/// A sample in few bytes: a recording may have many.
+struct Short {
+    pid: Pid,
+    page: PageNumber,
+    from: u8,
+    home: Option<u8>,
+    write: Option<bool>,
+    huge: bool,
+    weight: u32,
+}
+
+impl Short {
+    fn of(sample: &Sample) -> Self {
+        Self {
+            pid: sample.pid,
+            page: sample.address.page(),
+            from: sample.accessor.0,
+            home: sample.home.map(|home| home.0),
+            write: match sample.access {
+                Access::Read => Some(false),
+                Access::Write => Some(true),
+                Access::Unknown => None,
+            },
+            huge: sample.page_size == PageSize::Huge,
+            weight: sample.weight,
+        }
+    }
+}
+
+/// The memory of a program by its origin.
+struct Objects<'a> {
+    mappings: &'a BTreeMap<Pid, Vec<Mapping>>,
+    names: BTreeMap<Pid, Vec<&'a Name>>,
+    /// In the order of addresses.
+    touched: BTreeMap<Pid, Vec<&'a Touched>>,
+    /// Each call chain for people.
+    sites: Vec<Vec<String>>,
+    nodes: usize,
+    numbers: HashMap<(String, Vec<String>), u32>,
+    objects: Vec<Object>,
+}
+
+impl<'a> Objects<'a> {
+    fn new(mappings: &'a BTreeMap<Pid, Vec<Mapping>>, tail: &'a Tail, nodes: usize) -> Self {
+        let mut names: BTreeMap<Pid, Vec<&Name>> = BTreeMap::new();
+        for name in &tail.names {
+            names.entry(name.pid).or_default().push(name);
+        }
+        let mut touched: BTreeMap<Pid, Vec<&Touched>> = BTreeMap::new();
+        for one in &tail.first_touch.touched {
+            touched.entry(one.pid).or_default().push(one);
+        }
+        names.values_mut().for_each(|names| names.sort_by_key(|name| name.range));
+        touched.values_mut().for_each(|touched| touched.sort_by_key(|one| one.range));
+        let sites = tail.first_touch.stacks.iter().map(|stack| site(stack)).collect();
+        Self { mappings, names, touched, sites, nodes, numbers: HashMap::new(), objects: Vec::new() }
+    }
+
+    fn take_in(mut self, samples: &[Short]) -> (Vec<Object>, Vec<Use>) {
+        // As each page lay where it was first seen: the kernel's balancing may move pages meanwhile.
+        let mut first = HashMap::new();
+        let mut uses = Vec::with_capacity(samples.len());
+        for sample in samples {
+            let page = if sample.huge { sample.page.huge() } else { sample.page };
+            let home = *first.entry((sample.pid, page)).or_insert(sample.home);
+            uses.push(Use {
+                object: self.number(sample.pid, sample.page),
+                // Processes are far apart.
+                page: u64::from(sample.pid.0) << 40 | page.0 & ((1 << 40) - 1),
+                from: sample.from,
+                home,
+                write: sample.write,
+                weight: sample.weight,
+            });
+        }
+        self.count_touches();
+        (self.objects, uses)
+    }
+
+    fn number(&mut self, pid: Pid, page: PageNumber) -> u32 {
+        let name = self.name(pid, page);
+        let site = self.toucher(pid, page).and_then(|touched| self.site_of(touched)).unwrap_or_default();
+        let (objects, nodes) = (&mut self.objects, self.nodes);
+        *self.numbers.entry((name, site)).or_insert_with_key(|(name, site)| {
+            objects.push(Object {
+                name: name.clone(),
+                touched_by: site.clone(),
+                touched_pages: vec![0; nodes],
+                touching_threads: 0,
+            });
+            objects.len() as u32 - 1
+        })
+    }
+
+    fn site_of(&self, touched: &Touched) -> Option<Vec<String>> {
+        self.sites.get(touched.stack? as usize).cloned()
+    }
+
+    fn count_touches(&mut self) {
+        let mut threads: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        for (pid, touched) in std::mem::take(&mut self.touched) {
+            for one in touched {
+                let key = (self.name(pid, one.range.start), self.site_of(one).unwrap_or_default());
+                let Some(&number) = self.numbers.get(&key) else { continue };
+                threads.entry(number).or_default().insert(one.tid.0);
+                if let Some(pages) = self.objects[number as usize].touched_pages.get_mut(usize::from(one.node.0)) {
+                    *pages += one.range.pages();
+                }
+            }
+        }
+        for (number, threads) in threads {
+            self.objects[number as usize].touching_threads = threads.len();
+        }
+    }
+
+    /// Who touched a page first: of a huge page, whoever touched the part of it that was touched first.
+    fn toucher(&self, pid: Pid, page: PageNumber) -> Option<&'a Touched> {
+        let touched = self.touched.get(&pid)?;
+        let next = touched.partition_point(|one| one.range.start <= page);
+        let before = next.checked_sub(1).map(|before| touched[before]);
+        let (start, end) = (page.huge().0, page.huge().0 + HUGE_PAGE_PAGES);
+        let before = before.filter(|one| one.range.end.0 > start);
+        before.or_else(|| touched.get(next).copied().filter(|one| one.range.start.0 < end))
+    }
+
+    fn name(&self, pid: Pid, page: PageNumber) -> String {
+        let named = self.names.get(&pid).and_then(|names| {
+            let next = names.partition_point(|name| name.range.start <= page);
+            names.get(next.checked_sub(1)?).filter(|name| page < name.range.end)
+        });
+        if let Some(name) = named {
+            return name.name.clone();
+        }
+        let kind = self.mappings.get(&pid).and_then(|mappings| {
+            let next = mappings.partition_point(|mapping| mapping.range.end <= page);
+            mappings.get(next).filter(|mapping| mapping.range.start <= page).map(|mapping| mapping.kind)
+        });
+        match kind {
+            Some(MappingKind::Shared) => "shared memory",
+            Some(MappingKind::File) => "a file",
+            Some(MappingKind::Anonymous) | None => "anonymous memory",
+        }
+        .to_owned()
+    }
+}
+
+/// Libraries whose functions touch memory for others.
+const FOR_OTHERS: [&str; 6] = ["libc.so", "libc-", "libstdc++", "libgcc_s", "ld-linux", "libpthread"];
+/// Functions of a call chain that are shown.
+const SHOWN: usize = 3;
+
+/// A call chain for people, from the innermost function of the program's own. One of a library that works for
+/// others comes before it.
+fn site(stack: &[Frame]) -> Vec<String> {
+    let is_for_others = |frame: &&Frame| {
+        let module = frame.module.file_name().unwrap_or_default().to_string_lossy();
+        let rust = frame.function.as_deref().is_some_and(|name| {
+            ["core::", "alloc::", "std::", "<core::", "<alloc::", "<std::", "memset", "memcpy", "memmove"]
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
+        });
+        rust || FOR_OTHERS.iter().any(|library| module.starts_with(library))
+    };
+    let helpers = stack.iter().take_while(is_for_others).count();
+    // The last helper is the one that the program called.
+    let own = if helpers == stack.len() { 0 } else { helpers.saturating_sub(1) };
+    stack.iter().skip(own).take(SHOWN).map(place).collect()
+}
+
+fn place(frame: &Frame) -> String {
+    let file = |path: &str| Path::new(path).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    match (&frame.function, &frame.file, frame.line) {
+        (Some(function), Some(path), Some(line)) => format!("{function} ({}:{line})", file(path)),
+        (Some(function), ..) => format!("{function} ({})", file(&frame.module.to_string_lossy())),
+        (None, ..) if frame.module.as_os_str().is_empty() => format!("{:#x}", frame.offset),
+        (None, ..) => format!("{}+{:#x}", file(&frame.module.to_string_lossy()), frame.offset),
+    }
+}

@@ -1,0 +1,150 @@
+//! The report for a terminal.
+
+use super::read::Profile;
+use crate::commands::wrap;
+use anstyle::Style;
+use comfy_table::{CellAlignment, Table, presets};
+use nodewise_verdict::profile::{Findings, LEAST_PERCENT, Remedy, Row};
+use std::fmt::Write as _;
+
+/// Rows of the table.
+const ROWS: usize = 12;
+/// Memory with a smaller share of the accesses is not shown.
+const LEAST_SHOWN_PERCENT: f64 = 0.5;
+
+pub fn text(profile: &Profile, findings: &Findings, width: usize) -> String {
+    let bold = Style::new().bold();
+    let what = profile.command.as_ref().map_or_else(|| "a process".to_owned(), |command| command.join(" "));
+    let nodes = profile.seen.nodes.len();
+    let mut out = format!(
+        "{bold}{what}{bold:#}\n{:.1} s, {nodes} nodes, {} sampled accesses",
+        profile.seconds,
+        profile.seen.uses.len()
+    );
+    // Writing to a string does not fail.
+    let _ = match findings.far_percent {
+        Some(far) => writeln!(out, ", {far:.0} % of them to another node's memory\n"),
+        None => writeln!(out, "\n"),
+    };
+    let changes = findings.to_change();
+    if findings.far_percent.is_none() {
+        out.push_str("No access was sampled, so that nothing can be told.\n");
+        return out;
+    }
+    if changes.is_empty() {
+        let _ = writeln!(out, "Nothing to do here: no change would save {LEAST_PERCENT:.0} % of the time.\n");
+    }
+    for (i, row) in changes.iter().enumerate() {
+        let (head, body) = words(row, profile);
+        let _ = writeln!(out, "{bold}{}. {head}{bold:#}", i + 1);
+        for line in wrap(&body, width.min(100).saturating_sub(3)) {
+            let _ = writeln!(out, "   {line}");
+        }
+        out.push('\n');
+    }
+    out.push_str(&table(profile, findings));
+    out
+}
+
+/// A share by node, as `node:percent`, without those that have next to nothing.
+fn shares(percents: &[f64], nodes: &[u32]) -> String {
+    let shown = percents.iter().zip(nodes).filter(|(percent, _)| **percent >= 0.5);
+    shown.map(|(percent, node)| format!("{node}:{percent:.0}")).collect::<Vec<_>>().join(" ")
+}
+
+fn percents(counts: &[u64]) -> Vec<f64> {
+    let all: u64 = counts.iter().sum();
+    counts.iter().map(|&count| 100.0 * count as f64 / all.max(1) as f64).collect()
+}
+
+/// What to change, and why.
+fn words(row: &Row, profile: &Profile) -> (String, String) {
+    let memory = match row.touched_by.first() {
+        Some(site) => format!("{}, first touched in {site}", row.memory),
+        None => row.memory.clone(),
+    };
+    let nodes = &profile.seen.nodes;
+    let touched = match (row.touching_threads, row.touched_pages.iter().sum::<u64>()) {
+        (_, 0) => "Who touched it first was not seen".to_owned(),
+        (1, _) => format!("One thread touched it first (node:percent {})", shares(&percents(&row.touched_pages), nodes)),
+        (threads, _) => {
+            format!("{threads} threads touched it first (node:percent {})", shares(&percents(&row.touched_pages), nodes))
+        }
+    };
+    let used = shares(&row.used_from_percent, nodes);
+    let main_user = row.main_user_percent.unwrap_or(0.0);
+    let (head, why, change) = match row.remedy {
+        Some(Remedy::TouchInParallel) => (
+            "Touch in parallel",
+            format!("several nodes use it ({used}), but each part of it has one user, with {main_user:.0} % of the accesses there"),
+            "Have each thread touch first what it will use; or start the program by 'nodewise run', which moves the pages",
+        ),
+        Some(Remedy::BindThreads) => (
+            "Bring thread and memory together",
+            format!("one node uses it ({used})"),
+            "Have the thread that uses it touch it first, and bind the thread to its node",
+        ),
+        Some(Remedy::Replicate) => (
+            "Give each node a copy",
+            format!("all nodes read it ({used}), and hardly anybody writes it"),
+            "Copy it to each node, as a nodewise::replicated does; or interleave it",
+        ),
+        Some(Remedy::Privatise) => (
+            "Give each thread its own",
+            format!("it is small, and several nodes write it ({used})"),
+            "Give each thread a part of its own on lines of its own, as a nodewise::per_worker does",
+        ),
+        Some(Remedy::Interleave) | None => (
+            "Interleave",
+            format!("all nodes use all of it ({used}), and few nodes' memory serves it"),
+            "Interleave it over the nodes (mbind, or 'nodewise run --interleave all')",
+        ),
+    };
+    let gain = row.gain_percent.unwrap_or(0.0);
+    (
+        format!("{head}: {memory}"),
+        format!(
+            "{touched}; {why}. {:.0} % of its accesses are far. {change}. That saves up to {gain:.0} % of the time.",
+            row.far_percent
+        ),
+    )
+}
+
+const fn name(remedy: Option<Remedy>) -> &'static str {
+    match remedy {
+        Some(Remedy::TouchInParallel) => "touch in parallel",
+        Some(Remedy::BindThreads) => "bind threads",
+        Some(Remedy::Replicate) => "replicate",
+        Some(Remedy::Privatise) => "privatise",
+        Some(Remedy::Interleave) => "interleave",
+        None => "",
+    }
+}
+
+fn table(profile: &Profile, findings: &Findings) -> String {
+    let nodes = &profile.seen.nodes;
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(["accesses", "far", "lies on", "used from", "touched from", "memory, touched by", "change"]);
+    let shown = findings.rows.iter().filter(|row| row.accesses_percent >= LEAST_SHOWN_PERCENT).take(ROWS);
+    for row in shown.clone() {
+        let by = row.touched_by.first().map_or_else(|| row.memory.clone(), |site| format!("{}, {site}", row.memory));
+        table.add_row([
+            format!("{:.1} %", row.accesses_percent),
+            format!("{:.0} %", row.far_percent),
+            shares(&row.lies_on_percent, nodes),
+            shares(&row.used_from_percent, nodes),
+            shares(&percents(&row.touched_pages), nodes),
+            by,
+            name(row.remedy).to_owned(),
+        ]);
+    }
+    for column in [0, 1] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let hidden = findings.rows.len() - shown.count();
+    let more = if hidden == 0 { String::new() } else { format!("{hidden} more with fewer accesses: --json\n") };
+    format!("{table}\n{more}Shares by node are node:percent. Costs are by {}.\n", profile.ratios_by)
+}
