@@ -233,8 +233,8 @@ static void placed_all_the_same(void)
     nodewise_node_replicated_free(made.node_replicated);
 }
 
-/* But for what the allocator has from before, for all threads alike: an arena of its own would be refused to a
- * thread, and glibc ends a program whose thread cannot note what is to be destroyed with it. */
+/* But for what the allocator has from before, for all threads alike. A thread's own arena would be refused,
+ * and glibc ends a program that cannot note what is to be destroyed with a thread. */
 static void no_memory(void)
 {
     static const uint64_t values[LEN] = {42};

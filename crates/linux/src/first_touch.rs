@@ -1,14 +1,16 @@
 //! Who touched memory first: the page faults of processes, each with the code that made it.
 //!
 //! The kernel places a page where it is first touched, so that whoever wants to know why memory lies where it
-//! does asks for this. The faults come from the software event `page-faults`, which needs no PMU. Pages that
-//! the kernel brings in for a program (`MAP_POPULATE`, `mlock`) make no fault, and a huge page makes one.
+//! does asks for this. The faults come from the software event `page-faults`, which needs no PMU. It is told
+//! before the kernel brings the page in, with the size of the page that is there. That is 0 at a first touch.
+//! It is not 0 at a hint fault, nor where a page is to be copied. Pages that the kernel brings in for a
+//! program (`MAP_POPULATE`, `mlock`) make no fault, and a huge page makes one.
 
-use crate::sampler::{PageFaultEvents, Seen, Source};
+use crate::sampler::{PageFaultEvents, RawSample, Seen, Source};
 use crate::symbols::{Frame, Symbols};
 use crate::{Error, NamedMapping};
-use nodewise_engine::{Mapping, PageNumber, PageRange, Pid, Tid};
-use nodewise_sys::perf::Record;
+use nodewise_engine::{PAGE_BYTES, PageNumber, PageRange, Pid, Tid};
+use nodewise_sys::perf::{CallChain, Record};
 use nodewise_topology::{NodeIndex, Topology};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -74,8 +76,8 @@ impl FirstTouches {
     pub fn follow(&mut self, pid: Pid) {
         self.known.followed.insert(pid);
         // Code that was mapped before. A process that has just been started has none of its own yet.
-        for code in NamedMapping::of(pid).into_iter().filter(|mapping| mapping.is_code) {
-            let NamedMapping { range, offset, name, .. } = code;
+        let mappings = NamedMapping::all_of(pid).into_iter().flatten();
+        for NamedMapping { range, offset, name, .. } in mappings.filter(|mapping| mapping.is_code) {
             self.known.add_module(pid, Module { range, offset, path: name.into() });
         }
     }
@@ -85,15 +87,18 @@ impl FirstTouches {
         let Self { events, known } = self;
         let mut faults = Vec::new();
         events.read(&|_| true, |seen| match seen {
-            Seen::Fault(fault, chain) => {
-                let chain: Vec<u64> = chain.iter().flat_map(|chain| chain.user()).collect();
-                faults.push((fault, chain));
+            Seen::Fault(fault, sample) => {
+                let allocates = sample.data_page_bytes == Some(0);
+                if allocates {
+                    let chain = sample.call_chain.iter().flat_map(CallChain::user).collect();
+                    faults.push((fault, chain));
+                }
             }
             Seen::Other(record) => known.told(&record),
         });
         // Afterwards: another CPU's ring may have told of the fork that a process began with.
         for (fault, chain) in faults {
-            known.fault(fault.pid, fault.tid, fault.accessor, fault.address.page(), chain);
+            known.fault(&fault, chain);
         }
     }
 
@@ -102,9 +107,10 @@ impl FirstTouches {
         self.events.follow();
     }
 
-    /// Forgets what a process no longer has mapped.
-    pub fn retain(&mut self, pid: Pid, mappings: &[Mapping]) {
-        self.known.retain(pid, mappings);
+    /// Forgets memory that a process no longer has. It had these mappings at some time after `read_after_ns`
+    /// (`CLOCK_MONOTONIC`).
+    pub fn retain(&mut self, pid: Pid, mappings: &[NamedMapping], read_after_ns: u64) {
+        self.known.retain(pid, mappings, read_after_ns);
     }
 
     /// What was learnt, with names for code.
@@ -131,6 +137,8 @@ struct Run {
     node: NodeIndex,
     tid: Tid,
     stack: Option<u32>,
+    /// When the first page was touched.
+    time_ns: u64,
 }
 
 /// The state, without the events.
@@ -183,15 +191,10 @@ impl Known {
         self.ranges -= self.runs.remove(&pid).map_or(0, |runs| runs.len());
     }
 
-    fn fault(&mut self, pid: Pid, tid: Tid, node: NodeIndex, page: PageNumber, chain: Vec<u64>) {
+    fn fault(&mut self, fault: &RawSample, chain: Vec<u64>) {
+        let RawSample { pid, tid, accessor: node, time_ns, .. } = *fault;
+        let PageNumber(page) = fault.address.page();
         if !self.followed.contains(&pid) {
-            return;
-        }
-        let PageNumber(page) = page;
-        let runs = self.runs.entry(pid).or_default();
-        let before = runs.range_mut(..=page).next_back();
-        if before.as_ref().is_some_and(|(_, run)| page < run.end) {
-            // It was there before: a hint fault, or a page that was taken away.
             return;
         }
         let count = self.stacks.len();
@@ -203,27 +206,32 @@ impl Known {
             }
             None => None,
         };
-        let run = Run { end: page + 1, node, tid, stack };
-        match before {
-            Some((_, before)) if before.end == page && Run { end: before.end, ..run } == *before => {
-                before.end += 1;
+        let runs = self.runs.entry(pid).or_default();
+        self.ranges -= runs.len();
+        cut(runs, page);
+        let has_room = self.ranges + runs.len() < MOST_RANGES;
+        match runs.range_mut(..page).next_back() {
+            Some((_, run)) if (run.end, run.node, run.tid, run.stack) == (page, node, tid, stack) => {
+                run.end += 1;
             }
-            _ if self.ranges < MOST_RANGES => {
-                runs.insert(page, run);
-                self.ranges += 1;
+            _ if has_room => {
+                runs.insert(page, Run { end: page + 1, node, tid, stack, time_ns });
             }
             _ => self.left_out += 1,
         }
+        self.ranges += runs.len();
     }
 
-    fn retain(&mut self, pid: Pid, mappings: &[Mapping]) {
+    fn retain(&mut self, pid: Pid, mappings: &[NamedMapping], read_after_ns: u64) {
+        let is_mapped = |start: u64, end: u64| {
+            let next = mappings.partition_point(|mapping| mapping.range.end <= start * PAGE_BYTES);
+            mappings.get(next).is_some_and(|mapping| mapping.range.start < end * PAGE_BYTES)
+        };
         let Some(runs) = self.runs.get_mut(&pid) else { return };
-        let before = runs.len();
-        runs.retain(|&start, run| {
-            let next = mappings.partition_point(|mapping| mapping.range.end.0 <= start);
-            mappings.get(next).is_some_and(|mapping| mapping.range.start.0 < run.end)
-        });
-        self.ranges -= before - runs.len();
+        let count = runs.len();
+        // Memory that was touched later may have been mapped after these were read.
+        runs.retain(|&start, run| run.time_ns >= read_after_ns || is_mapped(start, run.end));
+        self.ranges -= count - runs.len();
     }
 
     fn report(self) -> FirstTouchReport {
@@ -255,10 +263,22 @@ impl Known {
     }
 }
 
+/// Takes a page out: it was given back, and something else is there now.
+fn cut(runs: &mut BTreeMap<u64, Run>, page: u64) {
+    let Some((&start, &run)) = runs.range(..=page).next_back().filter(|(_, run)| page < run.end) else {
+        return;
+    };
+    runs.remove(&start);
+    for (start, end) in [(start, page), (page + 1, run.end)] {
+        if start < end {
+            runs.insert(start, Run { end, ..run });
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodewise_engine::MappingKind;
     use nodewise_sys::perf::TaskChange;
 
     const A: Pid = Pid(10);
@@ -268,27 +288,41 @@ mod tests {
         all.iter().map(|t| (t.pid.0, t.range, t.node.0, t.stack)).collect()
     }
 
+    fn at(pid: Pid, page: u64, node: u8, time_ns: u64) -> RawSample {
+        RawSample {
+            time_ns,
+            address: PageNumber(page).address(),
+            pid,
+            tid: Tid(pid.0),
+            accessor: NodeIndex(node),
+            access: nodewise_engine::Access::Unknown,
+            source: nodewise_engine::DataSource::Unknown,
+            latency_cycles: 0,
+            weight: 1,
+        }
+    }
+
     #[test]
-    fn pages_count_once_and_neighbours_are_one_range() {
+    fn neighbours_are_one_range_and_the_last_who_brought_a_page_in_counts() {
         let mut known = Known::default();
         known.followed.insert(A);
-        let mut fault = |page, node, chain: &[u64]| {
-            known.fault(A, Tid(10), NodeIndex(node), PageNumber(page), chain.to_vec());
-        };
+        let mut fault = |page, node, chain: &[u64]| known.fault(&at(A, page, node, 0), chain.to_vec());
         for page in 100..110 {
             fault(page, 0, &[1, 2]);
         }
-        // A hint fault later, from elsewhere.
-        fault(105, 3, &[9]);
+        // It was given back meanwhile.
+        fault(105, 3, &[7]);
         // Another node goes on, and then other code.
         fault(110, 1, &[1, 2]);
         fault(111, 1, &[7]);
-        known.fault(Pid(11), Tid(11), NodeIndex(0), PageNumber(5), vec![1]);
+        known.fault(&at(Pid(11), 5, 0, 0), vec![1]);
         let (first, other) = (Some(0), Some(1));
         assert_eq!(
             touched(known),
             [
-                (10, PageRange::new(100, 110), 0, first),
+                (10, PageRange::new(100, 105), 0, first),
+                (10, PageRange::new(105, 106), 3, other),
+                (10, PageRange::new(106, 110), 0, first),
                 (10, PageRange::new(110, 111), 1, first),
                 (10, PageRange::new(111, 112), 1, other),
             ]
@@ -307,13 +341,13 @@ mod tests {
         assert_eq!(known.modules[&Pid(11)].len(), 1, "a child has its parent's code");
         for pid in [A, Pid(11)] {
             for page in [100, 200, 300] {
-                known.fault(pid, Tid(1), NodeIndex(0), PageNumber(page), vec![0x1234]);
+                known.fault(&at(pid, page, 0, page), vec![0x1234]);
             }
         }
-        let kept = [PageRange::new(90, 101), PageRange::new(300, 400)];
-        let kept =
-            kept.map(|range| Mapping { range, writable: true, kind: MappingKind::Anonymous });
-        known.retain(A, &kept);
+        let range = 90 * PAGE_BYTES..101 * PAGE_BYTES;
+        let kept = NamedMapping { range, is_code: false, offset: 0, name: "[heap]".into() };
+        // Memory that was touched at 300 or later may have been mapped since.
+        known.retain(A, &[kept], 300);
         known.told(&Record::Comm { pid: 11, tid: 11, exec: true, name: b"other" });
         assert_eq!(known.ranges, 2);
         let pages: Vec<u64> = touched(known).iter().map(|(_, range, ..)| range.start.0).collect();

@@ -98,7 +98,7 @@ impl Maps {
     }
 }
 
-/// A mapping that has a name: a file's path, or `[heap]` and the like.
+/// A mapping with its name: a file's path, `[heap]` and the like, or nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedMapping {
     /// Its addresses.
@@ -112,12 +112,15 @@ pub struct NamedMapping {
 }
 
 impl NamedMapping {
-    /// Those of a process, as far as they can be read; 16 MiB of text at most.
+    /// All those of a process, in address order. None if it has ended or may not be looked at, or if there
+    /// are more than 16 MiB of text.
     #[must_use]
-    pub fn of(pid: Pid) -> Vec<Self> {
-        let Ok(file) = std::fs::File::open(format!("/proc/{pid}/maps")) else { return Vec::new() };
-        let lines = BufReader::new(file.take(MAPS_BYTES)).split(b'\n').map_while(Result::ok);
-        lines.filter_map(|line| Self::parse(&line)).collect()
+    pub fn all_of(pid: Pid) -> Option<Vec<Self>> {
+        let mut text = Vec::new();
+        let file = std::fs::File::open(format!("/proc/{pid}/maps")).ok()?;
+        file.take(MAPS_BYTES).read_to_end(&mut text).ok()?;
+        let is_whole = !text.is_empty() && (text.len() as u64) < MAPS_BYTES;
+        is_whole.then(|| text.split(|&byte| byte == b'\n').filter_map(Self::parse).collect())
     }
 
     fn parse(line: &[u8]) -> Option<Self> {
@@ -129,9 +132,8 @@ impl NamedMapping {
         let range = hex(start)?..hex(end)?;
         let is_code = text()?.as_bytes().get(2) == Some(&b'x');
         let offset = hex(text()?)?;
-        let name = fields.nth(2)?.trim_ascii_start();
-        let name = OsString::from_vec(name.to_vec());
-        (!name.is_empty()).then_some(Self { range, is_code, offset, name })
+        let name = fields.nth(2).unwrap_or_default().trim_ascii_start();
+        Some(Self { range, is_code, offset, name: OsString::from_vec(name.to_vec()) })
     }
 }
 

@@ -2,9 +2,9 @@
 //! file.
 
 use addr2line::Loader;
+use object::Endianness;
 use object::elf::{FileHeader64, PT_LOAD};
 use object::read::elf::{FileHeader as _, ProgramHeader as _};
-use object::Endianness;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::io::Read as _;
@@ -47,6 +47,9 @@ pub struct Symbols {
 
 struct File {
     loader: Loader,
+    /// Whether it has all of its symbols. One that was stripped has those that others call, and whatever lies
+    /// behind one of these is taken for it.
+    has_symbols: bool,
     segments: Vec<Segment>,
 }
 
@@ -69,8 +72,8 @@ impl Symbols {
         let found = file.as_ref().and_then(|file| {
             catch_unwind(AssertUnwindSafe(|| file.frames(path, offset))).unwrap_or_default()
         });
-        let frames = found
-            .unwrap_or_else(|| vec![Frame { module: path.to_owned(), offset, ..Frame::default() }]);
+        let frames =
+            found.unwrap_or_else(|| vec![Frame { module: path.to_owned(), offset, ..Frame::default() }]);
         self.frames.insert(key, frames.clone());
         frames
     }
@@ -95,18 +98,21 @@ impl File {
         });
         let segments = segments.collect();
         let loader = catch_unwind(|| Loader::new(path)).ok()?.ok()?;
-        Some(Self { loader, segments })
+        let has_symbols = loader.get_section_range(b".symtab").is_some();
+        Some(Self { loader, has_symbols, segments })
     }
 
     fn frames(&self, path: &Path, offset: u64) -> Option<Vec<Frame>> {
-        let holds = |segment: &&Segment| offset.checked_sub(segment.offset).is_some_and(|at| at < segment.bytes);
+        let holds =
+            |segment: &&Segment| offset.checked_sub(segment.offset).is_some_and(|at| at < segment.bytes);
         let segment = self.segments.iter().find(holds)?;
         let address = segment.address + (offset - segment.offset);
         let mut frames = Vec::new();
         let mut found = self.loader.find_frames(address).ok()?;
         while let Ok(Some(frame)) = found.next() {
             let location = frame.location;
-            let function = frame.function.and_then(|function| function.demangle().ok().map(|name| short(&name)));
+            let function =
+                frame.function.and_then(|function| function.demangle().ok().map(|name| short(&name)));
             frames.push(Frame {
                 module: path.to_owned(),
                 offset,
@@ -116,7 +122,7 @@ impl File {
             });
         }
         if frames.iter().all(|frame| frame.function.is_none()) {
-            let symbol = self.loader.find_symbol(address)?;
+            let symbol = self.loader.find_symbol(address).filter(|_| self.has_symbols)?;
             let function = Some(short(&addr2line::demangle_auto(symbol.into(), None)));
             let place = frames.pop().unwrap_or(Frame { module: path.to_owned(), offset, ..Frame::default() });
             frames = vec![Frame { function, ..place }];
@@ -128,14 +134,18 @@ impl File {
 /// A function's name without its parameters, template arguments and Rust's hash.
 fn short(name: &str) -> String {
     let name = match name.rsplit_once("::h") {
-        Some((before, hash)) if hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => before,
+        Some((before, hash)) if hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            before
+        }
         _ => name,
     };
     let (mut depth, mut out) = (0_u32, String::new());
     for character in name.chars() {
         match character {
             // An operator's name, or a Rust type in front of its method.
-            '<' if out.is_empty() || out.ends_with("operator") || out.ends_with("operator<") => out.push(character),
+            '<' if out.is_empty() || out.ends_with("operator") || out.ends_with("operator<") => {
+                out.push(character);
+            }
             '<' => depth += 1,
             '>' if depth > 0 => depth -= 1,
             '(' if depth == 0 && !out.is_empty() && !out.ends_with("operator") => break,

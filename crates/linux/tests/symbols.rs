@@ -11,7 +11,7 @@ fn a_function_of_this_program_has_its_name_and_line() {
         std::hint::black_box(a_name_to_be_found as *const () as usize)
     }
     let address = a_name_to_be_found() as u64;
-    let mappings = NamedMapping::of(nodewise_engine::Pid(std::process::id()));
+    let mappings = NamedMapping::all_of(nodewise_engine::Pid(std::process::id())).unwrap();
     let code = mappings.into_iter().find(|mapping| mapping.range.contains(&address)).unwrap();
     assert!(code.is_code, "{code:?}");
     let mut symbols = Symbols::default();

@@ -8,7 +8,8 @@ use crate::sampler::RawSample;
 use crate::{Error, ErrorKind};
 use nodewise_engine::{Access, DataSource, Pid, Tid, VirtAddr};
 use nodewise_sys::perf::{
-    Attr, AttrFlags, CallChain, Event, EventType, Losses, Record, Ring, SampleFormat, SampleType, SoftwareEvent, Target,
+    Attr, AttrFlags, Event, EventType, Losses, Record, Ring, Sample as PerfSample, SampleFormat, SampleType,
+    SoftwareEvent, Target,
 };
 use nodewise_topology::Topology;
 use std::collections::BTreeSet;
@@ -25,7 +26,8 @@ pub(crate) enum Source {
     /// Software event `page-faults`: no read or write.
     Software,
     /// The same with call chains, of so many callers at most, and of faults in the kernel on behalf of user
-    /// code. Mappings of code, execs and forks are told of, too.
+    /// code. A fault tells the size of the page that was there, which is 0 where none was: a hint fault does
+    /// not allocate. Mappings of code, execs and forks are told of, too.
     Called { callers: u16 },
 }
 
@@ -88,7 +90,7 @@ impl Source {
             }
             Self::Called { callers } => {
                 let mut attr = Attr::software(SoftwareEvent::PageFaults);
-                attr.sample_type = SampleType::ADDR | SampleType::CALLCHAIN;
+                attr.sample_type = SampleType::ADDR | SampleType::CALLCHAIN | SampleType::DATA_PAGE_SIZE;
                 attr.sample_max_stack = *callers;
                 // A read(2) into memory touches it as well.
                 attr.flags = attr.flags.without(AttrFlags::EXCLUDE_KERNEL)
@@ -105,7 +107,7 @@ impl Source {
         attr.monotonic()
     }
 
-    fn decode(&self, sample: &nodewise_sys::perf::Sample<'_>) -> Option<(u64, Access)> {
+    fn decode(&self, sample: &PerfSample<'_>) -> Option<(u64, Access)> {
         match self {
             Self::Software | Self::Called { .. } => Some((sample.address?, Access::Unknown)),
             Self::Tracepoint { address, error_code, .. } => {
@@ -129,8 +131,8 @@ const ASK_EVERY: u32 = 60;
 
 /// Something from a ring.
 pub(crate) enum Seen<'a> {
-    /// A page fault, and by whom it was called where that was asked for.
-    Fault(RawSample, Option<CallChain<'a>>),
+    /// A page fault, and all that the kernel said of it.
+    Fault(RawSample, PerfSample<'a>),
     /// Another record, of whatever process.
     Other(Record<'a>),
 }
@@ -248,7 +250,7 @@ impl PageFaultEvents {
                     latency_cycles: 0,
                     weight: 1,
                 };
-                each(Seen::Fault(fault, sample.call_chain));
+                each(Seen::Fault(fault, sample));
             });
         }
     }
@@ -288,7 +290,6 @@ fn refused(source: &Source, error: nodewise_sys::Error) -> Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodewise_sys::perf::Sample as PerfSample;
 
     /// As Linux 6.1 and 6.12 print it on x86.
     const FORMAT: &str = "name: page_fault_user

@@ -95,7 +95,10 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
 /// Runs a program that is only watched, and tells an observer of it.
 pub fn watched(command: Vec<OsString>, observer: &mut dyn Observer) -> anyhow::Result<ExitCode> {
     let (placement, numactl) = (PlacementArgs::default(), NumactlArgs::default());
-    managed(&Args { command, options: Options::only_watching(), wait: false, placement, numactl }, Some(observer))
+    managed(
+        &Args { command, options: Options::only_watching(), wait: false, placement, numactl },
+        Some(observer),
+    )
 }
 
 fn program(args: &Args) -> Command {

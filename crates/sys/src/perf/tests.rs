@@ -224,14 +224,7 @@ fn side_band_records_are_told_apart_and_counted() {
         Record::Fork(change),
         Record::Exit(change),
         Record::Comm { pid: 10, tid: 11, exec: false, name: b"redis" },
-        Record::Mmap {
-            pid: 10,
-            tid: 11,
-            address: 0x40_0000,
-            bytes: 8192,
-            offset: 4096,
-            name: b"/bin/redis",
-        },
+        Record::Mmap { pid: 10, tid: 11, address: 0x40_0000, bytes: 8192, offset: 4096, name: b"/bin/redis" },
         Record::Aux { offset: 4096, bytes: 64, flags: AuxFlags(1), identity: Identity::default() },
         Record::Other { kind: 77 },
     ]

@@ -152,7 +152,9 @@ impl Traffic {
     fn of<'a>(uses: impl Iterator<Item = &'a Use>, nodes: usize) -> Self {
         let mut traffic = Self { matrix: vec![vec![0.0; nodes]; nodes], all: 0.0, samples: 0.0 };
         for one in uses {
-            let Some(home) = one.home.filter(|&home| usize::from(home.max(one.from)) < nodes) else { continue };
+            let Some(home) = one.home.filter(|&home| usize::from(home.max(one.from)) < nodes) else {
+                continue;
+            };
             traffic.matrix[usize::from(one.from)][usize::from(home)] += f64::from(one.weight);
             traffic.all += f64::from(one.weight);
             traffic.samples += 1.0;
@@ -190,7 +192,8 @@ impl Traffic {
     /// All of this without a part of it, and with something else instead.
     fn replaced(&self, part: &Self, by: &Self) -> Self {
         let nodes = 0..self.matrix.len();
-        let cell = |from: usize, to: usize| self.matrix[from][to] - part.matrix[from][to] + by.matrix[from][to];
+        let cell =
+            |from: usize, to: usize| self.matrix[from][to] - part.matrix[from][to] + by.matrix[from][to];
         let matrix = nodes.clone().map(|from| nodes.clone().map(|to| cell(from, to)).collect()).collect();
         Self { matrix, ..*self }
     }
@@ -231,7 +234,8 @@ pub fn find(seen: &Seen) -> Findings {
 fn row(seen: &Seen, all: &Traffic, object: &Object, uses: &[&Use]) -> Row {
     let nodes = seen.nodes.len();
     let own = Traffic::of(uses.iter().copied(), nodes);
-    let percents = |part: &dyn Fn(usize) -> f64| (0..nodes).map(|node| 100.0 * own.share(part(node))).collect();
+    let percents =
+        |part: &dyn Fn(usize) -> f64| (0..nodes).map(|node| 100.0 * own.share(part(node))).collect();
     let known = || uses.iter().filter_map(|one| Some((one.write?, f64::from(one.weight))));
     let written: f64 = known().filter(|(write, _)| *write).map(|(_, weight)| weight).sum();
     let of: f64 = known().map(|(_, weight)| weight).sum();
@@ -266,7 +270,8 @@ fn main_user(uses: &[&Use], nodes: usize) -> Option<f64> {
         return None;
     }
     let (same, pairs) = pairs(uses.chunk_by(|a, b| a.page == b.page), nodes);
-    let (same, pairs) = if pairs < LEAST_PAIRS { self::pairs(uses.chunks(NEIGHBOURS), nodes) } else { (same, pairs) };
+    let (same, pairs) =
+        if pairs < LEAST_PAIRS { self::pairs(uses.chunks(NEIGHBOURS), nodes) } else { (same, pairs) };
     let p = (same / pairs).max(1.0 / nodes as f64);
     let n = nodes as f64;
     Some((1.0 + (1.0 - n * (1.0 - (n - 1.0) * p)).max(0.0).sqrt()) / n)

@@ -32,7 +32,7 @@ pub struct Name {
     pub pid: Pid,
     pub range: PageRange,
     /// A file's path, or `[heap]` and the like.
-    pub name: String,
+    pub text: String,
 }
 
 /// Everything that is known at the end.

@@ -10,9 +10,9 @@ use anyhow::Context as _;
 use file::{Head, Line, Name, Tail, VERSION};
 use nodewise_engine::recording::Interval;
 use nodewise_engine::{PAGE_BYTES, PageRange, Pid};
-use nodewise_linux::NamedMapping;
 use nodewise_linux::first_touch::{FirstTouchReport, FirstTouches};
 use nodewise_linux::process::require_access;
+use nodewise_linux::{NamedMapping, kernel};
 use nodewise_topology::Topology;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -53,7 +53,12 @@ Exit status:
 )]
 pub struct Args {
     /// The program and its arguments
-    #[arg(required_unless_present = "pid", conflicts_with = "pid", trailing_var_arg = true, value_name = "CMD")]
+    #[arg(
+        required_unless_present = "pid",
+        conflicts_with = "pid",
+        trailing_var_arg = true,
+        value_name = "CMD"
+    )]
     command: Vec<OsString>,
 
     /// Watch this process and its children, from now on
@@ -157,7 +162,8 @@ impl Recorder {
         }
         let written = serde_json::to_string(line).map_err(anyhow::Error::from).and_then(|text| {
             self.bytes += text.len() as u64 + 1;
-            writeln!(self.out, "{text}").with_context(|| format!("cannot write {}", self.file.path().display()))
+            writeln!(self.out, "{text}")
+                .with_context(|| format!("cannot write {}", self.file.path().display()))
         });
         self.failed = written.err();
     }
@@ -167,17 +173,20 @@ impl Recorder {
         for (lost, why) in [
             (first_touch.lost, "first touches came too fast and are missing"),
             (first_touch.left_out, "first touches are left out, as there are too many ranges"),
-            (self.samples_left_out, "samples are left out, as the file would be too large (--most-mebibytes)"),
+            (
+                self.samples_left_out,
+                "samples are left out, as the file would be too large (--most-mebibytes)",
+            ),
         ] {
             if lost > 0 {
                 note(format_args!("{lost} {why}"));
             }
         }
         let names = self.names.iter().flat_map(|(&pid, names)| {
-            names.iter().map(move |mapping| Name {
+            names.iter().filter(|mapping| !mapping.name.is_empty()).map(move |mapping| Name {
                 pid,
                 range: PageRange::new(mapping.range.start / PAGE_BYTES, mapping.range.end / PAGE_BYTES),
-                name: mapping.name.to_string_lossy().into_owned(),
+                text: mapping.name.to_string_lossy().into_owned(),
             })
         });
         let tail = Tail {
@@ -206,14 +215,13 @@ impl Observer for Recorder {
     }
 
     fn interval(&mut self, interval: &Interval) {
-        for process in &interval.seen.processes {
-            if let Some(mappings) = &process.mappings {
-                self.names.insert(process.pid, NamedMapping::of(process.pid));
-                if let Some(touches) = &self.touches {
-                    let mut watched = touches.watched.lock().unwrap_or_else(PoisonError::into_inner);
-                    watched.iter_mut().for_each(|watched| watched.retain(process.pid, mappings));
-                }
+        for process in interval.seen.processes.iter().filter(|process| process.mappings.is_some()) {
+            let before_ns = kernel::now_ns();
+            let Some(mappings) = NamedMapping::all_of(process.pid) else { continue };
+            if let Some(touches) = &self.touches {
+                touches.with(|watched| watched.retain(process.pid, &mappings, before_ns));
             }
+            self.names.insert(process.pid, mappings);
         }
         let mut interval = interval.clone();
         if self.bytes > self.most_bytes {
@@ -238,10 +246,12 @@ impl Touches {
         Ok(Self { watched, ends: Arc::default(), thread: None })
     }
 
+    fn with(&self, mut act: impl FnMut(&mut FirstTouches)) {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(&mut act);
+    }
+
     fn begin(&mut self, pids: &[Pid]) {
-        if let Some(watched) = &mut *self.watched.lock().unwrap_or_else(PoisonError::into_inner) {
-            pids.iter().for_each(|&pid| watched.follow(pid));
-        }
+        self.with(|watched| pids.iter().for_each(|&pid| watched.follow(pid)));
         let (watched, ends) = (Arc::clone(&self.watched), Arc::clone(&self.ends));
         self.thread = Some(std::thread::spawn(move || {
             for round in 1_u32.. {

@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// Print JSON: command, seconds, samples, `far_percent`, rows
+    /// Print JSON: command, seconds, nodes, samples, `samples_are`, `ratios_by`, `far_percent`, rows
     ///
     /// Each row has memory, `touched_by`, `touched_pages`, `touching_threads`, samples, `accesses_percent`,
     /// `used_from_percent`, `lies_on_percent`, `far_percent`, `write_percent`, `main_user_percent`, remedy
@@ -48,6 +48,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
             "seconds": profile.seconds,
             "nodes": profile.seen.nodes,
             "samples": profile.seen.uses.len(),
+            "samples_are": if profile.counts_accesses { "accesses" } else { "pages_in_use" },
             "ratios_by": profile.ratios_by,
             "far_percent": findings.far_percent,
             "rows": findings.rows,

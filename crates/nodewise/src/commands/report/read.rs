@@ -3,7 +3,7 @@
 use crate::commands::profile::file::{Head, Line, Name, Tail, VERSION};
 use anyhow::{Context as _, anyhow, bail};
 use nodewise_engine::{
-    Access, HUGE_PAGE_PAGES, Mapping, MappingKind, PageNumber, PageSize, Pid, Sample,
+    Access, DataSource, HUGE_PAGE_PAGES, Mapping, MappingKind, PageNumber, PageSize, Pid, Sample,
 };
 use nodewise_linux::Frame;
 use nodewise_linux::first_touch::Touched;
@@ -19,6 +19,8 @@ pub struct Profile {
     pub command: Option<Vec<String>>,
     pub seconds: f64,
     pub ratios_by: String,
+    /// Whether samples are accesses. Hint faults are pages that were in use since the kernel's last scan.
+    pub counts_accesses: bool,
     pub seen: Seen,
 }
 
@@ -27,16 +29,17 @@ pub fn read(path: &Path) -> anyhow::Result<Profile> {
     let (mut head, mut tail) = (None, None);
     let mut samples = Vec::new();
     let mut mappings: BTreeMap<Pid, Vec<Mapping>> = BTreeMap::new();
-    for (number, line) in BufReader::new(file).split(b'\n').enumerate() {
+    let mut file = BufReader::new(file);
+    // A foreign file may be one long line.
+    let begins = file.fill_buf().with_context(|| format!("cannot read {}", path.display()))?;
+    if !begins.is_empty() && !begins.starts_with(b"{\"head\":") {
+        bail!("{}: not a profile; 'nodewise profile' writes them", path.display());
+    }
+    for (number, line) in file.split(b'\n').enumerate() {
         let at = || format!("{}:{}", path.display(), number + 1);
         let line = line.with_context(at)?;
-        let line: Line = serde_json::from_slice(&line).map_err(|error| {
-            if head.is_none() {
-                anyhow!("{}: not a profile; 'nodewise profile' writes them", path.display())
-            } else {
-                anyhow!("{}: damaged or cut off: {error}", at())
-            }
-        })?;
+        let line: Line = serde_json::from_slice(&line)
+            .map_err(|error| anyhow!("{}: damaged or cut off: {error}", at()))?;
         match line {
             Line::Head(Head { nodewise_profile: version, .. }) if version != VERSION => {
                 bail!(
@@ -65,8 +68,9 @@ pub fn read(path: &Path) -> anyhow::Result<Profile> {
         "{}:1: damaged: not a ratio for each pair of nodes",
         path.display()
     );
-    let (objects, uses) = Objects::new(&mappings, &tail, head.nodes.len()).take_in(&samples);
+    let (objects, uses) = Memory::new(&mappings, &tail, head.nodes.len()).take_in(&samples);
     Ok(Profile {
+        counts_accesses: samples.iter().all(|sample| sample.is_told),
         command: head.command,
         seconds: tail.seconds,
         ratios_by: head.ratios_by,
@@ -82,6 +86,8 @@ struct Short {
     home: Option<u8>,
     write: Option<bool>,
     huge: bool,
+    /// Whether the access itself told where the page was. A hint fault may have moved it.
+    is_told: bool,
     weight: u32,
 }
 
@@ -98,13 +104,14 @@ impl Short {
                 Access::Unknown => None,
             },
             huge: sample.page_size == PageSize::Huge,
+            is_told: sample.source != DataSource::Unknown,
             weight: sample.weight,
         }
     }
 }
 
 /// The memory of a program by its origin.
-struct Objects<'a> {
+struct Memory<'a> {
     mappings: &'a BTreeMap<Pid, Vec<Mapping>>,
     names: BTreeMap<Pid, Vec<&'a Name>>,
     /// In the order of addresses.
@@ -112,11 +119,12 @@ struct Objects<'a> {
     /// Each call chain for people.
     sites: Vec<Vec<String>>,
     nodes: usize,
-    numbers: HashMap<(String, Vec<String>), u32>,
+    /// By name and by the function that touched it first: there may be many ways to it.
+    numbers: HashMap<(String, Option<String>), u32>,
     objects: Vec<Object>,
 }
 
-impl<'a> Objects<'a> {
+impl<'a> Memory<'a> {
     fn new(mappings: &'a BTreeMap<Pid, Vec<Mapping>>, tail: &'a Tail, nodes: usize) -> Self {
         let mut names: BTreeMap<Pid, Vec<&Name>> = BTreeMap::new();
         for name in &tail.names {
@@ -126,19 +134,29 @@ impl<'a> Objects<'a> {
         for one in &tail.first_touch.touched {
             touched.entry(one.pid).or_default().push(one);
         }
-        names.values_mut().for_each(|names| names.sort_by_key(|name| name.range));
-        touched.values_mut().for_each(|touched| touched.sort_by_key(|one| one.range));
+        for names in names.values_mut() {
+            names.sort_by_key(|name| name.range);
+        }
+        for touched in touched.values_mut() {
+            touched.sort_by_key(|one| one.range);
+        }
         let sites = tail.first_touch.stacks.iter().map(|stack| site(stack)).collect();
         Self { mappings, names, touched, sites, nodes, numbers: HashMap::new(), objects: Vec::new() }
     }
 
     fn take_in(mut self, samples: &[Short]) -> (Vec<Object>, Vec<Use>) {
-        // As each page lay where it was first seen: the kernel's balancing may move pages meanwhile.
+        // As if each page lay where it was first touched or seen. The kernel's balancing may move pages
+        // meanwhile, and does by the very faults that are the samples.
         let mut first = HashMap::new();
         let mut uses = Vec::with_capacity(samples.len());
         for sample in samples {
             let page = if sample.huge { sample.page.huge() } else { sample.page };
-            let home = *first.entry((sample.pid, page)).or_insert(sample.home);
+            let home = if sample.is_told {
+                sample.home
+            } else {
+                let touched = || self.toucher(sample.pid, sample.page).map(|touched| touched.node.0);
+                *first.entry((sample.pid, page)).or_insert_with(|| touched().or(sample.home))
+            };
             uses.push(Use {
                 object: self.number(sample.pid, sample.page),
                 // Processes are far apart.
@@ -146,7 +164,7 @@ impl<'a> Objects<'a> {
                 from: sample.from,
                 home,
                 write: sample.write,
-                weight: sample.weight,
+                weight: if sample.huge && !sample.is_told { HUGE_PAGE_PAGES as u32 } else { sample.weight },
             });
         }
         self.count_touches();
@@ -157,10 +175,10 @@ impl<'a> Objects<'a> {
         let name = self.name(pid, page);
         let site = self.toucher(pid, page).and_then(|touched| self.site_of(touched)).unwrap_or_default();
         let (objects, nodes) = (&mut self.objects, self.nodes);
-        *self.numbers.entry((name, site)).or_insert_with_key(|(name, site)| {
+        *self.numbers.entry((name.clone(), site.first().cloned())).or_insert_with(|| {
             objects.push(Object {
-                name: name.clone(),
-                touched_by: site.clone(),
+                name,
+                touched_by: site,
                 touched_pages: vec![0; nodes],
                 touching_threads: 0,
             });
@@ -176,10 +194,13 @@ impl<'a> Objects<'a> {
         let mut threads: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
         for (pid, touched) in std::mem::take(&mut self.touched) {
             for one in touched {
-                let key = (self.name(pid, one.range.start), self.site_of(one).unwrap_or_default());
+                let site = self.site_of(one).unwrap_or_default();
+                let key = (self.name(pid, one.range.start), site.into_iter().next());
                 let Some(&number) = self.numbers.get(&key) else { continue };
                 threads.entry(number).or_default().insert(one.tid.0);
-                if let Some(pages) = self.objects[number as usize].touched_pages.get_mut(usize::from(one.node.0)) {
+                if let Some(pages) =
+                    self.objects[number as usize].touched_pages.get_mut(usize::from(one.node.0))
+                {
                     *pages += one.range.pages();
                 }
             }
@@ -205,7 +226,7 @@ impl<'a> Objects<'a> {
             names.get(next.checked_sub(1)?).filter(|name| page < name.range.end)
         });
         if let Some(name) = named {
-            return name.name.clone();
+            return name.text.clone();
         }
         let kind = self.mappings.get(&pid).and_then(|mappings| {
             let next = mappings.partition_point(|mapping| mapping.range.end <= page);
@@ -222,6 +243,8 @@ impl<'a> Objects<'a> {
 
 /// Libraries whose functions touch memory for others.
 const FOR_OTHERS: [&str; 6] = ["libc.so", "libc-", "libstdc++", "libgcc_s", "ld-linux", "libpthread"];
+/// The sources of such functions that become part of a program: Rust's and C++'s own.
+const SOURCES_FOR_OTHERS: [&str; 2] = ["/rustc/", "/usr/include/c++/"];
 /// Functions of a call chain that are shown.
 const SHOWN: usize = 3;
 
@@ -230,16 +253,14 @@ const SHOWN: usize = 3;
 fn site(stack: &[Frame]) -> Vec<String> {
     let is_for_others = |frame: &&Frame| {
         let module = frame.module.file_name().unwrap_or_default().to_string_lossy();
-        let rust = frame.function.as_deref().is_some_and(|name| {
-            ["core::", "alloc::", "std::", "<core::", "<alloc::", "<std::", "memset", "memcpy", "memmove"]
-                .iter()
-                .any(|prefix| name.starts_with(prefix))
-        });
-        rust || FOR_OTHERS.iter().any(|library| module.starts_with(library))
+        let source = frame.file.as_deref().unwrap_or_default();
+        SOURCES_FOR_OTHERS.iter().any(|directory| source.starts_with(directory))
+            || FOR_OTHERS.iter().any(|library| module.starts_with(library))
     };
     let helpers = stack.iter().take_while(is_for_others).count();
-    // The last helper is the one that the program called.
-    let own = if helpers == stack.len() { 0 } else { helpers.saturating_sub(1) };
+    // The last helper is the one that the program called. A stripped library does not say what it is.
+    let called = helpers.checked_sub(1).filter(|&last| stack[last].function.is_some());
+    let own = if helpers == stack.len() { 0 } else { called.unwrap_or(helpers) };
     stack.iter().skip(own).take(SHOWN).map(place).collect()
 }
 

@@ -23,7 +23,7 @@ pub fn text(profile: &Profile, findings: &Findings, width: usize) -> String {
     );
     // Writing to a string does not fail.
     let _ = match findings.far_percent {
-        Some(far) => writeln!(out, ", {far:.0} % of them to another node's memory\n"),
+        Some(far) => writeln!(out, ", {far:.0} % of the accesses to another node's memory\n"),
         None => writeln!(out, "\n"),
     };
     let changes = findings.to_change();
@@ -66,9 +66,15 @@ fn words(row: &Row, profile: &Profile) -> (String, String) {
     let nodes = &profile.seen.nodes;
     let touched = match (row.touching_threads, row.touched_pages.iter().sum::<u64>()) {
         (_, 0) => "Who touched it first was not seen".to_owned(),
-        (1, _) => format!("One thread touched it first (node:percent {})", shares(&percents(&row.touched_pages), nodes)),
+        (1, _) => format!(
+            "One thread touched it first (node:percent {})",
+            shares(&percents(&row.touched_pages), nodes)
+        ),
         (threads, _) => {
-            format!("{threads} threads touched it first (node:percent {})", shares(&percents(&row.touched_pages), nodes))
+            format!(
+                "{threads} threads touched it first (node:percent {})",
+                shares(&percents(&row.touched_pages), nodes)
+            )
         }
     };
     let used = shares(&row.used_from_percent, nodes);
@@ -76,7 +82,9 @@ fn words(row: &Row, profile: &Profile) -> (String, String) {
     let (head, why, change) = match row.remedy {
         Some(Remedy::TouchInParallel) => (
             "Touch in parallel",
-            format!("several nodes use it ({used}), but each part of it has one user, with {main_user:.0} % of the accesses there"),
+            format!(
+                "several nodes use it ({used}), but each part of it has one user, with {main_user:.0} % of the accesses there"
+            ),
             "Have each thread touch first what it will use; or start the program by 'nodewise run', which moves the pages",
         ),
         Some(Remedy::BindThreads) => (
@@ -125,10 +133,21 @@ fn table(profile: &Profile, findings: &Findings) -> String {
     let nodes = &profile.seen.nodes;
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    table.set_header(["accesses", "far", "lies on", "used from", "touched from", "memory, touched by", "change"]);
+    table.set_header([
+        "accesses",
+        "far",
+        "lies on",
+        "used from",
+        "touched from",
+        "memory, touched by",
+        "change",
+    ]);
     let shown = findings.rows.iter().filter(|row| row.accesses_percent >= LEAST_SHOWN_PERCENT).take(ROWS);
     for row in shown.clone() {
-        let by = row.touched_by.first().map_or_else(|| row.memory.clone(), |site| format!("{}, {site}", row.memory));
+        let by = row
+            .touched_by
+            .first()
+            .map_or_else(|| row.memory.clone(), |site| format!("{}, {site}", row.memory));
         table.add_row([
             format!("{:.1} %", row.accesses_percent),
             format!("{:.0} %", row.far_percent),
@@ -145,6 +164,12 @@ fn table(profile: &Profile, findings: &Findings) -> String {
         }
     }
     let hidden = findings.rows.len() - shown.count();
-    let more = if hidden == 0 { String::new() } else { format!("{hidden} more with fewer accesses: --json\n") };
-    format!("{table}\n{more}Shares by node are node:percent. Costs are by {}.\n", profile.ratios_by)
+    let more =
+        if hidden == 0 { String::new() } else { format!("{hidden} more with fewer accesses: --json\n") };
+    let what = if profile.counts_accesses {
+        "Samples are accesses."
+    } else {
+        "Samples are hint faults: they count pages in use, and not how often each is used."
+    };
+    format!("{table}\n{more}Shares by node are node:percent. Costs are by {}.\n{what}\n", profile.ratios_by)
 }

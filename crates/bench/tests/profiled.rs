@@ -1,0 +1,109 @@
+//! `nodewise profile` and `nodewise report`: which code touched memory first, which nodes use it, and what to
+//! change. The truth is the programs' own source.
+
+mod guests;
+
+use guests::{c_program, programs, run_in};
+use nodewise_bench::scenario::{Finished, Place};
+use nodewise_rig::Guest;
+use serde_json::Value;
+use std::time::Duration;
+
+/// `profile NAME COMMAND...` leaves the report in NAME, as JSON and, in NAME.text, for people. Huge pages are
+/// off: a hint fault would tell of 512 pages at once.
+const PROFILE: &str = "
+echo never >/sys/kernel/mm/transparent_hugepage/enabled
+profile() { name=$1; shift; $NODEWISE profile -o $name.profile \"$@\" >/dev/null; echo $? >$name.status
+    stat -c %a $name.profile >$name.mode; report; }
+report() { $NODEWISE report $name.profile --json >$name; $NODEWISE report $name.profile >$name.text; }
+";
+
+/// The memory that this function touched first.
+#[track_caller]
+fn touched_by<'a>(report: &'a Value, function: &str) -> &'a Value {
+    let rows = report["rows"].as_array().unwrap();
+    let is_its = |row: &&Value| row["touched_by"][0].as_str().is_some_and(|by| by.contains(function));
+    rows.iter().find(is_its).unwrap_or_else(|| panic!("{function}: {report:#}"))
+}
+
+/// Asserts percentages of the four nodes, to ten points.
+#[track_caller]
+fn about(row: &Value, figure: &str, truth: [f64; 4]) {
+    let said = row[figure].as_array().unwrap().iter().map(|percent| percent.as_f64().unwrap());
+    let off = said.zip(truth).map(|(said, truth)| (said - truth).abs()).fold(0.0, f64::max);
+    assert!(off <= 15.0, "{figure}: {row:#}");
+}
+
+/// Asserts that memory was all touched by one thread on node 0, and is used from all nodes alike.
+#[track_caller]
+fn touched_on_node_0(row: &Value, pages: u64, remedy: &str) {
+    assert_eq!((row["remedy"].as_str(), &row["touching_threads"]), (Some(remedy), &1.into()), "{row:#}");
+    let touched: Vec<u64> =
+        row["touched_pages"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
+    assert!(touched[0] > pages * 95 / 100 && touched[0] <= pages + 16, "{row:#}");
+    assert_eq!(touched[1..], [0, 0, 0]);
+    about(row, "used_from_percent", [25.0; 4]);
+    about(row, "lies_on_percent", [100.0, 0.0, 0.0, 0.0]);
+    let far = row["far_percent"].as_f64().unwrap();
+    assert!((far - 75.0).abs() <= 15.0, "{row:#}");
+    // At most what the queue at one of four nodes takes.
+    let gain = row["gain_percent"].as_f64().unwrap();
+    assert!((5.0..=76.0).contains(&gain), "{row:#}");
+}
+
+fn profiled(guest: Guest, script: &str, files: &[&str]) -> Finished {
+    let place = Place::guest_for(Duration::from_secs(400), guest, programs());
+    let finished = run_in(&place, &format!("{PROFILE}{script}"), files);
+    println!("{}", finished.stderr);
+    finished
+}
+
+#[test]
+fn sick_programs_are_told_apart_and_the_healthy_one_is_left_alone() {
+    let sick = c_program("profiled/sick.c");
+    let guest = Guest::uniform(4, 1, 512 << 20).copy(&sick);
+    let script = format!(
+        "profile sick -- {sick} 12
+         profile private -- $WORKLOAD private --mebibytes 64 --seconds 8
+         profile local -- $WORKLOAD local --mebibytes 64 --seconds 8
+         # One that runs already: nobody saw who touched its memory.
+         echo 0 >/proc/sys/kernel/numa_balancing
+         $WORKLOAD private --mebibytes 64 --seconds 60 >/dev/null & sleep 3
+         profile running -p $! --seconds 8; kill $!",
+        sick = sick.display()
+    );
+    let names = ["sick", "private", "local", "running"];
+    let files: Vec<String> = ["", ".text", ".status", ".mode"]
+        .iter()
+        .flat_map(|suffix| names.map(|name| format!("{name}{suffix}")))
+        .collect();
+    let finished = profiled(guest, &script, &files.iter().map(String::as_str).collect::<Vec<_>>());
+    for name in names {
+        println!("{}", finished.file(&format!("{name}.text")).unwrap());
+        assert_eq!(finished.file(&format!("{name}.mode")).unwrap(), "600\n", "addresses are private");
+    }
+    let [sick, private, local, running] = names.map(|name| finished.json(name).unwrap());
+    assert_eq!(finished.file("sick.status").unwrap(), "7\n", "the program's own");
+    touched_on_node_0(touched_by(&sick, "fill_slices (sick.c:"), 16384, "touch_in_parallel");
+    let table = touched_by(&sick, "load_table (sick.c:");
+    touched_on_node_0(table, 16384, table["remedy"].as_str().unwrap());
+    assert!(["replicate", "interleave"].contains(&table["remedy"].as_str().unwrap()), "{table:#}");
+    let own = touched_by(&sick, "allocate_own (sick.c:");
+    assert_eq!((&own["remedy"], &own["touching_threads"]), (&Value::Null, &4.into()), "{own:#}");
+    about(own, "touched_pages", [4096.0; 4]);
+    assert!(own["far_percent"].as_f64().unwrap() < 5.0, "{own:#}");
+
+    touched_on_node_0(&private["rows"][0], 16384, "touch_in_parallel");
+    let changes = |report: &Value| {
+        report["rows"].as_array().unwrap().iter().filter(|row| row["remedy"].is_string()).count()
+    };
+    assert_eq!(changes(&local), 0, "{local:#}");
+    assert!(finished.file("local.text").unwrap().contains("Nothing to do here"));
+    let row = &running["rows"][0];
+    assert_eq!(
+        (&row["remedy"], &row["touched_by"]),
+        (&"touch_in_parallel".into(), &Value::Array(vec![])),
+        "{row:#}"
+    );
+    about(row, "lies_on_percent", [100.0, 0.0, 0.0, 0.0]);
+}

@@ -1,0 +1,82 @@
+/* sick SECONDS: four threads, one a node, use memory that the first touched: each its slice, and all a table.
+ * Each also has memory that it touches first itself. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { THREADS = 4, BYTES = 64 << 20, OWN = 16 << 20 };
+
+static unsigned char *slices, *table;
+static double until;
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec + time.tv_nsec * 1e-9;
+}
+
+static void run_on(int cpu)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    if (sched_setaffinity(0, sizeof set, &set) != 0)
+        abort();
+}
+
+__attribute__((noinline)) static void fill_slices(void)
+{
+    for (size_t i = 0; i < BYTES; i += 64)
+        slices[i] = i;
+}
+
+__attribute__((noinline)) static void load_table(void)
+{
+    for (size_t i = 0; i < BYTES; i += 64)
+        table[i] = i;
+}
+
+__attribute__((noinline)) static unsigned char *allocate_own(void)
+{
+    unsigned char *own = malloc(OWN);
+    for (size_t i = 0; i < OWN; i += 64)
+        own[i] = i;
+    return own;
+}
+
+static void *work(void *argument)
+{
+    size_t id = (size_t)argument, slice = BYTES / THREADS;
+    uint64_t random = id + 1, sum = 0;
+    run_on(id);
+    unsigned char *own = allocate_own();
+    while (now() < until)
+        for (int i = 0; i < 10000; i++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            slices[id * slice + (random >> 33) % slice]++;
+            sum += table[(random >> 29) % BYTES];
+            own[(random >> 35) % OWN]++;
+        }
+    return (void *)sum;
+}
+
+int main(int count, char **arguments)
+{
+    pthread_t threads[THREADS];
+    until = now() + (count > 1 ? atof(arguments[1]) : 10);
+    run_on(0);
+    slices = malloc(BYTES);
+    table = malloc(BYTES);
+    fill_slices();
+    load_table();
+    for (size_t i = 0; i < THREADS; i++)
+        if (pthread_create(&threads[i], NULL, work, (void *)i) != 0)
+            abort();
+    for (size_t i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    return 7;
+}

@@ -1,0 +1,128 @@
+//! `nodewise profile` on whatever machine this is, and `nodewise report` on files that are no profiles, or
+//! not whole.
+
+use assert_cmd::cargo::cargo_bin;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn nodewise(arguments: &[&str]) -> Output {
+    Command::new(cargo_bin("nodewise")).args(arguments).output().unwrap()
+}
+
+fn refused(text: &str) -> String {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    let output = nodewise(&["report", file.path().to_str().unwrap()]);
+    assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]), "{output:?}");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(error.lines().count(), 1, "{error}");
+    error.replace(file.path().to_str().unwrap(), "FILE")
+}
+
+fn head() -> Value {
+    let row = |near: usize| (0..4).map(|to| if to == near { 1.0 } else { 2.0 }).collect::<Vec<_>>();
+    json!({"head": {
+        "nodewise_profile": 1,
+        "command": ["./solver", "input"],
+        "began_unix_s": 1_800_000_000,
+        "nodes": [0, 1, 2, 3],
+        "ratios": (0..4).map(row).collect::<Vec<_>>(),
+        "ratios_by": "firmware's distances",
+    }})
+}
+
+/// Intervals that were recorded once, in a profile.
+fn profile() -> String {
+    let recording =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/recordings/hint-faults.jsonl");
+    let recorded = std::fs::read_to_string(recording).unwrap();
+    let intervals: Vec<String> = recorded.lines().map(|line| format!("{{\"interval\":{line}}}")).collect();
+    let frame = |function: &str, line: u32| json!({"module": "/bin/solver", "offset": 4096, "function": function, "file": "/src/solver.c", "line": line});
+    let memory = json!({"start": 0, "end": 1_u64 << 35});
+    let tail = json!({"tail": {
+        "seconds": 1.5,
+        "names": [],
+        "first_touch": {
+            "touched": [{"pid": 1, "range": memory, "node": 0, "tid": 1, "stack": 0}],
+            "stacks": [[frame("fill", 42), frame("main", 7)]],
+            "lost": 0,
+            "left_out": 0,
+        },
+        "samples_left_out": 0,
+    }});
+    format!("{}\n{}\n{tail}\n", head(), intervals.join("\n"))
+}
+
+#[test]
+fn a_profile_is_reported_for_people_and_programs() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), profile()).unwrap();
+    let report = |more: &[&str]| {
+        let output = nodewise(&[&["report", file.path().to_str().unwrap()], more].concat());
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let json: Value = serde_json::from_str(&report(&["--json"])).unwrap();
+    let row = &json["rows"][0];
+    assert_eq!(row["touched_by"], json!(["fill (solver.c:42)", "main (solver.c:7)"]));
+    let sum = |figure: &str| row[figure].as_array().unwrap().iter().filter_map(Value::as_f64).sum::<f64>();
+    for figure in ["used_from_percent", "lies_on_percent"] {
+        assert!((sum(figure) - 100.0).abs() < 1e-6, "{row}");
+    }
+    assert_eq!(json["samples_are"], "pages_in_use");
+    let text = report(&[]);
+    assert!(text.starts_with("./solver input\n1.5 s, 4 nodes, "), "{text}");
+    assert!(text.contains("first touched in fill (solver.c:42)"), "{text}");
+}
+
+#[test]
+fn what_is_no_whole_profile_is_one_clear_error() {
+    assert_eq!(refused(""), "nodewise: FILE: not a profile: it is empty\n");
+    for foreign in ["PERFILE2\0\0\0", "{\"seen\": 1}\n", "\n"] {
+        assert_eq!(refused(foreign), "nodewise: FILE: not a profile; 'nodewise profile' writes them\n");
+    }
+    let whole = profile();
+    let cut: String = whole.split_inclusive('\n').take(3).collect();
+    assert!(
+        refused(&cut).starts_with("nodewise: FILE: cut off: its last line is missing"),
+        "{}",
+        refused(&cut)
+    );
+    let in_a_line = &whole[..whole.len() - 30];
+    assert!(refused(in_a_line).starts_with("nodewise: FILE:"), "{}", refused(in_a_line));
+    let newer = whole.replace("\"nodewise_profile\":1", "\"nodewise_profile\":2");
+    assert!(
+        refused(&newer).contains("of version 2, and this nodewise reads version 1"),
+        "{}",
+        refused(&newer)
+    );
+    let narrow = whole.replace("\"nodes\":[0,1,2,3]", "\"nodes\":[0,1]");
+    assert!(refused(&narrow).contains("damaged: not a ratio for each pair of nodes"), "{}", refused(&narrow));
+    let output = nodewise(&["report", "/no/such/profile"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).starts_with("nodewise: cannot read /no/such/profile: "));
+}
+
+#[test]
+fn a_program_keeps_its_status_and_what_cannot_be_written_starts_none() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("a.profile");
+    let output = nodewise(&["profile", "-o", file.to_str().unwrap(), "--", "sh", "-c", "exit 5"]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.code() == Some(77) {
+        // Without the right to watch page faults nothing is started, and nothing is left behind.
+        assert!(error.contains("perf_event_paranoid") && !file.exists(), "{error}");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(5), "{error}");
+    let report = nodewise(&["report", file.to_str().unwrap()]);
+    assert!(report.status.success(), "{report:?}");
+    let marker = place.path().join("started");
+    let touch = format!("touch {}", marker.display());
+    let output = nodewise(&["profile", "-o", "/no/such/place/a", "--", "sh", "-c", &touch]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(!marker.exists(), "the file is tried before the program is started");
+    let names: Vec<_> = place.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["a.profile"], "no file is left behind");
+}
