@@ -26,7 +26,7 @@ fn touched_by<'a>(report: &'a Value, function: &str) -> &'a Value {
     rows.iter().find(is_its).unwrap_or_else(|| panic!("{function}: {report:#}"))
 }
 
-/// Asserts percentages of the four nodes, to ten points.
+/// Asserts a figure of the four nodes, to 15 of a hundred.
 #[track_caller]
 fn about(row: &Value, figure: &str, truth: [f64; 4]) {
     let said = row[figure].as_array().unwrap().iter().map(|percent| percent.as_f64().unwrap());
@@ -34,21 +34,27 @@ fn about(row: &Value, figure: &str, truth: [f64; 4]) {
     assert!(off <= 15.0, "{figure}: {row:#}");
 }
 
-/// Asserts that memory was all touched by one thread on node 0, and is used from all nodes alike.
+/// Asserts that memory was all touched by one thread on node 0, and what would help.
 #[track_caller]
-fn touched_on_node_0(row: &Value, pages: u64, remedy: &str) {
-    assert_eq!((row["remedy"].as_str(), &row["touching_threads"]), (Some(remedy), &1.into()), "{row:#}");
-    let touched: Vec<u64> =
-        row["touched_pages"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
+fn touched_on_node_0(row: &Value, pages: u64, remedies: &[&str]) {
+    assert!(remedies.contains(&row["remedy"].as_str().unwrap_or("none")), "{row:#}");
+    assert_eq!(row["touching_threads"], 1, "{row:#}");
+    let touched = row["touched_pages"].as_array().unwrap().iter().map(|pages| pages.as_u64().unwrap());
+    let touched: Vec<u64> = touched.collect();
     assert!(touched[0] > pages * 95 / 100 && touched[0] <= pages + 16, "{row:#}");
     assert_eq!(touched[1..], [0, 0, 0]);
-    about(row, "used_from_percent", [25.0; 4]);
     about(row, "lies_on_percent", [100.0, 0.0, 0.0, 0.0]);
-    let far = row["far_percent"].as_f64().unwrap();
-    assert!((far - 75.0).abs() <= 15.0, "{row:#}");
     // At most what the queue at one of four nodes takes.
     let gain = row["gain_percent"].as_f64().unwrap();
     assert!((5.0..=76.0).contains(&gain), "{row:#}");
+}
+
+/// Asserts that each node uses a quarter, and so finds three quarters far.
+#[track_caller]
+fn used_in_slices(row: &Value) {
+    about(row, "used_from_percent", [25.0; 4]);
+    let far = row["far_percent"].as_f64().unwrap();
+    assert!((far - 75.0).abs() <= 15.0, "{row:#}");
 }
 
 fn profiled(guest: Guest, script: &str, files: &[&str]) -> Finished {
@@ -84,16 +90,24 @@ fn sick_programs_are_told_apart_and_the_healthy_one_is_left_alone() {
     }
     let [sick, private, local, running] = names.map(|name| finished.json(name).unwrap());
     assert_eq!(finished.file("sick.status").unwrap(), "7\n", "the program's own");
-    touched_on_node_0(touched_by(&sick, "fill_slices (sick.c:"), 16384, "touch_in_parallel");
-    let table = touched_by(&sick, "load_table (sick.c:");
-    touched_on_node_0(table, 16384, table["remedy"].as_str().unwrap());
-    assert!(["replicate", "interleave"].contains(&table["remedy"].as_str().unwrap()), "{table:#}");
-    let own = touched_by(&sick, "allocate_own (sick.c:");
+    let slices = touched_by(&sick, "fill_slices (sick)");
+    touched_on_node_0(slices, 16384, &["touch_in_parallel"]);
+    used_in_slices(slices);
+    // A page that all use faults for whoever comes first after the kernel has marked it.
+    let table = touched_by(&sick, "load_table (sick)");
+    touched_on_node_0(table, 16384, &["replicate", "interleave"]);
+    let used = table["used_from_percent"].as_array().unwrap();
+    assert!(used.iter().all(|percent| percent.as_f64() > Some(5.0)), "{table:#}");
+    let own = touched_by(&sick, "allocate_own (sick)");
     assert_eq!((&own["remedy"], &own["touching_threads"]), (&Value::Null, &4.into()), "{own:#}");
-    about(own, "touched_pages", [4096.0; 4]);
+    let touched = own["touched_pages"].as_array().unwrap();
+    assert!(touched.iter().all(|pages| (3900..=4110).contains(&pages.as_u64().unwrap())), "{own:#}");
     assert!(own["far_percent"].as_f64().unwrap() < 5.0, "{own:#}");
 
-    touched_on_node_0(&private["rows"][0], 16384, "touch_in_parallel");
+    // Rust's own library has touched it for that function.
+    let slices = touched_by(&private, "(workload.rs:");
+    touched_on_node_0(slices, 16384, &["touch_in_parallel"]);
+    used_in_slices(slices);
     let changes = |report: &Value| {
         report["rows"].as_array().unwrap().iter().filter(|row| row["remedy"].is_string()).count()
     };
@@ -106,4 +120,5 @@ fn sick_programs_are_told_apart_and_the_healthy_one_is_left_alone() {
         "{row:#}"
     );
     about(row, "lies_on_percent", [100.0, 0.0, 0.0, 0.0]);
+    used_in_slices(row);
 }

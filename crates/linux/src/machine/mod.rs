@@ -97,6 +97,12 @@ pub struct LinuxMachine {
 }
 
 impl LinuxMachine {
+    /// The home at which a page was first seen; none where that is not known.
+    #[must_use]
+    pub fn first_home(&self, pid: Pid, page: PageNumber) -> Option<NodeIndex> {
+        self.homes.get(pid)?.first(page)
+    }
+
     /// A machine that manages `processes`.
     #[must_use]
     pub fn new(

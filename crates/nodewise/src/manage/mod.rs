@@ -14,7 +14,8 @@ use crate::output::{JsonLines, PRIVATE, WholeFile, note, report};
 use log::{Line, Said};
 use nodewise_engine::recording::{Interval, Recorder};
 use nodewise_engine::{
-    Carrefour, CarrefourSettings, Engine, EngineSettings, Machine as _, Pid, Round, SamplingRate,
+    Carrefour, CarrefourSettings, DataSource, Engine, EngineSettings, Machine as _, Pid, Round, Sample,
+    SamplingRate,
 };
 use nodewise_linux::mover::MoverSettings;
 use nodewise_linux::placement::Unknown;
@@ -78,8 +79,9 @@ pub trait Observer {
     /// These processes will be managed.
     fn begin(&mut self, pids: &[Pid]);
 
-    /// An interval has ended.
-    fn interval(&mut self, interval: &Interval);
+    /// An interval has ended. A hint fault may have moved its page. So the home of such a sample is where the
+    /// page was first seen, as far as that is known.
+    fn interval(&mut self, interval: Interval);
 }
 
 /// Everything that can be refused is refused before there is one of these, and so before a program is started
@@ -352,7 +354,13 @@ impl Session<'_> {
         };
         let mut recorder = Recorder::new(&mut self.machine);
         let round = self.engine.step(&mut recorder).map_err(explain)?;
-        recorder.intervals().iter().for_each(|interval| observer.interval(interval));
+        for mut interval in recorder.intervals().to_vec() {
+            let hint_faults = |sample: &&mut Sample| sample.source == DataSource::Unknown;
+            for sample in interval.seen.samples.iter_mut().filter(hint_faults) {
+                sample.home = self.machine.first_home(sample.pid, sample.address.page());
+            }
+            observer.interval(interval);
+        }
         Ok(round)
     }
 

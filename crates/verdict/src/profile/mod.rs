@@ -239,7 +239,8 @@ fn row(seen: &Seen, all: &Traffic, object: &Object, uses: &[&Use]) -> Row {
     let known = || uses.iter().filter_map(|one| Some((one.write?, f64::from(one.weight))));
     let written: f64 = known().filter(|(write, _)| *write).map(|(_, weight)| weight).sum();
     let of: f64 = known().map(|(_, weight)| weight).sum();
-    let write_share = (of > 0.0).then(|| written / of);
+    // An empty sum is -0.
+    let write_share = (of > 0.0).then(|| written.abs() / of);
     let main_user = main_user(uses, nodes);
     let pages = {
         let mut pages: Vec<u64> = uses.iter().map(|one| one.page).collect();

@@ -214,7 +214,7 @@ impl Observer for Recorder {
         }
     }
 
-    fn interval(&mut self, interval: &Interval) {
+    fn interval(&mut self, mut interval: Interval) {
         for process in interval.seen.processes.iter().filter(|process| process.mappings.is_some()) {
             let before_ns = kernel::now_ns();
             let Some(mappings) = NamedMapping::all_of(process.pid) else { continue };
@@ -223,7 +223,6 @@ impl Observer for Recorder {
             }
             self.names.insert(process.pid, mappings);
         }
-        let mut interval = interval.clone();
         if self.bytes > self.most_bytes {
             self.samples_left_out += interval.seen.samples.len() as u64;
             interval.seen.samples.clear();

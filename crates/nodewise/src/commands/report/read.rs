@@ -145,18 +145,13 @@ impl<'a> Memory<'a> {
     }
 
     fn take_in(mut self, samples: &[Short]) -> (Vec<Object>, Vec<Use>) {
-        // As if each page lay where it was first touched or seen. The kernel's balancing may move pages
-        // meanwhile, and does by the very faults that are the samples.
-        let mut first = HashMap::new();
         let mut uses = Vec::with_capacity(samples.len());
         for sample in samples {
             let page = if sample.huge { sample.page.huge() } else { sample.page };
-            let home = if sample.is_told {
-                sample.home
-            } else {
-                let touched = || self.toucher(sample.pid, sample.page).map(|touched| touched.node.0);
-                *first.entry((sample.pid, page)).or_insert_with(|| touched().or(sample.home))
-            };
+            // As if each page lay where it was first touched or seen. The kernel's balancing may move pages
+            // meanwhile, and does by the very faults that are the samples.
+            let touched = || self.toucher(sample.pid, sample.page).map(|touched| touched.node.0);
+            let home = if sample.is_told { sample.home } else { touched().or(sample.home) };
             uses.push(Use {
                 object: self.number(sample.pid, sample.page),
                 // Processes are far apart.
@@ -248,8 +243,7 @@ const SOURCES_FOR_OTHERS: [&str; 2] = ["/rustc/", "/usr/include/c++/"];
 /// Functions of a call chain that are shown.
 const SHOWN: usize = 3;
 
-/// A call chain for people, from the innermost function of the program's own. One of a library that works for
-/// others comes before it.
+/// A call chain for people, from the innermost function of the program's own.
 fn site(stack: &[Frame]) -> Vec<String> {
     let is_for_others = |frame: &&Frame| {
         let module = frame.module.file_name().unwrap_or_default().to_string_lossy();
@@ -258,9 +252,7 @@ fn site(stack: &[Frame]) -> Vec<String> {
             || FOR_OTHERS.iter().any(|library| module.starts_with(library))
     };
     let helpers = stack.iter().take_while(is_for_others).count();
-    // The last helper is the one that the program called. A stripped library does not say what it is.
-    let called = helpers.checked_sub(1).filter(|&last| stack[last].function.is_some());
-    let own = if helpers == stack.len() { 0 } else { called.unwrap_or(helpers) };
+    let own = if helpers == stack.len() { 0 } else { helpers };
     stack.iter().skip(own).take(SHOWN).map(place).collect()
 }
 
