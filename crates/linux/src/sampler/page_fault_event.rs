@@ -281,6 +281,9 @@ fn refused(source: &Source, error: nodewise_sys::Error) -> Refused {
         nodewise_sys::ErrorKind::TooManyFiles => {
             (ErrorKind::NotPermitted, "; raise the limit on open files (ulimit -n)".to_owned())
         }
+        _ if matches!(source, Source::Called { .. }) => {
+            (ErrorKind::Unsupported, "; first touches take Linux 5.11".to_owned())
+        }
         _ => (ErrorKind::Unsupported, String::new()),
     };
     let message = format!("cannot watch page faults by the {what}{hint}");

@@ -12,7 +12,7 @@ use nodewise_engine::recording::Interval;
 use nodewise_engine::{PAGE_BYTES, PageRange, Pid};
 use nodewise_linux::first_touch::{FirstTouchReport, FirstTouches};
 use nodewise_linux::process::require_access;
-use nodewise_linux::{NamedMapping, kernel};
+use nodewise_linux::{ErrorKind, NamedMapping, kernel};
 use nodewise_topology::Topology;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -139,7 +139,13 @@ impl Recorder {
             nodes,
         };
         // Before a program is started, whose first touches it is about.
-        let touches = Touches::open(topology).map_err(manage::explain)?;
+        let touches = match Touches::open(topology) {
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                note(format_args!("{error}; recording who uses memory only"));
+                None
+            }
+            opened => Some(opened.map_err(manage::explain)?),
+        };
         let mut recorder = Self {
             file,
             out: BufWriter::new(out),
@@ -149,7 +155,7 @@ impl Recorder {
             samples_left_out: 0,
             failed: None,
             names: BTreeMap::new(),
-            touches: Some(touches),
+            touches,
         };
         recorder.line(&Line::Head(head));
         Ok(recorder)
