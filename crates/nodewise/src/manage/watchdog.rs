@@ -158,6 +158,10 @@ impl Watchdog {
                 }
                 state = self.state();
                 state.restored = restored.is_some();
+                // It may have ended meanwhile, when nobody waited to hear of it.
+                if state.beat.is_none() {
+                    return;
+                }
             }
             let next = match (state.barked, state.restored) {
                 (false, _) => Some(bark.min(now + patience.hung / 2)),
@@ -379,6 +383,22 @@ mod tests {
         assert!(changed.watched.ending().is_set());
         changed.wait_until_back();
         assert!(changed.watched.beat(), "it ends anyway");
+    }
+
+    /// In the very moment in which settings are put back, so that the watchdog does not hear of it.
+    #[test]
+    fn managing_that_ends_while_settings_are_put_back_ends_the_watchdog() {
+        for _ in 0..50 {
+            let changed = Changed::watched(Patience { hung_at_end: Duration::from_millis(1), ..patience() });
+            changed.watched.watchdog.end_wanted(1);
+            while changed.now() != "1" {}
+            let (done, ended) = channel();
+            std::thread::spawn(move || {
+                drop(changed);
+                done.send(()).unwrap();
+            });
+            ended.recv_timeout(Duration::from_secs(60)).expect("it does not end");
+        }
     }
 
     #[test]

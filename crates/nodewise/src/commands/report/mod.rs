@@ -10,7 +10,7 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Say what a recording of 'nodewise profile' shows: which memory is used from where, who touched it first,
+/// Show what a recording of 'nodewise profile' says: which memory is used from where, who touched it first,
 /// and what to change
 ///
 /// Memory is told apart by the code that touched it first, or else by its mapping. A change is named only
