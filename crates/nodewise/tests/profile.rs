@@ -74,6 +74,35 @@ fn a_profile_is_reported_for_people_and_programs() {
     let text = report(&[]);
     assert!(text.starts_with("./solver input\n1.5 s, 4 nodes, "), "{text}");
     assert!(text.contains("first touched in fill (solver.c:42)"), "{text}");
+    let sum: f64 = json["traffic_percent"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|row| row.as_array().unwrap())
+        .filter_map(Value::as_f64)
+        .sum();
+    assert!((sum - 100.0).abs() < 1e-6, "{json}");
+}
+
+#[test]
+fn a_page_for_a_browser_loads_nothing_and_takes_names_as_text() {
+    let place = tempfile::tempdir().unwrap();
+    let (file, page) = (place.path().join("a.profile"), place.path().join("a.html"));
+    std::fs::write(&file, profile().replace("./solver", "<img/onerror>")).unwrap();
+    let report = |page: &Path| nodewise(&["report", file.to_str().unwrap(), "-o", page.to_str().unwrap()]);
+    let output = report(&page);
+    assert!(output.status.success() && output.stderr.is_empty() && !output.stdout.is_empty(), "{output:?}");
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.contains("&lt;img/onerror&gt; input") && !html.contains("<img"), "{html}");
+    for loading in ["http:", "https:", "src=", "url(", "@import"] {
+        assert!(!html.contains(loading), "{loading}");
+    }
+    assert!(html.contains("fill (solver.c:42)") && html.contains("<svg class=\"map\""), "{html}");
+    assert!(html.matches("<rect").count() > 100, "{html}");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&page.metadata().unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600, "addresses and names are private");
+    let refused = report(Path::new("/no/such/place/a.html"));
+    assert_eq!((refused.status.code(), &*refused.stdout), (Some(1), &b""[..]), "{refused:?}");
 }
 
 #[test]

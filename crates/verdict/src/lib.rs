@@ -13,6 +13,7 @@
 
 pub mod compare;
 pub mod doctor;
+pub mod html;
 pub mod paired;
 pub mod profile;
 pub mod statistics;

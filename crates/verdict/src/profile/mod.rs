@@ -126,6 +126,8 @@ pub struct Row {
 pub struct Findings {
     /// Accesses to another node's memory, in percent.
     pub far_percent: Option<f64>,
+    /// Accesses from each node (row) to each node's memory (column), in percent of all.
+    pub traffic_percent: Vec<Vec<f64>>,
     /// By share of accesses, the most used memory first.
     pub rows: Vec<Row>,
 }
@@ -227,7 +229,9 @@ pub fn find(seen: &Seen) -> Findings {
     let mut rows: Vec<Row> = rows.collect();
     rows.sort_by(|a, b| b.accesses_percent.total_cmp(&a.accesses_percent));
     let far_percent = (all.all > 0.0).then(|| 100.0 * (1.0 - all.share(all.near())));
-    Findings { far_percent, rows }
+    let percent = |count: &f64| 100.0 * all.share(*count);
+    let traffic_percent = all.matrix.iter().map(|row| row.iter().map(percent).collect()).collect();
+    Findings { far_percent, traffic_percent, rows }
 }
 
 /// `uses` in the order of their pages.

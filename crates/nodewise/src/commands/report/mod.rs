@@ -1,9 +1,10 @@
 //! `nodewise report`: what a profile says, and what to change in the program.
 
+mod page;
 mod read;
 mod text;
 
-use crate::output::print;
+use crate::output::{PRIVATE, WholeFile, print};
 use crate::terminal;
 use nodewise_verdict::profile::find;
 use serde_json::json;
@@ -20,6 +21,7 @@ use std::process::ExitCode;
 #[command(after_help = "\
 Examples:
   nodewise report nodewise.profile
+  nodewise report solver.profile -o solver.html     a page for a browser
   nodewise report solver.profile --json | jq '.rows[] | select(.remedy)'
 
 Exit status:
@@ -30,7 +32,12 @@ pub struct Args {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// Print JSON: command, seconds, nodes, samples, `samples_are`, `ratios_by`, `far_percent`, rows
+    /// Write a page for a browser to this file, beside what is printed
+    #[arg(short, long, value_name = "FILE.html")]
+    output: Option<PathBuf>,
+
+    /// Print JSON: command, seconds, nodes, samples, `samples_are`, `ratios_by`, `far_percent`,
+    /// `traffic_percent`, rows
     ///
     /// Each row has memory, `touched_by`, `touched_pages`, `touching_threads`, samples, `accesses_percent`,
     /// `used_from_percent`, `lies_on_percent`, `far_percent`, `write_percent`, `main_user_percent`, remedy
@@ -40,8 +47,12 @@ pub struct Args {
 }
 
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    let output = args.output.as_deref().map(|path| WholeFile::create(path, PRIVATE)).transpose()?;
     let profile = read::read(&args.file)?;
     let findings = find(&profile.seen);
+    if let Some(output) = output {
+        output.finish(&page::html(&profile, &findings))?;
+    }
     print(&if args.json {
         let whole = json!({
             "command": profile.command,
@@ -51,6 +62,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
             "samples_are": if profile.counts_accesses { "accesses" } else { "pages_in_use" },
             "ratios_by": profile.ratios_by,
             "far_percent": findings.far_percent,
+            "traffic_percent": findings.traffic_percent,
             "rows": findings.rows,
         });
         serde_json::to_string_pretty(&whole)? + "\n"

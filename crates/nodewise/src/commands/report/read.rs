@@ -22,6 +22,8 @@ pub struct Profile {
     /// Whether samples are accesses. Hint faults are pages that were in use since the kernel's last scan.
     pub counts_accesses: bool,
     pub seen: Seen,
+    /// When each use was, in nanoseconds of one clock.
+    pub times_ns: Vec<u64>,
 }
 
 pub fn read(path: &Path) -> anyhow::Result<Profile> {
@@ -70,6 +72,7 @@ pub fn read(path: &Path) -> anyhow::Result<Profile> {
     );
     let (objects, uses) = Memory::new(&mappings, &tail, head.nodes.len()).take_in(&samples);
     Ok(Profile {
+        times_ns: samples.iter().map(|sample| sample.time_ns).collect(),
         counts_accesses: samples.iter().all(|sample| sample.is_told),
         command: head.command,
         seconds: tail.seconds,
@@ -80,6 +83,7 @@ pub fn read(path: &Path) -> anyhow::Result<Profile> {
 
 /// A sample in few bytes: a recording may have many.
 struct Short {
+    time_ns: u64,
     pid: Pid,
     page: PageNumber,
     from: u8,
@@ -94,6 +98,7 @@ struct Short {
 impl Short {
     fn of(sample: &Sample) -> Self {
         Self {
+            time_ns: sample.time_ns,
             pid: sample.pid,
             page: sample.address.page(),
             from: sample.accessor.0,

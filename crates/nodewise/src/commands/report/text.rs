@@ -47,18 +47,18 @@ pub fn text(profile: &Profile, findings: &Findings, width: usize) -> String {
 }
 
 /// A share by node, as `node:percent`, without those that have next to nothing.
-fn shares(percents: &[f64], nodes: &[u32]) -> String {
+pub fn shares(percents: &[f64], nodes: &[u32]) -> String {
     let shown = percents.iter().zip(nodes).filter(|(percent, _)| **percent >= 0.5);
     shown.map(|(percent, node)| format!("{node}:{percent:.0}")).collect::<Vec<_>>().join(" ")
 }
 
-fn percents(counts: &[u64]) -> Vec<f64> {
+pub fn percents(counts: &[u64]) -> Vec<f64> {
     let all: u64 = counts.iter().sum();
     counts.iter().map(|&count| 100.0 * count as f64 / all.max(1) as f64).collect()
 }
 
 /// What to change, and why.
-fn words(row: &Row, profile: &Profile) -> (String, String) {
+pub fn words(row: &Row, profile: &Profile) -> (String, String) {
     let memory = match row.touched_by.first() {
         Some(site) => format!("{}, first touched in {site}", row.memory),
         None => row.memory.clone(),
@@ -118,7 +118,7 @@ fn words(row: &Row, profile: &Profile) -> (String, String) {
     )
 }
 
-const fn name(remedy: Option<Remedy>) -> &'static str {
+pub const fn name(remedy: Option<Remedy>) -> &'static str {
     match remedy {
         Some(Remedy::TouchInParallel) => "touch in parallel",
         Some(Remedy::BindThreads) => "bind threads",

@@ -2,9 +2,8 @@
 
 use super::remedy::{Remedy, quoted};
 use super::{Kind, Report, Row};
+use crate::html::{STYLE, escaped};
 use std::fmt::Write as _;
-
-const STYLE: &str = include_str!("style.css");
 
 /// Sizes of the picture.
 const WIDTH: f64 = 960.0;
@@ -230,21 +229,6 @@ fn figure(value: f64) -> String {
     let digits = (3.0 - value.abs().log10().floor()).clamp(0.0, 6.0);
     let text = format!("{value:.*}", digits as usize);
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
-}
-
-/// Text as HTML: a command may hold anything.
-fn escaped(text: &str) -> String {
-    text.chars().fold(String::with_capacity(text.len()), |mut out, character| {
-        match character {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            _ => out.push(character),
-        }
-        out
-    })
 }
 
 #[cfg(test)]

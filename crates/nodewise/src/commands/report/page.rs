@@ -1,0 +1,216 @@
+//! The report as one page that loads nothing.
+
+use super::read::Profile;
+use super::text::{name, percents, shares, words};
+use nodewise_verdict::html::{STYLE, escaped};
+use nodewise_verdict::profile::{Findings, LEAST_PERCENT, Row};
+use std::fmt::Write as _;
+
+/// What the common style lacks.
+const OWN_STYLE: &str = include_str!("page.css");
+/// Sorts and filters the table. All of the page can be read without.
+const SCRIPT: &str = include_str!("page.js");
+
+/// Memory that has a map, the most used first.
+const MAPS: usize = 4;
+/// Parts of the time in a map.
+const COLUMNS: usize = 60;
+/// Parts of the memory in a map.
+const LINES: usize = 32;
+/// Sizes of a map.
+const CELL: f64 = 12.0;
+const STRIP: f64 = 30.0;
+
+pub fn html(profile: &Profile, findings: &Findings) -> String {
+    let what = profile.command.as_ref().map_or_else(|| "a process".to_owned(), |command| command.join(" "));
+    let what = escaped(&what);
+    let changes = findings.to_change();
+    let (kind, verdict) = match (findings.far_percent, changes.len()) {
+        (None, _) => ("unknown", "No access was sampled, so that nothing can be told.".to_owned()),
+        (_, 0) => {
+            ("healthy", format!("Nothing to do here: no change would save {LEAST_PERCENT:.0} % of the time."))
+        }
+        (_, 1) => ("hurt", "One change would help.".to_owned()),
+        (_, count) => ("hurt", format!("{count} changes would help.")),
+    };
+    let far = findings.far_percent.map_or(String::new(), |far| format!(", {far:.0} % of the accesses far"));
+    let mut out = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>nodewise report: {what}</title>\n<style>\n{STYLE}{OWN_STYLE}</style>\n</head>\n<body>\n\
+         <h1><code>{what}</code></h1>\n<p class=\"faint\">{:.1} s, {} nodes, {} samples{far}</p>\n\
+         <p class=\"answer {kind}\"><strong>{verdict}</strong></p>\n",
+        profile.seconds,
+        profile.seen.nodes.len(),
+        profile.seen.uses.len()
+    );
+    if !changes.is_empty() {
+        out.push_str("<ol>\n");
+    }
+    for row in &changes {
+        let (head, body) = words(row, profile);
+        let _ = writeln!(out, "<li><strong>{}</strong><br>{}</li>", escaped(&head), escaped(&body));
+    }
+    if !changes.is_empty() {
+        out.push_str("</ol>\n");
+    }
+    table(&mut out, profile, findings);
+    traffic(&mut out, profile, findings);
+    maps(&mut out, profile, findings);
+    let _ = write!(out, "<script>\n{SCRIPT}</script>\n</body>\n</html>\n");
+    out
+}
+
+fn table(out: &mut String, profile: &Profile, findings: &Findings) {
+    let nodes = &profile.seen.nodes;
+    out.push_str(
+        "<h2>Memory</h2>\n<p><label>Filter <input id=\"filter\" type=\"search\" placeholder=\"function, file, change\"></label></p>\n\
+         <div class=\"scroll\"><table id=\"memory\">\n<thead><tr>",
+    );
+    for (head, title) in [
+        ("memory, touched by", "its mapping, and the code that touched it first"),
+        ("accesses %", "its share of all sampled accesses"),
+        ("far %", "its accesses to another node's memory"),
+        ("lies on", "node:percent of its accesses that are served there"),
+        ("used from", "node:percent of its accesses that come from there"),
+        ("touched from", "node:percent of its pages that were touched first from there"),
+        ("saves %", "of the time, at most"),
+        ("change", ""),
+    ] {
+        let _ = write!(out, "<th><button title=\"{}\">{head}</button></th>", escaped(title));
+    }
+    out.push_str("</tr></thead>\n<tbody>\n");
+    for row in &findings.rows {
+        let by = if row.touched_by.is_empty() {
+            String::new()
+        } else {
+            format!("<br><code>{}</code>", escaped(&row.touched_by.join(", called by ")))
+        };
+        let gain = row.gain_percent.map_or(String::new(), |gain| format!("{gain:.0}"));
+        let _ = writeln!(
+            out,
+            "<tr><td class=\"text\">{}{by}</td><td>{:.1}</td><td>{:.0}</td><td>{}</td><td>{}</td><td>{}</td><td>{gain}</td>\
+             <td>{}</td></tr>",
+            escaped(&row.memory),
+            row.accesses_percent,
+            row.far_percent,
+            shares(&row.lies_on_percent, nodes),
+            shares(&row.used_from_percent, nodes),
+            shares(&percents(&row.touched_pages), nodes),
+            name(row.remedy)
+        );
+    }
+    let what = if profile.counts_accesses {
+        "Samples are accesses."
+    } else {
+        "Samples are hint faults: they count pages in use, and not how often each is used."
+    };
+    let _ = writeln!(
+        out,
+        "</tbody>\n</table></div>\n<p class=\"faint\">{what} Costs are by {}.</p>",
+        escaped(&profile.ratios_by)
+    );
+}
+
+/// Who accesses whose memory.
+fn traffic(out: &mut String, profile: &Profile, findings: &Findings) {
+    if findings.far_percent.is_none() {
+        return;
+    }
+    out.push_str("<h2>Traffic</h2>\n<div class=\"scroll\"><table class=\"heat\">\n<thead><tr><th>percent of all accesses</th>");
+    for node in &profile.seen.nodes {
+        let _ = write!(out, "<th>to node {node}</th>");
+    }
+    out.push_str("</tr></thead>\n<tbody>\n");
+    let most = findings.traffic_percent.iter().flatten().copied().fold(0.0, f64::max);
+    for (node, row) in profile.seen.nodes.iter().zip(&findings.traffic_percent) {
+        let _ = write!(out, "<tr><td>from node {node}</td>");
+        for percent in row {
+            let shade = 60.0 * percent / most.max(1e-9);
+            let _ = write!(
+                out,
+                "<td style=\"background: color-mix(in srgb, var(--bad) {shade:.0}%, var(--paper))\">{percent:.1}</td>"
+            );
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody>\n</table></div>\n");
+}
+
+/// Some memory over time: which node uses each part of it, and where that lies.
+fn maps(out: &mut String, profile: &Profile, findings: &Findings) {
+    let seen = &profile.seen;
+    let (Some(&first), Some(&last)) = (profile.times_ns.iter().min(), profile.times_ns.iter().max()) else {
+        return;
+    };
+    let length = (last - first).max(1) as f64;
+    out.push_str("<h2>Who uses which part, when</h2>\n<p class=\"legend\">");
+    for (index, node) in seen.nodes.iter().enumerate() {
+        let color = color(index, seen.nodes.len());
+        let _ = write!(out, "<span><i style=\"background: {color}\"></i>node {node}</span> ");
+    }
+    out.push_str("</p>\n");
+    let is_row = |row: &Row, object: usize| {
+        let object = &seen.objects[object];
+        (&object.name, &object.touched_by) == (&row.memory, &row.touched_by)
+    };
+    for row in findings.rows.iter().take(MAPS) {
+        let Some(number) = (0..seen.objects.len()).find(|&object| is_row(row, object)) else { continue };
+        let of_it =
+            || seen.uses.iter().zip(&profile.times_ns).filter(|(one, _)| one.object as usize == number);
+        let mut pages: Vec<u64> = of_it().map(|(one, _)| one.page).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        let nodes = seen.nodes.len();
+        let mut users = vec![vec![0_u32; nodes]; LINES * COLUMNS];
+        let mut homes = vec![vec![0_u32; nodes]; LINES];
+        for (one, &time) in of_it() {
+            let line = pages.partition_point(|&page| page < one.page) * LINES / pages.len();
+            let column = ((time - first) as f64 / length * COLUMNS as f64) as usize;
+            if let Some(count) =
+                users[line * COLUMNS + column.min(COLUMNS - 1)].get_mut(usize::from(one.from))
+            {
+                *count += 1;
+            }
+            if let Some(count) = one.home.and_then(|home| homes[line].get_mut(usize::from(home))) {
+                *count += 1;
+            }
+        }
+        let by = row.touched_by.first().map_or(String::new(), |by| format!(", first touched in {by}"));
+        let title = escaped(&format!("{}{by}", row.memory));
+        let (width, height) = (STRIP + COLUMNS as f64 * CELL, LINES as f64 * CELL / 2.0);
+        let _ = writeln!(
+            out,
+            "<figure>\n<figcaption>{title}: {} pages that were seen in use, from low to high addresses. The strip at the left \
+             is where they lie, the rest is who used them, from 0 to {:.1} s.</figcaption>\n\
+             <svg class=\"map\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{title}\">",
+            pages.len(),
+            length / 1e9
+        );
+        for (line, homes) in homes.iter().enumerate() {
+            cell(out, homes, 0.0, line, STRIP - 6.0);
+        }
+        for (at, users) in users.iter().enumerate() {
+            cell(out, users, STRIP + (at % COLUMNS) as f64 * CELL, at / COLUMNS, CELL);
+        }
+        out.push_str("</svg>\n</figure>\n");
+    }
+}
+
+/// The node with the largest part, the fainter the smaller that is.
+fn cell(out: &mut String, counts: &[u32], x: f64, line: usize, width: f64) {
+    let all: u32 = counts.iter().sum();
+    let Some((most, &count)) = counts.iter().enumerate().max_by_key(|(_, count)| **count) else { return };
+    if count > 0 {
+        let (color, opacity) = (color(most, counts.len()), f64::from(count) / f64::from(all));
+        let (y, height) = (line as f64 * CELL / 2.0, CELL / 2.0);
+        let _ = writeln!(
+            out,
+            "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" style=\"fill: {color}; opacity: {opacity:.2}\"/>"
+        );
+    }
+}
+
+fn color(node: usize, nodes: usize) -> String {
+    format!("hsl({:.0} 65% 50%)", 210.0 + 360.0 * node as f64 / nodes as f64)
+}
