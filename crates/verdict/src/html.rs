@@ -1,4 +1,4 @@
-//! The common part of pages for a browser. They load nothing, and are for light and dark screens and for paper.
+//! The common part of pages for a browser. They load nothing, and are for light and dark screens and paper.
 
 /// How a page looks.
 pub const STYLE: &str = include_str!("style.css");

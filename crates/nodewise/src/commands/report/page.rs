@@ -1,16 +1,18 @@
 //! The report as one page that loads nothing.
 
 use super::read::Profile;
-use super::text::{name, percents, shares, words};
+use super::text::{name, percents, samples_are, shares, words};
 use nodewise_verdict::html::{STYLE, escaped};
 use nodewise_verdict::profile::{Findings, LEAST_PERCENT, Row};
 use std::fmt::Write as _;
 
-/// What the common style lacks.
+/// More style, beside the common one.
 const OWN_STYLE: &str = include_str!("page.css");
 /// Sorts and filters the table. All of the page can be read without.
 const SCRIPT: &str = include_str!("page.js");
 
+/// Memory with a smaller share of the accesses is not shown.
+const LEAST_SHOWN_PERCENT: f64 = 0.05;
 /// Memory that has a map, the most used first.
 const MAPS: usize = 4;
 /// Parts of the time in a map.
@@ -69,18 +71,19 @@ fn table(out: &mut String, profile: &Profile, findings: &Findings) {
     );
     for (head, title) in [
         ("memory, touched by", "its mapping, and the code that touched it first"),
+        ("change", "the change to make"),
+        ("saves %", "of the time, at most"),
         ("accesses %", "its share of all sampled accesses"),
         ("far %", "its accesses to another node's memory"),
-        ("lies on", "node:percent of its accesses that are served there"),
         ("used from", "node:percent of its accesses that come from there"),
+        ("lies on", "node:percent of its accesses that are served there"),
         ("touched from", "node:percent of its pages that were touched first from there"),
-        ("saves %", "of the time, at most"),
-        ("change", ""),
     ] {
         let _ = write!(out, "<th><button title=\"{}\">{head}</button></th>", escaped(title));
     }
     out.push_str("</tr></thead>\n<tbody>\n");
-    for row in &findings.rows {
+    let shown = findings.rows.iter().filter(|row| row.accesses_percent >= LEAST_SHOWN_PERCENT);
+    for row in shown.clone() {
         let by = if row.touched_by.is_empty() {
             String::new()
         } else {
@@ -89,30 +92,28 @@ fn table(out: &mut String, profile: &Profile, findings: &Findings) {
         let gain = row.gain_percent.map_or(String::new(), |gain| format!("{gain:.0}"));
         let _ = writeln!(
             out,
-            "<tr><td class=\"text\">{}{by}</td><td>{:.1}</td><td>{:.0}</td><td>{}</td><td>{}</td><td>{}</td><td>{gain}</td>\
+            "<tr><td class=\"text\">{}{by}</td><td>{}</td><td>{gain}</td><td>{:.1}</td><td>{:.0}</td><td>{}</td><td>{}</td>\
              <td>{}</td></tr>",
             escaped(&row.memory),
+            name(row.remedy),
             row.accesses_percent,
             row.far_percent,
-            shares(&row.lies_on_percent, nodes),
             shares(&row.used_from_percent, nodes),
-            shares(&percents(&row.touched_pages), nodes),
-            name(row.remedy)
+            shares(&row.lies_on_percent, nodes),
+            shares(&percents(&row.touched_pages), nodes)
         );
     }
-    let what = if profile.counts_accesses {
-        "Samples are accesses."
-    } else {
-        "Samples are hint faults: they count pages in use, and not how often each is used."
-    };
+    let hidden = findings.rows.len() - shown.count();
+    let more = if hidden == 0 { String::new() } else { format!(" {hidden} more have hardly any accesses.") };
     let _ = writeln!(
         out,
-        "</tbody>\n</table></div>\n<p class=\"faint\">{what} Costs are by {}.</p>",
+        "</tbody>\n</table></div>\n<p class=\"faint\">{} Costs are by {}.{more}</p>",
+        samples_are(profile),
         escaped(&profile.ratios_by)
     );
 }
 
-/// Who accesses whose memory.
+/// Accesses from each node to each node's memory.
 fn traffic(out: &mut String, profile: &Profile, findings: &Findings) {
     if findings.far_percent.is_none() {
         return;

@@ -258,7 +258,16 @@ fn site(stack: &[Frame]) -> Vec<String> {
     };
     let helpers = stack.iter().take_while(is_for_others).count();
     let own = if helpers == stack.len() { 0 } else { helpers };
-    stack.iter().skip(own).take(SHOWN).map(place).collect()
+    // A frame pointer that is none leads nowhere.
+    let is_code = |&(depth, frame): &(usize, &Frame)| depth == 0 || !frame.module.as_os_str().is_empty();
+    stack
+        .iter()
+        .skip(own)
+        .enumerate()
+        .take_while(is_code)
+        .take(SHOWN)
+        .map(|(_, frame)| place(frame))
+        .collect()
 }
 
 fn place(frame: &Frame) -> String {

@@ -17,7 +17,7 @@ pub fn text(profile: &Profile, findings: &Findings, width: usize) -> String {
     let what = profile.command.as_ref().map_or_else(|| "a process".to_owned(), |command| command.join(" "));
     let nodes = profile.seen.nodes.len();
     let mut out = format!(
-        "{bold}{what}{bold:#}\n{:.1} s, {nodes} nodes, {} sampled accesses",
+        "{bold}{what}{bold:#}\n{:.1} s, {nodes} nodes, {} samples",
         profile.seconds,
         profile.seen.uses.len()
     );
@@ -129,6 +129,15 @@ pub const fn name(remedy: Option<Remedy>) -> &'static str {
     }
 }
 
+/// The meaning of a sample.
+pub const fn samples_are(profile: &Profile) -> &'static str {
+    if profile.counts_accesses {
+        "Samples are accesses."
+    } else {
+        "Samples are hint faults: of each page in use, whoever came first after the kernel had marked it."
+    }
+}
+
 fn table(profile: &Profile, findings: &Findings) -> String {
     let nodes = &profile.seen.nodes;
     let mut table = Table::new();
@@ -166,10 +175,6 @@ fn table(profile: &Profile, findings: &Findings) -> String {
     let hidden = findings.rows.len() - shown.count();
     let more =
         if hidden == 0 { String::new() } else { format!("{hidden} more with fewer accesses: --json\n") };
-    let what = if profile.counts_accesses {
-        "Samples are accesses."
-    } else {
-        "Samples are hint faults: they count pages in use, and not how often each is used."
-    };
+    let what = samples_are(profile);
     format!("{table}\n{more}Shares by node are node:percent. Costs are by {}.\n{what}\n", profile.ratios_by)
 }
