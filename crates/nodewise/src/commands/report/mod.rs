@@ -11,12 +11,11 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Show what a recording of 'nodewise profile' says: which memory is used from where, who touched it first,
-/// and what to change
+/// Show what a recording of 'nodewise profile' says, and what to change
 ///
-/// Memory is told apart by the code that touched it first, or else by its mapping. A change is named only
-/// where it may save 5 % of the program's time. docs/profile.md explains each column, and how a change is
-/// found.
+/// It tells which memory is used from where, and who touched it first. Memory is told apart by the code that
+/// touched it first, or else by its mapping. A change is named only where it may save 5 % of the program's
+/// time. docs/profile.md explains each column, and how a change is found.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -286,7 +286,7 @@ fn guest(args: &Args, nodewise: &Path, modelled: Option<&Modelled>) -> Result<(G
         guest = guest.machine(modelled.machine.clone()).distances(distances);
     }
     // A guest keeps its files in memory, and a small one needs its own for something else.
-    if std::fs::metadata(nodewise).is_ok_and(|file| file.len() <= memory_bytes / 8) {
+    if std::fs::metadata(nodewise).is_ok_and(|file| file.len() <= memory_bytes / 4) {
         guest = guest.command("nodewise", nodewise);
     }
     if let Some(table) = &args.distances {
