@@ -133,6 +133,44 @@ fn what_is_no_whole_profile_is_one_clear_error() {
     assert!(String::from_utf8_lossy(&output.stderr).starts_with("nodewise: cannot read /no/such/profile: "));
 }
 
+/// Numbers that no recording has, one at a time.
+#[test]
+fn a_damaged_profile_is_shown_or_refused_and_never_a_panic() {
+    let whole = profile();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let page = place.path().join("a.html");
+    let damages = [
+        ("\"end\":34359738368", "\"end\":18446744073709551615"),
+        ("\"start\":0", "\"start\":18446744073709551615"),
+        ("\"stack\":0", "\"stack\":4294967295"),
+        ("\"node\":0,", "\"node\":255,"),
+        ("\"node\":0,", "\"node\":-1,"),
+        ("\"accessor\":0", "\"accessor\":255"),
+        ("\"home\":0", "\"home\":200"),
+        ("\"home\":0", "\"home\":null"),
+        ("\"weight\":1", "\"weight\":4294967295"),
+        ("\"weight\":1", "\"weight\":0"),
+        ("\"page_size\":\"base\"", "\"page_size\":\"huge\""),
+        ("\"address\":", "\"address\":1"),
+        ("\"pid\":1,", "\"pid\":4294967295,"),
+        ("\"time_ns\":", "\"time_ns\":9"),
+        ("[1.0,2.0,2.0,2.0]", "[0.0,0.0,0.0,0.0]"),
+        ("[1.0,2.0,2.0,2.0]", "[-1e308,1e308,1e308,1e308]"),
+        ("\"seconds\":1.5", "\"seconds\":-1e300"),
+    ];
+    for (from, to) in damages {
+        assert!(whole.contains(from), "{from}");
+        for damaged in [whole.replace(from, to), whole.replacen(from, to, 1)] {
+            std::fs::write(file.path(), damaged).unwrap();
+            let output = nodewise(&["report", file.path().to_str().unwrap(), "-o", page.to_str().unwrap()]);
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(matches!(output.status.code(), Some(0 | 1)), "{from} -> {to}: {error}");
+            assert!(output.status.success() || error.lines().count() == 1, "{from} -> {to}: {error}");
+        }
+    }
+}
+
 #[test]
 fn a_program_keeps_its_status_and_what_cannot_be_written_starts_none() {
     let place = tempfile::tempdir().unwrap();

@@ -201,7 +201,7 @@ impl<'a> Memory<'a> {
                 if let Some(pages) =
                     self.objects[number as usize].touched_pages.get_mut(usize::from(one.node.0))
                 {
-                    *pages += one.range.pages();
+                    *pages = pages.saturating_add(one.range.pages());
                 }
             }
         }

@@ -53,8 +53,8 @@ pub fn shares(percents: &[f64], nodes: &[u32]) -> String {
 }
 
 pub fn percents(counts: &[u64]) -> Vec<f64> {
-    let all: u64 = counts.iter().sum();
-    counts.iter().map(|&count| 100.0 * count as f64 / all.max(1) as f64).collect()
+    let all: f64 = counts.iter().map(|&count| count as f64).sum();
+    counts.iter().map(|&count| 100.0 * count as f64 / all.max(1.0)).collect()
 }
 
 /// What to change, and why.
@@ -64,7 +64,7 @@ pub fn words(row: &Row, profile: &Profile) -> (String, String) {
         None => row.memory.clone(),
     };
     let nodes = &profile.seen.nodes;
-    let touched = match (row.touching_threads, row.touched_pages.iter().sum::<u64>()) {
+    let touched = match (row.touching_threads, row.touched_pages.iter().max().copied().unwrap_or(0)) {
         (_, 0) => "Who touched it first was not seen".to_owned(),
         (1, _) => format!(
             "One thread touched it first (node:percent {})",
