@@ -133,6 +133,32 @@ fn what_is_no_whole_profile_is_one_clear_error() {
     assert!(String::from_utf8_lossy(&output.stderr).starts_with("nodewise: cannot read /no/such/profile: "));
 }
 
+#[test]
+fn two_recordings_are_shown_side_by_side() {
+    let place = tempfile::tempdir().unwrap();
+    let [before, after] = ["before", "after"].map(|name| place.path().join(name));
+    std::fs::write(&before, profile()).unwrap();
+    // The function has moved, and has other memory; its caller is as before.
+    let changed = profile().replace("\"line\":42", "\"line\":77").replace("\"node\":0,", "\"node\":1,");
+    std::fs::write(&after, changed).unwrap();
+    let both = [before.to_str().unwrap(), after.to_str().unwrap()];
+    let printed = |more: &[&str]| {
+        let output = nodewise(&[&["report"], &both[..], more].concat());
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let json: Value = serde_json::from_str(&printed(&["--json"])).unwrap();
+    let far = |when: &str| json[when]["far_percent"].as_f64().unwrap();
+    assert!(far("before") != far("after"), "it lies on another node: {json:#}");
+    let text = printed(&[]);
+    assert!(text.contains(&format!("{:.0} % far", far("before"))), "{text}");
+    assert!(text.contains(&format!("{:.0} % far", far("after"))), "{text}");
+    let row: Vec<&str> = text.lines().filter(|line| line.contains("fill (")).collect();
+    assert!(row.len() == 1 && row[0].contains("fill (solver.c:77)"), "one row for both: {text}");
+    let refused = nodewise(&["report", both[0], both[1], "-o", "x.html"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+}
+
 /// Numbers that no recording has, one at a time.
 #[test]
 fn a_damaged_profile_is_shown_or_refused_and_never_a_panic() {

@@ -6,8 +6,9 @@ mod text;
 
 use crate::output::{PRIVATE, WholeFile, print};
 use crate::terminal;
-use nodewise_verdict::profile::find;
-use serde_json::json;
+use nodewise_verdict::profile::{Findings, find};
+use read::Profile;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -21,6 +22,7 @@ use std::process::ExitCode;
 Examples:
   nodewise report nodewise.profile
   nodewise report solver.profile -o solver.html     a page for a browser
+  nodewise report before.profile after.profile      has the change helped?
   nodewise report solver.profile --json | jq '.rows[] | select(.remedy)'
 
 Exit status:
@@ -31,8 +33,12 @@ pub struct Args {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
+    /// Another one, to be shown beside it: of the same program after a change
+    #[arg(value_name = "LATER")]
+    later: Option<PathBuf>,
+
     /// Write a page for a browser to this file, beside what is printed
-    #[arg(short, long, value_name = "FILE.html")]
+    #[arg(short, long, value_name = "FILE.html", conflicts_with = "later")]
     output: Option<PathBuf>,
 
     /// Print JSON: command, seconds, nodes, samples, `samples_are`, `ratios_by`, `far_percent`,
@@ -40,7 +46,8 @@ pub struct Args {
     ///
     /// Each row has memory, `touched_by`, `touched_pages`, `touching_threads`, samples, `accesses_percent`,
     /// `used_from_percent`, `lies_on_percent`, `far_percent`, `write_percent`, `main_user_percent`, remedy
-    /// and `gain_percent`. Lists by node are in the order of nodes.
+    /// and `gain_percent`. Lists by node are in the order of nodes. Of two recordings, there is all of that as
+    /// before and as after.
     #[arg(long)]
     json: bool,
 }
@@ -48,25 +55,38 @@ pub struct Args {
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let output = args.output.as_deref().map(|path| WholeFile::create(path, PRIVATE)).transpose()?;
     let profile = read::read(&args.file)?;
+    let later = args.later.as_deref().map(read::read).transpose()?;
     let findings = find(&profile.seen);
+    let later = later.map(|later| {
+        let findings = find(&later.seen);
+        (later, findings)
+    });
     if let Some(output) = output {
         output.finish(&page::html(&profile, &findings))?;
     }
-    print(&if args.json {
-        let whole = json!({
-            "command": profile.command,
-            "seconds": profile.seconds,
-            "nodes": profile.seen.nodes,
-            "samples": profile.seen.uses.len(),
-            "samples_are": if profile.counts_accesses { "accesses" } else { "pages_in_use" },
-            "ratios_by": profile.ratios_by,
-            "far_percent": findings.far_percent,
-            "traffic_percent": findings.traffic_percent,
-            "rows": findings.rows,
-        });
-        serde_json::to_string_pretty(&whole)? + "\n"
-    } else {
-        text::text(&profile, &findings, terminal::width())
-    })?;
+    let text = match (&later, args.json) {
+        (None, false) => text::text(&profile, &findings, terminal::width()),
+        (None, true) => serde_json::to_string_pretty(&json(&profile, &findings))? + "\n",
+        (Some((later, now)), false) => text::beside((&profile, &findings), (later, now)),
+        (Some((later, now)), true) => {
+            let both = json!({"before": json(&profile, &findings), "after": json(later, now)});
+            serde_json::to_string_pretty(&both)? + "\n"
+        }
+    };
+    print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn json(profile: &Profile, findings: &Findings) -> Value {
+    json!({
+        "command": profile.command,
+        "seconds": profile.seconds,
+        "nodes": profile.seen.nodes,
+        "samples": profile.seen.uses.len(),
+        "samples_are": if profile.counts_accesses { "accesses" } else { "pages_in_use" },
+        "ratios_by": profile.ratios_by,
+        "far_percent": findings.far_percent,
+        "traffic_percent": findings.traffic_percent,
+        "rows": findings.rows,
+    })
 }

@@ -178,3 +178,66 @@ fn table(profile: &Profile, findings: &Findings) -> String {
     let what = samples_are(profile);
     format!("{table}\n{more}Shares by node are node:percent. Costs are by {}.\n{what}\n", profile.ratios_by)
 }
+
+/// Two recordings: what each memory was, and has become.
+pub fn beside(before: (&Profile, &Findings), after: (&Profile, &Findings)) -> String {
+    let mut out = String::new();
+    for (word, (profile, findings)) in [("before", before), ("after", after)] {
+        let what =
+            profile.command.as_ref().map_or_else(|| "a process".to_owned(), |command| command.join(" "));
+        let far = findings.far_percent.map_or("none".to_owned(), |far| format!("{far:.0} % far"));
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            out,
+            "{word:7}{what}: {:.1} s, {} samples, {far}",
+            profile.seconds,
+            profile.seen.uses.len()
+        );
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(["accesses", "after", "far", "after", "memory, touched by", "change", "after"]);
+    let mut left: Vec<&Row> = after.1.rows.iter().collect();
+    let is_shown = |row: &Row| row.accesses_percent >= LEAST_SHOWN_PERCENT;
+    let mut rows: Vec<(Option<&Row>, Option<&Row>)> = Vec::new();
+    for row in &before.1.rows {
+        let now = left.iter().position(|now| is_same(row, now)).map(|at| left.remove(at));
+        rows.push((Some(row), now));
+    }
+    rows.extend(left.into_iter().map(|now| (None, Some(now))));
+    rows.retain(|(was, now)| was.is_some_and(is_shown) || now.is_some_and(is_shown));
+    for (was, now) in rows.into_iter().take(ROWS) {
+        let Some(row) = now.or(was) else { continue };
+        let percent = |row: Option<&Row>, of: fn(&Row) -> f64, digits: usize| {
+            row.map_or_else(|| "-".to_owned(), |row| format!("{:.digits$} %", of(row)))
+        };
+        let by =
+            row.touched_by.first().map_or_else(|| row.memory.clone(), |by| format!("{}, {by}", row.memory));
+        let change = |row: Option<&Row>| row.map_or("-", |row| name(row.remedy)).to_owned();
+        table.add_row([
+            percent(was, |row| row.accesses_percent, 1),
+            percent(now, |row| row.accesses_percent, 1),
+            percent(was, |row| row.far_percent, 0),
+            percent(now, |row| row.far_percent, 0),
+            by,
+            change(was),
+            change(now),
+        ]);
+    }
+    for column in 0..4 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    format!("{out}\n{table}\n")
+}
+
+/// Whether it is the same memory in two recordings. Lines of code move when a program is changed, and so do
+/// addresses: the function's name has to do.
+fn is_same(one: &Row, other: &Row) -> bool {
+    let function = |row: &Row| {
+        let by = row.touched_by.first()?;
+        Some(by.split_once(" (").map_or(by.as_str(), |(function, _)| function).to_owned())
+    };
+    one.memory == other.memory && function(one) == function(other)
+}
