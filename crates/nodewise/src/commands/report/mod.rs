@@ -46,8 +46,9 @@ pub struct Args {
     ///
     /// Each row has memory, `touched_by`, `touched_pages`, `touching_threads`, samples, `accesses_percent`,
     /// `used_from_percent`, `lies_on_percent`, `far_percent`, `write_percent`, `main_user_percent`, remedy
-    /// and `gain_percent`. Lists by node are in the order of nodes. Of two recordings, there is all of that as
-    /// before and as after.
+    /// and `gain_percent`. Lists by node are in the order of nodes.
+    ///
+    /// For two recordings there are before and after, each with all of that.
     #[arg(long)]
     json: bool,
 }

@@ -250,6 +250,9 @@ const SHOWN: usize = 3;
 
 /// A call chain for people, from the innermost function of the program's own.
 fn site(stack: &[Frame]) -> Vec<String> {
+    // A frame pointer that is none leads nowhere.
+    let leads = stack.iter().skip(1).take_while(|frame| !frame.module.as_os_str().is_empty()).count();
+    let stack = &stack[..stack.len().min(1 + leads)];
     let is_for_others = |frame: &&Frame| {
         let module = frame.module.file_name().unwrap_or_default().to_string_lossy();
         let source = frame.file.as_deref().unwrap_or_default();
@@ -258,16 +261,7 @@ fn site(stack: &[Frame]) -> Vec<String> {
     };
     let helpers = stack.iter().take_while(is_for_others).count();
     let own = if helpers == stack.len() { 0 } else { helpers };
-    // A frame pointer that is none leads nowhere.
-    let is_code = |&(depth, frame): &(usize, &Frame)| depth == 0 || !frame.module.as_os_str().is_empty();
-    stack
-        .iter()
-        .skip(own)
-        .enumerate()
-        .take_while(is_code)
-        .take(SHOWN)
-        .map(|(_, frame)| place(frame))
-        .collect()
+    stack.iter().skip(own).take(SHOWN).map(place).collect()
 }
 
 fn place(frame: &Frame) -> String {
@@ -277,5 +271,38 @@ fn place(frame: &Frame) -> String {
         (Some(function), ..) => format!("{function} ({})", file(&frame.module.to_string_lossy())),
         (None, ..) if frame.module.as_os_str().is_empty() => format!("{:#x}", frame.offset),
         (None, ..) => format!("{}+{:#x}", file(&frame.module.to_string_lossy()), frame.offset),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(module: &str, function: &str, file: &str) -> Frame {
+        let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let line = known(file).map(|_| 7);
+        Frame { module: module.into(), offset: 16, function: known(function), file: known(file), line }
+    }
+
+    #[test]
+    fn the_programs_own_function_is_named() {
+        let main = frame("/bin/solver", "main", "/src/solver.c");
+        let fill = frame("/bin/solver", "fill", "");
+        let memset = frame("/lib/libc.so.6", "", "");
+        let inlined = frame("/bin/solver", "write", "/rustc/abc/library/core/src/ptr/mod.rs");
+        let nowhere = Frame::nowhere(0x4403_0000_0000);
+        for (stack, expected) in [
+            (vec![memset.clone(), fill.clone(), main.clone()], vec!["fill (solver)", "main (solver.c:7)"]),
+            (vec![inlined, main.clone()], vec!["main (solver.c:7)"]),
+            // Without frame pointers, whatever is taken for one leads anywhere.
+            (vec![memset.clone(), nowhere.clone(), main.clone()], vec!["libc.so.6+0x10"]),
+            (vec![fill, nowhere.clone()], vec!["fill (solver)"]),
+            (vec![memset], vec!["libc.so.6+0x10"]),
+            // Code that was made at run time.
+            (vec![nowhere, main], vec!["0x440300000000", "main (solver.c:7)"]),
+            (vec![], vec![]),
+        ] {
+            assert_eq!(site(&stack), expected, "{stack:?}");
+        }
     }
 }
