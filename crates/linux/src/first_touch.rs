@@ -90,14 +90,16 @@ impl FirstTouches {
             Seen::Fault(fault, sample) => {
                 let allocates = sample.data_page_bytes == Some(0);
                 if allocates {
-                    let chain = sample.call_chain.iter().flat_map(CallChain::user).collect();
-                    faults.push((fault, chain));
+                    let chain: Vec<u64> = sample.call_chain.iter().flat_map(CallChain::user).collect();
+                    let top = sample.user_stack.and_then(|top| top.try_into().ok().map(u64::from_ne_bytes));
+                    faults.push((fault, chain, top));
                 }
             }
             Seen::Other(record) => known.told(&record),
         });
         // Afterwards: another CPU's ring may have told of the fork that a process began with.
-        for (fault, chain) in faults {
+        for (fault, mut chain, top) in faults {
+            known.add_caller(fault.pid, &mut chain, top);
             known.fault(&fault, chain);
         }
     }
@@ -184,6 +186,20 @@ impl Known {
         let modules = self.modules.entry(pid).or_default();
         if modules.len() < MOST_MODULES {
             modules.push(module);
+        }
+    }
+
+    /// A function of a library that makes no frame, as `memset` does not, has its caller's address on top of
+    /// the stack. The call chain leaves that caller out.
+    fn add_caller(&self, pid: Pid, chain: &mut Vec<u64>, top: Option<u64>) {
+        let modules = self.modules.get(&pid).map(Vec::as_slice).unwrap_or_default();
+        let module = |address: u64| modules.iter().rev().find(|module| module.range.contains(&address));
+        let is_library = |module: &Module| {
+            module.path.file_name().is_some_and(|name| name.to_string_lossy().contains(".so"))
+        };
+        let (Some(&innermost), Some(top)) = (chain.first(), top) else { return };
+        if module(innermost).is_some_and(is_library) && module(top).is_some() && chain.get(1) != Some(&top) {
+            chain.insert(1, top);
         }
     }
 
@@ -327,6 +343,28 @@ mod tests {
                 (10, PageRange::new(111, 112), 1, other),
             ]
         );
+    }
+
+    #[test]
+    fn the_caller_of_a_library_is_on_the_stack() {
+        let mut known = Known::default();
+        let module = |range, path: &str| Module { range, offset: 0, path: path.into() };
+        known.add_module(A, module(0x1000..0x2000, "/bin/solver"));
+        known.add_module(A, module(0x7000..0x8000, "/lib/libc.so.6"));
+        for (chain, top, expected) in [
+            (vec![0x7100, 0x1300], Some(0x1200), vec![0x7100, 0x1200, 0x1300]),
+            (vec![0x7100], Some(0x1200), vec![0x7100, 0x1200]),
+            (vec![0x7100, 0x1200], Some(0x1200), vec![0x7100, 0x1200]),
+            (vec![0x7100, 0x1300], Some(42), vec![0x7100, 0x1300]),
+            (vec![0x7100, 0x1300], None, vec![0x7100, 0x1300]),
+            // The program's own functions have whatever they put there.
+            (vec![0x1100, 0x1300], Some(0x1200), vec![0x1100, 0x1300]),
+            (vec![], Some(0x1200), vec![]),
+        ] {
+            let mut got = chain.clone();
+            known.add_caller(A, &mut got, top);
+            assert_eq!(got, expected, "{chain:x?} {top:x?}");
+        }
     }
 
     #[test]

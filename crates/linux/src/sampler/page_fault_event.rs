@@ -25,9 +25,9 @@ pub(crate) enum Source {
     Tracepoint { id: u64, address: Range<usize>, error_code: Range<usize> },
     /// Software event `page-faults`: no read or write.
     Software,
-    /// The same with call chains, of so many callers at most, and of faults in the kernel on behalf of user
-    /// code. A fault tells the size of the page that was there, which is 0 where none was: a hint fault does
-    /// not allocate. Mappings of code, execs and forks are told of, too.
+    /// The same, with so many callers at most and the word on top of the stack. Faults in the kernel on
+    /// behalf of user code count as well. A fault tells the size of the page that was there: 0 where none
+    /// was, but not at a hint fault. Mappings of code, execs and forks are told of, too.
     Called { callers: u16 },
 }
 
@@ -90,7 +90,11 @@ impl Source {
             }
             Self::Called { callers } => {
                 let mut attr = Attr::software(SoftwareEvent::PageFaults);
-                attr.sample_type = SampleType::ADDR | SampleType::CALLCHAIN | SampleType::DATA_PAGE_SIZE;
+                attr.sample_type = SampleType::ADDR
+                    | SampleType::CALLCHAIN
+                    | SampleType::STACK_USER
+                    | SampleType::DATA_PAGE_SIZE;
+                attr.sample_stack_user = size_of::<u64>() as u32;
                 attr.sample_max_stack = *callers;
                 // A read(2) into memory touches it as well.
                 attr.flags = attr.flags.without(AttrFlags::EXCLUDE_KERNEL)

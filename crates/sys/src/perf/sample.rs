@@ -86,7 +86,7 @@ impl CallChain<'_> {
     }
 }
 
-/// A sample. Parts that were not asked for are `None`; branches, registers and stacks are skipped.
+/// A sample. Parts that were not asked for are `None`; branches and registers are skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample<'a> {
     /// Whose code was sampled.
@@ -113,6 +113,8 @@ pub struct Sample<'a> {
     pub call_chain: Option<CallChain<'a>>,
     /// PMU- or tracepoint-specific bytes.
     pub raw: Option<&'a [u8]>,
+    /// The user's stack from its pointer on, as much as was asked for and is there.
+    pub user_stack: Option<&'a [u8]>,
     /// The whole weight word: with [`SampleType::WEIGHT`] a cost in cycles, with
     /// [`SampleType::WEIGHT_STRUCT`] three numbers, see [`Sample::weights`].
     pub weight: Option<u64>,
@@ -264,11 +266,10 @@ impl<'a> Sample<'a> {
         }
         if has(SampleType::STACK_USER) {
             let length = from.u64()?;
-            from.bytes(length)?;
-            if length != 0 {
-                // How much of it is meant.
-                from.u64()?;
-            }
+            let bytes = from.bytes(length)?;
+            // How much of it is meant.
+            let meant = if length != 0 { from.u64()? } else { 0 };
+            sample.user_stack = bytes.get(..usize::try_from(meant).map_err(|_| Malformed)?);
         }
         if has(SampleType::WEIGHT) || has(SampleType::WEIGHT_STRUCT) {
             sample.weight = Some(from.u64()?);

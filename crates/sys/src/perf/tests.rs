@@ -282,6 +282,7 @@ fn every_part_of_a_sample_is_found_behind_every_other() {
         data_page_bytes: Some(115),
         call_chain: sample.call_chain,
         raw: sample.raw,
+        user_stack: Some(&[0; 8]),
         weight: sample.weight,
     };
     assert_eq!(sample, kept);
