@@ -32,11 +32,18 @@ fn head() -> Value {
     }})
 }
 
-/// Intervals that were recorded once, in a profile.
+/// Intervals that were recorded once.
+fn recorded(name: &str) -> String {
+    let recordings = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/recordings");
+    std::fs::read_to_string(recordings.join(format!("{name}.jsonl"))).unwrap()
+}
+
+/// Hint faults that were recorded, as a profile.
 fn profile() -> String {
-    let recording =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/recordings/hint-faults.jsonl");
-    let recorded = std::fs::read_to_string(recording).unwrap();
+    profile_of(&recorded("hint-faults"))
+}
+
+fn profile_of(recorded: &str) -> String {
     let intervals: Vec<String> = recorded.lines().map(|line| format!("{{\"interval\":{line}}}")).collect();
     let frame = |function: &str, line: u32| json!({"module": "/bin/solver", "offset": 4096, "function": function, "file": "/src/solver.c", "line": line});
     let memory = json!({"start": 0, "end": 1_u64 << 35});
@@ -131,6 +138,20 @@ fn what_is_no_whole_profile_is_one_clear_error() {
     let output = nodewise(&["report", "/no/such/profile"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).starts_with("nodewise: cannot read /no/such/profile: "));
+}
+
+#[test]
+fn accesses_that_caches_serve_are_left_out() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let recorded = recorded("hardware-samples");
+    let (near, far) = ("\"source\":\"local_dram\"", "\"source\":{\"remote_dram\"");
+    assert!(recorded.contains(near));
+    let left = recorded.matches(far).count();
+    std::fs::write(file.path(), profile_of(&recorded.replace(near, "\"source\":\"local_cache\""))).unwrap();
+    let output = nodewise(&["report", "--json", file.path().to_str().unwrap()]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&json["samples"], &json["samples_are"]), (&left.into(), &"accesses".into()));
+    assert_eq!(json["far_percent"], 100.0);
 }
 
 #[test]

@@ -56,7 +56,11 @@ pub fn read(path: &Path) -> anyhow::Result<Profile> {
                         mappings.insert(process.pid, now);
                     }
                 }
-                samples.extend(interval.seen.samples.iter().map(Short::of));
+                // Whatever a node's own caches serve goes to nobody's memory.
+                let cached = [DataSource::LocalCache, DataSource::Uncached];
+                let to_memory =
+                    interval.seen.samples.iter().filter(|sample| !cached.contains(&sample.source));
+                samples.extend(to_memory.map(Short::of));
             }
             Line::Tail(found) => tail = Some(*found),
         }

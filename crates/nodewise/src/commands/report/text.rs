@@ -132,7 +132,7 @@ pub const fn name(remedy: Option<Remedy>) -> &'static str {
 /// The meaning of a sample.
 pub const fn samples_are(profile: &Profile) -> &'static str {
     if profile.counts_accesses {
-        "Samples are accesses."
+        "Samples are accesses that the node's own caches did not serve."
     } else {
         "Samples are hint faults: of each page in use, whoever came first after the kernel had marked it."
     }
