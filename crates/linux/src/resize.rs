@@ -77,8 +77,9 @@ pub(crate) fn pause_khugepaged(settings: &SharedSettings) {
     }
 }
 
-/// No scan is waited for longer.
-const LAST_SCAN: Duration = Duration::from_secs(1);
+/// No scan is waited for longer. Its thread has the least priority, and gets a hundredth of a CPU beside busy
+/// programs. For each page that it makes it copies two megabytes.
+const LAST_SCAN: Duration = Duration::from_secs(3);
 
 /// Tells whether khugepaged has scanned since.
 struct Scans {
