@@ -95,7 +95,7 @@ impl FirstTouches {
                     faults.push((fault, chain, top));
                 }
             }
-            Seen::Other(record) => known.told(&record),
+            Seen::Other(record) => known.told(record),
         });
         // Afterwards: another CPU's ring may have told of the fork that a process began with.
         for (fault, mut chain, top) in faults {

@@ -136,9 +136,9 @@ const ASK_EVERY: u32 = 60;
 /// Something from a ring.
 pub(crate) enum Seen<'a> {
     /// A page fault, and all that the kernel said of it.
-    Fault(RawSample, PerfSample<'a>),
+    Fault(RawSample, &'a PerfSample<'a>),
     /// Another record, of whatever process.
-    Other(Record<'a>),
+    Other(&'a Record<'a>),
 }
 
 /// The event on every CPU, with its ring.
@@ -234,7 +234,7 @@ impl PageFaultEvents {
         let Self { source, streams, cpus, .. } = self;
         for stream in streams.iter_mut() {
             stream.ring.read(|record| {
-                let Record::Sample(sample) = record else { return each(Seen::Other(record)) };
+                let Record::Sample(sample) = record else { return each(Seen::Other(&record)) };
                 let Some(pid) = sample.pid.and_then(|pid| u32::try_from(pid).ok()).map(Pid) else { return };
                 if !keep(pid) {
                     return;
@@ -254,7 +254,7 @@ impl PageFaultEvents {
                     latency_cycles: 0,
                     weight: 1,
                 };
-                each(Seen::Fault(fault, sample));
+                each(Seen::Fault(fault, &sample));
             });
         }
     }
