@@ -1,4 +1,4 @@
-//! Who touched memory first: the page faults of processes, each with the code that made it.
+//! First touches of memory: the page faults of processes, each with the code that made it.
 //!
 //! The kernel places a page where it is first touched, so that whoever wants to know why memory lies where it
 //! does asks for this. The faults come from the software event `page-faults`, which needs no PMU. It is told
@@ -31,15 +31,15 @@ const MOST_MODULES: usize = 1 << 12;
 /// Pages that one thread touched first, one after the other, by the same code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Touched {
-    /// Whose.
+    /// The process.
     pub pid: Pid,
-    /// Where. Of a huge page only the base page that was touched.
+    /// The pages; for a huge page only the base page that was touched.
     pub range: PageRange,
     /// The node of the CPU.
     pub node: NodeIndex,
     /// The thread.
     pub tid: Tid,
-    /// Which of the call chains; none when there was no room for another.
+    /// The number of the call chain; none when there was no room for another.
     pub stack: Option<u32>,
 }
 
@@ -115,7 +115,7 @@ impl FirstTouches {
         self.known.retain(pid, mappings, read_after_ns);
     }
 
-    /// What was learnt, with names for code.
+    /// Everything that was learnt, with names for code.
     #[must_use]
     pub fn finish(mut self) -> FirstTouchReport {
         self.drain();
@@ -139,7 +139,7 @@ struct Run {
     node: NodeIndex,
     tid: Tid,
     stack: Option<u32>,
-    /// When the first page was touched.
+    /// The time of the first page's touch.
     time_ns: u64,
 }
 
@@ -169,7 +169,7 @@ impl Known {
             }
             // Its memory is gone.
             Record::Comm { pid, exec: true, .. } => self.forget(Pid(pid as u32)),
-            // What a program maps before it is followed counts as well, as it may be followed in a moment.
+            // Mappings of a program that is not followed yet count as well: it may be in a moment.
             Record::Mmap { pid, address, bytes, offset, name, .. } => {
                 let range = address..address.saturating_add(bytes);
                 let path = OsStr::from_bytes(name).into();

@@ -41,7 +41,7 @@ impl Frame {
 #[derive(Default)]
 pub struct Symbols {
     files: HashMap<PathBuf, Option<File>>,
-    /// What was asked before.
+    /// Answers to what was asked before.
     frames: HashMap<(PathBuf, u64), Vec<Frame>>,
 }
 

@@ -45,7 +45,10 @@ fn profile() -> String {
 
 fn profile_of(recorded: &str) -> String {
     let intervals: Vec<String> = recorded.lines().map(|line| format!("{{\"interval\":{line}}}")).collect();
-    let frame = |function: &str, line: u32| json!({"module": "/bin/solver", "offset": 4096, "function": function, "file": "/src/solver.c", "line": line});
+    let frame = |function: &str, line: u32| {
+        let file = "/src/solver.c";
+        json!({"module": "/bin/solver", "offset": 4096, "function": function, "file": file, "line": line})
+    };
     let memory = json!({"start": 0, "end": 1_u64 << 35});
     let tail = json!({"tail": {
         "seconds": 1.5,

@@ -1,6 +1,6 @@
 //! The common part of pages for a browser. They load nothing, and are for light and dark screens and paper.
 
-/// How a page looks.
+/// The look of a page.
 pub const STYLE: &str = include_str!("style.css");
 
 /// Text as HTML: a command may hold anything.

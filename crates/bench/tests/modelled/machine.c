@@ -10,36 +10,19 @@
  * All CPUs read a part each of memory so many times, on node 0 or on their own nodes: "SECONDS".
  */
 #define _GNU_SOURCE
+#include "../guests/thread.h"
 #include <pthread.h>
-#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { LINE = 64, PAIR = 128, BIND = 2 };
 
 static size_t const chased = 8 << 20, streamed = 4 << 20;
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec + time.tv_nsec * 1e-9;
-}
-
-static void run_on(int cpu)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(cpu, &set);
-    if (sched_setaffinity(0, sizeof set, &set))
-        exit(1);
-}
 
 static char *memory_on(size_t bytes, int node)
 {

@@ -1,33 +1,16 @@
 /* sick SECONDS: four threads, one a node, use memory that the first touched: each its slice, and all a table.
  * Each also has memory that it touches first itself. */
 #define _GNU_SOURCE
+#include "../guests/thread.h"
 #include <pthread.h>
-#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { THREADS = 4, BYTES = 64 << 20, OWN = 16 << 20 };
 
 static unsigned char *slices, *table;
 static double until;
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec + time.tv_nsec * 1e-9;
-}
-
-static void run_on(int cpu)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(cpu, &set);
-    if (sched_setaffinity(0, sizeof set, &set) != 0)
-        abort();
-}
 
 __attribute__((noinline)) static void fill_slices(void)
 {

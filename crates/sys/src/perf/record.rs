@@ -57,9 +57,9 @@ pub enum Record<'a> {
         pid: i32,
         /// Thread.
         tid: i32,
-        /// Where.
+        /// The first byte.
         address: u64,
-        /// How many bytes.
+        /// Its length.
         bytes: u64,
         /// The first of them in the file.
         offset: u64,

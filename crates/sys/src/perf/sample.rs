@@ -109,7 +109,7 @@ pub struct Sample<'a> {
     pub cpu: Option<u32>,
     /// Events since the sample before.
     pub period: Option<u64>,
-    /// Who called.
+    /// The code that was running, and its callers.
     pub call_chain: Option<CallChain<'a>>,
     /// PMU- or tracepoint-specific bytes.
     pub raw: Option<&'a [u8]>,
@@ -267,7 +267,7 @@ impl<'a> Sample<'a> {
         if has(SampleType::STACK_USER) {
             let length = from.u64()?;
             let bytes = from.bytes(length)?;
-            // How much of it is meant.
+            // The length that is meant.
             let meant = if length != 0 { from.u64()? } else { 0 };
             sample.user_stack = bytes.get(..usize::try_from(meant).map_err(|_| Malformed)?);
         }

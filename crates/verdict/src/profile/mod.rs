@@ -35,7 +35,7 @@ const SMALL_PAGES: u64 = 16;
 pub struct Seen {
     /// The nodes' numbers. All other fields count nodes from 0, in this order.
     pub nodes: Vec<u32>,
-    /// How many times longer than a near access one takes from a node (row) to another's memory (column).
+    /// The cost of an access from a node (row) to another's memory (column), if a near one costs 1.
     pub ratios: Vec<Vec<f64>>,
     /// The memory.
     pub objects: Vec<Object>,
@@ -59,7 +59,7 @@ pub struct Object {
 /// An access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// Which of the objects.
+    /// The number of the object.
     pub object: u32,
     /// Process and page, as one number: neighbours are neighbours in memory.
     pub page: u64,
@@ -69,7 +69,7 @@ pub struct Use {
     pub home: Option<u8>,
     /// Whether it wrote, where that is known.
     pub write: Option<bool>,
-    /// How many accesses it stands for.
+    /// The number of accesses that it stands for.
     pub weight: u32,
 }
 
@@ -89,7 +89,7 @@ pub enum Remedy {
     Interleave,
 }
 
-/// What is known of some memory.
+/// Everything that is known of some memory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// Its name for people.
@@ -104,9 +104,9 @@ pub struct Row {
     pub samples: usize,
     /// Its share of all accesses, in percent.
     pub accesses_percent: f64,
-    /// Where its accesses come from, in percent.
+    /// The nodes that its accesses come from, in percent.
     pub used_from_percent: Vec<f64>,
-    /// Where they go to, in percent.
+    /// The nodes that they go to, in percent.
     pub lies_on_percent: Vec<f64>,
     /// Accesses to another node's memory, in percent.
     pub far_percent: f64,
@@ -186,7 +186,7 @@ impl Traffic {
         pairs.flat_map(|(row, ratios)| row.iter().zip(ratios).map(|(count, ratio)| count * ratio)).sum()
     }
 
-    /// What the busiest memory serves.
+    /// Accesses that the busiest memory serves.
     fn busiest(&self) -> f64 {
         (0..self.matrix.len()).map(|node| self.to(node)).fold(0.0, f64::max)
     }
@@ -326,7 +326,7 @@ fn remedy(
     };
     let replaced = all.replaced(own, &after);
     let saved = |before: f64, after: f64| if before > 0.0 { 100.0 * (1.0 - after / before) } else { 0.0 };
-    // Of few samples one node always has more than others: two standard deviations are left out.
+    // One node always has more of few samples than others: two standard deviations are left out.
     let share = all.share(all.busiest());
     let at_least = share - 2.0 * (share * (1.0 - share) / all.samples).sqrt();
     let by_queue = saved(at_least, all.share(replaced.busiest()));

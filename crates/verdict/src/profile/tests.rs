@@ -101,7 +101,7 @@ fn healthy_memory_has_none() {
 
 #[test]
 fn the_main_users_share_does_not_depend_on_how_often_a_page_was_sampled() {
-    // Of every page one node has 70 %, and the others have 10 % each.
+    // One node has 70 % of every page, and the others have 10 % each.
     let mostly =
         |page, random: u64| if random % 10 < 7 { page % 4 } else { (page + 1 + random / 10 % 3) % 4 };
     for count in [3000, 10_000, 100_000] {

@@ -20,7 +20,7 @@ pub struct Head {
     pub began_unix_s: u64,
     /// The numbers of the nodes: all else counts them from 0, in this order.
     pub nodes: Vec<u32>,
-    /// How many times longer than a near access one takes from a node (row) to another's memory (column).
+    /// The cost of an access from a node (row) to another's memory (column), if a near one costs 1.
     pub ratios: Vec<Vec<f64>>,
     /// The origin of these.
     pub ratios_by: String,
@@ -38,7 +38,7 @@ pub struct Name {
 /// Everything that is known at the end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tail {
-    /// How long it was watched.
+    /// The time for which it was watched.
     pub seconds: f64,
     pub names: Vec<Name>,
     pub first_touch: FirstTouchReport,

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -88,7 +88,16 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
         require_access(Pid(pid)).map_err(manage::explain)?;
     }
     let costs = Costs::of(args.model.as_deref(), &topology)?;
-    let mut recorder = Recorder::open(args, &topology, &costs)?;
+    let head = head(args, &topology, &costs);
+    let mut recorder = Recorder::create(&args.output, args.most_mebibytes << 20, head)?;
+    // Before a program is started, whose first touches it is about.
+    recorder.touches = match Touches::open(&topology) {
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
+            note(format_args!("{error}; recording who uses memory only"));
+            None
+        }
+        opened => Some(opened.map_err(manage::explain)?),
+    };
     let status = match args.pid {
         Some(pid) => {
             attach::watched(Pid(pid), args.seconds, &mut recorder)?;
@@ -100,9 +109,24 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(status)
 }
 
-/// How often the rings of page faults are emptied.
+fn head(args: &Args, topology: &Topology, costs: &Costs) -> Head {
+    let nodes: Vec<u32> = topology.node_indices().map(|node| topology.id_of(node).0).collect();
+    let text = |word: &OsString| word.to_string_lossy().into_owned();
+    // A node without CPUs accesses nothing.
+    let ratios = |from: u32| nodes.iter().map(|&to| costs.ratio(from, to).unwrap_or(1.0)).collect();
+    Head {
+        nodewise_profile: VERSION,
+        command: args.pid.is_none().then(|| args.command.iter().map(text).collect()),
+        began_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
+        ratios: nodes.iter().map(|&from| ratios(from)).collect(),
+        ratios_by: costs.source.clone(),
+        nodes,
+    }
+}
+
+/// Time between two looks into the rings of page faults.
 const DRAIN_EVERY: Duration = Duration::from_millis(5);
-/// How often it is looked for CPUs that come and go.
+/// Such looks between two for CPUs that come and go.
 const CPUS_EVERY: u32 = 200;
 
 /// Writes what it is told, and watches first touches beside it.
@@ -120,42 +144,20 @@ struct Recorder {
 }
 
 impl Recorder {
-    fn open(args: &Args, topology: &Topology, costs: &Costs) -> anyhow::Result<Self> {
-        let file = OthersFile::create(&args.output)?;
+    fn create(output: &Path, most_bytes: u64, head: Head) -> anyhow::Result<Self> {
+        let file = OthersFile::create(output)?;
         let out = File::options().write(true).open(file.pending());
-        let out = out.with_context(|| format!("cannot write {}", args.output.display()))?;
-        let nodes: Vec<u32> = topology.node_indices().map(|node| topology.id_of(node).0).collect();
-        let text = |word: &OsString| word.to_string_lossy().into_owned();
-        let head = Head {
-            nodewise_profile: VERSION,
-            command: args.pid.is_none().then(|| args.command.iter().map(text).collect()),
-            began_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
-            // A node without CPUs accesses nothing.
-            ratios: nodes
-                .iter()
-                .map(|&from| nodes.iter().map(|&to| costs.ratio(from, to).unwrap_or(1.0)).collect())
-                .collect(),
-            ratios_by: costs.source.clone(),
-            nodes,
-        };
-        // Before a program is started, whose first touches it is about.
-        let touches = match Touches::open(topology) {
-            Err(error) if error.kind() == ErrorKind::Unsupported => {
-                note(format_args!("{error}; recording who uses memory only"));
-                None
-            }
-            opened => Some(opened.map_err(manage::explain)?),
-        };
+        let out = out.with_context(|| format!("cannot write {}", output.display()))?;
         let mut recorder = Self {
             file,
             out: BufWriter::new(out),
             began: Instant::now(),
             bytes: 0,
-            most_bytes: args.most_mebibytes << 20,
+            most_bytes,
             samples_left_out: 0,
             failed: None,
             names: BTreeMap::new(),
-            touches,
+            touches: None,
         };
         recorder.line(&Line::Head(head));
         Ok(recorder)
@@ -281,5 +283,44 @@ impl Touches {
         }
         let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).take();
         watched.map(FirstTouches::finish).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_full_takes_no_more_samples_and_says_how_many() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a.profile");
+        let head = Head {
+            nodewise_profile: VERSION,
+            command: None,
+            began_unix_s: 0,
+            nodes: vec![0],
+            ratios: vec![vec![1.0]],
+            ratios_by: String::new(),
+        };
+        let file = format!("{}/../engine/tests/recordings/hint-faults.jsonl", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(file).unwrap();
+        let intervals: Vec<Interval> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let mut recorder = Recorder::create(&path, 1 << 20, head).unwrap();
+        let mut seen = 0;
+        for interval in intervals.iter().cycle().take(100 * intervals.len()) {
+            seen += interval.seen.samples.len() as u64;
+            recorder.interval(interval.clone());
+        }
+        assert!(!path.exists(), "it appears when it is whole");
+        recorder.finish().unwrap();
+        let lines = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<Line> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let samples = lines.iter().map(|line| match line {
+            Line::Interval(interval) => interval.seen.samples.len() as u64,
+            _ => 0,
+        });
+        let Some(Line::Tail(tail)) = lines.last() else { panic!("no tail") };
+        assert!(tail.samples_left_out > 0);
+        assert_eq!(samples.sum::<u64>() + tail.samples_left_out, seen);
     }
 }

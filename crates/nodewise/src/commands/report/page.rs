@@ -66,7 +66,8 @@ pub fn html(profile: &Profile, findings: &Findings) -> String {
 fn table(out: &mut String, profile: &Profile, findings: &Findings) {
     let nodes = &profile.seen.nodes;
     out.push_str(
-        "<h2>Memory</h2>\n<p><label>Filter <input id=\"filter\" type=\"search\" placeholder=\"function, file, change\"></label></p>\n\
+        "<h2>Memory</h2>\n<p><label>Filter <input id=\"filter\" type=\"search\" \
+         placeholder=\"function, file, change\"></label></p>\n\
          <div class=\"scroll\"><table id=\"memory\">\n<thead><tr>",
     );
     for (head, title) in [
@@ -92,8 +93,8 @@ fn table(out: &mut String, profile: &Profile, findings: &Findings) {
         let gain = row.gain_percent.map_or(String::new(), |gain| format!("{gain:.0}"));
         let _ = writeln!(
             out,
-            "<tr><td class=\"text\">{}{by}</td><td>{}</td><td>{gain}</td><td>{:.1}</td><td>{:.0}</td><td>{}</td><td>{}</td>\
-             <td>{}</td></tr>",
+            "<tr><td class=\"text\">{}{by}</td><td>{}</td><td>{gain}</td><td>{:.1}</td><td>{:.0}</td>\
+             <td>{}</td><td>{}</td><td>{}</td></tr>",
             escaped(&row.memory),
             name(row.remedy),
             row.accesses_percent,
@@ -118,7 +119,10 @@ fn traffic(out: &mut String, profile: &Profile, findings: &Findings) {
     if findings.far_percent.is_none() {
         return;
     }
-    out.push_str("<h2>Traffic</h2>\n<div class=\"scroll\"><table class=\"heat\">\n<thead><tr><th>percent of all accesses</th>");
+    out.push_str(
+        "<h2>Traffic</h2>\n<div class=\"scroll\"><table class=\"heat\">\n<thead><tr>\
+         <th>percent of all accesses</th>",
+    );
     for node in &profile.seen.nodes {
         let _ = write!(out, "<th>to node {node}</th>");
     }
@@ -182,7 +186,8 @@ fn maps(out: &mut String, profile: &Profile, findings: &Findings) {
         let (width, height) = (STRIP + COLUMNS as f64 * CELL, LINES as f64 * CELL / 2.0);
         let _ = writeln!(
             out,
-            "<figure>\n<figcaption>{title}: {} pages that were seen in use, from low to high addresses. The strip at the left \
+            "<figure>\n<figcaption>{title}: {} pages that were seen in use, from low to high addresses. \
+             The strip at the left \
              is where they lie, the rest is who used them, from 0 to {:.1} s.</figcaption>\n\
              <svg class=\"map\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{title}\">",
             pages.len(),
@@ -207,7 +212,8 @@ fn cell(out: &mut String, counts: &[u32], x: f64, line: usize, width: f64) {
         let (y, height) = (line as f64 * CELL / 2.0, CELL / 2.0);
         let _ = writeln!(
             out,
-            "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" style=\"fill: {color}; opacity: {opacity:.2}\"/>"
+            "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" \
+             style=\"fill: {color}; opacity: {opacity:.2}\"/>"
         );
     }
 }

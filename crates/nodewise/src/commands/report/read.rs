@@ -22,7 +22,7 @@ pub struct Profile {
     /// Whether samples are accesses. Hint faults are pages that were in use since the kernel's last scan.
     pub counts_accesses: bool,
     pub seen: Seen,
-    /// When each use was, in nanoseconds of one clock.
+    /// The time of each use, in nanoseconds of one clock.
     pub times_ns: Vec<u64>,
 }
 
@@ -214,7 +214,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Who touched a page first: of a huge page, whoever touched the part of it that was touched first.
+    /// The first touch of a page; for a huge page, the touch of any part of it.
     fn toucher(&self, pid: Pid, page: PageNumber) -> Option<&'a Touched> {
         let touched = self.touched.get(&pid)?;
         let next = touched.partition_point(|one| one.range.start <= page);

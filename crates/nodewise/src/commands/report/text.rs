@@ -57,7 +57,7 @@ pub fn percents(counts: &[u64]) -> Vec<f64> {
     counts.iter().map(|&count| 100.0 * count as f64 / all.max(1.0)).collect()
 }
 
-/// What to change, and why.
+/// The change to make, and the reason.
 pub fn words(row: &Row, profile: &Profile) -> (String, String) {
     let memory = match row.touched_by.first() {
         Some(site) => format!("{}, first touched in {site}", row.memory),
@@ -83,9 +83,11 @@ pub fn words(row: &Row, profile: &Profile) -> (String, String) {
         Some(Remedy::TouchInParallel) => (
             "Touch in parallel",
             format!(
-                "several nodes use it ({used}), but each part of it has one user, with {main_user:.0} % of the accesses there"
+                "several nodes use it ({used}), but each part of it has one user, with {main_user:.0} % of the \
+                 accesses there"
             ),
-            "Have each thread touch first what it will use; or start the program by 'nodewise run', which moves the pages",
+            "Have each thread touch first what it will use; or start the program by 'nodewise run', which moves \
+             the pages",
         ),
         Some(Remedy::BindThreads) => (
             "Bring thread and memory together",
