@@ -7,6 +7,8 @@
 //!   [`compare::Experiment`] says which one to run next, and takes in how the run went; a [`compare::Runner`]
 //!   makes the run. [`compare::Report::of`] draws the conclusions, and [`compare::page::html`] shows them.
 //! - **Compare two series of runs.** [`paired::compare`].
+//! - **Judge a running program.** [`doctor::diagnose`], and [`profile::find`] for a recorded one.
+//! - **Predict a gain** from latencies that were measured: [`load::Load`].
 //!
 //! Nothing here reads a file or a clock, or starts a program.
 #![forbid(unsafe_code)]
@@ -14,6 +16,7 @@
 pub mod compare;
 pub mod doctor;
 pub mod html;
+pub mod load;
 pub mod paired;
 pub mod profile;
 pub mod statistics;

@@ -71,6 +71,14 @@ impl Costs {
         Ok(Self { source: format!("latencies of the machine {origin}"), latencies })
     }
 
+    /// How many times longer an access takes than a near one, from each node (row) to each (column).
+    pub fn ratios(&self, topology: &Topology) -> Vec<Vec<f64>> {
+        let nodes: Vec<u32> = topology.node_indices().map(|node| topology.id_of(node).0).collect();
+        // A node without CPUs accesses nothing.
+        let row = |from: u32| nodes.iter().map(|&to| self.ratio(from, to).unwrap_or(1.0)).collect();
+        nodes.iter().map(|&from| row(from)).collect()
+    }
+
     /// How many times longer an access takes than to the CPU's own node; none where it is not known.
     pub fn ratio(&self, cpus: u32, memory: u32) -> Option<f64> {
         let of = |memory| self.latencies.get(&(cpus, memory)).copied();

@@ -5,6 +5,7 @@ pub mod compare;
 pub mod completions;
 mod costs;
 pub mod doctor;
+mod latencies;
 pub mod man;
 pub mod measure;
 pub mod profile;
@@ -17,6 +18,7 @@ pub mod top;
 pub mod topo;
 
 use crate::output::note;
+use nodewise_linux::process::descendants;
 use std::process::ExitCode;
 
 /// Exit codes, as `nodewise --help` documents them.
@@ -33,6 +35,20 @@ pub mod exit {
     pub const CANNOT_EXECUTE: u8 = 126;
     /// The program was not found.
     pub const NOT_FOUND: u8 = 127;
+}
+
+/// CPU time of a process and its children, in seconds (`proc_pid_stat(5)`).
+pub fn cpu_seconds(pid: u32) -> f64 {
+    let ticks = |pid: u32| -> Option<u64> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The program's name may hold anything.
+        let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_whitespace().collect();
+        // In user mode and in the kernel, its own and that of children that have ended.
+        fields.get(11..15)?.iter().map(|field| field.parse::<u64>().ok()).sum()
+    };
+    let below = descendants(pid).into_iter().map(|pid| pid.0);
+    let ticks: u64 = std::iter::once(pid).chain(below).filter_map(ticks).sum();
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
 /// Prints an error with its causes and gives the exit code it asks for.

@@ -1,5 +1,6 @@
 //! A running program: does NUMA hurt it, how much at most, and what to do.
 
+use crate::load::Load;
 use serde::Serialize;
 
 /// A gain below this share of time is no finding, in percent.
@@ -44,6 +45,8 @@ pub struct Evidence {
     pub far_ratio: f64,
     /// The origin of that figure.
     pub far_source: String,
+    /// The time of its accesses, where that was measured.
+    pub load: Option<Load>,
     /// Ranges that `nodewise attach` would move to the one node that uses them.
     pub to_collocate: u64,
     /// Ranges that it would spread, as several nodes use them.
@@ -93,9 +96,11 @@ pub struct Diagnosis {
     pub text: String,
     /// Share of accesses that go to another node's memory.
     pub far_access_percent: Option<f64>,
-    /// The time that this costs at most, in percent of the program's, by `far_source`: that of a program
-    /// that does nothing but wait for memory.
+    /// The time that this costs, in percent of the program's.
     pub cost_percent: Option<f64>,
+    /// Whether the cost is that of a program that does nothing but wait for memory, by `far_source`, since no
+    /// latencies were measured.
+    pub cost_is_bound: bool,
     /// The change to make.
     pub remedy: Option<Remedy>,
     /// The command that makes it, or that finds out more.
@@ -109,8 +114,9 @@ pub struct Diagnosis {
 pub fn diagnose(pid: u32, evidence: Evidence) -> Diagnosis {
     let far = evidence.local_percent.map(|local| 100.0 - local);
     let remedy = remedy(&evidence);
-    let cost = far.map(|far| cost_percent(&evidence, far, remedy));
-    let (verdict, text) = verdict(&evidence, far, cost, remedy);
+    let measured = measured_cost_percent(&evidence, remedy);
+    let cost = measured.or_else(|| far.map(|far| cost_percent(&evidence, far, remedy)));
+    let (verdict, text) = verdict(&evidence, far, cost, measured.is_none(), remedy);
     let command = match verdict {
         Verdict::Hurt => Some(format!("nodewise attach {pid}")),
         Verdict::Healthy => None,
@@ -121,6 +127,7 @@ pub fn diagnose(pid: u32, evidence: Evidence) -> Diagnosis {
         text,
         far_access_percent: far,
         cost_percent: cost,
+        cost_is_bound: measured.is_none(),
         remedy: remedy.filter(|_| verdict == Verdict::Hurt),
         command,
         evidence,
@@ -152,6 +159,28 @@ fn remedy(evidence: &Evidence) -> Option<Remedy> {
     }
 }
 
+/// The share of time that the remedy saves, by the latencies that were measured. Pages then lie with the node
+/// that uses them most, or are spread.
+fn measured_cost_percent(evidence: &Evidence, remedy: Option<Remedy>) -> Option<f64> {
+    let load = evidence.load.as_ref()?;
+    let fitted = load.fitted()?;
+    let nodes = load.accesses.len();
+    let near = match remedy? {
+        Remedy::Interleave => 1.0 / nodes as f64,
+        Remedy::Collocate | Remedy::Split => {
+            let shares = evidence.local_percent.zip(evidence.collocation_adds_percent);
+            shares.map_or(1.0, |(local, adds)| ((local + adds) / 100.0).min(1.0))
+        }
+    };
+    let elsewhere = (1.0 - near) / (nodes - 1).max(1) as f64;
+    let row = |from: usize| {
+        let all: f64 = load.accesses[from].iter().sum();
+        (0..nodes).map(|to| all * if from == to { near } else { elsewhere }).collect()
+    };
+    let after: Vec<Vec<f64>> = (0..nodes).map(row).collect();
+    Some(fitted.saves(&after).most().max(0.0))
+}
+
 /// The share of time that the remedy saves, if the program does nothing but wait for memory.
 ///
 /// Pages that move to their users save the way: an access then takes the time of a near one. Pages that are
@@ -179,6 +208,7 @@ fn verdict(
     evidence: &Evidence,
     far: Option<f64>,
     cost: Option<f64>,
+    is_bound: bool,
     remedy: Option<Remedy>,
 ) -> (Verdict, String) {
     let healthy = |why: String| (Verdict::Healthy, format!("Nothing to do here: {why}."));
@@ -204,7 +234,9 @@ fn verdict(
             unknown(why)
         };
     };
-    if evidence.resident_bytes.zip(evidence.cache_bytes).is_some_and(|(all, cache)| all <= cache) {
+    let fits = evidence.resident_bytes.zip(evidence.cache_bytes).is_some_and(|(all, cache)| all <= cache);
+    // Accesses that took time in memory were no hits in a cache.
+    if fits && evidence.load.is_none() {
         return healthy(format!("{far:.0} % of its accesses are far, and all of its memory fits in a cache"));
     }
     if remedy.is_none() && far >= LEAST_PERCENT && by_queue(evidence) >= LEAST_PERCENT {
@@ -222,7 +254,8 @@ fn verdict(
         } else if remedy.is_none() {
             format!("{far:.0} % of its accesses are far, and no other place is better for that memory")
         } else {
-            format!("what can be gained is at most {cost:.1} % of its time")
+            let at_most = if is_bound { "at most" } else { "about" };
+            format!("what can be gained is {at_most} {cost:.1} % of its time")
         });
     };
     let (cause, change) = match remedy {
@@ -232,10 +265,11 @@ fn verdict(
         }
         Remedy::Split => ("huge, and nodes use different parts of them", "splits them and moves the parts"),
     };
+    let up_to = if is_bound { "up to" } else { "about" };
     (
         Verdict::Hurt,
         format!(
-            "Yes: {far:.0} % of its accesses go to another node's memory, which costs up to {cost:.0} % of its time. \
+            "Yes: {far:.0} % of its accesses go to another node's memory, which costs {up_to} {cost:.0} % of its time. \
              The pages are {cause}; Nodewise {change}."
         ),
     )
@@ -290,6 +324,25 @@ mod tests {
         assert_eq!(diagnose(42, large).remedy, Some(Remedy::Collocate));
         let split = Evidence { falsely_shared: 3, to_interleave: 9, ..evidence(25.0) };
         assert_eq!(diagnose(42, split).remedy, Some(Remedy::Split));
+    }
+
+    #[test]
+    fn a_cost_that_was_measured_is_no_bound() {
+        let matrix = |of: &dyn Fn(usize, usize) -> f64| -> Vec<Vec<f64>> {
+            (0..4).map(|from| (0..4).map(|to| of(from, to)).collect()).collect()
+        };
+        let ways = matrix(&|from, to| if from == to { 300.0 } else { 400.0 });
+        let accesses = matrix(&|_, to| if to == 0 { 1e6 } else { 0.0 });
+        // Each access is waited for, 375 cycles in the mean, after 125 others.
+        let load = Load { accesses, latencies: ways.clone(), ways, cycles: 4e6 * 500.0, cpus: 4.0 };
+        let far = Evidence { to_collocate: 8, load: Some(load), ..evidence(25.0) };
+        let Diagnosis { verdict, text, cost_percent, cost_is_bound, .. } = diagnose(42, far.clone());
+        // The far ones take 525 cycles, and then 425.
+        assert!(verdict == Verdict::Hurt && !cost_is_bound && text.contains("costs about 19 %"), "{text}");
+        assert!((cost_percent.unwrap() - 100.0 * 100.0 / 525.0).abs() < 0.1, "{cost_percent:?}");
+        let spread = Evidence { to_collocate: 0, to_interleave: 8, ..far };
+        let Diagnosis { verdict, text, .. } = diagnose(42, spread);
+        assert!(verdict == Verdict::Healthy && text.contains("about 4.8 %"), "{text}");
     }
 
     #[test]

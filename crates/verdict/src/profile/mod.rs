@@ -10,6 +10,7 @@
 //! `p = q² + (1 − q)² / (n − 1)`. That gives `q`, which does not depend on how often a place was sampled. A
 //! place is a page. Where hardly any page was sampled twice, neighbouring samples count as one place.
 
+use crate::load::{Fitted, Load};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -29,6 +30,8 @@ const ALONE: f64 = 0.9;
 const READ_ONLY: f64 = 0.02;
 /// Memory up to this size may be few lines that all nodes write.
 const SMALL_PAGES: u64 = 16;
+/// Pages of 4 KiB in a huge one.
+const HUGE_PAGE_PAGES: u64 = 512;
 
 /// Everything that was recorded.
 #[derive(Clone, Debug, Default)]
@@ -39,8 +42,10 @@ pub struct Seen {
     pub ratios: Vec<Vec<f64>>,
     /// The memory.
     pub objects: Vec<Object>,
-    /// The sampled accesses.
+    /// The sampled accesses, in the order of time.
     pub uses: Vec<Use>,
+    /// The time that they took, where that was measured.
+    pub load: Option<Load>,
 }
 
 /// Memory of one origin.
@@ -71,6 +76,8 @@ pub struct Use {
     pub write: Option<bool>,
     /// The number of accesses that it stands for.
     pub weight: u32,
+    /// Whether the page is a huge one.
+    pub huge: bool,
 }
 
 /// The change to make in the program, or beside it.
@@ -110,15 +117,27 @@ pub struct Row {
     pub lies_on_percent: Vec<f64>,
     /// Accesses to another node's memory, in percent.
     pub far_percent: f64,
-    /// Writes, in percent; none where the sampler cannot tell.
+    /// Writes, in percent, once a second node used it; none where the sampler cannot tell.
     pub write_percent: Option<f64>,
     /// The share of a place's accesses that its main user has, in percent; none where samples are too few.
     pub main_user_percent: Option<f64>,
     /// The change to make; none where none would save 5 % of the time.
     pub remedy: Option<Remedy>,
-    /// The share of the program's time that it saves at most, in percent: that of a program that does nothing
-    /// but wait for memory. None where that cannot be told.
+    /// The share of its CPUs' time that it saves, in percent; none where that cannot be told.
     pub gain_percent: Option<f64>,
+    /// The same of the slowest node's CPUs, for which all others may wait. None where the gain is a bound.
+    pub slowest_gain_percent: Option<f64>,
+    /// Whether the gain is that of a program that does nothing but wait for memory, since no latencies were
+    /// measured.
+    pub gain_is_bound: bool,
+}
+
+impl Row {
+    /// The larger gain, in percent.
+    #[must_use]
+    pub fn best_gain_percent(&self) -> f64 {
+        self.gain_percent.unwrap_or(0.0).max(self.slowest_gain_percent.unwrap_or(0.0))
+    }
 }
 
 /// The answer.
@@ -137,7 +156,7 @@ impl Findings {
     #[must_use]
     pub fn to_change(&self) -> Vec<&Row> {
         let mut rows: Vec<&Row> = self.rows.iter().filter(|row| row.remedy.is_some()).collect();
-        rows.sort_by(|a, b| b.gain_percent.unwrap_or(0.0).total_cmp(&a.gain_percent.unwrap_or(0.0)));
+        rows.sort_by(|a, b| b.best_gain_percent().total_cmp(&a.best_gain_percent()));
         rows
     }
 }
@@ -217,14 +236,14 @@ impl Traffic {
 pub fn find(seen: &Seen) -> Findings {
     let nodes = seen.nodes.len();
     let all = Traffic::of(seen.uses.iter(), nodes);
+    let fitted = seen.load.as_ref().and_then(Load::fitted);
     let mut by_object: BTreeMap<u32, Vec<&Use>> = BTreeMap::new();
     for one in &seen.uses {
         by_object.entry(one.object).or_default().push(one);
     }
-    let rows = by_object.into_iter().filter_map(|(object, mut uses)| {
+    let rows = by_object.into_iter().filter_map(|(object, uses)| {
         let object = seen.objects.get(object as usize)?;
-        uses.sort_by_key(|one| one.page);
-        Some(row(seen, &all, object, &uses))
+        Some(row(seen, fitted.as_ref(), &all, object, uses))
     });
     let mut rows: Vec<Row> = rows.collect();
     rows.sort_by(|a, b| b.accesses_percent.total_cmp(&a.accesses_percent));
@@ -234,24 +253,34 @@ pub fn find(seen: &Seen) -> Findings {
     Findings { far_percent, traffic_percent, rows }
 }
 
-/// `uses` in the order of their pages.
-fn row(seen: &Seen, all: &Traffic, object: &Object, uses: &[&Use]) -> Row {
+/// `uses` in the order of time.
+fn row(seen: &Seen, fitted: Option<&Fitted>, all: &Traffic, object: &Object, mut uses: Vec<&Use>) -> Row {
     let nodes = seen.nodes.len();
+    let write_share = write_share(&uses);
+    uses.sort_by_key(|one| one.page);
+    let uses = &uses[..];
     let own = Traffic::of(uses.iter().copied(), nodes);
     let percents =
         |part: &dyn Fn(usize) -> f64| (0..nodes).map(|node| 100.0 * own.share(part(node))).collect();
-    let known = || uses.iter().filter_map(|one| Some((one.write?, f64::from(one.weight))));
-    let written: f64 = known().filter(|(write, _)| *write).map(|(_, weight)| weight).sum();
-    let of: f64 = known().map(|(_, weight)| weight).sum();
-    // An empty sum is -0.
-    let write_share = (of > 0.0).then(|| written.abs() / of);
     let main_user = main_user(uses, nodes);
-    let pages = {
-        let mut pages: Vec<u64> = uses.iter().map(|one| one.page).collect();
-        pages.dedup();
-        pages.len() as u64
-    };
-    let (remedy, gain) = remedy(seen, all, &own, main_user, write_share, pages);
+    let of_pages = uses.chunk_by(|a, b| a.page == b.page);
+    let pages = of_pages.map(|uses| if uses[0].huge { HUGE_PAGE_PAGES } else { 1 }).sum();
+    let change = change(nodes, &own, main_user, write_share, pages).map(|(remedy, after)| {
+        let replaced = all.replaced(&own, &after);
+        match fitted {
+            Some(fitted) => {
+                let saved = fitted.saves(&replaced.matrix);
+                // Few samples of what is spread evenly are uneven.
+                let most = match remedy {
+                    Remedy::Interleave => by_queue(all, &replaced),
+                    _ => f64::INFINITY,
+                };
+                (remedy, saved.of_cpus.min(most), Some(saved.of_slowest.min(most)))
+            }
+            None => (remedy, bound(seen, all, &replaced, remedy), None),
+        }
+    });
+    let change = change.filter(|(_, gain, slowest)| gain.max(slowest.unwrap_or(0.0)) >= LEAST_PERCENT);
     Row {
         memory: object.name.clone(),
         touched_by: object.touched_by.clone(),
@@ -264,9 +293,22 @@ fn row(seen: &Seen, all: &Traffic, object: &Object, uses: &[&Use]) -> Row {
         far_percent: 100.0 * (1.0 - own.share(own.near())),
         write_percent: write_share.map(|share| 100.0 * share),
         main_user_percent: main_user.map(|share| 100.0 * share),
-        remedy,
-        gain_percent: gain,
+        remedy: change.map(|(remedy, ..)| remedy),
+        gain_percent: change.map(|(_, gain, _)| gain),
+        slowest_gain_percent: change.and_then(|(.., slowest)| slowest),
+        gain_is_bound: change.is_some() && fitted.is_none(),
     }
+}
+
+/// The share of accesses that write, once a second node has come; none where that is not known. Whoever fills
+/// memory before others use it does not write what they share.
+fn write_share(uses: &[&Use]) -> Option<f64> {
+    let shared = uses.iter().position(|one| one.from != uses[0].from).unwrap_or(0);
+    let known = || uses[shared..].iter().filter_map(|one| Some((one.write?, f64::from(one.weight))));
+    let written: f64 = known().filter(|(write, _)| *write).map(|(_, weight)| weight).sum();
+    let of: f64 = known().map(|(_, weight)| weight).sum();
+    // An empty sum is -0.
+    (of > 0.0).then(|| written.abs() / of)
 }
 
 /// The share of its accesses that a place's main user has; none where samples are too few.
@@ -300,20 +342,18 @@ fn pairs<'a>(places: impl Iterator<Item = &'a [&'a Use]>, nodes: usize) -> (f64,
     (same, all)
 }
 
-fn remedy(
-    seen: &Seen,
-    all: &Traffic,
+/// The change to make, and the accesses to this memory after it.
+fn change(
+    nodes: usize,
     own: &Traffic,
     main_user: Option<f64>,
     write_share: Option<f64>,
     pages: u64,
-) -> (Option<Remedy>, Option<f64>) {
-    let Some(main_user) = main_user.filter(|_| own.all > 0.0) else { return (None, None) };
-    let nodes = seen.nodes.len();
+) -> Option<(Remedy, Traffic)> {
+    let main_user = main_user.filter(|_| own.all > 0.0)?;
     let alone = (0..nodes).any(|node| own.share(own.from(node)) >= ALONE);
     let near = own.with_near(main_user);
-    let even = own.with_near(1.0 / nodes as f64);
-    let (remedy, after) = if main_user >= OWNED && alone {
+    Some(if main_user >= OWNED && alone {
         (Remedy::BindThreads, near)
     } else if main_user >= OWNED {
         (Remedy::TouchInParallel, near)
@@ -322,21 +362,31 @@ fn remedy(
     } else if pages <= SMALL_PAGES && write_share.is_some_and(|share| share > READ_ONLY) {
         (Remedy::Privatise, own.with_near(1.0))
     } else {
-        (Remedy::Interleave, even)
-    };
-    let replaced = all.replaced(own, &after);
-    let saved = |before: f64, after: f64| if before > 0.0 { 100.0 * (1.0 - after / before) } else { 0.0 };
-    // One node always has more of few samples than others: two standard deviations are left out.
-    let share = all.share(all.busiest());
-    let at_least = share - 2.0 * (share * (1.0 - share) / all.samples).sqrt();
-    let by_queue = saved(at_least, all.share(replaced.busiest()));
+        (Remedy::Interleave, own.with_near(1.0 / nodes as f64))
+    })
+}
+
+/// The share of time that a change saves if the program does nothing but wait for memory: for its way, or in
+/// the queue at the busiest node.
+fn bound(seen: &Seen, all: &Traffic, replaced: &Traffic, remedy: Remedy) -> f64 {
     let by_way = match remedy {
         // Nothing comes nearer on the whole.
         Remedy::Interleave => 0.0,
         _ => saved(all.time(&seen.ratios), replaced.time(&seen.ratios)),
     };
-    let gain = by_queue.max(by_way);
-    if gain < LEAST_PERCENT { (None, None) } else { (Some(remedy), Some(gain)) }
+    by_queue(all, replaced).max(by_way)
+}
+
+/// The part of it that is spent in the queue at the busiest node.
+fn by_queue(all: &Traffic, replaced: &Traffic) -> f64 {
+    // One node always has more of few samples than others: two standard deviations are left out.
+    let share = all.share(all.busiest());
+    let at_least = share - 2.0 * (share * (1.0 - share) / all.samples).sqrt();
+    saved(at_least, all.share(replaced.busiest()))
+}
+
+fn saved(before: f64, after: f64) -> f64 {
+    if before > 0.0 { 100.0 * (1.0 - after / before) } else { 0.0 }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ fn program(objects: usize, uses: Vec<Use>) -> Findings {
         ratios: ratios.collect(),
         objects: (0..objects).map(object).collect(),
         uses,
+        load: None,
     })
 }
 
@@ -37,6 +38,7 @@ fn samples(
             home: Some(home(page) as u8),
             write,
             weight: 1,
+            huge: false,
         }
     };
     (0..count).map(one).collect()
@@ -70,8 +72,16 @@ fn each_sickness_has_its_remedy() {
     // Neighbouring pages have different users: only pairs on one page tell.
     let strided = only(&program(1, samples(20_000, PAGES, strided, |_| 0, Some(true))));
     assert_eq!(strided.0, Some(Remedy::TouchInParallel));
+    // Filled by one, and then read by all.
+    let mut filled = samples(300, PAGES, &|_, _| 0, |_| 0, Some(true));
+    filled.extend(samples(2000, PAGES, anybody, |_| 0, Some(false)));
+    assert_eq!(only(&program(1, filled)).0, Some(Remedy::Replicate));
     let counters = only(&program(1, samples(1000, 2, anybody, |_| 0, Some(true))));
     assert_eq!(counters.0, Some(Remedy::Privatise));
+    // Two huge pages are much memory.
+    let mut huge = samples(1000, 2, anybody, |_| 0, Some(true));
+    huge.iter_mut().for_each(|one| one.huge = true);
+    assert_eq!(only(&program(1, huge)).0, Some(Remedy::Interleave));
 }
 
 #[test]
@@ -109,4 +119,37 @@ fn the_main_users_share_does_not_depend_on_how_often_a_page_was_sampled() {
         let share = findings.rows[0].main_user_percent.unwrap();
         assert!((share - 70.0).abs() < 4.0, "{count}: {share}");
     }
+}
+
+#[test]
+fn a_gain_that_was_measured_is_no_bound() {
+    let quarter = |page, _| page / (PAGES / 4);
+    let uses = samples(4000, PAGES, quarter, |_| 0, Some(true));
+    let ratios: Vec<Vec<f64>> =
+        (0..NODES).map(|a| (0..NODES).map(|b| if a == b { 1.0 } else { 2.0 }).collect()).collect();
+    // Three wait for 600 cycles, and one for 300. All work as long as that.
+    let load = measured(&ratios, 1050.0);
+    let object = Object { name: "memory".to_owned(), ..Object::default() };
+    let mut seen = Seen { nodes: vec![0, 1, 2, 3], ratios, objects: vec![object], uses, load: Some(load) };
+    let row = |seen: &Seen| find(seen).rows.remove(0);
+    let told = row(&seen);
+    assert_eq!((told.remedy, told.gain_is_bound), (Some(Remedy::TouchInParallel), false));
+    let near = |percent: Option<f64>, expected: f64| (percent.unwrap() - expected).abs() < 0.7;
+    assert!(near(told.gain_percent, 100.0 * 225.0 / 1050.0), "{told:?}");
+    assert!(near(told.slowest_gain_percent, 100.0 * 300.0 / 1125.0), "{told:?}");
+    seen.load = None;
+    let bound = row(&seen);
+    assert_eq!((bound.gain_is_bound, bound.slowest_gain_percent), (true, None));
+    assert!(bound.gain_percent > told.slowest_gain_percent, "{bound:?}");
+    // A program that hardly accesses memory gains hardly anything.
+    seen.load = Some(measured(&seen.ratios, 1e6));
+    assert_eq!((row(&seen).remedy, row(&seen).gain_is_bound), (None, false));
+}
+
+/// All accesses go to node 0, and take so many cycles each, work included.
+fn measured(ratios: &[Vec<f64>], cycles_each: f64) -> Load {
+    let ways: Vec<Vec<f64>> =
+        ratios.iter().map(|row| row.iter().map(|ratio| 300.0 * ratio).collect()).collect();
+    let accesses = (0..NODES).map(|_| vec![1e6, 0.0, 0.0, 0.0]).collect();
+    Load { accesses, latencies: ways.clone(), ways, cycles: 4e6 * cycles_each, cpus: 4.0 }
 }

@@ -39,8 +39,8 @@ pub struct Args {
     /// Print JSON: kernel, architecture, nodes, sampler, manageable, and a list of checks
     ///
     /// Each check has area, name, status (works, limited or missing), found and advice. With -p, it has
-    /// verdict (hurt, healthy or unknown), text, `far_access_percent`, `cost_percent`, remedy, command,
-    /// evidence.
+    /// verdict (hurt, healthy or unknown), text, `far_access_percent`, `cost_percent`, `cost_is_bound`,
+    /// remedy, command, evidence.
     #[arg(long)]
     json: bool,
 

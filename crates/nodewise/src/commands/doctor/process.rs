@@ -2,6 +2,8 @@
 
 use super::Args;
 use crate::commands::costs::Costs;
+use crate::commands::cpu_seconds;
+use crate::commands::latencies::Latencies;
 use crate::commands::wrap;
 use crate::manage::{self, Options, Reports, Summary, Watchdog};
 use crate::output::print;
@@ -9,7 +11,7 @@ use crate::terminal;
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressStyle};
 use nodewise_engine::Pid;
-use nodewise_linux::process::{descendants, require_access};
+use nodewise_linux::process::require_access;
 use nodewise_topology::{CacheKind, Node, Topology};
 use nodewise_verdict::doctor::{Diagnosis, Evidence, Verdict, diagnose};
 use std::fmt::Write as _;
@@ -49,7 +51,8 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
     let notes = nodewise_linux::obstacles(pid, topology);
     let reports = Reports::open(&options)?;
     let prepared = manage::prepare(&options, topology.clone(), reports, Some(&[Pid(pid)]), &watchdog)?;
-    let mut session = prepared.start(None)?;
+    let mut latencies = Latencies::new(topology.nodes().len());
+    let mut session = prepared.observed_by(Some(&mut latencies)).start(None)?;
     let (began, before) = (Instant::now(), cpu_seconds(pid));
     let all = Duration::from_secs(seconds.into());
     let bar = bar(seconds);
@@ -77,7 +80,9 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
     bar.finish_and_clear();
     let summary = session.conclude()?;
     watched?;
-    let cpu_percent = 100.0 * used / began.elapsed().as_secs_f64();
+    let cpus = used / began.elapsed().as_secs_f64();
+    let load = latencies.load(&costs.ratios(topology), cpus);
+    let cpu_percent = 100.0 * cpus;
     // The kernel looks through all of the memory for this, so it is only asked where samples say nothing.
     let is_unknown = summary.local_access_percent.before.is_none();
     let hidden_percent = if is_unknown { nodewise_linux::hidden_percent(pid) } else { None };
@@ -85,7 +90,7 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
         &summary,
         topology,
         costs,
-        Evidence { cpu_percent, hidden_percent, resident_bytes, notes, ..Evidence::default() },
+        Evidence { cpu_percent, hidden_percent, resident_bytes, notes, load, ..Evidence::default() },
     ))
 }
 
@@ -125,20 +130,6 @@ fn cache_bytes(topology: &Topology) -> Option<u64> {
     let last =
         topology.caches().iter().filter(|cache| cache.level == level && cache.kind != CacheKind::Instruction);
     last.filter_map(|cache| cache.size_bytes).min()
-}
-
-/// CPU time of a process and its children, in seconds (`proc_pid_stat(5)`).
-fn cpu_seconds(pid: u32) -> f64 {
-    let ticks = |pid: u32| -> Option<u64> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The program's name may hold anything.
-        let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_whitespace().collect();
-        // In user mode and in the kernel, its own and that of children that have ended.
-        fields.get(11..15)?.iter().map(|field| field.parse::<u64>().ok()).sum()
-    };
-    let below = descendants(pid).into_iter().map(|pid| pid.0);
-    let ticks: u64 = std::iter::once(pid).chain(below).filter_map(ticks).sum();
-    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
 /// Resident memory of a process (`proc_pid_statm(5)`).

@@ -44,6 +44,9 @@ pub struct Tail {
     pub first_touch: FirstTouchReport,
     /// Samples that there was no room for in the file.
     pub samples_left_out: u64,
+    /// How many CPUs it used on average; 0 where that is not known.
+    #[serde(default)]
+    pub cpus: f64,
 }
 
 /// A line.

@@ -3,7 +3,7 @@
 pub mod file;
 
 use super::costs::Costs;
-use super::{attach, run};
+use super::{attach, cpu_seconds, run};
 use crate::manage::{self, Observer};
 use crate::output::{OthersFile, note};
 use anyhow::Context as _;
@@ -112,13 +112,11 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
 fn head(args: &Args, topology: &Topology, costs: &Costs) -> Head {
     let nodes: Vec<u32> = topology.node_indices().map(|node| topology.id_of(node).0).collect();
     let text = |word: &OsString| word.to_string_lossy().into_owned();
-    // A node without CPUs accesses nothing.
-    let ratios = |from: u32| nodes.iter().map(|&to| costs.ratio(from, to).unwrap_or(1.0)).collect();
     Head {
         nodewise_profile: VERSION,
         command: args.pid.is_none().then(|| args.command.iter().map(text).collect()),
         began_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
-        ratios: nodes.iter().map(|&from| ratios(from)).collect(),
+        ratios: costs.ratios(topology),
         ratios_by: costs.source.clone(),
         nodes,
     }
@@ -141,6 +139,36 @@ struct Recorder {
     failed: Option<anyhow::Error>,
     names: BTreeMap<Pid, Vec<NamedMapping>>,
     touches: Option<Touches>,
+    used: Used,
+}
+
+/// CPU time of the watched processes.
+#[derive(Default)]
+struct Used {
+    roots: Vec<Pid>,
+    began: Option<Instant>,
+    before_s: f64,
+    /// How many CPUs they used on average, when they were last seen.
+    cpus: f64,
+}
+
+impl Used {
+    fn seconds(&self) -> f64 {
+        self.roots.iter().map(|pid| cpu_seconds(pid.0)).sum()
+    }
+
+    fn begin(&mut self, roots: &[Pid]) {
+        self.roots = roots.to_vec();
+        (self.began, self.before_s) = (Some(Instant::now()), self.seconds());
+    }
+
+    fn look(&mut self) {
+        // One that has ended has no time any more.
+        let used = self.seconds() - self.before_s;
+        if let Some(began) = self.began.filter(|_| used > 0.0) {
+            self.cpus = used / began.elapsed().as_secs_f64();
+        }
+    }
 }
 
 impl Recorder {
@@ -158,6 +186,7 @@ impl Recorder {
             failed: None,
             names: BTreeMap::new(),
             touches: None,
+            used: Used::default(),
         };
         recorder.line(&Line::Head(head));
         Ok(recorder)
@@ -202,6 +231,7 @@ impl Recorder {
             names: names.collect(),
             first_touch,
             samples_left_out: self.samples_left_out,
+            cpus: self.used.cpus,
         };
         self.line(&Line::Tail(Box::new(tail)));
         if let Some(error) = self.failed {
@@ -217,12 +247,14 @@ impl Recorder {
 
 impl Observer for Recorder {
     fn begin(&mut self, pids: &[Pid]) {
+        self.used.begin(pids);
         if let Some(touches) = &mut self.touches {
             touches.begin(pids);
         }
     }
 
     fn interval(&mut self, mut interval: Interval) {
+        self.used.look();
         for process in interval.seen.processes.iter().filter(|process| process.mappings.is_some()) {
             let before_ns = kernel::now_ns();
             let Some(mappings) = NamedMapping::all_of(process.pid) else { continue };

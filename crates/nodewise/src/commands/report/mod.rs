@@ -45,8 +45,8 @@ pub struct Args {
     /// `traffic_percent`, rows
     ///
     /// Each row has memory, `touched_by`, `touched_pages`, `touching_threads`, samples, `accesses_percent`,
-    /// `used_from_percent`, `lies_on_percent`, `far_percent`, `write_percent`, `main_user_percent`, remedy
-    /// and `gain_percent`. Lists by node are in the order of nodes.
+    /// `used_from_percent`, `lies_on_percent`, `far_percent`, `write_percent`, `main_user_percent`, remedy,
+    /// `gain_percent`, `slowest_gain_percent` and `gain_is_bound`. Lists by node are in the order of nodes.
     ///
     /// For two recordings there are before and after, each with all of that.
     #[arg(long)]

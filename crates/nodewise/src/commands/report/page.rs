@@ -90,7 +90,7 @@ fn table(out: &mut String, profile: &Profile, findings: &Findings) {
         } else {
             format!("<br><code>{}</code>", escaped(&row.touched_by.join(", called by ")))
         };
-        let gain = row.gain_percent.map_or(String::new(), |gain| format!("{gain:.0}"));
+        let gain = row.gain_percent.map_or(String::new(), |_| format!("{:.0}", row.best_gain_percent()));
         let _ = writeln!(
             out,
             "<tr><td class=\"text\">{}{by}</td><td>{}</td><td>{gain}</td><td>{:.1}</td><td>{:.0}</td>\

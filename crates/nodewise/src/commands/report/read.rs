@@ -1,5 +1,6 @@
 //! A profile's file, as the verdict wants it.
 
+use crate::commands::latencies::{Latencies, is_of_memory};
 use crate::commands::profile::file::{Head, Line, Name, Tail, VERSION};
 use anyhow::{Context as _, anyhow, bail};
 use nodewise_engine::{
@@ -8,7 +9,7 @@ use nodewise_engine::{
 use nodewise_linux::Frame;
 use nodewise_linux::first_touch::Touched;
 use nodewise_verdict::profile::{Object, Seen, Use};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -30,6 +31,7 @@ pub fn read(path: &Path) -> anyhow::Result<Profile> {
     let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let (mut head, mut tail) = (None, None);
     let mut samples = Vec::new();
+    let mut latencies = Latencies::default();
     let mut mappings: BTreeMap<Pid, Vec<Mapping>> = BTreeMap::new();
     let mut file = BufReader::new(file);
     // A foreign file may be one long line.
@@ -49,18 +51,20 @@ pub fn read(path: &Path) -> anyhow::Result<Profile> {
                     path.display()
                 );
             }
-            Line::Head(found) => head = Some(found),
+            Line::Head(found) => {
+                latencies = Latencies::new(found.nodes.len());
+                head = Some(found);
+            }
             Line::Interval(interval) => {
+                latencies.take_in(&interval.seen);
                 for process in interval.seen.processes {
                     if let Some(now) = process.mappings {
                         mappings.insert(process.pid, now);
                     }
                 }
-                // Whatever a node's own caches serve goes to nobody's memory.
-                let cached = [DataSource::LocalCache, DataSource::Uncached];
-                let to_memory =
-                    interval.seen.samples.iter().filter(|sample| !cached.contains(&sample.source));
-                samples.extend(to_memory.map(Short::of));
+                samples.extend(
+                    interval.seen.samples.iter().filter(|sample| is_of_memory(sample)).map(Short::of),
+                );
             }
             Line::Tail(found) => tail = Some(*found),
         }
@@ -74,14 +78,16 @@ pub fn read(path: &Path) -> anyhow::Result<Profile> {
         "{}:1: damaged: not a ratio for each pair of nodes",
         path.display()
     );
+    samples.sort_by_key(|sample: &Short| sample.time_ns);
     let (objects, uses) = Memory::new(&mappings, &tail, head.nodes.len()).take_in(&samples);
+    let load = latencies.load(&head.ratios, tail.cpus);
     Ok(Profile {
         times_ns: samples.iter().map(|sample| sample.time_ns).collect(),
         counts_accesses: samples.iter().all(|sample| sample.is_told),
         command: head.command,
         seconds: tail.seconds,
         ratios_by: head.ratios_by,
-        seen: Seen { nodes: head.nodes, ratios: head.ratios, objects, uses },
+        seen: Seen { nodes: head.nodes, ratios: head.ratios, objects, uses, load },
     })
 }
 
@@ -169,9 +175,11 @@ impl<'a> Memory<'a> {
                 home,
                 write: sample.write,
                 weight: if sample.huge && !sample.is_told { HUGE_PAGE_PAGES as u32 } else { sample.weight },
+                huge: sample.huge,
             });
         }
-        self.count_touches();
+        let huge = samples.iter().filter(|sample| sample.huge).map(|sample| (sample.pid, sample.page.huge()));
+        self.count_touches(&huge.collect());
         (self.objects, uses)
     }
 
@@ -194,7 +202,8 @@ impl<'a> Memory<'a> {
         self.sites.get(touched.stack? as usize).cloned()
     }
 
-    fn count_touches(&mut self) {
+    /// The first touch of a huge page brings all of it.
+    fn count_touches(&mut self, huge: &HashSet<(Pid, PageNumber)>) {
         let mut threads: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
         for (pid, touched) in std::mem::take(&mut self.touched) {
             for one in touched {
@@ -205,7 +214,9 @@ impl<'a> Memory<'a> {
                 if let Some(pages) =
                     self.objects[number as usize].touched_pages.get_mut(usize::from(one.node.0))
                 {
-                    *pages = pages.saturating_add(one.range.pages());
+                    let is_huge = one.range.pages() == 1 && huge.contains(&(pid, one.range.start.huge()));
+                    let brought = if is_huge { HUGE_PAGE_PAGES } else { one.range.pages() };
+                    *pages = pages.saturating_add(brought);
                 }
             }
         }

@@ -110,14 +110,29 @@ pub fn words(row: &Row, profile: &Profile) -> (String, String) {
             "Interleave it over the nodes (mbind, or 'nodewise run --interleave all')",
         ),
     };
-    let gain = row.gain_percent.unwrap_or(0.0);
     (
         format!("{head}: {memory}"),
         format!(
-            "{touched}; {why}. {:.0} % of its accesses are far. {change}. That saves up to {gain:.0} % of the time.",
-            row.far_percent
+            "{touched}; {why}. {:.0} % of its accesses are far. {change}. That saves {}.",
+            row.far_percent,
+            gain(row)
         ),
     )
+}
+
+/// The gain, for the end of a sentence.
+fn gain(row: &Row) -> String {
+    /// Points between two figures that count as one.
+    const ALIKE: f64 = 5.0;
+    let gain = row.gain_percent.unwrap_or(0.0);
+    match row.slowest_gain_percent {
+        None => format!("up to {gain:.0} % of the time"),
+        Some(slowest) if slowest < gain + ALIKE => format!("about {gain:.0} % of the time"),
+        Some(slowest) => format!(
+            "about {:.0} % of the CPUs' time, and {slowest:.0} % where all wait for the slowest node",
+            gain.max(0.0)
+        ),
+    }
 }
 
 pub const fn name(remedy: Option<Remedy>) -> &'static str {

@@ -1,0 +1,137 @@
+/* patients SCENE ROUNDS [CURE]: threads with a known sickness do a fixed work, one on each of four nodes.
+ *
+ *   slices  each thread updates its own part, at random, of what the main thread has filled
+ *   stream  each reads its own part in order
+ *   table   each reads all of it at random, an address after the other
+ *   far     one thread on node 3 does so alone
+ *   own     each updates memory that it has filled itself: healthy
+ *
+ * A cure is what the source would have been changed to: "parallel" has threads fill their own parts, "copies"
+ * gives each thread a table, "interleave" spreads it, and "near" runs the one thread on node 0. At the end it
+ * prints the seconds from the first round to the last, and those of all its CPUs meanwhile.
+ */
+#define _GNU_SOURCE
+#include "../guests/thread.h"
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { THREADS = 4, BYTES = 8 << 20, PART = BYTES / THREADS, LINE = 64, INTERLEAVE = 3 };
+
+static char const *scene, *cure = "";
+static long rounds;
+static unsigned char *all;
+static pthread_barrier_t barrier;
+
+static int is(char const *name)
+{
+    return !strcmp(scene, name);
+}
+
+static int cured(char const *name)
+{
+    return !strcmp(cure, name);
+}
+
+static unsigned char *map(size_t bytes)
+{
+    unsigned char *memory = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        exit(1);
+    return memory;
+}
+
+__attribute__((noinline)) static void fill(unsigned char *memory, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += LINE)
+        memory[i] = i;
+}
+
+static double cpu(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return time.tv_sec + time.tv_nsec * 1e-9;
+}
+
+static uint64_t read_in_order(unsigned char *memory)
+{
+    uint64_t sum = 0;
+    for (long pass = 0; pass < rounds / (PART / LINE); pass++)
+        for (size_t at = 0; at < PART; at += LINE)
+            sum += *(uint64_t *)(memory + at);
+    return sum;
+}
+
+/* The next address hangs on what was read. */
+static uint64_t read_at_random(unsigned char *memory, uint64_t random)
+{
+    for (long i = 0; i < rounds; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        random += memory[(random >> 33) % BYTES];
+    }
+    return random;
+}
+
+static void update_at_random(unsigned char *memory, uint64_t random)
+{
+    for (long i = 0; i < rounds; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        memory[(random >> 33) % PART]++;
+    }
+}
+
+static void *work(void *argument)
+{
+    size_t id = (size_t)argument;
+    run_on(is("far") && !cured("near") ? 3 : id);
+    unsigned char *own = is("own") ? map(PART) : all + id * PART;
+    if (cured("parallel") || is("own"))
+        fill(own, PART);
+    if (cured("copies"))
+        fill(own = map(BYTES), BYTES);
+    else if (is("table") || is("far"))
+        own = all;
+    pthread_barrier_wait(&barrier); /* all is filled */
+    pthread_barrier_wait(&barrier);
+    if (is("far") && id != 0)
+        return 0;
+    if (is("stream"))
+        return (void *)read_in_order(own);
+    if (is("table") || is("far"))
+        return (void *)read_at_random(own, id + 1);
+    update_at_random(own, id + 1);
+    return 0;
+}
+
+int main(int count, char **words)
+{
+    pthread_t threads[THREADS];
+    if (count < 3)
+        return 2;
+    scene = words[1], rounds = atol(words[2]);
+    if (count > 3)
+        cure = words[3];
+    run_on(0);
+    all = map(BYTES);
+    unsigned long nodes = 15;
+    if (cured("interleave") && syscall(SYS_mbind, all, BYTES, INTERLEAVE, &nodes, 64, 0))
+        return 1;
+    if (!cured("parallel") && !is("own"))
+        fill(all, BYTES);
+    pthread_barrier_init(&barrier, 0, THREADS + 1);
+    for (size_t i = 0; i < THREADS; i++)
+        if (pthread_create(&threads[i], 0, work, (void *)i))
+            return 1;
+    pthread_barrier_wait(&barrier);
+    double begin = now(), cpu_begin = cpu();
+    pthread_barrier_wait(&barrier);
+    for (size_t i = 0; i < THREADS; i++)
+        pthread_join(threads[i], 0);
+    printf("%.6f %.6f\n", now() - begin, cpu() - cpu_begin);
+    return 0;
+}

@@ -1,0 +1,117 @@
+//! Programs with known sicknesses on a modelled machine: the gain that a report and the doctor predict,
+//! against what the cure gives. The truth is the programs' own clocks, before and after.
+
+mod guests;
+
+use guests::{c_program, programs};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::process::Command;
+
+const MACHINE: &str = "opteron-8385-4n";
+
+/// Runs a script in a guest with the time of the machine, whose caches are small. Prints a line of what was
+/// said of each name: "NAME TEXT".
+fn guest(slow: &str, script: &str) -> BTreeMap<String, String> {
+    let patients = c_program("modelled/patients.c");
+    let patients = patients.to_str().unwrap();
+    let script = format!(
+        "cd /tmp; echo 0 >/proc/sys/kernel/numa_balancing
+         one_line() {{ echo $1 $(cat $2); }}
+         patients() {{ {patients} \"$@\"; }}
+         {script}"
+    );
+    let mut command = Command::new(&programs().nodewise);
+    command.args(["rig", "--machine", MACHINE, "--scale", "0.1", "--cpus-per-node", "1", "--slow", slow]);
+    let output = command.args(["--copy", patients, "--", "sh", "-c", &script]).output().unwrap();
+    let (text, error) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
+    println!("{text}\n{error}");
+    assert!(output.status.success(), "{error}");
+    let named = text.lines().filter_map(|line| line.split_once(' '));
+    named.map(|(name, text)| (name.to_owned(), text.to_owned())).collect()
+}
+
+/// Asserts that a share of time is predicted to a quarter of it.
+#[track_caller]
+fn within_a_quarter(what: &str, said: f64, truth: f64) {
+    println!("{what}: {said:.1} % said, {truth:.1} % true");
+    assert!((said / truth - 1.0).abs() <= 0.25, "{what}: {said} % instead of {truth}");
+}
+
+/// The share of time that is saved, in percent: of what passed, and of all CPUs.
+fn saved(said: &BTreeMap<String, String>, scene: &str, cure: &str) -> [f64; 2] {
+    let times = |name: &str| -> Vec<f64> {
+        said[name].split_whitespace().map(|seconds| seconds.parse().unwrap()).collect()
+    };
+    let (sick, cured) = (times(scene), times(&format!("{scene}-{cure}")));
+    [0, 1].map(|which| 100.0 * (1.0 - cured[which] / sick[which]))
+}
+
+#[test]
+fn what_a_report_says_is_gained_is_gained() {
+    let script = "
+        scene() { scene=$1 rounds=$2; shift 2
+            echo $scene $(patients $scene $rounds)
+            for cure in $@; do echo $scene-$cure $(patients $scene $rounds $cure); done
+            echo $scene-profiled $(nodewise profile --model opteron-8385-4n -o p -- PATIENTS $scene $rounds)
+            nodewise report p; nodewise report p --json >json; one_line $scene-report json; }
+        scene slices 3000000 parallel
+        scene stream 6000000 parallel
+        scene table 1000000 copies interleave
+        scene far 1000000 near
+        scene own 12000000";
+    let patients = c_program("modelled/patients.c");
+    let said = guest("8", &script.replace("PATIENTS", patients.to_str().unwrap()));
+    let report = |scene: &str| -> Value { serde_json::from_str(&said[&format!("{scene}-report")]).unwrap() };
+    for (scene, remedy, cure) in [
+        ("slices", "touch_in_parallel", "parallel"),
+        ("stream", "touch_in_parallel", "parallel"),
+        ("table", "replicate", "copies"),
+        ("far", "bind_threads", "near"),
+    ] {
+        let report = report(scene);
+        let row = &report["rows"][0];
+        assert_eq!((&row["remedy"], &row["gain_is_bound"]), (&remedy.into(), &false.into()), "{row:#}");
+        assert!(row["touched_by"][0].as_str().unwrap().starts_with("fill ("), "{row:#}");
+        let gains = ["gain_percent", "slowest_gain_percent"].map(|gain| row[gain].as_f64().unwrap());
+        let [time, cpu_time] = saved(&said, scene, cure);
+        within_a_quarter(&format!("{scene}, CPU time"), gains[0], cpu_time);
+        within_a_quarter(&format!("{scene}, time"), gains[1], time);
+        let [longer, _] = saved(&said, scene, "profiled");
+        println!("{scene}: profiled, it took {:.2} % longer", -longer);
+    }
+    let healthy = report("own");
+    assert_eq!(healthy["rows"][0]["remedy"], Value::Null, "{healthy:#}");
+    // The model gives one node's memory to all, and the other cure is worth less.
+    let [copies, _] = saved(&said, "table", "copies");
+    let [spread, _] = saved(&said, "table", "interleave");
+    assert!(spread < copies, "{spread}, {copies}");
+}
+
+#[test]
+fn what_the_doctor_says_it_costs_it_costs() {
+    let script = "
+        scene() { echo $1 $(patients $1 $2); echo $1-$3 $(patients $1 $2 $3); }
+        examine() { PATIENTS $1 1000000000000 & patient=$!; sleep 1
+            nodewise doctor -p $patient --seconds 8 --model opteron-8385-4n --json >json
+            kill $patient; wait $patient 2>/dev/null; one_line $1-doctor json; }
+        scene slices 1500000 parallel; examine slices
+        scene table 500000 interleave; examine table
+        examine own";
+    let patients = c_program("modelled/patients.c");
+    let said = guest("16", &script.replace("PATIENTS", patients.to_str().unwrap()));
+    let doctor = |scene: &str| -> Value { serde_json::from_str(&said[&format!("{scene}-doctor")]).unwrap() };
+    for (scene, remedy, cure) in [("slices", "collocate", "parallel"), ("table", "interleave", "interleave")]
+    {
+        let said_of = doctor(scene);
+        assert_eq!(
+            (&said_of["verdict"], &said_of["remedy"]),
+            (&"hurt".into(), &remedy.into()),
+            "{said_of:#}"
+        );
+        let cost = said_of["cost_percent"].as_f64().unwrap();
+        within_a_quarter(scene, cost, saved(&said, scene, cure)[0]);
+        assert_eq!(said_of["cost_is_bound"], false, "{said_of:#}");
+    }
+    assert_eq!(doctor("own")["verdict"], "healthy", "{:#}", doctor("own"));
+}

@@ -1,0 +1,336 @@
+//! The time of accesses to memory under load: as it was measured, and after a change.
+//!
+//! # The model
+//!
+//! A CPU works for some cycles, and then accesses memory. It goes on while up to `overlap` of its accesses
+//! are on their way. An access takes the time of its way, and waits at its node's memory while others are
+//! served there. So a change saves ways, or queues, or both. That is a closed network of queues. The time in
+//! each is found by mean value analysis (Reiser and Lavenberg, 1980), with Schweitzer's (1979) estimate of
+//! the queue that an access meets. Services take equal times, so the one that is under way is half over.
+//!
+//! Three numbers are fitted. The cycles between accesses, or else the overlap, follow from the time that the
+//! program's CPUs took for an access. The time of a service follows from how much longer accesses took than
+//! their ways.
+
+use serde::Serialize;
+
+/// The accesses of a program, by the CPU's node (row) and the memory's (column), as they were measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Load {
+    /// How many there were.
+    pub accesses: Vec<Vec<f64>>,
+    /// Their mean latency, in cycles.
+    pub latencies: Vec<Vec<f64>>,
+    /// Their latency where no other is served before them, in cycles.
+    pub ways: Vec<Vec<f64>>,
+    /// Cycles in which the program's CPUs ran.
+    pub cycles: f64,
+    /// How many CPUs ran on average.
+    pub cpus: f64,
+}
+
+/// The share of time that a change saves, in percent; below 0 where it costs time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Saved {
+    /// Of all CPUs' time.
+    pub of_cpus: f64,
+    /// Of the time of the CPUs of the slowest node, for which all others wait in many programs: where each CPU
+    /// makes as many accesses.
+    pub of_slowest: f64,
+}
+
+impl Saved {
+    /// The larger of the two.
+    #[must_use]
+    pub const fn most(self) -> f64 {
+        self.of_cpus.max(self.of_slowest)
+    }
+}
+
+/// A load that the model was fitted to.
+#[derive(Clone, Debug)]
+pub struct Fitted {
+    /// The share of each node's accesses (row) that go to each node (column).
+    shares: Vec<Vec<f64>>,
+    accesses: Vec<f64>,
+    ways: Vec<Vec<f64>>,
+    think: f64,
+    overlap: f64,
+    /// Accesses of each node that are on their way, or that a CPU thinks before.
+    customers: Vec<f64>,
+    service: f64,
+}
+
+/// Fewer samples than this of a pair of nodes do not tell its way.
+const LEAST_SAMPLES: usize = 10;
+/// A node with less of the busiest one's accesses than this share keeps nobody waiting.
+const SLACK: f64 = 0.5;
+/// Rounds of an iteration whose steps are halved, and of one that halves an interval.
+const ROUNDS: usize = 400;
+const HALVINGS: usize = 40;
+
+impl Load {
+    /// The load, and what it was fitted with; none where nothing was measured.
+    #[must_use]
+    pub fn fitted(&self) -> Option<Fitted> {
+        let all: f64 = self.accesses.iter().flatten().sum();
+        if !(all > 0.0 && self.cycles > 0.0 && self.cpus > 0.0) {
+            return None;
+        }
+        let accesses: Vec<f64> = self.accesses.iter().map(|row| row.iter().sum()).collect();
+        let shares = shares(&self.accesses);
+        let latency: Vec<f64> = means(&shares, &self.latencies);
+        let waited: f64 = accesses.iter().zip(&latency).map(|(accesses, latency)| accesses * latency).sum();
+        let (think, overlap) = if self.cycles > waited {
+            ((self.cycles - waited) / all, 1.0)
+        } else {
+            (0.0, waited / self.cycles)
+        };
+        let elapsed = self.cycles / self.cpus;
+        let on_their_way =
+            |(accesses, latency): (&f64, &f64)| accesses * (overlap * think + latency) / elapsed;
+        let customers = accesses.iter().zip(&latency).map(on_their_way).collect();
+        let mut fitted =
+            Fitted { shares, accesses, ways: self.ways.clone(), think, overlap, customers, service: 0.0 };
+        // The longer a service, the longer the accesses: up to all waiting for the one.
+        let (mut least, mut most) = (0.0, waited / all);
+        for _ in 0..HALVINGS {
+            fitted.service = 0.5 * (least + most);
+            let latency = fitted.latencies(&fitted.shares);
+            let found: f64 =
+                fitted.accesses.iter().zip(&latency).map(|(accesses, latency)| accesses * latency).sum();
+            if found > waited {
+                most = fitted.service;
+            } else {
+                least = fitted.service;
+            }
+        }
+        Some(fitted)
+    }
+}
+
+impl Fitted {
+    /// The time that it saves if the accesses go elsewhere: of each node (row) to each node's memory
+    /// (column), in any unit.
+    #[must_use]
+    pub fn saves(&self, accesses: &[Vec<f64>]) -> Saved {
+        let each = |shares: &[Vec<f64>]| -> Vec<f64> {
+            let latencies = self.latencies(shares);
+            latencies.iter().map(|latency| self.think + latency / self.overlap).collect()
+        };
+        let (before, after) = (each(&self.shares), each(&shares(accesses)));
+        let all =
+            |each: &[f64]| -> f64 { self.accesses.iter().zip(each).map(|(count, each)| count * each).sum() };
+        let most = self.accesses.iter().copied().fold(0.0, f64::max);
+        let works = |node: usize| self.accesses[node] >= SLACK * most;
+        let slowest = |each: &[f64]| {
+            let working = (0..each.len()).filter(|&node| works(node));
+            working.map(|node| each[node]).fold(0.0, f64::max)
+        };
+        Saved {
+            of_cpus: 100.0 * (1.0 - all(&after) / all(&before)),
+            of_slowest: 100.0 * (1.0 - slowest(&after) / slowest(&before)),
+        }
+    }
+
+    /// The mean latency of each node's accesses, in cycles.
+    fn latencies(&self, shares: &[Vec<f64>]) -> Vec<f64> {
+        let nodes = self.customers.len();
+        let mut latencies = means(shares, &self.ways);
+        // The accesses of each node (row) at each node's memory (column), waiting or served.
+        let mut queues = vec![vec![0.0; nodes]; nodes];
+        for _ in 0..ROUNDS {
+            // Accesses of each node in a cycle.
+            let rate = |(customers, latency): (&f64, &f64)| customers / (self.overlap * self.think + latency);
+            let rates: Vec<f64> = self.customers.iter().zip(&latencies).map(rate).collect();
+            let all: Vec<f64> = (0..nodes).map(|to| queues.iter().map(|row| row[to]).sum()).collect();
+            let busy: Vec<f64> = (0..nodes)
+                .map(|to| {
+                    let rate: f64 = rates.iter().zip(shares).map(|(rate, shares)| rate * shares[to]).sum();
+                    (rate * self.service).min(1.0)
+                })
+                .collect();
+            for from in (0..nodes).filter(|&from| self.customers[from] > 0.0) {
+                let mut latency = 0.0;
+                for to in 0..nodes {
+                    // An access does not wait for itself.
+                    let met = all[to] - queues[from][to] / self.customers[from].max(1.0);
+                    let wait = self.service * (met - busy[to] / 2.0).max(0.0);
+                    let share = shares[from][to];
+                    latency += share * (self.ways[from][to] + wait);
+                    let queue = rates[from] * share * (self.service + wait);
+                    queues[from][to] = 0.5 * (queues[from][to] + queue);
+                }
+                latencies[from] = 0.5 * (latencies[from] + latency);
+            }
+        }
+        latencies
+    }
+}
+
+/// Each row's shares; of a row without accesses, all go near.
+fn shares(accesses: &[Vec<f64>]) -> Vec<Vec<f64>> {
+    let row = |(from, row): (usize, &Vec<f64>)| {
+        let all: f64 = row.iter().sum();
+        let near = |to| if to == from { 1.0 } else { 0.0 };
+        (0..row.len()).map(|to| if all > 0.0 { row[to].max(0.0) / all } else { near(to) }).collect()
+    };
+    accesses.iter().enumerate().map(row).collect()
+}
+
+fn means(shares: &[Vec<f64>], of: &[Vec<f64>]) -> Vec<f64> {
+    let mean =
+        |(shares, of): (&Vec<f64>, &Vec<f64>)| shares.iter().zip(of).map(|(share, of)| share * of).sum();
+    shares.iter().zip(of).map(mean).collect()
+}
+
+/// The ways, in cycles, from the latencies of sampled accesses: by pair of nodes, what few are faster than.
+/// Those of pairs that were not seen follow from `ratios`, the cost of each pair if a near access costs 1.
+/// None if no pair was seen.
+#[must_use]
+pub fn ways(sampled: &mut [Vec<Vec<u32>>], ratios: &[Vec<f64>]) -> Option<Vec<Vec<f64>>> {
+    let fastest = |latencies: &mut Vec<u32>| {
+        let twentieth = latencies.len() / 20;
+        let is_known = latencies.len() >= LEAST_SAMPLES;
+        is_known.then(|| f64::from(*latencies.select_nth_unstable(twentieth).1))
+    };
+    let seen: Vec<Vec<Option<f64>>> =
+        sampled.iter_mut().map(|row| row.iter_mut().map(fastest).collect()).collect();
+    let pairs = || (0..seen.len()).flat_map(|from| (0..seen.len()).map(move |to| (from, to)));
+    let known = || pairs().filter_map(|(from, to)| Some((from, to, seen[from][to]?)));
+    let median = |mut of: Vec<f64>| {
+        of.sort_by(f64::total_cmp);
+        of.get(of.len() / 2).copied()
+    };
+    let near = median(known().filter(|(from, to, _)| from == to).map(|(_, _, way)| way).collect());
+    let near = near.or_else(|| median(known().map(|(from, to, way)| way / ratios[from][to]).collect()))?;
+    let way = |from: usize, to: usize| {
+        let alike = |&(a, b, _): &(usize, usize, f64)| a != b && ratios[a][b] == ratios[from][to];
+        let far = || median(known().filter(alike).map(|(_, _, way)| way).collect());
+        let unseen = || if from == to { near } else { far().unwrap_or(near * ratios[from][to]) };
+        seen[from][to].unwrap_or_else(unseen)
+    };
+    Some((0..seen.len()).map(|from| (0..seen.len()).map(|to| way(from, to)).collect()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODES: usize = 4;
+    const RATIOS: [f64; 2] = [1.0, 1.3];
+
+    fn matrix(of: impl Fn(usize, usize) -> f64) -> Vec<Vec<f64>> {
+        (0..NODES).map(|from| (0..NODES).map(|to| of(from, to)).collect()).collect()
+    }
+
+    fn near(from: usize, to: usize) -> f64 {
+        f64::from(u8::from(from == to))
+    }
+
+    fn way(from: usize, to: usize) -> f64 {
+        300.0 * RATIOS[usize::from(from != to)]
+    }
+
+    /// Each CPU makes an access after `think` cycles and waits for it, without any queue.
+    #[test]
+    fn ways_alone_are_saved_where_nothing_waits() {
+        for think in [0.0, 100.0, 3000.0] {
+            let one = |from: usize, to: usize| if to == 0 { think + way(from, 0) } else { 0.0 };
+            let cycles: f64 = 1e6 * matrix(one).iter().flatten().sum::<f64>();
+            let load = Load {
+                accesses: matrix(|_, to| if to == 0 { 1e6 } else { 0.0 }),
+                latencies: matrix(way),
+                ways: matrix(way),
+                cycles,
+                cpus: 4.0,
+            };
+            let saved = load.fitted().unwrap().saves(&matrix(near));
+            let expected = 100.0 * (1.0 - 4.0 * (think + 300.0) / (4.0 * think + 300.0 + 3.0 * 390.0));
+            assert!((saved.of_cpus - expected).abs() < 0.2, "{think}: {saved:?}, {expected}");
+            let slowest = 100.0 * (1.0 - (think + 300.0) / (think + 390.0));
+            assert!((saved.of_slowest - slowest).abs() < 0.2, "{think}: {saved:?}, {slowest}");
+            // Where all goes is where it went.
+            let same = load.fitted().unwrap().saves(&load.accesses);
+            assert!(same.of_cpus.abs() < 1e-6 && same.of_slowest.abs() < 1e-6, "{same:?}");
+        }
+    }
+
+    /// Against a simulation of CPUs with several accesses on their way and memories that serve one at a time.
+    #[test]
+    fn queues_take_what_they_take_when_simulated() {
+        for (overlap, think, service) in [(1, 200, 40), (1, 0, 100), (4, 100, 25), (8, 0, 25), (8, 0, 60)] {
+            let measured = simulate(overlap, think, service, |_, _| 0);
+            let fitted = measured.load.fitted().unwrap();
+            for (name, home) in [
+                ("near", &(|from, _| from) as &dyn Fn(usize, u64) -> usize),
+                ("spread", &|_, number| (number % 4) as usize),
+            ] {
+                let after = simulate(overlap, think, service, home);
+                let truth = 100.0 * (1.0 - after.load.cycles / measured.load.cycles);
+                let saved = fitted.saves(&after.load.accesses).of_cpus;
+                println!("{overlap} {think} {service} {name}: {saved:.1} %, {truth:.1} % simulated");
+                assert!((saved - truth).abs() < 6.0, "{overlap} {think} {service} {name}: {saved}, {truth}");
+            }
+        }
+    }
+
+    struct Simulated {
+        load: Load,
+    }
+
+    /// A CPU a node makes so many accesses, to where `home` says, in the order of time.
+    fn simulate(overlap: usize, think: u64, service: u64, home: impl Fn(usize, u64) -> usize) -> Simulated {
+        const EACH: u64 = 20_000;
+        let (mut free, mut made) = ([0; NODES], [0; NODES]);
+        let mut cpus = vec![(0, std::collections::VecDeque::new()); NODES];
+        let (mut accesses, mut latencies) = (matrix(|_, _| 0.0), matrix(|_, _| 0.0));
+        // The time at which a CPU asks next.
+        let next = |cpu: &(u64, std::collections::VecDeque<u64>)| {
+            let (ready, on_their_way) = cpu;
+            let waits = if on_their_way.len() < overlap { 0 } else { on_their_way[0] };
+            think + *ready.max(&waits)
+        };
+        while let Some(from) = (0..NODES).filter(|&cpu| made[cpu] < EACH).min_by_key(|&cpu| next(&cpus[cpu]))
+        {
+            let asks = next(&cpus[from]);
+            let to = home(from, made[from] * 7 + from as u64);
+            // The way there, and back.
+            let (there, all) = (way(from, to) as u64 / 2, way(from, to) as u64);
+            let begins = free[to].max(asks + there);
+            free[to] = begins + service;
+            let ends = begins - there + all;
+            accesses[from][to] += 1.0;
+            latencies[from][to] += (ends - asks) as f64;
+            made[from] += 1;
+            let (ready, on_their_way) = &mut cpus[from];
+            *ready = asks;
+            if on_their_way.len() == overlap {
+                on_their_way.pop_front();
+            }
+            on_their_way.push_back(ends);
+        }
+        let ends =
+            |(_, on_their_way): &(u64, std::collections::VecDeque<u64>)| on_their_way[overlap - 1] as f64;
+        let cycles: f64 = cpus.iter().map(ends).sum();
+        let longest = cpus.iter().map(ends).fold(0.0, f64::max);
+        for (row, counts) in latencies.iter_mut().zip(&accesses) {
+            row.iter_mut().zip(counts).for_each(|(sum, count)| *sum /= count.max(1.0));
+        }
+        let load = Load { accesses, latencies, ways: matrix(way), cycles, cpus: cycles / longest };
+        Simulated { load }
+    }
+
+    #[test]
+    fn unseen_ways_follow_from_what_was_seen() {
+        let ratios = matrix(|from, to| RATIOS[usize::from(from != to)]);
+        let mut sampled = vec![vec![Vec::new(); NODES]; NODES];
+        assert_eq!(ways(&mut sampled, &ratios), None);
+        // Most wait, and some do not.
+        sampled[3][0] = (0..100).map(|i| if i % 4 == 0 { 390 } else { 390 + 7 * i }).collect();
+        let found = ways(&mut sampled, &ratios).unwrap();
+        assert_eq!((found[3][0], found[1][2], found[2][2]), (390.0, 390.0, 300.0));
+        sampled[1][1] = vec![310; 20];
+        assert_eq!(ways(&mut sampled, &ratios).unwrap()[2][2], 310.0);
+    }
+}
