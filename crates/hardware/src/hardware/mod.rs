@@ -281,8 +281,7 @@ impl Hardware {
     /// Reads memory once the data of the core's last read is there: its address was in that.
     #[inline]
     pub fn chase(&mut self, core: usize, address: u64, home: usize) -> Access {
-        let state = &mut self.cores[core];
-        state.clock = state.clock.max(state.read_done());
+        self.begin(core, Touch::Chase);
         self.read(core, address, home)
     }
 
@@ -302,7 +301,7 @@ impl Hardware {
 
     /// Reads and writes memory in one atomic instruction, and waits for it.
     pub fn atomic(&mut self, core: usize, address: u64, home: usize) -> Access {
-        self.drain(core);
+        self.begin(core, Touch::Atomic);
         let line = address >> self.line_shift;
         if let Some(uncached) = self.uncached {
             self.issue(core);
@@ -319,6 +318,20 @@ impl Hardware {
         state.ready = state.clock;
         self.atomics.insert(line, state.clock);
         access
+    }
+
+    /// Waits until a core knows what an access waits for: a chase its address, an atomic the end of all before
+    /// it. The access does the same. A caller does it before, if the access then costs time of its own.
+    #[inline]
+    pub fn begin(&mut self, core: usize, touch: Touch) {
+        match touch {
+            Touch::Read | Touch::Write => {}
+            Touch::Chase => {
+                let state = &mut self.cores[core];
+                state.clock = state.clock.max(state.read_done());
+            }
+            Touch::Atomic => self.drain(core),
+        }
     }
 
     /// Waits until all outstanding accesses of a core are done.

@@ -72,6 +72,25 @@ fn first_touches_are_charged_to_who_touches_and_huge_pages_once_for_all_of_them(
     assert_eq!(charged(&mut huge, |machine| read(machine, 2, HUGE_PAGES - 1)), [0; 4]);
 }
 
+/// A fault needs its address. A dependent one that the read before it yields begins when that read ends, and
+/// an atomic's when all before it end.
+#[test]
+fn a_fault_begins_when_the_address_is_there() {
+    let took = |touch| {
+        let mut machine = machine(false);
+        let core = machine.threads[1].0;
+        read(&mut machine, 1, 0);
+        read(&mut machine, 1, 1);
+        let (began_ps, address) = (machine.hardware.clock(core), machine.memory.address(2));
+        machine.access(1, core, touch, address);
+        (machine.hardware.clock(core) - began_ps) / 1000
+    };
+    // The machine's memory takes 130 ns: see the preset.
+    assert_eq!(took(Touch::Read), COSTS.page_fault_ns);
+    assert_eq!(took(Touch::Chase), 130 + COSTS.page_fault_ns);
+    assert_eq!(took(Touch::Atomic), 130 + COSTS.page_fault_ns + 130);
+}
+
 /// With all memory touched by the thread on node 0, and balancing that splits huge pages; no scan has been.
 fn balanced(huge_pages: bool) -> SimMachine {
     let mut machine = machine(huge_pages);

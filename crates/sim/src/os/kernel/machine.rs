@@ -196,7 +196,10 @@ impl SimMachine {
         let page = self.memory.page(address);
         let home = match self.memory.plain_home(page) {
             Some(home) => home,
-            None => self.fault(thread, page, touch),
+            None => {
+                self.hardware.begin(core, touch);
+                self.fault(thread, page, touch)
+            }
         };
         debug_assert!(
             self.serves(thread, page, home, touch),
