@@ -5,7 +5,7 @@
 pub struct Counters {
     /// How many nodes there are.
     pub nodes: usize,
-    /// Instructions of each core.
+    /// Instructions of each CPU.
     pub instructions: Vec<u64>,
     /// Reads and writes that a program's DRAM accesses came to, by accessor node and home node: `[accessor *
     /// nodes + home]`. Fills only; lines written back are in the controllers' bytes.
@@ -38,12 +38,12 @@ pub struct Load {
 }
 
 impl Counters {
-    /// Counts of nothing, for a machine of this many nodes, cores and links.
+    /// Counts of nothing, for a machine of this many nodes, CPUs and links.
     #[must_use]
-    pub fn new(nodes: usize, cores: usize, links: usize) -> Self {
+    pub fn new(nodes: usize, cpus: usize, links: usize) -> Self {
         Self {
             nodes,
-            instructions: vec![0; cores],
+            instructions: vec![0; cpus],
             dram: vec![0; nodes * nodes],
             dram_latency_ps: vec![0; nodes * nodes],
             llc_misses: vec![0; nodes],

@@ -3,23 +3,23 @@
 
 use nodewise_hardware::{Hardware, Preset};
 
-/// GB/s of one node's cores that read their own memory.
+/// GB/s of one node's CPUs that read their own memory.
 fn read_gb_per_s(preset: &Preset) -> f64 {
     let mut hardware = Hardware::new(preset);
-    let cores = preset.nodes[0].cores;
-    let mut read = vec![0; cores];
+    let cpus = preset.cpus_of_node(0);
+    let mut read = vec![0; cpus];
     let reads = 400_000;
     for _ in 0..reads {
-        let core = (0..cores).min_by_key(|&core| hardware.clock(core)).unwrap();
-        hardware.read(core, ((core as u64) << 30) + read[core] * 64, 0);
-        read[core] += 1;
+        let cpu = (0..cpus).min_by_key(|&cpu| hardware.clock(cpu)).unwrap();
+        hardware.read(cpu, ((cpu as u64) << 30) + read[cpu] * 64, 0);
+        read[cpu] += 1;
     }
-    let end_ps = (0..cores).map(|core| hardware.clock(core)).min().unwrap();
+    let end_ps = (0..cpus).map(|cpu| hardware.clock(cpu)).min().unwrap();
     hardware.counters().controllers[0].bytes as f64 * 1000.0 / end_ps as f64
 }
 
 #[test]
-fn all_cores_get_the_bandwidth_of_their_node() {
+fn all_cpus_get_the_bandwidth_of_their_node() {
     for name in Preset::names().filter(|&name| name != "ace-7") {
         let preset = Preset::named(name).unwrap().scaled(1e-3);
         let peak = preset.line_bytes as f64 / preset.controller.service_ns;

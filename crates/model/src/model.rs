@@ -91,7 +91,7 @@ impl Model {
         let (preset, shape) = (settings.machine().map_err(say)?, settings.shape().map_err(say)?);
         let device = open_device(&settings.device, shape)
             .map_err(|error| format!("{}: {error}", settings.device.display()))?;
-        let cpus = preset.cores();
+        let cpus = preset.cpus();
         // Without accesses no order at a controller has to be right, but the same work is done in a quantum.
         let quantum_ps =
             if settings.memory { QUANTUM_PS } else { (QUANTUM_PS as f64 * settings.slow.max(1.0)) as u64 };

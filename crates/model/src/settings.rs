@@ -66,7 +66,7 @@ impl Settings {
         let preset = self.machine()?;
         Ok(Shape {
             nodes: preset.nodes.len(),
-            cpus: preset.cores(),
+            cpus: preset.cpus(),
             links: preset.links.iter().map(|link| (link.from, link.to)).collect(),
             cycle_fs: (preset.cycle_ps() * 1000.0).round() as u64,
             line_bytes: preset.line_bytes,
@@ -82,12 +82,14 @@ impl Settings {
         self.shape().map(|shape| nodewise_sys::device::bytes(&shape) as u64)
     }
 
-    /// The machine with the guest's CPUs and memory, its caches scaled and its parts slowed down.
+    /// The machine with the guest's CPUs and memory, its caches scaled and its parts slowed down. Each CPU is
+    /// a core: a guest's cores have one thread.
     ///
     /// # Errors
     /// The text is no preset, or it has another number of nodes than the guest.
     pub fn machine(&self) -> Result<Preset, Error> {
         let mut preset = Preset::parse(&self.preset, &self.origin)?.scaled(self.scale).slowed(self.slow);
+        (preset.core.threads, preset.core.smt_speedup) = (1, 1.0);
         for (index, node) in preset.nodes.iter_mut().enumerate() {
             node.cores = self.cpus.get(index).copied().unwrap_or(0);
             node.memory_bytes = self.memory_bytes.get(index).copied().unwrap_or(0);
@@ -227,7 +229,7 @@ impl Report {
         let serves = |node: &Node| node.memory_bytes > 0 && node.cores > 0;
         let balanced: Vec<bool> = preset.nodes.iter().map(serves).collect();
         let link_bytes: Vec<f64> = links.iter().map(|link| link.work.bytes as f64).collect();
-        let all_ps = modelled_ps * preset.cores() as f64;
+        let all_ps = modelled_ps * preset.cpus() as f64;
         Self {
             modelled_seconds: modelled_ps / 1e12,
             slow_down: times.host_s / (modelled_ps / 1e12),
@@ -251,6 +253,29 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_cpu_of_a_guest_is_a_core() {
+        let name = "dahu-2n-smt";
+        let settings = Settings {
+            preset: Preset::text(name).unwrap().to_owned(),
+            origin: name.to_owned(),
+            cpus: vec![3, 2],
+            memory_bytes: vec![1 << 30; 2],
+            scale: 1.0,
+            slow: 1.0,
+            memory: true,
+            socket: PathBuf::new(),
+            device: PathBuf::new(),
+            trace: None,
+        };
+        let machine = settings.machine().unwrap();
+        assert_eq!((machine.cores(), machine.cpus()), (5, 5));
+        let mut one = Preset::named("dahu-2n").unwrap();
+        one.nodes.clone_from(&machine.nodes);
+        (one.name, one.about) = (machine.name.clone(), machine.about.clone());
+        assert_eq!(machine, one);
+    }
 
     #[test]
     fn memory_goes_on_above_the_hole() {

@@ -107,6 +107,26 @@ fn threads_run_where_the_user_says() {
     assert_eq!(json(&[&dahu[..], &["--threads", "2"]].concat()).get("cpus"), None);
 }
 
+/// As Linux numbers them: the second threads of cores after all first ones, here going round the nodes too.
+#[test]
+fn second_threads_of_cores_have_the_upper_numbers() {
+    let smt = ["run", "--machine", "dahu-2n-smt", "--workload", "parmult", "--scale", "0.05"];
+    let time = |list: &str| {
+        let run = json(&[&smt[..], &["--policy", "first-touch", "--cpus", list]].concat());
+        run["runs"][0]["run_time_s"].as_f64().unwrap()
+    };
+    // CPU 32 is the other thread of CPU 0's core, and CPU 34 of CPU 2's.
+    let (apart, together) = (time("0,34"), time("0,32"));
+    assert!((together / apart / (2.0 / 1.2) - 1.0).abs() < 0.02, "{together} and {apart}");
+    let all = json(&[&smt[..], &["--nodes", "1", "--policy", "first-touch"]].concat());
+    assert_eq!(all["threads"], 32);
+    let cpus: Vec<u64> = all["cpus"].as_array().unwrap().iter().map(|cpu| cpu.as_u64().unwrap()).collect();
+    assert_eq!((cpus[0], cpus[15], cpus[16], cpus[31]), (1, 31, 33, 63));
+    let (code, _, error) = sim(&[&smt[..], &["--cpus", "64"]].concat());
+    let expected = "nodewise: --cpus 64: dahu-2n-smt has no CPU 64; its CPUs are 0 to 63\n";
+    assert_eq!((code, error.as_str()), (Some(2), expected));
+}
+
 #[test]
 fn a_place_where_no_thread_can_run_is_named() {
     let refused = |arguments: &[&str], message: &str| {
@@ -122,8 +142,8 @@ fn a_place_where_no_thread_can_run_is_named() {
     refused(&["--cpus", "0-3,2"], "--cpus 0-3,2: CPU 2 is there twice, and has one thread");
     refused(&["--nodes", "0-4000000000"], "--nodes 0-4000000000: ");
     refused(&["--nodes", ""], "--nodes: the list is empty, and no thread can run");
-    refused(&["--nodes", "1,2", "--threads", "9"], "--threads 9: --nodes 1,2 has 8 cores");
-    refused(&["--cpus", "0-1", "--threads", "3"], "--threads 3: --cpus 0-1 has 2 cores");
+    refused(&["--nodes", "1,2", "--threads", "9"], "--threads 9: --nodes 1,2 has 8 CPUs");
+    refused(&["--cpus", "0-1", "--threads", "3"], "--threads 3: --cpus 0-1 has 2 CPUs");
     let bare = ["run", "--machine", "epyc-cxl-4n", "--workload", "cg", "--nodes", "1-2"];
     let (code, _, error) = sim(&bare);
     assert_eq!(

@@ -56,7 +56,7 @@ impl Program for Sum {
 fn main() -> Result<(), Error> {
     let preset = Preset::named("opteron-8385-4n")?.scaled(0.01);
     for policy in ["first-touch", "interleave", "carrefour"] {
-        let build = || Box::new(Sum::new(preset.cores())) as Box<dyn Program>;
+        let build = || Box::new(Sum::new(preset.cpus())) as Box<dyn Program>;
         let report = simulate(&preset, &build, &Settings::scaled(0.01), &policy.parse()?, &mut |_| ())?;
         println!("{policy}: {:.3} ms", report.run_time_s * 1e3);
     }

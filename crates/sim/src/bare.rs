@@ -1,5 +1,5 @@
-//! A program on the bare hardware: its pages lie where they are told to, its threads stay on their cores, and
-//! no operating system costs time but what the caller makes of it. For measuring machines.
+//! A program on the bare hardware, for measuring machines. Its pages lie where they are told to, and its
+//! threads stay on their CPUs. No operating system costs time but what the caller makes of it.
 
 use crate::scheduler::{self, Processors};
 use crate::{Error, Program};
@@ -21,10 +21,10 @@ pub struct Outcome {
 /// How far a thread may run ahead of the one that is most behind with what its core's own caches serve.
 const SLACK_PS: u64 = 100_000;
 
-/// The hardware with threads on it, each on its core, and the home of each address.
+/// The hardware with threads on it, each on its CPU, and the home of each address.
 struct Bare<'a, F> {
     hardware: Hardware,
-    cores: &'a [usize],
+    cpus: &'a [usize],
     home: F,
     /// The time of the first barrier, and the counts of then.
     begun: Option<(u64, Counters)>,
@@ -37,52 +37,52 @@ impl<F: FnMut(&mut Hardware, usize, u64) -> usize> Processors for Bare<'_, F> {
     }
 
     #[inline]
-    fn core(&self, thread: usize) -> usize {
-        self.cores[thread]
+    fn cpu(&self, thread: usize) -> usize {
+        self.cpus[thread]
     }
 
     #[inline]
     fn clock(&self, thread: usize) -> u64 {
-        self.hardware.clock(self.cores[thread])
+        self.hardware.clock(self.cpus[thread])
     }
 
     #[inline]
-    fn access(&mut self, _thread: usize, core: usize, touch: Touch, address: u64) {
-        let node = (self.home)(&mut self.hardware, core, address);
-        self.hardware.touch(core, touch, address, node);
+    fn access(&mut self, _thread: usize, cpu: usize, touch: Touch, address: u64) {
+        let node = (self.home)(&mut self.hardware, cpu, address);
+        self.hardware.touch(cpu, touch, address, node);
     }
 
     fn goes_on(&mut self, thread: usize, at_ps: u64) {
-        let core = self.cores[thread];
-        self.hardware.set_clock(core, at_ps.max(self.hardware.clock(core)));
+        let cpu = self.cpus[thread];
+        self.hardware.set_clock(cpu, at_ps.max(self.hardware.clock(cpu)));
     }
 
     fn everyone_is_there(&mut self, threads: &[usize]) {
         let last = threads.iter().map(|&thread| self.clock(thread)).max().unwrap_or(0);
         for &thread in threads {
-            self.hardware.set_clock(self.cores[thread], last);
+            self.hardware.set_clock(self.cpus[thread], last);
         }
         self.begun.get_or_insert_with(|| (last, self.hardware.counters().clone()));
     }
 }
 
-/// Runs a program, thread `i` on `cores[i]`, with every address on the node that `home` says, which is asked
-/// at each access with the hardware, the core and the address. Threads may share a core if they never run at
+/// Runs a program, thread `i` on `cpus[i]`, with every address on the node that `home` says. It is asked at
+/// each access with the hardware, the CPU and the address. Threads may share a CPU if they never run at
 /// the same time.
 ///
 /// Fails if the program finds its result wrong.
 pub fn run(
     preset: &Preset,
     program: &mut dyn Program,
-    cores: &[usize],
+    cpus: &[usize],
     home: impl FnMut(&mut Hardware, usize, u64) -> usize,
 ) -> Result<Outcome, Error> {
-    let nodes = preset.nodes_of_cores();
-    program.placed(&cores.iter().map(|&core| nodes[core]).collect::<Vec<_>>());
-    let cores = &cores[..program.threads()];
-    let mut bare = Bare { hardware: Hardware::new(preset), cores, home, begun: None };
+    let nodes = preset.nodes_of_cpus();
+    program.placed(&cpus.iter().map(|&cpu| nodes[cpu]).collect::<Vec<_>>());
+    let cpus = &cpus[..program.threads()];
+    let mut bare = Bare { hardware: Hardware::new(preset), cpus, home, begun: None };
     scheduler::run(program, &mut bare, SLACK_PS, &mut |_| ())?;
-    let time_ps = (0..cores.len()).map(|thread| bare.clock(thread)).max().unwrap_or(0);
+    let time_ps = (0..cpus.len()).map(|thread| bare.clock(thread)).max().unwrap_or(0);
     let counters = bare.hardware.counters().clone();
     let (begun_ps, begun) = bare.begun.unwrap_or_else(|| (0, counters.since(&counters)));
     Ok(Outcome { time_ps, counters, begun_ps, begun })

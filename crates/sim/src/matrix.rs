@@ -13,7 +13,7 @@ use std::num::NonZeroUsize;
 pub struct Matrix {
     /// Machines at their full size.
     pub machines: Vec<Preset>,
-    /// Workloads, each with a thread on every core.
+    /// Workloads, each with a thread on every CPU.
     pub workloads: Vec<Workload>,
     /// Policies; a machine's cells lack those that it does not run.
     pub policies: Vec<Policy>,
@@ -66,7 +66,7 @@ impl Matrix {
         for policy in &self.policies {
             let mut refused = self.machines.iter().map(|machine| {
                 let settings = self.settings(machine);
-                Simulation::check(machine, machine.cores(), &settings, policy)
+                Simulation::check(machine, machine.cpus(), &settings, policy)
             });
             let first = refused.next().unwrap_or(Ok(()));
             if first.is_err() && refused.all(|result| result.is_err()) {
@@ -105,7 +105,7 @@ impl Matrix {
 
     fn row(&self, machine: &Preset, workload: &Workload) -> Result<Vec<Cell>, Error> {
         let preset = machine.scaled(self.scale);
-        let threads = preset.cores();
+        let threads = preset.cpus();
         let settings = self.settings(&preset);
         let build = || (workload.build)(Parameters { threads, scale: self.scale, seed: self.seed });
         let run = |policy: &Policy| {

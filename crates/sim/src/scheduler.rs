@@ -12,14 +12,14 @@ pub(crate) trait Processors {
     /// The hardware.
     fn hardware(&mut self) -> &mut Hardware;
 
-    /// The core on which a thread runs now.
-    fn core(&self, thread: usize) -> usize;
+    /// The CPU on which a thread runs now.
+    fn cpu(&self, thread: usize) -> usize;
 
     /// A thread's time.
     fn clock(&self, thread: usize) -> u64;
 
-    /// Performs an access of a thread on its core.
-    fn access(&mut self, thread: usize, core: usize, touch: Touch, address: u64);
+    /// Performs an access of a thread on its CPU.
+    fn access(&mut self, thread: usize, cpu: usize, touch: Touch, address: u64);
 
     /// Lets threads go on together from a barrier that the last of them has reached.
     fn everyone_is_there(&mut self, threads: &[usize]);
@@ -131,8 +131,8 @@ pub(crate) fn run<P: Processors>(
                     }
                 }
                 after => {
-                    let core = machine.core(index);
-                    machine.hardware().drain(core);
+                    let cpu = machine.cpu(index);
+                    machine.hardware().drain(cpu);
                     turns.end();
                     if after == Progress::Barrier {
                         at_barrier.push(index);
@@ -167,24 +167,24 @@ impl Thread {
     /// Performs operations of the piece, until one asks the machine beyond the core's own caches after
     /// `by_ps`, or the clock has reached `limit_ps`. Returns how many.
     fn go_on<P: Processors>(&mut self, machine: &mut P, index: usize, by_ps: u64, limit_ps: u64) -> u64 {
-        let core = machine.core(index);
+        let cpu = machine.cpu(index);
         let words = self.trace.words();
         let before = self.done;
-        machine.hardware().expect(core, words.len() - before);
+        machine.hardware().expect(cpu, words.len() - before);
         for &word in &words[before..] {
             let (touch, address, instructions) = Op::decode(word).parts();
             if instructions > 0 && !self.computed {
-                machine.hardware().execute(core, instructions);
+                machine.hardware().execute(cpu, instructions);
             }
             if let Some(touch) = touch {
-                self.computed = machine.hardware().waits(core, touch, address, by_ps);
+                self.computed = machine.hardware().waits(cpu, touch, address, by_ps);
                 if self.computed {
                     break;
                 }
-                machine.access(index, core, touch, address);
+                machine.access(index, cpu, touch, address);
             }
             self.done += 1;
-            if machine.hardware().clock(core) >= limit_ps {
+            if machine.hardware().clock(cpu) >= limit_ps {
                 break;
             }
         }

@@ -154,6 +154,22 @@ impl Topology {
         }
     }
 
+    /// The same machine with so many of its CPUs on each core, which follow each other.
+    ///
+    /// # Panics
+    ///
+    /// If a core has none.
+    #[must_use]
+    pub fn with_threads_of_core(mut self, threads: usize) -> Self {
+        let cpus: Vec<CpuId> = self.online_cpus.iter().collect();
+        let core = |cpus: &[CpuId]| Core {
+            id: Some(cpus[0].0 / threads as u32),
+            cpus: cpus.iter().copied().collect(),
+        };
+        self.cores = cpus.chunks(threads).map(core).collect();
+        self
+    }
+
     /// The same machine with these distances, `distances[from][to]` in ACPI SLIT units.
     ///
     /// # Panics

@@ -1,7 +1,7 @@
 //! LLCs and the directory: who has a line, who may write it, and how it gets from one to another.
 
 use super::miss::Kind;
-use super::{Hardware, Source, core::Core};
+use super::{Hardware, Source, core::Cpu};
 use crate::cache::{DIRTY, Entry, WRITABLE};
 use crate::directory::Holders;
 use crate::llc::{CoreSet, Llc, ManyCores};
@@ -30,28 +30,28 @@ impl Hardware {
     pub(super) fn llc(
         &mut self,
         at_ps: u64,
-        core: usize,
+        cpu: usize,
         line: u64,
         home: usize,
         kind: Kind,
     ) -> (Source, u64) {
         if self.llcs_of_many.is_empty() {
-            self.look_up::<u32>(at_ps, core, line, home, kind)
+            self.look_up::<u32>(at_ps, cpu, line, home, kind)
         } else {
-            self.look_up::<ManyCores>(at_ps, core, line, home, kind)
+            self.look_up::<ManyCores>(at_ps, cpu, line, home, kind)
         }
     }
 
     fn look_up<S: Cores>(
         &mut self,
         at_ps: u64,
-        core: usize,
+        cpu: usize,
         line: u64,
         home: usize,
         kind: Kind,
     ) -> (Source, u64) {
-        let Core { node, llc, .. } = self.cores[core];
-        let own = S::only(core - self.first_core[llc]);
+        let Cpu { node, llc, .. } = self.cpus[cpu];
+        let own = S::only((cpu >> self.thread_bits) - self.first_core[llc]);
         let llc_ps = at_ps + self.timing.llc;
         let holders = self.directory.get(line);
         // The directory is exact, and asking it is cheaper than searching a set for nothing.

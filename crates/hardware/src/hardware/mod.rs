@@ -1,10 +1,11 @@
-//! The machine: cores that touch memory, in simulated time.
+//! The machine: CPUs that touch memory, in simulated time.
 
 mod coherence;
 mod core;
 mod miss;
+mod siblings;
 
-use self::core::{Core, NO_LINE};
+use self::core::{Core, Cpu, NEVER, NO_LINE};
 use crate::{
     Counters, MOST_CORES_A_NODE, MOST_LLCS, MOST_NODES, Preset,
     cache::{Entry, Tags, WRITABLE},
@@ -12,6 +13,7 @@ use crate::{
     fabric::{Fabric, ps},
     llc::{CoreSet, Llc, ManyCores},
 };
+use siblings::Runs;
 use std::collections::HashMap;
 
 /// Where the data of an access came from.
@@ -43,7 +45,7 @@ pub struct Access {
     pub latency_ps: u64,
 }
 
-/// How a core touches memory.
+/// How a CPU touches memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
     /// [`Hardware::read`].
@@ -66,15 +68,18 @@ impl Touch {
 
 /// A machine at work.
 ///
-/// Call it for the cores in the order of their clocks, and ask [`waits`](Hardware::waits) before an access
-/// that may be ahead of others. The machine serves requests in the order in which it is told of them. A core
+/// A CPU is a thread of a core. CPUs of one core follow each other: with two threads a core, CPUs 2 and 3 are
+/// those of core 1. An operating system numbers them otherwise.
+///
+/// Call it for the CPUs in the order of their clocks, and ask [`waits`](Hardware::waits) before an access
+/// that may be ahead of others. The machine serves requests in the order in which it is told of them. A CPU
 /// may run ahead with what its own caches serve. Requests told out of order keep controllers and links as
 /// busy as in order. But a request that is told early waits too little, and the others wait too much.
 ///
 /// The model covers the following:
-/// - A core issues an instruction every so many cycles and does not wait for data, except when all its misses
-///   are outstanding (then for the first to come back) and for the data that a chase's address depends on. A
-///   prefetcher that follows streams is more outstanding misses; one that fetches neighbouring lines is
+/// - A CPU issues an instruction every so many cycles and does not wait for data. There are two exceptions.
+///   With all its misses outstanding it waits for the first, and a chase waits for the data with its address.
+///   A prefetcher that follows streams is more outstanding misses; one that fetches neighbouring lines is
 ///   modelled, for what it takes from others.
 /// - An LLC is inclusive and knows which of its cores may hold a line. A write takes the line away from all
 ///   other caches. A line that another LLC has modified is read from there and written back to its home. A
@@ -84,18 +89,22 @@ impl Touch {
 ///   it.
 /// - A message without data asks for a line, or confirms that one was written. It takes as much of a link's
 ///   bandwidth as the preset says. It never waits, and invalidations and their answers take nothing.
-/// - A core waits for an atomic read-modify-write, before which it has waited for all that it did before, as
-///   x86's locked instructions do. A core that wants a line on which such an instruction works gets it when
-///   that is done, one core after the other.
+/// - A CPU waits for an atomic read-modify-write, before which it has waited for all that it did before, as
+///   x86's locked instructions do. A CPU that wants a line on which such an instruction works gets it when
+///   that is done, one CPU after the other.
+/// - The two threads of a core share its caches, its issue slots and its outstanding misses.
 ///
 /// - A line waits for the controller of its memory, and for its bank there if the preset has banks. The two
 ///   waits pass side by side.
 ///
 /// The model lacks the bandwidth of caches, TLBs (the operating system's page sizes do not change a latency
-/// here), rows that stay open, SMT.
+/// here), rows that stay open.
 #[derive(Clone, Debug)]
 pub struct Hardware {
+    cpus: Vec<Cpu>,
     cores: Vec<Core>,
+    /// A CPU's number without so many bits is its core's.
+    thread_bits: u32,
     /// The LLCs, node by node, of a machine whose LLCs have few cores each. On others there are none here.
     llcs_of_few: Vec<Llc<u32>>,
     /// The LLCs of a machine with more cores than that on one.
@@ -138,6 +147,8 @@ struct Timing {
     snoop: u64,
     /// The time of an atomic on a line that the core may write.
     atomic: u64,
+    /// How many times longer an instruction takes while both threads of a core execute some.
+    both_busy: f64,
 }
 
 impl Hardware {
@@ -177,27 +188,30 @@ impl Hardware {
                 llcs_of_many = vec![Llc::new(lines(llc), llc.ways); first_core.len()];
             }
         }
-        let core = |(node, &llc)| Core {
+        let threads = preset.core.threads;
+        let cpu = |cpu: usize| Cpu {
             clock: 0,
             ready: 0,
             last_line: NO_LINE,
-            node,
-            llc,
-            l1: tags(preset.l1),
-            l2: tags(preset.l2),
+            node: node_of_llc[llcs_of_cores[cpu / threads]],
+            llc: llcs_of_cores[cpu / threads],
             window: vec![(0, NO_LINE); preset.core.outstanding_misses + preset.core.adjacent_line_prefetches],
-            losses: 0,
             free: 0,
+            asks_ps: NEVER,
+            runs: Runs::default(),
         };
+        let core = Core { l1: tags(preset.l1), l2: tags(preset.l2), losses: 0 };
         let line_shift = preset.line_bytes.trailing_zeros();
         Self {
-            cores: preset.nodes_of_cores().into_iter().zip(&llcs_of_cores).map(core).collect(),
+            cpus: (0..preset.cpus()).map(cpu).collect(),
+            cores: vec![core; preset.cores()],
+            thread_bits: threads.trailing_zeros(),
             directory: Directory::new(line_shift, first_core.len()),
             llcs_of_few,
             llcs_of_many,
             node_of_llc,
             fabric: Fabric::new(preset),
-            counters: Counters::new(nodes, preset.cores(), preset.links.len()),
+            counters: Counters::new(nodes, preset.cpus(), preset.links.len()),
             timing: Timing {
                 kilo_instruction: (instruction_ps * 1024.0).round() as u64,
                 instruction: (instruction_ps.round() as u64).max(1),
@@ -206,6 +220,7 @@ impl Hardware {
                 llc: latency(preset.llc),
                 snoop: cycles(preset.core.snoop_cycles),
                 atomic: cycles(preset.core.atomic_cycles),
+                both_busy: threads as f64 / preset.core.smt_speedup,
             },
             line_shift,
             has_llc: preset.llc.is_some(),
@@ -221,35 +236,49 @@ impl Hardware {
         }
     }
 
-    /// A core's time in picoseconds.
+    /// A CPU's time in picoseconds.
     #[inline]
     #[must_use]
-    pub fn clock(&self, core: usize) -> u64 {
-        self.cores[core].clock
+    pub fn clock(&self, cpu: usize) -> u64 {
+        self.cpus[cpu].clock
     }
 
-    /// Moves a core's time forward; a time in its past changes nothing.
+    /// Moves a CPU's time forward; a time in its past changes nothing.
     #[inline]
-    pub fn set_clock(&mut self, core: usize, ps: u64) {
-        let clock = &mut self.cores[core].clock;
+    pub fn set_clock(&mut self, cpu: usize, ps: u64) {
+        let clock = &mut self.cpus[cpu].clock;
         *clock = ps.max(*clock);
     }
 
     /// Executes instructions that touch no memory.
     #[inline]
-    pub fn execute(&mut self, core: usize, instructions: u64) {
-        self.counters.instructions[core] += instructions;
+    pub fn execute(&mut self, cpu: usize, instructions: u64) {
+        self.counters.instructions[cpu] += instructions;
         // In whole thousands and the rest, so that no count overflows.
         let (whole, rest) = (instructions >> 10, instructions & 1023);
-        self.cores[core].clock +=
-            whole * self.timing.kilo_instruction + (rest * self.timing.kilo_instruction >> 10);
+        self.pass(cpu, whole * self.timing.kilo_instruction + (rest * self.timing.kilo_instruction >> 10));
     }
 
-    /// Says that a core is to touch memory, and how many times at most, before another's turn. Only the
+    /// Lets the time of instructions pass that take so long if the core has nothing else to execute.
+    #[inline]
+    fn pass(&mut self, cpu: usize, ps: u64) {
+        if self.thread_bits == 0 {
+            self.cpus[cpu].clock += ps;
+        } else {
+            self.execute_beside(cpu, ps);
+        }
+    }
+
+    #[inline]
+    fn core(&mut self, cpu: usize) -> &mut Core {
+        &mut self.cores[cpu >> self.thread_bits]
+    }
+
+    /// Says that a CPU is to touch memory, and how many times at most, before another's turn. Only the
     /// simulator's speed depends on it.
     #[inline]
-    pub fn expect(&self, core: usize, touches: usize) {
-        let l1 = &self.cores[core].l1;
+    pub fn expect(&self, cpu: usize, touches: usize) {
+        let l1 = &self.cores[cpu >> self.thread_bits].l1;
         if touches >= l1.lines() / 8 {
             l1.load_all_ahead();
         }
@@ -257,122 +286,139 @@ impl Hardware {
 
     /// Touches memory in one of four ways.
     #[inline]
-    pub fn touch(&mut self, core: usize, touch: Touch, address: u64, home: usize) -> Access {
+    pub fn touch(&mut self, cpu: usize, touch: Touch, address: u64, home: usize) -> Access {
         match touch {
-            Touch::Read => self.read(core, address, home),
-            Touch::Chase => self.chase(core, address, home),
-            Touch::Write => self.write(core, address, home),
-            Touch::Atomic => self.atomic(core, address, home),
+            Touch::Read => self.read(cpu, address, home),
+            Touch::Chase => self.chase(cpu, address, home),
+            Touch::Write => self.write(cpu, address, home),
+            Touch::Atomic => self.atomic(cpu, address, home),
         }
     }
 
     /// Reads memory: one instruction. `address` is virtual, below 2^44; `home` is the node whose memory holds
     /// its page. A cached line remembers its home: [`forget`](Self::forget) a page that moves.
     #[inline]
-    pub fn read(&mut self, core: usize, address: u64, home: usize) -> Access {
+    pub fn read(&mut self, cpu: usize, address: u64, home: usize) -> Access {
         let line = address >> self.line_shift;
-        let state = self.issue(core);
-        if state.l1.touch(line).is_some() {
-            return self.hit(core, line);
+        self.issue(cpu);
+        if self.core(cpu).l1.touch(line).is_some() {
+            return self.hit(cpu, line);
         }
-        self.read_beyond_l1(core, line, home)
+        self.read_beyond_l1(cpu, line, home)
     }
 
-    /// Reads memory once the data of the core's last read is there: its address was in that.
+    /// Reads memory once the data of the CPU's last read is there: its address was in that.
     #[inline]
-    pub fn chase(&mut self, core: usize, address: u64, home: usize) -> Access {
-        self.begin(core, Touch::Chase);
-        self.read(core, address, home)
+    pub fn chase(&mut self, cpu: usize, address: u64, home: usize) -> Access {
+        self.begin(cpu, Touch::Chase);
+        self.read(cpu, address, home)
     }
 
     /// Writes memory: one instruction.
     #[inline]
-    pub fn write(&mut self, core: usize, address: u64, home: usize) -> Access {
+    pub fn write(&mut self, cpu: usize, address: u64, home: usize) -> Access {
         let line = address >> self.line_shift;
         let latency_ps = self.timing.l1;
-        let state = self.issue(core);
-        if let Some(entry) = state.l1.touch(line) {
+        self.issue(cpu);
+        if let Some(entry) = self.core(cpu).l1.touch(line) {
             if entry.has(WRITABLE) {
                 return Access { source: Source::L1, latency_ps };
             }
         }
-        self.write_beyond_l1(core, line, home)
+        self.write_beyond_l1(cpu, line, home)
     }
 
     /// Reads and writes memory in one atomic instruction, and waits for it.
-    pub fn atomic(&mut self, core: usize, address: u64, home: usize) -> Access {
-        self.begin(core, Touch::Atomic);
+    pub fn atomic(&mut self, cpu: usize, address: u64, home: usize) -> Access {
+        self.begin(cpu, Touch::Atomic);
         let line = address >> self.line_shift;
         if let Some(uncached) = self.uncached {
-            self.issue(core);
+            self.issue(cpu);
             let (local, global) =
                 (uncached.local_fetch + uncached.local_store, uncached.global_fetch + uncached.global_store);
-            return self.word(core, home, local, global);
+            return self.word(cpu, home, local, global);
         }
         // From here on the line is known as one that is waited for.
-        self.atomics.entry(line).or_default();
-        let mut access = self.write(core, address, home);
+        let free_ps = *self.atomics.entry(line).or_default();
+        if self.thread_bits > 0 && self.core(cpu).l1.find(line).is_some_and(|entry| entry.has(WRITABLE)) {
+            // The core's other thread may work on it still.
+            self.set_clock(cpu, free_ps);
+        }
+        let mut access = self.write(cpu, address, home);
         access.latency_ps = access.latency_ps.max(self.timing.atomic);
-        let state = &mut self.cores[core];
+        let state = &mut self.cpus[cpu];
         state.clock += access.latency_ps;
         state.ready = state.clock;
         self.atomics.insert(line, state.clock);
         access
     }
 
-    /// Waits until a core knows what an access waits for: a chase its address, an atomic the end of all before
+    /// Waits until a CPU knows what an access waits for: a chase its address, an atomic the end of all before
     /// it. The access does the same. A caller does it before, if the access then costs time of its own.
     #[inline]
-    pub fn begin(&mut self, core: usize, touch: Touch) {
+    pub fn begin(&mut self, cpu: usize, touch: Touch) {
         match touch {
             Touch::Read | Touch::Write => {}
-            Touch::Chase => {
-                let state = &mut self.cores[core];
-                state.clock = state.clock.max(state.read_done());
-            }
-            Touch::Atomic => self.drain(core),
+            Touch::Chase => self.set_clock(cpu, self.read_done(cpu)),
+            Touch::Atomic => self.drain(cpu),
         }
     }
 
-    /// Waits until all outstanding accesses of a core are done.
-    pub fn drain(&mut self, core: usize) {
-        let state = &mut self.cores[core];
+    /// When the data of a CPU's last read is there.
+    #[inline]
+    fn read_done(&self, cpu: usize) -> u64 {
+        let state = &self.cpus[cpu];
+        let done_ps = state.read_done();
+        if self.thread_bits == 0 || state.last_line == NO_LINE {
+            return done_ps;
+        }
+        // The core's other thread may have asked for it.
+        done_ps.max(self.cpus[cpu ^ 1].arrival(state.last_line))
+    }
+
+    /// Waits until all outstanding accesses of a CPU are done.
+    pub fn drain(&mut self, cpu: usize) {
+        let state = &mut self.cpus[cpu];
         state.clock = state.clock.max(state.all_done());
     }
 
-    /// Whether a core's next access would ask the machine beyond the core's own caches after `by_ps`. If so,
-    /// the core is ahead, or waits for a free place among its outstanding misses or for data. Its clock then
+    /// Whether a CPU's next access would ask the machine beyond the core's own caches after `by_ps`. If so,
+    /// the CPU is ahead, or waits for a free place among its outstanding misses or for data. Its clock then
     /// moves to the time at which it asks, nothing else happens, and it may ask again when the others have
     /// come there. An access is never put off at a time that is not after `by_ps`.
     #[inline]
-    pub fn waits(&mut self, core: usize, touch: Touch, address: u64, by_ps: u64) -> bool {
-        let state = &self.cores[core];
-        // The core issues the instruction, and then waits for the place.
-        let free_ps = state.free.saturating_sub(self.timing.instruction);
+    pub fn waits(&mut self, cpu: usize, touch: Touch, address: u64, by_ps: u64) -> bool {
+        let state = &self.cpus[cpu];
+        let place_ps = if self.thread_bits == 0 { state.free } else { self.place_beside(cpu) };
+        // The CPU issues the instruction, and then waits for the place.
+        let free_ps = place_ps.saturating_sub(self.timing.instruction);
         let asks_ps = state.clock.max(match touch {
             Touch::Read | Touch::Write => free_ps,
-            Touch::Chase => free_ps.max(state.read_done()),
+            Touch::Chase => free_ps.max(self.read_done(cpu)),
             Touch::Atomic => state.all_done(),
         });
-        asks_ps > by_ps && self.waits_until(core, touch, address, asks_ps)
+        asks_ps > by_ps && self.waits_until(cpu, touch, address, asks_ps)
     }
 
-    fn waits_until(&mut self, core: usize, touch: Touch, address: u64, asks_ps: u64) -> bool {
+    fn waits_until(&mut self, cpu: usize, touch: Touch, address: u64, asks_ps: u64) -> bool {
         let line = address >> self.line_shift;
-        let state = &mut self.cores[core];
         let serves = |entry: Option<&mut Entry>| match touch {
             Touch::Read | Touch::Chase => entry.is_some(),
             Touch::Write | Touch::Atomic => entry.is_some_and(|entry| entry.has(WRITABLE)),
         };
-        if self.uncached.is_none() && (serves(state.l1.find(line)) || serves(state.l2.find(line))) {
+        let cached = self.uncached.is_none();
+        let core = self.core(cpu);
+        if cached && (serves(core.l1.find(line)) || serves(core.l2.find(line))) {
             return false;
         }
+        let state = &mut self.cpus[cpu];
         state.clock = asks_ps;
+        state.asks_ps = asks_ps;
         true
     }
 
     /// Copies bytes from one node's memory to another's, through controllers and links, from `at_ps` on, with
-    /// a core's outstanding misses at a time. Returns when it is done. No core's clock moves: whoever
+    /// a core's outstanding misses at a time. Returns when it is done. No CPU's clock moves: whoever
     /// copies is charged by the caller.
     pub fn copy_page(&mut self, at_ps: u64, from: usize, to: usize, bytes: u64) -> u64 {
         let mut left = bytes.div_ceil(1 << self.line_shift);
@@ -428,13 +474,13 @@ impl Hardware {
         self.fabric.assert_sound(counters);
     }
 
-    /// How many times another core's access took a line from this core's caches, or the right to write one.
-    /// A caller's knowledge of a core's lines holds while this stays the same. Lines that leave for want of
-    /// room do not count. The count wraps around.
+    /// How many times another core's access took a line from the caches of a CPU's core, or the right to
+    /// write one. A caller's knowledge of a core's lines holds while this stays the same. Lines that leave
+    /// for want of room do not count. The count wraps around.
     #[inline]
     #[must_use]
-    pub fn losses(&self, core: usize) -> u32 {
-        self.cores[core].losses
+    pub fn losses(&self, cpu: usize) -> u32 {
+        self.cores[cpu >> self.thread_bits].losses
     }
 
     /// The counts since the start.
@@ -445,16 +491,14 @@ impl Hardware {
 
     /// Counts and times an instruction.
     #[inline]
-    fn issue(&mut self, core: usize) -> &mut Core {
-        self.counters.instructions[core] += 1;
-        let state = &mut self.cores[core];
-        state.clock += self.timing.instruction;
-        state
+    fn issue(&mut self, cpu: usize) {
+        self.counters.instructions[cpu] += 1;
+        self.pass(cpu, self.timing.instruction);
     }
 
     #[inline]
-    fn hit(&mut self, core: usize, line: u64) -> Access {
-        let state = &mut self.cores[core];
+    fn hit(&mut self, cpu: usize, line: u64) -> Access {
+        let state = &mut self.cpus[cpu];
         state.last_line = line;
         state.ready = state.clock + self.timing.l1;
         Access { source: Source::L1, latency_ps: self.timing.l1 }

@@ -3,7 +3,7 @@ use crate::cache::DIRTY;
 use proptest::prelude::*;
 use std::fmt::Write as _;
 
-const MACHINE: &str = r#"
+pub(super) const MACHINE: &str = r#"
 name = "test"
 about = "two nodes, figures that are easy to add"
 line_bytes = 64
@@ -18,13 +18,13 @@ link = [{ between = [0, 1], gb_per_s = 4.0, hop_latency_ns = 20.0 }]
 
 /// Two lines an L1 apart, without hashing luck: far more lines than any cache holds are between two uses of
 /// one.
-const APART: u64 = 64;
+pub(super) const APART: u64 = 64;
 
 fn machine() -> Hardware {
     Hardware::new(&Preset::parse(MACHINE, "test").unwrap())
 }
 
-fn near(value: f64, expected: f64) -> bool {
+pub(super) fn near(value: f64, expected: f64) -> bool {
     (value / expected - 1.0).abs() < 0.02
 }
 
@@ -108,7 +108,7 @@ fn independent_misses_overlap_as_many_as_may_be_outstanding() {
 }
 
 /// Runs cores in time order, each reading its own lines on `home`. Returns the time and each core's reads.
-fn stream(hw: &mut Hardware, cores: &[usize], home: usize, reads: u64) -> (u64, Vec<u64>) {
+pub(super) fn stream(hw: &mut Hardware, cores: &[usize], home: usize, reads: u64) -> (u64, Vec<u64>) {
     let mut done = vec![0; cores.len()];
     for _ in 0..reads {
         let (index, &core) = cores.iter().enumerate().min_by_key(|&(_, &core)| hw.clock(core)).unwrap();
@@ -343,10 +343,11 @@ fn check_llcs<S: CoreSet>(hw: &Hardware, llcs: &[Llc<S>]) {
         }
     }
     for (index, core) in hw.cores.iter().enumerate().filter(|_| !llcs.is_empty()) {
-        let mut llc = llcs[core.llc].clone();
+        let number = hw.cpus[index << hw.thread_bits].llc;
+        let mut llc = llcs[number].clone();
         for entry in core.l1.iter().chain(core.l2.iter()) {
             let (in_llc, sharers) = llc.find(entry.line()).expect("the LLC is inclusive");
-            let own = S::only(index - hw.first_core[core.llc]);
+            let own = S::only(index - hw.first_core[number]);
             assert!(own.without(sharers).is_empty(), "the LLC does not know a sharer");
             if entry.has(WRITABLE) {
                 assert!(in_llc.has(WRITABLE) && in_llc.has(DIRTY) && sharers == own, "writable, and shared");
@@ -358,17 +359,20 @@ fn check_llcs<S: CoreSet>(hw: &Hardware, llcs: &[Llc<S>]) {
 proptest! {
     #[test]
     fn caches_stay_coherent_bytes_are_conserved_and_clocks_never_go_back(
-        accesses in prop::collection::vec((0usize..4, 0u64..400, 0u8..4), 1..1500),
+        accesses in prop::collection::vec((0usize..8, 0u64..400, 0u8..4), 1..1500),
         prefetch in any::<bool>(),
         own_llc in any::<bool>(),
+        threads in 1..3usize,
     ) {
         let mut preset = Preset::parse(MACHINE, "test").unwrap();
+        preset.core.threads = threads;
         preset.core.adjacent_line_prefetches = if prefetch { 2 } else { 0 };
         if let Some(llc) = &mut preset.llc {
             llc.cores = usize::from(own_llc);
         }
         let mut hw = Hardware::new(&preset);
         for (core, line, kind) in accesses {
+            let core = core % preset.cpus();
             let (before, home) = (hw.clock(core), line as usize / 64 % 2);
             let access = match kind {
                 0 => hw.read(core, line * 64, home),

@@ -125,6 +125,18 @@ fn check(file: File) -> Result<Preset, Refusal> {
     if !(1..=64).contains(&core.outstanding_misses) {
         return refuse(at, format!("outstanding_misses is {}, not from 1 to 64", core.outstanding_misses));
     }
+    if !(1..=2).contains(&core.threads) {
+        return refuse(at, format!("threads is {}, and a core has 1 or 2", core.threads));
+    }
+    if !(1.0..=core.threads as f64).contains(&core.smt_speedup) {
+        return refuse(at, format!("smt_speedup is {}, not from 1 to {}", core.smt_speedup, core.threads));
+    }
+    if core.outstanding_misses < core.threads {
+        return refuse(at, "outstanding_misses is 1, and two threads need one each");
+    }
+    if core.threads > 1 && file.uncached.is_some() {
+        return refuse(at, "a machine without caches has one thread a core");
+    }
     at_most(at, "snoop_cycles", core.snoop_cycles, MOST as u64)?;
     at_most(at, "atomic_cycles", core.atomic_cycles, MOST as u64)?;
     if core.adjacent_line_prefetches > 64 {

@@ -72,6 +72,8 @@ impl Preset {
             "core": {
                 "ghz": self.core.ghz,
                 "cycles_per_instruction": self.core.cycles_per_instruction,
+                "threads": self.core.threads,
+                "smt_speedup": self.core.smt_speedup,
                 "outstanding_misses": self.core.outstanding_misses,
                 "adjacent_line_prefetches": self.core.adjacent_line_prefetches,
                 "snoop_cycles": self.core.snoop_cycles,

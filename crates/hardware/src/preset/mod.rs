@@ -23,8 +23,10 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("xeon-e7-4830v3-4n", include_str!("../../presets/xeon-e7-4830v3-4n.toml")),
     ("xeon-5120-4s", include_str!("../../presets/xeon-5120-4s.toml")),
     ("dahu-2n", include_str!("../../presets/dahu-2n.toml")),
+    ("dahu-2n-smt", include_str!("../../presets/dahu-2n-smt.toml")),
     ("epyc-nps4", include_str!("../../presets/epyc-nps4.toml")),
     ("epyc-cxl-4n", include_str!("../../presets/epyc-cxl-4n.toml")),
+    ("epyc-cxl-4n-smt", include_str!("../../presets/epyc-cxl-4n-smt.toml")),
     ("xeon-snc", include_str!("../../presets/xeon-snc.toml")),
 ];
 
@@ -58,11 +60,12 @@ pub struct Preset {
     pub routes: Vec<Vec<Vec<usize>>>,
     /// `distances[from][to]`, in the firmware's unit (SLIT): 10 is local.
     pub distances: Vec<Vec<u32>>,
-    /// How the operating system numbers the cores of the real machine.
+    /// How the operating system numbers the CPUs of the real machine.
     pub cpu_numbering: CpuNumbering,
 }
 
-/// How an operating system numbers cores, in the terms of Grid'5000's reference repository.
+/// How an operating system numbers CPUs, in the terms of Grid'5000's reference repository. Cores' second
+/// threads follow all first threads, in the same order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CpuNumbering {
@@ -81,6 +84,14 @@ pub struct Core {
     pub ghz: f64,
     /// Cycles an instruction takes when its data is in the first-level cache.
     pub cycles_per_instruction: f64,
+    /// Hardware threads of a core, 1 or 2, each a CPU of the operating system. They share its caches, its
+    /// issue slots and its misses.
+    #[serde(default = "one_thread")]
+    pub threads: usize,
+    /// How many times the instructions of one thread the two of a core execute together while both have some
+    /// to execute: 1 to 2. As many if nothing is said.
+    #[serde(default = "no_speedup")]
+    pub smt_speedup: f64,
     /// How many misses a core has outstanding before it waits for one.
     pub outstanding_misses: usize,
     /// How many more it has for neighbouring lines: a line that its private caches miss brings the other of
@@ -94,6 +105,14 @@ pub struct Core {
     /// The cycles of an atomic read-modify-write on a line that the core may write already.
     #[serde(default = "atomic_cycles")]
     pub atomic_cycles: u64,
+}
+
+fn one_thread() -> usize {
+    1
+}
+
+fn no_speedup() -> f64 {
+    1.0
 }
 
 /// LOCK XADD: 18 cycles on Skylake, 19 on Haswell (Fog, instruction tables).
@@ -220,6 +239,25 @@ impl Preset {
     #[must_use]
     pub fn cores(&self) -> usize {
         self.nodes.iter().map(|node| node.cores).sum()
+    }
+
+    /// How many CPUs there are: threads of cores.
+    #[must_use]
+    pub fn cpus(&self) -> usize {
+        self.cores() * self.core.threads
+    }
+
+    /// How many CPUs a node has.
+    #[must_use]
+    pub fn cpus_of_node(&self, node: usize) -> usize {
+        self.nodes[node].cores * self.core.threads
+    }
+
+    /// The node of each CPU. CPUs are numbered node by node and core by core, as the hardware
+    /// ([`Hardware`](crate::Hardware)) has them.
+    #[must_use]
+    pub fn nodes_of_cpus(&self) -> Vec<usize> {
+        (0..self.nodes.len()).flat_map(|node| vec![node; self.cpus_of_node(node)]).collect()
     }
 
     /// The node of each core.

@@ -53,6 +53,24 @@ fn every_figure_has_its_source() {
     }
 }
 
+/// Published rows are of machines whose cores have one thread, as they were before there were two.
+#[test]
+fn machines_with_two_threads_a_core_are_else_those_with_one() {
+    for name in Preset::names() {
+        let preset = Preset::named(name).unwrap();
+        let Some(one) = name.strip_suffix("-smt") else {
+            assert_eq!((preset.core.threads, preset.cpus()), (1, preset.cores()), "{name}");
+            continue;
+        };
+        let mut one = Preset::named(one).unwrap();
+        assert_eq!((preset.core.threads, preset.cpus()), (2, 2 * one.cpus()), "{name}");
+        assert_eq!(preset.nodes_of_cpus().len(), preset.cpus());
+        one.core = crate::Core { threads: 2, smt_speedup: preset.core.smt_speedup, ..one.core };
+        (one.name, one.about) = (preset.name.clone(), preset.about.clone());
+        assert_eq!(preset, one);
+    }
+}
+
 #[test]
 fn json_says_the_same_as_toml() {
     let directory = tempfile::tempdir().unwrap();
@@ -120,6 +138,16 @@ fn what_cannot_be_is_refused_with_place_and_reason() {
     );
     let many = text.replace("cores = 4", "cores = 32").replace("[llc]\n", "[llc]\ncores = 1\n");
     assert!(refusal(&many).ends_with("128 LLCs, and at most 64 are modelled"), "{}", refusal(&many));
+    let core = |lines: &str| refusal(&text.replace("[core]", &format!("[core]\n{lines}")));
+    assert!(core("threads = 4").ends_with("threads is 4, and a core has 1 or 2"));
+    assert!(core("smt_speedup = 1.1").ends_with("smt_speedup is 1.1, not from 1 to 1"));
+    assert!(core("threads = 2\nsmt_speedup = 2.5").ends_with("smt_speedup is 2.5, not from 1 to 2"));
+    let one_miss = text.replace("outstanding_misses = ", "outstanding_misses = 1 # ");
+    let one_miss = refusal(&one_miss.replace("[core]", "[core]\nthreads = 2"));
+    assert!(one_miss.ends_with("outstanding_misses is 1, and two threads need one each"), "{one_miss}");
+    let uncached = Preset::text("ace-7").unwrap().replace("[core]", "[core]\nthreads = 2");
+    let uncached = refusal(&uncached.replace("outstanding_misses = ", "outstanding_misses = 2 # "));
+    assert!(uncached.ends_with("a machine without caches has one thread a core"), "{uncached}");
     assert!(refusal(&text.replace("[l2]\n", "[l2]\ncores = 2\n")).contains("l2 is each core's own"));
     let own = "[node.controller]\nidle_latency_ns = 1.0\nservice_ns = 1.0\nprobe_bytes = 1\n\n[[link]]";
     assert!(refusal(&text.replacen("[[link]]", own, 1)).contains("probe_bytes are the machine's"));

@@ -60,13 +60,13 @@ impl Costs {
             super::rig::preset_text(name).map_err(|why| anyhow::anyhow!("--model: {why}"))?;
         let preset = Preset::parse(&text, &origin).map_err(|error| anyhow::anyhow!("--model: {error}"))?;
         let mut latencies = BTreeMap::new();
-        let mut core = 0;
-        for (from, node) in preset.nodes.iter().enumerate().filter(|(_, node)| node.cores > 0) {
+        let mut cpu = 0;
+        for from in (0..preset.nodes.len()).filter(|&node| preset.cpus_of_node(node) > 0) {
             for to in 0..preset.nodes.len() {
-                let taken = Hardware::new(&preset).read(core, 1 << 30, to).latency_ps;
+                let taken = Hardware::new(&preset).read(cpu, 1 << 30, to).latency_ps;
                 latencies.insert((from as u32, to as u32), taken as f64);
             }
-            core += node.cores;
+            cpu += preset.cpus_of_node(from);
         }
         Ok(Self { source: format!("latencies of the machine {origin}"), latencies })
     }

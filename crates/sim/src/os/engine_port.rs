@@ -164,7 +164,7 @@ impl Machine for SimMachine {
 
     fn observe(&mut self) -> Result<Observation, Infallible> {
         self.move_budget.left = self.move_budget.each_interval;
-        let clocks = self.threads.iter().map(|&(core, _)| self.hardware.clock(core));
+        let clocks = self.threads.iter().map(|&(cpu, _)| self.hardware.clock(cpu));
         let end_ps = clocks.max().unwrap_or(0).max(self.last_interval.end_ps + 1000) / 1000 * 1000;
         let duration_ns = (end_ps - self.last_interval.end_ps) / 1000;
         let counters = self.engine_counters(end_ps);

@@ -12,7 +12,7 @@ use nodewise_topology::NodeIndex;
 
 impl SimMachine {
     /// A machine with processes, each with mappings of so many pages, and with one thread on each node that
-    /// has cores. Pages go where they are touched first; none has been.
+    /// has CPUs. Pages go where they are touched first; none has been.
     #[must_use]
     pub fn with_processes(preset: &Preset, mappings: &[Vec<u64>]) -> Self {
         let mut space = Space::new();
@@ -21,11 +21,11 @@ impl SimMachine {
                 space.area(format!("mapping {mapping} of {process}"), pages * PAGE_BYTES, Role::Unknown);
             }
         }
-        let nodes = preset.nodes_of_cores();
-        let cores: Vec<usize> =
-            (0..nodes.len()).filter(|&core| core == 0 || nodes[core] != nodes[core - 1]).collect();
+        let nodes = preset.nodes_of_cpus();
+        let cpus: Vec<usize> =
+            (0..nodes.len()).filter(|&cpu| cpu == 0 || nodes[cpu] != nodes[cpu - 1]).collect();
         let areas = space.into_areas();
-        let mut machine = Self::new(preset, &areas, &cores, &Policy::FirstTouch, false, Costs::default());
+        let mut machine = Self::new(preset, &areas, &cpus, &Policy::FirstTouch, false, Costs::default());
         let mut ranges = std::mem::take(&mut machine.processes[0].mappings).into_iter();
         machine.processes = (1..)
             .zip(mappings)

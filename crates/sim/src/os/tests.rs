@@ -42,7 +42,7 @@ fn read(machine: &mut SimMachine, thread: usize, page: usize) {
 }
 
 fn clocks(machine: &SimMachine) -> Vec<u64> {
-    machine.threads.iter().map(|&(core, _)| machine.hardware.clock(core)).collect()
+    machine.threads.iter().map(|&(cpu, _)| machine.hardware.clock(cpu)).collect()
 }
 
 /// Nanoseconds that each thread is charged for something. They pass on its clock, which else goes on by an
@@ -78,12 +78,12 @@ fn first_touches_are_charged_to_who_touches_and_huge_pages_once_for_all_of_them(
 fn a_fault_begins_when_the_address_is_there() {
     let took = |touch| {
         let mut machine = machine(false);
-        let core = machine.threads[1].0;
+        let cpu = machine.threads[1].0;
         read(&mut machine, 1, 0);
         read(&mut machine, 1, 1);
-        let (began_ps, address) = (machine.hardware.clock(core), machine.memory.address(2));
-        machine.access(1, core, touch, address);
-        (machine.hardware.clock(core) - began_ps) / 1000
+        let (began_ps, address) = (machine.hardware.clock(cpu), machine.memory.address(2));
+        machine.access(1, cpu, touch, address);
+        (machine.hardware.clock(cpu) - began_ps) / 1000
     };
     // The machine's memory takes 130 ns: see the preset.
     assert_eq!(took(Touch::Read), COSTS.page_fault_ns);

@@ -100,13 +100,13 @@ impl Kernel {
             next_ps: (SCAN_DELAY_PS * scale) as u64,
             pages: ((SCAN_BYTES * scale) as u64 / PAGE).max(1) as usize,
             at: 0,
-            threads: vec![turn; preset.cores()],
+            threads: vec![turn; preset.cpus()],
             received: vec![(0, 0); preset.nodes.len()],
             scale,
         };
         let free = |node: &nodewise_hardware::Node| (node.memory_bytes as f64 * scale) as u64 / PAGE;
         Self {
-            node_of: preset.nodes_of_cores(),
+            node_of: preset.nodes_of_cpus(),
             base,
             pages,
             free: preset.nodes.iter().map(free).collect(),

@@ -125,10 +125,10 @@ fn machine(curve: &Curve) -> Result<Preset, Error> {
 
 /// A node's bandwidth in GB/s, and the latency in ns, if cores ask for a share of the bandwidth.
 fn measure(preset: &Preset, percent: u64, options: &Options) -> Result<(f64, f64), Error> {
-    let load = (preset.cores() - 1) as f64;
+    let load = (preset.cpus() - 1) as f64;
     let pause_ns = load * preset.controller.service_ns * 100.0 / percent as f64;
     let delay = (pause_ns * preset.core.ghz / preset.core.cycles_per_instruction) as u64;
-    let threads = preset.cores();
+    let threads = preset.cpus();
     let parameters = Parameters { threads, scale: SCALE * options.scale, seed: options.seed };
     let cores: Vec<usize> = (0..threads).collect();
     let outcome = bare::run(preset, &mut Loaded::delayed(parameters, delay), &cores, |_, _, _| 0)?;

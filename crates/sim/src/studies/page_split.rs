@@ -42,7 +42,7 @@ impl Run {
         let scale = SCALE * options.scale;
         let preset = Preset::named(MACHINE)?.scaled(scale);
         let parameters =
-            Parameters { threads: preset.cores(), scale: CLASS_C * scale * self.size, seed: options.seed };
+            Parameters { threads: preset.cpus(), scale: CLASS_C * scale * self.size, seed: options.seed };
         let solutions = if self.balancing.is_some() { MANY } else { FEW };
         let iterations = solutions * cg::ITERATIONS;
         let settings = self.settings(iterations, scale, options.seed);

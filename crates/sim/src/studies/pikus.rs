@@ -123,7 +123,7 @@ fn named(machine: &str, options: &Options) -> Result<Preset, Error> {
 
 /// The cores of a node.
 fn cores_of(preset: &Preset, node: usize) -> Vec<usize> {
-    (0..preset.cores()).filter(|&core| preset.nodes_of_cores()[core] == node).collect()
+    (0..preset.cpus()).filter(|&core| preset.nodes_of_cpus()[core] == node).collect()
 }
 
 /// All cores, one of each node in turn: where Linux puts threads of a program that says nothing.
@@ -156,7 +156,7 @@ fn elements_a_second(
 ) -> Result<f64, Error> {
     let preset = Preset::named(FOREACH)?;
     let (threads, pinning) = if everywhere {
-        (preset.cores(), Pinning::Spread)
+        (preset.cpus(), Pinning::Spread)
     } else {
         (preset.nodes[0].cores, Pinning::SockOrder)
     };

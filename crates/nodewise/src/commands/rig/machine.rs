@@ -212,6 +212,9 @@ fn kept(modelled: &Modelled, cpus_per_node: &[u32]) -> String {
             list(&mut real.iter().map(usize::to_string))
         ));
     }
+    if modelled.preset.core.threads > 1 {
+        parts.push(format!("one thread a core of {}", modelled.preset.core.threads));
+    }
     if modelled.scale < 1.0 {
         parts.push(format!("caches {} times their size, latencies and bandwidths whole", modelled.scale));
     }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 /// Run every workload on every machine under every policy, and compare with first touch
 ///
 /// A figure is a run time over that under first touch: below 1 the policy is faster. Every program has a
-/// thread on each core. A machine's rows lack the policies that it does not run. The oracle takes the fastest
+/// thread on each CPU. A machine's rows lack the policies that it does not run. The oracle takes the fastest
 /// of all runs of a cell and of two of its own.
 ///
 /// All of it takes about an hour of one processor at the default scale.

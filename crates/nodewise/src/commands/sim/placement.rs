@@ -1,4 +1,4 @@
-//! Options that place a program's threads on cores.
+//! Options that place a program's threads on CPUs.
 
 use super::{Named, did_you_mean, usage};
 use nodewise_hardware::Preset;
@@ -17,16 +17,16 @@ pub struct Placement {
     #[arg(long, value_name = "LIST", conflicts_with_all = ["study", "nodes", "pin"])]
     cpus: Option<String>,
 
-    /// Place threads on the cores in this order: sequential (by CPU number), sockorder, spread or none
+    /// Place threads on the CPUs in this order: sequential (by CPU number), sockorder, spread or none
     #[arg(long, value_name = "ORDER", hide_possible_values = true,
           value_parser = Named(|| PINNINGS.to_vec()))]
     pin: Option<String>,
 }
 
-/// Cores that an option chooses for threads.
+/// CPUs that an option chooses for threads.
 pub struct Chosen {
-    /// The cores, thread by thread.
-    pub cores: Vec<usize>,
+    /// The CPUs, thread by thread, by the hardware's numbers.
+    pub cpus: Vec<usize>,
     /// The option as it was given, for messages.
     pub option: String,
 }
@@ -38,26 +38,26 @@ impl Placement {
         name.parse().map(Some).map_err(|error| usage(format!("--pin: {error}{meant}")))
     }
 
-    /// The cores that --nodes or --cpus chooses.
+    /// The CPUs that --nodes or --cpus chooses.
     pub fn chosen(&self, preset: &Preset) -> anyhow::Result<Option<Chosen>> {
-        let (option, cores) = match (&self.nodes, &self.cpus) {
+        let (option, cpus) = match (&self.nodes, &self.cpus) {
             (Some(list), _) => {
                 let order = self.pinning()?.unwrap_or_default();
-                (format!("--nodes {list}"), cores_of_nodes(list, order, preset))
+                (format!("--nodes {list}"), cpus_of_nodes(list, order, preset))
             }
-            (None, Some(list)) => (format!("--cpus {list}"), cores_of_cpus(list, preset)),
+            (None, Some(list)) => (format!("--cpus {list}"), hardware_cpus(list, preset)),
             (None, None) => return Ok(None),
         };
-        let cores = cores.map_err(|reason| usage(format!("{option}: {reason}")))?;
-        if cores.is_empty() {
+        let cpus = cpus.map_err(|reason| usage(format!("{option}: {reason}")))?;
+        if cpus.is_empty() {
             let option = option.trim_end();
             return Err(usage(format!("{option}: the list is empty, and no thread can run")));
         }
-        Ok(Some(Chosen { cores, option }))
+        Ok(Some(Chosen { cpus, option }))
     }
 }
 
-fn cores_of_nodes(list: &str, order: Pinning, preset: &Preset) -> Result<Vec<usize>, String> {
+fn cpus_of_nodes(list: &str, order: Pinning, preset: &Preset) -> Result<Vec<usize>, String> {
     let name = &preset.name;
     let nodes: NodeSet = list.parse().map_err(|error: ParseError| error.to_string())?;
     for NodeId(node) in nodes.iter() {
@@ -70,39 +70,39 @@ fn cores_of_nodes(list: &str, order: Pinning, preset: &Preset) -> Result<Vec<usi
             Some(_) => {}
         }
     }
-    let node_of = preset.nodes_of_cores();
-    let is_chosen = |&core: &usize| nodes.contains(NodeId(node_of[core] as u32));
-    Ok(order.cores(preset).into_iter().filter(is_chosen).collect())
+    let node_of = preset.nodes_of_cpus();
+    let is_chosen = |&cpu: &usize| nodes.contains(NodeId(node_of[cpu] as u32));
+    Ok(order.cpus(preset).into_iter().filter(is_chosen).collect())
 }
 
-fn cores_of_cpus(list: &str, preset: &Preset) -> Result<Vec<usize>, String> {
+fn hardware_cpus(list: &str, preset: &Preset) -> Result<Vec<usize>, String> {
     let name = &preset.name;
     let parsed = |text: &str| text.parse::<CpuSet>().map_err(|error| error.to_string());
     // The list as a whole first: parts of a wrong one may be right.
     parsed(list)?;
-    let core_of = Pinning::Sequential.cores(preset);
-    let mut cores = Vec::new();
+    let numbered = Pinning::Sequential.cpus(preset);
+    let mut cpus = Vec::new();
     for part in list.split(',') {
         for CpuId(cpu) in parsed(part)?.iter() {
-            let Some(&core) = core_of.get(cpu as usize) else {
-                let count = core_of.len();
+            let Some(&hardware_cpu) = numbered.get(cpu as usize) else {
+                let count = numbered.len();
                 return Err(format!("{name} has no CPU {cpu}; its CPUs are 0 to {}", count - 1));
             };
-            if cores.contains(&core) {
+            if cpus.contains(&hardware_cpu) {
                 return Err(format!("CPU {cpu} is there twice, and has one thread"));
             }
-            cores.push(core);
+            cpus.push(hardware_cpu);
         }
     }
-    Ok(cores)
+    Ok(cpus)
 }
 
-/// The operating system's numbers of cores.
-pub fn cpus_of(cores: &[usize], preset: &Preset) -> Vec<usize> {
-    let core_of = Pinning::Sequential.cores(preset);
-    let mut cpu_of = vec![0; core_of.len()];
-    for (cpu, &core) in core_of.iter().enumerate() {
-        cpu_of[core] = cpu;
+/// The operating system's numbers of CPUs.
+pub fn cpus_of(hardware_cpus: &[usize], preset: &Preset) -> Vec<usize> {
+    let numbered = Pinning::Sequential.cpus(preset);
+    let mut cpu_of = vec![0; numbered.len()];
+    for (cpu, &hardware_cpu) in numbered.iter().enumerate() {
+        cpu_of[hardware_cpu] = cpu;
     }
-    cores.iter().map(|&core| cpu_of[core]).collect()
+    hardware_cpus.iter().map(|&hardware_cpu| cpu_of[hardware_cpu]).collect()
 }

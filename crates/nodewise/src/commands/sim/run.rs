@@ -77,7 +77,7 @@ pub struct Args {
           value_parser = Named(|| POLICIES.iter().map(|(name, _)| *name).collect()))]
     policy: Vec<String>,
 
-    /// Run so many threads, or else one for each core
+    /// Run so many threads, or else one for each CPU
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 
@@ -198,7 +198,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
             study: args.study.as_deref(),
             threads,
             pin: settings.pinning.to_string(),
-            cpus: settings.cores.as_ref().map(|cores| cpus_of(&cores[..threads], preset)),
+            cpus: settings.cpus.as_ref().map(|cpus| cpus_of(&cpus[..threads], preset)),
             huge_pages: settings.huge_pages,
             huge_page_pages: settings.huge_page_pages,
             seed: args.seed,
@@ -265,7 +265,7 @@ fn setup(args: &Args, source: &Source, policy: &Policy) -> anyhow::Result<Setup>
     if let Some(pinning) = args.placement.pinning()? {
         settings.pinning = pinning;
     }
-    settings.cores = args.placement.chosen(&setup.preset)?.map(|chosen| chosen.cores);
+    settings.cpus = args.placement.chosen(&setup.preset)?.map(|chosen| chosen.cpus);
     if let Some(passes) = args.passes {
         settings.period_scale = settings.size_scale / passes;
     }
@@ -279,13 +279,13 @@ fn setup(args: &Args, source: &Source, policy: &Policy) -> anyhow::Result<Setup>
 
 fn of_options(args: &Args, workload: Workload) -> anyhow::Result<Setup> {
     let preset = machine(args)?.scaled(args.scale);
-    let (cores, whose) = match args.placement.chosen(&preset)? {
-        Some(chosen) => (chosen.cores.len(), chosen.option),
-        None => (preset.cores(), preset.name.clone()),
+    let (cpus, whose) = match args.placement.chosen(&preset)? {
+        Some(chosen) => (chosen.cpus.len(), chosen.option),
+        None => (preset.cpus(), preset.name.clone()),
     };
-    let threads = args.threads.unwrap_or(cores);
-    if threads == 0 || threads > cores {
-        return Err(usage(format!("--threads {threads}: {whose} has {cores} cores")));
+    let threads = args.threads.unwrap_or(cpus);
+    if threads == 0 || threads > cpus {
+        return Err(usage(format!("--threads {threads}: {whose} has {cpus} CPUs")));
     }
     let parameters = Parameters { threads, scale: args.scale, seed: args.seed };
     let settings = Settings { seed: args.seed, costs: Costs::of(&preset), ..Settings::scaled(args.scale) };

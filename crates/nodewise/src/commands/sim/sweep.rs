@@ -259,7 +259,7 @@ fn read(path: &Path) -> anyhow::Result<(Vec<Preset>, Vec<Run>)> {
                     for &huge_pages in &spec.huge_pages {
                         for policy in &policies {
                             let checked =
-                                Simulation::check(machine, machine.cores(), &Settings::scaled(scale), policy);
+                                Simulation::check(machine, machine.cpus(), &Settings::scaled(scale), policy);
                             if let Err(error) = checked {
                                 refused.get_or_insert(error);
                                 continue;
@@ -355,7 +355,7 @@ fn report(machine: &Preset, run: &Run) -> anyhow::Result<Report> {
     let preset = machine.scaled(run.scale);
     let workload = workload(&run.workload)?;
     let policy = policy(&run.policy)?;
-    let parameters = Parameters { threads: preset.cores(), scale: run.scale, seed: run.seed };
+    let parameters = Parameters { threads: preset.cpus(), scale: run.scale, seed: run.seed };
     let settings = Settings {
         seed: run.seed,
         costs: Costs::of(&preset),

@@ -82,9 +82,11 @@ pub struct SimMachine {
     uncopied: Vec<f64>,
     /// Base pages that may be moved for the engine.
     pub(crate) move_budget: MoveBudget,
-    /// Core and node of each thread.
+    /// CPU and node of each thread.
     pub(crate) threads: Vec<(usize, usize)>,
-    pub(crate) node_of_core: Vec<usize>,
+    pub(crate) node_of_cpu: Vec<usize>,
+    /// Hardware threads of a core.
+    pub(crate) threads_of_core: usize,
     /// Time in the kernel of each thread, and at barriers.
     pub(crate) kernel_ps: Vec<u64>,
     pub(crate) waited_ps: Vec<u64>,
@@ -125,43 +127,46 @@ impl SimMachine {
     pub(crate) fn new(
         preset: &Preset,
         all: &[Area],
-        cores: &[usize],
+        cpus: &[usize],
         policy: &Policy,
         huge_pages: bool,
         costs: Costs,
     ) -> Self {
         let hardware = Hardware::new(preset);
         let memory = Memory::new(preset, all, huge_pages);
-        let nodes = preset.nodes_of_cores();
+        let nodes = preset.nodes_of_cpus();
         let extent = |area: &Area| {
             let first = memory.page(area.base);
             (first, first + area.bytes.div_ceil(PAGE_BYTES) as usize)
         };
         let areas: Vec<(usize, usize)> = all.iter().map(extent).collect();
         let mappings = areas.iter().map(|&(start, end)| start..end).collect();
-        // The engine asks whether a node has cores, and how far it is; memory it is told in the counters.
-        let cores_of_nodes: Vec<usize> = preset.nodes.iter().map(|node| node.cores).collect();
+        // The engine asks whether a node has CPUs, and how far it is; memory it is told in the counters.
+        let cpus_of_nodes: Vec<usize> =
+            (0..preset.nodes.len()).map(|node| preset.cpus_of_node(node)).collect();
         let ace = match policy {
             Policy::Ace(policy) => {
-                let cores: Vec<usize> = preset.nodes.iter().map(|node| node.cores).collect();
-                Some(AcePages::new(*policy, &memory, all, &cores))
+                let cpus: Vec<usize> = preset.nodes.iter().map(|node| node.cores).collect();
+                Some(AcePages::new(*policy, &memory, all, &cpus))
             }
             _ => None,
         };
         Self {
             last_interval: LastInterval { end_ps: 0, counters: hardware.counters().clone(), dram: [0; 2] },
-            topology: Topology::synthetic_of(&cores_of_nodes, preset.nodes[0].memory_bytes)
+            topology: Topology::synthetic_of(&cpus_of_nodes, preset.nodes[0].memory_bytes)
+                .with_threads_of_core(preset.core.threads)
                 .with_distances(&preset.distances),
             costs,
             one_off_weight: 1.0,
             uncopied: vec![0.0; preset.nodes.len() * preset.nodes.len()],
             move_budget: MoveBudget::of(u64::MAX),
-            threads: cores.iter().map(|&core| (core, nodes[core])).collect(),
-            node_of_core: nodes,
-            kernel_ps: vec![0; cores.len()],
-            waited_ps: vec![0; cores.len()],
+            threads: cpus.iter().map(|&cpu| (cpu, nodes[cpu])).collect(),
+            node_of_cpu: nodes,
+            threads_of_core: preset.core.threads,
+            kernel_ps: vec![0; cpus.len()],
+            waited_ps: vec![0; cpus.len()],
             processes: vec![Process::new(Pid(1), mappings)],
-            sampler: Sampler::off(cores.len()),
+            sampler: Sampler::off(cpus.len()),
             balancing: None,
             autonuma27: None,
             ace,
@@ -183,7 +188,7 @@ impl SimMachine {
                 policy => policy.clone(),
             },
             areas,
-            steps: (0..cores.len() as u64).collect(),
+            steps: (0..cpus.len() as u64).collect(),
             turn: 0,
             hardware,
             memory,
@@ -192,12 +197,12 @@ impl SimMachine {
 
     /// One access of a thread.
     #[inline]
-    pub(crate) fn access(&mut self, thread: usize, core: usize, touch: Touch, address: u64) {
+    pub(crate) fn access(&mut self, thread: usize, cpu: usize, touch: Touch, address: u64) {
         let page = self.memory.page(address);
         let home = match self.memory.plain_home(page) {
             Some(home) => home,
             None => {
-                self.hardware.begin(core, touch);
+                self.hardware.begin(cpu, touch);
                 self.fault(thread, page, touch)
             }
         };
@@ -205,7 +210,7 @@ impl SimMachine {
             self.serves(thread, page, home, touch),
             "page {page} at {home}: {touch:?} of thread {thread}"
         );
-        let access = self.hardware.touch(core, touch, address, home);
+        let access = self.hardware.touch(cpu, touch, address, home);
         let missed = matches!(access.source, Source::LocalDram | Source::RemoteDram { .. });
         if let Some(record) = &mut self.record {
             record.note(page, self.threads[thread].1, touch.writes(), missed);
@@ -423,7 +428,7 @@ impl SimMachine {
         self.turn
     }
 
-    /// Takes stale translations from all cores.
+    /// Takes stale translations from all CPUs.
     pub(crate) fn shoot_down(&mut self, thread: usize) {
         for other in 0..self.threads.len() {
             let cost = if other == thread { self.costs.shootdown_ns } else { self.costs.interrupted_ns };
@@ -436,8 +441,8 @@ impl SimMachine {
     }
 
     pub(crate) fn charge_ps(&mut self, thread: usize, ps: u64) {
-        let core = self.threads[thread].0;
-        self.hardware.set_clock(core, self.hardware.clock(core) + ps);
+        let cpu = self.threads[thread].0;
+        self.hardware.set_clock(cpu, self.hardware.clock(cpu) + ps);
         self.kernel_ps[thread] += ps;
     }
 

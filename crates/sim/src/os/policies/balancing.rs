@@ -269,7 +269,8 @@ impl Balancing {
     pub(crate) fn step(
         &mut self,
         thread: usize,
-        node_of_core: &[usize],
+        node_of_cpu: &[usize],
+        threads_of_core: usize,
         threads: &[(usize, usize)],
         running: &[usize],
     ) -> Option<Step> {
@@ -278,11 +279,17 @@ impl Balancing {
         }
         let from = threads[thread].1;
         let preferred = self.tasks[thread].preferred.filter(|&preferred| preferred != from)?;
-        let situation =
-            Situation { tasks: &self.tasks, groups: &self.groups, node_of_core, threads, running };
+        let situation = Situation {
+            tasks: &self.tasks,
+            groups: &self.groups,
+            node_of_cpu,
+            threads_of_core,
+            threads,
+            running,
+        };
         let step = situation.step(thread, preferred);
         let to = match step {
-            Some(Step::To(core)) => node_of_core[core],
+            Some(Step::To(cpu)) => node_of_cpu[cpu],
             Some(Step::Swap(other)) => threads[other].1,
             None => from,
         };
@@ -540,8 +547,8 @@ mod tests {
             balancing.note(&memory, &fault(3, 1, private), at(ms));
             let asks = balancing.tasks[3].asks;
             assert_eq!(asks, balancing.due_ps(3) == 0);
-            // Node 0's only core is taken.
-            assert_eq!(balancing.step(3, &[0, 1], &[(0, 0), (0, 0), (0, 0), (1, 1)], &[3]), None);
+            // Node 0's only CPU is taken.
+            assert_eq!(balancing.step(3, &[0, 1], 1, &[(0, 0), (0, 0), (0, 0), (1, 1)], &[3]), None);
             asks
         };
         assert_eq!([1000, 1100, 1101, 1201, 1202].map(|ms| asks(ms, true)), [true, false, true, false, true]);

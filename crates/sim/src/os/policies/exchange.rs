@@ -34,7 +34,7 @@ impl Exchange {
         self.faults[thread][home] += 1;
     }
 
-    /// The thread that one changes places with, of those that run; `threads` are cores and nodes of all
+    /// The thread that one changes places with, of those that run; `threads` are CPUs and nodes of all
     /// (`__sched_autonuma_balance`).
     pub(crate) fn partner(
         &self,

@@ -58,12 +58,12 @@ impl SimMachine {
     pub(crate) fn range_fault(&mut self, thread: usize, page: usize) -> usize {
         self.charge(thread, self.costs.hint_fault_ns);
         self.counts.hint_faults += 1;
-        let (core, node) = self.threads[thread];
+        let (cpu, node) = self.threads[thread];
         let Some(mut autonuma) = self.autonuma27.take() else { return node };
         for part in autonuma.range_of(page, &self.memory) {
             let Some(home) = self.memory.home(part) else { continue };
             self.memory.unmark(part);
-            let wants = autonuma.wants(part, node, home, self.hardware.clock(core));
+            let wants = autonuma.wants(part, node, home, self.hardware.clock(cpu));
             if wants && self.memory.nodes().contains(&node) {
                 // It moves no huge pages: `sync_isolate_migratepages` splits them first.
                 if self.memory.is_huge(part) {
@@ -94,9 +94,9 @@ impl SimMachine {
     pub(crate) fn balance(&mut self, thread: usize, running: &[usize]) {
         let time = self.time(thread);
         let Some(balancing) = &mut self.balancing else { return };
-        match balancing.step(thread, &self.node_of_core, &self.threads, running) {
+        match balancing.step(thread, &self.node_of_cpu, self.threads_of_core, &self.threads, running) {
             None => {}
-            Some(Step::To(core)) => return self.run_on(thread, core),
+            Some(Step::To(cpu)) => return self.run_on(thread, cpu),
             Some(Step::Swap(other)) => return self.swap_threads(thread, other),
         }
         if time.running_ps < balancing.due_ps(thread) {
@@ -127,32 +127,32 @@ impl SimMachine {
         let stopped_ps = self.stop(here).max(self.stop(there));
         for (thread, from, to) in [(thread, here, there), (other, there, here)] {
             self.kernel_ps[thread] += stopped_ps - self.hardware.clock(from);
-            self.threads[thread] = (to, self.node_of_core[to]);
+            self.threads[thread] = (to, self.node_of_cpu[to]);
         }
-        for (thread, core) in [(thread, there), (other, here)] {
-            self.hardware.set_clock(core, stopped_ps);
+        for (thread, cpu) in [(thread, there), (other, here)] {
+            self.hardware.set_clock(cpu, stopped_ps);
             self.moved(thread);
         }
     }
 
-    /// A thread goes on on another core, once both have come to a stop.
-    pub(crate) fn run_on(&mut self, thread: usize, core: usize) {
+    /// A thread goes on on another CPU, once both have come to a stop.
+    pub(crate) fn run_on(&mut self, thread: usize, cpu: usize) {
         let began_ps = self.stop(self.threads[thread].0);
-        self.stop(core);
-        self.hardware.set_clock(core, began_ps);
-        let (left, reached) = (self.threads[thread].1, self.node_of_core[core]);
-        self.threads[thread] = (core, reached);
+        self.stop(cpu);
+        self.hardware.set_clock(cpu, began_ps);
+        let (left, reached) = (self.threads[thread].1, self.node_of_cpu[cpu]);
+        self.threads[thread] = (cpu, reached);
         if let Some(balancing) = &mut self.balancing {
             balancing.moved(&self.memory, thread, left, reached);
         }
-        self.kernel_ps[thread] += self.hardware.clock(core) - began_ps;
+        self.kernel_ps[thread] += self.hardware.clock(cpu) - began_ps;
         self.moved(thread);
     }
 
-    /// A core waits for what is outstanding; its time then.
-    fn stop(&mut self, core: usize) -> u64 {
-        self.hardware.drain(core);
-        self.hardware.clock(core)
+    /// A CPU waits for what is outstanding; its time then.
+    fn stop(&mut self, cpu: usize) -> u64 {
+        self.hardware.drain(cpu);
+        self.hardware.clock(cpu)
     }
 
     fn moved(&mut self, thread: usize) {

@@ -17,7 +17,7 @@ const SMALL_IMBALANCE: usize = 2;
 /// Where a thread goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// To a core that runs none.
+    /// To a CPU that runs none.
     To(usize),
     /// Where this one runs, which comes here.
     Swap(usize),
@@ -28,8 +28,10 @@ pub(crate) enum Step {
 pub(crate) struct Situation<'a> {
     pub(crate) tasks: &'a [Task],
     pub(crate) groups: &'a [Group],
-    pub(crate) node_of_core: &'a [usize],
-    /// Core and node of each thread, and those that run.
+    pub(crate) node_of_cpu: &'a [usize],
+    /// Hardware threads of a core, whose CPUs follow each other.
+    pub(crate) threads_of_core: usize,
+    /// CPU and node of each thread, and those that run.
     pub(crate) threads: &'a [(usize, usize)],
     pub(crate) running: &'a [usize],
 }
@@ -75,21 +77,25 @@ impl Situation<'_> {
         let Situation { tasks, threads, running, .. } = *self;
         let from = threads[thread].1;
         let on = |node: usize| running.iter().filter(|&&thread| threads[thread].1 == node).count();
-        let cores = || (0..self.node_of_core.len()).filter(|&core| self.node_of_core[core] == to);
-        let idle = cores().find(|&core| threads.iter().all(|thread| thread.0 != core));
-        if let Some(core) = idle {
+        let cpus = || (0..self.node_of_cpu.len()).filter(|&cpu| self.node_of_cpu[cpu] == to);
+        let is_idle = |&cpu: &usize| threads.iter().all(|thread| thread.0 != cpu);
+        // Rather on a core that runs none at all (`numa_idle_core`).
+        let is_on_idle_core = |&cpu: &usize| {
+            let first = cpu - cpu % self.threads_of_core;
+            (first..first + self.threads_of_core).all(|cpu| is_idle(&cpu))
+        };
+        let idle = cpus().find(is_on_idle_core).or_else(|| cpus().find(is_idle));
+        if let Some(cpu) = idle {
             let (there, here) = (on(to) + 1, on(from).saturating_sub(1));
             let surplus = there.saturating_sub(here);
-            let few = there <= (cores().count() / 8).max(1);
+            let few = there <= (cpus().count() / 8).max(1);
             if surplus == 0 || few && surplus <= SMALL_IMBALANCE {
-                *best = Some((Step::To(core), 0.0));
+                *best = Some((Step::To(cpu), 0.0));
                 return;
             }
         }
         let comes_home = |other: usize| tasks[other].preferred == Some(from);
-        for other in
-            cores().filter_map(|core| running.iter().copied().find(|&other| threads[other].0 == core))
-        {
+        for other in cpus().filter_map(|cpu| running.iter().copied().find(|&other| threads[other].0 == cpu)) {
             let swap = match *best {
                 Some((Step::Swap(other), _)) => Some(comes_home(other)),
                 _ => None,
@@ -127,14 +133,24 @@ impl Situation<'_> {
 mod tests {
     use super::*;
 
-    /// The step of the first of threads on cores of two nodes of four. Their faults are on memory of these
+    /// The step of the first of threads on CPUs of two nodes of four. Their faults are on memory of these
     /// nodes, in hundreds, and `group` says which are in groups.
     fn in_groups(
-        cores: &[usize],
+        cpus: &[usize],
         faults: &[[u32; 2]],
         group: impl Fn(usize) -> Option<usize>,
     ) -> Option<Step> {
-        let node_of_core = [0, 0, 0, 0, 1, 1, 1, 1];
+        on_cores_of(1, cpus, faults, group)
+    }
+
+    /// The same, where a core has so many CPUs.
+    fn on_cores_of(
+        threads_of_core: usize,
+        cpus: &[usize],
+        faults: &[[u32; 2]],
+        group: impl Fn(usize) -> Option<usize>,
+    ) -> Option<Step> {
+        let node_of_cpu = [0, 0, 0, 0, 1, 1, 1, 1];
         let mut groups = vec![Group::new(2); 8];
         let mut tasks = Vec::new();
         for (thread, on) in faults.iter().enumerate() {
@@ -147,12 +163,13 @@ mod tests {
             }
             tasks.push(task);
         }
-        let threads: Vec<_> = cores.iter().map(|&core| (core, node_of_core[core])).collect();
-        let running: Vec<_> = (0..cores.len()).collect();
+        let threads: Vec<_> = cpus.iter().map(|&cpu| (cpu, node_of_cpu[cpu])).collect();
+        let running: Vec<_> = (0..cpus.len()).collect();
         let situation = Situation {
             tasks: &tasks,
             groups: &groups,
-            node_of_core: &node_of_core,
+            node_of_cpu: &node_of_cpu,
+            threads_of_core,
             threads: &threads,
             running: &running,
         };
@@ -160,13 +177,23 @@ mod tests {
     }
 
     /// The same of threads in one group or in none.
-    fn step(cores: &[usize], faults: &[[u32; 2]], grouped: bool) -> Option<Step> {
-        in_groups(cores, faults, |_| grouped.then_some(0))
+    fn step(cpus: &[usize], faults: &[[u32; 2]], grouped: bool) -> Option<Step> {
+        in_groups(cpus, faults, |_| grouped.then_some(0))
     }
 
     #[test]
     fn a_thread_goes_to_an_idle_cpu_where_its_memory_is() {
         assert_eq!(step(&[0], &[[0, 1]], false), Some(Step::To(4)));
+    }
+
+    #[test]
+    fn it_goes_to_an_idle_core_rather_than_to_an_idle_cpu_of_one() {
+        let alone = |_| None;
+        let faults = [[0, 1], [0, 1], [1, 0], [1, 0]];
+        assert_eq!(on_cores_of(1, &[0, 4, 1, 2], &faults, alone), Some(Step::To(5)));
+        assert_eq!(on_cores_of(2, &[0, 4, 1, 2], &faults, alone), Some(Step::To(6)));
+        let faults = [[0, 1], [0, 1], [0, 1], [1, 0], [1, 0], [1, 0]];
+        assert_eq!(on_cores_of(2, &[0, 4, 7, 1, 2, 3], &faults, alone), Some(Step::To(5)));
     }
 
     #[test]
@@ -201,9 +228,9 @@ mod tests {
 
     #[test]
     fn threads_that_share_everything_stay() {
-        for core in 4..8 {
-            let cores: Vec<_> = [core].into_iter().chain((0..8).filter(|&other| other != core)).collect();
-            assert_eq!(step(&cores, &[[1, 0]; 8], true), None);
+        for cpu in 4..8 {
+            let cpus: Vec<_> = [cpu].into_iter().chain((0..8).filter(|&other| other != cpu)).collect();
+            assert_eq!(step(&cpus, &[[1, 0]; 8], true), None);
         }
     }
 }

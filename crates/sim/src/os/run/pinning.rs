@@ -1,22 +1,24 @@
-//! How a program's threads are laid over the cores.
+//! How a program's threads are laid over the CPUs.
 
 use crate::Error;
 use nodewise_hardware::{CpuNumbering, Preset};
 use std::fmt;
 use std::str::FromStr;
 
-/// The order in which threads get cores; they stay there.
+/// The order in which threads get CPUs; they stay there. A core's second hardware thread gets one only when
+/// all first ones have some.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pinning {
     /// On the CPUs in the order of their numbers, whichever sockets these are on: on Grid'5000's dahu each
     /// thread's successor is on the other one.
     Sequential,
-    /// All cores of a node, then those of the next: threads that follow each other share a socket.
+    /// All CPUs of a node, then those of the next: threads that follow each other share a socket. Second
+    /// hardware threads are the last of their node.
     SockOrder,
     /// One on each node in turn.
     Spread,
     /// Not at all. An idle Linux spreads them; later only NUMA balancing moves them, as every thread has a
-    /// core of its own.
+    /// CPU of its own.
     #[default]
     None,
 }
@@ -43,24 +45,23 @@ impl FromStr for Pinning {
 }
 
 impl Pinning {
-    /// The cores of a machine in this order.
+    /// The CPUs of a machine in this order.
     #[must_use]
-    pub fn cores(self, preset: &Preset) -> Vec<usize> {
-        let by_node = match self {
-            Self::Sequential => preset.cpu_numbering == CpuNumbering::Contiguous,
-            Self::SockOrder => true,
-            Self::Spread | Self::None => false,
-        };
+    pub fn cpus(self, preset: &Preset) -> Vec<usize> {
         let mut next = 0;
-        let mut places = Vec::with_capacity(preset.cores());
+        let threads = preset.core.threads;
+        let mut places = Vec::with_capacity(preset.cpus());
         for (node, cores) in preset.nodes.iter().map(|node| node.cores).enumerate() {
-            places.extend((0..cores).map(|turn| (turn, node, next + turn)));
-            next += cores;
+            let cpus = (0..cores * threads).map(|cpu| (cpu % threads, cpu / threads, node, next + cpu));
+            places.extend(cpus);
+            next += cores * threads;
         }
-        if !by_node {
-            places.sort_unstable();
-        }
-        places.into_iter().map(|(_, _, core)| core).collect()
+        places.sort_by_key(|&(thread, core, node, _)| match self {
+            Self::SockOrder => (node, thread, core),
+            Self::Sequential if preset.cpu_numbering == CpuNumbering::Contiguous => (thread, node, core),
+            Self::Sequential | Self::Spread | Self::None => (thread, core, node),
+        });
+        places.into_iter().map(|(_, _, _, cpu)| cpu).collect()
     }
 }
 
@@ -71,12 +72,25 @@ mod tests {
     #[test]
     fn threads_are_laid_over_cores_in_order() {
         let opteron = Preset::named("opteron-8385-4n").unwrap();
-        assert_eq!(Pinning::Spread.cores(&opteron)[..6], [0, 4, 8, 12, 1, 5]);
-        assert_eq!(Pinning::SockOrder.cores(&opteron), (0..16).collect::<Vec<_>>());
-        assert_eq!(Pinning::Sequential.cores(&opteron), (0..16).collect::<Vec<_>>());
+        assert_eq!(Pinning::Spread.cpus(&opteron)[..6], [0, 4, 8, 12, 1, 5]);
+        assert_eq!(Pinning::SockOrder.cpus(&opteron), (0..16).collect::<Vec<_>>());
+        assert_eq!(Pinning::Sequential.cpus(&opteron), (0..16).collect::<Vec<_>>());
         let dahu = Preset::named("dahu-2n").unwrap();
-        assert_eq!(Pinning::Sequential.cores(&dahu)[..4], [0, 16, 1, 17]);
-        assert_eq!(Pinning::SockOrder.cores(&dahu), (0..32).collect::<Vec<_>>());
+        assert_eq!(Pinning::Sequential.cpus(&dahu)[..4], [0, 16, 1, 17]);
+        assert_eq!(Pinning::SockOrder.cpus(&dahu), (0..32).collect::<Vec<_>>());
+    }
+
+    /// As Linux numbers them: the first threads of all cores, then the second ones.
+    #[test]
+    fn second_threads_of_cores_come_last() {
+        let mut preset = Preset::named("dahu-2n").unwrap();
+        preset.nodes.iter_mut().for_each(|node| node.cores = 2);
+        preset.core.threads = 2;
+        assert_eq!(Pinning::Sequential.cpus(&preset), [0, 4, 2, 6, 1, 5, 3, 7]);
+        assert_eq!(Pinning::SockOrder.cpus(&preset), [0, 2, 1, 3, 4, 6, 5, 7]);
+        assert_eq!(Pinning::None.cpus(&preset), [0, 4, 2, 6, 1, 5, 3, 7]);
+        preset.cpu_numbering = CpuNumbering::Contiguous;
+        assert_eq!(Pinning::Sequential.cpus(&preset), [0, 2, 4, 6, 1, 3, 5, 7]);
     }
 
     #[test]

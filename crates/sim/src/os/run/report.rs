@@ -34,9 +34,9 @@ pub struct Report {
     /// Additions, tasks or elements a second, if the program has such. From its first barrier on: until then
     /// memory is touched for the first time.
     pub items_per_s: Option<f64>,
-    /// Instructions a cycle of the cores that have a thread.
+    /// Instructions a cycle of the CPUs that have a thread.
     pub instructions_per_cycle: f64,
-    /// Instructions of all cores.
+    /// Instructions of all CPUs.
     pub instructions: u64,
     /// Base pages that moved, each time they did.
     pub pages_migrated: u64,
@@ -48,7 +48,7 @@ pub struct Report {
     pub pages_split: u64,
     /// Hint faults of NUMA balancing.
     pub hint_faults: u64,
-    /// How often it moved a thread to another core.
+    /// How often it moved a thread to another CPU.
     pub threads_moved: u64,
     /// Samples taken for the engine.
     pub samples: u64,

@@ -9,10 +9,11 @@ use nodewise_topology::Topology;
 /// How a simulation is run, whatever the policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// How threads are laid over the cores.
+    /// How threads are laid over the CPUs.
     pub pinning: Pinning,
-    /// The cores of the threads, one after the other, if the caller chose them. Threads then stay there.
-    pub cores: Option<Vec<usize>>,
+    /// The CPUs of the threads, one after the other, if the caller chose them. Threads then stay there. CPUs
+    /// have the hardware's numbers ([`Hardware`](nodewise_hardware::Hardware)).
+    pub cpus: Option<Vec<usize>>,
     /// Whether first touches map a huge page at once.
     pub huge_pages: bool,
     /// 4 KiB pages of a huge page: 512, or a divisor of it that shrinks huge pages with the problem, so that
@@ -55,7 +56,7 @@ impl Settings {
     pub fn scaled(scale: f64) -> Self {
         Self {
             pinning: Pinning::None,
-            cores: None,
+            cpus: None,
             huge_pages: false,
             huge_page_pages: HUGE_PAGES,
             costs: Costs::default(),
@@ -70,7 +71,7 @@ impl Settings {
 
     /// Whether NUMA balancing may move threads.
     pub(crate) fn threads_may_move(&self) -> bool {
-        self.pinning == Pinning::None && self.cores.is_none()
+        self.pinning == Pinning::None && self.cpus.is_none()
     }
 
     /// The same with huge pages that shrink with the problem, to two base pages at least. As many threads

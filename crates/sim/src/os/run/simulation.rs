@@ -17,7 +17,7 @@ pub struct Simulation {
     program: Box<dyn Program>,
     settings: Settings,
     policy: Policy,
-    cores: Vec<usize>,
+    cpus: Vec<usize>,
     plan: Option<Plan>,
 }
 
@@ -37,9 +37,9 @@ struct Managed {
 }
 
 impl Simulation {
-    /// Lays the program's threads over the machine's cores.
+    /// Lays the program's threads over the machine's CPUs.
     ///
-    /// Fails if there are more threads than cores, more nodes than [`MOST_NODES`], or the policy names a node
+    /// Fails if there are more threads than CPUs, more nodes than [`MOST_NODES`], or the policy names a node
     /// that there is not.
     pub fn new(
         preset: &Preset,
@@ -49,31 +49,31 @@ impl Simulation {
     ) -> Result<Self, Error> {
         let threads = program.threads();
         Self::check(preset, threads, &settings, &policy)?;
-        let mut cores = settings.cores.clone().unwrap_or_else(|| settings.pinning.cores(preset));
-        cores.truncate(threads);
-        Ok(Self { preset: preset.clone(), program, settings, policy, cores, plan: None })
+        let mut cpus = settings.cpus.clone().unwrap_or_else(|| settings.pinning.cpus(preset));
+        cpus.truncate(threads);
+        Ok(Self { preset: preset.clone(), program, settings, policy, cpus, plan: None })
     }
 
     /// Whether a program of so many threads can be run, before it is made; if not, why.
     pub fn check(preset: &Preset, threads: usize, settings: &Settings, policy: &Policy) -> Result<(), Error> {
-        let (name, nodes, all) = (&preset.name, preset.nodes.len(), preset.cores());
+        let (name, nodes, all) = (&preset.name, preset.nodes.len(), preset.cpus());
         if threads == 0 || threads > all {
             return Err(Error::unsuitable(format!(
-                "{threads} threads: {name} has {all} cores, and every thread needs one of its own"
+                "{threads} threads: {name} has {all} cpus, and every thread needs one of its own"
             )));
         }
-        if let Some(cores) = &settings.cores {
+        if let Some(cpus) = &settings.cpus {
             let mut seen = vec![false; all];
-            for &core in cores {
-                if core >= all || std::mem::replace(&mut seen[core], true) {
-                    let reason = if core >= all { "is not there" } else { "was chosen twice" };
-                    return Err(Error::unsuitable(format!("core {core} {reason}: {name} has {all}")));
+            for &cpu in cpus {
+                if cpu >= all || std::mem::replace(&mut seen[cpu], true) {
+                    let reason = if cpu >= all { "is not there" } else { "was chosen twice" };
+                    return Err(Error::unsuitable(format!("cpu {cpu} {reason}: {name} has {all}")));
                 }
             }
-            if threads > cores.len() {
+            if threads > cpus.len() {
                 return Err(Error::unsuitable(format!(
-                    "{threads} threads: {} cores were chosen, and every thread needs one of its own",
-                    cores.len()
+                    "{threads} threads: {} cpus were chosen, and every thread needs one of its own",
+                    cpus.len()
                 )));
             }
         }
@@ -139,9 +139,9 @@ impl Simulation {
     }
 
     fn execute(self, record: bool, progress: &mut dyn FnMut(u64)) -> Result<(Report, SimMachine), Error> {
-        let Self { preset, mut program, settings, policy, cores, plan } = self;
+        let Self { preset, mut program, settings, policy, cpus, plan } = self;
         let mut machine =
-            SimMachine::new(&preset, program.areas(), &cores, &policy, settings.huge_pages, settings.costs);
+            SimMachine::new(&preset, program.areas(), &cpus, &policy, settings.huge_pages, settings.costs);
         machine.memory.set_huge_pages_of(settings.huge_page_pages);
         machine.plan = plan;
         machine.record = record.then(|| Record::new(machine.memory.pages(), preset.nodes.len()));
@@ -154,12 +154,12 @@ impl Simulation {
         scheduler::run(&mut *program, &mut managed, settings.slack_ps, progress)?;
         let machine = managed.machine;
         machine.assert_sound();
-        let ended = || machine.threads.iter().map(|&(core, _)| machine.hardware.clock(core));
+        let ended = || machine.threads.iter().map(|&(cpu, _)| machine.hardware.clock(cpu));
         let run_ps = ended().max().unwrap_or(0);
         let waiting_ps = ended().map(|end_ps| run_ps - end_ps).chain(machine.waited_ps.clone()).sum();
         let (first_barrier_ps, kernel_ps) =
             (machine.first_barrier_ps.unwrap_or(0), machine.kernel_ps.iter().sum());
-        let times = Times { run_ps, first_barrier_ps, kernel_ps, waiting_ps, threads: cores.len() };
+        let times = Times { run_ps, first_barrier_ps, kernel_ps, waiting_ps, threads: cpus.len() };
         let resident = machine.memory.resident();
         let resident = resident.iter().zip(machine.memory.occupied()).map(|(mapped, copies)| mapped + copies);
         let mut report = Report::new(
@@ -184,18 +184,18 @@ impl Processors for Managed {
     }
 
     #[inline]
-    fn core(&self, thread: usize) -> usize {
+    fn cpu(&self, thread: usize) -> usize {
         self.machine.threads[thread].0
     }
 
     #[inline]
     fn clock(&self, thread: usize) -> u64 {
-        self.machine.hardware.clock(self.core(thread))
+        self.machine.hardware.clock(self.cpu(thread))
     }
 
     #[inline]
-    fn access(&mut self, thread: usize, core: usize, touch: Touch, address: u64) {
-        self.machine.access(thread, core, touch, address);
+    fn access(&mut self, thread: usize, cpu: usize, touch: Touch, address: u64) {
+        self.machine.access(thread, cpu, touch, address);
     }
 
     fn everyone_is_there(&mut self, threads: &[usize]) {
@@ -203,10 +203,10 @@ impl Processors for Managed {
     }
 
     fn goes_on(&mut self, thread: usize, at_ps: u64) {
-        let core = self.machine.threads[thread].0;
-        let now_ps = self.machine.hardware.clock(core);
+        let cpu = self.machine.threads[thread].0;
+        let now_ps = self.machine.hardware.clock(cpu);
         self.machine.waited_ps[thread] += at_ps.saturating_sub(now_ps);
-        self.machine.hardware.set_clock(core, at_ps.max(now_ps));
+        self.machine.hardware.set_clock(cpu, at_ps.max(now_ps));
     }
 
     #[inline]
@@ -229,9 +229,9 @@ pub(crate) fn everyone_is_there(machine: &mut SimMachine, threads: &[usize]) {
     let clock = |thread: &usize| machine.hardware.clock(machine.threads[*thread].0);
     let last = threads.iter().map(clock).max().unwrap_or(0) + machine.costs.barrier_ns * 1000;
     for &thread in threads {
-        let core = machine.threads[thread].0;
-        machine.waited_ps[thread] += last - machine.hardware.clock(core);
-        machine.hardware.set_clock(core, last);
+        let cpu = machine.threads[thread].0;
+        machine.waited_ps[thread] += last - machine.hardware.clock(cpu);
+        machine.hardware.set_clock(cpu, last);
     }
     machine.barriers += 1;
     machine.first_barrier_ps.get_or_insert(last);
