@@ -118,5 +118,5 @@ fn a_file_that_is_no_whole_trace_is_refused() {
     std::fs::write(&file, trace_of(&vec![vec![(0, 1, 0)]; 33])).unwrap();
     let (code, _, error) = sim(&["run", "--machine", "dahu-2n", "--trace", path]);
     assert_eq!(code, Some(2));
-    assert!(error.starts_with("nodewise: 33 threads: dahu-2n has 32 cores"), "{error}");
+    assert!(error.starts_with("nodewise: 33 threads: dahu-2n has 32 CPUs"), "{error}");
 }

@@ -199,12 +199,11 @@ impl SimMachine {
     #[inline]
     pub(crate) fn access(&mut self, thread: usize, cpu: usize, touch: Touch, address: u64) {
         let page = self.memory.page(address);
-        let home = match self.memory.plain_home(page) {
-            Some(home) => home,
-            None => {
-                self.hardware.begin(cpu, touch);
-                self.fault(thread, page, touch)
-            }
+        let home = if let Some(home) = self.memory.plain_home(page) {
+            home
+        } else {
+            self.hardware.begin(cpu, touch);
+            self.fault(thread, page, touch)
         };
         debug_assert!(
             self.serves(thread, page, home, touch),

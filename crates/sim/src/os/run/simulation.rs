@@ -59,7 +59,7 @@ impl Simulation {
         let (name, nodes, all) = (&preset.name, preset.nodes.len(), preset.cpus());
         if threads == 0 || threads > all {
             return Err(Error::unsuitable(format!(
-                "{threads} threads: {name} has {all} cpus, and every thread needs one of its own"
+                "{threads} threads: {name} has {all} CPUs, and every thread needs one of its own"
             )));
         }
         if let Some(cpus) = &settings.cpus {
@@ -67,12 +67,12 @@ impl Simulation {
             for &cpu in cpus {
                 if cpu >= all || std::mem::replace(&mut seen[cpu], true) {
                     let reason = if cpu >= all { "is not there" } else { "was chosen twice" };
-                    return Err(Error::unsuitable(format!("cpu {cpu} {reason}: {name} has {all}")));
+                    return Err(Error::unsuitable(format!("CPU {cpu} {reason}: {name} has {all}")));
                 }
             }
             if threads > cpus.len() {
                 return Err(Error::unsuitable(format!(
-                    "{threads} threads: {} cpus were chosen, and every thread needs one of its own",
+                    "{threads} threads: {} CPUs were chosen, and every thread needs one of its own",
                     cpus.len()
                 )));
             }
