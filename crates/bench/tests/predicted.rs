@@ -57,8 +57,8 @@ fn what_a_report_says_is_gained_is_gained() {
             nodewise report p; nodewise report p --json >json; one_line $scene-report json; }
         scene slices 3000000 parallel
         scene stream 6000000 parallel
-        scene table 1000000 copies interleave
-        scene far 1000000 near
+        scene table 1500000 copies interleave
+        scene far 2000000 near
         scene own 12000000";
     let patients = c_program("modelled/patients.c");
     let said = guest("8", &script.replace("PATIENTS", patients.to_str().unwrap()));
@@ -95,13 +95,13 @@ fn what_the_doctor_says_it_costs_it_costs() {
         examine() { PATIENTS $1 1000000000000 & patient=$!; sleep 1
             nodewise doctor -p $patient --seconds 8 --model opteron-8385-4n --json >json
             kill $patient; wait $patient 2>/dev/null; one_line $1-doctor json; }
-        scene slices 1500000 parallel; examine slices
-        scene table 500000 interleave; examine table
+        scene stream 3000000 parallel; examine stream
+        scene sweep 3000000 interleave; examine sweep
         examine own";
     let patients = c_program("modelled/patients.c");
     let said = guest("16", &script.replace("PATIENTS", patients.to_str().unwrap()));
     let doctor = |scene: &str| -> Value { serde_json::from_str(&said[&format!("{scene}-doctor")]).unwrap() };
-    for (scene, remedy, cure) in [("slices", "collocate", "parallel"), ("table", "interleave", "interleave")]
+    for (scene, remedy, cure) in [("stream", "collocate", "parallel"), ("sweep", "interleave", "interleave")]
     {
         let said_of = doctor(scene);
         assert_eq!(

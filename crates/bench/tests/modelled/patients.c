@@ -1,14 +1,15 @@
-/* patients SCENE ROUNDS [CURE]: threads with a known sickness do a fixed work, one on each of four nodes.
+/* Threads with a known sickness do a fixed work, one on each of four nodes.
  *
- *   slices  each thread updates its own part, at random, of what the main thread has filled
- *   stream  each reads its own part in order
- *   table   each reads all of it at random, an address after the other
- *   far     one thread on node 3 does so alone
- *   own     each updates memory that it has filled itself: healthy
+ *   patients slices|stream|sweep|table|far|own ROUNDS [CURE]
  *
- * A cure is what the source would have been changed to: "parallel" has threads fill their own parts, "copies"
- * gives each thread a table, "interleave" spreads it, and "near" runs the one thread on node 0. At the end it
- * prints the seconds from the first round to the last, and those of all its CPUs meanwhile.
+ * In slices, each thread updates its own part, at random, of what the main thread has filled. In stream,
+ * each reads its own part in order, and in sweep all of it, from its own part on. In table, each reads all of
+ * it at random, an address after the other. In far, one thread on node 3 does so alone. In own, which is
+ * healthy, each updates memory that it has filled itself.
+ *
+ * A cure is a change of the source. By "parallel", threads fill their own parts. By "copies", each has a
+ * table. By "interleave", memory is spread, and by "near" the one thread runs on node 0. At the end come the
+ * seconds from the first round to the last, and those of all its CPUs meanwhile: "SECONDS SECONDS".
  */
 #define _GNU_SOURCE
 #include "../guests/thread.h"
@@ -58,12 +59,11 @@ static double cpu(void)
     return time.tv_sec + time.tv_nsec * 1e-9;
 }
 
-static uint64_t read_in_order(unsigned char *memory)
+static uint64_t read_in_order(unsigned char *memory, size_t bytes, size_t from)
 {
     uint64_t sum = 0;
-    for (long pass = 0; pass < rounds / (PART / LINE); pass++)
-        for (size_t at = 0; at < PART; at += LINE)
-            sum += *(uint64_t *)(memory + at);
+    for (long i = 0; i < rounds; i++, from = (from + LINE) % bytes)
+        sum += *(uint64_t *)(memory + from);
     return sum;
 }
 
@@ -101,7 +101,9 @@ static void *work(void *argument)
     if (is("far") && id != 0)
         return 0;
     if (is("stream"))
-        return (void *)read_in_order(own);
+        return (void *)read_in_order(own, PART, 0);
+    if (is("sweep"))
+        return (void *)read_in_order(all, BYTES, id * PART);
     if (is("table") || is("far"))
         return (void *)read_at_random(own, id + 1);
     update_at_random(own, id + 1);

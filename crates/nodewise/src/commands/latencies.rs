@@ -49,8 +49,8 @@ impl Latencies {
         }
     }
 
-    /// The load of a program that used so many CPUs, if all was measured. `ratios` has the cost of each pair of nodes
-    /// if a near access costs 1.
+    /// The load of a program that used so many CPUs, if all was measured. `ratios` has the cost of each pair
+    /// of nodes if a near access costs 1.
     pub fn load(mut self, ratios: &[Vec<f64>], cpus: f64) -> Option<Load> {
         let all: f64 = self.weights.iter().flatten().sum();
         if self.is_incomplete || all == 0.0 {

@@ -22,6 +22,8 @@ const LEAST_SAMPLES: usize = 50;
 const LEAST_PAIRS: f64 = 100.0;
 /// Samples in a row that count as one place where pages have too few.
 const NEIGHBOURS: usize = 16;
+/// The first accesses are those of whoever fills the memory if they are no more than one of so many.
+const MOST_FILLING: usize = 4;
 /// From this share of a place's accesses on a node is its only user.
 const OWNED: f64 = 0.8;
 /// From this share of all accesses on a node is the only user of all.
@@ -256,16 +258,20 @@ pub fn find(seen: &Seen) -> Findings {
 /// `uses` in the order of time.
 fn row(seen: &Seen, fitted: Option<&Fitted>, all: &Traffic, object: &Object, mut uses: Vec<&Use>) -> Row {
     let nodes = seen.nodes.len();
-    let write_share = write_share(&uses);
+    let mut filled = once_filled(&uses).to_vec();
+    let write_share = write_share(&filled);
+    let after_filling = Traffic::of(filled.iter().copied(), nodes);
+    let alone = (0..nodes).any(|node| after_filling.share(after_filling.from(node)) >= ALONE);
+    filled.sort_by_key(|one| one.page);
+    let main_user = main_user(&filled, nodes);
     uses.sort_by_key(|one| one.page);
     let uses = &uses[..];
     let own = Traffic::of(uses.iter().copied(), nodes);
     let percents =
         |part: &dyn Fn(usize) -> f64| (0..nodes).map(|node| 100.0 * own.share(part(node))).collect();
-    let main_user = main_user(uses, nodes);
     let of_pages = uses.chunk_by(|a, b| a.page == b.page);
     let pages = of_pages.map(|uses| if uses[0].huge { HUGE_PAGE_PAGES } else { 1 }).sum();
-    let change = change(nodes, &own, main_user, write_share, pages).map(|(remedy, after)| {
+    let change = change(nodes, &own, main_user, alone, write_share, pages).map(|(remedy, after)| {
         let replaced = all.replaced(&own, &after);
         match fitted {
             Some(fitted) => {
@@ -300,11 +306,16 @@ fn row(seen: &Seen, fitted: Option<&Fitted>, all: &Traffic, object: &Object, mut
     }
 }
 
-/// The share of accesses that write, once a second node has come; none where that is not known. Whoever fills
-/// memory before others use it does not write what they share.
+/// The accesses after memory was filled: from where a second node comes. A node that only fills it for others
+/// is none of its users. A part that is more than filling counts.
+fn once_filled<'a>(uses: &'a [&'a Use]) -> &'a [&'a Use] {
+    let filling = uses.iter().position(|one| one.from != uses[0].from).unwrap_or(0);
+    &uses[if filling * MOST_FILLING > uses.len() { 0 } else { filling }..]
+}
+
+/// The share of accesses that write; none where that is not known.
 fn write_share(uses: &[&Use]) -> Option<f64> {
-    let shared = uses.iter().position(|one| one.from != uses[0].from).unwrap_or(0);
-    let known = || uses[shared..].iter().filter_map(|one| Some((one.write?, f64::from(one.weight))));
+    let known = || uses.iter().filter_map(|one| Some((one.write?, f64::from(one.weight))));
     let written: f64 = known().filter(|(write, _)| *write).map(|(_, weight)| weight).sum();
     let of: f64 = known().map(|(_, weight)| weight).sum();
     // An empty sum is -0.
@@ -347,11 +358,11 @@ fn change(
     nodes: usize,
     own: &Traffic,
     main_user: Option<f64>,
+    alone: bool,
     write_share: Option<f64>,
     pages: u64,
 ) -> Option<(Remedy, Traffic)> {
     let main_user = main_user.filter(|_| own.all > 0.0)?;
-    let alone = (0..nodes).any(|node| own.share(own.from(node)) >= ALONE);
     let near = own.with_near(main_user);
     Some(if main_user >= OWNED && alone {
         (Remedy::BindThreads, near)

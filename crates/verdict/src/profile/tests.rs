@@ -73,14 +73,20 @@ fn each_sickness_has_its_remedy() {
     let strided = only(&program(1, samples(20_000, PAGES, strided, |_| 0, Some(true))));
     assert_eq!(strided.0, Some(Remedy::TouchInParallel));
     // Filled by one, and then read by all.
-    let mut filled = samples(300, PAGES, &|_, _| 0, |_| 0, Some(true));
+    let mut filled = samples(300, PAGES, |_, _| 0, |_| 0, Some(true));
     filled.extend(samples(2000, PAGES, anybody, |_| 0, Some(false)));
     assert_eq!(only(&program(1, filled)).0, Some(Remedy::Replicate));
+    // And by one other node, which is its only user.
+    let mut filled = samples(300, PAGES, |_, _| 0, |_| 0, Some(true));
+    filled.extend(samples(1000, PAGES, |_, _| 3, |_| 0, Some(false)));
+    assert_eq!(only(&program(1, filled)).0, Some(Remedy::BindThreads));
     let counters = only(&program(1, samples(1000, 2, anybody, |_| 0, Some(true))));
     assert_eq!(counters.0, Some(Remedy::Privatise));
     // Two huge pages are much memory.
     let mut huge = samples(1000, 2, anybody, |_| 0, Some(true));
-    huge.iter_mut().for_each(|one| one.huge = true);
+    for one in &mut huge {
+        one.huge = true;
+    }
     assert_eq!(only(&program(1, huge)).0, Some(Remedy::Interleave));
 }
 
