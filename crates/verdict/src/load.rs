@@ -262,26 +262,22 @@ mod tests {
     fn queues_take_what_they_take_when_simulated() {
         for (overlap, think, service) in [(1, 200, 40), (1, 0, 100), (4, 100, 25), (8, 0, 25), (8, 0, 60)] {
             let measured = simulate(overlap, think, service, |_, _| 0);
-            let fitted = measured.load.fitted().unwrap();
+            let fitted = measured.fitted().unwrap();
             for (name, home) in [
                 ("near", &(|from, _| from) as &dyn Fn(usize, u64) -> usize),
                 ("spread", &|_, number| (number % 4) as usize),
             ] {
                 let after = simulate(overlap, think, service, home);
-                let truth = 100.0 * (1.0 - after.load.cycles / measured.load.cycles);
-                let saved = fitted.saves(&after.load.accesses).of_cpus;
+                let truth = 100.0 * (1.0 - after.cycles / measured.cycles);
+                let saved = fitted.saves(&after.accesses).of_cpus;
                 println!("{overlap} {think} {service} {name}: {saved:.1} %, {truth:.1} % simulated");
                 assert!((saved - truth).abs() < 6.0, "{overlap} {think} {service} {name}: {saved}, {truth}");
             }
         }
     }
 
-    struct Simulated {
-        load: Load,
-    }
-
     /// A CPU a node makes so many accesses, to where `home` says, in the order of time.
-    fn simulate(overlap: usize, think: u64, service: u64, home: impl Fn(usize, u64) -> usize) -> Simulated {
+    fn simulate(overlap: usize, think: u64, service: u64, home: impl Fn(usize, u64) -> usize) -> Load {
         const EACH: u64 = 20_000;
         let (mut free, mut made) = ([0; NODES], [0; NODES]);
         let mut cpus = vec![(0, std::collections::VecDeque::new()); NODES];
@@ -318,8 +314,7 @@ mod tests {
         for (row, counts) in latencies.iter_mut().zip(&accesses) {
             row.iter_mut().zip(counts).for_each(|(sum, count)| *sum /= count.max(1.0));
         }
-        let load = Load { accesses, latencies, ways: matrix(way), cycles, cpus: cycles / longest };
-        Simulated { load }
+        Load { accesses, latencies, ways: matrix(way), cycles, cpus: cycles / longest }
     }
 
     #[test]
