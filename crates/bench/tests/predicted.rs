@@ -59,6 +59,7 @@ fn what_a_report_says_is_gained_is_gained() {
         scene stream 6000000 parallel
         scene table 1500000 copies interleave
         scene far 2000000 near
+        scene hidden 700000 near
         scene own 12000000";
     let patients = c_program("modelled/patients.c");
     let said = guest("8", &script.replace("PATIENTS", patients.to_str().unwrap()));
@@ -80,8 +81,13 @@ fn what_a_report_says_is_gained_is_gained() {
         let [longer, _] = saved(&said, scene, "profiled");
         println!("{scene}: profiled, it took {:.2} % longer", -longer);
     }
-    let healthy = report("own");
-    assert_eq!(healthy["rows"][0]["remedy"], Value::Null, "{healthy:#}");
+    for name in ["own", "hidden"] {
+        let healthy = report(name);
+        assert_eq!(healthy["rows"][0]["remedy"], Value::Null, "{healthy:#}");
+    }
+    let [hidden, _] = saved(&said, "hidden", "near");
+    println!("hidden: {hidden:.1} % true");
+    assert!(hidden < 5.0 && report("hidden")["far_percent"].as_f64() > Some(50.0), "{hidden}");
     // The model gives one node's memory to all, and the other cure is worth less.
     let [copies, _] = saved(&said, "table", "copies");
     let [spread, _] = saved(&said, "table", "interleave");

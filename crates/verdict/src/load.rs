@@ -8,9 +8,16 @@
 //! each is found by mean value analysis (Reiser and Lavenberg, 1980), with Schweitzer's (1979) estimate of
 //! the queue that an access meets. Services take equal times, so the one that is under way is half over.
 //!
-//! Three numbers are fitted. The cycles between accesses, or else the overlap, follow from the time that the
-//! program's CPUs took for an access. The time of a service follows from how much longer accesses took than
-//! their ways.
+//! Three numbers are fitted. The time of a service follows from how much longer accesses took than their ways.
+//! The cycles between accesses and the overlap follow from how long a CPU took for an access, all in all, and
+//! how much of that its instructions took:
+//!
+//! - A CPU that took longer than an access is on its way waited for some of them, and worked meanwhile in the
+//!   others. Its instructions are the cycles between, and the rest is what it waited.
+//! - One that was quicker had several on their way, and waited for the next to end. It worked meanwhile.
+//!
+//! No change makes it quicker than its instructions. So a program that hides all of its accesses behind them
+//! gains nothing.
 
 use serde::Serialize;
 
@@ -25,6 +32,8 @@ pub struct Load {
     pub ways: Vec<Vec<f64>>,
     /// Cycles in which the program's CPUs ran.
     pub cycles: f64,
+    /// How many of them its instructions took, without any wait for memory.
+    pub work_cycles: f64,
     /// How many CPUs ran on average.
     pub cpus: f64,
 }
@@ -32,7 +41,7 @@ pub struct Load {
 /// The share of time that a change saves, in percent; below 0 where it costs time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Saved {
-    /// All CPUs' time counts.
+    /// The share of all CPUs' time.
     pub of_cpus: f64,
     /// The same of the slowest node's CPUs, for which all others wait in many programs, if each CPU makes as
     /// many accesses.
@@ -54,7 +63,10 @@ pub struct Fitted {
     shares: Vec<Vec<f64>>,
     accesses: Vec<f64>,
     ways: Vec<Vec<f64>>,
+    /// Cycles between two accesses in which none is on its way.
     think: f64,
+    /// Cycles that the instructions between two accesses take.
+    work: f64,
     overlap: f64,
     /// Accesses of each node that are on their way, or that a CPU thinks before.
     customers: Vec<f64>,
@@ -65,6 +77,8 @@ pub struct Fitted {
 const LEAST_SAMPLES: usize = 10;
 /// A node with less of the busiest one's accesses than this share keeps nobody waiting.
 const SLACK: f64 = 0.5;
+/// At least this share of the cycles counts as waiting, so that no overlap is infinite.
+const HIDDEN: f64 = 1e-3;
 /// Rounds of an iteration whose steps are halved, and of one that halves an interval.
 const ROUNDS: usize = 400;
 const HALVINGS: usize = 40;
@@ -81,17 +95,28 @@ impl Load {
         let shares = shares(&self.accesses);
         let latency: Vec<f64> = means(&shares, &self.latencies);
         let waited: f64 = accesses.iter().zip(&latency).map(|(accesses, latency)| accesses * latency).sum();
-        let (think, overlap) = if self.cycles > waited {
-            ((self.cycles - waited) / all, 1.0)
+        let (overlap, think) = if waited < self.cycles {
+            let stalled = (self.cycles - self.work_cycles).max(HIDDEN * self.cycles);
+            let overlap = (waited / stalled).max(1.0);
+            (overlap, (self.cycles - waited / overlap) / all)
         } else {
-            (0.0, waited / self.cycles)
+            (waited / self.cycles, 0.0)
         };
+        let work = self.work_cycles.min(self.cycles) / all;
         let elapsed = self.cycles / self.cpus;
         let on_their_way =
             |(accesses, latency): (&f64, &f64)| accesses * (overlap * think + latency) / elapsed;
         let customers = accesses.iter().zip(&latency).map(on_their_way).collect();
-        let mut fitted =
-            Fitted { shares, accesses, ways: self.ways.clone(), think, overlap, customers, service: 0.0 };
+        let mut fitted = Fitted {
+            shares,
+            accesses,
+            ways: self.ways.clone(),
+            think,
+            work,
+            overlap,
+            customers,
+            service: 0.0,
+        };
         // The longer a service, the longer the accesses: up to all waiting for the one.
         let (mut least, mut most) = (0.0, waited / all);
         for _ in 0..HALVINGS {
@@ -116,7 +141,7 @@ impl Fitted {
     pub fn saves(&self, accesses: &[Vec<f64>]) -> Saved {
         let each = |shares: &[Vec<f64>]| -> Vec<f64> {
             let latencies = self.latencies(shares);
-            latencies.iter().map(|latency| self.think + latency / self.overlap).collect()
+            latencies.iter().map(|latency| (self.think + latency / self.overlap).max(self.work)).collect()
         };
         let (before, after) = (each(&self.shares), each(&shares(accesses)));
         let all =
@@ -185,8 +210,8 @@ fn means(shares: &[Vec<f64>], of: &[Vec<f64>]) -> Vec<f64> {
 }
 
 /// The ways, in cycles, from the latencies of sampled accesses: by pair of nodes, what few are faster than.
-/// Those of pairs that were not seen follow from `ratios`, the cost of each pair if a near access costs 1.
-/// None if no pair was seen.
+/// Ways of pairs that were not seen follow from `ratios`, the cost of each pair if a near access costs 1. None
+/// if no pair was seen.
 #[must_use]
 pub fn ways(sampled: &mut [Vec<Vec<u32>>], ratios: &[Vec<f64>]) -> Option<Vec<Vec<f64>>> {
     let fastest = |latencies: &mut Vec<u32>| {
@@ -244,6 +269,7 @@ mod tests {
                 latencies: matrix(way),
                 ways: matrix(way),
                 cycles,
+                work_cycles: 4e6 * think,
                 cpus: 4.0,
             };
             let saved = load.fitted().unwrap().saves(&matrix(near));
@@ -314,7 +340,19 @@ mod tests {
         for (row, counts) in latencies.iter_mut().zip(&accesses) {
             row.iter_mut().zip(counts).for_each(|(sum, count)| *sum /= count.max(1.0));
         }
-        Load { accesses, latencies, ways: matrix(way), cycles, cpus: cycles / longest }
+        let work_cycles = (NODES as u64 * EACH * think) as f64;
+        Load { accesses, latencies, ways: matrix(way), cycles, work_cycles, cpus: cycles / longest }
+    }
+
+    /// The CPU works on while its data is on its way, and is never without any.
+    #[test]
+    fn a_program_that_waits_for_nothing_gains_nothing() {
+        let accesses = matrix(|_, to| if to == 0 { 1e6 } else { 0.0 });
+        let (latencies, ways) = (matrix(way), matrix(way));
+        let cycles = 4e6 * 500.0;
+        let load = Load { accesses, latencies, ways, cycles, work_cycles: cycles, cpus: 4.0 };
+        let saved = load.fitted().unwrap().saves(&matrix(near));
+        assert!(saved.most() < 0.2, "{saved:?}");
     }
 
     #[test]

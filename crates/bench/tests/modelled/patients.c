@@ -1,11 +1,12 @@
 /* Threads with a known sickness do a fixed work, one on each of four nodes.
  *
- *   patients slices|stream|sweep|table|far|own ROUNDS [CURE]
+ *   patients slices|stream|sweep|table|far|hidden|own ROUNDS [CURE]
  *
  * In slices, each thread updates its own part, at random, of what the main thread has filled. In stream,
  * each reads its own part in order, and in sweep all of it, from its own part on. In table, each reads all of
- * it at random, an address after the other. In far, one thread on node 3 does so alone. In own, which is
- * healthy, each updates memory that it has filled itself.
+ * it at random, an address after the other. In far, one thread on node 3 does so alone. Two are healthy:
+ * in own, each updates memory that it has filled itself, and in hidden, one thread on node 3 computes so long
+ * between accesses, none of which it needs for the next, that it waits for none.
  *
  * A cure is a change of the source. By "parallel", threads fill their own parts. By "copies", each has a
  * table. By "interleave", memory is spread, and by "near" the one thread runs on node 0. At the end come the
@@ -85,21 +86,35 @@ static void update_at_random(unsigned char *memory, uint64_t random)
     }
 }
 
+static uint64_t compute_and_read(unsigned char *memory, uint64_t random)
+{
+    uint64_t sum = 0;
+    for (long i = 0; i < rounds; i++) {
+        for (int j = 0; j < 200; j++)
+            random = random * 6364136223846793005u + 1442695040888963407u;
+        sum += memory[(random >> 33) % BYTES];
+    }
+    return sum;
+}
+
 static void *work(void *argument)
 {
     size_t id = (size_t)argument;
-    run_on(is("far") && !cured("near") ? 3 : id);
+    int alone = is("far") || is("hidden");
+    run_on(alone && !cured("near") ? 3 : id);
     unsigned char *own = is("own") ? map(PART) : all + id * PART;
     if (cured("parallel") || is("own"))
         fill(own, PART);
     if (cured("copies"))
         fill(own = map(BYTES), BYTES);
-    else if (is("table") || is("far"))
+    else if (is("table") || alone)
         own = all;
     pthread_barrier_wait(&barrier); /* all is filled */
     pthread_barrier_wait(&barrier);
-    if (is("far") && id != 0)
+    if (alone && id != 0)
         return 0;
+    if (is("hidden"))
+        return (void *)compute_and_read(own, id + 1);
     if (is("stream"))
         return (void *)read_in_order(own, PART, 0);
     if (is("sweep"))

@@ -11,6 +11,8 @@ use std::path::Path;
 pub struct Costs {
     /// The origin of the figures.
     pub source: String,
+    /// Cycles that an instruction takes without any wait for memory: the preset's, or else 1.
+    pub cycles_per_instruction: f64,
     latencies: BTreeMap<(u32, u32), f64>,
 }
 
@@ -36,7 +38,8 @@ impl Costs {
             let key = (topology.id_of(from).0, topology.id_of(to).0);
             (key, f64::from(topology.distance(from, to)))
         };
-        Self { source: "firmware's distances".to_owned(), latencies: pairs.map(latency).collect() }
+        let latencies = pairs.map(latency).collect();
+        Self { source: "firmware's distances".to_owned(), cycles_per_instruction: 1.0, latencies }
     }
 
     /// The output of `nodewise measure --json`.
@@ -50,7 +53,10 @@ impl Costs {
         let rows = json["idle_latency"].as_array().map(Vec::as_slice).unwrap_or_default();
         let latencies = rows.iter().map(row).collect::<Option<BTreeMap<_, _>>>();
         match latencies.filter(|latencies| !latencies.is_empty()) {
-            Some(latencies) => Ok(Self { source: format!("latencies measured in {path}"), latencies }),
+            Some(latencies) => {
+                let source = format!("latencies measured in {path}");
+                Ok(Self { source, cycles_per_instruction: 1.0, latencies })
+            }
             None => bail!("--model {path}: no idle_latency, as 'nodewise measure --json' prints it"),
         }
     }
@@ -68,7 +74,8 @@ impl Costs {
             }
             cpu += preset.cpus_of_node(from);
         }
-        Ok(Self { source: format!("latencies of the machine {origin}"), latencies })
+        let source = format!("latencies of the machine {origin}");
+        Ok(Self { source, cycles_per_instruction: preset.core.cycles_per_instruction, latencies })
     }
 
     /// How many times longer an access takes than a near one, from each node (row) to each (column).

@@ -13,13 +13,14 @@ pub const fn is_of_memory(sample: &Sample) -> bool {
 /// The time that accesses took, by the CPU's node and the memory's.
 #[derive(Default)]
 pub struct Latencies {
-    /// Those of samples, in cycles.
+    /// The latencies of samples, in cycles.
     sampled: Vec<Vec<Vec<u32>>>,
     /// The accesses that the samples stand for.
     weights: Vec<Vec<f64>>,
     /// All that were counted.
     counted: f64,
     cycles: f64,
+    instructions: f64,
     /// In some interval the counts were not measured.
     is_incomplete: bool,
 }
@@ -31,9 +32,11 @@ impl Latencies {
     }
 
     pub fn take_in(&mut self, seen: &Observation) {
-        match (&seen.counters.cycles, &seen.counters.traffic) {
-            (Measure::Measured(cycles), Measure::Measured(traffic)) => {
+        let counters = &seen.counters;
+        match (&counters.cycles, &counters.instructions, &counters.traffic) {
+            (Measure::Measured(cycles), Measure::Measured(instructions), Measure::Measured(traffic)) => {
                 self.cycles += cycles;
+                self.instructions += instructions;
                 self.counted += traffic.total();
             }
             _ => self.is_incomplete = true,
@@ -50,8 +53,8 @@ impl Latencies {
     }
 
     /// The load of a program that used so many CPUs, if all was measured. `ratios` has the cost of each pair
-    /// of nodes if a near access costs 1.
-    pub fn load(mut self, ratios: &[Vec<f64>], cpus: f64) -> Option<Load> {
+    /// of nodes if a near access costs 1. An instruction takes so many cycles without any wait.
+    pub fn load(mut self, ratios: &[Vec<f64>], cycles_per_instruction: f64, cpus: f64) -> Option<Load> {
         let all: f64 = self.weights.iter().flatten().sum();
         if self.is_incomplete || all == 0.0 {
             return None;
@@ -69,7 +72,15 @@ impl Latencies {
             .iter()
             .zip(&ways)
             .map(|(sampled, ways)| sampled.iter().zip(ways).map(mean).collect());
-        Some(Load { latencies: latencies.collect(), accesses: self.weights, ways, cycles: self.cycles, cpus })
+        let work_cycles = cycles_per_instruction * self.instructions;
+        Some(Load {
+            latencies: latencies.collect(),
+            accesses: self.weights,
+            ways,
+            cycles: self.cycles,
+            work_cycles,
+            cpus,
+        })
     }
 }
 

@@ -81,7 +81,7 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
     let summary = session.conclude()?;
     watched?;
     let cpus = used / began.elapsed().as_secs_f64();
-    let load = latencies.load(&costs.ratios(topology), cpus);
+    let load = latencies.load(&costs.ratios(topology), costs.cycles_per_instruction, cpus);
     let cpu_percent = 100.0 * cpus;
     // The kernel looks through all of the memory for this, so it is only asked where samples say nothing.
     let is_unknown = summary.local_access_percent.before.is_none();

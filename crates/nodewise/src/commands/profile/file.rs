@@ -24,6 +24,13 @@ pub struct Head {
     pub ratios: Vec<Vec<f64>>,
     /// The origin of these.
     pub ratios_by: String,
+    /// Cycles that an instruction takes without any wait for memory.
+    #[serde(default = "one_cycle")]
+    pub cycles_per_instruction: f64,
+}
+
+const fn one_cycle() -> f64 {
+    1.0
 }
 
 /// A mapping that has a name.

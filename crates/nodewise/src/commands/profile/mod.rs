@@ -118,6 +118,7 @@ fn head(args: &Args, topology: &Topology, costs: &Costs) -> Head {
         began_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
         ratios: costs.ratios(topology),
         ratios_by: costs.source.clone(),
+        cycles_per_instruction: costs.cycles_per_instruction,
         nodes,
     }
 }
@@ -333,6 +334,7 @@ mod tests {
             nodes: vec![0],
             ratios: vec![vec![1.0]],
             ratios_by: String::new(),
+            cycles_per_instruction: 1.0,
         };
         let file = format!("{}/../engine/tests/recordings/hint-faults.jsonl", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(file).unwrap();

@@ -80,7 +80,7 @@ pub fn read(path: &Path) -> anyhow::Result<Profile> {
     );
     samples.sort_by_key(|sample: &Short| sample.time_ns);
     let (objects, uses) = Memory::new(&mappings, &tail, head.nodes.len()).take_in(&samples);
-    let load = latencies.load(&head.ratios, tail.cpus);
+    let load = latencies.load(&head.ratios, head.cycles_per_instruction, tail.cpus);
     Ok(Profile {
         times_ns: samples.iter().map(|sample| sample.time_ns).collect(),
         counts_accesses: samples.iter().all(|sample| sample.is_told),
