@@ -8,9 +8,9 @@
 //! each is found by mean value analysis (Reiser and Lavenberg, 1980), with Schweitzer's (1979) estimate of
 //! the queue that an access meets. Services take equal times, so the one that is under way is half over.
 //!
-//! Three numbers are fitted. The time of a service follows from how much longer accesses took than their ways.
-//! The cycles between accesses and the overlap follow from how long a CPU took for an access, all in all, and
-//! how much of that its instructions took:
+//! Three numbers are fitted. The time of a service follows from how much longer accesses took than their
+//! ways. The cycles between accesses and the overlap follow from two others: how long a CPU took for an
+//! access, all in all, and how much of that its instructions took.
 //!
 //! - A CPU that took longer than an access is on its way waited for some of them, and worked meanwhile in the
 //!   others. Its instructions are the cycles between, and the rest is what it waited.
@@ -210,8 +210,8 @@ fn means(shares: &[Vec<f64>], of: &[Vec<f64>]) -> Vec<f64> {
 }
 
 /// The ways, in cycles, from the latencies of sampled accesses: by pair of nodes, what few are faster than.
-/// Ways of pairs that were not seen follow from `ratios`, the cost of each pair if a near access costs 1. None
-/// if no pair was seen.
+/// Ways of pairs that were not seen follow from `ratios`, the cost of each pair if a near access costs 1.
+/// None if no pair was seen.
 #[must_use]
 pub fn ways(sampled: &mut [Vec<Vec<u32>>], ratios: &[Vec<f64>]) -> Option<Vec<Vec<f64>>> {
     let fastest = |latencies: &mut Vec<u32>| {

@@ -4,9 +4,10 @@
  *
  * In slices, each thread updates its own part, at random, of what the main thread has filled. In stream,
  * each reads its own part in order, and in sweep all of it, from its own part on. In table, each reads all of
- * it at random, an address after the other. In far, one thread on node 3 does so alone. Two are healthy:
- * in own, each updates memory that it has filled itself, and in hidden, one thread on node 3 computes so long
- * between accesses, none of which it needs for the next, that it waits for none.
+ * it at random, an address after the other. In far, one thread on node 3 does so alone.
+ *
+ * Two are healthy. In own, each thread updates memory that it has filled itself. In hidden, one thread on
+ * node 3 computes so long between accesses that it waits for none.
  *
  * A cure is a change of the source. By "parallel", threads fill their own parts. By "copies", each has a
  * table. By "interleave", memory is spread, and by "near" the one thread runs on node 0. At the end come the
