@@ -9,8 +9,8 @@
 //! the queue that an access meets. Services take equal times, so the one that is under way is half over.
 //!
 //! Three numbers are fitted. The time of a service follows from how much longer accesses took than their
-//! ways. The cycles between accesses and the overlap follow from two others: how long a CPU took for an
-//! access, all in all, and how much of that its instructions took.
+//! ways. A CPU's time for an access, all in all, and the part that its instructions took, give the
+//! cycles between accesses and the overlap.
 //!
 //! - A CPU that took longer than an access is on its way waited for some of them, and worked meanwhile in the
 //!   others. Its instructions are the cycles between, and the rest is what it waited.
