@@ -5,8 +5,8 @@ use crate::bounds::MAPS_TIME;
 use nodewise_engine::MappingKind;
 use nodewise_sys::{sched_getaffinity, sched_setaffinity};
 use std::fs;
-use std::io::Read;
-use std::process::Command;
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
 
 /// Such a name, as all longer ones of many languages when they are cut at 15 bytes, is neither UTF-8 in
 /// `stat` nor in `maps`.
@@ -60,17 +60,20 @@ fn the_cpus_of_a_process_are_those_of_all_its_threads() {
 
 #[test]
 fn mappings_are_read_again_when_they_have_changed() {
-    let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+    let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    // It answers once its libraries are loaded, and maps nothing more.
+    child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
     let pid = Pid(child.id());
     let mut processes = Processes::new(&[pid], false, false).unwrap();
-    // Until it has executed its program, and then whenever that is due.
+    // Whenever that is due.
     let look = |processes: &mut Processes| {
         processes.begin_interval();
         processes.alive.values_mut().for_each(|process| process.details.due = Instant::now());
         processes.update();
         processes.iter().next().unwrap().details.mappings.is_some()
     };
-    while look(&mut processes) {}
+    assert!(look(&mut processes), "not read yet");
     assert!(!look(&mut processes), "as much is mapped as before");
     processes.distrust_mappings(pid);
     assert!(look(&mut processes), "something was seen outside");
@@ -86,8 +89,7 @@ fn mappings_are_read_again_when_they_have_changed() {
 /// A shell with so many children, the processes that are managed of them, and the bounds that were met.
 fn managed(children: usize, limits: Limits) -> (Vec<usize>, BTreeSet<Bound>) {
     let script = format!("{} echo; wait", "sleep 100 >&- & ".repeat(children));
-    let mut child =
-        Command::new("sh").args(["-c", &script]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut child = Command::new("sh").args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
     child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
     let mut processes = Processes::new(&[Pid(child.id())], true, false).unwrap();
     processes.limits = limits;
@@ -154,8 +156,8 @@ fn children_are_looked_for_no_sooner_than_is_due() {
 fn follows_children_and_notices_their_end() {
     let mut child = Command::new("sh")
         .args(["-c", "echo; read x; sleep 100 >&- & wait"])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     // spawn returns in the middle of execve, when the stack's start is not set yet.
@@ -191,11 +193,8 @@ fn follows_children_and_notices_their_end() {
 #[test]
 fn another_program_in_the_same_process_is_fresh() {
     use std::io::Write as _;
-    let mut child = Command::new("sh")
-        .args(["-c", "read x; exec sleep 100"])
-        .stdin(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child =
+        Command::new("sh").args(["-c", "read x; exec sleep 100"]).stdin(Stdio::piped()).spawn().unwrap();
     let mut processes = Processes::new(&[Pid(child.id())], true, true).unwrap();
     for _ in 0..2 {
         processes.update();
