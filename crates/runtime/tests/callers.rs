@@ -24,12 +24,13 @@ fn serve_by(serve: impl Fn(&NodePool) + Sync) {
     for pool in &pools() {
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_secs(1) {
-            serve_a_loop(pool, &serve);
+            serve_a_loop(pool, false, &serve);
+            serve_a_loop(pool, true, &serve);
         }
     }
 }
 
-fn serve_a_loop(pool: &NodePool, serve: &(impl Fn(&NodePool) + Sync)) {
+fn serve_a_loop(pool: &NodePool, isolated: bool, serve: &(impl Fn(&NodePool) + Sync)) {
     std::thread::scope(|scope| {
         let (ask, asked) = channel::<Sender<()>>();
         scope.spawn(move || {
@@ -38,11 +39,18 @@ fn serve_a_loop(pool: &NodePool, serve: &(impl Fn(&NodePool) + Sync)) {
                 let _ = answer.send(());
             }
         });
-        pool.parallel_for(0..pool.workers(), |_| {
-            let (answer, answered) = channel();
-            let _ = ask.send(answer);
-            let _ = answered.recv();
-        });
+        let wait_for_it = || {
+            pool.parallel_for(0..pool.workers(), |_| {
+                let (answer, answered) = channel();
+                let _ = ask.send(answer);
+                let _ = answered.recv();
+            });
+        };
+        if isolated {
+            pool.isolate(wait_for_it)
+        } else {
+            wait_for_it()
+        }
         drop(ask);
     });
 }

@@ -54,9 +54,9 @@ unsafe impl Send for Job {}
 /// jobs of that call meanwhile, and so does a thread from outside that works along. One that waits for a part
 /// of a call from outside runs none of another such call.
 ///
-/// In the lowest bits is the number of the caller who works along, from 1 on, or 0. The highest seven but one
-/// have the number of a call that is isolated, or from outside without its caller's work, or 0. Two of these,
-/// 127 calls apart, have the same. The highest bit tells which of the two it is.
+/// The lowest bits tell callers apart, from 1 on: those who work along exactly, others as well as so few bits
+/// can. Calls within a caller's have them, too. The highest seven but one have the number of a call that is
+/// isolated, or from outside without its caller's work, or 0. The highest bit tells which of the two it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call(usize);
 
@@ -73,14 +73,18 @@ impl Call {
         Self(number + 1)
     }
 
-    /// A call whose caller does not work along, any two of 127 in a row another.
+    /// A call whose caller does not work along. Any two of 889 in a row differ.
     pub(crate) fn from_outside(number: usize) -> Self {
-        Self((number % 127 + 1) << Self::NUMBER)
+        Self(number % Self::CALLERS + 1 | Self::numbered(number))
     }
 
-    /// An isolated call, any two of 127 in a row another.
+    /// An isolated call within this one. Any two of 127 in a row differ.
     pub(crate) fn isolated(self, number: usize) -> Self {
-        Self(self.0 & Self::CALLERS | Self::from_outside(number).0 | Self::ISOLATED)
+        Self(self.0 & Self::CALLERS | Self::numbered(number) | Self::ISOLATED)
+    }
+
+    fn numbered(number: usize) -> usize {
+        (number % 127 + 1) << Self::NUMBER
     }
 
     #[inline]
@@ -88,11 +92,12 @@ impl Call {
         self.0 & Self::ISOLATED != 0
     }
 
-    /// Whether both are calls from outside, or parts of such, and not the same.
+    /// Whether both are calls from outside, or within such, and not of the same caller.
     #[inline]
     pub(crate) fn is_of_another_caller(self, than: Self) -> bool {
-        let number = |call: Self| if call.is_isolated() { call.0 & Self::CALLERS } else { call.0 };
-        let [mine, other] = [self, than].map(number);
+        // An isolated call has only the lowest bits of its caller's.
+        let known = if self.is_isolated() || than.is_isolated() { Self::CALLERS } else { Self::BITS };
+        let [mine, other] = [self, than].map(|call| call.0 & known);
         mine != 0 && other != 0 && mine != other
     }
 
