@@ -37,3 +37,4 @@ mod replicated_array;
 mod scope;
 mod sort;
 mod task;
+mod task_memory;

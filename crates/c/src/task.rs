@@ -5,27 +5,32 @@ use crate::callback::{DropContext, FirstStatus, Owned, Run, given};
 use crate::pool::NO_NODE;
 use crate::result::{Code, Failure, Outcome, guarded};
 use crate::scope::MoveContext;
+use crate::task_memory;
 use nodewise_runtime::{Ended, ForeignTask, NodePool};
 use nodewise_topology::NodeId;
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::Layout;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 /// `nodewise_task`, in one allocation with the task's object, which lies behind it.
 #[repr(C, align(16))]
 pub struct TaskHandle {
-    /// The joiner, the pool, and the spawner meanwhile.
-    owners: AtomicUsize,
-    layout: Layout,
-    /// Set by the spawner before anybody else is an owner.
-    task: UnsafeCell<Object>,
+    /// The joiner and the pool, or the spawner alone.
+    owners: AtomicU32,
     /// The number that the task returned, once it has ended.
     status: AtomicI32,
+    /// Those of the object.
+    bytes: usize,
+    /// Set by the spawner before anybody else is an owner.
+    task: UnsafeCell<Object>,
     ended: Ended,
 }
+
+/// So that a block of [`task_memory`] has room for an object as large.
+const _: () = assert!(size_of::<TaskHandle>() <= 64);
 
 /// The functions of a task's object.
 #[derive(Clone, Copy)]
@@ -43,19 +48,14 @@ unsafe impl Send for Owner {}
 
 impl Owner {
     /// The only one, with room for an object of so many bytes.
-    pub(crate) fn new(bytes: usize) -> Option<Self> {
-        let object = Layout::from_size_align(bytes, align_of::<TaskHandle>()).ok()?;
-        let (layout, _) = Layout::new::<TaskHandle>().extend(object).ok()?;
-        // SAFETY: it has a size.
-        let memory = unsafe { alloc(layout) };
-        #[allow(clippy::cast_ptr_alignment, reason = "it is aligned as the layout says")]
-        let memory = memory.cast::<TaskHandle>();
-        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
+    fn new(bytes: usize) -> Option<Self> {
+        let layout = TaskHandle::layout(bytes)?;
+        let memory = task_memory::take(layout).cast::<TaskHandle>();
         let handle = TaskHandle {
-            owners: AtomicUsize::new(1),
-            layout,
-            task: UnsafeCell::new(Object { run: None, drop: None }),
+            owners: AtomicU32::new(1),
             status: AtomicI32::new(0),
+            bytes,
+            task: UnsafeCell::new(Object { run: None, drop: None }),
             ended: Ended::default(),
         };
         // SAFETY: there is room.
@@ -68,8 +68,10 @@ impl Owner {
         unsafe { self.0.as_ref() }
     }
 
+    /// A second one. It is made by the only one.
     fn share(&self) -> Self {
-        self.task().owners.fetch_add(1, Ordering::Relaxed);
+        // Nobody else counts meanwhile, so a locked instruction is not needed.
+        self.task().owners.store(2, Ordering::Relaxed);
         Self(self.0)
     }
 
@@ -151,15 +153,21 @@ impl Drop for Owner {
             // SAFETY: as promised to `begins`.
             unsafe { drop(self.object()) };
         }
-        let layout = task.layout;
+        let layout = TaskHandle::layout(task.bytes).expect("it was allocated so");
         // SAFETY: this is its end.
         unsafe { self.0.drop_in_place() };
-        // SAFETY: from `alloc`, with this layout.
-        unsafe { dealloc(self.0.as_ptr().cast(), layout) };
+        // SAFETY: it was taken with this layout.
+        unsafe { task_memory::give(self.0.cast(), layout) };
     }
 }
 
 impl TaskHandle {
+    /// With an object of so many bytes.
+    fn layout(bytes: usize) -> Option<Layout> {
+        let object = Layout::from_size_align(bytes, align_of::<Self>()).ok()?;
+        Some(Layout::new::<Self>().extend(object).ok()?.0)
+    }
+
     /// Waits, and says what the task returned.
     fn wait(&self) -> c_int {
         self.ended.wait();
