@@ -22,7 +22,7 @@ pub struct TaskHandle {
     owners: AtomicU32,
     /// The number that the task returned, once it has ended.
     status: AtomicI32,
-    /// Those of the object.
+    /// The object has so many.
     bytes: usize,
     /// Set by the spawner before anybody else is an owner.
     task: UnsafeCell<Object>,

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::sync::Mutex;
 
-/// What a block has room for: two lines of a cache.
+/// A block has room for two lines of a cache.
 const BLOCK: Layout = match Layout::from_size_align(128, 64) {
     Ok(layout) => layout,
     Err(_) => unreachable!(),

@@ -47,9 +47,9 @@ fn serve_a_loop(pool: &NodePool, isolated: bool, serve: &(impl Fn(&NodePool) + S
             });
         };
         if isolated {
-            pool.isolate(wait_for_it)
+            pool.isolate(wait_for_it);
         } else {
-            wait_for_it()
+            wait_for_it();
         }
         drop(ask);
     });

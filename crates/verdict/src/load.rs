@@ -16,6 +16,10 @@
 //!   others. Its instructions are the cycles between, and the rest is what it waited.
 //! - One that was quicker had several on their way, and waited for the next to end. It worked meanwhile.
 //!
+//! A CPU that goes through memory in order finds page after page on the same node, whatever the layout, and
+//! then on another. All of its accesses that are on their way meet in one queue. So memory that is spread over
+//! nodes serves such CPUs less evenly than those that access it at random.
+//!
 //! No change makes it quicker than its instructions. So a program that hides all of its accesses behind them
 //! gains nothing.
 
@@ -36,6 +40,8 @@ pub struct Load {
     pub work_cycles: f64,
     /// How many CPUs ran on average.
     pub cpus: f64,
+    /// The share of accesses, up to 1, by threads that go through memory in order.
+    pub in_order: f64,
 }
 
 /// The share of time that a change saves, in percent; below 0 where it costs time.
@@ -70,6 +76,10 @@ pub struct Fitted {
     overlap: f64,
     /// Accesses of each node that are on their way, or that a CPU thinks before.
     customers: Vec<f64>,
+    /// The CPUs that make them.
+    cpus: Vec<f64>,
+    /// The share of accesses that meet all others of their CPU in one queue.
+    together: f64,
     service: f64,
 }
 
@@ -79,6 +89,8 @@ const LEAST_SAMPLES: usize = 10;
 const SLACK: f64 = 0.5;
 /// At least this share of the cycles counts as waiting, so that no overlap is infinite.
 const HIDDEN: f64 = 1e-3;
+/// At the end of a page, accesses that are on their way are on two nodes.
+const LINES_OF_PAGE: f64 = 64.0;
 /// Rounds of an iteration whose steps are halved, and of one that halves an interval.
 const ROUNDS: usize = 400;
 const HALVINGS: usize = 40;
@@ -106,7 +118,9 @@ impl Load {
         let elapsed = self.cycles / self.cpus;
         let on_their_way =
             |(accesses, latency): (&f64, &f64)| accesses * (overlap * think + latency) / elapsed;
-        let customers = accesses.iter().zip(&latency).map(on_their_way).collect();
+        let customers: Vec<f64> = accesses.iter().zip(&latency).map(on_their_way).collect();
+        let each = customers.iter().sum::<f64>() / self.cpus;
+        let cpus = customers.iter().map(|customers| customers / each).collect();
         let mut fitted = Fitted {
             shares,
             accesses,
@@ -115,6 +129,8 @@ impl Load {
             work,
             overlap,
             customers,
+            cpus,
+            together: self.in_order * (1.0 - overlap / LINES_OF_PAGE).max(0.0),
             service: 0.0,
         };
         // The longer a service, the longer the accesses: up to all waiting for the one.
@@ -177,9 +193,14 @@ impl Fitted {
                 .collect();
             for from in (0..nodes).filter(|&from| self.customers[from] > 0.0) {
                 let mut latency = 0.0;
+                // An access does not wait for itself.
+                let (customers, cpus) = (self.customers[from].max(1.0), self.cpus[from].max(1.0));
+                let of_cpu: f64 = queues[from].iter().sum::<f64>() / cpus;
                 for to in 0..nodes {
-                    // An access does not wait for itself.
-                    let met = all[to] - queues[from][to] / self.customers[from].max(1.0);
+                    let apart = all[to] - queues[from][to] / customers;
+                    let together =
+                        all[to] - queues[from][to] / cpus + of_cpu * (1.0 - cpus / customers).max(0.0);
+                    let met = self.together * together + (1.0 - self.together) * apart;
                     let wait = self.service * (met - busy[to] / 2.0).max(0.0);
                     let share = shares[from][to];
                     latency += share * (self.ways[from][to] + wait);
@@ -271,6 +292,7 @@ mod tests {
                 cycles,
                 work_cycles: 4e6 * think,
                 cpus: 4.0,
+                in_order: 0.0,
             };
             let saved = load.fitted().unwrap().saves(&matrix(near));
             let expected = 100.0 * (1.0 - 4.0 * (think + 300.0) / (4.0 * think + 300.0 + 3.0 * 390.0));
@@ -299,6 +321,23 @@ mod tests {
                 println!("{overlap} {think} {service} {name}: {saved:.1} %, {truth:.1} % simulated");
                 assert!((saved - truth).abs() < 6.0, "{overlap} {think} {service} {name}: {saved}, {truth}");
             }
+        }
+    }
+
+    /// The same where pages of 64 lines, which a CPU accesses one after the other, are spread.
+    #[test]
+    fn in_order_less_is_gained_by_spreading() {
+        let spread = |from: usize, number: u64| {
+            let page = number / 7 / 64 + 1000 * from as u64;
+            (page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 62) as usize
+        };
+        for (overlap, think, service) in [(4, 100, 25), (8, 0, 25), (8, 0, 60), (16, 20, 40)] {
+            let measured = Load { in_order: 1.0, ..simulate(overlap, think, service, |_, _| 0) };
+            let after = simulate(overlap, think, service, spread);
+            let truth = 100.0 * (1.0 - after.cycles / measured.cycles);
+            let saved = measured.fitted().unwrap().saves(&after.accesses).of_cpus;
+            println!("{overlap} {think} {service}: {saved:.1} %, {truth:.1} % simulated");
+            assert!((saved - truth).abs() < 6.0, "{overlap} {think} {service}: {saved}, {truth}");
         }
     }
 
@@ -341,7 +380,15 @@ mod tests {
             row.iter_mut().zip(counts).for_each(|(sum, count)| *sum /= count.max(1.0));
         }
         let work_cycles = (NODES as u64 * EACH * think) as f64;
-        Load { accesses, latencies, ways: matrix(way), cycles, work_cycles, cpus: cycles / longest }
+        Load {
+            accesses,
+            latencies,
+            ways: matrix(way),
+            cycles,
+            work_cycles,
+            cpus: cycles / longest,
+            in_order: 0.0,
+        }
     }
 
     /// The CPU works on while its data is on its way, and is never without any.
@@ -350,7 +397,7 @@ mod tests {
         let accesses = matrix(|_, to| if to == 0 { 1e6 } else { 0.0 });
         let (latencies, ways) = (matrix(way), matrix(way));
         let cycles = 4e6 * 500.0;
-        let load = Load { accesses, latencies, ways, cycles, work_cycles: cycles, cpus: 4.0 };
+        let load = Load { accesses, latencies, ways, cycles, work_cycles: cycles, cpus: 4.0, in_order: 0.0 };
         let saved = load.fitted().unwrap().saves(&matrix(near));
         assert!(saved.most() < 0.2, "{saved:?}");
     }

@@ -2,8 +2,9 @@
 
 use crate::manage::Observer;
 use nodewise_engine::recording::Interval;
-use nodewise_engine::{Access, DataSource, Measure, Observation, Pid, Sample};
+use nodewise_engine::{Access, DataSource, Measure, Observation, Pid, Sample, Tid};
 use nodewise_verdict::load::{Load, ways};
+use std::collections::HashMap;
 
 /// Whatever a node's own caches serve goes to nobody's memory.
 pub const fn is_of_memory(sample: &Sample) -> bool {
@@ -23,6 +24,43 @@ pub struct Latencies {
     instructions: f64,
     /// In some interval the counts were not measured.
     is_incomplete: bool,
+    walks: HashMap<Tid, Walk>,
+}
+
+/// The way of a thread through memory, from sample to sample.
+#[derive(Default)]
+struct Walk {
+    /// Where it was last in each of the arrays through which it goes side by side, and at which step.
+    places: Vec<(u64, i64)>,
+    /// Steps upwards less those downwards, and all.
+    upwards: i64,
+    steps: i64,
+}
+
+impl Walk {
+    const ARRAYS: usize = 4;
+    /// An array that was not met in so many steps is left.
+    const STEPS: i64 = 16;
+
+    /// One more sample, in the order of time.
+    fn to(&mut self, address: u64) {
+        self.places.retain(|(_, step)| step + Self::STEPS > self.steps);
+        let nearest = self.places.iter().enumerate().min_by_key(|(_, place)| place.0.abs_diff(address));
+        if let Some((at, &(before, _))) = nearest {
+            self.upwards += i64::from(address > before) - i64::from(address < before);
+            self.steps += 1;
+            if self.places.len() == Self::ARRAYS {
+                self.places.remove(at);
+            }
+        }
+        self.places.push((address, self.steps));
+    }
+
+    /// The share of steps that were in order, if there were more than chance has.
+    fn in_order(&self) -> f64 {
+        let (upwards, steps) = (self.upwards.abs() as f64, self.steps.max(1) as f64);
+        if upwards > 3.0 * steps.sqrt() { upwards / steps } else { 0.0 }
+    }
 }
 
 impl Latencies {
@@ -41,7 +79,11 @@ impl Latencies {
             }
             _ => self.is_incomplete = true,
         }
-        for sample in seen.samples.iter().filter(|sample| is_of_memory(sample) && sample.latency_cycles > 0) {
+        let of_memory = |sample: &&Sample| is_of_memory(sample) && sample.latency_cycles > 0;
+        let mut in_time: Vec<&Sample> = seen.samples.iter().filter(of_memory).collect();
+        in_time.sort_unstable_by_key(|sample| sample.time_ns);
+        for sample in in_time {
+            self.walks.entry(sample.tid).or_default().to(sample.address.0);
             let (from, to) = (usize::from(sample.accessor.0), sample.home.map(|home| usize::from(home.0)));
             let Some(to) = to.filter(|&to| from.max(to) < self.weights.len()) else { continue };
             // A write is on its way for longer than it waits.
@@ -73,6 +115,8 @@ impl Latencies {
             .zip(&ways)
             .map(|(sampled, ways)| sampled.iter().zip(ways).map(mean).collect());
         let work_cycles = cycles_per_instruction * self.instructions;
+        let steps: i64 = self.walks.values().map(|walk| walk.steps).sum();
+        let in_order: f64 = self.walks.values().map(|walk| walk.steps as f64 * walk.in_order()).sum();
         Some(Load {
             latencies: latencies.collect(),
             accesses: self.weights,
@@ -80,6 +124,7 @@ impl Latencies {
             cycles: self.cycles,
             work_cycles,
             cpus,
+            in_order: in_order / (steps as f64).max(1.0),
         })
     }
 }
@@ -89,5 +134,34 @@ impl Observer for Latencies {
 
     fn interval(&mut self, interval: Interval) {
         self.take_in(&interval.seen);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_order(addresses: impl Iterator<Item = u64>) -> f64 {
+        let mut walk = Walk::default();
+        addresses.for_each(|address| walk.to(address));
+        walk.in_order()
+    }
+
+    #[test]
+    fn sweeps_are_in_order_and_random_accesses_are_not() {
+        // Every 5000th line of 8 MiB, again and again.
+        let sweep = (0..400).map(|i| i * 5000 * 64 % (8 << 20));
+        assert!(in_order(sweep.clone()) > 0.8);
+        assert!(in_order(sweep.rev()) > 0.8, "downwards");
+        // A sum of two arrays into a third, from sample to sample any of them.
+        let loops = (0..400_u64).map(|i| i * 7 % 3 * (1 << 30) + i * 640_000);
+        assert!(in_order(loops) > 0.8);
+        let mut random = 1_u64;
+        let next = |_| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % (8 << 20)
+        };
+        assert!(in_order((0..4000).map(next)) < 0.01);
+        assert!(in_order([1, 2, 3].into_iter()) < 0.01, "too few");
     }
 }
