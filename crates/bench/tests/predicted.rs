@@ -135,3 +135,31 @@ fn what_the_doctor_says_it_costs_it_costs() {
     assert!(managed > 0.5 * cure, "{managed} of {cure}");
     assert_eq!(doctor("own")["verdict"], "healthy", "{:#}", doctor("own"));
 }
+
+#[test]
+fn what_compare_says_is_faster_is_faster() {
+    let script = "
+        scene() { echo $1 $(patients $1 $2); echo $1-interleave $(patients $1 $2 interleave); }
+        compare() { nodewise compare --metric '^([0-9.]+)' --less-is-better --repeat 8 \
+                --only interleave,pin-spread --json json --state state -- PATIENTS $1 $2
+            one_line $1-compared json; }
+        scene sweep 150000; compare sweep 150000
+        scene table 60000; compare table 60000
+        compare own 300000";
+    let patients = c_program("modelled/patients.c");
+    let said = guest("1", &script.replace("PATIENTS", patients.to_str().unwrap()));
+    let compared =
+        |scene: &str| -> Value { serde_json::from_str(&said[&format!("{scene}-compared")]).unwrap() };
+    for scene in ["sweep", "table"] {
+        let answer = compared(scene);
+        assert_eq!(
+            (&answer["verdict"], &answer["winner"]),
+            (&"hurt".into(), &"interleave".into()),
+            "{answer:#}"
+        );
+        let gain = 100.0 * (1.0 - 1.0 / answer["speedup"].as_f64().unwrap());
+        within_a_quarter(scene, gain, saved(&said, scene, "interleave")[0]);
+    }
+    let healthy = compared("own");
+    assert_eq!((&healthy["verdict"], &healthy["winner"]), (&"healthy".into(), &Value::Null), "{healthy:#}");
+}

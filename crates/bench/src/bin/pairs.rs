@@ -3,8 +3,8 @@
 #![forbid(unsafe_code)]
 
 use anyhow::{Context as _, ensure};
-use clap::Parser;
 use clap::builder::PossibleValuesParser;
+use clap::{Parser, ValueEnum};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use nodewise_bench::paired::{Comparison, compare, median};
@@ -32,8 +32,8 @@ Examples:
   pairs
   pairs --pairs 3 redis sqlite
   pairs --json >pairs.json
-  pairs --machine opteron-8385-4n --itself redis
-  pairs --machine opteron-8385-4n --slow 4 redis")]
+  pairs --machine opteron-8385-4n --other kernel redis
+  pairs --machine opteron-8385-4n --slow 8 --scale 0.1 --other interleave redis")]
 struct Args {
     /// Only these programs
     #[arg(value_parser = PossibleValuesParser::new(PROGRAMS.iter().map(|program| program.name)))]
@@ -54,15 +54,45 @@ struct Args {
     /// times slower on this computer
     #[arg(long, value_name = "X", requires = "machine")]
     scale: Option<f64>,
-    /// Run the kernel alone twice instead, to learn by how much two equal runs differ
-    #[arg(long)]
-    itself: bool,
+    /// Compare the kernel alone with this
+    #[arg(long, value_enum, default_value_t = Other::Nodewise)]
+    other: Other,
     /// Print all scores as JSON
     #[arg(long)]
     json: bool,
     /// Also write the figures as a file for docs/results
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
+}
+
+/// The second run of a pair.
+#[derive(Clone, Copy, ValueEnum)]
+enum Other {
+    /// The program under Nodewise
+    Nodewise,
+    /// The program with all of its memory interleaved
+    Interleave,
+    /// The kernel alone once more, to learn by how much two equal runs differ
+    Kernel,
+}
+
+impl Other {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Nodewise => "Nodewise",
+            Self::Interleave => "interleaved",
+            Self::Kernel => "kernel again",
+        }
+    }
+
+    /// `$MODE` of the script.
+    const fn mode(self) -> &'static str {
+        match self {
+            Self::Nodewise => "nodewise",
+            Self::Interleave => "interleave",
+            Self::Kernel => "again",
+        }
+    }
 }
 
 /// A program, and how to get a score of it.
@@ -103,7 +133,11 @@ const PROGRAMS: &[Program] = programs![
 /// Functions for every script, and then the runs.
 const RUNS: &str = r#"
 under() {
-    if [ "$MODE" = nodewise ]; then "$NODEWISE" run --quiet --json /tmp/summary -- "$@"; else "$@"; fi
+    case $MODE in
+    nodewise) "$NODEWISE" run --quiet --json /tmp/summary -- "$@" ;;
+    interleave) "$NODEWISE" run --interleave all -- "$@" ;;
+    *) "$@" ;;
+    esac
 }
 within() {
     tenths=$(($1 * 10)); shift
@@ -186,12 +220,13 @@ fn main() -> anyhow::Result<()> {
     }
     progress.finish_and_clear();
     if let Some(path) = &args.results {
-        let other = if args.itself { "kernel over itself" } else { "Nodewise over kernel" };
+        let other = args.other.name();
         let mut measured = Vec::new();
         for row in &rows {
             let Comparison { ratio, ratios: (least, most), p } = row.comparison;
             let figures = format!("{ratio:.4}, {least:.4} to {most:.4}, p {p:.3}");
-            measured.push((format!("{}: {other}, of {} pairs", row.program, args.pairs), figures));
+            measured
+                .push((format!("{}: {other} over kernel, of {} pairs", row.program, args.pairs), figures));
             if let Some((least, most)) = row.cost() {
                 let figures = format!("{least:.1} to {most:.1} %");
                 measured.push((format!("{}: CPU of Nodewise", row.program), figures));
@@ -205,7 +240,7 @@ fn main() -> anyhow::Result<()> {
     if args.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
     } else {
-        println!("{}", table(&rows, if args.itself { "again" } else { "Nodewise" }));
+        println!("{}", table(&rows, args.other.name()));
     }
     ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
     ensure!(!rows.is_empty(), "none of the programs is installed");
@@ -279,7 +314,7 @@ fn run(
         args.pairs,
         args.seconds,
         program.options,
-        if args.itself { "again" } else { "nodewise" },
+        args.other.mode(),
         program.script
     );
     // A modelled machine's time does not hang on what runs beside it.
