@@ -16,9 +16,9 @@
 //!   others. Its instructions are the cycles between, and the rest is what it waited.
 //! - One that was quicker had several on their way, and waited for the next to end. It worked meanwhile.
 //!
-//! A CPU that goes through memory in order finds page after page on the same node, whatever the layout, and
-//! then on another. All of its accesses that are on their way meet in one queue. So memory that is spread over
-//! nodes serves such CPUs less evenly than those that access it at random.
+//! A CPU that goes through memory in order accesses a whole page on one node, and then the next on another.
+//! All of its accesses that are on their way meet in one queue. So memory that is spread over nodes serves
+//! such CPUs less evenly than those that access it at random.
 //!
 //! No change makes it quicker than its instructions. So a program that hides all of its accesses behind them
 //! gains nothing.

@@ -24,9 +24,9 @@ use serde::{Deserialize, Serialize};
 pub struct CarrefourSettings {
     /// Below this many DRAM accesses in a microsecond, machine-wide, nothing is done (article: 50).
     pub enable_accesses_per_us: f64,
-    /// Fewer are enough if there are so many in 1000 cycles of the CPUs that run. Ours: the article's machines
-    /// have 16 and 24 cores, and 50 in a microsecond are 1.2 and 0.9 in 1000 of their cycles. A single thread
-    /// that always waits for far memory makes 7 in a microsecond.
+    /// Fewer are enough if there are so many in 1000 cycles of the CPUs that run. Ours: the article's
+    /// machines have 16 and 24 cores, and 50 in a microsecond are 1.2 and 0.9 in 1000 of their cycles. A
+    /// single thread that always waits for far memory makes 7 in a microsecond.
     pub enable_accesses_per_kcycle: f64,
     /// Without counters: below this many hint faults in a second nothing is done. Ours. Hint faults count
     /// touched pages, not accesses, so this only tells an idle program from a busy one.
