@@ -58,6 +58,7 @@ fn what_a_report_says_is_gained_is_gained() {
         scene slices 3000000 parallel
         scene stream 6000000 parallel
         scene table 1500000 copies interleave
+        scene counters 3000000 pad
         scene far 2000000 near
         scene hidden 700000 near
         scene own 12000000";
@@ -68,6 +69,7 @@ fn what_a_report_says_is_gained_is_gained() {
         ("slices", "touch_in_parallel", "parallel"),
         ("stream", "touch_in_parallel", "parallel"),
         ("table", "replicate", "copies"),
+        ("counters", "privatise", "pad"),
         ("far", "bind_threads", "near"),
     ] {
         let report = report(scene);
@@ -81,6 +83,9 @@ fn what_a_report_says_is_gained_is_gained() {
         let [longer, _] = saved(&said, scene, "profiled");
         println!("{scene}: profiled, it took {:.2} % longer", -longer);
     }
+    let lines = &report("counters")["lines"];
+    assert_eq!(lines.as_array().unwrap().len(), 1, "{lines:#}");
+    assert_eq!(lines[0]["is_falsely_shared"], true, "{lines:#}");
     for name in ["own", "hidden"] {
         let healthy = report(name);
         assert_eq!(healthy["rows"][0]["remedy"], Value::Null, "{healthy:#}");
@@ -141,16 +146,16 @@ fn what_compare_says_is_faster_is_faster() {
     let script = "
         scene() { echo $1 $(patients $1 $2); echo $1-interleave $(patients $1 $2 interleave); }
         compare() { nodewise compare --metric '^([0-9.]+)' --less-is-better --repeat 8 \
-                --only interleave,pin-spread --json json --state state -- PATIENTS $1 $2
+                --only interleave,pin-sequential --json json --state state -- PATIENTS $1 $2
             one_line $1-compared json; }
-        scene sweep 150000; compare sweep 150000
+        scene slices 150000; compare slices 150000
         scene table 60000; compare table 60000
         compare own 300000";
     let patients = c_program("modelled/patients.c");
     let said = guest("1", &script.replace("PATIENTS", patients.to_str().unwrap()));
     let compared =
         |scene: &str| -> Value { serde_json::from_str(&said[&format!("{scene}-compared")]).unwrap() };
-    for scene in ["sweep", "table"] {
+    for scene in ["slices", "table"] {
         let answer = compared(scene);
         assert_eq!(
             (&answer["verdict"], &answer["winner"]),

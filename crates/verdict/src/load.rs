@@ -155,11 +155,25 @@ impl Fitted {
     /// (column), in any unit.
     #[must_use]
     pub fn saves(&self, accesses: &[Vec<f64>]) -> Saved {
-        let each = |shares: &[Vec<f64>]| -> Vec<f64> {
-            let latencies = self.latencies(shares);
-            latencies.iter().map(|latency| (self.think + latency / self.overlap).max(self.work)).collect()
-        };
-        let (before, after) = (each(&self.shares), each(&shares(accesses)));
+        self.saved(&self.each(&self.latencies(&shares(accesses))))
+    }
+
+    /// The same if a share of each node's accesses, up to 1, is never made again.
+    #[must_use]
+    pub fn saves_without(&self, gone: &[f64]) -> Saved {
+        let latencies = self.latencies(&self.shares);
+        let kept = latencies.iter().zip(gone).map(|(latency, gone)| latency * (1.0 - gone));
+        self.saved(&self.each(&kept.collect::<Vec<f64>>()))
+    }
+
+    /// The cycles of each node's CPUs for an access, by the latency.
+    fn each(&self, latencies: &[f64]) -> Vec<f64> {
+        latencies.iter().map(|latency| (self.think + latency / self.overlap).max(self.work)).collect()
+    }
+
+    /// From what was measured to so many cycles for an access.
+    fn saved(&self, after: &[f64]) -> Saved {
+        let before = self.each(&self.latencies(&self.shares));
         let all =
             |each: &[f64]| -> f64 { self.accesses.iter().zip(each).map(|(count, each)| count * each).sum() };
         let most = self.accesses.iter().copied().fold(0.0, f64::max);
@@ -169,8 +183,8 @@ impl Fitted {
             working.map(|node| each[node]).fold(0.0, f64::max)
         };
         Saved {
-            of_cpus: 100.0 * (1.0 - all(&after) / all(&before)),
-            of_slowest: 100.0 * (1.0 - slowest(&after) / slowest(&before)),
+            of_cpus: 100.0 * (1.0 - all(after) / all(&before)),
+            of_slowest: 100.0 * (1.0 - slowest(after) / slowest(&before)),
         }
     }
 

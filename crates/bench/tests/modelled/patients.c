@@ -1,17 +1,19 @@
 /* Threads with a known sickness do a fixed work, one on each of four nodes.
  *
- *   patients slices|stream|sweep|table|far|hidden|own ROUNDS [CURE]
+ *   patients slices|stream|sweep|table|counters|far|hidden|own ROUNDS [CURE]
  *
  * In slices, each thread updates its own part, at random, of what the main thread has filled. In stream,
- * each reads its own part in order, and in sweep all of it, from its own part on. In table, each reads all of
- * it at random, an address after the other. In far, one thread on node 3 does so alone.
+ * each reads its own part in order, and in sweep all of much more, from its own part on. In table, each reads
+ * all of it at random, an address after the other. In counters, each adds to a counter of its own, and all
+ * counters are on one line. In far, one thread on node 3 does as in table alone.
  *
  * Two are healthy. In own, each thread updates memory that it has filled itself. In hidden, one thread on
  * node 3 computes so long between accesses that it waits for none.
  *
  * A cure is a change of the source. By "parallel", threads fill their own parts. By "copies", each has a
- * table. By "interleave", memory is spread, and by "near" the one thread runs on node 0. At the end come the
- * seconds from the first round to the last, and those of all its CPUs meanwhile: "SECONDS SECONDS".
+ * table. By "interleave", memory is spread, by "pad" each counter has a page, and by "near" the one thread
+ * runs on node 0. At the end come the seconds from the first round to the last, and those of all its CPUs
+ * meanwhile: "SECONDS SECONDS".
  */
 #define _GNU_SOURCE
 #include "../guests/thread.h"
@@ -28,6 +30,7 @@ enum { THREADS = 4, BYTES = 8 << 20, PART = BYTES / THREADS, LINE = 64, INTERLEA
 static char const *scene, *cure = "";
 static long rounds;
 static unsigned char *all;
+static size_t bytes = BYTES;
 static pthread_barrier_t barrier;
 
 static int is(char const *name)
@@ -40,17 +43,17 @@ static int cured(char const *name)
     return !strcmp(cure, name);
 }
 
-static unsigned char *map(size_t bytes)
+static unsigned char *map(size_t size)
 {
-    unsigned char *memory = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *memory = mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         exit(1);
     return memory;
 }
 
-__attribute__((noinline)) static void fill(unsigned char *memory, size_t bytes)
+__attribute__((noinline)) static void fill(unsigned char *memory, size_t size)
 {
-    for (size_t i = 0; i < bytes; i += LINE)
+    for (size_t i = 0; i < size; i += LINE)
         memory[i] = i;
 }
 
@@ -61,10 +64,10 @@ static double cpu(void)
     return time.tv_sec + time.tv_nsec * 1e-9;
 }
 
-static uint64_t read_in_order(unsigned char *memory, size_t bytes, size_t from)
+static uint64_t read_in_order(unsigned char *memory, size_t size, size_t from)
 {
     uint64_t sum = 0;
-    for (long i = 0; i < rounds; i++, from = (from + LINE) % bytes)
+    for (long i = 0; i < rounds; i++, from = (from + LINE) % size)
         sum += *(uint64_t *)(memory + from);
     return sum;
 }
@@ -84,6 +87,15 @@ static void update_at_random(unsigned char *memory, uint64_t random)
     for (long i = 0; i < rounds; i++) {
         random = random * 6364136223846793005u + 1442695040888963407u;
         memory[(random >> 33) % PART]++;
+    }
+}
+
+static void count(volatile uint64_t *counter)
+{
+    for (long i = 0; i < rounds; i++) {
+        for (int j = 0; j < 20; j++)
+            __asm__ volatile("");
+        ++*counter;
     }
 }
 
@@ -119,7 +131,11 @@ static void *work(void *argument)
     if (is("stream"))
         return (void *)read_in_order(own, PART, 0);
     if (is("sweep"))
-        return (void *)read_in_order(all, BYTES, id * PART);
+        return (void *)read_in_order(all, bytes, id * (bytes / THREADS));
+    if (is("counters")) {
+        count((uint64_t *)(all + id * (cured("pad") ? 4096 : sizeof(uint64_t))));
+        return 0;
+    }
     if (is("table") || is("far"))
         return (void *)read_at_random(own, id + 1);
     update_at_random(own, id + 1);
@@ -135,12 +151,14 @@ int main(int count, char **words)
     if (count > 3)
         cure = words[3];
     run_on(0);
-    all = map(BYTES);
+    if (is("sweep"))
+        bytes *= 16;
+    all = map(bytes);
     unsigned long nodes = 15;
-    if (cured("interleave") && syscall(SYS_mbind, all, BYTES, INTERLEAVE, &nodes, 64, 0))
+    if (cured("interleave") && syscall(SYS_mbind, all, bytes, INTERLEAVE, &nodes, 64, 0))
         return 1;
     if (!cured("parallel") && !is("own"))
-        fill(all, BYTES);
+        fill(all, bytes);
     pthread_barrier_init(&barrier, 0, THREADS + 1);
     for (size_t i = 0; i < THREADS; i++)
         if (pthread_create(&threads[i], 0, work, (void *)i))

@@ -10,7 +10,10 @@
 //! `p = q² + (1 − q)² / (n − 1)`. That gives `q`, which does not depend on how often a place was sampled. A
 //! place is a page. Where hardly any page was sampled twice, neighbouring samples count as one place.
 
+mod lines;
+
 use crate::load::{Fitted, Load};
+pub use lines::Line;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -28,6 +31,8 @@ const MOST_FILLING: usize = 4;
 const OWNED: f64 = 0.8;
 /// From this share of all accesses on a node is the only user of all.
 const ALONE: f64 = 0.9;
+/// From this share of accesses on that other nodes' caches serve, memory is lines that several nodes write.
+const CONTENDED: f64 = 0.5;
 /// Up to this share of writes memory is only read.
 const READ_ONLY: f64 = 0.02;
 /// Memory up to this size may be few lines that all nodes write.
@@ -80,6 +85,10 @@ pub struct Use {
     pub weight: u32,
     /// Whether the page is a huge one.
     pub huge: bool,
+    /// Which word of 8 bytes within the page.
+    pub word: u32,
+    /// Whether the line came from another node's cache, which had written it.
+    pub is_taken: bool,
 }
 
 /// The change to make in the program, or beside it.
@@ -123,6 +132,8 @@ pub struct Row {
     pub write_percent: Option<f64>,
     /// The share of a place's accesses that its main user has, in percent; none where samples are too few.
     pub main_user_percent: Option<f64>,
+    /// Accesses to lines that another node's cache had and had written, in percent.
+    pub taken_percent: f64,
     /// The change to make; none where none would save 5 % of the time.
     pub remedy: Option<Remedy>,
     /// The share of its CPUs' time that it saves, in percent; none where that cannot be told.
@@ -135,6 +146,12 @@ pub struct Row {
 }
 
 impl Row {
+    /// Whether it is lines that several nodes write.
+    #[must_use]
+    pub fn is_contended(&self) -> bool {
+        self.taken_percent >= 100.0 * CONTENDED
+    }
+
     /// The larger gain, in percent.
     #[must_use]
     pub fn best_gain_percent(&self) -> f64 {
@@ -151,6 +168,8 @@ pub struct Findings {
     pub traffic_percent: Vec<Vec<f64>>,
     /// By share of accesses, the most used memory first.
     pub rows: Vec<Row>,
+    /// Lines that several nodes write, the most accessed first.
+    pub lines: Vec<Line>,
 }
 
 impl Findings {
@@ -252,7 +271,7 @@ pub fn find(seen: &Seen) -> Findings {
     let far_percent = (all.all > 0.0).then(|| 100.0 * (1.0 - all.share(all.near())));
     let percent = |count: &f64| 100.0 * all.share(*count);
     let traffic_percent = all.matrix.iter().map(|row| row.iter().map(percent).collect()).collect();
-    Findings { far_percent, traffic_percent, rows }
+    Findings { far_percent, traffic_percent, rows, lines: lines::find(seen) }
 }
 
 /// `uses` in the order of time.
@@ -271,9 +290,24 @@ fn row(seen: &Seen, fitted: Option<&Fitted>, all: &Traffic, object: &Object, mut
         |part: &dyn Fn(usize) -> f64| (0..nodes).map(|node| 100.0 * own.share(part(node))).collect();
     let of_pages = uses.chunk_by(|a, b| a.page == b.page);
     let pages = of_pages.map(|uses| if uses[0].huge { HUGE_PAGE_PAGES } else { 1 }).sum();
-    let change = change(nodes, &own, main_user, alone, write_share, pages).map(|(remedy, after)| {
+    let weight =
+        |uses: &mut dyn Iterator<Item = &&Use>| -> f64 { uses.map(|one| f64::from(one.weight)).sum() };
+    let taken = weight(&mut uses.iter().filter(|one| one.is_taken)) / weight(&mut uses.iter()).max(1.0);
+    let change = if taken >= CONTENDED && uses.len() >= LEAST_SAMPLES {
+        Some((Remedy::Privatise, own.with_near(1.0)))
+    } else {
+        change(nodes, &own, main_user, alone, write_share, pages)
+    };
+    let change = change.map(|(remedy, after)| {
         let replaced = all.replaced(&own, &after);
         match fitted {
+            Some(fitted) if taken >= CONTENDED => {
+                // A thread with a line to itself finds it in its cache.
+                let gone: Vec<f64> =
+                    (0..nodes).map(|node| own.from(node) / all.from(node).max(1.0)).collect();
+                let saved = fitted.saves_without(&gone);
+                (remedy, saved.of_cpus, Some(saved.of_slowest))
+            }
             Some(fitted) => {
                 let saved = fitted.saves(&replaced.matrix);
                 // Few samples of what is spread evenly are uneven.
@@ -299,6 +333,7 @@ fn row(seen: &Seen, fitted: Option<&Fitted>, all: &Traffic, object: &Object, mut
         far_percent: 100.0 * (1.0 - own.share(own.near())),
         write_percent: write_share.map(|share| 100.0 * share),
         main_user_percent: main_user.map(|share| 100.0 * share),
+        taken_percent: 100.0 * taken,
         remedy: change.map(|(remedy, ..)| remedy),
         gain_percent: change.map(|(_, gain, _)| gain),
         slowest_gain_percent: change.and_then(|(.., slowest)| slowest),

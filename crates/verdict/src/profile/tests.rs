@@ -39,6 +39,8 @@ fn samples(
             write,
             weight: 1,
             huge: false,
+            word: 0,
+            is_taken: false,
         }
     };
     (0..count).map(one).collect()
@@ -125,6 +127,36 @@ fn the_main_users_share_does_not_depend_on_how_often_a_page_was_sampled() {
         let share = findings.rows[0].main_user_percent.unwrap();
         assert!((share - 70.0).abs() < 4.0, "{count}: {share}");
     }
+}
+
+#[test]
+fn lines_that_go_from_cache_to_cache_are_named() {
+    let anybody = |_, random| random % 4;
+    let private = samples(1000, PAGES, |page, _| page % 4, |page| page % 4, Some(true));
+    // On page 5 each node has its own word of one line, and on page 7 all have the same.
+    let contended = |page: u64, word: fn(u8) -> u32| {
+        let uses = samples(500, 1, anybody, |_| 0, Some(false));
+        uses.into_iter().map(move |one| Use {
+            object: 1,
+            page: page + (1 << 30),
+            word: 16 + word(one.from),
+            is_taken: true,
+            ..one
+        })
+    };
+    let mut uses = private;
+    uses.extend(contended(5, u32::from));
+    uses.extend(contended(7, |_| 3));
+    let findings = program(2, uses);
+    let of = |page: u64| findings.lines.iter().find(|line| line.address == ((1 << 30) + page) * 4096 + 128);
+    assert_eq!(findings.lines.len(), 2, "{:?}", findings.lines);
+    let (padded, shared) = (of(5).unwrap(), of(7).unwrap());
+    assert!(padded.is_falsely_shared && !shared.is_falsely_shared);
+    assert_eq!((padded.samples, padded.memory.as_str()), (500, "memory 1"));
+    assert!(padded.used_from_percent.iter().all(|percent| (15.0..35.0).contains(percent)), "{padded:?}");
+    assert!((padded.accesses_percent - 25.0).abs() < 0.1, "{padded:?}");
+    let row = findings.rows.iter().find(|row| row.memory == "memory 1").unwrap();
+    assert_eq!((row.remedy, row.is_contended()), (Some(Remedy::Privatise), true), "{row:?}");
 }
 
 #[test]

@@ -42,11 +42,13 @@ pub struct Args {
     output: Option<PathBuf>,
 
     /// Print JSON: command, seconds, nodes, samples, `samples_are`, `ratios_by`, `far_percent`,
-    /// `traffic_percent`, rows
+    /// `traffic_percent`, rows, lines
     ///
     /// Each row has memory, `touched_by`, `touched_pages`, `touching_threads`, samples, `accesses_percent`,
-    /// `used_from_percent`, `lies_on_percent`, `far_percent`, `write_percent`, `main_user_percent`, remedy,
-    /// `gain_percent`, `slowest_gain_percent` and `gain_is_bound`. Lists by node are in the order of nodes.
+    /// `used_from_percent`, `lies_on_percent`, `far_percent`, `write_percent`, `main_user_percent`,
+    /// `taken_percent`, remedy, `gain_percent`, `slowest_gain_percent` and `gain_is_bound`. Lists by node are
+    /// in the order of nodes. A line has memory, `touched_by`, address, samples, `accesses_percent`,
+    /// `used_from_percent` and `is_falsely_shared`.
     ///
     /// For two recordings there are before and after, each with all of that.
     #[arg(long)]
@@ -89,5 +91,6 @@ fn json(profile: &Profile, findings: &Findings) -> Value {
         "far_percent": findings.far_percent,
         "traffic_percent": findings.traffic_percent,
         "rows": findings.rows,
+        "lines": findings.lines,
     })
 }

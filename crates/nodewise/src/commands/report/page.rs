@@ -1,7 +1,7 @@
 //! The report as one page that loads nothing.
 
 use super::read::Profile;
-use super::text::{name, percents, samples_are, shares, words};
+use super::text::{name, percents, samples_are, shares, sharing, words};
 use nodewise_verdict::html::{STYLE, escaped};
 use nodewise_verdict::profile::{Findings, LEAST_PERCENT, Row};
 use std::fmt::Write as _;
@@ -57,6 +57,7 @@ pub fn html(profile: &Profile, findings: &Findings) -> String {
         out.push_str("</ol>\n");
     }
     table(&mut out, profile, findings);
+    lines(&mut out, profile, findings);
     traffic(&mut out, profile, findings);
     maps(&mut out, profile, findings);
     let _ = write!(out, "<script>\n{SCRIPT}</script>\n</body>\n</html>\n");
@@ -85,11 +86,7 @@ fn table(out: &mut String, profile: &Profile, findings: &Findings) {
     out.push_str("</tr></thead>\n<tbody>\n");
     let shown = findings.rows.iter().filter(|row| row.accesses_percent >= LEAST_SHOWN_PERCENT);
     for row in shown.clone() {
-        let by = if row.touched_by.is_empty() {
-            String::new()
-        } else {
-            format!("<br><code>{}</code>", escaped(&row.touched_by.join(", called by ")))
-        };
+        let by = touched_by(&row.touched_by);
         let gain = row.gain_percent.map_or(String::new(), |_| format!("{:.0}", row.best_gain_percent()));
         let _ = writeln!(
             out,
@@ -112,6 +109,38 @@ fn table(out: &mut String, profile: &Profile, findings: &Findings) {
         samples_are(profile),
         escaped(&profile.ratios_by)
     );
+}
+
+/// Lines that go from cache to cache.
+fn lines(out: &mut String, profile: &Profile, findings: &Findings) {
+    if findings.lines.is_empty() {
+        return;
+    }
+    out.push_str(
+        "<h2>Lines that several nodes write</h2>\n<p>They go from cache to cache, wherever the page lies.</p>\n\
+         <div class=\"scroll\"><table>\n<thead><tr><th>memory, touched by</th><th>line at</th>\
+         <th>its words</th><th>accesses %</th><th>used from</th></tr></thead>\n<tbody>\n",
+    );
+    for line in &findings.lines {
+        let _ = writeln!(
+            out,
+            "<tr><td class=\"text\">{}{}</td><td><code>{:#x}</code></td><td>{}</td><td>{:.1}</td><td>{}</td></tr>",
+            escaped(&line.memory),
+            touched_by(&line.touched_by),
+            line.address,
+            sharing(line),
+            line.accesses_percent,
+            shares(&line.used_from_percent, &profile.seen.nodes)
+        );
+    }
+    out.push_str("</tbody>\n</table></div>\n");
+}
+
+fn touched_by(chain: &[String]) -> String {
+    if chain.is_empty() {
+        return String::new();
+    }
+    format!("<br><code>{}</code>", escaped(&chain.join(", called by ")))
 }
 
 /// Accesses from each node to each node's memory.

@@ -4,7 +4,7 @@ use crate::commands::latencies::{Latencies, is_of_memory};
 use crate::commands::profile::file::{Head, Line, Name, Tail, VERSION};
 use anyhow::{Context as _, anyhow, bail};
 use nodewise_engine::{
-    Access, DataSource, HUGE_PAGE_PAGES, Mapping, MappingKind, PageNumber, PageSize, Pid, Sample,
+    Access, DataSource, HUGE_PAGE_PAGES, Mapping, MappingKind, PAGE_BYTES, PageNumber, PageSize, Pid, Sample,
 };
 use nodewise_linux::Frame;
 use nodewise_linux::first_touch::Touched;
@@ -103,10 +103,15 @@ struct Short {
     /// Whether the access itself told where the page was. A hint fault may have moved it.
     is_told: bool,
     weight: u32,
+    /// The word within the page, which may be a huge one.
+    word: u32,
+    is_taken: bool,
 }
 
 impl Short {
     fn of(sample: &Sample) -> Self {
+        let pages = if sample.page_size == PageSize::Huge { HUGE_PAGE_PAGES } else { 1 };
+        let page_bytes = pages * PAGE_BYTES;
         Self {
             time_ns: sample.time_ns,
             pid: sample.pid,
@@ -121,6 +126,8 @@ impl Short {
             huge: sample.page_size == PageSize::Huge,
             is_told: sample.source != DataSource::Unknown,
             weight: sample.weight,
+            word: (sample.address.0 % page_bytes / 8) as u32,
+            is_taken: sample.source == DataSource::RemoteCache { modified: true },
         }
     }
 }
@@ -176,6 +183,8 @@ impl<'a> Memory<'a> {
                 write: sample.write,
                 weight: if sample.huge && !sample.is_told { HUGE_PAGE_PAGES as u32 } else { sample.weight },
                 huge: sample.huge,
+                word: sample.word,
+                is_taken: sample.is_taken,
             });
         }
         let huge = samples.iter().filter(|sample| sample.huge).map(|sample| (sample.pid, sample.page.huge()));

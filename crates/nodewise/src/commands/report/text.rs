@@ -4,7 +4,7 @@ use super::read::Profile;
 use crate::commands::wrap;
 use anstyle::Style;
 use comfy_table::{CellAlignment, Table, presets};
-use nodewise_verdict::profile::{Findings, LEAST_PERCENT, Remedy, Row};
+use nodewise_verdict::profile::{Findings, LEAST_PERCENT, Line, Remedy, Row};
 use std::fmt::Write as _;
 
 /// Rows of the table.
@@ -43,7 +43,42 @@ pub fn text(profile: &Profile, findings: &Findings, width: usize) -> String {
         out.push('\n');
     }
     out.push_str(&table(profile, findings));
+    out.push_str(&lines(profile, findings));
     out
+}
+
+/// The lines that several nodes write, if there are any.
+fn lines(profile: &Profile, findings: &Findings) -> String {
+    if findings.lines.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(["accesses", "used from", "line at", "memory, touched by", "its words"]);
+    for line in findings.lines.iter().take(ROWS) {
+        table.add_row([
+            format!("{:.1} %", line.accesses_percent),
+            shares(&line.used_from_percent, &profile.seen.nodes),
+            format!("{:#x}", line.address),
+            by(&line.memory, &line.touched_by),
+            sharing(line).to_owned(),
+        ]);
+    }
+    if let Some(column) = table.column_mut(0) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    format!(
+        "\nLines that several nodes write, so that they go from cache to cache wherever the page lies:\n{table}\n"
+    )
+}
+
+/// Whose words are on a line.
+pub const fn sharing(line: &Line) -> &'static str {
+    if line.is_falsely_shared { "of one node each: pad them" } else { "of several nodes" }
+}
+
+fn by(memory: &str, touched_by: &[String]) -> String {
+    touched_by.first().map_or_else(|| memory.to_owned(), |site| format!("{memory}, {site}"))
 }
 
 /// A share by node, as `node:percent`, without those that have next to nothing.
@@ -101,7 +136,15 @@ pub fn words(row: &Row, profile: &Profile) -> (String, String) {
         ),
         Some(Remedy::Privatise) => (
             "Give each thread its own",
-            format!("it is small, and several nodes write it ({used})"),
+            if row.is_contended() {
+                format!(
+                    "several nodes write the same lines of it ({used}), and {:.0} % of its accesses take a line \
+                     from the node that has just written it",
+                    row.taken_percent
+                )
+            } else {
+                format!("it is small, and several nodes write it ({used})")
+            },
             "Give each thread a part of its own on lines of its own, as a nodewise::per_worker does",
         ),
         Some(Remedy::Interleave) | None => (
@@ -170,17 +213,13 @@ fn table(profile: &Profile, findings: &Findings) -> String {
     ]);
     let shown = findings.rows.iter().filter(|row| row.accesses_percent >= LEAST_SHOWN_PERCENT).take(ROWS);
     for row in shown.clone() {
-        let by = row
-            .touched_by
-            .first()
-            .map_or_else(|| row.memory.clone(), |site| format!("{}, {site}", row.memory));
         table.add_row([
             format!("{:.1} %", row.accesses_percent),
             format!("{:.0} %", row.far_percent),
             shares(&row.lies_on_percent, nodes),
             shares(&row.used_from_percent, nodes),
             shares(&percents(&row.touched_pages), nodes),
-            by,
+            by(&row.memory, &row.touched_by),
             name(row.remedy).to_owned(),
         ]);
     }
