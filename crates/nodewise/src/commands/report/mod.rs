@@ -1,5 +1,6 @@
 //! `nodewise report`: what a profile says, and what to change in the program.
 
+mod over_time;
 mod page;
 mod read;
 mod text;
@@ -42,13 +43,14 @@ pub struct Args {
     output: Option<PathBuf>,
 
     /// Print JSON: command, seconds, nodes, samples, `samples_are`, `ratios_by`, `far_percent`,
-    /// `traffic_percent`, rows, lines
+    /// `traffic_percent`, rows, lines, `over_time`
     ///
     /// Each row has memory, `touched_by`, `touched_pages`, `touching_threads`, samples, `accesses_percent`,
     /// `used_from_percent`, `lies_on_percent`, `far_percent`, `write_percent`, `main_user_percent`,
     /// `taken_percent`, remedy, `gain_percent`, `slowest_gain_percent` and `gain_is_bound`. Lists by node are
     /// in the order of nodes. A line has memory, `touched_by`, address, samples, `accesses_percent`,
-    /// `used_from_percent` and `is_falsely_shared`.
+    /// `used_from_percent` and `is_falsely_shared`. `over_time` has the metrics of each interval, and null
+    /// where that was not measured.
     ///
     /// For two recordings there are before and after, each with all of that.
     #[arg(long)]
@@ -92,5 +94,6 @@ fn json(profile: &Profile, findings: &Findings) -> Value {
         "traffic_percent": findings.traffic_percent,
         "rows": findings.rows,
         "lines": findings.lines,
+        "over_time": profile.moments,
     })
 }

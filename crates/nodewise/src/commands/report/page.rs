@@ -1,5 +1,6 @@
 //! The report as one page that loads nothing.
 
+use super::over_time;
 use super::read::Profile;
 use super::text::{name, percents, samples_are, shares, sharing, words};
 use nodewise_verdict::html::{STYLE, escaped};
@@ -59,6 +60,7 @@ pub fn html(profile: &Profile, findings: &Findings) -> String {
     table(&mut out, profile, findings);
     lines(&mut out, profile, findings);
     traffic(&mut out, profile, findings);
+    over_time::html(&mut out, &profile.moments, samples_are(profile));
     maps(&mut out, profile, findings);
     let _ = write!(out, "<script>\n{SCRIPT}</script>\n</body>\n</html>\n");
     out

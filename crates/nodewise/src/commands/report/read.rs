@@ -1,5 +1,6 @@
 //! A profile's file, as the verdict wants it.
 
+use super::over_time::Moment;
 use crate::commands::latencies::{Latencies, is_of_memory};
 use crate::commands::profile::file::{Head, Line, Name, Tail, VERSION};
 use anyhow::{Context as _, anyhow, bail};
@@ -25,12 +26,15 @@ pub struct Profile {
     pub seen: Seen,
     /// The time of each use, in nanoseconds of one clock.
     pub times_ns: Vec<u64>,
+    /// Each interval.
+    pub moments: Vec<Moment>,
 }
 
 pub fn read(path: &Path) -> anyhow::Result<Profile> {
     let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let (mut head, mut tail) = (None, None);
-    let mut samples = Vec::new();
+    let (mut samples, mut moments) = (Vec::new(), Vec::new());
+    let (mut began_ns, mut nodes) = (None, 0);
     let mut latencies = Latencies::default();
     let mut mappings: BTreeMap<Pid, Vec<Mapping>> = BTreeMap::new();
     let mut file = BufReader::new(file);
@@ -52,11 +56,14 @@ pub fn read(path: &Path) -> anyhow::Result<Profile> {
                 );
             }
             Line::Head(found) => {
-                latencies = Latencies::new(found.nodes.len());
+                nodes = found.nodes.len();
+                latencies = Latencies::new(nodes);
                 head = Some(found);
             }
             Line::Interval(interval) => {
                 latencies.take_in(&interval.seen);
+                let began = interval.seen.end_ns.saturating_sub(interval.seen.duration_ns);
+                moments.push(Moment::of(&interval.seen, *began_ns.get_or_insert(began), nodes));
                 for process in interval.seen.processes {
                     if let Some(now) = process.mappings {
                         mappings.insert(process.pid, now);
@@ -82,6 +89,7 @@ pub fn read(path: &Path) -> anyhow::Result<Profile> {
     let (objects, uses) = Memory::new(&mappings, &tail, head.nodes.len()).take_in(&samples);
     let load = latencies.load(&head.ratios, head.cycles_per_instruction, tail.cpus);
     Ok(Profile {
+        moments,
         times_ns: samples.iter().map(|sample| sample.time_ns).collect(),
         counts_accesses: samples.iter().all(|sample| sample.is_told),
         command: head.command,
