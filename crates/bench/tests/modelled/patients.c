@@ -1,19 +1,17 @@
 /* Threads with a known sickness do a fixed work, one on each of four nodes.
  *
- *   patients slices|stream|sweep|table|counters|far|hidden|own ROUNDS [CURE]
+ *   patients slices|stream|sweep|table|far|hidden|own ROUNDS [CURE]
  *
  * In slices, each thread updates its own part, at random, of what the main thread has filled. In stream,
- * each reads its own part in order, and in sweep all of much more, from its own part on. In table, each reads
- * all of it at random, an address after the other. In counters, each adds to a counter of its own, and all
- * counters are on one line. In far, one thread on node 3 does as in table alone.
+ * each reads its own part in order, and in sweep all of four times as much, from its own part on. In table,
+ * each reads all of it at random, an address after the other. In far, one thread on node 3 does so alone.
  *
  * Two are healthy. In own, each thread updates memory that it has filled itself. In hidden, one thread on
  * node 3 computes so long between accesses that it waits for none.
  *
  * A cure is a change of the source. By "parallel", threads fill their own parts. By "copies", each has a
- * table. By "interleave", memory is spread, by "pad" each counter has a page, and by "near" the one thread
- * runs on node 0. At the end come the seconds from the first round to the last, and those of all its CPUs
- * meanwhile: "SECONDS SECONDS".
+ * table. By "interleave", memory is spread, and by "near" the one thread runs on node 0. At the end come the
+ * seconds from the first round to the last, and those of all its CPUs meanwhile: "SECONDS SECONDS".
  */
 #define _GNU_SOURCE
 #include "../guests/thread.h"
@@ -90,15 +88,6 @@ static void update_at_random(unsigned char *memory, uint64_t random)
     }
 }
 
-static void count(volatile uint64_t *counter)
-{
-    for (long i = 0; i < rounds; i++) {
-        for (int j = 0; j < 20; j++)
-            __asm__ volatile("");
-        ++*counter;
-    }
-}
-
 static uint64_t compute_and_read(unsigned char *memory, uint64_t random)
 {
     uint64_t sum = 0;
@@ -132,10 +121,6 @@ static void *work(void *argument)
         return (void *)read_in_order(own, PART, 0);
     if (is("sweep"))
         return (void *)read_in_order(all, bytes, id * (bytes / THREADS));
-    if (is("counters")) {
-        count((uint64_t *)(all + id * (cured("pad") ? 4096 : sizeof(uint64_t))));
-        return 0;
-    }
     if (is("table") || is("far"))
         return (void *)read_at_random(own, id + 1);
     update_at_random(own, id + 1);
@@ -152,7 +137,7 @@ int main(int count, char **words)
         cure = words[3];
     run_on(0);
     if (is("sweep"))
-        bytes *= 16;
+        bytes *= 4;
     all = map(bytes);
     unsigned long nodes = 15;
     if (cured("interleave") && syscall(SYS_mbind, all, bytes, INTERLEAVE, &nodes, 64, 0))
