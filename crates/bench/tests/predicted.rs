@@ -81,6 +81,18 @@ fn what_a_report_says_is_gained_is_gained() {
         let [longer, _] = saved(&said, scene, "profiled");
         println!("{scene}: profiled, it took {:.2} % longer", -longer);
     }
+    // The machine's own count of what the samples say, from second to second.
+    let stream = report("stream");
+    let counted: Vec<f64> = stream["over_time"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|moment| moment["local_access_percent"].as_f64())
+        .collect();
+    let local = counted.iter().sum::<f64>() / counted.len() as f64;
+    let sampled = 100.0 - stream["far_percent"].as_f64().unwrap();
+    println!("stream: {local:.1} % local by counts, {sampled:.1} % by samples");
+    assert!((local - sampled).abs() < 5.0, "{local}, {sampled}");
     for name in ["own", "hidden"] {
         let healthy = report(name);
         assert_eq!(healthy["rows"][0]["remedy"], Value::Null, "{healthy:#}");
