@@ -91,9 +91,9 @@ fn refill(free: &mut Vec<Block>) -> Option<Block> {
 #[cold]
 fn spare(free: &mut Vec<Block>) {
     let bundle = free.split_off(BUNDLE);
-    if let Ok(mut spare) = SPARE.try_lock()
-        && spare.len() < BUNDLES
-    {
-        spare.push(bundle);
+    if let Ok(mut spare) = SPARE.try_lock() {
+        if spare.len() < BUNDLES {
+            spare.push(bundle);
+        }
     }
 }

@@ -3,6 +3,7 @@
 use crate::manage::Observer;
 use nodewise_engine::recording::Interval;
 use nodewise_engine::{Access, DataSource, Measure, Observation, Pid, Sample, Tid};
+use nodewise_topology::NodeIndex;
 use nodewise_verdict::load::{Load, ways};
 use std::collections::HashMap;
 
@@ -24,7 +25,8 @@ pub struct Latencies {
     instructions: f64,
     /// In some interval the counts were not measured.
     is_incomplete: bool,
-    walks: HashMap<Tid, Walk>,
+    /// By thread and node: not all samplers tell the threads of a process apart.
+    walks: HashMap<(Tid, NodeIndex), Walk>,
 }
 
 /// The way of a thread through memory, from sample to sample.
@@ -83,7 +85,7 @@ impl Latencies {
         let mut in_time: Vec<&Sample> = seen.samples.iter().filter(of_memory).collect();
         in_time.sort_unstable_by_key(|sample| sample.time_ns);
         for sample in in_time {
-            self.walks.entry(sample.tid).or_default().to(sample.address.0);
+            self.walks.entry((sample.tid, sample.accessor)).or_default().to(sample.address.0);
             let (from, to) = (usize::from(sample.accessor.0), sample.home.map(|home| usize::from(home.0)));
             let Some(to) = to.filter(|&to| from.max(to) < self.weights.len()) else { continue };
             // A write is on its way for longer than it waits.
