@@ -175,7 +175,7 @@ fn where_instructions_alone_take_time_it_does_not_matter_where_memory_lies() {
     let ((one_s, one), (blocked_s, blocked)) = (measured("one"), measured("blocked"));
     let ratio = one_s / blocked_s;
     println!("{one_s} s on one controller, {blocked_s} s on four: {ratio:.3}");
-    assert!((ratio - 1.0).abs() < 0.02, "{ratio}");
+    assert!((ratio - 1.0).abs() < 0.02, "{ratio}: {one:#}, {blocked:#}");
     for report in [one, blocked] {
         let number = |field: &str| report[field].as_f64().unwrap();
         assert_eq!((&report["instructions_only"], number("dram_latency_cycles")), (&true.into(), 0.0));
