@@ -97,3 +97,56 @@ fn spare(free: &mut Vec<Block>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn layout(bytes: usize) -> Layout {
+        Layout::from_size_align(bytes, 16).unwrap()
+    }
+
+    /// The addresses of so many blocks, which this thread has taken.
+    fn taken(count: usize) -> Vec<usize> {
+        (0..count).map(|_| take(layout(100)).as_ptr().expose_provenance()).collect()
+    }
+
+    fn given(addresses: &[usize]) {
+        for &address in addresses {
+            let memory = NonNull::new(std::ptr::with_exposed_provenance_mut(address)).unwrap();
+            // SAFETY: each was taken with this layout, and is given once.
+            unsafe { give(memory, layout(100)) };
+        }
+    }
+
+    #[test]
+    fn blocks_come_back_from_the_threads_that_free_them() {
+        const COUNT: usize = 1000;
+        let first = taken(COUNT);
+        assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), COUNT, "each is another's");
+        assert!(first.iter().all(|address| address % BLOCK.align() == 0));
+        // The thread that frees them keeps at most two bundles until it ends.
+        std::thread::scope(|scope| {
+            scope.spawn(|| given(&first));
+        });
+        let again = taken(COUNT);
+        let of_first: BTreeSet<usize> = first.into_iter().collect();
+        let back = again.iter().filter(|address| of_first.contains(address)).count();
+        assert!(back >= COUNT - 3 * BUNDLE, "{back}");
+        given(&again);
+        assert!(FREE.with_borrow(Vec::len) <= 2 * BUNDLE);
+        given(&taken((BUNDLES + 4) * BUNDLE));
+        assert!(SPARE.lock().unwrap().len() <= BUNDLES);
+    }
+
+    #[test]
+    fn large_tasks_have_memory_of_their_own() {
+        let large = layout(BLOCK.size() + 1);
+        let memory = take(large);
+        // SAFETY: it has room for so many.
+        unsafe { memory.write_bytes(1, large.size()) };
+        // SAFETY: just taken, and not used any more.
+        unsafe { give(memory, large) };
+    }
+}

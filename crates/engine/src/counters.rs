@@ -29,9 +29,29 @@ impl<T> Measure<T> {
 
 /// DRAM accesses by accessor node (row) and home node (column) in one interval.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Unchecked")]
 pub struct TrafficMatrix {
     nodes: usize,
     accesses: Vec<f64>,
+}
+
+/// A matrix as a file has it.
+#[derive(Deserialize)]
+struct Unchecked {
+    nodes: usize,
+    accesses: Vec<f64>,
+}
+
+impl TryFrom<Unchecked> for TrafficMatrix {
+    type Error = String;
+
+    fn try_from(Unchecked { nodes, accesses }: Unchecked) -> Result<Self, String> {
+        if nodes.checked_mul(nodes) == Some(accesses.len()) {
+            Ok(Self { nodes, accesses })
+        } else {
+            Err(format!("{} counts of traffic among {nodes} nodes", accesses.len()))
+        }
+    }
 }
 
 impl TrafficMatrix {

@@ -243,3 +243,61 @@ fn a_program_keeps_its_status_and_what_cannot_be_written_starts_none() {
     let names: Vec<_> = place.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["a.profile"], "no file is left behind");
 }
+
+/// Two intervals in which four nodes take a line from each other again and again, each for a word of its own.
+fn contended() -> String {
+    let mut interval: Value =
+        serde_json::from_str(recorded("hardware-samples").lines().next().unwrap()).unwrap();
+    let sample = |i: u64| {
+        json!({
+            "time_ns": i, "address": 0x5_0080 + 8 * (i % 4), "pid": 1, "tid": 1 + i % 4, "accessor": i % 4,
+            "home": 0, "access": "read", "source": {"remote_cache": {"modified": true}},
+            "page_size": "base", "latency_cycles": 400, "weight": 1000
+        })
+    };
+    interval["seen"]["samples"] = (0..400).map(sample).collect();
+    let accesses = (0..16).map(|pair| if pair % 4 == 0 { 1000.0 } else { 0.0 });
+    interval["seen"]["counters"]["traffic"] =
+        json!({"standing": "measured", "value": {"nodes": 4, "accesses": accesses.collect::<Vec<_>>()}});
+    let mut later = interval.clone();
+    later["seen"]["end_ns"] = (interval["seen"]["end_ns"].as_u64().unwrap() + 1_000_000_000).into();
+    profile_of(&format!("{interval}\n{later}\n"))
+}
+
+#[test]
+fn lines_that_several_nodes_write_and_metrics_over_time_are_shown() {
+    let place = tempfile::tempdir().unwrap();
+    let (file, page) = (place.path().join("a.profile"), place.path().join("a.html"));
+    std::fs::write(&file, contended()).unwrap();
+    let report = |more: &[&str]| {
+        let output = nodewise(&[&["report", file.to_str().unwrap()], more].concat());
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let json: Value = serde_json::from_str(&report(&["--json"])).unwrap();
+    let line = &json["lines"][0];
+    assert_eq!((&line["address"], &line["is_falsely_shared"]), (&0x5_0080.into(), &true.into()), "{line}");
+    assert_eq!(line["used_from_percent"], json!([25.0, 25.0, 25.0, 25.0]));
+    assert_eq!((&json["lines"][1], &json["rows"][0]["remedy"]), (&Value::Null, &"privatise".into()));
+    let local: Vec<&Value> =
+        json["over_time"].as_array().unwrap().iter().map(|moment| &moment["local_access_percent"]).collect();
+    assert_eq!(local, [25.0, 25.0], "{json:#}");
+    let text = report(&["-o", page.to_str().unwrap()]);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("100 % of its accesses take a line from the node that has just written"),
+        "{text}"
+    );
+    let row = text.lines().find(|line| line.contains("0x50080")).unwrap();
+    assert!(row.contains("100.0 %") && row.contains("of one node each: pad them"), "{text}");
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(
+        html.contains("Lines that several nodes write") && html.contains("<code>0x50080</code>"),
+        "{html}"
+    );
+    assert!(html.contains("Over time") && html.matches("class=\"line\"").count() >= 2, "{html}");
+    // Fewer counts than pairs of nodes.
+    let damaged =
+        contended().replace("\"nodes\":4,", "\"nodes\":5,").replace(",\"nodes\":4}", ",\"nodes\":5}");
+    assert!(refused(&damaged).contains("16 counts of traffic among 5 nodes"), "{}", refused(&damaged));
+}

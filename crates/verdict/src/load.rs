@@ -319,6 +319,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn without_its_accesses_a_program_has_its_work_left() {
+        let cycles = 4e6 * (100.0 + 300.0);
+        let load = Load {
+            accesses: matrix(|from, to| 1e6 * near(from, to)),
+            latencies: matrix(way),
+            ways: matrix(way),
+            cycles,
+            work_cycles: 4e6 * 100.0,
+            cpus: 4.0,
+            in_order: 0.0,
+        };
+        let fitted = load.fitted().unwrap();
+        for (gone, saved) in [(0.0, 0.0), (0.5, 37.5), (1.0, 75.0)] {
+            let found = fitted.saves_without(&[gone; NODES]);
+            assert!((found.of_cpus - saved).abs() < 0.2, "{gone}: {found:?}");
+        }
+        // Only one node's are gone, and the others are as slow as before.
+        let found = fitted.saves_without(&[1.0, 0.0, 0.0, 0.0]);
+        assert!((found.of_cpus - 75.0 / 4.0).abs() < 0.2 && found.of_slowest.abs() < 1e-6, "{found:?}");
+    }
+
     /// Against a simulation of CPUs with several accesses on their way and memories that serve one at a time.
     #[test]
     fn queues_take_what_they_take_when_simulated() {

@@ -293,7 +293,8 @@ fn row(seen: &Seen, fitted: Option<&Fitted>, all: &Traffic, object: &Object, mut
     let weight =
         |uses: &mut dyn Iterator<Item = &&Use>| -> f64 { uses.map(|one| f64::from(one.weight)).sum() };
     let taken = weight(&mut uses.iter().filter(|one| one.is_taken)) / weight(&mut uses.iter()).max(1.0);
-    let change = if taken >= CONTENDED && uses.len() >= LEAST_SAMPLES {
+    let contended = taken >= CONTENDED && uses.len() >= LEAST_SAMPLES;
+    let change = if contended {
         Some((Remedy::Privatise, own.with_near(1.0)))
     } else {
         change(nodes, &own, main_user, alone, write_share, pages)
@@ -301,7 +302,7 @@ fn row(seen: &Seen, fitted: Option<&Fitted>, all: &Traffic, object: &Object, mut
     let change = change.map(|(remedy, after)| {
         let replaced = all.replaced(&own, &after);
         match fitted {
-            Some(fitted) if taken >= CONTENDED => {
+            Some(fitted) if contended => {
                 // A thread with a line to itself finds it in its cache.
                 let gone: Vec<f64> =
                     (0..nodes).map(|node| own.from(node) / all.from(node).max(1.0)).collect();

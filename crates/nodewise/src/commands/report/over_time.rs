@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::fmt::Write as _;
 
 /// Fewer samples than this in an interval tell no share.
-const LEAST_SAMPLES: f64 = 20.0;
+const LEAST_SAMPLES: u32 = 20;
 /// The size of a chart, and the place for its scale.
 const WIDTH: f64 = 320.0;
 const HEIGHT: f64 = 90.0;
@@ -61,17 +61,17 @@ impl Moment {
             }
             traffic.controller_loads()
         } else {
-            let (mut near, mut loads) = (0.0, vec![0.0; nodes]);
+            let (mut samples, mut near, mut loads) = (0, 0.0, vec![0.0; nodes]);
             for sample in seen.samples.iter().filter(|sample| is_of_memory(sample)) {
                 let Some(home) = sample.home.filter(|home| home.get() < nodes) else { continue };
+                samples += 1;
                 loads[home.get()] += f64::from(sample.weight);
                 near += if home == sample.accessor { f64::from(sample.weight) } else { 0.0 };
             }
-            let all: f64 = loads.iter().sum();
-            if all < LEAST_SAMPLES {
+            if samples < LEAST_SAMPLES {
                 return moment;
             }
-            moment.local_access_percent = Some(100.0 * near / all);
+            moment.local_access_percent = Some(100.0 * near / loads.iter().sum::<f64>());
             loads
         };
         moment.controller_imbalance_percent = imbalance_percent(&loads, &vec![true; loads.len()]);
