@@ -2,6 +2,7 @@
 
 use crate::caches::{self, Cache};
 use crate::cpus::{self, Core, Package};
+use crate::device_nodes;
 use crate::devices::{self, Device};
 use crate::error::{Error, ErrorKind};
 use crate::ids::{CpuId, NodeId, NodeIndex};
@@ -265,6 +266,15 @@ impl Topology {
     #[must_use]
     pub fn distance(&self, from: NodeIndex, to: NodeIndex) -> u32 {
         self.node(from).distances[to.get()]
+    }
+
+    /// The node of the disk that a file of this machine lies on, or that it is. None where that is several
+    /// nodes' or no disk, and where firmware does not say.
+    #[must_use]
+    pub fn node_of_file(&self, path: &Path) -> Option<NodeId> {
+        let root = Root::new(Path::new("/"));
+        let nodes = device_nodes::nodes_of(&root, self.nodes(), "file", path.to_str()?).ok()?;
+        nodes.first().filter(|_| nodes.len() == 1)
     }
 
     /// The CPUs nearest to a node's memory, which are the node's own. For a node without CPUs they are those

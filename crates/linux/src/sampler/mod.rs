@@ -1,5 +1,6 @@
 //! Samplers, which tell who accesses which page, best first.
 
+mod cpu_clock_event;
 mod cpus;
 mod files;
 pub mod hardware;
@@ -8,6 +9,7 @@ pub mod model;
 mod page_fault_event;
 mod streams;
 
+pub(crate) use cpu_clock_event::{CpuClockEvents, Time};
 pub(crate) use files::RINGS_BYTES;
 pub(crate) use page_fault_event::{PageFaultEvents, Seen, Source};
 

@@ -25,6 +25,9 @@ pub struct Latencies {
     instructions: f64,
     /// In some interval the counts were not measured.
     is_incomplete: bool,
+    /// The time of all samples, and of those whose line came from a node that had written it.
+    all_time: f64,
+    taken_time: f64,
     /// By thread and node: not all samplers tell the threads of a process apart.
     walks: HashMap<(Tid, NodeIndex), Walk>,
 }
@@ -81,6 +84,13 @@ impl Latencies {
             }
             _ => self.is_incomplete = true,
         }
+        for sample in seen.samples.iter().filter(|sample| is_of_memory(sample)) {
+            let time = f64::from(sample.latency_cycles.max(1)) * f64::from(sample.weight);
+            self.all_time += time;
+            if sample.source == (DataSource::RemoteCache { modified: true }) {
+                self.taken_time += time;
+            }
+        }
         let of_memory = |sample: &&Sample| is_of_memory(sample) && sample.latency_cycles > 0;
         let mut in_time: Vec<&Sample> = seen.samples.iter().filter(of_memory).collect();
         in_time.sort_unstable_by_key(|sample| sample.time_ns);
@@ -94,6 +104,12 @@ impl Latencies {
             }
             self.weights[from][to] += f64::from(sample.weight);
         }
+    }
+
+    /// The share of the time in which lines come from nodes that have written them. None without a sampler
+    /// that tells.
+    pub fn taken_percent(&self) -> Option<f64> {
+        (self.taken_time > 0.0).then(|| 100.0 * self.taken_time / self.all_time)
     }
 
     /// The load of a program that used so many CPUs, if all was measured. `ratios` has the cost of each pair

@@ -308,6 +308,8 @@ bits! {
         EXCLUDE_GUEST = 20;
         /// Call chains without the kernel's part.
         EXCLUDE_CALLCHAIN_KERNEL = 21;
+        /// Call chains without the user's part.
+        EXCLUDE_CALLCHAIN_USER = 22;
         /// Names tell whether an exec set them.
         COMM_EXEC = 24;
         /// Stamp with `clockid`.

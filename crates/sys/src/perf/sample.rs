@@ -72,16 +72,28 @@ pub struct CallChain<'a>(&'a [u8]);
 impl CallChain<'_> {
     /// The addresses of user code.
     pub fn user(&self) -> impl Iterator<Item = u64> + '_ {
+        const USER: u64 = -512_i64 as u64;
+        self.within(USER, true)
+    }
+
+    /// The addresses of the kernel's code.
+    pub fn kernel(&self) -> impl Iterator<Item = u64> + '_ {
+        const KERNEL: u64 = -128_i64 as u64;
+        self.within(KERNEL, false)
+    }
+
+    /// The addresses behind a word that says whose they are. `begins`: whether those in front of the first
+    /// such word count, too.
+    fn within(&self, context: u64, begins: bool) -> impl Iterator<Item = u64> + '_ {
         /// Words from here on say whose addresses follow (`PERF_CONTEXT_MAX`).
         const CONTEXTS: u64 = -4095_i64 as u64;
-        const USER: u64 = -512_i64 as u64;
-        let mut is_user = true;
+        let mut is_within = begins;
         let words = self.0.chunks_exact(8).filter_map(|word| word.try_into().ok().map(u64::from_ne_bytes));
         words.filter(move |&word| {
             if word >= CONTEXTS {
-                is_user = word == USER;
+                is_within = word == context;
             }
-            is_user && word < CONTEXTS
+            is_within && word < CONTEXTS
         })
     }
 }

@@ -287,6 +287,7 @@ fn every_part_of_a_sample_is_found_behind_every_other() {
     };
     assert_eq!(sample, kept);
     assert_eq!(sample.call_chain.unwrap().user().collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(sample.call_chain.unwrap().kernel().collect::<Vec<_>>(), [1]);
     assert_eq!(Record::parse(&bytes[..bytes.len() - 1], &format), Err(Malformed));
 }
 

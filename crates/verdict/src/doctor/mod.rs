@@ -1,5 +1,9 @@
 //! A running program: does NUMA hurt it, how much at most, and what to do.
 
+mod causes;
+
+pub use causes::{Disk, KernelTime};
+
 use crate::load::Load;
 use serde::Serialize;
 
@@ -59,6 +63,15 @@ pub struct Evidence {
     pub hidden_percent: Option<f64>,
     /// Pages that the kernel's balancing moved meanwhile, machine-wide.
     pub pages_moved_by_kernel: u64,
+    /// Time that the kernel took, before Nodewise changed any of its settings.
+    pub kernel: Option<KernelTime>,
+    /// Share of the time of its accesses in which a line comes from another node's cache, since it was written
+    /// there. Of the accesses, where their times are not known.
+    pub taken_percent: Option<f64>,
+    /// The disks that it uses.
+    pub disk: Option<Disk>,
+    /// The program and its arguments.
+    pub command: Vec<String>,
     /// Support for NUMA that is switched off in silence, and whatever else is in the way.
     pub notes: Vec<String>,
 }
@@ -85,6 +98,14 @@ pub enum Remedy {
     Interleave,
     /// Split huge pages, and move their parts.
     Split,
+    /// Switch the kernel's NUMA balancing off.
+    StopBalancing,
+    /// Keep memory instead of giving it back.
+    KeepMemory,
+    /// Give each thread memory of its own, on lines of its own.
+    Privatise,
+    /// Run the threads on the node of the disk that they use.
+    RunNearDisk,
 }
 
 /// The answer with what it rests on.
@@ -112,6 +133,40 @@ pub struct Diagnosis {
 /// The answer for a process.
 #[must_use]
 pub fn diagnose(pid: u32, evidence: Evidence) -> Diagnosis {
+    let other = causes::worst(pid, &evidence);
+    let far_disk = causes::far_disk(pid, &evidence);
+    let by_place = by_place(pid, evidence);
+    let is_hurt = by_place.verdict == Verdict::Hurt;
+    match (other, far_disk) {
+        // If pages go back and forth, there is no better place for them.
+        (Some(cause), _)
+            if !is_hurt
+                || cause.remedy == Remedy::StopBalancing
+                || cause.cost_percent > by_place.cost_percent =>
+        {
+            by_place.with(cause, Verdict::Hurt)
+        }
+        (_, Some(cause)) if !is_hurt => by_place.with(cause, Verdict::Unknown),
+        _ => by_place,
+    }
+}
+
+impl Diagnosis {
+    fn with(self, cause: causes::Cause, verdict: Verdict) -> Self {
+        Self {
+            verdict,
+            text: cause.text,
+            cost_percent: cause.cost_percent,
+            cost_is_bound: cause.is_bound,
+            remedy: Some(cause.remedy),
+            command: Some(cause.command),
+            ..self
+        }
+    }
+}
+
+/// The answer by where the pages lie.
+fn by_place(pid: u32, evidence: Evidence) -> Diagnosis {
     let far = evidence.local_percent.map(|local| 100.0 - local);
     let remedy = remedy(&evidence);
     let measured = measured_cost_percent(&evidence, remedy);
@@ -167,7 +222,7 @@ fn measured_cost_percent(evidence: &Evidence, remedy: Option<Remedy>) -> Option<
     let nodes = load.accesses.len();
     let near = match remedy? {
         Remedy::Interleave => 1.0 / nodes as f64,
-        Remedy::Collocate | Remedy::Split => {
+        _ => {
             let shares = evidence.local_percent.zip(evidence.collocation_adds_percent);
             shares.map_or(1.0, |(local, adds)| ((local + adds) / 100.0).min(1.0))
         }
@@ -191,7 +246,7 @@ fn cost_percent(evidence: &Evidence, far_percent: f64, remedy: Option<Remedy>) -
     match remedy {
         None => 0.0,
         Some(Remedy::Interleave) => by_queue(evidence),
-        Some(Remedy::Collocate | Remedy::Split) => by_distance.max(by_queue(evidence)),
+        Some(_) => by_distance.max(by_queue(evidence)),
     }
 }
 
@@ -259,11 +314,11 @@ fn verdict(
         });
     };
     let (cause, change) = match remedy {
-        Remedy::Collocate => ("used by one node each", "moves them there"),
+        Remedy::Split => ("huge, and nodes use different parts of them", "splits them and moves the parts"),
         Remedy::Interleave => {
             ("used by all nodes, and one node's memory serves most of them", "spreads them")
         }
-        Remedy::Split => ("huge, and nodes use different parts of them", "splits them and moves the parts"),
+        _ => ("used by one node each", "moves them there"),
     };
     let up_to = if is_bound { "up to" } else { "about" };
     (
@@ -406,5 +461,94 @@ mod tests {
         assert_eq!(command.unwrap(), "nodewise doctor -p 42 --seconds 1228");
         let short = Evidence { local_percent: None, samples: 3, seconds: 3.0, ..evidence(0.0) };
         assert_eq!(verdict_of(short).0, Verdict::Unknown);
+    }
+
+    /// A busy program whose memory is where it is used, with so much of its CPU time in the kernel.
+    fn in_kernel(balancing: f64, returning: f64, taking: f64) -> Evidence {
+        let kernel = KernelTime {
+            samples: 1000,
+            kernel_percent: balancing + returning + taking,
+            balancing_percent: balancing,
+            returning_percent: returning,
+            taking_percent: taking,
+            faults: 1000,
+            shootdowns_per_s: Some(4000.0),
+            ..KernelTime::default()
+        };
+        let (kernel, command) = (Some(kernel), vec!["./solver".to_owned(), "a b".to_owned()]);
+        Evidence { kernel, command, used_bytes: Some(64 << 20), ..evidence(99.0) }
+    }
+
+    #[track_caller]
+    fn hurt_by(evidence: Evidence, remedy: Remedy, cost_percent: f64) -> Diagnosis {
+        let found = diagnose(42, evidence);
+        assert_eq!((found.verdict, found.remedy), (Verdict::Hurt, Some(remedy)), "{}", found.text);
+        assert!((found.cost_percent.unwrap() - cost_percent).abs() < 1e-9, "{found:?}");
+        found
+    }
+
+    #[test]
+    fn pages_that_go_back_and_forth_cost_the_kernels_time() {
+        // 64 MiB in use, and 128 moved.
+        let moved = |pages| Evidence { pages_moved_by_kernel: pages, ..in_kernel(12.0, 0.0, 0.0) };
+        let found = hurt_by(moved(32 << 10), Remedy::StopBalancing, 12.0);
+        assert!(found.text.contains("moved 128 MiB, which is 2 times"), "{}", found.text);
+        assert!(!found.cost_is_bound);
+        // On their way to their users, once.
+        assert_eq!(diagnose(42, moved(16 << 10)).verdict, Verdict::Healthy);
+        // Whatever the engine would do with them meanwhile.
+        let also = Evidence { to_collocate: 8, local_percent: Some(25.0), ..moved(32 << 10) };
+        hurt_by(also, Remedy::StopBalancing, 12.0);
+        let little = Evidence { pages_moved_by_kernel: 32 << 10, ..in_kernel(4.9, 0.0, 0.0) };
+        assert_eq!(diagnose(42, little).verdict, Verdict::Healthy);
+    }
+
+    #[test]
+    fn memory_that_is_taken_again_and_again_is_to_be_kept() {
+        let found = hurt_by(in_kernel(0.0, 4.0, 90.0), Remedy::KeepMemory, 94.0);
+        assert!(found.text.contains("4000 times a second"), "{}", found.text);
+        assert!(found.command.unwrap().ends_with(" ./solver 'a b'"));
+        // A program that fills its memory, and one that gives hardly any back.
+        let mut fills = in_kernel(0.0, 4.0, 50.0);
+        fills.kernel.as_mut().unwrap().grown_bytes = 600 * 4096;
+        for healthy in [fills, in_kernel(0.0, 0.1, 50.0), in_kernel(0.0, 2.0, 2.9)] {
+            assert_eq!(diagnose(42, healthy).verdict, Verdict::Healthy);
+        }
+        // The larger cost is named.
+        let far = Evidence { to_collocate: 8, local_percent: Some(25.0), ..in_kernel(0.0, 2.0, 20.0) };
+        assert_eq!(diagnose(42, far).remedy, Some(Remedy::Collocate));
+        let idle = Evidence { cpu_percent: 1.0, ..in_kernel(0.0, 4.0, 90.0) };
+        assert_eq!(diagnose(42, idle).verdict, Verdict::Healthy);
+    }
+
+    #[test]
+    fn lines_that_nodes_take_from_each_other_are_named() {
+        let small = Evidence { resident_bytes: Some(1 << 20), ..evidence(30.0) };
+        let found = hurt_by(Evidence { taken_percent: Some(40.0), ..small.clone() }, Remedy::Privatise, 40.0);
+        assert!(found.cost_is_bound && found.command.unwrap().starts_with("nodewise profile -p 42"));
+        assert_eq!(diagnose(42, Evidence { taken_percent: Some(4.0), ..small }).verdict, Verdict::Healthy);
+    }
+
+    #[test]
+    fn a_disk_that_is_far_from_all_threads_is_named() {
+        let disk = Disk {
+            file: "/data/base".to_owned(),
+            node: 2,
+            cpus: "8-11".to_owned(),
+            bytes_per_s: 1e9,
+            runs_there_percent: 0.0,
+        };
+        let reads = |disk| Evidence { disk: Some(disk), cpu_percent: 3.0, ..evidence(99.0) };
+        let found = diagnose(42, reads(disk.clone()));
+        assert_eq!((found.verdict, found.remedy), (Verdict::Unknown, Some(Remedy::RunNearDisk)));
+        assert_eq!(found.command.as_deref(), Some("taskset -apc 8-11 42"));
+        assert!(found.text.contains("1000 MB a second") && found.text.contains("node 2"), "{}", found.text);
+        for near in [
+            Disk { runs_there_percent: 50.0, ..disk.clone() },
+            Disk { bytes_per_s: 1e7, ..disk.clone() },
+            Disk { cpus: String::new(), ..disk },
+        ] {
+            assert_eq!(diagnose(42, reads(near)).verdict, Verdict::Healthy);
+        }
     }
 }

@@ -24,8 +24,7 @@ impl Events {
         let stat = read_to_string("/proc/stat").unwrap_or_default();
         let switches = stat.lines().find_map(|line| line.strip_prefix("ctxt ")?.trim().parse().ok());
         counts.extend(switches.map(|count| ("context switches, machine-wide".to_owned(), count)));
-        let interrupts = read_to_string("/proc/interrupts").unwrap_or_default();
-        counts.extend(shootdowns(&interrupts).map(|count| ("TLB shootdowns".to_owned(), count)));
+        counts.extend(shootdowns().map(|count| ("TLB shootdowns".to_owned(), count)));
         Self(counts)
     }
 
@@ -38,8 +37,13 @@ impl Events {
     }
 }
 
+/// Requests to CPUs to flush their TLBs, so far and machine-wide.
+pub fn shootdowns() -> Option<u64> {
+    summed(&read_to_string("/proc/interrupts").ok()?)
+}
+
 /// The sum over all CPUs.
-fn shootdowns(interrupts: &str) -> Option<u64> {
+fn summed(interrupts: &str) -> Option<u64> {
     let line = interrupts.lines().find_map(|line| line.trim_start().strip_prefix("TLB:"))?;
     Some(line.split_whitespace().map_while(|word| word.parse::<u64>().ok()).sum())
 }
@@ -51,8 +55,8 @@ mod tests {
     #[test]
     fn shootdowns_are_summed_over_cpus() {
         let text = "            CPU0       CPU1\n  0:   5  6  IO-APIC\nTLB:   10   32   TLB shootdowns\n";
-        assert_eq!(shootdowns(text), Some(42));
-        assert_eq!(shootdowns("  0: 5\n"), None);
+        assert_eq!(summed(text), Some(42));
+        assert_eq!(summed("  0: 5\n"), None);
     }
 
     #[test]

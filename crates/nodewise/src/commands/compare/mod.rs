@@ -1,6 +1,6 @@
 //! `nodewise compare`: a command under every placement that makes sense here.
 
-mod events;
+pub mod events;
 mod metric;
 mod runner;
 mod state;

@@ -1,6 +1,7 @@
 //! `nodewise doctor -p PID`: watches a process, and says whether NUMA hurts it.
 
 use super::Args;
+use crate::commands::compare::events;
 use crate::commands::costs::Costs;
 use crate::commands::cpu_seconds;
 use crate::commands::latencies::Latencies;
@@ -11,12 +12,15 @@ use crate::terminal;
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressStyle};
 use nodewise_engine::Pid;
-use nodewise_linux::process::require_access;
+use nodewise_linux::kernel_time::{KernelShares, KernelTime};
+use nodewise_linux::process::{descendants, require_access};
+use nodewise_linux::{DiskUse, bytes_so_far};
 use nodewise_topology::{CacheKind, Node, Topology};
-use nodewise_verdict::doctor::{Diagnosis, Evidence, Verdict, diagnose};
+use nodewise_verdict::doctor::{self, Diagnosis, Disk, Evidence, Verdict, diagnose};
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 pub fn main(args: &Args, pid: u32) -> anyhow::Result<ExitCode> {
@@ -49,13 +53,15 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
     let watchdog = Watchdog::default();
     let end = watchdog.end_on_signals()?;
     let notes = nodewise_linux::obstacles(pid, topology);
+    let bar = bar(seconds);
+    let first = Duration::from_secs(first_s(seconds).into());
+    let (seen_first, is_interrupted) = look_first(pid, first, topology, &end, &bar);
     let reports = Reports::open(&options)?;
     let prepared = manage::prepare(&options, topology.clone(), reports, Some(&[Pid(pid)]), &watchdog)?;
     let mut latencies = Latencies::new(topology.nodes().len());
     let mut session = prepared.observed_by(Some(&mut latencies)).start(None)?;
     let (began, before) = (Instant::now(), cpu_seconds(pid));
-    let all = Duration::from_secs(seconds.into());
-    let bar = bar(seconds);
+    let all = if is_interrupted { Duration::ZERO } else { Duration::from_secs(seconds.into()) - first };
     // Its CPU time until it was seen last: it may end meanwhile.
     let mut used = 0.0;
     let mut resident_bytes = None;
@@ -66,7 +72,7 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
             resident_bytes = resident(pid).or(resident_bytes);
             let elapsed = began.elapsed();
             used = (cpu_seconds(pid) - before).max(used);
-            bar.set_position(elapsed.as_secs());
+            bar.set_position((first + elapsed).as_secs());
             let left = until.saturating_sub(elapsed);
             is_over = !left.is_zero() && end.recv_timeout(time.min(left)).is_ok();
             if is_over || left.is_zero() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -75,12 +81,13 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
         if is_over || watched.is_err() || until > all * LONGEST || !session.more_memory_shows() {
             break watched;
         }
-        bar.set_length(until.as_secs());
+        bar.set_length((first + until).as_secs());
     };
     bar.finish_and_clear();
     let summary = session.conclude()?;
     watched?;
     let cpus = used / began.elapsed().as_secs_f64();
+    let taken_percent = latencies.taken_percent();
     let load = latencies.load(&costs.ratios(topology), costs.cycles_per_instruction, cpus);
     let cpu_percent = 100.0 * cpus;
     // The kernel looks through all of the memory for this, so it is only asked where samples say nothing.
@@ -90,8 +97,90 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
         &summary,
         topology,
         costs,
-        Evidence { cpu_percent, hidden_percent, resident_bytes, notes, load, ..Evidence::default() },
+        Evidence {
+            cpu_percent,
+            hidden_percent,
+            resident_bytes,
+            notes,
+            load,
+            taken_percent,
+            command: words(pid),
+            ..seen_first
+        },
     ))
+}
+
+/// The time for the first look, of so many seconds.
+fn first_s(seconds: u32) -> u32 {
+    (seconds / 6).clamp(1, 5).min(seconds - 1)
+}
+
+/// A look before sampling changes what the kernel does: at the kernel's own time, and at disks. Also whether
+/// the end came meanwhile.
+fn look_first(
+    pid: u32,
+    time: Duration,
+    topology: &Topology,
+    end: &Receiver<()>,
+    bar: &ProgressBar,
+) -> (Evidence, bool) {
+    let pids: Vec<Pid> = std::iter::once(Pid(pid)).chain(descendants(pid)).collect();
+    let nothing = Evidence::default();
+    // Whoever may not watch the kernel does without.
+    let Ok(mut kernel) = KernelTime::open(topology, pids.iter().copied()) else { return (nothing, false) };
+    let (began, flushes, bytes) = (Instant::now(), events::shootdowns(), bytes_so_far(pids.iter().copied()));
+    let faults_and_memory = || {
+        let faults: u64 = pids.iter().filter_map(|pid| faults(pid.0)).sum();
+        (faults, pids.iter().filter_map(|pid| resident(pid.0)).sum::<u64>())
+    };
+    let before = faults_and_memory();
+    while let Some(left) = time.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {
+        if end.recv_timeout(left.min(Duration::from_millis(500))).is_ok() {
+            return (nothing, true);
+        }
+        kernel.drain();
+        bar.set_position(began.elapsed().as_secs());
+    }
+    let per_s = |count: u64| count as f64 / began.elapsed().as_secs_f64();
+    let (faults, memory) = faults_and_memory();
+    let bytes_per_s = per_s(bytes_so_far(pids).saturating_sub(bytes));
+    let flushes = events::shootdowns().zip(flushes);
+    let Some(shares) = kernel.finish() else { return (nothing, false) };
+    let seen = Evidence {
+        disk: disk(pid, topology, &shares, bytes_per_s),
+        kernel: Some(doctor::KernelTime {
+            samples: shares.samples,
+            kernel_percent: shares.kernel_percent,
+            balancing_percent: shares.balancing_percent,
+            returning_percent: shares.returning_percent,
+            taking_percent: shares.taking_percent,
+            faults: faults.saturating_sub(before.0),
+            grown_bytes: memory.saturating_sub(before.1),
+            shootdowns_per_s: flushes.map(|(now, before)| per_s(now.saturating_sub(before))),
+        }),
+        ..nothing
+    };
+    (seen, false)
+}
+
+fn disk(pid: u32, topology: &Topology, shares: &KernelShares, bytes_per_s: f64) -> Option<Disk> {
+    let used = DiskUse::of(Pid(pid), topology).filter(|_| bytes_per_s > 0.0)?;
+    let (index, node) =
+        topology.node_indices().zip(topology.nodes()).find(|(_, node)| node.id == used.node)?;
+    Some(Disk {
+        file: used.file.to_string_lossy().into_owned(),
+        node: node.id.0,
+        cpus: node.cpus.to_string(),
+        bytes_per_s,
+        runs_there_percent: *shares.runs_on.get(index.get())?,
+    })
+}
+
+/// The program and its arguments (`proc_pid_cmdline(5)`).
+fn words(pid: u32) -> Vec<String> {
+    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    text.split_terminator('\0').map(str::to_owned).collect()
 }
 
 /// All that was seen, the rest being given.
@@ -130,6 +219,12 @@ fn cache_bytes(topology: &Topology) -> Option<u64> {
     let last =
         topology.caches().iter().filter(|cache| cache.level == level && cache.kind != CacheKind::Instruction);
     last.filter_map(|cache| cache.size_bytes).min()
+}
+
+/// Page faults that needed no disk (field 10 of `/proc/PID/stat`, `proc_pid_stat(5)`).
+fn faults(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(7)?.parse().ok()
 }
 
 /// Resident memory of a process (`proc_pid_statm(5)`).
@@ -175,6 +270,18 @@ fn text(diagnosis: &Diagnosis, width: usize) -> String {
         row("copies", format!("of what is only read would make {copies:.0} % of accesses near"));
     }
     seen.notes.iter().for_each(|note| row("note", note.clone()));
+    if let Some(kernel) = seen.kernel.filter(|kernel| kernel.kernel_percent >= 1.0) {
+        row(
+            "kernel",
+            format!(
+                "{:.0} % of its CPU time: {:.0} % balancing, {:.0} % taking memory, {:.0} % giving it back",
+                kernel.kernel_percent,
+                kernel.balancing_percent,
+                kernel.taking_percent,
+                kernel.returning_percent
+            ),
+        );
+    }
     diagnosis.command.iter().for_each(|command| row("do", command.clone()));
     out
 }

@@ -1,0 +1,281 @@
+//! The CPU time that the kernel takes for processes: for its NUMA balancing, and for memory that they take
+//! from it and give back again and again. Samples of the clock find it by functions of the kernel.
+//!
+//! While interrupts are off no sample is taken, and its time counts for whatever runs next. So a CPU that
+//! flushes its TLB for another one's sake has that time as its program's own.
+
+use crate::Error;
+use crate::sampler::{CpuClockEvents, Time};
+use nodewise_engine::Pid;
+use nodewise_sys::perf::CallChain;
+use nodewise_topology::Topology;
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+
+/// Distinct call chains that are kept.
+const MOST_CHAINS: usize = 1 << 14;
+/// A share of the kernel's below which nobody asks for what, in percent: its symbols are some 10 MB.
+const LEAST_PERCENT: f64 = 1.0;
+
+/// CPU time of processes, in percent of all that they used.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KernelShares {
+    /// Samples, one every 4 ms of CPU time.
+    pub samples: u64,
+    /// In the kernel.
+    pub kernel_percent: f64,
+    /// That of its NUMA balancing: marking pages, hint faults, migrations.
+    pub balancing_percent: f64,
+    /// That of giving memory back, and of calls that have others' TLBs flushed: munmap, madvise, mprotect.
+    pub returning_percent: f64,
+    /// That of taking memory: page faults, and mmap.
+    pub taking_percent: f64,
+    /// On each node.
+    pub runs_on: Vec<f64>,
+}
+
+/// Watches the CPU time of processes, and of what they start.
+pub struct KernelTime {
+    events: CpuClockEvents,
+    counts: Counts,
+}
+
+impl KernelTime {
+    /// Watches from now on.
+    ///
+    /// # Errors
+    /// The event is refused: it takes `CAP_PERFMON` or `perf_event_paranoid` at most 0.
+    pub fn open(topology: &Topology, pids: impl IntoIterator<Item = Pid>) -> Result<Self, Error> {
+        let counts = Counts {
+            followed: pids.into_iter().collect(),
+            by_node: vec![0; topology.nodes().len()],
+            chains: HashMap::new(),
+        };
+        Ok(Self { events: CpuClockEvents::open(topology)?, counts })
+    }
+
+    /// Takes in what has happened. To be called once a second or so: a ring holds as much.
+    pub fn drain(&mut self) {
+        let Self { events, counts } = self;
+        events.read(|time| counts.take_in(&time));
+    }
+
+    /// Everything that was learnt. None where no sample was taken.
+    #[must_use]
+    pub fn finish(mut self) -> Option<KernelShares> {
+        self.drain();
+        let symbols = || Symbols::parse(&fs::read_to_string("/proc/kallsyms").unwrap_or_default());
+        self.counts.shares(symbols)
+    }
+}
+
+/// Samples by code.
+struct Counts {
+    followed: BTreeSet<Pid>,
+    by_node: Vec<u64>,
+    /// In the kernel.
+    chains: HashMap<Vec<u64>, u64>,
+}
+
+impl Counts {
+    fn take_in(&mut self, time: &Time<'_>) {
+        match time {
+            Time::Forked { parent, child } if self.followed.contains(parent) => {
+                self.followed.insert(*child);
+            }
+            Time::Ran { pid, node, in_kernel } if self.followed.contains(pid) => {
+                self.by_node[node.get()] += 1;
+                let Some(chain) = in_kernel else { return };
+                let chain: Vec<u64> = CallChain::kernel(chain).collect();
+                let has_room = self.chains.len() < MOST_CHAINS;
+                // One chain that stands for all for which there is no room.
+                *self.chains.entry(if has_room { chain } else { Vec::new() }).or_default() += 1;
+            }
+            _ => {}
+        }
+    }
+
+    fn shares(&self, symbols: impl FnOnce() -> Symbols) -> Option<KernelShares> {
+        let samples: u64 = self.by_node.iter().sum();
+        let percent = |count: u64| 100.0 * count as f64 / samples as f64;
+        let kernel_percent = percent(self.chains.values().sum());
+        let mut shares = KernelShares {
+            samples,
+            kernel_percent,
+            runs_on: self.by_node.iter().map(|&count| percent(count)).collect(),
+            ..KernelShares::default()
+        };
+        if kernel_percent >= LEAST_PERCENT {
+            let symbols = symbols();
+            for (chain, &count) in &self.chains {
+                match symbols.cause(chain) {
+                    Some(Cause::Balancing) => shares.balancing_percent += percent(count),
+                    Some(Cause::Returning) => shares.returning_percent += percent(count),
+                    Some(Cause::Taking) => shares.taking_percent += percent(count),
+                    None => {}
+                }
+            }
+        }
+        (samples > 0).then_some(shares)
+    }
+}
+
+/// The reason for which the kernel runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    Balancing,
+    Returning,
+    Taking,
+}
+
+impl Cause {
+    /// By the name of a function. These are Linux 5.10 to 6.18's (`mm/memory.c`, `mm/huge_memory.c`,
+    /// `mm/migrate.c`, `kernel/sched/fair.c`, and the entries of system calls and faults of x86 and Arm).
+    fn of(function: &str) -> Option<Self> {
+        // A compiler marks copies of a function: `do_numa_page.isra.0`.
+        let name = function.split('.').next().unwrap_or_default();
+        match name {
+            "do_numa_page"
+            | "do_huge_pmd_numa_page"
+            | "task_numa_work"
+            | "task_numa_fault"
+            | "change_prot_numa"
+            | "migrate_misplaced_page"
+            | "migrate_misplaced_folio"
+            | "migrate_misplaced_transhuge_page" => return Some(Self::Balancing),
+            "handle_mm_fault" | "do_user_addr_fault" | "do_page_fault" | "exc_page_fault" => {
+                return Some(Self::Taking);
+            }
+            _ => {}
+        }
+        match name.split_once("_sys_")?.1 {
+            "munmap" | "madvise" | "mprotect" | "mremap" | "brk" => Some(Self::Returning),
+            "mmap" => Some(Self::Taking),
+            _ => None,
+        }
+    }
+}
+
+/// The functions of the kernel in the order of addresses, each with what it runs for.
+struct Symbols(Vec<(u64, Option<Cause>)>);
+
+impl Symbols {
+    /// `/proc/kallsyms`, whose addresses are 0 for whoever may not see them.
+    fn parse(text: &str) -> Self {
+        let symbol = |line: &str| {
+            let mut words = line.split_ascii_whitespace();
+            let address = u64::from_str_radix(words.next()?, 16).ok().filter(|&address| address != 0)?;
+            let is_code = matches!(words.next()?, "t" | "T" | "w" | "W");
+            is_code.then_some((address, Cause::of(words.next()?)))
+        };
+        let mut symbols: Vec<_> = text.lines().filter_map(symbol).collect();
+        // Of several names of one address, one that says what for.
+        symbols.sort_unstable_by_key(|&(address, cause)| (address, cause.is_some()));
+        Self(symbols)
+    }
+
+    /// The reason of the innermost function that has one.
+    fn cause(&self, chain: &[u64]) -> Option<Cause> {
+        chain.iter().find_map(|&address| {
+            let next = self.0.partition_point(|&(start, _)| start <= address);
+            self.0.get(next.checked_sub(1)?)?.1
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+    use nodewise_sys::{Whose, usage};
+    use std::time::{Duration, Instant};
+
+    const SYMBOLS: &str = "\
+ffffffff81000000 T _stext
+ffffffff81000100 T __x64_sys_munmap
+ffffffff81000100 T __ia32_sys_munmap
+ffffffff81000200 t do_numa_page.isra.0
+ffffffff81000300 T handle_mm_fault
+ffffffff81000400 T __do_sys_getpid
+ffffffff81000500 D do_numa_page
+ffffffff81000600 T __arm64_sys_madvise
+ffffffff81000700 t flush_tlb_mm_range
+ffffffffc0000000 t read\t[driver]
+";
+
+    #[test]
+    fn the_innermost_function_with_a_cause_tells() {
+        let symbols = Symbols::parse(SYMBOLS);
+        let at = |low: u64| 0xffff_ffff_8100_0000 + low;
+        for (chain, expected) in [
+            (vec![at(0x720), at(0x140)], Some(Cause::Returning)),
+            (vec![at(0x710), at(0x640)], Some(Cause::Returning)),
+            (vec![at(0x210), at(0x310)], Some(Cause::Balancing)),
+            (vec![at(0x10), at(0x310)], Some(Cause::Taking)),
+            (vec![at(0x410)], None),
+            (vec![0xffff_ffff_c000_0010], None),
+            (vec![0x10], None),
+            (vec![], None),
+        ] {
+            assert_eq!(symbols.cause(&chain), expected, "{chain:x?}");
+        }
+        let hidden = "0000000000000000 T __x64_sys_munmap\n";
+        assert_eq!(Symbols::parse(hidden).cause(&[at(0x140)]), None);
+    }
+
+    fn counts(samples: &[(u64, u64)], in_user_mode: u64) -> Counts {
+        let all = in_user_mode + samples.iter().map(|(_, count)| count).sum::<u64>();
+        let chains = samples.iter().map(|&(low, count)| (vec![0xffff_ffff_8100_0000 + low], count)).collect();
+        Counts { followed: BTreeSet::new(), by_node: vec![all / 4, all - all / 4], chains }
+    }
+
+    #[test]
+    fn shares_are_of_all_the_time() {
+        let counts = counts(&[(0x210, 30), (0x110, 10), (0x310, 20), (0x410, 40)], 100);
+        let shares = counts.shares(|| Symbols::parse(SYMBOLS)).unwrap();
+        let expected = KernelShares {
+            samples: 200,
+            kernel_percent: 50.0,
+            balancing_percent: 15.0,
+            returning_percent: 5.0,
+            taking_percent: 10.0,
+            runs_on: vec![25.0, 75.0],
+        };
+        assert_eq!(shares, expected);
+    }
+
+    #[test]
+    fn nothing_is_read_for_a_program_that_hardly_enters_the_kernel() {
+        let shares = counts(&[(0x210, 1)], 1000).shares(|| unreachable!()).unwrap();
+        assert!(shares.kernel_percent < 0.2 && shares.balancing_percent == 0.0, "{shares:?}");
+        assert_eq!(counts(&[], 0).shares(|| unreachable!()), None);
+    }
+
+    /// Beside the kernel's own account of this process, which takes samples, too.
+    #[test]
+    fn a_process_that_maps_memory_again_and_again_is_seen_at_it() {
+        let topology = Topology::live().unwrap();
+        let mut time = match KernelTime::open(&topology, [Pid(std::process::id())]) {
+            Err(error) if error.kind() == ErrorKind::NotPermitted => return,
+            opened => opened.unwrap(),
+        };
+        let began = usage(Whose::Process).unwrap();
+        let until = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < until {
+            // So large that malloc maps it, and gives it back.
+            std::hint::black_box(vec![1_u8; 64 << 20]);
+            time.drain();
+        }
+        let shares = time.finish().unwrap();
+        let ended = usage(Whose::Process).unwrap();
+        let (user, system) = (ended.user_ns - began.user_ns, ended.system_ns - began.system_ns);
+        let accounted = 100.0 * system as f64 / (user + system) as f64;
+        assert!(shares.samples > 50, "{shares:?}");
+        assert!((shares.kernel_percent - accounted).abs() < 25.0, "{shares:?}, {accounted} % accounted");
+        // Symbols may be hidden where the clock is not.
+        if shares.taking_percent + shares.returning_percent > 0.0 {
+            assert!(shares.taking_percent > 20.0 && shares.returning_percent > 0.2, "{shares:?}");
+            assert!(shares.balancing_percent < 1.0, "{shares:?}");
+        }
+    }
+}
