@@ -6,7 +6,7 @@
  * each reads its own part in order, and in sweep all of four times as much, from its own part on. In table,
  * each reads all of it at random, an address after the other. In far, one thread on node 3 does so alone.
  *
- * In wander, each thread goes to the next node after 300 000 updates of its own memory. In unmap, each thread maps memory, uses
+ * In wander, each thread goes to the next node after 200 000 updates of its own memory. In unmap, each thread maps memory, uses
  * all of it a few times and gives it back, again and again.
  *
  * Two are healthy. In own, each thread updates memory that it has filled itself. In hidden, one thread on
@@ -27,7 +27,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { PHASE = 300000, LARGE = 256 << 10 };
+enum { PHASE = 200000, LARGE = 256 << 10 };
 enum { THREADS = 4, BYTES = 8 << 20, PART = BYTES / THREADS, LINE = 64, INTERLEAVE = 3 };
 
 static char const *scene, *cure = "";

@@ -186,11 +186,13 @@ fn sampling(facts: &Facts, checks: &mut Vec<Check>) {
         "look at numa_pte_updates and numa_hint_faults in /proc/vmstat while a program runs",
     ));
     checks.push(tried(Area::Sampling, "page-fault event", &facts.page_fault_event, perf, ""));
+    let advice =
+        format!("{}; without it reads and writes look the same", mounted(facts, "tracefs", "tracing"));
     let tracepoint = tried(
         Area::Sampling,
         "page-fault tracepoint",
         &facts.page_fault_tracepoint,
-        "run as root with tracefs mounted (mount -t tracefs none /sys/kernel/tracing); without it reads and writes look the same",
+        &advice,
         "reads and writes look the same without it",
     );
     // A refinement: hint faults do without.
@@ -201,12 +203,24 @@ fn sampling(facts: &Facts, checks: &mut Vec<Check>) {
     } else {
         let found = if facts.debugfs { "not to be written" } else { "debugfs cannot be read" };
         let advice = if is_locked_down(facts) {
-            "the kernel's lockdown forbids it; sampling goes on at the kernel's own pace"
+            "the kernel's lockdown forbids it; sampling goes on at the kernel's own pace".to_owned()
         } else {
-            "run as root with debugfs mounted (mount -t debugfs none /sys/kernel/debug); without it sampling goes on at the kernel's own pace"
+            let mounted = mounted(facts, "debugfs", "debug");
+            format!("{mounted}; without it sampling goes on at the kernel's own pace")
         };
-        line(Area::Sampling, "scan settings", Status::Limited, found, Some(advice))
+        line(Area::Sampling, "scan settings", Status::Limited, found, Some(&advice))
     });
+}
+
+/// The advice to mount a file system. Root need not be told to be root.
+fn mounted(facts: &Facts, name: &str, directory: &str) -> String {
+    let command = format!("mount -t {name} none /sys/kernel/{directory}");
+    let is_root = Capability::SysAdmin.is_in(facts.capabilities);
+    if is_root {
+        format!("mount {name}: {command}")
+    } else {
+        format!("run as root with {name} mounted ({command})")
+    }
 }
 
 fn is_locked_down(facts: &Facts) -> bool {
@@ -224,6 +238,13 @@ fn balancing(facts: &Facts) -> Check {
             Some("boot a kernel with CONFIG_NUMA_BALANCING; distributions' kernels have it"),
         ),
         (Some(mode), _) if mode & 1 == 1 => line(Area::Sampling, name, Status::Works, "on", None),
+        (Some(_), true) if facts.settings_barred.is_some() => line(
+            Area::Sampling,
+            name,
+            Status::Missing,
+            "off, and Nodewise cannot switch it on",
+            Some("see kernel settings, or: sysctl kernel.numa_balancing=1"),
+        ),
         (Some(_), true) => line(
             Area::Sampling,
             name,
@@ -244,6 +265,11 @@ fn balancing(facts: &Facts) -> Check {
 fn settings_changed(facts: &Facts) -> Check {
     let name = "kernel settings";
     match &facts.settings_changed {
+        Ok(Changed::No) if facts.settings_barred.is_some() => {
+            let why = facts.settings_barred.as_deref().unwrap_or_default();
+            let found = format!("stay as they are: {why}");
+            line(Area::Sampling, name, Status::Limited, found, Some("run as root, with debugfs mounted"))
+        }
         Ok(Changed::No) => line(Area::Sampling, name, Status::Works, "as they were found", None),
         Ok(Changed::ByRunning(pid)) => {
             let found = format!("changed by nodewise {pid}, which runs and will put them back");

@@ -22,6 +22,7 @@ fn server() -> Facts {
         balancing: Some(1),
         balancing_writable: true,
         scan_settings: true,
+        settings_barred: None,
         settings_changed: Ok(Changed::No),
         hint_faults: works("1024 seen on resident pages after 1.2 s"),
         page_fault_event: works("opened on a CPU"),

@@ -16,11 +16,13 @@ pub use journal::Changed;
 
 use crate::{Error, ErrorKind};
 use journal::{Journal, require_own};
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write as _;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -52,6 +54,11 @@ impl Place {
         Self { journal: journal.into(), lock: lock.into(), settings: settings.into_iter().collect() }
     }
 
+    /// Whether somebody can own the settings here.
+    pub(crate) fn can_be_owned(&self) -> Result<(), Error> {
+        open_lock(&self.lock).map(drop)
+    }
+
     fn directory(&self) -> &Path {
         self.journal.parent().unwrap_or(Path::new("/"))
     }
@@ -71,6 +78,9 @@ pub(crate) const KNOBS: &str = "/sys/kernel/debug/sched/numa_balancing";
 
 /// The directory that the owner locks: one for all mounts of debugfs.
 const LOCK: &str = "/sys/kernel/debug/sched";
+const DEBUGFS: &str = "/sys/kernel/debug";
+/// The command that mounts it.
+pub(crate) const MOUNT_DEBUGFS: &str = "mount -t debugfs none /sys/kernel/debug";
 
 /// Kernel settings by path, with their values before Nodewise touched them.
 ///
@@ -115,9 +125,7 @@ impl Settings {
     /// Becomes the owner, unless another one is, and learns from the journal what a killed owner had changed.
     fn claim(&mut self) -> Result<(), Error> {
         let path = &self.place.lock;
-        let mut options = fs::File::options();
-        let directory = options.read(true).custom_flags(OFlags::DIRECTORY.bits() as i32).open(path);
-        let lock = directory.map_err(|e| Error::file(path, "lock", e))?;
+        let lock = open_lock(path)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => {
                 self.role = Role::Guest;
@@ -344,6 +352,35 @@ impl SharedSettings {
     fn lock(&self) -> MutexGuard<'_, Settings> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The directory that an owner locks. Where debugfs is not mounted, it is all the same.
+fn open_lock(path: &Path) -> Result<fs::File, Error> {
+    let mut options = fs::File::options();
+    let directory = options.read(true).custom_flags(OFlags::DIRECTORY.bits() as i32).open(path);
+    let directory = match (directory, path.strip_prefix(DEBUGFS)) {
+        (Err(error), Ok(below)) if error.kind() == std::io::ErrorKind::NotFound => {
+            open_in_debugfs(below).map_err(|_| error)
+        }
+        (directory, _) => directory,
+    };
+    directory.map_err(|error| {
+        if error.kind() == std::io::ErrorKind::NotFound && path.starts_with(DEBUGFS) {
+            let message = format!("cannot lock {}; mount it: {MOUNT_DEBUGFS}", path.display());
+            return Error::with_source(ErrorKind::NotPermitted, message, error);
+        }
+        Error::file(path, "lock", error)
+    })
+}
+
+/// Opens a directory of debugfs by a mount of its own that is nowhere to be seen (`fsmount(2)`). All mounts of
+/// debugfs are of the same files. It takes `CAP_SYS_ADMIN`.
+fn open_in_debugfs(below: &Path) -> std::io::Result<fs::File> {
+    let context = fsopen("debugfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(context.as_fd())?;
+    let root = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(openat(root, below, flags, Mode::empty())?.into())
 }
 
 /// A setting's value; of a choice such as `always [madvise] never`, the word in brackets, as it is written.

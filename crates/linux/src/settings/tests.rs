@@ -142,6 +142,20 @@ fn nothing_is_changed_where_no_owner_can_be_told() {
     assert!(settings.barred().unwrap().to_string().starts_with("cannot lock "));
 }
 
+/// The real one, whether it is mounted here or not.
+#[test]
+fn debugfs_is_locked_where_it_is_not_mounted() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let Ok(hidden) = open_in_debugfs(Path::new("sched")) else { return };
+    let Ok(again) = open_in_debugfs(Path::new("sched")) else { return };
+    let inode = |file: &fs::File| file.metadata().unwrap().ino();
+    assert_eq!(inode(&hidden), inode(&again), "it is the same for all");
+    assert!(open_in_debugfs(Path::new("no-such-directory")).is_err());
+    Place::live().can_be_owned().unwrap();
+}
+
 #[test]
 fn everybody_can_read_the_journal_and_only_its_owner_write_it() {
     let dir = tempfile::tempdir().unwrap();

@@ -76,8 +76,9 @@ fn balancing(evidence: &Evidence) -> Option<Cause> {
         is_bound: false,
         text: format!(
             "Yes: the kernel's NUMA balancing takes about {:.0} % of its CPU time. In {:.0} s it moved {:.0} MiB, \
-             which is {times:.0} times the memory in use, so that pages go back and forth. A program that \
-             'nodewise run --localalloc' starts is left alone; the command switches balancing off for all.",
+             which is {times:.0} times the memory in use, so that pages go back and forth. Bind its threads to \
+             nodes if they wander. Or have balancing leave it alone: 'nodewise run --localalloc' starts it so, \
+             and the command switches balancing off for all.",
             kernel.balancing_percent,
             evidence.seconds,
             moved / f64::from(1 << 20)

@@ -112,7 +112,7 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
 
 /// The time for the first look, of so many seconds.
 fn first_s(seconds: u32) -> u32 {
-    (seconds / 6).clamp(1, 5).min(seconds - 1)
+    (seconds / 4).clamp(1, 8).min(seconds - 1)
 }
 
 /// A look before sampling changes what the kernel does: at the kernel's own time, and at disks. Also whether
