@@ -14,7 +14,7 @@ use crate::kernel::{LiveKernel, now_ns};
 use crate::known_homes::{KnownHomes, Placed};
 use crate::mover::{Job, Mover, MoverSettings};
 use crate::placement::{BeforeAndAfter, Figures, Unknown};
-use crate::process::{Processes, ReadCost};
+use crate::process::{Processes, ReadCost, is_alive};
 use crate::resize::{Size, pause_khugepaged, resize};
 use crate::sampler::{Interval, Sampler};
 use crate::settings::SharedSettings;
@@ -93,6 +93,9 @@ pub struct LinuxMachine {
     splits: bool,
     interval_began_ns: u64,
     losses_before: u64,
+    /// Pages that the kernel had moved when a living process was looked at last, and since, at the last look.
+    migrated_when_seen: u64,
+    migrated_since_seen: u64,
     totals: Totals,
 }
 
@@ -138,9 +141,12 @@ impl LinuxMachine {
             splits,
             interval_began_ns: now_ns(),
             losses_before: 0,
+            migrated_when_seen: 0,
+            migrated_since_seen: 0,
             totals: Totals::default(),
         };
         machine.processes.update();
+        machine.migrated_when_seen = machine.mover.kernel().pages_migrated();
         machine.sampler.follow(&mut machine.processes.iter().map(|process| process.pid));
         machine
     }
@@ -213,14 +219,28 @@ impl LinuxMachine {
 
     /// Looks where memory in use lies, for [`LinuxMachine::placement`].
     pub fn look(&mut self) {
-        self.homes.look(self.mover.kernel(), &self.topology);
+        let kernel = self.mover.kernel();
+        self.homes.look(kernel, &self.topology);
         self.totals.homes_queried = self.homes.asked();
+        let migrated = kernel.pages_migrated();
+        if self.processes.iter().any(|process| is_alive(process.pid)) {
+            self.migrated_when_seen = migrated;
+        }
+        self.migrated_since_seen = migrated.saturating_sub(self.migrated_when_seen);
     }
 
-    /// How memory in use lay at first, and how it lay when it was looked at last.
+    /// How memory in use lay at first, and how it lay when it was looked at last. That is not known of a
+    /// program that has ended if the kernel moved much of it meanwhile.
     #[must_use]
     pub fn placement(&self) -> BeforeAndAfter<Result<Figures, Unknown>> {
-        self.homes.placement(&self.topology)
+        /// So much of the memory may have moved since it was seen.
+        const MAX_MOVED: f64 = 0.05;
+        let mut placement = self.homes.placement(&self.topology);
+        let pages = placement.after.as_ref().ok().and_then(|figures| figures.pages);
+        if pages.is_some_and(|pages| self.migrated_since_seen as f64 > MAX_MOVED * pages as f64) {
+            placement.after = Err(Unknown::Moved);
+        }
+        placement
     }
 
     /// Stops sampling and puts every kernel setting back.

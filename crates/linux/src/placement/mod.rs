@@ -95,6 +95,8 @@ pub enum Unknown {
     FirstHomes,
     /// The kernel has not marked all of the memory yet, or new memory still shows.
     Scan,
+    /// The program has ended, and the kernel moved much of its memory after that was seen last.
+    Moved,
 }
 
 /// The users of memory by node, and where the memory lies.

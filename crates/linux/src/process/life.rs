@@ -52,6 +52,11 @@ pub fn start_time(pid: u32) -> Option<u64> {
     Life::read(pid).map(|life| life.start_time)
 }
 
+/// Whether a process has not ended.
+pub(crate) fn is_alive(pid: Pid) -> bool {
+    Life::read(pid.0).is_some_and(|life| !life.zombie)
+}
+
 /// All living processes below this one.
 #[must_use]
 pub fn descendants(pid: u32) -> Vec<Pid> {
@@ -62,7 +67,7 @@ pub fn descendants(pid: u32) -> Vec<Pid> {
         ReadCost::default().children(parent, &mut threads, &mut left, &Ending::default());
         found.extend_from_slice(&left[before..]);
     }
-    found.retain(|pid| Life::read(pid.0).is_some_and(|life| !life.zombie));
+    found.retain(|&pid| is_alive(pid));
     found.sort_unstable();
     found
 }

@@ -13,7 +13,7 @@ mod read_cost;
 mod tests;
 
 pub(crate) use budget::{OnePercent, pause};
-pub(crate) use life::Life;
+pub(crate) use life::{Life, is_alive};
 pub use life::{descendants, require_access, start_time};
 pub use read_cost::ReadCost;
 

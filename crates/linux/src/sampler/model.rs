@@ -70,6 +70,8 @@ pub struct ModelSampler {
     per_s: Option<f64>,
     /// The kernel's clock less the machine's, in ns.
     ahead_ns: i128,
+    /// The period when it was closed.
+    ended_with: Option<u64>,
 }
 
 /// The second BAR of the first device that is one.
@@ -134,6 +136,7 @@ impl ModelSampler {
             last: counts,
             began_ns: now_ns(),
             per_s: None,
+            ended_with: None,
             ahead_ns: i128::from(now_ns()) - i128::from(device.time_ps() / 1000),
             device,
             _file: file,
@@ -262,7 +265,7 @@ impl Sampler for ModelSampler {
     }
 
     fn description(&self) -> String {
-        let period = self.device.period();
+        let period = self.ended_with.unwrap_or_else(|| self.device.period());
         let whose = match self.nobodys {
             0 => String::new(),
             nobodys => format!("; {nobodys} more belonged to no managed process, or their page had moved"),
@@ -395,6 +398,7 @@ impl Sampler for ModelSampler {
 
     fn close(&mut self) -> Result<(), Error> {
         self.last = self.device.counts();
+        self.ended_with = Some(self.device.period());
         self.device.set_period(0);
         Ok(())
     }

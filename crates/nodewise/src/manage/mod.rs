@@ -319,6 +319,8 @@ impl Session<'_> {
             anyhow::ensure!(self.watched.beat(), "managing hung, and kernel settings were put back");
             self.note_bounds(Some(&round));
             drain_every = drain_every_for(round.samples, self.machine.sampler().drain_at_least_every());
+            let lines = log::lines(&round, &said, self.machine.topology(), self.began_ns);
+            self.reports.write(&lines);
             let rests = round.sampling != SamplingRate::Accurate && round.decisions.is_empty();
             let begins_to_rest = rests && said.sampling != round.sampling;
             // While sampling pauses, pages are moved all the same.
@@ -334,8 +336,6 @@ impl Session<'_> {
                 }
             }
             self.summary.add(&round);
-            let lines = log::lines(&round, &said, self.machine.topology(), self.began_ns);
-            self.reports.write(&lines);
             said.update(&round);
             if !self.machine.has_processes() {
                 return Ok(());

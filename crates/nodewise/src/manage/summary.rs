@@ -205,6 +205,7 @@ impl Summary {
             Unknown::Samples(samples) => format!("only {samples} samples tell who uses the memory"),
             Unknown::FirstHomes => "where much of the memory lay at first was not seen".to_owned(),
             Unknown::Scan => "not all of the memory that is used has shown yet".to_owned(),
+            Unknown::Moved => "the kernel was still moving it when the program ended".to_owned(),
         });
     }
 

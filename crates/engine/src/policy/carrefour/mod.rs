@@ -223,7 +223,7 @@ impl Carrefour {
         let provenance = match &m.read_percent {
             _ if !room => Provenance::Off(format!("memory use {:.0} %", m.memory_use_percent)),
             Measure::Unknown => {
-                Provenance::Proxy("reads not told from writes: only read-only mappings".into())
+                Provenance::Proxy("the share of reads is not known: only read-only mappings".into())
             }
             known => provenance_of(known, ""),
         };
