@@ -154,7 +154,24 @@ pub struct CoreFigures {
     pub cache_latency_ns: Vec<Figure>,
 }
 
+/// Half the distance of the quartiles, in percent of the median, from which on a figure is no machine's. Here
+/// an idle machine has 1 to 5 %, and one with as many busy programs as CPUs 30 and more.
+const UNREST_PERCENT: f64 = 20.0;
+
 impl Results {
+    /// Notes that figures spread so far that something else must have disturbed them.
+    pub(crate) fn note_unrest(&mut self) {
+        let latencies = self.idle_latency.iter().map(|row| row.latency_ns);
+        let latencies = latencies.chain(self.page_latency.iter().map(|row| row.latency_ns));
+        let bandwidths = self.bandwidth.iter().map(|row| row.bandwidth_mb_per_s);
+        let widest = latencies.chain(bandwidths).map(|figure| figure.spread_percent()).fold(0.0, f64::max);
+        if widest > UNREST_PERCENT {
+            self.notes.push(format!(
+                "these figures are not to be trusted: passes spread by up to {widest:.0} %, as other programs run"
+            ));
+        }
+    }
+
     /// Idle latency between two nodes.
     #[must_use]
     pub fn latency_ns(&self, cpu_node: u32, memory_node: u32) -> Option<Figure> {
@@ -318,5 +335,15 @@ pub mod tests {
         let results = measure(&machine, &options, |_, _, _| ()).unwrap();
         assert!(!results.idle_latency.is_empty() && results.bandwidth.is_empty() && results.peak.is_empty());
         assert!(results.all_cpus.is_empty() && results.cache_to_cache.is_empty() && results.core.is_none());
+    }
+
+    #[test]
+    fn passes_that_spread_are_noted() {
+        let mut results = two_nodes();
+        results.note_unrest();
+        assert_eq!(results.notes, Vec::<String>::new());
+        results.idle_latency[1].latency_ns.upper_quartile *= 1.5;
+        results.note_unrest();
+        assert!(results.notes[0].contains("not to be trusted"), "{:?}", results.notes);
     }
 }

@@ -41,6 +41,7 @@ pub fn measure(
         run.job(*job)?;
     }
     progress(jobs.len(), jobs.len(), "");
+    run.results.note_unrest();
     Ok(run.results)
 }
 

@@ -247,6 +247,8 @@ impl Guest {
             Machine::check(self.accelerator, qemu.version)?;
         }
         let kernel = kernel::choose(self.kernel.as_deref(), kernel::kernels())?;
+        // There is no use in waiting for others to give memory back that this machine does not have.
+        self.check_memory("MemTotal:", "altogether")?;
         let directory = tempfile::Builder::new().prefix("nodewise-rig-").tempdir();
         let directory = directory.map_err(|error| Error::system("create a temporary directory", error))?;
         self.pack(program, &streams, &directory.path().join("initramfs"))?;
@@ -256,7 +258,7 @@ impl Guest {
         } else {
             None
         };
-        self.check_memory()?;
+        self.check_memory("MemAvailable:", "to spare")?;
         let accelerator = match (&self.machine, self.accelerator) {
             (None, None) => qemu::accelerator(&qemu, &kernel),
             (None, Some(accelerator)) => accelerator,
@@ -360,17 +362,17 @@ impl Guest {
 
     /// The guest's memory is only taken as it is used, but a machine that runs out of it in the middle
     /// kills something, and not necessarily the guest.
-    fn check_memory(&self) -> Result<(), Error> {
+    fn check_memory(&self, field: &str, is: &str) -> Result<(), Error> {
         let asked_bytes: u64 = self.nodes.iter().map(|node| node.memory_bytes).sum();
         let meminfo = fs::read_to_string("/proc/meminfo")
             .map_err(|error| Error::file(ErrorKind::System, "read", Path::new("/proc/meminfo"), error))?;
-        let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-        let available = available.and_then(|value| value.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-        match available {
+        let there_is = meminfo.lines().find_map(|line| line.strip_prefix(field));
+        let there_is = there_is.and_then(|value| value.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        match there_is {
             Some(kib) if asked_bytes > kib << 10 => Err(Error::new(
                 ErrorKind::NotEnoughMemory,
                 format!(
-                    "the guest has {} MiB of memory, and this machine {} MiB to spare",
+                    "the guest has {} MiB of memory, and this machine {} MiB {is}",
                     asked_bytes >> 20,
                     kib >> 10
                 ),
@@ -479,7 +481,7 @@ mod tests {
 
     #[test]
     fn more_memory_than_there_is() {
-        let error = Guest::uniform(2, 1, 1 << 50).check_memory().unwrap_err();
+        let error = Guest::uniform(2, 1, 1 << 50).check_memory("MemTotal:", "altogether").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotEnoughMemory);
     }
 }

@@ -4,6 +4,7 @@ use crate::{Error, ErrorKind};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::env;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 /// All kernels found, best first: `$NODEWISE_KERNEL`, `.nodewise/kernels` in the current directory or
@@ -60,10 +61,23 @@ pub(crate) fn choose(asked: Option<&Path>, found: Vec<PathBuf>) -> Result<PathBu
     let Some(path) = asked.map(Path::to_path_buf).or_else(found) else {
         return Err(no_kernel());
     };
-    match std::fs::File::open(&path) {
-        Ok(_) => Ok(path),
+    match std::fs::File::open(&path).and_then(|mut file| is_kernel(&mut file)) {
+        Ok(true) => Ok(path),
+        Ok(false) => {
+            let message = format!("{} is no Linux kernel: expected a vmlinuz or vmlinux", path.display());
+            Err(Error::new(ErrorKind::NotInstalled, message))
+        }
         Err(error) => Err(Error::file(ErrorKind::NotInstalled, "open the guest's kernel", &path, error)),
     }
+}
+
+/// By its first bytes: an ELF file, x86's boot sector with its header (`Documentation/arch/x86/boot.rst`), or
+/// Arm's image (`Documentation/arch/arm64/booting.rst`), which may be packed by gzip.
+fn is_kernel(file: &mut std::fs::File) -> std::io::Result<bool> {
+    let mut bytes = Vec::new();
+    file.take(0x206).read_to_end(&mut bytes)?;
+    let at = |offset: usize, magic: &[u8]| bytes.get(offset..).is_some_and(|rest| rest.starts_with(magic));
+    Ok(at(0, b"\x7fELF") || at(0, b"\x1f\x8b") || at(0x202, b"HdrS") || at(0x38, b"ARM\x64"))
 }
 
 /// The `vmlinux` that `make setup` has unpacked beside a `vmlinuz`. An emulated CPU takes more than a second
@@ -124,10 +138,10 @@ mod tests {
         let [packed, copy, older] = ["vmlinuz-6.12-cloud", "vmlinux-6.12-cloud", "vmlinuz-6.1-cloud"]
             .map(|name| directory.path().join(name));
         for path in [&packed, &older] {
-            fs::write(path, "").unwrap();
+            fs::write(path, [&[0; 0x202][..], b"HdrS"].concat()).unwrap();
         }
         assert_eq!(choose(None, kernels()).unwrap(), packed);
-        fs::write(&copy, "").unwrap();
+        fs::write(&copy, b"\x7fELF").unwrap();
         assert_eq!(kernels(), [packed.clone(), older.clone()], "a copy is no kernel of its own");
         assert_eq!(choose(None, kernels()).unwrap(), copy);
         for asked in [packed, older] {
@@ -148,6 +162,10 @@ mod tests {
         let error = choose(Some(Path::new("/no/such/vmlinuz")), kernels()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotInstalled);
         assert_eq!(error.to_string(), "cannot open the guest's kernel /no/such/vmlinuz");
+        for no_kernel in ["/etc/passwd", "/etc"] {
+            let error = choose(Some(Path::new(no_kernel)), kernels()).unwrap_err().to_string();
+            assert!(error.contains(no_kernel), "{error}");
+        }
     }
 
     #[test]

@@ -67,6 +67,8 @@ pub struct Args {
     nodes: Option<usize>,
 
     /// Give each node so many CPUs, or a list with one number for each: 1, or the machine's, unless given
+    ///
+    /// A modelled machine's node has no more than the machine's.
     #[arg(long, value_name = "K", value_delimiter = ',')]
     cpus_per_node: Vec<u32>,
 
@@ -264,6 +266,12 @@ fn guest(args: &Args, nodewise: &Path, modelled: Option<&Modelled>) -> Result<(G
         ([], Some(preset)) => preset.nodes.iter().map(|node| node.cores as u32).collect(),
         (given, _) => each(given, count, count, "--cpus-per-node")?,
     };
+    for (&asked, node) in cpus.iter().zip(preset.iter().flat_map(|preset| &preset.nodes)) {
+        if asked as usize > node.cores {
+            let machine = preset.map_or("", |preset| &preset.name);
+            return Err(format!("--cpus-per-node {asked}: a node of {machine} has {} CPUs", node.cores));
+        }
+    }
     let sizes: Result<Vec<u64>, _> = args.mem_per_node.iter().map(|size| parse_size(size)).collect();
     let sizes = sizes.map_err(|error| say("--mem-per-node", error))?;
     let memory_bytes = each(&sizes, count, total, "--mem-per-node")?;
