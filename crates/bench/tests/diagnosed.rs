@@ -6,7 +6,7 @@ mod guests;
 
 use guests::{programs, run_in};
 use nodewise_bench::scenario::{Finished, Place};
-use nodewise_rig::Guest;
+use nodewise_rig::{Device, Guest};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -120,6 +120,24 @@ fn patients_on_four_nodes() {
     for pattern in ["local", "idle"] {
         healthy(&finished, pattern);
     }
+}
+
+/// A disk on node 0, read from node 3 and from node 0.
+#[test]
+fn a_disk_that_is_far() {
+    let guest = Guest::uniform(4, 1, 512 << 20).device(0, Device::Nvme);
+    let finished = examined(
+        guest.copy("/usr/bin/taskset").copy("/usr/bin/dd"),
+        "reader='while :; do dd if=/dev/nvme0n1 of=/dev/null bs=1M iflag=direct 2>dd; done'
+         examine far taskset 8 sh -c \"$reader\"; examine near taskset 1 sh -c \"$reader\"",
+        &["far", "near"],
+    );
+    let far = finished.json("far").unwrap();
+    let named = (&far["verdict"], &far["remedy"], &far["evidence"]["disk"]["node"]);
+    assert_eq!(named, (&"unknown".into(), &"run_near_disk".into(), &0.into()), "{far:#}");
+    assert!(far["command"].as_str().unwrap().starts_with("taskset -apc 0 "), "{far:#}");
+    let near = finished.json("near").unwrap();
+    assert_eq!(near["remedy"], Value::Null, "{near:#}");
 }
 
 #[test]

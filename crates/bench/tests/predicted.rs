@@ -117,6 +117,7 @@ fn what_the_doctor_says_it_costs_it_costs() {
         scene sweep 3000000 interleave; examine sweep
         scene far 6000000 near; examine far
         echo far-managed $(nodewise run --quiet -- PATIENTS far 6000000)
+        scene unmap 60 keep; examine unmap
         examine own";
     let patients = c_program("modelled/patients.c");
     let said = guest("16", &script.replace("PATIENTS", patients.to_str().unwrap()));
@@ -141,6 +142,10 @@ fn what_the_doctor_says_it_costs_it_costs() {
             within_a_quarter(scene, cost, truth);
         }
     }
+    let unmap = doctor("unmap");
+    assert_eq!((&unmap["verdict"], &unmap["remedy"]), (&"hurt".into(), &"keep_memory".into()), "{unmap:#}");
+    let [_, truth] = saved(&said, "unmap", "keep");
+    within_a_quarter("unmap, CPU time", unmap["cost_percent"].as_f64().unwrap(), truth);
     // A single thread makes few accesses in a microsecond, but does nothing else.
     let ([managed, _], [cure, _]) = (saved(&said, "far", "managed"), saved(&said, "far", "near"));
     println!("far: {managed:.1} % saved by Nodewise, {cure:.1} % by the cure");

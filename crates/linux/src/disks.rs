@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Files of a process that are looked at.
-const MOST_FILES: usize = 256;
+/// Files that are looked at.
+const MOST_FILES: usize = 1024;
 
 /// Use of disks that are all on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,21 +21,21 @@ pub struct DiskUse {
 }
 
 impl DiskUse {
-    /// The disks of the files that a process has open. None if they are on several nodes, or if firmware does
+    /// The disks of the files that processes have open. None if they are on several nodes, or if firmware does
     /// not say where they are.
     #[must_use]
-    pub fn of(pid: Pid, topology: &Topology) -> Option<Self> {
-        let open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten().take(MOST_FILES);
+    pub fn of(pids: &[Pid], topology: &Topology) -> Option<Self> {
+        let open = |pid: &Pid| fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         let mut used = BTreeMap::new();
-        for link in open.map(|entry| entry.path()) {
+        for link in pids.iter().flat_map(open).take(MOST_FILES).map(|entry| entry.path()) {
             // The link leads to the file itself, whatever the process's root is.
             let (Some(node), Ok(file)) = (topology.node_of_file(&link), fs::read_link(&link)) else {
                 continue;
             };
             used.entry(node).or_insert(file);
         }
-        let only = used.pop_first()?;
-        used.is_empty().then_some(Self { node: only.0, file: only.1 })
+        let (node, file) = used.pop_first()?;
+        used.is_empty().then_some(Self { node, file })
     }
 }
 

@@ -26,9 +26,10 @@ pub struct KernelShares {
     pub kernel_percent: f64,
     /// That of its NUMA balancing: marking pages, hint faults, migrations.
     pub balancing_percent: f64,
-    /// That of giving memory back, and of calls that have others' TLBs flushed: munmap, madvise, mprotect.
+    /// That of giving memory back, and of calls that have others' TLBs flushed: munmap, madvise, mprotect. Only
+    /// of processes that were there from the beginning: one that begins takes memory, and gives some back.
     pub returning_percent: f64,
-    /// That of taking memory: page faults, and mmap.
+    /// That of taking memory: page faults, and mmap. It is of the same processes.
     pub taking_percent: f64,
     /// On each node.
     pub runs_on: Vec<f64>,
@@ -46,9 +47,12 @@ impl KernelTime {
     /// # Errors
     /// The event is refused: it takes `CAP_PERFMON` or `perf_event_paranoid` at most 0.
     pub fn open(topology: &Topology, pids: impl IntoIterator<Item = Pid>) -> Result<Self, Error> {
+        let first: BTreeSet<Pid> = pids.into_iter().collect();
         let counts = Counts {
-            followed: pids.into_iter().collect(),
+            followed: first.clone(),
+            first,
             by_node: vec![0; topology.nodes().len()],
+            in_kernel: 0,
             chains: HashMap::new(),
         };
         Ok(Self { events: CpuClockEvents::open(topology)?, counts })
@@ -72,9 +76,12 @@ impl KernelTime {
 /// Samples by code.
 struct Counts {
     followed: BTreeSet<Pid>,
+    /// Processes that were there from the beginning.
+    first: BTreeSet<Pid>,
     by_node: Vec<u64>,
-    /// In the kernel.
-    chains: HashMap<Vec<u64>, u64>,
+    in_kernel: u64,
+    /// Samples in the kernel by call chain, and whether they are of the first processes.
+    chains: HashMap<(bool, Vec<u64>), u64>,
 }
 
 impl Counts {
@@ -86,10 +93,11 @@ impl Counts {
             Time::Ran { pid, node, in_kernel } if self.followed.contains(pid) => {
                 self.by_node[node.get()] += 1;
                 let Some(chain) = in_kernel else { return };
-                let chain: Vec<u64> = CallChain::kernel(chain).collect();
-                let has_room = self.chains.len() < MOST_CHAINS;
-                // One chain that stands for all for which there is no room.
-                *self.chains.entry(if has_room { chain } else { Vec::new() }).or_default() += 1;
+                self.in_kernel += 1;
+                let chain = (self.first.contains(pid), CallChain::kernel(chain).collect());
+                if self.chains.len() < MOST_CHAINS || self.chains.contains_key(&chain) {
+                    *self.chains.entry(chain).or_default() += 1;
+                }
             }
             _ => {}
         }
@@ -98,7 +106,7 @@ impl Counts {
     fn shares(&self, symbols: impl FnOnce() -> Symbols) -> Option<KernelShares> {
         let samples: u64 = self.by_node.iter().sum();
         let percent = |count: u64| 100.0 * count as f64 / samples as f64;
-        let kernel_percent = percent(self.chains.values().sum());
+        let kernel_percent = percent(self.in_kernel);
         let mut shares = KernelShares {
             samples,
             kernel_percent,
@@ -107,12 +115,12 @@ impl Counts {
         };
         if kernel_percent >= LEAST_PERCENT {
             let symbols = symbols();
-            for (chain, &count) in &self.chains {
+            for ((is_first, chain), &count) in &self.chains {
                 match symbols.cause(chain) {
                     Some(Cause::Balancing) => shares.balancing_percent += percent(count),
-                    Some(Cause::Returning) => shares.returning_percent += percent(count),
-                    Some(Cause::Taking) => shares.taking_percent += percent(count),
-                    None => {}
+                    Some(Cause::Returning) if *is_first => shares.returning_percent += percent(count),
+                    Some(Cause::Taking) if *is_first => shares.taking_percent += percent(count),
+                    _ => {}
                 }
             }
         }
@@ -225,13 +233,22 @@ ffffffffc0000000 t read\t[driver]
 
     fn counts(samples: &[(u64, u64)], in_user_mode: u64) -> Counts {
         let all = in_user_mode + samples.iter().map(|(_, count)| count).sum::<u64>();
-        let chains = samples.iter().map(|&(low, count)| (vec![0xffff_ffff_8100_0000 + low], count)).collect();
-        Counts { followed: BTreeSet::new(), by_node: vec![all / 4, all - all / 4], chains }
+        // The last one is of a process that began meanwhile.
+        let is_first = |at| at + 1 < samples.len();
+        let chain = |low| vec![0xffff_ffff_8100_0000 + low];
+        let chains = samples.iter().enumerate();
+        Counts {
+            followed: BTreeSet::new(),
+            first: BTreeSet::new(),
+            by_node: vec![all / 4, all - all / 4],
+            in_kernel: all - in_user_mode,
+            chains: chains.map(|(at, &(low, count))| ((is_first(at), chain(low)), count)).collect(),
+        }
     }
 
     #[test]
     fn shares_are_of_all_the_time() {
-        let counts = counts(&[(0x210, 30), (0x110, 10), (0x310, 20), (0x410, 40)], 100);
+        let counts = counts(&[(0x210, 30), (0x110, 10), (0x310, 20), (0x310, 40)], 100);
         let shares = counts.shares(|| Symbols::parse(SYMBOLS)).unwrap();
         let expected = KernelShares {
             samples: 200,

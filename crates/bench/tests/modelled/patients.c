@@ -1,20 +1,19 @@
 /* Threads with a known sickness do a fixed work, one on each of four nodes.
  *
- *   patients slices|stream|sweep|table|far|hidden|own|wander|unmap ROUNDS [CURE]
+ *   patients slices|stream|sweep|table|far|hidden|own|unmap ROUNDS [CURE]
  *
  * In slices, each thread updates its own part, at random, of what the main thread has filled. In stream,
  * each reads its own part in order, and in sweep all of four times as much, from its own part on. In table,
  * each reads all of it at random, an address after the other. In far, one thread on node 3 does so alone.
  *
- * In wander, each thread goes to the next node after 200 000 updates of its own memory. In unmap, each thread maps memory, uses
- * all of it a few times and gives it back, again and again.
+ * In unmap, each thread maps memory, uses all of it a few times and gives it back, again and again.
  *
  * Two are healthy. In own, each thread updates memory that it has filled itself. In hidden, one thread on
  * node 3 computes so long between accesses that it waits for none.
  *
  * A cure is a change of the source. By "parallel", threads fill their own parts. By "copies", each has a
  * table. By "interleave", memory is spread, and by "near" the one thread runs on node 0. By "keep", memory is
- * mapped once, and by "stay" no thread goes elsewhere. At the end come the seconds from the first round to the last, and those of all its CPUs
+ * mapped once. At the end come the seconds from the first round to the last, and those of all its CPUs
  * meanwhile: "SECONDS SECONDS".
  */
 #define _GNU_SOURCE
@@ -27,7 +26,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { PHASE = 200000, LARGE = 256 << 10 };
+enum { LARGE = 256 << 10 };
 enum { THREADS = 4, BYTES = 8 << 20, PART = BYTES / THREADS, LINE = 64, INTERLEAVE = 3 };
 
 static char const *scene, *cure = "";
@@ -104,17 +103,6 @@ static uint64_t compute_and_read(unsigned char *memory, uint64_t random)
     return sum;
 }
 
-static void wander(size_t id, unsigned char *memory)
-{
-    uint64_t random = id + 1;
-    for (long i = 0; i < rounds; i++) {
-        if (i % PHASE == 0 && !cured("stay"))
-            run_on((id + i / PHASE) % THREADS);
-        random = random * 6364136223846793005u + 1442695040888963407u;
-        memory[(random >> 33) % PART]++;
-    }
-}
-
 static void take_and_return(void)
 {
     unsigned char *memory = 0;
@@ -135,8 +123,8 @@ static void *work(void *argument)
     size_t id = (size_t)argument;
     int alone = is("far") || is("hidden");
     run_on(alone && !cured("near") ? 3 : id);
-    unsigned char *own = is("own") || is("wander") ? map(PART) : all + id * PART;
-    if (cured("parallel") || is("own") || is("wander"))
+    unsigned char *own = is("own") ? map(PART) : all + id * PART;
+    if (cured("parallel") || is("own"))
         fill(own, PART);
     if (cured("copies"))
         fill(own = map(BYTES), BYTES);
@@ -146,12 +134,10 @@ static void *work(void *argument)
     pthread_barrier_wait(&barrier);
     if (alone && id != 0)
         return 0;
-    if (is("wander"))
-        wander(id, own);
-    if (is("unmap"))
+    if (is("unmap")) {
         take_and_return();
-    if (is("wander") || is("unmap"))
         return 0;
+    }
     if (is("hidden"))
         return (void *)compute_and_read(own, id + 1);
     if (is("stream"))
@@ -179,7 +165,7 @@ int main(int count, char **words)
     unsigned long nodes = 15;
     if (cured("interleave") && syscall(SYS_mbind, all, bytes, INTERLEAVE, &nodes, 64, 0))
         return 1;
-    if (!cured("parallel") && !is("own") && !is("wander"))
+    if (!cured("parallel") && !is("own"))
         fill(all, bytes);
     pthread_barrier_init(&barrier, 0, THREADS + 1);
     for (size_t i = 0; i < THREADS; i++)

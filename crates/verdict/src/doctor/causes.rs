@@ -1,5 +1,5 @@
-//! Whatever else costs a program time on a machine with several nodes: the kernel's own work, lines that nodes
-//! take from each other, and a disk that is far away.
+//! Whatever else costs a program time on a machine with several nodes: the kernel's own work, lines that
+//! nodes take from each other, and a disk that is far away.
 
 use super::{Evidence, IDLE_PERCENT, LEAST_PERCENT, Remedy};
 use crate::compare::remedy::quoted;
@@ -75,7 +75,7 @@ fn balancing(evidence: &Evidence) -> Option<Cause> {
         cost_percent: Some(kernel.balancing_percent),
         is_bound: false,
         text: format!(
-            "Yes: the kernel's NUMA balancing takes about {:.0} % of its CPU time. In {:.0} s it moved {:.0} MiB, \
+            "Yes: the kernel's NUMA balancing takes at least {:.0} % of its CPU time. In {:.0} s it moved {:.0} MiB, \
              which is {times:.0} times the memory in use, so that pages go back and forth. Bind its threads to \
              nodes if they wander. Or have balancing leave it alone: 'nodewise run --localalloc' starts it so, \
              and the command switches balancing off for all.",
@@ -89,7 +89,8 @@ fn balancing(evidence: &Evidence) -> Option<Cause> {
 
 const PAGE_BYTES: f64 = 4096.0;
 
-/// Memory that is given back only to be taken again. Each time all CPUs that run the program flush their TLBs.
+/// Memory that is given back only to be taken again. Each time all CPUs that run the program flush their
+/// TLBs.
 fn keeping(evidence: &Evidence) -> Option<Cause> {
     /// Giving back takes at least such a share of both, of pages that are only filled.
     const RETURNING_SHARE: f64 = 0.02;
@@ -124,8 +125,10 @@ const PAD_BYTES: u64 = 64 << 20;
 
 /// Lines that nodes take from each other, wherever their pages lie.
 fn taken(pid: u32, evidence: &Evidence) -> Option<Cause> {
+    /// Threads that work together hand some lines on.
+    const LEAST_TAKEN: f64 = 20.0;
     let taken = evidence.taken_percent?;
-    Some(Cause {
+    (taken >= LEAST_TAKEN).then(|| Cause {
         remedy: Remedy::Privatise,
         cost_percent: Some(taken),
         is_bound: true,

@@ -65,8 +65,8 @@ pub struct Evidence {
     pub pages_moved_by_kernel: u64,
     /// Time that the kernel took, before Nodewise changed any of its settings.
     pub kernel: Option<KernelTime>,
-    /// Share of the time of its accesses in which a line comes from another node's cache, since it was written
-    /// there. Of the accesses, where their times are not known.
+    /// Share of the time of its accesses in which a line comes from another node's cache, since it was
+    /// written there. It is that of the accesses where their times are not known.
     pub taken_percent: Option<f64>,
     /// The disks that it uses.
     pub disk: Option<Disk>,
@@ -526,7 +526,7 @@ mod tests {
         let small = Evidence { resident_bytes: Some(1 << 20), ..evidence(30.0) };
         let found = hurt_by(Evidence { taken_percent: Some(40.0), ..small.clone() }, Remedy::Privatise, 40.0);
         assert!(found.cost_is_bound && found.command.unwrap().starts_with("nodewise profile -p 42"));
-        assert_eq!(diagnose(42, Evidence { taken_percent: Some(4.0), ..small }).verdict, Verdict::Healthy);
+        assert_eq!(diagnose(42, Evidence { taken_percent: Some(19.0), ..small }).verdict, Verdict::Healthy);
     }
 
     #[test]

@@ -19,7 +19,8 @@ use std::process::{Command, ExitCode};
 ///
 /// With -p, doctor watches a process and its children as 'nodewise attach --dry-run' does, and moves nothing
 /// itself. Without a PMU it samples by the kernel's NUMA balancing, which may move pages meanwhile. It puts
-/// settings back. docs/doctor.md explains the answer.
+/// settings back. Before that it looks at the time that the kernel takes for the process, and at its disks.
+/// docs/doctor.md explains the answer.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

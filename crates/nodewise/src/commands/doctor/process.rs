@@ -143,11 +143,11 @@ fn look_first(
     }
     let per_s = |count: u64| count as f64 / began.elapsed().as_secs_f64();
     let (faults, memory) = faults_and_memory();
-    let bytes_per_s = per_s(bytes_so_far(pids).saturating_sub(bytes));
+    let bytes_per_s = per_s(bytes_so_far(pids.iter().copied()).saturating_sub(bytes));
     let flushes = events::shootdowns().zip(flushes);
     let Some(shares) = kernel.finish() else { return (nothing, false) };
     let seen = Evidence {
-        disk: disk(pid, topology, &shares, bytes_per_s),
+        disk: disk(&[pids, descendants(pid)].concat(), topology, &shares, bytes_per_s),
         kernel: Some(doctor::KernelTime {
             samples: shares.samples,
             kernel_percent: shares.kernel_percent,
@@ -163,8 +163,8 @@ fn look_first(
     (seen, false)
 }
 
-fn disk(pid: u32, topology: &Topology, shares: &KernelShares, bytes_per_s: f64) -> Option<Disk> {
-    let used = DiskUse::of(Pid(pid), topology).filter(|_| bytes_per_s > 0.0)?;
+fn disk(pids: &[Pid], topology: &Topology, shares: &KernelShares, bytes_per_s: f64) -> Option<Disk> {
+    let used = DiskUse::of(pids, topology).filter(|_| bytes_per_s > 0.0)?;
     let (index, node) =
         topology.node_indices().zip(topology.nodes()).find(|(_, node)| node.id == used.node)?;
     Some(Disk {
