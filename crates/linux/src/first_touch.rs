@@ -20,11 +20,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 /// Callers of a call chain.
-const CALLERS: u16 = 16;
+pub(crate) const CALLERS: u16 = 16;
 /// Ranges that are kept, of all processes together: some 64 MiB.
 const MOST_RANGES: usize = 1 << 20;
 /// Call chains that are kept, of all processes together.
-const MOST_STACKS: usize = 1 << 16;
+pub(crate) const MOST_STACKS: usize = 1 << 16;
 /// Mappings of code that are kept of a process.
 const MOST_MODULES: usize = 1 << 12;
 
@@ -125,11 +125,11 @@ impl FirstTouches {
 
 /// A mapping of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Module {
-    range: Range<u64>,
+pub(crate) struct Module {
+    pub(crate) range: Range<u64>,
     /// The first byte's in the file.
-    offset: u64,
-    path: PathBuf,
+    pub(crate) offset: u64,
+    pub(crate) path: PathBuf,
 }
 
 /// A range's own end, and who touched it.
@@ -145,8 +145,8 @@ struct Run {
 
 /// The state, without the events.
 #[derive(Default)]
-struct Known {
-    followed: BTreeSet<Pid>,
+pub(crate) struct Known {
+    pub(crate) followed: BTreeSet<Pid>,
     runs: BTreeMap<Pid, BTreeMap<u64, Run>>,
     /// All together.
     ranges: usize,
@@ -163,8 +163,7 @@ impl Known {
                 let (parent, child) = (Pid(task.parent_pid as u32), Pid(task.pid as u32));
                 if self.followed.contains(&parent) {
                     self.followed.insert(child);
-                    let modules = self.modules.get(&parent).cloned().unwrap_or_default();
-                    self.modules.insert(child, modules);
+                    self.fork(parent, child);
                 }
             }
             // Its memory is gone.
@@ -179,7 +178,13 @@ impl Known {
         }
     }
 
-    fn add_module(&mut self, pid: Pid, module: Module) {
+    /// A child has its parent's code.
+    pub(crate) fn fork(&mut self, parent: Pid, child: Pid) {
+        let modules = self.modules.get(&parent).cloned().unwrap_or_default();
+        self.modules.insert(child, modules);
+    }
+
+    pub(crate) fn add_module(&mut self, pid: Pid, module: Module) {
         if self.modules.len() > MOST_MODULES {
             self.modules.retain(|pid, _| self.followed.contains(pid));
         }
@@ -203,11 +208,17 @@ impl Known {
         }
     }
 
-    fn forget(&mut self, pid: Pid) {
+    pub(crate) fn forget(&mut self, pid: Pid) {
         self.ranges -= self.runs.remove(&pid).map_or(0, |runs| runs.len());
     }
 
-    fn fault(&mut self, fault: &RawSample, chain: Vec<u64>) {
+    /// Whether the first touch of a page is known.
+    pub(crate) fn has(&self, pid: Pid, page: PageNumber) -> bool {
+        let before = self.runs.get(&pid).and_then(|runs| runs.range(..=page.0).next_back());
+        before.is_some_and(|(_, run)| page.0 < run.end)
+    }
+
+    pub(crate) fn fault(&mut self, fault: &RawSample, chain: Vec<u64>) {
         let RawSample { pid, tid, accessor: node, time_ns, .. } = *fault;
         let PageNumber(page) = fault.address.page();
         if !self.followed.contains(&pid) {
@@ -250,7 +261,7 @@ impl Known {
         self.ranges -= count - runs.len();
     }
 
-    fn report(self) -> FirstTouchReport {
+    pub(crate) fn report(self) -> FirstTouchReport {
         let mut symbols = Symbols::default();
         let mut stacks = vec![Vec::new(); self.stacks.len()];
         for ((pid, chain), stack) in &self.stacks {

@@ -1,4 +1,5 @@
 //! The live machine: samplers, the mover, processes, kernel settings, and the [`LinuxMachine`] made of them.
+//! And recordings that `perf` made of one.
 #![forbid(unsafe_code)]
 // These panic where nothing can be written, and nothing that only reports may stop a program.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -23,6 +24,7 @@ mod machine;
 mod maps;
 pub mod mover;
 mod obstacles;
+pub mod perf_data;
 pub mod placement;
 pub mod probe;
 pub mod process;

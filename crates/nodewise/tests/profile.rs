@@ -118,8 +118,11 @@ fn a_page_for_a_browser_loads_nothing_and_takes_names_as_text() {
 #[test]
 fn what_is_no_whole_profile_is_one_clear_error() {
     assert_eq!(refused(""), "nodewise: FILE: not a profile: it is empty\n");
-    for foreign in ["PERFILE2\0\0\0", "{\"seen\": 1}\n", "\n"] {
-        assert_eq!(refused(foreign), "nodewise: FILE: not a profile; 'nodewise profile' writes them\n");
+    for foreign in ["PERFFILE\0\0\0", "{\"seen\": 1}\n", "\n"] {
+        assert_eq!(
+            refused(foreign),
+            "nodewise: FILE: not a profile; 'nodewise profile' and 'perf mem record' write them\n"
+        );
     }
     let whole = profile();
     let cut: String = whole.split_inclusive('\n').take(3).collect();
@@ -155,6 +158,24 @@ fn accesses_that_caches_serve_are_left_out() {
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&json["samples"], &json["samples_are"]), (&left.into(), &"accesses".into()));
     assert_eq!(json["far_percent"], 100.0);
+}
+
+/// As PEBS has them, whose stores do not tell where their line came from.
+#[test]
+fn accesses_of_unknown_source_among_others_are_no_hint_faults() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let recorded = recorded("hardware-samples");
+    let unknown = recorded.replacen("\"source\":\"local_dram\"", "\"source\":\"unknown\"", 5);
+    assert_ne!(unknown, recorded);
+    let of = |recorded: &str| {
+        std::fs::write(file.path(), profile_of(recorded)).unwrap();
+        let output = nodewise(&["report", "--json", file.path().to_str().unwrap()]);
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let (unknown, told) = (of(&unknown), of(&recorded));
+    assert_eq!(unknown["samples_are"], "accesses");
+    // The kernel has told where their pages are.
+    assert_eq!((&unknown["samples"], &unknown["far_percent"]), (&told["samples"], &told["far_percent"]));
 }
 
 #[test]

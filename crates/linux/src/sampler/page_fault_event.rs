@@ -36,7 +36,7 @@ pub(crate) enum Source {
 pub fn fields_of_format(format: &str) -> Option<[Range<usize>; 2]> {
     match Source::parse(0, format)? {
         Source::Tracepoint { address, error_code, .. } => Some([address, error_code]),
-        Source::Software => None,
+        Source::Software | Source::Called { .. } => None,
     }
 }
 

@@ -12,6 +12,12 @@ pub const fn is_of_memory(sample: &Sample) -> bool {
     !matches!(sample.source, DataSource::LocalCache | DataSource::Uncached)
 }
 
+/// Whether another node served it, nobody knows which.
+pub const fn is_far_somewhere(sample: &Sample) -> bool {
+    let is_remote = matches!(sample.source, DataSource::RemoteDram { .. } | DataSource::RemoteCache { .. });
+    is_remote && sample.home.is_none()
+}
+
 /// The time that accesses took, by the CPU's node and the memory's.
 #[derive(Default)]
 pub struct Latencies {

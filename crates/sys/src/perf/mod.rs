@@ -18,6 +18,6 @@ mod tests;
 
 pub use attr::{Attr, AttrFlags, BranchType, EventType, ReadFormat, SampleType, SoftwareEvent};
 pub use event::{Count, Event, Target};
-pub use record::{AuxFlags, Malformed, Record, TaskChange};
+pub use record::{AuxFlags, Malformed, Record, Stamp, TaskChange};
 pub use ring::{Losses, Ring, RingWriter, ring_in_memory};
 pub use sample::{CallChain, CpuMode, Identity, Sample, SampleFormat};

@@ -1,7 +1,7 @@
 //! The records of a ring.
 
 use super::sample::Cursor;
-use super::{CpuMode, Identity, Sample, SampleFormat};
+use super::{CpuMode, Identity, Sample, SampleFormat, SampleType};
 use std::fmt;
 
 /// A record from a ring.
@@ -51,12 +51,16 @@ pub enum Record<'a> {
         /// The name, as bytes.
         name: &'a [u8],
     },
-    /// `PERF_RECORD_MMAP`: a mapping of code, with [`AttrFlags::MMAP`](super::AttrFlags::MMAP).
+    /// `PERF_RECORD_MMAP` or `PERF_RECORD_MMAP2`: a mapping of code, with
+    /// [`AttrFlags::MMAP`](super::AttrFlags::MMAP), or another, with
+    /// [`AttrFlags::MMAP_DATA`](super::AttrFlags::MMAP_DATA).
     Mmap {
         /// Process.
         pid: i32,
         /// Thread.
         tid: i32,
+        /// Whether it is none of code (`PERF_RECORD_MISC_MMAP_DATA`).
+        is_data: bool,
         /// The first byte.
         address: u64,
         /// Its length.
@@ -161,6 +165,7 @@ pub(super) mod kind {
     pub const UNTHROTTLE: u32 = 6;
     pub const FORK: u32 = 7;
     pub const SAMPLE: u32 = 9;
+    pub const MMAP2: u32 = 10;
     pub const AUX: u32 = 11;
     pub const LOST_SAMPLES: u32 = 13;
 }
@@ -173,6 +178,9 @@ impl<'a> Record<'a> {
     /// [`Malformed`]: too short for what it claims to hold.
     pub fn parse(bytes: &'a [u8], format: &SampleFormat) -> Result<Self, Malformed> {
         const MISC_COMM_EXEC: u16 = 1 << 13;
+        const MISC_MMAP_DATA: u16 = 1 << 13;
+        /// Device and inode of the file, or its build id; protection, flags.
+        const MMAP2_BYTES: u64 = 24 + 8;
         let (header, body) = bytes.split_first_chunk::<{ Header::BYTES }>().ok_or(Malformed)?;
         let header = Header::parse(*header);
         let body_bytes = usize::from(header.bytes).checked_sub(Header::BYTES).ok_or(Malformed)?;
@@ -193,13 +201,17 @@ impl<'a> Record<'a> {
                 let (pid, tid) = (from.u32()? as i32, from.u32()? as i32);
                 Self::Comm { pid, tid, exec: header.misc & MISC_COMM_EXEC != 0, name: from.text() }
             }
-            kind::MMAP => Self::Mmap {
+            kind::MMAP | kind::MMAP2 => Self::Mmap {
                 pid: from.u32()? as i32,
                 tid: from.u32()? as i32,
+                is_data: header.misc & MISC_MMAP_DATA != 0,
                 address: from.u64()?,
                 bytes: from.u64()?,
                 offset: from.u64()?,
-                name: from.text(),
+                name: {
+                    from.bytes(if header.kind == kind::MMAP2 { MMAP2_BYTES } else { 0 })?;
+                    from.text()
+                },
             },
             kind::AUX => Self::Aux {
                 offset: from.u64()?,
@@ -211,6 +223,67 @@ impl<'a> Record<'a> {
         })
     }
 }
+
+/// The part of a record that all kinds have alike, told without the rest of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stamp {
+    /// The event's number, of [`SampleType::IDENTIFIER`] or [`SampleType::ID`].
+    pub id: Option<u64>,
+    /// The time, by the event's clock.
+    pub time_ns: Option<u64>,
+}
+
+impl Stamp {
+    /// The stamp of a whole record, header first. A sample has it in front, and any other record at its end
+    /// (`perf_output_sample` and `__perf_event__output_id_sample` in `kernel/events/core.c`).
+    ///
+    /// # Errors
+    /// [`Malformed`]: too short for what it claims to hold.
+    pub fn of(record: &[u8], format: &SampleFormat) -> Result<Self, Malformed> {
+        let (header, body) = record.split_first_chunk::<{ Header::BYTES }>().ok_or(Malformed)?;
+        let has = |part| format.sample_type.contains(part);
+        let is_sample = Header::parse(*header).kind == kind::SAMPLE;
+        let (parts, from): (&[SampleType], _) = if is_sample {
+            (&SAMPLE_BEGINS, body)
+        } else if format.sample_id_all {
+            let bytes = 8 * RECORD_ENDS.into_iter().filter(|&part| has(part)).count();
+            (&RECORD_ENDS, &body[body.len().checked_sub(bytes).ok_or(Malformed)?..])
+        } else {
+            (&[], body)
+        };
+        let mut from = Cursor(from);
+        let mut stamp = Self::default();
+        for &part in parts.iter().filter(|&&part| has(part)) {
+            let word = from.u64()?;
+            match part {
+                SampleType::TIME => stamp.time_ns = Some(word),
+                SampleType::ID | SampleType::IDENTIFIER => stamp.id = Some(word),
+                _ => {}
+            }
+        }
+        Ok(stamp)
+    }
+}
+
+/// A sample's first words.
+const SAMPLE_BEGINS: [SampleType; 6] = [
+    SampleType::IDENTIFIER,
+    SampleType::IP,
+    SampleType::TID,
+    SampleType::TIME,
+    SampleType::ADDR,
+    SampleType::ID,
+];
+/// Other records' last words.
+const RECORD_ENDS: [SampleType; 6] = [
+    SampleType::TID,
+    SampleType::TIME,
+    SampleType::ID,
+    SampleType::STREAM_ID,
+    SampleType::CPU,
+    SampleType::IDENTIFIER,
+];
 
 impl TaskChange {
     fn parse(from: &mut Cursor<'_>) -> Result<Self, Malformed> {

@@ -202,7 +202,14 @@ fn side_band_records_are_told_apart_and_counted() {
         [10_u32, 1, 11, 2].iter().flat_map(|n| n.to_ne_bytes()).chain(99_u64.to_ne_bytes()).collect();
     let comm: Vec<u8> = [10_u32, 11].iter().flat_map(|n| n.to_ne_bytes()).chain(*b"redis\0\0\0").collect();
     let mmap: Vec<u8> = [10_u32, 11].iter().flat_map(|n| n.to_ne_bytes()).collect();
-    let mmap = [mmap, words(&[0x40_0000, 8192, 4096]), b"/bin/redis\0\0\0\0\0\0".to_vec()].concat();
+    let mmap = [mmap, words(&[0x40_0000, 8192, 4096])].concat();
+    // Device, inode and generation, or a build id; then protection and flags.
+    let more = words(&[1, 2, 3, 4]);
+    let name = b"/bin/redis\0\0\0\0\0\0".to_vec();
+    let mut mmap2 = record(kind::MMAP2, &[mmap.clone(), more, name.clone()].concat());
+    // PERF_RECORD_MISC_MMAP_DATA
+    mmap2[4..6].copy_from_slice(&(1_u16 << 13).to_ne_bytes());
+    let mmap = [mmap, name].concat();
     for bytes in [
         record(kind::LOST_SAMPLES, &words(&[5])),
         record(kind::THROTTLE, &words(&[1, 2, 3])),
@@ -211,12 +218,22 @@ fn side_band_records_are_told_apart_and_counted() {
         record(kind::EXIT, &task),
         record(kind::COMM, &comm),
         record(kind::MMAP, &mmap),
+        mmap2,
         record(kind::AUX, &words(&[4096, 64, 1])),
         record(77, &[]),
     ] {
         assert!(writer.write(&bytes));
     }
     let change = TaskChange { pid: 10, parent_pid: 1, tid: 11, parent_tid: 2, time_ns: 99 };
+    let mapped = |is_data| Record::Mmap {
+        pid: 10,
+        tid: 11,
+        is_data,
+        address: 0x40_0000,
+        bytes: 8192,
+        offset: 4096,
+        name: b"/bin/redis",
+    };
     let mut expected = vec![
         Record::LostSamples { samples: 5 },
         Record::Throttle { time_ns: 1, id: 2 },
@@ -224,7 +241,8 @@ fn side_band_records_are_told_apart_and_counted() {
         Record::Fork(change),
         Record::Exit(change),
         Record::Comm { pid: 10, tid: 11, exec: false, name: b"redis" },
-        Record::Mmap { pid: 10, tid: 11, address: 0x40_0000, bytes: 8192, offset: 4096, name: b"/bin/redis" },
+        mapped(false),
+        mapped(true),
         Record::Aux { offset: 4096, bytes: 64, flags: AuxFlags(1), identity: Identity::default() },
         Record::Other { kind: 77 },
     ]
@@ -232,6 +250,54 @@ fn side_band_records_are_told_apart_and_counted() {
     ring.read(|record| assert_eq!(Some(record), expected.next()));
     assert_eq!(expected.next(), None);
     assert_eq!(ring.losses(), Losses { lost: 5, throttled: 1, malformed: 0, aux_gaps: 1 });
+}
+
+#[test]
+fn records_of_all_kinds_tell_their_event_and_time() {
+    let bit = |set: u32, bit: u32| set >> bit & 1 == 1;
+    let words = |words: &[u64]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
+    for set in 0..1 << 7 {
+        let parts = [
+            SampleType::IDENTIFIER,
+            SampleType::TID,
+            SampleType::TIME,
+            SampleType::ADDR,
+            SampleType::ID,
+            SampleType::STREAM_ID,
+            SampleType::CPU,
+        ];
+        let has = |part: SampleType| parts.iter().zip(0..).any(|(one, at)| *one == part && bit(set, at));
+        let chosen = parts.into_iter().filter(|&part| has(part));
+        let format = SampleFormat {
+            sample_type: chosen.fold(SampleType::default(), |all, part| all | part),
+            sample_id_all: true,
+            ..SampleFormat::default()
+        };
+        let number = |part| match part {
+            SampleType::TIME => 55,
+            SampleType::ID | SampleType::IDENTIFIER => 77,
+            _ => 0,
+        };
+        let of = |order: &[SampleType]| {
+            words(&order.iter().filter(|&&part| has(part)).map(|&part| number(part)).collect::<Vec<_>>())
+        };
+        let (id, tid, time) = (SampleType::ID, SampleType::TID, SampleType::TIME);
+        let (stream, cpu, identifier) = (SampleType::STREAM_ID, SampleType::CPU, SampleType::IDENTIFIER);
+        let sample = record(kind::SAMPLE, &of(&[identifier, tid, time, SampleType::ADDR, id, stream, cpu]));
+        let other = [words(&[1, 2, 3, 4]), of(&[tid, time, id, stream, cpu, identifier])].concat();
+        let other = record(kind::FORK, &other);
+        let expected =
+            Stamp { id: (has(id) || has(identifier)).then_some(77), time_ns: has(time).then_some(55) };
+        for record in [&sample, &other] {
+            assert_eq!(Stamp::of(record, &format), Ok(expected), "{format:?}");
+        }
+        let silent = SampleFormat { sample_id_all: false, ..format };
+        assert_eq!(Stamp::of(&other, &silent), Ok(Stamp::default()));
+        if expected.id.is_some() {
+            assert_eq!(Stamp::of(&sample[..8], &format), Err(Malformed));
+            assert_eq!(Stamp::of(&other[..8], &format), Err(Malformed));
+        }
+    }
 }
 
 #[test]

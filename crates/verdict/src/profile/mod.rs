@@ -79,6 +79,8 @@ pub struct Use {
     pub from: u8,
     /// The node that has the page, where that is known.
     pub home: Option<u8>,
+    /// Whether another node served it, though nobody knows which. Only where there is no `home`.
+    pub is_far: bool,
     /// Whether it wrote, where that is known.
     pub write: Option<bool>,
     /// The number of accesses that it stands for.
@@ -124,7 +126,7 @@ pub struct Row {
     pub accesses_percent: f64,
     /// The nodes that its accesses come from, in percent.
     pub used_from_percent: Vec<f64>,
-    /// The nodes that they go to, in percent.
+    /// The nodes that they go to, in percent. The rest to 100 goes to other nodes, nobody knows which.
     pub lies_on_percent: Vec<f64>,
     /// Accesses to another node's memory, in percent.
     pub far_percent: f64,
@@ -166,6 +168,11 @@ pub struct Findings {
     pub far_percent: Option<f64>,
     /// Accesses from each node (row) to each node's memory (column), in percent of all.
     pub traffic_percent: Vec<Vec<f64>>,
+    /// Accesses to another node's memory, nobody knows which, in percent of all.
+    pub unknown_far_percent: f64,
+    /// Samples that do not tell where the memory is, in percent of all samples by weight. They are in no
+    /// other figure of memory's place.
+    pub unknown_home_percent: f64,
     /// By share of accesses, the most used memory first.
     pub rows: Vec<Row>,
     /// Lines that several nodes write, the most accessed first.
@@ -186,26 +193,35 @@ impl Findings {
 struct Traffic {
     /// By node of the CPU, and by node of the memory.
     matrix: Vec<Vec<f64>>,
+    /// By node of the CPU, to others' memory that is nobody knows where.
+    elsewhere: Vec<f64>,
     all: f64,
     samples: f64,
 }
 
 impl Traffic {
+    fn none(nodes: usize) -> Self {
+        let (matrix, elsewhere) = (vec![vec![0.0; nodes]; nodes], vec![0.0; nodes]);
+        Self { matrix, elsewhere, all: 0.0, samples: 0.0 }
+    }
+
     fn of<'a>(uses: impl Iterator<Item = &'a Use>, nodes: usize) -> Self {
-        let mut traffic = Self { matrix: vec![vec![0.0; nodes]; nodes], all: 0.0, samples: 0.0 };
+        let mut traffic = Self::none(nodes);
         for one in uses {
-            let Some(home) = one.home.filter(|&home| usize::from(home.max(one.from)) < nodes) else {
-                continue;
-            };
-            traffic.matrix[usize::from(one.from)][usize::from(home)] += f64::from(one.weight);
-            traffic.all += f64::from(one.weight);
+            let (from, weight) = (usize::from(one.from), f64::from(one.weight));
+            match one.home.map(usize::from) {
+                Some(home) if home.max(from) < nodes => traffic.matrix[from][home] += weight,
+                None if one.is_far && from < nodes => traffic.elsewhere[from] += weight,
+                _ => continue,
+            }
+            traffic.all += weight;
             traffic.samples += 1.0;
         }
         traffic
     }
 
     fn from(&self, node: usize) -> f64 {
-        self.matrix[node].iter().sum()
+        self.matrix[node].iter().sum::<f64>() + self.elsewhere[node]
     }
 
     fn to(&self, node: usize) -> f64 {
@@ -220,10 +236,21 @@ impl Traffic {
         (0..self.matrix.len()).map(|node| self.matrix[node][node]).sum()
     }
 
+    fn far(&self) -> f64 {
+        (self.all - self.near()).max(0.0)
+    }
+
     /// The time of all accesses, one by one, if a near one takes 1.
     fn time(&self, ratios: &[Vec<f64>]) -> f64 {
         let pairs = self.matrix.iter().zip(ratios);
-        pairs.flat_map(|(row, ratios)| row.iter().zip(ratios).map(|(count, ratio)| count * ratio)).sum()
+        let known =
+            pairs.flat_map(|(row, ratios)| row.iter().zip(ratios).map(|(count, ratio)| count * ratio));
+        let others = (self.matrix.len() - 1).max(1) as f64;
+        let elsewhere = self.elsewhere.iter().zip(ratios).enumerate().map(|(from, (count, ratios))| {
+            let mean = (ratios.iter().sum::<f64>() - ratios[from]) / others;
+            count * mean
+        });
+        known.sum::<f64>() + elsewhere.sum::<f64>()
     }
 
     /// Accesses that the busiest memory serves.
@@ -237,7 +264,9 @@ impl Traffic {
         let cell =
             |from: usize, to: usize| self.matrix[from][to] - part.matrix[from][to] + by.matrix[from][to];
         let matrix = nodes.clone().map(|from| nodes.clone().map(|to| cell(from, to)).collect()).collect();
-        Self { matrix, ..*self }
+        let elsewhere =
+            nodes.map(|from| self.elsewhere[from] - part.elsewhere[from] + by.elsewhere[from]).collect();
+        Self { matrix, elsewhere, ..*self }
     }
 
     /// The same accesses, of which each node finds this share near and the rest evenly elsewhere.
@@ -248,7 +277,7 @@ impl Traffic {
             let all = self.from(from);
             (0..nodes).map(|to| all * if from == to { share } else { elsewhere }).collect()
         };
-        Self { matrix: (0..nodes).map(row).collect(), ..*self }
+        Self { matrix: (0..nodes).map(row).collect(), elsewhere: vec![0.0; nodes], ..*self }
     }
 }
 
@@ -268,10 +297,18 @@ pub fn find(seen: &Seen) -> Findings {
     });
     let mut rows: Vec<Row> = rows.collect();
     rows.sort_by(|a, b| b.accesses_percent.total_cmp(&a.accesses_percent));
-    let far_percent = (all.all > 0.0).then(|| 100.0 * (1.0 - all.share(all.near())));
+    let far_percent = (all.all > 0.0).then(|| 100.0 * all.share(all.far()));
     let percent = |count: &f64| 100.0 * all.share(*count);
     let traffic_percent = all.matrix.iter().map(|row| row.iter().map(percent).collect()).collect();
-    Findings { far_percent, traffic_percent, rows, lines: lines::find(seen) }
+    let sampled: f64 = seen.uses.iter().map(|one| f64::from(one.weight)).sum();
+    Findings {
+        far_percent,
+        traffic_percent,
+        unknown_far_percent: percent(&all.elsewhere.iter().sum()),
+        unknown_home_percent: 100.0 * (sampled - all.all) / sampled.max(1.0),
+        rows,
+        lines: lines::find(seen),
+    }
 }
 
 /// `uses` in the order of time.
@@ -331,7 +368,7 @@ fn row(seen: &Seen, fitted: Option<&Fitted>, all: &Traffic, object: &Object, mut
         accesses_percent: 100.0 * all.share(own.all),
         used_from_percent: percents(&|node| own.from(node)),
         lies_on_percent: percents(&|node| own.to(node)),
-        far_percent: 100.0 * (1.0 - own.share(own.near())),
+        far_percent: 100.0 * own.share(own.far()),
         write_percent: write_share.map(|share| 100.0 * share),
         main_user_percent: main_user.map(|share| 100.0 * share),
         taken_percent: 100.0 * taken,

@@ -36,6 +36,7 @@ fn samples(
             page,
             from: from(page, next()) as u8,
             home: Some(home(page) as u8),
+            is_far: false,
             write,
             weight: 1,
             huge: false,
@@ -191,4 +192,30 @@ fn measured(ratios: &[Vec<f64>], cycles_each: f64) -> Load {
     let accesses = (0..NODES).map(|_| vec![1e6, 0.0, 0.0, 0.0]).collect();
     let (cycles, work_cycles) = (4e6 * cycles_each, 4e6 * (cycles_each - 525.0));
     Load { accesses, latencies: ways.clone(), ways, cycles, work_cycles, cpus: 4.0, in_order: 0.0 }
+}
+
+#[test]
+fn far_memory_that_is_nobody_knows_where_is_far_and_of_no_node() {
+    let quarter = |page, _| page / (PAGES / 4);
+    // All of it is on node 0. Three of four nodes know no more than that it is not theirs.
+    let forget = |one: Use| match one.home {
+        Some(home) if home != one.from => Use { home: None, is_far: true, ..one },
+        _ => one,
+    };
+    let known = samples(4000, PAGES, quarter, |_| 0, None);
+    let told = program(1, known.iter().copied().map(forget).collect());
+    let [known, row] = [&program(1, known).rows[0], &told.rows[0]];
+    assert!((row.far_percent - known.far_percent).abs() < 1e-9 && row.far_percent > 70.0, "{row:?}");
+    assert_eq!(told.far_percent, Some(row.far_percent));
+    assert!((told.unknown_far_percent - row.far_percent).abs() < 1e-9, "{told:?}");
+    assert_eq!((&row.used_from_percent, row.remedy), (&known.used_from_percent, known.remedy));
+    let sum: f64 = row.lies_on_percent.iter().sum();
+    assert!((sum + row.far_percent - 100.0).abs() < 1e-9, "{row:?}");
+    // No queue is known, but the way is.
+    assert!(row.gain_percent <= known.gain_percent && row.gain_percent > Some(30.0), "{row:?}");
+    // Memory of which nothing at all is known is no far memory.
+    let lost = samples(100, PAGES, quarter, |_| 0, None).into_iter().map(|one| Use { home: None, ..one });
+    let lost = program(1, lost.collect());
+    assert_eq!((lost.far_percent, lost.rows[0].far_percent), (None, 0.0));
+    assert!((lost.unknown_home_percent - 100.0).abs() < 1e-9, "{lost:?}");
 }

@@ -2,6 +2,7 @@
 
 mod over_time;
 mod page;
+mod perf_data;
 mod read;
 mod text;
 
@@ -13,11 +14,14 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Show what a recording of 'nodewise profile' says, and what to change
+/// Show what a recording of 'nodewise profile' or perf says, and what to change
 ///
 /// It tells which memory is used from where, and who touched it first. Memory is told apart by the code that
 /// touched it first, or else by its mapping. A change is named only where it may save 5 % of the program's
 /// time. docs/profile.md explains each column, and how a change is found.
+///
+/// A perf.data has to tell the CPU of each sample (--sample-cpu). With --phys-data it tells the node of all
+/// memory, else whether that is near or far. With samples of page-faults it tells who touched memory first.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -25,12 +29,15 @@ Examples:
   nodewise report solver.profile -o solver.html     a page for a browser
   nodewise report before.profile after.profile      has the change helped?
   nodewise report solver.profile --json | jq '.rows[] | select(.remedy)'
+  perf mem record --phys-data --data-page-size --sample-cpu -- ./solver
+  nodewise report perf.data                         what perf has sampled
 
 Exit status:
   0  it was shown
-  1  the file cannot be read, or is no whole profile; the message names the line")]
+  1  the file cannot be read, is no whole recording, or is one of another architecture; the
+     message says which, and names the line of a profile")]
 pub struct Args {
-    /// The file that 'nodewise profile' has written
+    /// The file that 'nodewise profile' or 'perf mem record' has written
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
@@ -43,14 +50,15 @@ pub struct Args {
     output: Option<PathBuf>,
 
     /// Print JSON: command, seconds, nodes, samples, `samples_are`, `ratios_by`, `far_percent`,
-    /// `traffic_percent`, rows, lines, `over_time`
+    /// `traffic_percent`, `unknown_far_percent`, `unknown_home_percent`, rows, lines, `over_time`
     ///
     /// Each row has memory, `touched_by`, `touched_pages`, `touching_threads`, samples, `accesses_percent`,
     /// `used_from_percent`, `lies_on_percent`, `far_percent`, `write_percent`, `main_user_percent`,
     /// `taken_percent`, remedy, `gain_percent`, `slowest_gain_percent` and `gain_is_bound`. Lists by node are
     /// in the order of nodes. A line has memory, `touched_by`, address, samples, `accesses_percent`,
     /// `used_from_percent` and `is_falsely_shared`. `over_time` has the metrics of each interval, and null
-    /// where that was not measured.
+    /// where that was not measured. `unknown_far_percent` is the share of accesses to another node's memory,
+    /// nobody knows which, and `unknown_home_percent` that of samples that do not even tell this.
     ///
     /// For two recordings there are before and after, each with all of that.
     #[arg(long)]
@@ -92,6 +100,8 @@ fn json(profile: &Profile, findings: &Findings) -> Value {
         "ratios_by": profile.ratios_by,
         "far_percent": findings.far_percent,
         "traffic_percent": findings.traffic_percent,
+        "unknown_far_percent": findings.unknown_far_percent,
+        "unknown_home_percent": findings.unknown_home_percent,
         "rows": findings.rows,
         "lines": findings.lines,
         "over_time": profile.moments,

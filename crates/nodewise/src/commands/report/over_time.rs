@@ -1,6 +1,6 @@
 //! The article's metrics, from interval to interval.
 
-use super::super::latencies::is_of_memory;
+use super::super::latencies::{is_far_somewhere, is_of_memory};
 use nodewise_engine::{Measure, Observation, imbalance_percent};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -61,8 +61,12 @@ impl Moment {
             }
             traffic.controller_loads()
         } else {
-            let (mut samples, mut near, mut loads) = (0, 0.0, vec![0.0; nodes]);
+            let (mut samples, mut near, mut loads, mut elsewhere) = (0, 0.0, vec![0.0; nodes], 0.0);
             for sample in seen.samples.iter().filter(|sample| is_of_memory(sample)) {
+                if is_far_somewhere(sample) {
+                    samples += 1;
+                    elsewhere += f64::from(sample.weight);
+                }
                 let Some(home) = sample.home.filter(|home| home.get() < nodes) else { continue };
                 samples += 1;
                 loads[home.get()] += f64::from(sample.weight);
@@ -71,7 +75,10 @@ impl Moment {
             if samples < LEAST_SAMPLES {
                 return moment;
             }
-            moment.local_access_percent = Some(100.0 * near / loads.iter().sum::<f64>());
+            moment.local_access_percent = Some(100.0 * near / (loads.iter().sum::<f64>() + elsewhere));
+            if elsewhere > 0.0 {
+                return moment;
+            }
             loads
         };
         moment.controller_imbalance_percent = imbalance_percent(&loads, &vec![true; loads.len()]);

@@ -2,7 +2,7 @@
 
 use super::over_time;
 use super::read::Profile;
-use super::text::{name, percents, samples_are, shares, sharing, words};
+use super::text::{lies_on, name, nothing, percents, samples_are, shares, sharing, unknown, words};
 use nodewise_verdict::html::{STYLE, escaped};
 use nodewise_verdict::profile::{Findings, LEAST_PERCENT, Row};
 use std::fmt::Write as _;
@@ -29,7 +29,7 @@ pub fn html(profile: &Profile, findings: &Findings) -> String {
     let what = escaped(&what);
     let changes = findings.to_change();
     let (kind, verdict) = match (findings.far_percent, changes.len()) {
-        (None, _) => ("unknown", "No access was sampled, so that nothing can be told.".to_owned()),
+        (None, _) => ("unknown", nothing(profile).to_owned()),
         (_, 0) => {
             ("healthy", format!("Nothing to do here: no change would save {LEAST_PERCENT:.0} % of the time."))
         }
@@ -99,7 +99,7 @@ fn table(out: &mut String, profile: &Profile, findings: &Findings) {
             row.accesses_percent,
             row.far_percent,
             shares(&row.used_from_percent, nodes),
-            shares(&row.lies_on_percent, nodes),
+            lies_on(row, nodes),
             shares(&percents(&row.touched_pages), nodes)
         );
     }
@@ -107,9 +107,10 @@ fn table(out: &mut String, profile: &Profile, findings: &Findings) {
     let more = if hidden == 0 { String::new() } else { format!(" {hidden} more have hardly any accesses.") };
     let _ = writeln!(
         out,
-        "</tbody>\n</table></div>\n<p class=\"faint\">{} Costs are by {}.{more}</p>",
+        "</tbody>\n</table></div>\n<p class=\"faint\">{} Costs are by {}.{more} {}</p>",
         samples_are(profile),
-        escaped(&profile.ratios_by)
+        escaped(&profile.ratios_by),
+        escaped(unknown(findings).trim_end())
     );
 }
 

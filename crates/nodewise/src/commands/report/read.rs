@@ -1,14 +1,16 @@
 //! A profile's file, as the verdict wants it.
 
 use super::over_time::Moment;
-use crate::commands::latencies::{Latencies, is_of_memory};
+use crate::commands::latencies::{Latencies, is_far_somewhere, is_of_memory};
 use crate::commands::profile::file::{Head, Line, Name, Tail, VERSION};
 use anyhow::{Context as _, anyhow, bail};
+use nodewise_engine::recording::Interval;
 use nodewise_engine::{
     Access, DataSource, HUGE_PAGE_PAGES, Mapping, MappingKind, PAGE_BYTES, PageNumber, PageSize, Pid, Sample,
 };
 use nodewise_linux::Frame;
 use nodewise_linux::first_touch::Touched;
+use nodewise_linux::perf_data;
 use nodewise_verdict::profile::{Object, Seen, Use};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
@@ -30,19 +32,21 @@ pub struct Profile {
     pub moments: Vec<Moment>,
 }
 
+/// Reads a file of `nodewise profile`, or of `perf record`.
 pub fn read(path: &Path) -> anyhow::Result<Profile> {
-    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let (mut head, mut tail) = (None, None);
-    let (mut samples, mut moments) = (Vec::new(), Vec::new());
-    let (mut began_ns, mut nodes) = (None, 0);
-    let mut latencies = Latencies::default();
-    let mut mappings: BTreeMap<Pid, Vec<Mapping>> = BTreeMap::new();
+    let cannot_read = || format!("cannot read {}", path.display());
+    let file = File::open(path).with_context(cannot_read)?;
+    let length = file.metadata().with_context(cannot_read)?.len();
     let mut file = BufReader::new(file);
     // A foreign file may be one long line.
-    let begins = file.fill_buf().with_context(|| format!("cannot read {}", path.display()))?;
-    if !begins.is_empty() && !begins.starts_with(b"{\"head\":") {
-        bail!("{}: not a profile; 'nodewise profile' writes them", path.display());
+    let begins = file.fill_buf().with_context(cannot_read)?;
+    if perf_data::is_perf_data(begins) {
+        return super::perf_data::read(path, file, length);
     }
+    if !begins.is_empty() && !begins.starts_with(b"{\"head\":") {
+        bail!("{}: not a profile; 'nodewise profile' and 'perf mem record' write them", path.display());
+    }
+    let (mut told, mut tail) = (None, None);
     for (number, line) in file.split(b'\n').enumerate() {
         let at = || format!("{}:{}", path.display(), number + 1);
         let line = line.with_context(at)?;
@@ -55,48 +59,91 @@ pub fn read(path: &Path) -> anyhow::Result<Profile> {
                     path.display()
                 );
             }
-            Line::Head(found) => {
-                nodes = found.nodes.len();
-                latencies = Latencies::new(nodes);
-                head = Some(found);
-            }
+            Line::Head(found) => told = Some(Told::new(found)),
             Line::Interval(interval) => {
-                latencies.take_in(&interval.seen);
-                let began = interval.seen.end_ns.saturating_sub(interval.seen.duration_ns);
-                moments.push(Moment::of(&interval.seen, *began_ns.get_or_insert(began), nodes));
-                for process in interval.seen.processes {
-                    if let Some(now) = process.mappings {
-                        mappings.insert(process.pid, now);
-                    }
-                }
-                samples.extend(
-                    interval.seen.samples.iter().filter(|sample| is_of_memory(sample)).map(Short::of),
-                );
+                let told = told.as_mut().with_context(|| format!("{}: damaged: it has no head", at()))?;
+                told.interval(*interval);
             }
             Line::Tail(found) => tail = Some(*found),
         }
     }
-    let head = head.with_context(|| format!("{}: not a profile: it is empty", path.display()))?;
+    let told = told.with_context(|| format!("{}: not a profile: it is empty", path.display()))?;
     let tail = tail.with_context(|| {
         format!("{}: cut off: its last line is missing, which nodewise writes at the end", path.display())
     })?;
+    let Head { nodes, ratios, .. } = &told.head;
     anyhow::ensure!(
-        head.ratios.len() == head.nodes.len() && head.ratios.iter().all(|row| row.len() == head.nodes.len()),
+        ratios.len() == nodes.len() && ratios.iter().all(|row| row.len() == nodes.len()),
         "{}:1: damaged: not a ratio for each pair of nodes",
         path.display()
     );
-    samples.sort_by_key(|sample: &Short| sample.time_ns);
-    let (objects, uses) = Memory::new(&mappings, &tail, head.nodes.len()).take_in(&samples);
-    let load = latencies.load(&head.ratios, head.cycles_per_instruction, tail.cpus);
-    Ok(Profile {
-        moments,
-        times_ns: samples.iter().map(|sample| sample.time_ns).collect(),
-        counts_accesses: samples.iter().all(|sample| sample.is_told),
-        command: head.command,
-        seconds: tail.seconds,
-        ratios_by: head.ratios_by,
-        seen: Seen { nodes: head.nodes, ratios: head.ratios, objects, uses, load },
-    })
+    Ok(told.finish(&tail))
+}
+
+/// Everything that was told so far.
+pub struct Told {
+    head: Head,
+    began_ns: Option<u64>,
+    samples: Vec<Short>,
+    moments: Vec<Moment>,
+    latencies: Latencies,
+    mappings: BTreeMap<Pid, Vec<Mapping>>,
+    /// Whether samples are accesses, and not hint faults.
+    pub are_accesses: bool,
+    /// The program of each process, where that is known.
+    pub programs: BTreeMap<Pid, String>,
+}
+
+impl Told {
+    pub fn new(head: Head) -> Self {
+        Self {
+            began_ns: None,
+            samples: Vec::new(),
+            moments: Vec::new(),
+            latencies: Latencies::new(head.nodes.len()),
+            mappings: BTreeMap::new(),
+            are_accesses: false,
+            programs: BTreeMap::new(),
+            head,
+        }
+    }
+
+    pub fn interval(&mut self, Interval { seen, .. }: Interval) {
+        self.latencies.take_in(&seen);
+        let began = seen.end_ns.saturating_sub(seen.duration_ns);
+        let began = *self.began_ns.get_or_insert(began);
+        self.moments.push(Moment::of(&seen, began, self.head.nodes.len()));
+        for process in seen.processes {
+            if let Some(now) = process.mappings {
+                self.mappings.insert(process.pid, now);
+            }
+        }
+        // Hint faults tell nothing of where the data came from. A PMU may tell it of loads only.
+        self.are_accesses |= seen.samples.iter().any(|sample| sample.source != DataSource::Unknown);
+        self.samples.extend(seen.samples.iter().filter(|sample| is_of_memory(sample)).map(Short::of));
+    }
+
+    pub fn finish(self, tail: &Tail) -> Profile {
+        let Self { head, mut samples, moments, latencies, mappings, programs, .. } = self;
+        samples.sort_by_key(|sample| sample.time_ns);
+        let counts_accesses = self.are_accesses || samples.is_empty();
+        let mut memory = Memory::new(&mappings, tail, head.nodes.len());
+        memory.is_told = counts_accesses;
+        if programs.values().collect::<BTreeSet<_>>().len() > 1 {
+            memory.programs = programs;
+        }
+        let (objects, uses) = memory.take_in(&samples);
+        let load = latencies.load(&head.ratios, head.cycles_per_instruction, tail.cpus);
+        Profile {
+            moments,
+            times_ns: samples.iter().map(|sample| sample.time_ns).collect(),
+            counts_accesses,
+            command: head.command,
+            seconds: tail.seconds,
+            ratios_by: head.ratios_by,
+            seen: Seen { nodes: head.nodes, ratios: head.ratios, objects, uses, load },
+        }
+    }
 }
 
 /// A sample in few bytes: a recording may have many.
@@ -106,10 +153,9 @@ struct Short {
     page: PageNumber,
     from: u8,
     home: Option<u8>,
+    is_far: bool,
     write: Option<bool>,
     huge: bool,
-    /// Whether the access itself told where the page was. A hint fault may have moved it.
-    is_told: bool,
     weight: u32,
     /// The word within the page, which may be a huge one.
     word: u32,
@@ -126,13 +172,13 @@ impl Short {
             page: sample.address.page(),
             from: sample.accessor.0,
             home: sample.home.map(|home| home.0),
+            is_far: is_far_somewhere(sample),
             write: match sample.access {
                 Access::Read => Some(false),
                 Access::Write => Some(true),
                 Access::Unknown => None,
             },
             huge: sample.page_size == PageSize::Huge,
-            is_told: sample.source != DataSource::Unknown,
             weight: sample.weight,
             word: (sample.address.0 % page_bytes / 8) as u32,
             is_taken: sample.source == DataSource::RemoteCache { modified: true },
@@ -143,6 +189,10 @@ impl Short {
 /// The memory of a program by its origin.
 struct Memory<'a> {
     mappings: &'a BTreeMap<Pid, Vec<Mapping>>,
+    /// Whether accesses themselves told where their pages were. Hint faults may have moved them.
+    is_told: bool,
+    /// The programs by which memory is told apart; none where all of it is of one.
+    programs: BTreeMap<Pid, String>,
     names: BTreeMap<Pid, Vec<&'a Name>>,
     /// In the order of addresses.
     touched: BTreeMap<Pid, Vec<&'a Touched>>,
@@ -171,7 +221,8 @@ impl<'a> Memory<'a> {
             touched.sort_by_key(|one| one.range);
         }
         let sites = tail.first_touch.stacks.iter().map(|stack| site(stack)).collect();
-        Self { mappings, names, touched, sites, nodes, numbers: HashMap::new(), objects: Vec::new() }
+        let (programs, numbers, objects) = (BTreeMap::new(), HashMap::new(), Vec::new());
+        Self { mappings, is_told: false, programs, names, touched, sites, nodes, numbers, objects }
     }
 
     fn take_in(mut self, samples: &[Short]) -> (Vec<Object>, Vec<Use>) {
@@ -181,15 +232,16 @@ impl<'a> Memory<'a> {
             // As if each page lay where it was first touched or seen. The kernel's balancing may move pages
             // meanwhile, and does by the very faults that are the samples.
             let touched = || self.toucher(sample.pid, sample.page).map(|touched| touched.node.0);
-            let home = if sample.is_told { sample.home } else { touched().or(sample.home) };
+            let home = if self.is_told { sample.home } else { touched().or(sample.home) };
             uses.push(Use {
                 object: self.number(sample.pid, sample.page),
                 // Processes are far apart.
                 page: u64::from(sample.pid.0) << 40 | page.0 & ((1 << 40) - 1),
                 from: sample.from,
                 home,
+                is_far: sample.is_far,
                 write: sample.write,
-                weight: if sample.huge && !sample.is_told { HUGE_PAGE_PAGES as u32 } else { sample.weight },
+                weight: if sample.huge && !self.is_told { HUGE_PAGE_PAGES as u32 } else { sample.weight },
                 huge: sample.huge,
                 word: sample.word,
                 is_taken: sample.is_taken,
@@ -253,6 +305,11 @@ impl<'a> Memory<'a> {
     }
 
     fn name(&self, pid: Pid, page: PageNumber) -> String {
+        let name = self.name_of_mapping(pid, page);
+        self.programs.get(&pid).map_or_else(|| name.clone(), |program| format!("{name} of {program}"))
+    }
+
+    fn name_of_mapping(&self, pid: Pid, page: PageNumber) -> String {
         let named = self.names.get(&pid).and_then(|names| {
             let next = names.partition_point(|name| name.range.start <= page);
             names.get(next.checked_sub(1)?).filter(|name| page < name.range.end)

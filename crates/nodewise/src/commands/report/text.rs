@@ -28,7 +28,7 @@ pub fn text(profile: &Profile, findings: &Findings, width: usize) -> String {
     };
     let changes = findings.to_change();
     if findings.far_percent.is_none() {
-        out.push_str("No access was sampled, so that nothing can be told.\n");
+        let _ = writeln!(out, "{}", nothing(profile));
         return out;
     }
     if changes.is_empty() {
@@ -189,6 +189,50 @@ pub const fn name(remedy: Option<Remedy>) -> &'static str {
     }
 }
 
+/// The reason for which nothing is told.
+pub fn nothing(profile: &Profile) -> &'static str {
+    if profile.seen.uses.is_empty() {
+        "No access to memory was sampled, so that nothing can be told."
+    } else {
+        "No sample tells where its memory is, so that nothing can be told."
+    }
+}
+
+/// Whatever is not known of where memory is, in sentences.
+pub fn unknown(findings: &Findings) -> String {
+    const LEAST_PERCENT: f64 = 0.5;
+    let mut out = String::new();
+    for (percent, what) in [
+        (
+            findings.unknown_far_percent,
+            "of the accesses go to another node's memory, and nothing tells which (\"?\"). Physical addresses \
+             would: record with --phys-data.",
+        ),
+        (
+            findings.unknown_home_percent,
+            "of the samples do not tell where the memory is, and are not counted.",
+        ),
+    ] {
+        if percent >= LEAST_PERCENT {
+            // Writing to a string does not fail.
+            let _ = writeln!(out, "{percent:.0} % {what}");
+        }
+    }
+    out
+}
+
+/// The nodes that have some memory, as [`shares`]; `?` for the rest that is on unknown ones.
+pub fn lies_on(row: &Row, nodes: &[u32]) -> String {
+    let known: f64 = row.lies_on_percent.iter().sum();
+    let shares = shares(&row.lies_on_percent, nodes);
+    let rest = 100.0 - known;
+    if row.accesses_percent <= 0.0 || rest < 0.5 {
+        shares
+    } else {
+        format!("{shares} ?:{rest:.0}").trim().to_owned()
+    }
+}
+
 /// The meaning of a sample.
 pub const fn samples_are(profile: &Profile) -> &'static str {
     if profile.counts_accesses {
@@ -216,7 +260,7 @@ fn table(profile: &Profile, findings: &Findings) -> String {
         table.add_row([
             format!("{:.1} %", row.accesses_percent),
             format!("{:.0} %", row.far_percent),
-            shares(&row.lies_on_percent, nodes),
+            lies_on(row, nodes),
             shares(&row.used_from_percent, nodes),
             shares(&percents(&row.touched_pages), nodes),
             by(&row.memory, &row.touched_by),
@@ -232,7 +276,11 @@ fn table(profile: &Profile, findings: &Findings) -> String {
     let more =
         if hidden == 0 { String::new() } else { format!("{hidden} more with fewer accesses: --json\n") };
     let what = samples_are(profile);
-    format!("{table}\n{more}Shares by node are node:percent. Costs are by {}.\n{what}\n", profile.ratios_by)
+    let unknown = unknown(findings);
+    format!(
+        "{table}\n{more}Shares by node are node:percent. Costs are by {}.\n{what}\n{unknown}",
+        profile.ratios_by
+    )
 }
 
 /// Two recordings: what each memory was, and has become.
