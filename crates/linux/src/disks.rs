@@ -21,8 +21,8 @@ pub struct DiskUse {
 }
 
 impl DiskUse {
-    /// The disks of the files that processes have open. None if they are on several nodes, or if firmware does
-    /// not say where they are.
+    /// The disks of the files that processes have open. None if they are on several nodes, or if firmware
+    /// does not say where they are.
     #[must_use]
     pub fn of(pids: &[Pid], topology: &Topology) -> Option<Self> {
         let open = |pid: &Pid| fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();

@@ -26,8 +26,8 @@ pub struct KernelShares {
     pub kernel_percent: f64,
     /// That of its NUMA balancing: marking pages, hint faults, migrations.
     pub balancing_percent: f64,
-    /// That of giving memory back, and of calls that have others' TLBs flushed: munmap, madvise, mprotect. Only
-    /// of processes that were there from the beginning: one that begins takes memory, and gives some back.
+    /// That of giving memory back, and of calls that have others' TLBs flushed: munmap, madvise, mprotect. It
+    /// is of processes that were there from the beginning: one that begins takes memory, and gives some back.
     pub returning_percent: f64,
     /// That of taking memory: page faults, and mmap. It is of the same processes.
     pub taking_percent: f64,

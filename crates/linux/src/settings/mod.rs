@@ -373,8 +373,8 @@ fn open_lock(path: &Path) -> Result<fs::File, Error> {
     })
 }
 
-/// Opens a directory of debugfs by a mount of its own that is nowhere to be seen (`fsmount(2)`). All mounts of
-/// debugfs are of the same files. It takes `CAP_SYS_ADMIN`.
+/// Opens a directory of debugfs by a mount of its own that is nowhere to be seen (`fsmount(2)`). All mounts
+/// of debugfs are of the same files. It takes `CAP_SYS_ADMIN`.
 fn open_in_debugfs(below: &Path) -> std::io::Result<fs::File> {
     let context = fsopen("debugfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(context.as_fd())?;

@@ -1,5 +1,5 @@
-//! Whatever else costs a program time on a machine with several nodes: the kernel's own work, lines that
-//! nodes take from each other, and a disk that is far away.
+//! Other causes than where pages lie: the kernel's own work, lines that nodes take from each other, and a
+//! disk that is far away.
 
 use super::{Evidence, IDLE_PERCENT, LEAST_PERCENT, Remedy};
 use crate::compare::remedy::quoted;

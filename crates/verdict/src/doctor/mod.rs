@@ -220,12 +220,11 @@ fn measured_cost_percent(evidence: &Evidence, remedy: Option<Remedy>) -> Option<
     let load = evidence.load.as_ref()?;
     let fitted = load.fitted()?;
     let nodes = load.accesses.len();
-    let near = match remedy? {
-        Remedy::Interleave => 1.0 / nodes as f64,
-        _ => {
-            let shares = evidence.local_percent.zip(evidence.collocation_adds_percent);
-            shares.map_or(1.0, |(local, adds)| ((local + adds) / 100.0).min(1.0))
-        }
+    let near = if remedy? == Remedy::Interleave {
+        1.0 / nodes as f64
+    } else {
+        let shares = evidence.local_percent.zip(evidence.collocation_adds_percent);
+        shares.map_or(1.0, |(local, adds)| ((local + adds) / 100.0).min(1.0))
     };
     let elsewhere = (1.0 - near) / (nodes - 1).max(1) as f64;
     let row = |from: usize| {

@@ -61,7 +61,8 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
     let mut latencies = Latencies::new(topology.nodes().len());
     let mut session = prepared.observed_by(Some(&mut latencies)).start(None)?;
     let (began, before) = (Instant::now(), cpu_seconds(pid));
-    let all = if is_interrupted { Duration::ZERO } else { Duration::from_secs(seconds.into()) - first };
+    let asked = Duration::from_secs(seconds.into());
+    let all = if is_interrupted { Duration::ZERO } else { asked.saturating_sub(first) };
     // Its CPU time until it was seen last: it may end meanwhile.
     let mut used = 0.0;
     let mut resident_bytes = None;

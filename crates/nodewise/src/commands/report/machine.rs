@@ -15,7 +15,8 @@ const WIDEST: f64 = 24.0;
 const LEAST_PERCENT: f64 = 0.5;
 
 /// Nodes as discs, whose areas are the shares of the accesses that their memory serves, and the traffic
-/// between them as lines. `traffic` has the share of all accesses from each node (row) to each (column), in percent.
+/// between them as lines. `traffic` has the share of all accesses from each node (row) to each (column), in
+/// percent.
 pub fn html(out: &mut String, nodes: &[u32], traffic: &[Vec<f64>]) {
     let count = nodes.len();
     let place = |node: usize| {
