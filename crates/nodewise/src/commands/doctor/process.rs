@@ -135,11 +135,14 @@ fn look_first(
         (faults, pids.iter().filter_map(|pid| resident(pid.0)).sum::<u64>())
     };
     let before = faults_and_memory();
+    let mut used = None;
     while let Some(left) = time.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {
         if end.recv_timeout(left.min(Duration::from_millis(500))).is_ok() {
             return (nothing, true);
         }
         kernel.drain();
+        // A child that reads may be gone in a moment.
+        used = used.or_else(|| DiskUse::of(&[pids.clone(), descendants(pid)].concat(), topology));
         bar.set_position(began.elapsed().as_secs());
     }
     let per_s = |count: u64| count as f64 / began.elapsed().as_secs_f64();
@@ -148,7 +151,7 @@ fn look_first(
     let flushes = events::shootdowns().zip(flushes);
     let Some(shares) = kernel.finish() else { return (nothing, false) };
     let seen = Evidence {
-        disk: disk(&[pids, descendants(pid)].concat(), topology, &shares, bytes_per_s),
+        disk: used.and_then(|used| disk(used, topology, &shares, bytes_per_s)),
         kernel: Some(doctor::KernelTime {
             samples: shares.samples,
             kernel_percent: shares.kernel_percent,
@@ -164,8 +167,7 @@ fn look_first(
     (seen, false)
 }
 
-fn disk(pids: &[Pid], topology: &Topology, shares: &KernelShares, bytes_per_s: f64) -> Option<Disk> {
-    let used = DiskUse::of(pids, topology).filter(|_| bytes_per_s > 0.0)?;
+fn disk(used: DiskUse, topology: &Topology, shares: &KernelShares, bytes_per_s: f64) -> Option<Disk> {
     let (index, node) =
         topology.node_indices().zip(topology.nodes()).find(|(_, node)| node.id == used.node)?;
     Some(Disk {
