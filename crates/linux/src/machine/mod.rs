@@ -529,6 +529,6 @@ pub fn require_nodes(topology: &Topology) -> Result<(), Error> {
         return Ok(());
     }
     let message = "this machine has one NUMA node: every access is local and there is nothing to place; \
-                   try it in a guest with several: nodewise rig --nodes 4 --copy PROGRAM -- nodewise run -- PROGRAM";
+                   to try it in a guest with several, put this in front: nodewise rig --nodes 4 --copy PROGRAM --";
     Err(Error::new(ErrorKind::Unsupported, message))
 }
