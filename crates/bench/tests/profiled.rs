@@ -122,3 +122,47 @@ fn sick_programs_are_told_apart_and_the_healthy_one_is_left_alone() {
     about(row, "lies_on_percent", [100.0, 0.0, 0.0, 0.0]);
     used_in_slices(row);
 }
+
+/// The memory that a function asked for, by a helper of its own.
+#[track_caller]
+fn asked_for_by<'a>(report: &'a Value, function: &str) -> &'a Value {
+    let name = format!("site: helper (asked), called by {function} (asked)");
+    let mut rows = report["rows"].as_array().unwrap().iter();
+    rows.find(|row| row["memory"] == *name).unwrap_or_else(|| panic!("{name}: {report:#}"))
+}
+
+#[test]
+fn memory_is_named_by_the_code_that_asked_for_it() {
+    let asked = c_program("profiled/asked.c");
+    let guest = Guest::uniform(4, 1, 512 << 20).copy(&asked);
+    let script = format!(
+        "profile with --allocations -- {asked} 10
+         profile without -- {asked} 6",
+        asked = asked.display()
+    );
+    let files = ["with", "with.text", "with.status", "without", "without.text"];
+    let finished = profiled(guest, &script, &files);
+    println!("{}\n{}", finished.file("with.text").unwrap(), finished.file("without.text").unwrap());
+    let (with, without) = (finished.json("with").unwrap(), finished.json("without").unwrap());
+    assert_eq!(finished.file("with.status").unwrap(), "0\n");
+    for function in ["make_slices", "make_table"] {
+        let row = asked_for_by(&with, function);
+        assert!(row["touched_by"][0].as_str().unwrap().starts_with("touch (asked"), "{row:#}");
+        let touched: Vec<u64> =
+            row["touched_pages"].as_array().unwrap().iter().map(|pages| pages.as_u64().unwrap()).collect();
+        assert!(touched[0].abs_diff(12288) <= 128 && touched[1..] == [0, 0, 0], "{row:#}");
+        assert_eq!(row["touching_threads"], 1, "{row:#}");
+        about(row, "lies_on_percent", [100.0, 0.0, 0.0, 0.0]);
+        let used = row["used_from_percent"].as_array().unwrap();
+        assert!(used.iter().all(|percent| percent.as_f64() > Some(5.0)), "{row:#}");
+        let allocated = &row["allocated"];
+        let figures = ["blocks", "bytes", "most_bytes"].map(|figure| allocated[figure].as_u64().unwrap());
+        assert_eq!(figures, [1, 48 << 20, 48 << 20], "{row:#}");
+    }
+    let sites = with["sites"].as_array().unwrap();
+    assert!(sites.iter().any(|site| site["by"][1] == "make_scratch (asked)"), "{sites:#?}");
+    // Both in one row, as one function has touched both.
+    let row = touched_by(&without, "touch (asked");
+    assert_eq!((&row["memory"], &row["allocated"]), (&"anonymous memory".into(), &Value::Null), "{row:#}");
+    assert!(without["sites"].as_array().unwrap().is_empty());
+}

@@ -4,6 +4,7 @@
 // These panic where nothing can be written, and nothing that only reports may stop a program.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod allocations;
 mod batch_size;
 mod bound_memory;
 mod bounds;
@@ -35,6 +36,7 @@ mod shared;
 mod survey;
 mod symbols;
 mod traffic;
+mod unwind;
 
 pub use bounds::Bound;
 pub use disks::{DiskUse, bytes_so_far};

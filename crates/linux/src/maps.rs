@@ -123,7 +123,8 @@ impl NamedMapping {
         is_whole.then(|| text.split(|&byte| byte == b'\n').filter_map(Self::parse).collect())
     }
 
-    fn parse(line: &[u8]) -> Option<Self> {
+    /// A line of `/proc/PID/maps`.
+    pub(crate) fn parse(line: &[u8]) -> Option<Self> {
         // Five fields, each with one blank behind it, and then more blanks to the column of the name.
         let mut fields = line.splitn(6, |&byte| byte == b' ');
         let mut text = || std::str::from_utf8(fields.next()?).ok();

@@ -322,3 +322,129 @@ fn lines_that_several_nodes_write_and_metrics_over_time_are_shown() {
         contended().replace("\"nodes\":4,", "\"nodes\":5,").replace(",\"nodes\":4}", ",\"nodes\":5}");
     assert!(refused(&damaged).contains("16 counts of traffic among 5 nodes"), "{}", refused(&damaged));
 }
+
+/// Four nodes use 1 MiB at 0x100000, first as a block of one site, and then as one of another. One function
+/// has touched the first half of it, and memory behind it that no site has.
+fn allocated() -> String {
+    let mut interval: Value =
+        serde_json::from_str(recorded("hardware-samples").lines().next().unwrap()).unwrap();
+    let sample = |i: u64| {
+        json!({
+            "time_ns": i, "address": 0x10_0000 + i * 8191 % (2 << 20), "pid": 1, "tid": 1, "accessor": i / 256 % 4,
+            "home": 0, "access": "read", "source": "local_dram", "page_size": "base", "latency_cycles": 400,
+            "weight": 1
+        })
+    };
+    interval["seen"]["samples"] = (0..2048).map(sample).collect();
+    let frame = |module: &str, function: &str, line: u32| json!({"module": module, "offset": line, "function": function, "file": "/src/solver.c", "line": line});
+    let solver = |function: &str, line: u32| frame("/bin/solver", function, line);
+    let new = frame("/lib/x86_64-linux-gnu/libstdc++.so.6", "operator new", 1);
+    let block = |from: u64, until: Value, stack: u32| {
+        json!({"pid": 1, "tid": 1, "address": 0x10_0000, "bytes": 1 << 20, "from_ns": from, "until_ns": until,
+               "stack": stack, "mapped": false})
+    };
+    let site = |stack: u32| json!({"stack": stack, "blocks": 1, "bytes": 1 << 20, "most_bytes": 1 << 20});
+    let pages = |start: u64, end: u64| json!({"start": start, "end": end});
+    let tail = json!({"tail": {
+        "seconds": 1.5,
+        "names": [],
+        "first_touch": {
+            "touched": [
+                {"pid": 1, "range": pages(0x100, 0x180), "node": 0, "tid": 1, "stack": 0},
+                {"pid": 1, "range": pages(0x1f0, 0x300), "node": 1, "tid": 2, "stack": 0},
+            ],
+            "stacks": [[solver("fill", 42), solver("main", 7)]],
+            "lost": 0,
+            "left_out": 0,
+        },
+        "samples_left_out": 0,
+        "allocations": {
+            "least_bytes": 4096,
+            "blocks": [block(0, 1024.into(), 0), block(1024, Value::Null, 1)],
+            "sites": [site(0), site(1)],
+            "stacks": [
+                [new, solver("helper", 5), solver("make_first", 10), solver("main", 7)],
+                [solver("helper", 5), solver("make_second", 20), solver("main", 8)],
+            ],
+            "processes": 1,
+            "lost": 0,
+            "left_out": 0,
+        },
+    }});
+    format!("{}\n{}\n{tail}\n", head(), json!({"interval": interval}))
+}
+
+#[test]
+fn memory_is_named_by_who_asked_for_it_at_the_time() {
+    let place = tempfile::tempdir().unwrap();
+    let [file, page, moved] = ["a.profile", "a.html", "b.profile"].map(|name| place.path().join(name));
+    std::fs::write(&file, allocated()).unwrap();
+    let report = |more: &[&str]| {
+        let output = nodewise(&[&["report", file.to_str().unwrap()], more].concat());
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let json: Value = serde_json::from_str(&report(&["--json"])).unwrap();
+    let site = |function: &str, line: u32| {
+        format!("site: helper (solver.c:5), called by {function} (solver.c:{line})")
+    };
+    let rows = json["rows"].as_array().unwrap();
+    let row = |memory: &str| {
+        let row = rows.iter().find(|row| row["memory"] == *memory);
+        row.unwrap_or_else(|| panic!("{memory}: {json:#}"))
+    };
+    let (first, second) = (site("make_first", 10), site("make_second", 20));
+    for (memory, samples, pages) in
+        [(&*first, 512, [128, 16]), (&*second, 512, [128, 16]), ("anonymous memory", 1024, [0, 256])]
+    {
+        let row = row(memory);
+        assert_eq!(row["touched_by"][0], "fill (solver.c:42)", "{row:#}");
+        let found = row["samples"].as_u64().unwrap();
+        assert!(found.abs_diff(samples) <= 8, "{memory}: {found} for {samples}: {row:#}");
+        assert_eq!(row["touched_pages"].as_array().unwrap()[..2], pages, "{row:#}");
+        let bytes = &row["allocated"]["bytes"];
+        assert_eq!(*bytes, if memory.starts_with("site") { json!(1 << 20) } else { Value::Null }, "{row:#}");
+    }
+    assert_eq!(json["sites"][0]["by"][1], "make_first (solver.c:10)");
+    let text = report(&["-o", page.to_str().unwrap()]);
+    assert!(text.contains(&format!("{first}, fill (solver.c:42)")), "{text}");
+    assert!(text.contains("The code that asked for large blocks of memory:"), "{text}");
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.contains("The code that asked for large blocks") && html.contains(&second), "{html}");
+    // Lines move when a program is changed.
+    std::fs::write(&moved, allocated().replace("\"line\":10", "\"line\":11")).unwrap();
+    let both = report(&[moved.to_str().unwrap()]);
+    assert!(both.contains(&site("make_first", 11)) && !both.contains(&first), "{both}");
+}
+
+/// Numbers that no recording has, one at a time.
+#[test]
+fn damaged_allocations_are_shown_or_refused_and_never_a_panic() {
+    let whole = allocated();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let most = "18446744073709551615";
+    for (from, to) in [
+        ("\"address\":1048576,\"bytes\"", "\"address\":18446744073709551615,\"bytes\""),
+        ("\"bytes\":1048576,\"from_ns\"", "\"bytes\":18446744073709551615,\"from_ns\""),
+        ("\"bytes\":1048576,\"from_ns\"", "\"bytes\":0,\"from_ns\""),
+        ("\"from_ns\":0", "\"from_ns\":5000"),
+        ("\"stack\":1,", "\"stack\":77,"),
+        ("\"stack\":1,", "\"stack\":0,"),
+        ("\"mapped\":false", "\"mapped\":true"),
+        ("\"blocks\":1,", "\"blocks\":18446744073709551615,"),
+        ("\"most_bytes\":1048576", &format!("\"most_bytes\":{most}")),
+        ("\"end\":768,", "\"end\":0,"),
+        ("\"end\":768", "\"end\":18446744073709551615"),
+    ] {
+        for damaged in [whole.replace(from, to), whole.replacen(from, to, 1)] {
+            if damaged == whole {
+                continue;
+            }
+            std::fs::write(file.path(), damaged).unwrap();
+            let output = nodewise(&["report", file.path().to_str().unwrap()]);
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(matches!(output.status.code(), Some(0 | 1)), "{from} -> {to}: {error}");
+            assert!(output.status.success() || error.lines().count() == 1, "{from} -> {to}: {error}");
+        }
+    }
+}

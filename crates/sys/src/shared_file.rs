@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU64;
 #[derive(Debug)]
 pub struct SharedFile {
     mapping: Mapping,
-    #[allow(dead_code, reason = "open for others")]
+    /// Open for others.
     file: OwnedFd,
 }
 
@@ -39,6 +39,12 @@ impl SharedFile {
         check("fcntl", unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, SEALS) }.into())?;
         let mapping = Mapping::of_file(&file, bytes)?;
         Ok(Self { mapping, file })
+    }
+
+    /// The path by which other processes of the same user open it. It holds as long as this lives.
+    #[must_use]
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
 
     /// Its words, which other processes may change at any time.
@@ -73,8 +79,7 @@ mod tests {
     fn others_see_what_is_written_and_cannot_cut_it() {
         let shared = SharedFile::new(c"nodewise-test", 8192).unwrap();
         shared.as_atomics()[1023].store(7, Ordering::Relaxed);
-        let path = format!("/proc/self/fd/{}", shared.file.as_raw_fd());
-        let other = File::options().read(true).write(true).open(path).unwrap();
+        let other = File::options().read(true).write(true).open(shared.path()).unwrap();
         let mut word = [0; 8];
         other.read_exact_at(&mut word, 8184).unwrap();
         assert_eq!(u64::from_ne_bytes(word), 7);

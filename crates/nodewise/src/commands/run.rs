@@ -117,6 +117,7 @@ fn managed<'a>(args: &'a Args, observer: Option<&'a mut dyn Observer>) -> anyhow
     // Sampling may raise the limit on open files, for this process alone.
     let file_limit = nodewise_sys::file_limit().context("cannot learn the limit on open files")?;
     let reports = Reports::open(&args.options)?;
+    let environment = observer.as_ref().map(|observer| observer.environment()).unwrap_or_default();
     let watchdog = Watchdog::default();
     let at_end = (!args.wait).then(|| watchdog.clone());
     let prepared = match nodewise_linux::require_nodes(&topology) {
@@ -130,6 +131,7 @@ fn managed<'a>(args: &'a Args, observer: Option<&'a mut dyn Observer>) -> anyhow
         }
     };
     let mut command = program(args);
+    command.envs(environment);
     nodewise_sys::start_with_file_limit(&mut command, file_limit);
     // Whatever loses its parent becomes our child, and is not lost from sight.
     nodewise_sys::set_child_subreaper(true).context("cannot follow the program's descendants")?;

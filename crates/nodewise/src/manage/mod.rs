@@ -82,6 +82,11 @@ pub trait Observer {
     /// An interval has ended. A hint fault may have moved its page. So the home of such a sample is where the
     /// page was first seen, as far as that is known.
     fn interval(&mut self, interval: Interval);
+
+    /// Variables that a program needs in its environment for this.
+    fn environment(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
 }
 
 /// Everything that can be refused is refused before there is one of these, and so before a program is started

@@ -66,6 +66,21 @@ pub struct Object {
     pub touched_pages: Vec<u64>,
     /// The threads that did.
     pub touching_threads: usize,
+    /// The code that asked for it, where that is known.
+    pub allocated: Option<Allocation>,
+}
+
+/// All blocks that some code asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Allocation {
+    /// The code, the innermost function first.
+    pub by: Vec<String>,
+    /// How many there were.
+    pub blocks: u64,
+    /// Their bytes, one after the other.
+    pub bytes: u64,
+    /// The most bytes at a time, by process and added up.
+    pub most_bytes: u64,
 }
 
 /// An access.
@@ -114,6 +129,8 @@ pub enum Remedy {
 pub struct Row {
     /// Its name for people.
     pub memory: String,
+    /// The code that asked for it; none where that is not known.
+    pub allocated: Option<Allocation>,
     /// The code that touched it first, the innermost function first; empty where that was not seen.
     pub touched_by: Vec<String>,
     /// Pages that were seen to be touched first, by node.
@@ -361,6 +378,7 @@ fn row(seen: &Seen, fitted: Option<&Fitted>, all: &Traffic, object: &Object, mut
     let change = change.filter(|(_, gain, slowest)| gain.max(slowest.unwrap_or(0.0)) >= LEAST_PERCENT);
     Row {
         memory: object.name.clone(),
+        allocated: object.allocated.clone(),
         touched_by: object.touched_by.clone(),
         touched_pages: object.touched_pages.clone(),
         touching_threads: object.touching_threads,

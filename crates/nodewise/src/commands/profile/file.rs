@@ -3,6 +3,7 @@
 
 use nodewise_engine::recording::Interval;
 use nodewise_engine::{PageRange, Pid};
+use nodewise_linux::allocations::AllocationReport;
 use nodewise_linux::first_touch::FirstTouchReport;
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +55,9 @@ pub struct Tail {
     /// How many CPUs it used on average; 0 where that is not known.
     #[serde(default)]
     pub cpus: f64,
+    /// The blocks that the program asked for; none without `--allocations`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocations: Option<AllocationReport>,
 }
 
 /// A line.

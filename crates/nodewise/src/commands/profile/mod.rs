@@ -9,8 +9,9 @@ use crate::output::{OthersFile, note};
 use anyhow::Context as _;
 use file::{Head, Line, Name, Tail, VERSION};
 use nodewise_engine::recording::Interval;
-use nodewise_engine::{PAGE_BYTES, PageRange, Pid};
-use nodewise_linux::first_touch::{FirstTouchReport, FirstTouches};
+use nodewise_engine::{Observation, PAGE_BYTES, PageRange, Pid};
+use nodewise_linux::allocations::{AllocationReport, Allocations};
+use nodewise_linux::first_touch::FirstTouches;
 use nodewise_linux::process::require_access;
 use nodewise_linux::{ErrorKind, NamedMapping, kernel};
 use nodewise_topology::Topology;
@@ -31,6 +32,7 @@ use std::time::{Duration, Instant, SystemTime};
 /// of the kernel's NUMA balancing, which may move pages meanwhile. The first touch of a page is its page
 /// fault, told with the functions that led there. A program that was built with frame pointers
 /// (-fno-omit-frame-pointer) shows all of its callers, any other perhaps only the innermost function.
+/// With --allocations, memory is also named by the code that asked for it.
 ///
 /// The file holds addresses, paths and the command line, so that only its owner can read it.
 #[derive(clap::Args)]
@@ -40,6 +42,7 @@ use std::time::{Duration, Instant, SystemTime};
 Examples:
   nodewise profile -- ./solver input.dat
   nodewise profile -o solver.profile -- ./solver input.dat
+  nodewise profile --allocations -- ./solver      memory by the code that asked for it
   nodewise profile -p 4711 --seconds 30
   nodewise report nodewise.profile                what it says
 
@@ -77,6 +80,22 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..))]
     most_mebibytes: u64,
 
+    /// Record blocks of 4096 bytes or more, or of BYTES, and name memory by the code that asked for it
+    ///
+    /// The program loads a library of Nodewise's (`LD_PRELOAD`), which tells of blocks by malloc, calloc,
+    /// realloc, aligned requests, C++'s new, and mmap. It does not work for programs that are linked
+    /// statically, nor for those that run already.
+    #[arg(
+        long,
+        value_name = "BYTES",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "4096",
+        conflicts_with = "pid",
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    allocations: Option<u64>,
+
     /// Take the cost of far memory from a machine's preset, or from what 'nodewise measure --json' printed
     #[arg(long, value_name = "PRESET|FILE")]
     model: Option<String>,
@@ -91,13 +110,19 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let head = head(args, &topology, &costs);
     let mut recorder = Recorder::create(&args.output, args.most_mebibytes << 20, head)?;
     // Before a program is started, whose first touches it is about.
-    recorder.touches = match Touches::open(&topology) {
+    recorder.touches = match FirstTouches::open(&topology) {
         Err(error) if error.kind() == ErrorKind::Unsupported => {
             note(format_args!("{error}; recording who uses memory only"));
             None
         }
-        opened => Some(opened.map_err(manage::explain)?),
+        opened => Some(Watched::new(opened.map_err(manage::explain)?)),
     };
+    if let Some(least_bytes) = args.allocations {
+        let mut allocations = Watched::new(Allocations::open(least_bytes).map_err(manage::explain)?);
+        // Now: a machine with one node has no intervals, and a program no beginning that is told.
+        allocations.begin(|allocations, _| allocations.drain());
+        recorder.allocations = Some(allocations);
+    }
     let status = match args.pid {
         Some(pid) => {
             attach::watched(Pid(pid), args.seconds, &mut recorder)?;
@@ -123,7 +148,7 @@ fn head(args: &Args, topology: &Topology, costs: &Costs) -> Head {
     }
 }
 
-/// Time between two looks into the rings of page faults.
+/// Time between two looks into the rings of page faults and of allocations.
 const DRAIN_EVERY: Duration = Duration::from_millis(5);
 /// Such looks between two for CPUs that come and go.
 const CPUS_EVERY: u32 = 200;
@@ -139,7 +164,8 @@ struct Recorder {
     /// That a line could not be written.
     failed: Option<anyhow::Error>,
     names: BTreeMap<Pid, Vec<NamedMapping>>,
-    touches: Option<Touches>,
+    touches: Option<Watched<FirstTouches>>,
+    allocations: Option<Watched<Allocations>>,
     used: Used,
 }
 
@@ -187,6 +213,7 @@ impl Recorder {
             failed: None,
             names: BTreeMap::new(),
             touches: None,
+            allocations: None,
             used: Used::default(),
         };
         recorder.line(&Line::Head(head));
@@ -207,10 +234,16 @@ impl Recorder {
     }
 
     fn finish(mut self) -> anyhow::Result<()> {
-        let first_touch = self.touches.take().map_or_else(FirstTouchReport::default, Touches::finish);
+        let touches = self.touches.take().and_then(Watched::finish);
+        let first_touch = touches.map(FirstTouches::finish).unwrap_or_default();
+        let allocations = self.allocations.take().and_then(Watched::finish).map(Allocations::finish);
+        let (allocations_lost, blocks_left_out) =
+            allocations.as_ref().map_or((0, 0), |found| (found.lost, found.left_out));
         for (lost, why) in [
             (first_touch.lost, "first touches came too fast and are missing"),
             (first_touch.left_out, "first touches are left out, as there are too many ranges"),
+            (allocations_lost, "allocations came too fast and are missing"),
+            (blocks_left_out, "blocks are left out, as there are too many"),
             (
                 self.samples_left_out,
                 "samples are left out, as the file would be too large (--most-mebibytes)",
@@ -219,6 +252,9 @@ impl Recorder {
             if lost > 0 {
                 note(format_args!("{lost} {why}"));
             }
+        }
+        if let Some(why) = allocations.as_ref().and_then(none_seen) {
+            note(why);
         }
         let names = self.names.iter().flat_map(|(&pid, names)| {
             names.iter().filter(|mapping| !mapping.name.is_empty()).map(move |mapping| Name {
@@ -233,6 +269,7 @@ impl Recorder {
             first_touch,
             samples_left_out: self.samples_left_out,
             cpus: self.used.cpus,
+            allocations,
         };
         self.line(&Line::Tail(Box::new(tail)));
         if let Some(error) = self.failed {
@@ -250,8 +287,17 @@ impl Observer for Recorder {
     fn begin(&mut self, pids: &[Pid]) {
         self.used.begin(pids);
         if let Some(touches) = &mut self.touches {
-            touches.begin(pids);
+            touches.with(|watched| pids.iter().for_each(|&pid| watched.follow(pid)));
+            touches.begin(look_for_touches);
         }
+    }
+
+    fn environment(&self) -> Vec<(&'static str, String)> {
+        let mut environment = Vec::new();
+        if let Some(allocations) = &self.allocations {
+            allocations.with(|watched| environment = watched.environment());
+        }
+        environment
     }
 
     fn interval(&mut self, mut interval: Interval) {
@@ -262,7 +308,21 @@ impl Observer for Recorder {
             if let Some(touches) = &self.touches {
                 touches.with(|watched| watched.retain(process.pid, &mappings, before_ns));
             }
+            if let Some(allocations) = &self.allocations {
+                allocations.with(|watched| watched.retain(process.pid, &mappings, before_ns));
+            }
             self.names.insert(process.pid, mappings);
+        }
+        if let Some(allocations) = &self.allocations {
+            let Observation { samples, processes, end_ns, duration_ns, .. } = &interval.seen;
+            allocations.with(|watched| {
+                watched.hit(samples, end_ns.saturating_sub(*duration_ns));
+                // One that is not seen may just have begun.
+                let is_alive = |pid: Pid| {
+                    processes.iter().any(|one| one.pid == pid) || Path::new(&format!("/proc/{pid}")).exists()
+                };
+                watched.retain_processes(is_alive, *end_ns);
+            });
         }
         if self.bytes > self.most_bytes {
             self.samples_left_out += interval.seen.samples.len() as u64;
@@ -272,51 +332,67 @@ impl Observer for Recorder {
     }
 }
 
-/// First touches, watched by a thread of their own: they come by the ten thousand.
-struct Touches {
+/// Something that a thread of its own looks at again and again: its events come by the ten thousand.
+struct Watched<T> {
     /// None once it has ended.
-    watched: Arc<Mutex<Option<FirstTouches>>>,
+    what: Arc<Mutex<Option<T>>>,
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Touches {
-    fn open(topology: &Topology) -> Result<Self, nodewise_linux::Error> {
-        let watched = Arc::new(Mutex::new(Some(FirstTouches::open(topology)?)));
-        Ok(Self { watched, ends: Arc::default(), thread: None })
+impl<T: Send + 'static> Watched<T> {
+    fn new(what: T) -> Self {
+        Self { what: Arc::new(Mutex::new(Some(what))), ends: Arc::default(), thread: None }
     }
 
-    fn with(&self, mut act: impl FnMut(&mut FirstTouches)) {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(&mut act);
+    fn with(&self, mut act: impl FnMut(&mut T)) {
+        self.what.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(&mut act);
     }
 
-    fn begin(&mut self, pids: &[Pid]) {
-        self.with(|watched| pids.iter().for_each(|&pid| watched.follow(pid)));
-        let (watched, ends) = (Arc::clone(&self.watched), Arc::clone(&self.ends));
+    /// Looks at it from now on; `look` is told how often it has looked.
+    fn begin(&mut self, look: impl Fn(&mut T, u32) + Send + 'static) {
+        let (what, ends) = (Arc::clone(&self.what), Arc::clone(&self.ends));
         self.thread = Some(std::thread::spawn(move || {
             for round in 1_u32.. {
                 if ends.load(Ordering::Relaxed) {
                     return;
                 }
-                if let Some(watched) = &mut *watched.lock().unwrap_or_else(PoisonError::into_inner) {
-                    watched.drain();
-                    if round % CPUS_EVERY == 0 {
-                        watched.follow_cpus();
-                    }
+                if let Some(what) = &mut *what.lock().unwrap_or_else(PoisonError::into_inner) {
+                    look(what, round);
                 }
                 std::thread::sleep(DRAIN_EVERY);
             }
         }));
     }
 
-    fn finish(self) -> FirstTouchReport {
+    fn finish(self) -> Option<T> {
         self.ends.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread {
             let _ = thread.join();
         }
-        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).take();
-        watched.map(FirstTouches::finish).unwrap_or_default()
+        self.what.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
+}
+
+fn look_for_touches(touches: &mut FirstTouches, round: u32) {
+    touches.drain();
+    if round % CPUS_EVERY == 0 {
+        touches.follow_cpus();
+    }
+}
+
+/// The reason why no block was seen.
+fn none_seen(found: &AllocationReport) -> Option<&'static str> {
+    if found.processes == 0 {
+        return Some(
+            "--allocations: the program has not loaded Nodewise's library, and its blocks have no names: it is \
+             linked statically, has changed its user, or begins without its environment",
+        );
+    }
+    found
+        .sites
+        .is_empty()
+        .then_some("--allocations: no function of the C library was asked for a large block")
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `nodewise report`: what a profile says, and what to change in the program.
 
+mod blocks;
 mod over_time;
 mod page;
 mod perf_data;
@@ -17,8 +18,9 @@ use std::process::ExitCode;
 /// Show what a recording of 'nodewise profile' or perf says, and what to change
 ///
 /// It tells which memory is used from where, and who touched it first. Memory is told apart by the code that
-/// touched it first, or else by its mapping. A change is named only where it may save 5 % of the program's
-/// time. docs/profile.md explains each column, and how a change is found.
+/// touched it first, or else by its mapping. 'nodewise profile --allocations' also records the code that
+/// asked for it. A change is named only where it may save 5 % of the program's time. docs/profile.md explains
+/// each column, and how a change is found.
 ///
 /// A perf.data has to tell the CPU of each sample (--sample-cpu). With --phys-data it tells the node of all
 /// memory, else whether that is near or far. With samples of page-faults it tells who touched memory first.
@@ -50,15 +52,17 @@ pub struct Args {
     output: Option<PathBuf>,
 
     /// Print JSON: command, seconds, nodes, samples, `samples_are`, `ratios_by`, `far_percent`,
-    /// `traffic_percent`, `unknown_far_percent`, `unknown_home_percent`, rows, lines, `over_time`
+    /// `traffic_percent`, `unknown_far_percent`, `unknown_home_percent`, rows, lines, sites, `over_time`
     ///
-    /// Each row has memory, `touched_by`, `touched_pages`, `touching_threads`, samples, `accesses_percent`,
-    /// `used_from_percent`, `lies_on_percent`, `far_percent`, `write_percent`, `main_user_percent`,
-    /// `taken_percent`, remedy, `gain_percent`, `slowest_gain_percent` and `gain_is_bound`. Lists by node are
-    /// in the order of nodes. A line has memory, `touched_by`, address, samples, `accesses_percent`,
-    /// `used_from_percent` and `is_falsely_shared`. `over_time` has the metrics of each interval, and null
-    /// where that was not measured. `unknown_far_percent` is the share of accesses to another node's memory,
-    /// nobody knows which, and `unknown_home_percent` that of samples that do not even tell this.
+    /// Each row has memory, allocated, `touched_by`, `touched_pages`, `touching_threads`, samples,
+    /// `accesses_percent`, `used_from_percent`, `lies_on_percent`, `far_percent`, `write_percent`,
+    /// `main_user_percent`, `taken_percent`, remedy, `gain_percent`, `slowest_gain_percent` and
+    /// `gain_is_bound`. Lists by node are in the order of nodes. A line has memory, `touched_by`, address,
+    /// samples, `accesses_percent`, `used_from_percent` and `is_falsely_shared`. A site has by, blocks, bytes
+    /// and `most_bytes`, and so has allocated of a row, or it is null. `over_time` has the metrics of each
+    /// interval, and null where that was not measured. `unknown_far_percent` is the share of accesses to
+    /// another node's memory, nobody knows which, and `unknown_home_percent` that of samples that do not even
+    /// tell this.
     ///
     /// For two recordings there are before and after, each with all of that.
     #[arg(long)]
@@ -104,6 +108,7 @@ fn json(profile: &Profile, findings: &Findings) -> Value {
         "unknown_home_percent": findings.unknown_home_percent,
         "rows": findings.rows,
         "lines": findings.lines,
+        "sites": profile.sites.iter().map(|site| &site.allocated).collect::<Vec<_>>(),
         "over_time": profile.moments,
     })
 }

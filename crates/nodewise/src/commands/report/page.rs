@@ -2,7 +2,7 @@
 
 use super::over_time;
 use super::read::Profile;
-use super::text::{lies_on, name, nothing, percents, samples_are, shares, sharing, unknown, words};
+use super::text::{largest, lies_on, name, nothing, percents, samples_are, shares, sharing, unknown, words};
 use nodewise_verdict::html::{STYLE, escaped};
 use nodewise_verdict::profile::{Findings, LEAST_PERCENT, Row};
 use std::fmt::Write as _;
@@ -59,6 +59,7 @@ pub fn html(profile: &Profile, findings: &Findings) -> String {
     }
     table(&mut out, profile, findings);
     lines(&mut out, profile, findings);
+    sites(&mut out, profile);
     traffic(&mut out, profile, findings);
     over_time::html(&mut out, &profile.moments, samples_are(profile));
     maps(&mut out, profile, findings);
@@ -134,6 +135,29 @@ fn lines(out: &mut String, profile: &Profile, findings: &Findings) {
             sharing(line),
             line.accesses_percent,
             shares(&line.used_from_percent, &profile.seen.nodes)
+        );
+    }
+    out.push_str("</tbody>\n</table></div>\n");
+}
+
+/// The code that asked for memory.
+fn sites(out: &mut String, profile: &Profile) {
+    if profile.sites.is_empty() {
+        return;
+    }
+    out.push_str(
+        "<h2>The code that asked for large blocks</h2>\n<div class=\"scroll\"><table>\n<thead><tr>\
+         <th>asked for by</th><th>most KiB at a time</th><th>KiB in all</th><th>blocks</th></tr></thead>\n<tbody>\n",
+    );
+    for site in largest(profile) {
+        let allocated = &site.allocated;
+        let _ = writeln!(
+            out,
+            "<tr><td class=\"text\"><code>{}</code></td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            escaped(&allocated.by.join(", called by ")),
+            allocated.most_bytes / 1024,
+            allocated.bytes / 1024,
+            allocated.blocks
         );
     }
     out.push_str("</tbody>\n</table></div>\n");

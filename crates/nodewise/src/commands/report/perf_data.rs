@@ -41,6 +41,7 @@ pub fn read(path: &Path, file: impl Read + Seek, length: u64) -> anyhow::Result<
         first_touch: recording.first_touch,
         samples_left_out: recording.left_out,
         cpus: 0.0,
+        allocations: None,
     }))
 }
 

@@ -1,12 +1,14 @@
 //! A profile's file, as the verdict wants it.
 
+use super::blocks::{Blocks, Site};
 use super::over_time::Moment;
 use crate::commands::latencies::{Latencies, is_far_somewhere, is_of_memory};
 use crate::commands::profile::file::{Head, Line, Name, Tail, VERSION};
 use anyhow::{Context as _, anyhow, bail};
 use nodewise_engine::recording::Interval;
 use nodewise_engine::{
-    Access, DataSource, HUGE_PAGE_PAGES, Mapping, MappingKind, PAGE_BYTES, PageNumber, PageSize, Pid, Sample,
+    Access, DataSource, HUGE_PAGE_PAGES, Mapping, MappingKind, PAGE_BYTES, PageNumber, PageRange, PageSize,
+    Pid, Sample,
 };
 use nodewise_linux::Frame;
 use nodewise_linux::first_touch::Touched;
@@ -28,6 +30,8 @@ pub struct Profile {
     pub seen: Seen,
     /// The time of each use, in nanoseconds of one clock.
     pub times_ns: Vec<u64>,
+    /// Code that asked for memory, where that was recorded.
+    pub sites: Vec<Site>,
     /// Each interval.
     pub moments: Vec<Moment>,
 }
@@ -132,10 +136,11 @@ impl Told {
         if programs.values().collect::<BTreeSet<_>>().len() > 1 {
             memory.programs = programs;
         }
-        let (objects, uses) = memory.take_in(&samples);
+        let (objects, uses, sites) = memory.take_in(&samples);
         let load = latencies.load(&head.ratios, head.cycles_per_instruction, tail.cpus);
         Profile {
             moments,
+            sites,
             times_ns: samples.iter().map(|sample| sample.time_ns).collect(),
             counts_accesses,
             command: head.command,
@@ -151,6 +156,7 @@ struct Short {
     time_ns: u64,
     pid: Pid,
     page: PageNumber,
+    address: u64,
     from: u8,
     home: Option<u8>,
     is_far: bool,
@@ -170,6 +176,7 @@ impl Short {
             time_ns: sample.time_ns,
             pid: sample.pid,
             page: sample.address.page(),
+            address: sample.address.0,
             from: sample.accessor.0,
             home: sample.home.map(|home| home.0),
             is_far: is_far_somewhere(sample),
@@ -198,6 +205,7 @@ struct Memory<'a> {
     touched: BTreeMap<Pid, Vec<&'a Touched>>,
     /// Each call chain for people.
     sites: Vec<Vec<String>>,
+    blocks: Blocks<'a>,
     nodes: usize,
     /// By name and by the function that touched it first: there may be many ways to it.
     numbers: HashMap<(String, Option<String>), u32>,
@@ -221,11 +229,15 @@ impl<'a> Memory<'a> {
             touched.sort_by_key(|one| one.range);
         }
         let sites = tail.first_touch.stacks.iter().map(|stack| site(stack)).collect();
+        let found = tail.allocations.as_ref();
+        let asked: Vec<_> =
+            found.iter().flat_map(|found| &found.stacks).map(|stack| asking_site(stack)).collect();
+        let blocks = Blocks::new(found, &asked);
         let (programs, numbers, objects) = (BTreeMap::new(), HashMap::new(), Vec::new());
-        Self { mappings, is_told: false, programs, names, touched, sites, nodes, numbers, objects }
+        Self { mappings, is_told: false, programs, names, touched, sites, blocks, nodes, numbers, objects }
     }
 
-    fn take_in(mut self, samples: &[Short]) -> (Vec<Object>, Vec<Use>) {
+    fn take_in(mut self, samples: &[Short]) -> (Vec<Object>, Vec<Use>, Vec<Site>) {
         let mut uses = Vec::with_capacity(samples.len());
         for sample in samples {
             let page = if sample.huge { sample.page.huge() } else { sample.page };
@@ -233,8 +245,9 @@ impl<'a> Memory<'a> {
             // meanwhile, and does by the very faults that are the samples.
             let touched = || self.toucher(sample.pid, sample.page).map(|touched| touched.node.0);
             let home = if self.is_told { sample.home } else { touched().or(sample.home) };
+            self.blocks.go_to(sample.time_ns);
             uses.push(Use {
-                object: self.number(sample.pid, sample.page),
+                object: self.number(sample),
                 // Processes are far apart.
                 page: u64::from(sample.pid.0) << 40 | page.0 & ((1 << 40) - 1),
                 from: sample.from,
@@ -249,11 +262,14 @@ impl<'a> Memory<'a> {
         }
         let huge = samples.iter().filter(|sample| sample.huge).map(|sample| (sample.pid, sample.page.huge()));
         self.count_touches(&huge.collect());
-        (self.objects, uses)
+        (self.objects, uses, self.blocks.sites)
     }
 
-    fn number(&mut self, pid: Pid, page: PageNumber) -> u32 {
-        let name = self.name(pid, page);
+    fn number(&mut self, sample: &Short) -> u32 {
+        let (pid, page) = (sample.pid, sample.page);
+        let asked = self.blocks.site_at(pid, sample.address).map(|site| &self.blocks.sites[site as usize]);
+        let name = asked.map_or_else(|| self.name(pid, page), |site| site.name.clone());
+        let allocated = asked.map(|site| &site.allocated);
         let site = self.toucher(pid, page).and_then(|touched| self.site_of(touched)).unwrap_or_default();
         let (objects, nodes) = (&mut self.objects, self.nodes);
         *self.numbers.entry((name.clone(), site.first().cloned())).or_insert_with(|| {
@@ -262,6 +278,7 @@ impl<'a> Memory<'a> {
                 touched_by: site,
                 touched_pages: vec![0; nodes],
                 touching_threads: 0,
+                allocated: allocated.cloned(),
             });
             objects.len() as u32 - 1
         })
@@ -275,17 +292,26 @@ impl<'a> Memory<'a> {
     fn count_touches(&mut self, huge: &HashSet<(Pid, PageNumber)>) {
         let mut threads: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
         for (pid, touched) in std::mem::take(&mut self.touched) {
-            for one in touched {
-                let site = self.site_of(one).unwrap_or_default();
-                let key = (self.name(pid, one.range.start), site.into_iter().next());
-                let Some(&number) = self.numbers.get(&key) else { continue };
-                threads.entry(number).or_default().insert(one.tid.0);
-                if let Some(pages) =
-                    self.objects[number as usize].touched_pages.get_mut(usize::from(one.node.0))
-                {
-                    let is_huge = one.range.pages() == 1 && huge.contains(&(pid, one.range.start.huge()));
-                    let brought = if is_huge { HUGE_PAGE_PAGES } else { one.range.pages() };
-                    *pages = pages.saturating_add(brought);
+            let brought = |one: &&Touched| {
+                let first = one.range.start.huge();
+                let is_huge = one.range.pages() == 1 && huge.contains(&(pid, first));
+                let huge = || PageRange { start: first, end: PageNumber(first.0 + HUGE_PAGE_PAGES) };
+                if is_huge { huge() } else { one.range }
+            };
+            let ranges: Vec<PageRange> = touched.iter().map(brought).collect();
+            for (one, (of_sites, rest)) in touched.into_iter().zip(self.blocks.shares(pid, &ranges)) {
+                let by = self.site_of(one).unwrap_or_default().into_iter().next();
+                let of_sites = of_sites
+                    .into_iter()
+                    .map(|(site, pages)| (self.blocks.sites[site as usize].name.clone(), pages));
+                let of_none = (rest > 0).then(|| (self.name(pid, one.range.start), rest));
+                for (name, pages) in of_sites.chain(of_none) {
+                    let Some(&number) = self.numbers.get(&(name, by.clone())) else { continue };
+                    threads.entry(number).or_default().insert(one.tid.0);
+                    let counts = &mut self.objects[number as usize].touched_pages;
+                    if let Some(count) = counts.get_mut(usize::from(one.node.0)) {
+                        *count = count.saturating_add(pages);
+                    }
                 }
             }
         }
@@ -332,23 +358,58 @@ impl<'a> Memory<'a> {
 
 /// Libraries whose functions touch memory for others.
 const FOR_OTHERS: [&str; 6] = ["libc.so", "libc-", "libstdc++", "libgcc_s", "ld-linux", "libpthread"];
+/// Libraries whose functions ask for memory for others, beside these.
+const ALLOCATORS: [&str; 3] = ["libjemalloc", "libtcmalloc", "libmimalloc"];
+/// Functions that do so and that may be a part of a program without their source: C++'s and Rust's own.
+const ASKING_FOR_OTHERS: [&str; 12] = [
+    "operator new",
+    "std::",
+    "__gnu_cxx::",
+    "alloc::",
+    "core::",
+    "<alloc::",
+    "<core::",
+    "<std::",
+    "__rust",
+    "__rdl_",
+    "hashbrown::",
+    "<hashbrown::",
+];
 /// The sources of such functions that become part of a program: Rust's and C++'s own.
 const SOURCES_FOR_OTHERS: [&str; 2] = ["/rustc/", "/usr/include/c++/"];
 /// Functions of a call chain that are shown.
 const SHOWN: usize = 3;
 
-/// A call chain for people, from the innermost function of the program's own.
+/// The call chain of a touch for people, from the innermost function of the program's own.
 fn site(stack: &[Frame]) -> Vec<String> {
+    shown(stack, touches_for_others)
+}
+
+/// The same of a request for memory.
+fn asking_site(stack: &[Frame]) -> Vec<String> {
+    shown(stack, |frame| {
+        let function = frame.function.as_deref().unwrap_or_default();
+        touches_for_others(frame)
+            || is_of(frame, &ALLOCATORS)
+            || ASKING_FOR_OTHERS.iter().any(|name| function.starts_with(name))
+    })
+}
+
+fn is_of(frame: &Frame, libraries: &[&str]) -> bool {
+    let module = frame.module.file_name().unwrap_or_default().to_string_lossy();
+    libraries.iter().any(|library| module.starts_with(library))
+}
+
+fn touches_for_others(frame: &Frame) -> bool {
+    let source = frame.file.as_deref().unwrap_or_default();
+    SOURCES_FOR_OTHERS.iter().any(|directory| source.starts_with(directory)) || is_of(frame, &FOR_OTHERS)
+}
+
+fn shown(stack: &[Frame], is_for_others: impl Fn(&Frame) -> bool) -> Vec<String> {
     // A frame pointer that is none leads nowhere.
     let leads = stack.iter().skip(1).take_while(|frame| !frame.module.as_os_str().is_empty()).count();
     let stack = &stack[..stack.len().min(1 + leads)];
-    let is_for_others = |frame: &&Frame| {
-        let module = frame.module.file_name().unwrap_or_default().to_string_lossy();
-        let source = frame.file.as_deref().unwrap_or_default();
-        SOURCES_FOR_OTHERS.iter().any(|directory| source.starts_with(directory))
-            || FOR_OTHERS.iter().any(|library| module.starts_with(library))
-    };
-    let helpers = stack.iter().take_while(is_for_others).count();
+    let helpers = stack.iter().take_while(|frame| is_for_others(frame)).count();
     let own = if helpers == stack.len() { 0 } else { helpers };
     stack.iter().skip(own).take(SHOWN).map(place).collect()
 }

@@ -1,6 +1,8 @@
 //! The report for a terminal.
 
+use super::blocks::Site;
 use super::read::Profile;
+use crate::commands::top::bytes;
 use crate::commands::wrap;
 use anstyle::Style;
 use comfy_table::{CellAlignment, Table, presets};
@@ -29,6 +31,7 @@ pub fn text(profile: &Profile, findings: &Findings, width: usize) -> String {
     let changes = findings.to_change();
     if findings.far_percent.is_none() {
         let _ = writeln!(out, "{}", nothing(profile));
+        out.push_str(&sites(profile));
         return out;
     }
     if changes.is_empty() {
@@ -44,7 +47,46 @@ pub fn text(profile: &Profile, findings: &Findings, width: usize) -> String {
     }
     out.push_str(&table(profile, findings));
     out.push_str(&lines(profile, findings));
+    out.push_str(&sites(profile));
     out
+}
+
+/// The sites that had most memory at a time, the largest first.
+pub fn largest(profile: &Profile) -> Vec<&Site> {
+    let mut sites: Vec<&Site> = profile.sites.iter().collect();
+    sites.sort_by_key(|site| std::cmp::Reverse(site.allocated.most_bytes));
+    sites.truncate(ROWS);
+    sites
+}
+
+/// The code that asked for memory, if that was recorded.
+fn sites(profile: &Profile) -> String {
+    if profile.sites.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(["most at a time", "in all", "blocks", "asked for by"]);
+    for Site { name, allocated } in largest(profile) {
+        let size = |count: u64| bytes(count as f64);
+        let name = name.trim_start_matches("site: ").to_owned();
+        table.add_row([
+            size(allocated.most_bytes),
+            size(allocated.bytes),
+            allocated.blocks.to_string(),
+            name,
+        ]);
+    }
+    for column in 0..3 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let more = match profile.sites.len().saturating_sub(ROWS) {
+        0 => String::new(),
+        hidden => format!("{hidden} more with less memory: --json\n"),
+    };
+    format!("\nThe code that asked for large blocks of memory:\n{table}\n{more}")
 }
 
 /// The lines that several nodes write, if there are any.
@@ -339,9 +381,15 @@ pub fn beside(before: (&Profile, &Findings), after: (&Profile, &Findings)) -> St
 /// Whether it is the same memory in two recordings. Lines of code move when a program is changed, and so do
 /// addresses: the function's name has to do.
 fn is_same(one: &Row, other: &Row) -> bool {
-    let function = |row: &Row| {
-        let by = row.touched_by.first()?;
-        Some(by.split_once(" (").map_or(by.as_str(), |(function, _)| function).to_owned())
+    let function = |row: &Row| Some(without_line(row.touched_by.first()?).to_owned());
+    let memory = |row: &Row| -> Vec<String> {
+        let by = row.allocated.iter().flat_map(|allocated| &allocated.by);
+        let by = by.map(|by| without_line(by).to_owned()).collect();
+        if row.allocated.is_some() { by } else { vec![row.memory.clone()] }
     };
-    one.memory == other.memory && function(one) == function(other)
+    memory(one) == memory(other) && function(one) == function(other)
+}
+
+fn without_line(place: &str) -> &str {
+    place.split_once(" (").map_or(place, |(function, _)| function)
 }

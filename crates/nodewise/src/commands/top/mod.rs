@@ -7,6 +7,8 @@ mod state;
 mod tests;
 mod watch;
 
+pub use figures::bytes;
+
 use crate::output::print_more;
 use crate::terminal;
 use nodewise_engine::Pid;

@@ -1,0 +1,11 @@
+//! The root of the shared library. It has no standard library: whatever that asks for memory would come here.
+#![no_std]
+
+mod hooks;
+mod layout;
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    // Nothing here panics. A program must not go on without its memory.
+    hooks::abort_program()
+}
