@@ -9,6 +9,7 @@ use crate::sampler::{CpuClockEvents, Time};
 use nodewise_engine::Pid;
 use nodewise_sys::perf::CallChain;
 use nodewise_topology::Topology;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 
@@ -18,7 +19,7 @@ const MOST_CHAINS: usize = 1 << 14;
 const LEAST_PERCENT: f64 = 1.0;
 
 /// CPU time of processes, in percent of all that they used.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KernelShares {
     /// Samples, one every 4 ms of CPU time.
     pub samples: u64,

@@ -323,6 +323,66 @@ fn lines_that_several_nodes_write_and_metrics_over_time_are_shown() {
     assert!(refused(&damaged).contains("16 counts of traffic among 5 nodes"), "{}", refused(&damaged));
 }
 
+/// One thread on each of four nodes, of which the first two have all memory.
+#[test]
+fn threads_the_kernels_work_and_the_machine_are_shown() {
+    let place = tempfile::tempdir().unwrap();
+    let (file, page) = (place.path().join("a.profile"), place.path().join("a.html"));
+    let mut interval: Value =
+        serde_json::from_str(recorded("hardware-samples").lines().next().unwrap()).unwrap();
+    let sample = |i: u64| {
+        json!({
+            "time_ns": i, "address": 0x10_0000 + i * 4096, "pid": 1, "tid": 10 + i % 4, "accessor": i % 4,
+            "home": i % 2, "access": "read", "source": "local_dram", "page_size": "base", "latency_cycles": 400,
+            // The last thread has half of the accesses.
+            "weight": if i % 4 == 3 { 3 } else { 1 }
+        })
+    };
+    interval["seen"]["samples"] = (0..400).map(sample).collect();
+    let tail = json!({"tail": {
+        "seconds": 1.5, "names": [], "samples_left_out": 0,
+        "first_touch": {"touched": [], "stacks": [], "lost": 0, "left_out": 0},
+        "kernel": {"samples": 1000, "kernel_percent": 14.0, "balancing_percent": 7.5, "returning_percent": 0.5,
+                   "taking_percent": 6.0, "runs_on": [25.0, 25.0, 25.0, 25.0]},
+        "events": {"numa_hint_faults": 4096.0, "numa_pages_migrated": 0.0, "TLB shootdowns": 77.0},
+        "threads": {"10": "<main>", "13": "worker"},
+    }});
+    std::fs::write(&file, format!("{}\n{}\n{tail}\n", head(), json!({"interval": interval}))).unwrap();
+    let report = |more: &[&str]| {
+        let output = nodewise(&[&["report", file.to_str().unwrap()], more].concat());
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let json: Value = serde_json::from_str(&report(&["--json"])).unwrap();
+    let busiest = json!({
+        "pid": 1, "tid": 13, "name": "worker", "samples": 100, "accesses_percent": 50.0,
+        "runs_on_percent": [0.0, 0.0, 0.0, 100.0], "uses_percent": [0.0, 100.0, 0.0, 0.0], "far_percent": 100.0
+    });
+    assert_eq!(json["threads"][0], busiest, "{:#}", json["threads"]);
+    let near = json["threads"].as_array().unwrap().iter().find(|thread| thread["tid"] == 10).unwrap();
+    assert_eq!((&near["far_percent"], &near["name"]), (&0.0.into(), &"<main>".into()), "{near}");
+    assert_eq!(
+        (&json["kernel"]["balancing_percent"], &json["events"]["TLB shootdowns"]),
+        (&7.5.into(), &77.0.into())
+    );
+    let text = report(&["-o", page.to_str().unwrap()]);
+    let kernel =
+        "The kernel took 14.0 % of the CPU time: 7.5 % to balance, 6.0 % to bring memory in, 0.5 % to take";
+    assert!(text.contains(kernel), "{text}");
+    assert!(text.contains("on the whole machine: 4096 hint faults, 77 interrupts to flush TLBs."), "{text}");
+    let html = std::fs::read_to_string(&page).unwrap();
+    for part in ["<h2>Threads</h2>", "13 worker", "10 &lt;main&gt;", "The kernel&#39;s work", "3:100"] {
+        assert!(html.contains(part) || html.contains(&part.replace("&#39;", "'")), "{part}: {html}");
+    }
+    // Nodes 0 and 1 serve a third and two thirds; 2 and 3 nothing.
+    let machine = &html[html.find("class=\"machine\"").unwrap()..];
+    let machine = &machine[..machine.find("</figure>").unwrap()];
+    for serves in [">33 %<", ">67 %<", ">0 %<"] {
+        assert!(machine.contains(serves), "{serves}: {machine}");
+    }
+    assert_eq!((machine.matches("<circle").count(), machine.matches("<line").count()), (4, 2), "{machine}");
+}
+
 /// Four nodes use 1 MiB at 0x100000, first as a block of one site, and then as one of another. One function
 /// has touched the first half of it, and memory behind it that no site has.
 fn allocated() -> String {

@@ -2,10 +2,12 @@
 //! them is an [`Interval`] for each time that was watched. docs/profile.md describes it for other programs.
 
 use nodewise_engine::recording::Interval;
-use nodewise_engine::{PageRange, Pid};
+use nodewise_engine::{PageRange, Pid, Tid};
 use nodewise_linux::allocations::AllocationReport;
 use nodewise_linux::first_touch::FirstTouchReport;
+use nodewise_linux::kernel_time::KernelShares;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The version of the format. A reader refuses any other.
 pub const VERSION: u32 = 1;
@@ -44,7 +46,7 @@ pub struct Name {
 }
 
 /// Everything that is known at the end.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Tail {
     /// The time for which it was watched.
     pub seconds: f64,
@@ -55,6 +57,15 @@ pub struct Tail {
     /// How many CPUs it used on average; 0 where that is not known.
     #[serde(default)]
     pub cpus: f64,
+    /// The time that the kernel took; none where that could not be watched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<KernelShares>,
+    /// Events of the kernel, most of them machine-wide.
+    #[serde(default)]
+    pub events: BTreeMap<String, f64>,
+    /// The names of threads that had samples.
+    #[serde(default)]
+    pub threads: BTreeMap<Tid, String>,
     /// The blocks that the program asked for; none without `--allocations`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocations: Option<AllocationReport>,

@@ -2,6 +2,7 @@
 
 pub mod file;
 
+use super::compare::events::Events;
 use super::costs::Costs;
 use super::{attach, cpu_seconds, run};
 use crate::manage::{self, Observer};
@@ -9,15 +10,16 @@ use crate::output::{OthersFile, note};
 use anyhow::Context as _;
 use file::{Head, Line, Name, Tail, VERSION};
 use nodewise_engine::recording::Interval;
-use nodewise_engine::{Observation, PAGE_BYTES, PageRange, Pid};
+use nodewise_engine::{Observation, PAGE_BYTES, PageRange, Pid, Tid};
 use nodewise_linux::allocations::{AllocationReport, Allocations};
 use nodewise_linux::first_touch::FirstTouches;
+use nodewise_linux::kernel_time::KernelTime;
 use nodewise_linux::process::require_access;
 use nodewise_linux::{ErrorKind, NamedMapping, kernel};
 use nodewise_topology::Topology;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -108,7 +110,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let costs = Costs::of(args.model.as_deref(), &topology)?;
     let head = head(args, &topology, &costs);
-    let mut recorder = Recorder::create(&args.output, args.most_mebibytes << 20, head)?;
+    let mut recorder = Recorder::create(&args.output, args.most_mebibytes << 20, head, topology.clone())?;
     // Before a program is started, whose first touches it is about.
     recorder.touches = match FirstTouches::open(&topology) {
         Err(error) if error.kind() == ErrorKind::Unsupported => {
@@ -167,7 +169,14 @@ struct Recorder {
     touches: Option<Watched<FirstTouches>>,
     allocations: Option<Watched<Allocations>>,
     used: Used,
+    topology: Topology,
+    kernel: Option<KernelTime>,
+    events: Option<Events>,
+    threads: BTreeMap<Tid, String>,
 }
+
+/// Threads that get a name.
+const MOST_THREADS: usize = 1 << 16;
 
 /// CPU time of the watched processes.
 #[derive(Default)]
@@ -199,7 +208,7 @@ impl Used {
 }
 
 impl Recorder {
-    fn create(output: &Path, most_bytes: u64, head: Head) -> anyhow::Result<Self> {
+    fn create(output: &Path, most_bytes: u64, head: Head, topology: Topology) -> anyhow::Result<Self> {
         let file = OthersFile::create(output)?;
         let out = File::options().write(true).open(file.pending());
         let out = out.with_context(|| format!("cannot write {}", output.display()))?;
@@ -215,6 +224,10 @@ impl Recorder {
             touches: None,
             allocations: None,
             used: Used::default(),
+            topology,
+            kernel: None,
+            events: None,
+            threads: BTreeMap::new(),
         };
         recorder.line(&Line::Head(head));
         Ok(recorder)
@@ -269,6 +282,9 @@ impl Recorder {
             first_touch,
             samples_left_out: self.samples_left_out,
             cpus: self.used.cpus,
+            kernel: self.kernel.take().and_then(KernelTime::finish),
+            events: self.events.as_ref().map_or_else(BTreeMap::new, |before| Events::now().since(before)),
+            threads: std::mem::take(&mut self.threads),
             allocations,
         };
         self.line(&Line::Tail(Box::new(tail)));
@@ -286,6 +302,9 @@ impl Recorder {
 impl Observer for Recorder {
     fn begin(&mut self, pids: &[Pid]) {
         self.used.begin(pids);
+        // A user who may not watch the kernel does without.
+        self.kernel = KernelTime::open(&self.topology, pids.iter().copied()).ok();
+        self.events = Some(Events::now());
         if let Some(touches) = &mut self.touches {
             touches.with(|watched| pids.iter().for_each(|&pid| watched.follow(pid)));
             touches.begin(look_for_touches);
@@ -302,6 +321,16 @@ impl Observer for Recorder {
 
     fn interval(&mut self, mut interval: Interval) {
         self.used.look();
+        if let Some(kernel) = &mut self.kernel {
+            kernel.drain();
+        }
+        for sample in &interval.seen.samples {
+            if self.threads.len() < MOST_THREADS && !self.threads.contains_key(&sample.tid) {
+                let name = fs::read(format!("/proc/{}/task/{}/comm", sample.pid, sample.tid.0));
+                let name = String::from_utf8_lossy(&name.unwrap_or_default()).trim_end().to_owned();
+                self.threads.insert(sample.tid, name);
+            }
+        }
         for process in interval.seen.processes.iter().filter(|process| process.mappings.is_some()) {
             let before_ns = kernel::now_ns();
             let Some(mappings) = NamedMapping::all_of(process.pid) else { continue };
@@ -415,7 +444,7 @@ mod tests {
         let file = format!("{}/../engine/tests/recordings/hint-faults.jsonl", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(file).unwrap();
         let intervals: Vec<Interval> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        let mut recorder = Recorder::create(&path, 1 << 20, head).unwrap();
+        let mut recorder = Recorder::create(&path, 1 << 20, head, Topology::live().unwrap()).unwrap();
         let mut seen = 0;
         for interval in intervals.iter().cycle().take(100 * intervals.len()) {
             seen += interval.seen.samples.len() as u64;

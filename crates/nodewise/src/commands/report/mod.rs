@@ -1,11 +1,14 @@
 //! `nodewise report`: what a profile says, and what to change in the program.
 
 mod blocks;
+mod machine;
 mod over_time;
 mod page;
 mod perf_data;
 mod read;
 mod text;
+mod threads;
+mod work;
 
 use crate::output::{PRIVATE, WholeFile, print};
 use crate::terminal;
@@ -52,7 +55,8 @@ pub struct Args {
     output: Option<PathBuf>,
 
     /// Print JSON: command, seconds, nodes, samples, `samples_are`, `ratios_by`, `far_percent`,
-    /// `traffic_percent`, `unknown_far_percent`, `unknown_home_percent`, rows, lines, sites, `over_time`
+    /// `traffic_percent`, `unknown_far_percent`, `unknown_home_percent`, rows, lines, sites, `over_time`,
+    /// threads, kernel, events
     ///
     /// Each row has memory, allocated, `touched_by`, `touched_pages`, `touching_threads`, samples,
     /// `accesses_percent`, `used_from_percent`, `lies_on_percent`, `far_percent`, `write_percent`,
@@ -60,8 +64,10 @@ pub struct Args {
     /// `gain_is_bound`. Lists by node are in the order of nodes. A line has memory, `touched_by`, address,
     /// samples, `accesses_percent`, `used_from_percent` and `is_falsely_shared`. A site has by, blocks, bytes
     /// and `most_bytes`, and so has allocated of a row, or it is null. `over_time` has the metrics of each
-    /// interval, and null where that was not measured. `unknown_far_percent` is the share of accesses to
-    /// another node's memory, nobody knows which, and `unknown_home_percent` that of samples that do not even
+    /// interval, and null where that was not measured. A thread has pid, tid, name, samples,
+    /// `accesses_percent`, `runs_on_percent`, `uses_percent` and `far_percent`. `kernel` has its shares of
+    /// the CPU time, and `events` counts of the kernel's. `unknown_far_percent` is the share of accesses to
+    /// another node's memory, nobody knows which. `unknown_home_percent` is that of samples that do not even
     /// tell this.
     ///
     /// For two recordings there are before and after, each with all of that.
@@ -110,5 +116,8 @@ fn json(profile: &Profile, findings: &Findings) -> Value {
         "lines": findings.lines,
         "sites": profile.sites.iter().map(|site| &site.allocated).collect::<Vec<_>>(),
         "over_time": profile.moments,
+        "threads": profile.threads,
+        "kernel": profile.kernel,
+        "events": profile.events,
     })
 }

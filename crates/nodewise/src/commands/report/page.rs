@@ -1,8 +1,8 @@
 //! The report as one page that loads nothing.
 
-use super::over_time;
 use super::read::Profile;
 use super::text::{largest, lies_on, name, nothing, percents, samples_are, shares, sharing, unknown, words};
+use super::{machine, over_time, threads, work};
 use nodewise_verdict::html::{STYLE, escaped};
 use nodewise_verdict::profile::{Findings, LEAST_PERCENT, Row};
 use std::fmt::Write as _;
@@ -61,6 +61,8 @@ pub fn html(profile: &Profile, findings: &Findings) -> String {
     lines(&mut out, profile, findings);
     sites(&mut out, profile);
     traffic(&mut out, profile, findings);
+    threads::html(&mut out, &profile.threads, &profile.seen.nodes);
+    work::html(&mut out, profile);
     over_time::html(&mut out, &profile.moments, samples_are(profile));
     maps(&mut out, profile, findings);
     let _ = write!(out, "<script>\n{SCRIPT}</script>\n</body>\n</html>\n");
@@ -196,6 +198,7 @@ fn traffic(out: &mut String, profile: &Profile, findings: &Findings) {
         out.push_str("</tr>\n");
     }
     out.push_str("</tbody>\n</table></div>\n");
+    machine::html(out, &profile.seen.nodes, &findings.traffic_percent);
 }
 
 /// Some memory over time: which node uses each part of it, and where that lies.

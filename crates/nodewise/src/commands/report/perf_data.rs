@@ -40,8 +40,7 @@ pub fn read(path: &Path, file: impl Read + Seek, length: u64) -> anyhow::Result<
         names: recording.names.into_iter().map(name).collect(),
         first_touch: recording.first_touch,
         samples_left_out: recording.left_out,
-        cpus: 0.0,
-        allocations: None,
+        ..Tail::default()
     }))
 }
 

@@ -2,6 +2,7 @@
 
 use super::blocks::{Blocks, Site};
 use super::over_time::Moment;
+use super::threads::{Thread, Threads};
 use crate::commands::latencies::{Latencies, is_far_somewhere, is_of_memory};
 use crate::commands::profile::file::{Head, Line, Name, Tail, VERSION};
 use anyhow::{Context as _, anyhow, bail};
@@ -12,6 +13,7 @@ use nodewise_engine::{
 };
 use nodewise_linux::Frame;
 use nodewise_linux::first_touch::Touched;
+use nodewise_linux::kernel_time::KernelShares;
 use nodewise_linux::perf_data;
 use nodewise_verdict::profile::{Object, Seen, Use};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -34,6 +36,12 @@ pub struct Profile {
     pub sites: Vec<Site>,
     /// Each interval.
     pub moments: Vec<Moment>,
+    /// Threads, those with most accesses first.
+    pub threads: Vec<Thread>,
+    /// The time that the kernel took, where that was recorded.
+    pub kernel: Option<KernelShares>,
+    /// Events of the kernel, most of them machine-wide.
+    pub events: BTreeMap<String, f64>,
 }
 
 /// Reads a file of `nodewise profile`, or of `perf record`.
@@ -91,6 +99,7 @@ pub struct Told {
     samples: Vec<Short>,
     moments: Vec<Moment>,
     latencies: Latencies,
+    threads: Threads,
     mappings: BTreeMap<Pid, Vec<Mapping>>,
     /// Whether samples are accesses, and not hint faults.
     pub are_accesses: bool,
@@ -105,6 +114,7 @@ impl Told {
             samples: Vec::new(),
             moments: Vec::new(),
             latencies: Latencies::new(head.nodes.len()),
+            threads: Threads::new(head.nodes.len()),
             mappings: BTreeMap::new(),
             are_accesses: false,
             programs: BTreeMap::new(),
@@ -114,6 +124,7 @@ impl Told {
 
     pub fn interval(&mut self, Interval { seen, .. }: Interval) {
         self.latencies.take_in(&seen);
+        self.threads.take_in(&seen);
         let began = seen.end_ns.saturating_sub(seen.duration_ns);
         let began = *self.began_ns.get_or_insert(began);
         self.moments.push(Moment::of(&seen, began, self.head.nodes.len()));
@@ -128,7 +139,7 @@ impl Told {
     }
 
     pub fn finish(self, tail: &Tail) -> Profile {
-        let Self { head, mut samples, moments, latencies, mappings, programs, .. } = self;
+        let Self { head, mut samples, moments, latencies, threads, mappings, programs, .. } = self;
         samples.sort_by_key(|sample| sample.time_ns);
         let counts_accesses = self.are_accesses || samples.is_empty();
         let mut memory = Memory::new(&mappings, tail, head.nodes.len());
@@ -140,6 +151,9 @@ impl Told {
         let load = latencies.load(&head.ratios, head.cycles_per_instruction, tail.cpus);
         Profile {
             moments,
+            threads: threads.finish(&tail.threads),
+            kernel: tail.kernel.clone(),
+            events: tail.events.clone(),
             sites,
             times_ns: samples.iter().map(|sample| sample.time_ns).collect(),
             counts_accesses,

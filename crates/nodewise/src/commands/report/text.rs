@@ -2,6 +2,7 @@
 
 use super::blocks::Site;
 use super::read::Profile;
+use super::work;
 use crate::commands::top::bytes;
 use crate::commands::wrap;
 use anstyle::Style;
@@ -47,6 +48,7 @@ pub fn text(profile: &Profile, findings: &Findings, width: usize) -> String {
     }
     out.push_str(&table(profile, findings));
     out.push_str(&lines(profile, findings));
+    out.push_str(&work::text(profile));
     out.push_str(&sites(profile));
     out
 }

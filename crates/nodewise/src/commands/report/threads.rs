@@ -52,7 +52,8 @@ impl Threads {
         for sample in seen.samples.iter().filter(|sample| is_of_memory(sample)) {
             let (from, to) = (sample.accessor.get(), sample.home.map(|home| home.get()));
             let Some(to) = to.filter(|&to| from.max(to) < self.nodes) else { continue };
-            let none = || Counts { samples: 0, from: vec![0.0; self.nodes], to: vec![0.0; self.nodes], far: 0.0 };
+            let none =
+                || Counts { samples: 0, from: vec![0.0; self.nodes], to: vec![0.0; self.nodes], far: 0.0 };
             let counts = self.by_thread.entry((sample.pid, sample.tid)).or_insert_with(none);
             let weight = f64::from(sample.weight);
             counts.samples += 1;
@@ -66,20 +67,24 @@ impl Threads {
     pub fn finish(self, names: &BTreeMap<Tid, String>) -> Vec<Thread> {
         let sum = |counts: &Counts| counts.from.iter().sum::<f64>();
         let all: f64 = self.by_thread.values().map(sum).sum();
-        let mut threads: Vec<Thread> = self.by_thread.into_iter().map(|((pid, tid), counts)| {
-            let own = sum(&counts);
-            let percents = |of: &[f64]| of.iter().map(|part| 100.0 * part / own).collect();
-            Thread {
-                pid,
-                tid,
-                name: names.get(&tid).cloned(),
-                samples: counts.samples,
-                accesses_percent: 100.0 * own / all,
-                runs_on_percent: percents(&counts.from),
-                uses_percent: percents(&counts.to),
-                far_percent: 100.0 * counts.far / own,
-            }
-        }).collect();
+        let mut threads: Vec<Thread> = self
+            .by_thread
+            .into_iter()
+            .map(|((pid, tid), counts)| {
+                let own = sum(&counts);
+                let percents = |of: &[f64]| of.iter().map(|part| 100.0 * part / own).collect();
+                Thread {
+                    pid,
+                    tid,
+                    name: names.get(&tid).cloned(),
+                    samples: counts.samples,
+                    accesses_percent: 100.0 * own / all,
+                    runs_on_percent: percents(&counts.from),
+                    uses_percent: percents(&counts.to),
+                    far_percent: 100.0 * counts.far / own,
+                }
+            })
+            .collect();
         threads.sort_by(|one, other| other.accesses_percent.total_cmp(&one.accesses_percent));
         threads
     }
@@ -99,7 +104,7 @@ pub fn html(out: &mut String, threads: &[Thread], nodes: &[u32]) {
         let _ = writeln!(
             out,
             "<tr><td class=\"text\">{}{name}</td><td>{:.1}</td><td>{:.0}</td><td>{}</td><td>{}</td></tr>",
-            thread.tid,
+            thread.tid.0,
             thread.accesses_percent,
             thread.far_percent,
             shares(&thread.runs_on_percent, nodes),
