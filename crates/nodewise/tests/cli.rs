@@ -188,6 +188,17 @@ fn every_command_says_how_it_is_used_and_what_it_exits_with() {
     }
 }
 
+#[test]
+fn names_of_others_are_neither_styled_nor_lines() {
+    let output = nodewise(&["run", "--", "./\u{1b}[31mX\n  1 fake"]).output().unwrap();
+    let message = message(&output);
+    assert_eq!(
+        message.lines().last(),
+        Some("nodewise: ./\\u001b[31mX\\u000a  1 fake: not found"),
+        "{message}"
+    );
+}
+
 /// Few machines that run tests have a PMU that samples accesses: those without are told so.
 #[test]
 fn records_of_a_pmu_are_written_or_there_is_no_file() {
