@@ -199,6 +199,18 @@ fn names_of_others_are_neither_styled_nor_lines() {
     );
 }
 
+/// Prose is. A word that is longer keeps a line of its own.
+#[test]
+fn narrow_terminals_have_narrow_lines() {
+    for words in [&["doctor"][..], &["sim", "list"]] {
+        let output = nodewise(words).env("COLUMNS", "40").output().unwrap();
+        for line in String::from_utf8(output.stdout).unwrap().lines() {
+            let has_room = line.chars().count() <= 40 || line.split_whitespace().count() == 1;
+            assert!(has_room, "{words:?}: {line}");
+        }
+    }
+}
+
 /// Few machines that run tests have a PMU that samples accesses: those without are told so.
 #[test]
 fn records_of_a_pmu_are_written_or_there_is_no_file() {
