@@ -28,6 +28,11 @@ fn written(text: &str) -> anyhow::Result<bool> {
     }
 }
 
+/// The same for a help of clap's, whose styles are its own.
+pub fn print_help(help: &clap::builder::StyledStr) -> anyhow::Result<()> {
+    written(&help.ansi().to_string()).map(drop)
+}
+
 /// Writes a line to standard error, after the command's name and without styles. See [`report`].
 pub fn note(message: impl Display) {
     report(&format!("nodewise: {}\n", escaped(&message.to_string(), &LAYOUT)));
