@@ -57,7 +57,7 @@ loom:
 	cargo xtask loom
 
 studies:
-	cargo test --profile guest --locked --package nodewise --test sim all_rows -- --ignored
+	cargo test --profile guest --locked --package nodewise --test sim -- --ignored
 
 # Packages whose integration tests boot guests, and other tests that do or that need what guests need.
 guest_packages := nodewise-bench nodewise-rig

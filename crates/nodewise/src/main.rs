@@ -8,6 +8,7 @@ mod output;
 mod placement;
 mod terminal;
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -53,8 +54,17 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = parse(std::env::args_os()).unwrap_or_else(|error| error.exit());
-    let done = match cli.command {
+    let done = match parse(std::env::args_os()) {
+        Ok(cli) => run(cli.command),
+        // A help or the version, which was asked for.
+        Err(error) if !error.use_stderr() => output::print_help(&error.render()).map(|()| ExitCode::SUCCESS),
+        Err(error) => error.exit(),
+    };
+    done.unwrap_or_else(|error| commands::fail(&error))
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
         Command::Topo(args) => commands::topo::main(&args),
         Command::Top(args) => commands::top::main(&args),
         Command::Rig(args) => commands::rig::main(&args),
@@ -69,23 +79,32 @@ fn main() -> ExitCode {
         Command::Sim(args) => commands::sim::main(&args),
         Command::Completions(args) => commands::completions::main::<Cli>(&args),
         Command::Man(args) => commands::man::main::<Cli>(&args),
-    };
-    done.unwrap_or_else(|error| commands::fail(&error))
+    }
 }
 
 /// The meaning of the words of a command line.
-fn parse<T: Into<OsString> + Clone>(words: impl IntoIterator<Item = T>) -> Result<Cli, clap::Error> {
-    let matches = Cli::command().try_get_matches_from(words)?;
+fn parse<T: Into<OsString>>(words: impl IntoIterator<Item = T>) -> Result<Cli, clap::Error> {
+    let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
+    let matches = Cli::command().try_get_matches_from(&words).map_err(|error| match error.kind() {
+        ErrorKind::InvalidUtf8 => which_is_not_utf8(&words),
+        _ => error,
+    })?;
     if let Some(run) = matches.subcommand_matches("run") {
         placement::check_order(run)?;
     }
     Cli::from_arg_matches(&matches)
 }
 
+/// Clap does not say which word it was.
+fn which_is_not_utf8(words: &[OsString]) -> clap::Error {
+    let wrong = words.iter().find(|word| word.to_str().is_none()).map(|word| word.to_string_lossy());
+    let message = format!("'{}' is no UTF-8, and no file's name", output::shown(wrong.unwrap_or_default()));
+    Cli::command().error(ErrorKind::InvalidUtf8, message)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::error::ErrorKind;
     use std::path::Path;
 
     #[test]

@@ -17,16 +17,25 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 
 /// The same, and returns whether the reader may want more.
 pub fn print_more(text: &str) -> anyhow::Result<bool> {
+    written(&harmless(text))
+}
+
+fn written(text: &str) -> anyhow::Result<bool> {
     let mut out = anstream::stdout();
-    match out.write_all(harmless(text).as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         done => done.map(|()| true).context("cannot write to standard output"),
     }
 }
 
-/// Writes a line to standard error, after the command's name. See [`report`].
+/// The same for a help of clap's, whose styles are its own.
+pub fn print_help(help: &clap::builder::StyledStr) -> anyhow::Result<()> {
+    written(&help.ansi().to_string()).map(drop)
+}
+
+/// Writes a line to standard error, after the command's name and without styles. See [`report`].
 pub fn note(message: impl Display) {
-    report(&format!("nodewise: {message}\n"));
+    report(&format!("nodewise: {}\n", escaped(&message.to_string(), &LAYOUT)));
 }
 
 /// Writes to standard error, with colours where that is a terminal. A report that cannot be written is lost:
@@ -38,20 +47,42 @@ pub fn report(text: &str) {
 /// The styles that commands use. Nothing else tells a terminal what to do.
 const STYLES: [&str; 7] = ["\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m"];
 
-/// Names in a captured tree, or of other people's processes and files, may hold anything. Each character that
-/// a terminal would obey is shown as JSON writes it, as the text may be JSON.
-pub fn harmless(text: &str) -> String {
+/// The control characters of tables and of JSON.
+const LAYOUT: [char; 2] = ['\n', '\t'];
+
+/// A name for a text. Names in a captured tree, or of other people's processes and files, may hold anything,
+/// such as a row of a table or a style. Each such character is shown as JSON writes it.
+///
+/// Every name from outside goes through here before it is part of a text. [`print`] and [`report`] cannot
+/// tell a name's end of a line from that of a text.
+pub fn shown(name: impl Display) -> String {
+    escaped(&name.to_string(), &[])
+}
+
+/// A command's output. Each character that a terminal would obey is shown as JSON writes it, as the text may
+/// be JSON. Styles and layout stay as they are.
+fn harmless(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(character) = rest.chars().next() {
-        let style = STYLES.iter().find(|style| rest.starts_with(**style));
-        let taken = style.map_or(character.len_utf8(), |style| style.len());
-        if style.is_none() && is_obeyed(character) {
+    while let Some(at) = rest.find('\x1b') {
+        let style = STYLES.iter().find(|style| rest[at..].starts_with(**style));
+        let end = at + style.map_or(1, |style| style.len());
+        safe += &escaped(&rest[..at], &LAYOUT);
+        safe += &style.map_or_else(|| escaped("\x1b", &[]), |style| (*style).to_owned());
+        rest = &rest[end..];
+    }
+    safe + &escaped(rest, &LAYOUT)
+}
+
+fn escaped(text: &str, but: &[char]) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for character in text.chars() {
+        if is_obeyed(character) && !but.contains(&character) {
+            // Writing to a string does not fail.
             let _ = write!(safe, "\\u{:04x}", u32::from(character));
         } else {
-            safe.push_str(&rest[..taken]);
+            safe.push(character);
         }
-        rest = &rest[taken..];
     }
     safe
 }
@@ -60,7 +91,7 @@ pub fn harmless(text: &str) -> String {
 fn is_obeyed(character: char) -> bool {
     let turns =
         matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    turns || (character.is_control() && !['\n', '\t'].contains(&character))
+    turns || character.is_control()
 }
 
 /// Address layouts in a new file are for its owner only.
@@ -295,6 +326,12 @@ mod tests {
         assert_eq!(harmless("a\r\u{9b}2J\u{202e}b"), "a\\u000d\\u009b2J\\u202eb");
         let json = serde_json::to_string("\x1b\u{9b}").unwrap();
         assert_eq!(serde_json::from_str::<String>(&harmless(&json)).unwrap(), "\x1b\u{9b}");
+    }
+
+    #[test]
+    fn a_name_is_neither_styled_nor_more_than_one_cell() {
+        assert_eq!(shown("naïve ├─┤"), "naïve ├─┤");
+        assert_eq!(shown("q\n  1 fake\t\x1b[31mX\r"), "q\\u000a  1 fake\\u0009\\u001b[31mX\\u000d");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! numactl's placement options, and starting a program under them.
 
 use crate::commands::{Exit, exit};
-use crate::output::note;
+use crate::output::{note, shown};
 use anyhow::{Context, Result, bail};
 use clap::ArgMatches;
 use nodewise_sys::{ErrorKind, NodeMask, Policy, PolicyFlags, PolicyMode};
@@ -332,12 +332,11 @@ fn in_option(option: &str, error: &ListError) -> anyhow::Error {
 
 /// A program that does not start, with the exit codes of env(1) and timeout(1).
 fn cannot_execute(program: &str, error: &std::io::Error) -> Exit {
-    match error.kind() {
-        std::io::ErrorKind::NotFound => {
-            Exit { code: exit::NOT_FOUND, message: format!("{program}: not found") }
-        }
-        _ => Exit { code: exit::CANNOT_EXECUTE, message: format!("{program}: cannot execute: {error}") },
-    }
+    let (code, why) = match error.kind() {
+        std::io::ErrorKind::NotFound => (exit::NOT_FOUND, "not found".to_owned()),
+        _ => (exit::CANNOT_EXECUTE, format!("cannot execute: {error}")),
+    };
+    Exit { code, message: format!("{}: {why}", shown(program)) }
 }
 
 #[cfg(test)]

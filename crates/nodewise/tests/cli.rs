@@ -3,9 +3,11 @@
 use assert_cmd::cargo::cargo_bin;
 use nodewise_topology::Topology;
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -21,7 +23,11 @@ fn message(output: &Output) -> String {
 }
 
 /// Commands that print what they were asked for, and soon.
-const PRINTING: [&[&str]; 7] = [
+const PRINTING: [&[&str]; 11] = [
+    &["rig", "--list-kernels"],
+    &["--help"],
+    &["--version"],
+    &["topo", "--help"],
     &["topo"],
     &["topo", "--json"],
     &["doctor"],
@@ -31,11 +37,18 @@ const PRINTING: [&[&str]; 7] = [
     &["sim", "list", "--json"],
 ];
 
+/// With a kernel to list, on any machine.
+fn printing(arguments: &[&str]) -> Command {
+    let mut command = nodewise(arguments);
+    command.env("NODEWISE_KERNEL", "/nonexistent/vmlinuz");
+    command
+}
+
 #[test]
 fn a_full_disk_is_one_clear_error() {
     for arguments in PRINTING {
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let output = nodewise(arguments).stdout(full).output().unwrap();
+        let output = printing(arguments).stdout(full).output().unwrap();
         assert_eq!(
             (output.status.code(), message(&output).as_str()),
             (Some(1), "nodewise: cannot write to standard output: No space left on device (os error 28)\n"),
@@ -49,7 +62,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     for arguments in PRINTING {
         let (reader, writer) = UnixStream::pair().unwrap();
         drop(reader);
-        let output = nodewise(arguments).stdout(OwnedFd::from(writer)).output().unwrap();
+        let output = printing(arguments).stdout(OwnedFd::from(writer)).output().unwrap();
         assert_eq!(message(&output), "", "{arguments:?}");
     }
 }
@@ -172,7 +185,9 @@ fn every_command_says_how_it_is_used_and_what_it_exits_with() {
         let output = nodewise(&words).arg("--help").output().unwrap();
         let help = String::from_utf8(output.stdout.clone()).unwrap();
         assert!(output.status.success() && help.contains("Examples:"), "{command}: {help}");
-        assert!(help.contains("Exit status:"), "{command}: {help}");
+        let statuses = help.split("Exit status:\n").nth(1).unwrap_or_default();
+        // Every command can be called in a wrong way.
+        assert!(statuses.lines().any(|line| line.starts_with("  2 ")), "{command}: {help}");
         // Lines that a terminal of 80 columns would break could not be pasted into a shell.
         let examples = help.split("Examples:\n").nth(1).unwrap().split("\n\n").next().unwrap();
         let broken = examples.lines().find(|line| line.len() > 80);
@@ -185,6 +200,39 @@ fn every_command_says_how_it_is_used_and_what_it_exits_with() {
     let help = String::from_utf8(help.stdout).unwrap();
     for code in ["  0 ", "  1 ", "  2 ", "  77 ", "126", "127", "128 + N"] {
         assert!(help.contains(code), "{code}: {help}");
+    }
+}
+
+#[test]
+fn a_word_that_is_no_utf8_is_named() {
+    for words in [&["sim", "run", "--machine"][..], &["rig", "--with"]] {
+        let wrong = OsStr::from_bytes(b"f\xff");
+        let output = nodewise(words).arg(wrong).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        assert!(message(&output).starts_with("error: 'f\u{fffd}' is no UTF-8"), "{}", message(&output));
+    }
+}
+
+#[test]
+fn names_of_others_are_neither_styled_nor_lines() {
+    let output = nodewise(&["run", "--", "./\u{1b}[31mX\n  1 fake"]).output().unwrap();
+    let message = message(&output);
+    assert_eq!(
+        message.lines().last(),
+        Some("nodewise: ./\\u001b[31mX\\u000a  1 fake: not found"),
+        "{message}"
+    );
+}
+
+/// Prose is. A word that is longer keeps a line of its own.
+#[test]
+fn narrow_terminals_have_narrow_lines() {
+    for words in [&["doctor"][..], &["sim", "list"]] {
+        let output = nodewise(words).env("COLUMNS", "40").output().unwrap();
+        for line in String::from_utf8(output.stdout).unwrap().lines() {
+            let has_room = line.chars().count() <= 40 || line.split_whitespace().count() == 1;
+            assert!(has_room, "{words:?}: {line}");
+        }
     }
 }
 
@@ -222,6 +270,10 @@ fn completions_know_every_command() {
             "interleave",
         ] {
             assert!(script.contains(word), "{shell}: {word}");
+        }
+        // No help has these.
+        for word in ["shmmode", "dump-nodes", "patient", "end-with-parent"] {
+            assert!(!script.contains(word), "{shell}: {word}");
         }
         // The others complete no values.
         if ["bash", "fish", "zsh"].contains(&shell) {

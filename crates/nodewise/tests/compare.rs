@@ -77,6 +77,34 @@ fn a_comparison_is_told_in_full() {
     assert_eq!(left, 0, "there is nothing to go on with");
 }
 
+/// As root, settings can be changed on some machines only; others have none of these placements.
+#[test]
+fn placements_that_cannot_run_are_not_counted() {
+    let home = tempfile::tempdir().unwrap();
+    let compare = |repeat: &str, only: &str| {
+        let mut command = Command::new(cargo_bin("nodewise"));
+        command.args(["compare", "--repeat", repeat, "--only", only, "--", "true"]);
+        command.env("XDG_STATE_HOME", home.path()).stdin(Stdio::null()).output().unwrap()
+    };
+    let output = compare("1", "thp");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let nothing = said(&output).contains("there is no other placement to compare with")
+        || said(&output).contains("there is no placement 'thp' here");
+    assert!(output.status.success() != nothing && text.is_empty() == nothing, "{text}{}", said(&output));
+    assert!(!text.contains("0 % interval"), "{text}");
+
+    let output = compare("3", "pin,thp");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let last_number = |text: &str, end: &str| {
+        text.split(end).next().and_then(|before| before.split(' ').next_back()?.parse::<u32>().ok())
+    };
+    if let Some(at_start) = last_number(&said(&output), " can\n") {
+        // Lines end anywhere.
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(Some(at_start), last_number(&text, " can."), "{text}{}", said(&output));
+    }
+}
+
 /// A program that is given twice the work under one placement is found out: the CPU that it is pinned to
 /// tells.
 #[test]

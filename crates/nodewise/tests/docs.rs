@@ -94,6 +94,63 @@ fn files_that_are_named_are_there() {
     }
 }
 
+/// The part of CONTRIBUTING.md that leads from a task to its files.
+fn map() -> String {
+    let text = std::fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
+    let (_, map) = text.split_once("## From a task to its files\n").unwrap();
+    map.split_once("\n## ").unwrap().0.to_owned()
+}
+
+/// Whether a source, or one of a folder, defines this: `enum Policy`, `Place::live`, `jobs`.
+fn defines(path: &Path, name: &str) -> bool {
+    if path.is_dir() {
+        let mut entries = path.read_dir().unwrap().map(|entry| entry.unwrap().path());
+        return entries.any(|entry| defines(&entry, name));
+    }
+    let keywords = ["fn", "enum", "struct", "trait", "const"];
+    let Some((name, source)) = name.rsplit([' ', ':']).next().zip(std::fs::read_to_string(path).ok()) else {
+        return false;
+    };
+    source.lines().any(|line| {
+        let words: Vec<&str> = line.split(|c: char| c != '_' && !c.is_alphanumeric()).collect();
+        words.windows(2).any(|pair| keywords.contains(&pair[0]) && pair[1] == name)
+    })
+}
+
+#[test]
+fn the_map_from_tasks_to_files_is_true() {
+    let map = map();
+    let is_source = |code: &str| Path::new(code).extension().is_some_and(|extension| extension == "rs");
+    let mut seen = 0;
+    let mut check = |path: &Path, name: &str| {
+        assert!(defines(path, name), "{} has no {name}", path.display());
+        seen += 1;
+    };
+    let rows = map.lines().filter(|line| line.starts_with("| ") && line.matches('|').count() == 4);
+    for row in rows {
+        let cells: Vec<&str> = row.split('|').collect();
+        let Some(path) = codes(cells[2]).next() else { continue };
+        let krate: PathBuf = Path::new(&path).iter().take(2).collect();
+        let path = root().join(&path);
+        let listed: Vec<String> = codes(cells[3]).filter(|code| !code.starts_with("cargo ")).collect();
+        for (at, name) in listed.iter().enumerate().filter(|(_, code)| !is_source(code)) {
+            // `name` in `file`, which is below the path or in its crate.
+            let place = listed.get(at + 1).filter(|code| is_source(code)).map(|file| {
+                let [below, in_crate] = [path.join(file), root().join(&krate).join(file)];
+                if below.exists() { below } else { in_crate }
+            });
+            check(place.as_ref().unwrap_or(&path), name);
+        }
+    }
+    // `name` (`file`)
+    let text = map.split_whitespace().collect::<Vec<_>>().join(" ");
+    let pieces: Vec<&str> = text.split('`').collect();
+    for named in pieces.windows(3).filter(|three| three[1] == " (") {
+        check(&root().join(named[2]), named[0]);
+    }
+    assert!(seen > 15, "only {seen} names were found");
+}
+
 #[test]
 fn targets_that_are_named_are_there() {
     let makefile = std::fs::read_to_string(root().join("Makefile")).unwrap();

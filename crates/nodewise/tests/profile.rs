@@ -116,6 +116,24 @@ fn a_page_for_a_browser_loads_nothing_and_takes_names_as_text() {
 }
 
 #[test]
+fn names_that_end_lines_forge_no_row() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("a.profile");
+    let forged = r"\n 99.0 %  100 % forged\u001b[31m";
+    let hostile = profile()
+        .replace("./solver", &format!("./solver{forged}"))
+        .replace("\"fill\"", &format!("\"fill{forged}\""));
+    std::fs::write(&file, hostile).unwrap();
+    for more in [None, Some(&file)] {
+        let mut command = Command::new(cargo_bin("nodewise"));
+        let output = command.arg("report").arg(&file).args(more).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("solver\\u000a 99.0 %") && text.contains("fill\\u000a 99.0 %"), "{text}");
+        assert!(!text.lines().any(|line| line.starts_with(" 99.0 %")), "{text}");
+    }
+}
+
+#[test]
 fn what_is_no_whole_profile_is_one_clear_error() {
     assert_eq!(refused(""), "nodewise: FILE: not a profile: it is empty\n");
     for foreign in ["PERFFILE\0\0\0", "{\"seen\": 1}\n", "\n"] {

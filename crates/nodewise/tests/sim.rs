@@ -321,6 +321,59 @@ fn all_rows_hold_but_those_that_the_documentation_names() {
     assert_eq!(code, Some(i32::from(!failing.is_empty())));
 }
 
+/// The command of docs/simulator.md, and the beginning of what it prints, as the page has it.
+fn documented() -> (Vec<String>, String) {
+    let page =
+        std::fs::read_to_string(DOCS.to_owned() + "/simulator.md").unwrap().replace("\\\n        ", "");
+    let command = page.lines().find(|line| line.ends_with(" --plot traffic.svg")).unwrap();
+    let words = command.split_whitespace().skip(2).map(str::to_owned).collect();
+    let table = page.lines().skip_while(|line| !line.trim().starts_with("first-touch "));
+    let table = table.map_while(|line| line.strip_prefix("    ")).map(|line| line.to_owned() + "\n");
+    (words, table.collect())
+}
+
+const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
+
+/// The row, the policy and the figure of each cell.
+fn cells(table: &str) -> Vec<(&str, &str, &str)> {
+    let mut lines = table.lines();
+    let policies: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
+    let row = |line| {
+        let mut parts = str::split(line, "  ").map(str::trim).filter(|part| !part.is_empty());
+        let name = parts.next().unwrap();
+        policies.iter().zip(parts).map(move |(&policy, cell)| (name, policy, cell)).collect::<Vec<_>>()
+    };
+    lines.flat_map(row).collect()
+}
+
+#[test]
+fn two_columns_of_the_documentation_are_what_the_command_prints() {
+    let (words, table) = documented();
+    let all = words.iter().position(|word| word == "--policy").unwrap() + 1;
+    let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+    words[all] = "first-touch,carrefour";
+    words.truncate(words.len() - 2);
+    let (_, text, error) = sim(&words);
+    let printed = cells(&text);
+    let shown = cells(&table).into_iter().filter(|(_, policy, _)| words[all].contains(policy));
+    let wrong: Vec<_> = shown.filter(|cell| !printed.contains(cell)).collect();
+    assert!(wrong.is_empty() && !printed.is_empty(), "{error}{wrong:?}: now it prints\n{text}");
+}
+
+#[test]
+#[ignore = "minutes even in an optimised build, in which `make test` runs it"]
+fn the_documentation_has_all_that_the_command_prints_and_draws() {
+    let (mut words, table) = documented();
+    let directory = tempfile::tempdir().unwrap();
+    let picture = directory.path().join("traffic.svg");
+    *words.last_mut().unwrap() = picture.to_str().unwrap().to_owned();
+    let (_, text, error) = sim(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(!table.is_empty() && text.starts_with(&table), "{error}now it prints\n{text}");
+    let read = |path: &str| std::fs::read_to_string(path).unwrap();
+    let shown = read(&(DOCS.to_owned() + "/streamcluster.svg"));
+    assert!(read(picture.to_str().unwrap()) == shown, "docs/streamcluster.svg is not what it draws");
+}
+
 #[test]
 fn what_there_is_not_is_named_with_what_there_is() {
     let refused = |arguments: &[&str], message: &str| {

@@ -81,9 +81,17 @@ fn the_table_ends_in_geometric_means() {
 
 #[test]
 fn huge_pages_are_said_and_what_is_not_run_with_them_is_left_out() {
-    let cells = cells(&["--machine", "dahu-2n", "--workload", "cg", "--scale", "0.001", "--huge-pages"]);
+    let cells = cells(&["--machine", "dahu-2n", "--workload", "cg", "--scale", "0.004", "--huge-pages"]);
     assert_eq!(cells.len(), 9);
     assert!(cells.iter().all(|cell| cell["huge_pages"] == true && cell["policy"] != "ace"));
+}
+
+#[test]
+fn too_small_a_scale_is_warned_of() {
+    let one = ["--machine", "dahu-2n", "--workload", "cg", "--policy", "interleave", "--scale", "0.001"];
+    let (code, _, error) = matrix(&one);
+    let warning = "nodewise: cg on dahu-2n: 32 threads share 16 pages: placement means little";
+    assert!(code == Some(0) && error.starts_with(warning), "{error}");
 }
 
 #[test]

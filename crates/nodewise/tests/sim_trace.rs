@@ -114,6 +114,9 @@ fn a_file_that_is_no_whole_trace_is_refused() {
     let (code, _, error) = sim(&["run", "--machine", "dahu-2n", "--trace", "/no/such.nwtrace"]);
     assert_eq!(code, Some(2));
     assert!(error.starts_with("nodewise: --trace: cannot read /no/such.nwtrace: No such file"), "{error}");
+    let (code, _, error) = sim(&["run", "--machine", "dahu-2n", "--trace", "/"]);
+    assert_eq!(code, Some(2));
+    assert!(error.starts_with("nodewise: --trace: cannot read /: Is a directory"), "{error}");
     // A whole one that the machine has too few cores for.
     std::fs::write(&file, trace_of(&vec![vec![(0, 1, 0)]; 33])).unwrap();
     let (code, _, error) = sim(&["run", "--machine", "dahu-2n", "--trace", path]);

@@ -120,12 +120,85 @@ fn a_signal_leaves_the_terminal_as_it_was() {
     let tmux = Tmux::start("signal");
     top(&tmux, "");
     tmux.until("screen", |screen| screen.contains("q quit"));
-    // The shell's only child.
-    let shell = tmux.command(&["display-message", "-p", "#{pane_pid}"]);
-    let status = Command::new("pkill").args(["-TERM", "-P", shell.trim()]).status().unwrap();
+    let status = Command::new("kill").args(["-TERM", &child(&tmux)]).status().unwrap();
     assert!(status.success());
     let screen = tmux.until("prompt", |screen| screen.trim_end().ends_with("prompt>"));
     assert!(!screen.contains("q quit"), "{screen}");
+}
+
+/// The shell's only child.
+fn child(tmux: &Tmux) -> String {
+    let shell = tmux.command(&["display-message", "-p", "#{pane_pid}"]);
+    let found = Command::new("pgrep").args(["-P", shell.trim()]).output().unwrap();
+    String::from_utf8(found.stdout).unwrap().trim().to_owned()
+}
+
+/// Waits until a process has ended, whether or not it is waited for.
+#[track_caller]
+fn ends(pid: &str) {
+    let end = Instant::now() + Duration::from_secs(20);
+    let lives = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    };
+    while lives() {
+        if Instant::now() > end {
+            let _ = Command::new("kill").args(["-KILL", pid]).status();
+            panic!("top survives");
+        }
+        sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn the_end_of_its_terminal_ends_it() {
+    let tmux = Tmux::start("hangup");
+    top(&tmux, "");
+    tmux.until("screen", |screen| screen.contains("q quit"));
+    let pid = child(&tmux);
+    tmux.command(&["kill-server"]);
+    ends(&pid);
+}
+
+#[test]
+fn ctrl_z_suspends_it_and_a_job_in_the_background_can_be_ended() {
+    let tmux = Tmux::start("jobs");
+    let prompt = |screen: &str| screen.trim_end().ends_with("prompt>");
+    top(&tmux, "");
+    tmux.until("screen", |screen| screen.contains("q quit"));
+    let pid = child(&tmux);
+    tmux.press(&["C-z"]);
+    let screen = tmux.until("prompt", prompt);
+    assert!(screen.contains("Stopped") && !screen.contains("q quit"), "{screen}");
+    tmux.press(&["fg", "Enter"]);
+    tmux.until("screen again", |screen| screen.starts_with("nodewise top") && screen.contains("q quit"));
+    tmux.press(&["C-z"]);
+    tmux.until("prompt again", |screen| screen.matches("Stopped").count() == 2 && prompt(screen));
+    tmux.press(&["clear; bg; sleep 0.5; kill %1; wait; stty -a | grep -o -w -e icanon -e -icanon", "Enter"]);
+    tmux.until("line discipline", |screen| screen.lines().any(|line| line == "icanon"));
+    ends(&pid);
+    // One that never had the terminal.
+    top(&tmux, "& clear");
+    tmux.until("prompt alone", |screen| screen.trim_end() == "prompt>");
+    let pid = child(&tmux);
+    tmux.press(&["sleep 0.5; kill %1", "Enter"]);
+    ends(&pid);
+}
+
+/// The kernel cuts a program's name after 15 bytes.
+#[test]
+fn a_name_that_ends_lines_forges_no_row() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("q\n  1 fake");
+    std::fs::copy(String::from_utf8(which("perl")).unwrap().trim_end(), &program).unwrap();
+    let _busy = Busy(Command::new(&program).args(["-e", "1 while 1"]).spawn().unwrap());
+    let text = String::from_utf8(run(&["-i", "0.5"]).stdout).unwrap();
+    assert!(text.contains("q\\u000a "), "{text}");
+    assert!(!text.lines().any(|line| line.starts_with("  1 fake")), "{text}");
+}
+
+fn which(program: &str) -> Vec<u8> {
+    Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap().stdout
 }
 
 fn run(args: &[&str]) -> std::process::Output {
@@ -167,12 +240,15 @@ fn without_a_terminal_it_looks_once_and_says_no_more_than_fits() {
     assert!(output.status.success() && text.starts_with("balancing "), "{text}");
     assert_eq!(text.matches("program").count(), 1, "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80) && !text.contains('\x1b'), "{text}");
+    let lines = String::from_utf8(run(&["--json", "-i", "0.2"]).stdout).unwrap();
+    assert_eq!(lines.lines().count(), 1, "{lines}");
 }
 
 #[test]
 fn a_reader_that_has_seen_enough_ends_it() {
     let mut top = Command::new(cargo_bin("nodewise"));
-    let mut top = top.args(["top", "--json", "-i", "0.1"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut top =
+        top.args(["top", "--json", "-i", "0.1", "-n", "1000"]).stdout(Stdio::piped()).spawn().unwrap();
     drop(top.stdout.take());
     let end = Instant::now() + Duration::from_secs(30);
     while top.try_wait().unwrap().is_none() && Instant::now() < end {

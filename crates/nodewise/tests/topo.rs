@@ -299,7 +299,7 @@ fn a_machine_whose_files_may_not_be_read_has_its_own_exit_code() {
 fn names_of_a_tree_do_not_command_the_terminal() {
     let capture = Capture::unpack("32em64t-2n8c+dax+nvme+mic+dimms");
     let root = capture.root();
-    let name = "eth0\x1b]0;PWNED\x07";
+    let name = "eth0\x1b]0;PWNED\x07\x1b[31m";
     let device = root.join("sys/devices/pci0000:00/0000:00:19.0/net").join(name);
     std::fs::create_dir_all(&device).unwrap();
     std::fs::create_dir_all(root.join("sys/class/net")).unwrap();
@@ -310,7 +310,7 @@ fn names_of_a_tree_do_not_command_the_terminal() {
         let output = command.args(arguments).env("CLICOLOR_FORCE", "1").assert().success();
         let text = String::from_utf8(output.get_output().stdout.clone()).unwrap();
         assert!(text.contains("eth0\\u001b]0;PWNED\\u0007"), "{text}");
-        assert!(!text.contains("\x1b]"));
+        assert!(!text.contains("\x1b]") && !text.contains("\x1b[31m"), "{text}");
     }
     let mut command = topo(100, "C", &["--from", "/nowhere\x1b]0;PWNED\x07"]);
     let output = command.env("CLICOLOR_FORCE", "1").assert().failure();

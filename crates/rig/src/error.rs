@@ -1,3 +1,5 @@
+//! Why a guest could not be prepared or run.
+
 use std::fmt;
 use std::io;
 use std::path::Path;

@@ -42,6 +42,12 @@ pub struct Cell {
     pub relative_time: f64,
     /// Share of DRAM accesses that went to the accessor's own node; none without accesses.
     pub local_access_percent: Option<f64>,
+    /// Threads of the program.
+    #[serde(skip)]
+    pub threads: usize,
+    /// Pages that a policy could place, as in [`Report`].
+    #[serde(skip)]
+    pub placeable_pages: u64,
 }
 
 impl Matrix {
@@ -131,6 +137,8 @@ impl Matrix {
             policy: report.policy.clone(),
             relative_time: report.run_time_s / first_touch_s,
             local_access_percent: report.local_access_percent,
+            threads,
+            placeable_pages: report.placeable_pages,
         };
         Ok(self.policies.iter().filter_map(|policy| report(&reports, policy)).map(cell).collect())
     }

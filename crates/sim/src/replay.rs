@@ -3,6 +3,7 @@
 use crate::{Area, Error, ErrorKind, Program, Progress, Role, Space, Trace};
 use nodewise_trace::{Access, Kind, LINE_BYTES, PROCESS_LINES, Part, Reader};
 use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error as _;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -137,7 +138,12 @@ fn reader(path: &Path) -> Result<Reader<BufReader<File>>, Error> {
 }
 
 fn wrong(path: &Path, error: &nodewise_trace::Error) -> Error {
-    Error::new(ErrorKind::Malformed, format!("{}: {error}", path.display()))
+    match error.source() {
+        Some(source) => {
+            Error::new(ErrorKind::Unreadable, format!("cannot read {}: {source}", path.display()))
+        }
+        None => Error::new(ErrorKind::Malformed, format!("{}: {error}", path.display())),
+    }
 }
 
 struct Replay {

@@ -50,6 +50,15 @@ fn imports_stand_in_one_block_which_rustfmt_sorts() {
 }
 
 #[test]
+fn every_module_says_at_its_head_what_it_is() {
+    for path in sources().into_iter().filter(|path| in_src(path) && !path.ends_with("tests.rs")) {
+        let source = std::fs::read_to_string(&path).unwrap();
+        let has_head = source.starts_with("//!") || path.ends_with("loom_tests.rs");
+        assert!(has_head, "{}", path.display());
+    }
+}
+
+#[test]
 fn a_module_with_files_of_its_own_is_a_folder_with_its_mod_rs() {
     for path in sources().into_iter().filter(|path| in_src(path)) {
         assert!(!path.with_extension("").is_dir(), "{} belongs into its folder as mod.rs", path.display());

@@ -20,7 +20,8 @@ Examples:
 
 Exit status:
   0  done
-  1  a page could not be written")]
+  1  a page could not be written
+  2  the command line could not be understood")]
 pub struct Args {
     /// The directory; made if it is not there
     #[arg(value_name = "DIR")]

@@ -74,6 +74,16 @@ impl std::fmt::Display for Exit {
 
 impl std::error::Error for Exit {}
 
+/// Texts beside a head that takes so many columns, or below it where there is little room.
+pub fn beside(head: &str, columns: usize, texts: &[&str], width: usize) -> String {
+    const LEAST_ROOM: usize = 24;
+    let has_room = columns + LEAST_ROOM <= width;
+    let indent = if has_room { columns } else { 4 };
+    let lines = texts.iter().flat_map(|text| wrap(text, width.saturating_sub(indent)));
+    let text = lines.collect::<Vec<_>>().join(&format!("\n{:indent$}", ""));
+    if has_room { format!("{head}{text}\n") } else { format!("{}\n{:indent$}{text}\n", head.trim_end(), "") }
+}
+
 /// Breaks text at spaces into lines of at most `room` characters; a longer word keeps a line of its own.
 pub fn wrap(text: &str, room: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();

@@ -21,7 +21,7 @@ use nodewise_verdict::compare::{
     blocks_needed, page,
 };
 use regex::Regex;
-use runner::{Commands, broken_off};
+use runner::{Commands, broken_off, set};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use state::State;
@@ -163,18 +163,21 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     });
     let cost = far.map(|ratio| FarCost { ratio, source: costs.source });
     let report = Report::of(&experiment, setting, skipped, cost);
-    print(&table::text(&report, terminal::width()))?;
-    if let Some(json) = json {
-        json.finish(&(serde_json::to_string_pretty(&report)? + "\n"))?;
-    }
-    if let Some(html) = html {
-        html.finish(&page::html(&report))?;
+    let compared = require_several(report.placements.len(), &report.skipped);
+    if compared.is_ok() {
+        print(&table::text(&report, terminal::width()))?;
+        if let Some(json) = json {
+            json.finish(&(serde_json::to_string_pretty(&report)? + "\n"))?;
+        }
+        if let Some(html) = html {
+            html.finish(&page::html(&report))?;
+        }
     }
     if let Some(path) = path {
         // It is of no more use, and does no harm.
         let _ = std::fs::remove_file(path);
     }
-    Ok(ExitCode::SUCCESS)
+    compared.map(|()| ExitCode::SUCCESS)
 }
 
 fn metric(args: &Args) -> Metric {
@@ -202,20 +205,16 @@ fn candidates(args: &Args, topology: &Topology) -> anyhow::Result<Candidates> {
     if nodewise_linux::require_nodes(topology).is_err() {
         note("this machine has one NUMA node: memory is never far, and only what else matters is compared");
     }
-    if candidates.placements.len() < 2 {
-        let skipped = candidates.skipped.iter().map(|skipped| format!("; {}: {}", skipped.name, skipped.why));
-        let skipped = skipped.collect::<String>();
-        let message = format!("there is no other placement to compare with{skipped}");
-        return Err(Exit { code: exit::FAILURE, message }.into());
-    }
-    let needed = blocks_needed(candidates.placements.len() - 1);
-    if args.repeat < needed {
-        note(format_args!(
-            "--repeat {}: too few runs to tell a difference among so many placements, {needed} can",
-            args.repeat
-        ));
-    }
     Ok(candidates)
+}
+
+fn require_several(placements: usize, skipped: &[Skipped]) -> anyhow::Result<()> {
+    if placements > 1 {
+        return Ok(());
+    }
+    let skipped = skipped.iter().map(|skipped| format!("; {}: {}", skipped.name, skipped.why));
+    let message = format!("there is no other placement to compare with{}", skipped.collect::<String>());
+    Err(Exit { code: exit::FAILURE, message }.into())
 }
 
 fn setting(args: &Args, topology: &Topology) -> Setting {
@@ -260,7 +259,8 @@ fn watch_signals() -> anyhow::Result<Arc<AtomicI32>> {
     Ok(signal)
 }
 
-/// Makes the first run, which does not count, and leaves out nodes that are too small for the program.
+/// Makes the first run, which does not count. Leaves out settings that cannot be changed, and nodes that are
+/// too small for the program.
 fn begin(
     args: &Args,
     key: String,
@@ -270,18 +270,37 @@ fn begin(
     topology: &Topology,
 ) -> anyhow::Result<State> {
     let Candidates { mut placements, mut skipped } = candidates;
+    skip(&mut placements, &mut skipped, |placement| Some(format!("{:#}", set(&placement.how).err()?)));
+    require_several(placements.len(), &skipped)?;
     if let Ran::Impossible(why) = commands.run(&placements[0])? {
         anyhow::bail!("{why}");
     }
-    placements.retain(|placement| match too_small(placement, commands.resident_bytes, topology) {
-        None => true,
-        Some(why) => {
-            skipped.push(Skipped { name: placement.name.clone(), why });
-            false
-        }
-    });
+    let resident_bytes = commands.resident_bytes;
+    skip(&mut placements, &mut skipped, |placement| too_small(placement, resident_bytes, topology));
+    require_several(placements.len(), &skipped)?;
+    let needed = blocks_needed(placements.len() - 1);
+    if args.repeat < needed {
+        note(format_args!(
+            "--repeat {}: too few runs to tell a difference among so many placements, {needed} can",
+            args.repeat
+        ));
+    }
     let experiment = Experiment::new(placements, args.repeat, args.seed, less_is_better);
     Ok(State { key, experiment, skipped })
+}
+
+/// Leaves out placements with a reason not to run them.
+fn skip(
+    placements: &mut Vec<Placement>,
+    skipped: &mut Vec<Skipped>,
+    reason: impl Fn(&Placement) -> Option<String>,
+) {
+    placements.retain(|placement| {
+        let why = reason(placement);
+        let is_run = why.is_none();
+        skipped.extend(why.map(|why| Skipped { name: placement.name.clone(), why }));
+        is_run
+    });
 }
 
 /// Why a node has no room for a program that needed so much memory.

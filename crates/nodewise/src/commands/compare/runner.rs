@@ -3,6 +3,7 @@
 use super::events::Events;
 use super::metric::{Metric, Output};
 use crate::commands::Exit;
+use crate::output::shown;
 use crate::placement::{MemoryPolicy, Placement as Placed};
 use anyhow::Context as _;
 use nodewise_linux::settings::{BALANCING, HUGE_PAGES, Place, Settings};
@@ -100,7 +101,7 @@ impl Commands {
             }
         };
         if !status.success() {
-            let said = &output.last_line;
+            let said = shown(&output.last_line);
             let said = if said.is_empty() { String::new() } else { format!(", after it said: {said}") };
             let memory = if status.signal() == Some(SIGKILL) { ", perhaps for want of memory" } else { "" };
             anyhow::bail!("the program failed ({status}{memory}){said}");
@@ -192,7 +193,7 @@ pub fn broken_off(signal: i32) -> anyhow::Error {
 }
 
 /// Changes the kernel's setting that a placement is about, until it is dropped.
-fn set(how: &How) -> anyhow::Result<Option<Settings>> {
+pub fn set(how: &How) -> anyhow::Result<Option<Settings>> {
     let (path, value) = match how {
         How::Balancing { on } => (BALANCING, if *on { "1" } else { "0" }),
         How::HugePages { enabled } => (HUGE_PAGES, enabled.as_str()),

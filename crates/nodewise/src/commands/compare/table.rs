@@ -39,7 +39,8 @@ fn placements(out: &mut String, report: &Report) {
     let bold = Style::new().bold();
     let word = if report.setting.metric == "seconds" { "faster" } else { "better" };
     let sure = report.placements.iter().map(|row| row.value.confidence_percent).fold(95.0, f64::min);
-    let interval = format!("{sure:.0} % interval");
+    // One run has none.
+    let interval = if sure > 0.0 { format!("{sure:.0} % interval") } else { "range of runs".to_owned() };
     let _ = writeln!(
         out,
         "\n{bold}{:names$} {:>4} {:>10}  {interval:>21} {word:>7}  {interval:>13} {:>7} {:>8} {:>8}{bold:#}",

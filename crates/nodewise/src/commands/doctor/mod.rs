@@ -3,8 +3,8 @@
 
 mod process;
 
-use super::wrap;
-use crate::output::print;
+use super::{beside, wrap};
+use crate::output::{print, shown};
 use crate::terminal;
 use anstyle::{AnsiColor, Style};
 use nodewise_linux::probe::{Area, Check, Facts, Report, Status, target};
@@ -35,6 +35,7 @@ Exit status:
   0   programs can be managed here, perhaps with limits; with -p, there is an answer
   1   they cannot: fewer than two nodes, nothing to sample with, or pages cannot be moved;
       with -p, the process cannot be watched
+  2   the command line could not be understood
   77  with -p: a capability, sysctl or file permission is missing; the message names it")]
 pub struct Args {
     /// Print JSON: kernel, architecture, nodes, sampler, manageable, and a list of checks
@@ -88,7 +89,8 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
 fn text(report: &Report, width: usize) -> String {
     let Report { kernel, architecture, nodes, .. } = report;
     let plural = if *nodes == 1 { "" } else { "s" };
-    let mut out = format!("Linux {kernel} on {architecture}, {nodes} node{plural} with memory\n");
+    let machine = format!("Linux {kernel} on {architecture}, {nodes} node{plural} with memory");
+    let mut out = wrap(&machine, width).join("\n") + "\n";
     let name_width = report.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
     let mut area = None;
     for check in &report.checks {
@@ -98,9 +100,9 @@ fn text(report: &Report, width: usize) -> String {
             // Writing to a string does not fail.
             let _ = writeln!(out, "\n{bold}{}{bold:#}", heading(check.area));
         }
-        line(&mut out, check, name_width, width);
+        out += &line(check, name_width, width);
     }
-    let _ = writeln!(out, "\n{}", verdict(report));
+    let _ = writeln!(out, "\n{}", wrap(&verdict(report), width).join("\n"));
     out
 }
 
@@ -114,22 +116,18 @@ const fn heading(area: Area) -> &'static str {
     }
 }
 
-fn line(out: &mut String, check: &Check, name_width: usize, width: usize) {
+fn line(check: &Check, name_width: usize, width: usize) -> String {
     let (word, color) = match check.status {
         Status::Works => ("works  ", AnsiColor::Green),
         Status::Limited => ("limited", AnsiColor::Yellow),
         Status::Missing => ("missing", AnsiColor::Red),
     };
     let style = color.on_default();
-    let _ = write!(out, "  {style}{word}{style:#}  {:name_width$}  ", check.name);
-    let indent = 2 + 7 + 2 + name_width + 2;
-    let room = width.saturating_sub(indent).max(24);
-    let advice = check.advice.as_deref().map(|advice| format!("-> {advice}"));
-    let lines =
-        std::iter::once(check.found.as_str()).chain(advice.as_deref()).flat_map(|text| wrap(text, room));
-    for (i, text) in lines.enumerate() {
-        let _ = if i == 0 { writeln!(out, "{text}") } else { writeln!(out, "{:indent$}{text}", "") };
-    }
+    let head = format!("  {style}{word}{style:#}  {:name_width$}  ", check.name);
+    let found = shown(&check.found);
+    let advice = check.advice.as_ref().map(|advice| format!("-> {}", shown(advice)));
+    let texts: Vec<&str> = [Some(found.as_str()), advice.as_deref()].into_iter().flatten().collect();
+    beside(&head, 2 + 7 + 2 + name_width + 2, &texts, width)
 }
 
 fn verdict(report: &Report) -> String {
@@ -152,12 +150,14 @@ mod tests {
             found: "none".to_owned(),
             advice: Some("do this and that and then something else".to_owned()),
         };
-        let mut out = String::new();
-        line(&mut out, &check, 12, 52);
-        let plain = anstream::adapter::strip_str(&out).to_string();
+        let plain = |width| anstream::adapter::strip_str(&line(&check, 12, width)).to_string();
         assert_eq!(
-            plain,
+            plain(52),
             "  missing  hint faults   none\n                         -> do this and that and\n                         then something else\n"
+        );
+        assert_eq!(
+            plain(40),
+            "  missing  hint faults\n    none\n    -> do this and that and then\n    something else\n"
         );
     }
 }

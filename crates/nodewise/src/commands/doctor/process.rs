@@ -7,7 +7,7 @@ use crate::commands::cpu_seconds;
 use crate::commands::latencies::Latencies;
 use crate::commands::wrap;
 use crate::manage::{self, Options, Reports, Summary, Watchdog};
-use crate::output::print;
+use crate::output::{print, shown};
 use crate::terminal;
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -244,7 +244,7 @@ fn text(diagnosis: &Diagnosis, width: usize) -> String {
         Verdict::Unknown => Style::new().bold(),
     };
     // Writing to a string does not fail.
-    for line in wrap(&diagnosis.text, width) {
+    for line in wrap(&shown(&diagnosis.text), width) {
         let _ = writeln!(out, "{style}{line}{style:#}");
     }
     if diagnosis.verdict == Verdict::Healthy {
@@ -252,7 +252,7 @@ fn text(diagnosis: &Diagnosis, width: usize) -> String {
     }
     let _ = writeln!(out);
     let mut row = |name: &str, text: String| {
-        for (at, line) in wrap(&text, width.saturating_sub(12).max(24)).into_iter().enumerate() {
+        for (at, line) in wrap(&shown(text), width.saturating_sub(12).max(24)).into_iter().enumerate() {
             let _ = writeln!(out, "{:<10}  {line}", if at == 0 { name } else { "" });
         }
     };

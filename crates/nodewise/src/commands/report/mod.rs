@@ -40,7 +40,8 @@ Examples:
 Exit status:
   0  it was shown
   1  the file cannot be read, is no whole recording, or is one of another architecture; the
-     message says which, and names the line of a profile")]
+     message says which, and names the line of a profile
+  2  the command line could not be understood")]
 pub struct Args {
     /// The file that 'nodewise profile' or 'perf mem record' has written
     #[arg(value_name = "FILE")]

@@ -5,6 +5,7 @@ use super::read::Profile;
 use super::work;
 use crate::commands::top::bytes;
 use crate::commands::wrap;
+use crate::output::shown;
 use anstyle::Style;
 use comfy_table::{CellAlignment, Table, presets};
 use nodewise_verdict::profile::{Findings, LEAST_PERCENT, Line, Remedy, Row};
@@ -17,7 +18,8 @@ const LEAST_SHOWN_PERCENT: f64 = 0.5;
 
 pub fn text(profile: &Profile, findings: &Findings, width: usize) -> String {
     let bold = Style::new().bold();
-    let what = profile.command.as_ref().map_or_else(|| "a process".to_owned(), |command| command.join(" "));
+    let what =
+        profile.command.as_ref().map_or_else(|| "a process".to_owned(), |command| shown(command.join(" ")));
     let nodes = profile.seen.nodes.len();
     let mut out = format!(
         "{bold}{what}{bold:#}\n{:.1} s, {nodes} nodes, {} samples",
@@ -122,7 +124,7 @@ pub const fn sharing(line: &Line) -> &'static str {
 }
 
 fn by(memory: &str, touched_by: &[String]) -> String {
-    touched_by.first().map_or_else(|| memory.to_owned(), |site| format!("{memory}, {site}"))
+    shown(touched_by.first().map_or_else(|| memory.to_owned(), |site| format!("{memory}, {site}")))
 }
 
 /// A share by node, as `node:percent`, without those that have next to nothing.
@@ -139,8 +141,8 @@ pub fn percents(counts: &[u64]) -> Vec<f64> {
 /// The change to make, and the reason.
 pub fn words(row: &Row, profile: &Profile) -> (String, String) {
     let memory = match row.touched_by.first() {
-        Some(site) => format!("{}, first touched in {site}", row.memory),
-        None => row.memory.clone(),
+        Some(site) => format!("{}, first touched in {}", shown(&row.memory), shown(site)),
+        None => shown(&row.memory),
     };
     let nodes = &profile.seen.nodes;
     let touched = match (row.touching_threads, row.touched_pages.iter().max().copied().unwrap_or(0)) {
@@ -323,7 +325,7 @@ fn table(profile: &Profile, findings: &Findings) -> String {
     let unknown = unknown(findings);
     format!(
         "{table}\n{more}Shares by node are node:percent. Costs are by {}.\n{what}\n{unknown}",
-        profile.ratios_by
+        crate::output::shown(&profile.ratios_by)
     )
 }
 
@@ -331,8 +333,10 @@ fn table(profile: &Profile, findings: &Findings) -> String {
 pub fn beside(before: (&Profile, &Findings), after: (&Profile, &Findings)) -> String {
     let mut out = String::new();
     for (word, (profile, findings)) in [("before", before), ("after", after)] {
-        let what =
-            profile.command.as_ref().map_or_else(|| "a process".to_owned(), |command| command.join(" "));
+        let what = profile
+            .command
+            .as_ref()
+            .map_or_else(|| "a process".to_owned(), |command| shown(command.join(" ")));
         let far = findings.far_percent.map_or("none".to_owned(), |far| format!("{far:.0} % far"));
         // Writing to a string does not fail.
         let _ = writeln!(
@@ -359,8 +363,7 @@ pub fn beside(before: (&Profile, &Findings), after: (&Profile, &Findings)) -> St
         let percent = |row: Option<&Row>, of: fn(&Row) -> f64, digits: usize| {
             row.map_or_else(|| "-".to_owned(), |row| format!("{:.digits$} %", of(row)))
         };
-        let by =
-            row.touched_by.first().map_or_else(|| row.memory.clone(), |by| format!("{}, {by}", row.memory));
+        let by = by(&row.memory, &row.touched_by);
         let change = |row: Option<&Row>| row.map_or("-", |row| name(row.remedy)).to_owned();
         table.add_row([
             percent(was, |row| row.accesses_percent, 1),

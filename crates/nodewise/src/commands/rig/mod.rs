@@ -7,13 +7,13 @@ pub use machine::preset_text;
 
 use self::machine::Modelled;
 use super::{Exit, exit};
-use crate::output::note;
+use crate::output::{note, print, shown};
 use nodewise_rig::{
     Accelerator, Device, Distances, ErrorKind, Guest, Node, Stage, Streams, kernels, no_kernel, parse_size,
 };
 use rustix::fs::fstat;
 use std::ffi::OsString;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -165,9 +165,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
         if kernels.is_empty() {
             return Err(no_kernel().into());
         }
-        for kernel in kernels {
-            writeln!(io::stdout(), "{}", kernel.display())?;
-        }
+        print(&kernels.iter().map(|kernel| shown(kernel.display()) + "\n").collect::<String>())?;
         return Ok(ExitCode::SUCCESS);
     }
     let nodewise = std::env::current_exe()?;

@@ -1,8 +1,10 @@
 //! `nodewise sim matrix`: every workload on every machine under every policy.
 
 use super::bar::Bar;
-use super::{Named, given, machine_named, policy, usage, workload};
-use crate::output::print;
+use super::{
+    Named, Size, check_passes, check_scale, given, machine_named, policy, usage, warn_of_small, workload,
+};
+use crate::output::{print, shown};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use nodewise_hardware::Preset;
 use nodewise_sim::{Cell, Matrix, PASSES, POLICIES, studies, workloads};
@@ -66,13 +68,13 @@ pub struct Args {
 }
 
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    super::check_scale(args.scale)?;
-    super::check_passes(args.passes)?;
+    check_scale(args.scale).map_err(|error| usage(format!("--scale {error}")))?;
+    check_passes(args.passes).map_err(|error| usage(format!("--passes {error}")))?;
     let all = Matrix::all(args.scale)?;
     let matrix = Matrix {
-        machines: given(&args.machine, machine_named)?.unwrap_or(all.machines),
-        workloads: given(&args.workload, workload)?.unwrap_or(all.workloads),
-        policies: given(&args.policy, policy)?.unwrap_or(all.policies),
+        machines: given("machine", &args.machine, machine_named)?.unwrap_or(all.machines),
+        workloads: given("workload", &args.workload, workload)?.unwrap_or(all.workloads),
+        policies: given("policy", &args.policy, policy)?.unwrap_or(all.policies),
         passes: args.passes,
         huge_pages: args.huge_pages,
         seed: args.seed,
@@ -85,6 +87,11 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     bar.says(&format!("{} machines, {} workloads", matrix.machines.len(), matrix.workloads.len()));
     let cells = matrix.run(studies::Options::default().jobs, &|share| bar.at(share))?;
     drop(bar);
+    warn_of_small(cells.iter().map(|cell| Size {
+        run: format!("{} on {}: ", cell.workload, shown(&cell.machine)),
+        threads: cell.threads,
+        pages: cell.placeable_pages,
+    }));
     if args.json {
         print(&(serde_json::to_string_pretty(&cells)? + "\n"))?;
     } else {
@@ -112,7 +119,7 @@ fn table(cells: &[Cell]) -> String {
     let mut columns = vec![Vec::new(); policies.len()];
     let mut next = cells.iter().peekable();
     for (machine, workload) in rows {
-        let mut line = vec![machine.to_owned(), workload.to_owned()];
+        let mut line = vec![shown(machine), workload.to_owned()];
         for (policy, column) in policies.iter().zip(&mut columns) {
             let here = next.next_if(|cell| {
                 (cell.machine.as_str(), cell.workload.as_str(), cell.policy.as_str())

@@ -2,7 +2,7 @@
 
 use super::sweep::{self, Run};
 use super::usage;
-use crate::output::{PUBLIC, WholeFile, note, print};
+use crate::output::{PUBLIC, WholeFile, note, print, shown};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 use serde_json::Value;
@@ -260,11 +260,11 @@ fn table(cells: &[Cell<'_>]) -> String {
     ]);
     for cell in cells {
         table.add_row([
-            cell.machine.to_owned(),
+            shown(cell.machine),
             format!("{}{}", cell.workload, if cell.huge_pages { ", huge pages" } else { "" }),
             cell.scale.to_string(),
             cell.passes.to_string(),
-            cell.policy.to_owned(),
+            shown(cell.policy),
             cell.runs.to_string(),
             interval_text(cell.relative_time.as_ref(), 3),
             interval_text(cell.local_access_percent.as_ref(), 1),

@@ -9,8 +9,9 @@ mod reproduce;
 mod run;
 mod sweep;
 
-use super::{Exit, exit};
-use crate::output::print;
+use super::{Exit, beside, exit};
+use crate::output::{note, print};
+use crate::terminal;
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use nodewise_hardware::Preset;
 use nodewise_sim::workloads::{self, Workload};
@@ -63,7 +64,8 @@ Examples:
 
 Exit status:
   0  done
-  1  the list could not be written")]
+  1  the list could not be written
+  2  the command line could not be understood")]
 struct ListArgs {
     /// Print JSON: machines, workloads, policies and studies, each with name and about
     #[arg(long)]
@@ -148,28 +150,27 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
         // Writing to a string does not fail.
         let _ = writeln!(text, "{}{heading}", if index > 0 { "\n" } else { "" });
         for Entry { name, about } in entries {
-            let _ = writeln!(text, "  {name:width$}  {about}");
+            text += &beside(&format!("  {name:width$}  "), 2 + width + 2, &[about], terminal::width());
         }
     }
     print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn check_scale(scale: f64) -> anyhow::Result<()> {
-    if scale > 0.0 && scale <= 1.0 {
-        return Ok(());
-    }
-    Err(usage(format!("--scale {scale}: not above 0 and up to 1")))
+/// A wrong value of a switch.
+fn in_switch(switch: &str) -> impl Fn(String) -> anyhow::Error {
+    move |error| usage(format!("--{switch}: {error}"))
 }
 
-fn check_passes(passes: f64) -> anyhow::Result<()> {
-    if (1.0..=1e6).contains(&passes) {
-        return Ok(());
-    }
-    Err(usage(format!("--passes {passes}: not from 1 to a million")))
+fn check_scale(scale: f64) -> Result<(), String> {
+    if scale > 0.0 && scale <= 1.0 { Ok(()) } else { Err(format!("{scale}: not above 0 and up to 1")) }
 }
 
-fn machine_named(name: &str) -> anyhow::Result<Preset> {
+fn check_passes(passes: f64) -> Result<(), String> {
+    if (1.0..=1e6).contains(&passes) { Ok(()) } else { Err(format!("{passes}: not from 1 to a million")) }
+}
+
+fn machine_named(name: &str) -> Result<Preset, String> {
     let ends_in = |extension: &str| Path::new(name).extension().is_some_and(|found| found == extension);
     let file = match () {
         () if ends_in("json") => Some(Preset::load_json(name)),
@@ -177,34 +178,57 @@ fn machine_named(name: &str) -> anyhow::Result<Preset> {
         () => None,
     };
     if let Some(preset) = file {
-        return preset.map_err(|error| usage(format!("--machine: {error}")));
+        return preset.map_err(|error| error.to_string());
     }
-    Preset::named(name)
-        .map_err(|error| usage(format!("--machine: {error}{}", did_you_mean(name, Preset::names()))))
+    Preset::named(name).map_err(|error| format!("{error}{}", did_you_mean(name, Preset::names())))
 }
 
-fn policy(name: &str) -> anyhow::Result<Policy> {
+fn policy(name: &str) -> Result<Policy, String> {
     let names = POLICIES.iter().map(|policy| policy.0);
-    let parsed = name.parse::<Policy>();
-    parsed.map_err(|error| usage(format!("--policy: {error}{}", did_you_mean(name, names))))
+    name.parse::<Policy>().map_err(|error| format!("{error}{}", did_you_mean(name, names)))
 }
 
-fn workload(name: &str) -> anyhow::Result<Workload> {
+fn workload(name: &str) -> Result<Workload, String> {
     let all = workloads::all();
     all.iter().find(|workload| workload.name == name).copied().ok_or_else(|| {
         let names: Vec<_> = all.iter().map(|workload| workload.name).collect();
         let meant = did_you_mean(name, names.iter().copied());
-        usage(format!("--workload: no such program: {name}; there are {}{meant}", names.join(", ")))
+        format!("no such program: {name}; there are {}{meant}", names.join(", "))
     })
 }
 
-/// The machines, workloads or policies of these names, or none if there is no name.
-fn given<T>(names: &[String], find: fn(&str) -> anyhow::Result<T>) -> anyhow::Result<Option<Vec<T>>> {
+/// The machines, workloads or policies that a switch names, or none if it names none.
+fn given<T>(
+    switch: &str,
+    names: &[String],
+    find: fn(&str) -> Result<T, String>,
+) -> anyhow::Result<Option<Vec<T>>> {
     if names.is_empty() {
-        Ok(None)
-    } else {
-        names.iter().map(|name| find(name)).collect::<Result<_, _>>().map(Some)
+        return Ok(None);
     }
+    let found: Result<_, String> = names.iter().map(|name| find(name)).collect();
+    found.map(Some).map_err(in_switch(switch))
+}
+
+/// A run's size, by which a policy has much to place, or next to nothing.
+struct Size {
+    run: String,
+    threads: usize,
+    pages: u64,
+}
+
+/// Warns of runs with fewer pages than threads.
+fn warn_of_small(sizes: impl IntoIterator<Item = Size>) {
+    let mut small: Vec<Size> = sizes.into_iter().filter(|size| size.pages < size.threads as u64).collect();
+    small.dedup_by(|one, other| one.run == other.run);
+    let Some(Size { run, threads, pages }) = small.first() else { return };
+    let more = match small.len() - 1 {
+        0 => String::new(),
+        more => format!(" (as in {more} more)"),
+    };
+    note(format_args!(
+        "{run}{threads} threads share {pages} pages{more}: placement means little; try a larger --scale"
+    ));
 }
 
 /// The name that a wrong one was probably meant to be, as the end of a message. Text that follows a colon is

@@ -2,8 +2,11 @@
 
 use super::bar::Bar;
 use super::placement::{Placement, cpus_of};
-use super::{Named, check_passes, check_scale, did_you_mean, machine_named, plot, policy, usage, workload};
-use crate::output::{PUBLIC, WholeFile, note, print};
+use super::{
+    Named, Size, check_passes, check_scale, did_you_mean, in_switch, machine_named, plot, policy, usage,
+    warn_of_small, workload,
+};
+use crate::output::{PUBLIC, WholeFile, print};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use nodewise_hardware::Preset;
 use nodewise_sim::studies::{self, Setup};
@@ -145,11 +148,11 @@ struct Printed<'a> {
 }
 
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    check_scale(args.scale)?;
-    args.passes.map_or(Ok(()), check_passes)?;
+    check_scale(args.scale).map_err(|error| usage(format!("--scale {error}")))?;
+    args.passes.map_or(Ok(()), check_passes).map_err(|error| usage(format!("--passes {error}")))?;
     let source = source(args)?;
-    let policies: anyhow::Result<Vec<Policy>> = args.policy.iter().map(|name| policy(name)).collect();
-    let policies = policies?;
+    let policies: Result<Vec<Policy>, String> = args.policy.iter().map(|name| policy(name)).collect();
+    let policies = policies.map_err(in_switch("policy"))?;
     let setups: Vec<Setup> =
         policies.iter().map(|policy| setup(args, &source, policy)).collect::<Result<_, _>>()?;
     let first = &setups[0];
@@ -175,12 +178,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     drop(bar);
     let runs: Vec<Report> = runs.into_iter().collect::<anyhow::Result<_>>()?;
     let (preset, settings) = (&first.preset, &first.settings);
-    let pages = runs[0].placeable_pages;
-    if pages < threads as u64 {
-        note(format_args!(
-            "{threads} threads share {pages} pages: placement means little; try a larger --scale"
-        ));
-    }
+    warn_of_small([Size { run: String::new(), threads, pages: runs[0].placeable_pages }]);
     if let Some(picture) = picture {
         let scale = settings.size_scale;
         let title = format!("{} on {}, {threads} threads, scale {scale}", source.name(), preset.name);
@@ -242,7 +240,10 @@ fn source(args: &Args) -> anyhow::Result<Source> {
             let recording = Recording::open(path).map_err(|error| usage(format!("--trace: {error}")))?;
             Ok(Source::Trace(recording))
         }
-        (None, name) => workload(name.as_deref().unwrap_or_default()).map(Source::Workload),
+        (None, name) => {
+            let workload = workload(name.as_deref().unwrap_or_default()).map_err(in_switch("workload"))?;
+            Ok(Source::Workload(workload))
+        }
     }
 }
 
@@ -311,7 +312,7 @@ fn machine(args: &Args) -> anyhow::Result<Preset> {
     if let Some(path) = &args.machine_from {
         return Preset::load_json(path).map_err(|error| usage(format!("--machine-from: {error}")));
     }
-    machine_named(args.machine.as_deref().unwrap_or_default())
+    machine_named(args.machine.as_deref().unwrap_or_default()).map_err(in_switch("machine"))
 }
 
 /// The figure of a run in a row, given the first run.

@@ -1,9 +1,9 @@
 //! `nodewise sim sweep`: many runs, cut into shards that any cluster's scheduler can start.
 
 use super::bar::Bar;
-use super::{check_passes, check_scale, given, machine_named, policy, usage, workload};
+use super::{Size, check_passes, check_scale, machine_named, policy, usage, warn_of_small, workload};
 use crate::commands::{Exit, exit};
-use crate::output::{PUBLIC, WholeFile, note};
+use crate::output::{PUBLIC, WholeFile, note, shown};
 use anyhow::Context as _;
 use nodewise_hardware::Preset;
 use nodewise_sim::workloads::Parameters;
@@ -13,6 +13,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
+use toml::Spanned;
 
 /// Run a sweep of machines, workloads, policies, sizes and seeds, or one shard of it
 ///
@@ -84,25 +85,25 @@ impl FromStr for Shard {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Spec {
-    machines: Vec<String>,
-    workloads: Vec<String>,
-    policies: Vec<String>,
+    machines: Vec<Spanned<String>>,
+    workloads: Vec<Spanned<String>>,
+    policies: Vec<Spanned<String>>,
     #[serde(default = "default_scales")]
-    scales: Vec<f64>,
+    scales: Vec<Spanned<f64>>,
     #[serde(default = "default_passes")]
-    passes: Vec<f64>,
+    passes: Vec<Spanned<f64>>,
     #[serde(default = "default_huge_pages")]
     huge_pages: Vec<bool>,
     #[serde(default = "default_seeds")]
     seeds: u64,
 }
 
-fn default_scales() -> Vec<f64> {
-    vec![0.0625]
+fn default_scales() -> Vec<Spanned<f64>> {
+    vec![Spanned::new(0..0, 0.0625)]
 }
 
-fn default_passes() -> Vec<f64> {
-    vec![PASSES]
+fn default_passes() -> Vec<Spanned<f64>> {
+    vec![Spanned::new(0..0, PASSES)]
 }
 
 fn default_huge_pages() -> Vec<bool> {
@@ -195,15 +196,47 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
         let machine = machines.iter().find(|machine| machine.name == run.machine);
         let machine = machine.context("a run's machine is one of the sweep")?;
         let report = report(machine, run)?;
+        let size = Size {
+            run: format!("{} on {}, scale {}: ", run.workload, shown(&run.machine), run.scale),
+            threads: machine.cpus(),
+            pages: report.placeable_pages,
+        };
         let text = serde_json::to_string_pretty(&Done { run: (*run).clone(), report })? + "\n";
-        WholeFile::create(&out.join(run.file_name()?), PUBLIC)?.finish(&text)
+        WholeFile::create(&out.join(run.file_name()?), PUBLIC)?.finish(&text)?;
+        Ok(size)
     });
     drop(bar);
-    let failed: Vec<anyhow::Error> = results.into_iter().filter_map(Result::err).collect();
+    let (sizes, failed): (Vec<_>, Vec<anyhow::Result<Size>>) = results.into_iter().partition(Result::is_ok);
+    warn_of_small(sizes.into_iter().flatten());
+    let failed: Vec<anyhow::Error> = failed.into_iter().filter_map(Result::err).collect();
     for error in &failed {
         note(format_args!("{error:#}"));
     }
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILURE) })
+}
+
+/// A specification, for errors that name its lines.
+struct SpecFile<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl SpecFile<'_> {
+    /// The meaning of each item of a list.
+    fn all<T, U>(
+        &self,
+        list: &str,
+        items: &[Spanned<T>],
+        meaning: impl Fn(&T) -> Result<U, String>,
+    ) -> anyhow::Result<Vec<U>> {
+        let one = |item: &Spanned<T>| {
+            meaning(item.get_ref()).map_err(|error| {
+                let line = self.text[..item.span().start].matches('\n').count() + 1;
+                usage(format!("{}:{line}: {list}: {error}", self.path.display()))
+            })
+        };
+        items.iter().map(one).collect()
+    }
 }
 
 /// The machines and the runs that a specification comes to.
@@ -224,8 +257,6 @@ fn read(path: &Path) -> anyhow::Result<(Vec<Preset>, Vec<Run>)> {
     if let Some((name, _)) = empty.iter().find(|(_, empty)| *empty) {
         return Err(usage(format!("{origin}: there are no {name}")));
     }
-    spec.scales.iter().try_for_each(|&scale| check_scale(scale))?;
-    spec.passes.iter().try_for_each(|&passes| check_passes(passes))?;
     let machine = |name: &String| {
         let beside = path.parent().unwrap_or(Path::new("")).join(name);
         if Preset::text(name).is_none() && beside.is_file() {
@@ -234,15 +265,18 @@ fn read(path: &Path) -> anyhow::Result<(Vec<Preset>, Vec<Run>)> {
             machine_named(name)
         }
     };
-    let machines: Vec<Preset> = spec.machines.iter().map(machine).collect::<Result<_, _>>()?;
-    let workloads = given(&spec.workloads, workload)?.unwrap_or_default();
-    let policies = given(&spec.policies, policy)?.unwrap_or_default();
+    let file = SpecFile { path, text: &text };
+    let machines: Vec<Preset> = file.all("machines", &spec.machines, machine)?;
+    let workloads = file.all("workloads", &spec.workloads, |name| workload(name))?;
+    let policies = file.all("policies", &spec.policies, |name| policy(name))?;
+    let scales = file.all("scales", &spec.scales, |&scale| check_scale(scale).map(|()| scale))?;
+    let all_passes = file.all("passes", &spec.passes, |&passes| check_passes(passes).map(|()| passes))?;
     let lists = [
         machines.len(),
         workloads.len(),
         policies.len(),
-        spec.scales.len(),
-        spec.passes.len(),
+        scales.len(),
+        all_passes.len(),
         spec.huge_pages.len(),
     ];
     let most = lists.iter().try_fold(spec.seeds as usize, |product, length| product.checked_mul(*length));
@@ -254,8 +288,8 @@ fn read(path: &Path) -> anyhow::Result<(Vec<Preset>, Vec<Run>)> {
     for machine in &machines {
         let machine_hash = format!("{:016x}", hash(&machine.to_json()));
         for workload in &workloads {
-            for &scale in &spec.scales {
-                for &passes in &spec.passes {
+            for &scale in &scales {
+                for &passes in &all_passes {
                     for &huge_pages in &spec.huge_pages {
                         for policy in &policies {
                             let checked =
@@ -353,8 +387,8 @@ fn is_done(out: &Path, run: &Run) -> anyhow::Result<bool> {
 /// Runs one.
 fn report(machine: &Preset, run: &Run) -> anyhow::Result<Report> {
     let preset = machine.scaled(run.scale);
-    let workload = workload(&run.workload)?;
-    let policy = policy(&run.policy)?;
+    let workload = workload(&run.workload).map_err(anyhow::Error::msg)?;
+    let policy = policy(&run.policy).map_err(anyhow::Error::msg)?;
     let parameters = Parameters { threads: preset.cpus(), scale: run.scale, seed: run.seed };
     let settings = Settings {
         seed: run.seed,

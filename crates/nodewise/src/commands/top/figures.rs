@@ -1,7 +1,7 @@
 //! The tables as rows of cells, for a screen and for plain text.
 
 use super::state::State;
-use crate::output::harmless;
+use crate::output::shown;
 use nodewise_linux::census::{BalancingUse, NodeUse, Overview, ProcessUse, RegionUse, ThreadUse};
 use std::fmt::Write as _;
 
@@ -115,7 +115,7 @@ pub fn processes(overview: &Overview, processes: &[ProcessUse]) -> Table<7> {
     let row = |process: &ProcessUse| {
         [
             process.pid.to_string(),
-            harmless(&process.program),
+            shown(&process.program),
             format!("{:.1}", process.cpu_percent),
             bytes(process.resident_bytes as f64),
             or_unknown(process.far_at_least_percent, |percent| format!("{percent:.0} %")),
@@ -136,7 +136,7 @@ pub fn threads(threads: &[ThreadUse]) -> Table<4> {
             thread.tid.to_string(),
             format!("{:.1}", thread.cpu_percent),
             or_unknown(thread.node, |node| node.to_string()),
-            harmless(&thread.name),
+            shown(&thread.name),
         ]
     };
     Table {
@@ -152,7 +152,7 @@ pub fn regions(overview: &Overview, regions: &[RegionUse]) -> Table<4> {
             format!("{:#x}", region.address),
             bytes(region.resident_bytes as f64),
             shares(Some(&region.lies_on), &overview.nodes),
-            if region.name.is_empty() { "(anonymous)".to_owned() } else { harmless(&region.name) },
+            if region.name.is_empty() { "(anonymous)".to_owned() } else { shown(&region.name) },
         ]
     };
     Table {
@@ -183,7 +183,7 @@ pub fn process(state: &State) -> String {
     let far = or_unknown(process.far_at_least_percent, |percent| format!("{percent:.0} %"));
     format!(
         "process {pid}, {}: {:.1} % CPU, {}, far at least {far}",
-        harmless(&process.program),
+        shown(&process.program),
         process.cpu_percent,
         bytes(process.resident_bytes as f64),
     )

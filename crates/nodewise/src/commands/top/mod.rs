@@ -1,6 +1,7 @@
 //! `nodewise top`: nodes and processes, again and again.
 
 mod figures;
+mod guard;
 mod screen;
 mod state;
 #[cfg(test)]
@@ -51,11 +52,13 @@ Keys:
   f, c, m           sort by CPU time spent far, by CPU time, by memory
   w                 watch that process with samples, or stop
   space             look now
-  q                 quit
+  q                 quit; ctrl-z suspends
 
 Exit status:
   0   done
-  1   it failed, for example because there is no such process")]
+  1   it failed, for example because there is no such process
+  2   the command line could not be understood
+  77  a capability, sysctl or file permission is missing; the message names it")]
 pub struct Args {
     /// Show the threads and mappings of this process
     #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
@@ -105,7 +108,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
         screen::run(&mut census, &mut state, Duration::from_secs_f64(args.interval), args.looks, &end)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let looks = args.looks.unwrap_or(if args.json { u32::MAX } else { 1 });
+    let looks = args.looks.unwrap_or(if terminal::is_terminal() { u32::MAX } else { 1 });
     for _ in 0..looks {
         if !rest(Duration::from_secs_f64(args.interval), &end) {
             break;

@@ -1,6 +1,7 @@
 //! The tables on a terminal.
 
 use super::figures::{self, Table};
+use super::guard;
 use super::state::{Sort, State};
 use super::watch::Watch;
 use anyhow::Context as _;
@@ -11,6 +12,10 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Style, Stylize as _};
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
+use rustix::process::{Signal, getpgrp, kill_current_process_group};
+use rustix::termios::tcgetpgrp;
+use signal_hook::consts::SIGCONT;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -23,14 +28,31 @@ pub fn run(
     state: &mut State,
     interval: Duration,
     looks: Option<u32>,
-    end: &AtomicBool,
+    end: &Arc<AtomicBool>,
 ) -> anyhow::Result<()> {
+    guard::start(Arc::clone(end));
+    let goes_on = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGCONT, Arc::clone(&goes_on))?;
+    if !wait_for_foreground(end) {
+        return Ok(());
+    }
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
     let shown = (|| {
         let mut left = looks.unwrap_or(u32::MAX);
+        let mut is_restored = false;
         // Something is there to see soon.
         let mut due = Instant::now() + interval.min(Duration::from_millis(500));
         loop {
+            if goes_on.swap(false, Ordering::Relaxed) {
+                if !wait_for_foreground(end) {
+                    return Ok(());
+                }
+                // Somebody else may have stopped this, and the shell has changed the terminal since.
+                if !std::mem::take(&mut is_restored) {
+                    let _ = ratatui::try_restore();
+                }
+                terminal = ratatui::try_init().context("cannot use the terminal")?;
+            }
             state.watch.iter_mut().for_each(Watch::update);
             terminal.draw(|frame| draw(frame, state))?;
             let wait = due.saturating_duration_since(Instant::now()).min(SLICE);
@@ -43,6 +65,13 @@ pub fn run(
                         Pressed::Quit => return Ok(()),
                         Pressed::Look => due = Instant::now(),
                         Pressed::Watch => state.toggle_watch()?,
+                        Pressed::Suspend => {
+                            let _ = ratatui::try_restore();
+                            is_restored = true;
+                            kill_current_process_group(Signal::TSTP)?;
+                            // Nothing stops a group that no shell could continue.
+                            goes_on.store(true, Ordering::Relaxed);
+                        }
                         Pressed::Other => {}
                     },
                     _ => {}
@@ -58,8 +87,22 @@ pub fn run(
             }
         }
     })();
-    ratatui::restore();
+    // It may be gone.
+    let _ = ratatui::try_restore();
     shown
+}
+
+/// Whether the terminal is ours before the end. The kernel stops a program in the background that draws on
+/// it, and the program then heeds no signal. Terminals that no shell controls are everybody's.
+fn wait_for_foreground(end: &AtomicBool) -> bool {
+    let is_ours = || tcgetpgrp(std::io::stdout()).map_or(true, |group| group == getpgrp());
+    while !is_ours() {
+        if end.load(Ordering::Relaxed) {
+            return false;
+        }
+        std::thread::sleep(SLICE);
+    }
+    !end.load(Ordering::Relaxed)
 }
 
 /// The meaning of a key.
@@ -67,6 +110,7 @@ enum Pressed {
     Quit,
     Look,
     Watch,
+    Suspend,
     Other,
 }
 
@@ -74,6 +118,7 @@ fn press(state: &mut State, key: KeyEvent) -> Pressed {
     match key.code {
         KeyCode::Char('q') => return Pressed::Quit,
         KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Pressed::Quit,
+        KeyCode::Char('z') if key.modifiers.contains(KeyModifiers::CONTROL) => return Pressed::Suspend,
         KeyCode::Char(' ') => return Pressed::Look,
         KeyCode::Down | KeyCode::Char('j') => state.choose(1),
         KeyCode::Up | KeyCode::Char('k') => state.choose(-1),

@@ -3,7 +3,7 @@
 //! It is a process of its own, so that the kernel's settings are put back however top ends.
 
 use super::figures::{bytes, shares};
-use crate::output::harmless;
+use crate::output::shown;
 use anyhow::Context as _;
 use nodewise_engine::{PAGE_BYTES, Pid};
 use nodewise_linux::census::NodeUse;
@@ -116,7 +116,7 @@ impl Seen {
     pub fn placement(&self, nodes: &[NodeUse]) -> Vec<String> {
         if self.has_ended {
             let why = self.last_error.as_deref().unwrap_or("the process has ended");
-            return vec![format!("no longer watched: {}", harmless(why))];
+            return vec![format!("no longer watched: {}", shown(why))];
         }
         let Some(placement) = &self.placement else {
             let sampler = if self.sampler.is_empty() { "-" } else { &self.sampler };
@@ -150,7 +150,7 @@ fn decision(line: &Value) -> String {
         let nodes = line[name].as_array().into_iter().flatten().map(Value::to_string);
         nodes.collect::<Vec<_>>().join(",")
     };
-    let text = |value: &Value| harmless(value.as_str().unwrap_or_default());
+    let text = |value: &Value| shown(value.as_str().unwrap_or_default());
     let size = bytes(line["pages"].as_u64().unwrap_or(0) as f64 * PAGE_BYTES as f64);
     let (from, to) = (nodes("from"), nodes("to"));
     let way = match (from.is_empty(), to.is_empty()) {

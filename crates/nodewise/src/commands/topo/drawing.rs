@@ -2,6 +2,7 @@
 
 use super::block::{Block, Boxed, Glyphs, Line, wrap};
 use super::size;
+use crate::output::shown;
 use anstyle::{AnsiColor, Style};
 use nodewise_topology::{Cache, CpuSet, Node, NodeIndex, Topology};
 use std::cmp::Reverse;
@@ -237,7 +238,7 @@ impl Artist<'_> {
             facts.push(Line::plain(format!("no CPUs, {near}")));
         }
         let devices = self.machine.devices().iter().filter(|device| device.node == Some(node.id));
-        let names = devices.map(|device| device.name.clone());
+        let names = devices.map(|device| shown(&device.name));
         for line in wrap(names, " ", width.min(36)) {
             facts.push(Line::new(DEVICES, line));
         }

@@ -3,6 +3,7 @@
 use super::block::{Block, Line, wrap};
 use super::drawing::{BOLD, ranges};
 use super::size;
+use crate::output::shown;
 use anstyle::{AnsiColor, Style};
 use nodewise_topology::{Access, NodeId, NodeSet, Topology};
 
@@ -21,7 +22,7 @@ pub fn all(machine: &Topology, width: usize) -> Block {
     }
     for warning in machine.warnings() {
         block.push(Line::default());
-        for line in wrap(words(&format!("warning: {warning}")), " ", width) {
+        for line in wrap(words(&shown(format_args!("warning: {warning}"))), " ", width) {
             block.push(Line::new(WARNING, line));
         }
     }
@@ -146,11 +147,11 @@ fn devices(machine: &Topology, width: usize) -> Block {
     let unknown = || "-".to_owned();
     let rows = machine.devices().iter().map(|device| {
         vec![
-            device.name.clone(),
+            shown(&device.name),
             device.node.map_or_else(unknown, |node| node.to_string()),
             format!("{:?}", device.kind).to_lowercase(),
-            device.pci_address.clone().unwrap_or_else(unknown),
-            device.pci_id.clone().unwrap_or_else(unknown),
+            device.pci_address.as_ref().map_or_else(unknown, shown),
+            device.pci_id.as_ref().map_or_else(unknown, shown),
         ]
     });
     table(&["device", "node", "kind", "PCI address", "PCI id"].map(str::to_owned), rows.collect(), width)
@@ -165,7 +166,7 @@ fn settings(machine: &Topology, width: usize) -> Block {
             huge.shmem_enabled.as_ref().map(|value| format!("shared memory {value}")),
             huge.page_bytes.map(|bytes| format!("{} each", size(bytes))),
         ];
-        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+        shown(parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
     });
     let balancing = match machine.numa_balancing() {
         None => unknown,
