@@ -21,4 +21,5 @@ fn main() {
     assert!(status.success(), "the library to preload cannot be built: {status}");
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=library");
+    println!("cargo:rerun-if-changed=src");
 }

@@ -81,9 +81,10 @@ fn keys_go_through_processes_and_the_terminal_is_left_as_it_was() {
     let (busy, tmux) = (Busy::start(), Tmux::start("keys"));
     let pid = busy.0.id();
     top(&tmux, "--sort cpu");
-    let screen = tmux.until("process", |screen| screen.contains(&format!("{pid} perl")));
+    let is_drawn = |screen: &str| screen.contains(&format!("{pid} perl")) && screen.contains("q quit");
+    let screen = tmux.until("process", is_drawn);
     assert!(screen.starts_with("nodewise top"), "{screen}");
-    assert!(screen.lines().all(|line| line.chars().count() <= 80) && screen.contains("q quit"), "{screen}");
+    assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
     tmux.press(&["m"]);
     tmux.until("order by memory", |screen| screen.contains("by memory"));
     // A smaller terminal, and back.

@@ -1,7 +1,9 @@
 //! The root of the shared library. It has no standard library: whatever that asks for memory would come here.
 #![no_std]
 
+#[path = "../src/hooks.rs"]
 mod hooks;
+#[path = "../src/layout.rs"]
 mod layout;
 
 #[panic_handler]

@@ -1,10 +1,11 @@
 //! The library that a program loads (`LD_PRELOAD`) so that its allocations are seen: its bytes, and the
 //! memory that it shares with a reader.
 //!
-//! The library in `library/` stands before `malloc`, `calloc`, `realloc`, `posix_memalign`, `aligned_alloc`,
-//! `memalign`, `valloc`, `pvalloc`, `free`, `mmap`, `munmap` and `mremap`. The program's own allocator does
-//! the work, whichever it is. The library writes a record of each block from a [size](layout::LEAST_BYTES)
-//! on. The records go into a ring that all processes of the program share ([`layout`]).
+//! The library is `library/main.rs`, which consists of `hooks` and [`layout`]. It stands before `malloc`,
+//! `calloc`, `realloc`, `posix_memalign`, `aligned_alloc`, `memalign`, `valloc`, `pvalloc`, `free`, `mmap`,
+//! `munmap` and `mremap`. The program's own allocator does the work, whichever it is. The library writes a
+//! record of each block from a [size](layout::LEAST_BYTES) on. The records go into a ring that all processes
+//! of the program share.
 //!
 //! - The program never waits: if the ring is full, the record is counted as lost.
 //! - It takes no lock and no memory, so that signal handlers, forks and threads are no matter.
@@ -17,11 +18,9 @@ pub const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnodewise
 /// The environment variable that names the file of the shared memory.
 pub const VARIABLE: &str = "NODEWISE_ALLOCATIONS";
 
-#[path = "../library/layout.rs"]
 pub mod layout;
 
 // Here for the compiler's and clippy's warnings, without its exported names.
 #[cfg(test)]
-#[path = "../library/hooks.rs"]
 #[allow(dead_code, reason = "the loader calls it")]
 mod hooks;

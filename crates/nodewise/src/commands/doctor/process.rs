@@ -151,7 +151,7 @@ fn look_first(
     let flushes = events::shootdowns().zip(flushes);
     let Some(shares) = kernel.finish() else { return (nothing, false) };
     let seen = Evidence {
-        disk: used.and_then(|used| disk(used, topology, &shares, bytes_per_s)),
+        disk: used.and_then(|used| disk(&used, topology, &shares, bytes_per_s)),
         kernel: Some(doctor::KernelTime {
             samples: shares.samples,
             kernel_percent: shares.kernel_percent,
@@ -167,7 +167,7 @@ fn look_first(
     (seen, false)
 }
 
-fn disk(used: DiskUse, topology: &Topology, shares: &KernelShares, bytes_per_s: f64) -> Option<Disk> {
+fn disk(used: &DiskUse, topology: &Topology, shares: &KernelShares, bytes_per_s: f64) -> Option<Disk> {
     let (index, node) =
         topology.node_indices().zip(topology.nodes()).find(|(_, node)| node.id == used.node)?;
     Some(Disk {

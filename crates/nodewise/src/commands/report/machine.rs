@@ -29,9 +29,9 @@ pub fn html(out: &mut String, nodes: &[u32], traffic: &[Vec<f64>]) {
          memory serves, and a line's width what goes between two nodes.</figcaption>\n\
          <svg viewBox=\"0 0 {SIDE} {SIDE}\" role=\"img\" aria-label=\"traffic between nodes\">"
     );
-    for one in 0..count {
-        for other in one + 1..count {
-            let percent = traffic[one][other] + traffic[other][one];
+    for (one, from_one) in traffic.iter().enumerate() {
+        for (other, from_other) in traffic.iter().enumerate().skip(one + 1) {
+            let percent = from_one[other] + from_other[one];
             if percent >= LEAST_PERCENT {
                 let ((x1, y1), (x2, y2)) = (place(one), place(other));
                 let _ = writeln!(

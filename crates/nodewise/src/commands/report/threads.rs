@@ -3,6 +3,7 @@
 use super::super::latencies::is_of_memory;
 use super::text::shares;
 use nodewise_engine::{Observation, Pid, Tid};
+use nodewise_topology::NodeIndex;
 use nodewise_verdict::html::escaped;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -50,7 +51,7 @@ impl Threads {
 
     pub fn take_in(&mut self, seen: &Observation) {
         for sample in seen.samples.iter().filter(|sample| is_of_memory(sample)) {
-            let (from, to) = (sample.accessor.get(), sample.home.map(|home| home.get()));
+            let (from, to) = (sample.accessor.get(), sample.home.map(NodeIndex::get));
             let Some(to) = to.filter(|&to| from.max(to) < self.nodes) else { continue };
             let none =
                 || Counts { samples: 0, from: vec![0.0; self.nodes], to: vec![0.0; self.nodes], far: 0.0 };
