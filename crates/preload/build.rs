@@ -13,6 +13,8 @@ fn main() {
     rustc.args(["library/main.rs", "--crate-name=nodewise_preload", "--crate-type=cdylib", "--edition=2024"]);
     // With frame pointers, each function knows who called it.
     rustc.args(["-Copt-level=3", "-Cpanic=abort", "-Cforce-frame-pointers=yes", "-Cstrip=symbols"]);
+    // Nothing is left to be found when a program loads it, such as what a panic takes.
+    rustc.arg("-Clink-arg=-Wl,-z,defs");
     rustc.arg("--target").arg(variable("TARGET")).arg("-o").arg(&out);
     if let Some(linker) = env::var_os("RUSTC_LINKER") {
         rustc.arg("-Clinker").arg(linker);

@@ -4,6 +4,7 @@
 use assert_cmd::cargo::cargo_bin;
 use serde_json::Value;
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -221,6 +222,37 @@ fn other_libraries_are_loaded_as_before() {
     let Some(output) = place.profile(&["--allocations"], &["true"], &other) else { return };
     // By nodewise, and by the program.
     assert_eq!(output.stdout, b"loaded\nloaded\n", "{output:?}");
+}
+
+/// A program passes its environment on to whatever it runs later.
+#[test]
+fn programs_that_begin_when_it_has_ended_are_left_alone() {
+    let place = Place::new();
+    let Some(output) = place.profile(&["--allocations"], &["env"], &[]) else { return };
+    let text = String::from_utf8(output.stdout).unwrap();
+    let variable = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    let (library, shared) = (variable("LD_PRELOAD="), variable("NODEWISE_ALLOCATIONS="));
+    // Nobody else can put another library in its place.
+    for path in Path::new(library).ancestors().take(2) {
+        let metadata = std::fs::metadata(path).unwrap();
+        assert_eq!(metadata.mode() & 0o022, 0, "{}", path.display());
+    }
+    // Another process may have the number by now, and a file that is as large and looks alike.
+    let [_, device, file] = *shared.split(':').collect::<Vec<_>>() else { panic!("{shared}") };
+    let alike = place.path("alike");
+    let mut ring = vec![0; nodewise_preload::layout::BYTES];
+    ring[..8].copy_from_slice(&nodewise_preload::layout::VERSION.to_ne_bytes());
+    std::fs::write(&alike, &ring).unwrap();
+    for shared in [shared.to_owned(), format!("{}:{device}:{file}", alike.display())] {
+        let mut later = Command::new("sort");
+        later
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
+            .env("LD_PRELOAD", library)
+            .env("NODEWISE_ALLOCATIONS", shared);
+        let later = later.output().unwrap();
+        assert!(later.status.success() && later.stderr.is_empty(), "{later:?}");
+    }
+    assert!(std::fs::read(&alike).unwrap() == ring, "nothing is written there");
 }
 
 #[test]

@@ -71,6 +71,11 @@ const SYS_MMAP_MUNMAP_MREMAP: [c_long; 3] = [9, 11, 25];
 #[cfg(target_arch = "aarch64")]
 const SYS_MMAP_MUNMAP_MREMAP: [c_long; 3] = [222, 215, 216];
 
+#[cfg(target_arch = "x86_64")]
+const SYS_FSTAT: c_long = 5;
+#[cfg(target_arch = "aarch64")]
+const SYS_FSTAT: c_long = 80;
+
 /// Defines a place for a function behind ours, by its name and type.
 macro_rules! behind {
     ($($place:ident $name:literal: fn($($argument:ty),*) -> $result:ty;)*) => {
@@ -213,12 +218,20 @@ extern "C" fn begin(_: c_int, _: *const *const c_char, environment: *const *cons
     set_errno(errno);
 }
 
-/// Null if it is no such file.
-fn map(path: *const c_char) -> *mut AtomicU64 {
-    // SAFETY: the path is a C string.
-    let file = unsafe { open(path, O_RDWR_CLOEXEC) };
+/// Null if it is no such file. The text is a path with the numbers of the device and of the file there. The
+/// process that made it may have ended, and another one have its number.
+fn map(text: *const c_char) -> *mut AtomicU64 {
+    let mut path = [0_u8; 64];
+    let Some(numbers) = split(text, &mut path) else { return null_mut() };
+    // SAFETY: the path ends with a 0.
+    let file = unsafe { open(path.as_ptr().cast(), O_RDWR_CLOEXEC) };
+    if file < 0 {
+        return null_mut();
+    }
     // SAFETY: these numbers are checked by the kernel.
-    if file < 0 || unsafe { lseek(file, 0, SEEK_END) } < BYTES as i64 {
+    if numbers_of(file) != numbers || unsafe { lseek(file, 0, SEEK_END) } < BYTES as i64 {
+        // SAFETY: it is ours.
+        unsafe { close(file) };
         return null_mut();
     }
     // SAFETY: a new mapping at an address of the kernel's choice touches no memory of others.
@@ -233,6 +246,38 @@ fn map(path: *const c_char) -> *mut AtomicU64 {
         return null_mut();
     }
     shared
+}
+
+/// Splits `PATH:DEVICE:FILE`. None if it is something else.
+fn split(text: *const c_char, path: &mut [u8; 64]) -> Option<[u64; 2]> {
+    let (mut numbers, mut part, mut length) = ([0_u64; 2], 0, 0);
+    let mut at = text;
+    loop {
+        // SAFETY: it is a C string, and its end was not met yet.
+        let byte = unsafe { at.read() } as u8;
+        match (byte, part) {
+            (0, 2) => return Some(numbers),
+            (b':', 0 | 1) => part += 1,
+            (1.., 0) if length + 1 < path.len() => {
+                *path.get_mut(length)? = byte;
+                length += 1;
+            }
+            (b'0'..=b'9', 1 | 2) => {
+                let number = numbers.get_mut(part - 1)?;
+                *number = number.checked_mul(10)?.checked_add(u64::from(byte - b'0'))?;
+            }
+            _ => return None,
+        }
+        at = at.wrapping_add(1);
+    }
+}
+
+/// The numbers of a file's device and of the file, the first two words of `struct stat`.
+fn numbers_of(file: c_int) -> [u64; 2] {
+    let mut stat = [0_u64; 18];
+    // SAFETY: the structure is no longer than that.
+    unsafe { syscall(SYS_FSTAT, file, stat.as_mut_ptr()) };
+    [stat[0], stat[1]]
 }
 
 /// `top` is above all that the first thread has on its stack.
@@ -832,5 +877,34 @@ mod tests {
         assert!(!is_early(moved) && copied.iter().all(|&byte| byte == 7));
         // SAFETY: it is ours.
         unsafe { free(moved) };
+    }
+
+    #[test]
+    fn a_place_is_a_path_and_two_numbers() {
+        let place = |text: &core::ffi::CStr| {
+            let mut path = [0; 64];
+            let numbers = split(text.as_ptr(), &mut path)?;
+            let end = path.iter().position(|&byte| byte == 0).unwrap();
+            Some((String::from_utf8(path[..end].to_vec()).unwrap(), numbers))
+        };
+        assert_eq!(place(c"/proc/12/fd/3:1:4567"), Some(("/proc/12/fd/3".to_owned(), [1, 4567])));
+        for other in
+            [c"", c"/proc/12/fd/3", c"/proc/12/fd/3:1", c"/a:1:2:3", c"/a:x:1", c"/a:1:99999999999999999999"]
+        {
+            assert_eq!(place(other), None, "{other:?}");
+        }
+        let long = std::ffi::CString::new(format!("/{}:1:2", "a".repeat(64))).unwrap();
+        assert_eq!(place(&long), None);
+    }
+
+    #[test]
+    fn a_file_is_known_by_its_numbers() {
+        use std::os::fd::AsRawFd as _;
+        use std::os::unix::fs::MetadataExt as _;
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let metadata = file.metadata().unwrap();
+        assert_eq!(numbers_of(file.as_raw_fd()), [metadata.dev(), metadata.ino()]);
+        // Another file than was meant.
+        assert!(map(c"/proc/self/exe:1:2".as_ptr()).is_null());
     }
 }

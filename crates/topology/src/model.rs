@@ -268,12 +268,18 @@ impl Topology {
         self.node(from).distances[to.get()]
     }
 
-    /// The node of the disk that a file of this machine lies on, or that it is. None where that is several
-    /// nodes' or no disk, and where firmware does not say.
+    /// The node of one of this machine's disks or partitions, by its name or its numbers: `nvme0n1`, `8:1`.
+    /// None if there is none such, if it consists of disks on several nodes, or if firmware does not say.
     #[must_use]
-    pub fn node_of_file(&self, path: &Path) -> Option<NodeId> {
+    pub fn node_of_disk(&self, disk: &str) -> Option<NodeId> {
         let root = Root::new(Path::new("/"));
-        let nodes = device_nodes::nodes_of(&root, self.nodes(), "file", path.to_str()?).ok()?;
+        let by_numbers = || root.resolve(&format!("sys/dev/block/{disk}"));
+        let name = if disk.contains(':') {
+            by_numbers()?.file_name()?.to_str()?.to_owned()
+        } else {
+            disk.to_owned()
+        };
+        let nodes = device_nodes::nodes_of(&root, self.nodes(), "block", &name).ok()?;
         nodes.first().filter(|_| nodes.len() == 1)
     }
 

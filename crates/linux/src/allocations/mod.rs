@@ -4,6 +4,7 @@
 //! A block that was given back and that no sample has hit is forgotten. So what is kept grows with samples
 //! and with the blocks that a program has at a time. Sums by the code that asked count all blocks.
 
+mod library;
 mod process;
 mod ring;
 
@@ -11,16 +12,13 @@ use crate::symbols::{Frame, Symbols};
 use crate::unwind::Unwinder;
 use crate::{Error, ErrorKind, NamedMapping};
 use nodewise_engine::{Pid, Sample, Tid};
-use nodewise_preload::{LIBRARY, VARIABLE, layout};
+use nodewise_preload::{VARIABLE, layout};
 use process::{Block, Place, Process};
 use ring::{Event, Ring, Told};
-use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io::Write as _;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 
 /// Blocks that are kept, of all processes together: some 64 MiB.
 const MOST_BLOCKS: usize = 1 << 19;
@@ -86,8 +84,7 @@ pub struct AllocationReport {
 /// Watches the blocks of a program that is to be started.
 pub struct Allocations {
     ring: Ring,
-    /// The library, open for those who load it.
-    library: File,
+    library: PathBuf,
     known: Known,
 }
 
@@ -95,35 +92,30 @@ impl Allocations {
     /// Watches blocks from `least_bytes` on.
     ///
     /// # Errors
-    /// There is no memory for the library or the ring. Or this process has more rights than its user, and
-    /// then no program of the user may open them (`ptrace_may_access`, `kernel/ptrace.c`, Linux 6.12).
+    /// There is no place for the library, or no memory for the ring. Or this process has more rights than its
+    /// user, and then no program of the user may open the ring (`ptrace_may_access`, `kernel/ptrace.c`, Linux
+    /// 6.12).
     pub fn open(least_bytes: u64) -> Result<Self, Error> {
         let is_for_root_only =
             std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() != rustix::process::geteuid().as_raw());
         if is_for_root_only {
-            let message = "a program cannot load a library from a nodewise that has capabilities of its own: \
+            let message = "a program cannot share memory with a nodewise that has capabilities of its own: \
                            start nodewise by sudo";
             return Err(Error::new(ErrorKind::NotPermitted, message));
         }
-        let cannot = |error| Error::with_source(ErrorKind::Unsupported, "cannot share memory", error);
-        let library = memfd_create("nodewise-preload", MemfdFlags::CLOEXEC)
-            .map(File::from)
-            .map_err(std::io::Error::from)
-            .and_then(|mut file| file.write_all(LIBRARY).map(|()| file))
-            .map_err(cannot)?;
-        let ring = Ring::new(least_bytes)?;
-        Ok(Self { ring, library, known: Known::new(least_bytes) })
+        let library = library::path()?;
+        Ok(Self { ring: Ring::new(least_bytes)?, library, known: Known::new(least_bytes) })
     }
 
     /// The variables that a program's environment needs, of which it may have some.
     #[must_use]
     pub fn environment(&self) -> Vec<(&'static str, String)> {
-        let library = format!("/proc/{}/fd/{}", std::process::id(), self.library.as_raw_fd());
+        let library = self.library.display().to_string();
         let preload = match std::env::var("LD_PRELOAD") {
             Ok(others) if !others.is_empty() => format!("{library}:{others}"),
             _ => library,
         };
-        vec![("LD_PRELOAD", preload), (VARIABLE, self.ring.path())]
+        vec![("LD_PRELOAD", preload), (VARIABLE, self.ring.place())]
     }
 
     /// Takes in what has happened. To be called often: the ring holds 65 536 events.

@@ -5,6 +5,7 @@ use crate::unwind::Registers;
 use crate::{Error, ErrorKind};
 use nodewise_engine::{Pid, Tid};
 use nodewise_sys::SharedFile;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -88,8 +89,13 @@ impl Ring {
         Ok(Self { shared, taken: 0, waiting: None, torn: 0 })
     }
 
-    pub fn path(&self) -> String {
-        self.shared.path()
+    /// Its path, with the numbers of its device and file: `/proc/12/fd/3:1:456`. A program may still look
+    /// there when this process has ended, and another one has its number.
+    pub fn place(&self) -> String {
+        let path = self.shared.path();
+        let file = std::fs::metadata(&path).map(|file| (file.dev(), file.ino()));
+        let (device, file) = file.unwrap_or_default();
+        format!("{path}:{device}:{file}")
     }
 
     /// Takes all that are whole, once around the ring at most.

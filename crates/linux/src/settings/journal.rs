@@ -118,7 +118,7 @@ pub(super) fn others_can_write(owner: u32, mode: u32, user: u32) -> bool {
 }
 
 /// Nobody but root and this user can have written it.
-pub(super) fn require_own(path: &Path, metadata: &fs::Metadata) -> Result<(), Error> {
+pub(crate) fn require_own(path: &Path, metadata: &fs::Metadata) -> Result<(), Error> {
     if !others_can_write(metadata.uid(), metadata.mode(), rustix::process::geteuid().as_raw()) {
         return Ok(());
     }

@@ -15,7 +15,8 @@ mod journal;
 pub use journal::Changed;
 
 use crate::{Error, ErrorKind};
-use journal::{Journal, require_own};
+use journal::Journal;
+pub(crate) use journal::require_own;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
