@@ -21,8 +21,9 @@ pub fn text(profile: &Profile, findings: &Findings, width: usize) -> String {
     let what =
         profile.command.as_ref().map_or_else(|| "a process".to_owned(), |command| shown(command.join(" ")));
     let nodes = profile.seen.nodes.len();
+    let plural = if nodes == 1 { "" } else { "s" };
     let mut out = format!(
-        "{bold}{what}{bold:#}\n{:.1} s, {nodes} nodes, {} samples",
+        "{bold}{what}{bold:#}\n{:.1} s, {nodes} node{plural}, {} samples",
         profile.seconds,
         profile.seen.uses.len()
     );
