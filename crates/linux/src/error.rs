@@ -52,6 +52,13 @@ impl Error {
         Self::new(ErrorKind::File, format!("{}, line {line}: expected {expected}", path.display()))
     }
 
+    /// The error with its cause, in a line.
+    pub(crate) fn in_full(&self) -> String {
+        self.source
+            .as_ref()
+            .map_or_else(|| self.message.clone(), |cause| format!("{}: {cause}", self.message))
+    }
+
     /// The class of the error.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {

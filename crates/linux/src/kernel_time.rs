@@ -178,7 +178,7 @@ impl Symbols {
             is_code.then_some((address, Cause::of(words.next()?)))
         };
         let mut symbols: Vec<_> = text.lines().filter_map(symbol).collect();
-        // Of several names of one address, one that says what for.
+        // If an address has several names, one that says what for comes last, and counts.
         symbols.sort_unstable_by_key(|&(address, cause)| (address, cause.is_some()));
         Self(symbols)
     }

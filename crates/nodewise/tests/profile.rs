@@ -414,7 +414,10 @@ fn allocated() -> String {
         })
     };
     interval["seen"]["samples"] = (0..2048).map(sample).collect();
-    let frame = |module: &str, function: &str, line: u32| json!({"module": module, "offset": line, "function": function, "file": "/src/solver.c", "line": line});
+    let frame = |module: &str, function: &str, line: u32| {
+        let file = "/src/solver.c";
+        json!({"module": module, "offset": line, "function": function, "file": file, "line": line})
+    };
     let solver = |function: &str, line: u32| frame("/bin/solver", function, line);
     let new = frame("/lib/x86_64-linux-gnu/libstdc++.so.6", "operator new", 1);
     let block = |from: u64, until: Value, stack: u32| {

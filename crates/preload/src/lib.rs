@@ -1,7 +1,7 @@
 //! The library that a program loads (`LD_PRELOAD`) so that its allocations are seen: its bytes, and the
 //! memory that it shares with a reader.
 //!
-//! The library is `library/main.rs`, which consists of `hooks` and [`layout`]. It stands before `malloc`,
+//! The library is `library/main.rs`, which consists of the modules in `src`. It stands before `malloc`,
 //! `calloc`, `realloc`, `posix_memalign`, `aligned_alloc`, `memalign`, `valloc`, `pvalloc`, `free`, `mmap`,
 //! `munmap` and `mremap`. The program's own allocator does the work, whichever it is. The library writes a
 //! record of each block from a [size](layout::LEAST_BYTES) on. The records go into a ring that all processes
@@ -20,7 +20,14 @@ pub const VARIABLE: &str = "NODEWISE_ALLOCATIONS";
 
 pub mod layout;
 
-// Here for the compiler's and clippy's warnings, without its exported names.
+// Here for tests, and for the compiler's and clippy's warnings. They have no exported names here.
+#[cfg(test)]
+mod callers;
 #[cfg(test)]
 #[allow(dead_code, reason = "the loader calls it")]
 mod hooks;
+#[cfg(test)]
+#[allow(dead_code, reason = "the library calls it")]
+mod libc;
+#[cfg(test)]
+mod records;

@@ -71,13 +71,18 @@ pub(crate) fn choose(asked: Option<&Path>, found: Vec<PathBuf>) -> Result<PathBu
     }
 }
 
-/// By its first bytes: an ELF file, x86's boot sector with its header (`Documentation/arch/x86/boot.rst`), or
-/// Arm's image (`Documentation/arch/arm64/booting.rst`), which may be packed by gzip.
+/// By its first bytes. It is an ELF file, or has x86's boot sector (`Documentation/arch/x86/boot.rst`). On
+/// Arm it is an image (`Documentation/arch/arm64/booting.rst`), perhaps packed by gzip or such that EFI
+/// unpacks it (`drivers/firmware/efi/libstub/Makefile.zboot`).
 fn is_kernel(file: &mut std::fs::File) -> std::io::Result<bool> {
     let mut bytes = Vec::new();
     file.take(0x206).read_to_end(&mut bytes)?;
     let at = |offset: usize, magic: &[u8]| bytes.get(offset..).is_some_and(|rest| rest.starts_with(magic));
-    Ok(at(0, b"\x7fELF") || at(0, b"\x1f\x8b") || at(0x202, b"HdrS") || at(0x38, b"ARM\x64"))
+    Ok(at(0, b"\x7fELF")
+        || at(0, b"\x1f\x8b")
+        || at(0x202, b"HdrS")
+        || at(0x38, b"ARM\x64")
+        || at(4, b"zimg"))
 }
 
 /// The `vmlinux` that `make setup` has unpacked beside a `vmlinuz`. An emulated CPU takes more than a second

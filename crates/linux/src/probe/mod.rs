@@ -160,7 +160,7 @@ impl Facts {
             balancing,
             balancing_writable: is_writable("/proc/sys/kernel/numa_balancing"),
             scan_settings: is_writable("/sys/kernel/debug/sched/numa_balancing/scan_period_min_ms"),
-            settings_barred: Place::live().can_be_owned().err().map(|error| in_full(&error)),
+            settings_barred: Place::live().can_be_owned().err().map(|error| error.in_full()),
             settings_changed: Changed::look(&Place::live()).map_err(|e| e.to_string()),
             hint_faults: sampling::hint_faults(&topology, balancing),
             page_fault_event: sampling::page_fault_event(&topology),
@@ -191,12 +191,6 @@ fn text(path: &str) -> Option<String> {
 
 fn number<T: FromStr>(path: &str) -> Option<T> {
     text(path)?.parse().ok()
-}
-
-/// With its cause.
-fn in_full(error: &Error) -> String {
-    let cause = std::error::Error::source(error).map_or(String::new(), |cause| format!(": {cause}"));
-    format!("{error}{cause}")
 }
 
 fn is_writable(path: &str) -> bool {

@@ -130,6 +130,23 @@ fn hint_faults_that_do_not_come_are_not_counted_on() {
     assert_eq!(Report::new(&silent).sampler, None);
 }
 
+/// Nodewise must not promise what it then cannot do.
+#[test]
+fn settings_that_cannot_be_owned_are_not_promised_to_change() {
+    let why = "cannot lock /sys/kernel/debug/sched; mount it: mount -t debugfs none /sys/kernel/debug";
+    let facts = Facts { settings_barred: Some(why.to_owned()), balancing: Some(0), ..server() };
+    let report = Report::new(&facts);
+    let check = |name: &str| report.checks.iter().find(|check| check.name == name).unwrap();
+    assert_eq!(check("NUMA balancing").status, Status::Missing);
+    assert!(check("NUMA balancing").found.contains("Nodewise cannot switch it on"));
+    let settings = check("kernel settings");
+    assert!(settings.status == Status::Limited && settings.found.contains(why), "{settings:?}");
+    // One who may change them is told so.
+    let report = Report::new(&Facts { settings_barred: None, ..facts });
+    let balancing = report.checks.iter().find(|check| check.name == "NUMA balancing").unwrap();
+    assert!(balancing.advice.as_deref().unwrap().contains("switches it on"), "{balancing:?}");
+}
+
 #[test]
 fn settings_that_a_killed_nodewise_left_are_named_with_what_to_do() {
     let check = |changed| {

@@ -316,10 +316,7 @@ impl SharedSettings {
     /// As [`Settings::barred`], in words.
     #[must_use]
     pub fn barred(&self) -> Option<String> {
-        self.lock().barred().map(|why| {
-            let cause = std::error::Error::source(why).map_or(String::new(), |cause| format!(": {cause}"));
-            format!("{why}{cause}")
-        })
+        self.lock().barred().map(Error::in_full)
     }
 
     /// As [`Settings::set`].

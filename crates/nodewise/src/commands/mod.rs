@@ -39,16 +39,26 @@ pub mod exit {
 
 /// CPU time of a process and its children, in seconds (`proc_pid_stat(5)`).
 pub fn cpu_seconds(pid: u32) -> f64 {
-    let ticks = |pid: u32| -> Option<u64> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The program's name may hold anything.
-        let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_whitespace().collect();
-        // In user mode and in the kernel, its own and that of children that have ended.
-        fields.get(11..15)?.iter().map(|field| field.parse::<u64>().ok()).sum()
-    };
+    // In user mode and in the kernel, its own and that of children that have ended.
+    let ticks = |pid: u32| Some(stat_fields(pid, 14, 4)?.iter().sum::<u64>());
     let below = descendants(pid).into_iter().map(|pid| pid.0);
     let ticks: u64 = std::iter::once(pid).chain(below).filter_map(ticks).sum();
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// So many fields of `/proc/PID/stat` from one on, by its number in `proc_pid_stat(5)`.
+fn stat_fields(pid: u32, first: usize, count: usize) -> Option<Vec<u64>> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    // The program's name, the second, may hold anything.
+    let behind = stat.rsplit_once(')')?.1.split_whitespace().skip(first - 3).take(count);
+    let fields: Vec<u64> = behind.map(|field| field.parse().ok()).collect::<Option<_>>()?;
+    Some(fields).filter(|fields| fields.len() == count)
+}
+
+/// Page faults of a process that needed no disk.
+pub fn minor_faults(pid: u32) -> Option<u64> {
+    stat_fields(pid, 10, 1)?.first().copied()
 }
 
 /// Prints an error with its causes and gives the exit code it asks for.

@@ -62,7 +62,7 @@ pub(super) fn worst(pid: u32, evidence: &Evidence) -> Option<Cause> {
     })
 }
 
-/// Pages that go back and forth. Those that are on their way to their users arrive, and then rest.
+/// Pages that go back and forth. A page that is on its way to its user arrives, and then rests.
 fn balancing(evidence: &Evidence) -> Option<Cause> {
     /// So many times the memory in use moves only if it goes back and forth.
     const TIMES: f64 = 2.0;

@@ -3,9 +3,8 @@
 use super::Args;
 use crate::commands::compare::events;
 use crate::commands::costs::Costs;
-use crate::commands::cpu_seconds;
 use crate::commands::latencies::Latencies;
-use crate::commands::wrap;
+use crate::commands::{cpu_seconds, minor_faults, wrap};
 use crate::manage::{self, Options, Reports, Summary, Watchdog};
 use crate::output::{print, shown};
 use crate::terminal;
@@ -131,7 +130,7 @@ fn look_first(
     let Ok(mut kernel) = KernelTime::open(topology, pids.iter().copied()) else { return (nothing, false) };
     let (began, flushes, bytes) = (Instant::now(), events::shootdowns(), bytes_so_far(pids.iter().copied()));
     let faults_and_memory = || {
-        let faults: u64 = pids.iter().filter_map(|pid| faults(pid.0)).sum();
+        let faults: u64 = pids.iter().filter_map(|pid| minor_faults(pid.0)).sum();
         (faults, pids.iter().filter_map(|pid| resident(pid.0)).sum::<u64>())
     };
     let before = faults_and_memory();
@@ -222,12 +221,6 @@ fn cache_bytes(topology: &Topology) -> Option<u64> {
     let last =
         topology.caches().iter().filter(|cache| cache.level == level && cache.kind != CacheKind::Instruction);
     last.filter_map(|cache| cache.size_bytes).min()
-}
-
-/// Page faults that needed no disk (field 10 of `/proc/PID/stat`, `proc_pid_stat(5)`).
-fn faults(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(7)?.parse().ok()
 }
 
 /// Resident memory of a process (`proc_pid_statm(5)`).
