@@ -4,7 +4,7 @@ use nodewise_topology::NodeIndex;
 use serde::{Deserialize, Serialize};
 
 /// A figure with its standing.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "standing", content = "value")]
 pub enum Measure<T> {
     /// Read from a counter.
@@ -14,6 +14,7 @@ pub enum Measure<T> {
     /// Another figure that moves with the one asked for; rules use it with a threshold of its own.
     Proxy(T),
     /// Not known: rules that need it are off.
+    #[default]
     Unknown,
 }
 
@@ -24,6 +25,11 @@ impl<T> Measure<T> {
             Self::Measured(v) | Self::Estimated(v) | Self::Proxy(v) => Some(v),
             Self::Unknown => None,
         }
+    }
+
+    /// Whether it is not known.
+    pub const fn is_unknown(&self) -> bool {
+        matches!(self, Self::Unknown)
     }
 }
 
@@ -109,6 +115,10 @@ impl TrafficMatrix {
 pub struct Counters {
     /// DRAM accesses by accessor and home node. When unknown the engine estimates it from samples' homes.
     pub traffic: Measure<TrafficMatrix>,
+    /// Those of `traffic` that programs made and not the kernel; of all programs where they are not told
+    /// apart.
+    #[serde(default, skip_serializing_if = "Measure::is_unknown")]
+    pub user_traffic: Measure<TrafficMatrix>,
     /// Accesses that each node's controller serves, by home node, in any unit; where unknown they follow
     /// from the traffic. A sampler whose samples do not stand for accesses may know better which pages
     /// are in use than how often.
@@ -139,6 +149,7 @@ impl Counters {
     pub const fn unknown(free_bytes: Vec<u64>, total_bytes: Vec<u64>) -> Self {
         Self {
             traffic: Measure::Unknown,
+            user_traffic: Measure::Unknown,
             controller_loads: Measure::Unknown,
             access_rate: Measure::Unknown,
             read_percent: Measure::Unknown,

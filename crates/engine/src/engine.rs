@@ -215,8 +215,10 @@ impl Engine {
         }
         for run in observation.samples.chunk_by(|a, b| a.pid == b.pid) {
             if let Some(process) = self.processes.get_mut(&run[0].pid) {
-                process.keys.extend(run.iter().filter_map(|sample| Key::pack(sample, nodes)));
-                process.weights += run.iter().map(|sample| u64::from(sample.weight.max(1))).sum::<u64>();
+                for sample in run.iter().filter(|sample| sample.source.is_of_memory()) {
+                    process.keys.extend(Key::pack(sample, nodes));
+                    process.weights += u64::from(sample.weight.max(1));
+                }
             }
         }
         let tracked = self.processes.values().map(|process| process.map.records());

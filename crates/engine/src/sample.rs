@@ -42,6 +42,18 @@ pub enum DataSource {
     Unknown,
 }
 
+impl DataSource {
+    /// A cache of another node, which had written the line.
+    pub const TAKEN: Self = Self::RemoteCache { modified: true };
+
+    /// Whether the page's node served it, or may have. A line that a cache has goes from cache to cache,
+    /// wherever the page lies.
+    #[must_use]
+    pub const fn is_of_memory(self) -> bool {
+        !matches!(self, Self::LocalCache | Self::TAKEN | Self::Uncached)
+    }
+}
+
 /// How large the page around the address is, where the machine knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -2,7 +2,7 @@
 
 mod toy;
 
-use nodewise_engine::{Access, Action, Decision, MappingKind, Outcome, PageRange};
+use nodewise_engine::{Access, Action, DataSource, Decision, MappingKind, Outcome, PageRange};
 use std::cell::Cell;
 use std::rc::Rc;
 use toy::{BASE, Sampling, Toy, decided, engine, moved, part, run};
@@ -29,6 +29,23 @@ fn private_quarters_are_collocated_and_then_all_is_silent() {
             let later = run(&mut engine, &mut toy, 10);
             assert_eq!(decided(&later), 0, "{nodes} nodes, hardware {hardware}");
             assert!(toy.moves.values().all(|&moves| moves == 1), "no page moved twice");
+        }
+    }
+}
+
+#[test]
+fn lines_that_caches_take_from_each_other_move_no_page() {
+    for (source, moves) in [(DataSource::TAKEN, false), (DataSource::RemoteDram { hops: 0 }, true)] {
+        let owner = |page| part(page, PAGES, 4);
+        for pattern in [
+            Box::new(move |page, _| Some((owner(page), Access::Write))) as toy::Pattern,
+            Box::new(|_, random| Some((random_node(random, 4), Access::Write))),
+        ] {
+            let mut toy = Toy::new(4, PAGES, pattern).hardware(20_000);
+            toy.source = source;
+            let mut engine = engine(&toy);
+            let rounds = run(&mut engine, &mut toy, 10);
+            assert_eq!(decided(&rounds) > 0, moves, "{source:?}");
         }
     }
 }

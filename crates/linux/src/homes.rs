@@ -10,7 +10,7 @@ use crate::process::{Process, Processes};
 use crate::sampler::RawSample;
 use crate::survey::{QUERY_PAGES, Survey, ask, query, scan_sequence};
 use nodewise_engine::{
-    Access, Mapping, MappingKind, PageNumber, PageRange, PageSize, Pid, Sample, TrafficMatrix,
+    Access, DataSource, Mapping, MappingKind, PageNumber, PageRange, PageSize, Pid, Sample, TrafficMatrix,
 };
 use nodewise_topology::{NodeIndex, Topology};
 use std::collections::BTreeMap;
@@ -200,21 +200,27 @@ impl Homes {
                     // allocated where it is first touched, unless a policy says otherwise.
                     let new = known.first_of_new(page, home);
                     let mut met = if allocates { Some(of_page[0].accessor) } else { before.or(new) };
-                    if of_page.len() > usize::from(allocates) {
+                    let of_page = &of_page[usize::from(allocates)..];
+                    let of_memory = || of_page.iter().filter(|sample| sample.source.is_of_memory());
+                    if of_memory().next().is_some() {
                         known.note_used(page, self.interval);
                     }
-                    let of_page = &of_page[usize::from(allocates)..];
                     let stands_for = known.stands_for(page);
-                    for sample in of_page {
+                    for sample in of_memory() {
                         self.placement.note(pid, page, huge, stands_for, sample.accessor, self.interval);
                     }
-                    if of_page.iter().any(|sample| sample.access == Access::Write) {
+                    let wrote = |sample: &RawSample| {
+                        sample.access == Access::Write || sample.source == DataSource::TAKEN
+                    };
+                    if of_page.iter().any(wrote) {
                         self.placement.note_written(pid, page, huge);
                     }
-                    for sample in of_page {
+                    for sample in of_memory() {
                         if let Some(met) = std::mem::replace(&mut met, home) {
                             traffic.add(sample.accessor, met, f64::from(sample.weight));
                         }
+                    }
+                    for sample in of_page {
                         let page_size = if huge { PageSize::Huge } else { PageSize::Base };
                         samples.push(sample.located(home, page_size));
                     }

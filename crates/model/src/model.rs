@@ -52,6 +52,7 @@ pub(crate) struct Model {
     /// How far a CPU runs before it meets the others.
     step_ps: u64,
     preset: Preset,
+    nodes_of_cpus: Vec<usize>,
     homes: Homes,
     shared: Mutex<Shared>,
     /// Time of 1024 instructions.
@@ -70,6 +71,8 @@ struct Shared {
     hardware: Hardware,
     /// Lines that each CPU had lost at the last look.
     lost: Vec<u32>,
+    /// DRAM accesses to user addresses, by accessor and then by home.
+    user_dram: Vec<u64>,
 }
 
 /// The state when the model begins.
@@ -100,13 +103,18 @@ impl Model {
             memory: settings.memory,
             step_ps: quantum_ps / 2,
             homes: Homes::new(&settings.memory_bytes),
-            shared: Mutex::new(Shared { hardware: Hardware::new(&preset), lost: vec![0; cpus] }),
+            shared: Mutex::new(Shared {
+                hardware: Hardware::new(&preset),
+                lost: vec![0; cpus],
+                user_dram: vec![0; preset.nodes.len() * preset.nodes.len()],
+            }),
             kilo_instruction_ps: (preset.cycle_ps() * preset.core.cycles_per_instruction * 1024.0).round()
                 as u64,
             line_shift: preset.line_bytes.trailing_zeros(),
             l2_ps: preset.l2.map_or(0, |l2| (l2.latency_cycles as f64 * preset.cycle_ps()) as u64),
             begun: Mutex::new(None),
             totals: (0..cpus).map(|_| Totals::default()).collect(),
+            nodes_of_cpus: preset.nodes_of_cpus(),
             preset,
             device,
             tell_ps: AtomicU64::new(0),
@@ -161,7 +169,7 @@ impl Model {
         }
         let waited = cpu.ps > began_ps;
         let mut shared = self.shared();
-        let Shared { hardware, lost } = &mut *shared;
+        let Shared { hardware, lost, user_dram } = &mut *shared;
         hardware.set_clock(number, cpu.ps);
         let result = match kind {
             Kind::Read => hardware.read(number, physical, home),
@@ -175,6 +183,10 @@ impl Model {
                 *lost = now;
                 losses(index).store(now, Ordering::Relaxed);
             }
+        }
+        if matches!(result.source, Source::LocalDram | Source::RemoteDram { .. }) && is_users(virtual_address)
+        {
+            user_dram[self.nodes_of_cpus[number] * self.preset.nodes.len() + home] += 1;
         }
         drop(shared);
         self.count(number, cpu, &result, kind, virtual_address, physical);
@@ -210,8 +222,7 @@ impl Model {
         *(if writes { &mut accesses.writes } else { &mut accesses.reads }) += 1;
         accesses.latency_ps += result.latency_ps;
         let is_near = matches!(source, device::Source::L2 | device::Source::Llc);
-        let is_kernels = virtual_address >> 63 != 0;
-        if is_near || is_kernels {
+        if is_near || !is_users(virtual_address) {
             return;
         }
         let period = self.device.period();
@@ -236,7 +247,8 @@ impl Model {
         let due_ps = self.tell_ps.load(Ordering::Relaxed);
         let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
         if now_ps >= due_ps && self.tell_ps.compare_exchange(due_ps, now_ps + TELL_PS, set, get).is_ok() {
-            self.device.put_counts(&counts(self.shared().hardware.counters()), now_ps);
+            let shared = self.shared();
+            self.device.put_counts(&counts(shared.hardware.counters(), &shared.user_dram), now_ps);
         }
     }
 
@@ -294,6 +306,12 @@ impl Model {
     }
 }
 
+/// Whether an address is in the lower half, as all of programs are.
+#[inline]
+const fn is_users(virtual_address: u64) -> bool {
+    virtual_address >> 63 == 0
+}
+
 fn open_device(path: &Path, shape: device::Shape) -> io::Result<Device<Mapping>> {
     let file = File::options().read(true).write(true).open(path)?;
     let bytes = device::bytes(&shape);
@@ -305,7 +323,7 @@ fn open_device(path: &Path, shape: device::Shape) -> io::Result<Device<Mapping>>
 }
 
 /// The machine's counters as the guest's device shows them.
-fn counts(counters: &Counters) -> device::Counts {
+fn counts(counters: &Counters, user_dram: &[u64]) -> device::Counts {
     let load = |load: &nodewise_hardware::Load| device::Load {
         bytes: load.bytes,
         busy_ps: load.busy_ps,
@@ -315,6 +333,7 @@ fn counts(counters: &Counters) -> device::Counts {
         dram: counters.dram[index],
         latency_ps: counters.dram_latency_ps[index],
         written_back: counters.writebacks[index],
+        user_dram: user_dram[index],
     };
     let node = |index: usize| device::Node {
         controller: load(&counters.controllers[index]),

@@ -27,7 +27,7 @@
 //! |---|---|
 //! | CPU | instructions, ps not idle, then for each [`Source`]: |
 //! | source | reads, writes, sum of latencies in ps |
-//! | pair | DRAM accesses, sum of latencies in ps, write-backs, 0 |
+//! | pair | DRAM accesses, sum of latencies in ps, write-backs, DRAM accesses to user addresses |
 //! | node | controller's bytes, ps busy, ps waited for it; then: |
 //! | | LLC misses, lines from other nodes' LLCs, 0, 0, 0 |
 //! | link | from, to, bytes, ps busy, ps waited for it, 0, 0, 0 |
@@ -167,6 +167,8 @@ pub struct Pair {
     pub latency_ps: u64,
     /// Lines that were written back.
     pub written_back: u64,
+    /// Those of `dram` that were for user addresses.
+    pub user_dram: u64,
 }
 
 /// Work of a controller or a link.
@@ -236,6 +238,7 @@ impl Counts {
                 dram: now.dram.checked_sub(then.dram)?,
                 latency_ps: now.latency_ps.checked_sub(then.latency_ps)?,
                 written_back: now.written_back.checked_sub(then.written_back)?,
+                user_dram: now.user_dram.checked_sub(then.user_dram)?,
             })
         };
         let node = |now: &Node, then: &Node| {
@@ -433,7 +436,7 @@ impl<M: AsRef<[AtomicU64]>> Device<M> {
         let shape = &self.shape;
         let load = |load: &Load| [load.bytes, load.busy_ps, load.wait_ps];
         for (index, of) in counts.pairs.iter().enumerate() {
-            self.put(pair_at(shape, index), &[of.dram, of.latency_ps, of.written_back]);
+            self.put(pair_at(shape, index), &[of.dram, of.latency_ps, of.written_back, of.user_dram]);
         }
         for (index, of) in counts.nodes.iter().enumerate() {
             self.put(node_at(shape, index), &load(&of.controller));
@@ -465,6 +468,7 @@ impl<M: AsRef<[AtomicU64]>> Device<M> {
             dram: self.get(at),
             latency_ps: self.get(at + 1),
             written_back: self.get(at + 2),
+            user_dram: self.get(at + 3),
         };
         let node = |at: usize| Node {
             controller: load(at),
@@ -608,7 +612,9 @@ mod tests {
         let load = |number| Load { bytes: number, busy_ps: number + 1, wait_ps: number + 2 };
         let counts = Counts {
             cpus: (0..3).map(cpu).collect(),
-            pairs: (0..4).map(|n| Pair { dram: n, latency_ps: n + 1, written_back: n + 2 }).collect(),
+            pairs: (0..4)
+                .map(|n| Pair { dram: n, latency_ps: n + 1, written_back: n + 2, user_dram: n + 3 })
+                .collect(),
             nodes: (0..2)
                 .map(|n| Node { controller: load(n), llc_misses: n + 5, remote_llc: n + 6 })
                 .collect(),

@@ -42,6 +42,9 @@ pub struct Load {
     pub cpus: f64,
     /// The share of accesses, up to 1, by threads that go through memory in order.
     pub in_order: f64,
+    /// Cycles that other accesses took, by the CPU's node: those to lines in another node's cache, which
+    /// had written them. They meet no queue, and go nowhere else.
+    pub taken: Vec<f64>,
 }
 
 /// The share of time that a change saves, in percent; below 0 where it costs time.
@@ -71,8 +74,11 @@ pub struct Fitted {
     ways: Vec<Vec<f64>>,
     /// Cycles between two accesses in which none is on its way.
     think: f64,
-    /// Cycles that the instructions between two accesses take.
+    /// Cycles that the instructions between two accesses take, and lines from others' caches.
     work: f64,
+    /// Those of the instructions alone.
+    instructions: f64,
+    taken: Vec<f64>,
     overlap: f64,
     /// Accesses of each node that are on their way, or that a CPU thinks before.
     customers: Vec<f64>,
@@ -107,14 +113,18 @@ impl Load {
         let shares = shares(&self.accesses);
         let latency: Vec<f64> = means(&shares, &self.latencies);
         let waited: f64 = accesses.iter().zip(&latency).map(|(accesses, latency)| accesses * latency).sum();
-        let (overlap, think) = if waited < self.cycles {
+        let mut taken = self.taken.clone();
+        taken.resize(accesses.len(), 0.0);
+        let all_taken: f64 = taken.iter().sum();
+        let overlap = if waited + all_taken < self.cycles {
             let stalled = (self.cycles - self.work_cycles).max(HIDDEN * self.cycles);
-            let overlap = (waited / stalled).max(1.0);
-            (overlap, (self.cycles - waited / overlap) / all)
+            ((waited + all_taken) / stalled).max(1.0)
         } else {
-            (waited / self.cycles, 0.0)
+            (waited + all_taken) / self.cycles
         };
-        let work = self.work_cycles.min(self.cycles) / all;
+        let think = (self.cycles - waited / overlap).max(0.0) / all;
+        let instructions = self.work_cycles.min(self.cycles) / all;
+        let work = (self.work_cycles + all_taken / overlap).min(self.cycles) / all;
         let elapsed = self.cycles / self.cpus;
         let on_their_way =
             |(accesses, latency): (&f64, &f64)| accesses * (overlap * think + latency) / elapsed;
@@ -127,6 +137,8 @@ impl Load {
             ways: self.ways.clone(),
             think,
             work,
+            instructions,
+            taken,
             overlap,
             customers,
             cpus,
@@ -158,12 +170,15 @@ impl Fitted {
         self.saved(&self.each(&self.latencies(&shares(accesses))))
     }
 
-    /// The same if a share of each node's accesses, up to 1, is never made again.
+    /// The same if a share of the lines that each node takes from others' caches, up to 1, stays in its own.
     #[must_use]
-    pub fn saves_without(&self, gone: &[f64]) -> Saved {
-        let latencies = self.latencies(&self.shares);
-        let kept = latencies.iter().zip(gone).map(|(latency, gone)| latency * (1.0 - gone));
-        self.saved(&self.each(&kept.collect::<Vec<f64>>()))
+    pub fn saves_without_taken(&self, gone: &[f64]) -> Saved {
+        let before = self.each(&self.latencies(&self.shares));
+        let after = before.iter().enumerate().map(|(node, before)| {
+            let saved = self.taken[node] * gone[node] / self.overlap / self.accesses[node].max(1.0);
+            (before - saved).max(self.instructions)
+        });
+        self.saved(&after.collect::<Vec<f64>>())
     }
 
     /// The cycles of each node's CPUs for an access, by the latency.
@@ -307,6 +322,7 @@ mod tests {
                 work_cycles: 4e6 * think,
                 cpus: 4.0,
                 in_order: 0.0,
+                taken: vec![0.0; NODES],
             };
             let saved = load.fitted().unwrap().saves(&matrix(near));
             let expected = 100.0 * (1.0 - 4.0 * (think + 300.0) / (4.0 * think + 300.0 + 3.0 * 390.0));
@@ -320,8 +336,8 @@ mod tests {
     }
 
     #[test]
-    fn without_its_accesses_a_program_has_its_work_left() {
-        let cycles = 4e6 * (100.0 + 300.0);
+    fn without_lines_that_are_taken_a_program_has_its_work_and_its_memory_left() {
+        let cycles = 4e6 * (100.0 + 300.0 + 400.0);
         let load = Load {
             accesses: matrix(|from, to| 1e6 * near(from, to)),
             latencies: matrix(way),
@@ -330,15 +346,23 @@ mod tests {
             work_cycles: 4e6 * 100.0,
             cpus: 4.0,
             in_order: 0.0,
+            taken: vec![4e8; NODES],
         };
         let fitted = load.fitted().unwrap();
-        for (gone, saved) in [(0.0, 0.0), (0.5, 37.5), (1.0, 75.0)] {
-            let found = fitted.saves_without(&[gone; NODES]);
+        for (gone, saved) in [(0.0, 0.0), (0.5, 25.0), (1.0, 50.0)] {
+            let found = fitted.saves_without_taken(&[gone; NODES]);
             assert!((found.of_cpus - saved).abs() < 0.2, "{gone}: {found:?}");
         }
         // Only one node's are gone, and the others are as slow as before.
-        let found = fitted.saves_without(&[1.0, 0.0, 0.0, 0.0]);
-        assert!((found.of_cpus - 75.0 / 4.0).abs() < 0.2 && found.of_slowest.abs() < 1e-6, "{found:?}");
+        let found = fitted.saves_without_taken(&[1.0, 0.0, 0.0, 0.0]);
+        assert!((found.of_cpus - 50.0 / 4.0).abs() < 0.2 && found.of_slowest.abs() < 1e-6, "{found:?}");
+        // Wherever memory lies, they take as long.
+        let far =
+            Load { latencies: matrix(|_, _| 600.0), ways: matrix(|a, b| 300.0 * (2.0 - near(a, b))), ..load };
+        let far =
+            Load { accesses: matrix(|a, b| 1e6 * near((a + 1) % NODES, b)), cycles: 4e6 * 1100.0, ..far };
+        let found = far.fitted().unwrap().saves(&matrix(near));
+        assert!((found.of_cpus - 100.0 * 300.0 / 1100.0).abs() < 0.2, "{found:?}");
     }
 
     /// Against a simulation of CPUs with several accesses on their way and memories that serve one at a time.
@@ -424,6 +448,7 @@ mod tests {
             work_cycles,
             cpus: cycles / longest,
             in_order: 0.0,
+            taken: Vec::new(),
         }
     }
 
@@ -433,7 +458,16 @@ mod tests {
         let accesses = matrix(|_, to| if to == 0 { 1e6 } else { 0.0 });
         let (latencies, ways) = (matrix(way), matrix(way));
         let cycles = 4e6 * 500.0;
-        let load = Load { accesses, latencies, ways, cycles, work_cycles: cycles, cpus: 4.0, in_order: 0.0 };
+        let load = Load {
+            accesses,
+            latencies,
+            ways,
+            cycles,
+            work_cycles: cycles,
+            cpus: 4.0,
+            in_order: 0.0,
+            taken: Vec::new(),
+        };
         let saved = load.fitted().unwrap().saves(&matrix(near));
         assert!(saved.most() < 0.2, "{saved:?}");
     }

@@ -89,6 +89,8 @@ pub struct Toy {
     last: BTreeMap<u64, u8>,
     /// Whether hint faults tell reads from writes.
     pub tells_reads: bool,
+    /// The server of all samples.
+    pub source: DataSource,
     /// Whether samples say where their page is.
     pub homes_known: bool,
     pub gone: bool,
@@ -127,6 +129,7 @@ impl Toy {
             interleaved: Vec::new(),
             last: BTreeMap::new(),
             tells_reads: false,
+            source: DataSource::Unknown,
             homes_known: true,
             gone: false,
             others: BTreeMap::new(),
@@ -257,7 +260,7 @@ impl Toy {
             accessor: NodeIndex(node),
             home: self.homes.get(&page).filter(|_| self.homes_known).map(|&home| NodeIndex(home)),
             access: if hint && !self.tells_reads { Access::Unknown } else { access },
-            source: DataSource::Unknown,
+            source: self.source,
             page_size: if self.is_huge(page) { PageSize::Huge } else { PageSize::Base },
             latency_cycles: 0,
             weight: if hint { 1 } else { 1000 },

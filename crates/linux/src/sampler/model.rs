@@ -14,7 +14,7 @@ use nodewise_engine::{
     imbalance_percent,
 };
 use nodewise_sys::Mapping;
-use nodewise_sys::device::{Accesses, Counts, DEVICE, Device, Missed, Record, Source, VENDOR};
+use nodewise_sys::device::{Accesses, Counts, DEVICE, Device, Missed, Pair, Record, Source, VENDOR};
 use nodewise_sys::perf::Losses;
 use nodewise_topology::{NodeId, Topology};
 use rustix::fs::{FlockOperation, flock};
@@ -195,12 +195,12 @@ impl ModelSampler {
     }
 
     /// The traffic by the topology's nodes.
-    fn traffic(&self, counts: &Counts) -> TrafficMatrix {
+    fn traffic(&self, counts: &Counts, of: fn(&Pair) -> u64) -> TrafficMatrix {
         let mut traffic = TrafficMatrix::new(self.balanced.len());
         let homes = self.nodes.len();
         for (index, pair) in counts.pairs.iter().enumerate() {
             if let (Some(from), Some(to)) = (self.nodes[index / homes], self.nodes[index % homes]) {
-                traffic.add(from, to, pair.dram as f64);
+                traffic.add(from, to, of(pair) as f64);
             }
         }
         traffic
@@ -345,7 +345,7 @@ impl Sampler for ModelSampler {
             self.losses.malformed += 1;
             return;
         };
-        let traffic = self.traffic(&since);
+        let traffic = self.traffic(&since, |pair| pair.dram);
         let total = traffic.total();
         self.per_s = Some(sampled(&since) * 1e9 / duration_ns.max(1) as f64);
         let cycle_ps = self.device.shape().cycle_fs as f64 / 1000.0;
@@ -363,6 +363,7 @@ impl Sampler for ModelSampler {
         into.access_rate = Measure::Measured(self.rate(total, duration_ns));
         into.controller_loads = Measure::Measured(traffic.controller_loads());
         into.traffic = Measure::Measured(traffic);
+        into.user_traffic = Measure::Measured(self.traffic(&since, |pair| pair.user_dram));
         into.read_percent = read_percent(&since).map_or(Measure::Unknown, Measure::Measured);
         into.latency_cycles = Measure::Measured(latencies);
         into.instructions = Measure::Measured(sum(&|cpu| cpu.instructions));
@@ -373,7 +374,7 @@ impl Sampler for ModelSampler {
     fn counted(&self) -> Option<Counted> {
         let since = self.last.since(&self.first)?;
         let shape = self.device.shape();
-        let traffic = self.traffic(&since);
+        let traffic = self.traffic(&since, |pair| pair.dram);
         let duration_ns = now_ns().saturating_sub(self.began_ns).max(1);
         let latency_ps: f64 = since.pairs.iter().map(|pair| pair.latency_ps as f64).sum();
         let use_percent = |busy_ps: u64| 100.0 * busy_ps as f64 / (duration_ns as f64 * 1000.0);

@@ -7,11 +7,6 @@ use nodewise_topology::NodeIndex;
 use nodewise_verdict::load::{Load, ways};
 use std::collections::HashMap;
 
-/// Whatever a node's own caches serve goes to nobody's memory.
-pub const fn is_of_memory(sample: &Sample) -> bool {
-    !matches!(sample.source, DataSource::LocalCache | DataSource::Uncached)
-}
-
 /// Whether another node served it, nobody knows which.
 pub const fn is_far_somewhere(sample: &Sample) -> bool {
     let is_remote = matches!(sample.source, DataSource::RemoteDram { .. } | DataSource::RemoteCache { .. });
@@ -23,6 +18,8 @@ pub const fn is_far_somewhere(sample: &Sample) -> bool {
 pub struct Latencies {
     /// The latencies of samples, in cycles.
     sampled: Vec<Vec<Vec<u32>>>,
+    /// The time of accesses to lines in other nodes' caches, by the CPU's node.
+    taken: Vec<f64>,
     /// The accesses that the samples stand for.
     weights: Vec<Vec<f64>>,
     /// All that were counted.
@@ -33,7 +30,6 @@ pub struct Latencies {
     is_incomplete: bool,
     /// The time of all samples, and of those whose line came from a node that had written it.
     all_time: f64,
-    taken_time: f64,
     /// By thread and node: not all samplers tell the threads of a process apart.
     walks: HashMap<(Tid, NodeIndex), Walk>,
 }
@@ -77,7 +73,7 @@ impl Walk {
 impl Latencies {
     pub fn new(nodes: usize) -> Self {
         let (sampled, weights) = (vec![vec![Vec::new(); nodes]; nodes], vec![vec![0.0; nodes]; nodes]);
-        Self { sampled, weights, ..Self::default() }
+        Self { sampled, weights, taken: vec![0.0; nodes], ..Self::default() }
     }
 
     pub fn take_in(&mut self, seen: &Observation) {
@@ -90,14 +86,15 @@ impl Latencies {
             }
             _ => self.is_incomplete = true,
         }
-        for sample in seen.samples.iter().filter(|sample| is_of_memory(sample)) {
+        for sample in &seen.samples {
             let time = f64::from(sample.latency_cycles.max(1)) * f64::from(sample.weight);
-            self.all_time += time;
-            if sample.source == (DataSource::RemoteCache { modified: true }) {
-                self.taken_time += time;
+            let is_taken = sample.source == DataSource::TAKEN;
+            self.all_time += if is_taken || sample.source.is_of_memory() { time } else { 0.0 };
+            if let Some(taken) = self.taken.get_mut(sample.accessor.get()).filter(|_| is_taken) {
+                *taken += time;
             }
         }
-        let of_memory = |sample: &&Sample| is_of_memory(sample) && sample.latency_cycles > 0;
+        let of_memory = |sample: &&Sample| sample.source.is_of_memory() && sample.latency_cycles > 0;
         let mut in_time: Vec<&Sample> = seen.samples.iter().filter(of_memory).collect();
         in_time.sort_unstable_by_key(|sample| sample.time_ns);
         for sample in in_time {
@@ -115,7 +112,8 @@ impl Latencies {
     /// The share of the time in which lines come from nodes that have written them. None without a sampler
     /// that tells.
     pub fn taken_percent(&self) -> Option<f64> {
-        (self.taken_time > 0.0).then(|| 100.0 * self.taken_time / self.all_time)
+        let taken: f64 = self.taken.iter().sum();
+        (taken > 0.0).then(|| 100.0 * taken / self.all_time)
     }
 
     /// The load of a program that used so many CPUs, if all was measured. `ratios` has the cost of each pair
@@ -128,7 +126,7 @@ impl Latencies {
         let ways = ways(&mut self.sampled, ratios)?;
         // Samples may be missing.
         let scale = self.counted / all;
-        self.weights.iter_mut().flatten().for_each(|accesses| *accesses *= scale);
+        self.weights.iter_mut().flatten().chain(&mut self.taken).for_each(|accesses| *accesses *= scale);
         let mean = |(sampled, way): (&Vec<u32>, &f64)| {
             let sum: u64 = sampled.iter().map(|&latency| u64::from(latency)).sum();
             if sampled.is_empty() { *way } else { sum as f64 / sampled.len() as f64 }
@@ -149,6 +147,7 @@ impl Latencies {
             work_cycles,
             cpus,
             in_order: in_order / (steps as f64).max(1.0),
+            taken: self.taken,
         })
     }
 }

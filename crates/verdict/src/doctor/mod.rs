@@ -389,8 +389,16 @@ mod tests {
         let accesses = matrix(&|_, to| if to == 0 { 1e6 } else { 0.0 });
         // Each access is waited for, 375 cycles in the mean, after 125 others.
         let (cycles, work_cycles) = (4e6 * 500.0, 4e6 * 125.0);
-        let load =
-            Load { accesses, latencies: ways.clone(), ways, cycles, work_cycles, cpus: 4.0, in_order: 0.0 };
+        let load = Load {
+            accesses,
+            latencies: ways.clone(),
+            ways,
+            cycles,
+            work_cycles,
+            cpus: 4.0,
+            in_order: 0.0,
+            taken: Vec::new(),
+        };
         let far = Evidence { to_collocate: 8, load: Some(load), ..evidence(25.0) };
         let Diagnosis { verdict, text, cost_percent, cost_is_bound, .. } = diagnose(42, far.clone());
         // The far ones take 525 cycles, and then 425.

@@ -181,9 +181,10 @@ impl Row {
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Findings {
-    /// Accesses to another node's memory, in percent.
+    /// Accesses to another node's memory, in percent of those to memory. Lines that come from another
+    /// node's cache, which had written them, are none of these.
     pub far_percent: Option<f64>,
-    /// Accesses from each node (row) to each node's memory (column), in percent of all.
+    /// Accesses from each node (row) to each node's memory (column), in percent of all to memory.
     pub traffic_percent: Vec<Vec<f64>>,
     /// Accesses to another node's memory, nobody knows which, in percent of all.
     pub unknown_far_percent: f64,
@@ -212,14 +213,17 @@ struct Traffic {
     matrix: Vec<Vec<f64>>,
     /// By node of the CPU, to others' memory that is nobody knows where.
     elsewhere: Vec<f64>,
+    /// By node of the CPU, to lines in the caches of others that had written them. Memory does not serve these.
+    taken: Vec<f64>,
+    /// Of memory, without those that were taken.
     all: f64,
     samples: f64,
 }
 
 impl Traffic {
     fn none(nodes: usize) -> Self {
-        let (matrix, elsewhere) = (vec![vec![0.0; nodes]; nodes], vec![0.0; nodes]);
-        Self { matrix, elsewhere, all: 0.0, samples: 0.0 }
+        let (matrix, none) = (vec![vec![0.0; nodes]; nodes], vec![0.0; nodes]);
+        Self { matrix, elsewhere: none.clone(), taken: none, all: 0.0, samples: 0.0 }
     }
 
     fn of<'a>(uses: impl Iterator<Item = &'a Use>, nodes: usize) -> Self {
@@ -227,6 +231,10 @@ impl Traffic {
         for one in uses {
             let (from, weight) = (usize::from(one.from), f64::from(one.weight));
             match one.home.map(usize::from) {
+                _ if one.is_taken => {
+                    traffic.taken[from.min(nodes - 1)] += weight;
+                    continue;
+                }
                 Some(home) if home.max(from) < nodes => traffic.matrix[from][home] += weight,
                 None if one.is_far && from < nodes => traffic.elsewhere[from] += weight,
                 _ => continue,
@@ -237,8 +245,19 @@ impl Traffic {
         traffic
     }
 
+    /// Accesses of a node to memory.
     fn from(&self, node: usize) -> f64 {
         self.matrix[node].iter().sum::<f64>() + self.elsewhere[node]
+    }
+
+    /// All accesses of a node.
+    fn used_from(&self, node: usize) -> f64 {
+        self.from(node) + self.taken[node]
+    }
+
+    /// All accesses of all nodes, those to lines that were taken included.
+    fn used(&self) -> f64 {
+        self.all + self.taken.iter().sum::<f64>()
     }
 
     fn to(&self, node: usize) -> f64 {
@@ -263,9 +282,10 @@ impl Traffic {
         let known =
             pairs.flat_map(|(row, ratios)| row.iter().zip(ratios).map(|(count, ratio)| count * ratio));
         let others = (self.matrix.len() - 1).max(1) as f64;
-        let elsewhere = self.elsewhere.iter().zip(ratios).enumerate().map(|(from, (count, ratios))| {
+        let elsewhere = self.elsewhere.iter().zip(&self.taken).zip(ratios).enumerate();
+        let elsewhere = elsewhere.map(|(from, ((count, taken), ratios))| {
             let mean = (ratios.iter().sum::<f64>() - ratios[from]) / others;
-            count * mean
+            (count + taken) * mean
         });
         known.sum::<f64>() + elsewhere.sum::<f64>()
     }
@@ -283,7 +303,14 @@ impl Traffic {
         let matrix = nodes.clone().map(|from| nodes.clone().map(|to| cell(from, to)).collect()).collect();
         let elsewhere =
             nodes.map(|from| self.elsewhere[from] - part.elsewhere[from] + by.elsewhere[from]).collect();
-        Self { matrix, elsewhere, ..*self }
+        let taken = (0..self.taken.len()).map(|from| self.taken[from] - part.taken[from] + by.taken[from]);
+        Self { matrix, elsewhere, taken: taken.collect(), ..*self }
+    }
+
+    /// The same without lines that were taken: each thread finds its own in its cache.
+    fn without_taken(&self) -> Self {
+        let taken = vec![0.0; self.taken.len()];
+        Self { matrix: self.matrix.clone(), elsewhere: self.elsewhere.clone(), taken, ..*self }
     }
 
     /// The same accesses, of which each node finds this share near and the rest evenly elsewhere.
@@ -294,7 +321,8 @@ impl Traffic {
             let all = self.from(from);
             (0..nodes).map(|to| all * if from == to { share } else { elsewhere }).collect()
         };
-        Self { matrix: (0..nodes).map(row).collect(), elsewhere: vec![0.0; nodes], ..*self }
+        let matrix = (0..nodes).map(row).collect();
+        Self { matrix, elsewhere: vec![0.0; nodes], taken: self.taken.clone(), ..*self }
     }
 }
 
@@ -314,7 +342,7 @@ pub fn find(seen: &Seen) -> Findings {
     });
     let mut rows: Vec<Row> = rows.collect();
     rows.sort_by(|a, b| b.accesses_percent.total_cmp(&a.accesses_percent));
-    let far_percent = (all.all > 0.0).then(|| 100.0 * all.share(all.far()));
+    let far_percent = (all.used() > 0.0).then(|| 100.0 * all.share(all.far()));
     let percent = |count: &f64| 100.0 * all.share(*count);
     let traffic_percent = all.matrix.iter().map(|row| row.iter().map(percent).collect()).collect();
     let sampled: f64 = seen.uses.iter().map(|one| f64::from(one.weight)).sum();
@@ -322,7 +350,7 @@ pub fn find(seen: &Seen) -> Findings {
         far_percent,
         traffic_percent,
         unknown_far_percent: percent(&all.elsewhere.iter().sum()),
-        unknown_home_percent: 100.0 * (sampled - all.all) / sampled.max(1.0),
+        unknown_home_percent: 100.0 * (sampled - all.used()) / sampled.max(1.0),
         rows,
         lines: lines::find(seen),
     }
@@ -333,6 +361,7 @@ fn row(seen: &Seen, fitted: Option<&Fitted>, all: &Traffic, object: &Object, mut
     let nodes = seen.nodes.len();
     let mut filled = once_filled(&uses).to_vec();
     let write_share = write_share(&filled);
+    filled.retain(|one| !one.is_taken);
     let after_filling = Traffic::of(filled.iter().copied(), nodes);
     let alone = (0..nodes).any(|node| after_filling.share(after_filling.from(node)) >= ALONE);
     filled.sort_by_key(|one| one.page);
@@ -340,16 +369,12 @@ fn row(seen: &Seen, fitted: Option<&Fitted>, all: &Traffic, object: &Object, mut
     uses.sort_by_key(|one| one.page);
     let uses = &uses[..];
     let own = Traffic::of(uses.iter().copied(), nodes);
-    let percents =
-        |part: &dyn Fn(usize) -> f64| (0..nodes).map(|node| 100.0 * own.share(part(node))).collect();
     let of_pages = uses.chunk_by(|a, b| a.page == b.page);
     let pages = of_pages.map(|uses| if uses[0].huge { HUGE_PAGE_PAGES } else { 1 }).sum();
-    let weight =
-        |uses: &mut dyn Iterator<Item = &&Use>| -> f64 { uses.map(|one| f64::from(one.weight)).sum() };
-    let taken = weight(&mut uses.iter().filter(|one| one.is_taken)) / weight(&mut uses.iter()).max(1.0);
+    let taken = own.taken.iter().sum::<f64>() / own.used().max(1.0);
     let contended = taken >= CONTENDED && uses.len() >= LEAST_SAMPLES;
     let change = if contended {
-        Some((Remedy::Privatise, own.with_near(1.0)))
+        Some((Remedy::Privatise, own.without_taken()))
     } else {
         change(nodes, &own, main_user, alone, write_share, pages)
     };
@@ -359,8 +384,8 @@ fn row(seen: &Seen, fitted: Option<&Fitted>, all: &Traffic, object: &Object, mut
             Some(fitted) if contended => {
                 // A thread with a line to itself finds it in its cache.
                 let gone: Vec<f64> =
-                    (0..nodes).map(|node| own.from(node) / all.from(node).max(1.0)).collect();
-                let saved = fitted.saves_without(&gone);
+                    own.taken.iter().zip(&all.taken).map(|(own, all)| own / all.max(1.0)).collect();
+                let saved = fitted.saves_without_taken(&gone);
                 (remedy, saved.of_cpus, Some(saved.of_slowest))
             }
             Some(fitted) => {
@@ -383,9 +408,9 @@ fn row(seen: &Seen, fitted: Option<&Fitted>, all: &Traffic, object: &Object, mut
         touched_pages: object.touched_pages.clone(),
         touching_threads: object.touching_threads,
         samples: uses.len(),
-        accesses_percent: 100.0 * all.share(own.all),
-        used_from_percent: percents(&|node| own.from(node)),
-        lies_on_percent: percents(&|node| own.to(node)),
+        accesses_percent: 100.0 * own.used() / all.used().max(1.0),
+        used_from_percent: (0..nodes).map(|node| 100.0 * own.used_from(node) / own.used().max(1.0)).collect(),
+        lies_on_percent: (0..nodes).map(|node| 100.0 * own.share(own.to(node))).collect(),
         far_percent: 100.0 * own.share(own.far()),
         write_percent: write_share.map(|share| 100.0 * share),
         main_user_percent: main_user.map(|share| 100.0 * share),
@@ -406,7 +431,9 @@ fn once_filled<'a>(uses: &'a [&'a Use]) -> &'a [&'a Use] {
 
 /// The share of accesses that write; none where that is not known.
 fn write_share(uses: &[&Use]) -> Option<f64> {
-    let known = || uses.iter().filter_map(|one| Some((one.write?, f64::from(one.weight))));
+    // Whoever has a line that was taken finds it written.
+    let writes = |one: &Use| if one.is_taken { Some(true) } else { one.write };
+    let known = || uses.iter().filter_map(|one| Some((writes(one)?, f64::from(one.weight))));
     let written: f64 = known().filter(|(write, _)| *write).map(|(_, weight)| weight).sum();
     let of: f64 = known().map(|(_, weight)| weight).sum();
     // An empty sum is -0.

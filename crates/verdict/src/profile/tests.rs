@@ -161,6 +161,27 @@ fn lines_that_go_from_cache_to_cache_are_named() {
 }
 
 #[test]
+fn lines_that_caches_take_from_each_other_are_no_traffic_of_memory() {
+    let quarter = |page, _| page / (PAGES / 4);
+    let near = samples(1000, PAGES, quarter, |page| page / (PAGES / 4), Some(true));
+    // A queue on node 0 through which all nodes go.
+    let queue = samples(250, 64, |_, random| random % 4, |_| 0, Some(false));
+    let queue: Vec<Use> = queue
+        .into_iter()
+        .map(|one| Use { object: 1, page: one.page + (1 << 30), is_taken: true, ..one })
+        .collect();
+    let findings = program(2, near.iter().chain(&queue).copied().collect());
+    assert_eq!(findings.far_percent, Some(0.0), "{findings:?}");
+    assert!(findings.traffic_percent[1][0] == 0.0 && findings.unknown_home_percent == 0.0, "{findings:?}");
+    let row = findings.rows.iter().find(|row| row.memory == "memory 1").unwrap();
+    assert!((row.accesses_percent - 20.0).abs() < 1e-9 && row.far_percent == 0.0, "{row:?}");
+    assert_eq!((row.remedy, row.write_percent), (Some(Remedy::Privatise), Some(100.0)), "{row:?}");
+    // Alone, too.
+    let findings = program(2, queue);
+    assert_eq!((findings.far_percent, findings.to_change().len()), (Some(0.0), 1), "{findings:?}");
+}
+
+#[test]
 fn a_gain_that_was_measured_is_no_bound() {
     let quarter = |page, _| page / (PAGES / 4);
     let uses = samples(4000, PAGES, quarter, |_| 0, Some(true));
@@ -191,7 +212,16 @@ fn measured(ratios: &[Vec<f64>], cycles_each: f64) -> Load {
         ratios.iter().map(|row| row.iter().map(|ratio| 300.0 * ratio).collect()).collect();
     let accesses = (0..NODES).map(|_| vec![1e6, 0.0, 0.0, 0.0]).collect();
     let (cycles, work_cycles) = (4e6 * cycles_each, 4e6 * (cycles_each - 525.0));
-    Load { accesses, latencies: ways.clone(), ways, cycles, work_cycles, cpus: 4.0, in_order: 0.0 }
+    Load {
+        accesses,
+        latencies: ways.clone(),
+        ways,
+        cycles,
+        work_cycles,
+        cpus: 4.0,
+        in_order: 0.0,
+        taken: Vec::new(),
+    }
 }
 
 #[test]

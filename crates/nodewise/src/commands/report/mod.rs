@@ -1,6 +1,7 @@
 //! `nodewise report`: what a profile says, and what to change in the program.
 
 mod blocks;
+mod counted;
 mod machine;
 mod over_time;
 mod page;
@@ -56,8 +57,8 @@ pub struct Args {
     output: Option<PathBuf>,
 
     /// Print JSON: command, seconds, nodes, samples, `samples_are`, `ratios_by`, `far_percent`,
-    /// `traffic_percent`, `unknown_far_percent`, `unknown_home_percent`, rows, lines, sites, `over_time`,
-    /// threads, kernel, events
+    /// `traffic_percent`, counted, `unknown_far_percent`, `unknown_home_percent`, rows, lines, sites,
+    /// `over_time`, threads, kernel, events
     ///
     /// Each row has memory, allocated, `touched_by`, `touched_pages`, `touching_threads`, samples,
     /// `accesses_percent`, `used_from_percent`, `lies_on_percent`, `far_percent`, `write_percent`,
@@ -69,7 +70,8 @@ pub struct Args {
     /// `accesses_percent`, `runs_on_percent`, `uses_percent` and `far_percent`. `kernel` has its shares of
     /// the CPU time, and `events` counts of the kernel's. `unknown_far_percent` is the share of accesses to
     /// another node's memory, nobody knows which. `unknown_home_percent` is that of samples that do not even
-    /// tell this.
+    /// tell this. `counted` has the whole machine's accesses, `traffic_percent`, `sampled_percent`,
+    /// `user_percent` and `user_traffic_percent`, or null where the machine does not count them.
     ///
     /// For two recordings there are before and after, each with all of that.
     #[arg(long)]
@@ -111,6 +113,7 @@ fn json(profile: &Profile, findings: &Findings) -> Value {
         "ratios_by": profile.ratios_by,
         "far_percent": findings.far_percent,
         "traffic_percent": findings.traffic_percent,
+        "counted": profile.counted,
         "unknown_far_percent": findings.unknown_far_percent,
         "unknown_home_percent": findings.unknown_home_percent,
         "rows": findings.rows,

@@ -1,6 +1,6 @@
 //! The article's metrics, from interval to interval.
 
-use super::super::latencies::{is_far_somewhere, is_of_memory};
+use super::super::latencies::is_far_somewhere;
 use nodewise_engine::{Measure, Observation, imbalance_percent};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -62,7 +62,7 @@ impl Moment {
             traffic.controller_loads()
         } else {
             let (mut samples, mut near, mut loads, mut elsewhere) = (0, 0.0, vec![0.0; nodes], 0.0);
-            for sample in seen.samples.iter().filter(|sample| is_of_memory(sample)) {
+            for sample in seen.samples.iter().filter(|sample| sample.source.is_of_memory()) {
                 if is_far_somewhere(sample) {
                     samples += 1;
                     elsewhere += f64::from(sample.weight);

@@ -177,16 +177,29 @@ fn traffic(out: &mut String, profile: &Profile, findings: &Findings) {
     if findings.far_percent.is_none() {
         return;
     }
-    out.push_str(
-        "<h2>Traffic</h2>\n<div class=\"scroll\"><table class=\"heat\">\n<thead><tr>\
-         <th>percent of all accesses</th>",
-    );
-    for node in &profile.seen.nodes {
+    let nodes = &profile.seen.nodes;
+    out.push_str("<h2>Traffic</h2>\n");
+    heat(out, nodes, &findings.traffic_percent, "percent of all accesses");
+    machine::html(out, nodes, &findings.traffic_percent);
+    if let Some(counted) = &profile.counted {
+        let _ = writeln!(out, "<p>{}</p>", escaped(&counted.words()));
+        let (traffic, whose) = match &counted.user_traffic_percent {
+            Some(traffic) => (traffic, "percent, all programs, counted"),
+            None => (&counted.traffic_percent, "percent, whole machine, counted"),
+        };
+        heat(out, nodes, traffic, whose);
+    }
+}
+
+/// A table of shares of traffic from each node to each node's memory.
+fn heat(out: &mut String, nodes: &[u32], traffic_percent: &[Vec<f64>], head: &str) {
+    let _ = write!(out, "<div class=\"scroll\"><table class=\"heat\">\n<thead><tr><th>{head}</th>");
+    for node in nodes {
         let _ = write!(out, "<th>to node {node}</th>");
     }
     out.push_str("</tr></thead>\n<tbody>\n");
-    let most = findings.traffic_percent.iter().flatten().copied().fold(0.0, f64::max);
-    for (node, row) in profile.seen.nodes.iter().zip(&findings.traffic_percent) {
+    let most = traffic_percent.iter().flatten().copied().fold(0.0, f64::max);
+    for (node, row) in nodes.iter().zip(traffic_percent) {
         let _ = write!(out, "<tr><td>from node {node}</td>");
         for percent in row {
             let shade = 60.0 * percent / most.max(1e-9);
@@ -198,7 +211,6 @@ fn traffic(out: &mut String, profile: &Profile, findings: &Findings) {
         out.push_str("</tr>\n");
     }
     out.push_str("</tbody>\n</table></div>\n");
-    machine::html(out, &profile.seen.nodes, &findings.traffic_percent);
 }
 
 /// Some memory over time: which node uses each part of it, and where that lies.

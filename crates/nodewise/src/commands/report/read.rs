@@ -1,9 +1,10 @@
 //! A profile's file, as the verdict wants it.
 
 use super::blocks::{Blocks, Site};
+use super::counted::{Counted, Sums};
 use super::over_time::Moment;
 use super::threads::{Thread, Threads};
-use crate::commands::latencies::{Latencies, is_far_somewhere, is_of_memory};
+use crate::commands::latencies::{Latencies, is_far_somewhere};
 use crate::commands::profile::file::{Head, Line, Name, Tail, VERSION};
 use anyhow::{Context as _, anyhow, bail};
 use nodewise_engine::recording::Interval;
@@ -42,6 +43,8 @@ pub struct Profile {
     pub kernel: Option<KernelShares>,
     /// Events of the kernel, most of them machine-wide.
     pub events: BTreeMap<String, f64>,
+    /// The whole machine's traffic, where it was counted.
+    pub counted: Option<Counted>,
 }
 
 /// Reads a file of `nodewise profile`, or of `perf record`.
@@ -100,6 +103,7 @@ pub struct Told {
     moments: Vec<Moment>,
     latencies: Latencies,
     threads: Threads,
+    sums: Sums,
     mappings: BTreeMap<Pid, Vec<Mapping>>,
     /// Whether samples are accesses, and not hint faults.
     pub are_accesses: bool,
@@ -115,6 +119,7 @@ impl Told {
             moments: Vec::new(),
             latencies: Latencies::new(head.nodes.len()),
             threads: Threads::new(head.nodes.len()),
+            sums: Sums::new(head.nodes.len()),
             mappings: BTreeMap::new(),
             are_accesses: false,
             programs: BTreeMap::new(),
@@ -125,6 +130,7 @@ impl Told {
     pub fn interval(&mut self, Interval { seen, .. }: Interval) {
         self.latencies.take_in(&seen);
         self.threads.take_in(&seen);
+        self.sums.take_in(&seen);
         let began = seen.end_ns.saturating_sub(seen.duration_ns);
         let began = *self.began_ns.get_or_insert(began);
         self.moments.push(Moment::of(&seen, began, self.head.nodes.len()));
@@ -135,11 +141,11 @@ impl Told {
         }
         // Hint faults tell nothing of where the data came from. A PMU may tell it of loads only.
         self.are_accesses |= seen.samples.iter().any(|sample| sample.source != DataSource::Unknown);
-        self.samples.extend(seen.samples.iter().filter(|sample| is_of_memory(sample)).map(Short::of));
+        self.samples.extend(seen.samples.iter().filter(|sample| tells(sample)).map(Short::of));
     }
 
     pub fn finish(self, tail: &Tail) -> Profile {
-        let Self { head, mut samples, moments, latencies, threads, mappings, programs, .. } = self;
+        let Self { head, mut samples, moments, latencies, threads, sums, mappings, programs, .. } = self;
         samples.sort_by_key(|sample| sample.time_ns);
         let counts_accesses = self.are_accesses || samples.is_empty();
         let mut memory = Memory::new(&mappings, tail, head.nodes.len());
@@ -154,6 +160,7 @@ impl Told {
             threads: threads.finish(&tail.threads),
             kernel: tail.kernel.clone(),
             events: tail.events.clone(),
+            counted: sums.finish(head.nodes.len()),
             sites,
             times_ns: samples.iter().map(|sample| sample.time_ns).collect(),
             counts_accesses,
@@ -163,6 +170,11 @@ impl Told {
             seen: Seen { nodes: head.nodes, ratios: head.ratios, objects, uses, load },
         }
     }
+}
+
+/// Whether a sample is of memory, or of a line in another node's cache.
+fn tells(sample: &Sample) -> bool {
+    sample.source.is_of_memory() || sample.source == DataSource::TAKEN
 }
 
 /// A sample in few bytes: a recording may have many.
@@ -202,7 +214,7 @@ impl Short {
             huge: sample.page_size == PageSize::Huge,
             weight: sample.weight,
             word: (sample.address.0 % page_bytes / 8) as u32,
-            is_taken: sample.source == DataSource::RemoteCache { modified: true },
+            is_taken: sample.source == DataSource::TAKEN,
         }
     }
 }

@@ -273,11 +273,9 @@ pub fn lies_on(row: &Row, nodes: &[u32]) -> String {
     let known: f64 = row.lies_on_percent.iter().sum();
     let shares = shares(&row.lies_on_percent, nodes);
     let rest = 100.0 - known;
-    if row.accesses_percent <= 0.0 || rest < 0.5 {
-        shares
-    } else {
-        format!("{shares} ?:{rest:.0}").trim().to_owned()
-    }
+    // Caches alone may have served it.
+    let is_served = row.accesses_percent > 0.0 && row.taken_percent < 100.0;
+    if !is_served || rest < 0.5 { shares } else { format!("{shares} ?:{rest:.0}").trim().to_owned() }
 }
 
 /// The meaning of a sample.
@@ -324,8 +322,9 @@ fn table(profile: &Profile, findings: &Findings) -> String {
         if hidden == 0 { String::new() } else { format!("{hidden} more with fewer accesses: --json\n") };
     let what = samples_are(profile);
     let unknown = unknown(findings);
+    let counted = profile.counted.as_ref().map_or_else(String::new, |counted| counted.words() + "\n");
     format!(
-        "{table}\n{more}Shares by node are node:percent. Costs are by {}.\n{what}\n{unknown}",
+        "{table}\n{more}Shares by node are node:percent. Costs are by {}.\n{what}\n{unknown}{counted}",
         crate::output::shown(&profile.ratios_by)
     )
 }

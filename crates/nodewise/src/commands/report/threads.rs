@@ -1,6 +1,5 @@
 //! Threads against nodes: where each ran when its accesses were sampled, and where they went.
 
-use super::super::latencies::is_of_memory;
 use super::text::shares;
 use nodewise_engine::{Observation, Pid, Tid};
 use nodewise_topology::NodeIndex;
@@ -20,7 +19,7 @@ pub struct Thread {
     /// None where it was not there any more when it was asked for.
     pub name: Option<String>,
     pub samples: u64,
-    /// Its share of all sampled accesses.
+    /// Its share of all sampled accesses to memory.
     pub accesses_percent: f64,
     /// The nodes from which it made them.
     pub runs_on_percent: Vec<f64>,
@@ -50,7 +49,7 @@ impl Threads {
     }
 
     pub fn take_in(&mut self, seen: &Observation) {
-        for sample in seen.samples.iter().filter(|sample| is_of_memory(sample)) {
+        for sample in seen.samples.iter().filter(|sample| sample.source.is_of_memory()) {
             let (from, to) = (sample.accessor.get(), sample.home.map(NodeIndex::get));
             let Some(to) = to.filter(|&to| from.max(to) < self.nodes) else { continue };
             let none =

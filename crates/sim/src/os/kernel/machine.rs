@@ -471,6 +471,7 @@ impl SimMachine {
         Counters {
             access_rate: Measure::Measured(traffic.total() / (elapsed_ps / 1e6)),
             controller_loads: Measure::Measured(traffic.controller_loads()),
+            user_traffic: Measure::Unknown,
             traffic: Measure::Measured(traffic),
             read_percent: if total > 0.0 {
                 Measure::Measured(100.0 * reads as f64 / total)
