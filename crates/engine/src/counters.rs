@@ -115,7 +115,7 @@ impl TrafficMatrix {
 pub struct Counters {
     /// DRAM accesses by accessor and home node. When unknown the engine estimates it from samples' homes.
     pub traffic: Measure<TrafficMatrix>,
-    /// Those of `traffic` that programs made and not the kernel; of all programs where they are not told
+    /// The part of `traffic` that programs made, and not the kernel; all programs where they are not told
     /// apart.
     #[serde(default, skip_serializing_if = "Measure::is_unknown")]
     pub user_traffic: Measure<TrafficMatrix>,

@@ -8,7 +8,7 @@ use crate::process::{ReadCost, has_ended};
 use nodewise_engine::{HUGE_PAGE_PAGES, Mapping, PageNumber, PageRange, Pid};
 use nodewise_sys::{Clock, Error, MoveFlags, clock_ns};
 use nodewise_topology::NodeId;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
@@ -25,7 +25,15 @@ pub struct LiveKernel {
     /// Memory that the machine has and no node counts: it may be free on any.
     uncounted_bytes: u64,
     ending: Ending,
+    /// Where pages of shared memory were seen, by their place in the first process that has mapped them.
+    seen_at: HashMap<Place, Place>,
 }
+
+/// A page of a process.
+pub(crate) type Place = (Pid, PageNumber);
+
+/// Pages of shared memory of which it is known who has used them.
+const PLACES_MOST: usize = 1 << 18;
 
 impl Kernel for LiveKernel {
     fn query(&mut self, pid: u32, addresses: &[u64], status: &mut [i32]) -> Result<(), Error> {
@@ -82,6 +90,22 @@ impl LiveKernel {
     #[must_use]
     pub fn new(uncounted_bytes: u64) -> Self {
         Self { uncounted_bytes, ..Self::default() }
+    }
+
+    /// Learns where pages of shared memory were seen. To have mapped such memory is not to have each of its
+    /// pages: a process has those that it has touched. So the first may know nothing of a page.
+    pub(crate) fn learn_places(&mut self, places: impl Iterator<Item = (Place, Place)>) {
+        for (first, seen) in places {
+            if self.seen_at.len() >= PLACES_MOST {
+                self.seen_at.clear();
+            }
+            self.seen_at.insert(first, seen);
+        }
+    }
+
+    /// Where a page of shared memory was seen last.
+    pub(crate) fn seen_at(&self, first: Place) -> Option<Place> {
+        self.seen_at.get(&first).copied()
     }
 
     /// Hears when managing is to end.
@@ -215,9 +239,9 @@ impl HugePages {
         if self.counts.is_none() {
             return alone;
         }
-        // The frames of the first, and how many of all have the same.
+        // The frame of the first who has each page, and how many of all have the same.
         let (mut frames, mut found) = (vec![0; pages], vec![0; pages]);
-        for (index, &(pid, first)) in mappers.iter().enumerate() {
+        for &(pid, first) in mappers {
             let mut bytes = vec![0; pages * 8];
             let Some(file) = self.pagemap(cost, pid) else { continue };
             // Less than all where the addresses end: the rest is not mapped.
@@ -225,7 +249,7 @@ impl HugePages {
             for (at, entry) in bytes.chunks_exact(8).enumerate() {
                 let entry = u64::from_ne_bytes(entry.try_into().unwrap_or_default());
                 let frame = if entry & PRESENT == 0 { 0 } else { entry & FRAME };
-                if index == 0 {
+                if frames[at] == 0 {
                     frames[at] = frame;
                 }
                 found[at] += u64::from(frame != 0 && frame == frames[at]);

@@ -1,6 +1,7 @@
 //! Memory that several managed processes have mapped: it is one memory, whoever's samples tell of it, and
 //! moves as one.
 
+use crate::kernel::Place;
 use crate::maps::SharedMapping;
 use crate::process::{Process, Processes};
 use crate::sampler::RawSample;
@@ -79,16 +80,24 @@ impl SharedMemory {
         Self { objects: objects.collect(), memories: RefCell::default() }
     }
 
-    /// Samples of one page name one address, that of the first process that has mapped it.
-    pub(crate) fn unite(&self, processes: &Processes, samples: &mut [RawSample]) {
+    /// Samples of one page name one address, that of the first process that has mapped it. Returns these
+    /// places, each with that of a process that has the page.
+    pub(crate) fn unite(&self, processes: &Processes, samples: &mut [RawSample]) -> BTreeMap<Place, Place> {
+        let mut places = BTreeMap::new();
         if self.objects.values().all(|object| object.mappings.len() == 1) {
-            return;
+            return places;
         }
         for sample in samples {
             if let Some(process) = processes.get(sample.pid) {
+                let seen = (sample.pid, sample.address.page());
                 self.unite_one(&process.details.shared, sample);
+                let first = (sample.pid, sample.address.page());
+                if first != seen {
+                    places.insert(first, seen);
+                }
             }
         }
+        places
     }
 
     fn unite_one(&self, shared: &[SharedMapping], sample: &mut RawSample) {

@@ -98,7 +98,8 @@ fn surveyed(mappings: &[Mapping], most: u64) -> (Vec<PageNumber>, Vec<(PageRange
     (pages, partly)
 }
 
-/// Where pages are. None: not present, or the process is gone, which the next update will notice.
+/// The nodes of pages. None: not present, or the process is gone, which the next update will notice. Pages of
+/// shared memory that this process does not have are asked for where they were seen.
 pub(crate) fn query(
     kernel: &mut LiveKernel,
     topology: &Topology,
@@ -110,6 +111,20 @@ pub(crate) fn query(
     for (addresses, homes) in addresses.chunks(QUERY_PAGES).zip(homes.chunks_mut(QUERY_PAGES)) {
         if kernel.is_ending() || kernel.query(pid.0, addresses, homes).is_err() {
             homes.fill(-1);
+        }
+    }
+    let absent = || pages.iter().enumerate().filter(|&(index, _)| homes[index] < 0);
+    let mut elsewhere: BTreeMap<Pid, Vec<(usize, u64)>> = BTreeMap::new();
+    for (index, &page) in absent() {
+        if let Some((other, there)) = kernel.seen_at((pid, page)) {
+            elsewhere.entry(other).or_default().push((index, there.address().0));
+        }
+    }
+    for (other, places) in elsewhere {
+        let (indices, addresses): (Vec<usize>, Vec<u64>) = places.into_iter().unzip();
+        let mut found = vec![-1; addresses.len()];
+        if !kernel.is_ending() && kernel.query(other.0, &addresses, &mut found).is_ok() {
+            indices.into_iter().zip(found).for_each(|(index, home)| homes[index] = home);
         }
     }
     homes.iter().map(|&home| topology.index_of(NodeId(u32::try_from(home).ok()?))).collect()

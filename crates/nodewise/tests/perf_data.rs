@@ -141,7 +141,7 @@ fn without_physical_addresses_far_memory_is_on_the_other_of_two_nodes_or_nobody_
     let json: Value = serde_json::from_str(&printed(&file, &["--json"])).unwrap();
     assert_eq!(row(&json, "anonymous memory")["lies_on_percent"], json!([100.0, 0.0]));
     // Another node's cache served the rest, and no memory.
-    assert_eq!(figure(&json["unknown_far_percent"]), 0.0, "{json:#}");
+    assert!(figure(&json["unknown_far_percent"]) < 1e-9, "{json:#}");
     let file = written(&solver(false, NODES), place.path());
     let json: Value = serde_json::from_str(&printed(&file, &["--json"])).unwrap();
     let array = row(&json, "anonymous memory");

@@ -27,7 +27,8 @@
 //! |---|---|
 //! | CPU | instructions, ps not idle, then for each [`Source`]: |
 //! | source | reads, writes, sum of latencies in ps |
-//! | pair | DRAM accesses, sum of latencies in ps, write-backs, DRAM accesses to user addresses |
+//! | pair | DRAM accesses, sum of latencies in ps, write-backs, |
+//! | | those of the accesses that were to user addresses |
 //! | node | controller's bytes, ps busy, ps waited for it; then: |
 //! | | LLC misses, lines from other nodes' LLCs, 0, 0, 0 |
 //! | link | from, to, bytes, ps busy, ps waited for it, 0, 0, 0 |
@@ -167,7 +168,7 @@ pub struct Pair {
     pub latency_ps: u64,
     /// Lines that were written back.
     pub written_back: u64,
-    /// Those of `dram` that were for user addresses.
+    /// The lines of `dram` that were at user addresses.
     pub user_dram: u64,
 }
 

@@ -76,7 +76,7 @@ pub struct Fitted {
     think: f64,
     /// Cycles that the instructions between two accesses take, and lines from others' caches.
     work: f64,
-    /// Those of the instructions alone.
+    /// Cycles of the instructions alone.
     instructions: f64,
     taken: Vec<f64>,
     overlap: f64,

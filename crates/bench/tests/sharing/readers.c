@@ -1,10 +1,12 @@
-/* One file that a process on each CPU has mapped and reads all over: readers FILE MEBIBYTES SECONDS. Their
- * parent wrote it, on CPU 0. Each second it prints the seconds since and the pages on each node. */
+/* One file that a process on each CPU has mapped and reads all over: readers FILE MEBIBYTES SECONDS [apart].
+ * Their parent wrote it, on CPU 0. Each second it prints the seconds since and the pages on each node. With
+ * apart, the parent has the file mapped and none of its pages, as a database's first process has. */
 #define _GNU_SOURCE
 #include "../common.h"
 #include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -24,13 +26,13 @@ static void read_all(const volatile uint64_t *words, size_t count, uint64_t rand
     }
 }
 
-static void print_homes(char *at, size_t count, double seconds) {
+static void print_homes(pid_t pid, char *at, size_t count, double seconds) {
     static void **pages;
     static int *status;
     size_t on[MOST_NODES] = {0};
     if (!pages) pages = malloc(count * sizeof *pages), status = malloc(count * sizeof *status);
     for (size_t i = 0; i < count; i++) pages[i] = at + i * PAGE;
-    if (syscall(SYS_move_pages, 0, count, pages, NULL, status, 0)) fail("move_pages");
+    if (syscall(SYS_move_pages, pid, count, pages, NULL, status, 0)) fail("move_pages");
     for (size_t i = 0; i < count; i++)
         if (status[i] >= 0 && status[i] < MOST_NODES) on[status[i]]++;
     printf("%.1f", seconds);
@@ -40,7 +42,8 @@ static void print_homes(char *at, size_t count, double seconds) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 4) return fprintf(stderr, "usage: readers FILE MEBIBYTES SECONDS\n"), 2;
+    int apart = argc == 5 && !strcmp(argv[4], "apart");
+    if (argc != 4 + apart) return fprintf(stderr, "usage: readers FILE MEBIBYTES SECONDS [apart]\n"), 2;
     size_t bytes = strtoul(argv[2], NULL, 10) << 20;
     double seconds = atof(argv[3]);
     int fd = open(argv[1], O_RDWR | O_CREAT, 0600);
@@ -54,6 +57,8 @@ int main(int argc, char **argv) {
     unsigned long nodes = (1UL << cpus) - 1;
     if (syscall(SYS_mbind, at, bytes, MPOL_BIND | MPOL_F_NUMA_BALANCING, &nodes, sizeof nodes * 8, 0)) fail("mbind");
     for (size_t i = 0; i < bytes; i += PAGE) at[i] = 1;
+    /* The pages stay with the file. */
+    if (apart && madvise(at, bytes, MADV_DONTNEED)) fail("madvise");
     pid_t *readers = malloc(cpus * sizeof *readers);
     for (int cpu = 0; cpu < cpus; cpu++)
         if (!(readers[cpu] = fork())) {
@@ -64,7 +69,7 @@ int main(int argc, char **argv) {
     double begin = now();
     while (now() < begin + seconds) {
         sleep(1);
-        print_homes(at, bytes / PAGE, now() - begin);
+        print_homes(apart ? readers[0] : 0, at, bytes / PAGE, now() - begin);
     }
     for (int cpu = 0; cpu < cpus; cpu++) kill(readers[cpu], SIGKILL);
     while (wait(NULL) > 0) {}

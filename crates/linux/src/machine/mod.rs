@@ -277,8 +277,8 @@ impl LinuxMachine {
         let mut samples = intake.end_interval();
         samples.retain(|sample| processes.contains(sample.pid));
         *shared = SharedMemory::of(processes);
-        shared.unite(processes, &mut samples);
         let kernel = mover.kernel();
+        kernel.learn_places(shared.unite(processes, &mut samples).into_iter());
         let handles = processes
             .iter()
             .filter_map(|process| Some((process.pid.0, Arc::clone(process.handle.as_ref()?))));

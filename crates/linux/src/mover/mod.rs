@@ -5,7 +5,7 @@ use crate::batch_size::BatchSizer;
 use nodewise_engine::{HUGE_PAGE_PAGES, Outcome, PAGE_BYTES, PageNumber, PageRange};
 use nodewise_sys::{Error, ErrorKind, MoveFlags};
 use nodewise_topology::NodeId;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The calls that the mover needs of the kernel; another implementation stands in for it in tests.
 pub trait Kernel {
@@ -77,6 +77,8 @@ impl Default for MoverSettings {
     }
 }
 
+/// So many of those who have mapped shared memory are asked for pages of it that the first does not have.
+const OTHERS_ASKED: usize = 32;
 /// Pages asked for at once.
 const QUERY_PAGES: u64 = 8 * HUGE_PAGE_PAGES;
 /// A status no kernel gives: this page's status was left unset.
@@ -117,6 +119,8 @@ struct Unit {
     job: usize,
     page: PageNumber,
     pages: u64,
+    /// The process by which it is moved, and the page's place there: of shared memory, one that has it.
+    by: (u32, PageNumber),
     from: NodeId,
     to: NodeId,
     flags: MoveFlags,
@@ -124,10 +128,10 @@ struct Unit {
     tries: u32,
 }
 
-/// Pages to be moved, by flags and target. The kernel moves pages of one target that follow each other in a
-/// call together (`do_pages_move`, `mm/migrate.c`), and interrupts the program's CPUs once for them all, so
-/// that a call moves pages of one target, as far as possible.
-type Waiting = BTreeMap<(MoveFlags, NodeId), Batch>;
+/// Pages to be moved, by process, flags and target. Pages of one target that follow each other in a call are
+/// moved together (`do_pages_move`, `mm/migrate.c`): the kernel interrupts the program's CPUs once for all of
+/// them. So a call moves pages of one target, as far as possible.
+type Waiting = BTreeMap<(u32, MoveFlags, NodeId), Batch>;
 
 #[derive(Debug, Default)]
 struct Batch {
@@ -233,7 +237,7 @@ impl<K: Kernel> Mover<K> {
                     if index + 1 < jobs.len() {
                         taken.insert(unit.page);
                     }
-                    let batch = waiting.entry((unit.flags, unit.to)).or_default();
+                    let batch = waiting.entry((unit.by.0, unit.flags, unit.to)).or_default();
                     batch.push(unit);
                     if batch.pages >= self.batch_sizer.batch_pages() {
                         let batch = std::mem::take(batch);
@@ -270,6 +274,8 @@ impl<K: Kernel> Mover<K> {
         let addresses: Vec<u64> = (window.start.0..window.end.0).map(|page| page * PAGE_BYTES).collect();
         let mut status = vec![UNSET; addresses.len()];
         self.kernel.query(pid, &addresses, &mut status)?;
+        let elsewhere = self.look_elsewhere(window, job, mappers, &mut status);
+        let by = |page: u64| elsewhere.get(&page).copied().unwrap_or((pid, PageNumber(page)));
         let mut units = Vec::new();
         let mut page = window.start.0;
         while page < window.end.0 {
@@ -287,6 +293,7 @@ impl<K: Kernel> Mover<K> {
                         job: index,
                         page: PageNumber(page),
                         pages: HUGE_PAGE_PAGES,
+                        by: by(page),
                         from: home,
                         to,
                         flags: MoveFlags::Exclusive,
@@ -297,8 +304,9 @@ impl<K: Kernel> Mover<K> {
                 for (page, &home) in (page..end).zip(homes).filter(|&(_, &home)| home >= 0) {
                     let home = NodeId(home as u32);
                     if let Some(to) = (job.target)(PageNumber(page), home).filter(|&to| to != home) {
-                        let (page, flags) = (PageNumber(page), MoveFlags::Exclusive);
-                        units.push(Unit { job: index, page, pages: 1, from: home, to, flags, tries: 0 });
+                        let (by, flags) = (by(page), MoveFlags::Exclusive);
+                        let page = PageNumber(page);
+                        units.push(Unit { job: index, page, pages: 1, by, from: home, to, flags, tries: 0 });
                     }
                 }
             }
@@ -311,6 +319,40 @@ impl<K: Kernel> Mover<K> {
             }
         }
         Ok(units)
+    }
+
+    /// Finds pages of shared memory that the process does not have, at those who have. Completes the status,
+    /// and returns where these pages are.
+    fn look_elsewhere(
+        &mut self,
+        window: PageRange,
+        job: &Job<'_>,
+        mappers: &mut Option<Vec<(u32, PageNumber)>>,
+        status: &mut [i32],
+    ) -> HashMap<u64, (u32, PageNumber)> {
+        let mut found = HashMap::new();
+        let mut absent: Vec<usize> = (0..status.len()).filter(|&i| status[i] == NOT_PRESENT).collect();
+        if absent.is_empty() {
+            return found;
+        }
+        let mappers = mappers.get_or_insert_with(job.mappers);
+        for &(other, first) in mappers.iter().skip(1).take(OTHERS_ASKED) {
+            if absent.is_empty() || self.kernel.is_ending() {
+                break;
+            }
+            let there = |i: usize| PageNumber(first.0 + (window.start.0 - job.range.start.0) + i as u64);
+            let addresses: Vec<u64> = absent.iter().map(|&i| there(i).address().0).collect();
+            let mut homes = vec![UNSET; absent.len()];
+            if self.kernel.query(other, &addresses, &mut homes).is_err() {
+                continue;
+            }
+            for (&i, home) in absent.iter().zip(homes).filter(|(_, home)| *home >= 0) {
+                status[i] = home;
+                found.insert(window.start.0 + i as u64, (other, there(i)));
+            }
+            absent.retain(|&i| status[i] < 0);
+        }
+        found
     }
 
     /// Has those of a window's units moved from under all who have mapped them who are all managed.
@@ -376,7 +418,7 @@ impl<K: Kernel> Mover<K> {
         while !waiting.is_empty() {
             let left = std::mem::take(waiting).into_values().flat_map(|batch| batch.units);
             let mut left = left.peekable();
-            while let Some(flags) = left.peek().map(|unit| unit.flags) {
+            while let Some(kind) = left.peek().map(|unit| (unit.by.0, unit.flags)) {
                 if self.kernel.is_ending() || is_last {
                     for unit in left.by_ref() {
                         outcomes[unit.job].deferred += unit.pages;
@@ -386,7 +428,9 @@ impl<K: Kernel> Mover<K> {
                 }
                 is_last = self.is_over(deadline_ns);
                 let (mut batch, most) = (Batch::default(), self.batch_sizer.batch_pages());
-                while let Some(unit) = left.next_if(|unit| batch.pages < most && unit.flags == flags) {
+                while let Some(unit) =
+                    left.next_if(|unit| batch.pages < most && (unit.by.0, unit.flags) == kind)
+                {
                     batch.push(unit);
                 }
                 self.call(pid, &batch.units, outcomes, waiting);
@@ -399,11 +443,16 @@ impl<K: Kernel> Mover<K> {
     /// passes.
     fn call(&mut self, pid: u32, batch: &[Unit], outcomes: &mut [Outcome], waiting: &mut Waiting) {
         let Some(first) = batch.first() else { return };
-        let (busy, out_of_memory) = match self.move_batch(pid, batch, first.flags, outcomes) {
+        let by = first.by.0;
+        let (busy, out_of_memory) = match self.move_batch(by, batch, first.flags, outcomes) {
             Ok(left) => left,
             Err(error) => {
                 for unit in batch {
-                    fail(&mut outcomes[unit.job], error, unit.pages);
+                    let outcome = &mut outcomes[unit.job];
+                    let was_gone = outcome.process_gone;
+                    fail(outcome, error, unit.pages);
+                    // That another is gone which had the page, too, says nothing of this one.
+                    outcome.process_gone &= was_gone || by == pid;
                 }
                 return;
             }
@@ -411,7 +460,7 @@ impl<K: Kernel> Mover<K> {
         for mut unit in busy {
             if unit.tries < self.settings.retries {
                 unit.tries += 1;
-                waiting.entry((unit.flags, unit.to)).or_default().push(unit);
+                waiting.entry((unit.by.0, unit.flags, unit.to)).or_default().push(unit);
                 continue;
             }
             let full = out_of_memory || self.kernel.free_bytes(unit.to) < self.reserve_bytes(unit.to);
@@ -429,7 +478,7 @@ impl<K: Kernel> Mover<K> {
         flags: MoveFlags,
         outcomes: &mut [Outcome],
     ) -> Result<(Vec<Unit>, bool), Error> {
-        let addresses: Vec<u64> = batch.iter().map(|unit| unit.page.address().0).collect();
+        let addresses: Vec<u64> = batch.iter().map(|unit| unit.by.1.address().0).collect();
         let nodes: Vec<i32> = batch.iter().map(|unit| unit.to.0 as i32).collect();
         let mut status = vec![UNSET; batch.len()];
         let (begin, called_ns) = (self.kernel.cpu_ns(), self.kernel.now_ns());

@@ -174,6 +174,33 @@ fn pages_that_a_stranger_has_mapped_are_not_moved_from_under_him() {
 }
 
 #[test]
+fn shared_pages_that_the_first_process_never_touched_are_moved_by_those_who_have_them() {
+    // The first has mapped 100 pages and touched ten; others have the rest, each at addresses of its own.
+    let homes = (0..10).chain(1010..1060).chain(2060..2100);
+    let fake = Fake { homes: homes.clone().map(|page| (page, 0)).collect(), ..Fake::default() };
+    let mut mover = mover(fake, MoverSettings::default());
+    let mappers = || vec![(1, PageNumber(0)), (8, PageNumber(1000)), (9, PageNumber(2000))];
+    let target = |page: PageNumber, _| Some(NodeId(1 + (page.0 % 2) as u32));
+    let job = Job { range: PageRange::new(0, 100), mappers: &mappers, target: &target };
+    let outcome = mover.carry_out(1, &[job], u64::MAX)[0];
+    assert_adds_up(&outcome);
+    assert_eq!((outcome.planned, outcome.moved), (100, 100));
+    assert!(homes.clone().all(|page| mover.kernel().homes[&page] == 1 + (page % 2) as i32));
+    let arrived: BTreeSet<u64> = mover.take_moved().iter().map(|moved| moved.page.0).collect();
+    assert_eq!(arrived, (0..100).collect());
+    // They are where they should be.
+    assert_eq!(
+        mover.carry_out(
+            1,
+            &[Job { range: PageRange::new(0, 100), mappers: &mappers, target: &target }],
+            u64::MAX
+        )[0]
+        .planned,
+        0
+    );
+}
+
+#[test]
 fn moves_all_in_calls_of_bounded_time() {
     let mut mover = mover(small_pages(15_000), MoverSettings::default());
     let outcome = all_to_2(&mut mover, 20_000);

@@ -213,9 +213,9 @@ struct Traffic {
     matrix: Vec<Vec<f64>>,
     /// By node of the CPU, to others' memory that is nobody knows where.
     elsewhere: Vec<f64>,
-    /// By node of the CPU, to lines in the caches of others that had written them. Memory does not serve these.
+    /// By node of the CPU, to lines that other nodes' caches had written. Memory does not serve these.
     taken: Vec<f64>,
-    /// Of memory, without those that were taken.
+    /// Accesses to memory, without those that were taken.
     all: f64,
     samples: f64,
 }
@@ -431,7 +431,7 @@ fn once_filled<'a>(uses: &'a [&'a Use]) -> &'a [&'a Use] {
 
 /// The share of accesses that write; none where that is not known.
 fn write_share(uses: &[&Use]) -> Option<f64> {
-    // Whoever has a line that was taken finds it written.
+    // A line that was taken had been written.
     let writes = |one: &Use| if one.is_taken { Some(true) } else { one.write };
     let known = || uses.iter().filter_map(|one| Some((writes(one)?, f64::from(one.weight))));
     let written: f64 = known().filter(|(write, _)| *write).map(|(_, weight)| weight).sum();
