@@ -38,6 +38,21 @@ fn within_a_quarter(what: &str, said: f64, truth: f64) {
     assert!((said / truth - 1.0).abs() <= 0.25, "{what}: {said} % instead of {truth}");
 }
 
+/// Asserts that the traffic by a program's samples is what the machine counts of all programs' accesses, of
+/// which it makes next to all.
+#[track_caller]
+fn traffic_is_as_counted(scene: &str, report: &Value) {
+    let entries = |matrix: &Value| -> Vec<f64> {
+        let rows = matrix.as_array().unwrap().iter();
+        rows.flat_map(|row| row.as_array().unwrap()).map(|share| share.as_f64().unwrap()).collect()
+    };
+    let counted = &report["counted"];
+    let (sampled, counted) = (entries(&report["traffic_percent"]), entries(&counted["user_traffic_percent"]));
+    let off = sampled.iter().zip(&counted).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    println!("{scene}: an entry of the traffic matrix is {off:.1} points off at most");
+    assert!(off <= 5.0, "{scene}: {sampled:?} by samples, {counted:?} counted");
+}
+
 /// The share of time that is saved, in percent: of what passed, and of all CPUs.
 fn saved(said: &BTreeMap<String, String>, scene: &str, cure: &str) -> [f64; 2] {
     let times = |name: &str| -> Vec<f64> {
@@ -71,6 +86,7 @@ fn what_a_report_says_is_gained_is_gained() {
         ("far", "bind_threads", "near"),
     ] {
         let report = report(scene);
+        traffic_is_as_counted(scene, &report);
         let row = &report["rows"][0];
         assert_eq!((&row["remedy"], &row["gain_is_bound"]), (&remedy.into(), &false.into()), "{row:#}");
         assert!(row["touched_by"][0].as_str().unwrap().starts_with("fill ("), "{row:#}");

@@ -129,8 +129,8 @@ struct Unit {
 }
 
 /// Pages to be moved, by process, flags and target. Pages of one target that follow each other in a call are
-/// moved together (`do_pages_move`, `mm/migrate.c`): the kernel interrupts the program's CPUs once for all of
-/// them. So a call moves pages of one target, as far as possible.
+/// moved together (`do_pages_move`, `mm/migrate.c`). The kernel then interrupts the program's CPUs once for
+/// all of them. So a call moves pages of one target, as far as possible.
 type Waiting = BTreeMap<(u32, MoveFlags, NodeId), Batch>;
 
 #[derive(Debug, Default)]

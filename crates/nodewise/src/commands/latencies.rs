@@ -1,11 +1,14 @@
 //! The time that sampled accesses took, for a model of what changes would save.
 
-use crate::manage::Observer;
-use nodewise_engine::recording::Interval;
-use nodewise_engine::{Access, DataSource, Measure, Observation, Pid, Sample, Tid};
+use nodewise_engine::{Access, DataSource, Measure, Observation, PageNumber, Pid, Sample, Tid};
 use nodewise_topology::NodeIndex;
 use nodewise_verdict::load::{Load, ways};
 use std::collections::HashMap;
+
+/// A process's page as one number: processes are far apart, and neighbours are neighbours in memory.
+pub fn page_number(pid: Pid, page: PageNumber) -> u64 {
+    u64::from(pid.0) << 40 | page.0 & ((1 << 40) - 1)
+}
 
 /// Whether another node served it, nobody knows which.
 pub const fn is_far_somewhere(sample: &Sample) -> bool {
@@ -149,14 +152,6 @@ impl Latencies {
             in_order: in_order / (steps as f64).max(1.0),
             taken: self.taken,
         })
-    }
-}
-
-impl Observer for Latencies {
-    fn begin(&mut self, _: &[Pid]) {}
-
-    fn interval(&mut self, interval: Interval) {
-        self.take_in(&interval.seen);
     }
 }
 

@@ -33,8 +33,10 @@ pub struct Evidence {
     /// moves pages meanwhile.
     pub local_at_end_percent: Option<f64>,
     /// By how many points that share would be larger, as memory lay when the watch began, if each page lay
-    /// with the node that uses it most. Only of pages whose users are clear.
+    /// with the node that uses it most. Only of pages whose users are clear, or by pairs of accesses.
     pub collocation_adds_percent: Option<f64>,
+    /// The same if huge pages were split first.
+    pub split_adds_percent: Option<f64>,
     /// Why these are not known.
     pub unknown: Option<String>,
     /// Imbalance of the accesses that each node's memory serves, in percent.
@@ -168,8 +170,12 @@ impl Diagnosis {
 /// The answer by where the pages lie.
 fn by_place(pid: u32, evidence: Evidence) -> Diagnosis {
     let far = evidence.local_percent.map(|local| 100.0 - local);
-    let remedy = remedy(&evidence);
-    let measured = measured_cost_percent(&evidence, remedy);
+    let remedies = remedies(&evidence);
+    // The one that saves most, where that was measured.
+    let measured = |&remedy: &Remedy| Some((remedy, measured_cost_percent(&evidence, remedy)?));
+    let most = remedies.iter().filter_map(measured).max_by(|a, b| a.1.total_cmp(&b.1));
+    let (remedy, measured) =
+        most.map_or((remedies.first().copied(), None), |(of, cost)| (Some(of), Some(cost)));
     let cost = measured.or_else(|| far.map(|far| cost_percent(&evidence, far, remedy)));
     let (verdict, text) = verdict(&evidence, far, cost, measured.is_none(), remedy);
     let command = match verdict {
@@ -196,40 +202,47 @@ fn longer_s(evidence: &Evidence) -> u64 {
     (3 * evidence.resident_bytes.unwrap_or(0) / MARKED_BYTES_PER_S).max(120)
 }
 
-/// The change that the engine would make most of, or that the kernel has begun to make meanwhile.
-fn remedy(evidence: &Evidence) -> Option<Remedy> {
+/// The changes that the engine would make, those of most ranges first, or that the kernel has begun to make
+/// meanwhile.
+fn remedies(evidence: &Evidence) -> Vec<Remedy> {
     let nearer = evidence.local_percent.zip(evidence.local_at_end_percent).map(|(first, last)| last - first);
     // The end is not known of a large program before the kernel has gone through all of it again.
     let nearer = nearer.or(evidence.collocation_adds_percent);
-    if evidence.falsely_shared > 0 {
-        Some(Remedy::Split)
-    } else if evidence.to_collocate > 0 && evidence.to_collocate >= evidence.to_interleave {
-        Some(Remedy::Collocate)
-    } else if evidence.to_interleave > 0 {
-        Some(Remedy::Interleave)
-    } else if nearer.is_some_and(|points| points >= LEAST_PERCENT) {
-        Some(Remedy::Collocate)
-    } else {
-        None
+    let split = (evidence.falsely_shared > 0).then_some(Remedy::Split);
+    let mut ranges =
+        [(Remedy::Collocate, evidence.to_collocate), (Remedy::Interleave, evidence.to_interleave)];
+    ranges.sort_by_key(|&(_, ranges)| std::cmp::Reverse(ranges));
+    let ranges = ranges.into_iter().filter(|&(_, ranges)| ranges > 0).map(|(remedy, _)| remedy);
+    let remedies: Vec<Remedy> = split.into_iter().chain(ranges).collect();
+    if remedies.is_empty() && nearer.is_some_and(|points| points >= LEAST_PERCENT) {
+        return vec![Remedy::Collocate];
     }
+    remedies
 }
 
 /// The share of time that the remedy saves, by the latencies that were measured. Pages then lie with the node
 /// that uses them most, or are spread.
-fn measured_cost_percent(evidence: &Evidence, remedy: Option<Remedy>) -> Option<f64> {
+fn measured_cost_percent(evidence: &Evidence, remedy: Remedy) -> Option<f64> {
     let load = evidence.load.as_ref()?;
     let fitted = load.fitted()?;
     let nodes = load.accesses.len();
-    let near = if remedy? == Remedy::Interleave {
-        1.0 / nodes as f64
-    } else {
-        let shares = evidence.local_percent.zip(evidence.collocation_adds_percent);
-        shares.map_or(1.0, |(local, adds)| ((local + adds) / 100.0).min(1.0))
+    // The share of far accesses that stays far.
+    let adds = match remedy {
+        Remedy::Split => evidence.split_adds_percent,
+        _ => evidence.collocation_adds_percent,
     };
-    let elsewhere = (1.0 - near) / (nodes - 1).max(1) as f64;
+    let shares = evidence.local_percent.zip(adds);
+    let stays =
+        shares.map_or(0.0, |(local, adds)| (1.0 - adds / (100.0 - local).max(adds.max(1e-9))).max(0.0));
     let row = |from: usize| {
         let all: f64 = load.accesses[from].iter().sum();
-        (0..nodes).map(|to| all * if from == to { near } else { elsewhere }).collect()
+        let far = all - load.accesses[from][from];
+        let to = |to: usize| match remedy {
+            Remedy::Interleave => all / nodes as f64,
+            _ if from == to => all - far * stays,
+            _ => load.accesses[from][to] * stays,
+        };
+        (0..nodes).map(to).collect()
     };
     let after: Vec<Vec<f64>> = (0..nodes).map(row).collect();
     Some(fitted.saves(&after).most().max(0.0))
@@ -293,7 +306,9 @@ fn verdict(
     if fits && evidence.load.is_none() {
         return healthy(format!("{far:.0} % of its accesses are far, and all of its memory fits in a cache"));
     }
-    if remedy.is_none() && far >= LEAST_PERCENT && by_queue(evidence) >= LEAST_PERCENT {
+    let by_spreading = measured_cost_percent(evidence, Remedy::Interleave);
+    let queue = by_spreading.unwrap_or_else(|| by_queue(evidence));
+    if remedy.is_none() && far >= LEAST_PERCENT && queue >= LEAST_PERCENT {
         return unknown(format!(
             "{far:.0} % of its accesses are far, and one node serves most of them, but what helps was not seen"
         ));
@@ -404,9 +419,24 @@ mod tests {
         // The far ones take 525 cycles, and then 425.
         assert!(verdict == Verdict::Hurt && !cost_is_bound && text.contains("costs about 19 %"), "{text}");
         assert!((cost_percent.unwrap() - 100.0 * 100.0 / 525.0).abs() < 0.1, "{cost_percent:?}");
-        let spread = Evidence { to_collocate: 0, to_interleave: 8, ..far };
+        let spread = Evidence { to_collocate: 0, to_interleave: 8, ..far.clone() };
         let Diagnosis { verdict, text, .. } = diagnose(42, spread);
         assert!(verdict == Verdict::Healthy && text.contains("about 4.8 %"), "{text}");
+        // Some of its memory has one user. What all of it would gain is none of the answer.
+        let hardly = Evidence { collocation_adds_percent: Some(2.0), to_interleave: 3, ..far.clone() };
+        let Diagnosis { verdict, text, .. } = diagnose(42, hardly.clone());
+        assert!(verdict == Verdict::Healthy && text.contains("about 4.8 %"), "{text}");
+        let private = Evidence { to_interleave: 0, ..hardly };
+        let text = diagnose(42, private).text;
+        assert!(text.contains("about 0.5 %"), "{text}");
+        // A queue that was not measured is none.
+        let shared = Evidence {
+            to_collocate: 0,
+            local_at_end_percent: Some(25.0),
+            imbalance_percent: Some(170.0),
+            ..far
+        };
+        assert_eq!(diagnose(42, shared).verdict, Verdict::Healthy);
     }
 
     #[test]

@@ -356,6 +356,23 @@ pub fn find(seen: &Seen) -> Findings {
     }
 }
 
+/// By how many points the share of near accesses would be larger if each page lay with the node that uses it
+/// most, in percent. None where samples are too few.
+///
+/// A page's most frequent user has at least the share of its pairs of accesses that come from one node. So this
+/// is no more than there is, whatever mixture of private and shared memory the program has.
+#[must_use]
+pub fn collocation_adds_percent(mut uses: Vec<Use>, nodes: usize) -> Option<f64> {
+    uses.retain(|one| !one.is_taken && one.home.is_some());
+    if uses.len() < LEAST_SAMPLES || nodes < 2 {
+        return None;
+    }
+    let all = Traffic::of(uses.iter(), nodes);
+    uses.sort_by_key(|one| one.page);
+    let (same, pairs) = pairs_of_places(&uses.iter().collect::<Vec<_>>(), nodes);
+    Some(100.0 * (same / pairs.max(1.0) - all.share(all.near())).max(0.0))
+}
+
 /// `uses` in the order of time.
 fn row(seen: &Seen, fitted: Option<&Fitted>, all: &Traffic, object: &Object, mut uses: Vec<&Use>) -> Row {
     let nodes = seen.nodes.len();
@@ -445,12 +462,17 @@ fn main_user(uses: &[&Use], nodes: usize) -> Option<f64> {
     if uses.len() < LEAST_SAMPLES || nodes < 2 {
         return None;
     }
-    let (same, pairs) = pairs(uses.chunk_by(|a, b| a.page == b.page), nodes);
-    let (same, pairs) =
-        if pairs < LEAST_PAIRS { self::pairs(uses.chunks(NEIGHBOURS), nodes) } else { (same, pairs) };
+    let (same, pairs) = pairs_of_places(uses, nodes);
     let p = (same / pairs).max(1.0 / nodes as f64);
     let n = nodes as f64;
     Some((1.0 + (1.0 - n * (1.0 - (n - 1.0) * p)).max(0.0).sqrt()) / n)
+}
+
+/// Pairs of accesses to the same page, or to neighbours if hardly any page has two; see [`pairs`]. `uses` in
+/// the order of pages.
+fn pairs_of_places(uses: &[&Use], nodes: usize) -> (f64, f64) {
+    let (same, all) = pairs(uses.chunk_by(|a, b| a.page == b.page), nodes);
+    if all < LEAST_PAIRS { pairs(uses.chunks(NEIGHBOURS), nodes) } else { (same, all) }
 }
 
 /// Pairs of accesses to the same place, how many of them come from the same node, and how many there are. A

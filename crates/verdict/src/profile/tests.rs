@@ -131,6 +131,28 @@ fn the_main_users_share_does_not_depend_on_how_often_a_page_was_sampled() {
 }
 
 #[test]
+fn what_collocation_adds_is_the_private_part_of_a_mixture() {
+    let strided = |page, _| page % 4;
+    let anybody = |_, random| random % 4;
+    for (private, shared, expected) in [(8000, 0, 75.0), (0, 8000, 0.0), (4000, 4000, 37.5), (400, 400, 37.5)]
+    {
+        // Few samples of many pages tell only if neighbours are alike.
+        let pages = if private == 400 { 64 } else { PAGES };
+        let mut uses = samples(private, pages, strided, |_| 0, None);
+        let shared = samples(shared, pages, anybody, |_| 0, None);
+        uses.extend(shared.into_iter().map(|one| Use { page: one.page + (1 << 30), ..one }));
+        let adds = collocation_adds_percent(uses, NODES).unwrap();
+        assert!((adds - expected).abs() < 4.0, "{private} {adds}");
+    }
+    let quarter = |page, _| page / (PAGES / 4);
+    let adds = collocation_adds_percent(samples(400, PAGES, quarter, |_| 0, None), NODES).unwrap();
+    assert!((adds - 75.0).abs() < 8.0, "{adds}");
+    let near = samples(4000, PAGES, quarter, |page| page / (PAGES / 4), None);
+    assert!(collocation_adds_percent(near, NODES).unwrap() < 1e-9);
+    assert_eq!(collocation_adds_percent(samples(10, PAGES, quarter, |_| 0, None), NODES), None);
+}
+
+#[test]
 fn lines_that_go_from_cache_to_cache_are_named() {
     let anybody = |_, random| random % 4;
     let private = samples(1000, PAGES, |page, _| page % 4, |page| page % 4, Some(true));

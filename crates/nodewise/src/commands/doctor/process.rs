@@ -3,19 +3,21 @@
 use super::Args;
 use crate::commands::compare::events;
 use crate::commands::costs::Costs;
-use crate::commands::latencies::Latencies;
+use crate::commands::latencies::{Latencies, page_number};
 use crate::commands::{cpu_seconds, minor_faults, wrap};
-use crate::manage::{self, Options, Reports, Summary, Watchdog};
+use crate::manage::{self, Observer, Options, Reports, Summary, Watchdog};
 use crate::output::{print, shown};
 use crate::terminal;
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressStyle};
-use nodewise_engine::Pid;
+use nodewise_engine::recording::Interval;
+use nodewise_engine::{DataSource, HUGE_PAGE_PAGES, PageSize, Pid};
 use nodewise_linux::kernel_time::{KernelShares, KernelTime};
 use nodewise_linux::process::{descendants, require_access};
 use nodewise_linux::{DiskUse, bytes_so_far};
 use nodewise_topology::{CacheKind, Node, Topology};
 use nodewise_verdict::doctor::{self, Diagnosis, Disk, Evidence, Verdict, diagnose};
+use nodewise_verdict::profile::{Use, collocation_adds_percent};
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
@@ -45,6 +47,33 @@ const LONGER: Duration = Duration::from_secs(5);
 /// So many times as long as was asked for at most.
 const LONGEST: u32 = 4;
 
+/// The accesses of a sampler that tells what served them, each with its base page.
+struct Uses {
+    latencies: Latencies,
+    uses: Vec<Use>,
+}
+
+impl Observer for Uses {
+    fn begin(&mut self, _: &[Pid]) {}
+
+    fn interval(&mut self, Interval { seen, .. }: Interval) {
+        self.latencies.take_in(&seen);
+        let told = seen.samples.iter().filter(|sample| sample.source != DataSource::Unknown);
+        self.uses.extend(told.filter(|sample| sample.source.is_of_memory()).map(|sample| Use {
+            object: 0,
+            page: page_number(sample.pid, sample.address.page()),
+            from: sample.accessor.0,
+            home: sample.home.map(|home| home.0),
+            is_far: false,
+            write: None,
+            weight: sample.weight,
+            huge: sample.page_size == PageSize::Huge,
+            word: 0,
+            is_taken: false,
+        }));
+    }
+}
+
 /// Watches as `attach --dry-run` does.
 fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::Result<Evidence> {
     let options = Options::only_watching();
@@ -57,8 +86,8 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
     let (seen_first, is_interrupted) = look_first(pid, first, topology, &end, &bar);
     let reports = Reports::open(&options)?;
     let prepared = manage::prepare(&options, topology.clone(), reports, Some(&[Pid(pid)]), &watchdog)?;
-    let mut latencies = Latencies::new(topology.nodes().len());
-    let mut session = prepared.observed_by(Some(&mut latencies)).start(None)?;
+    let mut watched_uses = Uses { latencies: Latencies::new(topology.nodes().len()), uses: Vec::new() };
+    let mut session = prepared.observed_by(Some(&mut watched_uses)).start(None)?;
     let (began, before) = (Instant::now(), cpu_seconds(pid));
     let asked = Duration::from_secs(seconds.into());
     let all = if is_interrupted { Duration::ZERO } else { asked.saturating_sub(first) };
@@ -87,6 +116,13 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
     let summary = session.conclude()?;
     watched?;
     let cpus = used / began.elapsed().as_secs_f64();
+    let Uses { latencies, uses } = watched_uses;
+    let count = topology.nodes().len();
+    let split_adds_percent = collocation_adds_percent(uses.clone(), count);
+    let whole = uses
+        .into_iter()
+        .map(|one| if one.huge { Use { page: one.page & !(HUGE_PAGE_PAGES - 1), ..one } } else { one });
+    let by_pairs = collocation_adds_percent(whole.collect(), count);
     let taken_percent = latencies.taken_percent();
     let load = latencies.load(&costs.ratios(topology), costs.cycles_per_instruction, cpus);
     let cpu_percent = 100.0 * cpus;
@@ -105,6 +141,8 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
             load,
             taken_percent,
             command: words(pid),
+            collocation_adds_percent: summary.collocation_adds_percent.or(by_pairs),
+            split_adds_percent,
             ..seen_first
         },
     ))
@@ -199,7 +237,6 @@ fn evidence(summary: &Summary, topology: &Topology, costs: Costs, rest: Evidence
         sampler: summary.sampler.to_owned(),
         local_percent: summary.local_access_percent.before,
         local_at_end_percent: summary.local_access_percent.after,
-        collocation_adds_percent: summary.collocation_adds_percent,
         unknown: summary.memory_in_use.unknown.clone(),
         imbalance_percent: summary.controller_imbalance_percent.before,
         used_bytes: summary.memory_in_use.bytes,

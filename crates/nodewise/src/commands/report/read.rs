@@ -4,7 +4,7 @@ use super::blocks::{Blocks, Site};
 use super::counted::{Counted, Sums};
 use super::over_time::Moment;
 use super::threads::{Thread, Threads};
-use crate::commands::latencies::{Latencies, is_far_somewhere};
+use crate::commands::latencies::{Latencies, is_far_somewhere, page_number};
 use crate::commands::profile::file::{Head, Line, Name, Tail, VERSION};
 use anyhow::{Context as _, anyhow, bail};
 use nodewise_engine::recording::Interval;
@@ -274,8 +274,7 @@ impl<'a> Memory<'a> {
             self.blocks.go_to(sample.time_ns);
             uses.push(Use {
                 object: self.number(sample),
-                // Processes are far apart.
-                page: u64::from(sample.pid.0) << 40 | page.0 & ((1 << 40) - 1),
+                page: page_number(sample.pid, page),
                 from: sample.from,
                 home,
                 is_far: sample.is_far,
