@@ -6,6 +6,7 @@
 //! It is not 0 at a hint fault, nor where a page is to be copied. Pages that the kernel brings in for a
 //! program (`MAP_POPULATE`, `mlock`) make no fault, and a huge page makes one.
 
+use crate::jit::JitNames;
 use crate::sampler::{PageFaultEvents, RawSample, Seen, Source};
 use crate::symbols::{Frame, Symbols};
 use crate::{Error, NamedMapping};
@@ -130,6 +131,14 @@ pub(crate) struct Module {
     /// The first byte's in the file.
     pub(crate) offset: u64,
     pub(crate) path: PathBuf,
+}
+
+impl Module {
+    /// Whether it is a file's, and no memory that holds what a program made at run time.
+    fn is_file(&self) -> bool {
+        let is_memory = |name: &str| self.path.as_os_str().as_bytes().starts_with(name.as_bytes());
+        self.path.is_absolute() && !["//anon", "/memfd:", "/dev/zero"].into_iter().any(is_memory)
+    }
 }
 
 /// A range's own end, and who touched it.
@@ -262,7 +271,7 @@ impl Known {
     }
 
     pub(crate) fn report(self) -> FirstTouchReport {
-        let mut symbols = Symbols::default();
+        let (mut symbols, mut made) = (Symbols::default(), JitNames::default());
         let mut stacks = vec![Vec::new(); self.stacks.len()];
         for ((pid, chain), stack) in &self.stacks {
             let modules = self.modules.get(pid).map(Vec::as_slice).unwrap_or_default();
@@ -270,9 +279,11 @@ impl Known {
                 // But for the innermost one, an address is that to return to, behind the call.
                 let code = address.saturating_sub(u64::from(depth > 0));
                 let module = modules.iter().rev().find(|module| module.range.contains(&code));
-                match module {
-                    Some(module) => symbols.frames(&module.path, code - module.range.start + module.offset),
-                    None => vec![Frame::nowhere(code)],
+                match module.filter(|module| module.is_file()) {
+                    Some(module) => {
+                        symbols.frames_of(*pid, &module.path, code - module.range.start + module.offset)
+                    }
+                    None => vec![made.frame(*pid, code)],
                 }
             });
             stacks[*stack as usize] = frames.collect();

@@ -18,6 +18,7 @@ mod homes;
 mod huge;
 mod intake;
 mod interleaved;
+mod jit;
 pub mod kernel;
 pub mod kernel_time;
 mod known_homes;

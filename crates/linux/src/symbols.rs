@@ -2,12 +2,14 @@
 //! file.
 
 use addr2line::Loader;
+use nodewise_engine::Pid;
 use object::Endianness;
 use object::elf::{FileHeader64, PT_LOAD};
 use object::read::elf::{FileHeader as _, ProgramHeader as _};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -41,6 +43,8 @@ impl Frame {
 #[derive(Default)]
 pub struct Symbols {
     files: HashMap<PathBuf, Option<File>>,
+    /// The root directory of each process that has another than this one.
+    roots: HashMap<Pid, Option<PathBuf>>,
     /// Answers to what was asked before.
     frames: HashMap<(PathBuf, u64), Vec<Frame>>,
 }
@@ -61,6 +65,18 @@ struct Segment {
 }
 
 impl Symbols {
+    /// The functions at a byte of a file that a process has mapped, which may be in a container.
+    pub fn frames_of(&mut self, pid: Pid, path: &Path, offset: u64) -> Vec<Frame> {
+        let inside = self.roots.entry(pid).or_insert_with(|| other_root(pid));
+        let Some(root) = inside else { return self.frames(path, offset) };
+        let there = root.join(path.strip_prefix("/").unwrap_or(path));
+        let mut frames = self.frames(&there, offset);
+        for frame in &mut frames {
+            path.clone_into(&mut frame.module);
+        }
+        frames
+    }
+
     /// The functions at a byte of a file: those that were inlined there come first.
     pub fn frames(&mut self, path: &Path, offset: u64) -> Vec<Frame> {
         let key = (path.to_owned(), offset);
@@ -77,6 +93,14 @@ impl Symbols {
         self.frames.insert(key, frames.clone());
         frames
     }
+}
+
+/// The root directory of a process, if it is not this process's.
+fn other_root(pid: Pid) -> Option<PathBuf> {
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    let numbers = |path: &Path| path.metadata().ok().map(|found| (found.dev(), found.ino()));
+    let is_other = numbers(&root).is_some_and(|of_it| Some(of_it) != numbers(Path::new("/")));
+    is_other.then_some(root)
 }
 
 impl File {
@@ -159,6 +183,31 @@ fn short(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_elsewhere_has_its_files_there() {
+        assert_eq!(other_root(Pid(std::process::id())), None);
+        assert_eq!(other_root(Pid(u32::MAX)), None);
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let root = tempfile::tempdir().unwrap();
+        std::fs::copy("/bin/busybox", root.path().join("busybox")).unwrap();
+        let mut command = std::process::Command::new("chroot");
+        let mut child = command.arg(root.path()).args(["/busybox", "sleep", "100"]).spawn().unwrap();
+        let expected = PathBuf::from(format!("/proc/{}/root", child.id()));
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let found = || other_root(Pid(child.id())).is_some_and(|found| found == expected);
+        while !found() && std::time::Instant::now() < until {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let frames = Symbols::default().frames_of(Pid(child.id()), Path::new("/busybox"), 0x1000);
+        let is_seen = found() && File::open(&expected.join("busybox")).is_some();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(is_seen, "{frames:?}");
+        assert_eq!(frames[0].module, Path::new("/busybox"), "as the process names it");
+    }
 
     #[test]
     fn names_are_short() {

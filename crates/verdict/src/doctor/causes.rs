@@ -3,6 +3,7 @@
 
 use super::{Evidence, IDLE_PERCENT, LEAST_PERCENT, Remedy};
 use crate::compare::remedy::quoted;
+use crate::load::Load;
 use serde::Serialize;
 
 /// CPU time that the kernel took, in percent of all that the program used.
@@ -128,12 +129,18 @@ fn taken(pid: u32, evidence: &Evidence) -> Option<Cause> {
     /// Threads that work together hand some lines on.
     const LEAST_TAKEN: f64 = 20.0;
     let taken = evidence.taken_percent?;
+    let saved = |load: &Load| {
+        let all = vec![1.0; load.accesses.len()];
+        Some(load.fitted()?.saves_without_taken(&all).of_cpus)
+    };
+    let saved = evidence.load.as_ref().and_then(saved);
+    let (cost, how) = saved.map_or((taken, "up to"), |saved| (saved, "about"));
     (taken >= LEAST_TAKEN).then(|| Cause {
         remedy: Remedy::Privatise,
-        cost_percent: Some(taken),
-        is_bound: true,
+        cost_percent: Some(cost),
+        is_bound: saved.is_none(),
         text: format!(
-            "Yes: its nodes write the same lines and take them from each other, which costs up to {taken:.0} % of \
+            "Yes: its nodes write the same lines and take them from each other, which costs {how} {cost:.0} % of \
              its time. No place is better for such memory. Give each thread its own, or pad it; the command names \
              the lines."
         ),

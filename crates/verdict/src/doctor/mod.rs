@@ -32,8 +32,8 @@ pub struct Evidence {
     /// The same as memory lay at the end: the kernel's balancing, by whose hint faults Nodewise may sample,
     /// moves pages meanwhile.
     pub local_at_end_percent: Option<f64>,
-    /// By how many points that share would be larger, as memory lay when the watch began, if each page lay
-    /// with the node that uses it most. Only of pages whose users are clear, or by pairs of accesses.
+    /// By how many points that share, as of the beginning, would be larger if each page lay with the node
+    /// that uses it most. Only of pages whose users are clear, or by pairs of accesses.
     pub collocation_adds_percent: Option<f64>,
     /// The same if huge pages were split first.
     pub split_adds_percent: Option<f64>,
@@ -422,7 +422,7 @@ mod tests {
         let spread = Evidence { to_collocate: 0, to_interleave: 8, ..far.clone() };
         let Diagnosis { verdict, text, .. } = diagnose(42, spread);
         assert!(verdict == Verdict::Healthy && text.contains("about 4.8 %"), "{text}");
-        // Some of its memory has one user. What all of it would gain is none of the answer.
+        // Some of its memory has one user, and only that gains.
         let hardly = Evidence { collocation_adds_percent: Some(2.0), to_interleave: 3, ..far.clone() };
         let Diagnosis { verdict, text, .. } = diagnose(42, hardly.clone());
         assert!(verdict == Verdict::Healthy && text.contains("about 4.8 %"), "{text}");
@@ -563,6 +563,22 @@ mod tests {
         let small = Evidence { resident_bytes: Some(1 << 20), ..evidence(30.0) };
         let found = hurt_by(Evidence { taken_percent: Some(40.0), ..small.clone() }, Remedy::Privatise, 40.0);
         assert!(found.cost_is_bound && found.command.unwrap().starts_with("nodewise profile -p 42"));
+        // Half of that time is hidden behind instructions.
+        let near =
+            |of: f64| (0..4).map(|a| (0..4).map(|b| if a == b { of } else { 0.0 }).collect()).collect();
+        let load = Load {
+            accesses: near(1e6),
+            latencies: near(300.0),
+            ways: near(300.0),
+            cycles: 4e6 * 1000.0,
+            work_cycles: 4e6 * 600.0,
+            cpus: 4.0,
+            in_order: 0.0,
+            taken: vec![5e8; 4],
+        };
+        let measured = Evidence { taken_percent: Some(62.5), load: Some(load), ..small.clone() };
+        let found = diagnose(42, measured);
+        assert!(found.text.contains("costs about 25 %") && !found.cost_is_bound, "{}", found.text);
         assert_eq!(diagnose(42, Evidence { taken_percent: Some(19.0), ..small }).verdict, Verdict::Healthy);
     }
 

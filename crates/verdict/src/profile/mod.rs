@@ -359,8 +359,8 @@ pub fn find(seen: &Seen) -> Findings {
 /// By how many points the share of near accesses would be larger if each page lay with the node that uses it
 /// most, in percent. None where samples are too few.
 ///
-/// A page's most frequent user has at least the share of its pairs of accesses that come from one node. So this
-/// is no more than there is, whatever mixture of private and shared memory the program has.
+/// A page's most frequent user has at least the share of its pairs of accesses that come from one node. So
+/// this is no more than there is, whatever mixture of private and shared memory the program has.
 #[must_use]
 pub fn collocation_adds_percent(mut uses: Vec<Use>, nodes: usize) -> Option<f64> {
     uses.retain(|one| !one.is_taken && one.home.is_some());
