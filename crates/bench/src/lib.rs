@@ -4,6 +4,7 @@
 pub mod follow;
 pub use nodewise_verdict::paired;
 pub mod pattern;
+pub mod programs;
 pub mod report;
 pub mod results;
 pub mod scenario;
