@@ -113,7 +113,7 @@ fn table(out: &mut String, profile: &Profile, findings: &Findings) {
         "</tbody>\n</table></div>\n<p class=\"faint\">{} Costs are by {}.{more} {}</p>",
         samples_are(profile),
         escaped(&profile.ratios_by),
-        escaped(unknown(findings).trim_end())
+        escaped(unknown(profile, findings).trim_end())
     );
 }
 

@@ -25,7 +25,7 @@ pub fn read(path: &Path, file: impl Read + Seek, length: u64) -> anyhow::Result<
         }
     }
     let mut told = Told::new(head(&recording));
-    told.are_accesses = true;
+    (told.are_accesses, told.is_perfs) = (true, true);
     told.programs = recording.programs;
     let time =
         |samples: &[Sample], at: fn(&[Sample]) -> Option<&Sample>| at(samples).map_or(0, |one| one.time_ns);

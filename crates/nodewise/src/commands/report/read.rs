@@ -45,6 +45,8 @@ pub struct Profile {
     pub events: BTreeMap<String, f64>,
     /// The whole machine's traffic, where it was counted.
     pub counted: Option<Counted>,
+    /// Whether perf has recorded it.
+    pub is_perfs: bool,
 }
 
 /// Reads a file of `nodewise profile`, or of `perf record`.
@@ -107,6 +109,8 @@ pub struct Told {
     mappings: BTreeMap<Pid, Vec<Mapping>>,
     /// Whether samples are accesses, and not hint faults.
     pub are_accesses: bool,
+    /// Whether perf has recorded it.
+    pub is_perfs: bool,
     /// The program of each process, where that is known.
     pub programs: BTreeMap<Pid, String>,
 }
@@ -122,6 +126,7 @@ impl Told {
             sums: Sums::new(head.nodes.len()),
             mappings: BTreeMap::new(),
             are_accesses: false,
+            is_perfs: false,
             programs: BTreeMap::new(),
             head,
         }
@@ -161,6 +166,7 @@ impl Told {
             kernel: tail.kernel.clone(),
             events: tail.events.clone(),
             counted: sums.finish(head.nodes.len()),
+            is_perfs: self.is_perfs,
             sites,
             times_ns: samples.iter().map(|sample| sample.time_ns).collect(),
             counts_accesses,

@@ -246,14 +246,19 @@ pub fn nothing(profile: &Profile) -> &'static str {
 }
 
 /// Whatever is not known of where memory is, in sentences.
-pub fn unknown(findings: &Findings) -> String {
+pub fn unknown(profile: &Profile, findings: &Findings) -> String {
     const LEAST_PERCENT: f64 = 0.5;
     let mut out = String::new();
     for (percent, what) in [
         (
             findings.unknown_far_percent,
-            "of the accesses go to another node's memory, and nothing tells which (\"?\"). Physical addresses \
-             would: record with --phys-data.",
+            if profile.is_perfs {
+                "of the accesses go to another node's memory, and nothing tells which (\"?\"). Physical addresses \
+                 would: record with --phys-data."
+            } else {
+                "of the accesses go to another node's memory, and nothing tells which (\"?\"): it was gone when it \
+                 was asked for."
+            },
         ),
         (
             findings.unknown_home_percent,
@@ -321,7 +326,7 @@ fn table(profile: &Profile, findings: &Findings) -> String {
     let more =
         if hidden == 0 { String::new() } else { format!("{hidden} more with fewer accesses: --json\n") };
     let what = samples_are(profile);
-    let unknown = unknown(findings);
+    let unknown = unknown(profile, findings);
     let counted = profile.counted.as_ref().map_or_else(String::new, |counted| counted.words() + "\n");
     format!(
         "{table}\n{more}Shares by node are node:percent. Costs are by {}.\n{what}\n{unknown}{counted}",
