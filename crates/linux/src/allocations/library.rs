@@ -4,7 +4,7 @@
 //! where it is, and it lies where nobody but root and this user can put another one in its place.
 
 use crate::settings::require_own;
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, NamedMapping};
 use nodewise_preload::LIBRARY;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use std::collections::hash_map::DefaultHasher;
@@ -12,6 +12,7 @@ use std::hash::Hasher as _;
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::{env, fs, io};
 
 /// Root's directories. Debian mounts `/run` such that no code is loaded from there.
@@ -51,14 +52,28 @@ fn in_directory(directory: &Path) -> Result<PathBuf, Error> {
         let message = format!("no library can be loaded from {}", directory.display());
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
-    let mut hash = DefaultHasher::new();
-    hash.write(LIBRARY);
-    let path = directory.join(format!("preload-{}-{:016x}.so", env!("CARGO_PKG_VERSION"), hash.finish()));
+    let path = directory.join(name());
     if is_whole(&path) {
         return Ok(path);
     }
     write(&path).map_err(|e| Error::file(&path, "write", e))?;
     Ok(path)
+}
+
+/// The file's name.
+fn name() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let mut hash = DefaultHasher::new();
+        hash.write(LIBRARY);
+        format!("preload-{}-{:016x}.so", env!("CARGO_PKG_VERSION"), hash.finish())
+    })
+}
+
+/// Whether a mapping is of the library. A file that was replaced meanwhile is called deleted.
+pub(super) fn is_mapped(mapping: &NamedMapping) -> bool {
+    let file = Path::new(&mapping.name).file_name().unwrap_or_default();
+    mapping.is_code && file.as_encoded_bytes().starts_with(name().as_bytes())
 }
 
 /// Whether the library is there, as this user or root has written it.
@@ -102,6 +117,27 @@ mod tests {
         assert!(fs::read(&path).unwrap() == LIBRARY);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "nothing else is left there");
+    }
+
+    #[test]
+    fn a_process_that_has_loaded_it_is_known() {
+        let place = tempfile::tempdir().unwrap();
+        let path = in_directory(place.path()).unwrap();
+        let mut command = std::process::Command::new("sleep");
+        let mut child = command.arg("100").env("LD_PRELOAD", &path).spawn().unwrap();
+        let has = |pid: u32| {
+            NamedMapping::all_of(nodewise_engine::Pid(pid)).unwrap_or_default().iter().any(is_mapped)
+        };
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !has(child.id()) && std::time::Instant::now() < until {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let is_known = has(child.id());
+        fs::remove_file(&path).unwrap();
+        let is_still_known = has(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(is_known && is_still_known && !has(std::process::id()), "{is_known} {is_still_known}");
     }
 
     #[test]

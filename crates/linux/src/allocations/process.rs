@@ -1,6 +1,7 @@
 //! The blocks of one process.
 
 use super::Allocated;
+use super::library;
 use super::ring::Caller;
 use crate::NamedMapping;
 use crate::unwind::{Registers, Unwinder};
@@ -147,10 +148,7 @@ impl Process {
 
     /// Ends what is no longer mapped, and all if this is another program, without the library.
     pub fn retain(&mut self, mappings: &[NamedMapping], now_ns: u64) -> Vec<Block> {
-        let has_library = mappings.iter().any(|mapping| {
-            mapping.is_code && mapping.name.to_string_lossy().starts_with("/memfd:nodewise-preload")
-        });
-        if !has_library {
+        if !mappings.iter().any(library::is_mapped) {
             return self.end(now_ns);
         }
         let is_mapped = |address: u64, block: &Block| {

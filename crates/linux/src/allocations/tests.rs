@@ -125,7 +125,8 @@ fn what_was_given_back_is_kept_if_a_sample_has_hit_it() {
 #[test]
 fn what_a_process_no_longer_has_ends() {
     let mapping = |range, is_code, name: &str| NamedMapping { range, is_code, offset: 0, name: name.into() };
-    let library = mapping(0x7000_0000..0x7000_1000, true, "/memfd:nodewise-preload (deleted)");
+    let name = library::path().unwrap();
+    let library = mapping(0x7000_0000..0x7000_1000, true, name.to_str().unwrap());
     let heap = mapping(0x10000..0x20000, false, "[heap]");
     let mut known = Known::new(4096);
     for address in [0x10000, 0x30000] {
