@@ -27,6 +27,8 @@ pub struct LiveKernel {
     ending: Ending,
     /// Where pages of shared memory were seen, by their place in the first process that has mapped them.
     seen_at: HashMap<Place, Place>,
+    /// The processes of [`keep`](Self::keep).
+    kept: BTreeSet<u32>,
 }
 
 /// A page of a process.
@@ -103,9 +105,9 @@ impl LiveKernel {
         }
     }
 
-    /// Where a page of shared memory was seen last.
+    /// The place where a page of shared memory was seen last, if that process is still there.
     pub(crate) fn seen_at(&self, first: Place) -> Option<Place> {
-        self.seen_at.get(&first).copied()
+        self.seen_at.get(&first).copied().filter(|(pid, _)| self.kept.contains(&pid.0))
     }
 
     /// Hears when managing is to end.
@@ -166,6 +168,7 @@ impl LiveKernel {
     /// file is closed.
     pub fn keep(&mut self, processes: &BTreeSet<u32>) {
         self.huge_pages.pagemaps.retain(|pid, _| processes.contains(pid));
+        self.kept.clone_from(processes);
     }
 }
 

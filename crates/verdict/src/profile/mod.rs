@@ -232,7 +232,7 @@ impl Traffic {
             let (from, weight) = (usize::from(one.from), f64::from(one.weight));
             match one.home.map(usize::from) {
                 _ if one.is_taken => {
-                    traffic.taken[from.min(nodes - 1)] += weight;
+                    traffic.taken.get_mut(from).into_iter().for_each(|taken| *taken += weight);
                     continue;
                 }
                 Some(home) if home.max(from) < nodes => traffic.matrix[from][home] += weight,

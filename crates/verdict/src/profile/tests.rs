@@ -198,6 +198,9 @@ fn lines_that_caches_take_from_each_other_are_no_traffic_of_memory() {
     let row = findings.rows.iter().find(|row| row.memory == "memory 1").unwrap();
     assert!((row.accesses_percent - 20.0).abs() < 1e-9 && row.far_percent == 0.0, "{row:?}");
     assert_eq!((row.remedy, row.write_percent), (Some(Remedy::Privatise), Some(100.0)), "{row:?}");
+    // A node that is none has no place, as in a damaged recording.
+    let stray = program(2, queue.iter().map(|one| Use { from: 200, ..*one }).collect());
+    assert_eq!(stray.far_percent, None, "{stray:?}");
     // Alone, too.
     let findings = program(2, queue);
     assert_eq!((findings.far_percent, findings.to_change().len()), (Some(0.0), 1), "{findings:?}");
