@@ -114,8 +114,8 @@ pub(crate) struct Placement {
 struct Process {
     /// By base page, or by the first one of a huge page.
     watched: BTreeMap<PageNumber, Watched>,
-    /// One page in two to this power is watched.
-    thinned: u32,
+    /// One base page, and one huge page, in two to these powers is watched.
+    thinned: [u32; 2],
     /// Samples as they came, where they are proportional to accesses, and how many each stands for among
     /// those whose first home is known.
     accesses: VecDeque<(PageNumber, NodeIndex, Option<f64>)>,
@@ -299,7 +299,7 @@ impl Placement {
         }
         let Some(pages) = pages else { return };
         let unit = if huge { page.huge() } else { page };
-        if !is_picked(unit, huge, process.thinned) {
+        if !is_picked(unit, process.thinned[usize::from(huge)]) {
             return;
         }
         let watched = &mut process.watched;
@@ -320,8 +320,11 @@ impl Placement {
             .or_insert_with(|| Watched { huge, pages, since: interval, ..Watched::default() })
             .note(accessor, interval);
         while watched.len() > most {
-            process.thinned += 1;
-            watched.retain(|&page, watched| is_picked(page, watched.huge, process.thinned));
+            // Those of which there are more: a huge page stands for much.
+            let huge = 2 * watched.values().filter(|watched| watched.huge).count() > watched.len();
+            let thinned = &mut process.thinned[usize::from(huge)];
+            *thinned += 1;
+            watched.retain(|&page, watched| watched.huge != huge || is_picked(page, *thinned));
         }
     }
 
@@ -462,8 +465,8 @@ impl Process {
             let few = turns.is_some_and(|turns| turns < MIN_TURNS);
             let shared = users.as_ref().map(|users| users_of(if few { &all_shared } else { &users.samples }));
             let weight = |watched: &Watched| {
-                let thinned = f64::from(1 << self.thinned.min(30));
-                watched.pages * if watched.huge { HUGE_PAGE_PAGES as f64 } else { thinned }
+                let thinned = f64::from(self.thinned[usize::from(watched.huge)]).exp2();
+                watched.pages * thinned * if watched.huge { HUGE_PAGE_PAGES as f64 } else { 1.0 }
             };
             picks.extend(pages.iter().map(|&(page, watched)| Pick {
                 page,
@@ -491,9 +494,9 @@ impl Process {
     }
 }
 
-/// Whether a page is among those that are watched. Huge pages are few.
-fn is_picked(page: PageNumber, huge: bool, thinned: u32) -> bool {
-    huge || page.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).leading_zeros() >= thinned
+/// Whether a page is among those that are watched.
+fn is_picked(page: PageNumber, thinned: u32) -> bool {
+    page.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).leading_zeros() >= thinned
 }
 
 /// The users of some pages. Two samples of a page agree so often, and that tells whether the pages are

@@ -116,6 +116,28 @@ fn huge_pages_count_with_all_their_parts_until_they_are_split() {
     assert_eq!(placement.processes[&PID].watched.len() as u64, PAGES / 512);
 }
 
+/// A sixteenth of the memory is in base pages, and there are more huge pages than are watched.
+#[test]
+fn much_memory_in_huge_pages_counts_though_few_of_them_are_watched() {
+    let mut placement = Placement::new(4, false);
+    for pass in 0..4 {
+        for page in 0..PAGES {
+            let huge = PageNumber(page * HUGE_PAGE_PAGES);
+            placement.note(PID, huge, true, Some(1.0), NodeIndex(slice(page)), pass);
+        }
+        let first = PAGES * HUGE_PAGE_PAGES;
+        for page in first..first + first / 16 {
+            placement.note(PID, PageNumber(page), false, Some(1.0), NodeIndex(0), pass);
+        }
+    }
+    assert!(placement.processes[&PID].watched.len() <= WATCHED);
+    // Three quarters of the huge pages are far from their users, and none of the base pages.
+    are(local(&mut placement, |_| 0, |_| 0), [100.0 * (0.25 + 1.0 / 16.0) / (1.0 + 1.0 / 16.0); 2]);
+    let pages = placement.figures(&BALANCED).after.unwrap().pages.unwrap() as f64;
+    let there_are = (PAGES * HUGE_PAGE_PAGES) as f64 * (1.0 + 1.0 / 16.0);
+    assert!((pages / there_are - 1.0).abs() < 0.1, "{pages} of {there_are}");
+}
+
 #[test]
 fn huge_pages_of_all_count_so_though_one_thread_has_all_faults_for_many_passes() {
     let mut placement = Placement::new(4, false);
