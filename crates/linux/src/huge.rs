@@ -45,7 +45,7 @@ impl HugeCache {
             return false;
         }
         self.asked += 1;
-        let huge = kernel.is_huge(pid.0, page);
+        let Some(huge) = kernel.is_huge(pid.0, page) else { return known.is_some_and(|(huge, _)| huge) };
         self.known.insert((pid, page.huge()), (huge, self.interval));
         huge
     }

@@ -53,7 +53,7 @@ impl Kernel for LiveKernel {
         self.while_it_lives(pid, || nodewise_sys::move_pages(pid as i32, addresses, nodes, status, flags))
     }
 
-    fn is_huge(&mut self, pid: u32, page: PageNumber) -> bool {
+    fn is_huge(&mut self, pid: u32, page: PageNumber) -> Option<bool> {
         self.huge_pages.look(&mut self.cost, pid, page)
     }
 
@@ -206,26 +206,23 @@ impl Default for HugePages {
 }
 
 impl HugePages {
-    fn look(&mut self, cost: &mut ReadCost, pid: u32, page: PageNumber) -> bool {
-        if self.flags.is_none() {
-            return false;
-        }
-        let Some(entry) = self.pagemap(cost, pid).and_then(|file| cost.word(file, page.0)) else {
-            return false;
-        };
-        let Some(flags) = &self.flags else { return false };
+    fn look(&mut self, cost: &mut ReadCost, pid: u32, page: PageNumber) -> Option<bool> {
+        self.flags.as_ref()?;
+        let entry = self.pagemap(cost, pid).and_then(|file| cost.word(file, page.0))?;
+        let flags = self.flags.as_ref()?;
         let frame = entry & FRAME;
         if entry & PRESENT == 0 || frame == 0 {
-            return false;
+            return None;
         }
         // Smaller folios (mTHP) carry the flag too, but only a 2 MiB one begins and ends at these frames.
         let offset = page.0 % HUGE_PAGE_PAGES;
-        if frame % HUGE_PAGE_PAGES != offset {
-            return false;
-        }
         let mut is_part =
             |frame| cost.word(flags, frame).is_some_and(|flags| flags & (KPF_THP | KPF_HUGE) != 0);
-        is_part(frame - offset) && is_part(frame - offset + HUGE_PAGE_PAGES - 1)
+        Some(
+            frame % HUGE_PAGE_PAGES == offset
+                && is_part(frame - offset)
+                && is_part(frame - offset + HUGE_PAGE_PAGES - 1),
+        )
     }
 
     fn pagemap(&mut self, cost: &mut ReadCost, pid: u32) -> Option<&File> {
@@ -296,7 +293,8 @@ mod tests {
     fn small_pages_are_not_huge() {
         let mapping = touched(Advice::NoHugePage);
         let mut kernel = LiveKernel::default();
-        assert!(!kernel.is_huge(std::process::id(), PageNumber(mapping.page_address(3) / 4096)));
+        let page = PageNumber(mapping.page_address(3) / 4096);
+        assert_ne!(kernel.is_huge(std::process::id(), page), Some(true));
     }
 
     #[test]

@@ -163,12 +163,16 @@ pub(crate) fn resize(
             outcome.blocked_ns += took;
             outcome.longest_call_ns = outcome.longest_call_ns.max(took);
             for &page in batch {
-                let mut done = kernel.is_huge(pid, page) == (size == Size::Huge);
+                // A page that is just being migrated says nothing of its size, and was not split.
+                let is = |size: Size, kernel: &mut dyn Kernel| {
+                    kernel.is_huge(pid, page) == Some(size == Size::Huge)
+                };
+                let mut done = is(size, &mut *kernel);
                 let lives =
                     || poll_readable(&[process.as_fd()], Some(Duration::ZERO)).is_ok_and(|ended| !ended[0]);
                 if !done && size == Size::Base && !is_refused && lives() {
                     split_by_debugfs(pid, page);
-                    done = !kernel.is_huge(pid, page);
+                    done = is(size, &mut *kernel);
                 }
                 match (done, is_refused) {
                     (true, _) => {}

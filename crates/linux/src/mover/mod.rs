@@ -22,8 +22,9 @@ pub trait Kernel {
         flags: MoveFlags,
     ) -> Result<u64, Error>;
 
-    /// Whether the 2 MiB around this page are one huge page, which moves only as a whole.
-    fn is_huge(&mut self, pid: u32, page: PageNumber) -> bool;
+    /// Whether the 2 MiB around this page are one huge page, which moves only as a whole. None where there is no
+    /// page, or one that is just being migrated, and where the kernel does not tell.
+    fn is_huge(&mut self, pid: u32, page: PageNumber) -> Option<bool>;
 
     /// Tells of each page of a window that these processes have mapped from these pages on whether nobody
     /// else has it mapped.
@@ -283,7 +284,7 @@ impl<K: Kernel> Mover<K> {
             let end = (block + HUGE_PAGE_PAGES).min(window.end.0);
             let homes = &status[(page - window.start.0) as usize..(end - window.start.0) as usize];
             let same_home = homes[0] >= 0 && homes.iter().all(|&home| home == homes[0]);
-            if same_home && self.kernel.is_huge(pid, PageNumber(page)) {
+            if same_home && self.kernel.is_huge(pid, PageNumber(page)) == Some(true) {
                 // A range that holds less than half of a huge page must not pull the rest along.
                 let covered = PageRange::new(block, block + HUGE_PAGE_PAGES).intersect(job.range).pages();
                 let home = NodeId(homes[0] as u32);

@@ -108,8 +108,8 @@ impl Kernel for Fake {
         self.ends_after.is_some_and(|calls| self.calls.len() >= calls)
     }
 
-    fn is_huge(&mut self, _pid: u32, page: PageNumber) -> bool {
-        self.huge.contains(&page.huge().0)
+    fn is_huge(&mut self, _pid: u32, page: PageNumber) -> Option<bool> {
+        Some(self.huge.contains(&page.huge().0))
     }
 
     fn is_theirs_alone(&mut self, mappers: &[(u32, PageNumber)], pages: u64) -> Vec<bool> {

@@ -96,7 +96,7 @@ impl ProbeTarget {
 
     fn is_huge(&self) -> bool {
         if self.sees_frames {
-            return LiveKernel::default().is_huge(self.pid, VirtAddr(self.address).page());
+            return LiveKernel::default().is_huge(self.pid, VirtAddr(self.address).page()) == Some(true);
         }
         let smaps = fs::read_to_string(format!("/proc/{}/smaps", self.pid)).unwrap_or_default();
         let begin = format!("{:x}-", self.address);
