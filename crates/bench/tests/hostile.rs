@@ -33,7 +33,7 @@ fn guest_for(limit: Duration, script: &str, files: &[&str]) -> Finished {
     );
     let guest = Guest::uniform(4, 1, 512 << 20).copy(hostile());
     let finished = run_in(&Place::guest_for(limit, guest, programs()), &(before + script), files);
-    println!("{}\n{}", finished.stdout, finished.stderr);
+    println!("{}\n{}\nstatus: {}", finished.stdout, finished.stderr, finished.status);
     finished
 }
 
@@ -259,8 +259,9 @@ fn a_hostile_mix_does_no_harm() {
     let script = format!(
         "mkdir -p /dev/shm; mount -t tmpfs tmpfs /dev/shm; chmod 1777 /dev/shm; mkdir -m 777 deep
          settings >before
-         # The hog's children say that they are to be killed first. All others are to live.
-         echo -900 >/proc/self/oom_score_adj
+         # The hog's children say that they are to be killed first. All others are to live, the shell that
+         # waits for this one most of all.
+         echo -1000 >/proc/$$/oom_score_adj; echo -900 >/proc/self/oom_score_adj
          as 65534 $HOSTILE owner /dev/shm/memory $(({seconds} + 10)) & owner=$!
          as 1000 $HOSTILE owner /dev/shm/common $(({seconds} + 10)) 0666 & common=$!
          $WORKLOAD private --seconds $(({seconds} + 5)) --mebibytes 32 --bound --report stranger & stranger=$!
