@@ -57,6 +57,10 @@ impl Kernel for LiveKernel {
         self.huge_pages.look(&mut self.cost, pid, page)
     }
 
+    fn seen_at(&self, pid: u32, page: PageNumber) -> Option<(u32, PageNumber)> {
+        self.last_seen((Pid(pid), page)).map(|(pid, page)| (pid.0, page))
+    }
+
     /// By how often the kernel counts a page as mapped (`/proc/kpagecount`). Whoever maps it after that look
     /// is moved along.
     fn is_theirs_alone(&mut self, mappers: &[(u32, PageNumber)], pages: u64) -> Vec<bool> {
@@ -106,7 +110,7 @@ impl LiveKernel {
     }
 
     /// The place where a page of shared memory was seen last, if that process is still there.
-    pub(crate) fn seen_at(&self, first: Place) -> Option<Place> {
+    pub(crate) fn last_seen(&self, first: Place) -> Option<Place> {
         self.seen_at.get(&first).copied().filter(|(pid, _)| self.kept.contains(&pid.0))
     }
 

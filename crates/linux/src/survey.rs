@@ -116,7 +116,7 @@ pub(crate) fn query(
     let absent = || pages.iter().enumerate().filter(|&(index, _)| homes[index] < 0);
     let mut elsewhere: BTreeMap<Pid, Vec<(usize, u64)>> = BTreeMap::new();
     for (index, &page) in absent() {
-        if let Some((other, there)) = kernel.seen_at((pid, page)) {
+        if let Some((other, there)) = kernel.last_seen((pid, page)) {
             elsewhere.entry(other).or_default().push((index, there.address().0));
         }
     }

@@ -22,9 +22,14 @@ pub trait Kernel {
         flags: MoveFlags,
     ) -> Result<u64, Error>;
 
-    /// Whether the 2 MiB around this page are one huge page, which moves only as a whole. None where there is no
-    /// page, or one that is just being migrated, and where the kernel does not tell.
+    /// Whether the 2 MiB around this page are one huge page, which moves only as a whole. None where there is
+    /// no page, or one that is just being migrated, and where the kernel does not tell.
     fn is_huge(&mut self, pid: u32, page: PageNumber) -> Option<bool>;
+
+    /// Where a page of shared memory was seen last: a process that has it, and its place there.
+    fn seen_at(&self, _pid: u32, _page: PageNumber) -> Option<(u32, PageNumber)> {
+        None
+    }
 
     /// Tells of each page of a window that these processes have mapped from these pages on whether nobody
     /// else has it mapped.
@@ -78,7 +83,8 @@ impl Default for MoverSettings {
     }
 }
 
-/// So many of those who have mapped shared memory are asked for pages of it that the first does not have.
+/// Processes that are asked for pages of shared memory that the first does not have. Pages that were seen
+/// elsewhere are asked for there.
 const OTHERS_ASKED: usize = 32;
 /// Pages asked for at once.
 const QUERY_PAGES: u64 = 8 * HUGE_PAGE_PAGES;
@@ -337,19 +343,33 @@ impl<K: Kernel> Mover<K> {
             return found;
         }
         let mappers = mappers.get_or_insert_with(job.mappers);
-        for &(other, first) in mappers.iter().skip(1).take(OTHERS_ASKED) {
-            if absent.is_empty() || self.kernel.is_ending() {
-                break;
+        let Some((&(pid, _), others)) = mappers.split_first() else { return found };
+        // A database may have a thousand processes, of which few have the page.
+        let mut seen: BTreeMap<u32, Vec<(usize, PageNumber)>> = BTreeMap::new();
+        for &i in &absent {
+            let first = PageNumber(window.start.0 + i as u64);
+            if let Some((other, there)) = self.kernel.seen_at(pid, first) {
+                seen.entry(other).or_default().push((i, there));
             }
-            let there = |i: usize| PageNumber(first.0 + (window.start.0 - job.range.start.0) + i as u64);
-            let addresses: Vec<u64> = absent.iter().map(|&i| there(i).address().0).collect();
-            let mut homes = vec![UNSET; absent.len()];
+        }
+        seen.retain(|other, _| others.iter().any(|(mapper, _)| mapper == other));
+        let mut seen = seen.into_iter();
+        let mut others = others.iter().take(OTHERS_ASKED);
+        while !absent.is_empty() && !self.kernel.is_ending() {
+            let next = seen.next().or_else(|| {
+                let &(other, first) = others.next()?;
+                let there = |i| PageNumber(first.0 + (window.start.0 - job.range.start.0) + i as u64);
+                Some((other, absent.iter().map(|&i| (i, there(i))).collect()))
+            });
+            let Some((other, places)) = next else { break };
+            let addresses: Vec<u64> = places.iter().map(|(_, there)| there.address().0).collect();
+            let mut homes = vec![UNSET; places.len()];
             if self.kernel.query(other, &addresses, &mut homes).is_err() {
                 continue;
             }
-            for (&i, home) in absent.iter().zip(homes).filter(|(_, home)| *home >= 0) {
+            for ((i, there), home) in places.into_iter().zip(homes).filter(|(_, home)| *home >= 0) {
                 status[i] = home;
-                found.insert(window.start.0 + i as u64, (other, there(i)));
+                found.insert(window.start.0 + i as u64, (other, there));
             }
             absent.retain(|&i| status[i] < 0);
         }

@@ -29,6 +29,8 @@ struct Fake {
     ends_after: Option<usize>,
     /// Pages that a stranger has mapped, too.
     strangers: BTreeSet<u64>,
+    /// Where pages were seen.
+    seen: BTreeMap<u64, (u32, PageNumber)>,
     /// Pages that were asked for with `MoveFlags::All`.
     from_under_all: BTreeSet<u64>,
 }
@@ -102,6 +104,10 @@ impl Kernel for Fake {
             status[i] = self.homes.get(&page).copied().unwrap_or(-ENOENT);
         }
         Ok(0)
+    }
+
+    fn seen_at(&self, _pid: u32, page: PageNumber) -> Option<(u32, PageNumber)> {
+        self.seen.get(&page.0).copied()
     }
 
     fn is_ending(&self) -> bool {
@@ -198,6 +204,24 @@ fn shared_pages_that_the_first_process_never_touched_are_moved_by_those_who_have
         .planned,
         0
     );
+}
+
+/// A database may have a thousand processes. Only the last one has the pages, and of some it was seen.
+#[test]
+fn shared_pages_are_found_where_they_were_seen() {
+    let homes = (90_000..90_100).map(|page| (page, 0)).collect();
+    let mappers = || (0..90).map(|other| (other + 1, PageNumber(1000 * u64::from(other + 1)))).collect();
+    let seen = (0..50).map(|page| (1000 + page, (90, PageNumber(90_000 + page)))).collect();
+    let mut mover = mover(Fake { homes, seen, ..Fake::default() }, MoverSettings::default());
+    let target = |_, _| Some(NodeId(2));
+    let job = Job { range: PageRange::new(1000, 1100), mappers: &mappers, target: &target };
+    let outcome = mover.carry_out(1, &[job], u64::MAX)[0];
+    assert_eq!((outcome.planned, outcome.moved), (50, 50));
+    // A process that has not mapped it, or no longer, is not asked.
+    mover.kernel().seen.values_mut().for_each(|(other, _)| *other = 91);
+    mover.kernel().homes.values_mut().for_each(|home| *home = 0);
+    let job = Job { range: PageRange::new(1000, 1100), mappers: &mappers, target: &target };
+    assert_eq!(mover.carry_out(1, &[job], u64::MAX)[0].planned, 0);
 }
 
 #[test]

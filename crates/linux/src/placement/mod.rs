@@ -320,7 +320,7 @@ impl Placement {
             .or_insert_with(|| Watched { huge, pages, since: interval, ..Watched::default() })
             .note(accessor, interval);
         while watched.len() > most {
-            // Those of which there are more: a huge page stands for much.
+            // The kind that most are of, since a huge page stands for much.
             let huge = 2 * watched.values().filter(|watched| watched.huge).count() > watched.len();
             let thinned = &mut process.thinned[usize::from(huge)];
             *thinned += 1;
