@@ -72,6 +72,6 @@ pub mod parsers {
 
     /// A process's start time by its `/proc/PID/stat`.
     pub fn start_time(stat: &str) -> Option<u64> {
-        crate::process::Life::parse(stat).map(|(life, _)| life.start_time)
+        crate::process::Stat::parse(stat).map(|stat| stat.start_time)
     }
 }

@@ -1,6 +1,7 @@
 //! The files of `/proc` and `/sys` that a census reads (proc(5), `Documentation/admin-guide/numastat.rst`).
 
 use super::BalancingUse;
+use crate::process::Stat;
 use nodewise_engine::PAGE_BYTES;
 use nodewise_topology::NodeId;
 use std::collections::BTreeMap;
@@ -110,46 +111,6 @@ fn numbers(directory: &str) -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// A process or a thread by its `stat`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stat {
-    pub(super) id: u32,
-    pub(super) name: String,
-    pub(super) of_the_kernel: bool,
-    /// CPU time, in clock ticks.
-    pub(super) ticks: u64,
-    pub(super) thread_count: u64,
-    pub(super) start_time: u64,
-    pub(super) resident_pages: u64,
-    /// The CPU on which it ran last.
-    pub(super) cpu: u32,
-}
-
-impl Stat {
-    pub(super) fn read(path: &str) -> Option<Self> {
-        Self::parse(&read(path)?)
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        const PF_KTHREAD: u64 = 0x0020_0000;
-        let (id, rest) = text.split_once(" (")?;
-        // The name may hold anything.
-        let (name, rest) = rest.rsplit_once(") ")?;
-        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-        Some(Self {
-            id: id.parse().ok()?,
-            name: name.to_owned(),
-            of_the_kernel: field(9)? & PF_KTHREAD != 0,
-            ticks: field(14)? + field(15)?,
-            thread_count: field(20)?,
-            start_time: field(22)?,
-            resident_pages: field(24)?,
-            cpu: u32::try_from(field(39)?).ok()?,
-        })
-    }
-}
-
 /// The threads of a process; it alone where they are more than are `left` to be looked at.
 pub(super) fn threads(process: &Stat, left: &mut usize) -> Vec<Stat> {
     let id = process.id;
@@ -165,27 +126,6 @@ pub(super) fn threads(process: &Stat, left: &mut usize) -> Vec<Stat> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_may_hold_anything() {
-        let rest = "S 1 42 42 0 -1 4194560 9 0 0 0 150 50 0 0 20 0 3 0 7777 1000000 250 \
-                    1 1 1 1 0 0 0 0 0 0 0 0 0 17 6 0 0 0 0 0";
-        let stat = Stat::parse(&format!("42 (a) b (c) {rest}\n")).unwrap();
-        assert_eq!(
-            stat,
-            Stat {
-                id: 42,
-                name: "a) b (c".to_owned(),
-                of_the_kernel: false,
-                ticks: 200,
-                thread_count: 3,
-                start_time: 7777,
-                resident_pages: 250,
-                cpu: 6,
-            }
-        );
-        assert_eq!(Stat::parse("42 (cut) S 1"), None);
-    }
 
     #[test]
     fn idle_time_is_not_busy() {

@@ -10,7 +10,8 @@ mod memory;
 pub use memory::RegionUse;
 
 use crate::kernel::LiveKernel;
-use files::{Balancing, CpuTicks, Stat, ticks_per_second};
+use crate::process::Stat;
+use files::{Balancing, CpuTicks, ticks_per_second};
 use memory::Shares;
 use nodewise_engine::{PAGE_BYTES, Pid};
 use nodewise_topology::{NodeId, NodeIndex, Topology};

@@ -1,48 +1,30 @@
 //! The life of a process: whether it is there, is the one that was meant, and may be managed.
 
 use super::read_cost::{ReadCost, lossy};
+use super::stat::Stat;
 use crate::ending::Ending;
 use crate::{Error, ErrorKind, bounds};
 use nodewise_engine::Pid;
 use nodewise_sys::{Capability, effective_capabilities};
 use std::fs;
 
-/// The fields of `/proc/PID/stat` that tell one life of a process from the next.
+/// Tells one life of a process from the next. [`Stat`] says what its fields are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Life {
-    /// Field 22: clock ticks after boot. Changes when the process id is reused.
     pub(crate) start_time: u64,
-    /// Field 28: where the stack begins, random for each `execve`. 0 when we may not know.
     pub(super) start_stack: u64,
-    /// Field 3 says that it has ended and waits for its parent.
     pub(super) zombie: bool,
-    /// Field 9 has `PF_KTHREAD`.
     pub(super) of_the_kernel: bool,
 }
 
-/// How much memory a process has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Size {
-    pub(super) mapped_bytes: u64,
-    pub(super) resident_pages: u64,
-}
-
 impl Life {
-    /// The process's life, and how much memory it has mapped and resident: bytes (field 23), base pages
-    /// (field 24).
-    pub(crate) fn parse(stat: &str) -> Option<(Self, Size)> {
-        const PF_KTHREAD: u64 = 0x0020_0000;
-        // The command name, field 2, may hold spaces and parentheses; it ends at the last ')'.
-        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
-        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-        let zombie = matches!(fields.first(), Some(&("Z" | "X")));
-        let size = Size { mapped_bytes: field(23)?, resident_pages: field(24)? };
-        let of_the_kernel = field(9)? & PF_KTHREAD != 0;
-        Some((Self { start_time: field(22)?, start_stack: field(28)?, zombie, of_the_kernel }, size))
+    pub(super) const fn of(stat: &Stat) -> Self {
+        let &Stat { start_time, start_stack, zombie, of_the_kernel, .. } = stat;
+        Self { start_time, start_stack, zombie, of_the_kernel }
     }
 
     pub(super) fn read(pid: u32) -> Option<Self> {
-        Some(Self::parse(&lossy(fs::read(format!("/proc/{pid}/stat")).ok()?))?.0)
+        Some(Self::of(&Stat::read(&format!("/proc/{pid}/stat"))?))
     }
 }
 
@@ -76,7 +58,7 @@ pub fn descendants(pid: u32) -> Vec<Pid> {
 pub fn require_access(pid: Pid) -> Result<(), Error> {
     let refused = |kind, what: String| Err(Error::new(kind, what));
     let file = |name| lossy(fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default());
-    let Some((life, _)) = Life::parse(&file("stat")) else {
+    let Some(life) = Life::read(pid.0) else {
         return refused(ErrorKind::NoSuchProcess, format!("there is no process {pid}"));
     };
     let status = file("status");
@@ -118,17 +100,6 @@ mod tests {
     use super::*;
     use std::process::Command;
     use std::time::Duration;
-
-    #[test]
-    fn a_command_name_with_parentheses_does_not_confuse_stat() {
-        let rest: Vec<String> = (5..=52).map(|field| field.to_string()).collect();
-        let stat = format!("42 (a) R (b) c) S 1 {}", rest.join(" "));
-        let (life, size) = Life::parse(&stat).unwrap();
-        assert_eq!((life.start_time, life.start_stack, life.zombie), (22, 28, false));
-        assert_eq!((size.mapped_bytes, size.resident_pages), (23, 24));
-        assert!(Life::parse("42 (a").is_none());
-        assert!(Life::parse("").is_none());
-    }
 
     #[test]
     fn what_cannot_be_managed_is_refused_with_the_reason() {

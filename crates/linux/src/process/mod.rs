@@ -9,6 +9,7 @@ mod cpus;
 mod details;
 mod life;
 mod read_cost;
+mod stat;
 #[cfg(test)]
 mod tests;
 
@@ -16,13 +17,13 @@ pub(crate) use budget::{OnePercent, pause};
 pub(crate) use life::{Life, is_alive};
 pub use life::{descendants, require_access, start_time};
 pub use read_cost::ReadCost;
+pub(crate) use stat::Stat;
 
 use crate::bounds::{self, Bound, Limits};
 use crate::ending::{Ending, Until};
 use crate::{Error, ErrorKind};
 use budget::Allowance;
 use details::Details;
-use life::Size;
 use nodewise_engine::Pid;
 use nodewise_sys::{pidfd_open, poll_readable};
 use std::collections::{BTreeMap, BTreeSet};
@@ -171,7 +172,7 @@ impl Processes {
     #[must_use]
     pub fn is_same(&mut self, pid: Pid) -> bool {
         let stat = self.cost.read(&format!("/proc/{pid}/stat"));
-        let now = stat.and_then(|stat| Some(Life::parse(&stat)?.0));
+        let now = stat.and_then(|stat| Some(Life::of(&Stat::parse(&stat)?)));
         let is_same = |process: &Process| now.is_some_and(|life| !life.zombie && life == process.life);
         self.alive.get(&pid).is_some_and(|process| is_same(process) && !process.has_ended())
     }
@@ -273,8 +274,8 @@ impl Processes {
                 Err(_) => None,
             },
         };
-        let (life, size) = Life::parse(&self.cost.read(&format!("/proc/{pid}/stat"))?)?;
-        let Size { mapped_bytes, resident_pages } = size;
+        let stat = Stat::parse(&self.cost.read(&format!("/proc/{pid}/stat"))?)?;
+        let (life, Stat { mapped_bytes, resident_pages, .. }) = (Life::of(&stat), stat);
         if life.zombie || before.is_some_and(|p| p.life.start_time != life.start_time) {
             return None;
         }
