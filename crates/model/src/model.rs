@@ -71,7 +71,7 @@ struct Shared {
     hardware: Hardware,
     /// Lines that each CPU had lost at the last look.
     lost: Vec<u32>,
-    /// DRAM accesses to user addresses, by accessor and then by home.
+    /// DRAM accesses to user addresses and what they had prefetched, by accessor and then by home.
     user_dram: Vec<u64>,
 }
 
@@ -171,6 +171,8 @@ impl Model {
         let mut shared = self.shared();
         let Shared { hardware, lost, user_dram } = &mut *shared;
         hardware.set_clock(number, cpu.ps);
+        let node = self.nodes_of_cpus[number];
+        let dram_before = hardware.counters().dram_between(node, home);
         let result = match kind {
             Kind::Read => hardware.read(number, physical, home),
             Kind::Write => hardware.write(number, physical, home),
@@ -184,9 +186,9 @@ impl Model {
                 losses(index).store(now, Ordering::Relaxed);
             }
         }
-        if matches!(result.source, Source::LocalDram | Source::RemoteDram { .. }) && is_users(virtual_address)
-        {
-            user_dram[self.nodes_of_cpus[number] * self.preset.nodes.len() + home] += 1;
+        if is_users(virtual_address) {
+            user_dram[node * self.preset.nodes.len() + home] +=
+                hardware.counters().dram_between(node, home) - dram_before;
         }
         drop(shared);
         self.count(number, cpu, &result, kind, virtual_address, physical);

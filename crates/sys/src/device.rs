@@ -168,7 +168,7 @@ pub struct Pair {
     pub latency_ps: u64,
     /// Lines that were written back.
     pub written_back: u64,
-    /// The lines of `dram` that were at user addresses.
+    /// The lines of `dram` that accesses to user addresses brought, with what was prefetched beside them.
     pub user_dram: u64,
 }
 

@@ -74,22 +74,18 @@ impl Sums {
 }
 
 impl Counted {
-    /// Whose the accesses are, in a sentence.
+    /// Whose the accesses are, in words.
     pub fn words(&self) -> String {
-        let others = match self.user_percent {
+        let counted = format!("The machine counted {} accesses to memory meanwhile", short(self.accesses));
+        let sampled = format!("This program's samples stand for {:.0} %", self.sampled_percent);
+        match self.user_percent {
             Some(users) => format!(
-                "{:.0} % other programs', and {:.0} % the kernel's",
-                (users - self.sampled_percent).max(0.0),
-                100.0 - users.max(self.sampled_percent)
+                "{counted}: {users:.0} % are programs', and {:.0} % the kernel's. {sampled}; what is prefetched \
+                 is never sampled.",
+                100.0 - users
             ),
-            None => "and the rest others'".to_owned(),
-        };
-        format!(
-            "The machine counted {} accesses to memory meanwhile: {:.0} % are this program's by its samples, \
-             {others}.",
-            short(self.accesses),
-            self.sampled_percent
-        )
+            None => format!("{counted}. {sampled}; the rest is others', or was prefetched."),
+        }
     }
 }
 
@@ -149,15 +145,18 @@ mod tests {
         let half = vec![vec![50.0, 0.0], vec![50.0, 0.0]];
         assert_eq!((&counted.traffic_percent, counted.user_traffic_percent.as_ref()), (&half, Some(&half)));
         let said = counted.words();
-        let expected = "The machine counted 2000 accesses to memory meanwhile: 25 % are this program's by its samples, \
-                        5 % other programs', and 70 % the kernel's.";
+        let expected = "The machine counted 2000 accesses to memory meanwhile: 30 % are programs', and 70 % the \
+                        kernel's. This program's samples stand for 25 %; what is prefetched is never sampled.";
         assert_eq!(said, expected);
 
         // A cache's are none of memory's.
         let traffic = traffic(0, 8e6);
         sums.take_in(&seen(Counters { traffic, ..nothing() }, DataSource::RemoteCache { modified: true }));
         let said = sums.finish(2).unwrap().words();
-        assert!(said.contains("8.0 million") && said.ends_with(" samples, and the rest others'."), "{said}");
+        assert!(
+            said.contains("8.0 million") && said.ends_with("the rest is others', or was prefetched."),
+            "{said}"
+        );
         sums.take_in(&seen(nothing(), DataSource::LocalDram));
         assert_eq!(sums.finish(2), None, "an interval has no counts");
         assert_eq!(Sums::new(2).finish(2), None);
