@@ -83,6 +83,12 @@ pub trait Observer {
     /// page was first seen, as far as that is known.
     fn interval(&mut self, interval: Interval);
 
+    /// The length of the first interval. Each is twice as long as the one before, up to the usual one.
+    /// Samples of the interval in which a program ends are lost: its page tables are gone.
+    fn first_interval(&self, usual: Duration) -> Duration {
+        usual
+    }
+
     /// Variables that a program needs in its environment for this.
     fn environment(&self) -> Vec<(&'static str, String)> {
         Vec::new()
@@ -311,7 +317,8 @@ impl Session<'_> {
         // Whether there is anything new since it was last looked where memory lies.
         let mut changed = false;
         spare_own_memory();
-        let mut round_ends = Instant::now() + interval;
+        let mut length = self.observer.as_ref().map_or(interval, |by| by.first_interval(interval));
+        let mut round_ends = Instant::now() + length;
         loop {
             while let Some(left) = round_ends.checked_duration_since(Instant::now()) {
                 if wait(left.min(drain_every)).is_break() {
@@ -349,7 +356,8 @@ impl Session<'_> {
                 round.sampling == SamplingRate::Cheap && round.samples == 0 && round.decisions.is_empty();
             let intervals = if quiet { INTERVALS_QUIET } else { 1 };
             // Moving is part of its interval, but some of each passes undisturbed.
-            round_ends = (round_ends + interval * intervals).max(Instant::now() + interval / 4);
+            length = (2 * length).min(interval);
+            round_ends = (round_ends + length * intervals).max(Instant::now() + length / 4);
         }
     }
 

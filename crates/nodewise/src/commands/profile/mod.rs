@@ -165,6 +165,8 @@ struct Recorder {
     samples_left_out: u64,
     /// That a line could not be written.
     failed: Option<anyhow::Error>,
+    /// Whether the program is started for this, and may end soon.
+    starts: bool,
     names: BTreeMap<Pid, Vec<NamedMapping>>,
     touches: Option<Watched<FirstTouches>>,
     allocations: Option<Watched<Allocations>>,
@@ -220,6 +222,7 @@ impl Recorder {
             most_bytes,
             samples_left_out: 0,
             failed: None,
+            starts: head.command.is_some(),
             names: BTreeMap::new(),
             touches: None,
             allocations: None,
@@ -309,6 +312,10 @@ impl Observer for Recorder {
             touches.with(|watched| pids.iter().for_each(|&pid| watched.follow(pid)));
             touches.begin(look_for_touches);
         }
+    }
+
+    fn first_interval(&self, usual: Duration) -> Duration {
+        if self.starts { usual / 16 } else { usual }
     }
 
     fn environment(&self) -> Vec<(&'static str, String)> {
