@@ -8,21 +8,44 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::Command;
 
-const MACHINE: &str = "opteron-8385-4n";
+/// A modelled machine, and how many of each node's CPUs a guest has: four in all.
+#[derive(Clone, Copy)]
+struct Machine {
+    name: &'static str,
+    cpus_per_node: &'static str,
+    /// Shell that comes first.
+    begin: &'static str,
+    /// Whether gains are predicted to a quarter; where they are not yet, docs/results has by how much.
+    is_close: bool,
+}
 
-/// Runs a script in a guest with the time of the machine, whose caches are small. Prints a line of what was
-/// said of each name: "NAME TEXT".
-fn guest(slow: &str, script: &str) -> BTreeMap<String, String> {
+const FOUR_NODES: Machine =
+    Machine { name: "opteron-8385-4n", cpus_per_node: "1", begin: "", is_close: true };
+/// It prefetches. Memory is in base pages there: four huge pages do not tell two nodes apart.
+const TWO_NODES: Machine = Machine {
+    name: "dahu-2n",
+    cpus_per_node: "2",
+    begin: "echo never >/sys/kernel/mm/transparent_hugepage/enabled",
+    is_close: false,
+};
+
+/// Runs a script in a guest with the time of the machine, whose caches are small. In the script, PATIENTS is
+/// the program, and MODEL the machine. Prints a line of what was said of each name: "NAME TEXT".
+fn guest(machine: Machine, slow: &str, script: &str) -> BTreeMap<String, String> {
     let patients = c_program("modelled/patients.c");
     let patients = patients.to_str().unwrap();
     let script = format!(
         "cd /tmp; echo 0 >/proc/sys/kernel/numa_balancing
          one_line() {{ echo $1 $(cat $2); }}
-         patients() {{ {patients} \"$@\"; }}
-         {script}"
+         patients() {{ PATIENTS \"$@\"; }}
+         {}
+         {script}",
+        machine.begin
     );
+    let script = script.replace("PATIENTS", patients).replace("MODEL", machine.name);
     let mut command = Command::new(&programs().nodewise);
-    command.args(["rig", "--machine", MACHINE, "--scale", "0.1", "--cpus-per-node", "1", "--slow", slow]);
+    command.args(["rig", "--machine", machine.name, "--cpus-per-node", machine.cpus_per_node]);
+    command.args(["--scale", "0.1", "--slow", slow]);
     let output = command.args(["--copy", patients, "--", "sh", "-c", &script]).output().unwrap();
     let (text, error) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
     println!("{text}\n{error}");
@@ -31,11 +54,14 @@ fn guest(slow: &str, script: &str) -> BTreeMap<String, String> {
     named.map(|(name, text)| (name.to_owned(), text.to_owned())).collect()
 }
 
-/// Asserts that a share of time is predicted to a quarter of it.
-#[track_caller]
-fn within_a_quarter(what: &str, said: f64, truth: f64) {
-    println!("{what}: {said:.1} % said, {truth:.1} % true");
-    assert!((said / truth - 1.0).abs() <= 0.25, "{what}: {said} % instead of {truth}");
+impl Machine {
+    /// Asserts that a share of time is predicted to a quarter of it.
+    #[track_caller]
+    fn within_a_quarter(self, what: &str, said: f64, truth: f64) {
+        println!("{what}: {said:.1} % said, {truth:.1} % true");
+        let off = (said / truth - 1.0).abs();
+        assert!(off <= 0.25 || !self.is_close, "{what}: {said} % instead of {truth}");
+    }
 }
 
 /// Asserts that the traffic by a program's samples is what the machine counts of all programs' accesses, of
@@ -64,11 +90,21 @@ fn saved(said: &BTreeMap<String, String>, scene: &str, cure: &str) -> [f64; 2] {
 
 #[test]
 fn what_a_report_says_is_gained_is_gained() {
+    reports_are_true(FOUR_NODES);
+}
+
+#[test]
+#[ignore = "takes five minutes more"]
+fn what_a_report_says_is_gained_is_gained_on_two_nodes() {
+    reports_are_true(TWO_NODES);
+}
+
+fn reports_are_true(machine: Machine) {
     let script = "
         scene() { scene=$1 rounds=$2; shift 2
             echo $scene $(patients $scene $rounds)
             for cure in $@; do echo $scene-$cure $(patients $scene $rounds $cure); done
-            echo $scene-profiled $(nodewise profile --model opteron-8385-4n -o p -- PATIENTS $scene $rounds)
+            echo $scene-profiled $(nodewise profile --model MODEL -o p -- PATIENTS $scene $rounds)
             nodewise report p; nodewise report p --json >json; one_line $scene-report json; }
         scene slices 3000000 parallel
         scene stream 6000000 parallel
@@ -76,8 +112,7 @@ fn what_a_report_says_is_gained_is_gained() {
         scene far 2000000 near
         scene hidden 700000 near
         scene own 12000000";
-    let patients = c_program("modelled/patients.c");
-    let said = guest("8", &script.replace("PATIENTS", patients.to_str().unwrap()));
+    let said = guest(machine, "8", script);
     let report = |scene: &str| -> Value { serde_json::from_str(&said[&format!("{scene}-report")]).unwrap() };
     for (scene, remedy, cure) in [
         ("slices", "touch_in_parallel", "parallel"),
@@ -92,8 +127,8 @@ fn what_a_report_says_is_gained_is_gained() {
         assert!(row["touched_by"][0].as_str().unwrap().starts_with("fill ("), "{row:#}");
         let gains = ["gain_percent", "slowest_gain_percent"].map(|gain| row[gain].as_f64().unwrap());
         let [time, cpu_time] = saved(&said, scene, cure);
-        within_a_quarter(&format!("{scene}, CPU time"), gains[0], cpu_time);
-        within_a_quarter(&format!("{scene}, time"), gains[1], time);
+        machine.within_a_quarter(&format!("{scene}, CPU time"), gains[0], cpu_time);
+        machine.within_a_quarter(&format!("{scene}, time"), gains[1], time);
         let [longer, _] = saved(&said, scene, "profiled");
         println!("{scene}: profiled, it took {:.2} % longer", -longer);
     }
@@ -124,10 +159,20 @@ fn what_a_report_says_is_gained_is_gained() {
 
 #[test]
 fn what_the_doctor_says_it_costs_it_costs() {
+    the_doctor_is_right(FOUR_NODES);
+}
+
+#[test]
+#[ignore = "takes five minutes more"]
+fn what_the_doctor_says_it_costs_it_costs_on_two_nodes() {
+    the_doctor_is_right(TWO_NODES);
+}
+
+fn the_doctor_is_right(machine: Machine) {
     let script = "
         scene() { echo $1 $(patients $1 $2); echo $1-$3 $(patients $1 $2 $3); }
         examine() { PATIENTS $1 1000000000000 & patient=$!; sleep 1
-            nodewise doctor -p $patient --seconds 8 --model opteron-8385-4n --json >json
+            nodewise doctor -p $patient --seconds 8 --model MODEL --json >json
             kill $patient; wait $patient 2>/dev/null; one_line $1-doctor json; }
         scene stream 3000000 parallel; examine stream
         scene sweep 3000000 interleave; examine sweep
@@ -135,8 +180,7 @@ fn what_the_doctor_says_it_costs_it_costs() {
         echo far-managed $(nodewise run --quiet -- PATIENTS far 6000000)
         scene unmap 60 keep; examine unmap
         examine own";
-    let patients = c_program("modelled/patients.c");
-    let said = guest("16", &script.replace("PATIENTS", patients.to_str().unwrap()));
+    let said = guest(machine, "16", script);
     let doctor = |scene: &str| -> Value { serde_json::from_str(&said[&format!("{scene}-doctor")]).unwrap() };
     for (scene, remedy, cure) in [
         ("stream", "collocate", "parallel"),
@@ -155,13 +199,13 @@ fn what_the_doctor_says_it_costs_it_costs() {
             // It falls short: docs/results has how much.
             println!("{scene}: {cost:.1} % said, {truth:.1} % true");
         } else {
-            within_a_quarter(scene, cost, truth);
+            machine.within_a_quarter(scene, cost, truth);
         }
     }
     let unmap = doctor("unmap");
     assert_eq!((&unmap["verdict"], &unmap["remedy"]), (&"hurt".into(), &"keep_memory".into()), "{unmap:#}");
     let [_, truth] = saved(&said, "unmap", "keep");
-    within_a_quarter("unmap, CPU time", unmap["cost_percent"].as_f64().unwrap(), truth);
+    machine.within_a_quarter("unmap, CPU time", unmap["cost_percent"].as_f64().unwrap(), truth);
     // A single thread makes few accesses in a microsecond, but does nothing else.
     let ([managed, _], [cure, _]) = (saved(&said, "far", "managed"), saved(&said, "far", "near"));
     println!("far: {managed:.1} % saved by Nodewise, {cure:.1} % by the cure");
@@ -181,8 +225,7 @@ fn what_compare_says_is_faster_is_faster() {
         scene slices 150000; compare slices 150000
         scene table 60000; compare table 60000
         compare own 300000";
-    let patients = c_program("modelled/patients.c");
-    let said = guest("1", &script.replace("PATIENTS", patients.to_str().unwrap()));
+    let said = guest(FOUR_NODES, "1", script);
     let compared =
         |scene: &str| -> Value { serde_json::from_str(&said[&format!("{scene}-compared")]).unwrap() };
     for scene in ["slices", "table"] {
@@ -193,7 +236,7 @@ fn what_compare_says_is_faster_is_faster() {
             "{answer:#}"
         );
         let gain = 100.0 * (1.0 - 1.0 / answer["speedup"].as_f64().unwrap());
-        within_a_quarter(scene, gain, saved(&said, scene, "interleave")[0]);
+        FOUR_NODES.within_a_quarter(scene, gain, saved(&said, scene, "interleave")[0]);
     }
     let healthy = compared("own");
     assert_eq!((&healthy["verdict"], &healthy["winner"]), (&"healthy".into(), &Value::Null), "{healthy:#}");

@@ -1,4 +1,4 @@
-/* Threads with a known sickness do a fixed work, one on each of four nodes.
+/* Threads with a known sickness do a fixed work, one on each of four CPUs of up to four nodes.
  *
  *   patients slices|stream|sweep|table|far|hidden|own|unmap ROUNDS [CURE]
  *
@@ -11,9 +11,9 @@
  * Two are healthy. In own, each thread updates memory that it has filled itself. In hidden, one thread on
  * node 3 computes so long between accesses that it waits for none.
  *
- * A cure is a change of the source. By "parallel", threads fill their own parts. By "copies", each has a
- * table. By "interleave", memory is spread, and by "near" the one thread runs on node 0. By "keep", memory is
- * mapped once. At the end come the seconds from the first round to the last, and those of all its CPUs
+ * A cure is a change of the source. By "parallel", threads fill their own parts. By "copies", each node has
+ * a table. By "interleave", memory is spread, and by "near" the one thread runs on node 0. By "keep", memory
+ * is mapped once. At the end come the seconds from the first round to the last, and those of all its CPUs
  * meanwhile: "SECONDS SECONDS".
  */
 #define _GNU_SOURCE
@@ -33,6 +33,7 @@ static char const *scene, *cure = "";
 static long rounds;
 static unsigned char *all;
 static size_t bytes = BYTES;
+static unsigned char *copies[THREADS]; /* by node */
 static pthread_barrier_t barrier;
 
 static int is(char const *name)
@@ -126,11 +127,17 @@ static void *work(void *argument)
     unsigned char *own = is("own") ? map(PART) : all + id * PART;
     if (cured("parallel") || is("own"))
         fill(own, PART);
+    unsigned node = 0;
+    if (syscall(SYS_getcpu, 0, &node, 0) || node >= THREADS)
+        exit(1);
+    unsigned char *copy = cured("copies") ? map(BYTES) : 0;
+    if (copy && __sync_bool_compare_and_swap(&copies[node], 0, copy))
+        fill(copy, BYTES);
+    pthread_barrier_wait(&barrier); /* all is filled */
     if (cured("copies"))
-        fill(own = map(BYTES), BYTES);
+        own = copies[node];
     else if (is("table") || alone)
         own = all;
-    pthread_barrier_wait(&barrier); /* all is filled */
     pthread_barrier_wait(&barrier);
     if (alone && id != 0)
         return 0;
