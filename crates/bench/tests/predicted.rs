@@ -136,13 +136,16 @@ fn reports_are_true(machine: Machine) {
     }
     // The machine's own count of what the samples say, from second to second.
     let stream = report("stream");
-    let counted: Vec<f64> = stream["over_time"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter_map(|moment| moment["local_access_percent"].as_f64())
-        .collect();
-    let local = counted.iter().sum::<f64>() / counted.len() as f64;
+    let (mut began, mut counted, mut passed) = (0.0, 0.0, 0.0);
+    for moment in stream["over_time"].as_array().unwrap() {
+        let ends = moment["seconds"].as_f64().unwrap();
+        if let Some(local) = moment["local_access_percent"].as_f64() {
+            counted += (ends - began) * local;
+            passed += ends - began;
+        }
+        began = ends;
+    }
+    let local = counted / passed;
     let sampled = 100.0 - stream["far_percent"].as_f64().unwrap();
     println!("stream: {local:.1} % local by counts, {sampled:.1} % by samples");
     assert!((local - sampled).abs() < 5.0, "{local}, {sampled}");
