@@ -15,18 +15,18 @@ struct Machine {
     cpus_per_node: &'static str,
     /// Shell that comes first.
     begin: &'static str,
-    /// Whether gains are predicted to a quarter; where they are not yet, docs/results has by how much.
-    is_close: bool,
+    /// Scenes whose gain is not predicted to a quarter yet. docs/results has by how much it is off.
+    falls_short: &'static [&'static str],
 }
 
 const FOUR_NODES: Machine =
-    Machine { name: "opteron-8385-4n", cpus_per_node: "1", begin: "", is_close: true };
+    Machine { name: "opteron-8385-4n", cpus_per_node: "1", begin: "", falls_short: &["sweep"] };
 /// It prefetches. Memory is in base pages there: four huge pages do not tell two nodes apart.
 const TWO_NODES: Machine = Machine {
     name: "dahu-2n",
     cpus_per_node: "2",
     begin: "echo never >/sys/kernel/mm/transparent_hugepage/enabled",
-    is_close: false,
+    falls_short: &["slices", "sweep"],
 };
 
 /// Runs a script in a guest with the time of the machine, whose caches are small. In the script, PATIENTS is
@@ -59,10 +59,13 @@ fn guest(machine: Machine, slow: &str, script: &str) -> BTreeMap<String, String>
 impl Machine {
     /// Asserts that a share of time is predicted to a quarter of it.
     #[track_caller]
-    fn within_a_quarter(self, what: &str, said: f64, truth: f64) {
-        println!("{what}: {said:.1} % said, {truth:.1} % true");
-        let off = (said / truth - 1.0).abs();
-        assert!(off <= 0.25 || !self.is_close, "{what}: {said} % instead of {truth}");
+    fn within_a_quarter(self, scene: &str, what: &str, said: f64, truth: f64) {
+        println!("{scene}, {what}: {said:.1} % said, {truth:.1} % true");
+        let is_close = (said / truth - 1.0).abs() <= 0.25;
+        assert!(
+            is_close || self.falls_short.contains(&scene),
+            "{scene}, {what}: {said} % instead of {truth}"
+        );
     }
 }
 
@@ -129,8 +132,8 @@ fn reports_are_true(machine: Machine) {
         assert!(row["touched_by"][0].as_str().unwrap().starts_with("fill ("), "{row:#}");
         let gains = ["gain_percent", "slowest_gain_percent"].map(|gain| row[gain].as_f64().unwrap());
         let [time, cpu_time] = saved(&said, scene, cure);
-        machine.within_a_quarter(&format!("{scene}, CPU time"), gains[0], cpu_time);
-        machine.within_a_quarter(&format!("{scene}, time"), gains[1], time);
+        machine.within_a_quarter(scene, "CPU time", gains[0], cpu_time);
+        machine.within_a_quarter(scene, "time", gains[1], time);
         let [longer, _] = saved(&said, scene, "profiled");
         println!("{scene}: profiled, it took {:.2} % longer", -longer);
     }
@@ -200,17 +203,12 @@ fn the_doctor_is_right(machine: Machine) {
         );
         assert_eq!(said_of["cost_is_bound"], false, "{said_of:#}");
         let (cost, [truth, _]) = (said_of["cost_percent"].as_f64().unwrap(), saved(&said, scene, cure));
-        if scene == "sweep" {
-            // It falls short: docs/results has how much.
-            println!("{scene}: {cost:.1} % said, {truth:.1} % true");
-        } else {
-            machine.within_a_quarter(scene, cost, truth);
-        }
+        machine.within_a_quarter(scene, "cost", cost, truth);
     }
     let unmap = doctor("unmap");
     assert_eq!((&unmap["verdict"], &unmap["remedy"]), (&"hurt".into(), &"keep_memory".into()), "{unmap:#}");
     let [_, truth] = saved(&said, "unmap", "keep");
-    machine.within_a_quarter("unmap, CPU time", unmap["cost_percent"].as_f64().unwrap(), truth);
+    machine.within_a_quarter("unmap", "CPU time", unmap["cost_percent"].as_f64().unwrap(), truth);
     // A single thread makes few accesses in a microsecond, but does nothing else.
     let ([managed, _], [cure, _]) = (saved(&said, "far", "managed"), saved(&said, "far", "near"));
     println!("far: {managed:.1} % saved by Nodewise, {cure:.1} % by the cure");
@@ -241,7 +239,7 @@ fn what_compare_says_is_faster_is_faster() {
             "{answer:#}"
         );
         let gain = 100.0 * (1.0 - 1.0 / answer["speedup"].as_f64().unwrap());
-        FOUR_NODES.within_a_quarter(scene, gain, saved(&said, scene, "interleave")[0]);
+        FOUR_NODES.within_a_quarter(scene, "gain", gain, saved(&said, scene, "interleave")[0]);
     }
     let healthy = compared("own");
     assert_eq!((&healthy["verdict"], &healthy["winner"]), (&"healthy".into(), &Value::Null), "{healthy:#}");
