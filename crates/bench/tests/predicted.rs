@@ -99,7 +99,7 @@ fn what_a_report_says_is_gained_is_gained() {
 }
 
 #[test]
-#[ignore = "takes five minutes more"]
+#[ignore = "takes five minutes more, and CI has 90"]
 fn what_a_report_says_is_gained_is_gained_on_two_nodes() {
     reports_are_true(TWO_NODES);
 }
@@ -171,7 +171,7 @@ fn what_the_doctor_says_it_costs_it_costs() {
 }
 
 #[test]
-#[ignore = "takes five minutes more"]
+#[ignore = "takes 18 minutes more, and CI has 90"]
 fn what_the_doctor_says_it_costs_it_costs_on_two_nodes() {
     the_doctor_is_right(TWO_NODES);
 }

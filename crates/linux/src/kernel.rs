@@ -281,6 +281,7 @@ pub(crate) fn policies_file(pid: Pid, status: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nodewise_engine::VirtAddr;
     use nodewise_sys::{Advice, Mapping, MappingOptions};
     use std::sync::atomic::Ordering;
 
@@ -293,12 +294,18 @@ mod tests {
         mapping
     }
 
+    /// Nor are they taken for small ones where there are none, as while a huge page is being migrated.
     #[test]
-    fn small_pages_are_not_huge() {
+    fn small_pages_are_not_huge_and_absent_ones_are_neither() {
         let mapping = touched(Advice::NoHugePage);
-        let mut kernel = LiveKernel::default();
-        let page = PageNumber(mapping.page_address(3) / 4096);
-        assert_ne!(kernel.is_huge(std::process::id(), page), Some(true));
+        let (mut kernel, me) = (LiveKernel::default(), std::process::id());
+        let is_huge =
+            |kernel: &mut LiveKernel, page| kernel.is_huge(me, VirtAddr(mapping.page_address(page)).page());
+        // Without root nothing is known.
+        let known = kernel.sees_huge_pages().then_some(false);
+        assert_eq!(is_huge(&mut kernel, 3), known);
+        mapping.advise(3 * 4096..4 * 4096, Advice::DontNeed).unwrap();
+        assert_eq!(is_huge(&mut kernel, 3), None);
     }
 
     #[test]
