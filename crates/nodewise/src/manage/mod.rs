@@ -283,7 +283,8 @@ fn apply_limit(interval: Duration) -> Duration {
 const DRAIN_EVERY: Duration = Duration::from_millis(100);
 /// How often when there are few: waking up costs, too.
 const DRAIN_EVERY_QUIET: Duration = Duration::from_secs(2);
-/// Intervals in a round while sampling rests, no samples come and nothing is to be done.
+/// Intervals in a round while sampling rests and nothing is to be done. Half of what watching a well-placed
+/// program costs goes with the rounds.
 const INTERVALS_QUIET: u32 = 2;
 /// Rounds between looks where memory in use lies, while sampling rests and nothing is to be done.
 const LOOK_EVERY_RESTING: u32 = 4;
@@ -352,8 +353,7 @@ impl Session<'_> {
             if !self.machine.has_processes() {
                 return Ok(());
             }
-            let quiet =
-                round.sampling == SamplingRate::Cheap && round.samples == 0 && round.decisions.is_empty();
+            let quiet = round.sampling == SamplingRate::Cheap && round.decisions.is_empty();
             let intervals = if quiet { INTERVALS_QUIET } else { 1 };
             // Moving is part of its interval, but some of each passes undisturbed.
             length = (2 * length).min(interval);
