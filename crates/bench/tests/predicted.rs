@@ -84,6 +84,20 @@ fn traffic_is_as_counted(scene: &str, report: &Value) {
     assert!(off <= 5.0, "{scene}: {sampled:?} by samples, {counted:?} counted");
 }
 
+/// Asserts that a report knows four threads that make next to all accesses, each of them from one node.
+#[track_caller]
+fn threads_are_told_apart(report: &Value) {
+    let threads = report["threads"].as_array().unwrap().iter();
+    let works = |thread: &&Value| thread["accesses_percent"].as_f64() > Some(5.0);
+    let working: Vec<&Value> = threads.filter(works).collect();
+    let all: f64 = working.iter().map(|thread| thread["accesses_percent"].as_f64().unwrap()).sum();
+    assert!(working.len() == 4 && all > 95.0, "{working:#?}");
+    let stays = |thread: &Value| {
+        thread["runs_on_percent"].as_array().unwrap().iter().any(|share| share.as_f64() > Some(99.0))
+    };
+    assert!(working.into_iter().all(stays), "{report:#}");
+}
+
 /// The share of time that is saved, in percent: of what passed, and of all CPUs.
 fn saved(said: &BTreeMap<String, String>, scene: &str, cure: &str) -> [f64; 2] {
     let times = |name: &str| -> Vec<f64> {
@@ -137,8 +151,9 @@ fn reports_are_true(machine: Machine) {
         let [longer, _] = saved(&said, scene, "profiled");
         println!("{scene}: profiled, it took {:.2} % longer", -longer);
     }
-    // The machine's own count of what the samples say, from second to second.
     let stream = report("stream");
+    threads_are_told_apart(&stream);
+    // The machine's own count of what the samples say, from second to second.
     let (mut began, mut counted, mut passed) = (0.0, 0.0, 0.0);
     for moment in stream["over_time"].as_array().unwrap() {
         let ends = moment["seconds"].as_f64().unwrap();

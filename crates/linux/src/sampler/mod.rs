@@ -8,6 +8,7 @@ pub mod hint_faults;
 pub mod model;
 mod page_fault_event;
 mod streams;
+mod switches;
 
 pub(crate) use cpu_clock_event::{CpuClockEvents, Time};
 pub(crate) use files::RINGS_BYTES;

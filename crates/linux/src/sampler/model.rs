@@ -6,6 +6,7 @@
 //! nobody managed are dropped and counted. Pages that were moved since are among these.
 
 use super::cpus::Cpus;
+use super::switches::Switches;
 use super::{Counted, Interval, RawSample, Sampler};
 use crate::kernel::now_ns;
 use crate::{Error, ErrorKind};
@@ -51,6 +52,7 @@ pub struct ModelSampler {
     /// Locked, so that two managers do not take each other's samples.
     _file: File,
     cpus: Cpus,
+    switches: Switches,
     /// The nodes of the topology, by the machine's.
     nodes: Vec<Option<nodewise_topology::NodeIndex>>,
     /// For each node of the topology, whether it has memory and CPUs.
@@ -70,6 +72,8 @@ pub struct ModelSampler {
     per_s: Option<f64>,
     /// The kernel's clock less the machine's, in ns.
     ahead_ns: i128,
+    /// The least of it in this interval: the device shows some moments late what the machine's clock says.
+    least_ahead_ns: i128,
     /// The period when it was closed.
     ended_with: Option<u64>,
 }
@@ -123,10 +127,13 @@ impl ModelSampler {
         let nodes = (0..device.shape().nodes).map(|node| topology.index_of(NodeId(node as u32))).collect();
         let balanced = topology.nodes().iter().map(|node| !node.cpus.is_empty() && node.may_have_memory());
         let counts = device.counts();
+        let cpus = Cpus::new(Path::new("/"), topology);
+        let ahead_ns = ahead_ns(&device);
         let mut sampler = Self {
+            switches: Switches::open(cpus.online().iter().map(|cpu| cpu.0)),
             nodes,
             balanced: balanced.collect(),
-            cpus: Cpus::new(Path::new("/"), topology),
+            cpus,
             rate: SamplingRate::Accurate,
             pids: Vec::new(),
             losses: Losses::default(),
@@ -137,7 +144,8 @@ impl ModelSampler {
             began_ns: now_ns(),
             per_s: None,
             ended_with: None,
-            ahead_ns: i128::from(now_ns()) - i128::from(device.time_ps() / 1000),
+            ahead_ns,
+            least_ahead_ns: ahead_ns,
             device,
             _file: file,
         };
@@ -176,11 +184,13 @@ impl ModelSampler {
     fn sample(&self, cpu: usize, pid: Pid, record: &Record) -> Option<RawSample> {
         let cycle_ps = self.device.shape().cycle_fs as f64 / 1000.0;
         let time_ns = i128::from(record.time_ps / 1000) + self.ahead_ns;
+        let time_ns = time_ns.clamp(0, i128::from(now_ns())) as u64;
+        let ran = self.switches.thread(cpu as u32, time_ns).filter(|&(owner, _)| owner == pid);
         Some(RawSample {
-            time_ns: time_ns.clamp(0, i128::from(now_ns())) as u64,
+            time_ns,
             address: VirtAddr(record.virtual_address),
             pid,
-            tid: Tid(pid.0),
+            tid: ran.map_or(Tid(pid.0), |(_, tid)| tid),
             accessor: self.cpus.node_of(cpu as u32)?,
             access: if record.writes { Access::Write } else { Access::Read },
             source: match record.source {
@@ -211,6 +221,11 @@ impl ModelSampler {
         let slow = self.device.shape().slow_thousandths as f64 / 1000.0;
         accesses * 1000.0 / duration_ns.max(1) as f64 * slow
     }
+}
+
+/// The kernel's clock less what the device shows of the machine's, in ns.
+fn ahead_ns(device: &Device<Mapping>) -> i128 {
+    i128::from(now_ns()) - i128::from(device.time_ps() / 1000)
 }
 
 /// Accesses that may be sampled: those that the LLC of the CPU's node did not serve.
@@ -293,11 +308,13 @@ impl Sampler for ModelSampler {
         if self.pids.is_empty() {
             return; // they stay where they are until it is known whose they may be
         }
+        self.least_ahead_ns = self.least_ahead_ns.min(ahead_ns(&self.device));
         let mut records = Vec::new();
         for cpu in 0..self.device.shape().cpus {
             let Missed { lost, malformed } = self.device.take(cpu, |record| records.push((cpu, record)));
             self.losses += Losses { lost, malformed, ..Losses::default() };
         }
+        self.switches.read();
         if self.per_s.is_none() {
             self.first_rate();
         }
@@ -320,6 +337,7 @@ impl Sampler for ModelSampler {
             *(if sample.is_some() { &mut self.ours } else { &mut self.nobodys }) += 1;
             into.extend(sample);
         }
+        self.switches.forget();
     }
 
     fn losses(&self) -> Losses {
@@ -337,6 +355,8 @@ impl Sampler for ModelSampler {
     }
 
     fn count(&mut self, duration_ns: u64, into: &mut Counters) {
+        // The clocks drift apart.
+        self.ahead_ns = std::mem::replace(&mut self.least_ahead_ns, i128::MAX).min(ahead_ns(&self.device));
         let now = self.device.counts();
         let since = now.since(&self.last);
         self.last = now;

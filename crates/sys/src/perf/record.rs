@@ -81,6 +81,13 @@ pub enum Record<'a> {
         /// Whose it is: with an event of a task, all of it is that thread's on one CPU.
         identity: Identity,
     },
+    /// `PERF_RECORD_SWITCH` or `PERF_RECORD_SWITCH_CPU_WIDE`: a thread came to a CPU, or left it.
+    Switch {
+        /// Whether it left (`PERF_RECORD_MISC_SWITCH_OUT`).
+        is_out: bool,
+        /// The thread, and when.
+        identity: Identity,
+    },
     /// Another kind.
     Other {
         /// `PERF_RECORD_*`
@@ -168,6 +175,8 @@ pub(super) mod kind {
     pub const MMAP2: u32 = 10;
     pub const AUX: u32 = 11;
     pub const LOST_SAMPLES: u32 = 13;
+    pub const SWITCH: u32 = 14;
+    pub const SWITCH_CPU_WIDE: u32 = 15;
 }
 
 impl<'a> Record<'a> {
@@ -179,6 +188,9 @@ impl<'a> Record<'a> {
     pub fn parse(bytes: &'a [u8], format: &SampleFormat) -> Result<Self, Malformed> {
         const MISC_COMM_EXEC: u16 = 1 << 13;
         const MISC_MMAP_DATA: u16 = 1 << 13;
+        const MISC_SWITCH_OUT: u16 = 1 << 13;
+        /// The other thread's numbers.
+        const CPU_WIDE_BYTES: u64 = 8;
         /// Device and inode of the file, or its build id; protection, flags.
         const MMAP2_BYTES: u64 = 24 + 8;
         let (header, body) = bytes.split_first_chunk::<{ Header::BYTES }>().ok_or(Malformed)?;
@@ -218,6 +230,13 @@ impl<'a> Record<'a> {
                 bytes: from.u64()?,
                 flags: AuxFlags(from.u64()?),
                 identity: Identity::parse(&mut from, format)?,
+            },
+            kind::SWITCH | kind::SWITCH_CPU_WIDE => Self::Switch {
+                is_out: header.misc & MISC_SWITCH_OUT != 0,
+                identity: {
+                    from.bytes(if header.kind == kind::SWITCH_CPU_WIDE { CPU_WIDE_BYTES } else { 0 })?;
+                    Identity::parse(&mut from, format)?
+                },
             },
             kind => Self::Other { kind },
         })

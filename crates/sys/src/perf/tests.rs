@@ -370,6 +370,29 @@ fn the_header_says_whose_code_was_sampled() {
 }
 
 #[test]
+fn switches_say_who_came_and_who_left() {
+    let format = SampleFormat {
+        sample_type: SampleType::TID | SampleType::TIME,
+        sample_id_all: true,
+        ..SampleFormat::default()
+    };
+    // PERF_RECORD_SWITCH, and PERF_RECORD_SWITCH_CPU_WIDE with the other thread's numbers in front.
+    for (kind, other) in [(14_u32, &[][..]), (15, &[20_u32, 21][..])] {
+        for (misc, is_out) in [(0_u16, false), (1 << 13, true)] {
+            let mut body: Vec<u8> = other.iter().chain(&[10, 11]).flat_map(|n| n.to_ne_bytes()).collect();
+            body.extend(12_u64.to_ne_bytes());
+            let mut bytes = kind.to_ne_bytes().to_vec();
+            bytes.extend(misc.to_ne_bytes());
+            bytes.extend((8 + body.len() as u16).to_ne_bytes());
+            bytes.extend(body);
+            let identity = Identity { pid: Some(10), tid: Some(11), time_ns: Some(12), cpu: None };
+            assert_eq!(Record::parse(&bytes, &format), Ok(Record::Switch { is_out, identity }));
+            assert_eq!(Record::parse(&bytes[..bytes.len() - 1], &format), Err(Malformed));
+        }
+    }
+}
+
+#[test]
 fn aux_records_say_whose_they_are() {
     let format = SampleFormat {
         sample_type: SampleType::TID | SampleType::TIME | SampleType::CPU | SampleType::IDENTIFIER,
