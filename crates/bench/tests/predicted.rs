@@ -26,7 +26,7 @@ const TWO_NODES: Machine = Machine {
     name: "dahu-2n",
     cpus_per_node: "2",
     begin: "echo never >/sys/kernel/mm/transparent_hugepage/enabled",
-    falls_short: &["slices", "sweep"],
+    falls_short: &["sweep"],
 };
 
 /// Runs a script in a guest with the time of the machine, whose caches are small. In the script, PATIENTS is

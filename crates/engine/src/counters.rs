@@ -119,6 +119,9 @@ pub struct Counters {
     /// apart.
     #[serde(default, skip_serializing_if = "Measure::is_unknown")]
     pub user_traffic: Measure<TrafficMatrix>,
+    /// The share of `traffic` that instructions asked for, in percent: the rest was prefetched beside it.
+    #[serde(default, skip_serializing_if = "Measure::is_unknown")]
+    pub demand_percent: Measure<f64>,
     /// Accesses that each node's controller serves, by home node, in any unit; where unknown they follow
     /// from the traffic. A sampler whose samples do not stand for accesses may know better which pages
     /// are in use than how often.
@@ -133,6 +136,10 @@ pub struct Counters {
     pub instructions: Measure<f64>,
     /// Core cycles while not halted.
     pub cycles: Measure<f64>,
+    /// Core cycles that accesses took which the accessor's own last-level cache served. Several of a CPU may
+    /// be on their way at once.
+    #[serde(default, skip_serializing_if = "Measure::is_unknown")]
+    pub cached_cycles: Measure<f64>,
     /// Last-level cache misses.
     pub cache_misses: Measure<f64>,
     /// Free memory by node, in bytes.
@@ -150,12 +157,14 @@ impl Counters {
         Self {
             traffic: Measure::Unknown,
             user_traffic: Measure::Unknown,
+            demand_percent: Measure::Unknown,
             controller_loads: Measure::Unknown,
             access_rate: Measure::Unknown,
             read_percent: Measure::Unknown,
             latency_cycles: Measure::Unknown,
             instructions: Measure::Unknown,
             cycles: Measure::Unknown,
+            cached_cycles: Measure::Unknown,
             cache_misses: Measure::Unknown,
             free_bytes,
             total_bytes,

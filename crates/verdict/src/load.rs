@@ -20,6 +20,9 @@
 //! All of its accesses that are on their way meet in one queue. So memory that is spread over nodes serves
 //! such CPUs less evenly than those that access it at random.
 //!
+//! Accesses that caches serve are on their way beside those to memory. They take as long wherever it lies.
+//! Nobody waits for prefetches, which count as none. They keep memory busy, so that a service is longer.
+//!
 //! No change makes it quicker than its instructions. So a program that hides all of its accesses behind them
 //! gains nothing.
 
@@ -45,6 +48,8 @@ pub struct Load {
     /// Cycles that other accesses took, by the CPU's node: those to lines in another node's cache, which
     /// had written them. They meet no queue, and go nowhere else.
     pub taken: Vec<f64>,
+    /// Cycles that accesses took which a node's own cache served. They go nowhere else, either.
+    pub cached: f64,
 }
 
 /// The share of time that a change saves, in percent; below 0 where it costs time.
@@ -74,7 +79,7 @@ pub struct Fitted {
     ways: Vec<Vec<f64>>,
     /// Cycles between two accesses in which none is on its way.
     think: f64,
-    /// Cycles that the instructions between two accesses take, and lines from others' caches.
+    /// Cycles that the instructions between two accesses take, and lines from caches.
     work: f64,
     /// Cycles of the instructions alone.
     instructions: f64,
@@ -117,16 +122,16 @@ impl Load {
         let waited: f64 = accesses.iter().zip(&latency).map(|(accesses, latency)| accesses * latency).sum();
         let mut taken = self.taken.clone();
         taken.resize(accesses.len(), 0.0);
-        let all_taken: f64 = taken.iter().sum();
-        let overlap = if waited + all_taken < self.cycles {
+        let elsewhere = taken.iter().sum::<f64>() + self.cached;
+        let overlap = if waited + elsewhere < self.cycles {
             let stalled = (self.cycles - self.work_cycles).max(HIDDEN * self.cycles);
-            ((waited + all_taken) / stalled).max(1.0)
+            ((waited + elsewhere) / stalled).max(1.0)
         } else {
-            (waited + all_taken) / self.cycles
+            (waited + elsewhere) / self.cycles
         };
         let think = (self.cycles - waited / overlap).max(0.0) / all;
         let instructions = self.work_cycles.min(self.cycles) / all;
-        let work = (self.work_cycles + all_taken / overlap).min(self.cycles) / all;
+        let work = (self.work_cycles + elsewhere / overlap).min(self.cycles) / all;
         let elapsed = self.cycles / self.cpus;
         let on_their_way =
             |(accesses, latency): (&f64, &f64)| accesses * (overlap * think + latency) / elapsed;
@@ -327,6 +332,7 @@ mod tests {
                 cpus: 4.0,
                 in_order: 0.0,
                 taken: vec![0.0; NODES],
+                cached: 0.0,
             };
             let saved = load.fitted().unwrap().saves(&matrix(near));
             let expected = 100.0 * (1.0 - 4.0 * (think + 300.0) / (4.0 * think + 300.0 + 3.0 * 390.0));
@@ -351,6 +357,7 @@ mod tests {
             cpus: 1.0,
             in_order: 0.0,
             taken: vec![0.0; NODES],
+            cached: 0.0,
         };
         let saved = load.fitted().unwrap().saves(&matrix(near));
         assert!((saved.of_cpus - 100.0 * (1.0 - 300.0 / 390.0)).abs() < 1.0, "{saved:?}");
@@ -368,6 +375,7 @@ mod tests {
             cpus: 4.0,
             in_order: 0.0,
             taken: vec![4e8; NODES],
+            cached: 0.0,
         };
         let fitted = load.fitted().unwrap();
         for (gone, saved) in [(0.0, 0.0), (0.5, 25.0), (1.0, 50.0)] {
@@ -384,6 +392,26 @@ mod tests {
             Load { accesses: matrix(|a, b| 1e6 * near((a + 1) % NODES, b)), cycles: 4e6 * 1100.0, ..far };
         let found = far.fitted().unwrap().saves(&matrix(near));
         assert!((found.of_cpus - 100.0 * 300.0 / 1100.0).abs() < 0.2, "{found:?}");
+    }
+
+    /// Several are on their way at once, to memory and to the cache: only the former become quicker.
+    #[test]
+    fn time_for_the_cache_stays() {
+        let load = |cached: f64, overlap: f64| Load {
+            accesses: matrix(|from, to| if (from, to) == (1, 0) { 1e7 } else { 0.0 }),
+            latencies: matrix(way),
+            ways: matrix(way),
+            cycles: (1e7 * 390.0 + cached) / overlap,
+            work_cycles: 1e7 * 10.0,
+            cpus: 1.0,
+            in_order: 0.0,
+            taken: vec![0.0; NODES],
+            cached,
+        };
+        for (cached, expected) in [(0.0, 90.0 / 390.0), (1e7 * 210.0, 90.0 / 600.0)] {
+            let saved = load(cached, 8.0).fitted().unwrap().saves(&matrix(near)).of_cpus;
+            assert!((saved - 100.0 * expected).abs() < 0.5, "{saved}, {expected}");
+        }
     }
 
     /// Against a simulation of CPUs with several accesses on their way and memories that serve one at a time.
@@ -470,6 +498,7 @@ mod tests {
             cpus: cycles / longest,
             in_order: 0.0,
             taken: Vec::new(),
+            cached: 0.0,
         }
     }
 
@@ -488,6 +517,7 @@ mod tests {
             cpus: 4.0,
             in_order: 0.0,
             taken: Vec::new(),
+            cached: 0.0,
         };
         let saved = load.fitted().unwrap().saves(&matrix(near));
         assert!(saved.most() < 0.2, "{saved:?}");

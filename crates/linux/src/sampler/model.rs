@@ -235,14 +235,26 @@ fn sampled(counts: &Counts) -> f64 {
     accesses.map(|accesses| accesses.reads as f64 + accesses.writes as f64).sum()
 }
 
-/// The share of reads among DRAM accesses, in percent.
-fn read_percent(counts: &Counts) -> Option<f64> {
+/// DRAM accesses that instructions made: reads, and all others.
+fn demanded(counts: &Counts) -> [f64; 2] {
     let dram = [Source::LocalDram, Source::RemoteDram].map(|source| source as usize);
     let of = |which: fn(&Accesses) -> u64| -> f64 {
         counts.cpus.iter().flat_map(|cpu| dram.map(|source| which(&cpu.accesses[source]) as f64)).sum()
     };
-    let (reads, writes) = (of(|accesses| accesses.reads), of(|accesses| accesses.writes));
+    [of(|accesses| accesses.reads), of(|accesses| accesses.writes)]
+}
+
+/// The share of reads among DRAM accesses, in percent.
+fn read_percent(counts: &Counts) -> Option<f64> {
+    let [reads, writes] = demanded(counts);
     (reads + writes > 0.0).then(|| 100.0 * reads / (reads + writes))
+}
+
+/// The share of DRAM accesses that were not prefetched, in percent. Each CPU's own are counted some moments
+/// after the machine's.
+fn demand_percent(counts: &Counts) -> Option<f64> {
+    let all: u64 = counts.pairs.iter().map(|pair| pair.dram).sum();
+    (all > 0).then(|| (100.0 * demanded(counts).iter().sum::<f64>() / all as f64).min(100.0))
 }
 
 /// Whether page frames are shown to this process.
@@ -385,9 +397,12 @@ impl Sampler for ModelSampler {
         into.traffic = Measure::Measured(traffic);
         into.user_traffic = Measure::Measured(self.traffic(&since, |pair| pair.user_dram));
         into.read_percent = read_percent(&since).map_or(Measure::Unknown, Measure::Measured);
+        into.demand_percent = demand_percent(&since).map_or(Measure::Unknown, Measure::Measured);
         into.latency_cycles = Measure::Measured(latencies);
         into.instructions = Measure::Measured(sum(&|cpu| cpu.instructions));
         into.cycles = Measure::Measured(sum(&|cpu| cpu.ran_ps) / cycle_ps);
+        let cached_ps = sum(&|cpu| cpu.accesses[Source::Llc as usize].latency_ps);
+        into.cached_cycles = Measure::Measured(cached_ps / cycle_ps);
         into.cache_misses = Measure::Measured(since.nodes.iter().map(|node| node.llc_misses as f64).sum());
     }
 

@@ -25,8 +25,10 @@ pub struct Latencies {
     taken: Vec<f64>,
     /// The accesses that the samples stand for.
     weights: Vec<Vec<f64>>,
-    /// All that were counted.
+    /// All that were counted, but for what was prefetched.
     counted: f64,
+    /// Cycles that accesses took which a CPU's own LLC served.
+    cached: f64,
     cycles: f64,
     instructions: f64,
     /// In some interval the counts were not measured.
@@ -85,7 +87,12 @@ impl Latencies {
             (Measure::Measured(cycles), Measure::Measured(instructions), Measure::Measured(traffic)) => {
                 self.cycles += cycles;
                 self.instructions += instructions;
-                self.counted += traffic.total();
+                self.counted += match counters.demand_percent {
+                    Measure::Measured(percent) => traffic.total() * percent / 100.0,
+                    _ => traffic.total(),
+                };
+                self.cached +=
+                    if let Measure::Measured(cycles) = counters.cached_cycles { cycles } else { 0.0 };
             }
             _ => self.is_incomplete = true,
         }
@@ -151,6 +158,7 @@ impl Latencies {
             cpus,
             in_order: in_order / (steps as f64).max(1.0),
             taken: self.taken,
+            cached: self.cached,
         })
     }
 }

@@ -413,6 +413,7 @@ mod tests {
             cpus: 4.0,
             in_order: 0.0,
             taken: Vec::new(),
+            cached: 0.0,
         };
         let far = Evidence { to_collocate: 8, load: Some(load), ..evidence(25.0) };
         let Diagnosis { verdict, text, cost_percent, cost_is_bound, .. } = diagnose(42, far.clone());
@@ -575,6 +576,7 @@ mod tests {
             cpus: 4.0,
             in_order: 0.0,
             taken: vec![5e8; 4],
+            cached: 0.0,
         };
         let measured = Evidence { taken_percent: Some(62.5), load: Some(load), ..small.clone() };
         let found = diagnose(42, measured);

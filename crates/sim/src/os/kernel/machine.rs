@@ -472,6 +472,7 @@ impl SimMachine {
             access_rate: Measure::Measured(traffic.total() / (elapsed_ps / 1e6)),
             controller_loads: Measure::Measured(traffic.controller_loads()),
             user_traffic: Measure::Unknown,
+            demand_percent: Measure::Unknown,
             traffic: Measure::Measured(traffic),
             read_percent: if total > 0.0 {
                 Measure::Measured(100.0 * reads as f64 / total)
@@ -481,6 +482,7 @@ impl SimMachine {
             latency_cycles: Measure::Measured(latencies),
             instructions: Measure::Measured(since.instructions.iter().sum::<u64>() as f64),
             cycles: Measure::Measured(elapsed_ps / self.cycle_ps * self.threads.len() as f64),
+            cached_cycles: Measure::Unknown,
             cache_misses: Measure::Measured(since.llc_misses.iter().sum::<u64>() as f64),
             free_bytes: self.memory.free_bytes(),
             total_bytes: self.memory.total_bytes(),
