@@ -163,3 +163,22 @@ fn falsely_shared_huge_pages_are_found_beside_the_kernels_balancing() {
         .sum();
     assert_eq!(ours, 0, "no node is right for such a page");
 }
+
+/// The samples of each page tell what the number of pages does not.
+#[test]
+fn few_huge_pages_of_two_nodes_are_placed() {
+    for (count, seed) in [4, 5, 6].into_iter().flat_map(|count| (0..8).map(move |seed| (count, seed))) {
+        let toy = |pattern: toy::Pattern| Toy::new(2, count * 512, pattern).huge().hardware(500).seed(seed);
+        for owner in [|page: u64| (page / 512 % 2) as u8, |page: u64| u8::from(page / 512 >= 2)] {
+            let mut toy = toy(Box::new(move |page, _| Some((owner(page), Access::Write))));
+            run(&mut engine(&toy), &mut toy, 15);
+            assert!(toy.placed(owner) >= 1.0, "{count} pages, seed {seed}: {}", toy.placed(owner));
+            assert!(toy.moves.values().all(|&moves| moves == 1), "{count}, seed {seed}: {:?}", toy.moves);
+        }
+        let mut toy = toy(Box::new(|_, random| Some((random_node(random, 2), Access::Write))));
+        run(&mut engine(&toy), &mut toy, 15);
+        let shares = toy.shares();
+        let most = count.div_ceil(2) as f64 / count as f64;
+        assert!(shares.iter().all(|&share| share <= most), "{count} pages, seed {seed}: {shares:?}");
+    }
+}

@@ -76,9 +76,9 @@ impl Sharing {
         let mut sharing = Self { pairs, repeats, private: 0.0, error: 1.0, accessors };
         if pairs > 0.0 && chance < 1.0 {
             let mean = agree / pairs;
-            // One page more that agrees and one that does not: never more certain than the number of pages
-            // allows.
-            let variance = (agree_squares / pairs - mean * mean).max(0.0) + 0.5 / pairs;
+            // One sample more that agrees and one that does not: never more certain than their number allows.
+            // That of the pages would not do: two nodes may have four between them, all of them well known.
+            let variance = (agree_squares / pairs - mean * mean).max(0.0) + 0.5 / repeats;
             sharing.private = ((mean - chance) / (1.0 - chance)).clamp(0.0, 1.0);
             sharing.error = (variance / pairs).sqrt() / (1.0 - chance);
         }
