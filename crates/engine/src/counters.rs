@@ -151,6 +151,11 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// Whether samples are hint faults, of which a page has one a scan.
+    pub(crate) const fn are_by_faults(&self) -> bool {
+        matches!(self.access_rate, Measure::Proxy(_))
+    }
+
     /// Nothing but how much memory each node has, and how much of it is free, in bytes.
     #[must_use]
     pub const fn unknown(free_bytes: Vec<u64>, total_bytes: Vec<u64>) -> Self {

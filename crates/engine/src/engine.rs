@@ -9,8 +9,8 @@ use crate::region::{Key, RegionMap, RegionSettings};
 use crate::round::{Finding, Footprint, Metrics, Round};
 use crate::sampling_schedule::{SamplingInputs, SamplingSchedule, SamplingScheduleSettings};
 use crate::{
-    Action, Decision, HUGE_PAGE_PAGES, Interleaving, Machine, Measure, Observation, Outcome, PageNumber,
-    PageRange, Pid, SamplingRate,
+    Action, Decision, HUGE_PAGE_PAGES, Interleaving, Machine, Observation, Outcome, PageNumber, PageRange,
+    Pid, SamplingRate,
 };
 use nodewise_topology::{NodeIndex, Topology};
 use serde::{Deserialize, Serialize};
@@ -231,6 +231,7 @@ impl Engine {
             process.map.limit(before + room, regions);
             process.history.limit(regions.min(RANGES_EACH), singled);
             let weight = process.weights as f32 / process.keys.len().max(1) as f32;
+            process.map.samples_by_faults(observation.counters.are_by_faults());
             process.map.ingest(state.mappings.as_deref(), &mut process.keys, weight.max(1.0), self.round);
             room = (room + before).saturating_sub(process.map.records());
             process.keys.clear();
@@ -395,7 +396,7 @@ impl Engine {
         let unfinished = self.policy.unfinished();
         // A sample that is a hint fault is a chance for the kernel to move the page elsewhere. Pages are best
         // interleaved while few such samples come.
-        let by_faults = matches!(observation.counters.access_rate, Measure::Proxy(_));
+        let by_faults = observation.counters.are_by_faults();
         let busy = self.has_split()
             || moved >= settings.from_moves
             || unsettled > recent * settings.from_unsettled_share

@@ -98,6 +98,8 @@ pub struct RegionMap {
     round: u32,
     /// The accesses that one sample stood for in the last interval.
     weight: f32,
+    /// Whether samples are hint faults.
+    by_faults: bool,
     outside: u64,
     contradiction_rate: f32,
     most_regions: usize,
@@ -122,6 +124,7 @@ impl RegionMap {
             false_sharing: BTreeMap::new(),
             round: 0,
             weight: 1.0,
+            by_faults: false,
             outside: 0,
             contradiction_rate: 0.0,
             most_regions: usize::MAX,
@@ -162,6 +165,11 @@ impl RegionMap {
         if self.stale || round % 16 == 0 {
             self.forget_records();
         }
+    }
+
+    /// Says whether the samples to come are hint faults.
+    pub(crate) const fn samples_by_faults(&mut self, by_faults: bool) {
+        self.by_faults = by_faults;
     }
 
     /// The regions, in address order.
@@ -523,7 +531,8 @@ impl RegionMap {
                 self.regions[at].sharing = None;
                 continue;
             }
-            let sharing = Sharing::of(self.pages.survey(region.range, SURVEYED, self.round), self.nodes);
+            let pages = self.pages.survey(region.range, SURVEYED, self.round);
+            let sharing = Sharing::of(pages, self.nodes, self.by_faults);
             let records = self.pages.count(region.range.start.0, region.range.end.0);
             let region = &mut self.regions[at];
             region.sharing = Some(sharing);

@@ -44,7 +44,7 @@ const MIN_PAIRS: f64 = 4.0;
 
 impl Sharing {
     /// Looks at the pages of a region.
-    pub fn of<'a>(pages: impl Iterator<Item = (u64, Page<'a>)>, nodes: usize) -> Self {
+    pub fn of<'a>(pages: impl Iterator<Item = (u64, Page<'a>)>, nodes: usize, by_faults: bool) -> Self {
         let mut accessors = vec![0.0; nodes];
         let (mut pairs, mut repeats, mut agree, mut agree_squares, mut seen) = (0.0, 0.0, 0.0, 0.0, 0.0);
         for (_, page) in pages {
@@ -76,9 +76,11 @@ impl Sharing {
         let mut sharing = Self { pairs, repeats, private: 0.0, error: 1.0, accessors };
         if pairs > 0.0 && chance < 1.0 {
             let mean = agree / pairs;
-            // One sample more that agrees and one that does not: never more certain than their number allows.
-            // That of the pages would not do: two nodes may have four between them, all of them well known.
-            let variance = (agree_squares / pairs - mean * mean).max(0.0) + 0.5 / repeats;
+            // One more that agrees and one that does not: never more certain than their number allows.
+            // Samples count, so that few pages tell enough if each was sampled often. But all hint faults
+            // of a scan may be those of the node that came first, and then pages count.
+            let known = if by_faults { pairs } else { repeats };
+            let variance = (agree_squares / pairs - mean * mean).max(0.0) + 0.5 / known;
             sharing.private = ((mean - chance) / (1.0 - chance)).clamp(0.0, 1.0);
             sharing.error = (variance / pairs).sqrt() / (1.0 - chance);
         }
