@@ -3,7 +3,8 @@
 //! A device of the machine shows them ([`nodewise_sys::device`]). A sample has a virtual and a physical
 //! address, and no process. It belongs to a managed process in whose page tables the one leads to the other,
 //! as `/proc/PID/pagemap` shows them (`Documentation/admin-guide/mm/pagemap.rst`). Samples that belong to
-//! nobody managed are dropped and counted. Pages that were moved since are among these.
+//! nobody managed are dropped and counted. Pages that were moved since are among these. The thread is the one
+//! that ran on the CPU at the time, as the kernel's records of context switches say.
 
 use super::cpus::Cpus;
 use super::switches::Switches;
@@ -39,6 +40,8 @@ const FIRST_PERIOD: u64 = 1 << 12;
 const MOST_PERIOD: f64 = 16_777_216.0;
 /// Page tables that are looked into for the samples of a drain: some 50 ms.
 const MOST_LOOKS: usize = 1 << 15;
+/// The machine's clock and the kernel's are known to be apart to within much less than this.
+const CLOCKS_APART_NS: u64 = 10_000_000;
 /// Page tables that are open at once: there may be more processes than descriptors.
 const MOST_OPEN: usize = 64;
 
@@ -320,6 +323,7 @@ impl Sampler for ModelSampler {
         if self.pids.is_empty() {
             return; // they stay where they are until it is known whose they may be
         }
+        let begin_ns = now_ns();
         self.least_ahead_ns = self.least_ahead_ns.min(ahead_ns(&self.device));
         let mut records = Vec::new();
         for cpu in 0..self.device.shape().cpus {
@@ -349,7 +353,8 @@ impl Sampler for ModelSampler {
             *(if sample.is_some() { &mut self.ours } else { &mut self.nobodys }) += 1;
             into.extend(sample);
         }
-        self.switches.forget();
+        // A sample that the machine wrote meanwhile is taken the next time.
+        self.switches.forget(begin_ns.saturating_sub(CLOCKS_APART_NS));
     }
 
     fn losses(&self) -> Losses {

@@ -71,9 +71,9 @@ impl Switches {
         self.streams.get(&cpu)?.ran.thread(at_ns)
     }
 
-    /// Forgets all but which threads run now.
-    pub(super) fn forget(&mut self) {
-        self.streams.values_mut().for_each(|stream| stream.ran.forget());
+    /// Forgets the threads that had left their CPU by then.
+    pub(super) fn forget(&mut self, until_ns: u64) {
+        self.streams.values_mut().for_each(|stream| stream.ran.forget(until_ns));
     }
 }
 
@@ -98,14 +98,17 @@ impl Timeline {
         self.ran.clear();
     }
 
-    fn thread(&self, at_ns: u64) -> Option<Thread> {
-        let later = self.ran.partition_point(|&(from_ns, _)| from_ns <= at_ns);
-        self.ran.get(later.checked_sub(1)?).map(|&(_, thread)| thread)
+    /// The index of the thread that ran then.
+    fn index(&self, at_ns: u64) -> Option<usize> {
+        self.ran.partition_point(|&(from_ns, _)| from_ns <= at_ns).checked_sub(1)
     }
 
-    fn forget(&mut self) {
-        let all_but_last = self.ran.len().saturating_sub(1);
-        self.ran.drain(..all_but_last);
+    fn thread(&self, at_ns: u64) -> Option<Thread> {
+        self.index(at_ns).map(|index| self.ran[index].1)
+    }
+
+    fn forget(&mut self, until_ns: u64) {
+        self.ran.drain(..self.index(until_ns).unwrap_or(0));
     }
 }
 
@@ -130,8 +133,12 @@ mod tests {
         };
         let seen = at(&timeline, &[50, 100, 101, 201, 202, 900]);
         assert_eq!(seen, [first, first, second, second, first, first].map(Some));
-        timeline.forget();
-        assert_eq!(at(&timeline, &[50, 202]), [None, Some(first)]);
+        timeline.forget(99);
+        assert_eq!(at(&timeline, &[50, 101]), [first, second].map(Some));
+        timeline.forget(201);
+        assert_eq!(at(&timeline, &[50, 150, 202]), [None, Some(second), Some(first)]);
+        timeline.forget(900);
+        assert_eq!(at(&timeline, &[150, 202]), [None, Some(first)]);
         // Records were lost.
         timeline.clear();
         assert_eq!(timeline.thread(900), None);
@@ -154,7 +161,7 @@ mod tests {
                 let at_ns = now_ns();
                 switches.read();
                 assert_eq!(switches.thread(cpu, at_ns), Some(me));
-                switches.forget();
+                switches.forget(at_ns);
             }
         });
         sleeper.join().unwrap();
