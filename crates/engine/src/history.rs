@@ -183,6 +183,20 @@ impl History {
         self.parts_free(range, |last| last.to != to && round >= last.round + self.rest(last.doublings + 1))
     }
 
+    /// The parts of a range that are left over: most of it was collocated with this node, they never.
+    #[must_use]
+    pub fn left_over(&self, range: PageRange, to: NodeIndex) -> Vec<PageRange> {
+        let parts = self.collocated.parts(range);
+        let pages = |is: &dyn Fn(&Collocated) -> bool| -> u64 {
+            let those = parts.iter().filter(|(_, last)| last.is_some_and(is));
+            those.map(|(part, _)| part.pages()).sum()
+        };
+        if 2 * pages(&|last| last.to == to) <= range.pages() {
+            return Vec::new();
+        }
+        parts.iter().filter(|(_, last)| last.is_none()).map(|&(part, _)| part).collect()
+    }
+
     fn parts_free(&self, range: PageRange, is_free: impl Fn(&Collocated) -> bool) -> Vec<PageRange> {
         let mut parts: Vec<PageRange> = Vec::new();
         for (part, last) in self.collocated.parts(range) {

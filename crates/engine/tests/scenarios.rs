@@ -33,6 +33,20 @@ fn private_quarters_are_collocated_and_then_all_is_silent() {
     }
 }
 
+/// When next to all is local, little is to be gained, and nothing is begun.
+#[test]
+fn the_last_pages_of_what_was_collocated_go_too() {
+    let owner = |page| part(page, PAGES, 4);
+    for seed in 0..10 {
+        let pattern = move |page, _| Some((owner(page), Access::Write));
+        let mut toy = Toy::new(4, PAGES, Box::new(pattern)).hardware(300).seed(seed);
+        let mut engine = engine(&toy);
+        run(&mut engine, &mut toy, 150);
+        assert!(toy.placed(owner) >= 0.9999, "seed {seed}: {}", toy.placed(owner));
+        assert!(toy.moves.values().all(|&moves| moves == 1), "no page moved twice");
+    }
+}
+
 #[test]
 fn lines_that_caches_take_from_each_other_move_no_page() {
     for (source, moves) in [(DataSource::TAKEN, false), (DataSource::RemoteDram { hops: 0 }, true)] {

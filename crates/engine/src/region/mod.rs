@@ -234,19 +234,21 @@ impl RegionMap {
         (known >= FEW).then(|| homes.into_iter().map(|home| home / known).collect())
     }
 
-    /// The range a decision about a region covers: evidence reaches one spacing beyond the outermost samples,
-    /// or to the end of the mapping if that is near.
+    /// The range a decision about a region covers. Evidence reaches one spacing beyond the outermost samples,
+    /// or to the next region or the end of the mapping if that is near. By chance, samples end more than
+    /// five spacings before the last page in 0.7 % of cases.
     #[must_use]
     pub fn reach(&self, at: usize) -> PageRange {
         let region = &self.regions[at];
         let Some(mapping) = self.mappings.at(region.range.start.0) else { return region.range };
-        let low =
-            at.checked_sub(1).map_or(0, |left| self.regions[left].range.end.0).max(mapping.range.start.0);
-        let high = self.regions.get(at + 1).map_or(u64::MAX, |right| right.range.start.0);
-        let high = high.min(mapping.range.end.0);
+        let (first, last) = (mapping.range.start.0, mapping.range.end.0);
+        let left = at.checked_sub(1).map_or(0, |left| self.regions[left].range.end.0);
+        let right = self.regions.get(at + 1).map_or(u64::MAX, |right| right.range.start.0);
+        let (low, high) = (left.max(first), right.min(last));
+        let near = |mappings: bool| if mappings { 5 * region.spacing } else { 2 * region.spacing };
         let PageRange { start, end } = region.range;
-        let start = if start.0 - low <= 2 * region.spacing { low } else { start.0 - region.spacing };
-        let end = if high - end.0 <= 2 * region.spacing { high } else { end.0 + region.spacing };
+        let start = if start.0 - low <= near(low == first) { low } else { start.0 - region.spacing };
+        let end = if high - end.0 <= near(high == last) { high } else { end.0 + region.spacing };
         PageRange::new(start, end)
     }
 

@@ -9,6 +9,8 @@ use serde::Serialize;
 
 /// A gain below this share of time is no finding, in percent.
 pub const LEAST_PERCENT: f64 = 5.0;
+/// Controllers are unevenly loaded from this imbalance on, in percent (CACM 2015).
+const UNEVEN_PERCENT: f64 = 35.0;
 /// A program that uses less of one CPU than this share of the time waits for nothing but work.
 const IDLE_PERCENT: f64 = 5.0;
 /// The same of one whose memory is hardly accessed.
@@ -209,8 +211,14 @@ fn remedies(evidence: &Evidence) -> Vec<Remedy> {
     // The end is not known of a large program before the kernel has gone through all of it again.
     let nearer = nearer.or(evidence.collocation_adds_percent);
     let split = (evidence.falsely_shared > 0).then_some(Remedy::Split);
-    let mut ranges =
-        [(Remedy::Collocate, evidence.to_collocate), (Remedy::Interleave, evidence.to_interleave)];
+    // The few ranges with one user may be what the engine came to first.
+    let few_have_one_user = evidence.collocation_adds_percent.is_some_and(|points| points < LEAST_PERCENT);
+    let mut ranges = if few_have_one_user && evidence.imbalance_percent.is_some_and(|by| by > UNEVEN_PERCENT)
+    {
+        [(Remedy::Collocate, 0), (Remedy::Interleave, evidence.to_interleave.max(1))]
+    } else {
+        [(Remedy::Collocate, evidence.to_collocate), (Remedy::Interleave, evidence.to_interleave)]
+    };
     ranges.sort_by_key(|&(_, ranges)| std::cmp::Reverse(ranges));
     let ranges = ranges.into_iter().filter(|&(_, ranges)| ranges > 0).map(|(remedy, _)| remedy);
     let remedies: Vec<Remedy> = split.into_iter().chain(ranges).collect();
@@ -385,6 +393,16 @@ mod tests {
         assert!((queued.cost_percent.unwrap() - 75.0).abs() < 1e-9, "{queued:?}");
         let shared = Evidence { to_interleave: 3, imbalance_percent: Some(200.0), ..evidence(25.0) };
         assert_eq!(diagnose(42, shared).remedy, Some(Remedy::Interleave));
+        // The engine had not come to what is shared yet.
+        let early = Evidence {
+            to_collocate: 3,
+            collocation_adds_percent: Some(0.0),
+            imbalance_percent: Some(196.0),
+            ..evidence(25.0)
+        };
+        assert_eq!(diagnose(42, early.clone()).remedy, Some(Remedy::Interleave));
+        let even = Evidence { imbalance_percent: Some(20.0), ..early };
+        assert_eq!(diagnose(42, even).remedy, Some(Remedy::Collocate));
         // The kernel was quicker than the engine.
         let moved = Evidence { local_at_end_percent: Some(80.0), ..evidence(25.0) };
         assert_eq!(diagnose(42, moved).remedy, Some(Remedy::Collocate));

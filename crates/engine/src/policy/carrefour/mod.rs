@@ -306,7 +306,7 @@ impl Carrefour {
     ) {
         let region = &process.map.regions()[at];
         let evidence = &region.evidence;
-        if !self.collocating || !self.is_known(process, at) {
+        if !self.is_known(process, at) {
             return;
         }
         let Some(to) = Self::home_for(view, accessor) else { return };
@@ -316,7 +316,14 @@ impl Carrefour {
             return;
         }
         let parts = process.hints.collocatable(process.map.reach(at));
-        let free = |range| process.history.collocatable(range, to, view.round);
+        // A few pages at the ends of a range may be left over: samples came to them too late.
+        let free = |range| {
+            if self.collocating {
+                process.history.collocatable(range, to, view.round)
+            } else {
+                process.history.left_over(range, to)
+            }
+        };
         for range in parts.flat_map(|range| process.unbound(range)).flat_map(free) {
             let rule = format!("only node {} uses it", view.topology.id_of(NodeIndex(accessor as u8)));
             out.push(Decision {
