@@ -39,7 +39,7 @@ struct Collocated {
 /// A range that is being interleaved over nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InterleaveProgress {
-    /// Pages whose hash is below have had their chance (32-bit numbers).
+    /// Pages whose place in the order is below have had their chance (32-bit numbers).
     pub done: u64,
     /// The share of the range's pages, by home node, that have not had their chance.
     pub waiting: Vec<f32>,
@@ -62,9 +62,10 @@ impl InterleaveProgress {
     }
 
     /// How its pages stand when they have another chance.
-    pub(crate) fn once_more(&self) -> Option<Self> {
-        let unmoved = self.unmoved.clone()?;
-        Some(Self { unmoved: self.unmoved.clone(), times: self.times, ..Self::begin(unmoved) })
+    pub(crate) fn once_more(&self) -> Self {
+        let (unmoved, times) = (self.unmoved.clone(), self.times.saturating_add(1));
+        let waiting = unmoved.clone().unwrap_or_default();
+        Self { unmoved, times, ..Self::begin(waiting) }
     }
 
     /// Somebody else has interleaved it, for good.

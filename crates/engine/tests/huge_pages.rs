@@ -194,3 +194,24 @@ fn few_huge_pages_that_two_nodes_sweep_over_stay() {
         assert!(toy.moves.is_empty(), "{count} pages, seed {seed}: {:?}", toy.moves);
     }
 }
+
+/// As evenly as so few can be, with no page that goes on to a third node or back.
+#[test]
+fn few_huge_pages_that_all_sweep_over_are_spread_once() {
+    for (nodes, count, scans) in
+        [(2, 6, 1), (2, 8, 1), (4, 6, 1), (4, 8, 1), (4, 8, 3), (4, 12, 2), (4, 16, 3)]
+    {
+        for (seed, accounts) in (0..8).flat_map(|seed| [(seed, false), (seed, true)]) {
+            let pattern = move |_, random| Some((random_node(random, nodes), Access::Write));
+            let mut toy = Toy::new(nodes as usize, count * 512, Box::new(pattern)).huge().seed(seed);
+            toy.sampling = toy::Sampling::Sweeps { scans };
+            toy.accounts = accounts;
+            run(&mut engine(&toy), &mut toy, 80);
+            let case = format!("{nodes} nodes, {count} pages, {scans} scans, seed {seed}, {accounts}");
+            let again = toy.moves.values().filter(|&&moves| moves > 1).count();
+            assert!(again <= 512, "{case}: {again} base pages moved again");
+            let most = toy.shares().into_iter().fold(0.0, f64::max) * count as f64;
+            assert!(most < count as f64 / nodes as f64 + 1.1, "{case}: {:?}", toy.shares());
+        }
+    }
+}

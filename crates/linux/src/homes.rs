@@ -87,6 +87,11 @@ impl Homes {
         known
     }
 
+    /// Whether a page was a huge page when it was sampled lately.
+    pub(crate) fn was_huge(&self, pid: Pid, page: PageNumber) -> bool {
+        self.huge.was_huge(pid, page)
+    }
+
     /// A huge page became base pages, or the other way round.
     pub(crate) fn resized(&mut self, pid: Pid, pages: &[PageNumber]) {
         for &page in pages {

@@ -35,6 +35,11 @@ impl HugeCache {
         self.known.remove(&(pid, page.huge()));
     }
 
+    /// Whether a page was a huge page when that was last asked, if lately.
+    pub(crate) fn was_huge(&self, pid: Pid, page: PageNumber) -> bool {
+        self.known.get(&(pid, page.huge())).is_some_and(|&(huge, _)| huge)
+    }
+
     pub(crate) fn look(&mut self, kernel: &mut LiveKernel, pid: Pid, page: PageNumber) -> bool {
         let known = self.known.get(&(pid, page.huge())).copied();
         if let Some((huge, asked)) = known {

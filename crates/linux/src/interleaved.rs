@@ -56,6 +56,7 @@ impl InterleavedRanges {
         pid: Pid,
         known: Option<&KnownHomes>,
         nodes: usize,
+        is_huge: impl Fn(PageNumber) -> bool,
         sampled: bool,
     ) -> Vec<Unmoved> {
         /// Blocks of 2 MiB, in all ranges together (2 GiB take some ms), and in each at least.
@@ -69,8 +70,8 @@ impl InterleavedRanges {
         let some = ranges.min(LOOKED_AT.0 / LOOKED_AT.1);
         let in_turn = interleaved.iter().chain(interleaved.iter()).skip(self.turn % ranges).take(some);
         let seen = in_turn.map(|(range, &(end, seed))| {
-            let waits = |page| u64::from(Interleaving::hash(page, seed)) >= end;
-            let (pages, mut all, mut waiting) = known.unmoved(range, most, nodes, waits);
+            let waits = |page| u64::from(Interleaving::order(page, seed)) >= end;
+            let (pages, mut all, mut waiting) = known.unmoved(range, most, nodes, &is_huge, waits);
             all.iter_mut().chain(&mut waiting).for_each(|share| *share /= pages.max(1) as f32);
             Unmoved { range, all, waiting }
         });
@@ -118,7 +119,7 @@ mod tests {
         assert!(interleaved.is_full());
         let known = KnownHomes::default();
         let mut look = || {
-            let seen = interleaved.unmoved(Pid(1), Some(&known), 4, true);
+            let seen = interleaved.unmoved(Pid(1), Some(&known), 4, |_| false, true);
             interleaved.observed();
             seen.iter().map(|seen| seen.range.start).collect::<Vec<_>>()
         };

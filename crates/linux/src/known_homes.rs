@@ -253,13 +253,15 @@ impl KnownHomes {
         std::mem::replace(&mut block[(page.0 % HUGE_PAGE_PAGES) as usize], new) != ABSENT
     }
 
-    /// How many pages of a range are known, and how many of these, by home node, we never moved: all of them,
-    /// and those that `waits` picks. A range with more than `most` blocks of 2 MiB is looked at in part.
+    /// How many pages of a range are known, and how many of these we never moved, by home node: all, and
+    /// those that `waits` picks. A huge page is picked as its first page is. A range with more than `most`
+    /// blocks of 2 MiB is looked at in part.
     pub(crate) fn unmoved(
         &self,
         range: PageRange,
         most: u64,
         nodes: usize,
+        is_huge: impl Fn(PageNumber) -> bool,
         waits: impl Fn(PageNumber) -> bool,
     ) -> (u64, Vec<f32>, Vec<f32>) {
         let (mut known, mut all, mut waiting) = (0, vec![0.0; nodes], vec![0.0; nodes]);
@@ -279,6 +281,8 @@ impl KnownHomes {
             // The first page of a huge page is noted.
             let whole = matches!(block, Block::Same(_))
                 && moved.is_some_and(|at| at[0] != ABSENT && at[1..].iter().all(|&node| node == ABSENT));
+            let at_once = (matches!(block, Block::Same(_)) && is_huge(PageNumber(first)))
+                .then(|| waits(PageNumber(first)));
             for (page, &home) in (first..range.end.0).zip(&homes).filter(|&(page, _)| page >= range.start.0) {
                 if home == ABSENT {
                     continue;
@@ -288,7 +292,8 @@ impl KnownHomes {
                     continue;
                 }
                 all[usize::from(home)] += 1.0;
-                waiting[usize::from(home)] += if waits(PageNumber(page)) { 1.0 } else { 0.0 };
+                let waits = at_once.unwrap_or_else(|| waits(PageNumber(page)));
+                waiting[usize::from(home)] += if waits { 1.0 } else { 0.0 };
             }
         }
         (known, all, waiting)
@@ -404,7 +409,7 @@ mod tests {
         known.note_huge(PageNumber(2048), NodeIndex(2));
         let even = |page: PageNumber| page.0 % 2 == 0;
         let range = PageRange::new(50, 2 << 30);
-        let shares = |known: &KnownHomes| known.unmoved(range, 1024, 4, even);
+        let shares = |known: &KnownHomes| known.unmoved(range, 1024, 4, |_| false, even);
         assert_eq!(shares(&known), (2460, vec![924.0, 1024.0, 512.0, 0.0], vec![462.0, 512.0, 256.0, 0.0]));
         for page in 100..110 {
             known.note_moved(PageNumber(page), Placed::Interleaved);
@@ -412,10 +417,13 @@ mod tests {
         // The first page of a huge page stands for all.
         known.note_moved(PageNumber(2048), Placed::At(NodeIndex(2)));
         assert_eq!(shares(&known), (2460, vec![914.0, 1024.0, 0.0, 0.0], vec![457.0, 512.0, 0.0, 0.0]));
-        assert_eq!(known.unmoved(PageRange::new(1020, 1030), 1024, 4, even).1, [4.0, 6.0, 0.0, 0.0]);
+        assert_eq!(
+            known.unmoved(PageRange::new(1020, 1030), 1024, 4, |_| false, even).1,
+            [4.0, 6.0, 0.0, 0.0]
+        );
         // Half of the blocks of 4 GiB are looked at.
         note(&mut known, 0..4 << 18, 3);
-        let (pages, all, _) = known.unmoved(PageRange::new(0, 8 << 18), 1024, 4, even);
+        let (pages, all, _) = known.unmoved(PageRange::new(0, 8 << 18), 1024, 4, |_| false, even);
         assert_eq!((pages, all.len()), (1 << 19, 4));
     }
 

@@ -4,7 +4,9 @@ use super::interleave_plan::plan;
 use super::{ProcessView, View};
 use crate::decision::BAND_END;
 use crate::region::Evidence;
-use crate::{Action, Decision, Figures, InterleaveProgress, Interleaving, Measure, PageRange, Reason};
+use crate::{
+    Action, Decision, Figures, InterleaveProgress, Interleaving, Measure, PageNumber, PageRange, Reason,
+};
 use nodewise_topology::NodeIndex;
 
 /// Neighbouring shared regions of one process.
@@ -20,10 +22,12 @@ struct SharedRange<'a> {
 struct Part<'a> {
     shared: &'a SharedRange<'a>,
     range: PageRange,
-    /// Pages whose hash is below have had their chance.
+    /// Pages whose place in the order is below have had their chance.
     done: u64,
     /// By home node, the share of its pages that have not.
     waiting: Vec<f32>,
+    /// Seed of the order, another one each time.
+    seed: u64,
 }
 
 /// All shared ranges, in order.
@@ -129,9 +133,9 @@ impl SharedRange<'_> {
         let mut parts: Vec<(PageRange, Option<InterleaveProgress>)> = Vec::new();
         for (range, progress) in self.process.history.interleave_progress(self.range) {
             let again = |progress: &InterleaveProgress| progress.again.is_some_and(|again| round >= again);
-            let progress = progress.and_then(|progress| {
+            let progress = progress.map(|progress| {
                 let over = again(progress) && !is_pending(progress, loads);
-                if over { progress.once_more() } else { Some(progress.clone()) }
+                if over { progress.once_more() } else { progress.clone() }
             });
             match parts.last_mut() {
                 Some((left, state)) if !pending(state.as_ref()) && !pending(progress.as_ref()) => {
@@ -153,7 +157,8 @@ impl SharedRange<'_> {
         }
         // A small part that was interleaved further than its neighbours has had its turn.
         parts.retain(|(range, progress)| {
-            !is_small(*range) || progress.is_none() || pending(progress.as_ref())
+            let begins = progress.as_ref().is_none_or(|progress| progress.done == 0);
+            !is_small(*range) || begins || pending(progress.as_ref())
         });
         parts
     }
@@ -168,24 +173,56 @@ impl<'a> Part<'a> {
         seed: u64,
     ) -> Option<Self> {
         let done = progress.map_or(0, |progress| progress.done);
+        let seed = seed.wrapping_add(progress.map_or(0, |progress| progress.times - 1).into());
         let homes = shared.evidence.homes();
         let known: f32 = homes.iter().sum();
         let known_well = progress.filter(|progress| progress.unmoved.is_some());
         // Best by looking at pages: others, the kernel among them, may have moved some.
         let sampled =
-            || shared.process.map.homes_in(range, |page| u64::from(Interleaving::hash(page, seed)) >= done);
+            || shared.process.map.homes_in(range, |page| u64::from(Interleaving::order(page, seed)) >= done);
         let looked_at = known_well.map(|progress| progress.waiting.clone()).or_else(sampled);
         let waiting = match (looked_at, progress) {
             (Some(waiting), _) => waiting,
             // Too many: of the pages that were interleaved none waits.
-            (None, Some(_)) => {
+            (None, Some(_)) if done > 0 => {
                 let left = (1.0 - done as f64 / BAND_END as f64) / loads.iter().sum::<f64>();
                 loads.iter().map(|load| (load * left) as f32).collect()
             }
-            (None, None) if known > 0.0 => homes.iter().map(|home| home / known).collect(),
-            (None, None) => return None,
+            (None, _) if known > 0.0 => homes.iter().map(|home| home / known).collect(),
+            (None, _) => return None,
         };
-        (done < BAND_END).then_some(Self { shared, range, done, waiting })
+        (done < BAND_END).then_some(Self { shared, range, done, waiting, seed })
+    }
+
+    /// The end of the band in which this share of the pages lies that wait at a node; none if it is none. One
+    /// of few pages leaves the node with most load, though its share be small.
+    fn band_end(&self, home: usize, fraction: f64, has_most: bool) -> Option<u64> {
+        let by_share = self.done + (fraction * (BAND_END - self.done) as f64) as u64;
+        let Some(waiting) = self.few_waiting(home) else { return Some(by_share) };
+        let leaving = (fraction * waiting.len() as f64).round() as usize;
+        let leaving = leaving.max(usize::from(has_most && !waiting.is_empty()));
+        let last = waiting.get(leaving.checked_sub(1)?)?;
+        Some(waiting.get(leaving).map_or(BAND_END, |next| last.midpoint(*next) + 1))
+    }
+
+    /// The places in the order of the pages that wait at a node, where they are few that move at once. A
+    /// share that is right for many pages is too often one too many or too few of few.
+    fn few_waiting(&self, home: usize) -> Option<Vec<u64>> {
+        const FEW: u64 = 64;
+        let map = self.shared.process.map;
+        let units = self.range.pages() / map.pages_at_once(self.range);
+        if units > FEW {
+            return None;
+        }
+        let records: Vec<_> = map.page_records(self.range).collect();
+        if (records.len() as u64) < units {
+            return None;
+        }
+        let at_home = records.iter().filter(|(_, record)| record.home().map(usize::from) == Some(home));
+        let orders = at_home.map(|&(page, _)| u64::from(Interleaving::order(PageNumber(page), self.seed)));
+        let mut waiting: Vec<u64> = orders.filter(|&order| order >= self.done).collect();
+        waiting.sort_unstable();
+        Some(waiting)
     }
 
     /// The accesses that go to its pages.
@@ -205,12 +242,16 @@ fn decide(view: &View<'_>, parts: &[Part<'_>], loads: &[f64], targets: &[bool], 
     let by_pages = matches!(view.counters.access_rate, Measure::Proxy(_))
         && !matches!(view.counters.controller_loads, Measure::Unknown);
     let mut movable = vec![0.0; loads.len()];
+    let mut at_once = 0.0_f64;
     for part in parts {
         let traffic = if by_pages { part.range.pages() as f64 } else { part.traffic() * scale };
+        let pages_at_once = part.shared.process.map.pages_at_once(part.range);
+        at_once = at_once.max(traffic * pages_at_once as f64 / part.range.pages() as f64);
         movable.iter_mut().zip(&part.waiting).for_each(|(sum, &share)| *sum += traffic * f64::from(share));
     }
     movable.iter_mut().zip(loads).for_each(|(movable, &load)| *movable = movable.min(load));
-    let plan = plan(loads, &movable, targets);
+    let plan = plan(loads, &movable, targets, at_once);
+    let busiest = (0..loads.len()).max_by(|&a, &b| loads[a].total_cmp(&loads[b])).unwrap_or_default();
     for part in parts {
         for (home, leaving) in plan.iter().enumerate() {
             let pages = leaving.fraction * f64::from(part.waiting[home]) * part.range.pages() as f64;
@@ -224,7 +265,7 @@ fn decide(view: &View<'_>, parts: &[Part<'_>], loads: &[f64], targets: &[bool], 
                 100.0 * loads[home] / all,
                 view.topology.id_of(NodeIndex(home as u8))
             );
-            let end = part.done + (leaving.fraction * (BAND_END - part.done) as f64) as u64;
+            let Some(end) = part.band_end(home, leaving.fraction, home == busiest) else { continue };
             out.push(Decision {
                 pid: part.shared.process.pid,
                 range: part.range,
@@ -232,7 +273,7 @@ fn decide(view: &View<'_>, parts: &[Part<'_>], loads: &[f64], targets: &[bool], 
                     from: NodeIndex(home as u8),
                     band: (part.done, end),
                     weights: leaving.weights.iter().map(|w| (w / most * 1e6) as u32).collect(),
-                    seed: view.seed,
+                    seed: part.seed,
                 }),
                 reason: reason(rule, view, &part.shared.evidence),
             });

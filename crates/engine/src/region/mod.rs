@@ -234,6 +234,17 @@ impl RegionMap {
         (known >= FEW).then(|| homes.into_iter().map(|home| home / known).collect())
     }
 
+    /// How many base pages move at once in a range: those of a huge page where most are huge.
+    pub(crate) fn pages_at_once(&self, range: PageRange) -> u64 {
+        const LOOKED_AT: usize = 64;
+        let (mut huge, mut all) = (0, 0);
+        for (_, record) in self.pages.survey(range, LOOKED_AT, self.round) {
+            huge += usize::from(record.is_huge());
+            all += 1;
+        }
+        if 2 * huge > all { HUGE_PAGE_PAGES } else { 1 }
+    }
+
     /// The range a decision about a region covers. Evidence reaches one spacing beyond the outermost samples,
     /// or to the next region or the end of the mapping if that is near. By chance, samples end more than
     /// five spacings before the last page in 0.7 % of cases.

@@ -455,8 +455,9 @@ impl Machine for LinuxMachine {
         let (samples, met) = self.locate();
         let nodes = self.topology.node_count();
         for state in &mut states {
-            let known = self.homes.get(state.pid);
-            state.unmoved = self.interleaved.unmoved(state.pid, known, nodes, !samples.is_empty());
+            let (pid, known) = (state.pid, self.homes.get(state.pid));
+            let is_huge = |page| self.homes.was_huge(pid, page);
+            state.unmoved = self.interleaved.unmoved(pid, known, nodes, is_huge, !samples.is_empty());
         }
         self.interleaved.observed();
         let end_ns = now_ns();
