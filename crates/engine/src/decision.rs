@@ -167,15 +167,15 @@ impl Interleaving {
         if order < begin || order >= end {
             return None;
         }
+        // The band is divided by weight, here without a division.
         let total: u64 = self.weights.iter().map(|&w| u64::from(w)).sum();
-        let mut ticket = u128::from(order - begin) * u128::from(total) / u128::from(end - begin);
-        for (node, &weight) in self.weights.iter().enumerate() {
-            if ticket < u128::from(weight) {
-                return Some(NodeIndex(node as u8));
-            }
-            ticket -= u128::from(weight);
-        }
-        None
+        let place = u128::from(order - begin) * u128::from(total);
+        let mut sum = 0;
+        let node = self.weights.iter().position(|&weight| {
+            sum += u64::from(weight);
+            place < u128::from(sum) * u128::from(end - begin)
+        });
+        node.map(|node| NodeIndex(node as u8))
     }
 }
 

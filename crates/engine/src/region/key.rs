@@ -43,9 +43,13 @@ impl Key {
     /// An access of unknown kind to a base page of a huge page.
     #[cfg(test)]
     pub fn in_huge_page(page: u64, accessor: u8) -> Self {
-        Self(
-            page << PAGE_SHIFT | HUGE_BIT | 2 << ACCESS_SHIFT | u64::from(accessor) << 8 | u64::from(NO_NODE),
-        )
+        Self(Self::in_page(page, accessor).0 | HUGE_BIT)
+    }
+
+    /// An access of unknown kind to a base page.
+    #[cfg(test)]
+    pub fn in_page(page: u64, accessor: u8) -> Self {
+        Self(page << PAGE_SHIFT | 2 << ACCESS_SHIFT | u64::from(accessor) << 8 | u64::from(NO_NODE))
     }
 
     /// The base page.

@@ -263,11 +263,12 @@ impl RegionMap {
         PageRange::new(start, end)
     }
 
-    /// The region that holds all of a range, and its place among the regions.
+    /// The region that holds most of a range, of which no other holds any, and its place among the regions.
     pub(crate) fn region_of(&self, range: PageRange) -> Option<(usize, &Region)> {
-        let at = self.regions.partition_point(|region| region.range.end.0 < range.end.0);
-        let region = self.regions.get(at).filter(|region| region.range.intersect(range) == range)?;
-        Some((at, region))
+        let at = self.regions.partition_point(|region| region.range.end <= range.start);
+        let is_alone = |next: &Region| next.range.start >= range.end;
+        let region = self.regions.get(at).filter(|_| self.regions.get(at + 1).is_none_or(is_alone))?;
+        (2 * region.range.intersect(range).pages() > range.pages()).then_some((at, region))
     }
 
     /// Whether more is left of what was seen of a range than one sample.
@@ -686,5 +687,24 @@ mod tests {
     fn regions_that_find_no_room_are_counted() {
         let map = sampled(&mut of_huge_pages(100), 10_000, 10);
         assert_eq!((map.regions().len(), map.regions_dropped()), (10, 90));
+    }
+
+    #[test]
+    fn a_region_holds_most_of_what_nobody_else_uses() {
+        let whole = PageRange::new(HUGE_PAGE_PAGES, 2 * HUGE_PAGE_PAGES);
+        let holds = |keys: &[Key]| {
+            let mut map = RegionMap::new(4, &RegionSettings::default());
+            let range = PageRange::new(0, 3 * HUGE_PAGE_PAGES);
+            let mapping = Mapping { range, writable: true, kind: MappingKind::Anonymous };
+            (0..4).for_each(|round| map.ingest(Some(&[mapping]), &mut keys.to_vec(), 1.0, round));
+            map.region_of(whole).map(|(_, region)| region.range.pages())
+        };
+        let of = |pages: std::ops::Range<u64>, node: u8| -> Vec<Key> {
+            pages.map(|page| Key::in_page(HUGE_PAGE_PAGES + page, node)).collect()
+        };
+        assert_eq!(holds(&of(20..490, 2)), Some(470));
+        assert_eq!(holds(&of(20..200, 2)), None, "less than half");
+        assert_eq!(holds(&[of(20..400, 2), of(400..500, 1)].concat()), None, "another node uses some");
+        assert_eq!(holds(&[]), None);
     }
 }
