@@ -1,7 +1,7 @@
 /* Workloads of the simulator as programs, with its sizes and loops at a scale of 1/16. Four threads run on a
  * CPU each.
  *
- *   same cg|streamcluster|own|dealt parallel|main|interleave
+ *   workloads cg|streamcluster|own|dealt parallel|main|interleave [CANDIDATES]
  *
  * In cg, threads solve systems by conjugate gradients, and in streamcluster they read points in any order. In
  * own, each writes a line after the other of its part, and in dealt every fourth line of all.
@@ -21,8 +21,8 @@
 
 enum { THREADS = 4, LINE = 64, PAGE = 4096, INTERLEAVE = 3 };
 enum { ROWS = 75000 / 16, ELEMENTS = 14 * 13 + 1, SOLUTIONS = 8, ITERATIONS = 8 };
-enum { POINTS = 200000 / 16, DIMENSIONS = 128, CANDIDATES = 120 };
-enum { WRITTEN = 4 << 20, PASSES = 24 };
+enum { POINTS = 200000 / 16, DIMENSIONS = 128 };
+enum { WRITTEN = 4 << 20, PASSES = 72 };
 
 typedef long two __attribute__((vector_size(16)));
 
@@ -147,6 +147,7 @@ struct point {
 
 static float *block;
 static struct point *points;
+static int candidates = 120;
 
 static double distance(struct point const *a, struct point const *b)
 {
@@ -181,7 +182,7 @@ static void streamcluster(int id)
     if (!id)
         began = now();
     uint64_t state = 7;
-    for (int candidate = 0; candidate < CANDIDATES; ++candidate) {
+    for (int candidate = 0; candidate < candidates; ++candidate) {
         struct point const *middle = points + any(&state) % POINTS;
         double gain = 0;
         for (int at = from; at < to; ++at) {
@@ -236,8 +237,10 @@ static void *run(void *argument)
 int main(int count, char **arguments)
 {
     pthread_t threads[THREADS];
-    if (count != 3)
+    if (count < 3)
         return 2;
+    if (count > 3)
+        candidates = atoi(arguments[3]);
     scene = arguments[1], placement = arguments[2];
     pthread_barrier_init(&barrier, 0, THREADS);
     run_on(0);
