@@ -100,9 +100,8 @@ fn programs_gain_as_the_simulator_says() {
 fn the_kernel_balances_as_the_simulator_says() {
     let program = c_program("modelled/workloads.c");
     let balanced = "
-        mount -t debugfs none /sys/kernel/debug
-        set() { echo $2 >/sys/kernel/debug/sched/numa_balancing/$1; }
-        set scan_size_mb 16; set scan_delay_ms 10; set scan_period_min_ms 10; set scan_period_max_ms 600
+        knob() { echo $2 >/sys/kernel/debug/sched/numa_balancing/$1; }
+        knob scan_size_mb 16; knob scan_delay_ms 10; knob scan_period_min_ms 10; knob scan_period_max_ms 600
         echo 1 >/proc/sys/kernel/numa_balancing";
     let workload = "streamcluster main 720";
     let (alone, _) = in_guest(&program, "", workload);
