@@ -1,6 +1,6 @@
 //! Shared memory to be interleaved: neighbouring regions are one range, so that few decisions move much.
 
-use super::interleave_plan::plan;
+use super::interleave_plan::{Leaving, plan};
 use super::{ProcessView, View};
 use crate::decision::BAND_END;
 use crate::region::Evidence;
@@ -194,15 +194,32 @@ impl<'a> Part<'a> {
         (done < BAND_END).then_some(Self { shared, range, done, waiting, seed })
     }
 
-    /// The end of the band in which this share of the pages lies that wait at a node; none if it is none. One
-    /// of few pages leaves the node with most load, though its share be small.
-    fn band_end(&self, home: usize, fraction: f64, has_most: bool) -> Option<u64> {
-        let by_share = self.done + (fraction * (BAND_END - self.done) as f64) as u64;
-        let Some(waiting) = self.few_waiting(home) else { return Some(by_share) };
-        let leaving = (fraction * waiting.len() as f64).round() as usize;
-        let leaving = leaving.max(usize::from(has_most && !waiting.is_empty()));
-        let last = waiting.get(leaving.checked_sub(1)?)?;
-        Some(waiting.get(leaving).map_or(BAND_END, |next| last.midpoint(*next) + 1))
+    /// The end of the band of pages that leave a node, and the weights of their targets; none if no page
+    /// leaves. One of few pages leaves the node with most load, though its share be small.
+    fn leaving(&self, home: usize, leaving: &Leaving, has_most: bool) -> Option<(u64, Vec<u32>)> {
+        let Leaving { fraction, weights } = leaving;
+        let Some(waiting) = self.few_waiting(home) else {
+            let most = weights.iter().copied().fold(0.0, f64::max);
+            let end = self.done + (fraction * (BAND_END - self.done) as f64) as u64;
+            return Some((end, weights.iter().map(|weight| (weight / most * 1e6) as u32).collect()));
+        };
+        let count = (fraction * waiting.len() as f64).round().max(f64::from(u8::from(has_most)));
+        let count = (count as usize).min(waiting.len());
+        // The band is cut between pages, so that each target has as many as it should.
+        let behind = |pages: usize| match pages.checked_sub(1).map(|last| waiting[last]) {
+            None => self.done,
+            Some(last) => waiting.get(pages).map_or(BAND_END, |&next| last.midpoint(next) + 1),
+        };
+        let all: f64 = weights.iter().sum();
+        let (mut sum, mut cut) = (0.0, self.done);
+        let mut width = |weight: f64| {
+            sum += weight;
+            let before = cut;
+            cut = behind((count as f64 * sum / all).round() as usize);
+            u32::try_from(cut - before).unwrap_or(u32::MAX)
+        };
+        let widths = weights.iter().map(|&weight| width(weight)).collect();
+        (count > 0).then_some((cut, widths))
     }
 
     /// The places in the order of the pages that wait at a node, where they are few that move at once. A
@@ -259,20 +276,19 @@ fn decide(view: &View<'_>, parts: &[Part<'_>], loads: &[f64], targets: &[bool], 
             if leaving.fraction < 0.01 || pages < 0.5 {
                 continue;
             }
-            let most = leaving.weights.iter().copied().fold(0.0, f64::max);
             let rule = format!(
                 "several nodes use it, {:.0} % of traffic goes to node {}",
                 100.0 * loads[home] / all,
                 view.topology.id_of(NodeIndex(home as u8))
             );
-            let Some(end) = part.band_end(home, leaving.fraction, home == busiest) else { continue };
+            let Some((end, weights)) = part.leaving(home, leaving, home == busiest) else { continue };
             out.push(Decision {
                 pid: part.shared.process.pid,
                 range: part.range,
                 action: Action::Interleave(Interleaving {
                     from: NodeIndex(home as u8),
                     band: (part.done, end),
-                    weights: leaving.weights.iter().map(|w| (w / most * 1e6) as u32).collect(),
+                    weights,
                     seed: part.seed,
                 }),
                 reason: reason(rule, view, &part.shared.evidence),
