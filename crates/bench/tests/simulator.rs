@@ -4,6 +4,7 @@
 mod guests;
 
 use guests::{c_program, programs};
+use nodewise_bench::paired::median;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -44,12 +45,13 @@ fn in_guest(program: &Path, first: &str, arguments: &str) -> (Run, String) {
     (Run { seconds, local_percent }, text)
 }
 
-/// Runs the workload in the simulator, with its report.
-fn simulated(workload: &str, policy: &str) -> (Run, Value) {
+/// Runs the workload in the simulator, with its report. Its run stands for one with so many times the passes.
+fn simulated(workload: &str, policy: &str, passes: &str) -> (Run, Value) {
     let mut command = Command::new(&programs().nodewise);
     command.args(["sim", "run"]).args(MACHINE).args(["--workload", workload, "--policy", policy]);
     // A thread on each node.
-    let output = command.args(["--threads", "4", "--nodes", "0-3", "--json"]).output().unwrap();
+    command.args(["--threads", "4", "--nodes", "0-3", "--passes", passes, "--json"]);
+    let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let figure = |name: &str| report["runs"][0][name].as_f64().unwrap();
@@ -75,7 +77,7 @@ fn programs_gain_as_the_simulator_says() {
         let mut first = None;
         for &(placement, policy) in placements {
             let (real, _) = in_guest(&program, "", &format!("{name} {placement}"));
-            let (said, _) = simulated(workload, policy);
+            let (said, _) = simulated(workload, policy, "100");
             let (real_first, said_first) = *first.get_or_insert((real, said));
             let gains = [real_first.seconds / real.seconds, said_first.seconds / said.seconds];
             let off = 100.0 * (gains[1] / gains[0] - 1.0);
@@ -93,29 +95,39 @@ fn programs_gain_as_the_simulator_says() {
     assert!(failed.is_empty(), "{failed:?}");
 }
 
-/// The kernel's periods are a hundredth, as they are in the simulator, whose runs stand for a hundred times
-/// longer ones.
+/// The kernel's periods and the size of its scans are a sixteenth, as the problem is, and as they are in the
+/// simulator. There are so many candidates that a run takes as long there.
 #[test]
-#[ignore = "takes four minutes more, and CI has 90"]
+#[ignore = "takes ten minutes more, and CI has 90"]
 fn the_kernel_balances_as_the_simulator_says() {
     let program = c_program("modelled/workloads.c");
     let balanced = "
         knob() { echo $2 >/sys/kernel/debug/sched/numa_balancing/$1; }
-        knob scan_size_mb 16; knob scan_delay_ms 10; knob scan_period_min_ms 10; knob scan_period_max_ms 600
+        knob scan_size_mb 16; knob scan_delay_ms 62; knob scan_period_min_ms 62; knob scan_period_max_ms 3750
         echo 1 >/proc/sys/kernel/numa_balancing";
-    let workload = "streamcluster main 720";
-    let (alone, _) = in_guest(&program, "", workload);
-    let (real, text) = in_guest(&program, balanced, workload);
-    let migrated = text.lines().find_map(|line| line.strip_prefix("numa_pages_migrated ")).unwrap();
-    let (said_alone, _) = simulated("streamcluster", "first-touch");
-    let (said, report) = simulated("streamcluster", "autonuma");
-    let gains = [alone.seconds / real.seconds, said_alone.seconds / said.seconds];
-    println!(
-        "{:.2} times faster by the kernel's balancing, {:.2} by the simulator's; {:.1} % local, {:.1} % by the \
-         simulator; {migrated} pages migrated, {} by the simulator",
-        gains[0], gains[1], real.local_percent, said.local_percent, report["pages_migrated"]
-    );
-    assert!((gains[1] / gains[0] - 1.0).abs() <= 0.15);
-    assert!((real.local_percent - said.local_percent).abs() <= 3.0);
-    // Pages migrated fall short (docs/results).
+    let workload = "streamcluster main 1000";
+    let migrated = |text: &str| -> f64 {
+        let count = text.lines().find_map(|line| line.strip_prefix("numa_pages_migrated "));
+        count.expect("the kernel counts").parse().unwrap()
+    };
+    let (said_alone, _) = simulated("streamcluster", "first-touch", "1");
+    let (said, report) = simulated("streamcluster", "autonuma", "1");
+    let said =
+        [said_alone.seconds / said.seconds, said.local_percent, report["pages_migrated"].as_f64().unwrap()];
+    let runs: Vec<[f64; 3]> = (0..3)
+        .map(|_| {
+            let (alone, _) = in_guest(&program, "", workload);
+            let (real, text) = in_guest(&program, balanced, workload);
+            [alone.seconds / real.seconds, real.local_percent, migrated(&text)]
+        })
+        .collect();
+    let real = [0, 1, 2].map(|figure| {
+        let mut all: Vec<f64> = runs.iter().map(|run| run[figure]).collect();
+        all.sort_by(f64::total_cmp);
+        median(&all)
+    });
+    println!("times faster, local percent and pages migrated: {runs:?}, {said:?} by the simulator");
+    assert!((said[0] / real[0] - 1.0).abs() <= 0.15, "{real:?}");
+    assert!((said[1] - real[1]).abs() <= 3.0, "{real:?}");
+    assert!((said[2] / real[2] - 1.0).abs() <= 0.15, "{real:?}");
 }
