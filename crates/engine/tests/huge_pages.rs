@@ -2,7 +2,7 @@
 
 mod toy;
 
-use nodewise_engine::{Access, Action, Finding};
+use nodewise_engine::{Access, Action, Finding, Mapping, PageRange};
 use nodewise_topology::NodeIndex;
 use toy::{BASE, Toy, decided, engine, moved, part, run};
 
@@ -214,4 +214,24 @@ fn few_huge_pages_that_all_sweep_over_are_spread_once() {
             assert!(most < count as f64 / nodes as f64 + 1.1, "{case}: {:?}", toy.shares());
         }
     }
+}
+
+/// No node is right for the huge page, which is two thirds of the traffic, and the others share the rest.
+#[test]
+fn base_pages_are_spread_beside_a_hot_huge_page() {
+    let pattern = |page: u64, random| {
+        let used = page < BASE + 512 || page % 16 == 0;
+        used.then(|| (random_node(random, 4), Access::Write))
+    };
+    let mut toy = Toy::new(4, 9 * 512, Box::new(pattern)).huge().hardware(3000);
+    toy.split = (1..9).map(|block| BASE + block * 512).collect();
+    toy.homes.range_mut(..BASE + 512).for_each(|(_, home)| *home = 1);
+    let mapping = |from, to| Mapping { range: PageRange::new(BASE + from, BASE + to), ..toy.mappings[0] };
+    toy.homes.retain(|&page, _| !(BASE + 512..BASE + 1024).contains(&page));
+    toy.mappings = vec![mapping(0, 512), mapping(1024, 9 * 512)];
+    run(&mut engine(&toy), &mut toy, 40);
+    let mut homes = [0; 4];
+    toy.homes.range(BASE + 512..).for_each(|(_, &home)| homes[usize::from(home)] += 1);
+    assert!(homes.iter().all(|&pages| pages < 7 * 512 / 2), "{homes:?}");
+    assert!(toy.moves.range(..BASE + 512).all(|(_, &moves)| moves <= 1), "the hot page goes nowhere twice");
 }

@@ -1,6 +1,6 @@
 //! Shared memory to be interleaved: neighbouring regions are one range, so that few decisions move much.
 
-use super::interleave_plan::{Leaving, plan};
+use super::interleave_plan::{Leaving, evens_out, plan};
 use super::{ProcessView, View};
 use crate::decision::BAND_END;
 use crate::region::Evidence;
@@ -258,19 +258,31 @@ fn decide(view: &View<'_>, parts: &[Part<'_>], loads: &[f64], targets: &[bool], 
     // Where samples are hint faults, loads are pages in use.
     let by_pages = matches!(view.counters.access_rate, Measure::Proxy(_))
         && !matches!(view.counters.controller_loads, Measure::Unknown);
+    let traffic_of =
+        |part: &Part<'_>| if by_pages { part.range.pages() as f64 } else { part.traffic() * scale };
+    // The load that a page takes along.
+    let load_at_once = |part: &Part<'_>| {
+        let at_once = part.shared.process.map.pages_at_once(part.range) as f64;
+        traffic_of(part) * at_once / part.range.pages() as f64
+    };
+    let least = loads.iter().zip(targets).filter(|(_, target)| **target).map(|(load, _)| *load);
+    let least = least.fold(f64::INFINITY, f64::min);
     let mut movable = vec![0.0; loads.len()];
-    let mut at_once = 0.0_f64;
     for part in parts {
-        let traffic = if by_pages { part.range.pages() as f64 } else { part.traffic() * scale };
-        let pages_at_once = part.shared.process.map.pages_at_once(part.range);
-        at_once = at_once.max(traffic * pages_at_once as f64 / part.range.pages() as f64);
-        movable.iter_mut().zip(&part.waiting).for_each(|(sum, &share)| *sum += traffic * f64::from(share));
+        let (traffic, load) = (traffic_of(part), load_at_once(part));
+        for (home, movable) in
+            movable.iter_mut().enumerate().filter(|(home, _)| evens_out(loads[*home] - least, load))
+        {
+            *movable += traffic * f64::from(part.waiting[home]);
+        }
     }
     movable.iter_mut().zip(loads).for_each(|(movable, &load)| *movable = movable.min(load));
-    let plan = plan(loads, &movable, targets, at_once);
+    let plan = plan(loads, &movable, targets);
     let busiest = (0..loads.len()).max_by(|&a, &b| loads[a].total_cmp(&loads[b])).unwrap_or_default();
     for part in parts {
+        let load = load_at_once(part);
         for (home, leaving) in plan.iter().enumerate() {
+            let Some(leaving) = leaving.clone().in_pages_of(load, loads, home) else { continue };
             let pages = leaving.fraction * f64::from(part.waiting[home]) * part.range.pages() as f64;
             // Below one percent it is noise.
             if leaving.fraction < 0.01 || pages < 0.5 {
@@ -281,7 +293,7 @@ fn decide(view: &View<'_>, parts: &[Part<'_>], loads: &[f64], targets: &[bool], 
                 100.0 * loads[home] / all,
                 view.topology.id_of(NodeIndex(home as u8))
             );
-            let Some((end, weights)) = part.leaving(home, leaving, home == busiest) else { continue };
+            let Some((end, weights)) = part.leaving(home, &leaving, home == busiest) else { continue };
             out.push(Decision {
                 pid: part.shared.process.pid,
                 range: part.range,

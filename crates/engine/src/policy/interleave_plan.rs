@@ -16,12 +16,28 @@ pub struct Leaving {
     pub weights: Vec<f64>,
 }
 
+/// Whether a page that takes so much load along evens out a difference: not one that is hardly larger.
+pub fn evens_out(difference: f64, load: f64) -> bool {
+    difference > 1.5 * load
+}
+
+impl Leaving {
+    /// The same of pages that each take so much load along, without the targets for which that evens out
+    /// nothing. None if nothing then leaves this home.
+    pub fn in_pages_of(mut self, load: f64, loads: &[f64], home: usize) -> Option<Self> {
+        for (weight, &to) in self.weights.iter_mut().zip(loads) {
+            if !evens_out(loads[home] - to, load) {
+                *weight = 0.0;
+            }
+        }
+        self.weights.iter().any(|&weight| weight > 0.0).then_some(self)
+    }
+}
+
 /// Predicts for each home what should leave it. `loads`: accesses served by node; `movable`: the part of them
-/// that goes to pages we may interleave; `targets`: nodes that may receive pages. `at_once`: the least that a
-/// page takes along. It evens out no difference that is hardly larger.
-pub fn plan(loads: &[f64], movable: &[f64], targets: &[bool], at_once: f64) -> Vec<Leaving> {
+/// that goes to pages we may interleave; `targets`: nodes that may receive pages.
+pub fn plan(loads: &[f64], movable: &[f64], targets: &[bool]) -> Vec<Leaving> {
     const STEPS: u32 = 128;
-    let evens_out = |home: usize, to: usize| loads[home] - loads[to] > 1.5 * at_once;
     let nodes = loads.len();
     let mut now = loads.to_vec();
     let total: f64 = now.iter().sum();
@@ -42,7 +58,7 @@ pub fn plan(loads: &[f64], movable: &[f64], targets: &[bool], at_once: f64) -> V
                 let leaves = movable[home] / f64::from(STEPS) * share[home];
                 // Never to a node that carries more: such moves would only be undone by others.
                 for to in 0..nodes {
-                    if now[to] >= now[home] || !evens_out(home, to) {
+                    if now[to] >= now[home] {
                         continue;
                     }
                     let part = leaves * weights[to] / all;
@@ -71,7 +87,7 @@ mod tests {
             let mut loads = vec![0.0; nodes];
             loads[0] = 1000.0;
             for _ in 0..30 {
-                let moves = plan(&loads, &loads, &vec![true; nodes], 0.0);
+                let moves = plan(&loads, &loads, &vec![true; nodes]);
                 let before = loads.clone();
                 for (home, leaving) in moves.iter().enumerate() {
                     let sum: f64 = leaving.weights.iter().sum();
@@ -91,18 +107,21 @@ mod tests {
 
     #[test]
     fn even_loads_stay_and_full_nodes_receive_nothing() {
-        assert!(plan(&[5.0; 4], &[5.0; 4], &[true; 4], 0.0).iter().all(|leaving| leaving.fraction < 1e-9));
-        let moves = plan(&[9.0, 0.0, 0.0], &[9.0, 0.0, 0.0], &[true, false, true], 0.0);
+        assert!(plan(&[5.0; 4], &[5.0; 4], &[true; 4]).iter().all(|leaving| leaving.fraction < 1e-9));
+        let moves = plan(&[9.0, 0.0, 0.0], &[9.0, 0.0, 0.0], &[true, false, true]);
         assert!(moves[0].fraction > 0.3 && moves[0].weights[1] == 0.0, "{moves:?}");
     }
 
     #[test]
     fn a_page_too_many_stays() {
-        let leaving = |loads: &[f64]| -> Vec<f64> {
-            plan(loads, loads, &vec![true; loads.len()], 1.0).iter().map(|leaving| leaving.fraction).collect()
+        let leaving = |loads: &[f64], home: usize| {
+            plan(loads, loads, &vec![true; loads.len()])[home].clone().in_pages_of(1.0, loads, home)
         };
-        assert!(leaving(&[2.0, 1.0, 1.0, 1.0]).iter().all(|&fraction| fraction == 0.0));
-        let moves = leaving(&[3.0, 2.0, 2.0, 1.0]);
-        assert!(moves[0] > 0.1 && moves[1..].iter().all(|&fraction| fraction == 0.0), "{moves:?}");
+        for home in 0..4 {
+            assert_eq!(leaving(&[2.0, 1.0, 1.0, 1.0], home), None);
+        }
+        let to = leaving(&[3.0, 2.0, 2.0, 1.0], 0).unwrap().weights;
+        assert!(to[..3] == [0.0; 3] && to[3] > 0.0, "{to:?}");
+        assert_eq!(leaving(&[3.0, 2.0, 2.0, 1.0], 1), None);
     }
 }
