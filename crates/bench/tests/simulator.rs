@@ -19,14 +19,10 @@ struct Run {
     local_percent: f64,
 }
 
-fn json(path: &Path) -> Value {
-    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
-}
-
 /// Runs the program in a guest of its own, so that next to all of what is counted is its own. First come
 /// these commands; all that was printed comes with the run.
 fn in_guest(program: &Path, first: &str, arguments: &str) -> (Run, String) {
-    let summary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("simulator.json");
+    let summary = tempfile::NamedTempFile::new().unwrap();
     let script = format!(
         "echo never >/sys/kernel/mm/transparent_hugepage/enabled
          echo 0 >/proc/sys/kernel/numa_balancing; {first}
@@ -35,13 +31,14 @@ fn in_guest(program: &Path, first: &str, arguments: &str) -> (Run, String) {
     );
     let mut command = Command::new(&programs().nodewise);
     command.env("NODEWISE_RIG_EXCLUSIVE", "0").arg("rig").args(MACHINE).args(["--cpus-per-node", "1"]);
-    command.arg("--json").arg(&summary).arg("--copy").arg(program).args(["--", "sh", "-c", &script]);
+    command.arg("--json").arg(summary.path()).arg("--copy").arg(program).args(["--", "sh", "-c", &script]);
     let output = command.output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{error}");
     let text = String::from_utf8(output.stdout).unwrap();
     let seconds = text.lines().find_map(|line| line.parse().ok()).expect("the program prints its time");
-    let local_percent = json(&summary)["local_access_percent"].as_f64().expect("the machine counts");
+    let report: Value = serde_json::from_reader(summary).unwrap();
+    let local_percent = report["local_access_percent"].as_f64().expect("the machine counts");
     (Run { seconds, local_percent }, text)
 }
 

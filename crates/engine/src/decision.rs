@@ -209,13 +209,13 @@ mod tests {
     fn a_share_of_pages_is_exact_whatever_their_size() {
         for size in [1, HUGE_PAGE_PAGES] {
             // Chance would be off by 29 of 1024 pages, and in one case of a hundred by more than 75.
-            for (first, pages, weights) in
-                [(0, 4096, [1; 4]), (999_424, 4096, [1; 4]), (77 << 20, 4000, [3, 2, 0, 5])]
+            for (first, pages, weights, off) in
+                [(0, 4096, [1; 4], 0.0), (999_424, 4096, [1; 4], 0.0), (77 << 20, 4000, [3, 2, 0, 5], 6.0)]
             {
                 let all: u32 = weights.iter().sum();
                 for (got, weight) in spread(&weights, first, pages, size).into_iter().zip(weights) {
                     let exact = pages as f64 * f64::from(weight) / f64::from(all);
-                    assert!((got as f64 - exact).abs() <= 12.0, "{size}: {got} pages, {exact} exactly");
+                    assert!((got as f64 - exact).abs() <= off, "{size}: {got} pages, {exact} exactly");
                 }
             }
             // Few of them, anywhere. By chance, a node has five or more in one case of nine.

@@ -184,18 +184,18 @@ impl History {
         self.parts_free(range, |last| last.to != to && round >= last.round + self.rest(last.doublings + 1))
     }
 
-    /// The parts of a range that are left over: most of it was collocated with this node, they never.
+    /// The rest of a range of which most was collocated with this node: the parts that never were.
     #[must_use]
     pub fn left_over(&self, range: PageRange, to: NodeIndex) -> Vec<PageRange> {
-        let parts = self.collocated.parts(range);
-        let pages = |is: &dyn Fn(&Collocated) -> bool| -> u64 {
-            let those = parts.iter().filter(|(_, last)| last.is_some_and(is));
-            those.map(|(part, _)| part.pages()).sum()
-        };
-        if 2 * pages(&|last| last.to == to) <= range.pages() {
-            return Vec::new();
+        let (mut there, mut rest) = (0, Vec::new());
+        for (part, last) in self.collocated.parts(range) {
+            match last {
+                Some(last) if last.to == to => there += part.pages(),
+                Some(_) => {}
+                None => rest.push(part),
+            }
         }
-        parts.iter().filter(|(_, last)| last.is_none()).map(|&(part, _)| part).collect()
+        if 2 * there > range.pages() { rest } else { Vec::new() }
     }
 
     fn parts_free(&self, range: PageRange, is_free: impl Fn(&Collocated) -> bool) -> Vec<PageRange> {
@@ -389,6 +389,18 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_rest_is_what_never_went_where_most_is() {
+        let mut history = History::new(&PatienceSettings::default());
+        let (range, rest) = (PageRange::new(0, 100), PageRange::new(80, 100));
+        assert!(history.left_over(range, NodeIndex(1)).is_empty(), "nothing was begun");
+        history.collocated(PageRange::new(0, 70), NodeIndex(1), true, 5);
+        history.collocated(PageRange::new(70, 80), NodeIndex(2), true, 5);
+        assert_eq!(history.left_over(range, NodeIndex(1)), [rest]);
+        assert!(history.left_over(range, NodeIndex(2)).is_empty());
+        assert!(history.left_over(PageRange::new(30, 200), NodeIndex(1)).is_empty(), "the least of it");
+    }
 
     #[test]
     fn what_was_done_last_is_remembered() {

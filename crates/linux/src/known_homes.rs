@@ -421,6 +421,13 @@ mod tests {
             known.unmoved(PageRange::new(1020, 1030), 1024, 4, |_| false, even).1,
             [4.0, 6.0, 0.0, 0.0]
         );
+        // A huge page waits or not, as its first page does. Its neighbour is in base pages.
+        let mut known = KnownHomes::default();
+        known.note_huge(PageNumber(512), NodeIndex(2));
+        note(&mut known, 1024..1536, 2);
+        let (is_huge, range) = (|page: PageNumber| page.0 == 512, PageRange::new(512, 1536));
+        let waiting = |which: &dyn Fn(PageNumber) -> bool| known.unmoved(range, 1024, 4, is_huge, which).2[2];
+        assert_eq!((waiting(&even), waiting(&|page| !even(page))), (512.0 + 256.0, 256.0));
         // Half of the blocks of 4 GiB are looked at.
         note(&mut known, 0..4 << 18, 3);
         let (pages, all, _) = known.unmoved(PageRange::new(0, 8 << 18), 1024, 4, |_| false, even);

@@ -28,6 +28,8 @@ struct Part<'a> {
     waiting: Vec<f32>,
     /// Seed of the order, another one each time.
     seed: u64,
+    /// Base pages that move at once.
+    pages_at_once: u64,
 }
 
 /// All shared ranges, in order.
@@ -191,7 +193,8 @@ impl<'a> Part<'a> {
             (None, _) if known > 0.0 => homes.iter().map(|home| home / known).collect(),
             (None, _) => return None,
         };
-        (done < BAND_END).then_some(Self { shared, range, done, waiting, seed })
+        let pages_at_once = shared.process.map.pages_at_once(range);
+        (done < BAND_END).then_some(Self { shared, range, done, waiting, seed, pages_at_once })
     }
 
     /// The end of the band of pages that leave a node, and the weights of their targets; none if no page
@@ -226,12 +229,11 @@ impl<'a> Part<'a> {
     /// share that is right for many pages is too often one too many or too few of few.
     fn few_waiting(&self, home: usize) -> Option<Vec<u64>> {
         const FEW: u64 = 64;
-        let map = self.shared.process.map;
-        let units = self.range.pages() / map.pages_at_once(self.range);
+        let units = self.range.pages() / self.pages_at_once;
         if units > FEW {
             return None;
         }
-        let records: Vec<_> = map.page_records(self.range).collect();
+        let records: Vec<_> = self.shared.process.map.page_records(self.range).collect();
         if (records.len() as u64) < units {
             return None;
         }
@@ -261,10 +263,8 @@ fn decide(view: &View<'_>, parts: &[Part<'_>], loads: &[f64], targets: &[bool], 
     let traffic_of =
         |part: &Part<'_>| if by_pages { part.range.pages() as f64 } else { part.traffic() * scale };
     // The load that a page takes along.
-    let load_at_once = |part: &Part<'_>| {
-        let at_once = part.shared.process.map.pages_at_once(part.range) as f64;
-        traffic_of(part) * at_once / part.range.pages() as f64
-    };
+    let load_at_once =
+        |part: &Part<'_>| traffic_of(part) * part.pages_at_once as f64 / part.range.pages() as f64;
     let least = loads.iter().zip(targets).filter(|(_, target)| **target).map(|(load, _)| *load);
     let least = least.fold(f64::INFINITY, f64::min);
     let mut movable = vec![0.0; loads.len()];
