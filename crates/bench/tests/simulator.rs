@@ -22,7 +22,8 @@ struct Run {
 /// Runs the program in a guest of its own, so that next to all of what is counted is its own. First come
 /// these commands; all that was printed comes with the run.
 fn in_guest(program: &Path, first: &str, arguments: &str) -> (Run, String) {
-    let summary = tempfile::NamedTempFile::new().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let summary = directory.path().join("summary.json");
     let script = format!(
         "echo never >/sys/kernel/mm/transparent_hugepage/enabled
          echo 0 >/proc/sys/kernel/numa_balancing; {first}
@@ -31,13 +32,13 @@ fn in_guest(program: &Path, first: &str, arguments: &str) -> (Run, String) {
     );
     let mut command = Command::new(&programs().nodewise);
     command.env("NODEWISE_RIG_EXCLUSIVE", "0").arg("rig").args(MACHINE).args(["--cpus-per-node", "1"]);
-    command.arg("--json").arg(summary.path()).arg("--copy").arg(program).args(["--", "sh", "-c", &script]);
+    command.arg("--json").arg(&summary).arg("--copy").arg(program).args(["--", "sh", "-c", &script]);
     let output = command.output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{error}");
     let text = String::from_utf8(output.stdout).unwrap();
     let seconds = text.lines().find_map(|line| line.parse().ok()).expect("the program prints its time");
-    let report: Value = serde_json::from_reader(summary).unwrap();
+    let report: Value = serde_json::from_slice(&std::fs::read(summary).unwrap()).unwrap();
     let local_percent = report["local_access_percent"].as_f64().expect("the machine counts");
     (Run { seconds, local_percent }, text)
 }
