@@ -24,6 +24,11 @@ impl Banks {
         }
     }
 
+    /// Requests may be told of so much later than others after them.
+    pub fn allow(&mut self, run_ahead_ps: u64) {
+        self.queues.iter_mut().for_each(|queue| queue.allow(run_ahead_ps));
+    }
+
     /// When the bank of a line that is asked for at `at_ps` is free for it.
     #[inline]
     pub fn free_for(&mut self, line: u64, now_ps: u64, at_ps: u64) -> u64 {

@@ -100,6 +100,15 @@ impl Fabric {
         }
     }
 
+    /// Requests may be told of so much later than others after them.
+    pub fn allow(&mut self, run_ahead_ps: u64) {
+        for controller in &mut self.controllers {
+            controller.queue.allow(run_ahead_ps);
+            controller.banks.allow(run_ahead_ps);
+        }
+        self.links.iter_mut().for_each(|link| link.queue.allow(run_ahead_ps));
+    }
+
     /// Links between two nodes.
     #[inline]
     pub fn hops(&self, from: usize, to: usize) -> usize {

@@ -3,8 +3,8 @@
 use crate::Load;
 use std::collections::VecDeque;
 
-/// How long idle time is remembered, for requests that are told of late. Longer than the run-ahead of any
-/// core and the way of any request through the machine.
+/// How long idle time is remembered at least, for requests that are told of late. Longer than the way of any
+/// request through the machine.
 const MEMORY_PS: u64 = 20_000_000;
 
 /// A queue in simulated time.
@@ -17,15 +17,28 @@ const MEMORY_PS: u64 = 20_000_000;
 /// The server is thus busy exactly when it would be had the requests arrived in order, and no reservation is
 /// ever changed. The reason is that a server which never idles while work waits is busy at the same times in
 /// whatever order it serves.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Queue {
     /// From here on nothing is promised.
     free_ps: u64,
     /// Idle times before that.
     gaps: Gaps,
+    /// How long these are remembered.
+    memory_ps: u64,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self { free_ps: 0, gaps: Gaps::default(), memory_ps: MEMORY_PS }
+    }
 }
 
 impl Queue {
+    /// Requests may be told of so much later than others after them.
+    pub fn allow(&mut self, run_ahead_ps: u64) {
+        self.memory_ps = MEMORY_PS.max(run_ahead_ps.saturating_mul(5) / 2);
+    }
+
     /// Serves a request that arrives at `at_ps` and keeps the server busy for `service_ps`. `now_ps`, at most
     /// `at_ps`, is when it was sent on its way: nobody sends anything long before that any more. Returns
     /// when it is served.
@@ -33,7 +46,7 @@ impl Queue {
     pub fn serve(&mut self, now_ps: u64, at_ps: u64, service_ps: u64, load: &mut Load) -> u64 {
         let done_ps = if at_ps >= self.free_ps {
             if at_ps > self.free_ps {
-                self.gaps.forget(now_ps.saturating_sub(MEMORY_PS + 1));
+                self.gaps.forget(now_ps.saturating_sub(self.memory_ps + 1));
                 self.gaps.push((self.free_ps, at_ps));
             }
             self.free_ps = at_ps + service_ps;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How far a CPU may be ahead of the slowest that runs, unless there are reasons for another quantum. The
-/// hardware's queues remember idle time for longer.
+/// How far a CPU may be ahead of the slowest that runs, on a machine that is not slowed down. The hardware's
+/// queues remember idle time for longer.
 pub(crate) const QUANTUM_PS: u64 = 8_000_000;
 
 /// How long a CPU waits for one whose time stands still. QEMU sometimes stops all CPUs for a moment, and a

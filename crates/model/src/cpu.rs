@@ -139,7 +139,12 @@ pub(crate) struct Cpu {
     pub runs_since_ps: u64,
     /// Accesses beyond its first-level cache, by source.
     pub accesses: [Accesses; SOURCES],
-    pub sampling: Sampling,
+    /// Lines that came to read, and of which no store has been looked at: at most [`Cpu::MOST_READ`].
+    read: u32,
+    /// The sampling of accesses that its node's caches did not serve.
+    sampling: Sampling,
+    /// The same of stores that they served: apart, so that the others are sampled evenly.
+    store_sampling: Sampling,
 }
 
 /// Which accesses are sampled: one of so many on average. The distance varies, lest a program's loop have
@@ -181,6 +186,25 @@ impl Sampling {
 }
 
 impl Cpu {
+    /// More lines than that are no longer in its caches.
+    const MOST_READ: u32 = 1 << 14;
+
+    /// Whether this access of user code is sampled where one of `period` is to be. The caches of its node did
+    /// not serve it, or it stores to a line that they have from such a load.
+    pub fn samples(&mut self, is_near: bool, writes: bool, period: u64) -> bool {
+        match (is_near, writes) {
+            (false, _) => {
+                self.read = (self.read + u32::from(!writes)).min(Self::MOST_READ);
+                self.sampling.hits(period)
+            }
+            (true, true) if self.read > 0 => {
+                self.read -= 1;
+                self.store_sampling.hits(period)
+            }
+            (true, _) => false,
+        }
+    }
+
     pub fn new() -> Self {
         Self {
             filter: Filter::new(),
@@ -191,7 +215,9 @@ impl Cpu {
             ran_ps: 0,
             runs_since_ps: 0,
             accesses: [Accesses::default(); SOURCES],
+            read: 0,
             sampling: Sampling::default(),
+            store_sampling: Sampling::default(),
         }
     }
 }
@@ -221,6 +247,16 @@ mod tests {
         assert!((0..1000).all(|_| !sampling.hits(0)));
         assert!((0..1000).all(|_| !sampling.hits(u64::MAX)));
         assert!((0..50).any(|_| sampling.hits(20)), "a period of before is forgotten");
+    }
+
+    #[test]
+    fn stores_to_loaded_lines_are_sampled_as_often_as_loads() {
+        let mut cpu = Cpu::new();
+        let (near, far, load, store) = (true, false, false, true);
+        let mut samples = |is_near, writes| cpu.samples(is_near, writes, 1);
+        assert!(samples(far, store) && !samples(near, store) && !samples(near, load));
+        assert!(samples(far, load) && samples(far, load) && !samples(near, load));
+        assert!(samples(near, store) && samples(near, store) && !samples(near, store));
     }
 
     /// A block in which rbx gets its value from its first load by rax, and one that changes nothing.

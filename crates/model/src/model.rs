@@ -95,16 +95,17 @@ impl Model {
         let device = open_device(&settings.device, shape)
             .map_err(|error| format!("{}: {error}", settings.device.display()))?;
         let cpus = preset.cpus();
-        // Without accesses no order at a controller has to be right, but the same work is done in a quantum.
-        let quantum_ps =
-            if settings.memory { QUANTUM_PS } else { (QUANTUM_PS as f64 * settings.slow.max(1.0)) as u64 };
+        // As much work may be done in a quantum of a slower machine. With accesses it is a quarter of that:
+        // longer, threads that follow each other fall into step.
+        let work = if settings.memory { settings.slow / 4.0 } else { settings.slow };
+        let quantum_ps = (QUANTUM_PS as f64 * work.max(1.0)) as u64;
         Ok(Self {
             clock: Clock::new(cpus, quantum_ps),
             memory: settings.memory,
             step_ps: quantum_ps / 2,
             homes: Homes::new(&settings.memory_bytes),
             shared: Mutex::new(Shared {
-                hardware: Hardware::new(&preset),
+                hardware: Hardware::new(&preset).with_run_ahead(quantum_ps),
                 lost: vec![0; cpus],
                 user_dram: vec![0; preset.nodes.len() * preset.nodes.len()],
             }),
@@ -224,11 +225,8 @@ impl Model {
         *(if writes { &mut accesses.writes } else { &mut accesses.reads }) += 1;
         accesses.latency_ps += result.latency_ps;
         let is_near = matches!(source, device::Source::L2 | device::Source::Llc);
-        if is_near || !is_users(virtual_address) {
-            return;
-        }
         let period = self.device.period();
-        if cpu.sampling.hits(period) {
+        if is_users(virtual_address) && cpu.samples(is_near, writes, period) {
             let (time_ps, latency_ps) = (cpu.ps, result.latency_ps);
             let record = Record {
                 virtual_address,

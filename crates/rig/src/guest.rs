@@ -3,6 +3,7 @@
 use crate::initramfs::Initramfs;
 use crate::lock::Lock;
 use crate::machine::Machine;
+use crate::own_cpu::OwnCpu;
 use crate::qemu::Qemu;
 use crate::running::Running;
 use crate::{
@@ -284,7 +285,9 @@ impl Guest {
             Some(machine) => Some(machine.load(&self.nodes, directory.path(), &mut command)?),
             None => None,
         };
-        let running = Running::start(&mut command, directory, model)?;
+        let in_turn = self.machine.as_ref().is_some_and(Machine::has_memory);
+        let own_cpu = if in_turn { OwnCpu::take() } else { None };
+        let running = Running::start(&mut command, own_cpu.as_ref(), directory, model)?;
         running.follow(&mut streams, self.boot_limit, self.time_limit)
     }
 

@@ -40,6 +40,7 @@ mod initramfs;
 mod kernel;
 mod lock;
 mod machine;
+mod own_cpu;
 mod packages;
 mod program;
 mod qemu;

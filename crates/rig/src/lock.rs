@@ -20,7 +20,14 @@ impl Lock {
     /// Waits for this user's other exclusive guests, of any process, to end, or for `stop`. Calls `waiting`
     /// first if there is one.
     pub fn wait(stop: &AtomicBool, waiting: impl FnMut()) -> Result<Self, Error> {
-        Self::wait_at(&path(), stop, waiting)
+        Self::wait_at(&path(""), stop, waiting)
+    }
+
+    /// Another lock of this user's, by a name of its own; none where somebody holds it.
+    pub fn of(name: &str) -> Option<Self> {
+        let file = open(&path(name)).ok()?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+        Some(Self { _file: file })
     }
 
     fn wait_at(path: &Path, stop: &AtomicBool, mut waiting: impl FnMut()) -> Result<Self, Error> {
@@ -45,7 +52,7 @@ impl Lock {
 
 /// In a directory that only this user can write to, if there is one. All of a user's processes have to agree
 /// on the file, so the environment is asked last.
-fn path() -> PathBuf {
+fn path(name: &str) -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
     let own = |directory: &PathBuf| {
         let metadata = fs::metadata(directory);
@@ -56,7 +63,7 @@ fn path() -> PathBuf {
         if user == 0 { PathBuf::from("/run") } else { PathBuf::from(format!("/run/user/{user}")) };
     let of_session = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let directory = [Some(of_system), of_session].into_iter().flatten().find(own);
-    directory.unwrap_or_else(|| "/tmp".into()).join(format!("nodewise-rig-{user}.lock"))
+    directory.unwrap_or_else(|| "/tmp".into()).join(format!("nodewise-rig-{user}{name}.lock"))
 }
 
 /// Whoever can open a file can hold its lock, so only this user may.

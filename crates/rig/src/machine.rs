@@ -89,6 +89,11 @@ impl Machine {
         self
     }
 
+    /// Whether accesses to memory take time.
+    pub(crate) fn has_memory(&self) -> bool {
+        self.memory
+    }
+
     /// Whether it writes a trace.
     pub(crate) fn traces(&self) -> bool {
         self.trace.is_some()

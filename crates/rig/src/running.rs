@@ -1,5 +1,6 @@
 //! A QEMU that runs: its serial lines are read by a thread each, and one loop follows what they say.
 
+use crate::own_cpu::OwnCpu;
 use crate::qemu::LINES;
 use crate::{Error, ErrorKind, Stage, Streams};
 use nodewise_model::Control;
@@ -51,12 +52,22 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub fn start(command: &mut Command, directory: TempDir, model: Option<Control>) -> Result<Self, Error> {
+    /// Starts QEMU, on a CPU of its own if there is one.
+    pub fn start(
+        command: &mut Command,
+        own_cpu: Option<&OwnCpu>,
+        directory: TempDir,
+        model: Option<Control>,
+    ) -> Result<Self, Error> {
         let listeners: io::Result<Vec<UnixListener>> =
             LINES.iter().map(|name| UnixListener::bind(directory.path().join(name))).collect();
         let listeners =
             listeners.map_err(|error| Error::system("listen for the guest's serial lines", error))?;
-        let mut child = command.spawn().map_err(|error| Error::system("start QEMU", error))?;
+        let child = match own_cpu {
+            Some(cpu) => cpu.spawn(command),
+            None => command.spawn(),
+        };
+        let mut child = child.map_err(|error| Error::system("start QEMU", error))?;
         let (sender, received) = mpsc::channel();
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let mut running = Self {

@@ -49,7 +49,8 @@
 //! | 4, 5 | [`Source`], and 1 if it wrote |
 //! | 6 | accesses that it stands for |
 //!
-//! The machine samples user addresses that the LLC of the CPU's node did not serve.
+//! The machine samples accesses to user addresses that the LLC of the CPU's node did not serve. As a PMU
+//! does, it samples stores that a cache served, too: as many at most as there were such loads.
 //!
 //! To the guest, the device is a stranger's word, and so are the guest's two kinds of words to the machine.
 //! [`Device`] takes no word for granted: no call fails, loops on, or reads outside
