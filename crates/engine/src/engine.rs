@@ -58,6 +58,8 @@ struct Process {
     map: RegionMap,
     history: History,
     keys: Vec<Key>,
+    /// Pages of stores that a cache served.
+    stores: Vec<u64>,
     weights: u64,
     /// Falsely shared huge pages that were reported.
     reported: Vec<u64>,
@@ -203,6 +205,7 @@ impl Engine {
                 map: RegionMap::new(nodes, &self.settings.regions),
                 history: History::new(&self.settings.patience),
                 keys: Vec::new(),
+                stores: Vec::new(),
                 weights: 0,
                 reported: Vec::new(),
                 given_hints: Hints::default(),
@@ -219,6 +222,8 @@ impl Engine {
                     process.keys.extend(Key::pack(sample, nodes));
                     process.weights += u64::from(sample.weight.max(1));
                 }
+                let stores = run.iter().filter(|sample| sample.is_cached_store());
+                process.stores.extend(stores.map(|sample| sample.address.page().0));
             }
         }
         let tracked = self.processes.values().map(|process| process.map.records());
@@ -234,8 +239,11 @@ impl Engine {
             process.map.samples_by_faults(observation.counters.are_by_faults());
             process.map.ingest(state.mappings.as_deref(), &mut process.keys, weight.max(1.0), self.round);
             room = (room + before).saturating_sub(process.map.records());
+            process.map.note_stored(&process.stores);
             process.keys.clear();
             process.keys.shrink_to(1 << 12);
+            process.stores.clear();
+            process.stores.shrink_to(1 << 12);
             process.weights = 0;
             process.resident_pages = state.resident_pages;
             process.note_confined(state.confined, state.asked);

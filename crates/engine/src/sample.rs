@@ -90,3 +90,12 @@ pub struct Sample {
     /// How many accesses this sample stands for; at least 1.
     pub weight: u32,
 }
+
+impl Sample {
+    /// Whether it wrote a line that its node's caches had. It is no access to memory, and tells that memory
+    /// is written.
+    #[must_use]
+    pub fn is_cached_store(&self) -> bool {
+        self.source == DataSource::LocalCache && self.access == Access::Write
+    }
+}

@@ -163,6 +163,22 @@ fn pages_read_by_all_are_reported_once_and_spread_where_there_are_no_copies() {
 }
 
 #[test]
+fn pages_that_all_load_and_then_store_to_are_spread_and_are_none_to_copy() {
+    for nodes in [2, 4, 8] {
+        let pattern = move |_, random| Some((random_node(random, nodes), Access::Read));
+        let mut toy = Toy::new(nodes as usize, PAGES, Box::new(pattern)).hardware(20_000);
+        toy.stores = true;
+        let mut engine = engine(&toy);
+        let rounds = run(&mut engine, &mut toy, 20);
+        let (shares, even) = (toy.shares(), 1.0 / nodes as f64);
+        assert!(shares.iter().all(|share| (share - even).abs() <= 0.05), "{nodes} nodes: {shares:.3?}");
+        assert!(toy.moves.values().all(|&moves| moves == 1), "{nodes} nodes: no page moved twice");
+        let copies = rounds.iter().flat_map(|round| &round.decisions);
+        assert_eq!(copies.filter(|(d, _)| d.action == Action::Replicate).count(), 0, "{nodes} nodes");
+    }
+}
+
+#[test]
 fn an_idle_or_well_placed_program_is_left_alone() {
     let mut idle = Toy::new(4, PAGES, Box::new(|_, _| None));
     let mut e = engine(&idle);

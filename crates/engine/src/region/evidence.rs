@@ -13,12 +13,14 @@ pub struct Evidence {
     unknown: f32,
     /// Samples with a known home that was the accessor's node.
     local: f32,
+    /// Stores that a cache served, none of the above.
+    stored: f32,
 }
 
 impl Evidence {
     /// Nothing seen yet.
     pub(crate) fn new(nodes: usize) -> Self {
-        Self { nodes, counts: vec![0.0; 3 * nodes].into_boxed_slice(), unknown: 0.0, local: 0.0 }
+        Self { nodes, counts: vec![0.0; 3 * nodes].into_boxed_slice(), unknown: 0.0, local: 0.0, stored: 0.0 }
     }
 
     /// Counts samples.
@@ -36,7 +38,7 @@ impl Evidence {
         }
         homes[usize::from(NO_NODE)] = 0;
         let counts = accesses.iter().chain(&homes[..nodes]).map(|&count| count as f32).collect();
-        Self { nodes, counts, unknown: unknown as f32, local: local as f32 }
+        Self { nodes, counts, unknown: unknown as f32, local: local as f32, stored: 0.0 }
     }
 
     /// Counts recent samples of a huge page.
@@ -91,6 +93,17 @@ impl Evidence {
         self.local
     }
 
+    /// Stores that a cache served. A thread that loads a word, computes and stores it reads memory only.
+    #[must_use]
+    pub const fn stored(&self) -> f32 {
+        self.stored
+    }
+
+    /// Counts a store that a cache served.
+    pub(crate) const fn note_stored(&mut self) {
+        self.stored += 1.0;
+    }
+
     /// Adds other evidence.
     pub(crate) fn add(&mut self, other: &Self) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
@@ -98,6 +111,7 @@ impl Evidence {
         }
         self.unknown += other.unknown;
         self.local += other.local;
+        self.stored += other.stored;
     }
 
     /// Multiplies everything.
@@ -105,6 +119,7 @@ impl Evidence {
         self.counts.iter_mut().for_each(|count| *count *= factor);
         self.unknown *= factor;
         self.local *= factor;
+        self.stored *= factor;
     }
 
     /// Takes a part away: the given share of each count: `nodes` reads, `nodes` writes, `nodes` homes, and
@@ -121,8 +136,10 @@ impl Evidence {
         let local = self.local * shares[3 * self.nodes];
         part.local = local.max(self.local - mine).min(theirs).min(self.local).max(0.0);
         self.local -= part.local;
-        part.unknown = if before > 0.0 { self.unknown * part.total() / before } else { 0.0 };
+        let taken = if before > 0.0 { part.total() / before } else { 0.0 };
+        (part.unknown, part.stored) = (self.unknown * taken, self.stored * taken);
         self.unknown -= part.unknown;
+        self.stored -= part.stored;
         part
     }
 

@@ -13,7 +13,7 @@ pub type FalseSharing = BTreeMap<u64, Vec<Part>>;
 impl RegionMap {
     /// Counts samples of huge pages, and notes which of those turn out to be falsely shared, or not to be.
     pub(super) fn count_huge_pages(&mut self, keys: &[Key]) {
-        for page in self.huge.add(keys) {
+        for page in self.huge.add(keys, self.by_faults) {
             let parts = self.huge.parts(page);
             if falsely_shared(&parts) {
                 self.false_sharing.entry(page).or_insert(parts);
@@ -23,19 +23,22 @@ impl RegionMap {
         }
     }
 
-    /// Whether a huge page that several nodes use has too few samples yet to say how.
+    /// Whether a huge page that several nodes use has too few samples yet to say how, and its region's others
+    /// do not say it either.
     #[must_use]
     pub fn has_unjudged_huge_pages(&self) -> bool {
-        self.huge.has_unjudged()
+        self.regions().iter().any(|region| self.huge.are_unjudged(region.range))
     }
 
     /// Whether more of a region's huge pages are known to be falsely shared than known to be shared by all.
-    /// While the region is new, those that have too few samples count as falsely shared.
+    /// While the region is new, those that have too few samples count as falsely shared, unless all taken
+    /// together are not.
     pub(crate) fn may_be_falsely_shared(&self, region: &Region) -> bool {
         const PATIENCE: u32 = 20;
+        let is_new = region.rounds < PATIENCE && !self.huge.are_truly_shared(region.range);
         let (mut suspect, mut others) = (0, 0);
         for known in self.huge.known_in(region.range).filter(|known| known.shared) {
-            let unjudged = !known.is_judged() && region.rounds < PATIENCE;
+            let unjudged = !known.is_judged() && is_new;
             if unjudged || self.false_sharing.contains_key(&known.page) {
                 suspect += 1;
             } else if known.is_judged() {

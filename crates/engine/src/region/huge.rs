@@ -24,6 +24,11 @@ const MIN_SAMPLES: usize = 12;
 const MIN_OWN: usize = 4;
 /// How many standard deviations more neighbours than by chance must agree.
 const MIN_DEVIATIONS: f64 = 3.5;
+/// So many samples acquit the huge pages of a range. If a quarter of the pages were falsely shared,
+/// neighbours would agree by some four standard deviations more than by chance.
+const MANY_SAMPLES: usize = 192;
+/// How many standard deviations more neighbours may agree then.
+const FEW_DEVIATIONS: f64 = 1.0;
 /// A page of which one node has more of the samples is that node's, strays apart.
 const DOMINANT_SHARE: f64 = 0.8;
 
@@ -97,8 +102,10 @@ impl HugePages {
         self.dropped
     }
 
-    /// Adds samples (ascending); gives the huge pages that got some.
-    pub fn add(&mut self, keys: &[Key]) -> Vec<u64> {
+    /// Adds samples (ascending); gives the huge pages that got some. `by_faults` says whether they are hint
+    /// faults. A read and a write of one node to one base page are then one access, which stored what it had
+    /// loaded. Next to no two hint faults are of one base page by chance.
+    pub fn add(&mut self, keys: &[Key], by_faults: bool) -> Vec<u64> {
         let mut touched = Vec::new();
         let (mut pages, mut bytes) = (Vec::new(), Vec::new());
         for group in keys.chunk_by(|a, b| a.unit() == b.unit()).filter(|group| group[0].is_huge()) {
@@ -124,6 +131,13 @@ impl HugePages {
                 let part = (key.page() - key.unit()) as u16
                     | (key.accessor() as u16) << 9
                     | u16::from(key.is_write()) << 15;
+                let read = (part & !(1 << 15)).to_le_bytes();
+                let count = usize::from(record[COUNT]);
+                let mut held = record[..2 * count].chunks_exact_mut(2);
+                if let Some(same) = held.find(|held| by_faults && key.is_write() && *held == read) {
+                    same.copy_from_slice(&part.to_le_bytes());
+                    continue;
+                }
                 let next = usize::from(record[NEXT]);
                 record[2 * next..2 * next + 2].copy_from_slice(&part.to_le_bytes());
                 record[NEXT] = ((next + 1) % RECENT) as u8;
@@ -139,14 +153,16 @@ impl HugePages {
         self.table.position(page).map_or_else(Vec::new, |at| parts_of(self.table.record(at)))
     }
 
-    /// Whether a page that several nodes use has too few samples yet to say how.
-    pub fn has_unjudged(&self) -> bool {
-        (0..self.table.len()).any(|at| {
+    /// Whether a page of a range that several nodes use has too few samples yet to say how. The others may
+    /// say it as well.
+    pub fn are_unjudged(&self, range: PageRange) -> bool {
+        let lacks_samples = self.table.positions(range.start.0, range.end.0).any(|at| {
             let record = self.table.record(at);
             let mut nodes = nodes_of(record);
             let first = nodes.next();
             usize::from(record[COUNT]) < RECENT && nodes.any(|node| Some(node) != first)
-        })
+        });
+        lacks_samples && !self.are_truly_shared(range)
     }
 
     /// The knowledge of the huge pages of a range, in order.
@@ -159,17 +175,32 @@ impl HugePages {
     /// random orders within each page, and no page has its one node. Each alone may have too few samples
     /// to tell.
     pub fn are_falsely_shared(&self, range: PageRange) -> bool {
-        let (mut all, mut judged, mut dominant) = (Joins::default(), 0, 0);
+        let together = self.together(range);
+        together.samples >= 2 * MIN_SAMPLES
+            && together.dominant as f64 <= DOMINANT_SHARE * together.samples as f64
+            && together.joins.deviations() >= MIN_DEVIATIONS
+    }
+
+    /// Whether the huge pages of a range that several nodes use, taken together, are used all over by all of
+    /// these. Hardly more neighbours agree than by chance, in a good many samples.
+    pub fn are_truly_shared(&self, range: PageRange) -> bool {
+        let together = self.together(range);
+        together.of_shared >= MANY_SAMPLES && together.joins.deviations() < FEW_DEVIATIONS
+    }
+
+    fn together(&self, range: PageRange) -> Together {
+        let mut together = Together::default();
         for at in self.table.positions(range.start.0, range.end.0) {
             let parts = parts_of(self.table.record(at));
             let joins = Joins::of(&parts);
-            all = Joins { more: all.more + joins.more, variance: all.variance + joins.variance };
-            judged += parts.len();
-            dominant += most_of_one_node(&parts);
+            together.joins.more += joins.more;
+            together.joins.variance += joins.variance;
+            together.samples += parts.len();
+            together.of_shared +=
+                if parts.iter().all(|part| part.accessor == parts[0].accessor) { 0 } else { parts.len() };
+            together.dominant += most_of_one_node(&parts);
         }
-        judged >= 2 * MIN_SAMPLES
-            && dominant as f64 <= DOMINANT_SHARE * judged as f64
-            && all.deviations() >= MIN_DEVIATIONS
+        together
     }
 
     pub fn retain(&mut self, mut keep: impl FnMut(u64) -> bool) {
@@ -200,6 +231,17 @@ fn parts_of(record: &[u8]) -> Vec<Part> {
     // 7 has no factor in common with `RECENT`, so that no two are equal.
     parts.sort_unstable_by_key(|&(at, part)| (part.base_page, at * 7 % RECENT));
     parts.into_iter().map(|(_, part)| part).collect()
+}
+
+/// The samples of several huge pages.
+#[derive(Clone, Copy, Debug, Default)]
+struct Together {
+    joins: Joins,
+    samples: usize,
+    /// Samples of pages that several nodes use. The others tell nothing of how they do.
+    of_shared: usize,
+    /// Samples of the node that has most of each page's.
+    dominant: usize,
 }
 
 /// Neighbours among samples in address order that agree on the node.
@@ -267,7 +309,7 @@ pub fn falsely_shared(parts: &[Part]) -> bool {
 mod tests {
     use super::{HugePages, Part, falsely_shared, order};
     use crate::region::key::Key;
-    use crate::{PageNumber, PageRange};
+    use crate::{Access, PageNumber, PageRange};
 
     fn parts(n: u16, node: impl Fn(u16) -> u8) -> Vec<Part> {
         (0..n).map(|i| Part { base_page: i * 512 / n, accessor: node(i), write: false }).collect()
@@ -302,7 +344,7 @@ mod tests {
             };
             let mut keys: Vec<Key> = (0..32).map(key).collect();
             keys.sort_unstable();
-            pages.add(&keys);
+            pages.add(&keys, true);
         }
         pages
     }
@@ -328,6 +370,26 @@ mod tests {
         assert!(!pages(5, mostly_one, anywhere).are_falsely_shared(ALL));
     }
 
+    /// Too few samples of each page, but enough of all.
+    #[test]
+    fn pages_with_few_samples_are_acquitted_together() {
+        let anywhere = |page, sample| mix(page * 1009 + sample) % 512;
+        let by_all = |_, turn| (mix(turn) % 4) as u8;
+        assert!(pages(5, by_all, anywhere).are_unjudged(ALL));
+        let acquitted = pages(8, by_all, anywhere);
+        assert!(acquitted.are_truly_shared(ALL) && !acquitted.are_unjudged(ALL));
+        // By one page in four there is something to find.
+        let by_quarter = |page: u64, turn| {
+            if page / 512 % 4 == 0 { (page % 512 / 128) as u8 } else { by_all(page, turn) }
+        };
+        assert!(pages(8, by_quarter, anywhere).are_unjudged(ALL));
+        // Pages that are one node's acquit nobody.
+        let few = |page: u64, turn| if page / 512 < 4 { by_all(page, turn) } else { 1 };
+        assert!(pages(8, few, anywhere).are_unjudged(ALL));
+        let by_half = |page: u64, _| (page % 512 / 256) as u8;
+        assert!(pages(8, by_half, anywhere).are_unjudged(ALL));
+    }
+
     /// Each thread meets a huge page at its beginning.
     #[test]
     fn who_sweeps_over_shared_memory_shares_it_truly() {
@@ -335,6 +397,28 @@ mod tests {
         assert!(!swept.are_falsely_shared(ALL));
         for page in 0..32 {
             assert!(!falsely_shared(&swept.parts(page * 512)), "{page}");
+        }
+    }
+
+    /// A thread's load and the store after it are no run of a node.
+    #[test]
+    fn who_stores_what_was_loaded_uses_it_once() {
+        let anywhere = |page, sample| mix(page * 1009 + sample) % 512;
+        let node = |turn| (mix(turn) % 4) as u8;
+        for (by_faults, expected) in [(true, false), (false, true)] {
+            let mut pages = HugePages::new();
+            for turn in 0..24 {
+                let at = |page: u64| page * 512 + anywhere(page, turn);
+                let loads = (0..32).map(|page| Key::in_huge_page(at(page), node(page * 97 + turn)));
+                let mut keys: Vec<Key> = loads
+                    .flat_map(|load| [load.of_kind(Access::Read), load.of_kind(Access::Write)])
+                    .collect();
+                keys.sort_unstable();
+                pages.add(&keys, by_faults);
+            }
+            assert_eq!(pages.are_falsely_shared(ALL), expected);
+            let written = pages.parts(0).iter().filter(|part| part.write).count();
+            assert_eq!(written, if by_faults { 24 } else { 12 });
         }
     }
 

@@ -52,6 +52,17 @@ impl Key {
         Self(page << PAGE_SHIFT | 2 << ACCESS_SHIFT | u64::from(accessor) << 8 | u64::from(NO_NODE))
     }
 
+    /// The same by an access of this kind.
+    #[cfg(test)]
+    pub fn of_kind(self, access: Access) -> Self {
+        let kind = match access {
+            Access::Read => 0,
+            Access::Write => 1,
+            Access::Unknown => 2,
+        };
+        Self(self.0 & !(3 << ACCESS_SHIFT) | kind << ACCESS_SHIFT)
+    }
+
     /// The base page.
     pub const fn page(self) -> u64 {
         self.0 >> PAGE_SHIFT

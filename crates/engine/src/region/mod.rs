@@ -168,6 +168,17 @@ impl RegionMap {
         }
     }
 
+    /// Counts stores that a cache served, by their pages. Memory that only caches were asked for is no
+    /// region's.
+    pub(crate) fn note_stored(&mut self, pages: &[u64]) {
+        for &page in pages {
+            let next = self.regions.partition_point(|region| region.range.end.0 <= page);
+            if let Some(region) = self.regions.get_mut(next).filter(|region| region.range.start.0 <= page) {
+                region.evidence.note_stored();
+            }
+        }
+    }
+
     /// Says whether the samples to come are hint faults.
     pub(crate) const fn samples_by_faults(&mut self, by_faults: bool) {
         self.by_faults = by_faults;

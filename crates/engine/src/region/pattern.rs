@@ -137,7 +137,7 @@ impl Region {
     /// where a region ends within somebody else's memory.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        let writes: f32 = self.evidence.writes().iter().sum();
+        let writes = self.evidence.writes().iter().sum::<f32>() + self.evidence.stored();
         !self.writable
             || (self.evidence.unknown() < 0.5 && writes < 0.5_f32.max(self.evidence.total() / 200.0))
     }

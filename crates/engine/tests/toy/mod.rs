@@ -91,6 +91,8 @@ pub struct Toy {
     pub tells_reads: bool,
     /// The server of all samples.
     pub source: DataSource,
+    /// Whether each access has loaded its line, which is then stored to in the cache.
+    pub stores: bool,
     /// Whether samples say where their page is.
     pub homes_known: bool,
     pub gone: bool,
@@ -130,6 +132,7 @@ impl Toy {
             last: BTreeMap::new(),
             tells_reads: false,
             source: DataSource::Unknown,
+            stores: false,
             homes_known: true,
             gone: false,
             others: BTreeMap::new(),
@@ -265,6 +268,10 @@ impl Toy {
             latency_cycles: 0,
             weight: if hint { 1 } else { 1000 },
         });
+        if self.stores {
+            let loaded = samples[samples.len() - 1];
+            samples.push(Sample { access: Access::Write, source: DataSource::LocalCache, ..loaded });
+        }
     }
 
     fn carry_out(&mut self, decision: &Decision, budget: &mut u64) -> Outcome {
