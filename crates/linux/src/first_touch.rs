@@ -5,9 +5,13 @@
 //! before the kernel brings the page in, with the size of the page that is there. That is 0 at a first touch.
 //! It is not 0 at a hint fault, nor where a page is to be copied. Pages that the kernel brings in for a
 //! program (`MAP_POPULATE`, `mlock`) make no fault, and a huge page makes one.
+//!
+//! While the kernel migrates a page, none is there either. Threads that use it then wait
+//! (`migration_entry_wait`, `mm/migrate.c`, Linux 6.12), and their faults look like first touches. A page
+//! that had a hint fault just before is therefore not touched first.
 
 use crate::jit::JitNames;
-use crate::sampler::{PageFaultEvents, RawSample, Seen, Source};
+use crate::sampler::{MIGRATION_NS, PageFaultEvents, RawSample, Seen, Source};
 use crate::symbols::{Frame, Symbols};
 use crate::{Error, NamedMapping};
 use nodewise_engine::{PAGE_BYTES, PageNumber, PageRange, Pid, Tid};
@@ -60,6 +64,7 @@ pub struct FirstTouchReport {
 /// Watches first touches of processes and of what they start.
 pub struct FirstTouches {
     events: PageFaultEvents,
+    hints: HintFaults,
     known: Known,
 }
 
@@ -70,7 +75,7 @@ impl FirstTouches {
     /// The event is refused: it takes `CAP_PERFMON` or `perf_event_paranoid` at most 0.
     pub fn open(topology: &Topology) -> Result<Self, Error> {
         let events = PageFaultEvents::open(topology, Source::Called { callers: CALLERS })?;
-        Ok(Self { events, known: Known::default() })
+        Ok(Self { events, hints: HintFaults::default(), known: Known::default() })
     }
 
     /// Follows a process, and all that it starts from now on.
@@ -85,12 +90,13 @@ impl FirstTouches {
 
     /// Takes in what has happened. To be called often: a ring holds some 10 000 faults.
     pub fn drain(&mut self) {
-        let Self { events, known } = self;
+        let Self { events, hints, known } = self;
         let mut faults = Vec::new();
         events.read(&|_| true, |seen| match seen {
             Seen::Fault(fault, sample) => {
-                let allocates = sample.data_page_bytes == Some(0);
-                if allocates {
+                if let Some(bytes) = sample.data_page_bytes.filter(|&bytes| bytes > 0) {
+                    hints.add(&fault, bytes);
+                } else if sample.data_page_bytes.is_some() {
                     let chain: Vec<u64> = sample.call_chain.iter().flat_map(CallChain::user).collect();
                     let top = sample.user_stack.and_then(|top| top.try_into().ok().map(u64::from_ne_bytes));
                     faults.push((fault, chain, top));
@@ -98,8 +104,10 @@ impl FirstTouches {
             }
             Seen::Other(record) => known.told(record),
         });
-        // Afterwards: another CPU's ring may have told of the fork that a process began with.
-        for (fault, mut chain, top) in faults {
+        // Afterwards: another CPU's ring may have told of the fork that a process began with, or of a hint
+        // fault.
+        hints.sort();
+        for (fault, mut chain, top) in faults.into_iter().filter(|(fault, ..)| !hints.has_before(fault)) {
             known.add_caller(fault.pid, &mut chain, top);
             known.fault(&fault, chain);
         }
@@ -121,6 +129,41 @@ impl FirstTouches {
     pub fn finish(mut self) -> FirstTouchReport {
         self.drain();
         FirstTouchReport { lost: self.events.losses().lost, ..self.known.report() }
+    }
+}
+
+/// Faults of late on pages that were there.
+#[derive(Default)]
+struct HintFaults {
+    /// Process, first base page of the page, time; in order.
+    faults: Vec<(Pid, u64, u64)>,
+}
+
+impl HintFaults {
+    fn add(&mut self, fault: &RawSample, page_bytes: u64) {
+        let pages = (page_bytes / PAGE_BYTES).max(1);
+        self.faults.push((fault.pid, fault.address.page().0 / pages * pages, fault.time_ns));
+    }
+
+    /// Forgets what is long ago.
+    fn sort(&mut self) {
+        let latest = self.faults.iter().map(|&(.., time_ns)| time_ns).max().unwrap_or(0);
+        self.faults.retain(|&(.., time_ns)| time_ns + MIGRATION_NS >= latest);
+        // Most are in order.
+        self.faults.sort();
+    }
+
+    /// Whether there was one on the same page, or on the huge page around it, just before this fault.
+    fn has_before(&self, fault: &RawSample) -> bool {
+        let page = fault.address.page();
+        let has = |start: u64| {
+            let until = self.faults.partition_point(|&other| other <= (fault.pid, start, fault.time_ns));
+            let last = until.checked_sub(1).map(|last| self.faults[last]);
+            last.is_some_and(|(pid, other, time_ns)| {
+                (pid, other) == (fault.pid, start) && fault.time_ns - time_ns <= MIGRATION_NS
+            })
+        };
+        has(page.0) || has(page.huge().0)
     }
 }
 
@@ -365,6 +408,32 @@ mod tests {
                 (10, PageRange::new(111, 112), 1, other),
             ]
         );
+    }
+
+    #[test]
+    fn who_waits_for_a_page_that_migrates_does_not_touch_it_first() {
+        const MS: u64 = 1_000_000;
+        let mut hints = HintFaults::default();
+        hints.add(&at(A, 5 * 512 + 7, 0, 1000 * MS), 2 << 20);
+        hints.add(&at(A, 100, 0, 1050 * MS), 4096);
+        hints.add(&at(A, 100, 0, 10 * MS), 4096);
+        hints.sort();
+        for (pid, page, time_ms, waits) in [
+            (A, 5 * 512, 1001, true),
+            (A, 5 * 512 + 511, 1499, true),
+            (A, 5 * 512 + 511, 1501, false), // given back, and touched anew
+            (A, 5 * 512, 999, false),
+            (A, 6 * 512, 1001, false),
+            (Pid(11), 5 * 512, 1001, false),
+            (A, 100, 1060, true),
+            (A, 101, 1060, false),
+            (A, 100, 1040, false),
+        ] {
+            assert_eq!(hints.has_before(&at(pid, page, 1, time_ms * MS)), waits, "{page}, {time_ms}");
+        }
+        hints.add(&at(A, 300, 0, 2000 * MS), 4096);
+        hints.sort();
+        assert_eq!(hints.faults, [(A, 300, 2000 * MS)]);
     }
 
     #[test]

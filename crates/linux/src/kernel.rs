@@ -162,9 +162,7 @@ impl LiveKernel {
     /// Pages that the kernel's balancing has moved since boot (`/proc/vmstat`, `numa_pages_migrated`); 0 on
     /// kernels without.
     pub fn pages_migrated(&mut self) -> u64 {
-        let text = self.cost.read("/proc/vmstat").unwrap_or_default();
-        let value = text.lines().find_map(|line| line.strip_prefix("numa_pages_migrated "));
-        value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+        vmstat_count(&self.cost.read("/proc/vmstat").unwrap_or_default(), "numa_pages_migrated")
     }
 
     /// Closes the files of all processes but these. An open pagemap keeps showing the program that ran when
@@ -174,6 +172,12 @@ impl LiveKernel {
         self.huge_pages.pagemaps.retain(|pid, _| processes.contains(pid));
         self.kept.clone_from(processes);
     }
+}
+
+/// A count of `/proc/vmstat`; 0 on kernels without.
+pub(crate) fn vmstat_count(vmstat: &str, name: &str) -> u64 {
+    let value = vmstat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
 }
 
 /// Now, on the clock that perf events are told to use.

@@ -5,6 +5,7 @@
 //! flushes its TLB for another one's sake has that time as its program's own.
 
 use crate::Error;
+use crate::kernel::vmstat_count;
 use crate::sampler::{CpuClockEvents, Time};
 use nodewise_engine::Pid;
 use nodewise_sys::perf::CallChain;
@@ -25,7 +26,8 @@ pub struct KernelShares {
     pub samples: u64,
     /// In the kernel.
     pub kernel_percent: f64,
-    /// That of its NUMA balancing: marking pages, hint faults, migrations.
+    /// That of its NUMA balancing: marking pages, hint faults, migrations. If hint faults are sampled
+    /// meanwhile, that is in it.
     pub balancing_percent: f64,
     /// That of giving memory back, and of calls that have others' TLBs flushed: munmap, madvise, mprotect. It
     /// is of processes that were there from the beginning: one that begins takes memory, and gives some back.
@@ -40,6 +42,8 @@ pub struct KernelShares {
 pub struct KernelTime {
     events: CpuClockEvents,
     counts: Counts,
+    /// When it began.
+    faults: Faults,
 }
 
 impl KernelTime {
@@ -56,12 +60,12 @@ impl KernelTime {
             in_kernel: 0,
             chains: HashMap::new(),
         };
-        Ok(Self { events: CpuClockEvents::open(topology)?, counts })
+        Ok(Self { events: CpuClockEvents::open(topology)?, counts, faults: Faults::now() })
     }
 
     /// Takes in what has happened. To be called once a second or so: a ring holds as much.
     pub fn drain(&mut self) {
-        let Self { events, counts } = self;
+        let Self { events, counts, .. } = self;
         events.read(|time| counts.take_in(&time));
     }
 
@@ -70,7 +74,29 @@ impl KernelTime {
     pub fn finish(mut self) -> Option<KernelShares> {
         self.drain();
         let symbols = || Symbols::parse(&fs::read_to_string("/proc/kallsyms").unwrap_or_default());
-        self.counts.shares(symbols)
+        self.counts.shares(Faults::now().hint_share_since(&self.faults), symbols)
+    }
+}
+
+/// Page faults of the whole machine so far, and how many of them were hint faults.
+#[derive(Clone, Copy, Debug)]
+struct Faults {
+    all: u64,
+    hint: u64,
+}
+
+impl Faults {
+    fn now() -> Self {
+        Self::parse(&fs::read_to_string("/proc/vmstat").unwrap_or_default())
+    }
+
+    fn parse(vmstat: &str) -> Self {
+        Self { all: vmstat_count(vmstat, "pgfault"), hint: vmstat_count(vmstat, "numa_hint_faults") }
+    }
+
+    fn hint_share_since(self, before: &Self) -> f64 {
+        let (all, hint) = (self.all.saturating_sub(before.all), self.hint.saturating_sub(before.hint));
+        (hint as f64 / all.max(1) as f64).min(1.0)
     }
 }
 
@@ -104,7 +130,8 @@ impl Counts {
         }
     }
 
-    fn shares(&self, symbols: impl FnOnce() -> Symbols) -> Option<KernelShares> {
+    /// Such a share of all faults are hint faults.
+    fn shares(&self, hint_share: f64, symbols: impl FnOnce() -> Symbols) -> Option<KernelShares> {
         let samples: u64 = self.by_node.iter().sum();
         let percent = |count: u64| 100.0 * count as f64 / samples as f64;
         let kernel_percent = percent(self.in_kernel);
@@ -117,11 +144,16 @@ impl Counts {
         if kernel_percent >= LEAST_PERCENT {
             let symbols = symbols();
             for ((is_first, chain), &count) in &self.chains {
+                let (all, first) = (percent(count), if *is_first { percent(count) } else { 0.0 });
                 match symbols.cause(chain) {
-                    Some(Cause::Balancing) => shares.balancing_percent += percent(count),
-                    Some(Cause::Returning) if *is_first => shares.returning_percent += percent(count),
-                    Some(Cause::Taking) if *is_first => shares.taking_percent += percent(count),
-                    _ => {}
+                    Some(Cause::Balancing) => shares.balancing_percent += all,
+                    Some(Cause::Returning) => shares.returning_percent += first,
+                    Some(Cause::Taking) => shares.taking_percent += first,
+                    Some(Cause::Fault) => {
+                        shares.balancing_percent += hint_share * all;
+                        shares.taking_percent += (1.0 - hint_share) * first;
+                    }
+                    None => {}
                 }
             }
         }
@@ -135,25 +167,40 @@ enum Cause {
     Balancing,
     Returning,
     Taking,
+    /// Taking memory or a hint fault.
+    Fault,
 }
 
 impl Cause {
     /// By the name of a function. These are Linux 5.10 to 6.18's (`mm/memory.c`, `mm/huge_memory.c`,
     /// `mm/migrate.c`, `kernel/sched/fair.c`, and the entries of system calls and faults of x86 and Arm).
+    /// Compilers have some of them as a part of others: Debian's 6.12 has no `do_numa_page`.
     fn of(function: &str) -> Option<Self> {
         // A compiler marks copies of a function: `do_numa_page.isra.0`.
         let name = function.split('.').next().unwrap_or_default();
         match name {
             "do_numa_page"
             | "do_huge_pmd_numa_page"
+            | "numa_migrate_check"
             | "task_numa_work"
             | "task_numa_fault"
             | "change_prot_numa"
             | "migrate_misplaced_page"
             | "migrate_misplaced_folio"
             | "migrate_misplaced_transhuge_page" => return Some(Self::Balancing),
+            "do_anonymous_page"
+            | "do_huge_pmd_anonymous_page"
+            | "do_fault"
+            | "do_swap_page"
+            | "do_wp_page"
+            | "hugetlb_fault"
+            | "clear_page_erms"
+            | "clear_page_rep"
+            | "clear_page_orig"
+            | "clear_huge_page"
+            | "folio_zero_user" => return Some(Self::Taking),
             "handle_mm_fault" | "do_user_addr_fault" | "do_page_fault" | "exc_page_fault" => {
-                return Some(Self::Taking);
+                return Some(Self::Fault);
             }
             _ => {}
         }
@@ -209,6 +256,7 @@ ffffffff81000400 T __do_sys_getpid
 ffffffff81000500 D do_numa_page
 ffffffff81000600 T __arm64_sys_madvise
 ffffffff81000700 t flush_tlb_mm_range
+ffffffff81000800 t do_anonymous_page
 ffffffffc0000000 t read\t[driver]
 ";
 
@@ -220,7 +268,8 @@ ffffffffc0000000 t read\t[driver]
             (vec![at(0x720), at(0x140)], Some(Cause::Returning)),
             (vec![at(0x710), at(0x640)], Some(Cause::Returning)),
             (vec![at(0x210), at(0x310)], Some(Cause::Balancing)),
-            (vec![at(0x10), at(0x310)], Some(Cause::Taking)),
+            (vec![at(0x10), at(0x310)], Some(Cause::Fault)),
+            (vec![at(0x10), at(0x810), at(0x310)], Some(Cause::Taking)),
             (vec![at(0x410)], None),
             (vec![0xffff_ffff_c000_0010], None),
             (vec![0x10], None),
@@ -249,8 +298,9 @@ ffffffffc0000000 t read\t[driver]
 
     #[test]
     fn shares_are_of_all_the_time() {
-        let counts = counts(&[(0x210, 30), (0x110, 10), (0x310, 20), (0x310, 40)], 100);
-        let shares = counts.shares(|| Symbols::parse(SYMBOLS)).unwrap();
+        let counts = counts(&[(0x210, 30), (0x110, 10), (0x310, 10), (0x810, 10), (0x310, 40)], 100);
+        let of = |hint_share| counts.shares(hint_share, || Symbols::parse(SYMBOLS)).unwrap();
+        let shares = of(0.0);
         let expected = KernelShares {
             samples: 200,
             kernel_percent: 50.0,
@@ -260,13 +310,27 @@ ffffffffc0000000 t read\t[driver]
             runs_on: vec![25.0, 75.0],
         };
         assert_eq!(shares, expected);
+        // Balancing is of the last process, too.
+        let half = KernelShares { balancing_percent: 27.5, taking_percent: 7.5, ..expected };
+        assert_eq!(of(0.5), half);
+    }
+
+    #[test]
+    fn hint_faults_are_a_share_of_all() {
+        let before =
+            Faults::parse("pgfault 100\npgmajfault 7\nnuma_hint_faults 10\nnuma_hint_faults_local 9\n");
+        let after = Faults::parse("numa_hint_faults 85\npgfault 200\n");
+        assert!((after.hint_share_since(&before) - 0.75).abs() < 1e-9);
+        // Without balancing, and where nothing has happened.
+        assert!(Faults::parse("pgfault 500\n").hint_share_since(&Faults::parse("pgfault 1\n")) < 1e-9);
+        assert!(after.hint_share_since(&after) < 1e-9);
     }
 
     #[test]
     fn nothing_is_read_for_a_program_that_hardly_enters_the_kernel() {
-        let shares = counts(&[(0x210, 1)], 1000).shares(|| unreachable!()).unwrap();
+        let shares = counts(&[(0x210, 1)], 1000).shares(0.0, || unreachable!()).unwrap();
         assert!(shares.kernel_percent < 0.2 && shares.balancing_percent == 0.0, "{shares:?}");
-        assert_eq!(counts(&[], 0).shares(|| unreachable!()), None);
+        assert_eq!(counts(&[], 0).shares(0.0, || unreachable!()), None);
     }
 
     /// Beside the kernel's own account of this process, which takes samples, too.

@@ -41,6 +41,15 @@ impl Size {
         AddressRange { address: page.address().0, bytes: pages * PAGE_BYTES }
     }
 
+    /// Milliseconds before a page is tried again that is in use by the kernel for a moment. It is in the way
+    /// of splitting that a page is being migrated: for some ms, and up to 0.3 s in an emulated guest.
+    const fn waits_ms(self) -> &'static [u64] {
+        match self {
+            Self::Base => &[1, 10, 100, 300],
+            Self::Huge => &[0, 0],
+        }
+    }
+
     const fn advice(self) -> ProcessAdvice {
         match self {
             Self::Base => ProcessAdvice::Cold,
@@ -48,10 +57,6 @@ impl Size {
         }
     }
 }
-
-/// So often is a page tried in one call: it is in use by the kernel for a moment, as when it is being
-/// migrated.
-const TRIES: usize = 3;
 
 /// Keeps khugepaged from making huge pages of what is about to be split.
 ///
@@ -145,7 +150,12 @@ pub(crate) fn resize(
         return outcome;
     };
     let (mut left, mut refused, mut deferred) = (pages.to_vec(), 0, 0);
-    for attempt in 0..TRIES {
+    let waits_ms = [0].iter().chain(size.waits_ms());
+    for (attempt, &wait_ms) in waits_ms.enumerate() {
+        if attempt > 0 && (left.is_empty() || kernel.now_ns() >= deadline_ns) {
+            break;
+        }
+        thread::sleep(Duration::from_millis(wait_ms));
         let mut busy = Vec::new();
         for batch in left.chunks(size.batch()) {
             if kernel.now_ns() >= deadline_ns {

@@ -1,6 +1,7 @@
 //! The files of `/proc` and `/sys` that a census reads (proc(5), `Documentation/admin-guide/numastat.rst`).
 
 use super::BalancingUse;
+use crate::kernel::vmstat_count;
 use crate::process::Stat;
 use nodewise_engine::PAGE_BYTES;
 use nodewise_topology::NodeId;
@@ -75,10 +76,7 @@ pub(super) struct Balancing {
 impl Balancing {
     pub(super) fn read() -> Self {
         let text = read("/proc/vmstat").unwrap_or_default();
-        let count = |name: &str| -> u64 {
-            let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
-        };
+        let count = |name| vmstat_count(&text, name);
         Self {
             is_on: read("/proc/sys/kernel/numa_balancing").map(|text| text.trim() != "0"),
             faults: count("numa_hint_faults"),

@@ -13,7 +13,7 @@ use crate::interleaved::InterleavedRanges;
 use crate::kernel::{LiveKernel, now_ns};
 use crate::known_homes::{KnownHomes, Placed};
 use crate::mover::{Job, Mover, MoverSettings};
-use crate::placement::{BeforeAndAfter, Figures, Unknown};
+use crate::placement::{BeforeAndAfter, Figures, MIN_TURNS, Unknown};
 use crate::process::{Processes, ReadCost, is_alive};
 use crate::resize::{Size, pause_khugepaged, resize};
 use crate::sampler::{Interval, Sampler};
@@ -239,6 +239,18 @@ impl LinuxMachine {
         let pages = placement.after.as_ref().ok().and_then(|figures| figures.pages);
         if pages.is_some_and(|pages| self.migrated_since_seen as f64 > MAX_MOVED * pages as f64) {
             placement.after = Err(Unknown::Moved);
+        }
+        if self.sampler.lags() {
+            for figures in [&mut placement.before, &mut placement.after] {
+                // With few turns, memory that nodes share looks private to them, part by part.
+                let few = match figures {
+                    Ok(figures) if figures.samples as f64 >= MIN_TURNS * figures.sampled as f64 => continue,
+                    Ok(figures) => figures.samples,
+                    Err(Unknown::Samples(samples)) => *samples,
+                    Err(_) => continue,
+                };
+                *figures = Err(Unknown::Pace(few));
+            }
         }
         placement
     }

@@ -30,7 +30,7 @@ const MIN_PAIRS: f64 = 16.0;
 /// Samples a page from which on pages that are judged together tell all of their users. With fewer, one of
 /// them may not have had its turn, and shared pages are taken to have the users of all shared pages of the
 /// process.
-const MIN_TURNS: f64 = 6.0;
+pub(crate) const MIN_TURNS: f64 = 6.0;
 /// A node with a smaller share of the samples of pages that are judged together is no user of theirs.
 const MIN_SHARE: f64 = 0.05;
 /// Fewer samples say too little.
@@ -84,6 +84,10 @@ pub struct Figures {
     /// The share of local accesses that there would be more, in points, if each page lay with the node that
     /// uses it most; of pages whose users are clear, and none where these are too few.
     pub collocation_adds_percent: Option<f64>,
+    /// Samples that these figures rest on.
+    pub samples: u64,
+    /// How many pages, or huge pages, they are of.
+    pub sampled: u64,
 }
 
 /// Why there is no figure.
@@ -91,6 +95,9 @@ pub struct Figures {
 pub enum Unknown {
     /// So few samples of memory whose users are clear.
     Samples(u64),
+    /// The same, since the kernel's balancing was on before and still goes by its old pace.
+    /// One or two samples a page are few then: all of a scan's faults are often one thread's.
+    Pace(u64),
     /// Where most of the memory lay at first is not known.
     FirstHomes,
     /// The kernel has not marked all of the memory yet, or new memory still shows.
@@ -177,8 +184,9 @@ struct Pick {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Sums {
-    /// Samples that tell who uses the memory.
+    /// Samples that tell who uses the memory, and pages, or huge pages, that they are of.
     samples: u64,
+    sampled: u64,
     pages: f64,
     /// Samples of pages whose users are not clear, among them.
     unclear_samples: u64,
@@ -204,6 +212,7 @@ impl Sums {
     fn count(&mut self, pick: &Pick, home: NodeIndex, pages: f64) {
         self.loads.resize(pick.shares.len(), 0.0);
         self.samples += pick.samples;
+        self.sampled += 1;
         self.unclear_samples += if pick.clear { 0 } else { pick.samples };
         self.pages += pages;
         self.local += pages * pick.shares[home.get()];
@@ -222,6 +231,7 @@ impl Sums {
     fn add(&mut self, other: &Self) {
         self.loads.resize(self.loads.len().max(other.loads.len()), 0.0);
         self.samples += other.samples;
+        self.sampled += other.sampled;
         self.unclear_samples += other.unclear_samples;
         self.pages += other.pages;
         self.clear_pages += other.clear_pages;
@@ -259,6 +269,8 @@ impl Sums {
                 .then(|| 100.0 * (self.local + self.copies_add) / self.pages),
             collocation_adds_percent: (!proportional && self.samples - self.unclear_samples >= MIN_SAMPLES)
                 .then(|| 100.0 * self.collocation_adds / self.clear_pages),
+            samples: self.samples,
+            sampled: self.sampled,
         })
     }
 }

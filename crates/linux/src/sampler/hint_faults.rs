@@ -73,6 +73,10 @@ const LAST_PASSES: u32 = 4;
 /// of a large program's memory may be all that is well placed.
 const PASSES_BEFORE_REST: u64 = 2;
 
+/// Where balancing was on before, a thread heeds our period after the pass under way. Five more show which
+/// nodes use a page, and there is no rest before.
+const OLD_PASSES: u64 = 6;
+
 /// While pages are being placed, passes become faster until so many samples come in a second: memory in huge
 /// pages gives one for 2 MiB a pass. They become slower again, up to `PASS`, where that gives more than twice
 /// as many.
@@ -122,6 +126,8 @@ pub struct HintFaults {
     paused: bool,
     /// Whether somebody has switched balancing off meanwhile.
     switched_off: bool,
+    /// How many passes have yet to end until samples come at the sampler's pace.
+    old_passes: u64,
 }
 
 impl HintFaults {
@@ -129,6 +135,7 @@ impl HintFaults {
     pub fn open(topology: &Topology, settings: SharedSettings) -> Result<Self, Error> {
         let (balancing, knobs) = (PathBuf::from(BALANCING), PathBuf::from(KNOBS));
         let mut sampler = Self::closed(settings, balancing, None);
+        sampler.old_passes = if sampler.mode()? & 1 == 1 { OLD_PASSES } else { 0 };
         sampler.switch_on()?;
         sampler.knobs = knobs.join("scan_period_min_ms").exists().then_some(knobs);
         let events = match PageFaultEvents::open(topology, Source::best()) {
@@ -172,6 +179,7 @@ impl HintFaults {
             lately: (0.0, 0.0),
             paused: false,
             switched_off: false,
+            old_passes: 0,
         }
     }
 
@@ -270,10 +278,15 @@ impl HintFaults {
         if let Some((pid, sequence)) = interval.scan_sequence {
             let same = self.scan_sequence.filter(|&(before, ..)| before == pid);
             self.passes = if same.is_some() { self.passes } else { 0 };
+            // One that has just begun has no old pace, and nobody counts the passes of one after another.
+            if same.is_none() && (sequence <= 1 || self.scan_sequence.is_some()) {
+                self.old_passes = 0;
+            }
             let (_, before, lasted) = same.unwrap_or((pid, sequence, Duration::ZERO));
             let lasted = lasted + interval.duration;
             let passes = sequence.saturating_sub(before);
             self.passes += passes;
+            self.old_passes = self.old_passes.saturating_sub(passes);
             let periods = lasted.as_secs_f64() / self.period().as_secs_f64().max(f64::MIN_POSITIVE);
             let left_out = periods / passes.max(1) as f64 - f64::from(self.portions(PORTION_MB));
             if passes > 0 || left_out > self.left_out {
@@ -336,11 +349,10 @@ impl Sampler for HintFaults {
 
     fn set_rate(&mut self, rate: SamplingRate) -> Result<(), Error> {
         let in_portions = self.scan_sequence.is_some() && self.portions(PORTION_MB) > 1;
+        let is_young = in_portions && self.passes < PASSES_BEFORE_REST;
+        let is_half_way = (1..OLD_PASSES).contains(&self.old_passes);
         self.wished = rate;
-        if in_portions
-            && (self.rate, rate) == (SamplingRate::Accurate, SamplingRate::Cheap)
-            && self.passes < PASSES_BEFORE_REST
-        {
+        if (self.rate, rate) == (SamplingRate::Accurate, SamplingRate::Cheap) && (is_young || is_half_way) {
             return Ok(());
         }
         self.pause(rate == SamplingRate::Paused)?;
@@ -425,6 +437,10 @@ impl Sampler for HintFaults {
             SamplingRate::Accurate => self.pass,
             SamplingRate::Cheap | SamplingRate::Paused => self.cheap_pass,
         }
+    }
+
+    fn lags(&self) -> bool {
+        self.old_passes > 0 && self.scan_sequence.is_some()
     }
 
     fn close(&mut self) -> Result<(), Error> {
@@ -525,6 +541,33 @@ mod tests {
             waiting[29] < 125,
             "next to 2000 / 20, which a change by so little is not worth: {waiting:?}"
         );
+    }
+
+    #[test]
+    fn a_program_that_was_scanned_before_goes_at_its_old_pace_for_some_passes() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut sampler = sampler(directory.path());
+        assert!(!sampler.lags());
+        sampler.old_passes = OLD_PASSES;
+        let lags = |sampler: &mut HintFaults, pid, sequence| {
+            let scan_sequence = Some((Pid(pid), sequence));
+            sampler.adapt(&Interval { scan_sequence, ..interval(0, SECOND) }).unwrap();
+            sampler.lags()
+        };
+        assert_eq!([7, 7].map(|sequence| lags(&mut sampler, 1, sequence)), [true; 2]);
+        // Nobody knows when the pass under way ends, and until then there may be rest.
+        sampler.set_rate(SamplingRate::Cheap).unwrap();
+        assert_eq!(sampler.rate, SamplingRate::Cheap);
+        sampler.set_rate(SamplingRate::Accurate).unwrap();
+        assert!(lags(&mut sampler, 1, 9));
+        sampler.set_rate(SamplingRate::Cheap).unwrap();
+        assert!(lags(&mut sampler, 1, 12) && sampler.rate == SamplingRate::Accurate);
+        assert!(!lags(&mut sampler, 1, 13) && sampler.rate == SamplingRate::Cheap);
+        sampler.set_rate(SamplingRate::Accurate).unwrap();
+        sampler.old_passes = OLD_PASSES;
+        assert!(!lags(&mut sampler, 2, 70), "another process");
+        (sampler.old_passes, sampler.scan_sequence) = (OLD_PASSES, None);
+        assert!(!lags(&mut sampler, 3, 1), "it has just begun");
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod switches;
 
 pub(crate) use cpu_clock_event::{CpuClockEvents, Time};
 pub(crate) use files::RINGS_BYTES;
-pub(crate) use page_fault_event::{PageFaultEvents, Seen, Source};
+pub(crate) use page_fault_event::{MIGRATION_NS, PageFaultEvents, Seen, Source};
 
 #[cfg(fuzzing)]
 pub use page_fault_event::fields_of_format;
@@ -155,6 +155,12 @@ pub trait Sampler {
     /// How long it takes, at the present rate, until every page in use has had its chance of a sample.
     fn pass(&self) -> Duration {
         Duration::ZERO
+    }
+
+    /// Whether the kernel still goes by another rate than the sampler's, so that there may be no samples for
+    /// minutes.
+    fn lags(&self) -> bool {
+        false
     }
 
     /// Stops and puts every kernel setting back.

@@ -6,13 +6,13 @@ use super::files::{make_room, ring_bytes};
 use super::streams::{Refused, Streams, largest_granted};
 use crate::sampler::RawSample;
 use crate::{Error, ErrorKind};
-use nodewise_engine::{Access, DataSource, Pid, Tid, VirtAddr};
+use nodewise_engine::{Access, DataSource, PageNumber, Pid, Tid, VirtAddr};
 use nodewise_sys::perf::{
     Attr, AttrFlags, Event, EventType, Losses, Record, Ring, Sample as PerfSample, SampleFormat, SampleType,
     SoftwareEvent, Target,
 };
 use nodewise_topology::Topology;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -130,6 +130,9 @@ impl Source {
 /// overrun it.
 const RING_BYTES: usize = 2 << 20;
 
+/// Migrating a page takes less: a huge one up to 0.3 s in an emulated guest, and some ms elsewhere.
+pub(crate) const MIGRATION_NS: u64 = 500_000_000;
+
 /// How many looks at the CPUs come to one at their events.
 const ASK_EVERY: u32 = 60;
 
@@ -149,6 +152,7 @@ pub(crate) struct PageFaultEvents {
     cpus: Cpus,
     /// Looks at the CPUs so far.
     looks: u32,
+    uses: Uses,
     /// The losses of CPUs that went offline.
     losses: Losses,
 }
@@ -191,7 +195,15 @@ impl PageFaultEvents {
         let online = cpus.online().iter().map(|cpu| cpu.0);
         let streams = Streams::open_all(online, |cpu| Stream::open(&source, cpu, count));
         let streams = streams.map_err(|refused| refused.error)?;
-        Ok(Self { source, streams, streams_max, cpus, looks: 0, losses: Losses::default() })
+        Ok(Self {
+            source,
+            streams,
+            streams_max,
+            cpus,
+            looks: 0,
+            uses: Uses::default(),
+            losses: Losses::default(),
+        })
     }
 
     pub(super) fn source(&self) -> &Source {
@@ -200,7 +212,7 @@ impl PageFaultEvents {
 
     /// Opens the event on CPUs that are new, or online again.
     pub(crate) fn follow(&mut self) {
-        let Self { source, streams, streams_max, cpus, looks, losses } = self;
+        let Self { source, streams, streams_max, cpus, looks, losses, .. } = self;
         *looks = looks.wrapping_add(1);
         // Asking an event interrupts its CPU. One that went and came back between two looks can wait.
         let asks = cpus.update() || *looks % ASK_EVERY == 0;
@@ -222,11 +234,14 @@ impl PageFaultEvents {
     }
 
     pub(super) fn drain(&mut self, keep: &dyn Fn(Pid) -> bool, into: &mut Vec<RawSample>) {
+        let mut uses = std::mem::take(&mut self.uses);
         self.read(keep, |seen| {
             if let Seen::Fault(sample, _) = seen {
-                into.push(sample);
+                uses.take_in(sample, into);
             }
         });
+        uses.end_drain();
+        self.uses = uses;
     }
 
     /// Hands over each fault of processes to `keep`, and everything else that was told, CPU by CPU.
@@ -267,6 +282,72 @@ impl PageFaultEvents {
     }
 }
 
+/// The pages that each thread used by its latest faults.
+///
+/// A page that the kernel migrates at a hint fault may not be written afterwards (`remove_migration_pte`,
+/// `mm/migrate.c`, Linux 6.12). So a thread that loads a word, computes, and stores it has two faults for one
+/// use of the page. The second tells that it writes. A thread that waits for the page meanwhile faults again
+/// when it is there. Counted twice, such faults would look like the runs of a falsely shared huge page.
+#[derive(Default)]
+struct Uses {
+    by_thread: HashMap<(Pid, Tid), Vec<Use>>,
+    /// The latest fault's time.
+    latest_ns: u64,
+}
+
+struct Use {
+    page: PageNumber,
+    time_ns: u64,
+    writes: bool,
+    /// Its sample's index, until the drain ends.
+    sample: Option<usize>,
+}
+
+impl Uses {
+    /// A thread may touch other pages between two faults for one use.
+    const RECENT: usize = 4;
+
+    /// Appends a fault, unless it is for the same use as one before. That one's sample learns of its store.
+    /// If the sample is gone already, the store is one more.
+    fn take_in(&mut self, fault: RawSample, into: &mut Vec<RawSample>) {
+        self.latest_ns = self.latest_ns.max(fault.time_ns);
+        let uses = self.by_thread.entry((fault.pid, fault.tid)).or_default();
+        let (page, time_ns, writes) = (fault.address.page(), fault.time_ns, fault.access == Access::Write);
+        let is_same = |other: &&mut Use| other.page == page && lasts(other.time_ns, time_ns);
+        let Some(same) = uses.iter_mut().find(is_same) else {
+            if uses.len() == Self::RECENT {
+                uses.remove(0);
+            }
+            uses.push(Use { page, time_ns, writes, sample: Some(into.len()) });
+            into.push(fault);
+            return;
+        };
+        if writes && !same.writes {
+            same.writes = true;
+            match same.sample {
+                Some(sample) => into[sample].access = Access::Write,
+                None => into.push(fault),
+            }
+        }
+    }
+
+    /// The samples go their way. Threads without a use that may last are forgotten.
+    fn end_drain(&mut self) {
+        let latest_ns = self.latest_ns;
+        self.by_thread.retain(|_, uses| {
+            for one in &mut *uses {
+                one.sample = None;
+            }
+            uses.iter().any(|one| lasts(one.time_ns, latest_ns))
+        });
+    }
+}
+
+/// Whether faults at these times may be for one use.
+const fn lasts(one_ns: u64, other_ns: u64) -> bool {
+    one_ns.abs_diff(other_ns) <= MIGRATION_NS
+}
+
 fn refused(source: &Source, error: nodewise_sys::Error) -> Refused {
     let what = match source {
         Source::Tracepoint { .. } => "tracepoint exceptions:page_fault_user",
@@ -297,6 +378,7 @@ fn refused(source: &Source, error: nodewise_sys::Error) -> Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nodewise_topology::NodeIndex;
 
     /// As Linux 6.1 and 6.12 print it on x86.
     const FORMAT: &str = "name: page_fault_user
@@ -326,6 +408,48 @@ print fmt: \"address=%ps ip=%ps error_code=0x%lx\"
         }
         let short = PerfSample { raw: Some(&raw[..20]), ..PerfSample::default() };
         assert_eq!(source.decode(&short), None);
+    }
+
+    #[test]
+    fn a_load_and_its_store_are_one_use_of_a_page() {
+        let fault = |tid, address, time_us: u64, access| RawSample {
+            time_ns: 1000 * time_us,
+            address: VirtAddr(address),
+            pid: Pid(1),
+            tid: Tid(tid),
+            accessor: NodeIndex(0),
+            access,
+            source: DataSource::Unknown,
+            latency_cycles: 0,
+            weight: 1,
+        };
+        let (read, write) = (Access::Read, Access::Write);
+        let mut uses = Uses::default();
+        let mut drain = |told: &[RawSample]| -> Vec<(u32, u64, Access)> {
+            let mut samples = Vec::new();
+            for &fault in told {
+                uses.take_in(fault, &mut samples);
+            }
+            uses.end_drain();
+            samples.iter().map(|s| (s.tid.0, s.address.page().0, s.access)).collect()
+        };
+        let first = drain(&[
+            fault(1, 0x1010, 0, read),
+            fault(1, 0x2000, 50, read),
+            fault(1, 0x1018, 100, write), // the first one's store
+            fault(2, 0x2000, 150, write), // another thread
+            fault(3, 0x3000, 200, read),
+            fault(1, 0x1010, 500_001, read), // another pass
+        ]);
+        assert_eq!(first, [(1, 1, write), (1, 2, read), (2, 2, write), (3, 3, read), (1, 1, read)]);
+        // A page that was read a moment before is read by the same use, and stored by it as well.
+        let again = drain(&[
+            fault(3, 0x3008, 1000, read),
+            fault(3, 0x3000, 1100, write),
+            fault(3, 0x3000, 1200, write),
+            fault(3, 0x3000, 900_000, read),
+        ]);
+        assert_eq!(again, [(3, 3, write), (3, 3, read)]);
     }
 
     #[test]
