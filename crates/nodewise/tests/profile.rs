@@ -134,6 +134,24 @@ fn names_that_end_lines_forge_no_row() {
 }
 
 #[test]
+fn a_process_that_ran_already_is_named() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let first_line = |text: &str| {
+        std::fs::write(file.path(), text).unwrap();
+        let output = nodewise(&["report", file.path().to_str().unwrap()]);
+        String::from_utf8(output.stdout).unwrap().lines().next().unwrap().to_owned()
+    };
+    let started = profile();
+    assert_eq!(first_line(&started), "./solver input");
+    let ran = started.replacen("\"nodewise_profile\"", "\"pid\":190,\"nodewise_profile\"", 1);
+    assert_eq!(first_line(&ran), "process 190: ./solver input");
+    let unknown = ran.replacen("[\"./solver\",\"input\"]", "null", 1);
+    assert_eq!(first_line(&unknown), "process 190");
+    let older = unknown.replacen("\"pid\":190,", "", 1);
+    assert_eq!(first_line(&older), "a process");
+}
+
+#[test]
 fn what_is_no_whole_profile_is_one_clear_error() {
     assert_eq!(refused(""), "nodewise: FILE: not a profile: it is empty\n");
     for foreign in ["PERFFILE\0\0\0", "{\"seen\": 1}\n", "\n"] {

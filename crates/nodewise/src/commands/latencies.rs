@@ -39,14 +39,24 @@ pub struct Latencies {
     walks: HashMap<(Tid, NodeIndex), Walk>,
 }
 
-/// The way of a thread through memory, from sample to sample.
+/// The way of a thread through memory, from sample to sample: as if it went through one array, or through
+/// several side by side. The guess by which most steps are in order is right. With more arrays than there
+/// are, a step is taken from where the thread was long ago, and with fewer from another array.
 #[derive(Default)]
 struct Walk {
-    /// Where it was last in each of the arrays through which it goes side by side, and at which step.
-    places: Vec<(u64, i64)>,
-    /// Steps upwards less those downwards, and all.
-    upwards: i64,
+    guesses: [SideBySide; Self::ARRAYS],
     steps: i64,
+    /// The lowest address, and the highest.
+    ends: Option<(u64, u64)>,
+}
+
+/// A way through so many arrays.
+#[derive(Default)]
+struct SideBySide {
+    /// Where it was last in each, and at which step.
+    places: Vec<(u64, i64)>,
+    /// Steps upwards less those downwards.
+    upwards: i64,
 }
 
 impl Walk {
@@ -54,23 +64,31 @@ impl Walk {
     /// An array that was not met in so many steps is left.
     const STEPS: i64 = 16;
 
-    /// One more sample, in the order of time.
+    /// One more sample, in the order of time. From one end to the other it is nearer beyond the end: whoever
+    /// has gone through all begins again.
     fn to(&mut self, address: u64) {
-        self.places.retain(|(_, step)| step + Self::STEPS > self.steps);
-        let nearest = self.places.iter().enumerate().min_by_key(|(_, place)| place.0.abs_diff(address));
-        if let Some((at, &(before, _))) = nearest {
-            self.upwards += i64::from(address > before) - i64::from(address < before);
-            self.steps += 1;
-            if self.places.len() == Self::ARRAYS {
-                self.places.remove(at);
+        let (lowest, highest) = self.ends.unwrap_or((address, address));
+        self.ends = Some((lowest.min(address), highest.max(address)));
+        let is_around = |before: u64| highest > lowest && address.abs_diff(before) > (highest - lowest) / 2;
+        for (arrays, SideBySide { places, upwards }) in (1..).zip(&mut self.guesses) {
+            places.retain(|(_, step)| step + Self::STEPS > self.steps);
+            let nearest = places.iter().enumerate().min_by_key(|(_, place)| place.0.abs_diff(address));
+            if let Some((at, &(before, _))) = nearest {
+                let step = i64::from(address > before) - i64::from(address < before);
+                *upwards += if is_around(before) { -step } else { step };
+                if places.len() == arrays {
+                    places.remove(at);
+                }
             }
+            places.push((address, self.steps));
         }
-        self.places.push((address, self.steps));
+        self.steps += 1;
     }
 
     /// The share of steps that were in order, if there were more than chance has.
     fn in_order(&self) -> f64 {
-        let (upwards, steps) = (self.upwards.abs() as f64, self.steps.max(1) as f64);
+        let upwards = self.guesses.iter().map(|guess| guess.upwards.abs()).max().unwrap_or(0);
+        let (upwards, steps) = (upwards as f64, self.steps.max(1) as f64);
         if upwards > 3.0 * steps.sqrt() { upwards / steps } else { 0.0 }
     }
 }
@@ -179,6 +197,11 @@ mod tests {
         let sweep = (0..400).map(|i| i * 5000 * 64 % (8 << 20));
         assert!(in_order(sweep.clone()) > 0.8);
         assert!(in_order(sweep.rev()) > 0.8, "downwards");
+        // Only some ten samples from one end to the other, at unlike distances.
+        let few = (0..400).map(|i| (i * 103 + i * 7919 % 40) * 8192 % (8 << 20));
+        assert!(in_order(few.clone()) > 0.95);
+        let downwards: Vec<u64> = few.collect();
+        assert!(in_order(downwards.into_iter().rev()) > 0.95);
         // A sum of two arrays into a third, from sample to sample any of them.
         let loops = (0..400_u64).map(|i| i * 7 % 3 * (1 << 30) + i * 640_000);
         assert!(in_order(loops) > 0.8);

@@ -56,6 +56,13 @@ fn stat_fields(pid: u32, first: usize, count: usize) -> Option<Vec<u64>> {
     Some(fields).filter(|fields| fields.len() == count)
 }
 
+/// The program of a process and its arguments (`proc_pid_cmdline(5)`); none where nobody may know.
+pub fn command_line(pid: u32) -> Vec<String> {
+    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    text.split_terminator('\0').map(str::to_owned).collect()
+}
+
 /// Page faults of a process that needed no disk.
 pub fn minor_faults(pid: u32) -> Option<u64> {
     stat_fields(pid, 10, 1)?.first().copied()

@@ -243,6 +243,7 @@ impl<'a> Prepared<'a> {
             summary,
             watched,
             met,
+            has_noted_pace: false,
             began,
             began_ns,
             startup_cpu_seconds,
@@ -262,6 +263,8 @@ pub struct Session<'a> {
     watched: Watched,
     /// Bounds of which has been told that they were met.
     met: BTreeSet<Bound>,
+    /// Whether it has told why nothing happens.
+    has_noted_pace: bool,
     began: Instant,
     began_ns: u64,
     /// CPU time used until then.
@@ -278,6 +281,9 @@ const APPLY_MOST: Duration = Duration::from_secs(1);
 fn apply_limit(interval: Duration) -> Duration {
     (interval * 3 / 4).min(APPLY_MOST)
 }
+
+/// Other programs give samples before.
+const PACE_NOTED: Duration = Duration::from_secs(20);
 
 /// How often the rings are emptied between rounds while there are many samples.
 const DRAIN_EVERY: Duration = Duration::from_millis(100);
@@ -331,6 +337,7 @@ impl Session<'_> {
             let round = self.step()?;
             anyhow::ensure!(self.watched.beat(), "managing hung, and kernel settings were put back");
             self.note_bounds(Some(&round));
+            self.note_pace();
             drain_every = drain_every_for(round.samples, self.machine.sampler().drain_at_least_every());
             let lines = log::lines(&round, &said, self.machine.topology(), self.began_ns);
             self.reports.write(&lines);
@@ -377,10 +384,10 @@ impl Session<'_> {
         Ok(round)
     }
 
-    /// Whether figures of the memory wait for more of it to show.
+    /// Why there are no figures of the memory so far.
     #[must_use]
-    pub fn more_memory_shows(&self) -> bool {
-        self.machine.placement().before == Err(Unknown::Scan)
+    pub fn unknown(&self) -> Option<Unknown> {
+        self.machine.placement().before.err()
     }
 
     /// Says once of each bound that it was met.
@@ -393,6 +400,22 @@ impl Session<'_> {
             if self.met.insert(bound) {
                 note(bound);
             }
+        }
+    }
+
+    /// Says once why nothing happens, where the kernel keeps a pace of its own.
+    fn note_pace(&mut self) {
+        if !self.options.quiet
+            && !self.has_noted_pace
+            && self.began.elapsed() > PACE_NOTED
+            && self.machine.sampler().lags()
+            && matches!(self.unknown(), Some(Unknown::Pace(_)))
+        {
+            self.has_noted_pace = true;
+            note(
+                "the kernel's NUMA balancing was on before and still goes through this memory at its old pace: \
+                 it may take minutes until samples come",
+            );
         }
     }
 

@@ -203,6 +203,10 @@ impl Summary {
         let why = placement.before.as_ref().err().or(placement.after.as_ref().err());
         self.memory_in_use.unknown = why.map(|why| match why {
             Unknown::Samples(samples) => format!("only {samples} samples tell who uses the memory"),
+            Unknown::Pace(samples) => format!(
+                "only {samples} samples tell who uses the memory, since the kernel's balancing was on before \
+                 and has its old pace until it has gone through all of it"
+            ),
             Unknown::FirstHomes => "where much of the memory lay at first was not seen".to_owned(),
             Unknown::Scan => "not all of the memory that is used has shown yet".to_owned(),
             Unknown::Moved => "the kernel was still moving it when the program ended".to_owned(),
@@ -510,7 +514,7 @@ mod tests {
             controller_imbalance_percent: Some(10.0),
             pages: Some(16_384),
             local_with_copies_percent: Some(99.5),
-            collocation_adds_percent: None,
+            ..placement::Figures::default()
         }
     }
 

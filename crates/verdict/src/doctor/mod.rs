@@ -197,11 +197,13 @@ fn by_place(pid: u32, evidence: Evidence) -> Diagnosis {
     }
 }
 
-/// So long that the kernel may go through all of the memory twice, and somewhat longer.
+/// So long that the kernel may go through all of the memory twice, and somewhat longer. Also much longer than
+/// what was too short.
 fn longer_s(evidence: &Evidence) -> u64 {
     /// The most that it marks in a second (`MAX_SCAN_WINDOW`, `kernel/sched/fair.c`, Linux 6.12).
     const MARKED_BYTES_PER_S: u64 = 2560 << 20;
-    (3 * evidence.resident_bytes.unwrap_or(0) / MARKED_BYTES_PER_S).max(120)
+    let watched_s = evidence.seconds as u64;
+    (3 * evidence.resident_bytes.unwrap_or(0) / MARKED_BYTES_PER_S).max(120).max(5 * watched_s)
 }
 
 /// The changes that the engine would make, those of most ranges first, or that the kernel has begun to make
@@ -213,11 +215,17 @@ fn remedies(evidence: &Evidence) -> Vec<Remedy> {
     let split = (evidence.falsely_shared > 0).then_some(Remedy::Split);
     // The few ranges with one user may be what the engine came to first.
     let few_have_one_user = evidence.collocation_adds_percent.is_some_and(|points| points < LEAST_PERCENT);
-    let mut ranges = if few_have_one_user && evidence.imbalance_percent.is_some_and(|by| by > UNEVEN_PERCENT)
-    {
+    let is_uneven = is_uneven(evidence);
+    let mut ranges = if few_have_one_user && is_uneven {
         [(Remedy::Collocate, 0), (Remedy::Interleave, evidence.to_interleave.max(1))]
     } else {
-        [(Remedy::Collocate, evidence.to_collocate), (Remedy::Interleave, evidence.to_interleave)]
+        // A first look may have been uneven where the whole is not, as the kernel spreads pages meanwhile.
+        let to_interleave = if is_uneven || (evidence.load.is_some() && is_far(evidence)) {
+            evidence.to_interleave
+        } else {
+            0
+        };
+        [(Remedy::Collocate, evidence.to_collocate), (Remedy::Interleave, to_interleave)]
     };
     ranges.sort_by_key(|&(_, ranges)| std::cmp::Reverse(ranges));
     let ranges = ranges.into_iter().filter(|&(_, ranges)| ranges > 0).map(|(remedy, _)| remedy);
@@ -226,6 +234,15 @@ fn remedies(evidence: &Evidence) -> Vec<Remedy> {
         return vec![Remedy::Collocate];
     }
     remedies
+}
+
+/// Whether the engine would spread pages: nodes whose own memory serves them, unevenly or not, share none.
+fn is_uneven(evidence: &Evidence) -> bool {
+    is_far(evidence) && evidence.imbalance_percent.is_some_and(|by| by > UNEVEN_PERCENT)
+}
+
+fn is_far(evidence: &Evidence) -> bool {
+    evidence.local_percent.is_some_and(|local| 100.0 - local >= LEAST_PERCENT)
 }
 
 /// The share of time that the remedy saves, by the latencies that were measured. Pages then lie with the node
@@ -315,7 +332,7 @@ fn verdict(
         return healthy(format!("{far:.0} % of its accesses are far, and all of its memory fits in a cache"));
     }
     let by_spreading = measured_cost_percent(evidence, Remedy::Interleave);
-    let queue = by_spreading.unwrap_or_else(|| by_queue(evidence));
+    let queue = by_spreading.unwrap_or_else(|| if is_uneven(evidence) { by_queue(evidence) } else { 0.0 });
     if remedy.is_none() && far >= LEAST_PERCENT && queue >= LEAST_PERCENT {
         return unknown(format!(
             "{far:.0} % of its accesses are far, and one node serves most of them, but what helps was not seen"
@@ -329,7 +346,14 @@ fn verdict(
         return healthy(if far < LEAST_PERCENT {
             format!("{:.0} % of its accesses are near", 100.0 - far)
         } else if remedy.is_none() {
-            format!("{far:.0} % of its accesses are far, and no other place is better for that memory")
+            let copies =
+                evidence.local_with_copies_percent.filter(|local| local + far >= 100.0 + LEAST_PERCENT);
+            let copies = copies.map_or(String::new(), |local| {
+                format!("; a copy on each node of what is only read would make {local:.0} % near")
+            });
+            format!(
+                "{far:.0} % of its accesses are far, and no other place is better for that memory{copies}"
+            )
         } else {
             let at_most = if is_bound { "at most" } else { "about" };
             format!("what can be gained is {at_most} {cost:.1} % of its time")
@@ -337,9 +361,7 @@ fn verdict(
     };
     let (cause, change) = match remedy {
         Remedy::Split => ("huge, and nodes use different parts of them", "splits them and moves the parts"),
-        Remedy::Interleave => {
-            ("used by all nodes, and one node's memory serves most of them", "spreads them")
-        }
+        Remedy::Interleave => ("used by all nodes and lie unevenly on them", "spreads them"),
         _ => ("used by one node each", "moves them there"),
     };
     let up_to = if is_bound { "up to" } else { "about" };
@@ -472,7 +494,15 @@ mod tests {
         healthy(evidence(99.0));
         // Memory that is far and cannot be nearer: shared by all, and spread.
         let spread = Evidence { local_at_end_percent: Some(27.0), ..evidence(25.0) };
-        assert!(healthy(spread).contains("no other place is better"));
+        assert!(healthy(spread.clone()).contains("no other place is better"));
+        // The engine saw its first look only: the kernel's balancing has spread it since.
+        let even = Evidence { to_interleave: 9, imbalance_percent: Some(23.0), ..spread };
+        assert!(!healthy(even.clone()).contains("copy"));
+        let copies = Evidence { local_with_copies_percent: Some(99.0), ..even };
+        assert!(healthy(copies).contains("would make 99 % near"));
+        // Samples came of one node's part first, and one page of it looked shared.
+        let near = Evidence { to_interleave: 1, imbalance_percent: Some(80.0), ..evidence(99.6) };
+        assert!(healthy(Evidence { collocation_adds_percent: Some(0.1), ..near }).contains("are near"));
         // Little can be gained: 4 % far.
         healthy(Evidence { to_collocate: 1, ..evidence(96.0) });
         assert!(

@@ -106,6 +106,8 @@ pub struct Use {
     pub word: u32,
     /// Whether the line came from another node's cache, which had written it.
     pub is_taken: bool,
+    /// The stores to the object since, up to its next use, that a cache served.
+    pub stored: u64,
 }
 
 /// The change to make in the program, or beside it.
@@ -446,13 +448,16 @@ fn once_filled<'a>(uses: &'a [&'a Use]) -> &'a [&'a Use] {
     &uses[if filling * MOST_FILLING > uses.len() { 0 } else { filling }..]
 }
 
-/// The share of accesses that write; none where that is not known.
+/// The share of accesses that write; none where that is not known. A thread that loads a word, computes and
+/// stores it reads memory only. Its store finds the line in the cache.
 fn write_share(uses: &[&Use]) -> Option<f64> {
     // A line that was taken had been written.
     let writes = |one: &Use| if one.is_taken { Some(true) } else { one.write };
     let known = || uses.iter().filter_map(|one| Some((writes(one)?, f64::from(one.weight))));
-    let written: f64 = known().filter(|(write, _)| *write).map(|(_, weight)| weight).sum();
-    let of: f64 = known().map(|(_, weight)| weight).sum();
+    let stored: u64 = uses.iter().map(|one| one.stored).sum();
+    let written: f64 =
+        known().filter(|(write, _)| *write).map(|(_, weight)| weight).sum::<f64>() + stored as f64;
+    let of: f64 = known().map(|(_, weight)| weight).sum::<f64>() + stored as f64;
     // An empty sum is -0.
     (of > 0.0).then(|| written.abs() / of)
 }

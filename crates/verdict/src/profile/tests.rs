@@ -42,6 +42,7 @@ fn samples(
             huge: false,
             word: 0,
             is_taken: false,
+            stored: 0,
         }
     };
     (0..count).map(one).collect()
@@ -150,6 +151,22 @@ fn what_collocation_adds_is_the_private_part_of_a_mixture() {
     let near = samples(4000, PAGES, quarter, |page| page / (PAGES / 4), None);
     assert!(collocation_adds_percent(near, NODES).unwrap() < 1e-9);
     assert_eq!(collocation_adds_percent(samples(10, PAGES, quarter, |_| 0, None), NODES), None);
+}
+
+#[test]
+fn memory_that_is_stored_to_in_caches_is_not_to_be_replicated() {
+    // A histogram: loads come from memory, and the stores after them find their lines in the cache.
+    let read = samples(2000, PAGES, |_, random| random % 4, |_| 0, Some(false));
+    let some = read.iter().enumerate().map(|(at, one)| Use { stored: u64::from(at % 10 == 0), ..*one });
+    for (uses, expected, percent) in
+        [(read.clone(), Remedy::Replicate, 0.0), (some.collect(), Remedy::Interleave, 100.0 / 11.0)]
+    {
+        let findings = program(1, uses);
+        let row = &findings.rows[0];
+        assert_eq!(row.remedy, Some(expected), "{row:?}");
+        assert!((row.write_percent.unwrap() - percent).abs() < 0.1, "{row:?}");
+        assert_eq!(row.samples, 2000);
+    }
 }
 
 #[test]

@@ -53,7 +53,8 @@ pub struct Args {
     /// Watch for so many seconds
     ///
     /// Doctor watches for up to four times as long while more of the memory that is used shows for the first
-    /// time, as that of large programs does without a PMU.
+    /// time. Without a PMU, that of large programs shows late. So does all where the kernel's balancing was
+    /// on before.
     #[arg(long, value_name = "N", default_value_t = 30, requires = "pid",
           value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: u32,

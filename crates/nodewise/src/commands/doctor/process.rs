@@ -4,7 +4,7 @@ use super::Args;
 use crate::commands::compare::events;
 use crate::commands::costs::Costs;
 use crate::commands::latencies::{Latencies, page_number};
-use crate::commands::{cpu_seconds, minor_faults, wrap};
+use crate::commands::{command_line, cpu_seconds, minor_faults, wrap};
 use crate::manage::{self, Observer, Options, Reports, Summary, Watchdog};
 use crate::output::{print, shown};
 use crate::terminal;
@@ -13,6 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use nodewise_engine::recording::Interval;
 use nodewise_engine::{DataSource, HUGE_PAGE_PAGES, PageSize, Pid};
 use nodewise_linux::kernel_time::{KernelShares, KernelTime};
+use nodewise_linux::placement::Unknown;
 use nodewise_linux::process::{descendants, require_access};
 use nodewise_linux::{DiskUse, bytes_so_far};
 use nodewise_topology::{CacheKind, Node, Topology};
@@ -46,6 +47,8 @@ pub fn main(args: &Args, pid: u32) -> anyhow::Result<ExitCode> {
 const LONGER: Duration = Duration::from_secs(5);
 /// So many times as long as was asked for at most.
 const LONGEST: u32 = 4;
+/// A program that uses so much of one CPU has memory that shows, once the kernel comes to it.
+const BUSY: f64 = 0.25;
 
 /// The accesses of a sampler that tells what served them, each with its base page.
 struct Uses {
@@ -70,6 +73,7 @@ impl Observer for Uses {
             huge: sample.page_size == PageSize::Huge,
             word: 0,
             is_taken: false,
+            stored: 0,
         }));
     }
 }
@@ -107,7 +111,12 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
             if is_over || left.is_zero() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         until += LONGER;
-        if is_over || watched.is_err() || until > all * LONGEST || !session.more_memory_shows() {
+        let shows_later = match session.unknown() {
+            Some(Unknown::Scan) => true,
+            Some(Unknown::Pace(_)) => used > BUSY * began.elapsed().as_secs_f64(),
+            _ => false,
+        };
+        if is_over || watched.is_err() || until > all * LONGEST || !shows_later {
             break watched;
         }
         bar.set_length((first + until).as_secs());
@@ -140,7 +149,7 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
             notes,
             load,
             taken_percent,
-            command: words(pid),
+            command: command_line(pid),
             collocation_adds_percent: summary.collocation_adds_percent.or(by_pairs),
             split_adds_percent,
             ..seen_first
@@ -214,13 +223,6 @@ fn disk(used: &DiskUse, topology: &Topology, shares: &KernelShares, bytes_per_s:
         bytes_per_s,
         runs_there_percent: *shares.runs_on.get(index.get())?,
     })
-}
-
-/// The program and its arguments (`proc_pid_cmdline(5)`).
-fn words(pid: u32) -> Vec<String> {
-    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes);
-    text.split_terminator('\0').map(str::to_owned).collect()
 }
 
 /// All that was seen, the rest being given.

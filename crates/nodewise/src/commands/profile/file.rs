@@ -17,8 +17,11 @@ pub const VERSION: u32 = 1;
 pub struct Head {
     /// [`VERSION`]. A file without it is no profile.
     pub nodewise_profile: u32,
-    /// The program and its arguments; none of a process that ran already.
+    /// The program and its arguments; none where that is not known.
     pub command: Option<Vec<String>>,
+    /// The process, if it ran already.
+    #[serde(default)]
+    pub pid: Option<u32>,
     /// Seconds since 1970 when it began.
     pub began_unix_s: u64,
     /// The numbers of the nodes: all else counts them from 0, in this order.

@@ -4,7 +4,7 @@ pub mod file;
 
 use super::compare::events::Events;
 use super::costs::Costs;
-use super::{attach, cpu_seconds, run};
+use super::{attach, command_line, cpu_seconds, run};
 use crate::manage::{self, Observer};
 use crate::output::{OthersFile, note};
 use anyhow::Context as _;
@@ -139,9 +139,11 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
 fn head(args: &Args, topology: &Topology, costs: &Costs) -> Head {
     let nodes: Vec<u32> = topology.node_indices().map(|node| topology.id_of(node).0).collect();
     let text = |word: &OsString| word.to_string_lossy().into_owned();
+    let command = args.pid.map_or_else(|| args.command.iter().map(text).collect(), command_line);
     Head {
         nodewise_profile: VERSION,
-        command: args.pid.is_none().then(|| args.command.iter().map(text).collect()),
+        command: Some(command).filter(|words| !words.is_empty()),
+        pid: args.pid,
         began_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
         ratios: costs.ratios(topology),
         ratios_by: costs.source.clone(),
@@ -222,7 +224,7 @@ impl Recorder {
             most_bytes,
             samples_left_out: 0,
             failed: None,
-            starts: head.command.is_some(),
+            starts: head.pid.is_none(),
             names: BTreeMap::new(),
             touches: None,
             allocations: None,
@@ -442,6 +444,7 @@ mod tests {
         let head = Head {
             nodewise_profile: VERSION,
             command: None,
+            pid: Some(1),
             began_unix_s: 0,
             nodes: vec![0],
             ratios: vec![vec![1.0]],

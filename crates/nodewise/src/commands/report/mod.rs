@@ -106,6 +106,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
 fn json(profile: &Profile, findings: &Findings) -> Value {
     json!({
         "command": profile.command,
+        "pid": profile.pid,
         "seconds": profile.seconds,
         "nodes": profile.seen.nodes,
         "samples": profile.seen.uses.len(),

@@ -25,8 +25,7 @@ const CELL: f64 = 12.0;
 const STRIP: f64 = 30.0;
 
 pub fn html(profile: &Profile, findings: &Findings) -> String {
-    let what = profile.command.as_ref().map_or_else(|| "a process".to_owned(), |command| command.join(" "));
-    let what = escaped(&what);
+    let what = escaped(&profile.title());
     let changes = findings.to_change();
     let (kind, verdict) = match (findings.far_percent, changes.len()) {
         (None, _) => ("unknown", nothing(profile).to_owned()),

@@ -53,6 +53,7 @@ fn head(recording: &Recording) -> Head {
     Head {
         nodewise_profile: VERSION,
         command: Some(recording.command.clone()).filter(|command| !command.is_empty()),
+        pid: None,
         began_unix_s: 0,
         nodes: recording.nodes.clone(),
         ratios: (0..nodes).map(row).collect(),

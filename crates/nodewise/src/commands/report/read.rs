@@ -24,8 +24,10 @@ use std::path::Path;
 
 /// A whole recording.
 pub struct Profile {
-    /// None of a process that ran already.
+    /// The program and its arguments; none where that is not known.
     pub command: Option<Vec<String>>,
+    /// The process, if it ran already.
+    pub pid: Option<u32>,
     pub seconds: f64,
     pub ratios_by: String,
     /// Whether samples are accesses. Hint faults are pages that were in use since the kernel's last scan.
@@ -47,6 +49,18 @@ pub struct Profile {
     pub counted: Option<Counted>,
     /// Whether perf has recorded it.
     pub is_perfs: bool,
+}
+
+impl Profile {
+    /// The program, and the process if that ran already.
+    pub fn title(&self) -> String {
+        let command = self.command.as_ref().map(|words| words.join(" "));
+        match (self.pid, command) {
+            (Some(pid), Some(command)) => format!("process {pid}: {command}"),
+            (Some(pid), None) => format!("process {pid}"),
+            (None, command) => command.unwrap_or_else(|| "a process".to_owned()),
+        }
+    }
 }
 
 /// Reads a file of `nodewise profile`, or of `perf record`.
@@ -168,9 +182,14 @@ impl Told {
             counted: sums.finish(head.nodes.len()),
             is_perfs: self.is_perfs,
             sites,
-            times_ns: samples.iter().map(|sample| sample.time_ns).collect(),
+            times_ns: samples
+                .iter()
+                .filter(|sample| !sample.is_stored())
+                .map(|sample| sample.time_ns)
+                .collect(),
             counts_accesses,
             command: head.command,
+            pid: head.pid,
             seconds: tail.seconds,
             ratios_by: head.ratios_by,
             seen: Seen { nodes: head.nodes, ratios: head.ratios, objects, uses, load },
@@ -178,9 +197,9 @@ impl Told {
     }
 }
 
-/// Whether a sample is of memory, or of a line in another node's cache.
+/// Whether a sample is of memory, or of a line in another node's cache, or shows that memory is written.
 fn tells(sample: &Sample) -> bool {
-    sample.source.is_of_memory() || sample.source == DataSource::TAKEN
+    sample.source.is_of_memory() || sample.source == DataSource::TAKEN || sample.is_cached_store()
 }
 
 /// A sample in few bytes: a recording may have many.
@@ -197,7 +216,7 @@ struct Short {
     weight: u32,
     /// The word within the page, which may be a huge one.
     word: u32,
-    is_taken: bool,
+    source: DataSource,
 }
 
 impl Short {
@@ -220,8 +239,13 @@ impl Short {
             huge: sample.page_size == PageSize::Huge,
             weight: sample.weight,
             word: (sample.address.0 % page_bytes / 8) as u32,
-            is_taken: sample.source == DataSource::TAKEN,
+            source: sample.source,
         }
+    }
+
+    /// Whether it only shows that memory is written.
+    fn is_stored(&self) -> bool {
+        self.source == DataSource::LocalCache
     }
 }
 
@@ -270,7 +294,9 @@ impl<'a> Memory<'a> {
     }
 
     fn take_in(mut self, samples: &[Short]) -> (Vec<Object>, Vec<Use>, Vec<Site>) {
-        let mut uses = Vec::with_capacity(samples.len());
+        let mut uses: Vec<Use> = Vec::with_capacity(samples.len());
+        // By object.
+        let mut last: Vec<Option<usize>> = Vec::new();
         for sample in samples {
             let page = if sample.huge { sample.page.huge() } else { sample.page };
             // As if each page lay where it was first touched or seen. The kernel's balancing may move pages
@@ -278,8 +304,18 @@ impl<'a> Memory<'a> {
             let touched = || self.toucher(sample.pid, sample.page).map(|touched| touched.node.0);
             let home = if self.is_told { sample.home } else { touched().or(sample.home) };
             self.blocks.go_to(sample.time_ns);
+            let object = self.number(sample);
+            last.resize(self.objects.len(), None);
+            let last = &mut last[object as usize];
+            if sample.is_stored() {
+                if let Some(last) = *last {
+                    uses[last].stored += u64::from(sample.weight);
+                }
+                continue;
+            }
+            *last = Some(uses.len());
             uses.push(Use {
-                object: self.number(sample),
+                object,
                 page: page_number(sample.pid, page),
                 from: sample.from,
                 home,
@@ -288,7 +324,8 @@ impl<'a> Memory<'a> {
                 weight: if sample.huge && !self.is_told { HUGE_PAGE_PAGES as u32 } else { sample.weight },
                 huge: sample.huge,
                 word: sample.word,
-                is_taken: sample.is_taken,
+                is_taken: sample.source == DataSource::TAKEN,
+                stored: 0,
             });
         }
         let huge = samples.iter().filter(|sample| sample.huge).map(|sample| (sample.pid, sample.page.huge()));

@@ -18,8 +18,7 @@ const LEAST_SHOWN_PERCENT: f64 = 0.5;
 
 pub fn text(profile: &Profile, findings: &Findings, width: usize) -> String {
     let bold = Style::new().bold();
-    let what =
-        profile.command.as_ref().map_or_else(|| "a process".to_owned(), |command| shown(command.join(" ")));
+    let what = shown(profile.title());
     let nodes = profile.seen.nodes.len();
     let plural = if nodes == 1 { "" } else { "s" };
     let mut out = format!(
@@ -338,10 +337,7 @@ fn table(profile: &Profile, findings: &Findings) -> String {
 pub fn beside(before: (&Profile, &Findings), after: (&Profile, &Findings)) -> String {
     let mut out = String::new();
     for (word, (profile, findings)) in [("before", before), ("after", after)] {
-        let what = profile
-            .command
-            .as_ref()
-            .map_or_else(|| "a process".to_owned(), |command| shown(command.join(" ")));
+        let what = shown(profile.title());
         let far = findings.far_percent.map_or("none".to_owned(), |far| format!("{far:.0} % far"));
         // Writing to a string does not fail.
         let _ = writeln!(
