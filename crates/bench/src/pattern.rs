@@ -14,6 +14,8 @@ pub enum Pattern {
     SharedWrite,
     /// All threads read all pages, which were written once by the first thread.
     SharedRead,
+    /// All threads load words of all pages, in a random order of each, and store them.
+    SharedUpdate,
     /// Huge pages, each cut in as many parts as there are threads: thread `t` uses part `t` of every one.
     FalseShare,
     /// Touched once, then never again.
@@ -25,8 +27,10 @@ pub enum Pattern {
 pub enum Touch {
     /// Loads a word.
     Read,
-    /// Adds to a word.
+    /// Adds to a word, in one instruction.
     Write,
+    /// Loads a word, computes and stores it.
+    Update,
     /// Loads a word of each cache line.
     Stream,
 }
@@ -48,6 +52,15 @@ impl Pattern {
                 let begin = slice(pages).start;
                 (begin..pages).chain(0..begin).collect()
             }
+            Self::SharedUpdate => {
+                let mut all: Vec<usize> = (0..pages).collect();
+                let mut random = t as u64 + 1;
+                for place in (1..pages).rev() {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    all.swap(place, (random >> 33) as usize % (place + 1));
+                }
+                all
+            }
             Self::FalseShare => (0..pages).filter(|page| slice(HUGE).contains(&(page % HUGE))).collect(),
             Self::Idle => Vec::new(),
         }
@@ -58,6 +71,7 @@ impl Pattern {
     pub const fn touch(self) -> Touch {
         match self {
             Self::SharedRead => Touch::Read,
+            Self::SharedUpdate => Touch::Update,
             _ => Touch::Write,
         }
     }
@@ -91,9 +105,11 @@ mod tests {
     #[test]
     fn shared_pages_are_everybodys() {
         for t in 0..4 {
-            let mut pages = Pattern::SharedWrite.pages_of(t, 4, 1000);
-            pages.sort_unstable();
-            assert!(pages.into_iter().eq(0..1000));
+            for pattern in [Pattern::SharedWrite, Pattern::SharedUpdate] {
+                let mut pages = pattern.pages_of(t, 4, 1000);
+                pages.sort_unstable();
+                assert!(pages.into_iter().eq(0..1000), "{pattern:?}");
+            }
         }
     }
 

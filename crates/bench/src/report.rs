@@ -31,8 +31,9 @@ impl Placement {
     }
 }
 
-/// Pages that a log (`--log`) says were moved more than once.
+/// Pages that a log (`--log`) says were moved more than once. The decisions that did it are printed.
 #[must_use]
 pub fn moved_again(log: &[serde_json::Value]) -> u64 {
-    log.iter().filter_map(|line| line["outcome"]["moved_again"].as_u64()).sum()
+    let again = |line: &serde_json::Value| line["outcome"]["moved_again"].as_u64().unwrap_or(0);
+    log.iter().filter(|line| again(line) > 0).inspect(|line| println!("moved again: {line}")).map(again).sum()
 }

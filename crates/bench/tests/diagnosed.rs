@@ -84,7 +84,8 @@ fn patients_on_four_nodes() {
         Guest::uniform(4, 1, 512 << 20).copy("/usr/bin/taskset").copy("/usr/bin/perl"),
         "for pattern in private shared-read local idle; do
              examine $pattern $WORKLOAD $pattern --seconds 60 --report $pattern.report; done
-         examine false-share $WORKLOAD false-share --huge --seconds 60 --report false-share.report
+         for pattern in false-share shared-update; do
+             examine $pattern $WORKLOAD $pattern --huge --seconds 60 --report $pattern.report; done
          # A program that its machine's owner sends away from its memory.
          name=sent; taskset 1 perl -e '$s = \"x\" x (1 << 26); $n += ord(substr($s, int(rand(1 << 26)), 1)) while 1' &
          patient=$!; sleep 4; taskset -p 8 $patient; diagnose",
@@ -95,6 +96,8 @@ fn patients_on_four_nodes() {
             "shared-read.report",
             "false-share",
             "false-share.report",
+            "shared-update",
+            "shared-update.report",
             "local",
             "idle",
             "sent",
@@ -111,9 +114,12 @@ fn patients_on_four_nodes() {
     }
     seen(&finished, "local", everywhere, everywhere, 0.0);
     seen(&finished, "sent", last, first, 100.0);
-    for (pattern, remedy) in
-        [("private", "collocate"), ("shared-read", "interleave"), ("false-share", "split")]
-    {
+    for (pattern, remedy) in [
+        ("private", "collocate"),
+        ("shared-read", "interleave"),
+        ("false-share", "split"),
+        ("shared-update", "interleave"),
+    ] {
         hurt(&finished, pattern, remedy, far_percent(&finished, &format!("{pattern}.report")));
     }
     hurt(&finished, "sent", "collocate", 100.0);
@@ -150,6 +156,36 @@ fn patients_on_two_nodes() {
     );
     hurt(&finished, "private", "collocate", far_percent(&finished, "private.report"));
     healthy(&finished, "local");
+}
+
+/// The kernel's balancing was on before, has done what it can, and goes on at the pace that it has come to.
+#[test]
+fn programs_that_the_kernel_has_placed() {
+    let finished = examined(
+        Guest::uniform(2, 1, 512 << 20),
+        "echo 1 >/proc/sys/kernel/numa_balancing
+         for pattern in private shared-write; do
+             $WORKLOAD $pattern --seconds 300 & patient=$!; sleep 10
+             $NODEWISE doctor -p $patient --seconds 16 --json >$pattern; kill $patient; wait $patient; done",
+        &["private", "shared-write"],
+    );
+    let known = |name: &str| {
+        let diagnosis = finished.json(name).unwrap();
+        println!("{name}: {diagnosis}");
+        let text = diagnosis["text"].as_str().unwrap();
+        let is_known = diagnosis["verdict"] != "unknown";
+        // Twelve seconds after the first look, and then up to four times as long.
+        let has_waited = diagnosis["evidence"]["seconds"].as_f64().unwrap() > 36.0;
+        assert!(is_known || (has_waited && text.contains("has its old pace")), "{diagnosis:#}");
+        is_known.then_some(diagnosis)
+    };
+    if known("private").is_some() {
+        healthy(&finished, "private");
+    }
+    if let Some(shared) = known("shared-write") {
+        let far = shared["far_access_percent"].as_f64().unwrap();
+        assert!((far - 50.0).abs() <= 5.0 && shared["remedy"] != "collocate", "{shared:#}");
+    }
 }
 
 /// So much memory that where each page of it lies is not asked for, and that the kernel marks it portion by

@@ -250,6 +250,25 @@ fn falsely_shared_huge_pages_are_split_and_their_parts_placed() {
     assert_eq!(finished.file("before").unwrap(), finished.file("after").unwrap(), "khugepaged is put back");
 }
 
+/// Huge pages all over which all nodes load, compute and store are spread as they are. A thread that waits
+/// for a page which the kernel migrates faults twice for one use. So does one that stores what it had loaded.
+#[test]
+fn huge_pages_that_all_update_are_spread_and_not_split() {
+    let script = "$NODEWISE run --json summary --log log -- $WORKLOAD shared-update --huge --seconds 60 --report report";
+    let finished = run(script, &["report", "summary", "log"]);
+    let (placements, summary) = (finished.placements("report").unwrap(), finished.json("summary").unwrap());
+    for placement in &placements {
+        println!("{placement:?}");
+    }
+    println!("{}", finished.stderr);
+    assert_eq!(summary["falsely_shared_huge_pages"], 0, "{summary}");
+    assert_eq!(summary["actions"]["huge_pages_split"], 0, "{summary}");
+    let last = &placements.last().unwrap().pages_by_node;
+    assert!(last.iter().all(|pages| pages % 512 == 0), "all are huge pages yet: {last:?}");
+    // The kernel moves whole huge pages meanwhile, of which there are 32.
+    assert!(last.iter().all(|&pages| pages <= PAGES / 2), "all were on one node: {last:?}");
+}
+
 /// Base pages that were huge pages are huge pages again, on its node, when one node has come to use them all,
 /// and stay so.
 #[test]

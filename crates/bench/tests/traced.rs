@@ -13,6 +13,8 @@ const MACHINE: &str = "opteron-8385-4n";
 /// Runs a script under `nodewise rig --machine`.
 fn rig(options: &[&str], program: &[&str]) -> Output {
     let mut command = Command::new(&programs().nodewise);
+    // The machine's time does not hang on what else runs here, and such a guest is on one CPU of it.
+    command.env("NODEWISE_RIG_EXCLUSIVE", "0");
     command.args(["rig", "--machine", MACHINE, "--cpus-per-node", "1"]).args(options);
     let output = command.arg("--").args(program).output().unwrap();
     assert!(output.status.success(), "{}", said(&output));

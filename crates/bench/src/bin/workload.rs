@@ -109,7 +109,7 @@ fn main() -> anyhow::Result<()> {
         writeln!(out, "{}", serde_json::to_string(&placement)?)?;
         out.flush()?;
         let placed = match args.pattern {
-            Pattern::SharedWrite | Pattern::SharedRead => placement.is_interleaved(),
+            Pattern::SharedWrite | Pattern::SharedRead | Pattern::SharedUpdate => placement.is_interleaved(),
             _ => placement.local_percent_min >= 99.0,
         };
         if let Some(more) = args.after_placed {
@@ -244,6 +244,11 @@ fn run_pass(words: &[AtomicU64], pages: &[usize], touch: Touch) {
             }
             Touch::Write => {
                 word.fetch_add(1, Ordering::Relaxed);
+            }
+            Touch::Update => {
+                // The load that another thread's store falls between loses it, as in any histogram.
+                let computed = std::hint::black_box(word.load(Ordering::Relaxed).wrapping_mul(3));
+                word.store(computed, Ordering::Relaxed);
             }
             Touch::Stream => {
                 let page = &words[page * WORDS_PER_PAGE..][..WORDS_PER_PAGE];

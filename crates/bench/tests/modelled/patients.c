@@ -1,10 +1,13 @@
 /* Threads with a known sickness do a fixed work, one on each of four CPUs of up to four nodes.
  *
- *   patients slices|stream|sweep|table|far|hidden|own|unmap ROUNDS [CURE]
+ *   patients slices|stream|sweep|staggered|table|histogram|far|hidden|own|unmap ROUNDS [CURE]
  *
  * In slices, each thread updates its own part, at random, of what the main thread has filled. In stream,
- * each reads its own part in order, and in sweep all of four times as much, from its own part on. In table,
- * each reads all of it at random, an address after the other. In far, one thread on node 3 does so alone.
+ * each reads its own part in order, and in sweep all of four times as much, from its own part on. The threads
+ * are then a power of two apart at any time. So memory that is spread in turn has them all on one node. In
+ * staggered, each begins a huge page and a page later. In table, each reads all of it at random, an address
+ * after the other. In histogram, each loads, computes and stores, all over it. In far, one thread on node 3
+ * reads as in table, alone.
  *
  * In unmap, each thread maps memory, uses all of it a few times and gives it back, again and again.
  *
@@ -28,6 +31,7 @@
 
 enum { LARGE = 256 << 10 };
 enum { THREADS = 4, BYTES = 8 << 20, PART = BYTES / THREADS, LINE = 64, INTERLEAVE = 3 };
+enum { STAGGER = (2 << 20) + (4 << 10) };
 
 static char const *scene, *cure = "";
 static long rounds;
@@ -93,6 +97,17 @@ static void update_at_random(unsigned char *memory, uint64_t random)
     }
 }
 
+/* A store never misses, as it follows the load of the same word. */
+static void count_at_random(unsigned char *memory, uint64_t random)
+{
+    for (long i = 0; i < rounds; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        unsigned char volatile *counted = &memory[(random >> 33) % BYTES];
+        unsigned char value = *counted;
+        *counted = 3 * value + 1;
+    }
+}
+
 static uint64_t compute_and_read(unsigned char *memory, uint64_t random)
 {
     uint64_t sum = 0;
@@ -136,7 +151,7 @@ static void *work(void *argument)
     pthread_barrier_wait(&barrier); /* all is filled */
     if (cured("copies"))
         own = copies[node];
-    else if (is("table") || alone)
+    else if (is("table") || is("histogram") || alone)
         own = all;
     pthread_barrier_wait(&barrier);
     if (alone && id != 0)
@@ -151,9 +166,14 @@ static void *work(void *argument)
         return (void *)read_in_order(own, PART, 0);
     if (is("sweep"))
         return (void *)read_in_order(all, bytes, id * (bytes / THREADS));
+    if (is("staggered"))
+        return (void *)read_in_order(all, bytes, id * (bytes / THREADS + STAGGER));
     if (is("table") || is("far"))
         return (void *)read_at_random(own, id + 1);
-    update_at_random(own, id + 1);
+    if (is("histogram"))
+        count_at_random(own, id + 1);
+    else
+        update_at_random(own, id + 1);
     return 0;
 }
 
@@ -166,7 +186,7 @@ int main(int count, char **words)
     if (count > 3)
         cure = words[3];
     run_on(0);
-    if (is("sweep"))
+    if (is("sweep") || is("staggered"))
         bytes *= 4;
     all = map(bytes);
     unsigned long nodes = 15;
