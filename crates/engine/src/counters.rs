@@ -136,10 +136,10 @@ pub struct Counters {
     pub instructions: Measure<f64>,
     /// Core cycles while not halted.
     pub cycles: Measure<f64>,
-    /// Core cycles that accesses took which the accessor's own last-level cache served. Several of a CPU may
-    /// be on their way at once.
+    /// Core cycles that accesses took which the accessor's own last-level cache served, by its node. Several
+    /// of a CPU may be on their way at once.
     #[serde(default, skip_serializing_if = "Measure::is_unknown")]
-    pub cached_cycles: Measure<f64>,
+    pub llc_cycles: Measure<Vec<f64>>,
     /// Last-level cache misses.
     pub cache_misses: Measure<f64>,
     /// Free memory by node, in bytes.
@@ -169,7 +169,7 @@ impl Counters {
             latency_cycles: Measure::Unknown,
             instructions: Measure::Unknown,
             cycles: Measure::Unknown,
-            cached_cycles: Measure::Unknown,
+            llc_cycles: Measure::Unknown,
             cache_misses: Measure::Unknown,
             free_bytes,
             total_bytes,

@@ -176,7 +176,11 @@ fn what_is_no_whole_profile_is_one_clear_error() {
         refused(&newer)
     );
     let narrow = whole.replace("\"nodes\":[0,1,2,3]", "\"nodes\":[0,1]");
-    assert!(refused(&narrow).contains("damaged: not a ratio for each pair of nodes"), "{}", refused(&narrow));
+    assert!(
+        refused(&narrow).contains("damaged: not a figure for each pair of nodes"),
+        "{}",
+        refused(&narrow)
+    );
     let output = nodewise(&["report", "/no/such/profile"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).starts_with("nodewise: cannot read /no/such/profile: "));

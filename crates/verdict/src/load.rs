@@ -12,6 +12,11 @@
 //! ways. A CPU's time for an access, all in all, and the part that its instructions took, give the
 //! cycles between accesses and the overlap.
 //!
+//! A memory has many banks. It may serve others while one of them is busy with an access, for most of the
+//! idle latency. So accesses already wait for banks where a memory is far from its full bandwidth, and half
+//! as long if half as many come. A memory is not slower than its bandwidth, where that is known. If queues
+//! then do not explain all, the rest is a longer way: page walks, say.
+//!
 //! - A CPU that took longer than an access is on its way waited for some of them, and worked meanwhile in the
 //!   others. Its instructions are the cycles between, and the rest is what it waited.
 //! - One that was quicker had several on their way, and waited for the next to end. It worked meanwhile.
@@ -48,8 +53,15 @@ pub struct Load {
     /// Cycles that other accesses took, by the CPU's node: those to lines in another node's cache, which
     /// had written them. They meet no queue, and go nowhere else.
     pub taken: Vec<f64>,
-    /// Cycles that accesses took which a node's own cache served. They go nowhere else, either.
-    pub cached: f64,
+    /// How many these were.
+    pub lines_taken: Vec<f64>,
+    /// Cycles that accesses took which a node's own caches served, by node. They go nowhere else, either.
+    pub cached: Vec<f64>,
+    /// Cycles for which a line keeps a memory busy at its full bandwidth; none where that is not known.
+    pub line_cycles: Option<f64>,
+    /// Cycles for which an access keeps one of a memory's banks busy, which may be 0; none where
+    /// that is not known. It is then a share of the idle latency.
+    pub bank_cycles: Option<f64>,
 }
 
 /// The share of time that a change saves, in percent; below 0 where it costs time.
@@ -57,8 +69,8 @@ pub struct Load {
 pub struct Saved {
     /// The share of all CPUs' time.
     pub of_cpus: f64,
-    /// The same of the slowest node's CPUs, for which all others wait in many programs, if each CPU makes as
-    /// many accesses.
+    /// The same of the slowest node's CPUs, for which all others wait in many programs. Each CPU makes as
+    /// many accesses, lines from other nodes' caches among them.
     pub of_slowest: f64,
 }
 
@@ -77,13 +89,19 @@ pub struct Fitted {
     shares: Vec<Vec<f64>>,
     accesses: Vec<f64>,
     ways: Vec<Vec<f64>>,
-    /// Cycles between two accesses in which none is on its way.
+    /// Accesses of each node, lines from other nodes' caches among them.
+    uses: Vec<f64>,
+    /// Cycles of a use in which nothing is on its way, from memory or caches.
     think: f64,
-    /// Cycles that the instructions between two accesses take, and lines from caches.
-    work: f64,
-    /// Cycles of the instructions alone.
+    /// Cycles that the instructions of a use take.
     instructions: f64,
+    /// Cycles that its own caches' accesses took of each node.
+    cached: Vec<f64>,
+    /// All cycles of a use.
+    cycles: f64,
     taken: Vec<f64>,
+    /// Cycles for which an access keeps a bank of each node's memory busy.
+    banks: Vec<f64>,
     overlap: f64,
     /// Accesses of each node that are on their way, or that a CPU thinks before.
     customers: Vec<f64>,
@@ -102,6 +120,14 @@ const SLACK: f64 = 0.5;
 const HIDDEN: f64 = 1e-3;
 /// So little of the time of accesses needs no explanation by queues.
 const UNEXPLAINED: f64 = 0.01;
+/// A memory's bank is busy with an access for this share of the idle latency. That of the presets with banks
+/// is calibrated by a server's latency under load (`Controller::with_banks` of nodewise-hardware).
+const BANK_OF_WAY: f64 = 0.8;
+/// The banks that are busy at the peak of the bandwidth, of all, as there.
+const BUSY_BANKS: f64 = 0.74;
+/// A line may bring its neighbour along. Both may go back, when they have been written, or when another node
+/// reads them then.
+const LINES_EACH: f64 = 4.0;
 /// At the end of a page, accesses that are on their way are on two nodes.
 const LINES_OF_PAGE: f64 = 64.0;
 /// Rounds of an iteration whose steps are halved, and of one that halves an interval.
@@ -120,55 +146,79 @@ impl Load {
         let shares = shares(&self.accesses);
         let latency: Vec<f64> = means(&shares, &self.latencies);
         let waited: f64 = accesses.iter().zip(&latency).map(|(accesses, latency)| accesses * latency).sum();
-        let mut taken = self.taken.clone();
-        taken.resize(accesses.len(), 0.0);
-        let elsewhere = taken.iter().sum::<f64>() + self.cached;
+        let nodes = accesses.len();
+        // They are empty if nobody can tell.
+        let [taken, lines, cached] = [&self.taken, &self.lines_taken, &self.cached].map(|of| {
+            let mut of = of.clone();
+            of.resize(nodes, 0.0);
+            of
+        });
+        let elsewhere = taken.iter().chain(&cached).sum::<f64>();
         let overlap = if waited + elsewhere < self.cycles {
             let stalled = (self.cycles - self.work_cycles).max(HIDDEN * self.cycles);
             ((waited + elsewhere) / stalled).max(1.0)
         } else {
             (waited + elsewhere) / self.cycles
         };
-        let think = (self.cycles - waited / overlap).max(0.0) / all;
-        let instructions = self.work_cycles.min(self.cycles) / all;
-        let work = (self.work_cycles + elsewhere / overlap).min(self.cycles) / all;
+        let uses: Vec<f64> = accesses.iter().zip(&lines).map(|(accesses, lines)| accesses + lines).collect();
+        let each = 1.0 / uses.iter().sum::<f64>();
+        let think = (self.cycles - (waited + elsewhere) / overlap).max(0.0) * each;
         let elapsed = self.cycles / self.cpus;
-        let on_their_way =
-            |(accesses, latency): (&f64, &f64)| accesses * (overlap * think + latency) / elapsed;
-        let customers: Vec<f64> = accesses.iter().zip(&latency).map(on_their_way).collect();
-        let each = customers.iter().sum::<f64>() / self.cpus;
-        let cpus = customers.iter().map(|customers| customers / each).collect();
+        let bank = |node: usize| self.bank_cycles.unwrap_or(BANK_OF_WAY * self.ways[node][node]);
         let mut fitted = Fitted {
             shares,
-            accesses,
             ways: self.ways.clone(),
             think,
-            work,
-            instructions,
-            taken,
+            instructions: self.work_cycles.min(self.cycles) * each,
+            cached,
+            cycles: self.cycles * each,
+            banks: (0..nodes).map(bank).collect(),
             overlap,
-            customers,
-            cpus,
+            customers: Vec::new(),
+            cpus: Vec::new(),
             together: self.in_order * (1.0 - overlap / LINES_OF_PAGE).max(0.0),
             service: 0.0,
+            accesses,
+            uses,
+            taken,
         };
+        let on_their_way =
+            |node: usize| fitted.accesses[node] * (overlap * fitted.between(node) + latency[node]) / elapsed;
+        fitted.customers = (0..nodes).map(on_their_way).collect();
+        let each = fitted.customers.iter().sum::<f64>() / self.cpus;
+        fitted.cpus = fitted.customers.iter().map(|customers| customers / each).collect();
         // The longer a service, the longer the accesses: up to all waiting for the one. Accesses of few CPUs
         // do not meet at first, so that many services explain the same. The shortest one is taken.
         let explained = waited * (1.0 - UNEXPLAINED);
-        let (mut least, mut most) = (0.0, waited / all);
-        for _ in 0..HALVINGS {
-            fitted.service = 0.5 * (least + most);
-            let latency = fitted.latencies(&fitted.shares);
-            let found: f64 =
-                fitted.accesses.iter().zip(&latency).map(|(accesses, latency)| accesses * latency).sum();
-            if found >= explained {
-                most = fitted.service;
-            } else {
-                least = fitted.service;
-            }
+        let lines = LINES_EACH * fitted.uses.iter().sum::<f64>() / all;
+        let longest = self.line_cycles.map_or(f64::INFINITY, |line_cycles| lines * line_cycles);
+        let is_explained = |fitted: &Fitted| fitted.waited(&fitted.shares) >= explained;
+        fitted.service = least(0.0, (waited / all).min(longest), |service| {
+            is_explained(&Fitted { service, ..fitted.clone() })
+        });
+        if !is_explained(&fitted) {
+            let stretched = |by: f64| {
+                let ways = fitted.ways.iter().map(|row| row.iter().map(|way| way * by).collect()).collect();
+                Fitted { ways, ..fitted.clone() }
+            };
+            let most = 1.0 + waited / fitted.waited(&fitted.shares);
+            fitted = stretched(least(1.0, most, |by| is_explained(&stretched(by))));
         }
         Some(fitted)
     }
+}
+
+/// The least number from which on something holds.
+fn least(mut from: f64, mut to: f64, holds: impl Fn(f64) -> bool) -> f64 {
+    for _ in 0..HALVINGS {
+        let middle = 0.5 * (from + to);
+        if holds(middle) {
+            to = middle;
+        } else {
+            from = middle;
+        }
+    }
+    to
 }
 
 impl Fitted {
@@ -176,79 +226,120 @@ impl Fitted {
     /// (column), in any unit.
     #[must_use]
     pub fn saves(&self, accesses: &[Vec<f64>]) -> Saved {
-        self.saved(&self.each(&self.latencies(&shares(accesses))))
+        self.saved(&self.cycles(&self.latencies(&shares(accesses)), &[]))
     }
 
     /// The same if a share of the lines that each node takes from others' caches, up to 1, stays in its own.
     #[must_use]
     pub fn saves_without_taken(&self, gone: &[f64]) -> Saved {
-        let before = self.each(&self.latencies(&self.shares));
-        let after = before.iter().enumerate().map(|(node, before)| {
-            let saved = self.taken[node] * gone[node] / self.overlap / self.accesses[node].max(1.0);
-            (before - saved).max(self.instructions)
-        });
-        self.saved(&after.collect::<Vec<f64>>())
+        self.saved(&self.cycles(&self.latencies(&self.shares), gone))
     }
 
-    /// The cycles of each node's CPUs for an access, by the latency.
-    fn each(&self, latencies: &[f64]) -> Vec<f64> {
-        latencies.iter().map(|latency| (self.think + latency / self.overlap).max(self.work)).collect()
+    /// Cycles between a node's accesses to memory in which none is on its way.
+    fn between(&self, node: usize) -> f64 {
+        let accesses = self.accesses[node];
+        let elsewhere = (self.taken[node] + self.cached[node]) / self.overlap;
+        if accesses > 0.0 { (self.think * self.uses[node] + elsewhere) / accesses } else { 0.0 }
     }
 
-    /// From what was measured to so many cycles for an access.
+    /// The cycles of each node's CPUs, by the latency, if a share of the lines that it takes is gone.
+    fn cycles(&self, latencies: &[f64], gone: &[f64]) -> Vec<f64> {
+        let of_node = |(node, latency): (usize, &f64)| {
+            let uses = self.uses[node];
+            let taken = self.taken[node] * (1.0 - gone.get(node).copied().unwrap_or(0.0));
+            let elsewhere = (taken + self.cached[node]) / self.overlap;
+            let work = uses * self.instructions + elsewhere;
+            let least = work.min(uses * self.cycles).max(uses * self.instructions);
+            (uses * self.think + self.accesses[node] * latency / self.overlap + elsewhere).max(least)
+        };
+        latencies.iter().enumerate().map(of_node).collect()
+    }
+
+    /// From what was measured to so many cycles of each node's CPUs.
     fn saved(&self, after: &[f64]) -> Saved {
-        let before = self.each(&self.latencies(&self.shares));
-        let all =
-            |each: &[f64]| -> f64 { self.accesses.iter().zip(each).map(|(count, each)| count * each).sum() };
-        let most = self.accesses.iter().copied().fold(0.0, f64::max);
-        let works = |node: usize| self.accesses[node] >= SLACK * most;
-        let slowest = |each: &[f64]| {
-            let working = (0..each.len()).filter(|&node| works(node));
-            working.map(|node| each[node]).fold(0.0, f64::max)
+        let before = self.cycles(&self.latencies(&self.shares), &[]);
+        let most = self.uses.iter().copied().fold(0.0, f64::max);
+        let slowest = |cycles: &[f64]| {
+            let working = cycles.iter().zip(&self.uses).filter(|(_, uses)| **uses >= SLACK * most);
+            working.map(|(cycles, uses)| cycles / uses).fold(0.0, f64::max)
         };
         Saved {
-            of_cpus: 100.0 * (1.0 - all(after) / all(&before)),
+            of_cpus: 100.0 * (1.0 - after.iter().sum::<f64>() / before.iter().sum::<f64>()),
             of_slowest: 100.0 * (1.0 - slowest(after) / slowest(&before)),
         }
+    }
+
+    /// The time that all accesses to memory take, in cycles.
+    fn waited(&self, shares: &[Vec<f64>]) -> f64 {
+        self.accesses.iter().zip(self.latencies(shares)).map(|(accesses, latency)| accesses * latency).sum()
     }
 
     /// The mean latency of each node's accesses, in cycles.
     fn latencies(&self, shares: &[Vec<f64>]) -> Vec<f64> {
         let nodes = self.customers.len();
         let mut latencies = means(shares, &self.ways);
-        // The accesses of each node (row) at each node's memory (column), waiting or served.
-        let mut queues = vec![vec![0.0; nodes]; nodes];
+        let controllers = Queue::new(vec![self.service; nodes], self.service);
+        let banks = Queue::new(self.banks.clone(), BUSY_BANKS * self.service);
+        let mut queues = [controllers, banks];
         for _ in 0..ROUNDS {
-            // Accesses of each node in a cycle.
-            let rate = |(customers, latency): (&f64, &f64)| customers / (self.overlap * self.think + latency);
-            let rates: Vec<f64> = self.customers.iter().zip(&latencies).map(rate).collect();
-            let all: Vec<f64> = (0..nodes).map(|to| queues.iter().map(|row| row[to]).sum()).collect();
-            let busy: Vec<f64> = (0..nodes)
-                .map(|to| {
-                    let rate: f64 = rates.iter().zip(shares).map(|(rate, shares)| rate * shares[to]).sum();
-                    (rate * self.service).min(1.0)
-                })
-                .collect();
+            // Accesses of each node (row) to each node's memory (column) in a cycle.
+            let rate =
+                |node: usize| self.customers[node] / (self.overlap * self.between(node) + latencies[node]);
+            let row = |node: usize| shares[node].iter().map(|share| share * rate(node)).collect();
+            let rates: Vec<Vec<f64>> = (0..nodes).map(row).collect();
+            let [controllers, banks] = queues.each_mut().map(|queue| queue.waits(self, &rates));
             for from in (0..nodes).filter(|&from| self.customers[from] > 0.0) {
-                let mut latency = 0.0;
-                // An access does not wait for itself.
-                let (customers, cpus) = (self.customers[from].max(1.0), self.cpus[from].max(1.0));
-                let of_cpu: f64 = queues[from].iter().sum::<f64>() / cpus;
-                for to in 0..nodes {
-                    let apart = all[to] - queues[from][to] / customers;
-                    let together =
-                        all[to] - queues[from][to] / cpus + of_cpu * (1.0 - cpus / customers).max(0.0);
-                    let met = self.together * together + (1.0 - self.together) * apart;
-                    let wait = self.service * (met - busy[to] / 2.0).max(0.0);
-                    let share = shares[from][to];
-                    latency += share * (self.ways[from][to] + wait);
-                    let queue = rates[from] * share * (self.service + wait);
-                    queues[from][to] = 0.5 * (queues[from][to] + queue);
-                }
-                latencies[from] = 0.5 * (latencies[from] + latency);
+                let of_pair = |to: usize| {
+                    shares[from][to] * (self.ways[from][to] + controllers[from][to] + banks[from][to])
+                };
+                latencies[from] = 0.5 * (latencies[from] + (0..nodes).map(of_pair).sum::<f64>());
             }
         }
         latencies
+    }
+}
+
+/// The accesses that wait for servers alike of each node's memory, or are served by them.
+struct Queue {
+    /// By the CPU's node (row) and the memory's (column).
+    lengths: Vec<Vec<f64>>,
+    /// Cycles for which an access keeps a server of each node's busy.
+    kept: Vec<f64>,
+    /// The same by the number of servers: when all are busy one is free again after so many cycles.
+    turn: f64,
+}
+
+impl Queue {
+    fn new(kept: Vec<f64>, turn: f64) -> Self {
+        Self { lengths: vec![vec![0.0; kept.len()]; kept.len()], kept, turn }
+    }
+
+    /// How long accesses at these rates wait, by pair of nodes. The queues come nearer to what follows from
+    /// that.
+    fn waits(&mut self, load: &Fitted, rates: &[Vec<f64>]) -> Vec<Vec<f64>> {
+        let nodes = self.kept.len();
+        let all: Vec<f64> = (0..nodes).map(|to| self.lengths.iter().map(|row| row[to]).sum()).collect();
+        let busy = |to: usize| {
+            let servers = if self.turn > 0.0 { self.kept[to] / self.turn } else { 0.0 };
+            (rates.iter().map(|row| row[to]).sum::<f64>() * self.kept[to]).min(servers)
+        };
+        let busy: Vec<f64> = (0..nodes).map(busy).collect();
+        let mut waits = vec![vec![0.0; nodes]; nodes];
+        for from in 0..nodes {
+            // An access does not wait for itself.
+            let (customers, cpus) = (load.customers[from].max(1.0), load.cpus[from].max(1.0));
+            let of_cpu = self.lengths[from].iter().sum::<f64>() / cpus;
+            for to in 0..nodes {
+                let mine = self.lengths[from][to];
+                let apart = all[to] - mine / customers;
+                let together = all[to] - mine / cpus + of_cpu * (1.0 - cpus / customers).max(0.0);
+                let met = load.together * together + (1.0 - load.together) * apart;
+                let wait = self.turn * (met - busy[to] / 2.0).max(0.0);
+                self.lengths[from][to] = 0.5 * (mine + rates[from][to] * (self.kept[to] + wait));
+                waits[from][to] = wait;
+            }
+        }
+        waits
     }
 }
 
@@ -332,7 +423,10 @@ mod tests {
                 cpus: 4.0,
                 in_order: 0.0,
                 taken: vec![0.0; NODES],
-                cached: 0.0,
+                lines_taken: Vec::new(),
+                cached: Vec::new(),
+                line_cycles: None,
+                bank_cycles: None,
             };
             let saved = load.fitted().unwrap().saves(&matrix(near));
             let expected = 100.0 * (1.0 - 4.0 * (think + 300.0) / (4.0 * think + 300.0 + 3.0 * 390.0));
@@ -357,7 +451,10 @@ mod tests {
             cpus: 1.0,
             in_order: 0.0,
             taken: vec![0.0; NODES],
-            cached: 0.0,
+            lines_taken: Vec::new(),
+            cached: Vec::new(),
+            line_cycles: None,
+            bank_cycles: None,
         };
         let saved = load.fitted().unwrap().saves(&matrix(near));
         assert!((saved.of_cpus - 100.0 * (1.0 - 300.0 / 390.0)).abs() < 1.0, "{saved:?}");
@@ -375,7 +472,10 @@ mod tests {
             cpus: 4.0,
             in_order: 0.0,
             taken: vec![4e8; NODES],
-            cached: 0.0,
+            lines_taken: Vec::new(),
+            cached: Vec::new(),
+            line_cycles: None,
+            bank_cycles: None,
         };
         let fitted = load.fitted().unwrap();
         for (gone, saved) in [(0.0, 0.0), (0.5, 25.0), (1.0, 50.0)] {
@@ -406,7 +506,10 @@ mod tests {
             cpus: 1.0,
             in_order: 0.0,
             taken: vec![0.0; NODES],
-            cached,
+            lines_taken: Vec::new(),
+            cached: vec![0.0, cached],
+            line_cycles: None,
+            bank_cycles: None,
         };
         for (cached, expected) in [(0.0, 90.0 / 390.0), (1e7 * 210.0, 90.0 / 600.0)] {
             let saved = load(cached, 8.0).fitted().unwrap().saves(&matrix(near)).of_cpus;
@@ -414,21 +517,27 @@ mod tests {
         }
     }
 
-    /// Against a simulation of CPUs with several accesses on their way and memories that serve one at a time.
+    /// Against a simulation of CPUs with several accesses on their way. Memories serve one at a time, each
+    /// with one of their banks if they have some.
     #[test]
     fn queues_take_what_they_take_when_simulated() {
-        for (overlap, think, service) in [(1, 200, 40), (1, 0, 100), (4, 100, 25), (8, 0, 25), (8, 0, 60)] {
-            let measured = simulate(overlap, think, service, |_, _| 0);
+        let loads = [(1, 200, 40), (1, 0, 100), (4, 100, 25), (8, 0, 25), (8, 0, 60)].map(|load| (load, 0));
+        let with_banks = [(4, 0, 2), (8, 0, 2), (8, 0, 5), (8, 0, 10)].map(|load| (load, 240));
+        for ((overlap, think, service), bank) in loads.into_iter().chain(with_banks) {
+            let measured = simulate(overlap, think, service, bank, |_, _| 0);
             let fitted = measured.fitted().unwrap();
             for (name, home) in [
                 ("near", &(|from, _| from) as &dyn Fn(usize, u64) -> usize),
                 ("spread", &|_, number| (number % 4) as usize),
             ] {
-                let after = simulate(overlap, think, service, home);
+                let after = simulate(overlap, think, service, bank, home);
                 let truth = 100.0 * (1.0 - after.cycles / measured.cycles);
                 let saved = fitted.saves(&after.accesses).of_cpus;
-                println!("{overlap} {think} {service} {name}: {saved:.1} %, {truth:.1} % simulated");
-                assert!((saved - truth).abs() < 6.0, "{overlap} {think} {service} {name}: {saved}, {truth}");
+                println!("{overlap} {think} {service} {bank} {name}: {saved:.1} %, {truth:.1} % simulated");
+                assert!(
+                    (saved - truth).abs() < 6.0,
+                    "{overlap} {think} {service} {bank} {name}: {saved}, {truth}"
+                );
             }
         }
     }
@@ -441,8 +550,8 @@ mod tests {
             (page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 62) as usize
         };
         for (overlap, think, service) in [(4, 100, 25), (8, 0, 25), (8, 0, 60), (16, 20, 40)] {
-            let measured = Load { in_order: 1.0, ..simulate(overlap, think, service, |_, _| 0) };
-            let after = simulate(overlap, think, service, spread);
+            let measured = Load { in_order: 1.0, ..simulate(overlap, think, service, 0, |_, _| 0) };
+            let after = simulate(overlap, think, service, 0, spread);
             let truth = 100.0 * (1.0 - after.cycles / measured.cycles);
             let saved = measured.fitted().unwrap().saves(&after.accesses).of_cpus;
             println!("{overlap} {think} {service}: {saved:.1} %, {truth:.1} % simulated");
@@ -451,15 +560,24 @@ mod tests {
     }
 
     /// A CPU a node makes so many accesses, to where `home` says, in the order of time.
-    fn simulate(overlap: usize, think: u64, service: u64, home: impl Fn(usize, u64) -> usize) -> Load {
+    fn simulate(
+        overlap: usize,
+        think: u64,
+        service: u64,
+        bank: u64,
+        home: impl Fn(usize, u64) -> usize,
+    ) -> Load {
         const EACH: u64 = 20_000;
-        let (mut free, mut made) = ([0; NODES], [0; NODES]);
-        let mut cpus = vec![(0, std::collections::VecDeque::new()); NODES];
+        let (mut free, mut made, mut random) = ([0; NODES], [0; NODES], 1_u64);
+        // As many banks as make the service the memory's bandwidth with three quarters of them.
+        let mut banks = vec![vec![0; (4 * bank / service / 3) as usize + 1]; NODES];
+        let mut cpus = vec![(0, Vec::new()); NODES];
         let (mut accesses, mut latencies) = (matrix(|_, _| 0.0), matrix(|_, _| 0.0));
         // The time at which a CPU asks next.
-        let next = |cpu: &(u64, std::collections::VecDeque<u64>)| {
+        let next = |cpu: &(u64, Vec<u64>)| {
             let (ready, on_their_way) = cpu;
-            let waits = if on_their_way.len() < overlap { 0 } else { on_their_way[0] };
+            // Whichever is there first.
+            let waits = if on_their_way.len() < overlap { 0 } else { *on_their_way.iter().min().unwrap() };
             think + *ready.max(&waits)
         };
         while let Some(from) = (0..NODES).filter(|&cpu| made[cpu] < EACH).min_by_key(|&cpu| next(&cpus[cpu]))
@@ -470,6 +588,10 @@ mod tests {
             let (there, all) = (way(from, to) as u64 / 2, way(from, to) as u64);
             let begins = free[to].max(asks + there);
             free[to] = begins + service;
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let at = (random >> 33) as usize % banks[to].len();
+            let begins = begins.max(banks[to][at]);
+            banks[to][at] = begins + bank;
             let ends = begins - there + all;
             accesses[from][to] += 1.0;
             latencies[from][to] += (ends - asks) as f64;
@@ -477,12 +599,12 @@ mod tests {
             let (ready, on_their_way) = &mut cpus[from];
             *ready = asks;
             if on_their_way.len() == overlap {
-                on_their_way.pop_front();
+                let first = on_their_way.iter().enumerate().min_by_key(|(_, ends)| **ends).unwrap().0;
+                on_their_way.swap_remove(first);
             }
-            on_their_way.push_back(ends);
+            on_their_way.push(ends);
         }
-        let ends =
-            |(_, on_their_way): &(u64, std::collections::VecDeque<u64>)| on_their_way[overlap - 1] as f64;
+        let ends = |(_, on_their_way): &(u64, Vec<u64>)| *on_their_way.iter().max().unwrap() as f64;
         let cycles: f64 = cpus.iter().map(ends).sum();
         let longest = cpus.iter().map(ends).fold(0.0, f64::max);
         for (row, counts) in latencies.iter_mut().zip(&accesses) {
@@ -498,7 +620,10 @@ mod tests {
             cpus: cycles / longest,
             in_order: 0.0,
             taken: Vec::new(),
-            cached: 0.0,
+            lines_taken: Vec::new(),
+            cached: Vec::new(),
+            line_cycles: None,
+            bank_cycles: Some(bank as f64),
         }
     }
 
@@ -517,7 +642,10 @@ mod tests {
             cpus: 4.0,
             in_order: 0.0,
             taken: Vec::new(),
-            cached: 0.0,
+            lines_taken: Vec::new(),
+            cached: Vec::new(),
+            line_cycles: None,
+            bank_cycles: None,
         };
         let saved = load.fitted().unwrap().saves(&matrix(near));
         assert!(saved.most() < 0.2, "{saved:?}");

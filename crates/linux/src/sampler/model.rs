@@ -406,8 +406,13 @@ impl Sampler for ModelSampler {
         into.latency_cycles = Measure::Measured(latencies);
         into.instructions = Measure::Measured(sum(&|cpu| cpu.instructions));
         into.cycles = Measure::Measured(sum(&|cpu| cpu.ran_ps) / cycle_ps);
-        let cached_ps = sum(&|cpu| cpu.accesses[Source::Llc as usize].latency_ps);
-        into.cached_cycles = Measure::Measured(cached_ps / cycle_ps);
+        let mut llc_cycles = vec![0.0; self.balanced.len()];
+        for (number, cpu) in since.cpus.iter().enumerate() {
+            if let Some(node) = self.cpus.node_of(number as u32) {
+                llc_cycles[node.get()] += cpu.accesses[Source::Llc as usize].latency_ps as f64 / cycle_ps;
+            }
+        }
+        into.llc_cycles = Measure::Measured(llc_cycles);
         into.cache_misses = Measure::Measured(since.nodes.iter().map(|node| node.llc_misses as f64).sum());
     }
 

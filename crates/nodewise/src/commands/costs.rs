@@ -1,19 +1,63 @@
 //! The cost of memory by its distance: from firmware's distances, a measurement, or a machine's preset.
 
 use anyhow::{Context as _, bail};
-use nodewise_hardware::{Hardware, Preset};
+use nodewise_hardware::{Controller, Hardware, Preset};
 use nodewise_topology::Topology;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
+
+const LINE_BYTES: f64 = 64.0;
 
 /// How long an access takes, by the node of the CPU and that of the memory, in units of the source's.
 pub struct Costs {
     /// The origin of the figures.
     pub source: String,
-    /// Cycles that an instruction takes without any wait for memory: the preset's, or else 1.
-    pub cycles_per_instruction: f64,
+    cycles_per_instruction: f64,
     latencies: BTreeMap<(u32, u32), f64>,
+    unit: Unit,
+    /// In the same unit.
+    line: Option<f64>,
+    bank: Option<f64>,
+}
+
+/// The unit of a source's times. Distances tell only ratios.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    Distance,
+    Cycles,
+    Nanoseconds,
+}
+
+/// A machine as a model of its loads knows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The cost of an access from a node (row) to another's memory (column), if a near one costs 1.
+    pub ratios: Vec<Vec<f64>>,
+    /// Cycles that an instruction takes without any wait for memory: the preset's, or else 1.
+    #[serde(default = "one_cycle")]
+    pub cycles_per_instruction: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub times: Option<Times>,
+}
+
+const fn one_cycle() -> f64 {
+    1.0
+}
+
+/// Times of a machine's memories while nothing else uses them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Times {
+    pub unit: Unit,
+    /// The latency from a node (row) to another's memory (column).
+    pub latencies: Vec<Vec<f64>>,
+    /// The time that the slowest memory takes for a line at its full bandwidth; none where that is not known.
+    pub line: Option<f64>,
+    /// The time for which an access keeps one of a memory's banks busy; 0 without banks, and none where that
+    /// is not known.
+    pub bank: Option<f64>,
 }
 
 impl Costs {
@@ -39,7 +83,14 @@ impl Costs {
             (key, f64::from(topology.distance(from, to)))
         };
         let latencies = pairs.map(latency).collect();
-        Self { source: "firmware's distances".to_owned(), cycles_per_instruction: 1.0, latencies }
+        Self {
+            source: "firmware's distances".to_owned(),
+            cycles_per_instruction: 1.0,
+            latencies,
+            unit: Unit::Distance,
+            line: None,
+            bank: None,
+        }
     }
 
     /// The output of `nodewise measure --json`.
@@ -54,8 +105,20 @@ impl Costs {
         let latencies = rows.iter().map(row).collect::<Option<BTreeMap<_, _>>>();
         match latencies.filter(|latencies| !latencies.is_empty()) {
             Some(latencies) => {
-                let source = format!("latencies measured in {path}");
-                Ok(Self { source, cycles_per_instruction: 1.0, latencies })
+                // There are none if only latencies were measured.
+                let bandwidth = |row: &Value| {
+                    row["memory_node"].as_u64().and(row["bandwidth_mb_per_s"]["median"].as_f64())
+                };
+                let rows = json["all_cpus"].as_array().map(Vec::as_slice).unwrap_or_default();
+                let slowest = rows.iter().filter_map(bandwidth).min_by(f64::total_cmp);
+                Ok(Self {
+                    source: format!("latencies measured in {path}"),
+                    cycles_per_instruction: 1.0,
+                    latencies,
+                    unit: Unit::Nanoseconds,
+                    line: slowest.map(|mb_per_s| LINE_BYTES / mb_per_s * 1000.0),
+                    bank: None,
+                })
             }
             None => bail!("--model {path}: no idle_latency, as 'nodewise measure --json' prints it"),
         }
@@ -70,20 +133,45 @@ impl Costs {
         for from in (0..preset.nodes.len()).filter(|&node| preset.cpus_of_node(node) > 0) {
             for to in 0..preset.nodes.len() {
                 let taken = Hardware::new(&preset).read(cpu, 1 << 30, to).latency_ps;
-                latencies.insert((from as u32, to as u32), taken as f64);
+                latencies.insert((from as u32, to as u32), taken as f64 / preset.cycle_ps());
             }
             cpu += preset.cpus_of_node(from);
         }
-        let source = format!("latencies of the machine {origin}");
-        Ok(Self { source, cycles_per_instruction: preset.core.cycles_per_instruction, latencies })
+        let with_memory = (0..preset.nodes.len()).filter(|&node| preset.nodes[node].memory_bytes > 0);
+        let controllers: Vec<_> = with_memory.map(|node| preset.controller_of(node)).collect();
+        let longest = |time: fn(&Controller) -> f64| {
+            let all = controllers.iter().map(|controller| time(controller) * 1000.0 / preset.cycle_ps());
+            all.max_by(f64::total_cmp)
+        };
+        Ok(Self {
+            source: format!("latencies of the machine {origin}"),
+            cycles_per_instruction: preset.core.cycles_per_instruction,
+            latencies,
+            unit: Unit::Cycles,
+            line: longest(|controller| controller.service_ns),
+            bank: longest(|controller| if controller.banks > 0 { controller.bank_ns } else { 0.0 }),
+        })
     }
 
-    /// How many times longer an access takes than a near one, from each node (row) to each (column).
-    pub fn ratios(&self, topology: &Topology) -> Vec<Vec<f64>> {
+    /// All that a model of loads takes.
+    pub fn machine(&self, topology: &Topology) -> Machine {
         let nodes: Vec<u32> = topology.node_indices().map(|node| topology.id_of(node).0).collect();
         // A node without CPUs accesses nothing.
-        let row = |from: u32| nodes.iter().map(|&to| self.ratio(from, to).unwrap_or(1.0)).collect();
-        nodes.iter().map(|&from| row(from)).collect()
+        let of_pairs = |of: &dyn Fn(u32, u32) -> f64| -> Vec<Vec<f64>> {
+            nodes.iter().map(|&from| nodes.iter().map(|&to| of(from, to)).collect()).collect()
+        };
+        let nearest = |to: u32| {
+            let all = self.latencies.iter().filter(|((_, memory), _)| *memory == to);
+            all.map(|(_, &latency)| latency).min_by(f64::total_cmp).unwrap_or_default()
+        };
+        let latency = |from, to| self.latencies.get(&(from, to)).copied().unwrap_or_else(|| nearest(to));
+        let times =
+            Times { unit: self.unit, latencies: of_pairs(&latency), line: self.line, bank: self.bank };
+        Machine {
+            ratios: of_pairs(&|from, to| self.ratio(from, to).unwrap_or(1.0)),
+            cycles_per_instruction: self.cycles_per_instruction,
+            times: (self.unit != Unit::Distance).then_some(times),
+        }
     }
 
     /// How many times longer an access takes than to the CPU's own node; none where it is not known.
@@ -102,18 +190,31 @@ mod tests {
         let machine = Topology::synthetic(4, 1, 1 << 30);
         let distances = Costs::of(None, &machine).unwrap();
         assert_eq!((distances.ratio(0, 1), distances.ratio(0, 0)), (Some(2.0), Some(1.0)));
+        assert_eq!(distances.machine(&machine).times, None);
         // 130 ns and a hop more: see the preset.
         let preset = Costs::of(Some("opteron-8385-4n"), &machine).unwrap();
         let far = preset.ratio(0, 3).unwrap();
         assert!(far > 1.2 && far < 3.0 && preset.ratio(0, 1).unwrap() <= far, "{far}");
+        // 130 ns and 10.7 ns a line at 2.3 GHz, and no banks.
+        let times = preset.machine(&machine).times.unwrap();
+        assert!((times.latencies[2][2] - 299.0).abs() < 1.0, "{times:?}");
+        assert!((times.line.unwrap() - 24.6).abs() < 0.1 && times.bank == Some(0.0), "{times:?}");
+        let banks = Costs::of(Some("dahu-2n"), &Topology::synthetic(2, 1, 1 << 30)).unwrap();
+        assert!((banks.bank.unwrap() - 64.0 * 2.1).abs() < 0.1);
         let file = tempfile::Builder::new().suffix(".json").tempfile().unwrap();
         let row = |from: u32, to: u32, ns: f64| serde_json::json!({"cpu_node": from, "memory_node": to, "latency_ns": {"median": ns}});
         let rows = [row(0, 0, 80.0), row(0, 1, 120.0), row(1, 0, 120.0), row(1, 1, 80.0)];
-        let text = serde_json::json!({ "idle_latency": rows }).to_string();
+        let read = |node: Value, mb_per_s: f64| serde_json::json!({"memory_node": node, "bandwidth_mb_per_s": {"median": mb_per_s}});
+        let all = [read(0.into(), 64e3), read(1.into(), 32e3), read(Value::Null, 16e3)];
+        let text = serde_json::json!({ "idle_latency": rows, "all_cpus": all }).to_string();
         std::fs::write(file.path(), text).unwrap();
         let path = file.path().to_str().unwrap();
         let two = Topology::synthetic(2, 1, 1 << 30);
-        assert_eq!(Costs::of(Some(path), &two).unwrap().ratio(1, 0), Some(1.5));
+        let measured = Costs::of(Some(path), &two).unwrap();
+        assert_eq!(measured.ratio(1, 0), Some(1.5));
+        let latencies = vec![vec![80.0, 120.0], vec![120.0, 80.0]];
+        let times = Times { unit: Unit::Nanoseconds, latencies, line: Some(2.0), bank: None };
+        assert_eq!(measured.machine(&two).times, Some(times));
         let refused = Costs::of(Some(path), &machine).err().unwrap().to_string();
         assert!(refused.ends_with("it has no latency from node 0 to node 2"), "{refused}");
         assert!(Costs::of(Some("no-such-machine"), &machine).is_err());

@@ -1,5 +1,6 @@
 //! The time that sampled accesses took, for a model of what changes would save.
 
+use super::costs::{Machine, Times, Unit};
 use nodewise_engine::{Access, DataSource, Measure, Observation, PageNumber, Pid, Sample, Tid};
 use nodewise_topology::NodeIndex;
 use nodewise_verdict::load::{Load, ways};
@@ -23,14 +24,18 @@ pub struct Latencies {
     sampled: Vec<Vec<Vec<u32>>>,
     /// The time of accesses to lines in other nodes' caches, by the CPU's node.
     taken: Vec<f64>,
+    /// How many these were.
+    lines_taken: Vec<f64>,
     /// The accesses that the samples stand for.
     weights: Vec<Vec<f64>>,
     /// All that were counted, but for what was prefetched.
     counted: f64,
-    /// Cycles that accesses took which a CPU's own LLC served.
-    cached: f64,
+    /// Cycles that accesses took which a CPU's own LLC served, by node.
+    cached: Vec<f64>,
     cycles: f64,
     instructions: f64,
+    /// The time in which these were counted.
+    time_ns: f64,
     /// In some interval the counts were not measured.
     is_incomplete: bool,
     /// The time of all samples, and of those whose line came from a node that had written it.
@@ -96,7 +101,8 @@ impl Walk {
 impl Latencies {
     pub fn new(nodes: usize) -> Self {
         let (sampled, weights) = (vec![vec![Vec::new(); nodes]; nodes], vec![vec![0.0; nodes]; nodes]);
-        Self { sampled, weights, taken: vec![0.0; nodes], ..Self::default() }
+        let [taken, lines_taken, cached] = [0; 3].map(|_| vec![0.0; nodes]);
+        Self { sampled, taken, lines_taken, weights, cached, ..Self::default() }
     }
 
     pub fn take_in(&mut self, seen: &Observation) {
@@ -104,13 +110,14 @@ impl Latencies {
         match (&counters.cycles, &counters.instructions, &counters.traffic) {
             (Measure::Measured(cycles), Measure::Measured(instructions), Measure::Measured(traffic)) => {
                 self.cycles += cycles;
+                self.time_ns += seen.duration_ns as f64;
                 self.instructions += instructions;
                 self.counted += match counters.demand_percent {
                     Measure::Measured(percent) => traffic.total() * percent / 100.0,
                     _ => traffic.total(),
                 };
-                self.cached +=
-                    if let Measure::Measured(cycles) = counters.cached_cycles { cycles } else { 0.0 };
+                let cached = counters.llc_cycles.get().into_iter().flatten();
+                self.cached.iter_mut().zip(cached).for_each(|(sum, cycles)| *sum += cycles);
             }
             _ => self.is_incomplete = true,
         }
@@ -118,8 +125,10 @@ impl Latencies {
             let time = f64::from(sample.latency_cycles.max(1)) * f64::from(sample.weight);
             let is_taken = sample.source == DataSource::TAKEN;
             self.all_time += if is_taken || sample.source.is_of_memory() { time } else { 0.0 };
-            if let Some(taken) = self.taken.get_mut(sample.accessor.get()).filter(|_| is_taken) {
-                *taken += time;
+            let from = sample.accessor.get();
+            if is_taken && from < self.taken.len() {
+                self.taken[from] += time;
+                self.lines_taken[from] += f64::from(sample.weight);
             }
         }
         let of_memory = |sample: &&Sample| sample.source.is_of_memory() && sample.latency_cycles > 0;
@@ -144,17 +153,22 @@ impl Latencies {
         (taken > 0.0).then(|| 100.0 * taken / self.all_time)
     }
 
-    /// The load of a program that used so many CPUs, if all was measured. `ratios` has the cost of each pair
-    /// of nodes if a near access costs 1. An instruction takes so many cycles without any wait.
-    pub fn load(mut self, ratios: &[Vec<f64>], cycles_per_instruction: f64, cpus: f64) -> Option<Load> {
+    /// The load of a program that used so many CPUs, if all was measured.
+    pub fn load(mut self, machine: &Machine, cpus: f64) -> Option<Load> {
         let all: f64 = self.weights.iter().flatten().sum();
         if self.is_incomplete || all == 0.0 {
             return None;
         }
-        let ways = ways(&mut self.sampled, ratios)?;
+        let mut ways = ways(&mut self.sampled, &machine.ratios)?;
+        let times = machine.times.as_ref().map(|times| self.in_cycles(times, cpus));
+        // If a memory was busy all the time, no sample tells how long the way is.
+        for (row, known) in ways.iter_mut().zip(times.iter().flat_map(|times| &times.latencies)) {
+            row.iter_mut().zip(known).for_each(|(way, known)| *way = way.min(*known));
+        }
         // Samples may be missing.
         let scale = self.counted / all;
-        self.weights.iter_mut().flatten().chain(&mut self.taken).for_each(|accesses| *accesses *= scale);
+        let taken = self.taken.iter_mut().chain(&mut self.lines_taken);
+        self.weights.iter_mut().flatten().chain(taken).for_each(|accesses| *accesses *= scale);
         let mean = |(sampled, way): (&Vec<u32>, &f64)| {
             let sum: u64 = sampled.iter().map(|&latency| u64::from(latency)).sum();
             if sampled.is_empty() { *way } else { sum as f64 / sampled.len() as f64 }
@@ -164,7 +178,7 @@ impl Latencies {
             .iter()
             .zip(&ways)
             .map(|(sampled, ways)| sampled.iter().zip(ways).map(mean).collect());
-        let work_cycles = cycles_per_instruction * self.instructions;
+        let work_cycles = machine.cycles_per_instruction * self.instructions;
         let steps: i64 = self.walks.values().map(|walk| walk.steps).sum();
         let in_order: f64 = self.walks.values().map(|walk| walk.steps as f64 * walk.in_order()).sum();
         Some(Load {
@@ -176,19 +190,97 @@ impl Latencies {
             cpus,
             in_order: in_order / (steps as f64).max(1.0),
             taken: self.taken,
+            lines_taken: self.lines_taken,
             cached: self.cached,
+            line_cycles: times.as_ref().and_then(|times| times.line),
+            bank_cycles: times.as_ref().and_then(|times| times.bank),
         })
+    }
+
+    /// Times in the cycles of the CPUs as fast as they ran.
+    fn in_cycles(&self, times: &Times, cpus: f64) -> Times {
+        let of_one = match times.unit {
+            Unit::Nanoseconds => self.cycles / (cpus * self.time_ns),
+            Unit::Cycles | Unit::Distance => 1.0,
+        };
+        let row = |row: &Vec<f64>| row.iter().map(|time| time * of_one).collect();
+        Times {
+            unit: Unit::Cycles,
+            latencies: times.latencies.iter().map(row).collect(),
+            line: times.line.map(|time| time * of_one),
+            bank: times.bank.map(|time| time * of_one),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nodewise_engine::{Counters, PageSize, TrafficMatrix, VirtAddr};
 
     fn in_order(addresses: impl Iterator<Item = u64>) -> f64 {
         let mut walk = Walk::default();
         addresses.for_each(|address| walk.to(address));
         walk.in_order()
+    }
+
+    /// Accesses of node 0 to node 1's memory that took so many cycles each, by one CPU of 2 GHz.
+    fn always_busy(latency_cycles: u32) -> Latencies {
+        let mut latencies = Latencies::new(2);
+        let sample = Sample {
+            time_ns: 0,
+            address: VirtAddr(0),
+            pid: Pid(1),
+            tid: Tid(1),
+            accessor: NodeIndex(0),
+            home: Some(NodeIndex(1)),
+            access: Access::Read,
+            source: DataSource::RemoteDram { hops: 1 },
+            page_size: PageSize::Base,
+            latency_cycles,
+            weight: 1,
+        };
+        let mut counters = Counters::unknown(Vec::new(), Vec::new());
+        (counters.cycles, counters.instructions) = (Measure::Measured(1e9), Measure::Measured(1e6));
+        counters.traffic = Measure::Measured(TrafficMatrix::new(2));
+        latencies.take_in(&Observation {
+            end_ns: 500_000_000,
+            duration_ns: 500_000_000,
+            counters,
+            samples: vec![sample; 100],
+            samples_lost: 0,
+            processes: Vec::new(),
+        });
+        latencies
+    }
+
+    #[test]
+    fn known_times_tell_the_way_where_all_accesses_wait() {
+        let ratios = vec![vec![1.0, 2.0], vec![2.0, 1.0]];
+        let times = |unit, near: f64| Times {
+            unit,
+            latencies: ratios.iter().map(|row| row.iter().map(|ratio| near * ratio).collect()).collect(),
+            line: Some(1.5),
+            bank: None,
+        };
+        let load = |times: Option<Times>| {
+            let machine = Machine { ratios: ratios.clone(), cycles_per_instruction: 1.0, times };
+            always_busy(1000).load(&machine, 1.0).unwrap()
+        };
+        assert_eq!(load(None).ways, [[500.0, 1000.0], [1000.0, 500.0]]);
+        let known = load(Some(times(Unit::Cycles, 200.0)));
+        assert_eq!(
+            (known.ways, known.line_cycles),
+            (vec![vec![200.0, 400.0], vec![400.0, 200.0]], Some(1.5))
+        );
+        // 2 GHz.
+        let known = load(Some(times(Unit::Nanoseconds, 100.0)));
+        assert_eq!(
+            (known.ways, known.line_cycles),
+            (vec![vec![200.0, 400.0], vec![400.0, 200.0]], Some(3.0))
+        );
+        // Samples may show a shorter one than is known.
+        assert_eq!(load(Some(times(Unit::Cycles, 900.0))).ways[0], [500.0, 1000.0]);
     }
 
     #[test]

@@ -453,7 +453,10 @@ mod tests {
             cpus: 4.0,
             in_order: 0.0,
             taken: Vec::new(),
-            cached: 0.0,
+            lines_taken: Vec::new(),
+            cached: Vec::new(),
+            line_cycles: None,
+            bank_cycles: None,
         };
         let far = Evidence { to_collocate: 8, load: Some(load), ..evidence(25.0) };
         let Diagnosis { verdict, text, cost_percent, cost_is_bound, .. } = diagnose(42, far.clone());
@@ -624,7 +627,10 @@ mod tests {
             cpus: 4.0,
             in_order: 0.0,
             taken: vec![5e8; 4],
-            cached: 0.0,
+            lines_taken: Vec::new(),
+            cached: Vec::new(),
+            line_cycles: None,
+            bank_cycles: None,
         };
         let measured = Evidence { taken_percent: Some(62.5), load: Some(load), ..small.clone() };
         let found = diagnose(42, measured);

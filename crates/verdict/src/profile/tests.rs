@@ -263,7 +263,10 @@ fn measured(ratios: &[Vec<f64>], cycles_each: f64) -> Load {
         cpus: 4.0,
         in_order: 0.0,
         taken: Vec::new(),
-        cached: 0.0,
+        lines_taken: Vec::new(),
+        cached: Vec::new(),
+        line_cycles: None,
+        bank_cycles: None,
     }
 }
 

@@ -133,7 +133,7 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
         .map(|one| if one.huge { Use { page: one.page & !(HUGE_PAGE_PAGES - 1), ..one } } else { one });
     let by_pairs = collocation_adds_percent(whole.collect(), count);
     let taken_percent = latencies.taken_percent();
-    let load = latencies.load(&costs.ratios(topology), costs.cycles_per_instruction, cpus);
+    let load = latencies.load(&costs.machine(topology), cpus);
     let cpu_percent = 100.0 * cpus;
     // The kernel looks through all of the memory for this, so it is only asked where samples say nothing.
     let is_unknown = summary.local_access_percent.before.is_none();

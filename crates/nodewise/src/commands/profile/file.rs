@@ -1,6 +1,7 @@
 //! The file of a profile: a line of JSON each. The first is the [`Head`], the last the [`Tail`], and between
 //! them is an [`Interval`] for each time that was watched. docs/profile.md describes it for other programs.
 
+use crate::commands::costs::Machine;
 use nodewise_engine::recording::Interval;
 use nodewise_engine::{PageRange, Pid, Tid};
 use nodewise_linux::allocations::AllocationReport;
@@ -26,17 +27,10 @@ pub struct Head {
     pub began_unix_s: u64,
     /// The numbers of the nodes: all else counts them from 0, in this order.
     pub nodes: Vec<u32>,
-    /// The cost of an access from a node (row) to another's memory (column), if a near one costs 1.
-    pub ratios: Vec<Vec<f64>>,
-    /// The origin of these.
+    #[serde(flatten)]
+    pub machine: Machine,
+    /// The origin of its figures.
     pub ratios_by: String,
-    /// Cycles that an instruction takes without any wait for memory.
-    #[serde(default = "one_cycle")]
-    pub cycles_per_instruction: f64,
-}
-
-const fn one_cycle() -> f64 {
-    1.0
 }
 
 /// A mapping that has a name.

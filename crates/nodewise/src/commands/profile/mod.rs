@@ -145,9 +145,8 @@ fn head(args: &Args, topology: &Topology, costs: &Costs) -> Head {
         command: Some(command).filter(|words| !words.is_empty()),
         pid: args.pid,
         began_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
-        ratios: costs.ratios(topology),
+        machine: costs.machine(topology),
         ratios_by: costs.source.clone(),
-        cycles_per_instruction: costs.cycles_per_instruction,
         nodes,
     }
 }
@@ -436,6 +435,7 @@ fn none_seen(found: &AllocationReport) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::costs::Machine;
 
     #[test]
     fn a_file_that_is_full_takes_no_more_samples_and_says_how_many() {
@@ -447,9 +447,8 @@ mod tests {
             pid: Some(1),
             began_unix_s: 0,
             nodes: vec![0],
-            ratios: vec![vec![1.0]],
+            machine: Machine { ratios: vec![vec![1.0]], cycles_per_instruction: 1.0, times: None },
             ratios_by: String::new(),
-            cycles_per_instruction: 1.0,
         };
         let file = format!("{}/../engine/tests/recordings/hint-faults.jsonl", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(file).unwrap();

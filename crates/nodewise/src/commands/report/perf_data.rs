@@ -1,6 +1,7 @@
 //! A `perf.data`, as what 'nodewise profile' would have recorded.
 
 use super::read::{Profile, Told};
+use crate::commands::costs::Machine;
 use crate::commands::profile::file::{Head, Name, Tail, VERSION};
 use crate::output::note;
 use nodewise_engine::recording::Interval;
@@ -56,9 +57,8 @@ fn head(recording: &Recording) -> Head {
         pid: None,
         began_unix_s: 0,
         nodes: recording.nodes.clone(),
-        ratios: (0..nodes).map(row).collect(),
+        machine: Machine { ratios: (0..nodes).map(row).collect(), cycles_per_instruction: 1.0, times: None },
         ratios_by: "the kernel's default distances, as perf.data has none".to_owned(),
-        cycles_per_instruction: 1.0,
     }
 }
 

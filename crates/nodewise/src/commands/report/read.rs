@@ -102,10 +102,12 @@ pub fn read(path: &Path) -> anyhow::Result<Profile> {
     let tail = tail.with_context(|| {
         format!("{}: cut off: its last line is missing, which nodewise writes at the end", path.display())
     })?;
-    let Head { nodes, ratios, .. } = &told.head;
+    let Head { nodes, machine, .. } = &told.head;
+    let is_of_pairs =
+        |of: &Vec<Vec<f64>>| of.len() == nodes.len() && of.iter().all(|row| row.len() == nodes.len());
     anyhow::ensure!(
-        ratios.len() == nodes.len() && ratios.iter().all(|row| row.len() == nodes.len()),
-        "{}:1: damaged: not a ratio for each pair of nodes",
+        is_of_pairs(&machine.ratios) && machine.times.iter().all(|times| is_of_pairs(&times.latencies)),
+        "{}:1: damaged: not a figure for each pair of nodes",
         path.display()
     );
     Ok(told.finish(&tail))
@@ -173,7 +175,7 @@ impl Told {
             memory.programs = programs;
         }
         let (objects, uses, sites) = memory.take_in(&samples);
-        let load = latencies.load(&head.ratios, head.cycles_per_instruction, tail.cpus);
+        let load = latencies.load(&head.machine, tail.cpus);
         Profile {
             moments,
             threads: threads.finish(&tail.threads),
@@ -192,7 +194,7 @@ impl Told {
             pid: head.pid,
             seconds: tail.seconds,
             ratios_by: head.ratios_by,
-            seen: Seen { nodes: head.nodes, ratios: head.ratios, objects, uses, load },
+            seen: Seen { nodes: head.nodes, ratios: head.machine.ratios, objects, uses, load },
         }
     }
 }

@@ -482,7 +482,7 @@ impl SimMachine {
             latency_cycles: Measure::Measured(latencies),
             instructions: Measure::Measured(since.instructions.iter().sum::<u64>() as f64),
             cycles: Measure::Measured(elapsed_ps / self.cycle_ps * self.threads.len() as f64),
-            cached_cycles: Measure::Unknown,
+            llc_cycles: Measure::Unknown,
             cache_misses: Measure::Measured(since.llc_misses.iter().sum::<u64>() as f64),
             free_bytes: self.memory.free_bytes(),
             total_bytes: self.memory.total_bytes(),
