@@ -172,11 +172,7 @@ fn run(programs: &Programs, script: &str, needs: &[&str]) -> anyhow::Result<Fini
         guest = guest.copy(format!("/usr/bin/{name}"));
     }
     let script = format!("{FUNCTIONS}{script}");
-    Place::guest(guest, programs).run(
-        programs,
-        &script,
-        &["kernel.moments", "nodewise.moments", "json", "log"],
-    )
+    Place::guest(guest).run(programs, &script, &["kernel.moments", "nodewise.moments", "json", "log"])
 }
 
 fn follow(programs: &Programs, program: &str, script: &str, needs: &[&str]) -> anyhow::Result<Vec<Followed>> {

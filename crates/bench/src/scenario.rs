@@ -120,18 +120,17 @@ pub enum Place {
 }
 
 impl Place {
-    /// A guest with the programs in it, which no other guest disturbs, for five minutes at most.
+    /// A guest that no other guest disturbs, for five minutes at most. It has the programs that a script
+    /// names.
     #[must_use]
-    pub fn guest(guest: Guest, programs: &Programs) -> Self {
-        Self::guest_for(Duration::from_secs(300), guest, programs)
+    pub fn guest(guest: Guest) -> Self {
+        Self::guest_for(Duration::from_secs(300), guest)
     }
 
     /// The same with another time limit.
     #[must_use]
-    pub fn guest_for(limit: Duration, guest: Guest, programs: &Programs) -> Self {
-        let guest =
-            guest.copy(&programs.nodewise).copy(&programs.workload).copy(&programs.churn).exclusive(true);
-        Self::Guest(Box::new(guest.time_limit(limit)))
+    pub fn guest_for(limit: Duration, guest: Guest) -> Self {
+        Self::Guest(Box::new(guest.exclusive(true).time_limit(limit)))
     }
 
     /// The same guest, which other guests may disturb: for scripts whose results no host can change, however
@@ -162,6 +161,14 @@ impl Place {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let status = match self {
             Self::Guest(guest) => {
+                // Each takes time to unpack.
+                let named = [
+                    ("$NODEWISE", &programs.nodewise),
+                    ("$WORKLOAD", &programs.workload),
+                    ("$CHURN", &programs.churn),
+                ];
+                let named = named.into_iter().filter(|(name, _)| script.contains(name));
+                let guest = named.fold((**guest).clone(), |guest, (_, program)| guest.copy(program));
                 let status = guest.run(&command, Streams::new(&mut stdout, &mut stderr));
                 // The last words of one that hangs tell where it does.
                 status.with_context(|| {

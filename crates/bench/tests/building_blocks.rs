@@ -22,7 +22,7 @@ fn in_guest_with(others: &[&Path], script: &str, files: &[&str]) -> Finished {
 fn in_this(guest: Guest, script: &str, files: &[&str]) -> Finished {
     let program = &programs().building_blocks;
     let guest = guest.copy(program);
-    let place = Place::guest(guest, programs()).beside_others();
+    let place = Place::guest(guest).beside_others();
     let finished = run_in(&place, &script.replace("$BLOCKS", &program.display().to_string()), files);
     assert_eq!(finished.status, 0, "{}{}", finished.stdout, finished.stderr);
     finished
@@ -299,7 +299,7 @@ fn contents_lie_on_their_nodes(program: &Path, command: &str, kinds: usize) {
     let script = format!("echo 1 >/proc/sys/kernel/numa_balancing && {command}");
     let guest = Guest::uniform(4, 1, 512 << 20).copy(program);
     // Contents of 4 MiB move some thousand times, which takes emulated guests minutes.
-    let place = Place::guest_for(Duration::from_secs(900), guest, programs()).beside_others();
+    let place = Place::guest_for(Duration::from_secs(900), guest).beside_others();
     let finished = run_in(&place, &script, &[]);
     assert_eq!(finished.status, 0, "{}{}", finished.stdout, finished.stderr);
     let lines = lines(&finished);

@@ -4,7 +4,7 @@
 
 mod guests;
 
-use guests::{programs, run_in};
+use guests::run_in;
 use nodewise_bench::scenario::{Finished, Place};
 use nodewise_rig::{Device, Guest};
 use serde_json::Value;
@@ -21,7 +21,7 @@ diagnose() { $NODEWISE top --json -n 1 -i 2 -p $patient >$name.top
 ";
 
 fn examined(guest: Guest, script: &str, files: &[&str]) -> Finished {
-    let place = Place::guest_for(Duration::from_secs(400), guest, programs());
+    let place = Place::guest_for(Duration::from_secs(400), guest);
     let finished = run_in(&place, &format!("{EXAMINE}{script}"), files);
     println!("{}", finished.stderr);
     finished

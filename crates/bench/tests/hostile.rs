@@ -3,7 +3,7 @@
 
 mod guests;
 
-use guests::{c_program, programs, run_in};
+use guests::{c_program, run_in};
 use nodewise_bench::scenario::{Finished, Place};
 use nodewise_rig::Guest;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ fn guest_for(limit: Duration, script: &str, files: &[&str]) -> Finished {
         hostile().display()
     );
     let guest = Guest::uniform(4, 1, 512 << 20).copy(hostile());
-    let finished = run_in(&Place::guest_for(limit, guest, programs()), &(before + script), files);
+    let finished = run_in(&Place::guest_for(limit, guest), &(before + script), files);
     println!("{}\n{}\nstatus: {}", finished.stdout, finished.stderr, finished.status);
     finished
 }

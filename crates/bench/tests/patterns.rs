@@ -19,7 +19,7 @@ fn programs() -> &'static Programs {
 fn run(script: &str, files: &[&str]) -> Finished {
     let programs = programs();
     let guest = Guest::uniform(4, 1, 512 << 20).copy(&programs.slowdown);
-    let finished = Place::guest(guest, programs).run(programs, script, files).unwrap();
+    let finished = Place::guest(guest).run(programs, script, files).unwrap();
     assert_eq!(finished.status, 0, "{}", finished.stderr);
     finished
 }
@@ -160,7 +160,7 @@ fn data_read_by_all_is_spread_without_the_kernels_help() {
 fn data_read_by_all_is_spread_with_the_kernels_balancing_on_or_off_before() {
     for balancing in [0, 1] {
         let before = format!("echo {balancing} >/proc/sys/kernel/numa_balancing");
-        let (placements, _) = data_read_by_all_is_spread(&before, "--seconds 40");
+        let (placements, _) = data_read_by_all_is_spread(&before, "--seconds 30");
         let in_time = placements.iter().take_while(|placement| placement.seconds <= 20.0).last().unwrap();
         assert!(in_time.is_interleaved(), "25 +- 5 % after 20 s: {:?}", in_time.pages_by_node);
     }
@@ -254,7 +254,7 @@ fn falsely_shared_huge_pages_are_split_and_their_parts_placed() {
 /// for a page which the kernel migrates faults twice for one use. So does one that stores what it had loaded.
 #[test]
 fn huge_pages_that_all_update_are_spread_and_not_split() {
-    let script = "$NODEWISE run --json summary --log log -- $WORKLOAD shared-update --huge --seconds 60 --report report";
+    let script = "$NODEWISE run --json summary --log log -- $WORKLOAD shared-update --huge --seconds 40 --report report";
     let finished = run(script, &["report", "summary", "log"]);
     let (placements, summary) = (finished.placements("report").unwrap(), finished.json("summary").unwrap());
     for placement in &placements {

@@ -213,7 +213,7 @@ fn examined(machine: Machine, script: &str) -> BTreeMap<String, String> {
     let script = format!(
         "scene() {{ echo $1 $(patients $1 $2); echo $1-$3 $(patients $1 $2 $3); }}
          examine() {{ PATIENTS $1 1000000000000 & patient=$!; sleep 1
-             nodewise doctor -p $patient --seconds 8 --model MODEL --json >json
+             nodewise doctor -p $patient --seconds ${{2:-8}} --model MODEL --json >json
              kill $patient; wait $patient 2>/dev/null; one_line $1-doctor json; }}
          {script}"
     );
@@ -268,7 +268,7 @@ fn the_doctor_is_right_about_one_thread(machine: Machine) {
 }
 
 fn the_doctor_is_right_about_threads_by_themselves(machine: Machine) {
-    let said = examined(machine, "scene unmap 60 keep; examine unmap; examine own");
+    let said = examined(machine, "scene unmap 60 keep; examine unmap 5; examine own 4");
     let unmap = doctor(&said, "unmap");
     assert_eq!((&unmap["verdict"], &unmap["remedy"]), (&"hurt".into(), &"keep_memory".into()), "{unmap:#}");
     let [_, truth] = saved(&said, "unmap", "keep");

@@ -3,7 +3,7 @@
 
 mod guests;
 
-use guests::{c_program, programs, run, run_in};
+use guests::{c_program, run, run_in};
 use nodewise_bench::report::moved_again;
 use nodewise_bench::scenario::{Finished, Place};
 use nodewise_rig::Guest;
@@ -163,7 +163,7 @@ fn spread_once(directory: &str, how: &str) {
          $NODEWISE run --json summary --log log -- {} {directory}/file 32 60 {how} >pages",
         readers.display()
     );
-    let f = run_in(&Place::guest(guest, programs()), &script, &["pages", "summary", "log"]);
+    let f = run_in(&Place::guest(guest), &script, &["pages", "summary", "log"]);
     assert_eq!(f.status, 0, "{f:?}");
     let pages = f.file("pages").unwrap();
     println!("{pages}\n{}", f.stderr);

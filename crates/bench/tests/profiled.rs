@@ -3,7 +3,7 @@
 
 mod guests;
 
-use guests::{c_program, programs, run_in};
+use guests::{c_program, run_in};
 use nodewise_bench::scenario::{Finished, Place};
 use nodewise_rig::Guest;
 use serde_json::Value;
@@ -58,7 +58,7 @@ fn used_in_slices(row: &Value) {
 }
 
 fn profiled(guest: Guest, script: &str, files: &[&str]) -> Finished {
-    let place = Place::guest_for(Duration::from_secs(400), guest, programs());
+    let place = Place::guest_for(Duration::from_secs(400), guest);
     let finished = run_in(&place, &format!("{PROFILE}{script}"), files);
     println!("{}", finished.stderr);
     finished

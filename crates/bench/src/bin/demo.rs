@@ -96,7 +96,7 @@ fn main() -> anyhow::Result<()> {
     let place = if in_guest {
         progress
             .set_message(format!("running four times in a guest on {}: some three minutes", args.machine));
-        Place::guest_for(LIMIT, guest(&args.machine)?, &programs)
+        Place::guest_for(LIMIT, guest(&args.machine)?)
     } else {
         progress.set_message(format!("running four times on this machine's {nodes} nodes"));
         Place::Host

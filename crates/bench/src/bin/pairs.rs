@@ -226,8 +226,8 @@ fn run(
     );
     // A modelled machine's time does not hang on what runs beside it.
     let place = match machine {
-        Some(_) => Place::Guest(Box::new(guest.copy(&ours.nodewise).time_limit(limit))),
-        None => Place::guest_for(limit, guest, ours),
+        Some(_) => Place::Guest(Box::new(guest.time_limit(limit))),
+        None => Place::guest_for(limit, guest),
     };
     let finished = place.run(ours, &script, &["scores"])?;
     let scores = finished.file("scores").with_context(|| finished.stderr.clone())?;

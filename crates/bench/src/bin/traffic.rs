@@ -162,7 +162,7 @@ fn run(
         args.seconds, program.options, args.machine, program.script
     );
     let limit = HOST_SECONDS * Duration::from_secs(60 + 4 * u64::from(args.seconds));
-    let place = Place::Guest(Box::new(guest.copy(&ours.nodewise).time_limit(limit)));
+    let place = Place::Guest(Box::new(guest.time_limit(limit)));
     let finished = place.run(ours, &script, &["report"])?;
     let report = finished.json("report").with_context(|| finished.stderr.clone())?;
     Row::new(program.name, &report, program.script.contains("$ON_OTHER_CPUS"))

@@ -15,7 +15,7 @@ pub fn programs() -> &'static Programs {
 /// Runs a script in the guest. `try NAME COMMAND...` leaves NAME.out, NAME.err and NAME.status there.
 #[allow(dead_code, reason = "not every test runs in a guest of its own")]
 pub fn run(guest: Guest, script: &str, files: &[&str]) -> Finished {
-    run_in(&Place::guest(guest, programs()), script, files)
+    run_in(&Place::guest(guest), script, files)
 }
 
 /// The same in a guest that is made for it.
