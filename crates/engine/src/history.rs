@@ -169,11 +169,15 @@ impl History {
         self.dropped += (before - self.resized.len() - self.singled.len()) as u64;
     }
 
-    /// The parts of a range that may be collocated now.
+    /// The parts of a range that may be collocated now. A few pages are mostly in caches: they follow a thread
+    /// that goes to another node only after a long rest.
     #[must_use]
     pub fn collocatable(&self, range: PageRange, to: NodeIndex, round: u32) -> Vec<PageRange> {
+        const FEW_PAGES: u64 = 16;
+        const DOUBLINGS_OF_FEW: u32 = 6;
+        let anew = if range.pages() < FEW_PAGES { DOUBLINGS_OF_FEW } else { 1 };
         self.parts_free(range, |last| {
-            let doublings = last.doublings + u32::from(last.to != to);
+            let doublings = last.doublings + if last.to == to { 0 } else { anew };
             round >= last.round + self.rest(doublings)
         })
     }
@@ -400,6 +404,21 @@ mod tests {
         assert_eq!(history.left_over(range, NodeIndex(1)), [rest]);
         assert!(history.left_over(range, NodeIndex(2)).is_empty());
         assert!(history.left_over(PageRange::new(30, 200), NodeIndex(1)).is_empty(), "the least of it");
+    }
+
+    #[test]
+    fn a_few_pages_do_not_run_after_a_thread() {
+        let mut history = History::new(&PatienceSettings::default());
+        let (few, many) = (PageRange::new(0, 2), PageRange::new(100, 200));
+        let (here, there) = (NodeIndex(0), NodeIndex(1));
+        for range in [few, many] {
+            history.collocated(range, here, true, 1);
+        }
+        let free = |range, to, round| !history.collocatable(range, to, round).is_empty();
+        assert!(!free(many, there, 4) && free(many, there, 5));
+        assert!(!free(few, there, 128) && free(few, there, 129));
+        // Pages that did not come along the first time still may.
+        assert!(free(few, here, 3) && free(many, here, 3));
     }
 
     #[test]
