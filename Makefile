@@ -121,6 +121,12 @@ soak: export NODEWISE_HOSTILE_SECONDS := $(SECONDS)
 soak:
 	cargo test --locked --package nodewise-bench --test hostile a_hostile_mix -- --nocapture
 
+# Guest tests that take too long for `make test`: an hour, most of it modelled machines.
+.PHONY: slow
+
+slow:
+	cargo test --locked --no-fail-fast --package nodewise-bench -- --ignored
+
 # Programs of Debian's packages, those that are installed, in turn by the kernel alone and under Nodewise.
 .PHONY: pairs
 

@@ -169,8 +169,8 @@ impl History {
         self.dropped += (before - self.resized.len() - self.singled.len()) as u64;
     }
 
-    /// The parts of a range that may be collocated now. A few pages are mostly in caches: they follow a thread
-    /// that goes to another node only after a long rest.
+    /// The parts of a range that may be collocated now. A few pages are mostly in caches. They follow a
+    /// thread that goes to another node only after a long rest.
     #[must_use]
     pub fn collocatable(&self, range: PageRange, to: NodeIndex, round: u32) -> Vec<PageRange> {
         const FEW_PAGES: u64 = 16;
