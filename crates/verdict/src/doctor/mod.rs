@@ -216,7 +216,14 @@ fn remedies(evidence: &Evidence) -> Vec<Remedy> {
     // The few ranges with one user may be what the engine came to first.
     let few_have_one_user = evidence.collocation_adds_percent.is_some_and(|points| points < LEAST_PERCENT);
     let is_uneven = is_uneven(evidence);
-    let mut ranges = if few_have_one_user && is_uneven {
+    // Ranges of unlike sizes tell less than the accesses to them.
+    let most_has_one_user = evidence
+        .collocation_adds_percent
+        .zip(evidence.local_percent)
+        .is_some_and(|(adds, local)| adds >= LEAST_PERCENT && 2.0 * adds >= 100.0 - local);
+    let mut ranges = if most_has_one_user && evidence.to_collocate > 0 {
+        [(Remedy::Collocate, evidence.to_collocate), (Remedy::Interleave, 0)]
+    } else if few_have_one_user && is_uneven {
         [(Remedy::Collocate, 0), (Remedy::Interleave, evidence.to_interleave.max(1))]
     } else {
         // A first look may have been uneven where the whole is not, as the kernel spreads pages meanwhile.
@@ -415,6 +422,17 @@ mod tests {
         assert!((queued.cost_percent.unwrap() - 75.0).abs() < 1e-9, "{queued:?}");
         let shared = Evidence { to_interleave: 3, imbalance_percent: Some(200.0), ..evidence(25.0) };
         assert_eq!(diagnose(42, shared).remedy, Some(Remedy::Interleave));
+        // More ranges were to be spread at first, and next to all that is far has one user.
+        let mixed = Evidence {
+            to_collocate: 5,
+            to_interleave: 8,
+            collocation_adds_percent: Some(74.3),
+            imbalance_percent: Some(175.0),
+            ..evidence(25.6)
+        };
+        assert_eq!(diagnose(42, mixed.clone()).remedy, Some(Remedy::Collocate));
+        let mostly_shared = Evidence { collocation_adds_percent: Some(20.0), ..mixed };
+        assert_eq!(diagnose(42, mostly_shared).remedy, Some(Remedy::Interleave));
         // The engine had not come to what is shared yet.
         let early = Evidence {
             to_collocate: 3,
