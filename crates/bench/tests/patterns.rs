@@ -254,7 +254,8 @@ fn falsely_shared_huge_pages_are_split_and_their_parts_placed() {
 /// for a page which the kernel migrates faults twice for one use. So does one that stores what it had loaded.
 #[test]
 fn huge_pages_that_all_update_are_spread_and_not_split() {
-    let script = "$NODEWISE run --json summary --log log -- $WORKLOAD shared-update --huge --seconds 40 --report report";
+    let script = "$NODEWISE run --json summary --log log -- \
+             $WORKLOAD shared-update --huge --seconds 40 --report report";
     let finished = run(script, &["report", "summary", "log"]);
     let (placements, summary) = (finished.placements("report").unwrap(), finished.json("summary").unwrap());
     for placement in &placements {

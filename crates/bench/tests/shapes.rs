@@ -58,7 +58,8 @@ fn private_data_arrives_by_nodewise_alone(guest: Guest, nodes: u64) {
     let script = "
         $NODEWISE run --log log --json json -- $WORKLOAD private --bound --mebibytes 32 --seconds 150 --after-placed 2 --report report 2>err
         status=$?; cat err >&2; [ $status = 0 ] || exit $status
-        $NODEWISE run --log read.log --json read.json -- $WORKLOAD shared-read --bound --mebibytes 32 --seconds 100 --after-placed 10 --report read";
+        $NODEWISE run --log read.log --json read.json -- $WORKLOAD shared-read --bound --mebibytes 32 \
+            --seconds 100 --after-placed 10 --report read";
     let f = run(guest, script, &["log", "json", "report", "read.log", "read.json", "read"]);
     assert_eq!(f.status, 0, "{}", f.stderr);
     let placements = f.placements("report").unwrap();
