@@ -13,9 +13,16 @@ pub type FalseSharing = BTreeMap<u64, Vec<Part>>;
 impl RegionMap {
     /// Counts samples of huge pages, and notes which of those turn out to be falsely shared, or not to be.
     pub(super) fn count_huge_pages(&mut self, keys: &[Key]) {
+        let mut judged: Option<(PageRange, bool)> = None;
         for page in self.huge.add(keys, self.by_faults) {
             let parts = self.huge.parts(page);
-            if falsely_shared(&parts) {
+            let others_are = || {
+                let whole = PageRange::new(page, page + HUGE_PAGE_PAGES);
+                let range = self.region_of(whole).map_or(whole, |(_, region)| region.range);
+                let known = judged.filter(|&(of, _)| of == range);
+                known.unwrap_or_else(|| *judged.insert((range, self.huge.are_falsely_shared(range)))).1
+            };
+            if falsely_shared(&parts, others_are) {
                 self.false_sharing.entry(page).or_insert(parts);
             } else if order(&parts).is_some() {
                 self.false_sharing.remove(&page);
@@ -49,8 +56,8 @@ impl RegionMap {
     }
 
     /// The huge pages of a region that are as good as known to be falsely shared: those found to be, and,
-    /// where more were found to be (`before`: already split) than not, or all of them taken together are,
-    /// those that have too few samples as well. A region has one pattern.
+    /// where most have been already (`before`: those that are split) or all taken together are, those that
+    /// have too few samples as well. A region has one pattern.
     pub(crate) fn falsely_shared_in(&self, range: PageRange, before: usize) -> Vec<u64> {
         let (mut found, mut unjudged, mut little_known) = (Vec::new(), Vec::new(), Vec::new());
         let (mut others, mut own) = (0, 0);
@@ -68,7 +75,7 @@ impl RegionMap {
             }
         }
         let together = || self.huge.are_falsely_shared(range);
-        if found.len() + before > others || (unjudged.len() > others && together()) {
+        if before > others + unjudged.len() || (found.len() + unjudged.len() > others && together()) {
             found.append(&mut unjudged);
             // Pages that one node uses by now may have been made a huge page again.
             if found.len() > own {
