@@ -55,9 +55,9 @@ impl RegionMap {
         suspect > others
     }
 
-    /// The huge pages of a region that are as good as known to be falsely shared: those found to be, and,
-    /// where most have been already (`before`: those that are split) or all taken together are, those that
-    /// have too few samples as well. A region has one pattern.
+    /// The huge pages of a region that are as good as known to be falsely shared. Pages with too few
+    /// samples are among them if most have been split already (`before`), or if all taken together are
+    /// falsely shared. A region has one pattern.
     pub(crate) fn falsely_shared_in(&self, range: PageRange, before: usize) -> Vec<u64> {
         let (mut found, mut unjudged, mut little_known) = (Vec::new(), Vec::new(), Vec::new());
         let (mut others, mut own) = (0, 0);

@@ -22,8 +22,8 @@ const MIN_SAMPLES: usize = 12;
 /// So many samples of one node, and none of others, make a page its own: of a page that four nodes share they
 /// come once in 64 times.
 const MIN_OWN: usize = 4;
-/// How many standard deviations more neighbours than by chance must agree, of a page among others of its
-/// kind, or of all pages of a range.
+/// How many standard deviations more neighbours than by chance must agree. That is for all pages of a range,
+/// and for one among others that are falsely shared.
 const MIN_DEVIATIONS: f64 = 3.5;
 /// And of a page alone. A page is judged again with each sample. By 60 samples, one of 80 pages that all use
 /// has once had 3.5 by chance, and one of 10 000 has had 5.
@@ -306,8 +306,8 @@ fn is_dominated(parts: &[Part]) -> bool {
     most_of_one_node(parts) as f64 > DOMINANT_SHARE * parts.len() as f64
 }
 
-/// Whether a page with these samples is falsely shared, and no node uses so much of it that it had better go
-/// there as a whole. `others_are` is asked about the pages around it where its own samples leave doubt.
+/// Whether a page with these samples is falsely shared. It is not if one node uses so much of it that it had
+/// better go there as a whole. `others_are` is asked about the pages around it if its own leave doubt.
 pub fn falsely_shared(parts: &[Part], others_are: impl FnOnce() -> bool) -> bool {
     let deviations = order(parts).filter(|_| !is_dominated(parts)).unwrap_or(0.0);
     deviations >= MIN_DEVIATIONS_ALONE || deviations >= MIN_DEVIATIONS && others_are()

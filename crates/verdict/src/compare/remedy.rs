@@ -25,15 +25,24 @@ const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// A step that has all of its node's CPUs: it may be bound to no others than its own (srun(1)).
 const SRUN: &str = "srun --exclusive";
 
-/// How to have the placement for a command.
+/// How to have the placement for a command. With `own_cpus`, it keeps its threads on CPUs of its own choice.
 #[must_use]
-pub fn remedy(how: &How, command: &[String]) -> Remedy {
+pub fn remedy(how: &How, command: &[String], own_cpus: bool) -> Remedy {
     let words = quoted(command);
     let under = |prefix: &str| format!("{prefix} -- {words}");
     // systemd wants a whole path where it starts a program.
     let unit = |prefix: &str| vec![format!("ExecStart=/usr/bin/{prefix} -- {words}")];
     match how {
         How::Default => Remedy { command: words, ..Remedy::default() },
+        How::Node { node: memory, .. } | How::Far { memory, .. } if own_cpus => {
+            let command = under(&format!("nodewise run -m {memory}"));
+            Remedy {
+                systemd: vec!["NUMAPolicy=bind".to_owned(), format!("NUMAMask={memory}")],
+                oci: Some(policy("MPOL_BIND", &memory.to_string())),
+                srun: Some(format!("srun {command}")),
+                command,
+            }
+        }
         How::Node { node, cpus } => bound(&words, &cpus.to_string(), &node.to_string()),
         How::Far { cpus, memory, .. } => bound(&words, &cpus.to_string(), &memory.to_string()),
         How::Interleave { nodes } => Remedy {
@@ -146,7 +155,7 @@ mod tests {
     #[test]
     fn one_node_in_everybodys_words() {
         let how = How::Node { node: NodeId(1), cpus: "8-11,64".parse().unwrap() };
-        let Remedy { command, systemd, oci, srun } = remedy(&how, &command());
+        let Remedy { command, systemd, oci, srun } = remedy(&how, &command(), false);
         let words = r"./solver 'it'\''s' 'a b'";
         assert_eq!(command, format!("nodewise run -C 8-11,64 -m 1 -- {words}"));
         assert_eq!(systemd, ["NUMAPolicy=bind", "NUMAMask=1", "CPUAffinity=8-11,64"]);
@@ -159,9 +168,20 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_has_cpus_of_its_own_is_given_memory_only() {
+        let far = How::Far { node: NodeId(1), cpus: "8-11".parse().unwrap(), memory: NodeId(3) };
+        let Remedy { command, systemd, oci, srun } = remedy(&far, &["./solver".to_owned()], true);
+        assert_eq!(command, "nodewise run -m 3 -- ./solver");
+        assert_eq!(systemd, ["NUMAPolicy=bind", "NUMAMask=3"]);
+        assert!(!oci.unwrap().contains("cpus"));
+        assert_eq!(srun.unwrap(), "srun nodewise run -m 3 -- ./solver");
+    }
+
+    #[test]
     fn threads_are_pinned_one_by_one_under_slurm_too() {
         let cpus = [4, 0].map(CpuId).to_vec();
-        let Remedy { command, systemd, srun, .. } = remedy(&How::Pinned { cpus }, &["./solver".to_owned()]);
+        let Remedy { command, systemd, srun, .. } =
+            remedy(&How::Pinned { cpus }, &["./solver".to_owned()], false);
         assert_eq!(command, "likwid-pin -c 4,0 ./solver");
         assert_eq!(systemd, ["Environment=OMP_PLACES={4},{0}", "Environment=OMP_PROC_BIND=true"]);
         assert_eq!(srun.unwrap(), "srun --exclusive --cpu-bind=none likwid-pin -c 4,0 ./solver");
@@ -169,7 +189,7 @@ mod tests {
 
     #[test]
     fn what_has_no_words_is_left_out() {
-        let remedy = remedy(&How::Balancing { on: false }, &command());
+        let remedy = remedy(&How::Balancing { on: false }, &command(), false);
         assert_eq!(remedy.command, "sudo sysctl kernel.numa_balancing=0");
         assert_eq!((remedy.oci, remedy.srun), (None, None));
     }

@@ -46,9 +46,12 @@ const PIN_EVERY: Duration = Duration::from_millis(2);
 /// How long output is waited for after the program's end. Somebody else may hold the pipe.
 const OUTPUT_WAIT: Duration = Duration::from_secs(2);
 
+/// The first look at a new program's CPUs, after which looks come ever more seldom.
+const FIRST_LOOK: Duration = Duration::from_millis(5);
+
 /// The end of a program.
 enum End {
-    Exited(ExitStatus, Instant),
+    Exited { status: ExitStatus, at: Instant, own_cpus: bool },
     TimedOut,
 }
 
@@ -92,8 +95,8 @@ impl Commands {
         let (events, after) = (Events::now().since(&events), usage(Whose::Children)?);
         self.resident_bytes = after.resident_max_bytes;
         let output = output.lock().unwrap_or_else(PoisonError::into_inner);
-        let (status, ended) = match end {
-            End::Exited(status, ended) => (status, ended),
+        let (status, ended, own_cpus) = match end {
+            End::Exited { status, at, own_cpus } => (status, at, own_cpus),
             End::TimedOut => {
                 let seconds = self.timeout.unwrap_or_default().as_secs_f64();
                 let message = format!("the program took longer than {seconds} s (--timeout), and was killed");
@@ -119,6 +122,7 @@ impl Commands {
             user_seconds: seconds(used.user_ns, after.user_ns),
             system_seconds: seconds(used.system_ns, after.system_ns),
             events: events.into_iter().chain(switches).collect(),
+            own_cpus,
         })
     }
 
@@ -166,11 +170,19 @@ impl Commands {
         });
         let kill = |signal| nodewise_sys::kill(-(pid as i32), signal);
         let mut pins = if let How::Pinned { cpus } = how { Some(Pins::new(pid, cpus)) } else { None };
+        let given = if let How::Node { cpus, .. } | How::Far { cpus, .. } = how { Some(cpus) } else { None };
+        let (mut own_cpus, mut look_after) = (false, FIRST_LOOK);
         loop {
             pins.as_mut().into_iter().for_each(Pins::pin);
-            let every = if pins.is_some() { PIN_EVERY } else { LOOK_EVERY };
+            if !own_cpus && given.is_some() && began.elapsed() >= look_after {
+                own_cpus = given.is_some_and(|given| threads_below(pid).any(|thread| leaves(thread, given)));
+                look_after *= 2;
+            }
+            let looks = if own_cpus || given.is_none() { LOOK_EVERY } else { LOOK_EVERY.min(look_after) };
+            let every = if pins.is_some() { PIN_EVERY } else { looks };
             if let Ok((status, at)) = end.recv_timeout(every) {
-                return Ok(End::Exited(status.context("cannot wait for the program")?, at));
+                let status = status.context("cannot wait for the program")?;
+                return Ok(End::Exited { status, at, own_cpus });
             }
             let signal = self.signal.load(Ordering::Relaxed);
             let late = self.timeout.is_some_and(|most| began.elapsed() >= most);
@@ -238,9 +250,7 @@ impl<'a> Pins<'a> {
 
     /// Pins the threads that are new.
     fn pin(&mut self) {
-        let below = nodewise_linux::process::descendants(self.pid).into_iter().map(|pid| pid.0);
-        let processes: Vec<u32> = std::iter::once(self.pid).chain(below).collect();
-        let mut threads: Vec<u32> = processes.into_iter().flat_map(threads).collect();
+        let mut threads: Vec<u32> = threads_below(self.pid).collect();
         // Numbers grow, but for the wrap of all numbers.
         threads.sort_unstable();
         for thread in threads {
@@ -254,6 +264,18 @@ impl<'a> Pins<'a> {
             self.pinned.insert(thread);
         }
     }
+}
+
+/// The threads of a process and of all that it started.
+fn threads_below(pid: u32) -> impl Iterator<Item = u32> {
+    let below = nodewise_linux::process::descendants(pid).into_iter().map(|pid| pid.0);
+    std::iter::once(pid).chain(below).flat_map(threads)
+}
+
+/// Whether a thread may run on other CPUs than it was given.
+fn leaves(thread: u32, given: &CpuSet) -> bool {
+    let allowed = nodewise_sys::sched_getaffinity(thread as i32);
+    allowed.is_ok_and(|allowed| allowed.iter().any(|cpu| !given.contains(CpuId(cpu))))
 }
 
 fn threads(pid: u32) -> Vec<u32> {

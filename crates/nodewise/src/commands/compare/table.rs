@@ -90,9 +90,15 @@ fn details(out: &mut String, report: &Report, width: usize) {
             let _ = writeln!(out, "{line}");
         }
     };
-    if report.far.is_some() || report.migrations.is_some() || !report.correlations.is_empty() {
+    let note = report.note_on_cpus();
+    if note.is_some()
+        || report.far.is_some()
+        || report.migrations.is_some()
+        || !report.correlations.is_empty()
+    {
         line(String::new());
     }
+    note.map(str::to_owned).into_iter().for_each(&mut line);
     if let Some(far) = &report.far {
         let slowdown = &far.slowdown;
         line(format!(

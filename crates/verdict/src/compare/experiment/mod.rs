@@ -28,6 +28,9 @@ pub struct Measured {
     /// Counts of events by name, most of them machine-wide.
     #[serde(default)]
     pub events: BTreeMap<String, f64>,
+    /// Whether the program gave threads other CPUs than those of the placement.
+    #[serde(default)]
+    pub own_cpus: bool,
 }
 
 /// The end of one run.

@@ -177,7 +177,7 @@ fn placements(out: &mut String, report: &Report) {
 }
 
 fn evidence(out: &mut String, report: &Report) {
-    let mut lines: Vec<String> = Vec::new();
+    let mut lines: Vec<String> = report.note_on_cpus().map(str::to_owned).into_iter().collect();
     if let Some(far) = &report.far {
         let slowdown = far.slowdown;
         lines.push(format!(
@@ -257,6 +257,7 @@ mod tests {
             seed: 1,
             placements: Vec::new(),
             skipped: Vec::new(),
+            own_cpus: false,
             far: None,
             ace: None,
             migrations: None,

@@ -147,9 +147,12 @@ pub struct Report {
     pub placements: Vec<Row>,
     /// Placements that were not tried, or proved impossible.
     pub skipped: Vec<Skipped>,
-    /// The cost of far memory; none where that was not tried.
+    /// Whether the program keeps threads on CPUs of its own choice. Placements on a node are then about its
+    /// memory only.
+    pub own_cpus: bool,
+    /// The cost of far memory; none where that was not tried, or the program chooses its CPUs.
     pub far: Option<Far>,
-    /// The factors of the ACE paper; none where its runs are missing.
+    /// The factors of the ACE paper; none where its runs are missing, or the program chooses its CPUs.
     pub ace: Option<Ace>,
     /// The cost of the kernel's migrations; none where balancing was not compared.
     pub migrations: Option<Migrations>,
@@ -169,9 +172,12 @@ impl Report {
         cost: Option<FarCost>,
     ) -> Self {
         let rows = rows(experiment);
-        let far = far(experiment);
+        let on_nodes = experiment.placements.iter().filter(|placement| is_on_a_node(&placement.how));
+        let own_cpus =
+            on_nodes.flat_map(|placement| experiment.runs_of(&placement.name)).any(|run| run.own_cpus);
+        let far = far(experiment).filter(|_| !own_cpus);
         let migrations = migrations(experiment, &rows);
-        let answer = answer(experiment, &setting, &rows, far.as_ref(), migrations.as_ref());
+        let answer = answer(experiment, &setting, &rows, far.as_ref(), migrations.as_ref(), own_cpus);
         let impossible = experiment.impossible.iter();
         let impossible = impossible.map(|(name, why)| Skipped { name: name.clone(), why: why.clone() });
         Self {
@@ -179,8 +185,9 @@ impl Report {
             answer,
             blocks: experiment.blocks(),
             seed: experiment.seed,
+            own_cpus,
             far,
-            ace: cost.and_then(|cost| ace(experiment, &rows, cost)),
+            ace: cost.filter(|_| !own_cpus).and_then(|cost| ace(experiment, &rows, cost)),
             migrations,
             correlations: correlations(experiment),
             runs: experiment.runs.clone(),
@@ -188,6 +195,19 @@ impl Report {
             placements: rows,
         }
     }
+
+    /// The words for a program that chooses its CPUs.
+    #[must_use]
+    pub fn note_on_cpus(&self) -> Option<&'static str> {
+        self.own_cpus.then_some(
+            "The program chooses its threads' CPUs itself. Placements on a node (node..., far) gave it that \
+             node's memory, and no CPUs.",
+        )
+    }
+}
+
+const fn is_on_a_node(how: &How) -> bool {
+    matches!(how, How::Node { .. } | How::Far { .. })
 }
 
 fn median<'a>(runs: impl Iterator<Item = &'a Measured>, of: impl Fn(&Measured) -> f64) -> f64 {
@@ -297,6 +317,7 @@ fn answer(
     rows: &[Row],
     far: Option<&Far>,
     migrations: Option<&Migrations>,
+    own_cpus: bool,
 ) -> Answer {
     let mut answer = Answer {
         verdict: Kind::Healthy,
@@ -335,11 +356,11 @@ fn answer(
     };
     let is_numa = !matches!(winner.placement.how, How::HugePages { .. });
     answer.verdict = if is_numa { Kind::Hurt } else { Kind::Healthy };
-    answer.text = hurt(winner, far, migrations, setting);
+    answer.text = hurt(winner, far, migrations, setting, own_cpus);
     answer.winner = Some(winner.placement.name.clone());
     answer.speedup = Some(winner.speedup());
     answer.as_good = others.iter().map(|row| row.placement.name.clone()).collect();
-    answer.remedy = Some(remedy(&winner.placement.how, &setting.command));
+    answer.remedy = Some(remedy(&winner.placement.how, &setting.command, own_cpus));
     answer
 }
 
@@ -358,11 +379,21 @@ fn healthy(rows: &[Row], far: Option<&Far>) -> String {
     format!("Nothing to do here: no placement is better than the default.{depends}")
 }
 
-fn hurt(winner: &Row, far: Option<&Far>, migrations: Option<&Migrations>, setting: &Setting) -> String {
+fn hurt(
+    winner: &Row,
+    far: Option<&Far>,
+    migrations: Option<&Migrations>,
+    setting: &Setting,
+    own_cpus: bool,
+) -> String {
     let word = if setting.metric == "seconds" { "faster" } else { "better" };
     let times = format!("{:.2}x {word}", winner.speedup());
     match &winner.placement.how {
         How::Default => String::new(),
+        How::Node { node: memory, .. } | How::Far { memory, .. } if own_cpus => format!(
+            "{times} with all its memory on node {memory}. Its threads keep the CPUs that the program chooses, and \
+             others touched its memory first."
+        ),
         How::Node { node, .. } => {
             let why = match far {
                 Some(far) if far.matters => format!(

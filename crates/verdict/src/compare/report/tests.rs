@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 struct Program {
     seconds: BTreeMap<&'static str, (f64, f64)>,
     wobble: u32,
+    own_cpus: bool,
 }
 
 impl Runner for Program {
@@ -25,6 +26,7 @@ impl Runner for Program {
             user_seconds: factor * user,
             system_seconds: factor * system,
             events: events.map(|(name, count)| (name.to_owned(), count)).into(),
+            own_cpus: self.own_cpus && is_on_a_node(&placement.how),
         }))
     }
 }
@@ -47,12 +49,16 @@ fn placements() -> Vec<Placement> {
 
 /// The report on a program that takes 10 s of user time and 1 s in the kernel, but for these.
 fn report(others: &[(&'static str, (f64, f64))], repeat: u32) -> Report {
+    report_on(false, others, repeat)
+}
+
+fn report_on(own_cpus: bool, others: &[(&'static str, (f64, f64))], repeat: u32) -> Report {
     let names =
         ["default", "node0", "far", "interleave", "pin-spread", "balancing-off", "thp-always", "nodewise"];
     let mut seconds: BTreeMap<_, _> = names.map(|name| (name, (10.0, 1.0))).into();
     seconds.extend(others.iter().copied());
     let mut experiment = Experiment::new(placements(), repeat, 1, true);
-    let Ok(()) = experiment.go(&mut Program { seconds, wobble: 1 }, |_| Ok(()));
+    let Ok(()) = experiment.go(&mut Program { seconds, wobble: 1, own_cpus }, |_| Ok(()));
     let setting = Setting {
         command: vec!["./solver".to_owned()],
         metric: "seconds".to_owned(),
@@ -100,6 +106,16 @@ fn sharing_and_placement_are_told_apart() {
     let ace = far.ace.unwrap();
     assert!((ace.alpha.unwrap() - 1.0 / 3.0).abs() < 0.01 && (ace.beta - 1.0).abs() < 0.02, "{ace:?}");
     assert!((ace.gamma - 10.0 / 6.0).abs() < 0.02, "{ace:?}");
+}
+
+/// A thread that a program keeps on node 3 is on no other node's CPUs, whatever a placement asks for.
+#[test]
+fn what_a_program_does_not_follow_is_not_measured() {
+    let seconds = [("node0", (10.0, 1.0)), ("far", (6.0, 1.0))];
+    let report = report_on(true, &seconds, 12);
+    says(&report, "far", "x faster with all its memory on node 3. Its threads keep the CPUs");
+    assert!(report.far.is_none() && report.ace.is_none() && report.note_on_cpus().is_some());
+    assert_eq!(report.answer.remedy.unwrap().command, "nodewise run -m 3 -- ./solver");
 }
 
 #[test]
