@@ -285,7 +285,7 @@ fn what_compare_says_is_faster_is_faster() {
         echo never >/sys/kernel/mm/transparent_hugepage/enabled
         scene() { echo $1 $(patients $1 $2); echo $1-$3 $(patients $1 $2 $3); }
         compare() { nodewise compare --metric '^([0-9.]+)' --less-is-better --repeat 8 \
-                --only ${3:-interleave,pin-sequential} --json json --state state -- PATIENTS $1 $2
+                --only ${3:-interleave,pin-sequential} --json json --state state -- PATIENTS $1 $2 >table
             one_line $1-compared json; }
         scene slices 150000 interleave; compare slices 150000
         scene table 60000 interleave; compare table 60000
