@@ -209,7 +209,7 @@ fn what_the_doctor_says_it_costs_it_costs_on_two_nodes() {
     the_doctor_is_right_about_threads_by_themselves(TWO_NODES);
 }
 
-/// A guest that times scenes and has the doctor examine them.
+/// A guest that times scenes and has the doctor examine them, who knows idle latencies by the firmware.
 fn examined(machine: Machine, script: &str) -> BTreeMap<String, String> {
     let script = format!(
         "scene() {{ echo $1 $(patients $1 $2); echo $1-$3 $(patients $1 $2 $3); }}

@@ -160,15 +160,15 @@ impl Machine {
 }
 
 impl Machine {
-    /// The machine's latencies and bandwidths as firmware tells them (ACPI's HMAT).
+    /// The machine's latencies and bandwidths as firmware tells them (ACPI's HMAT), as slow as it is.
     fn hmat(&self) -> Vec<String> {
         let preset = &self.preset;
         let mut arguments = vec!["-machine".to_owned(), "hmat=on".to_owned()];
         let nodes = preset.nodes.len();
         for (from, to) in (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to))) {
             let pair = format!("hmat-lb,initiator={from},target={to},hierarchy=memory");
-            let latency_ns = preset.idle_latency_ns(from, to).round() as u64;
-            let mb_per_s = (preset.bandwidth_gb_per_s(from, to) * 1000.0).round() as u64;
+            let latency_ns = (preset.idle_latency_ns(from, to) * self.slow).round() as u64;
+            let mb_per_s = (preset.bandwidth_gb_per_s(from, to) * 1000.0 / self.slow).round().max(1.0) as u64;
             for value in [
                 format!("{pair},data-type=access-latency,latency={latency_ns}"),
                 format!("{pair},data-type=access-bandwidth,bandwidth={mb_per_s}M"),
@@ -229,6 +229,10 @@ mod tests {
             assert!(arguments.contains(&bandwidth), "{bandwidth} is not in {arguments}");
         }
         assert_eq!(arguments.matches("-numa").count(), 2 * 16);
+        let slow = opteron().slow(8.0).hmat().join(" ");
+        for told in [pair(0, 0, "latency,latency=1040"), pair(0, 0, "bandwidth,bandwidth=748M")] {
+            assert!(slow.contains(&told), "{told} is not in {slow}");
+        }
     }
 
     #[test]

@@ -1,14 +1,18 @@
-//! The cost of memory by its distance: from firmware's distances, a measurement, or a machine's preset.
+//! The cost of memory by its distance: from firmware's distances and latencies, a measurement, or a machine's
+//! preset.
 
 use anyhow::{Context as _, bail};
 use nodewise_hardware::{Controller, Hardware, Preset};
-use nodewise_topology::Topology;
+use nodewise_topology::{Access, Node, Topology};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 const LINE_BYTES: f64 = 64.0;
+
+/// No memory answers sooner, whatever firmware says.
+const LEAST_NS: u64 = 20;
 
 /// How long an access takes, by the node of the CPU and that of the memory, in units of the source's.
 pub struct Costs {
@@ -61,9 +65,11 @@ pub struct Times {
 }
 
 impl Costs {
-    /// The costs by a preset or file, or else by firmware's distances.
+    /// The costs by a preset or file, or else by firmware.
     pub fn of(model: Option<&str>, topology: &Topology) -> anyhow::Result<Self> {
-        let Some(name) = model else { return Ok(Self::by_distance(topology)) };
+        let Some(name) = model else {
+            return Ok(Self::by_latency(topology).unwrap_or_else(|| Self::by_distance(topology)));
+        };
         let is_measured = Path::new(name).extension().is_some_and(|extension| extension == "json");
         let costs = if is_measured { Self::measured(name) } else { Self::preset(name) }?;
         let nodes = || topology.nodes().iter().filter(|node| node.may_have_memory());
@@ -91,6 +97,42 @@ impl Costs {
             line: None,
             bank: None,
         }
+    }
+
+    /// By ACPI's HMAT, if it has a latency of each memory. It has those of the nearest CPUs, and distances
+    /// tell how much longer the others wait.
+    fn by_latency(topology: &Topology) -> Option<Self> {
+        let nearest = |node: &Node| -> Option<Access> {
+            let has_cpus = |access: &&Access| {
+                let mut nodes = topology.nodes().iter();
+                nodes.any(|from| access.initiators.contains(from.id) && !from.cpus.is_empty())
+            };
+            node.access.iter().rfind(has_cpus).cloned()
+        };
+        let (mut latencies, mut line) = (BTreeMap::new(), Some(0.0_f64));
+        for to in topology.node_indices().filter(|&to| topology.node(to).may_have_memory()) {
+            let near = nearest(topology.node(to))?;
+            let near_ns = near.read_latency_ns.filter(|&latency_ns| latency_ns >= LEAST_NS)? as f64;
+            let distance = |from| f64::from(topology.distance(from, to));
+            let of_near =
+                topology.node_indices().filter(|&from| near.initiators.contains(topology.id_of(from)));
+            let least = of_near.map(distance).min_by(f64::total_cmp)?;
+            for from in topology.node_indices() {
+                let key = (topology.id_of(from).0, topology.id_of(to).0);
+                latencies.insert(key, near_ns * (distance(from) / least).max(1.0));
+            }
+            let taken =
+                near.read_bandwidth_bytes_per_s.map(|bytes_per_s| LINE_BYTES / bytes_per_s as f64 * 1e9);
+            line = line.zip(taken).map(|(longest, taken)| longest.max(taken));
+        }
+        Some(Self {
+            source: "firmware's latencies and distances".to_owned(),
+            cycles_per_instruction: 1.0,
+            latencies,
+            unit: Unit::Nanoseconds,
+            line,
+            bank: None,
+        })
     }
 
     /// The output of `nodewise measure --json`.
@@ -184,6 +226,50 @@ impl Costs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn firmware_may_tell_latencies() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let path = root.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("sys/devices/system/cpu/online", "0-1\n");
+        // Node 2 is memory without CPUs, next to node 1.
+        for (node, cpus, distances, latency_ns, mebibytes) in [
+            (0, "0", "10 20 30", "100", "32000"),
+            (1, "1", "20 10 17", "100", "16000"),
+            (2, "", "30 17 10", "250", "8000"),
+        ] {
+            let directory = format!("sys/devices/system/node/node{node}");
+            let near = if node == 2 { 1 } else { node };
+            write(&format!("{directory}/access1/initiators/node{near}/x"), "");
+            for (file, text) in [
+                ("cpulist", cpus),
+                ("distance", distances),
+                ("meminfo", &format!("Node {node} MemTotal: 1048576 kB\nNode {node} MemFree: 1048576 kB\n")),
+                ("access1/initiators/read_latency", latency_ns),
+                ("access1/initiators/read_bandwidth", mebibytes),
+            ] {
+                write(&format!("{directory}/{file}"), &format!("{text}\n"));
+            }
+        }
+        write("sys/devices/system/node/online", "0-2\n");
+        write("sys/devices/system/node/has_memory", "0-2\n");
+        let topology = Topology::from_root(root.path()).unwrap();
+        let costs = Costs::of(None, &topology).unwrap();
+        assert_eq!(costs.source, "firmware's latencies and distances");
+        let times = costs.machine(&topology).times.unwrap();
+        assert_eq!(times.latencies[0][..2], [100.0, 200.0]);
+        assert_eq!(times.latencies[1], [200.0, 100.0, 250.0]);
+        assert!((times.latencies[0][2] - 250.0 * 30.0 / 17.0).abs() < 1e-9, "{times:?}");
+        assert!((times.line.unwrap() - 64.0 / (8000.0 * 1.048_576) * 1000.0).abs() < 1e-9, "{times:?}");
+        // No memory answers in a nanosecond.
+        write("sys/devices/system/node/node1/access1/initiators/read_latency", "1\n");
+        let costs = Costs::of(None, &Topology::from_root(root.path()).unwrap()).unwrap();
+        assert_eq!((costs.source.as_str(), costs.ratio(0, 1)), ("firmware's distances", Some(2.0)));
+    }
 
     #[test]
     fn each_source_gives_ratios() {
