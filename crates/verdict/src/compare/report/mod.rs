@@ -360,7 +360,9 @@ fn answer(
     answer.winner = Some(winner.placement.name.clone());
     answer.speedup = Some(winner.speedup());
     answer.as_good = others.iter().map(|row| row.placement.name.clone()).collect();
-    answer.remedy = Some(remedy(&winner.placement.how, &setting.command, own_cpus));
+    // Nobody else can bind threads that the program binds.
+    let is_its_own = own_cpus && matches!(winner.placement.how, How::Pinned { .. });
+    answer.remedy = (!is_its_own).then(|| remedy(&winner.placement.how, &setting.command, own_cpus));
     answer
 }
 
@@ -394,6 +396,13 @@ fn hurt(
             "{times} with all its memory on node {memory}. Its threads keep the CPUs that the program chooses, and \
              others touched its memory first."
         ),
+        How::Pinned { cpus } if own_cpus => {
+            let cpus = cpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+            format!(
+                "{times} with its threads on other CPUs than it chooses. Have it bind them to {cpus}, in the order \
+                 in which they are made."
+            )
+        }
         How::Node { node, .. } => {
             let why = match far {
                 Some(far) if far.matters => format!(

@@ -116,6 +116,9 @@ fn what_a_program_does_not_follow_is_not_measured() {
     says(&report, "far", "x faster with all its memory on node 3. Its threads keep the CPUs");
     assert!(report.far.is_none() && report.ace.is_none() && report.note_on_cpus().is_some());
     assert_eq!(report.answer.remedy.unwrap().command, "nodewise run -m 3 -- ./solver");
+    let report = report_on(true, &[("pin-spread", (5.0, 1.0))], 12);
+    says(&report, "pin-spread", "on other CPUs than it chooses. Have it bind them to 0,4, in the order");
+    assert_eq!(report.answer.remedy, None);
 }
 
 #[test]
