@@ -102,7 +102,7 @@ impl FirstTouches {
                     faults.push((fault, chain, top));
                 }
             }
-            Seen::Other(record) => known.told(record),
+            Seen::Other(record, time_ns) => known.told(record, time_ns),
         });
         // Afterwards: another CPU's ring may have told of the fork that a process began with, or of a hint
         // fault.
@@ -205,11 +205,13 @@ pub(crate) struct Known {
     stacks: HashMap<(Pid, Vec<u64>), u32>,
     /// By process; where two overlap the later one holds.
     modules: BTreeMap<Pid, Vec<Module>>,
+    /// When each process had its last exec.
+    execs: HashMap<Pid, u64>,
     left_out: u64,
 }
 
 impl Known {
-    fn told(&mut self, record: &Record<'_>) {
+    fn told(&mut self, record: &Record<'_>, time_ns: Option<u64>) {
         match *record {
             Record::Fork(task) if task.pid != task.parent_pid => {
                 let (parent, child) = (Pid(task.parent_pid as u32), Pid(task.pid as u32));
@@ -218,8 +220,15 @@ impl Known {
                     self.fork(parent, child);
                 }
             }
-            // Its memory is gone.
-            Record::Comm { pid, exec: true, .. } => self.forget(Pid(pid as u32)),
+            // The memory that it had is gone. Another CPU's ring may have told before of touches since.
+            Record::Comm { pid, exec: true, .. } => {
+                let pid = Pid(pid as u32);
+                self.forget_before(pid, time_ns.unwrap_or(u64::MAX));
+                if self.execs.len() > MOST_MODULES {
+                    self.execs.retain(|pid, _| self.followed.contains(pid));
+                }
+                self.execs.extend(time_ns.map(|time_ns| (pid, time_ns)));
+            }
             // Mappings of a program that is not followed yet count as well: it may be in a moment.
             Record::Mmap { pid, address, bytes, offset, name, .. } => {
                 let range = address..address.saturating_add(bytes);
@@ -264,6 +273,13 @@ impl Known {
         self.ranges -= self.runs.remove(&pid).map_or(0, |runs| runs.len());
     }
 
+    fn forget_before(&mut self, pid: Pid, time_ns: u64) {
+        let Some(runs) = self.runs.get_mut(&pid) else { return };
+        let count = runs.len();
+        runs.retain(|_, run| run.time_ns >= time_ns);
+        self.ranges -= count - runs.len();
+    }
+
     /// Whether the first touch of a page is known.
     pub(crate) fn has(&self, pid: Pid, page: PageNumber) -> bool {
         let before = self.runs.get(&pid).and_then(|runs| runs.range(..=page.0).next_back());
@@ -273,7 +289,8 @@ impl Known {
     pub(crate) fn fault(&mut self, fault: &RawSample, chain: Vec<u64>) {
         let RawSample { pid, tid, accessor: node, time_ns, .. } = *fault;
         let PageNumber(page) = fault.address.page();
-        if !self.followed.contains(&pid) {
+        let is_gone = self.execs.get(&pid).is_some_and(|&exec_ns| time_ns < exec_ns);
+        if !self.followed.contains(&pid) || is_gone {
             return;
         }
         let count = self.stacks.len();
@@ -466,7 +483,7 @@ mod tests {
         known.add_module(A, module);
         let mut task = TaskChange::default();
         (task.pid, task.parent_pid) = (11, 10);
-        known.told(&Record::Fork(task));
+        known.told(&Record::Fork(task), None);
         assert_eq!(known.modules[&Pid(11)].len(), 1, "a child has its parent's code");
         for pid in [A, Pid(11)] {
             for page in [100, 200, 300] {
@@ -477,9 +494,12 @@ mod tests {
         let kept = NamedMapping { range, is_code: false, offset: 0, name: "[heap]".into() };
         // Memory that was touched at 300 or later may have been mapped since.
         known.retain(A, &[kept], 300);
-        known.told(&Record::Comm { pid: 11, tid: 11, exec: true, name: b"other" });
-        assert_eq!(known.ranges, 2);
-        let pages: Vec<u64> = touched(known).iter().map(|(_, range, ..)| range.start.0).collect();
-        assert_eq!(pages, [100, 300]);
+        // The next program's touch at 300 was told before its exec, and an old one after it.
+        known.told(&Record::Comm { pid: 11, tid: 11, exec: true, name: b"other" }, Some(250));
+        known.fault(&at(Pid(11), 400, 0, 240), vec![0x1234]);
+        assert_eq!(known.ranges, 3);
+        let touched = touched(known);
+        let pages: Vec<(u32, u64)> = touched.iter().map(|(pid, range, ..)| (*pid, range.start.0)).collect();
+        assert_eq!(pages, [(A.0, 100), (A.0, 300), (11, 300)]);
     }
 }

@@ -102,7 +102,8 @@ impl Source {
                     | AttrFlags::MMAP
                     | AttrFlags::COMM
                     | AttrFlags::COMM_EXEC
-                    | AttrFlags::TASK;
+                    | AttrFlags::TASK
+                    | AttrFlags::SAMPLE_ID_ALL;
                 attr
             }
         };
@@ -140,8 +141,8 @@ const ASK_EVERY: u32 = 60;
 pub(crate) enum Seen<'a> {
     /// A page fault, and all that the kernel said of it.
     Fault(RawSample, &'a PerfSample<'a>),
-    /// Another record, of whatever process.
-    Other(&'a Record<'a>),
+    /// Another record, of whatever process, and its time by `CLOCK_MONOTONIC` if the kernel said it.
+    Other(&'a Record<'a>, Option<u64>),
 }
 
 /// The event on every CPU, with its ring.
@@ -248,8 +249,10 @@ impl PageFaultEvents {
     pub(crate) fn read(&mut self, keep: &dyn Fn(Pid) -> bool, mut each: impl FnMut(Seen<'_>)) {
         let Self { source, streams, cpus, .. } = self;
         for stream in streams.iter_mut() {
-            stream.ring.read(|record| {
-                let Record::Sample(sample) = record else { return each(Seen::Other(&record)) };
+            stream.ring.read_stamped(|record, stamp| {
+                let Record::Sample(sample) = record else {
+                    return each(Seen::Other(&record, stamp.time_ns));
+                };
                 let Some(pid) = sample.pid.and_then(|pid| u32::try_from(pid).ok()).map(Pid) else { return };
                 if !keep(pid) {
                     return;

@@ -1,7 +1,7 @@
 //! Reading the ring that an event writes its records to.
 
 use super::area::{AUX_OFFSET_WORD, AUX_SIZE_WORD, AUX_WORDS, Area, Block, DATA_WORDS};
-use super::record::{Header, Record};
+use super::record::{Header, Record, Stamp};
 use super::{Event, SampleFormat};
 use crate::error::{Error, Result};
 use crate::page_bytes;
@@ -93,12 +93,19 @@ impl Ring {
     /// Hands every record written so far to `each`, oldest first, and gives their room back. Returns how many
     /// bytes of the ring that was.
     pub fn read(&mut self, mut each: impl FnMut(Record<'_>)) -> u64 {
-        self.read_bytes(|bytes, format, losses| match Record::parse(bytes, format) {
-            Ok(record) => {
-                losses.note(&record);
-                each(record);
+        self.read_stamped(|record, _| each(record))
+    }
+
+    /// As [`Ring::read`], with the part that all records have alike.
+    pub fn read_stamped(&mut self, mut each: impl FnMut(Record<'_>, Stamp)) -> u64 {
+        self.read_bytes(|bytes, format, losses| {
+            match Record::parse(bytes, format).and_then(|record| Ok((record, Stamp::of(bytes, format)?))) {
+                Ok((record, stamp)) => {
+                    losses.note(&record);
+                    each(record, stamp);
+                }
+                Err(_) => losses.malformed += 1,
             }
-            Err(_) => losses.malformed += 1,
         })
     }
 
