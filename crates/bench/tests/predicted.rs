@@ -21,11 +21,13 @@ struct Machine {
 
 const FOUR_NODES: Machine =
     Machine { name: "opteron-8385-4n", cpus_per_node: "1", begin: "", falls_short: &["sweep"] };
-/// It prefetches. Memory is in base pages there: four huge pages do not tell two nodes apart.
+/// It prefetches. Memory is in base pages there: four huge pages do not tell two nodes apart. It is so fast
+/// that the histogram has some 300 samples in as many rounds as on four nodes. Shares of these are 3 points
+/// off.
 const TWO_NODES: Machine = Machine {
     name: "dahu-2n",
     cpus_per_node: "2",
-    begin: "echo never >/sys/kernel/mm/transparent_hugepage/enabled",
+    begin: "more=4; echo never >/sys/kernel/mm/transparent_hugepage/enabled",
     falls_short: &["sweep"],
 };
 
@@ -128,7 +130,7 @@ fn reports_are_true(machine: Machine) {
         scene slices 3000000 parallel
         scene stream 6000000 parallel
         scene table 1500000 copies interleave
-        scene histogram 3000000 interleave
+        scene histogram $((3000000 * ${more:-1})) interleave
         scene far 2000000 near
         scene hidden 700000 near
         scene own 12000000";
