@@ -283,3 +283,19 @@ fn threads(pid: u32) -> Vec<u32> {
     let names = tasks.into_iter().flatten().filter_map(|task| task.ok()?.file_name().into_string().ok());
     names.filter_map(|name| name.parse().ok()).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_leave_their_cpus_only_if_they_may_run_on_others() {
+        let thread = nodewise_sys::gettid() as u32;
+        let allowed = nodewise_sys::sched_getaffinity(0).unwrap();
+        let mine: CpuSet = allowed.iter().map(CpuId).collect();
+        assert!(!leaves(thread, &mine));
+        assert!(leaves(thread, &CpuSet::from_iter([CpuId(u32::from(u16::MAX))])));
+        assert!(!leaves(u32::MAX >> 2, &mine), "one that is gone");
+        assert!(threads_below(std::process::id()).any(|other| other == thread));
+    }
+}
