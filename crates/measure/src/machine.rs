@@ -1,7 +1,7 @@
 //! The parts of a machine that this process can measure.
 
 use crate::error::{Error, ErrorKind};
-use nodewise_topology::{Allowed, CacheKind, CpuId, CpuSet, Topology};
+use nodewise_topology::{Allowed, CacheKind, CpuId, CpuQuota, CpuSet, Topology, memory_left_bytes};
 use serde::Serialize;
 use std::fs;
 
@@ -16,7 +16,7 @@ pub struct Machine {
     pub huge_page_bytes: Option<u64>,
     /// The CPUs' frequency governor; `None` where there is none, as in virtual machines.
     pub governor: Option<String>,
-    /// The nodes that lack something, in words.
+    /// The nodes that lack something, and limits of control groups, in words.
     pub notes: Vec<String>,
 }
 
@@ -55,7 +55,39 @@ impl Machine {
         let topology = Topology::live().map_err(unreadable)?;
         let allowed = Allowed::of_this_thread(&topology).map_err(unreadable)?;
         let governor = fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").ok();
-        Ok(Self { governor: governor.map(|text| text.trim().to_owned()), ..Self::new(&topology, &allowed) })
+        let mut machine =
+            Self { governor: governor.map(|text| text.trim().to_owned()), ..Self::new(&topology, &allowed) };
+        // A limit that is not known is none.
+        let left = memory_left_bytes().unwrap_or_else(|error| {
+            machine.notes.push(error.to_string());
+            None
+        });
+        let quota = CpuQuota::of_this_process().unwrap_or_else(|error| {
+            machine.notes.push(error.to_string());
+            None
+        });
+        Ok(machine.within(left, quota))
+    }
+
+    /// The machine as far as control groups leave it to this process. Each node has an equal part of the
+    /// memory that they leave, as buffers on all nodes are held at the same time.
+    fn within(mut self, left_bytes: Option<u64>, quota: Option<CpuQuota>) -> Self {
+        let columns: Vec<usize> = self.columns().collect();
+        let part = left_bytes.map(|left| left / columns.len().max(1) as u64);
+        for &column in &columns {
+            let free = &mut self.nodes[column].free_bytes;
+            if part.is_some_and(|part| free.is_none_or(|free| part < free)) {
+                *free = part;
+            }
+        }
+        let cpus: usize = self.nodes.iter().map(|node| node.cpus.len()).sum();
+        if let Some(quota) = quota.filter(|quota| quota.quota_us < quota.period_us * cpus as u64) {
+            let most = quota.quota_us as f64 / quota.period_us as f64;
+            self.notes.push(format!(
+                "a control group gives this process the time of {most:.1} CPUs: more threads wait for each other"
+            ));
+        }
+        self
     }
 
     /// A machine, as far as a process may use it.
@@ -152,6 +184,26 @@ fn caches(topology: &Topology) -> Vec<CacheFacts> {
 mod tests {
     use super::*;
     use nodewise_topology::NodeId;
+
+    #[test]
+    fn control_groups_leave_less() {
+        let topology = Topology::synthetic(2, 2, 1 << 30);
+        let mut machine = Machine::new(&topology, &Allowed::everything(&topology));
+        (machine.nodes[0].free_bytes, machine.nodes[1].free_bytes) = (Some(300 << 20), None);
+        let free = |left| {
+            let machine = machine.clone().within(left, None);
+            machine.nodes.iter().map(|node| node.free_bytes).collect::<Vec<_>>()
+        };
+        assert_eq!(free(None), [Some(300 << 20), None]);
+        assert_eq!(free(Some(400 << 20)), [Some(200 << 20); 2], "a half each");
+        assert_eq!(free(Some(800 << 20)), [Some(300 << 20), Some(400 << 20)]);
+        let notes =
+            |quota_us| machine.clone().within(None, Some(CpuQuota { quota_us, period_us: 1000 })).notes;
+        assert!(notes(4000).is_empty(), "as many as there are");
+        let said =
+            "a control group gives this process the time of 2.5 CPUs: more threads wait for each other";
+        assert_eq!(notes(2500), [said]);
+    }
 
     #[test]
     fn nodes_without_cpus_or_memory_lack_rows_or_columns() {

@@ -78,18 +78,21 @@ fn huge_bytes(memory: &OwnedMemory) -> u64 {
 /// node and takes more than the node has.
 const MOST_OF_FREE: (u64, u64) = (3, 4);
 
-/// Whether a node has so many bytes to spare.
-pub fn check_free(node: u32, bytes: u64, free_bytes: Option<u64>) -> Result<(), Error> {
+/// Whether a node has room for so many buffers of so many bytes.
+pub fn check_free(node: u32, bytes: u64, buffers: u64, free_bytes: Option<u64>) -> Result<(), Error> {
     let Some(free) = free_bytes else { return Ok(()) };
-    let most = free / MOST_OF_FREE.1 * MOST_OF_FREE.0;
+    let most = free / MOST_OF_FREE.1 * MOST_OF_FREE.0 / buffers;
     if bytes <= most {
         return Ok(());
     }
-    let (needs, free, most) = (bytes.div_ceil(1 << 20), free >> 20, most >> 20);
+    let needs = bytes.saturating_mul(buffers).div_ceil(1 << 20);
+    let (free, most) = (free >> 20, most >> 20);
     let advice = if most == 0 { String::new() } else { format!("; --mebibytes {most} would fit") };
     Err(Error::new(
         ErrorKind::Memory,
-        format!("node {node} has {free} MiB free, too little to measure with {needs} MiB{advice}"),
+        format!(
+            "node {node} has {free} MiB free for this process, too little to measure with {needs} MiB{advice}"
+        ),
     ))
 }
 
@@ -99,15 +102,19 @@ mod tests {
 
     #[test]
     fn memory_that_a_node_does_not_have_is_refused_with_what_would_fit() {
-        assert!(check_free(0, 768 << 20, Some(1 << 30)).is_ok());
-        assert!(check_free(0, 1 << 40, None).is_ok());
-        let error = check_free(3, 769 << 20, Some(1 << 30)).unwrap_err();
+        assert!(check_free(0, 768 << 20, 1, Some(1 << 30)).is_ok());
+        assert!(check_free(0, 1 << 40, 1, None).is_ok());
+        let error = check_free(3, 769 << 20, 1, Some(1 << 30)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Memory);
         assert_eq!(
             error.to_string(),
-            "node 3 has 1024 MiB free, too little to measure with 769 MiB; --mebibytes 768 would fit"
+            "node 3 has 1024 MiB free for this process, too little to measure with 769 MiB; --mebibytes 768 would fit"
         );
-        assert!(!check_free(3, 1 << 20, Some(1 << 20)).unwrap_err().to_string().contains("--mebibytes"));
+        // It fits, too.
+        let error = check_free(3, 500 << 20, 2, Some(1 << 30)).unwrap_err().to_string();
+        assert!(error.ends_with("to measure with 1000 MiB; --mebibytes 384 would fit"), "{error}");
+        assert!(check_free(3, 384 << 20, 2, Some(1 << 30)).is_ok());
+        assert!(!check_free(3, 1 << 20, 1, Some(1 << 20)).unwrap_err().to_string().contains("--mebibytes"));
     }
 
     #[test]

@@ -266,20 +266,32 @@ pub(crate) fn buffer_bytes(machine: &Machine, options: &Options, effort: Effort)
         let bytes = mebibytes.saturating_mul(MIB);
         for column in machine.columns() {
             let node = &machine.nodes[column];
-            check_free(node.id, bytes.saturating_mul(1 + more), node.free_bytes)?;
+            check_free(node.id, bytes, 1 + more, node.free_bytes)?;
         }
         return Ok(bytes);
     }
-    let wanted = (machine.last_level_bytes() * effort.caches).clamp(32 * MIB, 4096 * MIB);
+    // All rows together read one node's, a part each.
+    let parts = if options.parts.contains(&Part::Interleaved) { machine.rows().count() as u64 } else { 1 };
+    let wanted = (machine.last_level_bytes() * effort.caches * parts).clamp(32 * MIB, 4096 * MIB);
     let free = machine.columns().filter_map(|column| machine.nodes[column].free_bytes).min();
     let most = free.map_or(256 * MIB, |free| free / (3 + more));
     let bytes = wanted.min(most) / MIB * MIB;
     if bytes == 0 {
         let poorest = machine.columns().min_by_key(|&column| machine.nodes[column].free_bytes);
         let node = &machine.nodes[poorest.unwrap_or(0)];
-        check_free(node.id, MIB * (1 + more), node.free_bytes.or(Some(0)))?;
+        check_free(node.id, MIB, 1 + more, node.free_bytes.or(Some(0)))?;
     }
     Ok(bytes.max(MIB))
+}
+
+/// The part that each node reads when all of them read one node's memory.
+pub(crate) fn part_bytes(machine: &Machine, bytes: u64) -> u64 {
+    bytes / (machine.rows().count() as u64).max(1)
+}
+
+/// Whether a node's caches answer a good part of so many bytes.
+pub(crate) fn are_cached(machine: &Machine, bytes: u64) -> bool {
+    bytes < 2 * machine.last_level_bytes()
 }
 
 /// Limits of the figures that will come.
@@ -288,11 +300,18 @@ pub(crate) fn notes(machine: &Machine, options: &Options, bytes: u64) -> Vec<Str
     let last_level = machine.last_level_bytes();
     if last_level == 0 {
         notes.push("the kernel does not tell the size of caches, which may answer a part".to_owned());
-    } else if bytes < 2 * last_level {
+    } else if are_cached(machine, bytes) {
         let (buffer, caches) = (bytes >> 20, last_level >> 20);
         notes.push(format!("a node's caches of {caches} MiB answer a part of its {buffer} MiB"));
     }
     let wanted = |part| options.parts.contains(&part);
+    let part_bytes = part_bytes(machine, bytes);
+    if wanted(Part::Interleaved) && are_cached(machine, part_bytes) && !are_cached(machine, bytes) {
+        let (part, caches) = (part_bytes >> 20, last_level >> 20);
+        notes.push(format!(
+            "all CPUs: a node's caches of {caches} MiB answer a part of the {part} MiB that it reads"
+        ));
+    }
     let cpus = all_cpus(machine).len();
     if wanted(Part::Loaded) && cpus == 1 {
         notes.push("one CPU: there is nobody to load the memory while it is measured".to_owned());
@@ -355,6 +374,12 @@ mod tests {
             crate::machine::CacheFacts { level: 3, size_bytes: 16 << 20, ways: None, node_bytes: 32 << 20 };
         machine.caches.push(cache);
         assert_eq!(bytes(&machine, None).unwrap(), 96 << 20);
+        let all = only(&[Part::Latency, Part::Interleaved]);
+        assert_eq!(buffer_bytes(&machine, &all, QUICK).unwrap(), 192 << 20, "each of two nodes reads a half");
+        assert!(notes(&machine, &all, 128 << 20).is_empty());
+        let said = notes(&machine, &all, 127 << 20);
+        assert_eq!(said, ["all CPUs: a node's caches of 32 MiB answer a part of the 63 MiB that it reads"]);
+        assert_eq!(notes(&machine, &all, 63 << 20).len(), 1, "of what a node alone reads, too");
         machine.nodes[1].free_bytes = Some(60 << 20);
         assert_eq!(bytes(&machine, None).unwrap(), 20 << 20);
         assert_eq!(bytes(&machine, Some(8)).unwrap(), 8 << 20);

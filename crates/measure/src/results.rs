@@ -111,6 +111,8 @@ pub struct AllCpus {
     pub memory_node: Option<u32>,
     /// How many threads there are, each on a CPU of its own.
     pub threads: usize,
+    /// Whether caches answer a part, as what a node reads is less than twice what its caches hold.
+    pub cached: bool,
     /// Bytes read, all threads together.
     pub bandwidth_mb_per_s: Figure,
 }
@@ -280,7 +282,12 @@ pub mod tests {
                 peak(Traffic::OneToOne, false, 200_000.0),
                 peak(Traffic::TwoToOne, true, 190_000.0),
             ],
-            all_cpus: vec![AllCpus { memory_node: None, threads: 4, bandwidth_mb_per_s: figure(9.0) }],
+            all_cpus: vec![AllCpus {
+                memory_node: None,
+                threads: 4,
+                cached: false,
+                bandwidth_mb_per_s: figure(9.0),
+            }],
             loaded_latency: [(0, 329.3, 159_154.0), (20_000, 82.3, 900.0)]
                 .map(|(pause_cycles, ns, speed)| LoadedLatency {
                     pause_cycles,
@@ -318,6 +325,7 @@ pub mod tests {
             ("/bandwidth/0/bandwidth_mb_per_s/highest", Value::from(12_001.0)),
             ("/peak/4/non_temporal", true.into()),
             ("/all_cpus/0/memory_node", Value::Null),
+            ("/all_cpus/0/cached", false.into()),
             ("/loaded_latency/0/pause_cycles", 0.into()),
             ("/cache_to_cache/3/home_node", 1.into()),
             ("/page_bytes", (2 << 20).into()),

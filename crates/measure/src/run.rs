@@ -7,7 +7,9 @@ use crate::error::{Error, ErrorKind};
 use crate::figure::{Figure, megabytes_per_s};
 use crate::machine::Machine;
 use crate::memory::Memory;
-use crate::plan::{Effort, Job, Options, Part, QUICK, THOROUGH, all_cpus, buffer_bytes, jobs, notes};
+use crate::plan::{
+    Effort, Job, Options, Part, QUICK, THOROUGH, all_cpus, are_cached, buffer_bytes, jobs, notes, part_bytes,
+};
 use crate::results::{
     AllCpus, Bandwidth, IdleLatency, LoadedLatency, NodeFacts, PageLatency, Peak, Results, Transfer,
 };
@@ -216,7 +218,8 @@ impl<'a> Run<'a> {
         let shares = memory.slice().shares(threads);
         let work = cpus.into_iter().map(|(cpu, _)| cpu).zip(shares).collect();
         let bandwidth_mb_per_s = stream(work, Traffic::Reads, false, effort)?;
-        self.results.all_cpus.push(AllCpus { memory_node, threads, bandwidth_mb_per_s });
+        let cached = are_cached(self.machine, part_bytes(self.machine, self.results.buffer_bytes));
+        self.results.all_cpus.push(AllCpus { memory_node, threads, cached, bandwidth_mb_per_s });
         Ok(())
     }
 
@@ -414,6 +417,9 @@ mod tests {
         let (rows, columns) = (machine.rows().count(), machine.columns().count());
         assert_eq!(results.idle_latency.len(), rows * columns);
         assert_eq!(results.all_cpus.len(), columns + 1);
+        // Each row has a part of 4 MiB.
+        let is_cached = 2 * machine.last_level_bytes() > (4 << 20) / rows as u64;
+        assert!(results.all_cpus.iter().all(|row| row.cached == is_cached), "on {rows} nodes");
         assert_eq!(results.peak.len(), 5);
         let pages: Vec<u64> = results.page_latency.iter().map(|row| row.page_bytes).collect();
         assert!((1..=2).contains(&pages.len()) && pages[0] == nodewise_sys::page_bytes() as u64, "{pages:?}");

@@ -121,7 +121,10 @@ fn what_cannot_be_measured_is_one_clear_error() {
     let output = huge.args(["measure", "--mebibytes", "1000000000"]).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("MiB free, too little to measure with 2000000000 MiB; --mebibytes "), "{said}");
+    assert!(
+        said.contains("MiB free for this process, too little to measure with 2000000000 MiB; --mebibytes "),
+        "{said}"
+    );
     assert_eq!(said.lines().count(), 1, "{said}");
     assert!(!refused(&["--mebibytes", "0"], 2).is_empty());
 }

@@ -54,6 +54,35 @@ pub fn kill(pid: i32, signal: i32) -> Result<()> {
     check("kill", returned.into()).map(|_| ())
 }
 
+/// `int sigaction(int signum, NULL, struct sigaction *oldact)`
+///
+/// Whether this process ignores a signal, as `nohup` has it ignore `SIGHUP`. Ignored signals stay so across
+/// `execve(2)`. False for numbers that are no signal.
+///
+/// # References
+/// [`sigaction(2)`](https://man7.org/linux/man-pages/man2/sigaction.2.html)
+#[must_use]
+pub fn is_ignored(signal: i32) -> bool {
+    // SAFETY: all of its fields are numbers, or addresses that may be null.
+    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is changed, and the kernel writes one struct.
+    let returned = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
+    returned == 0 && now.sa_sigaction == libc::SIG_IGN
+}
+
+/// `pid_t getsid(0) == pid_t getpid()`
+///
+/// Whether this process leads its session, and so is the one that the kernel tells of its terminal's end.
+///
+/// # References
+/// [`setsid(2)`](https://man7.org/linux/man-pages/man2/setsid.2.html)
+#[must_use]
+pub fn leads_session() -> bool {
+    // SAFETY: no memory is passed.
+    let session = unsafe { libc::getsid(0) };
+    session == std::process::id() as i32
+}
+
 /// `int kcmp(pid_t pid1, pid_t pid2, KCMP_VM, 0, 0)`
 ///
 /// Compares the memory of two processes: equal if they share one (`clone(CLONE_VM)`), else in an order of the

@@ -36,6 +36,7 @@
 
 mod allowed;
 mod caches;
+mod control_groups;
 mod cpus;
 mod device_nodes;
 mod devices;
@@ -46,7 +47,6 @@ mod lists;
 mod memory;
 mod model;
 mod nodes;
-mod quota;
 mod root;
 mod set;
 mod settings;
@@ -59,6 +59,7 @@ mod readme {}
 
 pub use allowed::Allowed;
 pub use caches::{Cache, CacheKind};
+pub use control_groups::{CpuQuota, memory_left_bytes};
 pub use cpus::{Core, Package, Possible};
 pub use devices::{Device, DeviceKind};
 pub use error::{Error, ErrorKind, ParseError};
@@ -68,6 +69,5 @@ pub use lists::Lists;
 pub use memory::{Access, HugePages, MemorySideCache, MemoryTier};
 pub use model::Topology;
 pub use nodes::Node;
-pub use quota::CpuQuota;
 pub use set::{CpuSet, Id, IdSet, MAX_ID, NodeSet};
 pub use settings::{NumaBalancing, TransparentHugePages};

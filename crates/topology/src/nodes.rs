@@ -70,6 +70,12 @@ impl Node {
     pub fn may_have_memory(&self) -> bool {
         self.memory_total_bytes != Some(0)
     }
+
+    /// Whether it has CPUs, and may have memory. Accesses should be even over such nodes.
+    #[must_use]
+    pub fn is_balanced(&self) -> bool {
+        !self.cpus.is_empty() && self.may_have_memory()
+    }
 }
 
 /// The data that is read of a machine's memory.

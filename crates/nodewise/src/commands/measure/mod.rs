@@ -53,7 +53,7 @@ pub struct Args {
     #[arg(long)]
     quick: bool,
 
-    /// Take this much memory of each node, in MiB, instead of six times its last-level caches
+    /// Take this much memory of each node, in MiB, instead of a multiple of its last-level caches
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     mebibytes: Option<u64>,
 

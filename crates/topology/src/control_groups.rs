@@ -1,4 +1,4 @@
-//! How much CPU time control groups leave a process.
+//! How much CPU time and memory control groups leave a process.
 
 use crate::error::{Error, ParseError};
 use crate::root::{Root, Text};
@@ -26,19 +26,9 @@ impl CpuQuota {
     /// The quota of the calling process as a directory that stands for `/` has it.
     pub fn from_root(path: &Path) -> Result<Option<Self>, Error> {
         let root = Root::new(path);
-        let (Some(groups), Some(mounts)) =
-            (root.text("proc/self/cgroup")?, root.text("proc/self/mountinfo")?)
-        else {
-            return Ok(None);
-        };
         let mut tightest = None;
-        for hierarchy in [Hierarchy::Two, Hierarchy::One] {
-            let Some((top, group)) = hierarchy.place(&groups, &mounts) else { continue };
-            // Each group up to the mount's top has a say.
-            for dir in group.ancestors().take_while(|dir| dir.starts_with(&top)) {
-                let quota = hierarchy.quota(&root, &dir.to_string_lossy())?;
-                tightest = tighter(tightest, quota);
-            }
+        for (hierarchy, dir) in groups(&root, "cpu")? {
+            tightest = tighter(tightest, hierarchy.quota(&root, &dir)?);
         }
         Ok(tightest)
     }
@@ -56,6 +46,40 @@ fn tighter(one: Option<CpuQuota>, other: Option<CpuQuota>) -> Option<CpuQuota> {
     Some(if left <= u128::from(b.quota_us) * u128::from(a.period_us) { a } else { b })
 }
 
+/// Bytes that may still be charged to the calling process's control groups; `None` where nothing limits them.
+/// The kernel gives up page cache that is charged to them for what is asked for, so that counts as left.
+///
+/// Source: `memory.max` in Documentation/admin-guide/cgroup-v2.rst, `memory.limit_in_bytes` in
+/// Documentation/admin-guide/cgroup-v1/memory.rst, Linux 6.1.
+pub fn memory_left_bytes() -> Result<Option<u64>, Error> {
+    memory_left_from_root(Path::new("/"))
+}
+
+fn memory_left_from_root(path: &Path) -> Result<Option<u64>, Error> {
+    let root = Root::new(path);
+    let mut least = None;
+    for (hierarchy, dir) in groups(&root, "memory")? {
+        let left = hierarchy.memory_left(&root, &dir)?;
+        least = left.into_iter().chain(least).min();
+    }
+    Ok(least)
+}
+
+/// The directories of the calling process's groups, below the root: each up to its mount's top has a say.
+fn groups(root: &Root, controller: &str) -> Result<Vec<(Hierarchy, String)>, Error> {
+    let (Some(groups), Some(mounts)) = (root.text("proc/self/cgroup")?, root.text("proc/self/mountinfo")?)
+    else {
+        return Ok(Vec::new());
+    };
+    let mut found = Vec::new();
+    for hierarchy in [Hierarchy::Two, Hierarchy::One] {
+        let Some((top, group)) = hierarchy.place(controller, &groups, &mounts) else { continue };
+        let dirs = group.ancestors().take_while(|dir| dir.starts_with(&top));
+        found.extend(dirs.map(|dir| (hierarchy, dir.to_string_lossy().into_owned())));
+    }
+    Ok(found)
+}
+
 #[derive(Clone, Copy)]
 enum Hierarchy {
     One,
@@ -64,12 +88,12 @@ enum Hierarchy {
 
 impl Hierarchy {
     /// Where the hierarchy is mounted and where in it the process is, both below the root.
-    fn place(self, groups: &Text, mounts: &Text) -> Option<(PathBuf, PathBuf)> {
+    fn place(self, controller: &str, groups: &Text, mounts: &Text) -> Option<(PathBuf, PathBuf)> {
         let path = groups.lines().find_map(|(_, line)| {
             let mut fields = line.splitn(3, ':');
             let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
             let it = match self {
-                Self::One => controllers.split(',').any(|controller| controller == "cpu"),
+                Self::One => controllers.split(',').any(|one| one == controller),
                 Self::Two => number == "0" && controllers.is_empty(),
             };
             it.then_some(path)
@@ -81,7 +105,7 @@ impl Hierarchy {
             let mut kind = kind.split(' ');
             let (kind, options) = (kind.next()?, kind.nth(1)?);
             let it = match self {
-                Self::One => kind == "cgroup" && options.split(',').any(|option| option == "cpu"),
+                Self::One => kind == "cgroup" && options.split(',').any(|option| option == controller),
                 Self::Two => kind == "cgroup2",
             };
             it.then_some((shown, top))
@@ -110,6 +134,33 @@ impl Hierarchy {
                 Ok(CpuQuota { quota_us: quota.number()?, period_us: period.number()? }.sensible())
             }
         }
+    }
+}
+
+impl Hierarchy {
+    fn memory_left(self, root: &Root, dir: &str) -> Result<Option<u64>, Error> {
+        let (limit, used, cache) = match self {
+            Self::Two => ("memory.max", "memory.current", ["inactive_file", "active_file"]),
+            Self::One => (
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+                ["total_inactive_file", "total_active_file"],
+            ),
+        };
+        let stat = root.text(&format!("{dir}/memory.stat"))?;
+        let bytes = |name: &str| {
+            let mut lines = stat.iter().flat_map(Text::lines);
+            lines.find_map(|(_, line)| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse::<u64>().ok())
+        };
+        let cached: u64 = cache.into_iter().filter_map(bytes).sum();
+        let (limit, used) = (root.text(&format!("{dir}/{limit}"))?, root.text(&format!("{dir}/{used}"))?);
+        let (Some(limit), Some(used)) = (limit, used) else { return Ok(None) };
+        if limit.trimmed() == "max" {
+            return Ok(None);
+        }
+        // Version 1 has a number for none, the largest that its counters hold.
+        let limit = limit.number()?;
+        Ok((limit < 1 << 62).then_some(limit.saturating_sub(used.number()?.saturating_sub(cached))))
     }
 }
 
@@ -186,6 +237,47 @@ mod tests {
             ("sys/fs/cgroup/cpu.max", "200000 100000\n"),
         ]);
         assert_eq!(CpuQuota::from_root(root.path()).unwrap().unwrap().whole_cpus(), 2);
+    }
+
+    #[test]
+    fn of_all_groups_above_the_one_with_least_memory_left_counts() {
+        let root = tree(&[
+            ("proc/self/cgroup", "0::/a.slice/b.scope\n"),
+            ("proc/self/mountinfo", MOUNT_2),
+            ("sys/fs/cgroup/a.slice/memory.max", "5000000\n"),
+            ("sys/fs/cgroup/a.slice/memory.current", "4000000\n"),
+            ("sys/fs/cgroup/a.slice/b.scope/memory.max", "max\n"),
+            ("sys/fs/cgroup/a.slice/b.scope/memory.current", "3000000\n"),
+        ]);
+        let left = || memory_left_from_root(root.path()).unwrap();
+        assert_eq!(left(), Some(1_000_000));
+        fs::write(root.path().join("sys/fs/cgroup/a.slice/b.scope/memory.max"), "3500000\n").unwrap();
+        assert_eq!(left(), Some(500_000));
+        fs::write(root.path().join("sys/fs/cgroup/a.slice/b.scope/memory.max"), "2000000\n").unwrap();
+        assert_eq!(left(), Some(0), "a limit that was set below what is used");
+        let stat = "anon 500000\ninactive_file 1500000\nactive_file 800000\ninactive_file_other 7\n";
+        fs::write(root.path().join("sys/fs/cgroup/a.slice/b.scope/memory.stat"), stat).unwrap();
+        assert_eq!(
+            left(),
+            Some(1_000_000),
+            "the other group's, as this one has 1 300 000 but for its page cache"
+        );
+    }
+
+    #[test]
+    fn version_1_has_a_number_for_no_limit() {
+        let root = tree(&[
+            ("proc/self/cgroup", "3:memory:/docker/f00\n2:cpu,cpuacct:/docker/f00\n"),
+            (
+                "proc/self/mountinfo",
+                "33 25 0:29 /docker/f00 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
+            ),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+            ("sys/fs/cgroup/memory/memory.usage_in_bytes", "1000\n"),
+        ]);
+        assert_eq!(memory_left_from_root(root.path()).unwrap(), None);
+        fs::write(root.path().join("sys/fs/cgroup/memory/memory.limit_in_bytes"), "4096\n").unwrap();
+        assert_eq!(memory_left_from_root(root.path()).unwrap(), Some(3096));
     }
 
     #[test]
