@@ -428,7 +428,8 @@ nodewise_result nodewise_pool_join(const nodewise_pool *pool, nodewise_run a, vo
 /* Runs `run` as a scope's body, and isolated. The call consists of `run` and of all tasks that it and they
  * spawn. A worker that waits in the call runs no other tasks meanwhile. So `run` may hold what other tasks
  * want, a lock for instance, while it waits for its own. Tasks that another pool's start in this pool
- * meanwhile are others'. No task of the call may wait for them.
+ * meanwhile are others'. No task of the call may wait for them. Tasks of the call that are bound to another
+ * node need a worker there which does not wait for what `run` holds.
  * NODEWISE_CALLBACK_FAILED: `run` failed. */
 nodewise_result nodewise_pool_isolate(const nodewise_pool *pool, nodewise_run run, void *context,
                                       int *out_status);

@@ -43,6 +43,7 @@ fn packages_hold_what_their_users_need() {
         .args(["-c", "gzip -dc \"$1\" | groff -man -Tutf8 -Kutf8 -ww", "sh"])
         .arg(page));
     assert!(page.contains("--dry-run"), "{page}");
+    assert!(root.join("usr/lib/systemd/system/nodewise@.service").exists());
 
     let triplet = run(Command::new("gcc").arg("-print-multiarch"));
     let lib = root.join("usr/lib").join(triplet.trim());

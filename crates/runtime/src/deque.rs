@@ -172,6 +172,12 @@ impl<T> Deque<T> {
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// For the owner: whether nothing is in it that a thief only looks at.
+    pub(crate) fn is_surely_empty(&self) -> bool {
+        let _thieves = lock(&self.ends.taken.slots);
+        self.is_empty()
+    }
 }
 
 impl<T> Stealer<T> {
@@ -244,6 +250,33 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
     use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn an_item_that_a_thief_looks_at_is_still_there() {
+        let deque = Deque::new();
+        let stealer = deque.stealer();
+        assert!(deque.is_surely_empty());
+        deque.push(1);
+        let (looks, looked) = (&AtomicBool::new(false), &AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                stealer.steal_if(|_| {
+                    looks.store(true, Ordering::Release);
+                    while !looked.load(Ordering::Acquire) {
+                        std::thread::yield_now();
+                    }
+                    false
+                })
+            });
+            while !looks.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            assert!(deque.is_empty(), "for now");
+            looked.store(true, Ordering::Release);
+            assert!(!deque.is_surely_empty());
+        });
+        assert_eq!(deque.pop(), Some(1));
+    }
 
     #[test]
     fn it_is_a_deque() {

@@ -86,7 +86,7 @@ const SUBSTITUTES: usize = 4;
 #[derive(Default)]
 struct Substitutes {
     resting: Vec<Worker>,
-    working: Vec<JoinHandle<Worker>>,
+    working: Vec<JoinHandle<Option<Worker>>>,
     stack_bytes: usize,
 }
 
@@ -289,7 +289,8 @@ impl NodePool {
     /// ```
     ///
     /// Tasks that another pool's start in this one meanwhile are others'. No task of the call may wait for
-    /// them.
+    /// them. The call may have tasks that are bound to another node, as [`Scope::spawn_on`] and loops over a
+    /// [`crate::NodeVec`] make them. They need a worker there which does not wait for what `body` holds.
     ///
     /// # Panics
     ///
@@ -377,24 +378,31 @@ impl NodePool {
         let mut substitutes = lock(&self.substitutes);
         let Substitutes { resting, working, stack_bytes } = &mut *substitutes;
         while let Some(ended) = working.iter().position(JoinHandle::is_finished) {
-            resting.extend(working.swap_remove(ended).join());
+            resting.extend(working.swap_remove(ended).join().ok().flatten());
         }
         let Some(place) = resting.iter().position(|worker| worker.node == node) else { return };
         let (worker, id) = (resting.swap_remove(place), self.shared.nodes[node].id);
         self.shared.substitutes.fetch_add(1, Ordering::SeqCst);
-        let cpus = worker.cpus.clone();
-        let Ok(thread) = start(worker, id, *stack_bytes, |worker| {
+        let name = thread_name(id, &worker);
+        // It is given back where there is no thread.
+        let given = Arc::new(Mutex::new(Some(worker)));
+        let taken = Arc::clone(&given);
+        let started = start(name, id, *stack_bytes, move || {
+            let worker = lock(&taken).take()?;
+            // By the thread itself: of one that has ended already glibc confines the caller instead. Refused
+            // where all of them are taken from it: then it runs where its node's workers run.
+            if let Some(cpus) = &worker.cpus {
+                let _ = nodewise_sys::sched_setaffinity(0, cpus);
+            }
             worker.substitute();
             worker.shared.substitutes.fetch_sub(1, Ordering::SeqCst);
-            worker
-        }) else {
+            Some(worker)
+        });
+        let Ok(thread) = started else {
             self.shared.substitutes.fetch_sub(1, Ordering::SeqCst);
+            resting.extend(lock(&given).take());
             return;
         };
-        if let Some(cpus) = cpus {
-            // Refused where all of them are taken from it: then it runs where its node's workers run.
-            let _ = confine(&thread, id, &cpus);
-        }
         working.push(thread);
     }
 }
@@ -402,7 +410,9 @@ impl NodePool {
 impl Drop for NodePool {
     fn drop(&mut self) {
         let threads = std::mem::take(&mut self.threads);
-        let substitutes = std::mem::take(&mut *lock(&self.substitutes));
+        // No lock: a thread that is not there in a forked child may have held it.
+        let substitutes = self.substitutes.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let substitutes = std::mem::take(substitutes);
         if std::process::id() != self.process {
             // The threads are not there, and what one of them had in hand may be half changed for ever.
             std::mem::forget((threads, substitutes, std::mem::take(&mut self.callers), self.shared.clone()));
@@ -546,7 +556,8 @@ impl NodePoolBuilder {
         for (index, worker) in own.into_iter().enumerate() {
             let node = &allowance.nodes()[worker.node];
             let cpus = worker.cpus.clone();
-            let thread = start(worker, node.id, self.stack_bytes, |worker| worker.work())?;
+            let name = thread_name(node.id, &worker);
+            let thread = start(name, node.id, self.stack_bytes, move || worker.work())?;
             pool.threads.push(thread);
             if let Some(cpus) = cpus {
                 confine(&pool.threads[index], node.id, &cpus)?;
@@ -559,19 +570,21 @@ impl NodePoolBuilder {
 /// Starts a worker's thread, and does not wait for it: whoever makes a pool while a library is loaded holds
 /// the loader's lock, which threads take when they begin.
 fn start<T: Send + 'static>(
-    worker: Worker,
+    name: String,
     node: NodeId,
     stack_bytes: usize,
-    life: impl FnOnce(Worker) -> T + Send + 'static,
+    life: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>> {
-    // The kernel keeps 15 characters of it.
-    let name = format!("node{node}-{}", worker.index);
     let thread = std::thread::Builder::new().name(name).stack_size(stack_bytes);
-    let thread = thread.spawn(move || life(worker));
-    thread.map_err(|error| Error::thread(format!("cannot start a worker on node {node}"), error))
+    thread.spawn(life).map_err(|error| Error::thread(format!("cannot start a worker on node {node}"), error))
 }
 
-/// Confines a worker's thread.
+/// The kernel keeps 15 characters of it.
+fn thread_name(node: NodeId, worker: &Worker) -> String {
+    format!("node{node}-{}", worker.index)
+}
+
+/// Confines a worker's thread, which has not ended.
 fn confine<T>(thread: &JoinHandle<T>, node: NodeId, cpus: &nodewise_sys::AffinityMask) -> Result<()> {
     nodewise_sys::pthread_setaffinity(thread, cpus)
         .map_err(|error| Error::thread(format!("cannot confine a worker to the CPUs of node {node}"), error))

@@ -4,9 +4,10 @@ use crate::allowance::Allowance;
 use crate::deque::{Deque, Stealer};
 use crate::error::{Error, Result};
 use crate::injector::Injector;
-use crate::job::{Call, Job, SentBack, with_current};
+use crate::job::{Call, IsolatedCalls, Job, SentBack, with_current};
 use crate::location::{current_cpu, current_node};
 use crate::sleep::{Next, Sleep};
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::task_counter::TaskCounter;
 use crate::worker::{Counts, Worker};
@@ -40,6 +41,7 @@ pub(crate) struct PoolState {
     next: AtomicUsize,
     /// The number of calls so far that are isolated, or from outside and not worked along with.
     pub(crate) numbered_calls: std::sync::atomic::AtomicUsize,
+    pub(crate) isolated_calls: Mutex<IsolatedCalls>,
 }
 
 /// A node's workers, or those of one of its caches where the pool goes by cache.
@@ -117,6 +119,7 @@ impl PoolState {
             detached: TaskCounter::with_nodes(workers.len()),
             next: AtomicUsize::new(0),
             numbered_calls: std::sync::atomic::AtomicUsize::new(0),
+            isolated_calls: Mutex::new(IsolatedCalls::default()),
         }
     }
 

@@ -5,6 +5,7 @@ use crate::job::{Blocks, Call, Job, UncountedTasks, as_worker};
 use crate::location::refreshes;
 use crate::pool_state::{Place, PoolState};
 use crate::sleep::Next;
+use crate::sync::lock;
 use crossbeam_utils::CachePadded;
 use nodewise_sys::{AffinityMask, sched_getaffinity, sched_setaffinity};
 use std::cell::Cell;
@@ -237,15 +238,17 @@ impl Worker {
 
     /// Runs the body as a call whose waits, and those of its jobs, take only jobs of its own.
     pub(crate) fn isolated<R>(&self, body: impl FnOnce() -> R) -> R {
-        struct Goes<'a>(&'a Cell<Call>, Call);
+        struct Goes<'a>(&'a Worker, Call, usize);
         impl Drop for Goes<'_> {
             fn drop(&mut self) {
-                self.0.set(self.1);
+                self.0.call.set(self.1);
+                lock(&self.0.shared.isolated_calls).end(self.2);
             }
         }
         let before = self.call.get();
-        let _goes = Goes(&self.call, before);
-        self.call.set(before.isolated(self.shared.numbered_calls.fetch_add(1, Ordering::Relaxed)));
+        let number = lock(&self.shared.isolated_calls).begin();
+        let _goes = Goes(self, before, number);
+        self.call.set(before.isolated(number));
         body()
     }
 
@@ -318,6 +321,9 @@ impl Worker {
             if !soon {
                 self.stand_back();
                 self.shared.sleep.sleep_apart(self.index, LOOK_EVERY, || event.over_before_sleep());
+                if !event.over() {
+                    self.expose();
+                }
             }
         }
         self.count_done();
@@ -344,6 +350,18 @@ impl Worker {
         let given = self.shared.bound(self.node).take_if(of_call);
         let given = given.or_else(|| nodes.iter().find_map(|node| node.injector.take_if(of_call)));
         given.or_else(|| self.steal_of_call(self.shared.places_in_use()))
+    }
+
+    /// Queues the oldest job of each deque for all to see, if it is not of this call. Jobs of this call may
+    /// lie behind it, and the owner of the deque may wait for what this call holds.
+    fn expose(&self) {
+        let shared = &self.shared;
+        for (number, node) in shared.nodes.iter().enumerate() {
+            let places = node.places.clone().chain(shared.substitutes(number));
+            let oldest =
+                |place: usize| shared.places[place].stealer.steal_if(|job| job.call() != self.call());
+            places.filter_map(oldest).for_each(|job| shared.inject(number, job));
+        }
     }
 
     /// Now and then, what may have waited long.
@@ -554,7 +572,9 @@ impl Event for Relieved<'_> {
                 || shared.has_given(*node)
                 || of_peers.iter().any(|peer| !peer.stealer.is_empty())
         };
-        deque.is_empty() && (self.worker.begun_by_peers() != self.begun || !has_work())
+        deque.is_empty()
+            && (self.worker.begun_by_peers() != self.begun || !has_work())
+            && deque.is_surely_empty()
     }
 }
 

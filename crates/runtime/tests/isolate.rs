@@ -121,3 +121,39 @@ fn a_panic_ends_the_isolation() {
         });
     });
 }
+
+/// Tasks each hold a lock while they wait for jobs of their own. A thief takes such tasks together with jobs
+/// of another, begins one task, and waits for the lock. The jobs lie in its queue behind further tasks.
+#[test]
+fn jobs_that_lie_behind_other_tasks_are_found() {
+    watchdog::start();
+    for (nodes, cpus) in [(1, 2), (1, 4), (2, 1)] {
+        let pool = Arc::new(machine(nodes, cpus).callers_work(false).build().unwrap());
+        for _ in 0..20 {
+            let (lock, done) = (Arc::new(Mutex::new(())), Arc::new(AtomicUsize::new(0)));
+            let (of_root, lock_of_root, done_of_root) = (pool.clone(), lock.clone(), done.clone());
+            let root = move || {
+                let (pool, lock, done) = (&of_root, &lock_of_root, &done_of_root);
+                pool.scope(|scope| {
+                    for _ in 0..6 {
+                        scope.spawn(|_| {
+                            let _held = lock.lock().unwrap();
+                            pool.isolate(|| {
+                                pool.scope(|scope| {
+                                    for _ in 0..10 {
+                                        scope.spawn(|_| {
+                                            std::thread::sleep(Duration::from_micros(100));
+                                            done.fetch_add(1, Ordering::Relaxed);
+                                        });
+                                    }
+                                });
+                            });
+                        });
+                    }
+                });
+            };
+            pool.spawn(root).join();
+            assert_eq!(done.load(Ordering::Relaxed), 60);
+        }
+    }
+}

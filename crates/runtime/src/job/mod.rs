@@ -78,13 +78,13 @@ impl Call {
         Self(number % Self::CALLERS + 1 | Self::numbered(number))
     }
 
-    /// An isolated call within this one. Any two of 127 in a row differ.
+    /// An isolated call within this one, by the number that it has ([`IsolatedCalls`]).
     pub(crate) fn isolated(self, number: usize) -> Self {
         Self(self.0 & Self::CALLERS | Self::numbered(number) | Self::ISOLATED)
     }
 
     fn numbered(number: usize) -> usize {
-        (number % 127 + 1) << Self::NUMBER
+        (number % NUMBERS + 1) << Self::NUMBER
     }
 
     #[inline]
@@ -105,6 +105,39 @@ impl Call {
     #[inline]
     pub(crate) fn of_detached(self) -> Self {
         if self.is_isolated() { self } else { Self::NONE }
+    }
+}
+
+/// How many numbers there are bits for.
+const NUMBERS: usize = 127;
+
+/// The numbers of isolated calls. A worker that waits in one takes what has its number, and may hold what
+/// others want. So no two that go on have the same, as long as there are enough.
+#[derive(Debug)]
+pub(crate) struct IsolatedCalls {
+    /// How many go on, by number.
+    open: [u32; NUMBERS],
+    /// Numbers are used again as late as possible, since tasks that nobody waits for may live longer.
+    next: usize,
+}
+
+impl Default for IsolatedCalls {
+    fn default() -> Self {
+        Self { open: [0; NUMBERS], next: 0 }
+    }
+}
+
+impl IsolatedCalls {
+    pub(crate) fn begin(&mut self) -> usize {
+        let numbers = (self.next..self.next + NUMBERS).map(|number| number % NUMBERS);
+        let number = numbers.min_by_key(|&number| self.open[number]).unwrap_or(0);
+        self.open[number] += 1;
+        self.next = number + 1;
+        number
+    }
+
+    pub(crate) fn end(&mut self, number: usize) {
+        self.open[number] -= 1;
     }
 }
 
@@ -290,5 +323,31 @@ impl Drop for Anchored {
     fn drop(&mut self) {
         eprintln!("nodewise-runtime: a panic while waiting for work that borrows from the stack");
         std::process::abort();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn isolated_calls_that_go_on_have_numbers_of_their_own() {
+        let mut calls = IsolatedCalls::default();
+        let held = calls.begin();
+        // However many others begin and end meanwhile.
+        for _ in 0..1000 {
+            let other = calls.begin();
+            assert_ne!(Call::NONE.isolated(other), Call::NONE.isolated(held));
+            calls.end(other);
+        }
+        let (one, next) = (calls.begin(), calls.begin());
+        calls.end(one);
+        assert!(![one, next].contains(&calls.begin()), "used again as late as possible");
+        // Each number has as few as possible if there are too many.
+        let mut calls = IsolatedCalls::default();
+        (0..3 * NUMBERS).for_each(|_| {
+            calls.begin();
+        });
+        assert!(calls.open.iter().all(|&open| open == 3));
     }
 }

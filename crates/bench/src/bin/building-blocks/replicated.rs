@@ -31,9 +31,14 @@ impl Operate for Counts {
 
     /// Counts, and says as how many-th. A number that is no place has the counts move to other memory.
     fn operate(&mut self, &place: &usize) -> u64 {
-        match self.counts.get_mut(place) {
-            Some(count) => *count += 1,
-            None => self.counts = self.counts.clone(),
+        if let Some(count) = self.counts.get_mut(place) {
+            *count += 1;
+        } else {
+            // A clone goes element by element, which takes emulated guests minutes.
+            let mut moved = VecIn::new_in(self.counts.allocator().clone());
+            moved.resize(self.counts.len(), 0);
+            moved.copy_from_slice(&self.counts);
+            self.counts = moved;
         }
         self.all += 1;
         self.all
@@ -116,10 +121,10 @@ pub fn copies() -> anyhow::Result<()> {
                     log.update(0);
                     continue;
                 }
-                // To twice the length and back.
-                let more = update / MOVES_EACH % 2 * len;
+                let lengths = [len, len / 8 + 2, len / 4 + 2, len / 2 + 2];
+                let length = lengths[update / MOVES_EACH % lengths.len()];
                 in_arena.update(|numbers| {
-                    numbers.resize(len + more, 1);
+                    numbers.resize(length, 1);
                     numbers.shrink_to_fit();
                 });
                 log.update(usize::MAX);
