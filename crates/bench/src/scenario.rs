@@ -2,7 +2,7 @@
 
 use crate::report::Placement;
 use anyhow::{Context as _, bail};
-use nodewise_rig::{Guest, Streams};
+use nodewise_rig::{ErrorKind, Guest, Streams};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -169,7 +169,13 @@ impl Place {
                 ];
                 let named = named.into_iter().filter(|(name, _)| script.contains(name));
                 let guest = named.fold((**guest).clone(), |guest, (_, program)| guest.copy(program));
-                let status = guest.run(&command, Streams::new(&mut stdout, &mut stderr));
+                let mut status = guest.run(&command, Streams::new(&mut stdout, &mut stderr));
+                if status.as_ref().is_err_and(|error| error.kind() == ErrorKind::Emulation) {
+                    eprintln!("once more: {}", status.unwrap_err());
+                    stdout.clear();
+                    stderr.clear();
+                    status = guest.run(&command, Streams::new(&mut stdout, &mut stderr));
+                }
                 // The last words of one that hangs tell where it does.
                 status.with_context(|| {
                     let [stdout, stderr] = [&stdout, &stderr].map(|said| String::from_utf8_lossy(said));

@@ -30,6 +30,8 @@ pub enum ErrorKind {
     Unreadable,
     /// The guest did not boot, panicked, or went away; the message ends in the console's last lines.
     Guest,
+    /// QEMU ran code that the guest's kernel had replaced; the same guest works when it is run again.
+    Emulation,
     /// The time limit was reached.
     TimeLimit,
     /// The caller's stop flag was raised.

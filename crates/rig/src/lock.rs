@@ -20,12 +20,12 @@ impl Lock {
     /// Waits for this user's other exclusive guests, of any process, to end, or for `stop`. Calls `waiting`
     /// first if there is one.
     pub fn wait(stop: &AtomicBool, waiting: impl FnMut()) -> Result<Self, Error> {
-        Self::wait_at(&path(""), stop, waiting)
+        Self::wait_at(&path(".lock"), stop, waiting)
     }
 
     /// Another lock of this user's, by a name of its own; none where somebody holds it.
     pub fn of(name: &str) -> Option<Self> {
-        let file = open(&path(name)).ok()?;
+        let file = open(&path(&format!("{name}.lock"))).ok()?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
         Some(Self { _file: file })
     }
@@ -50,6 +50,11 @@ impl Lock {
     }
 }
 
+/// A file of this user's that his processes agree on, by a name of its own.
+pub(crate) fn open_own(name: &str) -> Result<File, Error> {
+    open(&path(name))
+}
+
 /// In a directory that only this user can write to, if there is one. All of a user's processes have to agree
 /// on the file, so the environment is asked last.
 fn path(name: &str) -> PathBuf {
@@ -63,13 +68,19 @@ fn path(name: &str) -> PathBuf {
         if user == 0 { PathBuf::from("/run") } else { PathBuf::from(format!("/run/user/{user}")) };
     let of_session = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let directory = [Some(of_system), of_session].into_iter().flatten().find(own);
-    directory.unwrap_or_else(|| "/tmp".into()).join(format!("nodewise-rig-{user}{name}.lock"))
+    directory.unwrap_or_else(|| "/tmp".into()).join(format!("nodewise-rig-{user}{name}"))
 }
 
 /// Whoever can open a file can hold its lock, so only this user may.
 fn open(path: &Path) -> Result<File, Error> {
     let mut options = OpenOptions::new();
-    options.create(true).truncate(false).write(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits() as i32);
+    options
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .custom_flags(OFlags::NOFOLLOW.bits() as i32);
     let opened = options.open(path).and_then(|file| Ok((file.metadata()?, file)));
     let (metadata, file) = opened.map_err(|error| Error::file(ErrorKind::System, "open", path, error))?;
     if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o077 != 0 {

@@ -3,8 +3,9 @@
 use crate::shape::BUSES_APART;
 use crate::{Device, Distances, Error, ErrorKind, Node};
 use std::ffi::OsString;
-use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader};
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -38,11 +39,13 @@ pub(crate) const LINES: [&str; 3] = ["out", "err", "control"];
 /// and an edge-triggered one that is shared gets lost; the guest learns these from ACPI.
 const LINE_PORTS: [(&str, &str); 3] = [("0x2f8", "3"), ("0x3e8", "5"), ("0x2e8", "7")];
 
-/// Kernel parameters of every guest: nothing that only costs time on a machine that lives for seconds, and
-/// the kernel always in the same place, on node 0: where chance puts it on a small node, there is not much
-/// left of that.
+/// Kernel parameters of every guest: nothing that only costs time on a machine that lives for seconds. Three
+/// parts of the kernel that no guest needs take 0.4 s to begin, and write protection of the kernel's own code
+/// takes as long. The kernel is always in the same place, on node 0: of a small node not much is left where
+/// chance puts it there.
 const PARAMETERS: &str = "console=ttyS0 panic=-1 mitigations=off tsc=reliable random.trust_cpu=on nokaslr \
-                          cryptomgr.notests";
+                          cryptomgr.notests rodata=off \
+                          initcall_blacklist=jent_mod_init,crypto_kdf108_init,bpf_tcp_ca_kfunc_init";
 /// For emulated ones: how far a delay loop counts in 4 ms, here that of a TSC with 2.5 GHz, this machine's
 /// being not far from that. Else each CPU measures it, fails to, and tries again: 2 of a 4-node guest's 5 s.
 const EMULATED_PARAMETERS: &str = "lpj=10000000";
@@ -78,7 +81,8 @@ impl Qemu {
     ///   after it saves and restores garbage. 13 of 40 boots panicked, most in the slab allocator, which uses
     ///   it wherever CPUID has it;
     /// - with a thread for each CPU, it may translate code while another CPU writes it, and keep what was
-    ///   there before. 2 of 80 boots met an int3 that the kernel had long replaced (Oops: int3).
+    ///   there before. 2 of 80 boots met an int3 that the kernel had long replaced (Oops: int3). Later ones
+    ///   do that, too, but far less often ([`Emulation`](ErrorKind::Emulation)).
     fn emulation(&self) -> [&'static str; 4] {
         if self.version < (8, 1) {
             ["-accel", "tcg,thread=single", "-cpu", "max,la57=off,cx16=off"]
@@ -205,20 +209,59 @@ fn attached(index: usize, node: usize, device: Device) -> Vec<String> {
 const KVM_PROBE_LIMIT: Duration = Duration::from_secs(2);
 
 /// KVM where a kernel really starts on it, else emulation. There are machines whose /dev/kvm opens, and
-/// even runs a few instructions, and then hangs. Found out once a process.
+/// even runs a few instructions, and then hangs. Found out once a process. Where it hangs, which takes the
+/// whole limit, a file keeps that for the processes of the next minutes.
 pub(crate) fn accelerator(qemu: &Qemu, kernel: &Path) -> Accelerator {
     static FOUND: OnceLock<Accelerator> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        let usable = OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
-        if usable && kernel_starts(qemu, kernel) { Accelerator::Kvm } else { Accelerator::Emulation }
+    *FOUND.get_or_init(|| match OpenOptions::new().read(true).write(true).open("/dev/kvm") {
+        Ok(kvm) if starts_on(&kvm, qemu, kernel) => Accelerator::Kvm,
+        _ => Accelerator::Emulation,
     })
 }
 
-fn kernel_starts(qemu: &Qemu, kernel: &Path) -> bool {
+/// A kernel on KVM.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OnKvm {
+    Starts,
+    /// QEMU has said what is missing, perhaps memory, and ended.
+    Ends,
+    /// Nothing until the limit. The machine may have been too busy.
+    Hangs,
+}
+
+fn starts_on(kvm: &File, qemu: &Qemu, kernel: &Path) -> bool {
+    // A boot or a module that was loaded anew makes another device.
+    let since = kvm.metadata().map_or((0, 0), |metadata| (metadata.ctime(), metadata.ctime_nsec()));
+    let asked = format!("{since:?} {:?} {} {}\n", qemu.version, qemu.path.display(), kernel.display());
+    match crate::lock::open_own("-kvm-hangs") {
+        Ok(mut file) => starts_unless_kept(&mut file, &asked, || on_kvm(qemu, kernel)),
+        Err(_) => on_kvm(qemu, kernel) == OnKvm::Starts,
+    }
+}
+
+const KEPT_FOR: Duration = Duration::from_secs(600);
+
+/// That it hangs is kept in the file, by what was asked. If that cannot be read or written, it is found out
+/// again.
+fn starts_unless_kept(file: &mut File, asked: &str, try_it: impl FnOnce() -> OnKvm) -> bool {
+    let mut known = String::new();
+    let is_read = file.read_to_string(&mut known).is_ok();
+    let written = file.metadata().and_then(|metadata| metadata.modified());
+    let age = written.ok().and_then(|written| written.elapsed().ok());
+    if is_read && known == asked && age.is_some_and(|age| age < KEPT_FOR) {
+        return false;
+    }
+    let found = try_it();
+    let kept = if found == OnKvm::Hangs { asked } else { "" };
+    let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(kept.as_bytes()));
+    found == OnKvm::Starts
+}
+
+fn on_kvm(qemu: &Qemu, kernel: &Path) -> OnKvm {
     let mut command = base(qemu, Accelerator::Kvm);
     command.arg("-kernel").arg(kernel).args(["-append", "earlyprintk=ttyS0 console=ttyS0"]);
     command.args(["-m", "256M", "-serial", "stdio"]).stderr(Stdio::null());
-    let Ok(mut child) = command.spawn() else { return false };
+    let Ok(mut child) = command.spawn() else { return OnKvm::Ends };
     let (sender, receiver) = mpsc::channel();
     if let Some(console) = child.stdout.take() {
         thread::spawn(move || {
@@ -229,15 +272,37 @@ fn kernel_starts(qemu: &Qemu, kernel: &Path) -> bool {
             let _ = sender.send(started); // nobody listens when the limit has passed
         });
     }
-    let started = receiver.recv_timeout(KVM_PROBE_LIMIT).unwrap_or(false);
+    let found = match receiver.recv_timeout(KVM_PROBE_LIMIT) {
+        Ok(true) => OnKvm::Starts,
+        Ok(false) => OnKvm::Ends,
+        Err(_) => OnKvm::Hangs,
+    };
     let _ = child.kill();
     let _ = child.wait();
-    started
+    found
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kernel_that_hung_is_not_started_again_for_a_while() {
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        let open = || OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let starts = |asked: &str, found: Option<OnKvm>| {
+            starts_unless_kept(&mut open(), asked, || found.expect("it is known that it hangs"))
+        };
+        assert!(!starts("this QEMU\n", Some(OnKvm::Ends)));
+        assert!(!starts("this QEMU\n", Some(OnKvm::Hangs)), "that one ended is not kept");
+        assert!(!starts("this QEMU\n", None));
+        assert!(starts("another\n", Some(OnKvm::Starts)));
+        assert!(!starts("this QEMU\n", Some(OnKvm::Hangs)), "the last that was asked is kept");
+        assert!(!starts("this QEMU\n", None));
+        open().set_modified(std::time::SystemTime::now() - KEPT_FOR).unwrap();
+        assert!(starts("this QEMU\n", Some(OnKvm::Starts)));
+        assert!(starts("this QEMU\n", Some(OnKvm::Starts)), "that one started is not kept");
+    }
 
     #[test]
     fn uneven_nodes_are_laid_out_one_after_the_other() {
