@@ -380,8 +380,9 @@ impl Engine {
         let moved: u64 =
             acted.iter().filter(|(decision, _)| by_page(decision)).map(|(_, outcome)| outcome.moved).sum();
         let (mut recent, mut unsettled) = (0.0, 0.0);
-        let (mut known, mut interleaved) = (0.0, 0.0);
-        for process in self.processes.values() {
+        let (mut known, mut interleaved, mut interleaved_pages) = (0.0, 0.0, 0);
+        for (pid, process) in &self.processes {
+            let mut pages = 0;
             for region in process.map.regions() {
                 let samples = region.evidence.total() * process.map.weight();
                 known += samples;
@@ -389,10 +390,14 @@ impl Engine {
                 // Whatever it looks like later, memory that was interleaved stays so.
                 if process.history.is_interleaved(region.range) {
                     interleaved += samples;
+                    pages += region.range.pages();
                 } else if region.is_unsettled() {
                     unsettled += region.recent as f32;
                 }
             }
+            // Most addresses of a region may have no page.
+            let state = observation.processes.iter().find(|state| state.pid == *pid);
+            interleaved_pages += pages.min(state.map_or(0, |state| state.resident_pages));
         }
         let settings = &self.settings.sampling_schedule;
         let split = acted
@@ -409,15 +414,17 @@ impl Engine {
             || moved >= settings.from_moves
             || unsettled > recent * settings.from_unsettled_share
             || (unfinished && !by_faults);
+        let resident_pages = observation.processes.iter().map(|process| process.resident_pages).sum();
         SamplingInputs {
             curious: self.policy.active() && busy,
             unfinished,
             unjudged: self.processes.values().any(|process| process.map.has_unjudged_huge_pages()),
             interleaving,
             interleaved: interleaved > 0.5 * known,
+            interleaved_resident: 2 * interleaved_pages > resident_pages,
             samples_move_pages: by_faults,
             fresh: split || observation.processes.iter().any(|process| process.fresh),
-            resident_pages: observation.processes.iter().map(|process| process.resident_pages).sum(),
+            resident_pages,
             local_access_percent: metrics.local_access_percent.get().copied(),
         }
     }

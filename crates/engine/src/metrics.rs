@@ -91,6 +91,13 @@ pub fn metrics<'a>(
     }
 }
 
+/// The share of a process's accesses that are local, as far as its samples tell.
+pub(crate) fn local_access_percent(map: &RegionMap, nodes: usize) -> Option<f64> {
+    let mut estimate = Estimate::new(nodes);
+    estimate.add(map);
+    (estimate.samples >= MIN_SAMPLES).then(|| 100.0 * estimate.local / estimate.located)
+}
+
 /// Sums over regions.
 struct Estimate {
     /// Samples with a known home, decayed.

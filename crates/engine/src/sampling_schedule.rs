@@ -64,6 +64,8 @@ pub struct SamplingInputs {
     pub interleaving: bool,
     /// Most memory in use has been interleaved: there is nothing more to learn, only evenness to lose.
     pub interleaved: bool,
+    /// So has most of all resident memory, so that hardly any is still to be seen.
+    pub interleaved_resident: bool,
     /// Every sample is a chance for the kernel to move the page.
     pub samples_move_pages: bool,
     /// A process is new, or pages are of which nothing is known yet: an eager phase begins anew.
@@ -81,6 +83,8 @@ pub struct SamplingSchedule {
     calm_rounds: u32,
     eager_rounds: u32,
     blind_rounds: u32,
+    /// Whether a change ended a rest, and there may be memory that nobody has seen.
+    woken: bool,
     rest: Option<Rest>,
 }
 
@@ -91,13 +95,22 @@ struct Rest {
     blind_rounds: u32,
     /// Since pages were last interleaved, those with samples.
     settling_rounds: u32,
+    /// Huge pages were not judged by then, for all the samples that there were.
+    unjudged: bool,
     resident_pages: u64,
     local_access_percent: Option<f64>,
 }
 
 impl SamplingSchedule {
     pub fn new(settings: &SamplingScheduleSettings) -> Self {
-        Self { settings: settings.clone(), calm_rounds: 0, eager_rounds: 0, blind_rounds: 0, rest: None }
+        Self {
+            settings: settings.clone(),
+            calm_rounds: 0,
+            eager_rounds: 0,
+            blind_rounds: 0,
+            woken: false,
+            rest: None,
+        }
     }
 
     /// The rate after an interval.
@@ -109,7 +122,8 @@ impl SamplingSchedule {
             let left_alone = inputs.samples_move_pages && inputs.interleaved && !inputs.unfinished;
             let over = rest.rounds >= rest_rounds + if left_alone { look_rounds } else { 0 };
             let rested = over && wants_to_look && !inputs.interleaving;
-            if !changed && !rested && !inputs.unjudged {
+            let unjudged = inputs.unjudged && (over || !rest.unjudged);
+            if !changed && !rested && !unjudged {
                 let paused = inputs.samples_move_pages && inputs.interleaving
                     || left_alone && rest.rounds < rest_rounds;
                 if left_alone && over {
@@ -117,7 +131,7 @@ impl SamplingSchedule {
                 }
                 return if paused { SamplingRate::Paused } else { SamplingRate::Cheap };
             }
-            *self = Self::new(&self.settings);
+            *self = Self { woken: true, ..Self::new(&self.settings) };
         }
         if inputs.fresh {
             self.eager_rounds = 0;
@@ -130,19 +144,27 @@ impl SamplingSchedule {
         }
         self.calm_rounds = if inputs.curious { 0 } else { self.calm_rounds + 1 };
         self.eager_rounds += 1;
-        let done =
-            self.calm_rounds >= self.settings.calm_rounds || self.eager_rounds >= self.settings.eager_rounds;
-        if !done || inputs.unjudged {
+        // Further samples would only have the kernel undo it.
+        let SamplingScheduleSettings { calm_rounds, eager_rounds, rest_rounds, .. } = self.settings;
+        let undoes = inputs.samples_move_pages
+            && (!self.woken || self.eager_rounds > calm_rounds)
+            && inputs.interleaving
+            && inputs.interleaved
+            && inputs.interleaved_resident
+            && !(inputs.curious || inputs.fresh);
+        let done = undoes || self.calm_rounds >= calm_rounds || self.eager_rounds >= eager_rounds;
+        if !done || (inputs.unjudged && self.eager_rounds < rest_rounds) {
             return SamplingRate::Accurate;
         }
         self.rest = Some(Rest {
             rounds: 0,
             blind_rounds: 0,
             settling_rounds: 0,
+            unjudged: inputs.unjudged,
             resident_pages: inputs.resident_pages,
             local_access_percent: inputs.local_access_percent,
         });
-        SamplingRate::Cheap
+        if undoes { SamplingRate::Paused } else { SamplingRate::Cheap }
     }
 }
 
@@ -158,15 +180,15 @@ impl Rest {
         self.blind_rounds = if now.is_some() { 0 } else { self.blind_rounds + 1 };
         self.settling_rounds =
             if inputs.interleaving { 0 } else { self.settling_rounds + u32::from(now.is_some()) };
+        let grown = inputs.resident_pages as f64
+            > self.resident_pages as f64 * (1.0 + settings.grown_percent / 100.0);
         // Whoever did nothing so far may begin with anything.
         let before = self.local_access_percent.unwrap_or(100.0);
         if self.settling_rounds <= Self::SETTLING_ROUNDS && before < Self::LOW_PERCENT {
             self.local_access_percent = Some(now.map_or(before, |now| now.min(before)));
-            return inputs.fresh;
+            return inputs.fresh || grown;
         }
         let lost = now.is_some_and(|now| now < Self::LOW_PERCENT && now < before - settings.lost_percent);
-        let grown = inputs.resident_pages as f64
-            > self.resident_pages as f64 * (1.0 + settings.grown_percent / 100.0);
         inputs.fresh || lost || grown
     }
 }
@@ -181,6 +203,7 @@ mod tests {
         unjudged: false,
         interleaving: false,
         interleaved: false,
+        interleaved_resident: false,
         samples_move_pages: false,
         fresh: false,
         resident_pages: 1000,
@@ -225,6 +248,38 @@ mod tests {
         assert_eq!(rates(&[CALM, CALM, CALM, CALM, spread, CALM]), "aaaccc");
         let spread = SamplingInputs { samples_move_pages: true, ..spread };
         assert_eq!(rates(&[spread, spread, spread, spread, spread, spread, CALM]), "aaacppc");
+        // The most of it: there is nothing more to learn.
+        let seen = SamplingInputs { interleaved: true, ..spread };
+        let most = SamplingInputs { interleaved_resident: true, ..seen };
+        assert_eq!(rates(&[CALM, most, most, spread, CALM]), "apppc");
+        assert_eq!(rates(&[CALM, seen, seen, most]), "aaap", "there may be more to see");
+        let curious = SamplingInputs { curious: true, ..most };
+        assert_eq!(rates(&[curious, curious, most]), "aap");
+        let unjudged = SamplingInputs { unjudged: true, ..most };
+        assert_eq!(rates(&[unjudged, unjudged, most]), "aap");
+    }
+
+    #[test]
+    fn memory_that_comes_while_pages_are_spread_is_seen() {
+        let spread = SamplingInputs {
+            interleaving: true,
+            interleaved: true,
+            interleaved_resident: true,
+            samples_move_pages: true,
+            local_access_percent: Some(25.0),
+            ..CALM
+        };
+        let grown = SamplingInputs { resident_pages: 10_000, ..spread };
+        assert_eq!(rates(&[spread, spread, grown, grown, grown, grown, grown]), "ppaaacp");
+        let seen_no_more = SamplingInputs { interleaving: false, local_access_percent: None, ..grown };
+        assert_eq!(rates(&[spread, spread, seen_no_more, seen_no_more]), "ppaa");
+    }
+
+    #[test]
+    fn huge_pages_that_nobody_can_judge_let_sampling_rest() {
+        let unjudged = SamplingInputs { unjudged: true, ..CALM };
+        let expected = format!("{0}{1}{0}c", "a".repeat(59), "c".repeat(60));
+        assert_eq!(rates(&[unjudged; 59 + 60 + 60]), expected);
     }
 
     #[test]

@@ -188,6 +188,22 @@ fn few_huge_pages_of_two_nodes_are_placed() {
     }
 }
 
+/// As those of an allocator that maps more than is asked for. Pages that nobody uses have no samples.
+#[test]
+fn few_huge_pages_among_unused_ones_are_spread_evenly() {
+    const USED: std::ops::Range<u64> = toy::BASE + 512..toy::BASE + 9 * 512;
+    for seed in 0..16 {
+        let pattern = |page, random| USED.contains(&page).then(|| (random_node(random, 4), Access::Write));
+        let mut toy = Toy::new(4, 10 * 512, Box::new(pattern)).huge().hardware(500).seed(seed);
+        run(&mut engine(&toy), &mut toy, 15);
+        let mut pages = [0; 4];
+        for (_, &home) in toy.homes.range(USED) {
+            pages[usize::from(home)] += 1;
+        }
+        assert_eq!(pages, [2 * 512; 4], "seed {seed}");
+    }
+}
+
 /// The node that comes first in a scan has the hint faults of all of them, so that scans agree by chance.
 #[test]
 fn few_huge_pages_that_two_nodes_sweep_over_stay() {

@@ -2,7 +2,7 @@
 
 mod toy;
 
-use nodewise_engine::{Access, Action, DataSource, Decision, MappingKind, Outcome, PageRange};
+use nodewise_engine::{Access, Action, DataSource, Decision, Mapping, MappingKind, Outcome, PageRange, Pid};
 use std::cell::Cell;
 use std::rc::Rc;
 use toy::{BASE, Sampling, Toy, decided, engine, moved, part, run};
@@ -30,6 +30,35 @@ fn private_quarters_are_collocated_and_then_all_is_silent() {
             assert_eq!(decided(&later), 0, "{nodes} nodes, hardware {hardware}");
             assert!(toy.moves.values().all(|&moves| moves == 1), "no page moved twice");
         }
+    }
+}
+
+/// Seven processes of eight are where they run, so that 88 % of all accesses are local.
+#[test]
+fn one_process_that_is_far_away_is_not_hidden_by_others() {
+    const EACH: u64 = 1024;
+    let owner = |page: u64| part(page, 8 * EACH, 8);
+    for hardware in [false, true] {
+        let mut toy = Toy::new(8, 8 * EACH, Box::new(move |page, _| Some((owner(page), Access::Write))));
+        if hardware {
+            toy = toy.hardware(2000);
+        }
+        let whole = toy.mappings.remove(0);
+        for at in 0..8 {
+            let range = PageRange::new(BASE + at * EACH, BASE + (at + 1) * EACH);
+            toy.mappings.push(Mapping { range, ..whole });
+            if at > 0 {
+                toy.others.insert(Pid(2000 + at as u32), range);
+            }
+        }
+        let far = BASE + 5 * EACH..BASE + 6 * EACH;
+        for (&page, home) in &mut toy.homes {
+            *home = if far.contains(&page) { 1 } else { owner(page) };
+        }
+        let mut engine = engine(&toy);
+        run(&mut engine, &mut toy, 10);
+        assert!(toy.placed(owner) >= 0.999, "hardware {hardware}: {}", toy.placed(owner));
+        assert_eq!(toy.moves.len() as u64, EACH, "no other was moved");
     }
 }
 

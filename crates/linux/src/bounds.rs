@@ -129,7 +129,11 @@ impl fmt::Display for Bound {
                 f,
                 "more than {RANGES} ranges, or {RANGES_EACH} of a process, of which it can be remembered what was done there: some may be done again"
             ),
-            Self::Samples => write!(f, "more than {SAMPLES} samples in an interval: only some are looked at"),
+            Self::Samples => write!(
+                f,
+                "more samples in an interval than {} s are enough for, or than {SAMPLES}: only some are looked at",
+                LOCATE_TIME.as_secs()
+            ),
         }
     }
 }

@@ -14,8 +14,9 @@ use crate::jit::JitNames;
 use crate::sampler::{MIGRATION_NS, PageFaultEvents, RawSample, Seen, Source};
 use crate::symbols::{Frame, Symbols};
 use crate::{Error, NamedMapping};
-use nodewise_engine::{PAGE_BYTES, PageNumber, PageRange, Pid, Tid};
+use nodewise_engine::{HUGE_PAGE_PAGES, PAGE_BYTES, PageNumber, PageRange, Pid, Tid};
 use nodewise_sys::perf::{CallChain, Record};
+use nodewise_sys::{Clock, clock_ns};
 use nodewise_topology::{NodeIndex, Topology};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -64,6 +65,7 @@ pub struct FirstTouchReport {
 /// Watches first touches of processes and of what they start.
 pub struct FirstTouches {
     events: PageFaultEvents,
+    pending: Pending,
     hints: HintFaults,
     known: Known,
 }
@@ -75,7 +77,8 @@ impl FirstTouches {
     /// The event is refused: it takes `CAP_PERFMON` or `perf_event_paranoid` at most 0.
     pub fn open(topology: &Topology) -> Result<Self, Error> {
         let events = PageFaultEvents::open(topology, Source::Called { callers: CALLERS })?;
-        Ok(Self { events, hints: HintFaults::default(), known: Known::default() })
+        let (pending, hints, known) = (Pending::default(), HintFaults::default(), Known::default());
+        Ok(Self { events, pending, hints, known })
     }
 
     /// Follows a process, and all that it starts from now on.
@@ -90,8 +93,14 @@ impl FirstTouches {
 
     /// Takes in what has happened. To be called often: a ring holds some 10 000 faults.
     pub fn drain(&mut self) {
-        let Self { events, hints, known } = self;
-        let mut faults = Vec::new();
+        // A ring that was read before another may have older news by now.
+        let begin = clock_ns(Clock::Monotonic).unwrap_or(u64::MAX);
+        self.read();
+        self.take(begin);
+    }
+
+    fn read(&mut self) {
+        let Self { events, pending, hints, .. } = self;
         events.read(&|_| true, |seen| match seen {
             Seen::Fault(fault, sample) => {
                 if let Some(bytes) = sample.data_page_bytes.filter(|&bytes| bytes > 0) {
@@ -99,17 +108,26 @@ impl FirstTouches {
                 } else if sample.data_page_bytes.is_some() {
                     let chain: Vec<u64> = sample.call_chain.iter().flat_map(CallChain::user).collect();
                     let top = sample.user_stack.and_then(|top| top.try_into().ok().map(u64::from_ne_bytes));
-                    faults.push((fault, chain, top));
+                    pending.add(fault.time_ns, News::Fault(fault, chain, top));
                 }
             }
-            Seen::Other(record, time_ns) => known.told(record, time_ns),
+            Seen::Other(record, time_ns) => {
+                if let Some(news) = News::of(record) {
+                    pending.add(time_ns.unwrap_or(0), news);
+                }
+            }
         });
-        // Afterwards: another CPU's ring may have told of the fork that a process began with, or of a hint
-        // fault.
         hints.sort();
-        for (fault, mut chain, top) in faults.into_iter().filter(|(fault, ..)| !hints.has_before(fault)) {
-            known.add_caller(fault.pid, &mut chain, top);
-            known.fault(&fault, chain);
+    }
+
+    /// Takes in what has happened until then.
+    fn take(&mut self, until_ns: u64) {
+        let Self { pending, hints, known, .. } = self;
+        for news in pending.until(until_ns) {
+            match news {
+                News::Fault(fault, ..) if hints.has_before(&fault) => {}
+                news => known.take(news),
+            }
         }
     }
 
@@ -127,8 +145,61 @@ impl FirstTouches {
     /// Everything that was learnt, with names for code.
     #[must_use]
     pub fn finish(mut self) -> FirstTouchReport {
-        self.drain();
+        self.read();
+        self.take(u64::MAX);
         FirstTouchReport { lost: self.events.losses().lost, ..self.known.report() }
+    }
+}
+
+/// Something that happened to a process.
+#[derive(Debug)]
+enum News {
+    Forked {
+        parent: Pid,
+        child: Pid,
+    },
+    Executed(Pid),
+    Mapped(Pid, Module),
+    /// With the call chain and the word on top of the stack.
+    Fault(RawSample, Vec<u64>, Option<u64>),
+}
+
+impl News {
+    fn of(record: &Record<'_>) -> Option<Self> {
+        match *record {
+            Record::Fork(task) if task.pid != task.parent_pid => {
+                let (parent, child) = (Pid(task.parent_pid as u32), Pid(task.pid as u32));
+                Some(Self::Forked { parent, child })
+            }
+            Record::Comm { pid, exec: true, .. } => Some(Self::Executed(Pid(pid as u32))),
+            Record::Mmap { pid, address, bytes, offset, name, .. } => {
+                let range = address..address.saturating_add(bytes);
+                let path = OsStr::from_bytes(name).into();
+                Some(Self::Mapped(Pid(pid as u32), Module { range, offset, path }))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// News of all rings, which are read one after the other. One may tell of a grandchild, and a later one of
+/// its parent.
+#[derive(Default)]
+struct Pending {
+    /// With their times.
+    news: Vec<(u64, News)>,
+}
+
+impl Pending {
+    fn add(&mut self, time_ns: u64, news: News) {
+        self.news.push((time_ns, news));
+    }
+
+    /// Takes out, in order, all that happened until then.
+    fn until(&mut self, until_ns: u64) -> impl Iterator<Item = News> {
+        self.news.sort_by_key(|&(time_ns, _)| time_ns);
+        let end = self.news.partition_point(|&(time_ns, _)| time_ns <= until_ns);
+        self.news.drain(..end).map(|(_, news)| news)
     }
 }
 
@@ -203,39 +274,30 @@ pub(crate) struct Known {
     /// All together.
     ranges: usize,
     stacks: HashMap<(Pid, Vec<u64>), u32>,
+    /// The last fault of each thread: the page, and the call chain.
+    last: HashMap<Tid, (PageNumber, Vec<u64>)>,
     /// By process; where two overlap the later one holds.
     modules: BTreeMap<Pid, Vec<Module>>,
-    /// When each process had its last exec.
-    execs: HashMap<Pid, u64>,
     left_out: u64,
 }
 
 impl Known {
-    fn told(&mut self, record: &Record<'_>, time_ns: Option<u64>) {
-        match *record {
-            Record::Fork(task) if task.pid != task.parent_pid => {
-                let (parent, child) = (Pid(task.parent_pid as u32), Pid(task.pid as u32));
+    fn take(&mut self, news: News) {
+        match news {
+            News::Forked { parent, child } => {
                 if self.followed.contains(&parent) {
                     self.followed.insert(child);
                     self.fork(parent, child);
                 }
             }
-            // The memory that it had is gone. Another CPU's ring may have told before of touches since.
-            Record::Comm { pid, exec: true, .. } => {
-                let pid = Pid(pid as u32);
-                self.forget_before(pid, time_ns.unwrap_or(u64::MAX));
-                if self.execs.len() > MOST_MODULES {
-                    self.execs.retain(|pid, _| self.followed.contains(pid));
-                }
-                self.execs.extend(time_ns.map(|time_ns| (pid, time_ns)));
-            }
+            // The memory that it had is gone.
+            News::Executed(pid) => self.forget(pid),
             // Mappings of a program that is not followed yet count as well: it may be in a moment.
-            Record::Mmap { pid, address, bytes, offset, name, .. } => {
-                let range = address..address.saturating_add(bytes);
-                let path = OsStr::from_bytes(name).into();
-                self.add_module(Pid(pid as u32), Module { range, offset, path });
+            News::Mapped(pid, module) => self.add_module(pid, module),
+            News::Fault(fault, mut chain, top) => {
+                self.add_callers(&fault, &mut chain, top);
+                self.fault(&fault, chain);
             }
-            _ => {}
         }
     }
 
@@ -253,6 +315,30 @@ impl Known {
         if modules.len() < MOST_MODULES {
             modules.push(module);
         }
+    }
+
+    /// Completes a fault's call chain by the word on top of the stack.
+    ///
+    /// The kernel marks the stack's pages for hint faults as well, and cannot read them until the thread has
+    /// come back to them. A function that brings much memory in without them, as `memset` does, has the
+    /// callers that it had a page before.
+    fn add_callers(&mut self, fault: &RawSample, chain: &mut Vec<u64>, top: Option<u64>) {
+        let page = fault.address.page();
+        match self.last.get(&fault.tid) {
+            Some((before, last))
+                if top.is_none()
+                    && chain.len() == 1
+                    && chain.first() == last.first()
+                    && (before.0..=before.0 + HUGE_PAGE_PAGES).contains(&page.0) =>
+            {
+                chain.clone_from(last);
+            }
+            _ => self.add_caller(fault.pid, chain, top),
+        }
+        if self.last.len() >= MOST_STACKS {
+            self.last.clear();
+        }
+        self.last.insert(fault.tid, (page, chain.clone()));
     }
 
     /// A function of a library that makes no frame, as `memset` does not, has its caller's address on top of
@@ -273,13 +359,6 @@ impl Known {
         self.ranges -= self.runs.remove(&pid).map_or(0, |runs| runs.len());
     }
 
-    fn forget_before(&mut self, pid: Pid, time_ns: u64) {
-        let Some(runs) = self.runs.get_mut(&pid) else { return };
-        let count = runs.len();
-        runs.retain(|_, run| run.time_ns >= time_ns);
-        self.ranges -= count - runs.len();
-    }
-
     /// Whether the first touch of a page is known.
     pub(crate) fn has(&self, pid: Pid, page: PageNumber) -> bool {
         let before = self.runs.get(&pid).and_then(|runs| runs.range(..=page.0).next_back());
@@ -289,8 +368,7 @@ impl Known {
     pub(crate) fn fault(&mut self, fault: &RawSample, chain: Vec<u64>) {
         let RawSample { pid, tid, accessor: node, time_ns, .. } = *fault;
         let PageNumber(page) = fault.address.page();
-        let is_gone = self.execs.get(&pid).is_some_and(|&exec_ns| time_ns < exec_ns);
-        if !self.followed.contains(&pid) || is_gone {
+        if !self.followed.contains(&pid) {
             return;
         }
         let count = self.stacks.len();
@@ -453,12 +531,18 @@ mod tests {
         assert_eq!(hints.faults, [(A, 300, 2000 * MS)]);
     }
 
+    /// A program's code at 0x1000, and libc's at 0x7000.
+    fn with_modules() -> Known {
+        let mut known = Known::default();
+        for (range, path) in [(0x1000..0x2000, "/bin/solver"), (0x7000..0x8000, "/lib/libc.so.6")] {
+            known.add_module(A, Module { range, offset: 0, path: path.into() });
+        }
+        known
+    }
+
     #[test]
     fn the_caller_of_a_library_is_on_the_stack() {
-        let mut known = Known::default();
-        let module = |range, path: &str| Module { range, offset: 0, path: path.into() };
-        known.add_module(A, module(0x1000..0x2000, "/bin/solver"));
-        known.add_module(A, module(0x7000..0x8000, "/lib/libc.so.6"));
+        let known = with_modules();
         for (chain, top, expected) in [
             (vec![0x7100, 0x1300], Some(0x1200), vec![0x7100, 0x1200, 0x1300]),
             (vec![0x7100], Some(0x1200), vec![0x7100, 0x1200]),
@@ -476,14 +560,31 @@ mod tests {
     }
 
     #[test]
+    fn a_stack_that_is_marked_itself_is_as_it_was_a_page_before() {
+        let mut known = with_modules();
+        let mut chain_of = |page, tid, code, top| {
+            let mut chain = vec![code];
+            known.add_callers(&RawSample { tid: Tid(tid), ..at(A, page, 0, 0) }, &mut chain, top);
+            chain
+        };
+        let whole = vec![0x7100, 0x1200];
+        assert_eq!(chain_of(100, 10, 0x7100, None), [0x7100], "never read");
+        assert_eq!(chain_of(101, 10, 0x7100, Some(0x1200)), whole);
+        assert_eq!(chain_of(102, 10, 0x7100, None), whole);
+        assert_eq!(chain_of(103, 11, 0x7100, None), [0x7100], "another thread");
+        assert_eq!(chain_of(103, 10, 0x7100, None), whole);
+        assert_eq!(chain_of(104, 10, 0x7200, None), [0x7200], "other code");
+        assert_eq!(chain_of(105, 10, 0x7100, Some(0x1200)), whole);
+        assert_eq!(chain_of(5000, 10, 0x7100, None), [0x7100], "other memory");
+    }
+
+    #[test]
     fn children_are_followed_and_memory_that_is_gone_is_forgotten() {
         let mut known = Known::default();
         known.followed.insert(A);
         let module = Module { range: 0x1000..0x2000, offset: 0, path: "/bin/none".into() };
         known.add_module(A, module);
-        let mut task = TaskChange::default();
-        (task.pid, task.parent_pid) = (11, 10);
-        known.told(&Record::Fork(task), None);
+        known.take(forked(10, 11));
         assert_eq!(known.modules[&Pid(11)].len(), 1, "a child has its parent's code");
         for pid in [A, Pid(11)] {
             for page in [100, 200, 300] {
@@ -494,12 +595,43 @@ mod tests {
         let kept = NamedMapping { range, is_code: false, offset: 0, name: "[heap]".into() };
         // Memory that was touched at 300 or later may have been mapped since.
         known.retain(A, &[kept], 300);
-        // The next program's touch at 300 was told before its exec, and an old one after it.
-        known.told(&Record::Comm { pid: 11, tid: 11, exec: true, name: b"other" }, Some(250));
-        known.fault(&at(Pid(11), 400, 0, 240), vec![0x1234]);
+        known.take(News::of(&Record::Comm { pid: 11, tid: 11, exec: true, name: b"other" }).unwrap());
+        known.fault(&at(Pid(11), 400, 0, 400), vec![0x1234]);
         assert_eq!(known.ranges, 3);
-        let touched = touched(known);
-        let pages: Vec<(u32, u64)> = touched.iter().map(|(pid, range, ..)| (*pid, range.start.0)).collect();
-        assert_eq!(pages, [(A.0, 100), (A.0, 300), (11, 300)]);
+        assert_eq!(first_pages(known), [(A.0, 100), (A.0, 300), (11, 400)]);
+    }
+
+    fn forked(parent: i32, child: i32) -> News {
+        let mut task = TaskChange::default();
+        (task.pid, task.parent_pid) = (child, parent);
+        News::of(&Record::Fork(task)).unwrap()
+    }
+
+    fn first_pages(known: Known) -> Vec<(u32, u64)> {
+        touched(known).iter().map(|(pid, range, ..)| (*pid, range.start.0)).collect()
+    }
+
+    #[test]
+    fn what_rings_tell_out_of_order_is_taken_in_order() {
+        let (mut known, mut pending) = (Known::default(), Pending::default());
+        known.followed.insert(A);
+        let fault = |pid, page, time_ns| News::Fault(at(Pid(pid), page, 0, time_ns), vec![0x1234], None);
+        let module = |pid| {
+            News::Mapped(Pid(pid), Module { range: 0x1000..0x2000, offset: 0, path: "/bin/none".into() })
+        };
+        // One ring has the grandchild, the next has its parent, and the last an exec between two touches.
+        pending.add(30, forked(11, 12));
+        pending.add(50, fault(12, 200, 50));
+        pending.add(20, forked(10, 11));
+        pending.add(31, fault(12, 100, 31));
+        pending.add(10, module(10));
+        pending.add(40, News::Executed(Pid(12)));
+        // News of the next child, whose own ring was read too early.
+        pending.add(61, fault(13, 300, 61));
+        pending.until(55).for_each(|news| known.take(news));
+        assert_eq!(known.modules[&Pid(12)].len(), 1, "a grandchild has the code, too");
+        pending.add(60, forked(10, 13));
+        pending.until(u64::MAX).for_each(|news| known.take(news));
+        assert_eq!(first_pages(known), [(12, 200), (13, 300)]);
     }
 }

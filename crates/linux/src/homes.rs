@@ -84,6 +84,7 @@ impl Homes {
         let room = self.room();
         let known = self.known.entry(pid).or_default();
         known.limit(known.bytes() + room);
+        known.begin_interval(self.interval);
         known
     }
 
@@ -120,6 +121,7 @@ impl Homes {
         self.huge.next_interval(processes);
         self.placement.keep(|pid| processes.contains(pid));
         self.known.retain(|&pid, _| processes.contains(pid));
+        self.known.values_mut().for_each(|known| known.begin_interval(self.interval));
         let mut left = self.room();
         let is_new = |process: &&Process| !process.from_the_start && !self.known.contains_key(&process.pid);
         let new = processes.iter().filter(is_new).count();
@@ -256,8 +258,9 @@ impl Homes {
         self.placement.note_replicable(pid, range);
     }
 
-    /// Looks where memory in use lies, for [`Homes::placement`].
-    pub(crate) fn look(&mut self, kernel: &mut LiveKernel, topology: &Topology) {
+    /// Looks where memory in use lies, for [`Homes::placement`]. Returns whether memory of any process was
+    /// there.
+    pub(crate) fn look(&mut self, kernel: &mut LiveKernel, topology: &Topology) -> bool {
         let Self { placement, known, asked, proportional, interval, .. } = self;
         placement.look(*interval, |pid, pages| {
             *asked += pages.len() as u64;
@@ -267,7 +270,7 @@ impl Homes {
                 passes: if *proportional { None } else { known.passes(|| scan_sequence(pid)) },
                 located: first_and_now(known, pages, homes, *proportional),
             }
-        });
+        })
     }
 
     /// How memory in use lay at first, and how it lay when it was looked at last.

@@ -3,7 +3,7 @@
 use crate::bounds::MAPS_TIME;
 use crate::ending::{Ending, Until};
 use crate::maps;
-use crate::mover::Kernel;
+use crate::mover::{Kernel, Mapper};
 use crate::process::{ReadCost, has_ended};
 use nodewise_engine::{HUGE_PAGE_PAGES, Mapping, PageNumber, PageRange, Pid};
 use nodewise_sys::{Clock, Error, MoveFlags, clock_ns};
@@ -63,18 +63,16 @@ impl Kernel for LiveKernel {
 
     /// By how often the kernel counts a page as mapped (`/proc/kpagecount`). Whoever maps it after that look
     /// is moved along.
-    fn is_theirs_alone(&mut self, mappers: &[(u32, PageNumber)], pages: u64) -> Vec<bool> {
+    fn are_theirs_alone(&mut self, mappers: &[Mapper], window: PageRange) -> Vec<bool> {
         let Self { huge_pages, cost, .. } = self;
-        huge_pages.are_alone(cost, mappers, pages as usize)
+        huge_pages.are_alone(cost, mappers, window)
     }
 
     /// `/sys/devices/system/node/nodeN/meminfo`, and what no node counts; 0 where there is no such node.
     fn free_bytes(&mut self, node: NodeId) -> u64 {
         let text =
             self.cost.read(&format!("/sys/devices/system/node/node{node}/meminfo")).unwrap_or_default();
-        let line = text.lines().find(|line| line.contains("MemFree:"));
-        let kib = line.and_then(|line| line.split_ascii_whitespace().rev().nth(1)?.parse::<u64>().ok());
-        kib.map_or(0, |kib| kib * 1024 + self.uncounted_bytes)
+        free_kib(&text).map_or(0, |kib| kib * 1024 + self.uncounted_bytes)
     }
 
     fn now_ns(&mut self) -> u64 {
@@ -88,6 +86,25 @@ impl Kernel for LiveKernel {
     fn cpu_ns(&mut self) -> u64 {
         clock_ns(Clock::ThreadCpu).expect("every kernel has this clock")
     }
+}
+
+/// A node's memory that is free, or page cache that nobody used lately and that is clean. The kernel gives
+/// the latter up for pages that are moved there (`alloc_migration_target`, `mm/migrate.c`, Linux 6.12). On
+/// a server that has run for a day next to nothing else is free.
+fn free_kib(meminfo: &str) -> Option<u64> {
+    let kib = |name: &str| {
+        let line = meminfo.lines().find(|line| line.contains(&format!(" {name}:")))?;
+        line.split_ascii_whitespace().rev().nth(1)?.parse::<u64>().ok()
+    };
+    let dirty = ["Dirty", "Writeback"].into_iter().filter_map(kib).sum();
+    Some(kib("MemFree")? + kib("Inactive(file)").unwrap_or(0).saturating_sub(dirty))
+}
+
+/// Memory of a node that is free, or that the kernel gives up at once ([`free_kib`]).
+#[must_use]
+pub fn free_bytes(node: NodeId) -> Option<u64> {
+    let meminfo = std::fs::read_to_string(format!("/sys/devices/system/node/node{node}/meminfo")).ok()?;
+    Some(free_kib(&meminfo)? * 1024)
 }
 
 impl LiveKernel {
@@ -242,19 +259,23 @@ impl HugePages {
         self.pagemaps.entry(pid).or_insert_with(open).as_ref()
     }
 
-    fn are_alone(&mut self, cost: &mut ReadCost, mappers: &[(u32, PageNumber)], pages: usize) -> Vec<bool> {
+    fn are_alone(&mut self, cost: &mut ReadCost, mappers: &[Mapper], window: PageRange) -> Vec<bool> {
+        let pages = window.pages() as usize;
         let mut alone = vec![false; pages];
         if self.counts.is_none() {
             return alone;
         }
         // The frame of the first who has each page, and how many of all have the same.
         let (mut frames, mut found) = (vec![0; pages], vec![0; pages]);
-        for &(pid, first) in mappers {
-            let mut bytes = vec![0; pages * 8];
-            let Some(file) = self.pagemap(cost, pid) else { continue };
+        for mapper in mappers {
+            let part = mapper.range.intersect(window);
+            let Some(there) = mapper.place(part.start).filter(|_| part.pages() > 0) else { continue };
+            let mut bytes = vec![0; part.pages() as usize * 8];
+            let Some(file) = self.pagemap(cost, mapper.pid) else { continue };
             // Less than all where the addresses end: the rest is not mapped.
-            let _ = file.read_at(&mut bytes, first.0.saturating_mul(8));
-            for (at, entry) in bytes.chunks_exact(8).enumerate() {
+            let _ = file.read_at(&mut bytes, there.0.saturating_mul(8));
+            let from = (part.start.0 - window.start.0) as usize;
+            for (at, entry) in (from..).zip(bytes.chunks_exact(8)) {
                 let entry = u64::from_ne_bytes(entry.try_into().unwrap_or_default());
                 let frame = if entry & PRESENT == 0 { 0 } else { entry & FRAME };
                 if frames[at] == 0 {
@@ -298,6 +319,31 @@ mod tests {
         mapping
     }
 
+    /// Two mappings of one memory are all that there are of some pages. One of the others is not told of.
+    #[test]
+    fn pages_are_somebodys_alone_whose_mappings_are_all_told() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8 << 12).unwrap();
+        let [one, other] = [(), ()].map(|()| Mapping::of_file(&file, 8 << 12).unwrap());
+        for mapping in [&one, &other] {
+            (0..8).for_each(|page| mapping.as_atomics()[page * 512].store(1, Ordering::Relaxed));
+        }
+        let (first, second) = (VirtAddr(one.address()).page(), VirtAddr(other.address()).page());
+        let whole = PageRange::new(first.0, first.0 + 8);
+        let me = std::process::id();
+        let mappers = [
+            Mapper { pid: me, range: whole, at: first },
+            Mapper { pid: me, range: PageRange::new(first.0 + 3, first.0 + 8), at: PageNumber(second.0 + 3) },
+        ];
+        // The window begins before the mapping, and ends in the middle of it.
+        let window = PageRange::new(first.0 - 2, first.0 + 6);
+        let mut kernel = LiveKernel::default();
+        let alone = kernel.are_theirs_alone(&mappers, window);
+        // Without root nothing is known.
+        let known = kernel.sees_huge_pages();
+        assert_eq!(alone, [false, false, false, false, false, known, known, known]);
+    }
+
     /// Nor are they taken for small ones where there are none, as while a huge page is being migrated.
     #[test]
     fn small_pages_are_not_huge_and_absent_ones_are_neither() {
@@ -331,6 +377,17 @@ mod tests {
             kernel.is_huge(pid, PageNumber(1));
             assert!(kernel.huge_pages.pagemaps.len() <= PAGEMAPS_MAX);
         }
+    }
+
+    #[test]
+    fn clean_page_cache_that_nobody_used_lately_is_free() {
+        let meminfo = "Node 1 MemTotal: 1000 kB\nNode 1 MemFree: 10 kB\nNode 1 Active(file): 500 kB\n\
+                       Node 1 Inactive(file): 300 kB\nNode 1 Dirty: 40 kB\nNode 1 Writeback: 5 kB\n\
+                       Node 1 WritebackTmp: 7 kB\n";
+        assert_eq!(free_kib(meminfo), Some(265));
+        assert_eq!(free_kib(&meminfo.replace("300", "30")), Some(10));
+        assert_eq!(free_kib("Node 1 MemFree: 10 kB\n"), Some(10));
+        assert_eq!(free_kib(""), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::kernel::vmstat_count;
 use crate::sampler::{CpuClockEvents, Time};
 use nodewise_engine::Pid;
 use nodewise_sys::perf::CallChain;
-use nodewise_topology::Topology;
+use nodewise_topology::{NodeIndex, Topology};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -59,14 +59,24 @@ impl KernelTime {
             by_node: vec![0; topology.nodes().len()],
             in_kernel: 0,
             chains: HashMap::new(),
+            others: Others::default(),
+            before: Others::default(),
         };
         Ok(Self { events: CpuClockEvents::open(topology)?, counts, faults: Faults::now() })
+    }
+
+    /// Watches these from when it was opened, with all that they have started since.
+    pub fn follow(&mut self, pids: impl IntoIterator<Item = Pid>) {
+        let Counts { followed, first, .. } = &mut self.counts;
+        first.extend(pids);
+        followed.extend(first.iter());
     }
 
     /// Takes in what has happened. To be called once a second or so: a ring holds as much.
     pub fn drain(&mut self) {
         let Self { events, counts, .. } = self;
         events.read(|time| counts.take_in(&time));
+        counts.settle();
     }
 
     /// Everything that was learnt. None where no sample was taken.
@@ -109,6 +119,18 @@ struct Counts {
     in_kernel: u64,
     /// Samples in the kernel by call chain, and whether they are of the first processes.
     chains: HashMap<(bool, Vec<u64>), u64>,
+    others: Others,
+    /// News of the reading before.
+    before: Others,
+}
+
+/// News of processes that are not followed. Rings are read one after the other. One may tell what a process
+/// did, and a later one of its parent's fork, or the next reading of the same ring.
+#[derive(Default)]
+struct Others {
+    /// Parents and children.
+    forks: Vec<(Pid, Pid)>,
+    ran: Vec<(Pid, NodeIndex, Option<Vec<u64>>)>,
 }
 
 impl Counts {
@@ -117,16 +139,52 @@ impl Counts {
             Time::Forked { parent, child } if self.followed.contains(parent) => {
                 self.followed.insert(*child);
             }
-            Time::Ran { pid, node, in_kernel } if self.followed.contains(pid) => {
-                self.by_node[node.get()] += 1;
-                let Some(chain) = in_kernel else { return };
-                self.in_kernel += 1;
-                let chain = (self.first.contains(pid), CallChain::kernel(chain).collect());
-                if self.chains.len() < MOST_CHAINS || self.chains.contains_key(&chain) {
-                    *self.chains.entry(chain).or_default() += 1;
+            Time::Forked { parent, child } => self.others.forks.push((*parent, *child)),
+            Time::Ran { pid, node, in_kernel } => {
+                let chain = in_kernel.as_ref().map(|chain| CallChain::kernel(chain).collect());
+                if self.followed.contains(pid) {
+                    self.count(*pid, *node, chain);
+                } else {
+                    self.others.ran.push((*pid, *node, chain));
                 }
             }
-            _ => {}
+        }
+    }
+
+    /// Counts what others did that turned out to be followed, once all rings have been read. The rest is kept
+    /// until they have been read again.
+    fn settle(&mut self) {
+        let before = std::mem::take(&mut self.before);
+        let Others { forks, ran } = std::mem::take(&mut self.others);
+        // Each turn finds a generation.
+        loop {
+            let known = self.followed.len();
+            for (parent, child) in before.forks.iter().chain(&forks) {
+                if self.followed.contains(parent) {
+                    self.followed.insert(*child);
+                }
+            }
+            if self.followed.len() == known {
+                break;
+            }
+        }
+        let (of_followed, ran): (Vec<_>, _) =
+            ran.into_iter().partition(|(pid, ..)| self.followed.contains(pid));
+        self.before = Others { forks, ran };
+        for (pid, node, chain) in before.ran.into_iter().chain(of_followed) {
+            if self.followed.contains(&pid) {
+                self.count(pid, node, chain);
+            }
+        }
+    }
+
+    fn count(&mut self, pid: Pid, node: NodeIndex, in_kernel: Option<Vec<u64>>) {
+        self.by_node[node.get()] += 1;
+        let Some(chain) = in_kernel else { return };
+        self.in_kernel += 1;
+        let chain = (self.first.contains(&pid), chain);
+        if self.chains.len() < MOST_CHAINS || self.chains.contains_key(&chain) {
+            *self.chains.entry(chain).or_default() += 1;
         }
     }
 
@@ -292,6 +350,8 @@ ffffffffc0000000 t read\t[driver]
             first: BTreeSet::new(),
             by_node: vec![all / 4, all - all / 4],
             in_kernel: all - in_user_mode,
+            others: Others::default(),
+            before: Others::default(),
             chains: chains.map(|(at, &(low, count))| ((is_first(at), chain(low)), count)).collect(),
         }
     }
@@ -313,6 +373,34 @@ ffffffffc0000000 t read\t[driver]
         // Balancing is of the last process, too.
         let half = KernelShares { balancing_percent: 27.5, taking_percent: 7.5, ..expected };
         assert_eq!(of(0.5), half);
+    }
+
+    #[test]
+    fn grandchildren_count_in_whatever_order_rings_tell_of_them() {
+        let mut counts = counts(&[], 0);
+        counts.followed.insert(Pid(1));
+        let ran = |pid| Time::Ran { pid: Pid(pid), node: NodeIndex(1), in_kernel: None };
+        let forked = |parent, child| Time::Forked { parent: Pid(parent), child: Pid(child) };
+        // The ring of one CPU, then that of another.
+        for time in [ran(3), ran(4), forked(2, 3), ran(9), forked(8, 9), ran(1), forked(1, 2), forked(3, 4)] {
+            counts.take_in(&time);
+        }
+        assert_eq!(counts.by_node, [0, 1], "only what is known by then");
+        counts.settle();
+        assert_eq!(counts.by_node, [0, 3], "all but the stranger");
+        counts.settle();
+        assert_eq!(counts.by_node, [0, 3], "each once");
+        counts.take_in(&ran(4));
+        assert_eq!(counts.by_node, [0, 4]);
+        // The first ring was read before the child's fork, and the second after the grandchild's.
+        for time in [forked(5, 6), ran(6)] {
+            counts.take_in(&time);
+        }
+        counts.settle();
+        counts.take_in(&forked(1, 5));
+        counts.settle();
+        assert_eq!((&counts.by_node[..], counts.followed.contains(&Pid(6))), (&[0, 5][..], true));
+        assert!(!counts.followed.contains(&Pid(9)));
     }
 
     #[test]

@@ -17,8 +17,8 @@ pub(crate) struct KnownHomes {
     blocks: HashMap<u64, Block>,
     /// When (in which interval) pages of each 2 MiB were last accessed.
     used: HashMap<u64, u32>,
-    /// Where we have moved pages of each 2 MiB: the node, `SPREAD` or `ABSENT`.
-    moved: HashMap<u64, Box<[u8; PAGES]>>,
+    /// Where we have moved pages of each 2 MiB.
+    moved: HashMap<u64, Moved>,
     /// The home at which each page was first seen, as long as the page is there.
     first: HashMap<u64, Block>,
     /// Mappings from before we came of which only some pages were asked for, and how many pages each of those
@@ -29,6 +29,8 @@ pub(crate) struct KnownHomes {
     scan: Option<u64>,
     /// About the bytes that all of this takes, and may take.
     bytes: usize,
+    /// The interval's number.
+    interval: u32,
     limit: Option<usize>,
     /// Whether that was met.
     is_full: bool,
@@ -38,6 +40,14 @@ pub(crate) struct KnownHomes {
 enum Block {
     Same(u8),
     Each(Box<[u8; PAGES]>),
+}
+
+#[derive(Debug)]
+struct Moved {
+    /// The node, `INTERLEAVED` or `ABSENT`.
+    placed: Box<[u8; PAGES]>,
+    /// The interval in which pages were collocated last.
+    collocated: u32,
 }
 
 const PAGES: usize = HUGE_PAGE_PAGES as usize;
@@ -56,6 +66,16 @@ pub(crate) enum Placed {
     Interleaved,
     /// It was collocated with its accessor.
     At(NodeIndex),
+}
+
+impl Placed {
+    const fn by(noted: u8) -> Option<Self> {
+        match noted {
+            ABSENT => None,
+            INTERLEAVED => Some(Self::Interleaved),
+            node => Some(Self::At(NodeIndex(node))),
+        }
+    }
 }
 
 impl Block {
@@ -87,7 +107,31 @@ impl Block {
     }
 }
 
+impl Moved {
+    /// Whether only the first page is noted, as that of a huge page is.
+    fn is_of_huge_page(&self) -> bool {
+        self.placed[0] != ABSENT && self.placed[1..].iter().all(|&placed| placed == ABSENT)
+    }
+
+    /// Memory that was collocated may turn out to be shared, as in a program's next phase. But shared
+    /// memory can look private for a while, so that nothing is moved twice within so many intervals. A page
+    /// that the kernel has taken away from where we put it would be taken away again.
+    fn may_be_interleaved(&self, at: usize, home: NodeIndex, interval: u32) -> bool {
+        const PRIVATE_FOR: u32 = 60;
+        match Placed::by(self.placed[at]) {
+            None => true,
+            Some(Placed::Interleaved) => false,
+            Some(Placed::At(node)) => node == home && interval.saturating_sub(self.collocated) >= PRIVATE_FOR,
+        }
+    }
+}
+
 impl KnownHomes {
+    /// Counts intervals.
+    pub(crate) const fn begin_interval(&mut self, interval: u32) {
+        self.interval = interval;
+    }
+
     /// Its size in bytes.
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
@@ -185,6 +229,11 @@ impl KnownHomes {
                 // A page that was given back is another one when it is there again. One that the kernel is
                 // moving is absent for a moment, and not twice.
                 let gone = home.is_none() && before == ABSENT;
+                if let Some(moved) = self.moved.get_mut(&block.0).filter(|_| gone) {
+                    // A huge page is noted by its first page, and goes as a whole.
+                    let noted = if moved.is_of_huge_page() { 0 } else { at };
+                    moved.placed[noted] = ABSENT;
+                }
                 if gone || (first[at] == ABSENT && self.part(page).is_none()) {
                     first[at] = homes[at];
                 }
@@ -245,17 +294,23 @@ impl KnownHomes {
             }
             self.bytes += ENTRY_BYTES + PAGES_BYTES;
         }
-        let block = self.moved.entry(first).or_insert_with(|| Box::new([ABSENT; PAGES]));
+        let block = self
+            .moved
+            .entry(first)
+            .or_insert_with(|| Moved { placed: Box::new([ABSENT; PAGES]), collocated: 0 });
         let new = match placed {
             Placed::Interleaved => INTERLEAVED,
-            Placed::At(node) => node.0,
+            Placed::At(node) => {
+                block.collocated = self.interval;
+                node.0
+            }
         };
-        std::mem::replace(&mut block[(page.0 % HUGE_PAGE_PAGES) as usize], new) != ABSENT
+        std::mem::replace(&mut block.placed[(page.0 % HUGE_PAGE_PAGES) as usize], new) != ABSENT
     }
 
-    /// How many pages of a range are known, and how many of these we never moved, by home node: all, and
-    /// those that `waits` picks. A huge page is picked as its first page is. A range with more than `most`
-    /// blocks of 2 MiB is looked at in part.
+    /// How many pages of a range are known. With them come, by home node, those that may still be
+    /// interleaved: all, and those that `waits` picks. A huge page is picked as its first page is. A range
+    /// with more than `most` blocks of 2 MiB is looked at in part.
     pub(crate) fn unmoved(
         &self,
         range: PageRange,
@@ -279,8 +334,7 @@ impl KnownHomes {
             let homes = block.homes();
             let moved = self.moved.get(&first);
             // The first page of a huge page is noted.
-            let whole = matches!(block, Block::Same(_))
-                && moved.is_some_and(|at| at[0] != ABSENT && at[1..].iter().all(|&node| node == ABSENT));
+            let whole = matches!(block, Block::Same(_)) && moved.is_some_and(Moved::is_of_huge_page);
             let at_once = (matches!(block, Block::Same(_)) && is_huge(PageNumber(first)))
                 .then(|| waits(PageNumber(first)));
             for (page, &home) in (first..range.end.0).zip(&homes).filter(|&(page, _)| page >= range.start.0) {
@@ -288,7 +342,10 @@ impl KnownHomes {
                     continue;
                 }
                 known += 1;
-                if whole || moved.is_some_and(|at| at[(page - first) as usize] != ABSENT) {
+                let noted = if whole { 0 } else { (page - first) as usize };
+                let may_move =
+                    |moved: &Moved| moved.may_be_interleaved(noted, NodeIndex(home), self.interval);
+                if !moved.is_none_or(may_move) {
                     continue;
                 }
                 all[usize::from(home)] += 1.0;
@@ -301,11 +358,14 @@ impl KnownHomes {
 
     /// How we placed this page; none if we never moved it.
     pub(crate) fn placed(&self, page: PageNumber) -> Option<Placed> {
-        match self.moved.get(&page.huge().0)?[(page.0 % HUGE_PAGE_PAGES) as usize] {
-            ABSENT => None,
-            INTERLEAVED => Some(Placed::Interleaved),
-            node => Some(Placed::At(NodeIndex(node))),
-        }
+        Placed::by(self.moved.get(&page.huge().0)?.placed[(page.0 % HUGE_PAGE_PAGES) as usize])
+    }
+
+    /// Whether a page that is at this home may still be interleaved.
+    pub(crate) fn may_be_interleaved(&self, page: PageNumber, home: NodeIndex) -> bool {
+        let at = (page.0 % HUGE_PAGE_PAGES) as usize;
+        let moved = self.moved.get(&page.huge().0);
+        moved.is_none_or(|moved| moved.may_be_interleaved(at, home, self.interval))
     }
 
     /// Forgets what lies outside of these mappings (in address order): if it is mapped again, it is allocated
@@ -335,7 +395,17 @@ impl KnownHomes {
             mappings[..before].last().is_some_and(|mapping| mapping.range.end > range.start)
         });
         let blocks = &self.blocks;
-        self.moved.retain(|first, _| blocks.contains_key(first));
+        self.moved.retain(|&first, moved| {
+            if mapping_at(first).is_some_and(|mapping| first + HUGE_PAGE_PAGES <= mapping.range.end.0) {
+                return blocks.contains_key(&first);
+            }
+            for (page, placed) in (first..).zip(moved.placed.iter_mut()) {
+                if *placed != ABSENT && mapping_at(page).is_none() {
+                    *placed = ABSENT;
+                }
+            }
+            blocks.contains_key(&first)
+        });
         self.used.retain(|first, _| blocks.contains_key(first));
         let kept = self.blocks.values().chain(self.first.values()).map(Block::bytes).sum::<usize>();
         self.bytes = kept + self.moved.len() * (ENTRY_BYTES + PAGES_BYTES) + self.used.len() * ENTRY_BYTES;
@@ -415,8 +485,20 @@ mod tests {
             known.note_moved(PageNumber(page), Placed::Interleaved);
         }
         // The first page of a huge page stands for all.
-        known.note_moved(PageNumber(2048), Placed::At(NodeIndex(2)));
-        assert_eq!(shares(&known), (2460, vec![914.0, 1024.0, 0.0, 0.0], vec![457.0, 512.0, 0.0, 0.0]));
+        known.note_moved(PageNumber(2048), Placed::Interleaved);
+        let left = (2460, vec![914.0, 1024.0, 0.0, 0.0], vec![457.0, 512.0, 0.0, 0.0]);
+        assert_eq!(shares(&known), left);
+        // Collocated memory may turn out to be shared after a while, unless the kernel disagrees about it.
+        known.begin_interval(100);
+        known.note_moved(PageNumber(110), Placed::At(NodeIndex(0)));
+        known.note_moved(PageNumber(111), Placed::At(NodeIndex(1)));
+        let mut left_after = |interval| {
+            known.begin_interval(interval);
+            let (at, home) = ([110, 111, 112].map(PageNumber), NodeIndex(0));
+            (shares(&known).1[0] as u32, at.map(|page| known.may_be_interleaved(page, home)))
+        };
+        assert_eq!(left_after(159), (912, [false, false, true]));
+        assert_eq!(left_after(160), (913, [true, false, true]));
         assert_eq!(
             known.unmoved(PageRange::new(1020, 1030), 1024, 4, |_| false, even).1,
             [4.0, 6.0, 0.0, 0.0]
@@ -445,8 +527,22 @@ mod tests {
         assert!(known.note_moved(page, Placed::Interleaved));
         assert_eq!(known.placed(page), Some(Placed::Interleaved));
         assert_eq!(known.placed(PageNumber(701)), None);
-        known.keep_mapped(&[mapping(0, 512)]);
-        assert_eq!(known.placed(page), None, "unmapped since");
+        let given_back = PageNumber(513);
+        known.note_moved(given_back, Placed::Interleaved);
+        known.note([(given_back, None)].into_iter());
+        assert_eq!(known.placed(given_back), Some(Placed::Interleaved), "on its way, maybe");
+        known.note([(given_back, None)].into_iter());
+        assert_eq!(known.placed(given_back), None);
+        known.note_huge(PageNumber(1024), NodeIndex(1));
+        known.note_moved(PageNumber(1024), Placed::Interleaved);
+        for _ in 0..2 {
+            known.note([(PageNumber(1100), None)].into_iter());
+        }
+        assert_eq!(known.placed(PageNumber(1024)), None, "a huge page is given back as a whole");
+        known.note_moved(PageNumber(600), Placed::Interleaved);
+        known.keep_mapped(&[mapping(0, 650)]);
+        let placed = [600, 700].map(|page| known.placed(PageNumber(page)));
+        assert_eq!(placed, [Some(Placed::Interleaved), None], "unmapped since");
     }
 
     #[test]

@@ -3,9 +3,10 @@
 
 use crate::kernel::Place;
 use crate::maps::SharedMapping;
+use crate::mover::Mapper;
 use crate::process::{Process, Processes};
 use crate::sampler::RawSample;
-use nodewise_engine::{PAGE_BYTES, PageNumber, PageRange, Pid, VirtAddr};
+use nodewise_engine::{HUGE_PAGE_PAGES, PAGE_BYTES, PageNumber, PageRange, Pid, VirtAddr};
 use nodewise_sys::compare_memory;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::cell::RefCell;
@@ -19,8 +20,11 @@ pub(crate) struct SharedMemory {
     memories: RefCell<Memories>,
 }
 
-/// Processes that have mapped a page, at most, of which it is asked whether they are all who have.
+/// Mappings of a mapping's pages, at most, of which it is asked whether they are all that there are.
 const MAPPERS_MOST: usize = 1024;
+/// Mappings of a process that are looked at for one range. Nothing is known of those beyond, so that of their
+/// pages only those move that the process alone has.
+const MAPPINGS_MOST: usize = 16;
 
 /// One memory.
 #[derive(Debug, Default)]
@@ -111,34 +115,47 @@ impl SharedMemory {
         }
     }
 
-    /// Lists the managed processes that have mapped what `process` has mapped in this range, and from which
-    /// page on, itself first. The list is empty where the memory is not shared, or where it belongs to
-    /// another user than the process acts for: he decides where it lies.
-    pub(crate) fn mappers(&self, process: &Process, range: PageRange) -> Vec<(u32, PageNumber)> {
-        let own = mapping_at(&process.details.shared, range.start).filter(|own| owns(process.pid, own.range));
-        let places = own.and_then(|own| self.places(process.pid, own, range));
-        places.and_then(|places| self.memories.borrow_mut().distinct(places)).unwrap_or_default()
+    /// Lists the managed processes that have mapped what shared memory `process` has in this range. Huge
+    /// pages at its ends count as a whole. Left out is memory that belongs to another user than the process
+    /// acts for: he decides where it lies.
+    pub(crate) fn mappers(&self, process: &Process, range: PageRange) -> Vec<Mapper> {
+        let end = range.end.0.next_multiple_of(HUGE_PAGE_PAGES);
+        let range = PageRange { start: range.start.huge(), end: PageNumber(end) };
+        let owned = mappings_in(&process.details.shared, range).filter(|own| owns(process.pid, own.range));
+        let mappers = owned.filter_map(|own| self.mappers_of(process.pid, own, range));
+        let mappers = mappers.flatten().collect();
+        self.memories.borrow_mut().distinct(mappers).unwrap_or_default()
     }
 
-    /// Finds where the pages of a range of a process's mapping are in all processes, its own place first and
-    /// each place once. None if there are too many places.
-    fn places(&self, pid: Pid, own: &SharedMapping, range: PageRange) -> Option<Vec<(u32, PageNumber)>> {
+    /// Lists who has mapped pages of a range of a process's mapping, itself first. None if there are too
+    /// many.
+    fn mappers_of(&self, pid: Pid, own: &SharedMapping, range: PageRange) -> Option<Vec<Mapper>> {
+        let range = own.range.intersect(range);
         let first = own.first + (range.start.0 - own.range.start.0);
-        let mut places = vec![(pid.0, range.start)];
-        let mut known = BTreeSet::from([(pid.0, range.start.0)]);
+        let mut mappers = vec![Mapper { pid: pid.0, range, at: range.start }];
         let object = self.objects.get(&own.object);
-        for (pid, other) in object.into_iter().flat_map(|object| &object.mappings) {
-            // The first page may lie before the mapping. Mappings side by side say the same place.
-            let at = (other.range.start.0 + first).wrapping_sub(other.first);
-            let overlaps = first < other.first + other.range.pages() && other.first < first + range.pages();
-            if overlaps && known.insert((pid.0, at)) {
-                places.push((pid.0, PageNumber(at)));
+        for &(other, mapping) in object.into_iter().flat_map(|object| &object.mappings) {
+            // Pages of the memory that both have mapped.
+            let begin = first.max(mapping.first);
+            let end = (first + range.pages()).min(mapping.first.saturating_add(mapping.range.pages()));
+            if begin >= end || (other, mapping.range) == (pid, own.range) {
+                continue;
             }
-            if places.len() > MAPPERS_MOST {
+            let mapper = Mapper {
+                pid: other.0,
+                range: PageRange::new(range.start.0 + begin - first, range.start.0 + end - first),
+                at: PageNumber(mapping.range.start.0 + begin - mapping.first),
+            };
+            // Mappings side by side, as mprotect(2) makes them, are one.
+            match mappers.last_mut() {
+                Some(last) if last.is_continued_by(&mapper) => last.range.end = mapper.range.end,
+                _ => mappers.push(mapper),
+            }
+            if mappers.len() > MAPPERS_MOST {
                 return None;
             }
         }
-        Some(places)
+        Some(mappers)
     }
 }
 
@@ -180,13 +197,13 @@ impl Memories {
 
     /// Leaves out processes that share their memory with one before: a page that both have mapped is mapped
     /// once. None where the kernel does not tell.
-    fn distinct(&mut self, places: Vec<(u32, PageNumber)>) -> Option<Vec<(u32, PageNumber)>> {
+    fn distinct(&mut self, mappers: Vec<Mapper>) -> Option<Vec<Mapper>> {
         // The first process of the list that has each memory.
         let mut by: BTreeMap<u32, u32> = BTreeMap::new();
-        let mut distinct = Vec::with_capacity(places.len());
-        for (pid, page) in places {
-            if *by.entry(self.of(pid)?).or_insert(pid) == pid {
-                distinct.push((pid, page));
+        let mut distinct = Vec::with_capacity(mappers.len());
+        for mapper in mappers {
+            if *by.entry(self.of(mapper.pid)?).or_insert(mapper.pid) == mapper.pid {
+                distinct.push(mapper);
             }
         }
         Some(distinct)
@@ -196,6 +213,11 @@ impl Memories {
 fn mapping_at(shared: &[SharedMapping], page: PageNumber) -> Option<&SharedMapping> {
     let after = shared.partition_point(|mapping| mapping.range.start <= page);
     shared[..after].last().filter(|mapping| mapping.range.contains(page))
+}
+
+fn mappings_in(shared: &[SharedMapping], range: PageRange) -> impl Iterator<Item = &SharedMapping> {
+    let first = shared.partition_point(|mapping| mapping.range.end <= range.start);
+    shared[first..].iter().take_while(move |mapping| mapping.range.start < range.end).take(MAPPINGS_MOST)
 }
 
 /// Tells whether the memory that is mapped there belongs to the user whom the process acts for.
@@ -222,27 +244,51 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn a_place_counts_once_however_often_it_is_listed() {
+    fn pages_are_told_only_where_processes_have_mapped_them() {
         let mapping = |start, pages, first| SharedMapping {
             range: PageRange::new(start, start + pages),
             object: (1, 2),
             first,
         };
         // The second process has split its mapping in two, and has mapped the memory a second time elsewhere.
+        // The third has the end of it only.
         let all = [
             (7, mapping(100, 20, 0)),
             (8, mapping(500, 10, 0)),
             (8, mapping(510, 10, 10)),
             (8, mapping(900, 20, 0)),
+            (9, mapping(300, 5, 15)),
         ];
         let all = all.map(|(pid, mapping)| (Pid(pid), mapping));
         let shared = SharedMemory::new(all.into_iter());
-        let places = |pid, mapping, range| shared.places(Pid(pid), &mapping, range).unwrap();
-        let found = places(7, mapping(100, 20, 0), PageRange::new(105, 118));
-        assert_eq!(found, [(7, PageNumber(105)), (8, PageNumber(505)), (8, PageNumber(905))]);
+        let mappers = |pid, mapping, start, end| {
+            let mappers = shared.mappers_of(Pid(pid), &mapping, PageRange::new(start, end)).unwrap();
+            let told = |m: &Mapper| (m.pid, m.range.start.0..m.range.end.0, m.at.0);
+            mappers.iter().map(told).collect::<Vec<_>>()
+        };
+        let found = mappers(7, mapping(100, 20, 0), 105, 118);
+        let parts = [(8, 105..118, 505), (8, 105..118, 905), (9, 115..118, 300)];
+        assert_eq!(found, [&[(7, 105..118, 105)][..], &parts].concat());
         // A range that one of the two parts holds.
-        let found = places(8, mapping(510, 10, 10), PageRange::new(512, 515));
-        assert_eq!(found, [(8, PageNumber(512)), (7, PageNumber(112)), (8, PageNumber(912))]);
+        let found = mappers(8, mapping(510, 10, 10), 512, 515);
+        assert_eq!(found, [(8, 512..515, 512), (7, 512..515, 112), (8, 512..515, 912)]);
+        // A range that begins before the mapping, and ends after it.
+        let found = mappers(9, mapping(300, 5, 15), 0, 512);
+        let parts = [(9, 300..305, 300), (7, 300..305, 115), (8, 300..305, 515), (8, 300..305, 915)];
+        assert_eq!(found, parts);
+    }
+
+    #[test]
+    fn only_shared_mappings_of_a_range_are_looked_at_and_not_too_many() {
+        let mapping = |at: u64| SharedMapping {
+            range: PageRange::new(10 * at, 10 * at + 5),
+            object: (1, at),
+            first: 0,
+        };
+        let all: Vec<_> = (0..100).map(mapping).collect();
+        let within = |start, end| mappings_in(&all, PageRange::new(start, end)).map(|m| m.object.1).collect();
+        let found: [Vec<u64>; 3] = [within(24, 51), within(25, 30), within(0, 1000)];
+        assert_eq!(found, [vec![2, 3, 4, 5], vec![], (0..16).collect()]);
     }
 
     fn sample(pid: u32, page: u64) -> RawSample {
@@ -285,18 +331,18 @@ mod tests {
             assert_eq!((sample.pid, sample.address), (Pid(7), VirtAddr(there * PAGE_BYTES + 8)));
         }
         let whole = PageRange::new(1 << 20, (1 << 20) + 1);
-        assert_eq!(shared.places(Pid(7), &one[0], whole).map(|places| places.len()), Some(2));
+        assert_eq!(shared.mappers_of(Pid(7), &one[0], whole).map(|mappers| mappers.len()), Some(2));
     }
 
     #[test]
     fn memory_that_too_many_have_mapped_stays() {
         let mapping = SharedMapping { range: PageRange::new(100, 120), object: (1, 2), first: 0 };
-        let places = |processes: u32| {
+        let mappers = |processes: u32| {
             let all = (1..=processes).map(|pid| (Pid(pid), mapping));
-            SharedMemory::new(all).places(Pid(1), &mapping, mapping.range).map(|places| places.len())
+            SharedMemory::new(all).mappers_of(Pid(1), &mapping, mapping.range).map(|mappers| mappers.len())
         };
-        assert_eq!(places(1000), Some(1000));
-        assert_eq!(places(2000), None);
+        assert_eq!(mappers(1000), Some(1000));
+        assert_eq!(mappers(2000), None);
     }
 
     #[test]
@@ -309,21 +355,18 @@ mod tests {
     #[test]
     fn processes_with_one_memory_are_one() {
         let me = std::process::id();
+        let mapper = |pid, at| Mapper { pid, range: PageRange::new(1, 2), at: PageNumber(at) };
         let mut child = Command::new("sleep").arg("100").spawn().unwrap();
-        let thread = std::thread::spawn(|| {
+        let thread = std::thread::spawn(move || {
             // A thread has its process's memory, as a child of clone(CLONE_VM) would.
             let tid = nodewise_sys::gettid() as u32;
-            Memories::default().distinct(vec![(std::process::id(), PageNumber(1)), (tid, PageNumber(1))])
+            Memories::default().distinct(vec![mapper(me, 1), mapper(tid, 1)])
         });
-        assert_eq!(thread.join().unwrap(), Some(vec![(me, PageNumber(1))]));
-        let two = vec![(me, PageNumber(1)), (child.id(), PageNumber(2)), (me, PageNumber(3))];
+        assert_eq!(thread.join().unwrap(), Some(vec![mapper(me, 1)]));
+        let two = vec![mapper(me, 1), mapper(child.id(), 2), mapper(me, 3)];
         assert_eq!(Memories::default().distinct(two.clone()), Some(two));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(
-            Memories::default().distinct(vec![(me, PageNumber(1)), (child.id(), PageNumber(2))]),
-            None,
-            "gone"
-        );
+        assert_eq!(Memories::default().distinct(vec![mapper(me, 1), mapper(child.id(), 2)]), None, "gone");
     }
 }

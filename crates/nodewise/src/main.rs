@@ -6,6 +6,7 @@ mod manage;
 mod numactl;
 mod output;
 mod placement;
+mod signals;
 mod terminal;
 
 use clap::error::ErrorKind;

@@ -3,14 +3,17 @@
 use assert_cmd::cargo::cargo_bin;
 use nodewise_topology::Topology;
 use serde_json::Value;
+use signal_hook::consts::{SIGHUP, SIGINT};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 fn nodewise(arguments: &[&str]) -> Command {
     let mut command = Command::new(cargo_bin("nodewise"));
@@ -122,6 +125,81 @@ fn everything_that_a_program_started_can_be_waited_for() {
     let output = command.current_dir(directory.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert!(directory.path().join("ended").exists());
+}
+
+const COUNTING: &str = "NODEWISE_TEST_COUNTING";
+
+/// The other half of the tests below: a program that counts signals for a second, and writes how many came.
+/// Shells and flags would take two in a row for one.
+#[test]
+fn a_program_that_counts_signals() {
+    if std::env::var_os(COUNTING).is_none() {
+        return;
+    }
+    let heeded = [SIGINT, SIGHUP].into_iter().filter(|&signal| !nodewise_sys::is_ignored(signal));
+    let mut signals = SignalsInfo::<WithOrigin>::new(heeded).unwrap();
+    std::fs::write("ready", "").unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    std::fs::write("count.new", signals.pending().count().to_string()).unwrap();
+    std::fs::rename("count.new", "count").unwrap();
+}
+
+/// Runs the counting program by this command, and does this to it; returns what it wrote.
+fn counted(command: &mut Command, act: impl FnOnce(&mut Child)) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let test = std::env::current_exe().unwrap();
+    let script = format!("exec {} a_program_that_counts_signals --exact", test.display());
+    std::fs::write(at("counting"), script).unwrap();
+    let command = command.env(COUNTING, "1");
+    let command = command.current_dir(directory.path()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut running = command.stdin(Stdio::piped()).spawn().unwrap();
+    let wait = |name: &str| {
+        let begin = Instant::now();
+        while !at(name).exists() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{name} never comes");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    wait("ready");
+    act(&mut running);
+    wait("count");
+    running.wait().unwrap();
+    std::fs::read_to_string(at("count")).unwrap().trim().to_owned()
+}
+
+/// Ctrl-C goes to all of the terminal's foreground group, a hangup to the session's leader, which Nodewise is
+/// here.
+#[test]
+fn signals_of_a_terminal_reach_the_program_once() {
+    let run = format!("exec {} run -q -- sh counting", cargo_bin("nodewise").display());
+    let terminal = || {
+        let mut script = Command::new("script");
+        script.args(["-q", "-c", &run, "/dev/null"]);
+        script
+    };
+    let ctrl_c = |script: &mut Child| script.stdin.as_ref().unwrap().write_all(b"\x03").unwrap();
+    assert_eq!(counted(&mut terminal(), ctrl_c), "1");
+    assert_eq!(counted(&mut terminal(), |script| script.kill().unwrap()), "1");
+}
+
+#[test]
+fn signals_to_nodewise_alone_are_passed_on_but_for_those_that_were_ignored() {
+    let send = |signal| move |running: &mut Child| nodewise_sys::kill(running.id() as i32, signal).unwrap();
+    let run = || nodewise(&["run", "-q", "--", "sh", "counting"]);
+    assert_eq!(counted(&mut run(), send(SIGINT)), "1");
+    assert_eq!(counted(&mut run(), send(SIGHUP)), "1");
+    // As nohup has it.
+    let ignored = |signal: &str| {
+        let mut sh = Command::new("sh");
+        let script =
+            format!("trap '' {signal}; exec {} run -q -- sh counting", cargo_bin("nodewise").display());
+        sh.args(["-c", &script]);
+        sh
+    };
+    assert_eq!(counted(&mut ignored("HUP"), send(SIGHUP)), "0");
+    assert_eq!(counted(&mut ignored("INT"), send(SIGINT)), "0");
+    assert_eq!(counted(&mut ignored("HUP"), send(SIGINT)), "1");
 }
 
 /// The program, which heeds no SIGTERM, has ended; then the signal is for nodewise.

@@ -94,6 +94,35 @@ fn a_profile_is_reported_for_people_and_programs() {
     assert!((sum - 100.0).abs() < 1e-6, "{json}");
 }
 
+/// Twenty samples, all of another node's memory, do not say who uses it.
+#[test]
+fn few_samples_of_far_memory_are_not_called_healthy() {
+    let mut interval: Value = serde_json::from_str(recorded("hint-faults").lines().next().unwrap()).unwrap();
+    let sample = interval["seen"]["samples"][0].clone();
+    let far = |i: u64| {
+        let mut sample = sample.clone();
+        (sample["accessor"], sample["home"]) = (json!(1 + i % 3), json!(0));
+        sample
+    };
+    interval["seen"]["samples"] = (0..20).map(far).collect();
+    let place = tempfile::tempdir().unwrap();
+    let (file, page) = (place.path().join("a.profile"), place.path().join("a.html"));
+    std::fs::write(&file, profile_of(&interval.to_string())).unwrap();
+    let report = |more: &[&str]| {
+        let output = nodewise(&[&["report", file.to_str().unwrap()], more].concat());
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let json: Value = serde_json::from_str(&report(&["--json"])).unwrap();
+    assert_eq!((&json["samples"], &json["far_percent"]), (&json!(20), &json!(100.0)));
+    assert_eq!(json["verdict"], "unknown");
+    let text = report(&["-o", page.to_str().unwrap()]);
+    let html = std::fs::read_to_string(&page).unwrap();
+    for told in [text, html] {
+        assert!(told.contains("Cannot tell: ") && !told.contains("Nothing to do here"), "{told}");
+    }
+}
+
 #[test]
 fn a_page_for_a_browser_loads_nothing_and_takes_names_as_text() {
     let place = tempfile::tempdir().unwrap();

@@ -103,6 +103,29 @@ fn a_run_says_what_sim_run_says() {
     near("median", f64::midpoint(relative[0], relative[1]));
 }
 
+/// No other policy takes the first one's place, where a sweep is half done.
+#[test]
+fn without_the_first_policy_there_are_no_relative_times() {
+    let directory = directory(SPEC);
+    let path = directory.path();
+    done(path, &["sweep", "spec.toml", "--out", "out"]);
+    let merged =
+        || -> Value { serde_json::from_str(&done(path, &["merge", "out", "--partial", "--json"])).unwrap() };
+    let all = merged();
+    let (first, other) = (&all["cells"][0], &all["cells"][1]);
+    assert!(first["relative_time"].is_object() && other["relative_time"].is_object());
+    for (name, content) in files(&path.join("out")).into_iter().filter(|(name, _)| name.len() == 21) {
+        let run: Value = serde_json::from_slice(&content).unwrap();
+        if run["run"]["policy"] == first["policy"] {
+            std::fs::remove_file(path.join("out").join(name)).unwrap();
+        }
+    }
+    let left = merged();
+    let cells = left["cells"].as_array().unwrap();
+    assert!(!cells.is_empty() && cells.iter().all(|cell| cell["policy"] != first["policy"]));
+    assert!(cells.iter().all(|cell| cell["relative_time"].is_null()), "{left}");
+}
+
 #[test]
 fn a_sweep_that_was_interrupted_goes_on_where_it_was() {
     // So many that most are still to be run when the interrupt comes.

@@ -229,12 +229,16 @@ impl<'a> Part<'a> {
     /// share that is right for many pages is too often one too many or too few of few.
     fn few_waiting(&self, home: usize) -> Option<Vec<u64>> {
         const FEW: u64 = 64;
+        /// After so many samples for each, a page in use has one but for three cases of ten thousand.
+        const SAMPLES_EACH: f64 = 8.0;
         let units = self.range.pages() / self.pages_at_once;
         if units > FEW {
             return None;
         }
         let records: Vec<_> = self.shared.process.map.page_records(self.range).collect();
-        if (records.len() as u64) < units {
+        // Some may be used by nobody, as where an allocator maps more than is asked for.
+        let samples = f64::from(self.shared.evidence.total()) * self.share();
+        if (records.len() as u64) < units && samples < SAMPLES_EACH * units as f64 {
             return None;
         }
         let at_home = records.iter().filter(|(_, record)| record.home().map(usize::from) == Some(home));
@@ -246,8 +250,12 @@ impl<'a> Part<'a> {
 
     /// The accesses that go to its pages.
     fn traffic(&self) -> f64 {
-        let share = self.range.pages() as f64 / self.shared.range.pages() as f64;
-        f64::from(self.shared.evidence.total() * self.shared.process.map.weight()) * share
+        f64::from(self.shared.evidence.total() * self.shared.process.map.weight()) * self.share()
+    }
+
+    /// Its share of all that is shared there.
+    fn share(&self) -> f64 {
+        self.range.pages() as f64 / self.shared.range.pages() as f64
     }
 }
 

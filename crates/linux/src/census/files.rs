@@ -109,12 +109,15 @@ fn numbers(directory: &str) -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The threads of a process; it alone where they are more than are `left` to be looked at.
+/// The threads of a process; none where they are more than are `left` to be looked at.
 pub(super) fn threads(process: &Stat, left: &mut usize) -> Vec<Stat> {
     let id = process.id;
     let count = process.thread_count as usize;
-    if count == 1 || count > *left {
+    if count == 1 {
         return vec![process.clone()];
+    }
+    if count > *left {
+        return Vec::new();
     }
     *left -= count;
     let threads = numbers(&format!("/proc/{id}/task"));
@@ -124,6 +127,19 @@ pub(super) fn threads(process: &Stat, left: &mut usize) -> Vec<Stat> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The process's own line would tell all of its time as that of its first thread.
+    #[test]
+    fn threads_that_are_too_many_to_look_at_are_not_made_up() {
+        let (end, wait) = std::sync::mpsc::channel::<()>();
+        let waits = std::thread::spawn(move || wait.recv());
+        let stat = Stat::read("/proc/self/stat").unwrap();
+        let (mut enough, mut few) = (1000, 1);
+        assert!(threads(&stat, &mut enough).len() > 1);
+        assert!(threads(&stat, &mut few).is_empty() && few == 1);
+        drop(end);
+        assert!(waits.join().unwrap().is_err());
+    }
 
     #[test]
     fn idle_time_is_not_busy() {

@@ -14,7 +14,7 @@ use crate::kernel::{LiveKernel, now_ns};
 use crate::known_homes::{KnownHomes, Placed};
 use crate::mover::{Job, Mover, MoverSettings};
 use crate::placement::{BeforeAndAfter, Figures, MIN_TURNS, Unknown};
-use crate::process::{Processes, ReadCost, is_alive};
+use crate::process::{Processes, ReadCost};
 use crate::resize::{Size, pause_khugepaged, resize};
 use crate::sampler::{Interval, Sampler};
 use crate::settings::SharedSettings;
@@ -37,7 +37,8 @@ use std::time::{Duration, Instant};
 pub struct MachineSettings {
     /// Bounds on moving.
     pub mover: MoverSettings,
-    /// Most time that carrying out one round's decisions may take; the rest waits for the next.
+    /// Most time that carrying out one round's decisions may take; the rest waits for the next. It
+    /// is more where looking at the interval took longer, for want of CPUs: that long, up to four times this.
     pub apply: Duration,
     /// Whether huge pages may be split and made again.
     pub split: bool,
@@ -87,11 +88,14 @@ pub struct LinuxMachine {
     bound: BoundMemory,
     shared: SharedMemory,
     hints: Sections,
-    paused: bool,
     ending: Ending,
     /// Whether it can be seen which pages are huge, so that splitting them can be checked.
     splits: bool,
+    /// The process by whose passes sampling goes.
+    followed: Option<Pid>,
     interval_began_ns: u64,
+    /// When the last look at an interval began.
+    looking_since_ns: u64,
     losses_before: u64,
     /// Pages that the kernel had moved when a living process was looked at last, and since, at the last look.
     migrated_when_seen: u64,
@@ -136,10 +140,11 @@ impl LinuxMachine {
             bound: BoundMemory::default(),
             shared: SharedMemory::default(),
             hints: Sections::default(),
-            paused: false,
+            followed: None,
             ending: Ending::default(),
             splits,
             interval_began_ns: now_ns(),
+            looking_since_ns: now_ns(),
             losses_before: 0,
             migrated_when_seen: 0,
             migrated_since_seen: 0,
@@ -220,10 +225,12 @@ impl LinuxMachine {
     /// Looks where memory in use lies, for [`LinuxMachine::placement`].
     pub fn look(&mut self) {
         let kernel = self.mover.kernel();
-        self.homes.look(kernel, &self.topology);
-        self.totals.homes_queried = self.homes.asked();
+        // Before the look: a page may move while others are looked at.
         let migrated = kernel.pages_migrated();
-        if self.processes.iter().any(|process| is_alive(process.pid)) {
+        let seen = self.homes.look(kernel, &self.topology);
+        self.totals.homes_queried = self.homes.asked();
+        // One that is ending is alive and has no memory.
+        if seen {
             self.migrated_when_seen = migrated;
         }
         self.migrated_since_seen = migrated.saturating_sub(self.migrated_when_seen);
@@ -297,7 +304,7 @@ impl LinuxMachine {
         kernel.mean(handles);
         kernel
             .keep(&processes.iter().filter(|process| !process.fresh).map(|process| process.pid.0).collect());
-        homes.update(kernel, topology, processes, self.paused);
+        homes.update(kernel, topology, processes, self.sampler.is_paused());
         let (begin, count) = (Instant::now(), samples.len());
         let (samples, met, left) = homes.locate(kernel, topology, processes, mappings, samples);
         intake.learn(count, left, begin.elapsed());
@@ -337,13 +344,15 @@ impl LinuxMachine {
             .iter()
             .map(|decision| {
                 move |page: PageNumber, home: NodeId| {
-                    let to = target(&decision.action, page, topology.index_of(home)?)?;
+                    let at = topology.index_of(home)?;
+                    let to = target(&decision.action, page, at)?;
                     // The kernel may have taken a page away from where we put it; chasing it would be
                     // bouncing. And what several nodes were seen to use is not collocated
                     // for looking private in a few scans.
                     let done = match (&decision.action, before.placed(page)) {
                         (_, None) => false,
-                        (Action::Interleave(_), Some(_)) | (_, Some(Placed::Interleaved)) => true,
+                        (Action::Interleave(_), Some(_)) => !before.may_be_interleaved(page, at),
+                        (_, Some(Placed::Interleaved)) => true,
                         (_, Some(Placed::At(node))) => node == to,
                     };
                     Some(topology.id_of(to)).filter(|_| !done)
@@ -391,6 +400,14 @@ impl LinuxMachine {
     }
 }
 
+/// How long moving may take where so much is allowed, and looking at the interval took so long. Work that
+/// is slow for want of CPUs is slow in both, and pages would hardly move while most of the time goes to
+/// looking.
+fn time_to_move(allowed: Duration, looked: Duration) -> Duration {
+    const MOST: u32 = 4;
+    looked.clamp(allowed, MOST * allowed)
+}
+
 /// Where the decision wants a page that is at `home`.
 fn target(action: &Action, page: PageNumber, home: NodeIndex) -> Option<NodeIndex> {
     match action {
@@ -413,6 +430,7 @@ impl Machine for LinuxMachine {
     }
 
     fn observe(&mut self) -> Result<Observation, Error> {
+        self.looking_since_ns = now_ns();
         self.drain();
         self.processes.update();
         self.mappings.retain(|&pid, _| self.processes.contains(pid));
@@ -490,7 +508,8 @@ impl Machine for LinuxMachine {
         self.totals.homes_queried = self.homes.asked();
         self.totals.pages_moved_by_kernel = self.traffic.moved_by_kernel();
         self.note_reading();
-        let largest = states.iter().max_by_key(|state| state.resident_pages);
+        let largest = large(self.followed, &states);
+        self.followed = largest.map(|state| state.pid);
         // Mappings that cannot be written are a file's, or nobody's at all, and give no samples.
         let writable = |mappings: &Vec<Mapping>| mappings.iter().filter(|mapping| mapping.writable).count();
         let mappings = largest.and_then(|state| self.mappings.get(&state.pid));
@@ -507,7 +526,9 @@ impl Machine for LinuxMachine {
     }
 
     fn apply(&mut self, decisions: &[Decision]) -> Result<Vec<Outcome>, Error> {
-        let deadline_ns = now_ns() + self.settings.apply.as_nanos() as u64;
+        let now_ns = now_ns();
+        let looked = Duration::from_nanos(now_ns.saturating_sub(self.looking_since_ns));
+        let deadline_ns = now_ns + time_to_move(self.settings.apply, looked).as_nanos() as u64;
         let mut outcomes = Vec::with_capacity(decisions.len());
         let alike = |a: &Decision, b: &Decision| a.pid == b.pid && a.action.resizes() == b.action.resizes();
         for of_process in decisions.chunk_by(alike) {
@@ -531,9 +552,16 @@ impl Machine for LinuxMachine {
     }
 
     fn set_sampling(&mut self, rate: SamplingRate) -> Result<(), Error> {
-        self.paused = rate == SamplingRate::Paused;
         self.sampler.set_rate(rate)
     }
+}
+
+/// The largest process, or the one before if it is nearly as large. Passes are counted of one process at a
+/// time, and would begin anew each time that two of a size change places.
+fn large(before: Option<Pid>, states: &[ProcessState]) -> Option<&ProcessState> {
+    let largest = states.iter().max_by_key(|state| state.resident_pages)?;
+    let nearly = |state: &&ProcessState| 4 * state.resident_pages >= 3 * largest.resident_pages;
+    Some(states.iter().find(|state| Some(state.pid) == before).filter(nearly).unwrap_or(largest))
 }
 
 /// A machine with one node is told so before anything is touched.

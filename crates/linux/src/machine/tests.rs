@@ -124,3 +124,37 @@ fn many_processes_are_surveyed_no_longer_than_one() {
     let asked = machine.totals.homes_queried;
     assert!((SURVEY_PAGES as u64 * 9 / 10..=SURVEY_PAGES as u64).contains(&asked), "{asked}");
 }
+
+#[test]
+fn moving_has_its_share_of_the_time_where_looking_is_slow() {
+    let (allowed, second) = (Duration::from_millis(750), Duration::from_secs(1));
+    assert_eq!(time_to_move(allowed, second / 50), allowed);
+    assert_eq!(time_to_move(allowed, 2 * second), 2 * second);
+    assert_eq!(time_to_move(allowed, 60 * second), 3 * second);
+}
+
+#[test]
+fn of_processes_of_a_size_one_is_followed() {
+    let states = |pages: &[(u32, u64)]| -> Vec<ProcessState> {
+        let state = |&(pid, resident_pages)| ProcessState {
+            pid: Pid(pid),
+            fresh: false,
+            resident_pages,
+            mappings: None,
+            hints: None,
+            asked: false,
+            confined: None,
+            bound: Vec::new(),
+            unmoved: Vec::new(),
+        };
+        pages.iter().map(state).collect()
+    };
+    let followed = |before: Option<u32>, pages: &[(u32, u64)]| {
+        large(before.map(Pid), &states(pages)).map(|state| state.pid.0)
+    };
+    assert_eq!(followed(None, &[(1, 100), (2, 110)]), Some(2));
+    assert_eq!(followed(Some(1), &[(1, 100), (2, 110)]), Some(1));
+    assert_eq!(followed(Some(1), &[(1, 100), (2, 150)]), Some(2));
+    assert_eq!(followed(Some(3), &[(1, 100), (2, 90)]), Some(1), "it has ended");
+    assert_eq!(followed(Some(3), &[]), None);
+}

@@ -31,11 +31,10 @@ pub trait Kernel {
         None
     }
 
-    /// Tells of each page of a window that these processes have mapped from these pages on whether nobody
-    /// else has it mapped.
-    fn is_theirs_alone(&mut self, mappers: &[(u32, PageNumber)], pages: u64) -> Vec<bool>;
+    /// Tells of each page of a window whether nobody has it mapped but for these.
+    fn are_theirs_alone(&mut self, mappers: &[Mapper], window: PageRange) -> Vec<bool>;
 
-    /// Free memory of a node in bytes.
+    /// Memory of a node, in bytes, that is free or that the kernel gives up at once for pages that are moved.
     fn free_bytes(&mut self, node: NodeId) -> u64;
 
     /// Whether managing is to end, and nothing more is moved.
@@ -65,7 +64,8 @@ pub struct MoverSettings {
     pub call_ns: u64,
     /// How often busy pages are tried again before they are reported as busy.
     pub retries: u32,
-    /// The share of a target node's memory that must stay free: the kernel reclaims below its watermarks.
+    /// The share of a target node's memory that must stay free, since the kernel reclaims below its
+    /// watermarks. Clean page cache that nobody used lately counts as free ([`Kernel::free_bytes`]).
     pub reserve_share: f64,
     /// Count what would be moved, and move nothing.
     pub dry_run: bool,
@@ -154,14 +154,39 @@ impl Batch {
     }
 }
 
+/// A process that has mapped pages of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapper {
+    /// Its number.
+    pub pid: u32,
+    /// Which pages it has, by their places in the job's process.
+    pub range: PageRange,
+    /// The place of the first of them in this process.
+    pub at: PageNumber,
+}
+
+impl Mapper {
+    /// Whether another has the next pages, and at the next place in the same process.
+    pub(crate) fn is_continued_by(&self, next: &Self) -> bool {
+        let pages = self.range.pages();
+        next.pid == self.pid && next.range.start == self.range.end && next.at.0 == self.at.0 + pages
+    }
+
+    /// Where this process has a page of the job's.
+    #[must_use]
+    pub fn place(&self, page: PageNumber) -> Option<PageNumber> {
+        self.range.contains(page).then(|| PageNumber(self.at.0 + (page.0 - self.range.start.0)))
+    }
+}
+
 /// A range of a process and where its pages should go.
 pub struct Job<'a> {
     /// The range; pages that are not present are passed over.
     pub range: PageRange,
-    /// Managed processes that have mapped the range, and from which page on: this one first. Only pages that
-    /// no other process has mapped are moved; of a range without them, only pages that this process
-    /// alone has. They are asked for when the first page is to be moved: to find them takes time.
-    pub mappers: &'a dyn Fn() -> Vec<(u32, PageNumber)>,
+    /// Managed processes that have mapped pages of the range, or of huge pages at its ends, this one
+    /// included. Only pages that no other process has mapped are moved; without any, only pages that this
+    /// process alone has. They are asked for when the first page is to be moved: to find them takes time.
+    pub mappers: &'a dyn Fn() -> Vec<Mapper>,
     /// Where the page should go, given its home; none to leave it.
     pub target: &'a dyn Fn(PageNumber, NodeId) -> Option<NodeId>,
 }
@@ -276,12 +301,12 @@ impl<K: Kernel> Mover<K> {
         window: PageRange,
         index: usize,
         job: &Job<'_>,
-        mappers: &mut Option<Vec<(u32, PageNumber)>>,
+        mappers: &mut Option<Vec<Mapper>>,
     ) -> Result<Vec<Unit>, Error> {
         let addresses: Vec<u64> = (window.start.0..window.end.0).map(|page| page * PAGE_BYTES).collect();
         let mut status = vec![UNSET; addresses.len()];
         self.kernel.query(pid, &addresses, &mut status)?;
-        let elsewhere = self.look_elsewhere(window, job, mappers, &mut status);
+        let elsewhere = self.look_elsewhere(pid, window, job, mappers, &mut status);
         let by = |page: u64| elsewhere.get(&page).copied().unwrap_or((pid, PageNumber(page)));
         let mut units = Vec::new();
         let mut page = window.start.0;
@@ -290,7 +315,10 @@ impl<K: Kernel> Mover<K> {
             let end = (block + HUGE_PAGE_PAGES).min(window.end.0);
             let homes = &status[(page - window.start.0) as usize..(end - window.start.0) as usize];
             let same_home = homes[0] >= 0 && homes.iter().all(|&home| home == homes[0]);
-            if same_home && self.kernel.is_huge(pid, PageNumber(page)) == Some(true) {
+            let (who, there) = by(page);
+            // A huge page of shared memory that begins elsewhere in the process that has it is none here.
+            let as_here = there.0 % HUGE_PAGE_PAGES == page % HUGE_PAGE_PAGES;
+            if same_home && as_here && self.kernel.is_huge(who, there) == Some(true) {
                 // A range that holds less than half of a huge page must not pull the rest along.
                 let covered = PageRange::new(block, block + HUGE_PAGE_PAGES).intersect(job.range).pages();
                 let home = NodeId(homes[0] as u32);
@@ -322,7 +350,7 @@ impl<K: Kernel> Mover<K> {
         if !units.is_empty() {
             let mappers = mappers.get_or_insert_with(job.mappers);
             if !mappers.is_empty() {
-                self.flag(window, job.range.start, mappers, &mut units);
+                self.flag(window, mappers, &mut units);
             }
         }
         Ok(units)
@@ -332,9 +360,10 @@ impl<K: Kernel> Mover<K> {
     /// and returns where these pages are.
     fn look_elsewhere(
         &mut self,
+        pid: u32,
         window: PageRange,
         job: &Job<'_>,
-        mappers: &mut Option<Vec<(u32, PageNumber)>>,
+        mappers: &mut Option<Vec<Mapper>>,
         status: &mut [i32],
     ) -> HashMap<u64, (u32, PageNumber)> {
         let mut found = HashMap::new();
@@ -343,23 +372,25 @@ impl<K: Kernel> Mover<K> {
             return found;
         }
         let mappers = mappers.get_or_insert_with(job.mappers);
-        let Some((&(pid, _), others)) = mappers.split_first() else { return found };
+        let others = mappers.iter().filter(|mapper| {
+            (mapper.pid, mapper.at) != (pid, mapper.range.start) && mapper.range.intersect(window).pages() > 0
+        });
         // A database may have a thousand processes, of which few have the page.
         let mut seen: BTreeMap<u32, Vec<(usize, PageNumber)>> = BTreeMap::new();
         for &i in &absent {
-            let first = PageNumber(window.start.0 + i as u64);
-            if let Some((other, there)) = self.kernel.seen_at(pid, first) {
+            let page = PageNumber(window.start.0 + i as u64);
+            let Some((other, there)) = self.kernel.seen_at(pid, page) else { continue };
+            if others.clone().any(|mapper| mapper.pid == other && mapper.place(page) == Some(there)) {
                 seen.entry(other).or_default().push((i, there));
             }
         }
-        seen.retain(|other, _| others.iter().any(|(mapper, _)| mapper == other));
         let mut seen = seen.into_iter();
-        let mut others = others.iter().take(OTHERS_ASKED);
+        let mut others = others.take(OTHERS_ASKED);
         while !absent.is_empty() && !self.kernel.is_ending() {
             let next = seen.next().or_else(|| {
-                let &(other, first) = others.next()?;
-                let there = |i| PageNumber(first.0 + (window.start.0 - job.range.start.0) + i as u64);
-                Some((other, absent.iter().map(|&i| (i, there(i))).collect()))
+                let other = others.next()?;
+                let place = |&i: &usize| Some((i, other.place(PageNumber(window.start.0 + i as u64))?));
+                Some((other.pid, absent.iter().filter_map(place).collect()))
             });
             let Some((other, places)) = next else { break };
             let addresses: Vec<u64> = places.iter().map(|(_, there)| there.address().0).collect();
@@ -377,20 +408,11 @@ impl<K: Kernel> Mover<K> {
     }
 
     /// Has those of a window's units moved from under all who have mapped them who are all managed.
-    /// Mappers are those of a range that begins at `first`.
-    fn flag(
-        &mut self,
-        window: PageRange,
-        first: PageNumber,
-        mappers: &[(u32, PageNumber)],
-        units: &mut [Unit],
-    ) {
+    fn flag(&mut self, window: PageRange, mappers: &[Mapper], units: &mut [Unit]) {
         // All of each huge page, also where the window holds only a part of it.
         let start = window.start.huge().0;
         let end = window.end.0.next_multiple_of(HUGE_PAGE_PAGES);
-        let begin = |at: PageNumber| PageNumber((at.0 + start).wrapping_sub(first.0));
-        let mappers: Vec<_> = mappers.iter().map(|&(pid, at)| (pid, begin(at))).collect();
-        let alone = self.kernel.is_theirs_alone(&mappers, end - start);
+        let alone = self.kernel.are_theirs_alone(mappers, PageRange::new(start, end));
         for unit in units {
             let first = if unit.pages > 1 { unit.page.huge() } else { unit.page };
             let at = (first.0 - start) as usize;

@@ -118,9 +118,10 @@ impl Kernel for Fake {
         Some(self.huge.contains(&page.huge().0))
     }
 
-    fn is_theirs_alone(&mut self, mappers: &[(u32, PageNumber)], pages: u64) -> Vec<bool> {
-        let first = mappers[0].1.0;
-        (first..first + pages).map(|page| !self.strangers.contains(&page)).collect()
+    fn are_theirs_alone(&mut self, mappers: &[Mapper], window: PageRange) -> Vec<bool> {
+        let has = |page| mappers.iter().any(|mapper| mapper.range.contains(PageNumber(page)));
+        let is_alone = |page| has(page) && !self.strangers.contains(&page);
+        (window.start.0..window.end.0).map(is_alone).collect()
     }
 
     fn free_bytes(&mut self, node: NodeId) -> u64 {
@@ -159,6 +160,10 @@ fn assert_adds_up(o: &Outcome) {
     assert!(o.only_reported || sum == o.planned, "{sum} accounted for in {o:?}");
 }
 
+fn mapper(pid: u32, range: PageRange, at: u64) -> Mapper {
+    Mapper { pid, range, at: PageNumber(at) }
+}
+
 #[test]
 fn pages_that_a_stranger_has_mapped_are_not_moved_from_under_him() {
     let mut fake = small_pages(4 * HUGE_PAGE_PAGES);
@@ -168,7 +173,8 @@ fn pages_that_a_stranger_has_mapped_are_not_moved_from_under_him() {
     let mut mover = mover(fake, MoverSettings::default());
     let target = |_, _| Some(NodeId(2));
     let range = PageRange::new(5, 4 * HUGE_PAGE_PAGES);
-    let both = || vec![(1, PageNumber(5)), (9, PageNumber(77))];
+    let whole = PageRange::new(0, 4 * HUGE_PAGE_PAGES);
+    let both = || vec![mapper(1, whole, 0), mapper(9, whole, 10_000)];
     mover.carry_out(1, &[Job { range, mappers: &both, target: &target }], u64::MAX);
     let from_under_all = std::mem::take(&mut mover.kernel().from_under_all);
     let small = (5..HUGE_PAGE_PAGES).chain(3 * HUGE_PAGE_PAGES..4 * HUGE_PAGE_PAGES);
@@ -183,15 +189,21 @@ fn pages_that_a_stranger_has_mapped_are_not_moved_from_under_him() {
 fn shared_pages_that_the_first_process_never_touched_are_moved_by_those_who_have_them() {
     // The first has mapped 100 pages and touched ten; others have the rest, each at addresses of its own.
     let homes = (0..10).chain(1010..1060).chain(2060..2100);
-    let fake = Fake { homes: homes.clone().map(|page| (page, 0)).collect(), ..Fake::default() };
+    // Beside what they have mapped of it lies other memory of theirs.
+    let others = (1000..1010).chain(1060..1100).chain(2000..2060);
+    let present = homes.clone().chain(others.clone());
+    let fake = Fake { homes: present.map(|page| (page, 0)).collect(), ..Fake::default() };
     let mut mover = mover(fake, MoverSettings::default());
-    let mappers = || vec![(1, PageNumber(0)), (8, PageNumber(1000)), (9, PageNumber(2000))];
+    let part = PageRange::new;
+    let mappers =
+        || vec![mapper(1, part(0, 100), 0), mapper(8, part(10, 60), 1010), mapper(9, part(60, 100), 2060)];
     let target = |page: PageNumber, _| Some(NodeId(1 + (page.0 % 2) as u32));
     let job = Job { range: PageRange::new(0, 100), mappers: &mappers, target: &target };
     let outcome = mover.carry_out(1, &[job], u64::MAX)[0];
     assert_adds_up(&outcome);
     assert_eq!((outcome.planned, outcome.moved), (100, 100));
     assert!(homes.clone().all(|page| mover.kernel().homes[&page] == 1 + (page % 2) as i32));
+    assert!(others.clone().all(|page| mover.kernel().homes[&page] == 0));
     let arrived: BTreeSet<u64> = mover.take_moved().iter().map(|moved| moved.page.0).collect();
     assert_eq!(arrived, (0..100).collect());
     // They are where they should be.
@@ -210,7 +222,8 @@ fn shared_pages_that_the_first_process_never_touched_are_moved_by_those_who_have
 #[test]
 fn shared_pages_are_found_where_they_were_seen() {
     let homes = (90_000..90_100).map(|page| (page, 0)).collect();
-    let mappers = || (0..90).map(|other| (other + 1, PageNumber(1000 * u64::from(other + 1)))).collect();
+    let all = PageRange::new(1000, 1100);
+    let mappers = || (1..=90).map(|other| mapper(other, all, 1000 * u64::from(other))).collect();
     let seen = (0..50).map(|page| (1000 + page, (90, PageNumber(90_000 + page)))).collect();
     let mut mover = mover(Fake { homes, seen, ..Fake::default() }, MoverSettings::default());
     let target = |_, _| Some(NodeId(2));
@@ -395,7 +408,7 @@ proptest! {
         let settings = MoverSettings { budget_bytes_per_s: (budget_pages * PAGE_BYTES) as f64, ..MoverSettings::default() };
         let mut mover = mover(fake, settings);
         let target = |page: PageNumber, _| Some(NodeId(page.huge().0 as u32 / 512 % 4));
-        let all = |start| move || vec![(1, PageNumber(start))];
+        let all = |start| move || vec![mapper(1, PageRange::new(start, 4000), start)];
         let [a, b, c] = [all(100), all(900), all(50)];
         let job = |start, end, mappers| Job { range: PageRange::new(start, end), mappers, target: &target };
         let jobs: [Job<'_>; 4] = [job(100, 900, &a), job(900, 950, &b), job(700, 2900, &Vec::new), job(50, 40, &c)];

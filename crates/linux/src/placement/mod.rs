@@ -374,8 +374,9 @@ impl Placement {
     }
 
     /// Looks where memory in use lies, in this interval. `ask` gives where pages (in order) lay at first and
-    /// lie now; one that is not present has no home.
-    pub(crate) fn look(&mut self, interval: u32, mut ask: impl FnMut(Pid, &[PageNumber]) -> Looked) {
+    /// lie now; one that is not present has no home. Returns whether memory of any process was there.
+    pub(crate) fn look(&mut self, interval: u32, mut ask: impl FnMut(Pid, &[PageNumber]) -> Looked) -> bool {
+        let mut seen = false;
         for (&pid, process) in &mut self.processes {
             let picks = process.picks(self.nodes);
             let pages: Vec<PageNumber> = picks.iter().map(|pick| pick.page).collect();
@@ -427,9 +428,11 @@ impl Placement {
             let ending = there == 0.0 || (shrunk && !process.shrunk);
             if !ending {
                 process.sums = sums;
+                seen = true;
             }
             process.shrunk = shrunk;
         }
+        seen
     }
 
     /// How memory in use lay at first, and how it lies now. `balanced`: the nodes over which accesses should

@@ -5,7 +5,8 @@ use crate::ErrorKind;
 use crate::sampler::hardware::HardwareSampler;
 use nodewise_sys::perf::{Attr, AttrFlags, Event, EventType, SampleType, SoftwareEvent, Target};
 use nodewise_sys::{
-    Advice, AffinityMask, Mapping, MappingOptions, Whose, page_bytes, sched_setaffinity, usage,
+    Advice, AffinityMask, Mapping, MappingOptions, Whose, page_bytes, sched_getaffinity, sched_setaffinity,
+    usage,
 };
 use nodewise_topology::Topology;
 use std::fs;
@@ -66,6 +67,14 @@ fn opened_on_a_cpu(topology: &Topology, attr: &Attr, works: &str) -> Outcome {
 /// time after, and may be slow on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// A CPU on each of two nodes with memory, of those that are allowed.
+fn two_nodes(topology: &Topology, allowed: &AffinityMask) -> Option<(u32, u32)> {
+    let nodes = topology.nodes().iter().filter(|node| node.may_have_memory());
+    let mut cpus =
+        nodes.filter_map(|node| node.cpus.iter().map(|cpu| cpu.0).find(|&cpu| allowed.contains(cpu)));
+    Some((cpus.next()?, cpus.next()?))
+}
+
 /// Touches memory from one node and reads it from another, until the reader takes faults on pages that were
 /// there all along.
 pub(super) fn hint_faults(topology: &Topology, balancing: Option<u32>) -> Outcome {
@@ -75,13 +84,13 @@ pub(super) fn hint_faults(topology: &Topology, balancing: Option<u32>) -> Outcom
         Some(mode) if mode & 1 == 0 => return Outcome::Untried("NUMA balancing is off".to_owned()),
         Some(_) => {}
     }
-    let mut cpus = topology
-        .nodes()
-        .iter()
-        .filter(|node| node.may_have_memory())
-        .filter_map(|node| node.cpus.iter().next().map(|cpu| cpu.0));
-    let (Some(home), Some(accessor)) = (cpus.next(), cpus.next()) else {
-        return Outcome::Untried("takes two nodes with CPUs".to_owned());
+    // A cpuset may have taken any of them.
+    let allowed = match sched_getaffinity(0) {
+        Ok(allowed) => allowed,
+        Err(e) => return Outcome::failed(e),
+    };
+    let Some((home, accessor)) = two_nodes(topology, &allowed) else {
+        return Outcome::Untried("takes two nodes with CPUs that this process may run on".to_owned());
     };
     let bytes = 1024 * page_bytes();
     let mapping = match Mapping::new(bytes, MappingOptions::default()) {
@@ -126,5 +135,19 @@ pub(super) fn hint_faults(topology: &Topology, balancing: Option<u32>) -> Outcom
         }
         Ok(Err(e)) => Outcome::failed(e),
         Err(_) => Outcome::Untried("the thread that tried died".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_that_a_cpuset_has_taken_are_not_tried() {
+        let topology = Topology::synthetic(4, 4, 1 << 30);
+        let within = |cpus: std::ops::Range<u32>| two_nodes(&topology, &cpus.collect());
+        assert_eq!(within(0..16), Some((0, 4)));
+        assert_eq!(within(6..9), Some((6, 8)));
+        assert_eq!(within(8..12), None, "all on one node");
     }
 }

@@ -35,7 +35,7 @@ pub fn start_time(pid: u32) -> Option<u64> {
 }
 
 /// Whether a process has not ended.
-pub(crate) fn is_alive(pid: Pid) -> bool {
+fn is_alive(pid: Pid) -> bool {
     Life::read(pid.0).is_some_and(|life| !life.zombie)
 }
 
@@ -54,11 +54,21 @@ pub fn descendants(pid: u32) -> Vec<Pid> {
     found
 }
 
+const NOT_PERMITTED: nodewise_sys::ErrorKind = nodewise_sys::ErrorKind::NotPermitted;
+
 /// Checks that a process exists and that we may see and move its memory.
 pub fn require_access(pid: Pid) -> Result<(), Error> {
     let refused = |kind, what: String| Err(Error::new(kind, what));
     let file = |name| lossy(fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default());
     let Some(life) = Life::read(pid.0) else {
+        // proc(5): with hidepid a process of another user is not in /proc.
+        let hidden = nodewise_sys::kill(pid.0 as i32, 0).is_err_and(|e| e.kind() == NOT_PERMITTED);
+        if hidden {
+            let what = format!(
+                "process {pid} is hidden, as /proc is mounted with hidepid; run as root, or grant CAP_SYS_PTRACE"
+            );
+            return refused(ErrorKind::NotPermitted, what);
+        }
         return refused(ErrorKind::NoSuchProcess, format!("there is no process {pid}"));
     };
     let status = file("status");

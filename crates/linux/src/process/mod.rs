@@ -14,7 +14,7 @@ mod stat;
 mod tests;
 
 pub(crate) use budget::{OnePercent, pause};
-pub(crate) use life::{Life, is_alive};
+pub(crate) use life::Life;
 pub use life::{descendants, require_access, start_time};
 pub use read_cost::ReadCost;
 pub(crate) use stat::Stat;

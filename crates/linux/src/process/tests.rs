@@ -91,6 +91,14 @@ fn managed(children: usize, limits: Limits) -> (Vec<usize>, BTreeSet<Bound>) {
     let script = format!("{} echo; wait", "sleep 100 >&- & ".repeat(children));
     let mut child = Command::new("sh").args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
     child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    // A child in the middle of executing its program has hardly any mappings.
+    let sleeps =
+        |pid: Pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "sleep\n");
+    let begin = Instant::now();
+    while descendants(child.id()).into_iter().filter(|&pid| sleeps(pid)).count() < children {
+        assert!(begin.elapsed() < Duration::from_secs(60), "its children do not start");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let mut processes = Processes::new(&[Pid(child.id())], true, false).unwrap();
     processes.limits = limits;
     processes.update();
@@ -113,7 +121,6 @@ fn bounds_are_those_of_all_processes_together() {
     // The shell's thread, and those of two of its children.
     let (all, met) = managed(5, Limits { threads: 3, ..Limits::default() });
     assert_eq!((all.len(), met), (6, [Bound::Threads].into()));
-    // Children in the middle of executing their program have few mappings.
     let (all, met) = managed(5, Limits { mappings: 16, mappings_each: 1, ..Limits::default() });
     assert!(all.len() == 6 && all.iter().all(|&mapped| (1..=8).contains(&mapped)), "{all:?}");
     assert!(all.iter().sum::<usize>() <= 16 + 6, "{all:?}");

@@ -163,6 +163,11 @@ pub trait Sampler {
         false
     }
 
+    /// Whether there are no samples on purpose, until another rate is set.
+    fn is_paused(&self) -> bool {
+        false
+    }
+
     /// Stops and puts every kernel setting back.
     fn close(&mut self) -> Result<(), Error>;
 }

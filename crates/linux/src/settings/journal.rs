@@ -25,7 +25,7 @@ pub(super) struct Journal {
     pub(super) start_time: u64,
     /// Setting and value before.
     pub(super) originals: BTreeMap<PathBuf, String>,
-    /// Setting and the values that it was given.
+    /// Setting and what it may be by us: the value that it was given last, and the one before.
     pub(super) written: BTreeMap<PathBuf, BTreeSet<String>>,
 }
 

@@ -7,8 +7,9 @@
 //! A setting whose old value cannot be written down is not changed: see [`Settings::barred`].
 //!
 //! Settings are the machine's, and `/run` and process ids may be a container's. One Nodewise at a time owns
-//! the settings therefore by a lock on a directory of debugfs, which the whole machine has once, and which
-//! only root can open.
+//! the settings therefore by a lock on a directory of debugfs. The whole machine has that once, and only root
+//! can open it. By a lock on another such directory, the others ask the owner for samples while it rests.
+//! When the owner has ended, one of them may own the settings: see [`Settings::take_over`].
 
 mod journal;
 
@@ -33,6 +34,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 pub struct Place {
     journal: PathBuf,
     lock: PathBuf,
+    /// Locked by all together who ask the owner for samples.
+    requests: PathBuf,
     settings: BTreeSet<PathBuf>,
 }
 
@@ -46,13 +49,16 @@ impl Place {
         Self::new("/run/nodewise/settings.json", LOCK, knobs.into_iter().chain(others))
     }
 
-    /// A journal at this path, about these settings, whose owner locks this directory.
+    /// A journal at this path, about these settings, whose owner locks this directory. Others lock
+    /// `numa_balancing` in it to ask for samples.
     pub fn new(
         journal: impl Into<PathBuf>,
         lock: impl Into<PathBuf>,
         settings: impl IntoIterator<Item = PathBuf>,
     ) -> Self {
-        Self { journal: journal.into(), lock: lock.into(), settings: settings.into_iter().collect() }
+        let (journal, lock) = (journal.into(), lock.into());
+        let requests = lock.join("numa_balancing");
+        Self { journal, lock, requests, settings: settings.into_iter().collect() }
     }
 
     /// Whether somebody can own the settings here.
@@ -93,6 +99,10 @@ pub struct Settings {
     role: Role,
     /// The owner's lock, from the first change on.
     lock: Option<fs::File>,
+    /// Another one's lock, while it asks the owner for samples.
+    request: Option<fs::File>,
+    /// By which the owner sees whether anybody does.
+    requests: Option<fs::File>,
     originals: BTreeMap<PathBuf, String>,
     /// All values that each setting was given. One that has another was set by somebody else since.
     written: BTreeMap<PathBuf, BTreeSet<String>>,
@@ -116,7 +126,8 @@ impl Settings {
     #[must_use]
     pub fn open(place: Place) -> Self {
         let (originals, written) = Default::default();
-        let mut settings = Self { place, role: Role::Owner, lock: None, originals, written };
+        let (lock, request, requests) = (None, None, None);
+        let mut settings = Self { place, role: Role::Owner, lock, request, requests, originals, written };
         if let Err(error) = settings.restore() {
             settings.role = Role::Barred(error);
         }
@@ -139,6 +150,45 @@ impl Settings {
         }
         (self.role, self.lock) = (Role::Owner, Some(lock));
         Ok(())
+    }
+
+    /// Becomes the owner where another Nodewise was, and has ended; true if so.
+    pub fn take_over(&mut self) -> bool {
+        if !matches!(self.role, Role::Guest) || self.claim().is_err() || !self.is_owner() {
+            return false;
+        }
+        self.request = None;
+        // One that was killed has left some changed: they are ours to put back.
+        let noted = if self.originals.is_empty() { Ok(()) } else { self.write_journal() };
+        if let Err(error) = noted {
+            self.role = Role::Barred(error);
+        }
+        self.is_owner()
+    }
+
+    /// Asks the owner for samples, or does so no longer. A process that ends asks no longer, in whatever way.
+    pub fn request_samples(&mut self, wanted: bool) {
+        let lock = |path: &Path| {
+            let lock = open_lock(path).ok()?;
+            // An owner that just looks has it for a moment.
+            flock(&lock, FlockOperation::NonBlockingLockShared).ok()?;
+            Some(lock)
+        };
+        let held = self.request.take();
+        self.request = if wanted { held.or_else(|| lock(&self.place.requests)) } else { None };
+    }
+
+    /// Whether any other Nodewise asks the owner for samples.
+    #[must_use]
+    pub fn are_samples_requested(&mut self) -> bool {
+        self.requests = self.requests.take().or_else(|| open_lock(&self.place.requests).ok());
+        let Some(lock) = &self.requests else { return false };
+        let taken = flock(lock, FlockOperation::NonBlockingLockExclusive);
+        if taken.is_ok() {
+            // One that asks just now tries again.
+            let _ = flock(lock, FlockOperation::Unlock);
+        }
+        taken == Err(Errno::WOULDBLOCK)
     }
 
     /// Makes the journal's directory, to be read by everybody and written by none but this user, whatever the
@@ -218,7 +268,10 @@ impl Settings {
         }
         let written = self.written.entry(path.to_owned()).or_default();
         let ours = self.originals.contains_key(path) && written.contains(&before);
-        if written.insert(value.to_owned()) || !ours {
+        // Until it has been written, the setting still has the value before.
+        let mut may_be = BTreeSet::from([value.to_owned()]);
+        may_be.extend(ours.then(|| before.clone()));
+        if std::mem::replace(written, may_be.clone()) != may_be || !ours {
             let original = if ours { None } else { self.originals.insert(path.to_owned(), before) };
             if let Err(e) = self.write_journal() {
                 match original {
@@ -327,6 +380,23 @@ impl SharedSettings {
     /// As [`Settings::restore`].
     pub fn restore(&self) -> Result<(), Error> {
         self.lock().restore()
+    }
+
+    /// As [`Settings::take_over`].
+    #[must_use]
+    pub fn take_over(&self) -> bool {
+        self.lock().take_over()
+    }
+
+    /// As [`Settings::request_samples`].
+    pub fn request_samples(&self, wanted: bool) {
+        self.lock().request_samples(wanted);
+    }
+
+    /// As [`Settings::are_samples_requested`].
+    #[must_use]
+    pub fn are_samples_requested(&self) -> bool {
+        self.lock().are_samples_requested()
     }
 
     /// The same, if nobody is just changing any; none where somebody is.

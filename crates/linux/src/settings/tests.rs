@@ -133,6 +133,64 @@ fn another_journal_is_another_owners_all_the_same() {
 }
 
 #[test]
+fn one_takes_over_when_the_owner_has_ended_and_puts_back_in_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, [a, ..]) = place(dir.path(), "1000");
+    let [mut first, mut second, mut third] = [(); 3].map(|()| Settings::open(place.clone()));
+    first.set(&a, "1").unwrap();
+    for later in [&mut second, &mut third] {
+        later.set(&a, "2").unwrap();
+        assert!(!later.take_over(), "it lives");
+    }
+    drop(first);
+    assert_eq!(now(&a), "1000");
+    assert!(second.take_over() && !second.take_over(), "once");
+    assert!(!third.take_over());
+    second.set(&a, "2").unwrap();
+    drop(third);
+    assert_eq!(now(&a), "2");
+    drop(second);
+    assert_eq!(now(&a), "1000");
+    assert!(!place.journal.exists());
+}
+
+#[test]
+fn what_a_killed_owner_left_is_put_back_by_who_takes_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, [a, ..]) = place(dir.path(), "0");
+    let mut settings = Settings::open(place.clone());
+    let first = owner(&place);
+    settings.set(&a, "2").unwrap();
+    write_journal(&place, std::os::unix::process::parent_id(), false, &[(a.clone(), ["1000", "0"])].into());
+    drop(first);
+    assert!(settings.take_over());
+    assert_eq!(Changed::look(&place).unwrap(), Changed::ByRunning(std::process::id()));
+    settings.set(&a, "2").unwrap();
+    drop(settings);
+    assert_eq!(now(&a), "1000");
+    assert!(!place.journal.exists());
+}
+
+#[test]
+fn any_other_may_ask_for_samples() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, [a, ..]) = place(dir.path(), "1000");
+    let [mut first, mut second, mut third] = [(); 3].map(|()| Settings::open(place.clone()));
+    assert!(!first.are_samples_requested(), "nobody can: there is no directory");
+    second.request_samples(true);
+    fs::create_dir(&place.requests).unwrap();
+    first.set(&a, "1").unwrap();
+    assert!(!first.are_samples_requested());
+    second.request_samples(true);
+    third.request_samples(true);
+    second.request_samples(true);
+    second.request_samples(false);
+    assert!(first.are_samples_requested(), "by the third");
+    drop(third);
+    assert!(!first.are_samples_requested());
+}
+
+#[test]
 fn nothing_is_changed_where_no_owner_can_be_told() {
     let dir = tempfile::tempdir().unwrap();
     let (place, [a, ..]) = place(dir.path(), "1");
@@ -221,6 +279,25 @@ fn what_somebody_else_sets_meanwhile_stays() {
     drop(settings);
     assert_eq!([now(&a), now(&b), now(&c)], ["777", "888", "1000"]);
     assert!(!place.journal.exists());
+}
+
+/// As the pace of sampling is for days: the journal grows by none of them.
+#[test]
+fn of_many_values_the_journal_names_the_last_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, [a, b, _]) = place(dir.path(), "1000\n");
+    let mut settings = Settings::open(place.clone());
+    for value in 0..2000 {
+        settings.set(&a, &value.to_string()).unwrap();
+    }
+    assert!(journal(&place).len() < 1000, "{}", journal(&place));
+    settings.set(&b, "7").unwrap();
+    settings.set(&b, "8").unwrap();
+    settings.set(&b, "9").unwrap();
+    // Somebody else has chosen what we set once.
+    fs::write(&b, "7\n").unwrap();
+    drop(settings);
+    assert_eq!([now(&a), now(&b)], ["1000", "7"]);
 }
 
 #[test]

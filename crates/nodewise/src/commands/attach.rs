@@ -1,5 +1,6 @@
 //! `nodewise attach`: manage processes that run already.
 
+use super::manager::manager;
 use super::{Exit, exit};
 use crate::manage::{self, Observer, Options, Reports, Session, Watchdog};
 use crate::output::note;
@@ -59,6 +60,18 @@ pub struct Args {
     options: Options,
 }
 
+impl Args {
+    /// Whether any page would move.
+    pub const fn manages(&self) -> bool {
+        !self.options.dry_run
+    }
+
+    /// The processes.
+    pub fn pids(&self) -> Vec<u32> {
+        self.pids.iter().chain(&self.pid).chain(&self.p).copied().collect()
+    }
+}
+
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     if args.options.manage_nothing()? {
         let message = "--policy none: there would be nothing to attach for".to_owned();
@@ -70,8 +83,12 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
         ));
     }
     let topology = Topology::live()?;
-    let mut pids: Vec<Pid> = args.pids.iter().chain(&args.pid).chain(&args.p).copied().map(Pid).collect();
+    let mut pids: Vec<Pid> = args.pids().into_iter().map(Pid).collect();
     leave_out_ended(&mut pids).map_err(manage::explain)?;
+    let managed = pids.iter().filter_map(|&pid| Some((pid, manager(pid.0)?)));
+    for (pid, manager) in managed.filter(|_| args.manages()) {
+        note(format_args!("{pid} is managed already, by process {manager}: both will move its pages"));
+    }
     let reports = Reports::open(&args.options)?;
     if let Err(why) = nodewise_linux::require_nodes(&topology) {
         note(&why);

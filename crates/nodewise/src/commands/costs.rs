@@ -71,7 +71,7 @@ impl Costs {
             return Ok(Self::by_latency(topology).unwrap_or_else(|| Self::by_distance(topology)));
         };
         let is_measured = Path::new(name).extension().is_some_and(|extension| extension == "json");
-        let costs = if is_measured { Self::measured(name) } else { Self::preset(name) }?;
+        let costs = if is_measured { Self::measured(name) } else { Self::preset(name, topology) }?;
         let nodes = || topology.nodes().iter().filter(|node| node.may_have_memory());
         for (from, to) in nodes().flat_map(|from| nodes().map(move |to| (from, to))) {
             if !from.cpus.is_empty() && !costs.latencies.contains_key(&(from.id.0, to.id.0)) {
@@ -152,7 +152,9 @@ impl Costs {
                     row["memory_node"].as_u64().and(row["bandwidth_mb_per_s"]["median"].as_f64())
                 };
                 let rows = json["all_cpus"].as_array().map(Vec::as_slice).unwrap_or_default();
-                let slowest = rows.iter().filter_map(bandwidth).min_by(f64::total_cmp);
+                // A row that caches answered a part of is not the memory's. Older files do not say.
+                let memories = rows.iter().filter(|row| row["cached"] == false);
+                let slowest = memories.filter_map(bandwidth).min_by(f64::total_cmp);
                 Ok(Self {
                     source: format!("latencies measured in {path}"),
                     cycles_per_instruction: 1.0,
@@ -166,16 +168,22 @@ impl Costs {
         }
     }
 
-    fn preset(name: &str) -> anyhow::Result<Self> {
+    /// A preset numbers nodes by their place among those with memory, whatever numbers the kernel gives them.
+    fn preset(name: &str, topology: &Topology) -> anyhow::Result<Self> {
         let (text, origin) =
             super::rig::preset_text(name).map_err(|why| anyhow::anyhow!("--model: {why}"))?;
         let preset = Preset::parse(&text, &origin).map_err(|error| anyhow::anyhow!("--model: {error}"))?;
+        let nodes = topology.nodes().iter().filter(|node| node.may_have_memory());
+        let numbers: Vec<u32> = nodes.map(|node| node.id.0).collect();
         let mut latencies = BTreeMap::new();
         let mut cpu = 0;
         for from in (0..preset.nodes.len()).filter(|&node| preset.cpus_of_node(node) > 0) {
             for to in 0..preset.nodes.len() {
                 let taken = Hardware::new(&preset).read(cpu, 1 << 30, to).latency_ps;
-                latencies.insert((from as u32, to as u32), taken as f64 / preset.cycle_ps());
+                // Nodes that this machine does not have are left out.
+                if let (Some(&from), Some(&to)) = (numbers.get(from), numbers.get(to)) {
+                    latencies.insert((from, to), taken as f64 / preset.cycle_ps());
+                }
             }
             cpu += preset.cpus_of_node(from);
         }
@@ -227,14 +235,17 @@ impl Costs {
 mod tests {
     use super::*;
 
+    /// A file of an invented machine.
+    fn write_below(root: &Path, file: &str, text: &str) {
+        let path = root.join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
     #[test]
     fn firmware_may_tell_latencies() {
         let root = tempfile::tempdir().unwrap();
-        let write = |file: &str, text: &str| {
-            let path = root.path().join(file);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
+        let write = |file: &str, text: &str| write_below(root.path(), file, text);
         write("sys/devices/system/cpu/online", "0-1\n");
         // Node 2 is memory without CPUs, next to node 1.
         for (node, cpus, distances, latency_ns, mebibytes) in [
@@ -271,6 +282,31 @@ mod tests {
         assert_eq!((costs.source.as_str(), costs.ratio(0, 1)), ("firmware's distances", Some(2.0)));
     }
 
+    /// As where nodes 1 and 3 to 7 have no memory, or are not there.
+    #[test]
+    fn a_presets_nodes_are_those_with_memory_whatever_their_numbers() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| write_below(root.path(), file, text);
+        write("sys/devices/system/cpu/online", "0-2");
+        for (cpu, node) in [0, 2, 8].into_iter().enumerate() {
+            let directory = format!("sys/devices/system/node/node{node}");
+            let distances = [20, 20, 20].map(|far: i32| far.to_string());
+            let mut distances = distances.to_vec();
+            distances[cpu] = "10".to_owned();
+            write(&format!("{directory}/cpulist"), &cpu.to_string());
+            write(&format!("{directory}/distance"), &distances.join(" "));
+            write(&format!("{directory}/meminfo"), &format!("Node {node} MemTotal: 1048576 kB"));
+        }
+        write("sys/devices/system/node/online", "0,2,8");
+        write("sys/devices/system/node/has_memory", "0,2,8");
+        let sparse = Topology::from_root(root.path()).unwrap();
+        let costs = Costs::of(Some("opteron-8385-4n"), &sparse).unwrap();
+        let dense = Costs::of(Some("opteron-8385-4n"), &Topology::synthetic(4, 1, 1 << 30)).unwrap();
+        assert!(dense.ratio(0, 1).is_some());
+        let of = [costs.ratio(0, 2), costs.ratio(0, 8), costs.ratio(2, 8)];
+        assert_eq!(of, [dense.ratio(0, 1), dense.ratio(0, 2), dense.ratio(1, 2)]);
+    }
+
     #[test]
     fn each_source_gives_ratios() {
         let machine = Topology::synthetic(4, 1, 1 << 30);
@@ -290,10 +326,13 @@ mod tests {
         let file = tempfile::Builder::new().suffix(".json").tempfile().unwrap();
         let row = |from: u32, to: u32, ns: f64| serde_json::json!({"cpu_node": from, "memory_node": to, "latency_ns": {"median": ns}});
         let rows = [row(0, 0, 80.0), row(0, 1, 120.0), row(1, 0, 120.0), row(1, 1, 80.0)];
-        let read = |node: Value, mb_per_s: f64| serde_json::json!({"memory_node": node, "bandwidth_mb_per_s": {"median": mb_per_s}});
-        let all = [read(0.into(), 64e3), read(1.into(), 32e3), read(Value::Null, 16e3)];
-        let text = serde_json::json!({ "idle_latency": rows, "all_cpus": all }).to_string();
-        std::fs::write(file.path(), text).unwrap();
+        let write = |cached| {
+            let read = |node: Value, mb_per_s: f64| serde_json::json!({"memory_node": node, "cached": cached, "bandwidth_mb_per_s": {"median": mb_per_s}});
+            let all = [read(0.into(), 64e3), read(1.into(), 32e3), read(Value::Null, 16e3)];
+            let text = serde_json::json!({ "idle_latency": &rows, "all_cpus": all }).to_string();
+            std::fs::write(file.path(), text).unwrap();
+        };
+        write(false);
         let path = file.path().to_str().unwrap();
         let two = Topology::synthetic(2, 1, 1 << 30);
         let measured = Costs::of(Some(path), &two).unwrap();
@@ -301,6 +340,8 @@ mod tests {
         let latencies = vec![vec![80.0, 120.0], vec![120.0, 80.0]];
         let times = Times { unit: Unit::Nanoseconds, latencies, line: Some(2.0), bank: None };
         assert_eq!(measured.machine(&two).times, Some(times));
+        write(true);
+        assert_eq!(Costs::of(Some(path), &two).unwrap().machine(&two).times.unwrap().line, None);
         let refused = Costs::of(Some(path), &machine).err().unwrap().to_string();
         assert!(refused.ends_with("it has no latency from node 0 to node 2"), "{refused}");
         assert!(Costs::of(Some("no-such-machine"), &machine).is_err());

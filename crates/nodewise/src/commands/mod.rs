@@ -7,6 +7,7 @@ mod costs;
 pub mod doctor;
 mod latencies;
 pub mod man;
+mod manager;
 pub mod measure;
 pub mod profile;
 pub mod record_raw;

@@ -5,6 +5,7 @@ use crate::manage::{self, Observer, Options, Reports, Watchdog};
 use crate::numactl::{INSTEAD, NumactlArgs};
 use crate::output::{note, print};
 use crate::placement::{Placement, PlacementArgs};
+use crate::signals::heeded;
 use anyhow::Context as _;
 use nodewise_engine::Pid;
 use nodewise_linux::process::descendants;
@@ -68,6 +69,13 @@ pub struct Args {
     placement: PlacementArgs,
     #[command(flatten)]
     numactl: NumactlArgs,
+}
+
+impl Args {
+    /// Whether any page would move.
+    pub const fn manages(&self) -> bool {
+        !self.options.dry_run
+    }
 }
 
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
@@ -169,25 +177,25 @@ enum Event {
 /// The process that signals go to.
 struct Child {
     pid: Pid,
-    /// Means this very process, also when its number has been given to another one; none where a filter
-    /// forbids it.
-    pidfd: Arc<OnceLock<OwnedFd>>,
+    pidfd: Arc<Handle>,
 }
+
+/// Means the program's very process, also when its number has been given to another one. Empty until it runs;
+/// none where a filter forbids it.
+type Handle = OnceLock<Option<OwnedFd>>;
 
 impl Child {
     /// One that runs, or has not been waited for.
-    fn new(pid: Pid, pidfd: Arc<OnceLock<OwnedFd>>) -> Self {
-        if let Ok(opened) = nodewise_sys::pidfd_open(pid.0 as i32) {
-            let _ = pidfd.set(opened);
-        }
+    fn new(pid: Pid, pidfd: Arc<Handle>) -> Self {
+        let _ = pidfd.set(nodewise_sys::pidfd_open(pid.0 as i32).ok());
         Self { pid, pidfd }
     }
 
     /// It may have ended this very moment; then its status follows.
     fn signal(&self, signal: i32) {
         let _ = match self.pidfd.get() {
-            Some(pidfd) => nodewise_sys::pidfd_send_signal(pidfd, signal),
-            None => nodewise_sys::kill(self.pid.0 as i32, signal),
+            Some(Some(pidfd)) => nodewise_sys::pidfd_send_signal(pidfd, signal),
+            _ => nodewise_sys::kill(self.pid.0 as i32, signal),
         };
     }
 }
@@ -209,7 +217,7 @@ impl Program {
     fn start(
         placement: &Placement,
         command: &mut Command,
-        pidfd: Arc<OnceLock<OwnedFd>>,
+        pidfd: Arc<Handle>,
         events: Sender<Event>,
         received: Receiver<Event>,
         at_end: Option<Watchdog>,
@@ -277,18 +285,26 @@ fn exit_code(status: ExitStatus) -> u8 {
     status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1) as u8
 }
 
-/// Signals that end or steer programs are the program's business. Signals from the terminal go to the whole
-/// foreground group, the program included. A signal that another process sends to us alone is passed on, at
-/// once where the program runs already.
-fn watch_signals(events: Sender<Event>, program: Arc<OnceLock<OwnedFd>>) -> anyhow::Result<()> {
-    let all = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
+/// Signals that end or steer programs are the program's business. A terminal sends its own to the whole
+/// foreground group, the program included. Others come to us alone: those of another process, and the hangup
+/// that the leader of a session is told. They are passed on, at once where the program runs already.
+fn watch_signals(events: Sender<Event>, program: Arc<Handle>) -> anyhow::Result<()> {
+    let all = heeded([SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2]);
     let mut signals = SignalsInfo::<WithOrigin>::new(all).context("cannot watch signals")?;
+    let leads_session = nodewise_sys::leads_session();
     std::thread::spawn(move || {
         for Origin { signal, cause, .. } in &mut signals {
-            let from_terminal = matches!(cause, Cause::Kernel);
-            // It may have ended this very moment; then its status follows.
-            let sent = program.get().map(|program| nodewise_sys::pidfd_send_signal(program, signal));
-            let passed_on = from_terminal || sent.is_some();
+            let to_group = matches!(cause, Cause::Kernel) && !(signal == SIGHUP && leads_session);
+            let passed_on = match program.get() {
+                Some(_) if to_group => true,
+                // It may have ended this very moment; then its status follows.
+                Some(Some(program)) => {
+                    let _ = nodewise_sys::pidfd_send_signal(program, signal);
+                    true
+                }
+                // Nor was there a program yet that the terminal could have told.
+                None | Some(None) => false,
+            };
             if events.send(Event::Signal { signal, passed_on }).is_err() {
                 return;
             }

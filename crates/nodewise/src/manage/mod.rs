@@ -338,7 +338,9 @@ impl Session<'_> {
             anyhow::ensure!(self.watched.beat(), "managing hung, and kernel settings were put back");
             self.note_bounds(Some(&round));
             self.note_pace();
-            drain_every = drain_every_for(round.samples, self.machine.sampler().drain_at_least_every());
+            // Rings that overflowed were emptied too seldom, however few samples are left of them.
+            let samples = round.samples + round.samples_lost;
+            drain_every = drain_every_for(samples, self.machine.sampler().drain_at_least_every());
             let lines = log::lines(&round, &said, self.machine.topology(), self.began_ns);
             self.reports.write(&lines);
             let rests = round.sampling != SamplingRate::Accurate && round.decisions.is_empty();

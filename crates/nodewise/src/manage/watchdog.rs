@@ -3,10 +3,10 @@
 
 use crate::commands::exit;
 use crate::output::note;
+use crate::signals;
 use anyhow::Context as _;
 use nodewise_linux::Ending;
 use nodewise_linux::settings::SharedSettings;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -49,6 +49,9 @@ struct Patience {
     end: Duration,
     /// How soon settings that somebody is just changing are tried again.
     again: Duration,
+    /// By so much does only a process oversleep that was stopped meanwhile, or a machine too busy to judge
+    /// by.
+    stopped: Duration,
 }
 
 impl Default for Patience {
@@ -58,6 +61,7 @@ impl Default for Patience {
             hung_at_end: Duration::from_millis(500),
             end: Duration::from_secs(60),
             again: Duration::from_millis(100),
+            stopped: Duration::from_secs(1),
         }
     }
 }
@@ -96,7 +100,7 @@ impl Watchdog {
     /// Has the process end when a signal asks for that. The receiver hears of it, too.
     pub fn end_on_signals(&self) -> anyhow::Result<Receiver<()>> {
         let (ended, end) = channel();
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch signals")?;
+        let mut signals = Signals::new(signals::ending()).context("cannot watch signals")?;
         let watchdog = self.clone();
         std::thread::spawn(move || {
             if signals.forever().next().is_some() {
@@ -120,14 +124,16 @@ impl Watchdog {
     fn run(&self, settings: &SharedSettings, managing: &Managing) {
         let patience = &self.0.patience;
         let mut asked = 0;
+        // By a signal, a frozen cgroup or a debugger: then managing could give no sign of life, either.
+        let mut was_stopped = false;
         // The last beat, with the thread's CPU time then and at the last look.
         let (mut beaten, mut cpu_at_beat, mut cpu_at_look) = (None, Duration::ZERO, Duration::ZERO);
         let mut state = self.state();
         while let Some(beat) = state.beat {
             // A step may take long where the machine is busy, and asks all the while whether to end.
             let is_asked = self.0.ending.times_asked();
-            let mut beat =
-                if std::mem::replace(&mut asked, is_asked) == is_asked { beat } else { Instant::now() };
+            let was_asked = std::mem::replace(&mut asked, is_asked) != is_asked;
+            let mut beat = if was_asked || was_stopped { Instant::now() } else { beat };
             let cpu = managing.cpu_time();
             if beaten != Some(beat) {
                 cpu_at_beat = cpu;
@@ -171,6 +177,7 @@ impl Watchdog {
             let time = next.map_or(patience.hung, |at| at.saturating_duration_since(now));
             let time = time.max(Duration::from_millis(10));
             state = self.0.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0;
+            was_stopped = now.elapsed() > time + patience.stopped;
         }
     }
 }
@@ -242,6 +249,7 @@ fn say(ends: bool, error: Option<&nodewise_linux::Error>) {
 mod tests {
     use super::*;
     use nodewise_linux::settings::{Place, Settings};
+    use signal_hook::consts::{SIGCONT, SIGSTOP, SIGTERM};
     use std::path::{Path, PathBuf};
     use std::process::Command;
 
@@ -291,6 +299,7 @@ mod tests {
     }
 
     const HUNG: &str = "NODEWISE_TEST_HUNG";
+    const WORKS: &str = "NODEWISE_TEST_WORKS";
 
     /// The other half of the next test: a manager that reads a pipe into which nobody writes. The pipe stands
     /// for all that a managed program can have the kernel wait for.
@@ -342,7 +351,7 @@ mod tests {
 
     fn patience() -> Patience {
         let soon = Duration::from_millis(20);
-        Patience { hung: NEVER, hung_at_end: NEVER, end: NEVER, again: soon }
+        Patience { hung: NEVER, hung_at_end: NEVER, end: NEVER, again: soon, stopped: NEVER }
     }
 
     #[test]
@@ -353,6 +362,45 @@ mod tests {
         while changed.watched.beat() {
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// The other half of the next test: a manager that works on, and could be stopped.
+    #[test]
+    fn a_manager_that_works_for_ever() {
+        let Some(directory) = std::env::var_os(WORKS).map(PathBuf::from) else { return };
+        let (_, settings) = change(&directory);
+        let patience =
+            Patience { hung: Duration::from_secs(2), stopped: Duration::from_millis(500), ..patience() };
+        let watchdog = Watchdog(Arc::new(Shared { patience, ..Shared::default() }));
+        let watched = watchdog.watch(settings);
+        std::fs::write(directory.join("ready"), "").unwrap();
+        while watched.beat() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    #[test]
+    fn who_was_stopped_for_long_does_not_hang() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let test = "manage::watchdog::tests::a_manager_that_works_for_ever";
+        let mut manager = Command::new(std::env::current_exe().unwrap());
+        let mut manager =
+            manager.args([test, "--exact", "--nocapture"]).env(WORKS, directory.path()).spawn().unwrap();
+        while !at("ready").exists() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Whether the watchdog wakes up first then is chance, and is most likely the one time or the other.
+        for _ in 0..3 {
+            nodewise_sys::kill(manager.id() as i32, SIGSTOP).unwrap();
+            std::thread::sleep(Duration::from_millis(3500));
+            nodewise_sys::kill(manager.id() as i32, SIGCONT).unwrap();
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        let (now, ended) = (std::fs::read_to_string(at("setting")).unwrap(), manager.try_wait().unwrap());
+        manager.kill().unwrap();
+        manager.wait().unwrap();
+        assert_eq!((now.as_str(), ended), ("2", None));
     }
 
     #[test]

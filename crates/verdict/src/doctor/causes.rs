@@ -19,6 +19,8 @@ pub struct KernelTime {
     pub returning_percent: f64,
     /// That of taking memory.
     pub taking_percent: f64,
+    /// The last two in the time after: giving back, and taking. None where nobody watched.
+    pub later_percent: Option<[f64; 2]>,
     /// Page faults.
     pub faults: u64,
     /// Resident memory that was there at the end and not at the beginning.
@@ -103,7 +105,13 @@ fn keeping(evidence: &Evidence) -> Option<Cause> {
     let flushes = flushes.map_or(String::new(), |flushes| {
         format!(", and CPUs are asked {flushes:.0} times a second to flush their TLBs")
     });
-    (!is_kept && kernel.returning_percent >= RETURNING_SHARE * both).then(|| Cause {
+    let gives_back = |[returning, taking]: [f64; 2]| {
+        let both = returning + taking;
+        both >= LEAST_PERCENT && returning >= RETURNING_SHARE * both
+    };
+    // A program that begins takes memory and gives some back, once.
+    let goes_on = kernel.later_percent.is_none_or(gives_back);
+    (!is_kept && goes_on && gives_back([kernel.returning_percent, kernel.taking_percent])).then(|| Cause {
         remedy: Remedy::KeepMemory,
         cost_percent: Some(both),
         is_bound: false,

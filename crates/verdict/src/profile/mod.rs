@@ -12,10 +12,11 @@
 
 mod lines;
 
+use crate::doctor::Verdict;
 use crate::load::{Fitted, Load};
 pub use lines::Line;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A gain below this share of time is no finding, in percent.
 pub const LEAST_PERCENT: f64 = crate::doctor::LEAST_PERCENT;
@@ -45,6 +46,8 @@ const HUGE_PAGE_PAGES: u64 = 512;
 pub struct Seen {
     /// The nodes' numbers. All other fields count nodes from 0, in this order.
     pub nodes: Vec<u32>,
+    /// Whether each node has CPUs and memory: memory that all use is best spread over these.
+    pub balanced: Vec<bool>,
     /// The cost of an access from a node (row) to another's memory (column), if a near one costs 1.
     pub ratios: Vec<Vec<f64>>,
     /// The memory.
@@ -193,6 +196,8 @@ pub struct Findings {
     /// Samples that do not tell where the memory is, in percent of all samples by weight. They are in no
     /// other figure of memory's place.
     pub unknown_home_percent: f64,
+    /// The most that memory with too few samples might save, in percent of the time.
+    pub unjudged_gain_percent: f64,
     /// By share of accesses, the most used memory first.
     pub rows: Vec<Row>,
     /// Lines that several nodes write, the most accessed first.
@@ -200,6 +205,18 @@ pub struct Findings {
 }
 
 impl Findings {
+    /// Whether a change helps. Without one, memory with too few samples may still hide one.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        if self.rows.iter().any(|row| row.remedy.is_some()) {
+            Verdict::Hurt
+        } else if self.far_percent.is_none() || self.unjudged_gain_percent >= LEAST_PERCENT {
+            Verdict::Unknown
+        } else {
+            Verdict::Healthy
+        }
+    }
+
     /// The rows with a remedy, those that save most first.
     #[must_use]
     pub fn to_change(&self) -> Vec<&Row> {
@@ -315,13 +332,22 @@ impl Traffic {
         Self { matrix: self.matrix.clone(), elsewhere: self.elsewhere.clone(), taken, ..*self }
     }
 
-    /// The same accesses, of which each node finds this share near and the rest evenly elsewhere.
-    fn with_near(&self, share: f64) -> Self {
+    /// The same accesses, of which each node finds this share near and the rest evenly elsewhere. Near is
+    /// also the next node to one without memory.
+    fn with_near(&self, share: f64, seen: &Seen) -> Self {
         let nodes = self.matrix.len();
-        let elsewhere = (1.0 - share) / (nodes - 1).max(1) as f64;
+        let balanced = || (0..nodes).filter(|&to| seen.balanced[to]);
+        let others = balanced().count().saturating_sub(1);
         let row = |from: usize| {
-            let all = self.from(from);
-            (0..nodes).map(|to| all * if from == to { share } else { elsewhere }).collect()
+            let (all, ratios) = (self.from(from), &seen.ratios[from]);
+            let near = balanced()
+                .min_by(|&a, &b| (a != from).cmp(&(b != from)).then(ratios[a].total_cmp(&ratios[b])));
+            let to = |to: usize| match near {
+                Some(near) if to == near => all * if others > 0 { share } else { 1.0 },
+                Some(_) if seen.balanced[to] => all * (1.0 - share) / others as f64,
+                _ => 0.0,
+            };
+            (0..nodes).map(to).collect()
         };
         let matrix = (0..nodes).map(row).collect();
         Self { matrix, elsewhere: vec![0.0; nodes], taken: self.taken.clone(), ..*self }
@@ -338,11 +364,22 @@ pub fn find(seen: &Seen) -> Findings {
     for one in &seen.uses {
         by_object.entry(one.object).or_default().push(one);
     }
-    let rows = by_object.into_iter().filter_map(|(object, uses)| {
-        let object = seen.objects.get(object as usize)?;
-        Some(row(seen, fitted.as_ref(), &all, object, uses))
+    let mut unjudged = BTreeSet::new();
+    let rows = by_object.into_iter().filter_map(|(number, uses)| {
+        let object = seen.objects.get(number as usize)?;
+        let row = row(seen, fitted.as_ref(), &all, object, uses);
+        if row.main_user_percent.is_none() && !row.is_contended() {
+            unjudged.insert(number);
+        }
+        Some(row)
     });
     let mut rows: Vec<Row> = rows.collect();
+    let unjudged = Traffic::of(seen.uses.iter().filter(|one| unjudged.contains(&one.object)), nodes);
+    let all_near = all.replaced(&unjudged, &unjudged.with_near(1.0, seen));
+    let unjudged_gain = match &fitted {
+        Some(fitted) => fitted.saves(&all_near.matrix).most(),
+        None => bound(seen, &all, &all_near, Remedy::BindThreads),
+    };
     rows.sort_by(|a, b| b.accesses_percent.total_cmp(&a.accesses_percent));
     let far_percent = (all.used() > 0.0).then(|| 100.0 * all.share(all.far()));
     let percent = |count: &f64| 100.0 * all.share(*count);
@@ -353,6 +390,7 @@ pub fn find(seen: &Seen) -> Findings {
         traffic_percent,
         unknown_far_percent: percent(&all.elsewhere.iter().sum()),
         unknown_home_percent: 100.0 * (sampled - all.used()) / sampled.max(1.0),
+        unjudged_gain_percent: if unjudged.all > 0.0 { unjudged_gain.max(0.0) } else { 0.0 },
         rows,
         lines: lines::find(seen),
     }
@@ -395,7 +433,7 @@ fn row(seen: &Seen, fitted: Option<&Fitted>, all: &Traffic, object: &Object, mut
     let change = if contended {
         Some((Remedy::Privatise, own.without_taken()))
     } else {
-        change(nodes, &own, main_user, alone, write_share, pages)
+        change(seen, &own, main_user, alone, write_share, pages)
     };
     let change = change.map(|(remedy, after)| {
         let replaced = all.replaced(&own, &after);
@@ -500,7 +538,7 @@ fn pairs<'a>(places: impl Iterator<Item = &'a [&'a Use]>, nodes: usize) -> (f64,
 
 /// The change to make, and the accesses to this memory after it.
 fn change(
-    nodes: usize,
+    seen: &Seen,
     own: &Traffic,
     main_user: Option<f64>,
     alone: bool,
@@ -508,17 +546,18 @@ fn change(
     pages: u64,
 ) -> Option<(Remedy, Traffic)> {
     let main_user = main_user.filter(|_| own.all > 0.0)?;
-    let near = own.with_near(main_user);
+    let near = own.with_near(main_user, seen);
+    let spread_over = seen.balanced.iter().filter(|&&is| is).count().max(1);
     Some(if main_user >= OWNED && alone {
         (Remedy::BindThreads, near)
     } else if main_user >= OWNED {
         (Remedy::TouchInParallel, near)
     } else if write_share.is_some_and(|share| share <= READ_ONLY) {
-        (Remedy::Replicate, own.with_near(1.0))
+        (Remedy::Replicate, own.with_near(1.0, seen))
     } else if pages <= SMALL_PAGES && write_share.is_some_and(|share| share > READ_ONLY) {
-        (Remedy::Privatise, own.with_near(1.0))
+        (Remedy::Privatise, own.with_near(1.0, seen))
     } else {
-        (Remedy::Interleave, own.with_near(1.0 / nodes as f64))
+        (Remedy::Interleave, own.with_near(1.0 / spread_over as f64, seen))
     })
 }
 

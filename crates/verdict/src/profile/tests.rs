@@ -9,6 +9,7 @@ fn program(objects: usize, uses: Vec<Use>) -> Findings {
     let object = |i: usize| Object { name: format!("memory {i}"), ..Object::default() };
     find(&Seen {
         nodes: vec![0, 1, 2, 3],
+        balanced: vec![true; NODES],
         ratios: ratios.collect(),
         objects: (0..objects).map(object).collect(),
         uses,
@@ -51,6 +52,30 @@ fn samples(
 fn only(findings: &Findings) -> (Option<Remedy>, f64) {
     assert_eq!(findings.rows.len(), 1);
     (findings.rows[0].remedy, findings.rows[0].gain_percent.unwrap_or(0.0))
+}
+
+/// Ten heaps with 40 samples each: none can be judged, and together they are most of the accesses.
+#[test]
+fn memory_with_too_few_samples_is_not_said_to_be_well() {
+    let heaps = |home: fn(u64) -> u64| -> Vec<Use> {
+        let mut uses = samples(400, PAGES, |page, _| page / (PAGES / 4), home, None);
+        for (i, one) in uses.iter_mut().enumerate() {
+            one.object = i as u32 % 10;
+        }
+        uses
+    };
+    let far = program(10, heaps(|_| 3));
+    assert!(far.rows.iter().all(|row| row.samples == 40 && row.remedy.is_none()));
+    assert_eq!(far.verdict(), Verdict::Unknown);
+    // Three of four accesses take twice as long as they could, and all of them go to one memory.
+    assert!((far.unjudged_gain_percent - 73.0).abs() < 3.0, "{}", far.unjudged_gain_percent);
+    let near = program(10, heaps(|page| page / (PAGES / 4)));
+    assert_eq!((near.verdict(), near.unjudged_gain_percent), (Verdict::Healthy, 0.0));
+    // The same memory as one of which much was sampled.
+    let one = heaps(|_| 3).into_iter().map(|one| Use { object: 0, ..one });
+    let judged = program(1, one.collect());
+    assert_eq!((judged.verdict(), judged.unjudged_gain_percent), (Verdict::Hurt, 0.0));
+    assert_eq!(program(1, Vec::new()).verdict(), Verdict::Unknown);
 }
 
 #[test]
@@ -232,7 +257,8 @@ fn a_gain_that_was_measured_is_no_bound() {
     // Three wait for 600 cycles, and one for 300. All work as long as that.
     let load = measured(&ratios, 1050.0);
     let object = Object { name: "memory".to_owned(), ..Object::default() };
-    let mut seen = Seen { nodes: vec![0, 1, 2, 3], ratios, objects: vec![object], uses, load: Some(load) };
+    let (nodes, balanced, objects) = (vec![0, 1, 2, 3], vec![true; NODES], vec![object]);
+    let mut seen = Seen { nodes, balanced, ratios, objects, uses, load: Some(load) };
     let row = |seen: &Seen| find(seen).rows.remove(0);
     let told = row(&seen);
     assert_eq!((told.remedy, told.gain_is_bound), (Some(Remedy::TouchInParallel), false));
@@ -294,4 +320,26 @@ fn far_memory_that_is_nobody_knows_where_is_far_and_of_no_node() {
     let lost = program(1, lost.collect());
     assert_eq!((lost.far_percent, lost.rows[0].far_percent), (None, 0.0));
     assert!((lost.unknown_home_percent - 100.0).abs() < 1e-9, "{lost:?}");
+}
+
+/// As with a node of CXL memory, and one whose memory failed.
+#[test]
+fn memory_is_spread_over_nodes_with_cpus_and_memory() {
+    let of_all = Traffic { matrix: vec![vec![100.0, 0.0, 0.0, 0.0]; 4], ..Traffic::none(NODES) };
+    let near = |a: usize, b: usize| if a == b { 1.0 } else { 2.0 + a.abs_diff(b) as f64 };
+    let ratios = (0..NODES).map(|a| (0..NODES).map(|b| near(a, b)).collect()).collect();
+    let balanced = vec![true, true, false, true];
+    let (nodes, objects, uses) = (vec![0, 1, 2, 3], Vec::new(), Vec::new());
+    let mut seen = Seen { nodes, balanced, ratios, objects, uses, load: None };
+    let third = 100.0 / 3.0;
+    let spread = of_all.with_near(1.0 / 3.0, &seen).matrix;
+    for row in &spread {
+        let expected = [third, third, 0.0, third];
+        assert!(row.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-9), "{row:?}");
+    }
+    let collocated = of_all.with_near(1.0, &seen).matrix;
+    assert_eq!(collocated[2], [0.0, 100.0, 0.0, 0.0], "the first of the nearest");
+    assert_eq!(collocated[3], [0.0, 0.0, 0.0, 100.0]);
+    seen.balanced = vec![true, false, false, false];
+    assert_eq!(of_all.with_near(0.25, &seen).matrix, of_all.matrix, "there is nowhere else");
 }

@@ -5,18 +5,22 @@
 //! pages that no sample hit, and what the article leaves to chance page by page is a pure function of the
 //! page ([`Interleaving`]).
 
+mod collocating;
+mod huge_pages;
+
+use self::collocating::Collocating;
 use super::hinted::{interleave_at_once, replicate_at_once};
 use super::interleave::{SharedRanges, pending, reason};
 use super::{Confined, Policy, ProcessView, View};
 use crate::history::Singled;
-use crate::metrics::{balanced_nodes, memory_bytes};
+use crate::metrics::{balanced_nodes, local_access_percent, memory_bytes};
 use crate::region::{Evidence, Nature};
 use crate::{
-    Action, Decision, HUGE_PAGE_PAGES, MappingKind, Measure, PageNumber, PageRange, PageTarget, Provenance,
-    RuleStatus,
+    Action, Decision, MappingKind, Measure, PageNumber, PageRange, PageTarget, Pid, Provenance, RuleStatus,
 };
 use nodewise_topology::NodeIndex;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The thresholds. Defaults are the article's unless said otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -115,9 +119,10 @@ pub struct Carrefour {
     settings: CarrefourSettings,
     rules: Vec<RuleStatus>,
     enabled: bool,
-    collocating: bool,
-    /// The last interval in which collocation was on.
-    collocated: Option<u32>,
+    collocating: Collocating,
+    /// The same by processes' own memory, where there are several: what one has far away counts for little
+    /// in the share of all.
+    collocating_of: BTreeMap<Pid, Collocating>,
     /// Whether the loads have been uneven and not yet even since.
     unbalanced: bool,
     /// Whether samples are hint faults.
@@ -138,8 +143,8 @@ impl Carrefour {
             settings,
             rules: Vec::new(),
             enabled: false,
-            collocating: false,
-            collocated: None,
+            collocating: Collocating { now: false, last: None },
+            collocating_of: BTreeMap::new(),
             unbalanced: false,
             by_faults: false,
             uneven: false,
@@ -171,7 +176,7 @@ impl Carrefour {
         self.by_faults = matches!(provenance, Provenance::Proxy(_));
         let under_way = self.enabled && self.unbalanced && self.by_faults;
         // A move that was begun is carried through, whatever the samples that still come say.
-        let put_off = self.collocating && view.put_off;
+        let put_off = self.collocates() && view.put_off;
         self.enabled = value.is_none_or(|rate| rate >= threshold) || under_way || put_off;
         rules.push(RuleStatus {
             name: "enable".into(),
@@ -183,15 +188,27 @@ impl Carrefour {
         });
 
         let value = m.local_access_percent.get().copied();
-        let limit = if self.collocating { s.collocate_until_percent } else { s.collocate_below_percent };
-        self.collocating = value.is_some_and(|lar| lar < limit) || put_off;
-        self.collocated = if self.collocating { Some(view.round) } else { self.collocated };
+        let mut limit = self.collocating.judge(s, value, view);
+        let mut shown = (value, provenance_of(&m.local_access_percent, "too few samples with a known home"));
+        let several = view.processes.iter().filter(|_| view.processes.len() > 1);
+        let before = std::mem::take(&mut self.collocating_of);
+        for process in several {
+            let mut own = before.get(&process.pid).copied().unwrap_or_default();
+            let local = local_access_percent(process.map, view.topology.node_count());
+            let own_limit = own.judge(s, local, view);
+            // The worst process tells why, where all together do not.
+            let is_worst = local.is_some_and(|local| shown.0.is_none_or(|worst| local < worst));
+            if own.now && !self.collocating.now && is_worst {
+                (limit, shown) = (own_limit, (local, Provenance::Estimated));
+            }
+            self.collocating_of.insert(process.pid, own);
+        }
         rules.push(RuleStatus {
             name: "collocate".into(),
-            provenance: provenance_of(&m.local_access_percent, "too few samples with a known home"),
-            value,
+            provenance: shown.1,
+            value: shown.0,
             threshold: limit,
-            enabled: self.enabled && self.collocating,
+            enabled: self.enabled && self.collocates(),
             idle: None,
         });
 
@@ -236,6 +253,16 @@ impl Carrefour {
             idle: None,
         });
         self.rules = rules;
+    }
+
+    /// Whether anything is collocated.
+    fn collocates(&self) -> bool {
+        self.collocating.now || self.collocating_of.values().any(|own| own.now)
+    }
+
+    /// Whether memory of this process is.
+    fn collocates_of(&self, pid: Pid) -> bool {
+        self.collocating.now || self.collocating_of.get(&pid).is_some_and(|own| own.now)
     }
 
     /// The accesses in a microsecond from which on the machine is busy with them, where so many were counted.
@@ -318,7 +345,7 @@ impl Carrefour {
         let parts = process.hints.collocatable(process.map.reach(at));
         // A few pages at the ends of a range may be left over: samples came to them too late.
         let free = |range| {
-            if self.collocating {
+            if self.collocates_of(process.pid) {
                 process.history.collocatable(range, to, view.round)
             } else {
                 process.history.left_over(range, to)
@@ -344,7 +371,8 @@ impl Carrefour {
         let CarrefourSettings { confined_intervals, confined_pages, confined_most, .. } = self.settings;
         let for_cost = u64::from(confined_intervals) + process.resident_pages / confined_pages.max(1);
         // The samples of the first intervals may have been mended since, and the rest never sampled.
-        let far_since = self.collocated.is_some_and(|last| last + intervals >= view.round);
+        let own = self.collocating_of.get(&process.pid).and_then(|own| own.last);
+        let far_since = self.collocating.last.max(own).is_some_and(|last| last + intervals >= view.round);
         far_since
             && looks >= confined_intervals
             && u64::from(intervals) >= for_cost.max(roamed.min(confined_most).into())
@@ -406,7 +434,7 @@ impl Carrefour {
         let homes: f32 = region.evidence.homes().iter().sum();
         let all_local = homes > 0.0 && homes - region.evidence.local() < 0.5;
         let seen_for_long = region.rounds >= self.settings.min_intervals;
-        let may_act = self.collocating && seen_for_long && !all_local;
+        let may_act = self.collocates_of(process.pid) && seen_for_long && !all_local;
         let Some(sharing) = region.sharing.as_ref().filter(|_| may_act) else { return };
         let targets: Vec<_> = (0..view.topology.node_count())
             .map(|node| Self::home_for(view, node).filter(|to| self.room(view, to.get()) > 0))
@@ -462,66 +490,6 @@ impl Carrefour {
                 reason: reason("several nodes read it, nobody writes".into(), view, &region.evidence),
             });
         }
-    }
-
-    /// Huge pages whose parts are used by different nodes become base pages, to be placed one by one.
-    fn split(view: &View<'_>, process: ProcessView<'_>, out: &mut Vec<Decision>) {
-        // A huge page gives as many samples as a base page, so that the share of local ones does not tell
-        // whether any is left to split.
-        if !view.splits {
-            return;
-        }
-        // The rest of a range that was split is cut finely by now.
-        let around = |PageRange { start, end }: PageRange| {
-            let reach = SPLIT_TOGETHER * HUGE_PAGE_PAGES;
-            PageRange::new(start.0.saturating_sub(reach), end.0.saturating_add(reach))
-        };
-        let movable = process.map.regions().iter().filter(|region| !process.unbound(region.range).is_empty());
-        let found = movable.flat_map(|region| {
-            process.map.falsely_shared_in(region.range, process.history.split_in(around(region.range)))
-        });
-        let ripe =
-            |&page: &u64| process.hints.is_collocatable(page) && process.history.splittable(page, view.round);
-        let pages: Vec<_> = found.filter(ripe).take(RESIZED_AT_ONCE).map(PageNumber).collect();
-        let mut evidence = Evidence::new(view.topology.node_count());
-        for parts in pages.iter().filter_map(|page| process.map.false_sharing().get(&page.0)) {
-            evidence.add(&Evidence::from_parts(parts, view.topology.node_count()));
-        }
-        let rule = "its parts are used by different nodes";
-        out.extend(resize(view, process, pages, |pages| Action::Split { pages }, rule, &evidence));
-    }
-
-    /// Base pages that were a huge page once, and that one node uses and has, become a huge page there again.
-    fn collapse(&self, view: &View<'_>, process: ProcessView<'_>, out: &mut Vec<Decision>) {
-        let mut evidence = Evidence::new(view.topology.node_count());
-        let mut pages = Vec::new();
-        let settled = |confined: &Confined| self.is_settled(view, process, *confined);
-        let confined = process.confined.is_some_and(|confined| settled(&confined));
-        let split = process.history.split_before(view.round).filter(|_| view.splits);
-        for page in split {
-            let whole = PageRange::new(page, page + HUGE_PAGE_PAGES);
-            // The kernel takes no samples of a single thread's memory that lies on its node
-            // (`change_pte_range`, Linux 6.12).
-            if confined && !process.map.was_used_lately(whole) && pages.len() < RESIZED_AT_ONCE {
-                pages.push(PageNumber(page));
-                continue;
-            }
-            let Some((at, region)) = process.map.region_of(whole) else { continue };
-            let Some(accessor) = process.map.only_accessor(region) else { continue };
-            let homes = region.evidence.homes();
-            let known: f32 = homes.iter().sum();
-            let there = Self::home_for(view, accessor).map_or(0.0, |home| homes[home.get()]);
-            if known > 0.0
-                && there > 0.95 * known
-                && self.is_known(process, at)
-                && pages.len() < RESIZED_AT_ONCE
-            {
-                pages.push(PageNumber(page));
-                evidence.add(&region.evidence);
-            }
-        }
-        let rule = "one node uses all of what was a huge page";
-        out.extend(resize(view, process, pages, |pages| Action::Collapse { pages }, rule, &evidence));
     }
 
     /// Nodes that may receive interleaved pages.
@@ -620,7 +588,7 @@ impl Policy for Carrefour {
     }
 
     fn active(&self) -> bool {
-        self.enabled && (self.collocating || self.interleaving || self.replicating)
+        self.enabled && (self.collocates() || self.interleaving || self.replicating)
     }
 
     /// Where samples are hint faults, more of them are asked for only where much is wrong: each is a chance
@@ -648,29 +616,6 @@ fn rounds_alone(times: u8) -> u32 {
 /// Whether so many of all are more than half of them, and not by chance: by two standard errors.
 fn are_most(some: usize, all: usize) -> bool {
     some as f64 / all as f64 - 1.0 / (all as f64).sqrt() > 0.5
-}
-
-/// Huge pages that are split or made in one interval, of one process: splitting 512 takes some 60 ms.
-const RESIZED_AT_ONCE: usize = 512;
-
-/// A huge page is likely to be falsely shared if so many next to it were.
-const SPLIT_TOGETHER: u64 = 8;
-
-fn resize(
-    view: &View<'_>,
-    process: ProcessView<'_>,
-    pages: Vec<PageNumber>,
-    action: impl Fn(Vec<PageNumber>) -> Action,
-    rule: &str,
-    evidence: &Evidence,
-) -> Option<Decision> {
-    let (first, last) = (pages.first()?.0, pages.last()?.0);
-    Some(Decision {
-        pid: process.pid,
-        range: PageRange::new(first, last + HUGE_PAGE_PAGES),
-        action: action(pages),
-        reason: reason(rule.into(), view, evidence),
-    })
 }
 
 fn provenance_of<T>(measure: &Measure<T>, why: &str) -> Provenance {

@@ -9,6 +9,7 @@ mod table;
 use super::costs::Costs;
 use super::{Exit, exit};
 use crate::output::{PRIVATE, PUBLIC, WholeFile, note, print};
+use crate::signals;
 use crate::terminal;
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -22,7 +23,6 @@ use nodewise_verdict::compare::{
 };
 use regex::Regex;
 use runner::{Commands, broken_off, set};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use state::State;
 use std::ffi::OsString;
@@ -236,6 +236,7 @@ fn setting(args: &Args, topology: &Topology) -> Setting {
         less_is_better: args.less_is_better || matches!(metric, Metric::Seconds),
         metric: metric.name(),
         machine,
+        nodes: topology.nodes().iter().filter(|n| n.may_have_memory() || !n.cpus.is_empty()).count(),
     }
 }
 
@@ -249,7 +250,7 @@ fn key(args: &Args, setting: &Setting) -> String {
 /// Ctrl-C and its like end the comparison, and not the program alone.
 fn watch_signals() -> anyhow::Result<Arc<AtomicI32>> {
     let signal = Arc::<AtomicI32>::default();
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch signals")?;
+    let mut signals = Signals::new(signals::ending()).context("cannot watch signals")?;
     let told = Arc::clone(&signal);
     std::thread::spawn(move || {
         for came in signals.forever() {
@@ -307,6 +308,8 @@ fn skip(
 fn too_small(placement: &Placement, resident_bytes: u64, topology: &Topology) -> Option<String> {
     let (How::Node { node, .. } | How::Far { memory: node, .. }) = &placement.how else { return None };
     let free = topology.node(topology.index_of(*node)?).memory_free_bytes?;
+    // The kernel gives up page cache for a program that is bound to the node.
+    let free = nodewise_linux::kernel::free_bytes(*node).map_or(free, |now| now.max(free));
     // Its other processes, page tables, and its files need some, too.
     let needed = resident_bytes / 4 * 5;
     let mebibytes = |bytes: u64| bytes >> 20;

@@ -6,6 +6,7 @@ use crate::commands::Exit;
 use crate::output::shown;
 use crate::placement::{MemoryPolicy, Placement as Placed};
 use anyhow::Context as _;
+use nodewise_linux::process::descendants;
 use nodewise_linux::settings::{BALANCING, HUGE_PAGES, Place, Settings};
 use nodewise_sys::{PolicyMode, Whose, usage};
 use nodewise_topology::{CpuId, CpuSet, NodeId, NodeSet};
@@ -45,6 +46,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const PIN_EVERY: Duration = Duration::from_millis(2);
 /// How long output is waited for after the program's end. Somebody else may hold the pipe.
 const OUTPUT_WAIT: Duration = Duration::from_secs(2);
+/// So long may Nodewise take to put the kernel's settings back, once its program has ended.
+const RESTORE_WAIT: Duration = Duration::from_secs(10);
 
 /// The first look at a new program's CPUs, after which looks come ever more seldom.
 const FIRST_LOOK: Duration = Duration::from_millis(5);
@@ -187,9 +190,16 @@ impl Commands {
             let signal = self.signal.load(Ordering::Relaxed);
             let late = self.timeout.is_some_and(|most| began.elapsed() >= most);
             if signal != 0 || late {
-                // Nodewise puts the kernel's settings back before it ends.
+                // Nodewise puts the kernel's settings back before it ends, and it ends after its program.
                 let _ = kill(SIGTERM);
-                if end.recv_timeout(OUTPUT_WAIT).is_err() {
+                let mut ended = end.recv_timeout(OUTPUT_WAIT).is_ok();
+                if !ended && matches!(how, How::Nodewise) {
+                    for program in descendants(pid) {
+                        let _ = nodewise_sys::kill(program.0 as i32, SIGKILL);
+                    }
+                    ended = end.recv_timeout(RESTORE_WAIT).is_ok();
+                }
+                if !ended {
                     let _ = kill(SIGKILL);
                     let _ = end.recv_timeout(OUTPUT_WAIT);
                 }

@@ -4,6 +4,7 @@ use super::Args;
 use crate::commands::compare::events;
 use crate::commands::costs::Costs;
 use crate::commands::latencies::{Latencies, page_number};
+use crate::commands::manager::manager;
 use crate::commands::{command_line, cpu_seconds, minor_faults, wrap};
 use crate::manage::{self, Observer, Options, Reports, Summary, Watchdog};
 use crate::output::{print, shown};
@@ -92,18 +93,24 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
     let prepared = manage::prepare(&options, topology.clone(), reports, Some(&[Pid(pid)]), &watchdog)?;
     let mut watched_uses = Uses { latencies: Latencies::new(topology.nodes().len()), uses: Vec::new() };
     let mut session = prepared.observed_by(Some(&mut watched_uses)).start(None)?;
+    let pids = std::iter::once(Pid(pid)).chain(descendants(pid));
+    let mut kernel = seen_first.kernel.and_then(|_| KernelTime::open(topology, pids).ok());
     let (began, before) = (Instant::now(), cpu_seconds(pid));
     let asked = Duration::from_secs(seconds.into());
     let all = if is_interrupted { Duration::ZERO } else { asked.saturating_sub(first) };
     // Its CPU time until it was seen last: it may end meanwhile.
     let mut used = 0.0;
-    let mut resident_bytes = None;
+    let (mut resident_bytes, mut resident_due) = (None, began);
     let mut until = all;
     let watched = loop {
         let mut is_over = true;
         let watched = session.manage(|time| {
-            resident_bytes = resident(pid).or(resident_bytes);
+            kernel.iter_mut().for_each(KernelTime::drain);
             let elapsed = began.elapsed();
+            if Instant::now() >= resident_due {
+                resident_bytes = resident_of_all(pid).or(resident_bytes);
+                resident_due = Instant::now() + Duration::from_secs(1);
+            }
             used = (cpu_seconds(pid) - before).max(used);
             bar.set_position((first + elapsed).as_secs());
             let left = until.saturating_sub(elapsed);
@@ -122,6 +129,11 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
         bar.set_length((first + until).as_secs());
     };
     bar.finish_and_clear();
+    let later = kernel.and_then(KernelTime::finish);
+    let kernel = seen_first.kernel.map(|kernel| doctor::KernelTime {
+        later_percent: later.map(|shares| [shares.returning_percent, shares.taking_percent]),
+        ..kernel
+    });
     let summary = session.conclude()?;
     watched?;
     let cpus = used / began.elapsed().as_secs_f64();
@@ -148,8 +160,10 @@ fn watch(pid: u32, seconds: u32, topology: &Topology, costs: Costs) -> anyhow::R
             resident_bytes,
             notes,
             load,
+            kernel,
             taken_percent,
             command: command_line(pid),
+            managed_by: manager(pid),
             collocation_adds_percent: summary.collocation_adds_percent.or(by_pairs),
             split_adds_percent,
             ..seen_first
@@ -204,6 +218,7 @@ fn look_first(
             balancing_percent: shares.balancing_percent,
             returning_percent: shares.returning_percent,
             taking_percent: shares.taking_percent,
+            later_percent: None,
             faults: faults.saturating_sub(before.0),
             grown_bytes: memory.saturating_sub(before.1),
             shootdowns_per_s: flushes.map(|(now, before)| per_s(now.saturating_sub(before))),
@@ -228,6 +243,8 @@ fn disk(used: &DiskUse, topology: &Topology, shares: &KernelShares, bytes_per_s:
 /// All that was seen, the rest being given.
 fn evidence(summary: &Summary, topology: &Topology, costs: Costs, rest: Evidence) -> Evidence {
     let nodes = || topology.nodes().iter().filter(|node| node.may_have_memory());
+    let served_by = summary.served_by.iter().flatten();
+    let serves = served_by.map(|&share| share > 0.0).chain(std::iter::repeat(false));
     let pairs = nodes().flat_map(|from| nodes().map(move |to| (from, to)));
     let is_far = |(from, to): &(&Node, &Node)| from.id != to.id && !from.cpus.is_empty();
     let ratios = pairs.filter(is_far).filter_map(|(from, to)| costs.ratio(from.id.0, to.id.0));
@@ -235,12 +252,16 @@ fn evidence(summary: &Summary, topology: &Topology, costs: Costs, rest: Evidence
     Evidence {
         seconds: summary.elapsed_seconds,
         nodes: nodes().count(),
+        balanced: topology.nodes().iter().map(Node::is_balanced).collect(),
         samples: summary.samples,
         sampler: summary.sampler.to_owned(),
         local_percent: summary.local_access_percent.before,
         local_at_end_percent: summary.local_access_percent.after,
         unknown: summary.memory_in_use.unknown.clone(),
         imbalance_percent: summary.controller_imbalance_percent.before,
+        imbalance_nodes: Some(
+            topology.nodes().iter().zip(serves).filter(|(n, serves)| n.is_balanced() || *serves).count(),
+        ),
         used_bytes: summary.memory_in_use.bytes,
         cache_bytes: cache_bytes(topology),
         far_ratio: ratios.iter().sum::<f64>() / ratios.len().max(1) as f64,
@@ -262,10 +283,24 @@ fn cache_bytes(topology: &Topology) -> Option<u64> {
     last.filter_map(|cache| cache.size_bytes).min()
 }
 
-/// Resident memory of a process (`proc_pid_statm(5)`).
+/// Resident memory of a process, huge pages by reservation included (`proc_pid_status(5)`).
 fn resident(pid: u32) -> Option<u64> {
-    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-    Some(statm.split(' ').nth(1)?.parse::<u64>().ok()? * nodewise_engine::PAGE_BYTES)
+    let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
+    resident_by(&String::from_utf8_lossy(&status))
+}
+
+fn resident_by(status: &str) -> Option<u64> {
+    let kib = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    };
+    Some((kib("VmRSS:")? + kib("HugetlbPages:").unwrap_or(0)) << 10)
+}
+
+/// The same of a process and all its descendants.
+fn resident_of_all(pid: u32) -> Option<u64> {
+    let own = resident(pid)?;
+    Some(own + descendants(pid).into_iter().filter_map(|pid| resident(pid.0)).sum::<u64>())
 }
 
 fn text(diagnosis: &Diagnosis, width: usize) -> String {
@@ -328,4 +363,33 @@ fn bar(seconds: u32) -> ProgressBar {
         bar.set_style(style);
     }
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resident_memory_has_huge_pages_by_reservation_in_it() {
+        let status = "Name:\tjava\nVmRSS:\t   3000 kB\nRssAnon:\t   2000 kB\nHugetlbPages:\t   2048 kB\n";
+        assert_eq!(resident_by(status), Some(5048 << 10));
+        assert_eq!(resident_by(&status.replace("Hugetlb", "Other")), Some(3000 << 10));
+        assert_eq!(resident_by("Name:\tkthreadd\n"), None);
+    }
+
+    #[test]
+    fn resident_memory_of_a_process_counts_what_it_started() {
+        let touched = |mib: usize| vec![1u8; mib << 20];
+        let own = touched(1);
+        let before = resident_of_all(std::process::id()).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        // From the fork to the exec it has what we have.
+        std::thread::sleep(Duration::from_millis(200));
+        let with_child = resident_of_all(std::process::id()).unwrap();
+        let of_child = resident(child.id()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(of_child > 0 && with_child >= before / 2 + of_child, "{before} {with_child} {of_child}");
+        assert!(before > own.len() as u64);
+    }
 }

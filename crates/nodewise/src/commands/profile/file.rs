@@ -27,10 +27,20 @@ pub struct Head {
     pub began_unix_s: u64,
     /// The numbers of the nodes: all else counts them from 0, in this order.
     pub nodes: Vec<u32>,
+    /// Whether each has CPUs and memory; empty where that is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub balanced: Vec<bool>,
     #[serde(flatten)]
     pub machine: Machine,
     /// The origin of its figures.
     pub ratios_by: String,
+}
+
+impl Head {
+    /// Whether each node has CPUs and memory, as far as is known.
+    pub fn balanced(&self) -> Vec<bool> {
+        (0..self.nodes.len()).map(|node| self.balanced.get(node).copied().unwrap_or(true)).collect()
+    }
 }
 
 /// A mapping that has a name.
@@ -72,7 +82,7 @@ pub struct Tail {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Line {
-    Head(Head),
+    Head(Box<Head>),
     Interval(Box<Interval>),
     Tail(Box<Tail>),
 }

@@ -16,7 +16,7 @@ use nodewise_linux::first_touch::FirstTouches;
 use nodewise_linux::kernel_time::KernelTime;
 use nodewise_linux::process::require_access;
 use nodewise_linux::{ErrorKind, NamedMapping, kernel};
-use nodewise_topology::Topology;
+use nodewise_topology::{Node, Topology};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -119,6 +119,10 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
         }
         opened => Some(Watched::new(opened.map_err(manage::explain)?)),
     };
+    if args.pid.is_none() {
+        // So early, too: its children may begin at once.
+        recorder.kernel = KernelTime::open(&topology, []).ok();
+    }
     if let Some(least_bytes) = args.allocations {
         let mut allocations = Watched::new(Allocations::open(least_bytes).map_err(manage::explain)?);
         // Now: a machine with one node has no intervals, and a program no beginning that is told.
@@ -147,6 +151,7 @@ fn head(args: &Args, topology: &Topology, costs: &Costs) -> Head {
         began_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
         machine: costs.machine(topology),
         ratios_by: costs.source.clone(),
+        balanced: topology.nodes().iter().map(Node::is_balanced).collect(),
         nodes,
     }
 }
@@ -233,7 +238,7 @@ impl Recorder {
             events: None,
             threads: BTreeMap::new(),
         };
-        recorder.line(&Line::Head(head));
+        recorder.line(&Line::Head(Box::new(head)));
         Ok(recorder)
     }
 
@@ -307,7 +312,11 @@ impl Observer for Recorder {
     fn begin(&mut self, pids: &[Pid]) {
         self.used.begin(pids);
         // A user who may not watch the kernel does without.
-        self.kernel = KernelTime::open(&self.topology, pids.iter().copied()).ok();
+        self.kernel = self.kernel.take().or_else(|| KernelTime::open(&self.topology, []).ok());
+        if let Some(kernel) = &mut self.kernel {
+            kernel.follow(pids.iter().copied());
+            kernel.drain();
+        }
         self.events = Some(Events::now());
         if let Some(touches) = &mut self.touches {
             touches.with(|watched| pids.iter().for_each(|&pid| watched.follow(pid)));
@@ -447,6 +456,7 @@ mod tests {
             pid: Some(1),
             began_unix_s: 0,
             nodes: vec![0],
+            balanced: Vec::new(),
             machine: Machine { ratios: vec![vec![1.0]], cycles_per_instruction: 1.0, times: None },
             ratios_by: String::new(),
         };

@@ -56,9 +56,11 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE.html", conflicts_with = "later")]
     output: Option<PathBuf>,
 
-    /// Print JSON: command, seconds, nodes, samples, `samples_are`, `ratios_by`, `far_percent`,
-    /// `traffic_percent`, counted, `unknown_far_percent`, `unknown_home_percent`, rows, lines, sites,
-    /// `over_time`, threads, kernel, events
+    /// Print JSON: verdict, command, seconds, nodes, samples, `samples_are`, `ratios_by`, `far_percent`,
+    /// `traffic_percent`, counted, `unknown_far_percent`, `unknown_home_percent`, `unjudged_gain_percent`,
+    /// rows, lines, sites, `over_time`, threads, kernel, events
+    ///
+    /// The verdict is hurt if a row has a remedy, else healthy or unknown.
     ///
     /// Each row has memory, allocated, `touched_by`, `touched_pages`, `touching_threads`, samples,
     /// `accesses_percent`, `used_from_percent`, `lies_on_percent`, `far_percent`, `write_percent`,
@@ -70,7 +72,8 @@ pub struct Args {
     /// `accesses_percent`, `runs_on_percent`, `uses_percent` and `far_percent`. `kernel` has its shares of
     /// the CPU time, and `events` counts of the kernel's. `unknown_far_percent` is the share of accesses to
     /// another node's memory, nobody knows which. `unknown_home_percent` is that of samples that do not even
-    /// tell this. `counted` has the whole machine's accesses, `traffic_percent`, `sampled_percent`,
+    /// tell this. `unjudged_gain_percent` is the most that memory with too few samples might save.
+    /// `counted` has the whole machine's accesses, `traffic_percent`, `sampled_percent`,
     /// `user_percent` and `user_traffic_percent`, or null where the machine does not count them.
     ///
     /// For two recordings there are before and after, each with all of that.
@@ -105,6 +108,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn json(profile: &Profile, findings: &Findings) -> Value {
     json!({
+        "verdict": findings.verdict(),
         "command": profile.command,
         "pid": profile.pid,
         "seconds": profile.seconds,
@@ -117,6 +121,7 @@ fn json(profile: &Profile, findings: &Findings) -> Value {
         "counted": profile.counted,
         "unknown_far_percent": findings.unknown_far_percent,
         "unknown_home_percent": findings.unknown_home_percent,
+        "unjudged_gain_percent": findings.unjudged_gain_percent,
         "rows": findings.rows,
         "lines": findings.lines,
         "sites": profile.sites.iter().map(|site| &site.allocated).collect::<Vec<_>>(),

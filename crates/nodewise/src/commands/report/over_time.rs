@@ -34,7 +34,8 @@ pub struct Moment {
 }
 
 impl Moment {
-    pub fn of(seen: &Observation, began_ns: u64, nodes: usize) -> Self {
+    pub fn of(seen: &Observation, began_ns: u64, balanced: &[bool]) -> Self {
+        let nodes = balanced.len();
         let counters = &seen.counters;
         let measured = |measure: &Measure<f64>| match measure {
             Measure::Measured(value) => Some(*value).filter(|value| value.is_finite()),
@@ -81,7 +82,7 @@ impl Moment {
             }
             loads
         };
-        moment.controller_imbalance_percent = imbalance_percent(&loads, &vec![true; loads.len()]);
+        moment.controller_imbalance_percent = imbalance_percent(&loads, balanced);
         moment
     }
 }
@@ -183,7 +184,7 @@ mod tests {
             samples_lost: 0,
             processes: Vec::new(),
         };
-        let moment = Moment::of(&seen, 500_000_000, 2);
+        let moment = Moment::of(&seen, 500_000_000, &[true; 2]);
         let expected = Moment {
             seconds: 3.0,
             local_access_percent: Some(75.0),
@@ -198,7 +199,7 @@ mod tests {
         assert!((moment.controller_imbalance_percent.unwrap() - 141.4).abs() < 0.1);
         // Nothing was counted, and too little sampled.
         seen.counters = Counters::unknown(Vec::new(), Vec::new());
-        assert_eq!(Moment::of(&seen, 500_000_000, 2), Moment { seconds: 3.0, ..Moment::default() });
+        assert_eq!(Moment::of(&seen, 500_000_000, &[true; 2]), Moment { seconds: 3.0, ..Moment::default() });
     }
 
     #[test]

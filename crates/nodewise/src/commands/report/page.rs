@@ -1,10 +1,13 @@
 //! The report as one page that loads nothing.
 
 use super::read::Profile;
-use super::text::{largest, lies_on, name, nothing, percents, samples_are, shares, sharing, unknown, words};
+use super::text::{
+    largest, lies_on, name, no_change, percents, samples_are, shares, sharing, unknown, words,
+};
 use super::{machine, over_time, threads, work};
+use nodewise_verdict::doctor::Verdict;
 use nodewise_verdict::html::{STYLE, escaped};
-use nodewise_verdict::profile::{Findings, LEAST_PERCENT, Row};
+use nodewise_verdict::profile::{Findings, Row};
 use std::fmt::Write as _;
 
 /// More style, beside the common one.
@@ -27,13 +30,11 @@ const STRIP: f64 = 30.0;
 pub fn html(profile: &Profile, findings: &Findings) -> String {
     let what = escaped(&profile.title());
     let changes = findings.to_change();
-    let (kind, verdict) = match (findings.far_percent, changes.len()) {
-        (None, _) => ("unknown", nothing(profile).to_owned()),
-        (_, 0) => {
-            ("healthy", format!("Nothing to do here: no change would save {LEAST_PERCENT:.0} % of the time."))
-        }
-        (_, 1) => ("hurt", "One change would help.".to_owned()),
-        (_, count) => ("hurt", format!("{count} changes would help.")),
+    let (kind, verdict) = match (findings.verdict(), changes.len()) {
+        (Verdict::Unknown, _) => ("unknown", no_change(profile, findings)),
+        (Verdict::Healthy, _) => ("healthy", no_change(profile, findings)),
+        (Verdict::Hurt, 1) => ("hurt", "One change would help.".to_owned()),
+        (Verdict::Hurt, count) => ("hurt", format!("{count} changes would help.")),
     };
     let far = findings.far_percent.map_or(String::new(), |far| format!(", {far:.0} % of the accesses far"));
     let mut out = format!(

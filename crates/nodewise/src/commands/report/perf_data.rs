@@ -57,6 +57,7 @@ fn head(recording: &Recording) -> Head {
         pid: None,
         began_unix_s: 0,
         nodes: recording.nodes.clone(),
+        balanced: Vec::new(),
         machine: Machine { ratios: (0..nodes).map(row).collect(), cycles_per_instruction: 1.0, times: None },
         ratios_by: "the kernel's default distances, as perf.data has none".to_owned(),
     }

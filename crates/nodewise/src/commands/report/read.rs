@@ -84,13 +84,14 @@ pub fn read(path: &Path) -> anyhow::Result<Profile> {
         let line: Line = serde_json::from_slice(&line)
             .map_err(|error| anyhow!("{}: damaged or cut off: {error}", at()))?;
         match line {
-            Line::Head(Head { nodewise_profile: version, .. }) if version != VERSION => {
+            Line::Head(head) if head.nodewise_profile != VERSION => {
+                let version = head.nodewise_profile;
                 bail!(
                     "{}: a profile of version {version}, and this nodewise reads version {VERSION}: record it again",
                     path.display()
                 );
             }
-            Line::Head(found) => told = Some(Told::new(found)),
+            Line::Head(found) => told = Some(Told::new(*found)),
             Line::Interval(interval) => {
                 let told = told.as_mut().with_context(|| format!("{}: damaged: it has no head", at()))?;
                 told.interval(*interval);
@@ -116,6 +117,7 @@ pub fn read(path: &Path) -> anyhow::Result<Profile> {
 /// Everything that was told so far.
 pub struct Told {
     head: Head,
+    balanced: Vec<bool>,
     began_ns: Option<u64>,
     samples: Vec<Short>,
     moments: Vec<Moment>,
@@ -144,6 +146,7 @@ impl Told {
             are_accesses: false,
             is_perfs: false,
             programs: BTreeMap::new(),
+            balanced: head.balanced(),
             head,
         }
     }
@@ -154,7 +157,7 @@ impl Told {
         self.sums.take_in(&seen);
         let began = seen.end_ns.saturating_sub(seen.duration_ns);
         let began = *self.began_ns.get_or_insert(began);
-        self.moments.push(Moment::of(&seen, began, self.head.nodes.len()));
+        self.moments.push(Moment::of(&seen, began, &self.balanced));
         for process in seen.processes {
             if let Some(now) = process.mappings {
                 self.mappings.insert(process.pid, now);
@@ -166,7 +169,9 @@ impl Told {
     }
 
     pub fn finish(self, tail: &Tail) -> Profile {
-        let Self { head, mut samples, moments, latencies, threads, sums, mappings, programs, .. } = self;
+        let Self {
+            head, balanced, mut samples, moments, latencies, threads, sums, mappings, programs, ..
+        } = self;
         samples.sort_by_key(|sample| sample.time_ns);
         let counts_accesses = self.are_accesses || samples.is_empty();
         let mut memory = Memory::new(&mappings, tail, head.nodes.len());
@@ -194,7 +199,7 @@ impl Told {
             pid: head.pid,
             seconds: tail.seconds,
             ratios_by: head.ratios_by,
-            seen: Seen { nodes: head.nodes, ratios: head.machine.ratios, objects, uses, load },
+            seen: Seen { nodes: head.nodes, balanced, ratios: head.machine.ratios, objects, uses, load },
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::commands::wrap;
 use crate::output::shown;
 use anstyle::Style;
 use comfy_table::{CellAlignment, Table, presets};
+use nodewise_verdict::doctor::Verdict;
 use nodewise_verdict::profile::{Findings, LEAST_PERCENT, Line, Remedy, Row};
 use std::fmt::Write as _;
 
@@ -33,12 +34,15 @@ pub fn text(profile: &Profile, findings: &Findings, width: usize) -> String {
     };
     let changes = findings.to_change();
     if findings.far_percent.is_none() {
-        let _ = writeln!(out, "{}", nothing(profile));
+        let _ = writeln!(out, "{}", no_change(profile, findings));
         out.push_str(&sites(profile));
         return out;
     }
     if changes.is_empty() {
-        let _ = writeln!(out, "Nothing to do here: no change would save {LEAST_PERCENT:.0} % of the time.\n");
+        for line in wrap(&no_change(profile, findings), width.min(100)) {
+            let _ = writeln!(out, "{line}");
+        }
+        out.push('\n');
     }
     for (i, row) in changes.iter().enumerate() {
         let (head, body) = words(row, profile);
@@ -235,12 +239,20 @@ pub const fn name(remedy: Option<Remedy>) -> &'static str {
     }
 }
 
-/// The reason for which nothing is told.
-pub fn nothing(profile: &Profile) -> &'static str {
+/// Why there is no change to make.
+pub fn no_change(profile: &Profile, findings: &Findings) -> String {
     if profile.seen.uses.is_empty() {
-        "No access to memory was sampled, so that nothing can be told."
+        "No access to memory was sampled, so that nothing can be told.".to_owned()
+    } else if findings.far_percent.is_none() {
+        "No sample tells where its memory is, so that nothing can be told.".to_owned()
+    } else if findings.verdict() == Verdict::Unknown {
+        format!(
+            "Cannot tell: what was sampled too seldom to say who uses it may cost up to {:.0} % of the time. \
+             Record for longer.",
+            findings.unjudged_gain_percent
+        )
     } else {
-        "No sample tells where its memory is, so that nothing can be told."
+        format!("Nothing to do here: no change would save {LEAST_PERCENT:.0} % of the time.")
     }
 }
 

@@ -8,6 +8,7 @@ pub use machine::preset_text;
 use self::machine::Modelled;
 use super::{Exit, exit};
 use crate::output::{note, print, shown};
+use crate::signals;
 use nodewise_rig::{
     Accelerator, Device, Distances, ErrorKind, Guest, Node, Stage, Streams, kernels, no_kernel, parse_size,
 };
@@ -338,9 +339,8 @@ fn each<T: Copy>(values: &[T], nodes: usize, total: usize, option: &str) -> Resu
 
 /// A flag that Ctrl-C and its kin raise, and the number of the signal.
 fn stop_on_signals() -> io::Result<(Arc<AtomicBool>, Arc<AtomicUsize>)> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let (stop, number) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    for signal in signals::ending() {
         signal_hook::flag::register_usize(signal, Arc::clone(&number), signal as usize)?;
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }

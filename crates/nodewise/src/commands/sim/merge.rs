@@ -113,7 +113,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     if done.is_empty() {
         return Err(usage(format!("{} has no run yet", args.dir.display())));
     }
-    let cells = cells(&done);
+    let cells = cells(&sweep.runs, &done);
     let summary = Summary { version: &sweep.version, runs: sweep.runs.len(), merged: done.len(), cells };
     let json = serde_json::to_string_pretty(&summary)? + "\n";
     let files = [("runs.csv", csv(&done)), ("summary.json", json.clone()), ("plots.html", page(&summary))];
@@ -136,17 +136,19 @@ fn number(report: &Value, field: &str) -> Option<f64> {
     report[field].as_f64()
 }
 
-fn cells<'a>(done: &[(&'a Run, Value)]) -> Vec<Cell<'a>> {
+/// `done` are those of `all` runs that there are.
+fn cells<'a>(all: &[Run], done: &[(&'a Run, Value)]) -> Vec<Cell<'a>> {
     let mut cells = Vec::new();
     for runs in done.chunk_by(|(one, _), (other, _)| group(one) == group(other)) {
-        let first_policy = &runs[0].0.policy;
+        let first_policy = all.iter().find(|run| group(run) == group(runs[0].0)).map(|run| &run.policy);
         for same in runs.chunk_by(|(one, _), (other, _)| one.policy == other.policy) {
             let run = same[0].0;
             let of =
                 |field| -> Vec<f64> { same.iter().filter_map(|(_, report)| number(report, field)).collect() };
             let relative = |(run, report): &(&Run, Value)| {
-                let first =
-                    runs.iter().find(|(other, _)| other.policy == *first_policy && other.seed == run.seed)?;
+                let first = runs
+                    .iter()
+                    .find(|(other, _)| Some(&other.policy) == first_policy && other.seed == run.seed)?;
                 Some(number(report, "run_time_s")? / number(&first.1, "run_time_s")?)
             };
             let relative_times: Vec<f64> = same.iter().filter_map(relative).collect();

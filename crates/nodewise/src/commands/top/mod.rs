@@ -11,12 +11,12 @@ mod watch;
 pub use figures::bytes;
 
 use crate::output::print_more;
+use crate::signals;
 use crate::terminal;
 use nodewise_engine::Pid;
 use nodewise_linux::census::Census;
 use nodewise_linux::process::require_access;
 use nodewise_topology::Topology;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,7 +97,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
         require_access(Pid(pid)).map_err(crate::manage::explain)?;
     }
     let end = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
+    for signal in signals::ending() {
         signal_hook::flag::register(signal, Arc::clone(&end))?;
     }
     let mut census = Census::new(Topology::live()?, MOST);

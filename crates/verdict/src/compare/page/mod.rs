@@ -244,6 +244,7 @@ mod tests {
                 metric: "a&b".to_owned(),
                 less_is_better: true,
                 machine: String::new(),
+                nodes: 2,
             },
             answer: Answer {
                 verdict: Kind::Unknown,

@@ -40,6 +40,8 @@ pub struct Setting {
     pub less_is_better: bool,
     /// The machine in a line: kernel, nodes, CPUs, and the settings that matter.
     pub machine: String,
+    /// Nodes with memory or CPUs.
+    pub nodes: usize,
 }
 
 /// A placement's figures.
@@ -354,7 +356,7 @@ fn answer(
         }
         return answer;
     };
-    let is_numa = !matches!(winner.placement.how, How::HugePages { .. });
+    let is_numa = setting.nodes > 1 && !matches!(winner.placement.how, How::HugePages { .. });
     answer.verdict = if is_numa { Kind::Hurt } else { Kind::Healthy };
     answer.text = hurt(winner, far, migrations, setting, own_cpus);
     answer.winner = Some(winner.placement.name.clone());
@@ -426,6 +428,12 @@ fn hurt(
         How::Interleave { .. } | How::WeightedInterleave { .. } => {
             format!(
                 "{times} with its memory spread over the nodes: by default, one node's memory serves most of it."
+            )
+        }
+        How::Pinned { .. } if setting.nodes < 2 => {
+            format!(
+                "NUMA does not hurt it: there is one node. It is {times} with each thread kept on a CPU: by default, \
+                 threads leave their caches."
             )
         }
         How::Pinned { .. } => {

@@ -53,6 +53,10 @@ fn report(others: &[(&'static str, (f64, f64))], repeat: u32) -> Report {
 }
 
 fn report_on(own_cpus: bool, others: &[(&'static str, (f64, f64))], repeat: u32) -> Report {
+    report_of(4, own_cpus, others, repeat)
+}
+
+fn report_of(nodes: usize, own_cpus: bool, others: &[(&'static str, (f64, f64))], repeat: u32) -> Report {
     let names =
         ["default", "node0", "far", "interleave", "pin-spread", "balancing-off", "thp-always", "nodewise"];
     let mut seconds: BTreeMap<_, _> = names.map(|name| (name, (10.0, 1.0))).into();
@@ -64,6 +68,7 @@ fn report_on(own_cpus: bool, others: &[(&'static str, (f64, f64))], repeat: u32)
         metric: "seconds".to_owned(),
         less_is_better: true,
         machine: "four nodes".to_owned(),
+        nodes,
     };
     let cost = FarCost { ratio: 2.0, source: "distances".to_owned() };
     Report::of(&experiment, setting, Vec::new(), Some(cost))
@@ -93,6 +98,16 @@ fn a_program_to_which_placement_does_not_matter_is_told_so() {
     assert_eq!(report.answer.verdict, Kind::Healthy);
     assert!(report.answer.text.ends_with("Placement does not matter to it."), "{}", report.answer.text);
     assert_eq!(report.ace.unwrap().alpha, None);
+}
+
+#[test]
+fn one_node_hurts_nobody() {
+    let report = report_of(1, false, &[("pin-spread", (8.0, 1.0))], 12);
+    let answer = &report.answer;
+    assert_eq!((answer.verdict, answer.winner.as_deref()), (Kind::Healthy, Some("pin-spread")));
+    let start = "NUMA does not hurt it: there is one node. It is 1.22x faster with each thread kept on a CPU";
+    assert!(answer.text.starts_with(start), "{}", answer.text);
+    assert!(answer.remedy.is_some());
 }
 
 #[test]

@@ -15,7 +15,7 @@ use nodewise_sys::perf::Losses;
 use nodewise_topology::Topology;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A pass over a program's memory while pages are being placed, to begin with: half the kernel's own default
 /// rate. Every fault is also a chance for the kernel to move the page; few samples suffice, since decisions
@@ -44,12 +44,17 @@ const CHEAP_JUDGED: Duration = Duration::from_secs(10);
 /// the next pass begin (`task_numa_work`, commit f169c62ff7cd). How many these are is measured, by the number
 /// of the pass.
 const PORTION_MB: u64 = 256;
+/// The least time from one such portion to the next: the kernel marks no more than 2560 MB/s
+/// (`MAX_SCAN_WINDOW`).
+const PORTION_TIME: Duration = Duration::from_millis(100);
 /// So many writable mappings has a small program, until it is known.
 const MAPPINGS: u64 = 20;
-/// At least one mapping in so many is taken for left out: who scans is chance, and a thread heeds another
-/// period with the first fault of the next pass, so that one that is too long lasts as long as it is too
-/// long.
-const LEFT_OUT: u64 = 4;
+/// At least this share of mappings is taken for left out, since who scans is chance. A thread heeds another
+/// period only with the first fault of the next pass, which is far off where this one is too long. All are
+/// taken for it at first, so that huge pages soon have samples enough. Two passes end the burst of others.
+const LEFT_OUT: f64 = 0.25;
+/// The first kernel that marks those one a period.
+const LEAVES_OUT_SINCE: (u32, u32) = (6, 7);
 
 /// And while there is little to do. Marked whole, a small program falls into a burst of faults that the
 /// kernel answers with a burst of migrations, to whoever runs just then; little by little, samples come
@@ -72,10 +77,15 @@ const LAST_PASSES: u32 = 4;
 /// So many scans end before memory of several portions gets rest. The kernel goes by address, and the first
 /// of a large program's memory may be all that is well placed.
 const PASSES_BEFORE_REST: u64 = 2;
+/// A process whose pass has lasted so long sleeps, and is waited for no longer: the kernel scans who runs.
+/// One that takes longer by its size has twice that time.
+const NEVER_SCANNED: Duration = Duration::from_secs(60);
 
 /// Where balancing was on before, a thread heeds our period after the pass under way. Five more show which
 /// nodes use a page, and there is no rest before.
 const OLD_PASSES: u64 = 6;
+/// A pass at the old pace that has lasted so long is that of a process that sleeps.
+const OLD_PASS_MOST: Duration = Duration::from_secs(300);
 
 /// While pages are being placed, passes become faster until so many samples come in a second: memory in huge
 /// pages gives one for 2 MiB a pass. They become slower again, up to `PASS`, where that gives more than twice
@@ -86,7 +96,20 @@ const OLD_PASSES: u64 = 6;
 /// makes it stop scanning.
 const ENOUGH_PER_S: f64 = 500.0;
 
+/// So many passes tell how many samples one gives, however soon they have ended.
+const PASSES_JUDGED: u64 = 2;
+
+/// So long is an owner of the settings waited for that has balancing switched off: several of its intervals.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// How much is marked at once, and both ends of the scan period.
+const KNOB_NAMES: [&str; 3] = ["scan_size_mb", "scan_period_min_ms", "scan_period_max_ms"];
+
 /// Samples page accesses through NUMA hint faults.
+///
+/// The kernel marks pages for the whole machine. Where another Nodewise owns its settings, that one marks as
+/// eagerly as the most eager of all wishes.
+#[expect(clippy::struct_excessive_bools, reason = "each is a state of its own")]
 pub struct HintFaults {
     events: Option<PageFaultEvents>,
     /// The kind of the events, and what they tell.
@@ -102,8 +125,8 @@ pub struct HintFaults {
     pass: Duration,
     /// And at the cheap rate.
     cheap_pass: Duration,
-    /// Samples since the pass was last judged, and how long that is.
-    recent: (u64, Duration),
+    /// Samples since the pass was last judged, how long that is, and how many passes ended meanwhile.
+    recent: (u64, Duration, u64),
     /// Whether the cheap rate has lasted for longer than the first judgement.
     rested: bool,
     /// Samples of an accurate pass.
@@ -118,16 +141,31 @@ pub struct HintFaults {
     /// Its writable mappings, and how many of them take a period each.
     mappings: u64,
     left_out: f64,
+    /// The least share of them that is taken for it.
+    least_left_out: f64,
     /// Which process that is, the number of its pass, and how long this pass has lasted.
     scan_sequence: Option<(Pid, u64, Duration)>,
     /// Samples of the last intervals, and pages that the kernel moved meanwhile, fading.
     lately: (f64, f64),
+    /// Whether another Nodewise asks for samples, for whom there is no rest.
+    requested: bool,
     /// Whether we have switched balancing off for a while.
     paused: bool,
     /// Whether somebody has switched balancing off meanwhile.
     switched_off: bool,
     /// How many passes have yet to end until samples come at the sampler's pace.
     old_passes: u64,
+}
+
+/// Whether a kernel leaves mappings out of a pass until all others are marked. One that says nothing is new.
+fn leaves_out(release: &str) -> bool {
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse().ok());
+    (numbers.next().unwrap_or(u32::MAX), numbers.next().unwrap_or(0)) >= LEAVES_OUT_SINCE
+}
+
+/// Whether the knobs can be set. Under lockdown (`kernel_lockdown(7)`) the kernel refuses that even to root.
+fn are_writable(knobs: &Path) -> bool {
+    KNOB_NAMES.iter().all(|name| fs::OpenOptions::new().write(true).open(knobs.join(name)).is_ok())
 }
 
 impl HintFaults {
@@ -137,7 +175,7 @@ impl HintFaults {
         let mut sampler = Self::closed(settings, balancing, None);
         sampler.old_passes = if sampler.mode()? & 1 == 1 { OLD_PASSES } else { 0 };
         sampler.switch_on()?;
-        sampler.knobs = knobs.join("scan_period_min_ms").exists().then_some(knobs);
+        sampler.knobs = Some(knobs).filter(|knobs| are_writable(knobs));
         let events = match PageFaultEvents::open(topology, Source::best()) {
             // The tracepoint needs more rights than the software event.
             Err(e) if e.kind() == ErrorKind::NotPermitted => {
@@ -156,6 +194,8 @@ impl HintFaults {
 
     /// With these files, and without events.
     fn closed(settings: SharedSettings, balancing: PathBuf, knobs: Option<PathBuf>) -> Self {
+        let release = fs::read_to_string(balancing.with_file_name("osrelease")).unwrap_or_default();
+        let least_left_out = if leaves_out(&release) { LEFT_OUT } else { 0.0 };
         Self {
             events: None,
             event: "",
@@ -166,7 +206,7 @@ impl HintFaults {
             rate: SamplingRate::Accurate,
             pass: PASS,
             cheap_pass: PASS_CHEAP,
-            recent: (0, Duration::ZERO),
+            recent: Default::default(),
             rested: false,
             in_pass: 0.0,
             last_pass: None,
@@ -174,9 +214,11 @@ impl HintFaults {
             wished: SamplingRate::Accurate,
             largest_pages: 0,
             mappings: MAPPINGS,
-            left_out: MAPPINGS as f64,
+            left_out: if least_left_out > 0.0 { MAPPINGS as f64 } else { 0.0 },
+            least_left_out,
             scan_sequence: None,
             lately: (0.0, 0.0),
+            requested: false,
             paused: false,
             switched_off: false,
             old_passes: 0,
@@ -197,9 +239,50 @@ impl HintFaults {
         if let Some(why) = self.settings.barred() {
             return Err(Error::new(ErrorKind::NotPermitted, format!("{cannot} ({why})")));
         }
-        if !self.settings.is_owner() {
+        if !self.settings.is_owner() && !self.is_switched_on_by_owner()? {
             let message = "NUMA balancing is off and another Nodewise owns the kernel's settings";
             return Err(Error::new(ErrorKind::NotPermitted, message));
+        }
+        Ok(())
+    }
+
+    /// Whether another Nodewise owns the settings.
+    fn is_guest(&self) -> bool {
+        !self.settings.is_owner() && self.settings.barred().is_none()
+    }
+
+    /// Asks the owner of the settings, and waits for it.
+    fn is_switched_on_by_owner(&self) -> Result<bool, Error> {
+        let begin = Instant::now();
+        while begin.elapsed() < ANSWER {
+            self.settings.request_samples(true);
+            std::thread::sleep(Duration::from_millis(50));
+            if self.mode()? & 1 == 1 {
+                return Ok(true);
+            }
+        }
+        self.settings.request_samples(false);
+        Ok(false)
+    }
+
+    /// Rests while nobody wants samples, and takes the settings over when their owner has ended.
+    fn share(&mut self) -> Result<(), Error> {
+        if self.settings.is_owner() {
+            let requested = self.settings.are_samples_requested();
+            if requested != self.requested {
+                self.requested = requested;
+                // Our own processes' samples say nothing of theirs.
+                if self.wished != SamplingRate::Accurate {
+                    self.pass = PASS;
+                }
+                self.set_rate(self.wished).inspect_err(|_| self.requested = !requested)?;
+            }
+        } else if self.settings.take_over() {
+            // If that fails there are no samples, as if somebody else had switched it off.
+            let _ = self.switch_on();
+            self.set_rate(self.wished)?;
+        } else if self.is_guest() {
+            self.settings.request_samples(self.rate == SamplingRate::Accurate);
         }
         Ok(())
     }
@@ -242,9 +325,7 @@ impl HintFaults {
         let knob = (self.period() * self.portions(portion_mb)).as_millis().max(1);
         let (portion, period) = (portion_mb.to_string(), knob.to_string());
         // Both ends the same: the period is not to adapt by the kernel's rules.
-        for (name, value) in
-            [("scan_size_mb", &portion), ("scan_period_min_ms", &period), ("scan_period_max_ms", &period)]
-        {
+        for (name, value) in KNOB_NAMES.into_iter().zip([&portion, &period, &period]) {
             if let Some(path) = self.knob(name) {
                 self.settings.set(&path, value)?;
             }
@@ -287,15 +368,36 @@ impl HintFaults {
             let passes = sequence.saturating_sub(before);
             self.passes += passes;
             self.old_passes = self.old_passes.saturating_sub(passes);
-            let periods = lasted.as_secs_f64() / self.period().as_secs_f64().max(f64::MIN_POSITIVE);
+            let periods = lasted.as_secs_f64() / self.period().max(PORTION_TIME).as_secs_f64();
             let left_out = periods / passes.max(1) as f64 - f64::from(self.portions(PORTION_MB));
             if passes > 0 || left_out > self.left_out {
                 self.left_out = left_out;
             }
             self.scan_sequence = Some((pid, sequence, if passes > 0 { Duration::ZERO } else { lasted }));
         }
+        // More would only have the period be shorter than the kernel's own least.
+        let fastest = PASS.div_duration_f64(PORTION_TIME) * f64::from(self.portions(PORTION_MB));
         let most = self.mappings as f64;
-        self.left_out = self.left_out.clamp(most / LEFT_OUT as f64, most);
+        self.left_out = self.left_out.clamp((most * self.least_left_out).min(fastest), most);
+    }
+
+    /// Passes that end while there is rest say nothing of the next time without.
+    fn pass_over(&mut self, interval: &Interval) {
+        let (Some((pid, sequence)), Some((before, seen, _))) = (interval.scan_sequence, self.scan_sequence)
+        else {
+            return;
+        };
+        if pid == before {
+            self.old_passes = self.old_passes.saturating_sub(sequence.saturating_sub(seen));
+            self.scan_sequence = Some((pid, sequence, Duration::ZERO));
+        }
+    }
+
+    /// Whether the followed process's pass may still end.
+    fn may_end(&self, most: Duration) -> bool {
+        let periods = f64::from(self.portions(PORTION_MB)) + self.left_out;
+        let most = most.max(2 * PORTION_TIME.mul_f64(periods));
+        self.scan_sequence.is_some_and(|(.., lasted)| lasted < most)
     }
 
     fn moves_little(&self) -> bool {
@@ -338,6 +440,11 @@ impl Sampler for HintFaults {
     }
 
     fn drain(&mut self, keep: &dyn Fn(Pid) -> bool, into: &mut Vec<RawSample>) {
+        // Another Nodewise that begins waits for an answer, and rounds may be far apart.
+        if self.paused && self.settings.is_owner() {
+            // The next round says why if it fails.
+            let _ = self.share();
+        }
         if let Some(events) = &mut self.events {
             events.drain(keep, into);
         }
@@ -348,11 +455,16 @@ impl Sampler for HintFaults {
     }
 
     fn set_rate(&mut self, rate: SamplingRate) -> Result<(), Error> {
-        let in_portions = self.scan_sequence.is_some() && self.portions(PORTION_MB) > 1;
+        let in_portions = self.may_end(NEVER_SCANNED) && self.portions(PORTION_MB) > 1;
         let is_young = in_portions && self.passes < PASSES_BEFORE_REST;
-        let is_half_way = (1..OLD_PASSES).contains(&self.old_passes);
+        // A pause is asked for only where most memory has been judged already, by whatever pace.
+        let is_half_way = rate == SamplingRate::Cheap
+            && (1..OLD_PASSES).contains(&self.old_passes)
+            && self.may_end(OLD_PASS_MOST);
         self.wished = rate;
-        if (self.rate, rate) == (SamplingRate::Accurate, SamplingRate::Cheap) && (is_young || is_half_way) {
+        let rate = if self.requested { SamplingRate::Accurate } else { rate };
+        let rests = self.rate == SamplingRate::Accurate && rate != SamplingRate::Accurate;
+        if rests && (is_young || is_half_way) {
             return Ok(());
         }
         self.pause(rate == SamplingRate::Paused)?;
@@ -362,21 +474,32 @@ impl Sampler for HintFaults {
             self.last_pass = (rests && self.moves_little()).then_some((0, Duration::ZERO));
         }
         self.rate = rate;
-        self.recent = (0, Duration::ZERO);
-        self.tell_kernel()
+        self.recent = Default::default();
+        self.tell_kernel()?;
+        if self.is_guest() {
+            self.settings.request_samples(rate == SamplingRate::Accurate);
+        }
+        Ok(())
     }
 
     fn adapt(&mut self, interval: &Interval) -> Result<(), Error> {
+        self.share()?;
+        if self.rate != SamplingRate::Accurate {
+            self.pass_over(interval);
+        }
         if self.paused {
             return Ok(());
         }
         let &Interval { duration: over, samples, .. } = interval;
         let before = self.period();
         self.largest_pages = interval.largest_pages;
+        let mut ended = 0;
         // At rest the passes are long.
         if self.rate == SamplingRate::Accurate {
+            let passes = self.passes;
             self.count_left_out(interval);
-            if self.wished != self.rate {
+            ended = self.passes.saturating_sub(passes);
+            if self.wished != self.rate && !self.requested {
                 self.set_rate(self.wished)?;
             }
         }
@@ -389,7 +512,7 @@ impl Sampler for HintFaults {
             // It began when most of its samples are there, and with it the kernel heeds the period.
             if *seen as f64 > self.in_pass / 2.0 || *waited > self.pass * LAST_PASSES {
                 self.last_pass = None;
-                self.recent = (0, Duration::ZERO);
+                self.recent = Default::default();
                 return self.tell_kernel();
             }
             return Ok(());
@@ -397,8 +520,8 @@ impl Sampler for HintFaults {
         if changed && self.rate == SamplingRate::Accurate {
             self.tell_kernel()?;
         }
-        self.recent = (self.recent.0 + samples, self.recent.1 + over);
-        let (samples, over) = self.recent;
+        self.recent = (self.recent.0 + samples, self.recent.1 + over, self.recent.2 + ended);
+        let (samples, over, ended) = self.recent;
         let cheap = self.rate == SamplingRate::Cheap;
         let per_s = samples as f64 / over.as_secs_f64().max(f64::MIN_POSITIVE);
         // Known from the first pass on, since little may be to do before the second.
@@ -409,11 +532,12 @@ impl Sampler for HintFaults {
             let cheap_s = self.in_pass / ENOUGH_CHEAP_PER_S;
             self.cheap_pass = Duration::from_secs(cheap_s as u64).clamp(PASS_CHEAP, PASS_CHEAP_MAX);
         }
-        // Samples come in bursts, one a pass or a portion, and passes can take longer than was asked for.
-        if over < if cheap { CHEAP_JUDGED } else { self.pass * 2 } {
+        // Samples come in bursts, one a pass or a portion, and passes can take longer than was asked for, or
+        // shorter.
+        if over < if cheap { CHEAP_JUDGED } else { self.pass * 2 } && ended < PASSES_JUDGED {
             return Ok(());
         }
-        self.recent = (0, Duration::ZERO);
+        self.recent = Default::default();
         if cheap {
             let longer = (self.cheap_pass * 2).min(PASS_CHEAP_MAX);
             let settled = std::mem::replace(&mut self.rested, true);
@@ -422,6 +546,9 @@ impl Sampler for HintFaults {
             }
             self.cheap_pass = longer;
             return self.tell_kernel();
+        }
+        if self.requested && self.wished != SamplingRate::Accurate {
+            return Ok(());
         }
         let factor = per_s / ENOUGH_PER_S;
         let pass = self.pass.mul_f64(factor).clamp(PASS_MIN, PASS);
@@ -439,6 +566,10 @@ impl Sampler for HintFaults {
         }
     }
 
+    fn is_paused(&self) -> bool {
+        self.paused
+    }
+
     fn lags(&self) -> bool {
         self.old_passes > 0 && self.scan_sequence.is_some()
     }
@@ -446,218 +577,13 @@ impl Sampler for HintFaults {
     fn close(&mut self) -> Result<(), Error> {
         self.losses = self.losses();
         self.events = None;
-        self.switched_off |= !self.paused && self.mode().is_ok_and(|mode| mode & 1 == 0);
+        // Another owner may have paused it, too, while we asked for nothing.
+        let is_paused = self.paused || (self.is_guest() && self.rate != SamplingRate::Accurate);
+        self.switched_off |= !is_paused && self.mode().is_ok_and(|mode| mode & 1 == 0);
+        self.settings.request_samples(false);
         self.settings.restore()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::settings::{Place, Settings};
-
-    const KNOBS: [&str; 3] = ["scan_size_mb", "scan_period_min_ms", "scan_period_max_ms"];
-    const SECOND: Duration = Duration::from_secs(1);
-    /// 64 MiB.
-    const PAGES: u64 = 16_384;
-
-    fn interval(samples: u64, duration: Duration) -> Interval {
-        Interval {
-            duration,
-            samples,
-            largest_pages: PAGES,
-            writable_mappings: Some(0),
-            scan_sequence: None,
-            moved_by_kernel: 0,
-        }
-    }
-
-    fn sampler(directory: &Path) -> HintFaults {
-        for name in KNOBS {
-            fs::write(directory.join(name), "1000").unwrap();
-        }
-        let balancing = directory.join("numa_balancing");
-        let known = KNOBS.map(|name| directory.join(name)).into_iter().chain([balancing.clone()]);
-        let settings = Settings::open(Place::new(directory.join("journal"), directory, known)).into();
-        let mut sampler = HintFaults::closed(settings, balancing, Some(directory.to_owned()));
-        sampler.set_rate(SamplingRate::Accurate).unwrap();
-        sampler
-    }
-
-    /// The size that is marked at once, in MB, and the period, in ms.
-    fn told(directory: &Path) -> (u64, u64) {
-        let [size, min, max] =
-            KNOBS.map(|name| fs::read_to_string(directory.join(name)).unwrap().parse().unwrap());
-        assert_eq!(min, max);
-        (size, min)
-    }
-
-    #[test]
-    fn rest_begins_with_a_whole_pass() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut sampler = sampler(directory.path());
-        assert_eq!(told(directory.path()), (PORTION_MB, 95), "21 periods, for all that is known yet");
-        sampler.adapt(&interval(16_000, 2 * SECOND)).unwrap();
-        assert_eq!(told(directory.path()), (PORTION_MB, 2_000));
-        sampler.set_rate(SamplingRate::Cheap).unwrap();
-        // All of it is one large portion, and 64 small ones, each of which is to come 5 s after the one
-        // before.
-        assert_eq!(told(directory.path()), (PORTION_MB, 5_000));
-        sampler.adapt(&interval(100, SECOND)).unwrap();
-        assert_eq!(told(directory.path()), (PORTION_MB, 5_000));
-        sampler.adapt(&interval(9_000, SECOND)).unwrap();
-        assert_eq!(told(directory.path()), (1, 320_000));
-        sampler.set_rate(SamplingRate::Accurate).unwrap();
-        assert_eq!(told(directory.path()), (PORTION_MB, 2_000));
-    }
-
-    #[test]
-    fn passes_take_their_time_though_mappings_are_left_out() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut sampler = sampler(directory.path());
-        let mut sequence = 0;
-        let mut period = |passes| {
-            sequence += passes;
-            let (writable_mappings, scan_sequence) = (Some(19), Some((Pid(1), sequence)));
-            let interval = Interval { writable_mappings, scan_sequence, ..interval(500, SECOND) };
-            sampler.adapt(&interval).unwrap();
-            told(directory.path()).1
-        };
-        assert_eq!(period(1), 95, "as told at the start, which is near enough");
-        assert_eq!(period(2), 200, "two passes of 20 periods, each of ten");
-        assert_eq!(period(50), (2000.0 / 5.75) as u64, "at least a quarter");
-        let waiting: Vec<u64> = (0..30).map(|_| period(0)).collect();
-        assert!(waiting.is_sorted_by(|a, b| a >= b), "no pass for so long: {waiting:?}");
-        // Another process that has become the largest begins anew, whatever its number.
-        let other = Interval {
-            scan_sequence: Some((Pid(2), 1000)),
-            writable_mappings: Some(19),
-            ..interval(500, SECOND)
-        };
-        let before = sampler.left_out;
-        sampler.adapt(&other).unwrap();
-        assert!((sampler.left_out - before).abs() < 0.01);
-        assert!(
-            waiting[29] < 125,
-            "next to 2000 / 20, which a change by so little is not worth: {waiting:?}"
-        );
-    }
-
-    #[test]
-    fn a_program_that_was_scanned_before_goes_at_its_old_pace_for_some_passes() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut sampler = sampler(directory.path());
-        assert!(!sampler.lags());
-        sampler.old_passes = OLD_PASSES;
-        let lags = |sampler: &mut HintFaults, pid, sequence| {
-            let scan_sequence = Some((Pid(pid), sequence));
-            sampler.adapt(&Interval { scan_sequence, ..interval(0, SECOND) }).unwrap();
-            sampler.lags()
-        };
-        assert_eq!([7, 7].map(|sequence| lags(&mut sampler, 1, sequence)), [true; 2]);
-        // Nobody knows when the pass under way ends, and until then there may be rest.
-        sampler.set_rate(SamplingRate::Cheap).unwrap();
-        assert_eq!(sampler.rate, SamplingRate::Cheap);
-        sampler.set_rate(SamplingRate::Accurate).unwrap();
-        assert!(lags(&mut sampler, 1, 9));
-        sampler.set_rate(SamplingRate::Cheap).unwrap();
-        assert!(lags(&mut sampler, 1, 12) && sampler.rate == SamplingRate::Accurate);
-        assert!(!lags(&mut sampler, 1, 13) && sampler.rate == SamplingRate::Cheap);
-        sampler.set_rate(SamplingRate::Accurate).unwrap();
-        sampler.old_passes = OLD_PASSES;
-        assert!(!lags(&mut sampler, 2, 70), "another process");
-        (sampler.old_passes, sampler.scan_sequence) = (OLD_PASSES, None);
-        assert!(!lags(&mut sampler, 3, 1), "it has just begun");
-    }
-
-    #[test]
-    fn a_large_program_has_no_rest_before_all_of_it_was_marked_twice() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut sampler = sampler(directory.path());
-        let adapt = |sampler: &mut HintFaults, pages, sequence| {
-            let scan_sequence = Some((Pid(1), sequence));
-            // Samples are few, so that passes are made faster meanwhile.
-            let few = interval(50, 4 * SECOND);
-            sampler.adapt(&Interval { largest_pages: pages, scan_sequence, ..few }).unwrap();
-            sampler.rate
-        };
-        let (large, accurate, cheap) = (64 * PAGES, SamplingRate::Accurate, SamplingRate::Cheap);
-        adapt(&mut sampler, large, 7);
-        sampler.set_rate(cheap).unwrap();
-        assert_eq!([7, 7, 8, 9].map(|sequence| adapt(&mut sampler, large, sequence)), {
-            [accurate, accurate, accurate, cheap]
-        });
-        // Another wish takes rest back.
-        sampler.set_rate(accurate).unwrap();
-        adapt(&mut sampler, large, 10);
-        sampler.set_rate(cheap).unwrap();
-        sampler.set_rate(accurate).unwrap();
-        assert_eq!([12, 14].map(|sequence| adapt(&mut sampler, large, sequence)), [accurate; 2]);
-        // Memory that is marked at once has rest at once.
-        sampler.set_rate(accurate).unwrap();
-        adapt(&mut sampler, PAGES, 14);
-        sampler.set_rate(cheap).unwrap();
-        assert_eq!(sampler.rate, cheap);
-    }
-
-    #[test]
-    fn where_the_kernel_moves_pages_rest_begins_with_no_burst_of_faults() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut sampler = sampler(directory.path());
-        let interval = Interval { moved_by_kernel: 3_000, ..interval(16_000, 2 * SECOND) };
-        sampler.adapt(&interval).unwrap();
-        sampler.set_rate(SamplingRate::Cheap).unwrap();
-        assert_eq!(told(directory.path()), (1, 320_000));
-    }
-
-    #[test]
-    fn a_pause_is_our_own_or_somebody_elses() {
-        let directory = tempfile::tempdir().unwrap();
-        let balancing = directory.path().join("numa_balancing");
-        let mode = || fs::read_to_string(&balancing).unwrap();
-        fs::write(&balancing, "3").unwrap();
-        let mut ours = sampler(directory.path());
-        ours.set_rate(SamplingRate::Cheap).unwrap();
-        ours.set_rate(SamplingRate::Paused).unwrap();
-        assert_eq!(mode(), "2");
-        ours.adapt(&interval(0, SECOND)).unwrap();
-        ours.set_rate(SamplingRate::Cheap).unwrap();
-        assert_eq!(mode(), "3");
-        ours.set_rate(SamplingRate::Paused).unwrap();
-        ours.close().unwrap();
-        assert_eq!(mode(), "3", "put back");
-        assert!(!ours.switched_off);
-
-        let mut sampler = sampler(directory.path());
-        fs::write(&balancing, "0").unwrap();
-        sampler.set_rate(SamplingRate::Paused).unwrap();
-        sampler.set_rate(SamplingRate::Cheap).unwrap();
-        assert_eq!(mode(), "0", "somebody else's");
-        sampler.close().unwrap();
-        assert!(sampler.switched_off);
-    }
-
-    #[test]
-    fn threads_that_sleep_are_not_waited_for() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut sampler = sampler(directory.path());
-        sampler.adapt(&interval(0, 2 * SECOND)).unwrap();
-        sampler.set_rate(SamplingRate::Cheap).unwrap();
-        for _ in 0..8 {
-            sampler.adapt(&interval(0, SECOND)).unwrap();
-            assert_eq!(told(directory.path()).0, PORTION_MB);
-        }
-        sampler.adapt(&interval(0, SECOND)).unwrap();
-        assert_eq!(told(directory.path()), (1, 60_000));
-    }
-
-    #[test]
-    fn the_first_samples_say_how_long_a_cheap_pass_is() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut sampler = sampler(directory.path());
-        sampler.adapt(&interval(16_000, SECOND)).unwrap();
-        sampler.adapt(&interval(0, SECOND / 2)).unwrap();
-        sampler.set_rate(SamplingRate::Cheap).unwrap();
-        assert_eq!(sampler.pass(), 320 * SECOND);
-    }
-}
+mod tests;
