@@ -56,8 +56,11 @@ doctests:
 loom:
 	cargo xtask loom
 
+# By the optimised program that the guests run.
 studies:
-	cargo test --profile guest --locked --package nodewise --test sim -- --ignored
+	cargo build --profile guest --locked --package nodewise --package nodewise-bench --bins
+	cargo --config 'target."cfg(unix)".runner = ["env", "CARGO_BIN_EXE_nodewise=$(CURDIR)/target/guest/nodewise"]' \
+		test --locked --package nodewise --test sim -- --ignored
 
 # Packages whose integration tests boot guests, and other tests that do or that need what guests need.
 guest_packages := nodewise-bench nodewise-rig
@@ -121,11 +124,11 @@ soak: export NODEWISE_HOSTILE_SECONDS := $(SECONDS)
 soak:
 	cargo test --locked --package nodewise-bench --test hostile a_hostile_mix -- --nocapture
 
-# Guest tests that take too long for `make test`: an hour, most of it modelled machines.
+# Guest tests that take too long for `make test`: other shapes and machines of what its own tests show.
 .PHONY: slow
 
 slow:
-	cargo test --locked --no-fail-fast --package nodewise-bench -- --ignored
+	cargo test --locked --no-fail-fast --package nodewise-bench --package nodewise-rig -- --ignored
 
 # Programs of Debian's packages, those that are installed, in turn by the kernel alone and under Nodewise.
 .PHONY: pairs

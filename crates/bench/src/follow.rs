@@ -108,6 +108,7 @@ watch_pages() {
     done
 }
 nodewise() { $NODEWISE attach $1 --json json --log log 2>err & nodewise=$!; }
+figures_are_known() { grep '"event":"placement"' log | tail -n 1 | grep -q -v '"local_access_percent":null'; }
 end_nodewise() { kill $nodewise; wait $nodewise || cat err >&2; }
 "#;
 
@@ -119,16 +120,18 @@ measure() {
     taskset 1 redis-server --save '' --appendonly no --port 6379 --logfile /dev/null & redis=$!
     ready() { redis-cli ping 2>/dev/null | grep -q PONG; }
     within 60 ready
+    # The kernel balances from here on: its pace would be a slow one after seconds of local memory.
+    echo 0 >/proc/sys/kernel/numa_balancing
     redis-cli eval "for i = 0, 59999 do redis.call('set', string.format('key:%012d', i), string.rep('x', 1000)) end" 0 >/dev/null
     from_here $placer.moments "$redis 3"
+    echo 1 >/proc/sys/kernel/numa_balancing
     taskset -ap 8 $redis >/dev/null
     taskset 6 redis-benchmark -q -t get -r 60000 -n 100000000 -c 8 -P 16 >/dev/null 2>&1 & load=$!
     [ $placer = nodewise ] && nodewise $redis
     watch_pages $placer.moments 60 "$redis 3"
-    [ $placer = nodewise ] && end_nodewise
+    [ $placer = nodewise ] && { within 60 figures_are_known; end_nodewise; }
     kill $load $redis; wait $load $redis
 }
-measure kernel; measure nodewise; true
 "#;
 
 /// stress-ng's memory stressor: four workers that filled their memory on node 0, then one bound to each node.
@@ -153,7 +156,6 @@ measure() {
     [ $placer = nodewise ] && end_nodewise
     kill $stress; wait $stress
 }
-measure kernel; measure nodewise; true
 "#;
 
 /// The program of this crate, whose first thread touched everything and whose four threads each use a
@@ -164,7 +166,8 @@ $WORKLOAD $program --report kernel.moments
 $NODEWISE run --json json --log log -- $WORKLOAD $program --report nodewise.moments 2>err || cat err >&2
 ";
 
-const PLACERS: [&str; 2] = ["kernel", "nodewise"];
+/// The placers: the kernel's balancing alone, and with it Nodewise.
+pub const PLACERS: [&str; 2] = ["kernel", "nodewise"];
 
 fn run(programs: &Programs, script: &str, needs: &[&str]) -> anyhow::Result<Finished> {
     let mut guest = Guest::uniform(4, 1, 512 << 20).copy("/usr/bin/taskset");
@@ -175,13 +178,22 @@ fn run(programs: &Programs, script: &str, needs: &[&str]) -> anyhow::Result<Fini
     Place::guest(guest).run(programs, &script, &["kernel.moments", "nodewise.moments", "json", "log"])
 }
 
-fn follow(programs: &Programs, program: &str, script: &str, needs: &[&str]) -> anyhow::Result<Vec<Followed>> {
-    let finished = run(programs, script, needs)?;
-    let each = PLACERS.map(|placer| {
+/// `script` has a function `measure PLACER`.
+fn follow(
+    programs: &Programs,
+    placers: &[&str],
+    program: &str,
+    script: &str,
+    needs: &[&str],
+) -> anyhow::Result<Vec<Followed>> {
+    let placed = placers.join(" ");
+    let finished =
+        run(programs, &format!("{script}for each in {placed}; do measure $each; done; true"), needs)?;
+    let each = placers.iter().map(|placer| {
         Followed::of(&finished, program, placer, |file| finished.lines(file))
             .with_context(|| format!("{program}, {placer}: {}", finished.stderr))
     });
-    each.into_iter().collect()
+    each.collect()
 }
 
 /// 64 MiB that one thread touched and four use, by the kernel's balancing, then under Nodewise; bound to the
@@ -205,15 +217,15 @@ pub fn private(programs: &Programs, bound: bool) -> anyhow::Result<Vec<Followed>
     each.into_iter().collect()
 }
 
-/// redis-server loaded on node 0 follows to node 3, by the kernel's balancing, then under Nodewise.
-pub fn redis(programs: &Programs) -> anyhow::Result<Vec<Followed>> {
-    follow(programs, "redis-server", REDIS, &["redis-server", "redis-cli", "redis-benchmark"])
+/// redis-server loaded on node 0 follows to node 3, by each of these placers in turn.
+pub fn redis(programs: &Programs, placers: &[&str]) -> anyhow::Result<Vec<Followed>> {
+    follow(programs, placers, "redis-server", REDIS, &["redis-server", "redis-cli", "redis-benchmark"])
 }
 
-/// stress-ng's four memory workers, loaded on node 0, follow to their nodes, by the kernel's balancing, then
-/// under Nodewise.
-pub fn stress_ng(programs: &Programs) -> anyhow::Result<Vec<Followed>> {
-    follow(programs, "stress-ng --vm 4", STRESS, &["stress-ng"])
+/// stress-ng's four memory workers, loaded on node 0, follow to their nodes, by each of these placers in
+/// turn.
+pub fn stress_ng(programs: &Programs, placers: &[&str]) -> anyhow::Result<Vec<Followed>> {
+    follow(programs, placers, "stress-ng --vm 4", STRESS, &["stress-ng"])
 }
 
 /// The table that people read.

@@ -52,7 +52,7 @@ fn in_c(source: &str) -> PathBuf {
     };
     done(
         Command::new(compiler)
-            .args([standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror"])
+            .args([standard, "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"])
             .arg(c.join("tests").join(source))
             .arg("-I")
             .arg(c.join("include"))

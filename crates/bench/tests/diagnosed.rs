@@ -82,10 +82,11 @@ fn far_percent(finished: &Finished, report: &str) -> f64 {
 fn patients_on_four_nodes() {
     let finished = examined(
         Guest::uniform(4, 1, 512 << 20).copy("/usr/bin/taskset").copy("/usr/bin/perl"),
-        "for pattern in private shared-read local idle; do
-             examine $pattern $WORKLOAD $pattern --seconds 60 --report $pattern.report; done
-         for pattern in false-share shared-update; do
-             examine $pattern $WORKLOAD $pattern --huge --seconds 60 --report $pattern.report; done
+        // In step, or a thread that the host gave less time has fewer of the accesses than of the pages.
+        "for pattern in private shared-read false-share; do
+             examine $pattern $WORKLOAD $pattern --in-step --seconds 60 --report $pattern.report; done
+         for pattern in local idle; do examine $pattern $WORKLOAD $pattern --seconds 60 --report $pattern.report; done
+         name=shared-update; examine $name $WORKLOAD $name --huge --seconds 60 --report $name.report
          # A program that its machine's owner sends away from its memory.
          name=sent; taskset 1 perl -e '$s = \"x\" x (1 << 26); $n += ord(substr($s, int(rand(1 << 26)), 1)) while 1' &
          patient=$!; sleep 4; taskset -p 8 $patient; diagnose",
@@ -147,6 +148,7 @@ fn a_disk_that_is_far() {
 }
 
 #[test]
+#[ignore = "for `make slow`: patients_on_four_nodes on other nodes"]
 fn patients_on_two_nodes() {
     let finished = examined(
         Guest::uniform(2, 2, 512 << 20),
@@ -192,6 +194,7 @@ fn programs_that_the_kernel_has_placed() {
 /// So much memory that where each page of it lies is not asked for, and that the kernel marks it portion by
 /// portion. The doctor and then the manager come to a program that has run for a while.
 #[test]
+#[ignore = "for `make slow`: CI has 90 minutes"]
 fn a_program_of_two_gibibytes() {
     let finished = examined(
         Guest::uniform(4, 1, 2 << 30),

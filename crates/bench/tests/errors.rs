@@ -63,6 +63,9 @@ fn what_cannot_be_done_is_refused_before_anything_starts() {
         "not-executable",
         "old-log",
         "read-only",
+        "hidden",
+        "small-group",
+        "no-room",
     ];
     let script = "
         chmod 777 .
@@ -73,6 +76,9 @@ fn what_cannot_be_done_is_refused_before_anything_starts() {
         try paranoid-attach nobody $NODEWISE attach $other --duration 5
         echo -1 >/proc/sys/kernel/perf_event_paranoid
         try others nobody $NODEWISE attach $other --duration 5
+        mount -o remount,hidepid=2 /proc
+        try hidden nobody $NODEWISE attach $other --duration 5
+        mount -o remount,hidepid=0 /proc
         try own nobody $NODEWISE run --json $PWD/own.json -- sh -c \"'exit 9'\"
         try wrong-pid $NODEWISE attach 99999
         try one-ended $NODEWISE attach 99999 $other --duration 1
@@ -85,6 +91,11 @@ fn what_cannot_be_done_is_refused_before_anything_starts() {
         try not-executable $NODEWISE run --json j.json -- /etc/passwd
         echo old >old.jsonl
         try old-log $NODEWISE run --log old.jsonl -- no-such-program
+        mkdir -p /groups; mount -t cgroup2 none /groups; echo +memory >/groups/cgroup.subtree_control
+        mkdir /groups/small; echo 64M >/groups/small/memory.max
+        small() { sh -c \"echo \\$\\$ >/groups/small/cgroup.procs; exec $*\"; }
+        try small-group small $NODEWISE measure --only latency --quick --json
+        try no-room small $NODEWISE measure --only latency --quick --mebibytes 60
         cat old.jsonl >old
         rm old.jsonl old
         ls -A | grep -v -e '\\.out$' -e '\\.err$' -e '\\.status$' -e '^left$' >left
@@ -95,6 +106,7 @@ fn what_cannot_be_done_is_refused_before_anything_starts() {
     let (status, message) = tried(&f, "paranoid-attach");
     assert!(status == 77 && message.contains("CAP_"), "{status}: {message}");
     refused(&f, "others", 77, &["belongs to somebody else", "CAP_SYS_PTRACE"]);
+    refused(&f, "hidden", 77, &["is hidden", "hidepid", "CAP_SYS_PTRACE"]);
     assert_eq!(
         tried(&f, "own").0,
         9,
@@ -112,6 +124,11 @@ fn what_cannot_be_done_is_refused_before_anything_starts() {
     refused(&f, "not-found", 127, &["no-such-program"]);
     refused(&f, "not-executable", 126, &["/etc/passwd"]);
     refused(&f, "old-log", 127, &["no-such-program"]);
+    let (status, message) = tried(&f, "small-group");
+    assert_eq!(status, 0, "{message}");
+    let bytes = f.json("small-group.out").unwrap()["buffer_bytes"].as_u64().unwrap();
+    assert!((1..=10 << 20).contains(&bytes), "a third of what the group leaves each of two nodes: {bytes}");
+    refused(&f, "no-room", 1, &["MiB free for this process, too little to measure with 60 MiB"]);
     assert_eq!(
         f.file("left").unwrap(),
         "own.json\n",
@@ -145,9 +162,9 @@ fn the_program_gets_its_signals_and_nodewise_its_status() {
         $WORKLOAD private --mebibytes 16 --seconds 100 >/dev/null & target=$!
         before=$(cat /sys/kernel/debug/sched/numa_balancing/scan_period_min_ms)
         changed() { [ $(cat /sys/kernel/debug/sched/numa_balancing/scan_period_min_ms) != $before ]; }
-        try interrupt $NODEWISE attach $target --json interrupt.json & trying=$!
+        try interrupt $NODEWISE attach $target --json interrupt.json --log interrupt.jsonl & trying=$!
         within 60 changed
-        sleep 2
+        within 60 grep -q placement interrupt.jsonl
         kill -INT $(pidof nodewise)
         wait $trying
         changed && echo not restored
@@ -156,7 +173,7 @@ fn the_program_gets_its_signals_and_nodewise_its_status() {
 
         # The kernel gives samples, and moves nothing.
         try dry $NODEWISE run --dry-run --json dry.json --log dry.jsonl -- \\
-            $WORKLOAD private --bound --mebibytes 32 --seconds 10 --report dry.report
+            $WORKLOAD private --bound --mebibytes 32 --seconds 20 --report dry.report
         true";
     let more = ["term.json", "hup.json", "interrupt.json", "dry.json", "dry.jsonl", "dry.report"];
     let f = run_tries(two_nodes(), script, &names, &more);

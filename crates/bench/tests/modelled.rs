@@ -67,11 +67,13 @@ fn latencies_of_a_square_are_the_presets() {
 }
 
 #[test]
+#[ignore = "for `make slow`: latencies_of_a_square_are_the_presets on another machine"]
 fn latencies_of_a_ring_of_four_are_the_presets() {
     latencies_are_the_presets("xeon-e7-4830v3-4n");
 }
 
 #[test]
+#[ignore = "for `make slow`: latencies_of_a_square_are_the_presets on another machine"]
 fn latencies_of_eight_nodes_of_unlike_distances_are_the_presets() {
     latencies_are_the_presets("opteron-6272-8n");
 }
@@ -125,6 +127,7 @@ fn bandwidths_of_a_square_are_the_presets() {
 }
 
 #[test]
+#[ignore = "for `make slow`: CI has 90 minutes"]
 fn bandwidths_of_a_ring_of_four_are_the_presets() {
     bandwidths_are_the_presets("xeon-e7-4830v3-4n");
 }
@@ -188,23 +191,41 @@ fn where_instructions_alone_take_time_it_does_not_matter_where_memory_lies() {
     }
 }
 
-/// Over a minute with the eager phase in it, by the modelled core's instructions, which do not hang on the
-/// host's load.
+/// By a modelled core's instructions, which do not hang on the host's load. The core has an eighth of the
+/// machine's speed, so that what is done by the second takes eight times the share. Even there nodewise takes
+/// less than 1 % at rest. The whole run, with the first passes over all memory in it, takes less than 1 % of
+/// a whole core.
 #[test]
-fn watching_programs_that_are_well_placed_or_idle_takes_below_two_percent_of_a_cpu() {
+fn watching_programs_that_are_well_placed_or_idle_takes_below_one_percent_of_a_cpu() {
+    const SLOW: u32 = 8;
     let workload = programs().workload.to_str().unwrap();
-    // Each thread works for a millisecond or so, and rests.
-    for pattern in ["local --rest-us 50000", "idle"] {
+    // Each thread works for some hundred microseconds, and rests.
+    for pattern in ["local --rest-us 5000", "idle"] {
+        // At rest is 15 s that begin when eager sampling has ended, or after a while without samples.
         let script = format!(
-            "nodewise run --quiet --json summary -- {workload} {pattern} --seconds 60 --report report && cat summary"
+            "nodewise run --quiet --sampler hint-faults --json summary --log log -- \\
+                 {workload} {pattern} --seconds 52 --report report & nodewise=$!
+             used() {{ cat /proc/$nodewise/task/*/schedstat | awk '{{ ns += $1 }} END {{ print ns }}'; }}
+             for second in $(seq 28); do sleep 1; ! grep -q cheap log || break; done
+             sleep 3; used >at_rest; sleep 15; used >>at_rest
+             wait $nodewise && tr -d '\\n' <summary && echo && cat at_rest"
         );
-        let options = ["--instructions-only", "--copy", workload];
+        let options = ["--slow", &SLOW.to_string(), "--instructions-only", "--copy", workload];
         let (output, report) = rig("opteron-8385-4n", &options, &["sh", "-c", &script]);
-        let summary: Value = serde_json::from_str(&output).unwrap();
-        println!("{pattern}: {}, {} samples", summary["own_cost"], summary["samples"]);
-        assert_eq!(summary["pages_moved"], 0, "{summary}");
+        let mut lines = output.lines();
+        let summary: Value = serde_json::from_str(lines.next().unwrap()).unwrap();
+        let mut used_ns = || lines.next().unwrap().parse::<f64>().unwrap();
+        let percent_at_rest = -100.0 * (used_ns() - used_ns()) / 15e9;
         let percent = summary["own_cost"]["cpu_percent"].as_f64().unwrap();
-        assert!(percent < 2.0, "{pattern}: {percent} % of a CPU");
+        let samples = summary["samples"].as_u64().unwrap();
+        println!("{pattern}: {samples} samples, {percent} % of a CPU, {percent_at_rest} % at rest");
+        assert_eq!(summary["pages_moved"], 0, "{summary}");
+        if pattern != "idle" {
+            assert!(samples > 16384, "all pages were looked at: {summary}");
+            assert!(summary["local_access_percent"]["after"].as_f64() > Some(99.0), "{summary}");
+        }
+        assert!(percent_at_rest < 1.0, "{pattern}: {percent_at_rest} % of a CPU at rest");
+        assert!(percent / f64::from(SLOW) < 1.0, "{pattern}: {percent} % of a CPU");
         assert!(report["late_percent"].as_f64().unwrap() < 1.0, "{report}");
     }
 }
@@ -304,6 +325,7 @@ impl Managed {
 }
 
 #[test]
+#[ignore = "for `make slow`: CI has 90 minutes"]
 fn what_one_thread_uses_is_seen_by_the_machines_samples_and_moved() {
     // The last ones go as late as a sample hits them.
     let run = managed("--sampler model", "private", "--seconds 60 --after-placed 3");
@@ -368,7 +390,7 @@ fn what_all_read_is_seen_by_the_machines_samples_and_spread() {
 /// 45 % of cases, and none in 38 %.
 #[test]
 fn huge_pages_that_all_read_are_spread_evenly() {
-    let run = managed("--sampler model", "shared-read --huge", "--passes 60");
+    let run = managed("--sampler model", "shared-read --huge", "--passes 45");
     println!("{:?}", run.pages_by_node);
     assert_eq!(run.pages_by_node.iter().sum::<u64>(), PAGES);
     assert!(run.pages_by_node.iter().all(|pages| (512..=3 * 512).contains(pages)), "{:?}", run.pages_by_node);

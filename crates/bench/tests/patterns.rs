@@ -17,9 +17,8 @@ fn programs() -> &'static Programs {
 }
 
 fn run(script: &str, files: &[&str]) -> Finished {
-    let programs = programs();
-    let guest = Guest::uniform(4, 1, 512 << 20).copy(&programs.slowdown);
-    let finished = Place::guest(guest).run(programs, script, files).unwrap();
+    let guest = Guest::uniform(4, 1, 512 << 20).copy(&programs().slowdown);
+    let finished = Place::guest(guest).run(programs(), script, files).unwrap();
     assert_eq!(finished.status, 0, "{}", finished.stderr);
     finished
 }
@@ -34,9 +33,13 @@ fn managed(workload: &str) -> (Vec<Placement>, Value, Vec<Value>) {
         println!("{placement:?}");
     }
     println!("{}", finished.stderr);
+    let log: Vec<Value> = finished.lines("log").unwrap();
+    for line in log.iter().filter(|line| line["event"] == "sampling") {
+        println!("{line}");
+    }
     let summary = finished.json("summary").unwrap();
     figures_are_true(&summary, &placements);
-    (placements, summary, finished.lines("log").unwrap())
+    (placements, summary, log)
 }
 
 /// The summary's figures of before and after are within 5 points of the program's own. These compare where
@@ -78,6 +81,7 @@ fn private_data_goes_to_its_threads_and_stays() {
 /// Half of the pages are where they belong and nobody moves any; and a program attached to while the kernel's
 /// balancing was off, so that before is what it had made of its memory until then.
 #[test]
+#[ignore = "for `make slow`: CI has 90 minutes"]
 fn figures_are_true_of_programs_left_alone_and_attached_to() {
     let script =
         "$NODEWISE run --dry-run --json half.json -- $WORKLOAD half --bound --seconds 20 --report half
@@ -94,6 +98,7 @@ fn figures_are_true_of_programs_left_alone_and_attached_to() {
 
 /// The kernel samples but may not move the program's pages: what arrives was moved by Nodewise.
 #[test]
+#[ignore = "for `make slow`: private_data_goes_to_its_threads_and_stays by Nodewise alone"]
 fn private_data_goes_to_its_threads_without_the_kernels_help() {
     let (placements, summary, log) = managed("private --bound --seconds 150 --after-placed 10");
     assert!(summary["pages_moved"].as_u64() >= Some(PAGES * 3 / 4 * 99 / 100), "{summary}");
@@ -104,6 +109,7 @@ fn private_data_goes_to_its_threads_without_the_kernels_help() {
 /// The kernel samples but may move pages only back to their first node: where they are was decided by
 /// Nodewise.
 #[test]
+#[ignore = "for `make slow`: CI has 90 minutes"]
 fn data_written_by_all_is_spread_and_no_page_is_moved_twice() {
     let (placements, summary, log) = managed("shared-write --bound --seconds 150 --after-placed 10");
     assert!(summary["pages_moved"].as_u64() >= Some(PAGES * 11 / 20), "{summary}");
@@ -114,6 +120,7 @@ fn data_written_by_all_is_spread_and_no_page_is_moved_twice() {
 
 /// The kernel moves pages, too, each to whoever came to it first.
 #[test]
+#[ignore = "for `make slow`: CI has 90 minutes"]
 fn data_written_by_all_is_spread_beside_the_kernels_balancing() {
     let (placements, summary, log) = managed("shared-write --seconds 150 --after-placed 30");
     assert_eq!(moved_again(&log), 0);
@@ -151,6 +158,7 @@ fn data_read_by_all_is_spread(before: &str, workload: &str) -> (Vec<Placement>, 
 
 /// The kernel samples but may move pages only back to their first node.
 #[test]
+#[ignore = "for `make slow`: data_read_by_all_is_spread_with_the_kernels_balancing_on_or_off_before by Nodewise alone"]
 fn data_read_by_all_is_spread_without_the_kernels_help() {
     let (_, summary) = data_read_by_all_is_spread("true", "--bound --seconds 150 --after-placed 10");
     assert!(summary["pages_moved"].as_u64() >= Some(PAGES * 11 / 20), "{summary}");
@@ -181,9 +189,10 @@ fn memory_stays_with_threads_that_come_back() {
 }
 
 #[test]
+#[ignore = "for `make slow`: modelled's watching_programs_that_are_well_placed_or_idle, by instructions"]
 fn well_placed_and_idle_programs_are_left_alone_at_little_cost() {
-    let slowdown = programs().slowdown.display();
-    for pattern in ["local", "idle"] {
+    let look = |pattern: &str| {
+        let slowdown = programs().slowdown.display();
         // CPU time of nodewise, in ticks of 10 ms, for a minute that begins when eager sampling has ended, or
         // after a while without samples: watching goes on, with a pass over the memory in about a minute. As
         // much of it as the host took for others meanwhile, other tests, say, is not Nodewise's.
@@ -209,7 +218,9 @@ fn well_placed_and_idle_programs_are_left_alone_at_little_cost() {
             percent / slowdown < 1.0,
             "{pattern}: nodewise used {percent} % of a CPU, stretched {slowdown} times"
         );
-    }
+    };
+    look("idle");
+    look("local");
 }
 
 /// Huge pages that four nodes use in disjoint quarters are found, split, and each base page placed where it
@@ -223,7 +234,8 @@ fn falsely_shared_huge_pages_are_split_and_their_parts_placed() {
     let khugepaged = format!("{khugepaged}/scan_sleep_millisecs {khugepaged}/pages_to_scan");
     let script = format!(
         "cat {khugepaged} >before
-         $NODEWISE run --json summary --log log -- $WORKLOAD false-share --seconds 60 --after-placed 5 --report report
+         # Emulated, a round of thirty thousand samples takes five seconds.
+         $NODEWISE run --json summary --log log -- $WORKLOAD false-share --seconds 60 --after-placed 15 --report report
          status=$?; cat {khugepaged} >after; exit $status"
     );
     let finished = run(&script, &["report", "summary", "log", "before", "after"]);
@@ -253,6 +265,7 @@ fn falsely_shared_huge_pages_are_split_and_their_parts_placed() {
 /// Huge pages all over which all nodes load, compute and store are spread as they are. A thread that waits
 /// for a page which the kernel migrates faults twice for one use. So does one that stores what it had loaded.
 #[test]
+#[ignore = "for `make slow`: CI has 90 minutes"]
 fn huge_pages_that_all_update_are_spread_and_not_split() {
     let script = "$NODEWISE run --json summary --log log -- \
              $WORKLOAD shared-update --huge --seconds 40 --report report";

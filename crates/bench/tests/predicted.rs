@@ -22,12 +22,12 @@ struct Machine {
 const FOUR_NODES: Machine =
     Machine { name: "opteron-8385-4n", cpus_per_node: "1", begin: "", falls_short: &["sweep"] };
 /// It prefetches. Memory is in base pages there: four huge pages do not tell two nodes apart. It is so fast
-/// that the histogram has some 300 samples in as many rounds as on four nodes. Shares of these are 3 points
-/// off.
+/// that programs have some 300 samples in as many rounds as on four nodes. Shares of these are 3 points off.
+/// Its prefetcher brings more lines near than far, 2 points of the histogram's, and no sample shows them.
 const TWO_NODES: Machine = Machine {
     name: "dahu-2n",
     cpus_per_node: "2",
-    begin: "more=4; echo never >/sys/kernel/mm/transparent_hugepage/enabled",
+    begin: "more=4; most=12; echo never >/sys/kernel/mm/transparent_hugepage/enabled",
     falls_short: &["sweep"],
 };
 
@@ -110,6 +110,7 @@ fn saved(said: &BTreeMap<String, String>, scene: &str, cure: &str) -> [f64; 2] {
 }
 
 #[test]
+#[ignore = "for `make slow`: CI has 90 minutes"]
 fn what_a_report_says_is_gained_is_gained() {
     reports_are_true(FOUR_NODES);
 }
@@ -127,10 +128,10 @@ fn reports_are_true(machine: Machine) {
             for cure in $@; do echo $scene-$cure $(patients $scene $rounds $cure); done
             echo $scene-profiled $(nodewise profile --model MODEL -o p -- PATIENTS $scene $rounds)
             nodewise report p; nodewise report p --json >json; one_line $scene-report json; }
-        scene slices 3000000 parallel
-        scene stream 6000000 parallel
-        scene table 1500000 copies interleave
-        scene histogram $((3000000 * ${more:-1})) interleave
+        scene slices $((3000000 * ${more:-1})) parallel
+        scene stream $((6000000 * ${more:-1})) parallel
+        scene table $((1500000 * ${more:-1})) copies interleave
+        scene histogram $((3000000 * ${most:-1})) interleave
         scene far 2000000 near
         scene hidden 700000 near
         scene own 12000000";
@@ -188,6 +189,7 @@ fn reports_are_true(machine: Machine) {
 }
 
 #[test]
+#[ignore = "for `make slow`: CI has 90 minutes"]
 fn what_the_doctor_says_it_costs_it_costs() {
     the_doctor_is_right(FOUR_NODES);
 }
@@ -281,6 +283,7 @@ fn the_doctor_is_right_about_threads_by_themselves(machine: Machine) {
 }
 
 #[test]
+#[ignore = "for `make slow`: CI has 90 minutes"]
 fn what_compare_says_is_faster_is_faster() {
     // Four huge pages, on four nodes, may happen to be their users' own.
     let script = "

@@ -151,6 +151,7 @@ fn a_file_that_four_processes_have_mapped_is_spread_once() {
 /// On any other file system, too: who has it mapped is asked there as well. The first process has none of its
 /// pages, as a database's has.
 #[test]
+#[ignore = "for `make slow`: a_file_that_four_processes_have_mapped_is_spread_once, elsewhere"]
 fn a_file_elsewhere_that_four_processes_have_mapped_is_spread_once() {
     spread_once("/srv", "apart");
 }

@@ -49,7 +49,7 @@ fn touched_on_node_0(row: &Value, pages: u64, remedies: &[&str]) {
     assert!((5.0..=76.0).contains(&gain), "{row:#}");
 }
 
-/// Asserts that each node uses a quarter, and so finds three quarters far.
+/// Asserts that each node uses a quarter, as threads in step do, and so finds three quarters far.
 #[track_caller]
 fn used_in_slices(row: &Value) {
     about(row, "used_from_percent", [25.0; 4]);
@@ -70,13 +70,13 @@ fn sick_programs_are_told_apart_and_the_healthy_one_is_left_alone() {
     let guest = Guest::uniform(4, 1, 512 << 20).copy(&sick);
     let script = format!(
         "profile sick -- {sick} 12
-         profile private -- $WORKLOAD private --mebibytes 64 --seconds 8
+         profile private -- $WORKLOAD private --mebibytes 64 --seconds 12 --in-step
          profile local -- $WORKLOAD local --mebibytes 64 --seconds 8
          # The kernel migrates huge pages meanwhile, and threads wait for them.
          profile update -- $WORKLOAD shared-update --huge --mebibytes 64 --seconds 12
          # One that runs already: nobody saw who touched its memory.
          echo 0 >/proc/sys/kernel/numa_balancing
-         $WORKLOAD private --mebibytes 64 --seconds 60 >/dev/null & sleep 3
+         $WORKLOAD private --mebibytes 64 --seconds 60 --in-step >/dev/null & sleep 3
          profile running -p $! --seconds 8; kill $!",
         sick = sick.display()
     );
@@ -134,6 +134,30 @@ fn asked_for_by<'a>(report: &'a Value, function: &str) -> &'a Value {
     let name = format!("site: helper (asked), called by {function} (asked)");
     let mut rows = report["rows"].as_array().unwrap().iter();
     rows.find(|row| row["memory"] == *name).unwrap_or_else(|| panic!("{name}: {report:#}"))
+}
+
+/// Grandchildren of the program begin within milliseconds. The kernel's account of them is the truth.
+#[test]
+fn cpu_time_is_that_of_grandchildren_too() {
+    let script = r#"
+        profile many -- sh -c '
+            for each in 1 2 3 4; do sh -c "seq 100000 | sort -r | tail -n 1" & done; wait
+            cut -d" " -f14-17 /proc/$$/stat >ticks'"#;
+    let finished = profiled(Guest::uniform(2, 1, 512 << 20), script, &["many", "many.text", "ticks"]);
+    // Its own and its children's, in user mode and in the kernel, in hundredths of a second.
+    let ticks = finished.file("ticks").unwrap();
+    let ticks: Vec<f64> = ticks.split_whitespace().map(|ticks| ticks.parse().unwrap()).collect();
+    let [user, kernel, user_of_children, kernel_of_children] = ticks[..] else { panic!("{ticks:?}") };
+    let (kernel, all) = (kernel + kernel_of_children, ticks.iter().sum::<f64>());
+    println!("{ticks:?}\n{}", finished.file("many.text").unwrap());
+    assert!(user_of_children > 10.0 * user, "most is the grandchildren's: {ticks:?}");
+    let seen = &finished.json("many").unwrap()["kernel"];
+    let (seconds, accounted_s) = (seen["samples"].as_f64().unwrap() * 0.004, all / 100.0);
+    let (percent, accounted) = (seen["kernel_percent"].as_f64().unwrap(), 100.0 * kernel / all);
+    println!("{seconds} s of {accounted_s} s, {percent} % of {accounted} %");
+    // No sample is taken while the host runs something else.
+    assert!((0.5..1.2).contains(&(seconds / accounted_s)), "{seconds} s of {accounted_s} s: {seen}");
+    assert!((percent - accounted).abs() < 10.0, "{percent} % of {accounted} %: {seen}");
 }
 
 #[test]

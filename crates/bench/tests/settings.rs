@@ -22,7 +22,11 @@ no() { ! \"$@\"; }
 /// Runs a script of checks, all of which must say yes.
 #[track_caller]
 fn all_hold(script: &str, checks: usize) -> String {
-    let finished = run(Guest::uniform(2, 1, 384 << 20), &format!("{FUNCTIONS}{script}"), &["doctor"]);
+    let finished = run(
+        Guest::uniform(2, 1, 384 << 20).copy("/usr/bin/env"),
+        &format!("{FUNCTIONS}{script}"),
+        &["doctor"],
+    );
     let said: Vec<&str> = finished.stdout.lines().filter(|line| line.contains(": ")).collect();
     assert!(said.iter().all(|line| line.ends_with(": yes")), "{finished:?}");
     assert_eq!((finished.status, said.len()), (0, checks), "{finished:?}");
@@ -34,7 +38,7 @@ fn settings_come_back_after_exit_signals_and_failure() {
     let script = "
         look before
         # The program itself waits until it is watched.
-        started() { $NODEWISE \"$@\" 2>/dev/null & nodewise=$!; within 60 changed; check \"watched\" changed; }
+        started() { $how $NODEWISE \"$@\" 2>/dev/null & nodewise=$!; within 60 changed; check \"watched\" changed; }
 
         started run -- sh -c 'while [ ! -e end ]; do sleep 0.1; done'
         check 'one journal' [ -s $journal ]
@@ -42,10 +46,14 @@ fn settings_come_back_after_exit_signals_and_failure() {
         check 'after exit' restored; check 'no journal after exit' [ ! -e $journal ]
 
         for signal in TERM HUP INT; do
-            started run -- sleep 100
+            # A script has INT ignored by what it starts in the background.
+            how=\"/usr/bin/env --default-signal=$signal\"; started run -- sleep 100; how=
             kill -$signal $nodewise; wait $nodewise; check \"status of $signal\" [ $? -gt 128 ]
             check \"after $signal\" restored
         done
+        started run -- sleep 100
+        kill -INT $nodewise; sleep 1; check 'INT is ignored' kill -0 $nodewise
+        kill $nodewise; wait $nodewise; check 'after INT' restored
 
         sleep 100 & target=$!
         for signal in TERM HUP INT; do
@@ -64,7 +72,7 @@ fn settings_come_back_after_exit_signals_and_failure() {
         started attach $$
         check 'switched on' balancing 1
         kill $nodewise; wait $nodewise; check 'switched off again' balancing 0; check 'and the rest' restored";
-    all_hold(script, 4 + 1 + 3 * 3 + 3 * 3 + 3 + 4);
+    all_hold(script, 4 + 1 + 3 * 3 + 3 + 3 * 3 + 3 + 4);
 }
 
 #[test]
@@ -95,10 +103,25 @@ fn what_kill_9_leaves_is_put_back_by_the_next_start_and_two_do_not_disturb_each_
         $NODEWISE attach $target 2>/dev/null & first=$!
         within 60 changed
         $NODEWISE run --json second.json -- sh -c 'until [ -e end ]; do sleep 0.1; done' & second=$!
-        sleep 2
-        kill $first; wait $first; check 'the first has ended' restored
+        sleep 2; check 'the first has the settings' grep -q \"pid.: $first,\" $journal
+        kill $first; wait $first; within 60 grep -q \"pid.: $second,\" $journal
+        check 'the second takes them over' [ $? = 0 ]; within 60 changed; check 'and changes them' [ $? = 0 ]
         touch end; wait $second; check 'the second goes on to its end' [ $? = 0 ]
         check 'both have ended' restored; check 'no journal at the end' [ ! -e $journal ]
+
+        # The first may rest. The second's program is placed all the same.
+        $WORKLOAD local --mebibytes 16 --seconds 100 --report /dev/null & local=$!
+        $NODEWISE attach $local 2>/dev/null & first=$!
+        period() { [ $(cat /sys/kernel/debug/sched/numa_balancing/scan_period_min_ms) $1 10000 ]; }
+        within 60 period -gt; check 'the first rests' [ $? = 0 ]
+        slices=\"$WORKLOAD private --mebibytes 16 --seconds 30 --after-placed 1 --report placed\"
+        $NODEWISE run -- $slices 2>/dev/null & second=$!
+        within 10 period -lt; check 'no longer' [ $? = 0 ]
+        wait $second; check 'placed' [ $(tail -n 1 placed | grep -cE 'local_percent.:(99|100)') = 1 ]
+        within 60 period -gt; check 'it rests again' [ $? = 0 ]
+        $NODEWISE attach $local --duration 1 2>err
+        check 'it is said to manage' grep -q \"$local is managed already, by process $first\" err
+        kill $first $local; wait $first; check 'put back by the first' restored
 
         # A container has a /run of its own, where there is no journal. The settings are the first one's all the same.
         $NODEWISE attach $target 2>/dev/null & first=$!
@@ -145,5 +168,5 @@ fn what_kill_9_leaves_is_put_back_by_the_next_start_and_two_do_not_disturb_each_
         # Nor can the summary be written.
         $NODEWISE run -- sh -c 'echo ran; exit 3' >out 2>/dev/full; check 'status without a summary' [ $? = 3 ]
         check 'it ran' grep -q ran out; check 'settings' restored";
-    all_hold(script, 3 * 5 + 4 + 4 + 3 + 4 + 4 + 4 + 3);
+    all_hold(script, 3 * 5 + 4 + 6 + 6 + 3 + 4 + 4 + 4 + 3);
 }

@@ -5,6 +5,7 @@ mod guests;
 
 use guests::run;
 use nodewise_rig::Guest;
+use std::process::Command;
 
 /// Every check says yes; each is a line on standard output.
 const SCRIPT: &str = "
@@ -44,8 +45,8 @@ check 'no journal' [ ! -e $journal ]
 
 # Four at the same moment, with balancing off: one changes the settings, and they are back when all have ended, in whichever order.
 look before
-for each in 1 2 3 4; do $NODEWISE attach $target 2>err.$each & done
-within 60 changed; sleep 2
+for each in 1 2 3 4; do $NODEWISE attach $target --log log.$each 2>err.$each & done
+within 60 changed; for each in 1 2 3 4; do within 60 [ -s log.$each ]; done
 for each in $(pidof nodewise); do kill -INT $each; sleep 0.3; done
 within 60 no pidof nodewise >/dev/null
 check 'restored by all four' no changed; check 'no journal of theirs' [ ! -e $journal ]
@@ -85,4 +86,66 @@ fn everybody_elses_things_stay_theirs() {
     assert!(container["pages_moved"].as_u64() > Some(0), "{container}");
     let stopped = f.json("stopped.json").unwrap();
     assert_eq!(stopped["pages_moved"], 0, "{stopped}");
+}
+
+/// As systemd's own unit, in a container of the guest's, where systemd is process 1. Each check is a line.
+const SERVICE: &str = r#"
+# Its /run and its /tmp are its own.
+units=/etc/systemd/system; mkdir -p $units
+sed "s,/usr/bin/nodewise,$(command -v nodewise)," UNIT >$units/nodewise@.service
+cat >$units/busy.service <<END
+[Service]
+ExecStart=WORKLOAD private --mebibytes 16 --seconds 600 --report /var/report
+Restart=always
+END
+cat >/var/script <<'END'
+failed() { echo "$1: NO"; systemctl status --no-pager 'nodewise@*' busy; }
+check() { name=$1; shift; if "$@"; then echo "$name: yes"; else failed "$name"; fi; }
+within() { n=$1; shift; until "$@"; do n=$((n - 1)); [ $n -gt 0 ] || return 1; sleep 1; done; }
+main() { systemctl show --property=MainPID --value $1; }
+attached() { tr '\0' ' ' <"/proc/$(main nodewise@busy)/cmdline" | grep -q " attach $(main busy) "; }
+placed() { tail -n 1 /var/report | grep -q 'local_percent":\(99\|100\)'; }
+balancing() { [ $(cat /proc/sys/kernel/numa_balancing) = $1 ]; }
+systemctl enable nodewise@busy
+check 'not before its service' [ $(main nodewise@busy) = 0 ]
+systemctl start busy
+check 'with its service' within 30 attached
+check 'its memory is placed' within 60 placed
+first=$(main busy); kill -KILL $first
+check 'it begins anew' within 30 sh -c "[ \$(systemctl show --property=MainPID --value busy) -gt $first ]"
+check 'and so does Nodewise' within 30 attached
+check 'its memory is placed again' within 60 placed
+check 'by hint faults' balancing 1
+systemctl stop busy
+check 'Nodewise ends with it' within 30 sh -c '! systemctl --quiet is-active nodewise@busy'
+check 'and well' [ "$(systemctl show --property=Result --value nodewise@busy)" = success ]
+check 'the setting is put back' balancing 0
+END
+cat >$units/checks.service <<'END'
+[Service]
+Type=oneshot
+StandardOutput=file:/var/checks
+StandardError=inherit
+ExecStart=/bin/sh /var/script
+ExecStopPost=/bin/systemctl exit 0
+END
+printf '[Unit]\nWants=checks.service\n' >$units/only.target
+echo 0 >/proc/sys/kernel/numa_balancing
+export container=guest
+timeout 200 unshare --pid --fork --mount --mount-proc /lib/systemd/systemd --unit=only.target
+cat /var/checks
+"#;
+
+#[test]
+fn a_service_is_managed_from_its_start_to_its_end() {
+    let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../nodewise/install/nodewise@.service");
+    let workload = guests::programs().workload.to_str().unwrap();
+    let script = SERVICE.replace("UNIT", unit).replace("WORKLOAD", workload);
+    let mut rig = Command::new(&guests::programs().nodewise);
+    rig.args(["rig", "--nodes", "2", "--time-limit", "300", "--with", "systemd"]);
+    let output = rig.args(["--copy", unit, "--copy", workload, "--", "sh", "-c", &script]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let checks: Vec<&str> =
+        said.lines().filter(|line| line.ends_with(": yes") || line.ends_with(": NO")).collect();
+    assert!(checks.len() == 10 && checks.iter().all(|line| line.ends_with(": yes")), "{output:?}");
 }

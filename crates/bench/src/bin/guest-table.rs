@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use nodewise_bench::follow::{private, redis, stress_ng, table};
+use nodewise_bench::follow::{PLACERS, private, redis, stress_ng, table};
 use nodewise_bench::results;
 use nodewise_bench::scenario::Programs;
 use std::path::PathBuf;
@@ -24,8 +24,8 @@ fn main() -> anyhow::Result<()> {
     let programs = Programs::build()?;
     let mut followed = private(&programs, false)?;
     followed.extend(private(&programs, true)?);
-    followed.extend(redis(&programs)?);
-    followed.extend(stress_ng(&programs)?);
+    followed.extend(redis(&programs, &PLACERS)?);
+    followed.extend(stress_ng(&programs, &PLACERS)?);
     if let Some(path) = &args.results {
         let measured = followed.iter().map(|followed| {
             let after =

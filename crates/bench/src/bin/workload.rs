@@ -54,6 +54,9 @@ struct Args {
     /// caches hold
     #[arg(long)]
     stream: bool,
+    /// Have each thread wait after a pass for those that are behind, so that none does more than another
+    #[arg(long)]
+    in_step: bool,
     /// Rest after each pass, in microseconds
     #[arg(long, default_value_t = 0)]
     rest_us: u64,
@@ -127,8 +130,8 @@ fn main() -> anyhow::Result<()> {
         let ended = std::thread::scope(|scope| -> anyhow::Result<bool> {
             let (finished, ended) = mpsc::channel();
             for t in 0..threads {
-                let (stop, passes, uses) = (&stop, &passes[t], &uses[t]);
-                let (touch, rest) = (touch, Duration::from_micros(args.rest_us));
+                let (stop, all_passes, passes, uses) = (&stop, &passes, &passes[t], &uses[t]);
+                let (touch, in_step, rest) = (touch, args.in_step, Duration::from_micros(args.rest_us));
                 let (limit, pin, finished) = (args.passes.unwrap_or(u64::MAX), &pin, finished.clone());
                 scope.spawn(move || {
                     pin(t).expect("a node's own CPUs are there");
@@ -137,10 +140,11 @@ fn main() -> anyhow::Result<()> {
                         && !stop.load(Ordering::Relaxed)
                     {
                         run_pass(words, uses, touch);
-                        passes.fetch_add(1, Ordering::Relaxed);
-                        if !rest.is_zero() {
-                            std::thread::sleep(rest);
+                        let done = passes.fetch_add(1, Ordering::Relaxed) + 1;
+                        if in_step {
+                            wait_for(all_passes, done, stop);
                         }
+                        std::thread::sleep(rest);
                     }
                     // The receiver lives as long as the scope.
                     let _ = finished.send(());
@@ -175,6 +179,14 @@ fn main() -> anyhow::Result<()> {
             }
         }
         report(&mut end)?;
+    }
+}
+
+/// Waits until all threads have done so many passes, busily: the kernel's balancing goes by CPU time.
+fn wait_for(passes: &[AtomicU64], done: u64, stop: &AtomicBool) {
+    let is_behind = |passes: &AtomicU64| passes.load(Ordering::Relaxed) < done;
+    while passes.iter().any(is_behind) && !stop.load(Ordering::Relaxed) {
+        std::thread::yield_now();
     }
 }
 

@@ -1,8 +1,7 @@
 /* asked SECONDS: main asks for memory by a helper, and one thread touches it. Four threads, one a node, use
  * it: each its slice, and all a table. Slices lie where other memory has lain before. */
 #define _GNU_SOURCE
-#include "../guests/thread.h"
-#include <pthread.h>
+#include "../guests/in_step.h"
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -64,12 +63,13 @@ static void *work(void *argument)
     size_t id = (size_t)argument, slice = BYTES / THREADS;
     uint64_t random = id + 1, sum = 0;
     run_on(id);
-    while (now() < until)
-        for (int i = 0; i < 10000; i++) {
+    do
+        for (int i = 0; i < 1000; i++) {
             random = random * 6364136223846793005u + 1442695040888963407u;
             slices[id * slice + (random >> 33) % slice]++;
             sum += table[(random >> 29) % BYTES];
         }
+    while (in_step(until));
     return (void *)sum;
 }
 
@@ -92,6 +92,7 @@ int main(int count, char **arguments)
     slices = make_slices();
     table = make_table();
     run(fill, 1);
+    begin_rounds(THREADS);
     until = now() + (count > 1 ? atof(arguments[1]) : 10);
     run(work, THREADS);
     return 0;

@@ -1,8 +1,7 @@
-/* sick SECONDS: four threads, one a node, use memory that the first touched: each its slice, and all a table.
- * Each also has memory that it touches first itself. */
+/* sick SECONDS: four threads, one a node and as often as each other, use memory that the first touched. Each
+ * uses its slice, and all use a table. Each also has memory that it touches first itself. */
 #define _GNU_SOURCE
-#include "../guests/thread.h"
-#include <pthread.h>
+#include "../guests/in_step.h"
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,25 +38,27 @@ static void *work(void *argument)
     uint64_t random = id + 1, sum = 0;
     run_on(id);
     unsigned char *own = allocate_own();
-    while (now() < until)
-        for (int i = 0; i < 10000; i++) {
+    do
+        for (int i = 0; i < 1000; i++) {
             random = random * 6364136223846793005u + 1442695040888963407u;
             slices[id * slice + (random >> 33) % slice]++;
             sum += table[(random >> 29) % BYTES];
             own[(random >> 35) % OWN]++;
         }
+    while (in_step(until));
     return (void *)sum;
 }
 
 int main(int count, char **arguments)
 {
     pthread_t threads[THREADS];
-    until = now() + (count > 1 ? atof(arguments[1]) : 10);
     run_on(0);
     slices = malloc(BYTES);
     table = malloc(BYTES);
     fill_slices();
     load_table();
+    begin_rounds(THREADS);
+    until = now() + (count > 1 ? atof(arguments[1]) : 10);
     for (size_t i = 0; i < THREADS; i++)
         if (pthread_create(&threads[i], NULL, work, (void *)i) != 0)
             abort();
