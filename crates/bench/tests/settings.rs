@@ -17,6 +17,8 @@ journal=/run/nodewise/settings.json
 originals() { sed '/written/,$d' $journal; }
 check() { name=$1; shift; if \"$@\"; then echo \"$name: yes\"; else echo \"$name: NO\"; cat before now; fi; }
 no() { ! \"$@\"; }
+# is_nice PID NICENESS
+is_nice() { [ \"$(cut -d' ' -f19 /proc/$1/stat)\" = $2 ]; }
 ";
 
 /// Runs a script of checks, all of which must say yes.
@@ -42,6 +44,8 @@ fn settings_come_back_after_exit_signals_and_failure() {
 
         started run -- sh -c 'while [ ! -e end ]; do sleep 0.1; done'
         check 'one journal' [ -s $journal ]
+        check 'goes first' within 10 is_nice $nodewise -10
+        check 'its program does not' is_nice $(cat /proc/$nodewise/task/$nodewise/children) 0
         touch end; wait $nodewise; check 'status 0' [ $? = 0 ]
         check 'after exit' restored; check 'no journal after exit' [ ! -e $journal ]
 
@@ -72,7 +76,7 @@ fn settings_come_back_after_exit_signals_and_failure() {
         started attach $$
         check 'switched on' balancing 1
         kill $nodewise; wait $nodewise; check 'switched off again' balancing 0; check 'and the rest' restored";
-    all_hold(script, 4 + 1 + 3 * 3 + 3 + 3 * 3 + 3 + 4);
+    all_hold(script, 6 + 1 + 3 * 3 + 3 + 3 * 3 + 3 + 4);
 }
 
 #[test]

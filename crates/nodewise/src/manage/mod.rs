@@ -2,6 +2,7 @@
 
 mod log;
 mod options;
+mod priority;
 mod summary;
 mod watchdog;
 
@@ -30,6 +31,7 @@ use nodewise_sys::{
 };
 use nodewise_topology::Topology;
 use options::SamplerName;
+use priority::First;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -324,6 +326,7 @@ impl Session<'_> {
         // Whether there is anything new since it was last looked where memory lies.
         let mut changed = false;
         spare_own_memory();
+        let _first = First::go();
         let mut length = self.observer.as_ref().map_or(interval, |by| by.first_interval(interval));
         let mut round_ends = Instant::now() + length;
         loop {
