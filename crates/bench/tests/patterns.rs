@@ -234,8 +234,7 @@ fn falsely_shared_huge_pages_are_split_and_their_parts_placed() {
     let khugepaged = format!("{khugepaged}/scan_sleep_millisecs {khugepaged}/pages_to_scan");
     let script = format!(
         "cat {khugepaged} >before
-         # Emulated, a round of thirty thousand samples takes five seconds.
-         $NODEWISE run --json summary --log log -- $WORKLOAD false-share --seconds 60 --after-placed 15 --report report
+         $NODEWISE run --json summary --log log -- $WORKLOAD false-share --seconds 60 --after-placed 5 --report report
          status=$?; cat {khugepaged} >after; exit $status"
     );
     let finished = run(&script, &["report", "summary", "log", "before", "after"]);

@@ -13,6 +13,8 @@ struct Lossy {
     losses: Losses,
     samples: u64,
     sampled: u64,
+    /// All of one page; 0 is mapped nowhere.
+    address: u64,
 }
 
 impl Sampler for Lossy {
@@ -32,7 +34,7 @@ impl Sampler for Lossy {
         self.losses += Losses { lost: 2, throttled: 1, malformed: 1, aux_gaps: 1 };
         let sample = |time_ns| RawSample {
             time_ns,
-            address: VirtAddr(0x1000),
+            address: VirtAddr(self.address),
             pid: Pid(std::process::id()),
             tid: nodewise_engine::Tid(1),
             accessor: NodeIndex(0),
@@ -67,6 +69,22 @@ fn sampled(pids: &[Pid], sampler: Lossy) -> LinuxMachine {
     let processes = Processes::new(pids, false, false).unwrap();
     let topology = Topology::live().unwrap();
     LinuxMachine::new(topology, processes, Box::new(sampler), MachineSettings::default())
+}
+
+#[test]
+fn a_look_that_saw_no_memory_leaves_what_moved_since_the_last_one_that_did() {
+    let memory = 0u64;
+    let mapped = std::ptr::from_ref(&memory) as u64;
+    for (address, saw) in [(0, false), (mapped, true)] {
+        let pid = Pid(std::process::id());
+        let mut machine = sampled(&[pid], Lossy { samples: 10, address, ..Lossy::default() });
+        let long_ago = u64::MAX;
+        machine.migrated_when_seen = long_ago;
+        machine.drain();
+        machine.observe().unwrap();
+        machine.look();
+        assert_eq!(machine.migrated_when_seen != long_ago, saw, "{address:#x}");
+    }
 }
 
 #[test]
