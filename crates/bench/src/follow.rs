@@ -120,11 +120,8 @@ measure() {
     taskset 1 redis-server --save '' --appendonly no --port 6379 --logfile /dev/null & redis=$!
     ready() { redis-cli ping 2>/dev/null | grep -q PONG; }
     within 60 ready
-    # The kernel balances from here on: its pace would be a slow one after seconds of local memory.
-    echo 0 >/proc/sys/kernel/numa_balancing
     redis-cli eval "for i = 0, 59999 do redis.call('set', string.format('key:%012d', i), string.rep('x', 1000)) end" 0 >/dev/null
     from_here $placer.moments "$redis 3"
-    echo 1 >/proc/sys/kernel/numa_balancing
     taskset -ap 8 $redis >/dev/null
     taskset 6 redis-benchmark -q -t get -r 60000 -n 100000000 -c 8 -P 16 >/dev/null 2>&1 & load=$!
     [ $placer = nodewise ] && nodewise $redis

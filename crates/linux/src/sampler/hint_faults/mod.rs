@@ -82,7 +82,7 @@ const PASSES_BEFORE_REST: u64 = 2;
 const NEVER_SCANNED: Duration = Duration::from_secs(60);
 
 /// Where balancing was on before, a thread heeds our period after the pass under way. Five more show which
-/// nodes use a page, and there is no rest before.
+/// nodes use a page. If the first ends at rest, the rest ends, too, until these are over.
 const OLD_PASSES: u64 = 6;
 /// A pass at the old pace that has lasted so long is that of a process that sleeps.
 const OLD_PASS_MOST: Duration = Duration::from_secs(300);
@@ -400,6 +400,14 @@ impl HintFaults {
         self.scan_sequence.is_some_and(|(.., lasted)| lasted < most)
     }
 
+    /// Whether rest is wished for between the end of the pass under way at first, at the old pace, and that
+    /// of enough passes. A pause is wished for only where most memory has been judged, by whatever pace.
+    fn is_half_way(&self) -> bool {
+        self.wished == SamplingRate::Cheap
+            && (1..OLD_PASSES).contains(&self.old_passes)
+            && self.may_end(OLD_PASS_MOST)
+    }
+
     fn moves_little(&self) -> bool {
         let (samples, moved) = self.lately;
         moved <= NEXT_TO_NOTHING * samples
@@ -457,14 +465,11 @@ impl Sampler for HintFaults {
     fn set_rate(&mut self, rate: SamplingRate) -> Result<(), Error> {
         let in_portions = self.may_end(NEVER_SCANNED) && self.portions(PORTION_MB) > 1;
         let is_young = in_portions && self.passes < PASSES_BEFORE_REST;
-        // A pause is asked for only where most memory has been judged already, by whatever pace.
-        let is_half_way = rate == SamplingRate::Cheap
-            && (1..OLD_PASSES).contains(&self.old_passes)
-            && self.may_end(OLD_PASS_MOST);
         self.wished = rate;
-        let rate = if self.requested { SamplingRate::Accurate } else { rate };
+        let goes_on = self.is_half_way();
+        let rate = if self.requested || goes_on { SamplingRate::Accurate } else { rate };
         let rests = self.rate == SamplingRate::Accurate && rate != SamplingRate::Accurate;
-        if rests && (is_young || is_half_way) {
+        if (rests && is_young) || (goes_on && self.rate == rate) {
             return Ok(());
         }
         self.pause(rate == SamplingRate::Paused)?;
@@ -484,11 +489,16 @@ impl Sampler for HintFaults {
 
     fn adapt(&mut self, interval: &Interval) -> Result<(), Error> {
         self.share()?;
+        let old_passes = self.old_passes;
         if self.rate != SamplingRate::Accurate {
             self.pass_over(interval);
         }
         if self.paused {
             return Ok(());
+        }
+        let has_ended = self.old_passes < old_passes;
+        if self.rate == SamplingRate::Cheap && has_ended && self.is_half_way() {
+            return self.set_rate(self.wished);
         }
         let &Interval { duration: over, samples, .. } = interval;
         let before = self.period();
