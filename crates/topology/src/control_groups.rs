@@ -49,8 +49,8 @@ fn tighter(one: Option<CpuQuota>, other: Option<CpuQuota>) -> Option<CpuQuota> {
 /// Bytes that may still be charged to the calling process's control groups; `None` where nothing limits them.
 /// The kernel gives up page cache that is charged to them for what is asked for, so that counts as left.
 ///
-/// Source: `memory.max` in Documentation/admin-guide/cgroup-v2.rst, `memory.limit_in_bytes` in
-/// Documentation/admin-guide/cgroup-v1/memory.rst, Linux 6.1.
+/// Source: `memory.max` and `memory.high` in Documentation/admin-guide/cgroup-v2.rst, `memory.limit_in_bytes`
+/// in Documentation/admin-guide/cgroup-v1/memory.rst, Linux 6.1.
 pub fn memory_left_bytes() -> Result<Option<u64>, Error> {
     memory_left_from_root(Path::new("/"))
 }
@@ -138,29 +138,37 @@ impl Hierarchy {
 }
 
 impl Hierarchy {
+    /// Above `memory.high` the kernel takes memory back from the group, and has it wait.
     fn memory_left(self, root: &Root, dir: &str) -> Result<Option<u64>, Error> {
-        let (limit, used, cache) = match self {
-            Self::Two => ("memory.max", "memory.current", ["inactive_file", "active_file"]),
+        let (limits, used, cache) = match self {
+            Self::Two => {
+                (&["memory.max", "memory.high"][..], "memory.current", ["inactive_file", "active_file"])
+            }
             Self::One => (
-                "memory.limit_in_bytes",
+                &["memory.limit_in_bytes"][..],
                 "memory.usage_in_bytes",
                 ["total_inactive_file", "total_active_file"],
             ),
         };
+        let Some(used) = root.text(&format!("{dir}/{used}"))? else { return Ok(None) };
         let stat = root.text(&format!("{dir}/memory.stat"))?;
         let bytes = |name: &str| {
             let mut lines = stat.iter().flat_map(Text::lines);
             lines.find_map(|(_, line)| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse::<u64>().ok())
         };
         let cached: u64 = cache.into_iter().filter_map(bytes).sum();
-        let (limit, used) = (root.text(&format!("{dir}/{limit}"))?, root.text(&format!("{dir}/{used}"))?);
-        let (Some(limit), Some(used)) = (limit, used) else { return Ok(None) };
-        if limit.trimmed() == "max" {
-            return Ok(None);
+        let mut least = None;
+        for limit in limits {
+            let Some(limit) = root.text(&format!("{dir}/{limit}"))? else { continue };
+            if limit.trimmed() == "max" {
+                continue;
+            }
+            // Version 1 has a number for none, the largest that its counters hold.
+            let limit = Some(limit.number()?).filter(|&limit| limit < 1 << 62);
+            least = limit.into_iter().chain(least).min();
         }
-        // Version 1 has a number for none, the largest that its counters hold.
-        let limit = limit.number()?;
-        Ok((limit < 1 << 62).then_some(limit.saturating_sub(used.number()?.saturating_sub(cached))))
+        let Some(least) = least else { return Ok(None) };
+        Ok(Some(least.saturating_sub(used.number()?.saturating_sub(cached))))
     }
 }
 
@@ -262,6 +270,23 @@ mod tests {
             Some(1_000_000),
             "the other group's, as this one has 1 300 000 but for its page cache"
         );
+    }
+
+    #[test]
+    fn memory_above_which_the_kernel_takes_some_back_is_not_left() {
+        let root = tree(&[
+            ("proc/self/cgroup", "0::/a.slice\n"),
+            ("proc/self/mountinfo", MOUNT_2),
+            ("sys/fs/cgroup/a.slice/memory.max", "max\n"),
+            ("sys/fs/cgroup/a.slice/memory.high", "4500000\n"),
+            ("sys/fs/cgroup/a.slice/memory.current", "4000000\n"),
+        ]);
+        let left = || memory_left_from_root(root.path()).unwrap();
+        assert_eq!(left(), Some(500_000));
+        fs::write(root.path().join("sys/fs/cgroup/a.slice/memory.max"), "4200000\n").unwrap();
+        assert_eq!(left(), Some(200_000));
+        fs::write(root.path().join("sys/fs/cgroup/a.slice/memory.high"), "max\n").unwrap();
+        assert_eq!(left(), Some(200_000));
     }
 
     #[test]
