@@ -24,6 +24,9 @@ const LEAST_PERCENT: f64 = 1.0;
 pub struct KernelShares {
     /// Samples, one every 4 ms of CPU time.
     pub samples: u64,
+    /// Samples that were lost meanwhile, of all processes of the machine.
+    #[serde(default)]
+    pub samples_lost: u64,
     /// In the kernel.
     pub kernel_percent: f64,
     /// That of its NUMA balancing: marking pages, hint faults, migrations. If hint faults are sampled
@@ -36,6 +39,20 @@ pub struct KernelShares {
     pub taking_percent: f64,
     /// On each node.
     pub runs_on: Vec<f64>,
+}
+
+impl KernelShares {
+    /// So many lost for each that was taken may change what the shares say.
+    const MANY_LOST: f64 = 0.05;
+
+    /// Words for a reader, if many samples were lost.
+    #[must_use]
+    pub fn losses(&self) -> Option<String> {
+        let many = self.samples_lost as f64 > Self::MANY_LOST * self.samples as f64;
+        many.then(|| {
+            format!("{} samples lost, of all processes, and {} taken", self.samples_lost, self.samples)
+        })
+    }
 }
 
 /// Watches the CPU time of processes, and of what they start.
@@ -84,7 +101,8 @@ impl KernelTime {
     pub fn finish(mut self) -> Option<KernelShares> {
         self.drain();
         let symbols = || Symbols::parse(&fs::read_to_string("/proc/kallsyms").unwrap_or_default());
-        self.counts.shares(Faults::now().hint_share_since(&self.faults), symbols)
+        let shares = self.counts.shares(Faults::now().hint_share_since(&self.faults), symbols);
+        shares.map(|shares| KernelShares { samples_lost: self.events.lost(), ..shares })
     }
 }
 

@@ -411,7 +411,7 @@ fn threads_the_kernels_work_and_the_machine_are_shown() {
     let tail = json!({"tail": {
         "seconds": 1.5, "names": [], "samples_left_out": 0,
         "first_touch": {"touched": [], "stacks": [], "lost": 0, "left_out": 0},
-        "kernel": {"samples": 1000, "kernel_percent": 14.0, "balancing_percent": 7.5, "returning_percent": 0.5,
+        "kernel": {"samples": 1000, "samples_lost": 60, "kernel_percent": 14.0, "balancing_percent": 7.5, "returning_percent": 0.5,
                    "taking_percent": 6.0, "runs_on": [25.0, 25.0, 25.0, 25.0]},
         "events": {"numa_hint_faults": 4096.0, "numa_pages_migrated": 0.0, "TLB shootdowns": 77.0},
         "threads": {"10": "<main>", "13": "worker"},
@@ -438,6 +438,7 @@ fn threads_the_kernels_work_and_the_machine_are_shown() {
     let kernel =
         "The kernel took 14.0 % of the CPU time: 7.5 % to balance, 6.0 % to bring memory in, 0.5 % to take";
     assert!(text.contains(kernel), "{text}");
+    assert!(text.contains("back (60 samples lost, of all processes, and 1000 taken)."), "{text}");
     assert!(text.contains("on the whole machine: 4096 hint faults, 77 interrupts to flush TLBs."), "{text}");
     let html = std::fs::read_to_string(&page).unwrap();
     for part in ["<h2>Threads</h2>", "13 worker", "10 &lt;main&gt;", "The kernel&#39;s work", "3:100"] {

@@ -69,6 +69,11 @@ impl CpuClockEvents {
         Ok(Self { streams: streams.map_err(|refused| refused.error)?, cpus })
     }
 
+    /// Samples that the rings had no room for, of whatever process.
+    pub(crate) fn lost(&self) -> u64 {
+        self.streams.iter().map(|stream| stream.ring.losses().lost).sum()
+    }
+
     /// Hands over all that has happened since, CPU by CPU.
     pub(crate) fn read(&mut self, mut each: impl FnMut(Time<'_>)) {
         let Self { streams, cpus } = self;

@@ -18,11 +18,12 @@ fn lines(profile: &Profile) -> Vec<String> {
     if let Some(kernel) = &profile.kernel {
         lines.push(format!(
             "The kernel took {:.1} % of the CPU time: {:.1} % to balance, {:.1} % to bring memory in, {:.1} % to \
-             take it back.",
+             take it back{}.",
             kernel.kernel_percent,
             kernel.balancing_percent,
             kernel.taking_percent,
-            kernel.returning_percent
+            kernel.returning_percent,
+            kernel.losses().map(|losses| format!(" ({losses})")).unwrap_or_default()
         ));
     }
     let event = |&(name, words): &(&str, &str)| {
