@@ -10,6 +10,7 @@
 //! (`migration_entry_wait`, `mm/migrate.c`, Linux 6.12), and their faults look like first touches. A page
 //! that had a hint fault just before is therefore not touched first.
 
+use crate::in_order::InOrder;
 use crate::jit::JitNames;
 use crate::sampler::{MIGRATION_NS, PageFaultEvents, RawSample, Seen, Source};
 use crate::symbols::{Frame, Symbols};
@@ -65,7 +66,7 @@ pub struct FirstTouchReport {
 /// Watches first touches of processes and of what they start.
 pub struct FirstTouches {
     events: PageFaultEvents,
-    pending: Pending,
+    pending: InOrder<News>,
     hints: HintFaults,
     known: Known,
 }
@@ -77,7 +78,7 @@ impl FirstTouches {
     /// The event is refused: it takes `CAP_PERFMON` or `perf_event_paranoid` at most 0.
     pub fn open(topology: &Topology) -> Result<Self, Error> {
         let events = PageFaultEvents::open(topology, Source::Called { callers: CALLERS })?;
-        let (pending, hints, known) = (Pending::default(), HintFaults::default(), Known::default());
+        let (pending, hints, known) = (InOrder::default(), HintFaults::default(), Known::default());
         Ok(Self { events, pending, hints, known })
     }
 
@@ -93,7 +94,6 @@ impl FirstTouches {
 
     /// Takes in what has happened. To be called often: a ring holds some 10 000 faults.
     pub fn drain(&mut self) {
-        // A ring that was read before another may have older news by now.
         let begin = clock_ns(Clock::Monotonic).unwrap_or(u64::MAX);
         self.read();
         self.take(begin);
@@ -179,27 +179,6 @@ impl News {
             }
             _ => None,
         }
-    }
-}
-
-/// News of all rings, which are read one after the other. One may tell of a grandchild, and a later one of
-/// its parent.
-#[derive(Default)]
-struct Pending {
-    /// With their times.
-    news: Vec<(u64, News)>,
-}
-
-impl Pending {
-    fn add(&mut self, time_ns: u64, news: News) {
-        self.news.push((time_ns, news));
-    }
-
-    /// Takes out, in order, all that happened until then.
-    fn until(&mut self, until_ns: u64) -> impl Iterator<Item = News> {
-        self.news.sort_by_key(|&(time_ns, _)| time_ns);
-        let end = self.news.partition_point(|&(time_ns, _)| time_ns <= until_ns);
-        self.news.drain(..end).map(|(_, news)| news)
     }
 }
 
@@ -613,7 +592,7 @@ mod tests {
 
     #[test]
     fn what_rings_tell_out_of_order_is_taken_in_order() {
-        let (mut known, mut pending) = (Known::default(), Pending::default());
+        let (mut known, mut pending) = (Known::default(), InOrder::default());
         known.followed.insert(A);
         let fault = |pid, page, time_ns| News::Fault(at(Pid(pid), page, 0, time_ns), vec![0x1234], None);
         let module = |pid| {

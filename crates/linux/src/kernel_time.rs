@@ -5,10 +5,11 @@
 //! flushes its TLB for another one's sake has that time as its program's own.
 
 use crate::Error;
+use crate::in_order::InOrder;
 use crate::kernel::vmstat_count;
 use crate::sampler::{CpuClockEvents, Time};
 use nodewise_engine::Pid;
-use nodewise_sys::perf::CallChain;
+use nodewise_sys::{Clock, clock_ns};
 use nodewise_topology::{NodeIndex, Topology};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
@@ -58,6 +59,7 @@ impl KernelShares {
 /// Watches the CPU time of processes, and of what they start.
 pub struct KernelTime {
     events: CpuClockEvents,
+    pending: InOrder<Time>,
     counts: Counts,
     /// When it began.
     faults: Faults,
@@ -76,10 +78,9 @@ impl KernelTime {
             by_node: vec![0; topology.nodes().len()],
             in_kernel: 0,
             chains: HashMap::new(),
-            others: Others::default(),
-            before: Others::default(),
         };
-        Ok(Self { events: CpuClockEvents::open(topology)?, counts, faults: Faults::now() })
+        let events = CpuClockEvents::open(topology)?;
+        Ok(Self { events, pending: InOrder::default(), counts, faults: Faults::now() })
     }
 
     /// Watches these from when it was opened, with all that they have started since.
@@ -91,15 +92,27 @@ impl KernelTime {
 
     /// Takes in what has happened. To be called once a second or so: a ring holds as much.
     pub fn drain(&mut self) {
-        let Self { events, counts, .. } = self;
-        events.read(|time| counts.take_in(&time));
-        counts.settle();
+        let begin = clock_ns(Clock::Monotonic).unwrap_or(u64::MAX);
+        self.read();
+        self.take(begin);
+    }
+
+    fn read(&mut self) {
+        let Self { events, pending, .. } = self;
+        events.read(|time_ns, time| pending.add(time_ns, time));
+    }
+
+    /// Takes in what has happened until then.
+    fn take(&mut self, until_ns: u64) {
+        let Self { pending, counts, .. } = self;
+        pending.until(until_ns).for_each(|time| counts.take_in(time));
     }
 
     /// Everything that was learnt. None where no sample was taken.
     #[must_use]
     pub fn finish(mut self) -> Option<KernelShares> {
-        self.drain();
+        self.read();
+        self.take(u64::MAX);
         let symbols = || Symbols::parse(&fs::read_to_string("/proc/kallsyms").unwrap_or_default());
         let shares = self.counts.shares(Faults::now().hint_share_since(&self.faults), symbols);
         shares.map(|shares| KernelShares { samples_lost: self.events.lost(), ..shares })
@@ -137,61 +150,20 @@ struct Counts {
     in_kernel: u64,
     /// Samples in the kernel by call chain, and whether they are of the first processes.
     chains: HashMap<(bool, Vec<u64>), u64>,
-    others: Others,
-    /// News of the reading before.
-    before: Others,
-}
-
-/// News of processes that are not followed. Rings are read one after the other. One may tell what a process
-/// did, and a later one of its parent's fork, or the next reading of the same ring.
-#[derive(Default)]
-struct Others {
-    /// Parents and children.
-    forks: Vec<(Pid, Pid)>,
-    ran: Vec<(Pid, NodeIndex, Option<Vec<u64>>)>,
 }
 
 impl Counts {
-    fn take_in(&mut self, time: &Time<'_>) {
+    fn take_in(&mut self, time: Time) {
         match time {
-            Time::Forked { parent, child } if self.followed.contains(parent) => {
-                self.followed.insert(*child);
+            Time::Forked { parent, child } => {
+                if self.followed.contains(&parent) {
+                    self.followed.insert(child);
+                }
             }
-            Time::Forked { parent, child } => self.others.forks.push((*parent, *child)),
             Time::Ran { pid, node, in_kernel } => {
-                let chain = in_kernel.as_ref().map(|chain| CallChain::kernel(chain).collect());
-                if self.followed.contains(pid) {
-                    self.count(*pid, *node, chain);
-                } else {
-                    self.others.ran.push((*pid, *node, chain));
+                if self.followed.contains(&pid) {
+                    self.count(pid, node, in_kernel);
                 }
-            }
-        }
-    }
-
-    /// Counts what others did that turned out to be followed, once all rings have been read. The rest is kept
-    /// until they have been read again.
-    fn settle(&mut self) {
-        let before = std::mem::take(&mut self.before);
-        let Others { forks, ran } = std::mem::take(&mut self.others);
-        // Each turn finds a generation.
-        loop {
-            let known = self.followed.len();
-            for (parent, child) in before.forks.iter().chain(&forks) {
-                if self.followed.contains(parent) {
-                    self.followed.insert(*child);
-                }
-            }
-            if self.followed.len() == known {
-                break;
-            }
-        }
-        let (of_followed, ran): (Vec<_>, _) =
-            ran.into_iter().partition(|(pid, ..)| self.followed.contains(pid));
-        self.before = Others { forks, ran };
-        for (pid, node, chain) in before.ran.into_iter().chain(of_followed) {
-            if self.followed.contains(&pid) {
-                self.count(pid, node, chain);
             }
         }
     }
@@ -368,8 +340,6 @@ ffffffffc0000000 t read\t[driver]
             first: BTreeSet::new(),
             by_node: vec![all / 4, all - all / 4],
             in_kernel: all - in_user_mode,
-            others: Others::default(),
-            before: Others::default(),
             chains: chains.map(|(at, &(low, count))| ((is_first(at), chain(low)), count)).collect(),
         }
     }
@@ -381,6 +351,7 @@ ffffffffc0000000 t read\t[driver]
         let shares = of(0.0);
         let expected = KernelShares {
             samples: 200,
+            samples_lost: 0,
             kernel_percent: 50.0,
             balancing_percent: 15.0,
             returning_percent: 5.0,
@@ -399,26 +370,24 @@ ffffffffc0000000 t read\t[driver]
         counts.followed.insert(Pid(1));
         let ran = |pid| Time::Ran { pid: Pid(pid), node: NodeIndex(1), in_kernel: None };
         let forked = |parent, child| Time::Forked { parent: Pid(parent), child: Pid(child) };
+        let mut pending = InOrder::default();
+        let mut read = |news: Vec<(u64, Time)>, begin| {
+            for (time_ns, time) in news {
+                pending.add(time_ns, time);
+            }
+            pending.until(begin).for_each(|time| counts.take_in(time));
+            counts.by_node[1]
+        };
         // The ring of one CPU, then that of another.
-        for time in [ran(3), ran(4), forked(2, 3), ran(9), forked(8, 9), ran(1), forked(1, 2), forked(3, 4)] {
-            counts.take_in(&time);
-        }
-        assert_eq!(counts.by_node, [0, 1], "only what is known by then");
-        counts.settle();
-        assert_eq!(counts.by_node, [0, 3], "all but the stranger");
-        counts.settle();
-        assert_eq!(counts.by_node, [0, 3], "each once");
-        counts.take_in(&ran(4));
-        assert_eq!(counts.by_node, [0, 4]);
+        let one = [(30, ran(3)), (41, ran(4)), (20, forked(2, 3)), (5, ran(9)), (4, forked(8, 9))];
+        let other = [(8, ran(1)), (10, forked(1, 2)), (40, forked(3, 4))];
+        assert_eq!(read(one.into_iter().chain(other).collect(), 100), 3, "all but the stranger");
+        assert_eq!(read(vec![], 200), 3, "each once");
+        assert_eq!(read(vec![(210, ran(4))], 300), 4);
         // The first ring was read before the child's fork, and the second after the grandchild's.
-        for time in [forked(5, 6), ran(6)] {
-            counts.take_in(&time);
-        }
-        counts.settle();
-        counts.take_in(&forked(1, 5));
-        counts.settle();
-        assert_eq!((&counts.by_node[..], counts.followed.contains(&Pid(6))), (&[0, 5][..], true));
-        assert!(!counts.followed.contains(&Pid(9)));
+        assert_eq!(read(vec![(320, forked(5, 6)), (330, ran(6))], 305), 4, "not before it is known");
+        assert_eq!(read(vec![(310, forked(1, 5))], 400), 5);
+        assert!(counts.followed.contains(&Pid(6)) && !counts.followed.contains(&Pid(9)));
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub mod first_touch;
 mod hints;
 mod homes;
 mod huge;
+mod in_order;
 mod intake;
 mod interleaved;
 mod jit;

@@ -20,9 +20,9 @@ const FRAMES: u16 = 64;
 const RING_BYTES: usize = 256 << 10;
 
 /// Something from a ring.
-pub(crate) enum Time<'a> {
+pub(crate) enum Time {
     /// A process ran on this node. In the kernel there is a call chain, the innermost frame first.
-    Ran { pid: Pid, node: NodeIndex, in_kernel: Option<CallChain<'a>> },
+    Ran { pid: Pid, node: NodeIndex, in_kernel: Option<Vec<u64>> },
     /// A process has begun another.
     Forked { parent: Pid, child: Pid },
 }
@@ -42,12 +42,14 @@ struct Stream {
 impl Stream {
     fn open(cpu: u32, cpus: usize) -> Result<Self, Refused> {
         let mut attr = Attr::software(SoftwareEvent::CpuClock);
-        attr.sample_type = SampleType::TID | SampleType::CPU | SampleType::CALLCHAIN;
+        attr.sample_type = SampleType::TID | SampleType::TIME | SampleType::CPU | SampleType::CALLCHAIN;
         attr.sample_period = EVERY_NS;
         attr.sample_max_stack = FRAMES;
         attr.flags = attr.flags.without(AttrFlags::EXCLUDE_KERNEL)
             | AttrFlags::EXCLUDE_CALLCHAIN_USER
-            | AttrFlags::TASK;
+            | AttrFlags::TASK
+            | AttrFlags::SAMPLE_ID_ALL;
+        let attr = attr.monotonic();
         let event = Event::open(&attr, Target::Cpu(cpu), None).map_err(refused)?;
         let map = |pages| Ring::map(&event, SampleFormat::from(&attr), pages);
         let ring = largest_granted(ring_bytes(cpus, RING_BYTES), map)?;
@@ -74,21 +76,22 @@ impl CpuClockEvents {
         self.streams.iter().map(|stream| stream.ring.losses().lost).sum()
     }
 
-    /// Hands over all that has happened since, CPU by CPU.
-    pub(crate) fn read(&mut self, mut each: impl FnMut(Time<'_>)) {
+    /// Hands over all that has happened since, CPU by CPU, with its time by `CLOCK_MONOTONIC`.
+    pub(crate) fn read(&mut self, mut each: impl FnMut(u64, Time)) {
         let Self { streams, cpus } = self;
         for stream in streams.iter_mut() {
-            stream.ring.read(|record| match record {
+            stream.ring.read_stamped(|record, stamp| match record {
                 Record::Fork(task) if task.pid != task.parent_pid => {
                     let (parent, child) = (Pid(task.parent_pid as u32), Pid(task.pid as u32));
-                    each(Time::Forked { parent, child });
+                    each(stamp.time_ns.unwrap_or(0), Time::Forked { parent, child });
                 }
                 Record::Sample(sample) => {
                     let pid = sample.pid.and_then(|pid| u32::try_from(pid).ok()).map(Pid);
                     let node = sample.cpu.and_then(|cpu| cpus.node_of(cpu));
                     let (Some(pid), Some(node)) = (pid, node) else { return };
-                    let in_kernel = sample.call_chain.filter(|_| sample.cpu_mode == CpuMode::Kernel);
-                    each(Time::Ran { pid, node, in_kernel });
+                    let chain = sample.call_chain.filter(|_| sample.cpu_mode == CpuMode::Kernel);
+                    let in_kernel = chain.map(|chain| CallChain::kernel(&chain).collect());
+                    each(sample.time_ns.unwrap_or(0), Time::Ran { pid, node, in_kernel });
                 }
                 _ => {}
             });
