@@ -685,7 +685,8 @@ nodewise_result nodewise_pool_for_each_block(const nodewise_pool *pool, const no
                                              void *context, int *out_status);
 
 /* Memory for values of any size, in chunks that lie as a layout says. Small blocks that are given back serve
- * requests of about the same size again. Blocks larger than 256 KiB go back to the system. */
+ * requests of about the same size again. Blocks larger than 256 KiB go back to the system, but for the last
+ * of up to 8 MiB. */
 typedef struct nodewise_arena nodewise_arena;
 
 /* Makes an arena without memory yet. `flags` are NODEWISE_HUGE_PAGES and the like. By default an arena on one

@@ -4,7 +4,7 @@
 //! are rounded up to size classes. Up to 8 KiB each CPU has free blocks of its own, for which hardly another
 //! CPU's threads ask. It cuts new ones from a span of 64 KiB, and gives surplus blocks to the other CPUs a
 //! batch at a time. Larger blocks, up to 256 KiB, are cut from the chunks under one lock. Each block that is
-//! larger still is a mapping of its own.
+//! larger still is a mapping of its own, and the one that was freed last is kept.
 
 #![allow(unsafe_code)]
 
@@ -45,6 +45,9 @@ const STEPS: Steps = Steps { span: 64 << 10, chunk: HUGE_BYTES };
 /// The steps of an arena with few blocks: a node's copy of a value may be a word.
 const STEPS_OF_COPIES: Steps = Steps { span: 16 << 10, chunk: 16 << 10 };
 const CHUNK_BYTES_MOST: usize = 128 << 20;
+/// A large block that is freed is kept if it is not larger. A collection that moves takes one as large as it
+/// gives back, and bringing memory in takes longer than filling it.
+const SPARE_BYTES_MOST: usize = 8 << 20;
 
 /// Memory that lies as a [`Layout`] says, for values of any size; given back to the system when the arena is
 /// dropped.
@@ -55,9 +58,9 @@ const CHUNK_BYTES_MOST: usize = 128 << 20;
 /// CPUs rarely wait for each other.
 ///
 /// It grows in chunks aligned to huge pages, each brought in, placed and checked at once, so that a request
-/// may take milliseconds. Small blocks that are freed serve requests of the same size class again; only those
-/// larger than 256 KiB go back to the system before the arena does. The kernel's balancing leaves the memory
-/// alone.
+/// may take milliseconds. Small blocks that are freed serve requests of the same size class again. Only those
+/// larger than 256 KiB go back to the system before the arena does, but for the last of up to 8 MiB. The
+/// kernel's balancing leaves the memory alone.
 ///
 /// ```
 /// use nodewise_runtime::allocator_api2::vec::Vec;
@@ -91,6 +94,24 @@ struct Central {
     chunks: Vec<Placed>,
     /// Mappings of their own, by address.
     large: BTreeMap<usize, Placed>,
+    /// The one that was given back last.
+    spare: Option<(NonNull<u8>, Placed)>,
+}
+
+impl Central {
+    /// All that it has from the system.
+    fn all(&self) -> impl Iterator<Item = &Placed> {
+        let spare = self.spare.iter().map(|(_, placed)| placed);
+        self.chunks.iter().chain(self.large.values()).chain(spare)
+    }
+
+    /// The spare mapping, if it is large enough and not twice as large.
+    fn take_spare(&mut self, bytes: usize, align: usize) -> Option<(NonNull<u8>, Placed)> {
+        self.spare.take_if(|(start, placed)| {
+            let has = placed.memory.len_bytes();
+            (bytes..bytes.saturating_mul(2)).contains(&has) && start.addr().get() % align == 0
+        })
+    }
 }
 
 /// How a [`NodeArena`] is made.
@@ -140,6 +161,7 @@ impl NodeArenaBuilder {
             span: Span::default(),
             chunks: Vec::new(),
             large: BTreeMap::new(),
+            spare: None,
         };
         NodeArena {
             layout: self.layout,
@@ -234,8 +256,16 @@ impl NodeArena {
 
     #[cold]
     fn unmap(&self, block: NonNull<u8>) {
-        let mapping = lock(&self.central).large.remove(&block.addr().get());
-        drop(mapping);
+        let mut central = lock(&self.central);
+        let Some(mapping) = central.large.remove(&block.addr().get()) else { return };
+        let gone = if mapping.memory.len_bytes() <= SPARE_BYTES_MOST {
+            central.spare.replace((block, mapping)).map(|(_, mapping)| mapping)
+        } else {
+            Some(mapping)
+        };
+        // The kernel takes it back while others may go on.
+        drop(central);
+        drop(gone);
     }
 
     /// The layout of each chunk.
@@ -247,9 +277,7 @@ impl NodeArena {
     /// The memory that it has from the system, in bytes.
     #[must_use]
     pub fn reserved_bytes(&self) -> usize {
-        let central = lock(&self.central);
-        let all = central.chunks.iter().chain(central.large.values());
-        all.map(|placed| placed.memory.len_bytes()).sum()
+        lock(&self.central).all().map(|placed| placed.memory.len_bytes()).sum()
     }
 
     /// Asks the kernel where the pages are now, used or free. A thread that needs new memory waits meanwhile.
@@ -259,7 +287,7 @@ impl NodeArena {
     pub fn placement(&self) -> Result<Placement> {
         let central = lock(&self.central);
         let mut sum = Placement::default();
-        for placed in central.chunks.iter().chain(central.large.values()) {
+        for placed in central.all() {
             sum.add(&placed.placement(placed.all())?);
         }
         Ok(sum)
@@ -319,7 +347,11 @@ impl NodeArena {
 
     #[cold]
     fn large(&self, bytes: usize, align: usize) -> Result<NonNull<[u8]>> {
-        let (start, mapping) = self.map(bytes.max(1), align.max(HUGE_BYTES))?;
+        let spare = lock(&self.central).take_spare(bytes, align);
+        let (start, mapping) = match spare {
+            Some(spare) => spare,
+            None => self.map(bytes.max(1), align.max(HUGE_BYTES))?,
+        };
         let bytes = mapping.memory.len_bytes();
         lock(&self.central).large.insert(start.addr().get(), mapping);
         Ok(NonNull::slice_from_raw_parts(start, bytes))

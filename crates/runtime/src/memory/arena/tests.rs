@@ -54,7 +54,40 @@ fn what_is_freed_is_used_again() {
             give_back(&arena, block, bytes, 8, round);
         }
     }
-    assert_eq!(arena.reserved_bytes(), HUGE_BYTES, "large blocks are gone, and one chunk did for the rest");
+    assert_eq!(
+        arena.reserved_bytes(),
+        HUGE_BYTES + (1 << 20),
+        "the last large one, and a chunk for the rest"
+    );
+}
+
+#[test]
+fn of_large_blocks_the_last_is_kept_for_one_as_large() {
+    let arena = NodeArena::on(here()).unwrap();
+    let mib = |count: usize| count << 20;
+    let take = |bytes| taken(&arena, bytes, 8, 1);
+    let give = |block, bytes| give_back(&arena, block, bytes, 8, 1);
+    let (one, other) = (take(mib(4)), take(mib(3)));
+    give(one, mib(4));
+    assert_eq!(arena.reserved_bytes(), mib(7));
+    give(other, mib(3));
+    assert_eq!(arena.reserved_bytes(), mib(3), "the one before is gone");
+    let [larger, smaller] = [mib(3) + 1, mib(3) / 2].map(|bytes| (take(bytes), bytes));
+    assert!(larger.0 != other && smaller.0 != other);
+    let fits = take(mib(3) / 2 + 1);
+    assert_eq!(fits, other);
+    assert_eq!(arena.placement().unwrap().absent, 0);
+    give(larger.0, larger.1);
+    give(fits, mib(3) / 2 + 1);
+    give(smaller.0, smaller.1);
+    assert_eq!(arena.reserved_bytes(), mib(3) / 2);
+    let huge = take(mib(9));
+    give(huge, mib(9));
+    assert_eq!(arena.reserved_bytes(), mib(3) / 2, "too large to be kept");
+    // One that is aligned to more than it is does not do.
+    let odd = taken(&arena, mib(1), 1 << 30, 1);
+    assert_eq!(odd.addr().get() % (1 << 30), 0);
+    give_back(&arena, odd, mib(1), 1 << 30, 1);
 }
 
 #[test]
