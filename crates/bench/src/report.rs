@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 pub struct Placement {
     /// Seconds since the threads began.
     pub seconds: f64,
+    /// The first byte of the memory, and the first one after it.
+    pub memory: [u64; 2],
     /// Pages by home node, by dense node index.
     pub pages_by_node: Vec<u64>,
     /// Share of the threads' accesses that go to their own node, in percent, if each thread touches its
@@ -34,6 +36,28 @@ impl Placement {
 /// Pages that a log (`--log`) says were moved more than once. The decisions that did it are printed.
 #[must_use]
 pub fn moved_again(log: &[serde_json::Value]) -> u64 {
+    moved_again_where(log, |_| true)
+}
+
+/// The same of the workload's memory alone. A page of the little that the program has besides may be moved
+/// with its neighbours first, and then alone.
+#[must_use]
+pub fn moved_again_in(memory: [u64; 2], log: &[serde_json::Value]) -> u64 {
+    let [start, end] = memory;
+    moved_again_where(log, |line| {
+        let [from, to] = [0, 1].map(|end| address(&line["range"][end]).expect("a decision has a range"));
+        from < end && to > start
+    })
+}
+
+fn moved_again_where(log: &[serde_json::Value], is_asked_for: impl Fn(&serde_json::Value) -> bool) -> u64 {
     let again = |line: &serde_json::Value| line["outcome"]["moved_again"].as_u64().unwrap_or(0);
-    log.iter().filter(|line| again(line) > 0).inspect(|line| println!("moved again: {line}")).map(again).sum()
+    let lines = log.iter().filter(|line| again(line) > 0);
+    lines.inspect(|line| println!("moved again: {line}")).filter(|line| is_asked_for(line)).map(again).sum()
+}
+
+/// An address of a log or summary.
+#[must_use]
+pub fn address(value: &serde_json::Value) -> Option<u64> {
+    u64::from_str_radix(value.as_str()?.strip_prefix("0x")?, 16).ok()
 }

@@ -238,6 +238,7 @@ fn look(
     let Usage { user_ns, system_ns, .. } = usage(Whose::Process)?;
     Ok(Placement {
         seconds: begin.elapsed().as_secs_f64(),
+        memory: [memory.page_address(0), memory.page_address(memory.pages())],
         pages_by_node,
         local_percent: shares.iter().sum::<f64>() / shares.len().max(1) as f64,
         local_percent_min: shares.iter().copied().reduce(f64::min).unwrap_or(0.0),
