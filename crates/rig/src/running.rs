@@ -24,7 +24,7 @@ const CONSOLE_BYTES: usize = 64 << 10;
 /// The kernel met an int3 although there is none in that place. It puts one there while it patches the rest
 /// of an instruction (`text_poke_bp_batch`, arch/x86/kernel/alternative.c, Linux 6.12). QEMU drops its
 /// translation before it writes. Another CPU may translate the int3 again just before it goes, and nothing
-/// drops that. QEMU 10.0 did so in one of some 700 changes of code that four CPUs ran.
+/// drops that. QEMU 10.0 did so within 800 changes of code that four CPUs ran, in two runs of two.
 const STALE_CODE: &str =
     "QEMU ran code that the guest's kernel had replaced, which happens rarely: run it again";
 
