@@ -36,28 +36,6 @@ impl Placement {
 /// Pages that a log (`--log`) says were moved more than once. The decisions that did it are printed.
 #[must_use]
 pub fn moved_again(log: &[serde_json::Value]) -> u64 {
-    moved_again_where(log, |_| true)
-}
-
-/// The same of the workload's memory alone. A page of the little that the program has besides may be moved
-/// with its neighbours first, and then alone.
-#[must_use]
-pub fn moved_again_in(memory: [u64; 2], log: &[serde_json::Value]) -> u64 {
-    let [start, end] = memory;
-    moved_again_where(log, |line| {
-        let [from, to] = [0, 1].map(|end| address(&line["range"][end]).expect("a decision has a range"));
-        from < end && to > start
-    })
-}
-
-fn moved_again_where(log: &[serde_json::Value], is_asked_for: impl Fn(&serde_json::Value) -> bool) -> u64 {
     let again = |line: &serde_json::Value| line["outcome"]["moved_again"].as_u64().unwrap_or(0);
-    let lines = log.iter().filter(|line| again(line) > 0);
-    lines.inspect(|line| println!("moved again: {line}")).filter(|line| is_asked_for(line)).map(again).sum()
-}
-
-/// An address of a log or summary.
-#[must_use]
-pub fn address(value: &serde_json::Value) -> Option<u64> {
-    u64::from_str_radix(value.as_str()?.strip_prefix("0x")?, 16).ok()
+    log.iter().filter(|line| again(line) > 0).inspect(|line| println!("moved again: {line}")).map(again).sum()
 }

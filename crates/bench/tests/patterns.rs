@@ -1,7 +1,7 @@
 //! The main job, in a guest with four nodes: programs of a known pattern end up well placed, each for its
 //! pattern.
 
-use nodewise_bench::report::{Placement, moved_again_in};
+use nodewise_bench::report::{Placement, moved_again};
 use nodewise_bench::scenario::{Finished, Place, Programs};
 use nodewise_rig::Guest;
 use serde_json::Value;
@@ -102,7 +102,7 @@ fn figures_are_true_of_programs_left_alone_and_attached_to() {
 fn private_data_goes_to_its_threads_without_the_kernels_help() {
     let (placements, summary, log) = managed("private --bound --seconds 150 --after-placed 10");
     assert!(summary["pages_moved"].as_u64() >= Some(PAGES * 3 / 4 * 99 / 100), "{summary}");
-    assert_eq!(moved_again_in(placements[0].memory, &log), 0);
+    assert_eq!(moved_again(&log), 0);
     assert!(placements.last().unwrap().local_percent_min >= 99.0);
 }
 
@@ -113,7 +113,7 @@ fn private_data_goes_to_its_threads_without_the_kernels_help() {
 fn data_written_by_all_is_spread_and_no_page_is_moved_twice() {
     let (placements, summary, log) = managed("shared-write --bound --seconds 150 --after-placed 10");
     assert!(summary["pages_moved"].as_u64() >= Some(PAGES * 11 / 20), "{summary}");
-    assert_eq!(moved_again_in(placements[0].memory, &log), 0);
+    assert_eq!(moved_again(&log), 0);
     let last = placements.last().unwrap();
     assert!(last.is_interleaved(), "25 +- 5 %: {:?}", last.pages_by_node);
 }
@@ -123,7 +123,7 @@ fn data_written_by_all_is_spread_and_no_page_is_moved_twice() {
 #[ignore = "for `make slow`: CI has 90 minutes"]
 fn data_written_by_all_is_spread_beside_the_kernels_balancing() {
     let (placements, summary, log) = managed("shared-write --seconds 150 --after-placed 30");
-    assert_eq!(moved_again_in(placements[0].memory, &log), 0);
+    assert_eq!(moved_again(&log), 0);
     assert!(
         summary["actions"]["interleaved"].as_u64() > Some(0)
             || summary["pages_moved_by_kernel"].as_u64() > Some(0)
@@ -152,7 +152,7 @@ fn data_read_by_all_is_spread(before: &str, workload: &str) -> (Vec<Placement>, 
     let with_copies = summary["local_access_percent_with_copies"].as_f64().unwrap();
     assert!((local - 25.0).abs() <= 5.0 && with_copies >= 90.0, "{local} %, with copies {with_copies} %");
     let log = finished.lines::<Value>("log").unwrap();
-    assert_eq!(moved_again_in(placements[0].memory, &log), 0, "not bounced");
+    assert_eq!(moved_again(&log), 0, "not bounced");
     assert!(placements.last().unwrap().is_interleaved(), "25 +- 5 % at the end: {placements:?}");
     (placements, summary)
 }
@@ -186,7 +186,7 @@ fn memory_stays_with_threads_that_come_back() {
     for placement in &placements[begun..] {
         assert!(placement.local_percent_min >= 95.0, "{placement:?}");
     }
-    assert_eq!(moved_again_in(placements[0].memory, &log), 0);
+    assert_eq!(moved_again(&log), 0);
 }
 
 #[test]
