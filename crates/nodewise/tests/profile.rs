@@ -411,8 +411,8 @@ fn threads_the_kernels_work_and_the_machine_are_shown() {
     let tail = json!({"tail": {
         "seconds": 1.5, "names": [], "samples_left_out": 0,
         "first_touch": {"touched": [], "stacks": [], "lost": 0, "left_out": 0},
-        "kernel": {"samples": 1000, "samples_lost": 60, "kernel_percent": 14.0, "balancing_percent": 7.5, "returning_percent": 0.5,
-                   "taking_percent": 6.0, "runs_on": [25.0, 25.0, 25.0, 25.0]},
+        "kernel": {"samples": 1000, "samples_lost": 60, "kernel_percent": 14.0, "balancing_percent": 7.5,
+                   "returning_percent": 0.5, "taking_percent": 6.0, "runs_on": [25.0, 25.0, 25.0, 25.0]},
         "events": {"numa_hint_faults": 4096.0, "numa_pages_migrated": 0.0, "TLB shootdowns": 77.0},
         "threads": {"10": "<main>", "13": "worker"},
     }});

@@ -327,7 +327,10 @@ mod tests {
         let row = |from: u32, to: u32, ns: f64| serde_json::json!({"cpu_node": from, "memory_node": to, "latency_ns": {"median": ns}});
         let rows = [row(0, 0, 80.0), row(0, 1, 120.0), row(1, 0, 120.0), row(1, 1, 80.0)];
         let write = |cached| {
-            let read = |node: Value, mb_per_s: f64| serde_json::json!({"memory_node": node, "cached": cached, "bandwidth_mb_per_s": {"median": mb_per_s}});
+            let read = |node: Value, mb_per_s: f64| {
+                let bandwidth = serde_json::json!({"median": mb_per_s});
+                serde_json::json!({"memory_node": node, "cached": cached, "bandwidth_mb_per_s": bandwidth})
+            };
             let all = [read(0.into(), 64e3), read(1.into(), 32e3), read(Value::Null, 16e3)];
             let text = serde_json::json!({ "idle_latency": &rows, "all_cpus": all }).to_string();
             std::fs::write(file.path(), text).unwrap();
