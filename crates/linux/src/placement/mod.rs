@@ -31,7 +31,9 @@ const MIN_PAIRS: f64 = 16.0;
 /// them may not have had its turn, and shared pages are taken to have the users of all shared pages of the
 /// process.
 pub(crate) const MIN_TURNS: f64 = 6.0;
-/// A node with a smaller share of the samples of pages that are judged together is no user of theirs.
+/// A node with a smaller share of the samples of pages that are judged together is no user of theirs, unless
+/// it uses the process's shared memory. Threads that sweep over the same pages fault on few that another has
+/// just been at, so that one which follows has few samples of many accesses.
 const MIN_SHARE: f64 = 0.05;
 /// Fewer samples say too little.
 const MIN_SAMPLES: u64 = 100;
@@ -478,7 +480,9 @@ impl Process {
         for (pages, users) in judged {
             let turns = users.as_ref().map(|users| users.samples.iter().sum::<f64>() / pages.len() as f64);
             let few = turns.is_some_and(|turns| turns < MIN_TURNS);
-            let shared = users.as_ref().map(|users| users_of(if few { &all_shared } else { &users.samples }));
+            let shared = users
+                .as_ref()
+                .map(|users| users_of(if few { &all_shared } else { &users.samples }, &all_shared));
             let weight = |watched: &Watched| {
                 let thinned = f64::from(self.thinned[usize::from(watched.huge)]).exp2();
                 watched.pages * thinned * if watched.huge { HUGE_PAGE_PAGES as f64 } else { 1.0 }
@@ -547,13 +551,16 @@ fn own(page: &VecDeque<Accessor>, nodes: usize) -> Vec<f64> {
     counts(page, nodes).into_iter().map(|count| count / page.len() as f64).collect()
 }
 
-/// Share of each node in the accesses to shared pages. Samples say who uses them, not how much: each user
-/// counts alike.
-fn users_of(samples: &[f64]) -> Vec<f64> {
-    let all: f64 = samples.iter().sum();
-    let is_user = |count: f64| count > 0.0 && count >= MIN_SHARE * all;
-    let users = samples.iter().filter(|&&count| is_user(count)).count();
-    samples.iter().map(|&count| if is_user(count) { 1.0 / users as f64 } else { 0.0 }).collect()
+/// Share of each node in the accesses to shared pages, by their samples and those of all shared pages of the
+/// process. Samples say who uses them, not how much: each user counts alike.
+fn users_of(samples: &[f64], all_shared: &[f64]) -> Vec<f64> {
+    let is_user_of = |samples: &[f64], node: usize| samples[node] >= MIN_SHARE * samples.iter().sum::<f64>();
+    let is_user =
+        |node: &usize| samples[*node] > 0.0 && (is_user_of(samples, *node) || is_user_of(all_shared, *node));
+    let users: Vec<usize> = (0..samples.len()).filter(is_user).collect();
+    let mut shares = vec![0.0; samples.len()];
+    users.iter().for_each(|&node| shares[node] = 1.0 / users.len() as f64);
+    shares
 }
 
 fn counts(page: &VecDeque<Accessor>, nodes: usize) -> Vec<f64> {

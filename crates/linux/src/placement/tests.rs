@@ -90,6 +90,19 @@ fn shared_memory_is_local_to_one_of_its_users_wherever_it_lies() {
     are(local(&mut placement, |_| 0, |page| winner(page, 7)), [25.0, 25.0]);
 }
 
+/// In each third of the memory one of the threads far from it follows the rest, and leads at a page in 32.
+#[test]
+fn a_thread_that_follows_others_over_shared_memory_is_one_of_its_users() {
+    let user = |page: u64, pass| {
+        let behind = 1 + (3 * page / PAGES) as u8;
+        if any(page, 50) == 0 && pass == 3 { behind } else { (behind + 1 + any(page, pass) % 3) % 4 }
+    };
+    are(local(&mut watch(false, 8, user), |_| 0, |_| 0), [25.0, 25.0]);
+    // Halves with users of their own have these alone.
+    let user = |page: u64, pass| any(page, pass) % 2 + if page < PAGES / 2 { 0 } else { 2 };
+    are(local(&mut watch(false, 8, user), |_| 0, |page| if page < PAGES / 2 { 1 } else { 2 }), [25.0, 50.0]);
+}
+
 #[test]
 fn pages_private_one_by_one_count_one_by_one() {
     let mut placement = watch(false, 4, |page, _| any(page, 7));
