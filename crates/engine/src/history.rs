@@ -90,16 +90,16 @@ pub struct History {
     dropped: u64,
 }
 
-/// A page that was moved on its own.
+/// A page that was moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Singled {
+pub struct LastMove {
     /// The last time.
     pub round: u32,
-    /// How often.
+    /// How often on its own.
     pub times: u8,
 }
 
-impl Singled {
+impl LastMove {
     const BYTES: usize = 5;
 
     fn read(record: &[u8]) -> Self {
@@ -130,7 +130,7 @@ impl History {
             interleaved: RangeMap::default(),
             replicated: RangeMap::default(),
             resized: BTreeMap::new(),
-            singled: Table::new(Singled::BYTES),
+            singled: Table::new(LastMove::BYTES),
             most_ranges: usize::MAX,
             most_singled: usize::MAX,
             dropped: 0,
@@ -162,9 +162,9 @@ impl History {
         }
         if self.singled.len() > self.most_singled {
             let all = 0..self.singled.len();
-            let rounds = all.map(|at| Singled::read(self.singled.record(at)).round).collect();
+            let rounds = all.map(|at| LastMove::read(self.singled.record(at)).round).collect();
             let mut is_old = oldest(rounds, self.singled.len() - self.most_singled / 4 * 3);
-            self.singled.retain(|_, record| !is_old(Singled::read(record).round));
+            self.singled.retain(|_, record| !is_old(LastMove::read(record).round));
         }
         self.dropped += (before - self.resized.len() - self.singled.len()) as u64;
     }
@@ -222,15 +222,31 @@ impl History {
         rest.min(self.patience.max_rest_intervals)
     }
 
-    /// The pages of a range that were moved on their own, in address order.
-    pub fn singled(&self, range: PageRange) -> impl Iterator<Item = (u64, Singled)> {
-        let positions = self.singled.positions(range.start.0, range.end.0);
-        positions.map(|at| (self.singled.pages()[at], Singled::read(self.singled.record(at))))
+    /// Tells of pages of a range, asked for in address order, when each was moved last, on its own or with
+    /// its range.
+    pub fn last_moves(&self, range: PageRange) -> impl FnMut(u64) -> Option<LastMove> {
+        let mut alone = self.singled(range).peekable();
+        let mut together = self.collocated.parts(range).into_iter().peekable();
+        move |page| {
+            while alone.next_if(|&(before, _)| before < page).is_some() {}
+            while together.next_if(|(before, _)| before.end.0 <= page).is_some() {}
+            let alone = alone.next_if(|&(at, _)| at == page).map(|(_, last)| last);
+            let together = together.peek().and_then(|(_, last)| *last);
+            let times = alone.map_or(0, |last| last.times);
+            let round = alone.map(|last| last.round).max(together.map(|last| last.round))?;
+            Some(LastMove { round, times })
+        }
     }
 
-    /// Whether a page that was moved on its own has rested.
+    /// The pages of a range that were moved on their own, in address order.
+    fn singled(&self, range: PageRange) -> impl Iterator<Item = (u64, LastMove)> {
+        let positions = self.singled.positions(range.start.0, range.end.0);
+        positions.map(|at| (self.singled.pages()[at], LastMove::read(self.singled.record(at))))
+    }
+
+    /// Whether a page that was moved has rested.
     #[must_use]
-    pub fn has_rested(&self, last: Singled, round: u32) -> bool {
+    pub fn has_rested(&self, last: LastMove, round: u32) -> bool {
         round >= last.round + self.rest(u32::from(last.times))
     }
 
@@ -348,11 +364,11 @@ impl History {
             at = self.singled.seek(at, page);
             if self.singled.pages().get(at) == Some(&page) {
                 let record = self.singled.record_mut(at);
-                let times = Singled::read(record).times.saturating_add(1);
-                record.copy_from_slice(&Singled { round, times }.write());
+                let times = LastMove::read(record).times.saturating_add(1);
+                record.copy_from_slice(&LastMove { round, times }.write());
             } else {
                 new.push(page);
-                bytes.extend(Singled { round, times: 1 }.write());
+                bytes.extend(LastMove { round, times: 1 }.write());
             }
         }
         self.singled.insert(&new, &bytes);
@@ -379,7 +395,7 @@ impl History {
         let patience = self.patience.clone();
         let long = patience.max_rest_intervals.saturating_mul(patience.calm_rests);
         self.collocated.retain(|_, last| round.saturating_sub(last.round) <= long);
-        self.singled.retain(|_, record| round.saturating_sub(Singled::read(record).round) <= long);
+        self.singled.retain(|_, record| round.saturating_sub(LastMove::read(record).round) <= long);
     }
 
     /// Bytes on the heap, next to all.

@@ -266,6 +266,28 @@ fn a_page_that_two_nodes_use_now_and_then_does_not_go_back_and_forth() {
     }
 }
 
+/// One thread has all of the memory for a while. Others then take some of its pages and share some with it.
+#[test]
+fn a_page_that_two_nodes_use_does_not_leave_those_that_it_was_moved_with() {
+    let shared = |page: u64| page % 16 == 1;
+    let owner = |page: u64| 1 + u8::from(page % 8 > 4);
+    for seed in 0..4 {
+        let mut toy = Toy::new(4, PAGES, Box::new(|_, _| Some((1, Access::Write)))).seed(seed);
+        let mut engine = engine(&toy);
+        run(&mut engine, &mut toy, 10);
+        assert!(toy.homes.values().all(|&home| home == 1));
+        toy.pattern = Box::new(move |page, random| {
+            let node = if shared(page) { 1 + random_node(random, 2) } else { owner(page) };
+            Some((node, Access::Write))
+        });
+        run(&mut engine, &mut toy, 40);
+        let twice = toy.moves.iter().filter(|&(&page, &moves)| shared(page) && moves > 1).count() as u64;
+        assert!(twice * 20 <= PAGES / 16, "seed {seed}: {twice} of {} pages left", PAGES / 16);
+        let mut others = (BASE..BASE + PAGES).filter(|&page| !shared(page));
+        assert!(others.all(|page| toy.homes[&page] == owner(page)), "seed {seed}");
+    }
+}
+
 /// Half of the load is one node's own. Once the rest is interleaved as far as that helps, the imbalance that
 /// stays is explained.
 #[test]

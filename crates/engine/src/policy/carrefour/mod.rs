@@ -12,7 +12,7 @@ use self::collocating::Collocating;
 use super::hinted::{interleave_at_once, replicate_at_once};
 use super::interleave::{SharedRanges, pending, reason};
 use super::{Confined, Policy, ProcessView, View};
-use crate::history::Singled;
+use crate::history::LastMove;
 use crate::metrics::{balanced_nodes, local_access_percent, memory_bytes};
 use crate::region::{Evidence, Nature};
 use crate::{
@@ -439,11 +439,10 @@ impl Carrefour {
         let targets: Vec<_> = (0..view.topology.node_count())
             .map(|node| Self::home_for(view, node).filter(|to| self.room(view, to.get()) > 0))
             .collect();
-        let mut singled = process.history.singled(region.range).peekable();
+        let mut last_move = process.history.last_moves(region.range);
         let (mut leaving, mut moved_before) = (Vec::new(), 0);
         for (page, record) in process.map.page_records(region.range) {
-            while singled.next_if(|&(singled, _)| singled < page).is_some() {}
-            let last = singled.next_if(|&(singled, _)| singled == page).map(|(_, last)| last);
+            let last = last_move(page);
             let Some((owner, certainty)) = sharing.owner(record) else { continue };
             if record.total() < self.settings.collocate_min_samples
                 || certainty < self.settings.collocate_certainty
@@ -603,12 +602,12 @@ struct Leaving {
     target: PageTarget,
     /// In how many rounds in a row only its owner was seen using it.
     rounds_alone: u32,
-    /// When it was moved on its own.
-    last: Option<Singled>,
+    /// When it was moved last.
+    last: Option<LastMove>,
 }
 
 /// In how many rounds in a row a node must be seen using a page alone to be its owner, when it was moved for
-/// another one so many times. Two nodes that use a page alike show that much once in 2¹⁶ times.
+/// another one, on its own so many times. Two nodes that use a page alike show that much once in 2¹⁶ times.
 fn rounds_alone(times: u8) -> u32 {
     16 << u32::from(times.saturating_sub(1)).min(3)
 }
