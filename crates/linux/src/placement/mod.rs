@@ -559,7 +559,9 @@ fn users_of(samples: &[f64], all_shared: &[f64]) -> Vec<f64> {
         |node: &usize| samples[*node] > 0.0 && (is_user_of(samples, *node) || is_user_of(all_shared, *node));
     let users: Vec<usize> = (0..samples.len()).filter(is_user).collect();
     let mut shares = vec![0.0; samples.len()];
-    users.iter().for_each(|&node| shares[node] = 1.0 / users.len() as f64);
+    for &node in &users {
+        shares[node] = 1.0 / users.len() as f64;
+    }
     shares
 }
 

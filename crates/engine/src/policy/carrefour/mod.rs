@@ -606,8 +606,8 @@ struct Leaving {
     last: Option<LastMove>,
 }
 
-/// In how many rounds in a row a node must be seen using a page alone to be its owner, when it was moved for
-/// another one, on its own so many times. Two nodes that use a page alike show that much once in 2¹⁶ times.
+/// For how many rounds in a row one node must be the only user of a page that is to move again. `times` of
+/// its moves were its own. Two nodes that use a page alike show that much once in 2¹⁶ times.
 fn rounds_alone(times: u8) -> u32 {
     16 << u32::from(times.saturating_sub(1)).min(3)
 }
