@@ -259,13 +259,15 @@ fn pools() -> Vec<NodePool> {
         .into()
 }
 
-/// Runs programs on each of four pools, from two threads; the variable `NODEWISE_PROGRAMS` says how many each
-/// of these makes up.
-fn run_programs(default: u32) {
+/// Runs programs on each of four pools, from two threads. The variable `NODEWISE_PROGRAMS` says how many each
+/// of these makes up. With 125 000 there are a million runs, which take minutes in a release build.
+#[test]
+fn programs_end_with_the_sequential_result() {
+    const FEW: u32 = 75;
     watch();
     let cases = std::env::var("NODEWISE_PROGRAMS").ok().and_then(|cases| cases.parse().ok());
     let config = ProptestConfig {
-        cases: cases.unwrap_or(default),
+        cases: cases.unwrap_or(FEW),
         failure_persistence: None,
         ..ProptestConfig::default()
     };
@@ -284,16 +286,4 @@ fn run_programs(default: u32) {
     });
     let [ended, exact] = [&ENDED, &EXACT].map(|count| count.load(Ordering::Relaxed));
     println!("{ended} runs have ended, {exact} of which could have one result only");
-}
-
-#[test]
-fn programs_end_with_the_sequential_result() {
-    run_programs(75);
-}
-
-/// `cargo test --release -p nodewise-runtime --test random_programs -- --ignored --nocapture`
-#[test]
-#[ignore = "a million runs of programs take minutes"]
-fn a_million_runs_of_programs_end() {
-    run_programs(125_000);
 }

@@ -23,8 +23,13 @@ fn lines(intervals: &[Interval]) -> String {
     intervals.iter().map(line).collect()
 }
 
+/// With `NODEWISE_RECORD` it writes the recordings anew, after the engine was changed on purpose: read the
+/// difference before committing it.
 #[test]
 fn recorded_input_gives_recorded_decisions() {
+    if std::env::var_os("NODEWISE_RECORD").is_some() {
+        write_recordings();
+    }
     for name in ["hint-faults", "hardware-samples"] {
         let recorded = std::fs::read_to_string(path(name)).unwrap();
         let intervals: Vec<Interval> =
@@ -42,7 +47,7 @@ fn recorded_input_gives_recorded_decisions() {
 }
 
 const ANEW: &str = "if the engine was changed on purpose, record anew: \
-    cargo test -p nodewise-sim --test recordings -- --ignored";
+    NODEWISE_RECORD=1 cargo test -p nodewise-sim --test recordings";
 
 /// A machine whose samples tell as little as the kernel's hint faults do: who came, once a page and interval,
 /// not what was done, how often or how fast.
@@ -120,10 +125,6 @@ fn record<M: Machine<Error = Infallible>>(
     lines(recorder.intervals())
 }
 
-/// Writes the recordings anew, after the engine was changed on purpose: read the difference before committing
-/// it.
-#[test]
-#[ignore = "writes the recordings"]
 fn write_recordings() {
     std::fs::create_dir_all(path("x").parent().unwrap()).unwrap();
     std::fs::write(path("hint-faults"), record(HintFaults, |machine| &mut machine.0, 10, 24)).unwrap();

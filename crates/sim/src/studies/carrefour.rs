@@ -331,36 +331,4 @@ mod tests {
             assert!(carrefour < 0.9 * interleave, "{program}: {carrefour} {interleave}");
         }
     }
-
-    /// Prints the rows at a scale, and each run's figures.
-    #[test]
-    #[ignore = "calibration, read by a person"]
-    fn rows() {
-        let variable = |name: &str| std::env::var(name).ok();
-        let scale = variable("SCALE").map_or(1.0, |scale| scale.parse().unwrap());
-        let options = Options { scale, ..Options::default() };
-        if let Some(program) = variable("PROGRAM") {
-            let fixed = (program == TOO_FAST).then_some(IS_SCALE * scale);
-            let mut period_scale = fixed.unwrap_or(REPEATED * SCALE * scale);
-            let seconds = variable("SECONDS").map_or(seconds(&program), |seconds| seconds.parse().unwrap());
-            for policy in [FIRST_TOUCH, INTERLEAVE, CARREFOUR, AUTONUMA] {
-                let phases = if policy == AUTONUMA { &UNTIL_SCAN[..] } else { &[0.5] };
-                for &until_scan in phases {
-                    let run = Run { until_scan, ..Run::new(&program, policy.clone(), period_scale) };
-                    let report = simulate(&run, &options).unwrap();
-                    let ms = report.run_time_s * 1000.0;
-                    println!("{policy} {until_scan}: {ms:.2} ms {:.2?} {report:.3?}", columns(&report));
-                    if policy == FIRST_TOUCH && fixed.is_none() {
-                        period_scale = report.run_time_s / seconds;
-                    }
-                }
-            }
-            return;
-        }
-        let study = run(&options, &|_| ()).unwrap();
-        for row in study.rows {
-            let mark = if row.holds { "" } else { "does not hold" };
-            println!("{:70} {:9.2} {:9.2} {mark}", row.what, row.published, row.simulated);
-        }
-    }
 }

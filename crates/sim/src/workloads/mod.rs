@@ -81,18 +81,4 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), all().len());
     }
-
-    /// Prints each program's size and references at a scale.
-    #[test]
-    #[ignore = "calibration, read by a person"]
-    fn sizes() {
-        let scale = std::env::var("SCALE").map_or(0.01, |scale| scale.parse().unwrap());
-        for workload in phased() {
-            let mut program = (workload.build)(Parameters { threads: 16, scale, seed: 1 });
-            let bytes: u64 = program.areas().iter().map(|area| area.bytes).sum();
-            let references = phases::run(&mut *program);
-            let (mib, millions) = (bytes as f64 / f64::from(1 << 20), references as f64 / 1e6);
-            println!("{:15} {mib:9.1} MiB {millions:9.2} M references", workload.name);
-        }
-    }
 }

@@ -337,16 +337,4 @@ mod tests {
         let failing: Vec<_> = judged.into_iter().filter(|row| !row.holds).collect();
         assert!(failing.is_empty(), "{failing:#?}");
     }
-
-    /// Prints published and simulated times: `SCALE=1 cargo test --release -p nodewise-sim times_of --
-    /// --ignored --nocapture`.
-    #[test]
-    #[ignore = "read by a person"]
-    fn times_of_all_programs() {
-        let scale = std::env::var("SCALE").map_or(1.0, |scale| scale.parse().unwrap());
-        let (programs, _) = measure(&Options { scale, ..Options::default() }, &|_| ()).unwrap();
-        for (line, measured) in PUBLISHED.iter().zip(programs) {
-            println!("{} published {} {} {measured:#?}", line.program, line.t_global, line.t_local);
-        }
-    }
 }

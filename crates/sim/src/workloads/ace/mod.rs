@@ -1,9 +1,10 @@
 //! The eight programs of Bolosky, Fitzgerald and Scott, "Simple But Effective Techniques for NUMA Memory
 //! Management" (SOSP 1989), section 3.2.
 //!
-//! The paper tells the algorithms, not the code. Where it leaves a choice (how work is handed out, what a
-//! subroutine call saves), `docs/fidelity.md` says what was chosen and which published figure it was chosen
-//! by. Costs are counted in instructions of 250 ns.
+//! The paper tells the algorithms, not the code. It leaves choices, such as how work is handed out and what a
+//! subroutine call saves. `docs/fidelity.md` says what was chosen and by which published figure. Costs are
+//! counted in instructions of 250 ns, two and a half cycles of the ROMP-C. The paper does not print that
+//! time; only its products with the counts enter any result.
 
 mod fft;
 mod gfetch;
@@ -16,11 +17,6 @@ mod primes3;
 mod shared;
 
 use super::{Parameters, Workload};
-
-/// The time of an instruction on preset `ace-7`, two and a half cycles of the ROMP-C. The paper does not
-/// print it; only its products with the counts below enter any result.
-#[cfg(test)]
-const INSTRUCTION_NS: u64 = 250;
 
 /// Instructions of an integer multiplication: the ROMP multiplies two bits a step, with set-up. Calibrated by
 /// `T_local` of `IMatMult`: (68.2 s - 16 M fetches of 0.65 us) / 8 M turns = 7.2 us, of which five
@@ -90,15 +86,8 @@ mod tests {
     use super::*;
     use crate::{Op, Program, Progress, Trace};
 
-    /// References and instructions of a run without a machine: threads take turns, a piece each.
-    struct Counts {
-        fetches: u64,
-        stores: u64,
-        instructions: u64,
-    }
-
-    fn run(program: &mut dyn Program) -> Counts {
-        let mut counts = Counts { fetches: 0, stores: 0, instructions: 0 };
+    /// A run without a machine: threads take turns, a piece each.
+    fn run(program: &mut dyn Program) {
         let areas = program.areas().to_vec();
         let mut progress = vec![Progress::Running; program.threads()];
         let mut trace = Trace::default();
@@ -114,21 +103,13 @@ mod tests {
                 *progress = program.advance(thread, &mut trace);
                 assert!(trace.len() < 10_000, "a piece of {} operations", trace.len());
                 for op in trace.ops() {
-                    let (address, before) = match op {
-                        Op::Read { address, instructions } | Op::Chase { address, instructions } => {
-                            counts.fetches += 1;
-                            (address, instructions)
-                        }
-                        Op::Write { address, instructions } | Op::Atomic { address, instructions } => {
-                            counts.stores += 1;
-                            (address, instructions)
-                        }
-                        Op::Compute { instructions } => {
-                            counts.instructions += instructions;
-                            continue;
-                        }
+                    let (Op::Read { address, .. }
+                    | Op::Chase { address, .. }
+                    | Op::Write { address, .. }
+                    | Op::Atomic { address, .. }) = op
+                    else {
+                        continue;
                     };
-                    counts.instructions += before;
                     assert!(
                         areas.iter().any(|area| (area.base..area.base + area.bytes).contains(&address)),
                         "{address:#x} is in no area"
@@ -136,7 +117,6 @@ mod tests {
                 }
             }
         }
-        counts
     }
 
     #[test]
@@ -148,28 +128,6 @@ mod tests {
                 run(&mut *program);
                 program.check().unwrap_or_else(|error| panic!("{}: {error}", workload.name));
             }
-        }
-    }
-
-    /// Prints each program's counts at full size and its time with everything local.
-    #[test]
-    #[ignore = "calibration, read by a person"]
-    fn counts() {
-        let scale = std::env::var("SCALE").map_or(1.0, |scale| scale.parse().unwrap());
-        for workload in ALL {
-            let mut program = (workload.build)(Parameters { threads: 7, scale, seed: 1 });
-            let counts = run(&mut *program);
-            let (fetches, stores) = (counts.fetches as f64, counts.stores as f64);
-            let compute = (counts.instructions * INSTRUCTION_NS) as f64 / 1e9;
-            let local = compute + (fetches * 0.65 + stores * 0.84) / 1e6;
-            let global = compute + (fetches * 1.5 + stores * 1.4) / 1e6;
-            println!(
-                "{:15} fetches {:8.2} M stores {:8.2} M compute {compute:9.1} s local {local:9.1} s global {global:9.1} s beta {:.3}",
-                workload.name,
-                fetches / 1e6,
-                stores / 1e6,
-                (global - local) / local,
-            );
         }
     }
 }
