@@ -201,7 +201,6 @@ fn names_that_are_not_text_are_names() {
 /// pages that lie apart, and mappings with names of 19 kB. Others say something else of their memory each
 /// time.
 #[test]
-#[ignore = "for `make slow`: CI has 90 minutes"]
 fn the_manager_stays_small_and_answers() {
     let finished = guest(
         "peak() { grep VmHWM /proc/$1/status | tr -dc 0-9; }

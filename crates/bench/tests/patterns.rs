@@ -81,7 +81,6 @@ fn private_data_goes_to_its_threads_and_stays() {
 /// Half of the pages are where they belong and nobody moves any; and a program attached to while the kernel's
 /// balancing was off, so that before is what it had made of its memory until then.
 #[test]
-#[ignore = "for `make slow`: CI has 90 minutes"]
 fn figures_are_true_of_programs_left_alone_and_attached_to() {
     let script =
         "$NODEWISE run --dry-run --json half.json -- $WORKLOAD half --bound --seconds 20 --report half
@@ -109,7 +108,6 @@ fn private_data_goes_to_its_threads_without_the_kernels_help() {
 /// The kernel samples but may move pages only back to their first node: where they are was decided by
 /// Nodewise.
 #[test]
-#[ignore = "for `make slow`: CI has 90 minutes"]
 fn data_written_by_all_is_spread_and_no_page_is_moved_twice() {
     let (placements, summary, log) = managed("shared-write --bound --seconds 150 --after-placed 10");
     assert!(summary["pages_moved"].as_u64() >= Some(PAGES * 11 / 20), "{summary}");
@@ -120,7 +118,6 @@ fn data_written_by_all_is_spread_and_no_page_is_moved_twice() {
 
 /// The kernel moves pages, too, each to whoever came to it first.
 #[test]
-#[ignore = "for `make slow`: CI has 90 minutes"]
 fn data_written_by_all_is_spread_beside_the_kernels_balancing() {
     let (placements, summary, log) = managed("shared-write --seconds 150 --after-placed 30");
     assert_eq!(moved_again(&log), 0);
@@ -265,7 +262,6 @@ fn falsely_shared_huge_pages_are_split_and_their_parts_placed() {
 /// Huge pages all over which all nodes load, compute and store are spread as they are. A thread that waits
 /// for a page which the kernel migrates faults twice for one use. So does one that stores what it had loaded.
 #[test]
-#[ignore = "for `make slow`: CI has 90 minutes"]
 fn huge_pages_that_all_update_are_spread_and_not_split() {
     let script = "$NODEWISE run --json summary --log log -- \
              $WORKLOAD shared-update --huge --seconds 40 --report report";

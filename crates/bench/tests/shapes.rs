@@ -43,13 +43,11 @@ fn two_nodes_of_two_cpus() {
 }
 
 #[test]
-#[ignore = "for `make slow`: CI has 90 minutes"]
 fn four_nodes() {
     private_data_arrives(Guest::uniform(4, 1, 384 * MIB), 4);
 }
 
 #[test]
-#[ignore = "for `make slow`: CI has 90 minutes"]
 fn eight_nodes() {
     private_data_arrives(Guest::uniform(8, 1, 384 * MIB), 8);
 }
@@ -93,7 +91,6 @@ fn two_nodes_by_nodewise_alone() {
 }
 
 #[test]
-#[ignore = "for `make slow`: CI has 90 minutes"]
 fn eight_nodes_by_nodewise_alone() {
     private_data_arrives_by_nodewise_alone(Guest::uniform(8, 1, 384 * MIB), 8);
 }
