@@ -421,12 +421,7 @@ mod tests {
                 cycles,
                 work_cycles: 4e6 * think,
                 cpus: 4.0,
-                in_order: 0.0,
-                taken: vec![0.0; NODES],
-                lines_taken: Vec::new(),
-                cached: Vec::new(),
-                line_cycles: None,
-                bank_cycles: None,
+                ..Load::default()
             };
             let saved = load.fitted().unwrap().saves(&matrix(near));
             let expected = 100.0 * (1.0 - 4.0 * (think + 300.0) / (4.0 * think + 300.0 + 3.0 * 390.0));
@@ -449,12 +444,7 @@ mod tests {
             cycles: 1e7 * 390.0 / 1.8,
             work_cycles: 1e7 * 10.0,
             cpus: 1.0,
-            in_order: 0.0,
-            taken: vec![0.0; NODES],
-            lines_taken: Vec::new(),
-            cached: Vec::new(),
-            line_cycles: None,
-            bank_cycles: None,
+            ..Load::default()
         };
         let saved = load.fitted().unwrap().saves(&matrix(near));
         assert!((saved.of_cpus - 100.0 * (1.0 - 300.0 / 390.0)).abs() < 1.0, "{saved:?}");
@@ -470,12 +460,8 @@ mod tests {
             cycles,
             work_cycles: 4e6 * 100.0,
             cpus: 4.0,
-            in_order: 0.0,
             taken: vec![4e8; NODES],
-            lines_taken: Vec::new(),
-            cached: Vec::new(),
-            line_cycles: None,
-            bank_cycles: None,
+            ..Load::default()
         };
         let fitted = load.fitted().unwrap();
         for (gone, saved) in [(0.0, 0.0), (0.5, 25.0), (1.0, 50.0)] {
@@ -504,12 +490,8 @@ mod tests {
             cycles: (1e7 * 390.0 + cached) / overlap,
             work_cycles: 1e7 * 10.0,
             cpus: 1.0,
-            in_order: 0.0,
-            taken: vec![0.0; NODES],
-            lines_taken: Vec::new(),
             cached: vec![0.0, cached],
-            line_cycles: None,
-            bank_cycles: None,
+            ..Load::default()
         };
         for (cached, expected) in [(0.0, 90.0 / 390.0), (1e7 * 210.0, 90.0 / 600.0)] {
             let saved = load(cached, 8.0).fitted().unwrap().saves(&matrix(near)).of_cpus;
@@ -633,20 +615,8 @@ mod tests {
         let accesses = matrix(|_, to| if to == 0 { 1e6 } else { 0.0 });
         let (latencies, ways) = (matrix(way), matrix(way));
         let cycles = 4e6 * 500.0;
-        let load = Load {
-            accesses,
-            latencies,
-            ways,
-            cycles,
-            work_cycles: cycles,
-            cpus: 4.0,
-            in_order: 0.0,
-            taken: Vec::new(),
-            lines_taken: Vec::new(),
-            cached: Vec::new(),
-            line_cycles: None,
-            bank_cycles: None,
-        };
+        let load =
+            Load { accesses, latencies, ways, cycles, work_cycles: cycles, cpus: 4.0, ..Load::default() };
         let saved = load.fitted().unwrap().saves(&matrix(near));
         assert!(saved.most() < 0.2, "{saved:?}");
     }

@@ -80,20 +80,8 @@ fn a_cost_that_was_measured_is_no_bound() {
     let accesses = matrix(&|_, to| if to == 0 { 1e6 } else { 0.0 });
     // Each access is waited for, 375 cycles in the mean, after 125 others.
     let (cycles, work_cycles) = (4e6 * 500.0, 4e6 * 125.0);
-    let load = Load {
-        accesses,
-        latencies: ways.clone(),
-        ways,
-        cycles,
-        work_cycles,
-        cpus: 4.0,
-        in_order: 0.0,
-        taken: Vec::new(),
-        lines_taken: Vec::new(),
-        cached: Vec::new(),
-        line_cycles: None,
-        bank_cycles: None,
-    };
+    let load =
+        Load { accesses, latencies: ways.clone(), ways, cycles, work_cycles, cpus: 4.0, ..Load::default() };
     let far = Evidence { to_collocate: 8, load: Some(load), ..evidence(25.0) };
     let Diagnosis { verdict, text, cost_percent, cost_is_bound, .. } = diagnose(42, far.clone());
     // The far ones take 525 cycles, and then 425.
@@ -275,12 +263,8 @@ fn lines_that_nodes_take_from_each_other_are_named() {
         cycles: 4e6 * 1000.0,
         work_cycles: 4e6 * 600.0,
         cpus: 4.0,
-        in_order: 0.0,
         taken: vec![5e8; 4],
-        lines_taken: Vec::new(),
-        cached: Vec::new(),
-        line_cycles: None,
-        bank_cycles: None,
+        ..Load::default()
     };
     let measured = Evidence { taken_percent: Some(62.5), load: Some(load), ..small.clone() };
     let found = diagnose(42, measured);

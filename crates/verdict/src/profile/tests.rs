@@ -280,20 +280,7 @@ fn measured(ratios: &[Vec<f64>], cycles_each: f64) -> Load {
         ratios.iter().map(|row| row.iter().map(|ratio| 300.0 * ratio).collect()).collect();
     let accesses = (0..NODES).map(|_| vec![1e6, 0.0, 0.0, 0.0]).collect();
     let (cycles, work_cycles) = (4e6 * cycles_each, 4e6 * (cycles_each - 525.0));
-    Load {
-        accesses,
-        latencies: ways.clone(),
-        ways,
-        cycles,
-        work_cycles,
-        cpus: 4.0,
-        in_order: 0.0,
-        taken: Vec::new(),
-        lines_taken: Vec::new(),
-        cached: Vec::new(),
-        line_cycles: None,
-        bank_cycles: None,
-    }
+    Load { accesses, latencies: ways.clone(), ways, cycles, work_cycles, cpus: 4.0, ..Load::default() }
 }
 
 #[test]
