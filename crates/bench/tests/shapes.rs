@@ -196,3 +196,26 @@ fn a_full_node_is_left_alone_and_the_others_get_theirs() {
         assert!(planned.as_u64() <= Some(slice) && moved.as_u64() <= Some(12 * 256), "{line}");
     }
 }
+
+/// Bound to such a node, the program would be killed for want of memory. A smaller one is run there.
+#[test]
+fn compare_leaves_out_a_node_that_is_too_small_for_the_program() {
+    let script = "
+        for mebibytes in 128 16; do
+            $NODEWISE compare --only node --repeat 2 --json $mebibytes -- \
+                dd if=/dev/zero of=/dev/null bs=${mebibytes}M count=4 >/dev/null 2>err || { cat err >&2; exit 1; }
+        done; dmesg | grep -i -e 'out of memory' -e oom-kill >oom; true";
+    let f = run(Guest::new([node(1, 512), node(1, 140)]), script, &["128", "16", "oom"]);
+    assert_eq!((f.status, f.file("oom").unwrap()), (0, ""), "{}", f.stderr);
+    let left_out = |mebibytes: &str| -> Vec<(String, String)> {
+        let compared = f.json(mebibytes).unwrap();
+        let text = |skipped: &Value, key: &str| skipped[key].as_str().unwrap().to_owned();
+        let skipped = compared["skipped"].as_array().unwrap().iter();
+        skipped.map(|skipped| (text(skipped, "name"), text(skipped, "why"))).collect()
+    };
+    let (large, small) = (left_out("128"), left_out("16"));
+    println!("{large:?} {small:?}");
+    let [(name, why)] = &large[..] else { panic!("{large:?}") };
+    assert!(name == "node1" && why.starts_with("node 1 has ") && why.contains(" MiB free, "), "{why}");
+    assert_eq!(small, [], "an eighth of it fits");
+}
