@@ -3,6 +3,7 @@
 
 use crate::report::Placement;
 use crate::scenario::{Finished, Place, Programs};
+use crate::table;
 use anyhow::Context as _;
 use nodewise_rig::Guest;
 use serde::{Deserialize, Serialize};
@@ -228,27 +229,25 @@ pub fn stress_ng(programs: &Programs, placers: &[&str]) -> anyhow::Result<Vec<Fo
 /// The table that people read.
 #[must_use]
 pub fn table(followed: &[Followed]) -> String {
-    let mut table = comfy_table::Table::new();
-    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
-    table.set_header([
+    let header = [
         "program",
         "placed by",
         "s to 95 %",
         "% at the end",
         "kernel CPU s of the program",
         "nodewise CPU s",
-    ]);
-    for f in followed {
+    ];
+    let row = |f: &Followed| {
         let seconds = |value: Option<f64>| value.map_or("-".to_owned(), |s| format!("{s:.1}"));
         let system = f.moments.last().map(|moment| moment.system_seconds);
-        table.add_row([
+        [
             f.program.clone(),
             f.placer.clone(),
             seconds(f.seconds_to_95),
             format!("{:.1}", f.last_percent()),
             seconds(system),
             seconds(f.nodewise_cpu_seconds),
-        ]);
-    }
-    table.to_string()
+        ]
+    };
+    table::markdown(header, followed.iter().map(row))
 }

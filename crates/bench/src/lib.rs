@@ -8,6 +8,7 @@ pub mod programs;
 pub mod report;
 pub mod results;
 pub mod scenario;
+pub mod table;
 
 use nodewise_sys::{AffinityMask, Mapping, sched_setaffinity};
 use nodewise_topology::{Node, Topology};

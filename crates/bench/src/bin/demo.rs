@@ -6,10 +6,10 @@
 
 use anyhow::Context as _;
 use clap::Parser;
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use nodewise_bench::report::Placement;
 use nodewise_bench::scenario::{Finished, Place, Programs};
+use nodewise_bench::table;
 use nodewise_hardware::Preset;
 use nodewise_rig::{Guest, Machine};
 use nodewise_topology::Topology;
@@ -200,10 +200,8 @@ fn row(run: &'static str, finished: &Finished, report: &str) -> anyhow::Result<R
     })
 }
 
-fn table(rows: &[Row]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header([
+fn table(rows: &[Row]) -> String {
+    let header = [
         "run",
         "took",
         "speed-up",
@@ -213,10 +211,10 @@ fn table(rows: &[Row]) -> Table {
         "CPU: user",
         "kernel",
         "nodewise",
-    ]);
-    for row in rows {
+    ];
+    let row = |row: &Row| {
         let pages = row.pages_by_node.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
-        table.add_row([
+        [
             row.run.to_owned(),
             format!("{:.1} s", row.seconds),
             format!("{:.2}", row.speed_up),
@@ -226,10 +224,7 @@ fn table(rows: &[Row]) -> Table {
             format!("{:.1} s", row.user_seconds),
             format!("{:.1} s", row.system_seconds),
             format!("{:.1} s", row.nodewise_cpu_seconds),
-        ]);
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
+        ]
+    };
+    table::terminal(header, rows.iter().map(row))
 }

@@ -5,11 +5,11 @@
 use anyhow::{Context as _, ensure};
 use clap::builder::PossibleValuesParser;
 use clap::{Parser, ValueEnum};
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use nodewise_bench::paired::{Comparison, compare, median};
 use nodewise_bench::programs::{self, FUNCTIONS, PROGRAMS, Program, needs};
 use nodewise_bench::scenario::{Place, Programs};
+use nodewise_bench::table;
 use nodewise_rig::{Guest, Machine};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -261,18 +261,16 @@ fn five_digits(score: f64) -> String {
     format!("{score:.*}", 5_usize.saturating_sub(before_point))
 }
 
-fn table(rows: &[Row], other: &str) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(["program", "kernel alone", other, "ratio", "least to most", "p", "CPU of Nodewise"]);
-    for row in rows {
+fn table(rows: &[Row], other: &str) -> String {
+    let header = ["program", "kernel alone", other, "ratio", "least to most", "p", "CPU of Nodewise"];
+    let row = |row: &Row| {
         let middle = |of: &dyn Fn(&(f64, f64)) -> f64| {
             let mut scores: Vec<f64> = row.scores.iter().map(of).collect();
             scores.sort_unstable_by(f64::total_cmp);
             five_digits(median(&scores))
         };
         let Comparison { ratio, ratios, p } = row.comparison;
-        table.add_row([
+        [
             row.program.to_owned(),
             middle(&|pair| pair.0),
             middle(&|pair| pair.1),
@@ -280,12 +278,9 @@ fn table(rows: &[Row], other: &str) -> Table {
             format!("{:.4} to {:.4}", ratios.0, ratios.1),
             format!("{p:.3}"),
             row.cost().map_or_else(String::new, |(least, most)| format!("{least:.1} to {most:.1} %")),
-        ]);
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
+        ]
+    };
+    table::markdown(header, rows.iter().map(row))
 }
 
 #[cfg(test)]

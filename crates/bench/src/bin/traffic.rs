@@ -4,10 +4,10 @@
 use anyhow::{Context as _, ensure};
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use nodewise_bench::programs::{FUNCTIONS, PROGRAMS, Program, machine, needs};
 use nodewise_bench::scenario::{Place, Programs};
+use nodewise_bench::table;
 use nodewise_rig::{Guest, Machine};
 use serde::Serialize;
 use serde_json::Value;
@@ -168,24 +168,19 @@ fn run(
     Row::new(program.name, &report, program.script.contains("$ON_OTHER_CPUS"))
 }
 
-fn table(rows: &[Row]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(["program", "samples", "near, sampled", "near, counted", "points off at most"]);
-    for row in rows {
+fn table(rows: &[Row]) -> String {
+    let header = ["program", "samples", "near, sampled", "near, counted", "points off at most"];
+    let row = |row: &Row| {
         let [sampled, counted] = row.near();
-        table.add_row([
+        [
             row.program.to_owned(),
             row.samples.to_string(),
             format!("{sampled:.1} %"),
             format!("{counted:.1} %"),
             format!("{:.1}", row.off),
-        ]);
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
+        ]
+    };
+    table::markdown(header, rows.iter().map(row))
 }
 
 #[cfg(test)]
