@@ -147,7 +147,7 @@ impl FirstTouches {
     pub fn finish(mut self) -> FirstTouchReport {
         self.read();
         self.take(u64::MAX);
-        FirstTouchReport { lost: self.events.losses().lost, ..self.known.report() }
+        FirstTouchReport { lost: self.events.lost(), ..self.known.report() }
     }
 }
 
@@ -612,5 +612,32 @@ mod tests {
         pending.add(60, forked(10, 13));
         pending.until(u64::MAX).for_each(|news| known.take(news));
         assert_eq!(first_pages(known), [(12, 200), (13, 300)]);
+    }
+
+    /// Twice as many pages as the largest ring holds faults.
+    #[test]
+    fn faults_that_a_ring_had_no_room_for_are_counted() {
+        use nodewise_sys::{Advice, Mapping, MappingOptions};
+        const PAGES: usize = 1 << 16;
+        let topology = Topology::live().unwrap();
+        let lost = |drains: bool| {
+            let mut touches = match FirstTouches::open(&topology) {
+                Err(error) if error.kind() == crate::ErrorKind::NotPermitted => return None,
+                opened => opened.unwrap(),
+            };
+            touches.follow(Pid(std::process::id()));
+            let memory = Mapping::new(PAGES * 4096, MappingOptions::default()).unwrap();
+            memory.advise(0..memory.bytes(), Advice::NoHugePage).unwrap();
+            for (page, word) in memory.as_atomics().iter().step_by(512).enumerate() {
+                word.store(1, std::sync::atomic::Ordering::Relaxed);
+                if drains && page % 1024 == 0 {
+                    touches.drain();
+                }
+            }
+            Some(touches.finish().lost)
+        };
+        let Some(undrained) = lost(false) else { return };
+        let drained = lost(true).unwrap();
+        assert!(undrained > 1000 && drained < undrained / 10, "{undrained}, {drained}");
     }
 }

@@ -435,4 +435,26 @@ ffffffffc0000000 t read\t[driver]
             assert!(shares.balancing_percent < 1.0, "{shares:?}");
         }
     }
+
+    /// Threads that begin and end are records, too, and fill the rings.
+    #[test]
+    fn what_rings_had_no_room_for_is_counted() {
+        let topology = Topology::live().unwrap();
+        let lost = |drains: bool| {
+            let mut time = match KernelTime::open(&topology, [Pid(std::process::id())]) {
+                Err(error) if error.kind() == ErrorKind::NotPermitted => return None,
+                opened => opened.unwrap(),
+            };
+            for _ in 0..200 {
+                (0..50).for_each(|_| std::thread::spawn(|| ()).join().unwrap());
+                if drains {
+                    time.drain();
+                }
+            }
+            Some(time.finish().unwrap().samples_lost)
+        };
+        let Some(undrained) = lost(false) else { return };
+        let drained = lost(true).unwrap();
+        assert!(undrained > 1000 && drained < undrained / 10, "{undrained}, {drained}");
+    }
 }

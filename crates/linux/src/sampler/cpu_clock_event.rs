@@ -3,11 +3,11 @@
 
 use super::cpus::Cpus;
 use super::files::{make_room, ring_bytes};
-use super::streams::{Refused, Streams, largest_granted};
+use super::streams::{Refused, Streams, largest_granted, lost, open_counting_losses};
 use crate::{Error, ErrorKind};
 use nodewise_engine::Pid;
 use nodewise_sys::perf::{
-    Attr, AttrFlags, CallChain, CpuMode, Event, Record, Ring, SampleFormat, SampleType, SoftwareEvent, Target,
+    Attr, AttrFlags, CallChain, CpuMode, Event, Record, Ring, SampleFormat, SampleType, SoftwareEvent,
 };
 use nodewise_topology::{NodeIndex, Topology};
 use std::path::Path;
@@ -34,8 +34,7 @@ pub(crate) struct CpuClockEvents {
 }
 
 struct Stream {
-    /// Counts while it is open.
-    _event: Event,
+    event: Event,
     ring: Ring,
 }
 
@@ -50,11 +49,11 @@ impl Stream {
             | AttrFlags::TASK
             | AttrFlags::SAMPLE_ID_ALL;
         let attr = attr.monotonic();
-        let event = Event::open(&attr, Target::Cpu(cpu), None).map_err(refused)?;
+        let event = open_counting_losses(&attr, cpu).map_err(refused)?;
         let map = |pages| Ring::map(&event, SampleFormat::from(&attr), pages);
         let ring = largest_granted(ring_bytes(cpus, RING_BYTES), map)?;
         event.enable().map_err(refused)?;
-        Ok(Self { _event: event, ring })
+        Ok(Self { event, ring })
     }
 }
 
@@ -73,7 +72,7 @@ impl CpuClockEvents {
 
     /// Samples that the rings had no room for, of whatever process.
     pub(crate) fn lost(&self) -> u64 {
-        self.streams.iter().map(|stream| stream.ring.losses().lost).sum()
+        self.streams.iter().map(|stream| lost(&stream.event, &stream.ring)).sum()
     }
 
     /// Hands over all that has happened since, CPU by CPU, with its time by `CLOCK_MONOTONIC`.

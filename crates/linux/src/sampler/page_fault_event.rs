@@ -3,13 +3,13 @@
 
 use super::cpus::Cpus;
 use super::files::{make_room, ring_bytes};
-use super::streams::{Refused, Streams, largest_granted};
+use super::streams::{Refused, Streams, largest_granted, lost, open_counting_losses};
 use crate::sampler::RawSample;
 use crate::{Error, ErrorKind};
 use nodewise_engine::{Access, DataSource, PageNumber, Pid, Tid, VirtAddr};
 use nodewise_sys::perf::{
     Attr, AttrFlags, Event, EventType, Losses, Record, Ring, Sample as PerfSample, SampleFormat, SampleType,
-    SoftwareEvent, Target,
+    SoftwareEvent,
 };
 use nodewise_topology::Topology;
 use std::collections::{BTreeSet, HashMap};
@@ -169,7 +169,7 @@ struct Stream {
 impl Stream {
     fn open(source: &Source, cpu: u32, cpus: usize) -> Result<Self, Refused> {
         let attr = source.attr();
-        let event = Event::open(&attr, Target::Cpu(cpu), None).map_err(|e| refused(source, e))?;
+        let event = open_counting_losses(&attr, cpu).map_err(|e| refused(source, e))?;
         let map = |pages| Ring::map(&event, SampleFormat::from(&attr), pages);
         let ring = largest_granted(ring_bytes(cpus, RING_BYTES), map)?;
         event.enable().map_err(|e| refused(source, e))?;
@@ -277,7 +277,13 @@ impl PageFaultEvents {
         }
     }
 
-    pub(crate) fn losses(&self) -> Losses {
+    /// Records that were lost, the last ones as well. Asking for them interrupts each CPU.
+    pub(crate) fn lost(&self) -> u64 {
+        let lost = |stream: &Stream| lost(&stream.event, &stream.ring);
+        self.losses.lost + self.streams.iter().map(lost).sum::<u64>()
+    }
+
+    pub(super) fn losses(&self) -> Losses {
         self.streams.iter().fold(self.losses, |mut sum, stream| {
             sum += stream.ring.losses();
             sum

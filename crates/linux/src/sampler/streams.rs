@@ -3,6 +3,7 @@
 use super::files::pages;
 use crate::{Error, ErrorKind};
 use nodewise_sys::page_bytes;
+use nodewise_sys::perf::{Attr, Event, ReadFormat, Ring, Target};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of the smallest ring worth having.
@@ -13,6 +14,25 @@ pub(super) struct Streams<S> {
     open: BTreeMap<u32, S>,
     /// CPUs or threads whose events the kernel refused, or for which there was no room.
     refused: BTreeSet<u32>,
+}
+
+/// Opens an event on a CPU that counts what its ring has no room for, where the kernel does: Linux 6.0.
+pub(super) fn open_counting_losses(attr: &Attr, cpu: u32) -> nodewise_sys::Result<Event> {
+    let mut counting = *attr;
+    counting.read_format |= ReadFormat::LOST;
+    match Event::open(&counting, Target::Cpu(cpu), None) {
+        Err(error) if error.kind() == nodewise_sys::ErrorKind::Invalid => {
+            Event::open(attr, Target::Cpu(cpu), None)
+        }
+        opened => opened,
+    }
+}
+
+/// How many records the ring had no room for until now. It tells of them itself only when there is room again
+/// and something to write.
+pub(super) fn lost(event: &Event, ring: &Ring) -> u64 {
+    let counted = event.read().map_or(0, |count| count.lost);
+    counted.max(ring.losses().lost)
 }
 
 /// Changes since the last call.

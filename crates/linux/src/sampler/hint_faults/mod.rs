@@ -585,7 +585,8 @@ impl Sampler for HintFaults {
     }
 
     fn close(&mut self) -> Result<(), Error> {
-        self.losses = self.losses();
+        let lost = self.events.as_ref().map_or(self.losses.lost, PageFaultEvents::lost);
+        self.losses = Losses { lost, ..self.losses() };
         self.events = None;
         // Another owner may have paused it, too, while we asked for nothing.
         let is_paused = self.paused || (self.is_guest() && self.rate != SamplingRate::Accurate);
