@@ -31,10 +31,12 @@ const MIN_PAIRS: f64 = 16.0;
 /// them may not have had its turn, and shared pages are taken to have the users of all shared pages of the
 /// process.
 pub(crate) const MIN_TURNS: f64 = 6.0;
-/// A node with a smaller share of the samples of pages that are judged together is no user of theirs, unless
-/// it uses the process's shared memory. Threads that sweep over the same pages fault on few that another has
-/// just been at, so that one which follows has few samples of many accesses.
+/// With a smaller share of the samples of pages that are judged together, other nodes leave them private.
 const MIN_SHARE: f64 = 0.05;
+/// A node with such a share of the samples of shared pages is a user of theirs like any other. With a smaller
+/// one it is one in part. Threads that sweep over the same pages fault on few that another has just been at,
+/// so that one which follows has few samples of many accesses. Another may really have few.
+const FULL_SHARE: f64 = 0.03;
 /// Fewer samples say too little.
 const MIN_SAMPLES: u64 = 100;
 /// The same of samples of pages whose users are not clear: each is then local or not by chance. One standard
@@ -551,18 +553,17 @@ fn own(page: &VecDeque<Accessor>, nodes: usize) -> Vec<f64> {
     counts(page, nodes).into_iter().map(|count| count / page.len() as f64).collect()
 }
 
-/// Share of each node in the accesses to shared pages, by their samples and those of all shared pages of the
-/// process. Samples say who uses them, not how much: each user counts alike.
+/// Share of each node in the accesses to shared pages that it was seen at, by their samples or by those of all
+/// shared pages of the process. Samples say who uses them, not how much: each user counts alike.
 fn users_of(samples: &[f64], all_shared: &[f64]) -> Vec<f64> {
-    let is_user_of = |samples: &[f64], node: usize| samples[node] >= MIN_SHARE * samples.iter().sum::<f64>();
-    let is_user =
-        |node: &usize| samples[*node] > 0.0 && (is_user_of(samples, *node) || is_user_of(all_shared, *node));
-    let users: Vec<usize> = (0..samples.len()).filter(is_user).collect();
-    let mut shares = vec![0.0; samples.len()];
-    for &node in &users {
-        shares[node] = 1.0 / users.len() as f64;
-    }
-    shares
+    let share = |samples: &[f64], node: usize| samples[node] / samples.iter().sum::<f64>();
+    let weight = |node: usize| {
+        let share = share(samples, node).max(share(all_shared, node));
+        if samples[node] > 0.0 { (share / FULL_SHARE).min(1.0) } else { 0.0 }
+    };
+    let weights: Vec<f64> = (0..samples.len()).map(weight).collect();
+    let all: f64 = weights.iter().sum();
+    weights.into_iter().map(|weight| weight / all).collect()
 }
 
 fn counts(page: &VecDeque<Accessor>, nodes: usize) -> Vec<f64> {

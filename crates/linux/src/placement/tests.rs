@@ -103,6 +103,20 @@ fn a_thread_that_follows_others_over_shared_memory_is_one_of_its_users() {
     are(local(&mut watch(false, 8, user), |_| 0, |page| if page < PAGES / 2 { 1 } else { 2 }), [25.0, 50.0]);
 }
 
+/// Whether a node is behind the others or has little to do there, its few samples do not tell.
+#[test]
+fn a_node_that_was_seldom_seen_at_shared_memory_is_a_user_in_part() {
+    let user = |seldom: u64| {
+        move |page: u64, pass: u64| {
+            if page * 8 % seldom + pass % 8 == 0 { 3 } else { any(page, pass) % 3 }
+        }
+    };
+    are(local(&mut watch(false, 8, user(16)), |_| 0, slice), [25.0, 25.0]);
+    let part = local(&mut watch(false, 8, user(100)), |_| 0, |_| 0)[0];
+    assert!((27.0..32.0).contains(&part), "{part}");
+    are(local(&mut watch(false, 8, user(1 << 40)), |_| 0, |_| 0), [33.3, 33.3]);
+}
+
 #[test]
 fn pages_private_one_by_one_count_one_by_one() {
     let mut placement = watch(false, 4, |page, _| any(page, 7));
