@@ -258,6 +258,11 @@ impl Homes {
         self.placement.note_replicable(pid, range);
     }
 
+    /// Notes whether several nodes use different parts of huge pages.
+    pub(crate) fn note_falsely_shared(&mut self, pid: Pid, pages: &[PageNumber], are: bool) {
+        self.placement.note_falsely_shared(pid, pages, are);
+    }
+
     /// Looks where memory in use lies, for [`Homes::placement`]. Returns whether memory of any process was
     /// there.
     pub(crate) fn look(&mut self, kernel: &mut LiveKernel, topology: &Topology) -> bool {

@@ -539,9 +539,14 @@ impl Machine for LinuxMachine {
             }
         }
         for (decision, outcome) in decisions.iter().zip(&mut outcomes) {
-            if decision.action == Action::Replicate {
-                outcome.only_reported = true;
-                self.homes.note_replicable(decision.pid, decision.range);
+            match &decision.action {
+                Action::Replicate => {
+                    outcome.only_reported = true;
+                    self.homes.note_replicable(decision.pid, decision.range);
+                }
+                Action::Split { pages } => self.homes.note_falsely_shared(decision.pid, pages, true),
+                Action::Collapse { pages } => self.homes.note_falsely_shared(decision.pid, pages, false),
+                _ => {}
             }
         }
         Ok(outcomes)

@@ -37,6 +37,9 @@ const MIN_SHARE: f64 = 0.05;
 /// one it is one in part. Threads that sweep over the same pages fault on few that another has just been at,
 /// so that one which follows has few samples of many accesses. Another may really have few.
 const FULL_SHARE: f64 = 0.03;
+/// The same of falsely shared huge pages. Each user has parts of its own there, which it uses however seldom
+/// it has the first fault of a pass.
+const FULL_SHARE_OF_PARTS: f64 = 0.005;
 /// Fewer samples say too little.
 const MIN_SAMPLES: u64 = 100;
 /// The same of samples of pages whose users are not clear: each is then local or not by chance. One standard
@@ -133,6 +136,8 @@ struct Process {
     sums: BeforeAndAfter<Sums>,
     /// Memory that several nodes read and none writes.
     replicable: RangeMap<()>,
+    /// Huge pages of which several nodes use different parts.
+    falsely_shared: RangeMap<()>,
     /// Whether most of it was gone when it was looked at last.
     shrunk: bool,
 }
@@ -353,6 +358,21 @@ impl Placement {
         }
     }
 
+    /// Notes whether several nodes use different parts of huge pages.
+    pub(crate) fn note_falsely_shared(&mut self, pid: Pid, pages: &[PageNumber], are: bool) {
+        let most = (bounds::RANGES / self.processes.len().max(1)).min(bounds::RANGES_EACH);
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.falsely_shared.limit(most);
+            for range in pages.iter().map(|page| PageRange::new(page.0, page.0 + HUGE_PAGE_PAGES)) {
+                if are {
+                    process.falsely_shared.insert(range, ());
+                } else {
+                    process.falsely_shared.remove(range);
+                }
+            }
+        }
+    }
+
     /// Notes that a page, or a huge page, was written: a copy of it would not stay one.
     pub(crate) fn note_written(&mut self, pid: Pid, page: PageNumber, huge: bool) {
         let unit = if huge { page.huge() } else { page };
@@ -470,9 +490,29 @@ impl Process {
                 replicable,
             });
         }
-        picks.sort_unstable_by_key(|pick: &Pick| pick.page);
-        let watched: Vec<(PageNumber, &Watched)> =
-            self.watched.iter().map(|(&page, watched)| (page, watched)).collect();
+        let weight = |watched: &Watched| {
+            let thinned = f64::from(self.thinned[usize::from(watched.huge)]).exp2();
+            watched.pages * thinned * if watched.huge { HUGE_PAGE_PAGES as f64 } else { 1.0 }
+        };
+        let pick = |page: PageNumber, watched: &Watched, shares: Vec<f64>, clear: bool| Pick {
+            page,
+            shares,
+            pages: weight(watched),
+            pages_at_first: Some(weight(watched)),
+            since: watched.since,
+            samples: watched.last.len() as u64,
+            clear,
+            replicable: self.is_replicable(page),
+        };
+        let watched = self.watched.iter().map(|(&page, watched)| (page, watched));
+        let (in_parts, watched): (Vec<_>, Vec<_>) =
+            watched.partition(|(page, watched)| watched.huge && holds(&self.falsely_shared, *page));
+        let of_parts = Users::of(in_parts.iter().map(|(_, watched)| &watched.last), nodes)
+            .map(|users| users_of(&users.samples, &users.samples, FULL_SHARE_OF_PARTS));
+        picks.extend(in_parts.into_iter().map(|(page, watched)| {
+            let mine = of_parts.clone().unwrap_or_else(|| own(&watched.last, nodes));
+            pick(page, watched, mine, of_parts.is_some())
+        }));
         let judge = |pages: &[(PageNumber, &Watched)]| Users::of(pages.iter().map(|(_, w)| &w.last), nodes);
         let judged: Vec<_> = watched.chunks(JUDGED).map(|pages| (pages, judge(pages))).collect();
         let mut all_shared = vec![0.0; nodes];
@@ -482,37 +522,33 @@ impl Process {
         for (pages, users) in judged {
             let turns = users.as_ref().map(|users| users.samples.iter().sum::<f64>() / pages.len() as f64);
             let few = turns.is_some_and(|turns| turns < MIN_TURNS);
-            let shared = users
-                .as_ref()
-                .map(|users| users_of(if few { &all_shared } else { &users.samples }, &all_shared));
-            let weight = |watched: &Watched| {
-                let thinned = f64::from(self.thinned[usize::from(watched.huge)]).exp2();
-                watched.pages * thinned * if watched.huge { HUGE_PAGE_PAGES as f64 } else { 1.0 }
-            };
-            picks.extend(pages.iter().map(|&(page, watched)| Pick {
-                page,
-                shares: match (&users, &shared) {
+            let shared = users.as_ref().map(|users| {
+                users_of(if few { &all_shared } else { &users.samples }, &all_shared, FULL_SHARE)
+            });
+            picks.extend(pages.iter().map(|&(page, watched)| {
+                let mine = match (&users, &shared) {
                     (Some(users), Some(shared)) if !users.private => shared.clone(),
                     _ => own(&watched.last, nodes),
-                },
-                pages: weight(watched),
-                pages_at_first: Some(weight(watched)),
-                since: watched.since,
-                samples: watched.last.len() as u64,
-                clear: users.is_some(),
-                replicable: self.is_replicable(page),
+                };
+                pick(page, watched, mine, users.is_some())
             }));
         }
+        picks.sort_unstable_by_key(|pick: &Pick| pick.page);
         picks
     }
 
     fn is_replicable(&self, page: PageNumber) -> bool {
-        if self.replicable.iter().next().is_none() {
-            return false;
-        }
-        let parts = self.replicable.parts(PageRange::new(page.0, page.0 + 1));
-        parts.iter().any(|(_, replicable)| replicable.is_some())
+        holds(&self.replicable, page)
     }
+}
+
+/// Whether a page is in one of the ranges.
+fn holds(ranges: &RangeMap<()>, page: PageNumber) -> bool {
+    if ranges.is_empty() {
+        return false;
+    }
+    let parts = ranges.parts(PageRange::new(page.0, page.0 + 1));
+    parts.iter().any(|(_, there)| there.is_some())
 }
 
 /// Whether a page is among those that are watched.
@@ -553,13 +589,13 @@ fn own(page: &VecDeque<Accessor>, nodes: usize) -> Vec<f64> {
     counts(page, nodes).into_iter().map(|count| count / page.len() as f64).collect()
 }
 
-/// Share of each node in the accesses to shared pages that it was seen at, by their samples or by those of all
-/// shared pages of the process. Samples say who uses them, not how much: each user counts alike.
-fn users_of(samples: &[f64], all_shared: &[f64]) -> Vec<f64> {
+/// Share of each node in the accesses to shared pages. It was seen there, and has such a share of their
+/// samples or of those of all shared pages. Samples say who uses them, not how much: each user counts alike.
+fn users_of(samples: &[f64], all_shared: &[f64], full_share: f64) -> Vec<f64> {
     let share = |samples: &[f64], node: usize| samples[node] / samples.iter().sum::<f64>();
     let weight = |node: usize| {
         let share = share(samples, node).max(share(all_shared, node));
-        if samples[node] > 0.0 { (share / FULL_SHARE).min(1.0) } else { 0.0 }
+        if samples[node] > 0.0 { (share / full_share).min(1.0) } else { 0.0 }
     };
     let weights: Vec<f64> = (0..samples.len()).map(weight).collect();
     let all: f64 = weights.iter().sum();

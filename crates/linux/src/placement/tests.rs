@@ -143,6 +143,30 @@ fn huge_pages_count_with_all_their_parts_until_they_are_split() {
     assert_eq!(placement.processes[&PID].watched.len() as u64, PAGES / 512);
 }
 
+/// Threads in step come to the pages in the same order in each pass. So one of them has all the faults of a
+/// page, and the first node's is next to always behind.
+#[test]
+fn falsely_shared_huge_pages_are_not_private_though_one_thread_has_all_faults_of_each() {
+    let mut placement = Placement::new(4, false);
+    let mut pages = Vec::new();
+    for pass in 0..30 {
+        for page in 0..PAGES / 512 {
+            let node = if pass == 7 && page % 4 == 0 { 0 } else { 1 + (page % 3) as u8 };
+            let number = PageNumber(page * 512);
+            placement.note(PID, number, true, Some(1.0), NodeIndex(node), pass / 2);
+            pages.push(number);
+        }
+    }
+    are(local(&mut placement, |_| 0, |page| 1 + (page / 512 % 3) as u8), [1.0, 99.0]);
+    placement.note_falsely_shared(PID, &pages, true);
+    are(local(&mut placement, |_| 0, |page| 1 + (page / 512 % 3) as u8), [25.0, 25.0]);
+    let figures = placement.figures(&BALANCED).before.unwrap();
+    assert_eq!((figures.pages, figures.collocation_adds_percent), (Some(PAGES), Some(0.0)));
+    // They were split, and made again on one node.
+    placement.note_falsely_shared(PID, &pages, false);
+    are(local(&mut placement, |_| 0, |page| 1 + (page / 512 % 3) as u8), [1.0, 99.0]);
+}
+
 /// A sixteenth of the memory is in base pages, and there are more huge pages than are watched.
 #[test]
 fn much_memory_in_huge_pages_counts_though_few_of_them_are_watched() {
