@@ -82,9 +82,11 @@ fn far_percent(finished: &Finished, report: &str) -> f64 {
 fn patients_on_four_nodes() {
     let finished = examined(
         Guest::uniform(4, 1, 512 << 20).copy("/usr/bin/taskset").copy("/usr/bin/perl"),
-        // In step, or a thread that the host gave less time has fewer of the accesses than of the pages.
-        "for pattern in private shared-read false-share; do
+        // In step, or a thread that the host gave less time has fewer of the accesses than of the pages. Not
+        // so with parts of huge pages: one thread in step is always ahead there, and has all hint faults.
+        "for pattern in private shared-read; do
              examine $pattern $WORKLOAD $pattern --in-step --seconds 60 --report $pattern.report; done
+         name=false-share; examine $name $WORKLOAD $name --seconds 60 --report $name.report
          for pattern in local idle; do examine $pattern $WORKLOAD $pattern --seconds 60 --report $pattern.report; done
          name=shared-update; examine $name $WORKLOAD $name --huge --seconds 60 --report $name.report
          # A program that its machine's owner sends away from its memory.
