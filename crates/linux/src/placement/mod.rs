@@ -334,6 +334,9 @@ impl Placement {
                 }
             } else if watched.get(&page.huge()).is_some_and(|watched| watched.huge) {
                 watched.remove(&page.huge());
+                // A huge page that comes here later is another one.
+                let gone = PageRange::new(page.huge().0, page.huge().0 + HUGE_PAGE_PAGES);
+                process.falsely_shared.remove(gone);
             }
         }
         watched

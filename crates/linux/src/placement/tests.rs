@@ -157,14 +157,23 @@ fn falsely_shared_huge_pages_are_not_private_though_one_thread_has_all_faults_of
             pages.push(number);
         }
     }
-    are(local(&mut placement, |_| 0, |page| 1 + (page / 512 % 3) as u8), [1.0, 99.0]);
+    let now = |page: u64| 1 + (page / 512 % 3) as u8;
+    are(local(&mut placement, |_| 0, now), [1.0, 99.0]);
     placement.note_falsely_shared(PID, &pages, true);
-    are(local(&mut placement, |_| 0, |page| 1 + (page / 512 % 3) as u8), [25.0, 25.0]);
+    are(local(&mut placement, |_| 0, now), [25.0, 25.0]);
     let figures = placement.figures(&BALANCED).before.unwrap();
     assert_eq!((figures.pages, figures.collocation_adds_percent), (Some(PAGES), Some(0.0)));
     // They were split, and made again on one node.
     placement.note_falsely_shared(PID, &pages, false);
-    are(local(&mut placement, |_| 0, |page| 1 + (page / 512 % 3) as u8), [1.0, 99.0]);
+    are(local(&mut placement, |_| 0, now), [1.0, 99.0]);
+    // The same by somebody else: they were seen in base pages meanwhile.
+    placement.note_falsely_shared(PID, &pages, true);
+    for (pass, huge) in [(40, false), (41, true), (42, true), (43, true), (44, true)] {
+        for page in (0..PAGES).step_by(512) {
+            placement.note(PID, PageNumber(page), huge, Some(1.0), NodeIndex(now(page)), pass);
+        }
+    }
+    are(local(&mut placement, |_| 0, now), [0.0, 100.0]);
 }
 
 /// A sixteenth of the memory is in base pages, and there are more huge pages than are watched.
