@@ -159,6 +159,7 @@ enum News {
         child: Pid,
     },
     Executed(Pid),
+    Exited(Pid),
     Mapped(Pid, Module),
     /// With the call chain and the word on top of the stack.
     Fault(RawSample, Vec<u64>, Option<u64>),
@@ -172,6 +173,7 @@ impl News {
                 Some(Self::Forked { parent, child })
             }
             Record::Comm { pid, exec: true, .. } => Some(Self::Executed(Pid(pid as u32))),
+            Record::Exit(task) if task.pid == task.tid => Some(Self::Exited(Pid(task.pid as u32))),
             Record::Mmap { pid, address, bytes, offset, name, .. } => {
                 let range = address..address.saturating_add(bytes);
                 let path = OsStr::from_bytes(name).into();
@@ -252,11 +254,15 @@ pub(crate) struct Known {
     runs: BTreeMap<Pid, BTreeMap<u64, Run>>,
     /// All together.
     ranges: usize,
-    stacks: HashMap<(Pid, Vec<u64>), u32>,
+    stacks: HashMap<Pid, HashMap<Vec<u64>, u32>>,
+    /// Call chains of all processes together.
+    stack_count: usize,
     /// The last fault of each thread: the page, and the call chain.
     last: HashMap<Tid, (PageNumber, Vec<u64>)>,
     /// By process; where two overlap the later one holds.
     modules: BTreeMap<Pid, Vec<Module>>,
+    /// Once so many processes have modules, those of processes that nobody asks for are forgotten.
+    most_with_modules: usize,
     left_out: u64,
 }
 
@@ -271,6 +277,7 @@ impl Known {
             }
             // The memory that it had is gone.
             News::Executed(pid) => self.forget(pid),
+            News::Exited(pid) => self.exited(pid),
             // Mappings of a program that is not followed yet count as well: it may be in a moment.
             News::Mapped(pid, module) => self.add_module(pid, module),
             News::Fault(fault, mut chain, top) => {
@@ -280,15 +287,26 @@ impl Known {
         }
     }
 
-    /// A child has its parent's code.
+    /// A child has its parent's code. An earlier process may have had its number.
     pub(crate) fn fork(&mut self, parent: Pid, child: Pid) {
+        self.forget(child);
         let modules = self.modules.get(&parent).cloned().unwrap_or_default();
         self.modules.insert(child, modules);
     }
 
+    /// Code of a process that is gone is only needed to name what touched its memory. Its other threads may
+    /// go on without the first one, so that it stays followed.
+    fn exited(&mut self, pid: Pid) {
+        if !self.stacks.contains_key(&pid) {
+            self.modules.remove(&pid);
+        }
+    }
+
     pub(crate) fn add_module(&mut self, pid: Pid, module: Module) {
-        if self.modules.len() > MOST_MODULES {
-            self.modules.retain(|pid, _| self.followed.contains(pid));
+        if self.modules.len() >= self.most_with_modules {
+            let Self { modules, followed, stacks, .. } = self;
+            modules.retain(|pid, _| followed.contains(pid) || stacks.contains_key(pid));
+            self.most_with_modules = (2 * modules.len()).max(MOST_MODULES);
         }
         let modules = self.modules.entry(pid).or_default();
         if modules.len() < MOST_MODULES {
@@ -350,15 +368,7 @@ impl Known {
         if !self.followed.contains(&pid) {
             return;
         }
-        let count = self.stacks.len();
-        let stack = match self.stacks.get(&(pid, chain.clone())) {
-            Some(&stack) => Some(stack),
-            None if count < MOST_STACKS => {
-                self.stacks.insert((pid, chain), count as u32);
-                Some(count as u32)
-            }
-            None => None,
-        };
+        let stack = self.stack(pid, chain);
         let runs = self.runs.entry(pid).or_default();
         self.ranges -= runs.len();
         cut(runs, page);
@@ -375,6 +385,18 @@ impl Known {
         self.ranges += runs.len();
     }
 
+    /// The number of a call chain, while there is room for another.
+    fn stack(&mut self, pid: Pid, chain: Vec<u64>) -> Option<u32> {
+        let known = self.stacks.get(&pid).and_then(|stacks| stacks.get(&chain));
+        if known.is_some() || self.stack_count == MOST_STACKS {
+            return known.copied();
+        }
+        let stack = self.stack_count as u32;
+        self.stacks.entry(pid).or_default().insert(chain, stack);
+        self.stack_count += 1;
+        Some(stack)
+    }
+
     fn retain(&mut self, pid: Pid, mappings: &[NamedMapping], read_after_ns: u64) {
         let is_mapped = |start: u64, end: u64| {
             let next = mappings.partition_point(|mapping| mapping.range.end <= start * PAGE_BYTES);
@@ -389,8 +411,10 @@ impl Known {
 
     pub(crate) fn report(self) -> FirstTouchReport {
         let (mut symbols, mut made) = (Symbols::default(), JitNames::default());
-        let mut stacks = vec![Vec::new(); self.stacks.len()];
-        for ((pid, chain), stack) in &self.stacks {
+        let mut stacks = vec![Vec::new(); self.stack_count];
+        let chains =
+            self.stacks.iter().flat_map(|(pid, chains)| chains.iter().map(move |chain| (pid, chain)));
+        for (pid, (chain, stack)) in chains {
             let modules = self.modules.get(pid).map(Vec::as_slice).unwrap_or_default();
             let frames = chain.iter().enumerate().flat_map(|(depth, &address)| {
                 // But for the innermost one, an address is that to return to, behind the call.
@@ -578,6 +602,46 @@ mod tests {
         known.fault(&at(Pid(11), 400, 0, 400), vec![0x1234]);
         assert_eq!(known.ranges, 3);
         assert_eq!(first_pages(known), [(A.0, 100), (A.0, 300), (11, 400)]);
+    }
+
+    #[test]
+    fn of_a_process_that_is_gone_stays_what_it_touched() {
+        let mut known = Known::default();
+        known.followed.insert(A);
+        let code = Module { range: 0x1000..0x2000, offset: 0, path: "//anon".into() };
+        known.add_module(A, code);
+        for child in 11..10_000 {
+            known.take(forked(10, child));
+            if child == 11 {
+                known.fault(&at(Pid(11), 100, 0, 1), vec![0x1234]);
+            }
+            known.take(ended(child));
+        }
+        assert_eq!(known.modules.keys().copied().collect::<Vec<_>>(), [A, Pid(11)]);
+
+        known.take(forked(10, 12));
+        known.fault(&at(Pid(12), 200, 0, 2), vec![0x1234]);
+        known.take(ended(12));
+        known.take(forked(10, 12));
+        known.fault(&at(Pid(12), 300, 0, 3), vec![0x1234]);
+        assert_eq!(known.ranges, 2);
+        assert_eq!(first_pages(known), [(11, 100), (12, 300)], "the number belongs to another one");
+    }
+
+    #[test]
+    fn code_of_strangers_is_forgotten() {
+        let mut known = Known::default();
+        known.followed.insert(A);
+        for pid in 10..100_000 {
+            known.add_module(Pid(pid), Module { range: 0x1000..0x2000, offset: 0, path: "/bin/none".into() });
+        }
+        assert!(known.modules.len() <= MOST_MODULES && known.modules.contains_key(&A));
+    }
+
+    fn ended(pid: i32) -> News {
+        let mut task = TaskChange::default();
+        (task.pid, task.tid) = (pid, pid);
+        News::of(&Record::Exit(task)).unwrap()
     }
 
     fn forked(parent: i32, child: i32) -> News {
