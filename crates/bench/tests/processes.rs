@@ -141,6 +141,34 @@ fn children_are_followed_unless_told_otherwise() {
     assert_eq!(decisions(&f, "log--no-children"), Vec::<Value>::new());
 }
 
+#[test]
+fn threads_that_go_to_another_node_are_counted() {
+    // Each thread but the first has its own CPU, and changes places with the other one twice.
+    let script = "
+        $WORKLOAD private --bound --mebibytes 64 --seconds 28 --report /dev/null &
+        places() {
+            for thread in $(ls /proc/$(pidof workload)/task | tail -n +2); do
+                echo $thread $(awk '/^Cpus_allowed_list/ { print $2 }' /proc/$thread/status)
+            done | grep ' [01]$'
+        }
+        both() { [ $(places | wc -l) = 2 ]; }
+        within 30 both
+        $NODEWISE attach $! --json json 2>err &
+        for time in 1 2; do
+            sleep 8
+            places >places; cat places
+            while read -r thread cpu; do taskset -p $((2 - cpu)) $thread >/dev/null || exit 90; done <places
+        done
+        wait";
+    let f = run(two_nodes(), script, &["json", "err"]);
+    let moved = f.stdout.lines().count() as u64;
+    assert_eq!((f.status, moved), (0, 4), "{f:?}");
+    let summary = f.json("json").unwrap();
+    assert_eq!(summary["totals"]["thread_moves"].as_u64(), Some(moved), "{summary}");
+    let said = f.file("err").unwrap();
+    assert!(said.contains("4  times that a thread had gone to another node"), "{said}");
+}
+
 /// They read it all over, so that no node is right for any of its pages. The kernel's balancing alone moves
 /// them to whoever faults on them first, and leaves them uneven.
 #[test]

@@ -37,6 +37,7 @@ pub mod settings;
 mod shared;
 mod survey;
 mod symbols;
+mod threads;
 mod traffic;
 mod unwind;
 

@@ -20,6 +20,7 @@ use crate::sampler::{Interval, Sampler};
 use crate::settings::SharedSettings;
 use crate::shared::SharedMemory;
 use crate::survey::{Survey, scan_sequence};
+use crate::threads::Threads;
 use crate::traffic::{self, Traffic};
 use crate::{Error, ErrorKind};
 use nodewise_engine::{
@@ -70,6 +71,8 @@ pub struct Totals {
     pub homes_queried: u64,
     /// Pages that the kernel's own balancing moved meanwhile, machine-wide.
     pub pages_moved_by_kernel: u64,
+    /// Times that a thread was on another node than when it was seen last, at the end of a round.
+    pub thread_moves: u64,
 }
 
 /// The running system: some of its processes, their samples, and the power to move their pages.
@@ -82,6 +85,7 @@ pub struct LinuxMachine {
     settings: MachineSettings,
     kernel_settings: Option<SharedSettings>,
     intake: Intake,
+    threads: Threads,
     homes: Homes,
     traffic: Traffic,
     interleaved: InterleavedRanges,
@@ -134,6 +138,7 @@ impl LinuxMachine {
             settings,
             kernel_settings: None,
             intake: Intake::new(),
+            threads: Threads::default(),
             homes,
             traffic,
             interleaved: InterleavedRanges::default(),
@@ -295,6 +300,7 @@ impl LinuxMachine {
         let Self { intake, homes, shared, processes, mover, topology, mappings, .. } = self;
         let mut samples = intake.end_interval();
         samples.retain(|sample| processes.contains(sample.pid));
+        self.totals.thread_moves += self.threads.moved(&samples);
         *shared = SharedMemory::of(processes);
         let kernel = mover.kernel();
         kernel.learn_places(shared.unite(processes, &mut samples).into_iter());

@@ -278,6 +278,12 @@ impl Summary {
             count(self.pages_moved_by_kernel),
             "pages moved meanwhile by the kernel's balancing, machine-wide",
         );
+        if self.totals.thread_moves > 0 {
+            line(
+                count(self.totals.thread_moves),
+                "times that a thread had gone to another node (OMP_PROC_BIND=true and the like keep them)",
+            );
+        }
         line(count(self.actions.collocated), "decisions to collocate");
         line(count(self.actions.interleaved), "decisions to interleave");
         if self.actions.replication_candidate_pages > 0 {
@@ -319,17 +325,14 @@ impl Summary {
             );
         }
         line(count(self.samples), &format!("samples by {} ({})", self.sampler, self.sampler_description));
-        if self.samples_lost > 0 {
-            line(count(self.samples_lost), "samples lost");
-        }
-        if self.totals.throttled > 0 {
-            line(
-                count(self.totals.throttled),
-                "times that the kernel paused sampling, for taking too much time",
-            );
-        }
-        if self.totals.aux_gaps > 0 {
-            line(count(self.totals.aux_gaps), "stretches of samples with gaps");
+        for (number, what) in [
+            (self.samples_lost, "samples lost"),
+            (self.totals.throttled, "times that the kernel paused sampling, for taking too much time"),
+            (self.totals.aux_gaps, "stretches of samples with gaps"),
+        ] {
+            if number > 0 {
+                line(count(number), what);
+            }
         }
         let own = format!(
             "of a CPU used by nodewise ({:.2} s, after {:.2} s to start; {} files read of /proc and /sys, {} KiB, {})",
@@ -471,6 +474,7 @@ mod tests {
         }
         (summary.samples, summary.samples_lost) = (12_345, 678);
         (summary.totals.throttled, summary.totals.aux_gaps) = (9, 3);
+        summary.totals.thread_moves = 4;
         summary.actions.replication_candidate_pages = 512;
         summary.set_placement(&BeforeAndAfter { before: Ok(figures(25.0)), after: Ok(figures(99.94)) });
         let json = serde_json::to_value(&summary).unwrap();
@@ -497,6 +501,7 @@ mod tests {
             (count(678), "samples lost"),
             (count(9), "times that the kernel paused sampling"),
             (count(3), "stretches of samples with gaps"),
+            (count(4), "times that a thread had gone to another node"),
         ] {
             let line =
                 text.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("{what}: {text}"));
