@@ -98,6 +98,7 @@ fn sick_programs_are_told_apart_and_the_healthy_one_is_left_alone() {
     // A page that all use faults for whoever comes first after the kernel has marked it.
     let table = touched_by(&sick, "load_table (sick)");
     touched_on_node_0(table, 16384, &["replicate", "interleave"]);
+    assert_eq!(table["memory"], "table (sick)", "a global variable has its name");
     let used = table["used_from_percent"].as_array().unwrap();
     assert!(used.iter().all(|percent| percent.as_f64() > Some(5.0)), "{table:#}");
     let own = touched_by(&sick, "allocate_own (sick)");

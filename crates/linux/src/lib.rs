@@ -40,6 +40,7 @@ mod symbols;
 mod threads;
 mod traffic;
 mod unwind;
+mod variables;
 
 pub use bounds::Bound;
 pub use disks::{DiskUse, bytes_so_far};
@@ -50,6 +51,7 @@ pub use maps::NamedMapping;
 pub use obstacles::{hidden_percent, obstacles};
 pub use survey::Survey;
 pub use symbols::{Frame, Symbols};
+pub use variables::{Variable, Variables};
 
 /// The parsers of what a process can have `/proc` say, for `scripts/fuzz`.
 #[cfg(fuzzing)]

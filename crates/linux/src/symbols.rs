@@ -69,7 +69,7 @@ impl Symbols {
     pub fn frames_of(&mut self, pid: Pid, path: &Path, offset: u64) -> Vec<Frame> {
         let inside = self.roots.entry(pid).or_insert_with(|| other_root(pid));
         let Some(root) = inside else { return self.frames(path, offset) };
-        let there = root.join(path.strip_prefix("/").unwrap_or(path));
+        let there = below(root, path);
         let mut frames = self.frames(&there, offset);
         for frame in &mut frames {
             path.clone_into(&mut frame.module);
@@ -101,6 +101,15 @@ fn other_root(pid: Pid) -> Option<PathBuf> {
     let numbers = |path: &Path| path.metadata().ok().map(|found| (found.dev(), found.ino()));
     let is_other = numbers(&root).is_some_and(|of_it| Some(of_it) != numbers(Path::new("/")));
     is_other.then_some(root)
+}
+
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// Where this process finds a file that another one names.
+pub(crate) fn place_of(pid: Pid, path: &Path) -> PathBuf {
+    other_root(pid).map_or_else(|| path.to_owned(), |root| below(&root, path))
 }
 
 impl File {
@@ -156,7 +165,7 @@ impl File {
 }
 
 /// A function's name without its parameters, template arguments and Rust's hash.
-fn short(name: &str) -> String {
+pub(crate) fn short(name: &str) -> String {
     let name = match name.rsplit_once("::h") {
         Some((before, hash)) if hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
             before

@@ -550,6 +550,60 @@ fn memory_is_named_by_who_asked_for_it_at_the_time() {
     assert!(both.contains(&site("make_first", 11)) && !both.contains(&first), "{both}");
 }
 
+/// The same memory, as global variables of the program.
+fn with_variables(variables: &[Value]) -> String {
+    let allocated = allocated();
+    let (before, tail) = allocated.trim_end().rsplit_once('\n').unwrap();
+    let mut tail: Value = serde_json::from_str(tail).unwrap();
+    tail["tail"].as_object_mut().unwrap().remove("allocations");
+    tail["tail"]["variables"] = variables.into();
+    format!("{before}\n{tail}\n")
+}
+
+#[test]
+fn static_memory_is_named_by_its_variables() {
+    let part = |start: u64, end: u64| json!({"pid": 1, "range": {"start": start, "end": end}, "module": "/bin/solver"});
+    let variable = |name: &str, start: u64, end: u64| {
+        let mut part = part(start, end);
+        part["name"] = name.into();
+        part
+    };
+    let parts = [
+        variable("table_", 0x1f_0000, 0x30_0000),
+        variable("grid", 0x10_0000, 0x14_0800),
+        part(0x14_0800, 0x15_0000),
+    ];
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let report = |text: &str, more: &[&str]| {
+        std::fs::write(file.path(), text).unwrap();
+        let output = nodewise(&[&["report", file.path().to_str().unwrap()], more].concat());
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let json: Value = serde_json::from_str(&report(&with_variables(&parts), &["--json"])).unwrap();
+    for (memory, samples, pages) in [
+        ("grid (solver)", 258, [65, 0]),
+        ("static memory (solver)", 62, [15, 0]),
+        ("anonymous memory", 640, [48, 0]),
+        ("table_ (solver)", 1088, [0, 272]),
+    ] {
+        let rows = json["rows"].as_array().unwrap();
+        let row =
+            rows.iter().find(|row| row["memory"] == memory && row["touched_by"][0] == "fill (solver.c:42)");
+        let row = row.unwrap_or_else(|| panic!("{memory}: {json:#}"));
+        let found = row["samples"].as_u64().unwrap();
+        assert!(found.abs_diff(samples) <= 4, "{memory}: {found} for {samples}: {row:#}");
+        assert_eq!(row["touched_pages"].as_array().unwrap()[..2], pages, "{row:#}");
+    }
+    let text = report(&with_variables(&parts), &[]);
+    assert!(text.contains("table_ (solver), first touched in fill (solver.c:42)"), "{text}");
+    // Parts that no program has.
+    for (start, end) in [(u64::MAX, 0), (0, u64::MAX), (0x10_0800, 0x10_0000), (u64::MAX - 1, u64::MAX)] {
+        let parts = [&parts[..], &[variable("none", start, end)]].concat();
+        report(&with_variables(&parts), &["--json"]);
+    }
+}
+
 /// Numbers that no recording has, one at a time.
 #[test]
 fn damaged_allocations_are_shown_or_refused_and_never_a_panic() {

@@ -8,7 +8,7 @@
 
 enum { THREADS = 4, BYTES = 64 << 20, OWN = 16 << 20 };
 
-static unsigned char *slices, *table;
+static unsigned char *slices, table[BYTES];
 static double until;
 
 __attribute__((noinline)) static void fill_slices(void)
@@ -54,7 +54,6 @@ int main(int count, char **arguments)
     pthread_t threads[THREADS];
     run_on(0);
     slices = malloc(BYTES);
-    table = malloc(BYTES);
     fill_slices();
     load_table();
     begin_rounds(THREADS);

@@ -4,6 +4,7 @@
 use crate::commands::costs::Machine;
 use nodewise_engine::recording::Interval;
 use nodewise_engine::{PageRange, Pid, Tid};
+use nodewise_linux::Variable;
 use nodewise_linux::allocations::AllocationReport;
 use nodewise_linux::first_touch::FirstTouchReport;
 use nodewise_linux::kernel_time::KernelShares;
@@ -58,6 +59,9 @@ pub struct Tail {
     /// The time for which it was watched.
     pub seconds: f64,
     pub names: Vec<Name>,
+    /// Static memory of processes that had samples.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub variables: Vec<Variable>,
     pub first_touch: FirstTouchReport,
     /// Samples that there was no room for in the file.
     pub samples_left_out: u64,

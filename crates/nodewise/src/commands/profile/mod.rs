@@ -15,9 +15,9 @@ use nodewise_linux::allocations::{AllocationReport, Allocations};
 use nodewise_linux::first_touch::FirstTouches;
 use nodewise_linux::kernel_time::KernelTime;
 use nodewise_linux::process::require_access;
-use nodewise_linux::{ErrorKind, NamedMapping, kernel};
+use nodewise_linux::{ErrorKind, NamedMapping, Variable, Variables, kernel};
 use nodewise_topology::{Node, Topology};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
@@ -181,10 +181,14 @@ struct Recorder {
     kernel: Option<KernelTime>,
     events: Option<Events>,
     threads: BTreeMap<Tid, String>,
+    /// Processes that had samples.
+    sampled: BTreeSet<Pid>,
 }
 
 /// Threads that get a name.
 const MOST_THREADS: usize = 1 << 16;
+/// Parts of static memory that get a name, of all processes together.
+const MOST_VARIABLES: usize = 1 << 16;
 
 /// CPU time of the watched processes.
 #[derive(Default)]
@@ -237,6 +241,7 @@ impl Recorder {
             kernel: None,
             events: None,
             threads: BTreeMap::new(),
+            sampled: BTreeSet::new(),
         };
         recorder.line(&Line::Head(Box::new(head)));
         Ok(recorder)
@@ -253,6 +258,12 @@ impl Recorder {
                 .with_context(|| format!("cannot write {}", self.file.path().display()))
         });
         self.failed = written.err();
+    }
+
+    fn variables(&self) -> Vec<Variable> {
+        let mut files = Variables::default();
+        let sampled = self.names.iter().filter(|(pid, _)| self.sampled.contains(pid));
+        sampled.flat_map(|(&pid, mappings)| files.of(pid, mappings)).take(MOST_VARIABLES).collect()
     }
 
     fn finish(mut self) -> anyhow::Result<()> {
@@ -288,6 +299,7 @@ impl Recorder {
         let tail = Tail {
             seconds: self.began.elapsed().as_secs_f64(),
             names: names.collect(),
+            variables: self.variables(),
             first_touch,
             samples_left_out: self.samples_left_out,
             cpus: self.used.cpus,
@@ -342,6 +354,7 @@ impl Observer for Recorder {
             kernel.drain();
         }
         for sample in &interval.seen.samples {
+            self.sampled.insert(sample.pid);
             if self.threads.len() < MOST_THREADS && !self.threads.contains_key(&sample.tid) {
                 let name = fs::read(format!("/proc/{}/task/{}/comm", sample.pid, sample.tid.0));
                 let name = String::from_utf8_lossy(&name.unwrap_or_default()).trim_end().to_owned();

@@ -12,10 +12,10 @@ use nodewise_engine::{
     Access, DataSource, HUGE_PAGE_PAGES, Mapping, MappingKind, PAGE_BYTES, PageNumber, PageRange, PageSize,
     Pid, Sample,
 };
-use nodewise_linux::Frame;
 use nodewise_linux::first_touch::Touched;
 use nodewise_linux::kernel_time::KernelShares;
 use nodewise_linux::perf_data;
+use nodewise_linux::{Frame, Variable};
 use nodewise_verdict::profile::{Object, Seen, Use};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
@@ -264,6 +264,8 @@ struct Memory<'a> {
     /// The programs by which memory is told apart; none where all of it is of one.
     programs: BTreeMap<Pid, String>,
     names: BTreeMap<Pid, Vec<&'a Name>>,
+    /// In the order of addresses, without overlap.
+    variables: BTreeMap<Pid, Vec<&'a Variable>>,
     /// In the order of addresses.
     touched: BTreeMap<Pid, Vec<&'a Touched>>,
     /// Each call chain for people.
@@ -281,12 +283,19 @@ impl<'a> Memory<'a> {
         for name in &tail.names {
             names.entry(name.pid).or_default().push(name);
         }
+        let mut variables: BTreeMap<Pid, Vec<&Variable>> = BTreeMap::new();
+        for variable in &tail.variables {
+            variables.entry(variable.pid).or_default().push(variable);
+        }
         let mut touched: BTreeMap<Pid, Vec<&Touched>> = BTreeMap::new();
         for one in &tail.first_touch.touched {
             touched.entry(one.pid).or_default().push(one);
         }
         for names in names.values_mut() {
             names.sort_by_key(|name| name.range);
+        }
+        for variables in variables.values_mut() {
+            variables.sort_by_key(|variable| variable.range.start);
         }
         for touched in touched.values_mut() {
             touched.sort_by_key(|one| one.range);
@@ -297,7 +306,19 @@ impl<'a> Memory<'a> {
             found.iter().flat_map(|found| &found.stacks).map(|stack| asking_site(stack)).collect();
         let blocks = Blocks::new(found, &asked);
         let (programs, numbers, objects) = (BTreeMap::new(), HashMap::new(), Vec::new());
-        Self { mappings, is_told: false, programs, names, touched, sites, blocks, nodes, numbers, objects }
+        Self {
+            mappings,
+            is_told: false,
+            programs,
+            names,
+            variables,
+            touched,
+            sites,
+            blocks,
+            nodes,
+            numbers,
+            objects,
+        }
     }
 
     fn take_in(mut self, samples: &[Short]) -> (Vec<Object>, Vec<Use>, Vec<Site>) {
@@ -343,7 +364,7 @@ impl<'a> Memory<'a> {
     fn number(&mut self, sample: &Short) -> u32 {
         let (pid, page) = (sample.pid, sample.page);
         let asked = self.blocks.site_at(pid, sample.address).map(|site| &self.blocks.sites[site as usize]);
-        let name = asked.map_or_else(|| self.name(pid, page), |site| site.name.clone());
+        let name = asked.map_or_else(|| self.name(pid, sample.address), |site| site.name.clone());
         let allocated = asked.map(|site| &site.allocated);
         let site = self.toucher(pid, page).and_then(|touched| self.site_of(touched)).unwrap_or_default();
         let (objects, nodes) = (&mut self.objects, self.nodes);
@@ -374,13 +395,17 @@ impl<'a> Memory<'a> {
                 if is_huge { huge() } else { one.range }
             };
             let ranges: Vec<PageRange> = touched.iter().map(brought).collect();
-            for (one, (of_sites, rest)) in touched.into_iter().zip(self.blocks.shares(pid, &ranges)) {
+            let shares = self.blocks.shares(pid, &ranges);
+            for ((one, range), (of_sites, rest)) in touched.into_iter().zip(ranges).zip(shares) {
                 let by = self.site_of(one).unwrap_or_default().into_iter().next();
                 let of_sites = of_sites
                     .into_iter()
                     .map(|(site, pages)| (self.blocks.sites[site as usize].name.clone(), pages));
-                let of_none = (rest > 0).then(|| (self.name(pid, one.range.start), rest));
-                for (name, pages) in of_sites.chain(of_none) {
+                let of_variables = self.shares(pid, range);
+                let rest = rest.saturating_sub(of_variables.iter().map(|&(_, pages)| pages).sum());
+                let mapping = || self.of_program(pid, self.name_of_mapping(pid, one.range.start));
+                let of_none = (rest > 0).then(|| (mapping(), rest));
+                for (name, pages) in of_sites.chain(of_variables).chain(of_none) {
                     let Some(&number) = self.numbers.get(&(name, by.clone())) else { continue };
                     threads.entry(number).or_default().insert(one.tid.0);
                     let counts = &mut self.objects[number as usize].touched_pages;
@@ -405,9 +430,34 @@ impl<'a> Memory<'a> {
         before.or_else(|| touched.get(next).copied().filter(|one| one.range.start.0 < end))
     }
 
-    fn name(&self, pid: Pid, page: PageNumber) -> String {
-        let name = self.name_of_mapping(pid, page);
-        self.programs.get(&pid).map_or_else(|| name.clone(), |program| format!("{name} of {program}"))
+    fn name(&self, pid: Pid, address: u64) -> String {
+        let variables = self.variables.get(&pid).map_or(&[][..], Vec::as_slice);
+        let next = variables.partition_point(|variable| variable.range.end <= address);
+        match variables.get(next).filter(|variable| variable.range.start <= address) {
+            Some(variable) => self.of_program(pid, variable_name(variable)),
+            None => self.of_program(pid, self.name_of_mapping(pid, PageNumber(address / PAGE_BYTES))),
+        }
+    }
+
+    fn of_program(&self, pid: Pid, name: String) -> String {
+        match self.programs.get(&pid) {
+            Some(program) => format!("{name} of {program}"),
+            None => name,
+        }
+    }
+
+    /// How many of these pages begin in each variable.
+    fn shares(&self, pid: Pid, pages: PageRange) -> Vec<(String, u64)> {
+        let (start, end) = (address_of(pages.start), address_of(pages.end));
+        let variables = self.variables.get(&pid).map_or(&[][..], Vec::as_slice);
+        let first = variables.partition_point(|variable| variable.range.end <= start);
+        let here = variables[first..].iter().take_while(|variable| variable.range.start < end);
+        here.map(|variable| {
+            let begin = |address: u64| address.max(start).min(end).div_ceil(PAGE_BYTES);
+            let pages = begin(variable.range.end).saturating_sub(begin(variable.range.start));
+            (self.of_program(pid, variable_name(variable)), pages)
+        })
+        .collect()
     }
 
     fn name_of_mapping(&self, pid: Pid, page: PageNumber) -> String {
@@ -429,6 +479,17 @@ impl<'a> Memory<'a> {
         }
         .to_owned()
     }
+}
+
+/// A damaged file may name any page.
+fn address_of(page: PageNumber) -> u64 {
+    page.0.saturating_mul(PAGE_BYTES)
+}
+
+fn variable_name(variable: &Variable) -> String {
+    let name = variable.name.as_deref().unwrap_or("static memory");
+    let module = variable.module.file_name().unwrap_or_default().to_string_lossy();
+    format!("{name} ({module})")
 }
 
 /// Libraries whose functions touch memory for others.
