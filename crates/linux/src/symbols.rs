@@ -145,7 +145,7 @@ impl File {
         while let Ok(Some(frame)) = found.next() {
             let location = frame.location;
             let function =
-                frame.function.and_then(|function| function.demangle().ok().map(|name| short(&name)));
+                frame.function.and_then(|function| function.raw_name().ok().map(|name| readable(&name)));
             frames.push(Frame {
                 module: path.to_owned(),
                 offset,
@@ -156,7 +156,7 @@ impl File {
         }
         if frames.iter().all(|frame| frame.function.is_none()) {
             let symbol = self.loader.find_symbol(address).filter(|_| self.has_symbols)?;
-            let function = Some(short(&addr2line::demangle_auto(symbol.into(), None)));
+            let function = Some(readable(symbol));
             let place = frames.pop().unwrap_or(Frame { module: path.to_owned(), offset, ..Frame::default() });
             frames = vec![Frame { function, ..place }];
         }
@@ -164,8 +164,15 @@ impl File {
     }
 }
 
+/// A symbol as its source has it. C's names are their own, and some of them are types' for C++: `a` is a signed
+/// char.
+pub(crate) fn readable(symbol: &str) -> String {
+    let is_mangled = ["_Z", "__Z", "_R"].iter().any(|begin| symbol.starts_with(begin));
+    if is_mangled { short(&addr2line::demangle_auto(symbol.into(), None)) } else { short(symbol) }
+}
+
 /// A function's name without its parameters, template arguments and Rust's hash.
-pub(crate) fn short(name: &str) -> String {
+fn short(name: &str) -> String {
     let name = match name.rsplit_once("::h") {
         Some((before, hash)) if hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
             before
@@ -216,6 +223,21 @@ mod tests {
         child.wait().unwrap();
         assert!(is_seen, "{frames:?}");
         assert_eq!(frames[0].module, Path::new("/busybox"), "as the process names it");
+    }
+
+    #[test]
+    fn names_of_c_are_their_own() {
+        for (symbol, expected) in [
+            ("a", "a"),
+            ("v", "v"),
+            ("fill", "fill"),
+            ("cg_data_", "cg_data_"),
+            ("_ZN4grid4fillEv", "grid::fill"),
+            ("_ZN4core5slice4sort17h0123456789abcdefE", "core::slice::sort"),
+            ("_RNvCs1234_7mycrate3foo", "mycrate::foo"),
+        ] {
+            assert_eq!(readable(symbol), expected, "{symbol}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! name.
 
 use crate::NamedMapping;
-use crate::symbols::{place_of, short};
+use crate::symbols::{place_of, readable};
 use nodewise_engine::Pid;
 use object::Endianness;
 use object::elf::{FileHeader64, PF_W, PT_LOAD, SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB, STT_OBJECT};
@@ -108,8 +108,7 @@ impl File {
             .filter(is_variable)
             .filter_map(|symbol| {
                 let name = String::from_utf8_lossy(symbol.name(endian, symbols.strings()).ok()?);
-                let name = short(&addr2line::demangle_auto(name, None));
-                Some((symbol.st_value(endian), symbol.st_size(endian), name))
+                Some((symbol.st_value(endian), symbol.st_size(endian), readable(&name)))
             })
             .collect();
         found.sort_by_key(|&(_, bytes, _)| std::cmp::Reverse(bytes));
