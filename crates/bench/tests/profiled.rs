@@ -74,13 +74,15 @@ fn sick_programs_are_told_apart_and_the_healthy_one_is_left_alone() {
          profile local -- $WORKLOAD local --mebibytes 64 --seconds 8
          # The kernel migrates huge pages meanwhile, and threads wait for them.
          profile update -- $WORKLOAD shared-update --huge --mebibytes 64 --seconds 12
+         echo madvise >/sys/kernel/mm/transparent_hugepage/enabled
+         profile parts -- $WORKLOAD false-share --mebibytes 64 --seconds 12
          # One that runs already: nobody saw who touched its memory.
          echo 0 >/proc/sys/kernel/numa_balancing
          $WORKLOAD private --mebibytes 64 --seconds 60 --in-step >/dev/null & sleep 3
          profile running -p $! --seconds 8; kill $!",
         sick = sick.display()
     );
-    let names = ["sick", "private", "local", "update", "running"];
+    let names = ["sick", "private", "local", "update", "parts", "running"];
     let files: Vec<String> = ["", ".text", ".status", ".mode"]
         .iter()
         .flat_map(|suffix| names.map(|name| format!("{name}{suffix}")))
@@ -90,7 +92,7 @@ fn sick_programs_are_told_apart_and_the_healthy_one_is_left_alone() {
         println!("{}", finished.file(&format!("{name}.text")).unwrap());
         assert_eq!(finished.file(&format!("{name}.mode")).unwrap(), "600\n", "addresses are private");
     }
-    let [sick, private, local, update, running] = names.map(|name| finished.json(name).unwrap());
+    let [sick, private, local, update, parts, running] = names.map(|name| finished.json(name).unwrap());
     assert_eq!(finished.file("sick.status").unwrap(), "7\n", "the program's own");
     let slices = touched_by(&sick, "fill_slices (sick)");
     touched_on_node_0(slices, 16384, &["touch_in_parallel"]);
@@ -114,6 +116,10 @@ fn sick_programs_are_told_apart_and_the_healthy_one_is_left_alone() {
     let shared = touched_by(&update, "(workload.rs:");
     touched_on_node_0(shared, 16384, &["interleave"]);
     assert!(shared["accesses_percent"].as_f64() > Some(95.0), "{update:#}");
+    // Each node uses a part of every huge page.
+    let parts = touched_by(&parts, "(workload.rs:");
+    assert_eq!(parts["remedy"], "split", "{parts:#}");
+    assert!(parts["part_user_percent"].as_f64() > Some(90.0), "{parts:#}");
     let changes = |report: &Value| {
         report["rows"].as_array().unwrap().iter().filter(|row| row["remedy"].is_string()).count()
     };

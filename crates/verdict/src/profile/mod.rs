@@ -40,6 +40,8 @@ const READ_ONLY: f64 = 0.02;
 const SMALL_PAGES: u64 = 16;
 /// Pages of 4 KiB in a huge one.
 const HUGE_PAGE_PAGES: u64 = 512;
+/// Words of 8 bytes in a part of a huge page: 64 KiB, as huge pages have few samples.
+const PART_WORDS: u32 = 1 << 13;
 
 /// Everything that was recorded.
 #[derive(Clone, Debug, Default)]
@@ -121,6 +123,8 @@ pub enum Remedy {
     TouchInParallel,
     /// Run the threads where the memory is, or touch it where they run.
     BindThreads,
+    /// Have it in small pages, so that each part can lie with its user.
+    Split,
     /// Give each node a copy.
     Replicate,
     /// Give each thread its own.
@@ -156,6 +160,8 @@ pub struct Row {
     pub write_percent: Option<f64>,
     /// The share of a place's accesses that its main user has, in percent; none where samples are too few.
     pub main_user_percent: Option<f64>,
+    /// The same of a part of a huge page; none where few pages are huge.
+    pub part_user_percent: Option<f64>,
     /// Accesses to lines that another node's cache had and had written, in percent.
     pub taken_percent: f64,
     /// The change to make; none where none would save 5 % of the time.
@@ -423,6 +429,7 @@ fn row(seen: &Seen, fitted: Option<&Fitted>, all: &Traffic, object: &Object, mut
     let alone = (0..nodes).any(|node| after_filling.share(after_filling.from(node)) >= ALONE);
     filled.sort_by_key(|one| one.page);
     let main_user = main_user(&filled, nodes);
+    let part_user = part_user(&mut filled, nodes);
     uses.sort_by_key(|one| one.page);
     let uses = &uses[..];
     let own = Traffic::of(uses.iter().copied(), nodes);
@@ -433,7 +440,7 @@ fn row(seen: &Seen, fitted: Option<&Fitted>, all: &Traffic, object: &Object, mut
     let change = if contended {
         Some((Remedy::Privatise, own.without_taken()))
     } else {
-        change(seen, &own, main_user, alone, write_share, pages)
+        change(seen, &own, &Users { main_user, part_user, alone, write_share, pages })
     };
     let change = change.map(|(remedy, after)| {
         let replaced = all.replaced(&own, &after);
@@ -471,6 +478,7 @@ fn row(seen: &Seen, fitted: Option<&Fitted>, all: &Traffic, object: &Object, mut
         far_percent: 100.0 * own.share(own.far()),
         write_percent: write_share.map(|share| 100.0 * share),
         main_user_percent: main_user.map(|share| 100.0 * share),
+        part_user_percent: part_user.map(|share| 100.0 * share),
         taken_percent: 100.0 * taken,
         remedy: change.map(|(remedy, ..)| remedy),
         gain_percent: change.map(|(_, gain, _)| gain),
@@ -505,10 +513,25 @@ fn main_user(uses: &[&Use], nodes: usize) -> Option<f64> {
     if uses.len() < LEAST_SAMPLES || nodes < 2 {
         return None;
     }
-    let (same, pairs) = pairs_of_places(uses, nodes);
+    Some(share_of_main_user(pairs_of_places(uses, nodes), nodes))
+}
+
+/// The same of a part of a huge page; none, too, where few pages are huge.
+fn part_user(uses: &mut [&Use], nodes: usize) -> Option<f64> {
+    let huge = uses.iter().filter(|one| one.huge).count();
+    if uses.len() < LEAST_SAMPLES || nodes < 2 || 2 * huge < uses.len() {
+        return None;
+    }
+    let part = |one: &Use| (one.page, one.word / PART_WORDS);
+    uses.sort_by_key(|one| part(one));
+    let (same, all) = pairs(uses.chunk_by(|a, b| part(a) == part(b)), nodes);
+    (all >= LEAST_PAIRS).then(|| share_of_main_user((same, all), nodes))
+}
+
+fn share_of_main_user((same, pairs): (f64, f64), nodes: usize) -> f64 {
     let p = (same / pairs).max(1.0 / nodes as f64);
     let n = nodes as f64;
-    Some((1.0 + (1.0 - n * (1.0 - (n - 1.0) * p)).max(0.0).sqrt()) / n)
+    (1.0 + (1.0 - n * (1.0 - (n - 1.0) * p)).max(0.0).sqrt()) / n
 }
 
 /// Pairs of accesses to the same page, or to neighbours if hardly any page has two; see [`pairs`]. `uses` in
@@ -536,25 +559,30 @@ fn pairs<'a>(places: impl Iterator<Item = &'a [&'a Use]>, nodes: usize) -> (f64,
     (same, all)
 }
 
-/// The change to make, and the accesses to this memory after it.
-fn change(
-    seen: &Seen,
-    own: &Traffic,
+/// How memory is used.
+struct Users {
     main_user: Option<f64>,
+    part_user: Option<f64>,
+    /// One node alone uses it.
     alone: bool,
     write_share: Option<f64>,
     pages: u64,
-) -> Option<(Remedy, Traffic)> {
-    let main_user = main_user.filter(|_| own.all > 0.0)?;
+}
+
+/// The change to make, and the accesses to this memory after it.
+fn change(seen: &Seen, own: &Traffic, users: &Users) -> Option<(Remedy, Traffic)> {
+    let main_user = users.main_user.filter(|_| own.all > 0.0)?;
     let near = own.with_near(main_user, seen);
     let spread_over = seen.balanced.iter().filter(|&&is| is).count().max(1);
-    Some(if main_user >= OWNED && alone {
+    Some(if main_user >= OWNED && users.alone {
         (Remedy::BindThreads, near)
     } else if main_user >= OWNED {
         (Remedy::TouchInParallel, near)
-    } else if write_share.is_some_and(|share| share <= READ_ONLY) {
+    } else if let Some(part_user) = users.part_user.filter(|&share| share >= OWNED) {
+        (Remedy::Split, own.with_near(part_user, seen))
+    } else if users.write_share.is_some_and(|share| share <= READ_ONLY) {
         (Remedy::Replicate, own.with_near(1.0, seen))
-    } else if pages <= SMALL_PAGES && write_share.is_some_and(|share| share > READ_ONLY) {
+    } else if users.pages <= SMALL_PAGES && users.write_share.is_some_and(|share| share > READ_ONLY) {
         (Remedy::Privatise, own.with_near(1.0, seen))
     } else {
         (Remedy::Interleave, own.with_near(1.0 / spread_over as f64, seen))

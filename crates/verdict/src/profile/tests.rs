@@ -119,6 +119,31 @@ fn each_sickness_has_its_remedy() {
     assert_eq!(only(&program(1, huge)).0, Some(Remedy::Interleave));
 }
 
+/// Four nodes use a quarter of each huge page, or all of it.
+#[test]
+fn huge_pages_with_a_user_for_each_part_are_to_be_split() {
+    const WORDS: u32 = 1 << 18;
+    let huge = |word: &dyn Fn(u64, u32) -> u32| {
+        let mut uses = samples(2000, 8, |_, random| random % 4, |_| 0, Some(false));
+        for (i, one) in uses.iter_mut().enumerate() {
+            let any = (i as u32).wrapping_mul(2_654_435_761) >> 14;
+            (one.huge, one.word) = (true, word(one.from.into(), any));
+        }
+        uses
+    };
+    let quarters = huge(&|from, any| from as u32 * (WORDS / 4) + any % (WORDS / 4));
+    let row = &program(1, quarters.clone()).rows[0];
+    assert_eq!(row.remedy, Some(Remedy::Split), "{row:?}");
+    assert!(row.main_user_percent < Some(60.0) && row.part_user_percent > Some(99.0), "{row:?}");
+    let shared = &program(1, huge(&|_, any| any % WORDS)).rows[0];
+    assert_eq!(shared.remedy, Some(Remedy::Replicate), "{shared:?}");
+    assert!(shared.part_user_percent < Some(60.0), "{shared:?}");
+    // Small pages have no parts.
+    let small = quarters.into_iter().map(|one| Use { huge: false, word: one.word % 512, ..one });
+    let small = &program(1, small.collect()).rows[0];
+    assert_eq!((small.remedy, small.part_user_percent), (Some(Remedy::Replicate), None));
+}
+
 #[test]
 fn healthy_memory_has_none() {
     let quarter = |page, _| page / (PAGES / 4);

@@ -64,17 +64,18 @@ pub struct Args {
     ///
     /// Each row has memory, allocated, `touched_by`, `touched_pages`, `touching_threads`, samples,
     /// `accesses_percent`, `used_from_percent`, `lies_on_percent`, `far_percent`, `write_percent`,
-    /// `main_user_percent`, `taken_percent`, remedy, `gain_percent`, `slowest_gain_percent` and
-    /// `gain_is_bound`. Lists by node are in the order of nodes. A line has memory, `touched_by`, address,
-    /// samples, `accesses_percent`, `used_from_percent` and `is_falsely_shared`. A site has by, blocks, bytes
-    /// and `most_bytes`, and so has allocated of a row, or it is null. `over_time` has the metrics of each
-    /// interval, and null where that was not measured. A thread has pid, tid, name, samples,
-    /// `accesses_percent`, `runs_on_percent`, `uses_percent` and `far_percent`. `kernel` has its shares of
-    /// the CPU time, and `events` counts of the kernel's. `unknown_far_percent` is the share of accesses to
-    /// another node's memory, nobody knows which. `unknown_home_percent` is that of samples that do not even
-    /// tell this. `unjudged_gain_percent` is the most that memory with too few samples might save.
-    /// `counted` has the whole machine's accesses, `traffic_percent`, `sampled_percent`,
-    /// `user_percent` and `user_traffic_percent`, or null where the machine does not count them.
+    /// `main_user_percent`, `part_user_percent`, `taken_percent`, remedy, `gain_percent`,
+    /// `slowest_gain_percent` and `gain_is_bound`. Lists by node are in the order of nodes. A line has
+    /// memory, `touched_by`, address, samples, `accesses_percent`, `used_from_percent` and
+    /// `is_falsely_shared`. A site has by, blocks, bytes and `most_bytes`, and so has allocated of a row,
+    /// or it is null. `over_time` has the metrics of each interval, and null where that was not measured. A
+    /// thread has pid, tid, name, samples, `accesses_percent`, `runs_on_percent`, `uses_percent` and
+    /// `far_percent`. `kernel` has its shares of the CPU time, and `events` counts of the kernel's.
+    /// `unknown_far_percent` is the share of accesses to another node's memory, nobody knows which.
+    /// `unknown_home_percent` is that of samples that do not even tell this. `unjudged_gain_percent` is the
+    /// most that memory with too few samples might save. `counted` has the whole machine's accesses,
+    /// `traffic_percent`, `sampled_percent`, `user_percent` and `user_traffic_percent`, or null where the
+    /// machine does not count them.
     ///
     /// For two recordings there are before and after, each with all of that.
     #[arg(long)]

@@ -179,6 +179,16 @@ pub fn words(row: &Row, profile: &Profile) -> (String, String) {
             format!("one node uses it ({used})"),
             "Have the thread that uses it touch it first, and bind the thread to its node",
         ),
+        Some(Remedy::Split) => (
+            "Use small pages",
+            format!(
+                "several nodes use each of its huge pages ({used}), but each part of a page has one user, with \
+                 {:.0} % of the accesses there",
+                row.part_user_percent.unwrap_or(0.0)
+            ),
+            "Have it in small pages (madvise with MADV_NOHUGEPAGE), and have each thread touch first what it will \
+             use; or start the program by 'nodewise run', which splits huge pages",
+        ),
         Some(Remedy::Replicate) => (
             "Give each node a copy",
             format!("all nodes read it ({used}), and hardly anybody writes it"),
@@ -232,6 +242,7 @@ pub const fn name(remedy: Option<Remedy>) -> &'static str {
     match remedy {
         Some(Remedy::TouchInParallel) => "touch in parallel",
         Some(Remedy::BindThreads) => "bind threads",
+        Some(Remedy::Split) => "use small pages",
         Some(Remedy::Replicate) => "replicate",
         Some(Remedy::Privatise) => "privatise",
         Some(Remedy::Interleave) => "interleave",
