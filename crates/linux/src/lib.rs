@@ -51,7 +51,7 @@ pub use maps::NamedMapping;
 pub use obstacles::{hidden_percent, obstacles};
 pub use survey::Survey;
 pub use symbols::{Frame, Symbols};
-pub use variables::{Variable, Variables};
+pub use variables::{Variable, static_memory};
 
 /// The parsers of what a process can have `/proc` say, for `scripts/fuzz`.
 #[cfg(fuzzing)]

@@ -14,6 +14,7 @@ use object::read::elf::{FileHeader as _, ProgramHeader as _, Sym as _};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -21,6 +22,8 @@ use std::path::{Path, PathBuf};
 const LEAST_BYTES: u64 = 4096;
 /// Variables of a file that are named, the largest ones.
 const MOST_VARIABLES: usize = 1 << 12;
+/// Parts of static memory, of all processes together.
+const MOST_PARTS: usize = 1 << 16;
 
 /// A part of a process's static memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,15 +39,29 @@ pub struct Variable {
     pub module: PathBuf,
 }
 
+/// The static memory of processes with these mappings: by process in the order of addresses, without overlap.
+pub fn static_memory<M: AsRef<[NamedMapping]>>(
+    processes: impl IntoIterator<Item = (Pid, M)>,
+) -> Vec<Variable> {
+    let mut files = Files::default();
+    let parts = processes.into_iter().flat_map(|(pid, mappings)| files.of(pid, mappings.as_ref()));
+    parts.take(MOST_PARTS).collect()
+}
+
 /// The files that were read so far.
 #[derive(Default)]
-pub struct Variables(HashMap<PathBuf, Option<File>>);
+struct Files(HashMap<PathBuf, Option<File>>);
 
-impl Variables {
+impl Files {
     /// The static memory of a process with these mappings, in order, without overlap.
-    pub fn of(&mut self, pid: Pid, mappings: &[NamedMapping]) -> Vec<Variable> {
+    fn of(&mut self, pid: Pid, mappings: &[NamedMapping]) -> Vec<Variable> {
         let mut variables = Vec::new();
-        for mapping in mappings.iter().filter(|mapping| mapping.offset == 0 && !mapping.name.is_empty()) {
+        // Other memory has names, too: `[heap]`, and `//anon` by perf.
+        let is_file = |mapping: &&NamedMapping| {
+            let name = mapping.name.as_bytes();
+            mapping.offset == 0 && name.starts_with(b"/") && !name.starts_with(b"//")
+        };
+        for mapping in mappings.iter().filter(is_file) {
             let module = Path::new(&mapping.name);
             let path = place_of(pid, module);
             let file = self.0.entry(path).or_insert_with_key(|path| {
@@ -154,7 +171,7 @@ mod tests {
     #[test]
     fn variables_have_their_names_where_they_are() {
         let me = Pid(std::process::id());
-        let variables = Variables::default().of(me, &NamedMapping::all_of(me).unwrap());
+        let variables = static_memory([(me, NamedMapping::all_of(me).unwrap())]);
         assert!(variables.is_sorted_by_key(|variable| variable.range.start));
         let at = |address: usize| {
             let holds = |variable: &&Variable| variable.range.contains(&(address as u64));
@@ -177,10 +194,11 @@ mod tests {
 
     #[test]
     fn a_file_that_is_none_has_no_variables() {
-        let mapping =
-            |name: &str| NamedMapping { range: 0x1000..0x2000, is_code: false, offset: 0, name: name.into() };
-        for name in ["/none", "/", "/proc/self/maps", "/etc/passwd", "[heap]"] {
-            assert_eq!(Variables::default().of(Pid(std::process::id()), &[mapping(name)]), []);
+        let me = Pid(std::process::id());
+        for name in ["/none", "/", "/proc/self/maps", "/etc/passwd", "[heap]", "//anon"] {
+            let mapping =
+                NamedMapping { range: 0x1000..0x2000, is_code: false, offset: 0, name: name.into() };
+            assert_eq!(static_memory([(me, [mapping])]), [], "{name}");
         }
     }
 

@@ -10,6 +10,7 @@ use made::{Event, MEM_LOADS, Made, PAGE_FAULTS, SOFTWARE, Sample, part, source};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::atomic::AtomicU64;
 
 const NODES: u64 = 4;
 const CPUS_EACH: u64 = 4;
@@ -132,6 +133,45 @@ fn what_perf_recorded_is_reported_for_people_programs_and_browsers() {
     for part in ["Touch in parallel", "/dev/shm/counters", "<code>0x7f1000000080</code>", "Over time"] {
         assert!(html.contains(part), "{part}: {html}");
     }
+}
+
+static GRID: [AtomicU64; 1 << 14] = [const { AtomicU64::new(0) }; 1 << 14];
+
+/// A program that is this test, mapped elsewhere.
+#[test]
+fn global_variables_have_their_names() {
+    const BEGINS: u64 = 0x5500_0000_0000;
+    let this = std::env::current_exe().unwrap();
+    let this = this.to_str().unwrap();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let first = maps.lines().find(|line| line.ends_with(this)).unwrap();
+    let first = u64::from_str_radix(first.split('-').next().unwrap(), 16).unwrap();
+    let grid = BEGINS + (GRID.as_ptr() as u64 - first);
+
+    let mut made = Made::of(&[Event { parts: part::MEM, ..MEM_LOADS }], 4, CPUS_EACH as u32);
+    made.exec(10, 1, "solver");
+    made.map(10, 2, BEGINS, 0x1000, this);
+    made.fork(10, 11, 3);
+    for i in 0..1000 {
+        let one = Sample {
+            pid: 10 + i as u32 % 2,
+            tid: 10,
+            time: SECOND_NS + i,
+            address: grid + i * 128,
+            cpu: (i % 16) as u32,
+            period: 1000,
+            source: source::LOCAL_DRAM,
+            physical: Made::physical(0, 4096 * (1 + i)),
+            page_bytes: 4096,
+            ..Sample::default()
+        };
+        made.sample(0, &one);
+    }
+    let place = tempfile::tempdir().unwrap();
+    let file = written(&made, place.path());
+    let json: Value = serde_json::from_str(&printed(&file, &["--json"])).unwrap();
+    let module = Path::new(this).file_name().unwrap().to_str().unwrap();
+    assert_eq!(row(&json, &format!("perf_data::GRID ({module})"))["samples"], 1000, "{json:#}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ mod names;
 use crate::first_touch::{CALLERS, FirstTouchReport, Known, MOST_STACKS, Module};
 use crate::sampler::RawSample;
 use crate::sampler::hardware::data_source;
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, NamedMapping, Variable, static_memory};
 use file::{Event, Head, Parts, feature};
 use machine::Machine;
 use names::{Mappings, Name, Names};
@@ -48,6 +48,8 @@ pub struct Recording {
     pub samples: Vec<Sample>,
     /// The names of mappings, as they were at the end.
     pub names: Vec<(Pid, PageRange, String)>,
+    /// The static memory of sampled processes, where mappings of data were recorded, too.
+    pub variables: Vec<Variable>,
     /// The programs that the sampled processes ran at the end, by the kernel's short names for them.
     pub programs: BTreeMap<Pid, String>,
     /// The first touches of memory; none where page faults were not recorded.
@@ -293,6 +295,14 @@ impl<'a> Reading<'a> {
         let sampled: BTreeSet<Pid> = recording.samples.iter().map(|sample| sample.pid).collect();
         let named = story.mappings.named().filter(|(pid, ..)| sampled.contains(pid));
         recording.names = named.map(|(pid, range, name)| (pid, range, texts[name.index()].clone())).collect();
+        let first_bytes = |pid| {
+            let named = |(range, name): (_, Name)| {
+                let name = texts[name.index()].clone().into();
+                NamedMapping { range, is_code: false, offset: 0, name }
+            };
+            (pid, story.mappings.first_bytes(pid).map(named).collect::<Vec<_>>())
+        };
+        recording.variables = static_memory(sampled.iter().copied().map(first_bytes));
         let programs = story.programs.into_iter().filter(|(pid, _)| sampled.contains(pid));
         recording.programs = programs.map(|(pid, name)| (pid, texts[name.index()].clone())).collect();
         let left_out = recording.first_touch.left_out;
@@ -315,7 +325,7 @@ impl Story<'_> {
     fn goes_on(&mut self, happened: &Happened, chains: &[Vec<u64>]) {
         match *happened {
             Happened::Mapped { pid, is_data, start, end, offset, name } => {
-                self.mappings.map(pid, start, end, name);
+                self.mappings.map(pid, start..end, offset, name);
                 if let Some(name) = name.filter(|_| !is_data) {
                     let path = self.texts[name.index()].clone().into();
                     self.known.add_module(pid, Module { range: start..end, offset, path });

@@ -2,6 +2,7 @@
 
 use nodewise_engine::{PAGE_BYTES, PageRange, Pid};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 /// Mappings that are kept, of all processes together: some 64 MiB.
 const MOST_MAPPINGS: usize = 1 << 20;
@@ -54,8 +55,14 @@ impl Names {
     }
 }
 
-/// A mapping's own end, and its name.
-type Mapped = (u64, Option<Name>);
+/// A mapping.
+#[derive(Clone, Copy)]
+struct Mapped {
+    end: u64,
+    name: Option<Name>,
+    /// Whether it begins with its file's first byte.
+    has_first_byte: bool,
+}
 
 /// The mappings of processes.
 #[derive(Default)]
@@ -68,24 +75,25 @@ pub(super) struct Mappings {
 
 impl Mappings {
     /// Something is mapped, and whatever was there no longer is.
-    pub fn map(&mut self, pid: Pid, start: u64, end: u64, name: Option<Name>) {
+    pub fn map(&mut self, pid: Pid, Range { start, end }: Range<u64>, offset: u64, name: Option<Name>) {
         if start >= end || self.count >= MOST_MAPPINGS {
             return;
         }
         let mappings = self.by_pid.entry(pid).or_default();
         self.count -= mappings.len();
-        let below = mappings.range(..start).next_back().filter(|(_, (other, _))| *other > start);
+        let below = mappings.range(..start).next_back().filter(|(_, other)| other.end > start);
         let first = below.map_or(start, |(&first, _)| first);
         let hidden: Vec<(u64, Mapped)> = mappings.range(first..end).map(|(&at, &one)| (at, one)).collect();
-        for (at, (other, name)) in hidden {
+        for (at, other) in hidden {
             mappings.remove(&at);
-            for (from, to) in [(at, other.min(start)), (at.max(end), other)] {
+            for (from, to) in [(at, other.end.min(start)), (at.max(end), other.end)] {
                 if from < to {
-                    mappings.insert(from, (to, name));
+                    let has_first_byte = other.has_first_byte && from == at;
+                    mappings.insert(from, Mapped { end: to, has_first_byte, ..other });
                 }
             }
         }
-        mappings.insert(start, (end, name));
+        mappings.insert(start, Mapped { end, name, has_first_byte: offset == 0 });
         self.count += mappings.len();
     }
 
@@ -107,11 +115,19 @@ impl Mappings {
     /// The mappings that have a name.
     pub fn named(&self) -> impl Iterator<Item = (Pid, PageRange, Name)> + '_ {
         self.by_pid.iter().flat_map(|(&pid, mappings)| {
-            mappings.iter().filter_map(move |(&start, &(end, name))| {
-                let range = PageRange::new(start / PAGE_BYTES, end.div_ceil(PAGE_BYTES));
-                Some((pid, range, name?))
+            mappings.iter().filter_map(move |(&start, mapped)| {
+                let range = PageRange::new(start / PAGE_BYTES, mapped.end.div_ceil(PAGE_BYTES));
+                Some((pid, range, mapped.name?))
             })
         })
+    }
+
+    /// Where a process has the first bytes of files.
+    pub fn first_bytes(&self, pid: Pid) -> impl Iterator<Item = (Range<u64>, Name)> + '_ {
+        let mappings = self.by_pid.get(&pid).into_iter().flatten();
+        mappings
+            .filter(|(_, mapped)| mapped.has_first_byte)
+            .filter_map(|(&start, mapped)| Some((start..mapped.end, mapped.name?)))
     }
 }
 
@@ -130,7 +146,7 @@ mod tests {
             let mut truth = [None; 128];
             for (start, pages, name) in maps {
                 let name = names.number(texts[usize::from(name)]);
-                mappings.map(Pid(1), start * PAGE_BYTES, (start + pages) * PAGE_BYTES, name);
+                mappings.map(Pid(1), start * PAGE_BYTES..(start + pages) * PAGE_BYTES, 0, name);
                 truth[start as usize..][..pages as usize].fill(name);
             }
             mappings.fork(Pid(1), Pid(2));

@@ -15,7 +15,7 @@ use nodewise_linux::allocations::{AllocationReport, Allocations};
 use nodewise_linux::first_touch::FirstTouches;
 use nodewise_linux::kernel_time::KernelTime;
 use nodewise_linux::process::require_access;
-use nodewise_linux::{ErrorKind, NamedMapping, Variable, Variables, kernel};
+use nodewise_linux::{ErrorKind, NamedMapping, kernel, static_memory};
 use nodewise_topology::{Node, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -187,8 +187,6 @@ struct Recorder {
 
 /// Threads that get a name.
 const MOST_THREADS: usize = 1 << 16;
-/// Parts of static memory that get a name, of all processes together.
-const MOST_VARIABLES: usize = 1 << 16;
 
 /// CPU time of the watched processes.
 #[derive(Default)]
@@ -260,12 +258,6 @@ impl Recorder {
         self.failed = written.err();
     }
 
-    fn variables(&self) -> Vec<Variable> {
-        let mut files = Variables::default();
-        let sampled = self.names.iter().filter(|(pid, _)| self.sampled.contains(pid));
-        sampled.flat_map(|(&pid, mappings)| files.of(pid, mappings)).take(MOST_VARIABLES).collect()
-    }
-
     fn finish(mut self) -> anyhow::Result<()> {
         let touches = self.touches.take().and_then(Watched::finish);
         let first_touch = touches.map(FirstTouches::finish).unwrap_or_default();
@@ -296,10 +288,12 @@ impl Recorder {
                 text: mapping.name.to_string_lossy().into_owned(),
             })
         });
+        let sampled = self.names.iter().filter(|(pid, _)| self.sampled.contains(pid));
+        let sampled = sampled.map(|(&pid, mappings)| (pid, mappings));
         let tail = Tail {
             seconds: self.began.elapsed().as_secs_f64(),
             names: names.collect(),
-            variables: self.variables(),
+            variables: static_memory(sampled),
             first_touch,
             samples_left_out: self.samples_left_out,
             cpus: self.used.cpus,

@@ -39,6 +39,7 @@ pub fn read(path: &Path, file: impl Read + Seek, length: u64) -> anyhow::Result<
     Ok(told.finish(&Tail {
         seconds: (ended - began) as f64 / 1e9,
         names: recording.names.into_iter().map(name).collect(),
+        variables: recording.variables,
         first_touch: recording.first_touch,
         samples_left_out: recording.left_out,
         ..Tail::default()
