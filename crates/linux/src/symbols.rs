@@ -107,6 +107,11 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
+/// Whether a file has bytes before anybody reads it. A recording may name `/proc/kmsg`, whose reader waits.
+pub(crate) fn is_on_a_disk(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| found.is_file() && found.len() > 0)
+}
+
 /// Where this process finds a file that another one names.
 pub(crate) fn place_of(pid: Pid, path: &Path) -> PathBuf {
     other_root(pid).map_or_else(|| path.to_owned(), |root| below(&root, path))
@@ -116,7 +121,7 @@ impl File {
     fn open(path: &Path) -> Option<Self> {
         // Room for the headers of any program.
         const HEADERS: u64 = 64 << 10;
-        if !path.metadata().ok()?.is_file() {
+        if !is_on_a_disk(path) {
             return None;
         }
         let mut head = Vec::new();
@@ -223,6 +228,14 @@ mod tests {
         child.wait().unwrap();
         assert!(is_seen, "{frames:?}");
         assert_eq!(frames[0].module, Path::new("/busybox"), "as the process names it");
+    }
+
+    #[test]
+    fn nobody_waits_for_a_file_that_is_none() {
+        for path in ["/proc/kmsg", "/dev/zero", "/", "/none"] {
+            let frames = Symbols::default().frames(Path::new(path), 0x1000);
+            assert_eq!((frames.len(), &frames[0].function), (1, &None), "{path}");
+        }
     }
 
     #[test]

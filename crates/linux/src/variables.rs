@@ -5,7 +5,7 @@
 //! name.
 
 use crate::NamedMapping;
-use crate::symbols::{place_of, readable};
+use crate::symbols::{is_on_a_disk, place_of, readable};
 use nodewise_engine::Pid;
 use object::Endianness;
 use object::elf::{FileHeader64, PF_W, PT_LOAD, SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB, STT_OBJECT};
@@ -100,7 +100,7 @@ struct File {
 impl File {
     fn open(path: &Path) -> Option<Self> {
         const PAGE: u64 = 4096;
-        if !path.metadata().ok()?.is_file() {
+        if !is_on_a_disk(path) {
             return None;
         }
         let cache = ReadCache::new(std::fs::File::open(path).ok()?);
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn a_file_that_is_none_has_no_variables() {
         let me = Pid(std::process::id());
-        for name in ["/none", "/", "/proc/self/maps", "/etc/passwd", "[heap]", "//anon"] {
+        for name in ["/none", "/", "/proc/kmsg", "/proc/self/maps", "/etc/passwd", "[heap]", "//anon"] {
             let mapping =
                 NamedMapping { range: 0x1000..0x2000, is_code: false, offset: 0, name: name.into() };
             assert_eq!(static_memory([(me, [mapping])]), [], "{name}");
