@@ -402,7 +402,7 @@ impl<'a> Memory<'a> {
                     .into_iter()
                     .map(|(site, pages)| (self.blocks.sites[site as usize].name.clone(), pages));
                 let of_variables = self.shares(pid, range);
-                let rest = rest.saturating_sub(of_variables.iter().map(|&(_, pages)| pages).sum());
+                let rest = of_variables.iter().fold(rest, |rest, &(_, pages)| rest.saturating_sub(pages));
                 let mapping = || self.of_program(pid, self.name_of_mapping(pid, one.range.start));
                 let of_none = (rest > 0).then(|| (mapping(), rest));
                 for (name, pages) in of_sites.chain(of_variables).chain(of_none) {
