@@ -251,6 +251,8 @@ struct Run {
 #[derive(Default)]
 pub(crate) struct Known {
     pub(crate) followed: BTreeSet<Pid>,
+    /// Processes that are gone, whose numbers are given again.
+    ended: BTreeSet<Pid>,
     runs: BTreeMap<Pid, BTreeMap<u64, Run>>,
     /// All together.
     ranges: usize,
@@ -270,9 +272,12 @@ impl Known {
     fn take(&mut self, news: News) {
         match news {
             News::Forked { parent, child } => {
+                let had_ended = self.ended.remove(&child);
                 if self.followed.contains(&parent) {
                     self.followed.insert(child);
                     self.fork(parent, child);
+                } else if had_ended {
+                    self.followed.remove(&child);
                 }
             }
             // The memory that it had is gone.
@@ -297,6 +302,9 @@ impl Known {
     /// Code of a process that is gone is only needed to name what touched its memory. Its other threads may
     /// go on without the first one, so that it stays followed.
     fn exited(&mut self, pid: Pid) {
+        if self.followed.contains(&pid) {
+            self.ended.insert(pid);
+        }
         if !self.stacks.contains_key(&pid) {
             self.modules.remove(&pid);
         }
@@ -625,6 +633,9 @@ mod tests {
         known.take(forked(10, 12));
         known.fault(&at(Pid(12), 300, 0, 3), vec![0x1234]);
         assert_eq!(known.ranges, 2);
+        // A stranger's.
+        known.take(forked(1, 11));
+        known.fault(&at(Pid(11), 400, 0, 4), vec![0x1234]);
         assert_eq!(first_pages(known), [(11, 100), (12, 300)], "the number belongs to another one");
     }
 

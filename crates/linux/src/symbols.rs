@@ -172,7 +172,7 @@ impl File {
 /// A symbol as its source has it. C's names are their own, and some of them are types' for C++: `a` is a
 /// signed char.
 pub(crate) fn readable(symbol: &str) -> String {
-    let is_mangled = ["_Z", "__Z", "_R"].iter().any(|begin| symbol.starts_with(begin));
+    let is_mangled = ["_Z", "_R"].iter().any(|begin| symbol.starts_with(begin));
     if is_mangled { short(&addr2line::demangle_auto(symbol.into(), None)) } else { short(symbol) }
 }
 
