@@ -149,6 +149,16 @@ impl Homes {
         self.survey.0.clear();
     }
 
+    /// Takes in how many pages the kernel's balancing has moved so far, machine-wide. A hint fault tells of its
+    /// page before the kernel moves it.
+    pub(crate) fn note_kernels_moves(&mut self, moved: u64, processes: &Processes) {
+        for process in processes.iter().filter(|_| self.proportional) {
+            if let Some(known) = self.known.get_mut(&process.pid) {
+                known.note_kernels_moves(moved, process.resident_pages);
+            }
+        }
+    }
+
     /// Leaves out faults that allocated their page, asks the kernel where the sampled pages are now, and how
     /// large they are. Returns the other samples, and the traffic that they met: accesses by accessor and
     /// by the home before the fault. Returns also how many samples there was no time for.

@@ -27,6 +27,10 @@ pub(crate) struct KnownHomes {
     partly: Vec<(PageRange, f64)>,
     /// The number of the kernel's scan when these were asked for.
     scan: Option<u64>,
+    /// Pages that the kernel's balancing had moved, machine-wide, when the process was met.
+    moved_before: Option<u64>,
+    /// Whether it has moved so many since that a page may have been moved before it is first seen.
+    is_late: bool,
     /// About the bytes that all of this takes, and may take.
     bytes: usize,
     /// The interval's number.
@@ -132,6 +136,15 @@ impl KnownHomes {
         self.interval = interval;
     }
 
+    /// Takes in how many pages the kernel's balancing has moved so far, machine-wide. Samples of accesses show
+    /// a page long after it was touched: where it lay at first is not known if the kernel moves many.
+    pub(crate) fn note_kernels_moves(&mut self, moved: u64, resident_pages: u64) {
+        /// Such a share of a process's pages.
+        const FEW: f64 = 0.05;
+        let since = moved.saturating_sub(*self.moved_before.get_or_insert(moved));
+        self.is_late |= since as f64 > FEW * resident_pages as f64;
+    }
+
     /// Its size in bytes.
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
@@ -181,7 +194,12 @@ impl KnownHomes {
     /// The first home of a page that is at `home` and was never seen before; none if it may have been moved
     /// since.
     pub(crate) fn first_of_new(&self, page: PageNumber, home: Option<NodeIndex>) -> Option<NodeIndex> {
-        home.filter(|_| self.part(page).is_none())
+        home.filter(|_| !self.may_have_moved(page))
+    }
+
+    /// Whether a page that was never seen may have been moved by the kernel.
+    fn may_have_moved(&self, page: PageNumber) -> bool {
+        self.is_late || self.part(page).is_some()
     }
 
     /// How many pages this one stands for, of those whose first homes are known; none if its own is not.
@@ -234,7 +252,7 @@ impl KnownHomes {
                     let noted = if moved.is_of_huge_page() { 0 } else { at };
                     moved.placed[noted] = ABSENT;
                 }
-                if gone || (first[at] == ABSENT && self.part(page).is_none()) {
+                if gone || (first[at] == ABSENT && !self.may_have_moved(page)) {
                     first[at] = homes[at];
                 }
             }
@@ -428,6 +446,26 @@ mod tests {
 
     fn note(known: &mut KnownHomes, pages: std::ops::Range<u64>, home: u8) {
         known.note(pages.map(|page| (PageNumber(page), Some(NodeIndex(home)))));
+    }
+
+    #[test]
+    fn pages_first_seen_after_many_moves_of_the_kernels_lay_anywhere_at_first() {
+        let mut known = KnownHomes::default();
+        let first = |known: &KnownHomes, page| known.first(PageNumber(page)).map(|node| node.0);
+        // Other processes' pages were moved before.
+        known.note_kernels_moves(5000, 1000);
+        note(&mut known, 0..10, 1);
+        known.note_kernels_moves(5050, 1000);
+        note(&mut known, 10..20, 1);
+        known.note_kernels_moves(5051, 1000);
+        note(&mut known, 0..30, 2);
+        let seen = [5, 15, 25].map(|page| first(&known, page));
+        assert_eq!(seen, [Some(1), Some(1), None]);
+        assert_eq!(known.first_of_new(PageNumber(40), Some(NodeIndex(2))), None);
+        assert_eq!(known.get(PageNumber(25)), Some(NodeIndex(2)));
+        // The process may be small by then.
+        known.note_kernels_moves(5051, 1 << 30);
+        assert_eq!(known.first_of_new(PageNumber(40), Some(NodeIndex(2))), None);
     }
 
     #[test]

@@ -311,6 +311,7 @@ impl LinuxMachine {
         kernel
             .keep(&processes.iter().filter(|process| !process.fresh).map(|process| process.pid.0).collect());
         homes.update(kernel, topology, processes, self.sampler.is_paused());
+        homes.note_kernels_moves(self.totals.pages_moved_by_kernel, processes);
         let (begin, count) = (Instant::now(), samples.len());
         let (samples, met, left) = homes.locate(kernel, topology, processes, mappings, samples);
         intake.learn(count, left, begin.elapsed());
