@@ -149,8 +149,8 @@ impl Homes {
         self.survey.0.clear();
     }
 
-    /// Takes in how many pages the kernel's balancing has moved so far, machine-wide. A hint fault tells of its
-    /// page before the kernel moves it.
+    /// Takes in how many pages the kernel's balancing has moved so far, machine-wide. A hint fault tells of
+    /// its page before the kernel moves it.
     pub(crate) fn note_kernels_moves(&mut self, moved: u64, processes: &Processes) {
         for process in processes.iter().filter(|_| self.proportional) {
             if let Some(known) = self.known.get_mut(&process.pid) {

@@ -136,8 +136,8 @@ impl KnownHomes {
         self.interval = interval;
     }
 
-    /// Takes in how many pages the kernel's balancing has moved so far, machine-wide. Samples of accesses show
-    /// a page long after it was touched: where it lay at first is not known if the kernel moves many.
+    /// Takes in how many pages the kernel's balancing has moved so far, machine-wide. Samples of accesses
+    /// show a page long after it was touched: where it lay at first is not known if the kernel moves many.
     pub(crate) fn note_kernels_moves(&mut self, moved: u64, resident_pages: u64) {
         /// Such a share of a process's pages.
         const FEW: f64 = 0.05;
