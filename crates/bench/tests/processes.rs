@@ -143,7 +143,8 @@ fn children_are_followed_unless_told_otherwise() {
 
 #[test]
 fn threads_that_go_to_another_node_are_counted() {
-    // Each thread but the first has its own CPU, and changes places with the other one twice.
+    // Each thread but the first has its own CPU, and changes places with the other one twice. Few samples are
+    // taken of them once their memory is placed.
     let script = "
         $WORKLOAD private --bound --mebibytes 64 --seconds 28 --report /dev/null &
         places() {
@@ -153,6 +154,7 @@ fn threads_that_go_to_another_node_are_counted() {
         }
         both() { [ $(places | wc -l) = 2 ]; }
         within 30 both
+        taskset -p 1 $! >/dev/null || exit 91
         $NODEWISE attach $! --json json 2>err &
         for time in 1 2; do
             sleep 8

@@ -1,74 +1,103 @@
 //! Threads that go from node to node. Memory that was placed for one is far from it afterwards.
 
-use crate::sampler::RawSample;
+use crate::bounds::{MAPS_TIME, THREADS};
+use crate::ending::Until;
+use crate::process::{OnePercent, Process, Processes, ReadCost};
 use nodewise_engine::{Pid, Tid};
-use nodewise_topology::NodeIndex;
+use nodewise_topology::{CpuId, NodeIndex, Topology};
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
-/// Threads that are known at a time: some 2 MiB.
-const MOST_THREADS: usize = 1 << 16;
-
-/// Where threads were seen last.
+/// Where threads ran last. Samples would not tell: few are taken of a program whose memory is well placed.
 #[derive(Default)]
-pub(crate) struct Threads(HashMap<(Pid, Tid), NodeIndex>);
+pub(crate) struct Threads {
+    nodes: HashMap<(Pid, Tid), NodeIndex>,
+    due: OnePercent,
+    pub(crate) cost: ReadCost,
+}
 
 impl Threads {
-    /// How many threads were on another node at the end of an interval than when they were seen last. Its
-    /// samples may come in any order.
-    pub(crate) fn moved(&mut self, samples: &[RawSample]) -> u64 {
-        let mut latest: HashMap<(Pid, Tid), (u64, NodeIndex)> = HashMap::new();
-        for sample in samples {
-            let seen = (sample.time_ns, sample.accessor);
-            let last = latest.entry((sample.pid, sample.tid)).or_insert(seen);
-            *last = seen.max(*last);
+    /// How many threads ran on another node last than at the look before. Takes no more than 1 % of the time:
+    /// 0 while no look is due.
+    pub(crate) fn moved(&mut self, processes: &Processes, topology: &Topology) -> u64 {
+        if !self.due.is_due() {
+            return 0;
         }
-        if self.0.len() + latest.len() > MOST_THREADS {
-            self.0.clear();
+        let begin = Instant::now();
+        let spent_ns = self.cost.time_ns;
+        let until = Until { at: begin + MAPS_TIME, ending: processes.ending().clone() };
+        let mut nodes = HashMap::new();
+        for process in processes.iter() {
+            for (tid, cpu) in self.cpus(process, THREADS.saturating_sub(nodes.len()), &until) {
+                if let Some(node) = topology.node_of_cpu(CpuId(cpu)) {
+                    nodes.insert((process.pid, tid), node);
+                }
+            }
         }
-        let has_moved = |&(thread, (_, node)): &(_, (_, NodeIndex))| {
-            self.0.insert(thread, node).is_some_and(|before| before != node)
-        };
-        latest.into_iter().filter(has_moved).count() as u64
+        self.due.took(Duration::from_nanos(self.cost.time_ns - spent_ns));
+        let before = std::mem::replace(&mut self.nodes, nodes);
+        let is_elsewhere = |(thread, node)| before.get(thread).is_some_and(|before| before != node);
+        self.nodes.iter().filter(|&seen| is_elsewhere(seen)).count() as u64
+    }
+
+    /// The CPUs on which a process's threads ran last, as many as there is room and time for.
+    fn cpus(&mut self, process: &Process, most: usize, until: &Until) -> Vec<(Tid, u32)> {
+        match process.last_cpu {
+            Some(cpu) if most > 0 => vec![(Tid(process.pid.0), cpu)],
+            Some(_) => Vec::new(),
+            None => self.cost.last_cpus(process.pid, most, until),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodewise_engine::{Access, DataSource, VirtAddr};
+    use nodewise_sys::{sched_getaffinity, sched_setaffinity};
+    use std::process::Command;
 
-    fn sample(tid: u32, node: u8, time_ns: u64) -> RawSample {
-        RawSample {
-            time_ns,
-            address: VirtAddr(0),
-            pid: Pid(1),
-            tid: Tid(tid),
-            accessor: NodeIndex(node),
-            access: Access::Read,
-            source: DataSource::Unknown,
-            latency_cycles: 0,
-            weight: 1,
+    /// Runs a shell that counts, on one CPU after the other.
+    #[test]
+    fn a_thread_has_moved_if_it_ran_elsewhere_last() {
+        let allowed = sched_getaffinity(0).unwrap();
+        let cpus: Vec<u32> = allowed.iter().collect();
+        // On one CPU there is nowhere to go.
+        let [first, .., last] = cpus[..] else { return };
+        let topology = Topology::synthetic(last as usize + 1, 1, 1 << 30);
+        let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let pid = Pid(child.id());
+        let mut processes = Processes::new(&[pid], true, true).unwrap();
+        let mut threads = Threads::default();
+        let mut moved = Vec::new();
+        for cpu in [first, last, last, first] {
+            sched_setaffinity(pid.0 as i32, &[cpu].into_iter().collect()).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+            processes.update();
+            threads.due = OnePercent::default();
+            moved.push(threads.moved(&processes, &topology));
         }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(moved, [0, 1, 0, 1]);
+        processes.update();
+        threads.due = OnePercent::default();
+        assert_eq!((threads.moved(&processes, &topology), threads.nodes.len()), (0, 0), "it has ended");
     }
 
+    /// The main thread's line would not tell of the others.
     #[test]
-    fn a_thread_has_moved_if_it_is_elsewhere_at_the_end() {
+    fn all_threads_are_looked_at_as_far_as_there_is_room() {
+        let (end, wait) = std::sync::mpsc::channel::<()>();
+        let waits = std::thread::spawn(move || wait.recv());
+        let mut processes = Processes::new(&[Pid(std::process::id())], false, false).unwrap();
+        processes.update();
+        let process = processes.iter().next().unwrap();
+        let until = Until::from(Instant::now() + Duration::from_secs(10));
         let mut threads = Threads::default();
-        assert_eq!(threads.moved(&[sample(1, 0, 10), sample(2, 1, 10)]), 0, "they are new");
-        assert_eq!(threads.moved(&[]), 0);
-        // One goes and comes back. The other goes, and the ring of its first CPU is read last.
-        let there_and_back = [sample(1, 1, 20), sample(1, 0, 21)];
-        let gone = [sample(2, 2, 25), sample(2, 1, 20), sample(2, 1, 24)];
-        assert_eq!(threads.moved(&[there_and_back.as_slice(), &gone].concat()), 1);
-        assert_eq!(threads.moved(&[sample(1, 3, 30), sample(2, 3, 30)]), 2);
-    }
-
-    #[test]
-    fn room_is_bounded() {
-        let mut threads = Threads::default();
-        for tid in 0..MOST_THREADS as u32 + 10 {
-            threads.moved(&[sample(tid, 0, 1)]);
-        }
-        assert!(threads.0.len() <= MOST_THREADS);
+        assert!(threads.cpus(process, THREADS, &until).len() > 1);
+        assert_eq!(threads.cpus(process, 1, &until).len(), 1);
+        assert_eq!(threads.cpus(process, THREADS, &Until::from(Instant::now())).len(), 0);
+        drop(end);
+        waits.join().unwrap().unwrap_err();
     }
 }

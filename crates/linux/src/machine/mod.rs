@@ -71,7 +71,7 @@ pub struct Totals {
     pub homes_queried: u64,
     /// Pages that the kernel's own balancing moved meanwhile, machine-wide.
     pub pages_moved_by_kernel: u64,
-    /// Times that a thread was on another node than when it was seen last, at the end of a round.
+    /// Times that a thread ran on another node at the end of a round than at the end of the one before.
     pub thread_moves: u64,
 }
 
@@ -291,7 +291,7 @@ impl LinuxMachine {
     }
 
     fn note_reading(&mut self) {
-        self.totals.read = self.processes.cost() + self.mover.kernel().cost();
+        self.totals.read = self.processes.cost() + self.mover.kernel().cost() + self.threads.cost;
     }
 
     /// Takes the interval's samples, and finds out where their pages are. Returns also the traffic that they
@@ -300,7 +300,7 @@ impl LinuxMachine {
         let Self { intake, homes, shared, processes, mover, topology, mappings, .. } = self;
         let mut samples = intake.end_interval();
         samples.retain(|sample| processes.contains(sample.pid));
-        self.totals.thread_moves += self.threads.moved(&samples);
+        self.totals.thread_moves += self.threads.moved(processes, topology);
         *shared = SharedMemory::of(processes);
         let kernel = mover.kernel();
         kernel.learn_places(shared.unite(processes, &mut samples).into_iter());

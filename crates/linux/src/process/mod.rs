@@ -43,6 +43,8 @@ pub struct Process {
     pub from_the_start: bool,
     /// Resident base pages.
     pub resident_pages: u64,
+    /// The CPU on which its only thread ran last; none where it has several.
+    pub(crate) last_cpu: Option<u32>,
     /// Means this very process, also when its number has been given to another one; none where the kernel
     /// gives none (before 5.3, or a filter forbids it).
     pub(crate) handle: Option<Arc<OwnedFd>>,
@@ -275,7 +277,8 @@ impl Processes {
             },
         };
         let stat = Stat::parse(&self.cost.read(&format!("/proc/{pid}/stat"))?)?;
-        let (life, Stat { mapped_bytes, resident_pages, .. }) = (Life::of(&stat), stat);
+        let (life, Stat { mapped_bytes, resident_pages, thread_count, cpu, .. }) = (Life::of(&stat), stat);
+        let last_cpu = (thread_count == 1).then_some(cpu);
         if life.zombie || before.is_some_and(|p| p.life.start_time != life.start_time) {
             return None;
         }
@@ -306,7 +309,7 @@ impl Processes {
             details.due = Instant::now() + pause(took_ns, processes);
         }
         let fresh = changed || before.is_some_and(|p| p.fresh);
-        let process = Process { pid, fresh, from_the_start, resident_pages, handle, details, life };
+        let process = Process { pid, fresh, from_the_start, resident_pages, last_cpu, handle, details, life };
         (!process.has_ended()).then_some(process)
     }
 
