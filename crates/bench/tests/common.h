@@ -9,7 +9,7 @@ static void fail(const char *what) {
     exit(99);
 }
 
-static double now(void) {
+static inline double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec + t.tv_nsec / 1e9;

@@ -171,6 +171,59 @@ fn threads_that_go_to_another_node_are_counted() {
     assert!(said.contains("4  times that a thread had gone to another node"), "{said}");
 }
 
+/// The kernel gives no hint faults in files that are only read.
+#[test]
+fn files_that_are_only_read_are_told_of_and_interleaved_when_asked() {
+    let weights = c_program("sharing/weights.c");
+    let guest = Guest::uniform(4, 1, 512 << 20).copy(&weights);
+    let script = format!(
+        "mkdir -p /srv; mount -t tmpfs tmpfs /srv
+         {} /srv/private /srv/shared 32 & program=$!
+         pages() {{ grep -E '/srv/(private|shared)' /proc/$program/numa_maps; }}
+         all_on_the_first() {{ [ $(pages | grep -c N0=8192) = 2 ]; }}
+         within 30 all_on_the_first || exit 90
+         $NODEWISE doctor -p $program --seconds 8 --json >doctor
+         $NODEWISE attach $program --duration 5 --json left
+         pages
+         $NODEWISE attach $program --duration 20 --interleave-files --json spread
+         pages
+         $NODEWISE attach $program --duration 8 --interleave-files --json again
+         kill $program",
+        weights.display()
+    );
+    let f = run_in(&Place::guest(guest), &script, &["doctor", "left", "spread", "again"]);
+    assert_eq!(f.status, 0, "{f:?}");
+    let pages: Vec<&str> = f.stdout.lines().collect();
+    assert_eq!(pages.len(), 4, "{f:?}");
+    let on = |line: &str, node: usize| -> u64 {
+        let mut words = line.split(' ');
+        words
+            .find_map(|word| word.strip_prefix(&format!("N{node}=")))
+            .map_or(0, |pages| pages.parse().unwrap())
+    };
+    for line in &pages[..2] {
+        assert_eq!(on(line, 0), 8192, "moved only when asked: {line}");
+    }
+    for line in &pages[2..] {
+        let even = |node| on(line, node).abs_diff(2048) <= 2048 / 50;
+        assert!((0..4).all(even), "{line}");
+    }
+    let share = |summary: &str, node: usize| {
+        let files = &f.json(summary).unwrap()["unseen_files"];
+        let bytes = files["bytes"].as_u64().unwrap();
+        assert!(bytes.abs_diff(64 << 20) <= 2 << 20, "{files}");
+        files["shares"][node]["percent"].as_f64().unwrap()
+    };
+    assert!(
+        share("left", 0) > 98.0 && (0..4).all(|node| (share("spread", node) - 25.0).abs() <= 3.0),
+        "{f:?}"
+    );
+    assert_eq!(count(&f.json("again").unwrap(), "pages_moved"), 0, "they lie evenly");
+    let doctor = f.json("doctor").unwrap();
+    assert_eq!(doctor["verdict"], "unknown", "{doctor}");
+    assert!(doctor["command"].as_str().unwrap().ends_with(" --interleave-files"), "{doctor}");
+}
+
 /// They read it all over, so that no node is right for any of its pages. The kernel's balancing alone moves
 /// them to whoever faults on them first, and leaves them uneven.
 #[test]

@@ -145,6 +145,7 @@ fn observation(shape: &Shape, interval: u64) -> Observation {
             hints: None,
             confined: None,
             bound: Vec::new(),
+            to_interleave: Vec::new(),
             asked: false,
             unmoved: Vec::new(),
         }],

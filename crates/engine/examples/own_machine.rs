@@ -57,6 +57,7 @@ impl Machine for OwnMachine {
             confined: None,
             asked: false,
             bound: Vec::new(),
+            to_interleave: Vec::new(),
             mappings: Some(vec![Mapping { range, writable: true, kind: MappingKind::Anonymous }]),
             hints: None,
             unmoved: Vec::new(),

@@ -70,6 +70,7 @@ struct Process {
     resident_pages: u64,
     confined: Option<Confined>,
     bound: Vec<PageRange>,
+    to_interleave: Vec<PageRange>,
     /// Intervals in which its threads could run on several nodes.
     roamed: u32,
 }
@@ -140,6 +141,7 @@ impl Engine {
                     resident_pages: p.resident_pages,
                     confined: p.confined,
                     bound: &p.bound,
+                    to_interleave: &p.to_interleave,
                 })
                 .collect(),
             put_off: self.put_off || self.has_split(),
@@ -213,6 +215,7 @@ impl Engine {
                 resident_pages: 0,
                 confined: None,
                 bound: Vec::new(),
+                to_interleave: Vec::new(),
                 roamed: 0,
             });
         }
@@ -248,6 +251,7 @@ impl Engine {
             process.resident_pages = state.resident_pages;
             process.note_confined(state.confined, state.asked);
             process.bound.clone_from(&state.bound);
+            process.to_interleave.clone_from(&state.to_interleave);
             if state.mappings.is_some() {
                 let mapped: Vec<_> = process.map.mappings().iter().map(|mapping| mapping.range).collect();
                 process.history.clip(&mapped);

@@ -114,6 +114,9 @@ pub struct ProcessState {
     /// it is, whatever samples say.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bound: Vec<PageRange>,
+    /// Ranges, in address order, that are to be interleaved whoever uses them: the user said so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub to_interleave: Vec<PageRange>,
     /// Its mappings in address order; none when they were not read again (the last ones still hold).
     pub mappings: Option<Vec<Mapping>>,
     /// The program's hints about its memory; none when they are as before. The later of two hints that

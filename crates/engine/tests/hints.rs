@@ -3,8 +3,8 @@
 mod toy;
 
 use nodewise_engine::{
-    Access, Action, Carrefour, CarrefourSettings, Engine, EngineSettings, Hint, Hinted, PageNumber,
-    PageRange, Pid, RegionSettings,
+    Access, Action, Carrefour, CarrefourSettings, Engine, EngineSettings, Hint, Hinted, MappingKind,
+    PageNumber, PageRange, Pid, RegionSettings,
 };
 use proptest::prelude::*;
 use toy::{BASE, PID, Toy, decided, engine, moved, run};
@@ -46,6 +46,26 @@ fn what_is_said_to_be_written_by_many_is_spread_before_anybody_uses_it() {
     toy.pattern = Box::new(by_any);
     run(&mut engine, &mut toy, 20);
     assert!(toy.moves.values().all(|&moves| moves == 1), "no page moved twice");
+}
+
+/// Programs have no such word: a file belongs to others, too.
+#[test]
+fn a_file_is_interleaved_at_the_users_word() {
+    for (hinted_only, expected) in [(true, false), (false, true)] {
+        let mut toy = Toy::new(4, PAGES, Box::new(|_, _| None));
+        toy.mappings[0].kind = MappingKind::File;
+        if hinted_only {
+            toy.hints = vec![hinted(0..PAGES, Hint::WriteShared)];
+        } else {
+            toy.to_interleave = vec![PageRange::new(BASE, BASE + PAGES)];
+        }
+        toy.budget = 1000;
+        let mut engine = engine(&toy);
+        run(&mut engine, &mut toy, 10);
+        assert_eq!(is_even(homes(&toy, 0..PAGES)), expected, "{:?}", homes(&toy, 0..PAGES));
+        assert!(toy.moves.values().all(|&moves| moves == 1), "no page moved twice");
+        assert_eq!(decided(&run(&mut engine, &mut toy, 10)), 0);
+    }
 }
 
 #[test]

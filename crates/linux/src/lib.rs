@@ -39,6 +39,7 @@ mod survey;
 mod symbols;
 mod threads;
 mod traffic;
+mod unseen;
 mod unwind;
 mod variables;
 
@@ -51,6 +52,7 @@ pub use maps::NamedMapping;
 pub use obstacles::{hidden_percent, obstacles};
 pub use survey::Survey;
 pub use symbols::{Frame, Symbols};
+pub use unseen::{NodeShare, UnseenFiles};
 pub use variables::{Variable, static_memory};
 
 /// The parsers of what a process can have `/proc` say, for `scripts/fuzz`.

@@ -5,6 +5,7 @@ use crate::bounds::MAPS_BYTES;
 use crate::ending::Until;
 use nodewise_engine::{Mapping, MappingKind, PAGE_BYTES, PageNumber, PageRange, Pid};
 use nodewise_sys::hints;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::ops::Range;
@@ -18,6 +19,8 @@ pub struct Maps {
     pub mappings: Vec<Mapping>,
     /// Shared memory among them, in the same order.
     pub(crate) shared: Vec<SharedMapping>,
+    /// Files that are only read there, other than programs and libraries, in the same order.
+    pub(crate) files: Vec<SharedMapping>,
     /// Where the process says how it uses its memory.
     pub(crate) hints_at: Option<(u64, u64)>,
     /// Bytes that were read.
@@ -26,7 +29,7 @@ pub struct Maps {
     pub(crate) is_cut: bool,
 }
 
-/// A mapping of memory that other processes may have mapped, too.
+/// A mapping of memory that other processes may have mapped, too, or of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SharedMapping {
     /// Where.
@@ -43,24 +46,27 @@ impl Maps {
         let mut maps = Self::default();
         let mut from =
             BufReader::with_capacity(1 << 16, InTime { from, until, is_late: false }.take(MAPS_BYTES));
-        let mut line = Vec::new();
+        let (mut line, mut code) = (Vec::new(), BTreeSet::new());
         loop {
             line.clear();
             let read = from.read_until(b'\n', &mut line)?;
             maps.bytes += read as u64;
             if line.pop() != Some(b'\n') {
                 maps.is_cut = maps.bytes >= MAPS_BYTES || from.get_ref().get_ref().is_late;
-                return Ok(maps);
+                break;
             }
             if maps.mappings.len() >= most {
                 maps.is_cut = true;
-                return Ok(maps);
+                break;
             }
-            maps.add(&line);
+            maps.add(&line, &mut code);
         }
+        maps.files.retain(|file| !code.contains(&file.object));
+        Ok(maps)
     }
 
-    fn add(&mut self, line: &[u8]) -> Option<()> {
+    /// Adds a mapping. `code`: the files of programs and libraries.
+    fn add(&mut self, line: &[u8], code: &mut BTreeSet<(u64, u64)>) -> Option<()> {
         let mut fields = line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
         let mut text = || std::str::from_utf8(fields.next()?).ok();
         let hex = |text: &str| u64::from_str_radix(text, 16).ok();
@@ -93,6 +99,11 @@ impl Maps {
         } else {
             MappingKind::File
         };
+        if inode != 0 && permissions[2] == b'x' {
+            code.insert((device, inode));
+        } else if inode != 0 && !writable {
+            self.files.push(SharedMapping { range, object: (device, inode), first });
+        }
         self.mappings.push(Mapping { range, writable, kind });
         Some(())
     }
@@ -312,6 +323,7 @@ nonsense
             |page, object, first| SharedMapping { range: PageRange::new(page, page + 1), object, first };
         let expected = [shared(0x7_f100_0000, (1, 1025), 3), shared(0x7_f100_0001, (0xfe << 32, 77), 4)];
         assert_eq!(maps.shared, expected);
+        assert_eq!(maps.files, [expected[1], shared(0x7_f200_0002, (6, 77), 0)]);
         assert!(!maps.is_cut);
     }
 

@@ -1,4 +1,4 @@
-//! The decisions that a program's hints ask for without any evidence.
+//! The decisions that a program's hints, or the user, ask for without any evidence.
 
 use super::interleave::reason;
 use super::{ProcessView, View};
@@ -20,8 +20,8 @@ fn at_once(view: &View<'_>) -> usize {
     AT_ONCE / view.processes.len().max(1)
 }
 
-/// Interleaves what the program says is written by many, the next part of it in each interval, evenly over
-/// `targets`.
+/// Interleaves what the program says is written by many, and what the user wants interleaved. The next part
+/// of it follows in each interval, evenly over `targets`.
 pub fn interleave_at_once(
     view: &View<'_>,
     process: ProcessView<'_>,
@@ -35,14 +35,18 @@ pub fn interleave_at_once(
     let weights: Vec<u32> = targets.iter().map(|&target| u32::from(target)).collect();
     let mut left = AT_ONCE_PAGES;
     let most = out.len() + at_once(view);
-    let ranges = process.hints.ranges(Hint::WriteShared);
-    let parts = ranges.flat_map(|range| process.history.interleave_progress(range));
-    for (range, _) in parts.filter(|(_, progress)| progress.is_none()) {
+    let hinted = process.hints.ranges(Hint::WriteShared);
+    let hinted = hinted.map(|range| (range, "the program says that many write it"));
+    let asked =
+        process.to_interleave.iter().map(|&range| (range, "it is to be interleaved, whoever uses it"));
+    let parts = hinted.chain(asked).flat_map(|(range, rule)| {
+        process.history.interleave_progress(range).into_iter().map(move |part| (part, rule))
+    });
+    for ((range, _), rule) in parts.filter(|((_, progress), _)| progress.is_none()) {
         let range = PageRange::new(range.start.0, range.end.0.min(range.start.0 + left));
         for from in view.topology.node_indices() {
             let interleaving =
                 Interleaving { from, band: (0, BAND_END), weights: weights.clone(), seed: view.seed };
-            let rule = "the program says that many write it";
             out.push(decision(view, process.pid, range, Action::Interleave(interleaving), rule));
         }
         left -= range.pages();

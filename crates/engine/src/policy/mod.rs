@@ -86,6 +86,8 @@ pub struct ProcessView<'a> {
     pub confined: Option<Confined>,
     /// Memory that it has bound itself, as far as that is known, in address order.
     pub bound: &'a [PageRange],
+    /// Memory that is to be interleaved whoever uses it.
+    pub to_interleave: &'a [PageRange],
 }
 
 impl ProcessView<'_> {

@@ -71,6 +71,8 @@ pub struct Toy {
     pub confined: Option<NodeIndex>,
     /// Memory that the program has bound itself.
     pub bound: Vec<PageRange>,
+    /// Ranges that the user wants interleaved.
+    pub to_interleave: Vec<PageRange>,
     /// The first process's hints about its memory.
     pub hints: Vec<Hinted>,
     /// Pages that may move in an interval.
@@ -123,6 +125,7 @@ impl Toy {
             free: vec![memory / PAGE_BYTES; nodes],
             confined: None,
             bound: Vec::new(),
+            to_interleave: Vec::new(),
             hints: Vec::new(),
             budget: u64::MAX,
             dry_run: false,
@@ -188,6 +191,7 @@ impl Toy {
             resident_pages,
             confined: self.confined,
             bound: self.bound.clone(),
+            to_interleave: self.to_interleave.clone(),
             asked: true,
             mappings: Some(mappings),
             hints,

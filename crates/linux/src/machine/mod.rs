@@ -22,6 +22,7 @@ use crate::shared::SharedMemory;
 use crate::survey::{Survey, scan_sequence};
 use crate::threads::Threads;
 use crate::traffic::{self, Traffic};
+use crate::unseen::{Unseen, UnseenFiles};
 use crate::{Error, ErrorKind};
 use nodewise_engine::{
     Action, Decision, HUGE_PAGE_PAGES, Machine, Mapping, Observation, Outcome, PageNumber, PageRange, Pid,
@@ -43,11 +44,18 @@ pub struct MachineSettings {
     pub apply: Duration,
     /// Whether huge pages may be split and made again.
     pub split: bool,
+    /// Whether files that hint faults do not tell of are interleaved, if they lie unevenly over the nodes.
+    pub interleave_files: bool,
 }
 
 impl Default for MachineSettings {
     fn default() -> Self {
-        Self { mover: MoverSettings::default(), apply: Duration::from_millis(750), split: true }
+        Self {
+            mover: MoverSettings::default(),
+            apply: Duration::from_millis(750),
+            split: true,
+            interleave_files: false,
+        }
     }
 }
 
@@ -86,6 +94,7 @@ pub struct LinuxMachine {
     kernel_settings: Option<SharedSettings>,
     intake: Intake,
     threads: Threads,
+    unseen: Unseen,
     homes: Homes,
     traffic: Traffic,
     interleaved: InterleavedRanges,
@@ -139,6 +148,7 @@ impl LinuxMachine {
             kernel_settings: None,
             intake: Intake::new(),
             threads: Threads::default(),
+            unseen: Unseen::default(),
             homes,
             traffic,
             interleaved: InterleavedRanges::default(),
@@ -225,6 +235,12 @@ impl LinuxMachine {
     #[must_use]
     pub const fn totals(&self) -> &Totals {
         &self.totals
+    }
+
+    /// Files of which the sampler does not tell, as they were looked at last.
+    #[must_use]
+    pub fn unseen_files(&self) -> Option<&UnseenFiles> {
+        self.unseen.files()
     }
 
     /// Looks where memory in use lies, for [`LinuxMachine::placement`].
@@ -484,8 +500,17 @@ impl Machine for LinuxMachine {
                 asked: process.details.asked,
                 confined,
                 bound,
+                to_interleave: Vec::new(),
                 unmoved: Vec::new(),
             });
+        }
+        if !self.sampler.is_proportional() {
+            self.unseen.look(self.mover.kernel(), &self.topology, &self.processes);
+        }
+        if self.settings.interleave_files {
+            for state in &mut states {
+                state.to_interleave = self.unseen.uneven(&self.processes, state.pid);
+            }
         }
         let samples_left_out = self.intake.left_out();
         let samples_lost = self.note_losses() + samples_left_out;

@@ -163,6 +163,7 @@ fn of_processes_of_a_size_one_is_followed() {
             asked: false,
             confined: None,
             bound: Vec::new(),
+            to_interleave: Vec::new(),
             unmoved: Vec::new(),
         };
         pages.iter().map(state).collect()

@@ -24,6 +24,8 @@ pub(crate) struct Details {
     pub(crate) hints_at: Option<(u64, u64)>,
     /// Its shared memory.
     pub(crate) shared: Arc<[SharedMapping]>,
+    /// The files that it only reads there.
+    pub(crate) files: Arc<[SharedMapping]>,
     /// Mappings that were read last.
     pub(super) count: usize,
     /// The bytes that it had mapped when the mappings were read last; none if they are known to have changed
@@ -44,6 +46,7 @@ impl Details {
             asked: false,
             hints_at: None,
             shared: [].into(),
+            files: [].into(),
             count: 0,
             mapped_bytes: None,
             due: now,
@@ -68,7 +71,7 @@ impl Details {
             self.hints_at = maps.as_ref().and_then(|maps| maps.hints_at);
             self.count = maps.as_ref().map_or(0, |maps| maps.mappings.len());
             self.mappings = maps.map(|maps| {
-                self.shared = maps.shared.into();
+                (self.shared, self.files) = (maps.shared.into(), maps.files.into());
                 maps.mappings
             });
             (self.mapped_bytes, self.old) = (Some(mapped_bytes), now + BELIEVED);

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
     after_help = "\
 Examples:
   nodewise attach 4711
+  nodewise attach --interleave-files $(pidof llama-server)
   nodewise attach $(pidof postgres) \\
       --duration 60 --dry-run --log decisions.jsonl
 

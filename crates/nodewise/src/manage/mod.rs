@@ -7,7 +7,7 @@ mod summary;
 mod watchdog;
 
 pub use options::Options;
-pub use summary::Summary;
+pub use summary::{LARGE_BYTES, Summary};
 pub use watchdog::Watchdog;
 
 use crate::commands::{Exit, exit};
@@ -226,8 +226,12 @@ impl<'a> Prepared<'a> {
         let engine = engine(&self.topology);
         let summary =
             Summary::new(engine.policy(), self.sampler.name(), self.sampler.description(), options.dry_run);
-        let settings =
-            MachineSettings { mover, apply: apply_limit(options.interval()), split: !options.no_split };
+        let settings = MachineSettings {
+            mover,
+            apply: apply_limit(options.interval()),
+            split: !options.no_split,
+            interleave_files: options.interleave_files,
+        };
         let mut reports = self.reports;
         reports.write(&[Line::start(&summary, &self.topology)]);
         let machine = LinuxMachine::new(self.topology, processes, self.sampler, settings)
@@ -454,6 +458,7 @@ impl Session<'_> {
         summary.elapsed_seconds = self.began.elapsed().as_secs_f64();
         summary.totals = *self.machine.totals();
         summary.counted = self.machine.sampler().counted();
+        summary.unseen_files = self.machine.unseen_files().cloned();
         summary.samples = summary.totals.samples;
         summary.samples_lost = summary.totals.samples_lost;
         summary.pages_moved_by_kernel = summary.totals.pages_moved_by_kernel;

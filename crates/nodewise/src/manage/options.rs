@@ -28,6 +28,11 @@ pub struct Options {
     /// Leave khugepaged as it is, and huge pages whole, even if different nodes use their parts
     #[arg(long)]
     pub no_split: bool,
+    /// Interleave files that the programs only read, as a model's weights, if they lie unevenly on the nodes
+    ///
+    /// Hint faults do not tell who uses such memory. A hardware sampler does, and this then does nothing.
+    #[arg(long)]
+    pub interleave_files: bool,
     /// Do not follow the children of the managed processes
     #[arg(long)]
     pub no_children: bool,

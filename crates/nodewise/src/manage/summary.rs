@@ -6,11 +6,14 @@ use nodewise_engine::{
 };
 use nodewise_linux::placement::{self, BeforeAndAfter, Unknown};
 use nodewise_linux::sampler::Counted;
-use nodewise_linux::{Bound, Totals};
+use nodewise_linux::{Bound, NodeShare, Totals, UnseenFiles};
 use nodewise_sys::Usage;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+
+/// Files that fit in caches are not worth a word.
+pub const LARGE_BYTES: u64 = 16 << 20;
 
 /// A figure of the same accesses to the same memory: as it lay at first, and as it lies at the end. In
 /// percent, null where it is not known.
@@ -122,6 +125,8 @@ pub struct Summary {
     pub controller_imbalance_percent: BeforeAfter,
     /// The memory that these two figures are about.
     pub memory_in_use: PlacementSummary,
+    /// Files that the programs only read, of which hint faults do not tell; null where there are none.
+    pub unseen_files: Option<UnseenFiles>,
     /// The machine's own counts meanwhile, of all programs; null where it counts nothing.
     pub counted: Option<Counted>,
     /// How each rule of the policy stood at the end: measured, estimated, replaced by a proxy or off.
@@ -163,6 +168,7 @@ impl Summary {
             served_by: None,
             controller_imbalance_percent: BeforeAfter::default(),
             memory_in_use: PlacementSummary::default(),
+            unseen_files: None,
             counted: None,
             rules: Vec::new(),
             falsely_shared_huge_pages: 0,
@@ -270,7 +276,8 @@ impl Summary {
         } else {
             line("unknown".to_owned(), &format!("local accesses and imbalance of the nodes{why}"));
         }
-        for (value, what) in self.counted.iter().flat_map(counted_lines) {
+        let unseen = self.unseen_files.iter().filter_map(unseen_line);
+        for (value, what) in unseen.chain(self.counted.iter().flat_map(counted_lines)) {
             line(value, &what);
         }
         line(count(self.pages_moved), &format!("pages moved ({})", mebibytes(self.pages_moved)));
@@ -354,6 +361,15 @@ impl Summary {
         );
         text
     }
+}
+
+/// Files of which hint faults do not tell, if they are large.
+fn unseen_line(files: &UnseenFiles) -> Option<(String, String)> {
+    let NodeShare { node, percent } = files.most().filter(|_| files.bytes >= LARGE_BYTES)?;
+    let remedy = if files.are_uneven { "; --interleave-files spreads them" } else { "" };
+    let what = "of files that are only read: hint faults do not tell who uses them";
+    let value = mebibytes(files.bytes / PAGE_BYTES);
+    Some((value, format!("{what}; {percent:.0}% of them on node {node}{remedy}")))
 }
 
 /// The machine's own counts, as figures and their meaning.
@@ -475,6 +491,8 @@ mod tests {
         (summary.samples, summary.samples_lost) = (12_345, 678);
         (summary.totals.throttled, summary.totals.aux_gaps) = (9, 3);
         summary.totals.thread_moves = 4;
+        let shares = [(0, 72.4), (3, 27.6)].map(|(node, percent)| NodeShare { node, percent }).to_vec();
+        summary.unseen_files = Some(UnseenFiles { bytes: 159 << 20, shares, are_uneven: true });
         summary.actions.replication_candidate_pages = 512;
         summary.set_placement(&BeforeAndAfter { before: Ok(figures(25.0)), after: Ok(figures(99.94)) });
         let json = serde_json::to_value(&summary).unwrap();
@@ -484,6 +502,7 @@ mod tests {
         assert_eq!((&json["sampler"], &json["samples"]), (&"hint-faults".into(), &12_345.into()));
         assert_eq!((&json["samples_lost"], &json["totals"]["throttled"]), (&678.into(), &9.into()));
         assert_eq!(json["pages_moved"], json["outcome"]["moved"]);
+        assert_eq!(json["unseen_files"]["shares"][1]["node"], 3);
         for figure in ["local_access_percent", "controller_imbalance_percent"] {
             for when in ["before", "after"] {
                 assert!(json[figure][when].is_f64(), "{figure}, {when}: {json}");
@@ -502,6 +521,7 @@ mod tests {
             (count(9), "times that the kernel paused sampling"),
             (count(3), "stretches of samples with gaps"),
             (count(4), "times that a thread had gone to another node"),
+            ("159.0 MiB".to_owned(), "; 72% of them on node 0; --interleave-files spreads them"),
         ] {
             let line =
                 text.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("{what}: {text}"));

@@ -201,6 +201,7 @@ impl Machine for SimMachine {
                 hints: None,
                 confined: None,
                 bound: Vec::new(),
+                to_interleave: Vec::new(),
                 asked: false,
                 unmoved: Vec::new(),
             }

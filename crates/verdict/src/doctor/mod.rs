@@ -70,6 +70,8 @@ pub struct Evidence {
     pub local_with_copies_percent: Option<f64>,
     /// Resident memory that hint faults cannot see or that nobody can move, in percent of all.
     pub hidden_percent: Option<f64>,
+    /// Files that it only reads, of which hint faults do not tell; none where they are small or seen.
+    pub unseen_files: Option<UnseenFiles>,
     /// Pages that the kernel's balancing moved meanwhile, machine-wide.
     pub pages_moved_by_kernel: u64,
     /// Time that the kernel took, before Nodewise changed any of its settings.
@@ -85,6 +87,19 @@ pub struct Evidence {
     pub managed_by: Option<u32>,
     /// Support for NUMA that is switched off in silence, and whatever else is in the way.
     pub notes: Vec<String>,
+}
+
+/// Files of which hint faults do not tell.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct UnseenFiles {
+    /// Their pages in memory.
+    pub bytes: u64,
+    /// The node that has most of them.
+    pub node: u32,
+    /// Its share of them.
+    pub node_percent: f64,
+    /// Whether they lie unevenly on the nodes.
+    pub are_uneven: bool,
 }
 
 /// The answer.
@@ -187,7 +202,15 @@ fn by_place(pid: u32, evidence: Evidence) -> Diagnosis {
         most.map_or((remedies.first().copied(), None), |(of, cost)| (Some(of), Some(cost)));
     let cost = measured.or_else(|| far.map(|far| cost_percent(&evidence, far, remedy)));
     let (verdict, text) = verdict(&evidence, far, cost, measured.is_none(), remedy);
+    let unseen = mostly_unseen(&evidence);
+    let (verdict, text) = match unseen {
+        Some(files) => by_files(&evidence, files, verdict, text),
+        None => (verdict, text),
+    };
     let command = match verdict {
+        Verdict::Unknown if unseen.is_some_and(|files| files.are_uneven) => {
+            Some(format!("nodewise attach {pid} --interleave-files"))
+        }
         Verdict::Hurt if evidence.managed_by.is_some() => None,
         Verdict::Hurt => Some(format!("nodewise attach {pid}")),
         Verdict::Healthy => None,
@@ -202,6 +225,33 @@ fn by_place(pid: u32, evidence: Evidence) -> Diagnosis {
         remedy: remedy.filter(|_| verdict == Verdict::Hurt),
         command,
         evidence,
+    }
+}
+
+/// The files of which hint faults do not tell, if they are more than the memory of which they do.
+fn mostly_unseen(evidence: &Evidence) -> Option<UnseenFiles> {
+    evidence.unseen_files.filter(|files| files.bytes > evidence.used_bytes.unwrap_or(0))
+}
+
+/// The answer by the memory that is seen, for a program that has more of such files.
+fn by_files(evidence: &Evidence, files: UnseenFiles, verdict: Verdict, text: String) -> (Verdict, String) {
+    let UnseenFiles { bytes, node, node_percent, are_uneven } = files;
+    let (mib, sampler) = (bytes >> 20, &evidence.sampler);
+    let remedy = if are_uneven { ". If all nodes read them, --interleave-files spreads them" } else { "" };
+    match verdict {
+        Verdict::Hurt => {
+            let files = format!("{mib} MiB of files that it only reads: {sampler} cannot see them{remedy}.");
+            (verdict, format!("{text} Not in this are {files}"))
+        }
+        // It does nothing, or there is no other node.
+        Verdict::Healthy if evidence.nodes < 2 || evidence.cpu_percent < QUIET_PERCENT => (verdict, text),
+        _ => {
+            let text = format!(
+                "Cannot tell: {mib} MiB of files that it only reads cannot be seen by {sampler}; \
+                 {node_percent:.0} % of them lie on node {node}{remedy}."
+            );
+            (Verdict::Unknown, text)
+        }
     }
 }
 

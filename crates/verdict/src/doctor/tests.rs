@@ -183,6 +183,31 @@ fn what_cannot_be_seen_is_not_called_healthy() {
     assert_eq!(verdict_of(short).0, Verdict::Unknown);
 }
 
+/// An inference server's weights are a file that it only reads.
+#[test]
+fn a_verdict_by_a_small_part_of_the_memory_says_so() {
+    let weights = UnseenFiles { bytes: 4 << 30, node: 2, node_percent: 72.0, are_uneven: true };
+    let with =
+        |unseen_files, of: Evidence| diagnose(42, Evidence { used_bytes: Some(8 << 20), unseen_files, ..of });
+    let near = with(Some(weights), evidence(99.0));
+    assert_eq!(near.verdict, Verdict::Unknown);
+    assert!(near.text.contains("4096 MiB of files") && near.text.contains("72 % of them lie on node 2"));
+    assert_eq!(near.command.as_deref(), Some("nodewise attach 42 --interleave-files"));
+    let even = with(Some(UnseenFiles { are_uneven: false, ..weights }), evidence(99.0));
+    assert_eq!(even.verdict, Verdict::Unknown);
+    assert!(!even.text.contains("--interleave-files"), "{}", even.text);
+    let hurt = with(Some(weights), Evidence { to_collocate: 8, ..evidence(25.0) });
+    assert_eq!(hurt.verdict, Verdict::Hurt);
+    let files = "Not in this are 4096 MiB of files that it only reads: hint faults cannot see them. If all";
+    assert!(hurt.text.contains(files), "{}", hurt.text);
+    // More is seen than not, or the program rests.
+    let small = with(Some(UnseenFiles { bytes: 1 << 20, ..weights }), evidence(99.0));
+    assert_eq!(small.verdict, Verdict::Healthy);
+    let idle = with(Some(weights), Evidence { cpu_percent: 4.0, ..evidence(99.0) });
+    assert_eq!(idle.verdict, Verdict::Healthy);
+    assert_eq!(with(None, evidence(99.0)).verdict, Verdict::Healthy);
+}
+
 /// A busy program whose memory is where it is used, with so much of its CPU time in the kernel.
 fn in_kernel(balancing: f64, returning: f64, taking: f64) -> Evidence {
     let kernel = KernelTime {

@@ -6,7 +6,7 @@ use crate::commands::costs::Costs;
 use crate::commands::latencies::{Latencies, page_number};
 use crate::commands::manager::manager;
 use crate::commands::{command_line, cpu_seconds, minor_faults, wrap};
-use crate::manage::{self, Observer, Options, Reports, Summary, Watchdog};
+use crate::manage::{self, LARGE_BYTES, Observer, Options, Reports, Summary, Watchdog};
 use crate::output::{print, shown};
 use crate::terminal;
 use anstyle::{AnsiColor, Style};
@@ -18,7 +18,7 @@ use nodewise_linux::placement::Unknown;
 use nodewise_linux::process::{descendants, require_access};
 use nodewise_linux::{DiskUse, bytes_so_far};
 use nodewise_topology::{CacheKind, Node, Topology};
-use nodewise_verdict::doctor::{self, Diagnosis, Disk, Evidence, Verdict, diagnose};
+use nodewise_verdict::doctor::{self, Diagnosis, Disk, Evidence, UnseenFiles, Verdict, diagnose};
 use nodewise_verdict::profile::{Use, collocation_adds_percent};
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
@@ -270,9 +270,16 @@ fn evidence(summary: &Summary, topology: &Topology, costs: Costs, rest: Evidence
         to_interleave: summary.actions.interleaved,
         falsely_shared: summary.falsely_shared_huge_pages,
         local_with_copies_percent: summary.local_access_percent_with_copies,
+        unseen_files: summary.unseen_files.as_ref().and_then(unseen_files),
         pages_moved_by_kernel: summary.pages_moved_by_kernel,
         ..rest
     }
+}
+
+fn unseen_files(files: &nodewise_linux::UnseenFiles) -> Option<UnseenFiles> {
+    let &nodewise_linux::UnseenFiles { bytes, are_uneven, .. } = files;
+    let most = files.most().filter(|_| bytes >= LARGE_BYTES)?;
+    Some(UnseenFiles { bytes, node: most.node, node_percent: most.percent, are_uneven })
 }
 
 /// The smallest last-level cache: what fits there is far from no memory for long.
