@@ -1,8 +1,10 @@
 //! Memory that several managed processes have mapped: it is one memory, whoever's samples tell of it, and
 //! moves as one.
 
+use crate::bounds::{MAPPINGS, MAPS_TIME};
+use crate::ending::{Ending, Until};
 use crate::kernel::Place;
-use crate::maps::SharedMapping;
+use crate::maps::{Maps, SharedMapping};
 use crate::mover::Mapper;
 use crate::process::{Process, Processes};
 use crate::sampler::RawSample;
@@ -12,12 +14,16 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::cell::RefCell;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::time::Instant;
 
 /// The mappings of shared memory, by device and inode.
 #[derive(Debug, Default)]
 pub(crate) struct SharedMemory {
     objects: BTreeMap<(u64, u64), Object>,
     memories: RefCell<Memories>,
+    /// Processes whose mappings begin or end elsewhere by now.
+    changed: RefCell<BTreeSet<Pid>>,
 }
 
 /// Mappings of a mapping's pages, at most, of which it is asked whether they are all that there are.
@@ -81,7 +87,7 @@ impl SharedMemory {
             objects.entry(mapping.object).or_default().push((pid, mapping));
         }
         let objects = objects.into_iter().map(|(object, mappings)| (object, Object::new(mappings)));
-        Self { objects: objects.collect(), memories: RefCell::default() }
+        Self { objects: objects.collect(), ..Self::default() }
     }
 
     /// Samples of one page name one address, that of the first process that has mapped it. Returns these
@@ -121,10 +127,26 @@ impl SharedMemory {
     pub(crate) fn mappers(&self, process: &Process, range: PageRange) -> Vec<Mapper> {
         let end = range.end.0.next_multiple_of(HUGE_PAGE_PAGES);
         let range = PageRange { start: range.start.huge(), end: PageNumber(end) };
-        let owned = mappings_in(&process.details.shared, range).filter(|own| owns(process.pid, own.range));
+        let owned = mappings_in(&process.details.shared, range).filter(|own| self.owns(process.pid, own));
         let mappers = owned.filter_map(|own| self.mappers_of(process.pid, own, range));
         let mappers = mappers.flatten().collect();
         self.memories.borrow_mut().distinct(mappers).unwrap_or_default()
+    }
+
+    /// Tells whether the memory that is mapped there belongs to the user whom the process acts for.
+    fn owns(&self, pid: Pid, own: &SharedMapping) -> bool {
+        // A heap that grows where it was reserved ends elsewhere, with as much mapped as before.
+        let owner = owner(pid, own.range).or_else(|| {
+            self.changed.borrow_mut().insert(pid);
+            owner(pid, now(pid, own)?)
+        });
+        let status = std::fs::read(format!("/proc/{pid}/status")).ok();
+        owner.is_some_and(|owner| status.and_then(|status| effective_user(&status)) == Some(owner))
+    }
+
+    /// The processes of which it has turned out since the last call that their mappings have changed.
+    pub(crate) fn take_changed(&self) -> BTreeSet<Pid> {
+        self.changed.take()
     }
 
     /// Lists who has mapped pages of a range of a process's mapping, itself first. None if there are too
@@ -220,14 +242,23 @@ fn mappings_in(shared: &[SharedMapping], range: PageRange) -> impl Iterator<Item
     shared[first..].iter().take_while(move |mapping| mapping.range.start < range.end).take(MAPPINGS_MOST)
 }
 
-/// Tells whether the memory that is mapped there belongs to the user whom the process acts for.
-fn owns(pid: Pid, PageRange { start, end }: PageRange) -> bool {
+/// The user to whom the memory belongs that is mapped just there.
+fn owner(pid: Pid, PageRange { start, end }: PageRange) -> Option<u32> {
     let mapped = format!("/proc/{pid}/map_files/{:x}-{:x}", start.address().0, end.address().0);
     // As far as it is known here: a file system, of a network or of a program, may never answer.
     let found = statx(CWD, mapped, AtFlags::STATX_DONT_SYNC, StatxFlags::UID);
-    let owner = found.ok().map(|found| found.stx_uid);
-    let status = std::fs::read(format!("/proc/{pid}/status")).ok();
-    owner.is_some_and(|owner| status.and_then(|status| effective_user(&status)) == Some(owner))
+    found.ok().map(|found| found.stx_uid)
+}
+
+/// The mapping by now that holds the beginning of this one, of the same memory.
+fn now(pid: Pid, own: &SharedMapping) -> Option<PageRange> {
+    let until = Until { at: Instant::now() + MAPS_TIME, ending: Ending::default() };
+    let maps = File::open(format!("/proc/{pid}/maps")).ok()?;
+    let maps = Maps::read(maps, MAPPINGS, until).ok()?;
+    let now = mapping_at(&maps.shared, own.range.start)?;
+    let is_same =
+        now.object == own.object && now.first + (own.range.start.0 - now.range.start.0) == own.first;
+    is_same.then_some(now.range)
 }
 
 /// The user whom a process acts for, by `/proc/PID/status`. The owner of its files says less: they are root's
@@ -241,6 +272,7 @@ fn effective_user(status: &[u8]) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nodewise_sys::Mapping;
     use std::process::Command;
 
     #[test]
@@ -276,6 +308,27 @@ mod tests {
         let found = mappers(9, mapping(300, 5, 15), 0, 512);
         let parts = [(9, 300..305, 300), (7, 300..305, 115), (8, 300..305, 515), (8, 300..305, 915)];
         assert_eq!(found, parts);
+    }
+
+    /// A JVM's heap ends elsewhere in each second while it grows.
+    #[test]
+    fn memory_belongs_to_whom_it_did_if_its_mapping_has_grown() {
+        const PAGES: u64 = 8;
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(PAGES * PAGE_BYTES).unwrap();
+        let memory = Mapping::of_file(&file, (PAGES * PAGE_BYTES) as usize).unwrap();
+        let (pid, start) = (Pid(std::process::id()), VirtAddr(memory.address()).page());
+        let maps = File::open("/proc/self/maps").unwrap();
+        let maps = Maps::read(maps, usize::MAX, (Instant::now() + MAPS_TIME).into()).unwrap();
+        let now = *mapping_at(&maps.shared, start).unwrap();
+        let shared = SharedMemory::default();
+        // Without root it is not known whose it is.
+        let known = owner(pid, now.range).is_some();
+        assert_eq!((shared.owns(pid, &now), shared.take_changed().len()), (known, usize::from(!known)));
+        let before = SharedMapping { range: PageRange::new(start.0, start.0 + PAGES / 2), ..now };
+        assert_eq!((shared.owns(pid, &before), shared.take_changed()), (known, BTreeSet::from([pid])));
+        let others = SharedMapping { object: (1, 2), ..before };
+        assert!(!shared.owns(pid, &others));
     }
 
     #[test]

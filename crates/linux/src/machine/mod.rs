@@ -400,6 +400,9 @@ impl LinuxMachine {
         let mut outcomes = self.mover.carry_out(pid.0, &jobs, deadline_ns);
         drop(jobs);
         drop(targets);
+        for changed in self.shared.take_changed() {
+            self.processes.distrust_mappings(changed);
+        }
         self.interleaved.note(pid, decisions);
         let mut moved = self.mover.take_moved();
         moved.sort_unstable_by_key(|moved| moved.page);
