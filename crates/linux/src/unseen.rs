@@ -10,12 +10,12 @@ use crate::process::{OnePercent, Processes};
 use crate::survey::query;
 use nodewise_engine::{PAGE_BYTES, PageNumber, PageRange, Pid, imbalance_percent};
 use nodewise_topology::{Node, Topology};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 /// Files that managed processes have mapped to be read only.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct UnseenFiles {
     /// Their pages in memory that the processes have mapped, in bytes, as a sample of them tells.
     pub bytes: u64,
@@ -26,7 +26,7 @@ pub struct UnseenFiles {
 }
 
 /// The share of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeShare {
     /// The node's number.
     pub node: u32,

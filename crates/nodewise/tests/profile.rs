@@ -94,6 +94,30 @@ fn a_profile_is_reported_for_people_and_programs() {
     assert!((sum - 100.0).abs() < 1e-6, "{json}");
 }
 
+/// An inference server's weights are a file that it only reads.
+#[test]
+fn files_that_gave_no_samples_are_told_of() {
+    let place = tempfile::tempdir().unwrap();
+    let (file, page) = (place.path().join("a.profile"), place.path().join("a.html"));
+    let report = |bytes: u64| {
+        let shares = [(0, 28.0), (1, 0.0), (2, 72.0), (3, 0.0)];
+        let shares = shares.map(|(node, percent)| json!({"node": node, "percent": percent}));
+        let unseen = json!({"bytes": bytes, "shares": shares, "are_uneven": true});
+        let whole = profile()
+            .replace("\"samples_left_out\":0", &format!("\"samples_left_out\":0,\"unseen_files\":{unseen}"));
+        std::fs::write(&file, whole).unwrap();
+        let output = nodewise(&["report", file.to_str().unwrap(), "--output", page.to_str().unwrap()]);
+        assert!(output.status.success(), "{output:?}");
+        (String::from_utf8(output.stdout).unwrap(), std::fs::read_to_string(&page).unwrap())
+    };
+    let (text, page) = report(4 << 30);
+    let said = "4096 MiB of files that are only read gave no samples: hint faults do not tell who uses them. 72 % of \
+                them lie on node 2.";
+    assert!(text.contains(said) && page.contains(said), "{text}");
+    let (text, _) = report(1 << 20);
+    assert!(!text.contains("gave no samples"), "it fits in caches: {text}");
+}
+
 /// Twenty samples, all of another node's memory, do not say who uses it.
 #[test]
 fn few_samples_of_far_memory_are_not_called_healthy() {

@@ -25,7 +25,7 @@ use nodewise_linux::sampler::{
     Sampler, hardware::HardwareSampler, hint_faults::HintFaults, model::ModelSampler,
 };
 use nodewise_linux::settings::{Place, Settings, SharedSettings};
-use nodewise_linux::{Bound, ErrorKind, LinuxMachine, MachineSettings, Survey, kernel};
+use nodewise_linux::{Bound, ErrorKind, LinuxMachine, MachineSettings, Survey, UnseenFiles, kernel};
 use nodewise_sys::{
     NodeMask, Policy as MemoryPolicy, PolicyMode, Whose, get_mempolicy, set_mempolicy, usage,
 };
@@ -90,6 +90,9 @@ pub trait Observer {
     fn first_interval(&self, usual: Duration) -> Duration {
         usual
     }
+
+    /// Managing has ended, and these files gave no samples, as hint faults do not tell of them.
+    fn end(&mut self, _: Option<&UnseenFiles>) {}
 
     /// Variables that a program needs in its environment for this.
     fn environment(&self) -> Vec<(&'static str, String)> {
@@ -466,6 +469,8 @@ impl Session<'_> {
         if let Ok(used) = usage(Whose::Process) {
             summary.own_cost = OwnCost::of(self.startup_cpu_seconds, &used, summary.elapsed_seconds);
         }
+        let unseen = summary.unseen_files.as_ref();
+        self.observer.iter_mut().for_each(|observer| observer.end(unseen));
         closed
     }
 }

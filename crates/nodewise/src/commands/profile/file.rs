@@ -4,10 +4,10 @@
 use crate::commands::costs::Machine;
 use nodewise_engine::recording::Interval;
 use nodewise_engine::{PageRange, Pid, Tid};
-use nodewise_linux::Variable;
 use nodewise_linux::allocations::AllocationReport;
 use nodewise_linux::first_touch::FirstTouchReport;
 use nodewise_linux::kernel_time::KernelShares;
+use nodewise_linux::{UnseenFiles, Variable};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -80,6 +80,9 @@ pub struct Tail {
     /// The blocks that the program asked for; none without `--allocations`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocations: Option<AllocationReport>,
+    /// Files that gave no samples, as hint faults do not tell of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unseen_files: Option<UnseenFiles>,
 }
 
 /// A line.

@@ -15,7 +15,7 @@ use nodewise_linux::allocations::{AllocationReport, Allocations};
 use nodewise_linux::first_touch::FirstTouches;
 use nodewise_linux::kernel_time::KernelTime;
 use nodewise_linux::process::require_access;
-use nodewise_linux::{ErrorKind, NamedMapping, kernel, static_memory};
+use nodewise_linux::{ErrorKind, NamedMapping, UnseenFiles, kernel, static_memory};
 use nodewise_topology::{Node, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -174,6 +174,7 @@ struct Recorder {
     /// Whether the program is started for this, and may end soon.
     starts: bool,
     names: BTreeMap<Pid, Vec<NamedMapping>>,
+    unseen_files: Option<UnseenFiles>,
     touches: Option<Watched<FirstTouches>>,
     allocations: Option<Watched<Allocations>>,
     used: Used,
@@ -232,6 +233,7 @@ impl Recorder {
             failed: None,
             starts: head.pid.is_none(),
             names: BTreeMap::new(),
+            unseen_files: None,
             touches: None,
             allocations: None,
             used: Used::default(),
@@ -301,6 +303,7 @@ impl Recorder {
             events: self.events.as_ref().map_or_else(BTreeMap::new, |before| Events::now().since(before)),
             threads: std::mem::take(&mut self.threads),
             allocations,
+            unseen_files: self.unseen_files.take(),
         };
         self.line(&Line::Tail(Box::new(tail)));
         if let Some(error) = self.failed {
@@ -332,6 +335,10 @@ impl Observer for Recorder {
 
     fn first_interval(&self, usual: Duration) -> Duration {
         if self.starts { usual / 16 } else { usual }
+    }
+
+    fn end(&mut self, unseen: Option<&UnseenFiles>) {
+        self.unseen_files = unseen.cloned();
     }
 
     fn environment(&self) -> Vec<(&'static str, String)> {

@@ -58,7 +58,7 @@ pub struct Args {
 
     /// Print JSON: verdict, command, seconds, nodes, samples, `samples_are`, `ratios_by`, `far_percent`,
     /// `traffic_percent`, counted, `unknown_far_percent`, `unknown_home_percent`, `unjudged_gain_percent`,
-    /// rows, lines, sites, `over_time`, threads, kernel, events
+    /// rows, lines, sites, `over_time`, threads, kernel, events, `unseen_files`
     ///
     /// The verdict is hurt if a row has a remedy, else healthy or unknown.
     ///
@@ -75,7 +75,8 @@ pub struct Args {
     /// `unknown_home_percent` is that of samples that do not even tell this. `unjudged_gain_percent` is the
     /// most that memory with too few samples might save. `counted` has the whole machine's accesses,
     /// `traffic_percent`, `sampled_percent`, `user_percent` and `user_traffic_percent`, or null where the
-    /// machine does not count them.
+    /// machine does not count them. `unseen_files` has bytes, shares and `are_uneven` of files that gave no
+    /// samples, or is null.
     ///
     /// For two recordings there are before and after, each with all of that.
     #[arg(long)]
@@ -130,5 +131,6 @@ fn json(profile: &Profile, findings: &Findings) -> Value {
         "threads": profile.threads,
         "kernel": profile.kernel,
         "events": profile.events,
+        "unseen_files": profile.unseen_files,
     })
 }

@@ -6,6 +6,7 @@ use super::over_time::Moment;
 use super::threads::{Thread, Threads};
 use crate::commands::latencies::{Latencies, is_far_somewhere, page_number};
 use crate::commands::profile::file::{Head, Line, Name, Tail, VERSION};
+use crate::manage::LARGE_BYTES;
 use anyhow::{Context as _, anyhow, bail};
 use nodewise_engine::recording::Interval;
 use nodewise_engine::{
@@ -15,7 +16,7 @@ use nodewise_engine::{
 use nodewise_linux::first_touch::Touched;
 use nodewise_linux::kernel_time::KernelShares;
 use nodewise_linux::perf_data;
-use nodewise_linux::{Frame, Variable};
+use nodewise_linux::{Frame, UnseenFiles, Variable};
 use nodewise_verdict::profile::{Object, Seen, Use};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
@@ -49,6 +50,8 @@ pub struct Profile {
     pub counted: Option<Counted>,
     /// Whether perf has recorded it.
     pub is_perfs: bool,
+    /// Large files that gave no samples, as hint faults do not tell of them.
+    pub unseen_files: Option<UnseenFiles>,
 }
 
 impl Profile {
@@ -188,6 +191,7 @@ impl Told {
             events: tail.events.clone(),
             counted: sums.finish(head.nodes.len()),
             is_perfs: self.is_perfs,
+            unseen_files: tail.unseen_files.clone().filter(|files| files.bytes >= LARGE_BYTES),
             sites,
             times_ns: samples
                 .iter()

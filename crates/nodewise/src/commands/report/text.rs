@@ -263,7 +263,8 @@ pub fn no_change(profile: &Profile, findings: &Findings) -> String {
             findings.unjudged_gain_percent
         )
     } else {
-        format!("Nothing to do here: no change would save {LEAST_PERCENT:.0} % of the time.")
+        let part = if profile.unseen_files.is_some() { ", of the memory that was seen" } else { "" };
+        format!("Nothing to do here{part}: no change would save {LEAST_PERCENT:.0} % of the time.")
     }
 }
 
@@ -291,6 +292,17 @@ pub fn unknown(profile: &Profile, findings: &Findings) -> String {
             // Writing to a string does not fail.
             let _ = writeln!(out, "{percent:.0} % {what}");
         }
+    }
+    if let Some((files, most)) = profile.unseen_files.as_ref().and_then(|files| Some((files, files.most()?)))
+    {
+        let _ = writeln!(
+            out,
+            "{} MiB of files that are only read gave no samples: hint faults do not tell who uses them. {:.0} % of \
+             them lie on node {}.",
+            files.bytes >> 20,
+            most.percent,
+            most.node
+        );
     }
     out
 }
