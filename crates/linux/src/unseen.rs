@@ -1,6 +1,6 @@
-//! Memory of which hint faults do not tell: files that a program has mapped to be read only, as a model's
-//! weights or an index. The kernel never takes such mappings away (`task_numa_work`, `kernel/sched/fair.c`,
-//! Linux 6.12).
+//! Memory of which hint faults do not tell: files that a program has mapped to be read only, and huge pages
+//! by reservation. A model's weights and an index are such files. The kernel never takes these mappings away
+//! (`task_numa_work`, `kernel/sched/fair.c`, Linux 6.12).
 
 use crate::bounds::MAPS_TIME;
 use crate::ending::Until;
@@ -61,6 +61,7 @@ const GROWS: f64 = 1.05;
 pub(crate) struct Unseen {
     due: OnePercent,
     files: Option<UnseenFiles>,
+    huge_bytes: u64,
     /// Pages in memory at the last look.
     pages: BTreeMap<File, f64>,
     /// The files that lay unevenly once they had been read in.
@@ -73,6 +74,12 @@ impl Unseen {
         self.files.as_ref()
     }
 
+    /// Huge pages by reservation, as they were looked at last: those of the process with most, as several may
+    /// share them.
+    pub(crate) const fn huge_bytes(&self) -> u64 {
+        self.huge_bytes
+    }
+
     /// Where a process has mapped files that lay unevenly over the nodes, in address order.
     pub(crate) fn uneven(&self, processes: &Processes, pid: Pid) -> Vec<PageRange> {
         let files = processes.get(pid).map_or(&[][..], |process| &process.details.files);
@@ -80,7 +87,7 @@ impl Unseen {
         uneven.map(|file| file.range).collect()
     }
 
-    /// Looks where pages of these files lie. Takes no more than 1 % of the time.
+    /// Looks for such memory, and where pages of the files lie. Takes no more than 1 % of the time.
     pub(crate) fn look(&mut self, kernel: &mut LiveKernel, topology: &Topology, processes: &Processes) {
         self.uneven.retain(|&(pid, _)| processes.contains(pid));
         if !self.due.is_due() {
@@ -127,8 +134,21 @@ impl Unseen {
             });
         }
         self.pages = pages;
+        let huge_bytes = processes.iter().filter_map(|process| huge_bytes(process.pid)).max();
+        self.huge_bytes = huge_bytes.unwrap_or(0).max(self.huge_bytes);
         self.due.took(begin.elapsed());
     }
+}
+
+/// Huge pages by reservation that a process has mapped and touched (`proc_pid_status(5)`).
+fn huge_bytes(pid: Pid) -> Option<u64> {
+    huge_bytes_by(&std::fs::read(format!("/proc/{pid}/status")).ok()?)
+}
+
+fn huge_bytes_by(status: &[u8]) -> Option<u64> {
+    let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"HugetlbPages:"))?;
+    let kib = std::str::from_utf8(line).ok()?.trim().strip_suffix(" kB")?;
+    kib.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 fn are_uneven(pages: &[f64], balanced: &[bool]) -> bool {
@@ -198,6 +218,14 @@ mod tests {
         assert!(few.len() == 10 && few[0].0 < 110);
         let stretches = few[1..].iter().map(|page| (page.0 - 200) / 10);
         assert!(stretches.eq(0..9), "{few:?}");
+    }
+
+    #[test]
+    fn huge_pages_by_reservation_are_read_from_the_status() {
+        let status = b"Name:\tcaf\xe9\nVmRSS:\t    3000 kB\nHugetlbPages:\t   18432 kB\nThreads:\t1\n";
+        assert_eq!(huge_bytes_by(status), Some(18 << 20));
+        assert_eq!(huge_bytes_by(b"Name:\tkthreadd\n"), None);
+        assert_eq!(huge_bytes(Pid(std::process::id())), Some(0));
     }
 
     /// Maps a file and reads its first half.

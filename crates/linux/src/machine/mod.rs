@@ -243,6 +243,13 @@ impl LinuxMachine {
         self.unseen.files()
     }
 
+    /// Huge pages by reservation of which the sampler does not tell, in bytes: of the process with most, as
+    /// several may share them.
+    #[must_use]
+    pub const fn unseen_huge_bytes(&self) -> u64 {
+        self.unseen.huge_bytes()
+    }
+
     /// Looks where memory in use lies, for [`LinuxMachine::placement`].
     pub fn look(&mut self) {
         let kernel = self.mover.kernel();

@@ -462,6 +462,7 @@ impl Session<'_> {
         summary.totals = *self.machine.totals();
         summary.counted = self.machine.sampler().counted();
         summary.unseen_files = self.machine.unseen_files().cloned();
+        summary.unseen_huge_bytes = self.machine.unseen_huge_bytes();
         summary.samples = summary.totals.samples;
         summary.samples_lost = summary.totals.samples_lost;
         summary.pages_moved_by_kernel = summary.totals.pages_moved_by_kernel;

@@ -127,6 +127,8 @@ pub struct Summary {
     pub memory_in_use: PlacementSummary,
     /// Files that the programs only read, of which hint faults do not tell; null where there are none.
     pub unseen_files: Option<UnseenFiles>,
+    /// Huge pages by reservation, of which hint faults do not tell either: bytes of the process with most.
+    pub unseen_huge_bytes: u64,
     /// The machine's own counts meanwhile, of all programs; null where it counts nothing.
     pub counted: Option<Counted>,
     /// How each rule of the policy stood at the end: measured, estimated, replaced by a proxy or off.
@@ -169,6 +171,7 @@ impl Summary {
             controller_imbalance_percent: BeforeAfter::default(),
             memory_in_use: PlacementSummary::default(),
             unseen_files: None,
+            unseen_huge_bytes: 0,
             counted: None,
             rules: Vec::new(),
             falsely_shared_huge_pages: 0,
@@ -258,6 +261,11 @@ impl Summary {
         }
     }
 
+    /// The lines about memory of which hint faults do not tell.
+    fn unseen(&self) -> impl Iterator<Item = (String, String)> {
+        self.unseen_files.iter().filter_map(unseen_line).chain(huge_line(self.unseen_huge_bytes))
+    }
+
     /// The text for people.
     pub fn text(&self) -> String {
         let mut text = String::new();
@@ -276,8 +284,7 @@ impl Summary {
         } else {
             line("unknown".to_owned(), &format!("local accesses and imbalance of the nodes{why}"));
         }
-        let unseen = self.unseen_files.iter().filter_map(unseen_line);
-        for (value, what) in unseen.chain(self.counted.iter().flat_map(counted_lines)) {
+        for (value, what) in self.unseen().chain(self.counted.iter().flat_map(counted_lines)) {
             line(value, &what);
         }
         line(count(self.pages_moved), &format!("pages moved ({})", mebibytes(self.pages_moved)));
@@ -370,6 +377,12 @@ fn unseen_line(files: &UnseenFiles) -> Option<(String, String)> {
     let what = "of files that are only read: hint faults do not tell who uses them";
     let value = mebibytes(files.bytes / PAGE_BYTES);
     Some((value, format!("{what}; {percent:.0}% of them on node {node}{remedy}")))
+}
+
+/// Huge pages of which hint faults do not tell.
+fn huge_line(bytes: u64) -> Option<(String, String)> {
+    let what = "of huge pages by reservation: hint faults do not tell who uses them";
+    (bytes >= LARGE_BYTES).then(|| (mebibytes(bytes / PAGE_BYTES), what.to_owned()))
 }
 
 /// The machine's own counts, as figures and their meaning.
@@ -492,6 +505,7 @@ mod tests {
         (summary.totals.throttled, summary.totals.aux_gaps) = (9, 3);
         summary.totals.thread_moves = 4;
         let shares = [(0, 72.4), (3, 27.6)].map(|(node, percent)| NodeShare { node, percent }).to_vec();
+        summary.unseen_huge_bytes = 64 << 20;
         summary.unseen_files = Some(UnseenFiles { bytes: 159 << 20, shares, are_uneven: true });
         summary.actions.replication_candidate_pages = 512;
         summary.set_placement(&BeforeAndAfter { before: Ok(figures(25.0)), after: Ok(figures(99.94)) });
@@ -522,6 +536,7 @@ mod tests {
             (count(3), "stretches of samples with gaps"),
             (count(4), "times that a thread had gone to another node"),
             ("159.0 MiB".to_owned(), "; 72% of them on node 0; --interleave-files spreads them"),
+            ("64.0 MiB".to_owned(), "of huge pages by reservation: hint faults do not tell"),
         ] {
             let line =
                 text.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("{what}: {text}"));

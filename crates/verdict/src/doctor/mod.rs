@@ -72,6 +72,8 @@ pub struct Evidence {
     pub hidden_percent: Option<f64>,
     /// Files that it only reads, of which hint faults do not tell; none where they are small or seen.
     pub unseen_files: Option<UnseenFiles>,
+    /// Huge pages by reservation, of which hint faults do not tell either, in bytes.
+    pub unseen_huge_bytes: u64,
     /// Pages that the kernel's balancing moved meanwhile, machine-wide.
     pub pages_moved_by_kernel: u64,
     /// Time that the kernel took, before Nodewise changed any of its settings.
@@ -202,15 +204,13 @@ fn by_place(pid: u32, evidence: Evidence) -> Diagnosis {
         most.map_or((remedies.first().copied(), None), |(of, cost)| (Some(of), Some(cost)));
     let cost = measured.or_else(|| far.map(|far| cost_percent(&evidence, far, remedy)));
     let (verdict, text) = verdict(&evidence, far, cost, measured.is_none(), remedy);
-    let unseen = mostly_unseen(&evidence);
-    let (verdict, text) = match unseen {
-        Some(files) => by_files(&evidence, files, verdict, text),
-        None => (verdict, text),
-    };
+    let is_unseen = is_mostly_unseen(&evidence);
+    let (verdict, text) = if is_unseen { by_part(&evidence, verdict, text) } else { (verdict, text) };
     let command = match verdict {
-        Verdict::Unknown if unseen.is_some_and(|files| files.are_uneven) => {
-            Some(format!("nodewise attach {pid} --interleave-files"))
-        }
+        Verdict::Unknown if is_unseen => evidence
+            .unseen_files
+            .filter(|files| files.are_uneven)
+            .map(|_| format!("nodewise attach {pid} --interleave-files")),
         Verdict::Hurt if evidence.managed_by.is_some() => None,
         Verdict::Hurt => Some(format!("nodewise attach {pid}")),
         Verdict::Healthy => None,
@@ -228,30 +228,29 @@ fn by_place(pid: u32, evidence: Evidence) -> Diagnosis {
     }
 }
 
-/// The files of which hint faults do not tell, if they are more than the memory of which they do.
-fn mostly_unseen(evidence: &Evidence) -> Option<UnseenFiles> {
-    evidence.unseen_files.filter(|files| files.bytes > evidence.used_bytes.unwrap_or(0))
+/// Whether hint faults do not tell of more memory than they tell of.
+fn is_mostly_unseen(evidence: &Evidence) -> bool {
+    let files = evidence.unseen_files.map_or(0, |files| files.bytes);
+    files.saturating_add(evidence.unseen_huge_bytes) > evidence.used_bytes.unwrap_or(0)
 }
 
-/// The answer by the memory that is seen, for a program that has more of such files.
-fn by_files(evidence: &Evidence, files: UnseenFiles, verdict: Verdict, text: String) -> (Verdict, String) {
-    let UnseenFiles { bytes, node, node_percent, are_uneven } = files;
-    let (mib, sampler) = (bytes >> 20, &evidence.sampler);
-    let remedy = if are_uneven { ". If all nodes read them, --interleave-files spreads them" } else { "" };
+/// The answer by the memory that is seen, for a program that has more that is not.
+fn by_part(evidence: &Evidence, verdict: Verdict, text: String) -> (Verdict, String) {
+    let Evidence { sampler, nodes, cpu_percent, unseen_files, unseen_huge_bytes, .. } = evidence;
+    let files = unseen_files.map(|files| format!("{} MiB of files that it only reads", files.bytes >> 20));
+    let huge = format!("{} MiB of huge pages by reservation", unseen_huge_bytes >> 20);
+    let what: Vec<String> = files.into_iter().chain((*unseen_huge_bytes > 0).then_some(huge)).collect();
+    let what = what.join(" and ");
+    let lie = unseen_files.map_or(String::new(), |files| {
+        let remedy =
+            if files.are_uneven { ". If all nodes read them, --interleave-files spreads them" } else { "" };
+        format!("; {:.0} % of the files lie on node {}{remedy}", files.node_percent, files.node)
+    });
     match verdict {
-        Verdict::Hurt => {
-            let files = format!("{mib} MiB of files that it only reads: {sampler} cannot see them{remedy}.");
-            (verdict, format!("{text} Not in this are {files}"))
-        }
+        Verdict::Hurt => (verdict, format!("{text} Not in this are {what}: {sampler} cannot see them{lie}.")),
         // It does nothing, or there is no other node.
-        Verdict::Healthy if evidence.nodes < 2 || evidence.cpu_percent < QUIET_PERCENT => (verdict, text),
-        _ => {
-            let text = format!(
-                "Cannot tell: {mib} MiB of files that it only reads cannot be seen by {sampler}; \
-                 {node_percent:.0} % of them lie on node {node}{remedy}."
-            );
-            (Verdict::Unknown, text)
-        }
+        Verdict::Healthy if *nodes < 2 || *cpu_percent < QUIET_PERCENT => (verdict, text),
+        _ => (Verdict::Unknown, format!("Cannot tell: {what} cannot be seen by {sampler}{lie}.")),
     }
 }
 

@@ -191,15 +191,28 @@ fn a_verdict_by_a_small_part_of_the_memory_says_so() {
         |unseen_files, of: Evidence| diagnose(42, Evidence { used_bytes: Some(8 << 20), unseen_files, ..of });
     let near = with(Some(weights), evidence(99.0));
     assert_eq!(near.verdict, Verdict::Unknown);
-    assert!(near.text.contains("4096 MiB of files") && near.text.contains("72 % of them lie on node 2"));
+    assert!(near.text.contains("4096 MiB of files") && near.text.contains("72 % of the files lie on node 2"));
     assert_eq!(near.command.as_deref(), Some("nodewise attach 42 --interleave-files"));
     let even = with(Some(UnseenFiles { are_uneven: false, ..weights }), evidence(99.0));
     assert_eq!(even.verdict, Verdict::Unknown);
     assert!(!even.text.contains("--interleave-files"), "{}", even.text);
     let hurt = with(Some(weights), Evidence { to_collocate: 8, ..evidence(25.0) });
     assert_eq!(hurt.verdict, Verdict::Hurt);
-    let files = "Not in this are 4096 MiB of files that it only reads: hint faults cannot see them. If all";
+    let files =
+        "Not in this are 4096 MiB of files that it only reads: hint faults cannot see them; 72 % of the";
     assert!(hurt.text.contains(files), "{}", hurt.text);
+    // So may a database's memory be.
+    let huge = Evidence { unseen_huge_bytes: 8 << 30, ..evidence(99.0) };
+    let both = with(Some(weights), huge.clone());
+    assert!(
+        both.text.contains("4096 MiB of files that it only reads and 8192 MiB of huge pages by reservation")
+    );
+    let huge = with(None, huge);
+    assert_eq!((huge.verdict, huge.command), (Verdict::Unknown, None));
+    assert_eq!(
+        huge.text,
+        "Cannot tell: 8192 MiB of huge pages by reservation cannot be seen by hint faults."
+    );
     // More is seen than not, or the program rests.
     let small = with(Some(UnseenFiles { bytes: 1 << 20, ..weights }), evidence(99.0));
     assert_eq!(small.verdict, Verdict::Healthy);

@@ -270,6 +270,7 @@ fn evidence(summary: &Summary, topology: &Topology, costs: Costs, rest: Evidence
         to_interleave: summary.actions.interleaved,
         falsely_shared: summary.falsely_shared_huge_pages,
         local_with_copies_percent: summary.local_access_percent_with_copies,
+        unseen_huge_bytes: Some(summary.unseen_huge_bytes).filter(|&bytes| bytes >= LARGE_BYTES).unwrap_or(0),
         unseen_files: summary.unseen_files.as_ref().and_then(unseen_files),
         pages_moved_by_kernel: summary.pages_moved_by_kernel,
         ..rest
