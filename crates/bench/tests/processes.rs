@@ -178,7 +178,7 @@ fn files_that_are_only_read_are_told_of_and_interleaved_when_asked() {
     let guest = Guest::uniform(4, 1, 512 << 20).copy(&weights);
     let script = format!(
         "mkdir -p /srv; mount -t tmpfs tmpfs /srv
-         {} /srv/private /srv/shared 32 & program=$!
+         {0} /srv/private /srv/shared 32 4 & program=$!
          pages() {{ grep -E '/srv/(private|shared)' /proc/$program/numa_maps; }}
          all_on_the_first() {{ [ $(pages | grep -c N0=8192) = 2 ]; }}
          within 30 all_on_the_first || exit 90
@@ -188,10 +188,14 @@ fn files_that_are_only_read_are_told_of_and_interleaved_when_asked() {
          $NODEWISE attach $program --duration 20 --interleave-files --json spread
          pages
          $NODEWISE attach $program --duration 8 --interleave-files --json again
+         kill $program
+         {0} /srv/private-1 /srv/shared-1 32 1 & program=$!
+         within 30 all_on_the_first || exit 91
+         $NODEWISE attach $program --duration 8 --interleave-files --json confined
          kill $program",
         weights.display()
     );
-    let f = run_in(&Place::guest(guest), &script, &["doctor", "left", "spread", "again"]);
+    let f = run_in(&Place::guest(guest), &script, &["doctor", "left", "spread", "again", "confined"]);
     assert_eq!(f.status, 0, "{f:?}");
     let pages: Vec<&str> = f.stdout.lines().collect();
     assert_eq!(pages.len(), 4, "{f:?}");
@@ -219,6 +223,7 @@ fn files_that_are_only_read_are_told_of_and_interleaved_when_asked() {
         "{f:?}"
     );
     assert_eq!(count(&f.json("again").unwrap(), "pages_moved"), 0, "they lie evenly");
+    assert_eq!(count(&f.json("confined").unwrap(), "pages_moved"), 0, "one node alone uses them");
     let doctor = f.json("doctor").unwrap();
     assert_eq!(doctor["verdict"], "unknown", "{doctor}");
     assert!(doctor["command"].as_str().unwrap().ends_with(" --interleave-files"), "{doctor}");

@@ -12,7 +12,7 @@ use nodewise_engine::{PAGE_BYTES, PageNumber, PageRange, Pid, imbalance_percent}
 use nodewise_topology::{Node, Topology};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Files that managed processes have mapped to be read only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -53,8 +53,10 @@ const PROBES: u64 = 4096;
 const PROBES_EACH: u64 = 16;
 /// From this imbalance on files lie unevenly.
 const UNEVEN_PERCENT: f64 = 35.0;
-/// A file is being read in while there is so much more of it in memory than at the look before.
-const GROWS: f64 = 1.05;
+/// A file is being read in while there is so much more of it in memory than a look before.
+const GROWS: f64 = 1.005;
+/// The least time between two looks, of which each takes a hundredth of it.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The knowledge of such files.
 #[derive(Debug, Default)]
@@ -134,9 +136,10 @@ impl Unseen {
             });
         }
         self.pages = pages;
-        let huge_bytes = processes.iter().filter_map(|process| huge_bytes(process.pid)).max();
+        let in_time = processes.iter().take_while(|_| !until.is_over());
+        let huge_bytes = in_time.filter_map(|process| huge_bytes(process.pid)).max();
         self.huge_bytes = huge_bytes.unwrap_or(0).max(self.huge_bytes);
-        self.due.took(begin.elapsed());
+        self.due.took(begin.elapsed().max(LOOK_EVERY / 100));
     }
 }
 

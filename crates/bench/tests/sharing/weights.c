@@ -1,5 +1,6 @@
-/* Two files that a thread on each CPU reads all over: weights PRIVATE SHARED MEBIBYTES. They are mapped to
- * be read only, one of them privately, as inference servers map a model's weights. CPU 0 wrote them. */
+/* Two files that a thread on each of the first CPUS reads all over: weights PRIVATE SHARED MEBIBYTES CPUS.
+ * They are mapped to be read only, one of them privately, as inference servers map a model's weights. CPU 0
+ * wrote them. */
 #define _GNU_SOURCE
 #include "../common.h"
 #include <fcntl.h>
@@ -35,13 +36,13 @@ static const uint64_t *map(const char *path, size_t bytes, int how) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 4) return fprintf(stderr, "usage: weights PRIVATE SHARED MEBIBYTES\n"), 2;
+    if (argc != 5) return fprintf(stderr, "usage: weights PRIVATE SHARED MEBIBYTES CPUS\n"), 2;
     size_t bytes = strtoul(argv[3], NULL, 10) << 20;
     words = bytes / sizeof **weights;
     pin(0);
     weights[0] = map(argv[1], bytes, MAP_PRIVATE);
     weights[1] = map(argv[2], bytes, MAP_SHARED);
-    for (uintptr_t cpu = 1; cpu < (uintptr_t)sysconf(_SC_NPROCESSORS_ONLN); cpu++) {
+    for (uintptr_t cpu = 1; cpu < strtoul(argv[4], NULL, 10); cpu++) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, read_all, (void *)cpu)) fail("pthread_create");
     }

@@ -317,6 +317,22 @@ impl LinuxMachine {
         self.totals.read = self.processes.cost() + self.mover.kernel().cost() + self.threads.cost;
     }
 
+    /// Looks at memory of which the sampler does not tell, and says which of it is to be interleaved.
+    fn look_at_unseen(&mut self, states: &mut [ProcessState]) {
+        if self.sampler.is_proportional() {
+            return;
+        }
+        self.unseen.look(self.mover.kernel(), &self.topology, &self.processes);
+        for state in states.iter_mut().filter(|_| self.settings.interleave_files) {
+            let process = self.processes.get(state.pid);
+            let cpus = process.and_then(|process| process.details.cpus.as_ref());
+            // One that runs on one node only has its files there at best.
+            if cpus.and_then(|cpus| confined(&self.topology, cpus)).is_none() {
+                state.to_interleave = self.unseen.uneven(&self.processes, state.pid);
+            }
+        }
+    }
+
     /// Takes the interval's samples, and finds out where their pages are. Returns also the traffic that they
     /// met.
     fn locate(&mut self) -> (Vec<Sample>, TrafficMatrix) {
@@ -514,14 +530,7 @@ impl Machine for LinuxMachine {
                 unmoved: Vec::new(),
             });
         }
-        if !self.sampler.is_proportional() {
-            self.unseen.look(self.mover.kernel(), &self.topology, &self.processes);
-        }
-        if self.settings.interleave_files {
-            for state in &mut states {
-                state.to_interleave = self.unseen.uneven(&self.processes, state.pid);
-            }
-        }
+        self.look_at_unseen(&mut states);
         let samples_left_out = self.intake.left_out();
         let samples_lost = self.note_losses() + samples_left_out;
         let (samples, met) = self.locate();
