@@ -11,6 +11,7 @@ use crate::sampler::RawSample;
 use nodewise_engine::{HUGE_PAGE_PAGES, PAGE_BYTES, PageNumber, PageRange, Pid, VirtAddr};
 use nodewise_sys::compare_memory;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::io::Errno;
 use std::cell::RefCell;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,8 +23,8 @@ use std::time::Instant;
 pub(crate) struct SharedMemory {
     objects: BTreeMap<(u64, u64), Object>,
     memories: RefCell<Memories>,
-    /// Processes whose mappings begin or end elsewhere by now.
-    changed: RefCell<BTreeSet<Pid>>,
+    /// Processes whose mappings begin or end elsewhere by now, with those of shared memory.
+    changed: RefCell<BTreeMap<Pid, Vec<SharedMapping>>>,
 }
 
 /// Mappings of a mapping's pages, at most, of which it is asked whether they are all that there are.
@@ -135,18 +136,28 @@ impl SharedMemory {
 
     /// Tells whether the memory that is mapped there belongs to the user whom the process acts for.
     fn owns(&self, pid: Pid, own: &SharedMapping) -> bool {
-        // A heap that grows where it was reserved ends elsewhere, with as much mapped as before.
-        let owner = owner(pid, own.range).or_else(|| {
-            self.changed.borrow_mut().insert(pid);
-            owner(pid, now(pid, own)?)
-        });
+        let owner = match owner(pid, own.range) {
+            // A heap that grows where it was reserved ends elsewhere, with as much mapped as before.
+            Err(Errno::NOENT) => self.now(pid, own).and_then(|now| owner(pid, now).ok()),
+            found => found.ok(),
+        };
         let status = std::fs::read(format!("/proc/{pid}/status")).ok();
         owner.is_some_and(|owner| status.and_then(|status| effective_user(&status)) == Some(owner))
     }
 
+    /// The mapping by now that holds the beginning of this one, of the same memory.
+    fn now(&self, pid: Pid, own: &SharedMapping) -> Option<PageRange> {
+        let mut changed = self.changed.borrow_mut();
+        let mappings = changed.entry(pid).or_insert_with(|| mapped_now(pid).unwrap_or_default());
+        let now = mapping_at(mappings, own.range.start)?;
+        let is_same =
+            now.object == own.object && now.first + (own.range.start.0 - now.range.start.0) == own.first;
+        is_same.then_some(now.range)
+    }
+
     /// The processes of which it has turned out since the last call that their mappings have changed.
-    pub(crate) fn take_changed(&self) -> BTreeSet<Pid> {
-        self.changed.take()
+    pub(crate) fn take_changed(&self) -> impl Iterator<Item = Pid> + use<> {
+        self.changed.take().into_keys()
     }
 
     /// Lists who has mapped pages of a range of a process's mapping, itself first. None if there are too
@@ -243,22 +254,17 @@ fn mappings_in(shared: &[SharedMapping], range: PageRange) -> impl Iterator<Item
 }
 
 /// The user to whom the memory belongs that is mapped just there.
-fn owner(pid: Pid, PageRange { start, end }: PageRange) -> Option<u32> {
+fn owner(pid: Pid, PageRange { start, end }: PageRange) -> Result<u32, Errno> {
     let mapped = format!("/proc/{pid}/map_files/{:x}-{:x}", start.address().0, end.address().0);
     // As far as it is known here: a file system, of a network or of a program, may never answer.
-    let found = statx(CWD, mapped, AtFlags::STATX_DONT_SYNC, StatxFlags::UID);
-    found.ok().map(|found| found.stx_uid)
+    statx(CWD, mapped, AtFlags::STATX_DONT_SYNC, StatxFlags::UID).map(|found| found.stx_uid)
 }
 
-/// The mapping by now that holds the beginning of this one, of the same memory.
-fn now(pid: Pid, own: &SharedMapping) -> Option<PageRange> {
+/// A process's mappings of shared memory as they are now.
+fn mapped_now(pid: Pid) -> Option<Vec<SharedMapping>> {
     let until = Until { at: Instant::now() + MAPS_TIME, ending: Ending::default() };
     let maps = File::open(format!("/proc/{pid}/maps")).ok()?;
-    let maps = Maps::read(maps, MAPPINGS, until).ok()?;
-    let now = mapping_at(&maps.shared, own.range.start)?;
-    let is_same =
-        now.object == own.object && now.first + (own.range.start.0 - now.range.start.0) == own.first;
-    is_same.then_some(now.range)
+    Some(Maps::read(maps, MAPPINGS, until).ok()?.shared)
 }
 
 /// The user whom a process acts for, by `/proc/PID/status`. The owner of its files says less: they are root's
@@ -323,10 +329,11 @@ mod tests {
         let now = *mapping_at(&maps.shared, start).unwrap();
         let shared = SharedMemory::default();
         // Without root it is not known whose it is.
-        let known = owner(pid, now.range).is_some();
-        assert_eq!((shared.owns(pid, &now), shared.take_changed().len()), (known, usize::from(!known)));
+        let known = owner(pid, now.range).is_ok();
+        assert_eq!((shared.owns(pid, &now), shared.take_changed().count()), (known, 0));
         let before = SharedMapping { range: PageRange::new(start.0, start.0 + PAGES / 2), ..now };
-        assert_eq!((shared.owns(pid, &before), shared.take_changed()), (known, BTreeSet::from([pid])));
+        assert_eq!(shared.owns(pid, &before), known);
+        assert!(shared.take_changed().eq([pid]));
         let others = SharedMapping { object: (1, 2), ..before };
         assert!(!shared.owns(pid, &others));
     }
